@@ -1,9 +1,11 @@
-//! The kernel through a tap with vnet_hdr, against quietline and against a program without a stack (`bound_tcp`).
+//! The kernel through a tap with vnet_hdr. The other end is quietline, or a program without a stack
+//! (`bound_tcp`).
 //!
-//! *kernel → user*: the kernel writes, `quietline serve discard` reads. *user → kernel*: `quietline serve chargen` writes, the
-//! kernel reads: superframes as large as by default (BIG TCP), the same without a copy from the application, and superframes of
-//! 64 KB. Every measurement starts a fresh program on a fresh tap in one namespace; they alternate and reverse their order
-//! each round.
+//! *kernel → user*: the kernel writes, `quietline serve discard` reads. *user → kernel*:
+//! `quietline serve chargen` writes, the kernel reads. The writer is measured in three ways: with
+//! superframes of the default size (BIG TCP), the same without a copy from the application, and
+//! with superframes of 64 KB. Every measurement starts a new program on a new tap in one namespace.
+//! The programs alternate, and each round reverses their order.
 //!
 //! Not here: other stacks (`tap`).
 
@@ -30,7 +32,7 @@ pub struct BoundArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only show that everything runs: one short measurement each.
+    /// Only check that every workload runs: one short measurement each.
     #[arg(long)]
     smoke: bool,
     /// Bytes of one transfer.
@@ -43,7 +45,7 @@ pub struct BoundArgs {
     sender: SenderArgs,
 }
 
-/// Which way the bytes go.
+/// Direction of the transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     FromKernel,
@@ -52,18 +54,18 @@ enum Direction {
 
 const DIRECTIONS: [Direction; 2] = [Direction::FromKernel, Direction::ToKernel];
 
-/// Who is at the other end; ratios are to the first.
+/// Program at the other end; ratios are to the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Program {
     Bound,
     Quietline,
-    /// Without a copy, as the bound.
+    /// quietline without a copy from the application, like the bound.
     QuietlineZeroCopy,
-    /// With superframes of 64 KB.
+    /// quietline with superframes of at most 64 KB.
     QuietlineWithoutBigTcp,
 }
 
-/// No BIG TCP.
+/// Setting that disables BIG TCP.
 const SIZE_64_KB: &str = "net.quietline.dev.default.gso_ipv4_max_size=65536";
 
 impl Program {
@@ -76,7 +78,7 @@ impl Program {
         }
     }
 
-    /// Who takes part. The kernel's tap sends no superframes above 64 KB.
+    /// Returns the programs to measure. The kernel's tap sends no superframes above 64 KB.
     fn of(direction: Direction) -> &'static [Self] {
         match direction {
             Direction::FromKernel => &[Self::Bound, Self::Quietline],
@@ -90,7 +92,7 @@ impl Program {
     }
 }
 
-/// Runs the bench.
+/// Runs the benchmark.
 pub fn run(args: &BoundArgs) -> Result<()> {
     let Some(lab) = Lab::open("bench-peers bound", &[])? else { return Ok(()) };
     let repeats = if args.smoke { 1 } else { args.repeat.max(1) };
@@ -123,7 +125,7 @@ pub fn run(args: &BoundArgs) -> Result<()> {
     Ok(())
 }
 
-/// One transfer: Gbit/s, and the CPU the program used per second.
+/// Measures one transfer: returns Gbit/s, and the program's CPU time per second.
 fn measure(
     lab: &Lab,
     program: Program,
@@ -140,9 +142,9 @@ fn measure(
     })?;
     let took = start.elapsed().as_secs_f64();
     let cores = (cpu_seconds(server.id())? - before) / took;
-    ensure!(!server.has_ended()?, "the server died: {}", server.stderr_so_far());
+    ensure!(!server.has_ended()?, "the server ended: {}", server.stderr_so_far());
     server.kill();
-    // Gone with its process, if that has gone already.
+    // The kernel may already have deleted the tap when its process ended.
     let _gone = lab.namespace.ip(&format!("link delete {TAP}"));
     Ok((sample, cores))
 }
@@ -179,7 +181,7 @@ fn start(lab: &Lab, program: Program, direction: Direction, mtu: u32) -> Result<
     Ok(server)
 }
 
-/// Takes so many bytes of an endless stream, then goes away.
+/// Reads `bytes` bytes of an endless stream, then closes the connection.
 fn download(address: SocketAddr, bytes: u64) -> Result<f64> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -189,7 +191,7 @@ fn download(address: SocketAddr, bytes: u64) -> Result<f64> {
     while left > 0 {
         let count = usize::try_from(left)?.min(block.len());
         let taken = stream.read(&mut block[..count])?;
-        ensure!(taken > 0, "the stream ended with {left} bytes to go");
+        ensure!(taken > 0, "the stream ended {left} bytes early");
         left -= taken as u64;
     }
     Ok(gigabits(bytes, start.elapsed()))

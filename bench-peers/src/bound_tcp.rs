@@ -1,11 +1,13 @@
-//! As little TCP as the kernel will talk to, on a tap with vnet_hdr: what a stack that costs nothing could move.
+//! A minimal TCP that the kernel accepts, on a tap with vnet_hdr: it measures the throughput that a
+//! stack without any cost would have.
 //!
-//! One connection at a time. Reading, it takes superframes one read each and acknowledges what has come; writing, it sends
-//! one superframe after the other as far as the kernel's window goes, from one buffer that it never looks at. No timers but
-//! one, no loss recovery but to start again from the last acknowledgement, no congestion control, no options but the
-//! segment size and the window scale.
+//! It serves one connection at a time. When reading, it takes one superframe per read and
+//! acknowledges the received bytes. When writing, it sends one superframe after the other, up to
+//! the kernel's window, from one buffer that it never reads. It has one timer, and its only loss
+//! recovery restarts from the last acknowledgment. It has no congestion control, and no options
+//! except the segment size and the window scale.
 //!
-//! Not here: anything a real connection would need.
+//! Not here: any other mechanism of a real connection.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
@@ -22,19 +24,19 @@ use rustix::io::{Errno, readv, writev};
 /// Arguments of the hidden command `bound-serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// What it does with a connection.
+    /// Service for each connection.
     #[arg(value_enum)]
     service: Service,
-    /// Name of the tap to make.
+    /// Name of the tap to create.
     #[arg(long)]
     tap: String,
     /// Address and prefix of the kernel's side.
     #[arg(long)]
     peer: String,
-    /// Our address.
+    /// Address of this program.
     #[arg(long)]
     address: Ipv4Addr,
-    /// Port.
+    /// Port of this program.
     #[arg(long)]
     port: u16,
     /// MTU of the tap.
@@ -42,12 +44,12 @@ pub struct ServeArgs {
     mtu: u16,
 }
 
-/// The two directions.
+/// Direction of the transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Service {
     /// Reads to the end, then closes.
     Read,
-    /// Sends until the peer goes away.
+    /// Sends until the peer closes.
     Write,
 }
 
@@ -56,7 +58,7 @@ const VNET: usize = 12;
 const ETHERNET: usize = 14;
 const IP: usize = 20;
 const TCP: usize = 20;
-/// Where each header begins in what is read and written.
+/// Start of each header in a frame, as frames are read and written.
 const AT_IP: usize = VNET + ETHERNET;
 const AT_TCP: usize = AT_IP + IP;
 const HEADERS: usize = AT_TCP + TCP;
@@ -66,19 +68,19 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// Our window: 64 MB, more than the kernel will fill.
+/// Window scale of the advertised window: 64 MB, more than the kernel fills.
 const WINDOW_SCALE: u8 = 10;
 
-/// Bytes taken before an acknowledgement goes out though more waits to be read.
+/// Received bytes after which an acknowledgment is sent, even if more bytes wait to be read.
 const ACK_EVERY: u32 = 256 << 10;
 
-/// How long it asks again before it sleeps: about what a wake costs.
+/// Time to poll the tap before sleeping: about the cost of a wake.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// Without progress for so long, what is outstanding was lost.
+/// Time without progress after which outstanding bytes are considered lost.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
-/// The connection.
+/// State of the connection.
 #[derive(Debug, Clone, Copy, Default)]
 struct Connection {
     peer_mac: [u8; 6],
@@ -86,7 +88,7 @@ struct Connection {
     peer_port: [u8; 2],
     established: bool,
     rcv_nxt: u32,
-    /// Taken and not acknowledged yet.
+    /// Bytes that are received and not yet acknowledged.
     unacked: u32,
     snd_una: u32,
     snd_nxt: u32,
@@ -102,7 +104,7 @@ struct Bound<'a> {
     port: [u8; 2],
     mss: u16,
     connection: Connection,
-    /// Bytes of one superframe, all the same.
+    /// Payload of one superframe; all bytes are equal.
     payload: Vec<u8>,
     moved: Instant,
 }
@@ -112,7 +114,9 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
     let mut config = TunConfig::tap(&args.tap);
     config.mac = Some(MAC);
     config.mtu = args.mtu.into();
-    config.host_address = Some(args.peer.parse().context("an address with its prefix")?);
+    config.host_address = Some(
+        args.peer.parse().context("invalid --peer: expected an address and its prefix length")?,
+    );
     let tun = Tun::create(&config)?;
     let mss = args.mtu - (IP + TCP) as u16;
     let segments = (65_535 - IP - TCP) / usize::from(mss);
@@ -135,7 +139,8 @@ impl Bound<'_> {
         let mut frame = vec![0; VNET + ETHERNET + 4 + 65_536];
         let mut idle_since: Option<Instant> = None;
         loop {
-            // Reads are not free: while the window is open, one after several writes is soon enough.
+            // A read has a cost: while the window is open, one read after several writes is often
+            // enough.
             let wrote = self.write_what_fits()?;
             match readv(self.fd, &mut [IoSliceMut::new(&mut frame)]) {
                 Ok(length) => {
@@ -156,7 +161,7 @@ impl Bound<'_> {
                     }
                 }
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(error).context("reading the tap"),
+                Err(error) => return Err(error).context("cannot read the tap"),
             }
         }
     }
@@ -165,20 +170,21 @@ impl Bound<'_> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: LOST_AFTER.subsec_nanos().into() };
         match poll(&mut [PollFd::from_borrowed_fd(self.fd, PollFlags::IN)], Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error).context("waiting on the tap"),
+            Err(error) => Err(error).context("cannot wait on the tap"),
         }
     }
 
     fn start_again_if_lost(&mut self, now: Instant) {
         let Connection { snd_una, snd_nxt, .. } = self.connection;
         if self.service == Service::Write && snd_una != snd_nxt && now - self.moved > LOST_AFTER {
-            eprintln!("lost: {} bytes again", snd_nxt.wrapping_sub(snd_una));
+            eprintln!("retransmitting {} lost bytes", snd_nxt.wrapping_sub(snd_una));
             self.connection.snd_nxt = snd_una;
             self.moved = now;
         }
     }
 
-    /// At most eight superframes, as far as the window goes. True if there was room for one.
+    /// Writes up to eight superframes within the window. Returns true if there was room for at
+    /// least one.
     fn write_what_fits(&mut self) -> Result<bool> {
         if self.service != Service::Write || !self.connection.established {
             return Ok(false);
@@ -188,7 +194,7 @@ impl Bound<'_> {
         for _ in 0..8 {
             let Connection { snd_una, snd_nxt, snd_wnd, .. } = self.connection;
             let room = snd_wnd.saturating_sub(snd_nxt.wrapping_sub(snd_una)) as usize;
-            // A superframe, or what a small window leaves when nothing is on its way.
+            // A superframe, or the rest of a small window if no byte is in flight.
             let length = if room >= payload.len() {
                 payload.len()
             } else if snd_una == snd_nxt {
@@ -224,7 +230,7 @@ impl Bound<'_> {
         }
     }
 
-    /// RFC 826: who has our address?
+    /// Answers an ARP request (RFC 826) for this program's address.
     fn answer_arp(&self, frame: &mut [u8]) -> Result<()> {
         let Some(arp) = frame.get_mut(AT_IP..AT_IP + 28) else { return Ok(()) };
         if arp[7] != 1 || arp[24..28] != self.address {
@@ -282,7 +288,7 @@ impl Bound<'_> {
         let ip_length = usize::from(u16::from_be_bytes([frame[AT_IP + 2], frame[AT_IP + 3]]));
         let payload = (ip_length - IP - header_length) as u32;
         if seq != connection.rcv_nxt {
-            // Something is missing, or has come twice.
+            // A segment is missing, or has arrived twice.
             connection.unacked += 1;
             return self.acknowledge();
         }
@@ -299,13 +305,14 @@ impl Bound<'_> {
         Ok(())
     }
 
-    /// Sends a segment with everything up to here acknowledged. The checksum is left to the kernel, which believes it.
+    /// Sends a segment that acknowledges all bytes received so far. The kernel completes the
+    /// checksum, and accepts it unverified.
     fn segment(&mut self, flags: u8, options: &[u8], payload: &[u8]) -> Result<()> {
         let connection = &mut self.connection;
         connection.unacked = 0;
         let tcp_length = TCP + options.len() + payload.len();
         let mut head = [0; HEADERS + 8];
-        // virtio_net_hdr: a checksum to complete, and segments to cut if there is more than one.
+        // virtio_net_hdr: a partial checksum, and a segment size if there is more than one segment.
         head[0] = 1;
         if payload.len() > usize::from(self.mss) {
             head[1] = 1;
@@ -352,13 +359,13 @@ impl Bound<'_> {
             match writev(self.fd, pieces) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(error).context("writing to the tap"),
+                Err(error) => return Err(error).context("cannot write to the tap"),
             }
         }
     }
 }
 
-/// The shift of the peer's window scale option; none is 0.
+/// Returns the shift of the peer's window scale option, 0 without one.
 fn window_scale(mut options: &[u8]) -> u8 {
     loop {
         match options {
@@ -377,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn window_scale_is_found_among_the_options() {
+    fn the_window_scale_is_found_among_other_options() {
         let linux = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, 7];
         assert_eq!(window_scale(&linux), 7);
         assert_eq!(window_scale(&[]), 0);

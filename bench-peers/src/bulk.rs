@@ -1,7 +1,9 @@
-//! One stream in memory beside what its bytes cost at least: copied in and summed, summed and copied out, on one core.
+//! One stream in memory, compared with the minimal cost of its bytes on one core: a copy with
+//! checksum from the application, and one to the application.
 //!
-//! The bound has no packets and no TCP: application memory to buffers of a packet's payload and back, by the same copy with
-//! checksum that the stack uses. Then two flows on two cores of the same two hosts, beside one of them alone.
+//! The bound has no packets and no TCP: it copies application memory to buffers of the size of a
+//! packet's payload and back, by the same copy with checksum that the stack uses. A second
+//! comparison runs two flows on two cores of the same two hosts, and one of the flows alone.
 //!
 //! Not here: idle sockets (`memory`).
 
@@ -23,7 +25,8 @@ use crate::smoltcp_memory::{self, COPY_BYTES};
 const SEGMENT_BYTES: usize = 1460;
 const SUPERFRAME_BYTES: usize = 44 * SEGMENT_BYTES;
 
-/// Bytes between the sender and the receiver of the bound: what the send buffers of the measured hosts hold.
+/// Bytes between sender and receiver of the bound: the size of the send buffers of the measured
+/// hosts.
 const IN_FLIGHT_BYTES: usize = 1 << 20;
 
 /// Arguments of `bulk`.
@@ -35,7 +38,7 @@ pub struct BulkArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only show that everything runs: one short measurement each.
+    /// Only check that every workload runs: one short measurement each.
     #[arg(long)]
     smoke: bool,
     /// Seconds of one measurement.
@@ -43,10 +46,10 @@ pub struct BulkArgs {
     seconds: f64,
 }
 
-/// One arm: Gbit/s of a measurement of this length.
+/// Measurement of one arm: runs for the given time and returns Gbit/s.
 type Measure = Box<dyn FnMut(Duration) -> Result<f64>>;
 
-/// Runs the bench.
+/// Runs the benchmark.
 pub fn run(args: &BulkArgs) -> Result<()> {
     let time = Duration::from_secs_f64(if args.smoke { 0.05 } else { args.seconds });
     let repeats = if args.smoke { 1 } else { args.repeat.max(1) };
@@ -68,7 +71,7 @@ pub fn run(args: &BulkArgs) -> Result<()> {
     Ok(())
 }
 
-/// Every arm in turn, as often as asked, in an order that swaps.
+/// Measures every arm in turn, `repeats` times, in alternating order.
 fn interleave(
     name: &str,
     mut arms: Vec<(&'static str, Measure)>,
@@ -84,7 +87,7 @@ fn interleave(
         for index in order {
             let (arm, measure) = &mut arms[index];
             let sample = measure(time).with_context(|| format!("{name}: {arm}"))?;
-            // The first round warms up: windows and buffers have grown after it.
+            // The first round is a warm-up, in which windows and buffers grow.
             if round > 0 {
                 results[index].samples.push(sample);
             }
@@ -127,7 +130,8 @@ fn quietline(checksums: bool, superframes: bool) -> Result<Measure> {
     }))
 }
 
-/// Application memory → packets → application memory, one packet of this payload after the other.
+/// Copies application memory → packets → application memory, one packet of `payload` bytes after
+/// the other.
 fn bound(payload: usize, checksums: bool) -> Measure {
     let source = vec![0x5a; COPY_BYTES];
     let mut sink = vec![0; COPY_BYTES];
@@ -152,7 +156,8 @@ fn bound(payload: usize, checksums: bool) -> Measure {
     })
 }
 
-/// The next place of `payload` bytes in memory of `length`, from the beginning again at the end.
+/// Returns the next position of `payload` bytes in memory of `length`, restarting at the beginning
+/// after the end.
 fn cycle(at: usize, length: usize, payload: usize) -> usize {
     if at + 2 * payload <= length { at + payload } else { 0 }
 }
@@ -166,7 +171,7 @@ fn transfer(to: &mut [u8], from: &[u8], checksums: bool) {
     }
 }
 
-/// One flow alone, then two at once, each on a core and a CPU of its own.
+/// Measures one flow alone, then two at the same time, each on its own core and CPU.
 fn flows(superframes: bool, cpus: [usize; 2]) -> Result<Vec<(&'static str, Measure)>> {
     let setup = quietline_memory::Setup { checksums: !superframes, superframes, idle_sockets: 0 };
     let flows = std::sync::Arc::new(quietline_memory::two_flows(setup)?);
@@ -182,7 +187,7 @@ fn one_flow(flow: &Flow, time: Duration) -> Result<f64> {
     Ok(gigabits(stream.bytes, stream.took))
 }
 
-/// The sum of two flows that begin together.
+/// Returns the summed throughput of two flows that start together.
 fn both_flows(flows: &[Flow; 2], cpus: [usize; 2], time: Duration) -> Result<f64> {
     let begin = Barrier::new(2);
     thread::scope(|scope| {

@@ -1,11 +1,14 @@
-//! Instructions per packet and per round trip, counted by valgrind: figures that a busy machine does not change.
+//! Instructions per packet and per round trip, counted with valgrind. The load of the machine does
+//! not affect these numbers.
 //!
-//! `steady` does a fixed amount of work on one thread; `counts` runs it under callgrind twice, the second time with twice
-//! the work, so that the difference is the work alone. Valgrind has no AVX-512, so checksums and copies are those of AVX2.
+//! `steady` does a fixed amount of work on one thread. `counts` runs it under callgrind twice, the
+//! second time with twice the work, so that the difference is the cost of the work alone. Valgrind
+//! has no AVX-512, so checksums and copies use AVX2.
 //!
-//! What a stream counts still depends on time, because its timers and what meets on a backlog do: compare several runs.
+//! The count of a stream still depends on time, because its timers and the size of its bursts do:
+//! compare several runs.
 //!
-//! Not here: time. An instruction that waits for memory counts as one that does not.
+//! Not here: time. An instruction that waits for memory counts like any other.
 
 use std::process::Command;
 
@@ -18,7 +21,8 @@ use crate::rr_ends::{self, Ends};
 use crate::smoltcp_memory;
 use crate::{quietline_memory, smoltcp_memory::Setup};
 
-/// Valgrind counts every byte of `rep movsb` as an instruction: copies by vectors at every length.
+/// glibc settings that make it copy with vector instructions at every length, because valgrind
+/// counts every byte of `rep movsb` as an instruction.
 const COPIES: &str = "glibc.cpu.x86_rep_movsb_threshold=100000000:\
     glibc.cpu.x86_rep_stosb_threshold=100000000:glibc.cpu.x86_non_temporal_threshold=100000000";
 
@@ -28,7 +32,7 @@ pub struct CountsArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only this work.
+    /// Run only this work.
     #[arg(long, value_enum)]
     work: Option<Work>,
 }
@@ -40,35 +44,35 @@ pub struct SteadyArgs {
     stack: Stack,
     #[arg(value_enum)]
     work: Work,
-    /// How many units of it.
+    /// Number of units of work.
     #[arg(long, value_name = "N")]
     count: u64,
 }
 
-/// Who works.
+/// The measured stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Stack {
-    /// The peer.
+    /// smoltcp, the stack that quietline is compared with.
     Smoltcp,
-    /// Ours.
+    /// quietline.
     Quietline,
 }
 
-/// What is done.
+/// Work to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     /// 1-byte round trips.
     Rr,
-    /// Segments of 1448 bytes of payload, both ends and the acknowledgements.
+    /// Segments with 1448 bytes of payload; counts both ends, including acknowledgments.
     Segments,
-    /// As `segments`, with checksums.
+    /// Like `segments`, with checksums.
     Checksums,
-    /// 64 KB of payload by superframes.
+    /// 64 KB of payload in superframes.
     Superframes,
 }
 
 impl Work {
-    /// Name and units of the shorter of the two runs.
+    /// Returns the name of the work, and its amount in the shorter of the two runs.
     fn describe(self) -> (&'static str, u64) {
         match self {
             Self::Rr => ("1-byte round trip", 2_000),
@@ -79,7 +83,7 @@ impl Work {
     }
 }
 
-/// Runs the bench.
+/// Runs the benchmark.
 pub fn run(args: &CountsArgs) -> Result<()> {
     let works = [Work::Rr, Work::Segments, Work::Checksums, Work::Superframes];
     let mut workloads = Vec::new();
@@ -88,7 +92,8 @@ pub fn run(args: &CountsArgs) -> Result<()> {
         let mut arms = Vec::new();
         for (stack, arm) in [(Stack::Smoltcp, "smoltcp"), (Stack::Quietline, "quietline")] {
             if (stack, work) == (Stack::Smoltcp, Work::Superframes) {
-                // Its segmentation offload wants a device that cuts, and this link has none.
+                // smoltcp's segmentation offload needs a device that segments, and this link does
+                // not.
                 continue;
             }
             let once = instructions(stack, work, count)?;
@@ -103,27 +108,27 @@ pub fn run(args: &CountsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Instructions of one run of `steady`.
+/// Returns the number of instructions of one run of `steady`.
 fn instructions(stack: Stack, work: Work, count: u64) -> Result<u64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg(std::env::current_exe()?).arg("steady");
     for word in [stack.to_possible_value(), work.to_possible_value()] {
-        command.arg(word.context("a hidden word")?.get_name());
+        command.arg(word.context("a hidden value")?.get_name());
     }
     command.arg(format!("--count={count}"));
     let output = command
         .env("GLIBC_TUNABLES", COPIES)
         .output()
-        .context("running valgrind, which this needs")?;
+        .context("cannot run valgrind, which counts the instructions")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "valgrind: {}\n{said}", output.status);
     let collected = said.lines().find_map(|line| line.split_once("Collected : "));
-    let (_, number) = collected.with_context(|| format!("valgrind counted nothing:\n{said}"))?;
+    let (_, number) = collected.with_context(|| format!("valgrind printed no count:\n{said}"))?;
     number.trim().parse().with_context(|| format!("not a count: {number}"))
 }
 
-/// The work itself.
+/// Does a fixed amount of work on one thread.
 pub fn steady(args: &SteadyArgs) -> Result<()> {
     let bytes = args.count * if args.work == Work::Superframes { 64 << 10 } else { 1448 };
     let checksums = args.work == Work::Checksums;

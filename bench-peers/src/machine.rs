@@ -1,32 +1,33 @@
-//! The machine under a measurement: which CPUs there are, on which one a thread stays, what a thread has used.
+//! The machine of a measurement: its CPUs, CPU affinity and CPU time of threads.
 //!
-//! Not here: noise. Whoever measures interleaves what is compared.
+//! Not here: protection against noise. Each benchmark interleaves the arms it compares.
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The CPUs this process may use, in order.
+/// Returns the CPUs this process may use, in order.
 pub fn cpus() -> Result<Vec<usize>> {
-    let allowed = sched_getaffinity(None).context("asking for the CPUs")?;
+    let allowed = sched_getaffinity(None).context("cannot get the CPU affinity")?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect())
 }
 
-/// The first two CPUs this process may use.
+/// Returns the first two CPUs this process may use.
 pub fn two_cpus() -> Result<[usize; 2]> {
     let cpus = cpus()?;
-    ensure!(cpus.len() >= 2, "this needs two CPUs, and {} may be used", cpus.len());
+    ensure!(cpus.len() >= 2, "this benchmark needs two CPUs, but may use only {}", cpus.len());
     Ok([cpus[0], cpus[1]])
 }
 
-/// Keeps the calling thread, and those it starts from here on, on one CPU.
+/// Binds the calling thread, and threads that it starts later, to one CPU.
 pub fn pin(cpu: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu);
-    sched_setaffinity(None, &only).with_context(|| format!("staying on CPU {cpu}"))
+    sched_setaffinity(None, &only)
+        .with_context(|| format!("cannot set the CPU affinity to CPU {cpu}"))
 }
 
-/// CPU time of the calling thread so far, in seconds.
+/// Returns the CPU time that the calling thread has used, in seconds.
 pub fn thread_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9

@@ -1,12 +1,15 @@
-//! quietline against smoltcp 0.14, on one machine, in one run, interleaved.
+//! Comparison of quietline with smoltcp 0.14, on one machine, in one run, interleaved.
 //!
-//! `memory` joins two hosts of one stack by an in-memory link and asks what a packet costs while more and more sockets
-//! idle, `rr` what a round trip of one byte costs, `bulk` how close a stream comes to what its copies alone cost, `counts`
-//! how many instructions all that is. `tap` puts each stack on a tap in a network namespace and moves bytes to and from the
-//! kernel; `bound` does so beside a program that has no stack at all.
+//! `memory` connects two hosts of one stack by an in-memory link and measures the cost of a packet
+//! with a growing number of idle sockets. `rr` measures the cost of a round trip of one byte,
+//! `bulk` compares a stream with the cost of its copies alone, and `counts` counts the instructions
+//! of these workloads. `tap` runs each stack on a tap in a network namespace and transfers bytes to
+//! and from the kernel; `bound` does the same and compares with a program that has no stack.
 //!
-//! Place: outside the product's workspace; nothing depends on it. Not here: tuning of the peer beyond what its documentation
-//! suggests (1 MiB buffers, no delayed ACK, release build).
+//! This crate is outside the product's workspace, and no crate depends on it.
+//!
+//! Not here: tuning of smoltcp beyond the suggestions of its documentation (1 MiB buffers, no
+//! delayed ACK, release build).
 #![forbid(unsafe_code)]
 
 mod bound;
@@ -37,30 +40,32 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Two hosts of one stack joined in memory: one stream, 0 to 10,000 idle sockets.
+    /// Two hosts of one stack, connected in memory: one stream, 0 to 10,000 idle sockets.
     Memory(memory::MemoryArgs),
     /// The kernel through a tap: download, upload and one-byte round trips. Needs root.
     Tap(tap::TapArgs),
-    /// 1-byte round trips in memory, beside smoltcp and the kernel's loopback: spinning, on one thread, blocking.
+    /// 1-byte round trips in memory, compared with smoltcp and the kernel's loopback: spinning, on
+    /// one thread, blocking.
     Rr(rr::RrArgs),
-    /// One stream in memory beside the bound of its copies and checksums; two flows on two cores.
+    /// One stream in memory, compared with its copies and checksums alone; two flows on two cores.
     Bulk(bulk::BulkArgs),
-    /// The kernel through a tap with vnet_hdr beside a program that has no stack. Needs root.
+    /// The kernel through a tap with vnet_hdr, compared with a program that has no stack. Needs
+    /// root.
     Bound(bound::BoundArgs),
-    /// Instructions per packet and per round trip, by valgrind.
+    /// Instructions per packet and per round trip, counted with valgrind.
     Counts(counts::CountsArgs),
-    /// A fixed amount of work on one thread; `counts` runs it.
+    /// A fixed amount of work on one thread, run by `counts`.
     #[command(hide = true)]
     Steady(counts::SteadyArgs),
-    /// The program without a stack; `bound` starts it.
+    /// The program without a stack, started by `bound`.
     #[command(hide = true)]
     BoundServe(bound_tcp::ServeArgs),
-    /// One smoltcp server on a tap that exists; `tap` starts it.
+    /// One smoltcp server on an existing tap, started by `tap`.
     #[command(hide = true)]
     SmoltcpServe(smoltcp_tap::ServeArgs),
 }
 
-/// How often, and how to print.
+/// Number of measurements and output format.
 #[derive(Debug, Clone, Args)]
 struct RunArgs {
     /// Measurements of each stack per workload, interleaved.
@@ -69,13 +74,13 @@ struct RunArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only show that everything runs: one short measurement each.
+    /// Only check that every workload runs: one short measurement each.
     #[arg(long)]
     smoke: bool,
 }
 
 impl RunArgs {
-    /// Measurements per stack and workload.
+    /// Returns the number of measurements per stack and workload.
     fn repeats(&self) -> usize {
         if self.smoke { 1 } else { self.repeat.max(1) }
     }

@@ -1,6 +1,7 @@
-//! Two hosts of one stack in memory: what a packet costs, and whether idle sockets change it.
+//! Two hosts of one stack in memory: the cost of a packet, and how idle sockets affect it.
 //!
-//! quietline's wire passes partial checksums, as veth does; both stacks are measured with and without.
+//! quietline's wire passes partial checksums, like veth. Both stacks are measured with and without
+//! checksums.
 //!
 //! Not here: the hosts (`quietline_memory`, `smoltcp_memory`).
 
@@ -13,7 +14,7 @@ use crate::report::{self, Arm, Workload};
 use crate::smoltcp_memory::Stream;
 use crate::{RunArgs, quietline_memory, smoltcp_memory};
 
-/// Idle sockets per host.
+/// Numbers of idle sockets per host.
 const IDLE: [usize; 6] = [0, 1, 10, 100, 1_000, 10_000];
 
 /// Arguments of `memory`.
@@ -26,10 +27,10 @@ pub struct MemoryArgs {
     seconds: f64,
 }
 
-/// A connected pair of hosts of some stack: streams for a time.
+/// A connected pair of hosts of one stack, which streams for the given time.
 type Streamer = Box<dyn FnMut(Duration) -> Result<Stream>>;
 
-/// Runs the bench.
+/// Runs the benchmark.
 pub fn run(args: &MemoryArgs) -> Result<()> {
     let seconds = if args.run.smoke { 0.1 } else { args.seconds };
     let mut workloads = Vec::new();
@@ -40,7 +41,7 @@ pub fn run(args: &MemoryArgs) -> Result<()> {
     Ok(())
 }
 
-/// One workload: every arm in turn, as often as asked.
+/// Measures one workload: runs every arm in turn, as often as requested.
 fn one(args: &MemoryArgs, time: Duration, idle_sockets: usize) -> Result<Workload> {
     let mut arms = [
         ("smoltcp, checksums", smoltcp(true, idle_sockets)?),
@@ -81,7 +82,7 @@ fn quietline(checksums: bool, superframes: bool, idle_sockets: usize) -> Result<
     Ok(Box::new(move |time| pair.stream(time)))
 }
 
-/// Throughput in Gbit/s.
+/// Returns the throughput in Gbit/s.
 pub fn gigabits(bytes: u64, took: Duration) -> f64 {
     bytes as f64 * 8.0 / took.as_secs_f64() / 1e9
 }

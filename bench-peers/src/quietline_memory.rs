@@ -1,9 +1,10 @@
-//! Two quietline hosts joined by a wire.
+//! Two quietline hosts connected by a wire.
 //!
-//! The same work as `smoltcp_memory`: a thread writes 64 KiB at a time on one host and reads on the other. The idle
-//! sockets are established connections, each with both ends alive, which is more than a listening socket costs.
+//! The work is that of `smoltcp_memory`: a thread writes 64 KiB at a time on one host and reads on
+//! the other. The idle sockets are established connections with both ends open, each of which costs
+//! more than a listening socket.
 //!
-//! Not here: threads. smoltcp has one, so a flow has one; `bulk` runs two flows.
+//! Not here: several threads. smoltcp has one thread, so a flow has one; `bulk` runs two flows.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -15,14 +16,14 @@ use quietline::{Stack, TcpListener, TcpStream, Wire, WireConfig};
 
 use crate::smoltcp_memory::{COPY_BYTES, Stream};
 
-/// How the wire is set up.
+/// Configuration of the wire.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
-    /// Both ends compute and verify checksums.
+    /// Whether both ends compute and verify checksums.
     pub checksums: bool,
-    /// Superframes pass whole.
+    /// Whether superframes pass without segmentation.
     pub superframes: bool,
-    /// Established connections besides the one that streams.
+    /// Number of established connections besides the one that streams.
     pub idle_sockets: usize,
 }
 
@@ -44,11 +45,11 @@ pub struct Flow {
     sender: TcpStream,
     receiver: TcpStream,
     stacks: [Stack; 2],
-    /// Of both stacks, the one that the connection lives on.
+    /// Core, of both stacks, that handles the connection.
     core: u16,
 }
 
-/// Two hosts, the stream between them, and the connections that idle.
+/// Two hosts, the stream between them, and the idle connections.
 #[derive(Debug)]
 pub struct Pair {
     flow: Flow,
@@ -63,17 +64,17 @@ impl Pair {
         let address = listener.local_addr()?;
         let idle: Result<Vec<_>> =
             (0..setup.idle_sockets).map(|_| open(&client, &listener, address)).collect();
-        let idle = idle.context("opening the idle connections")?;
+        let idle = idle.context("cannot open the idle connections")?;
         let (sender, receiver) = open(&client, &listener, address)?;
         Ok(Self { flow: Flow::new((sender, receiver), [client, server], 0)?, _idle: idle })
     }
 
-    /// Streams for this long.
+    /// Streams for the given time.
     pub fn stream(&mut self, time: Duration) -> Result<Stream> {
         self.flow.stream(time)
     }
 
-    /// Streams so many bytes.
+    /// Streams `bytes` bytes.
     pub fn stream_bytes(&self, bytes: u64) -> Result<()> {
         let (mut block, mut moved) = (vec![0x5a; COPY_BYTES], 0);
         while moved < bytes {
@@ -83,7 +84,8 @@ impl Pair {
     }
 }
 
-/// Two connections of the same two hosts with two cores each, which have nothing in common: one per core.
+/// Opens one connection per core between the same two hosts, which have two cores each. The
+/// connections share no state.
 pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
     let [client, server] = hosts(setup, 2)?;
     let address: SocketAddr = "10.0.0.1:5000".parse()?;
@@ -96,7 +98,7 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
         listener.set_nonblocking(true)?;
     }
     let (mut senders, mut flows) = (Vec::new(), [None, None]);
-    // The hash of its ports chooses the core of a connection.
+    // The hash of a connection's ports selects its core.
     for _ in 0..64 {
         senders.push(TcpStream::connect(&client, address)?);
         for ((core, listener), flow) in (0..).zip(&listeners).zip(&mut flows) {
@@ -104,17 +106,18 @@ pub fn two_flows(setup: Setup) -> Result<[Flow; 2]> {
                 let index = senders
                     .iter()
                     .position(|sender| sender.local_addr().is_ok_and(|local| local == peer));
-                let sender = senders.swap_remove(index.context("an accepted stranger")?);
+                let sender =
+                    senders.swap_remove(index.context("an accepted connection has no sender")?);
                 let stacks = [client.clone(), server.clone()];
                 *flow = Some(Flow::new((sender, receiver), stacks, core)?);
             }
         }
         if let [Some(_), Some(_)] = flows {
-            let [Some(first), Some(second)] = flows else { unreachable!("just seen") };
+            let [Some(first), Some(second)] = flows else { unreachable!("both flows are present") };
             return Ok([first, second]);
         }
     }
-    bail!("64 connections, and none on the other core")
+    bail!("none of 64 connections is on the other core")
 }
 
 impl Flow {
@@ -128,7 +131,7 @@ impl Flow {
         Ok(Self { sender, receiver, stacks, core })
     }
 
-    /// Streams for this long.
+    /// Streams for the given time.
     pub fn stream(&self, time: Duration) -> Result<Stream> {
         let mut block = vec![0x5a; COPY_BYTES];
         let (start, mut bytes) = (Instant::now(), 0);
@@ -136,7 +139,8 @@ impl Flow {
             for _ in 0..16 {
                 bytes += self.turn(&mut block)?;
             }
-            // Timers only: the work itself runs inside the calls. Those of the other core are the other flow's.
+            // Only timers need a poll: the work itself runs inside the calls. The other flow polls
+            // the other core.
             for stack in &self.stacks {
                 let _next = stack.poll_core(self.core);
             }
@@ -144,14 +148,14 @@ impl Flow {
         Ok(Stream { bytes, took: start.elapsed() })
     }
 
-    /// Writes what fits, reads what came.
+    /// Writes until the buffer is full, then reads until it is empty.
     fn turn(&self, block: &mut [u8]) -> Result<u64> {
         loop {
             match (&self.sender).write(block) {
                 Ok(taken) if taken == block.len() => {}
                 Ok(_) => break,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error).context("writing"),
+                Err(error) => return Err(error).context("cannot write"),
             }
         }
         let mut bytes = 0;
@@ -159,20 +163,20 @@ impl Flow {
             match (&self.receiver).read(block) {
                 Ok(taken) => bytes += taken as u64,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(bytes),
-                Err(error) => return Err(error).context("reading"),
+                Err(error) => return Err(error).context("cannot read"),
             }
         }
     }
 }
 
-/// Client and server.
+/// Creates client and server.
 fn hosts(setup: Setup, cores: u16) -> Result<[Stack; 2]> {
-    let (left, right) = Wire::pair(&setup.wire(cores)).context("making the wire")?;
+    let (left, right) = Wire::pair(&setup.wire(cores)).context("cannot create the wire")?;
     Ok([host(left, "10.0.0.2/24", cores)?, host(right, "10.0.0.1/24", cores)?])
 }
 
 fn host(device: Arc<Wire>, address: &str, cores: u16) -> Result<Stack> {
-    // As much buffer as the smoltcp side has, and nobody but the threads that stream runs the stack.
+    // The buffers have the size of smoltcp's, and only the streaming threads run the stack.
     let stack = Stack::builder()
         .device(device)
         .address(address.parse()?)
@@ -180,7 +184,7 @@ fn host(device: Arc<Wire>, address: &str, cores: u16) -> Result<Stack> {
         .sysctl("net.ipv4.tcp_wmem", "4096 1048576 1048576")
         .cores(cores)
         .manual();
-    stack.build().context("building a stack")
+    stack.build().context("cannot build a stack")
 }
 
 fn open(

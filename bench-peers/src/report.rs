@@ -1,6 +1,7 @@
-//! Samples of several arms per workload: medians, spread, and the ratio of each arm to the first.
+//! Samples of several arms per workload: medians, range, and the ratio of each arm to the first.
 //!
-//! Not here: significance. With a handful of samples the spread says more than a p-value.
+//! Not here: tests of significance. With a handful of samples, the range is more informative than a
+//! p-value.
 
 use std::fmt::Write as _;
 
@@ -9,35 +10,36 @@ use serde_json::{Map, Value, json};
 /// The samples of one arm in one workload, in the workload's unit.
 #[derive(Debug, Clone)]
 pub struct Arm {
-    /// `quietline`, `smoltcp`, …
+    /// Name, such as `quietline` or `smoltcp`.
     pub name: String,
     /// One number per measurement.
     pub samples: Vec<f64>,
-    /// CPU seconds of the stack per second of wall time, when it has a process of its own.
+    /// CPU seconds of the stack per second of wall time, if the stack has its own process.
     pub cores: Vec<f64>,
 }
 
 impl Arm {
-    /// An arm without samples yet.
+    /// Creates an arm without samples.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), samples: Vec::new(), cores: Vec::new() }
     }
 }
 
-/// One workload and its arms; the first arm is what the others are compared with.
+/// One workload with its arms. The first arm is the reference of the comparison.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// What was done.
+    /// Name of the work.
     pub name: String,
     /// Unit of the samples.
     pub unit: &'static str,
-    /// Whether less is better.
+    /// Whether a lower value is better.
     pub lower_is_better: bool,
-    /// Who did it.
+    /// Arms, one for each program or stack.
     pub arms: Vec<Arm>,
 }
 
-/// The middle of the samples; the mean of the two middle ones when their number is even. Not a number without samples.
+/// Returns the median of the samples: the middle one, or the mean of the two middle ones if their
+/// number is even. NaN without samples.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_of_odd_even_and_no_samples() {
+    fn a_median_is_defined_for_odd_even_and_no_samples() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());

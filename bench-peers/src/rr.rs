@@ -1,8 +1,9 @@
-//! One byte there, one byte back, in memory: what a round trip costs when both ends spin, when one thread runs both, and
-//! when both sleep.
+//! A round trip of one byte in memory: its cost if both ends spin, if one thread runs both ends,
+//! and if both ends sleep.
 //!
-//! Every measurement connects a fresh pair and pins its threads; the arms alternate and swap order each round. `floor` is
-//! what two threads need to tell each other anything at all, by the same way of waiting and without any stack.
+//! Every measurement connects a new pair and pins its threads. The arms alternate, and each round
+//! reverses their order. `floor` is the cost of a notification between two threads that wait in the
+//! same way, without any stack.
 //!
 //! Not here: the ends themselves (`rr_ends`).
 
@@ -25,24 +26,24 @@ pub struct RrArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only show that everything runs: one short measurement each.
+    /// Only check that every workload runs: one short measurement each.
     #[arg(long)]
     smoke: bool,
-    /// Round trips of one measurement where nobody sleeps; a quarter of it where somebody does.
+    /// Round trips of one measurement if no thread sleeps; a quarter of that if threads sleep.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     round_trips: usize,
 }
 
-/// Who waits how, and where.
+/// Number of threads, their CPUs, and the way they wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Two threads on two CPUs, neither ever sleeps.
+    /// Two threads that never sleep, on two CPUs.
     Spin,
-    /// One thread is both ends.
+    /// One thread that runs both ends.
     OneThread,
-    /// Two threads on one CPU, which sleep until there is something to read.
+    /// Two threads on one CPU, which sleep until they have a byte to read.
     BlockOneCpu,
-    /// Two threads on two CPUs, which sleep until there is something to read.
+    /// Two threads on two CPUs, which sleep until they have a byte to read.
     BlockTwoCpus,
 }
 
@@ -58,13 +59,13 @@ impl Mode {
         }
     }
 
-    /// Whether an end sleeps until there is something to read.
+    /// Whether an end sleeps until it has a byte to read.
     pub fn blocks(self) -> bool {
         matches!(self, Self::BlockOneCpu | Self::BlockTwoCpus)
     }
 }
 
-/// What is compared; ratios are to the first.
+/// The compared stacks. Ratios are relative to the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stack {
     Smoltcp,
@@ -95,7 +96,7 @@ impl Stack {
     }
 }
 
-/// Runs the bench.
+/// Runs the benchmark.
 pub fn run(args: &RrArgs) -> Result<()> {
     let repeats = if args.smoke { 1 } else { args.repeat.max(1) };
     let round_trips = if args.smoke { 400 } else { args.round_trips.max(4) };
@@ -116,7 +117,7 @@ pub fn run(args: &RrArgs) -> Result<()> {
             }
             for index in order {
                 let stack = STACKS[index];
-                // One thread that tells itself something needs no floor.
+                // One thread needs no notification, so it has no floor.
                 if stack == Stack::Floor && mode == Mode::OneThread {
                     continue;
                 }
@@ -133,11 +134,12 @@ pub fn run(args: &RrArgs) -> Result<()> {
     Ok(())
 }
 
-/// Microseconds per round trip of one fresh pair, on threads of their own: whoever asks stays where it is.
+/// Returns microseconds per round trip of one new pair. The measurement has its own threads, so
+/// that the caller's CPU affinity does not change.
 fn measure(stack: Stack, mode: Mode, cpus: [usize; 2], count: usize) -> Result<f64> {
     thread::scope(|scope| {
         let measuring = scope.spawn(move || {
-            // Before the pair exists: threads that the stack starts inherit it.
+            // Pinned before the pair is created, so that threads of the stack inherit the CPU.
             pin(cpus[0])?;
             let Ends { mut client, mut server } = stack.ends(mode)?;
             if mode == Mode::OneThread {
@@ -155,7 +157,7 @@ fn measure(stack: Stack, mode: Mode, cpus: [usize; 2], count: usize) -> Result<f
                     Ok(())
                 });
                 let took = two_threads(&mut *client, warm_up, count);
-                // A client that failed leaves the server waiting: its end tells it.
+                // If the client failed, the server still waits; dropping the client wakes it.
                 drop(client);
                 let served =
                     serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

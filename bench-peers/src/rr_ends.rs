@@ -1,10 +1,10 @@
-//! Pairs of connected ends that pass one byte: quietline over a wire, smoltcp over queues, the kernel over loopback, and
-//! nothing at all over two words.
+//! Pairs of connected ends that exchange one byte: quietline over a wire, smoltcp over queues, the
+//! kernel over loopback, and two threads over two counters without a stack.
 //!
-//! smoltcp has no threads and no blocking calls: the end polls its own interface, and where it shall sleep it parks until
-//! the other end has queued a frame.
+//! smoltcp has no threads and no blocking calls: each end polls its own interface, and in the
+//! blocking modes it parks until the other end has queued a frame.
 //!
-//! Not here: time (`rr`).
+//! Not here: measurement of time (`rr`).
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -35,24 +35,25 @@ pub trait End: Send {
     fn receive(&mut self) -> Result<()>;
 }
 
-/// Both ends.
+/// Both ends of a connection.
 #[allow(missing_debug_implementations, reason = "ends are opaque")]
 pub struct Ends {
-    /// Who asks.
+    /// End that sends first.
     pub client: Box<dyn End>,
-    /// Who answers.
+    /// End that responds.
     pub server: Box<dyn End>,
 }
 
-/// Two quietline hosts and a wire. Spinning is its busy polling, as `net.core.busy_read` says.
+/// Creates two quietline hosts connected by a wire. The spinning mode uses busy polling
+/// (`net.core.busy_read`).
 pub fn quietline(mode: Mode) -> Result<Ends> {
-    let (left, right) = Wire::pair(&WireConfig::default()).context("making the wire")?;
+    let (left, right) = Wire::pair(&WireConfig::default()).context("cannot create the wire")?;
     let host = |device: Arc<Wire>, address: &str| -> Result<Stack> {
         let busy_read = if mode == Mode::Spin { "1000" } else { "0" };
         let builder = Stack::builder().device(device).address(address.parse()?);
         let builder = builder.sysctl("net.core.busy_read", busy_read);
         let builder = if mode == Mode::OneThread { builder.manual() } else { builder };
-        builder.build().context("building a stack")
+        builder.build().context("cannot build a stack")
     };
     let (client, server) = (host(left, "10.0.0.2/24")?, host(right, "10.0.0.1/24")?);
     let listener = TcpListener::bind(&server, "10.0.0.1:5000")?;
@@ -68,7 +69,7 @@ pub fn quietline(mode: Mode) -> Result<Ends> {
     })
 }
 
-/// Two sockets of the kernel over loopback.
+/// Creates two sockets of the kernel that are connected over loopback.
 pub fn kernel(mode: Mode) -> Result<Ends> {
     let listener = KernelListener::bind("127.0.0.1:0")?;
     let near = KernelStream::connect(listener.local_addr()?)?;
@@ -83,16 +84,17 @@ pub fn kernel(mode: Mode) -> Result<Ends> {
     })
 }
 
-/// A stream whose reads wait as it was set up to wait: asleep, polling, or by being asked again.
+/// A stream whose reads wait as its options say: by sleeping, by busy polling, or by repeated
+/// calls.
 struct Blocking<S, K> {
     stream: S,
-    /// The stack of the stream lives as long.
+    /// Stack of the stream, which must live as long as the stream.
     _keep: K,
 }
 
 impl<S: Read + Write + Send, K: Send> End for Blocking<S, K> {
     fn send(&mut self) -> Result<()> {
-        self.stream.write_all(&[1]).context("writing")
+        self.stream.write_all(&[1]).context("cannot write")
     }
 
     fn receive(&mut self) -> Result<()> {
@@ -100,25 +102,25 @@ impl<S: Read + Write + Send, K: Send> End for Blocking<S, K> {
         loop {
             match self.stream.read(&mut byte) {
                 Ok(1) => return Ok(()),
-                Ok(_) => bail!("the other end has gone"),
+                Ok(_) => bail!("the other end has closed the connection"),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => core::hint::spin_loop(),
-                Err(error) => return Err(error).context("reading"),
+                Err(error) => return Err(error).context("cannot read"),
             }
         }
     }
 }
 
-/// Something one thread leaves for another, which may sleep until then.
+/// Notification from one thread to another thread that may sleep.
 #[derive(Debug, Default)]
-struct Bell {
-    /// The other thread sleeps, or is about to.
+struct Notifier {
+    /// Whether the other thread sleeps or is about to.
     asleep: AtomicBool,
     sleeper: Mutex<Option<Thread>>,
 }
 
-impl Bell {
-    /// After something was left: wakes the sleeper, if there is one.
-    fn ring(&self) {
+impl Notifier {
+    /// Wakes the other thread if it sleeps. Called after an item is queued.
+    fn notify(&self) {
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
             let sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if let Some(sleeper) = sleeper {
@@ -127,7 +129,7 @@ impl Bell {
         }
     }
 
-    /// Waits until `there`, asleep if the mode says so.
+    /// Waits until `there` returns true. In the spinning modes it returns after one pause instead.
     fn wait(&self, mode: Mode, there: impl Fn() -> bool) {
         if !mode.blocks() {
             core::hint::spin_loop();
@@ -142,48 +144,48 @@ impl Bell {
     }
 }
 
-/// Two threads and a counter for each direction.
+/// Creates the ends of two threads, with a counter for each direction.
 pub fn floor(mode: Mode) -> Ends {
-    let (there, back) = (Arc::new(Word::default()), Arc::new(Word::default()));
-    let end = |out: &Arc<Word>, into: &Arc<Word>| {
-        Box::new(WordEnd { out: Arc::clone(out), into: Arc::clone(into), taken: 0, mode })
+    let (there, back) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+    let end = |out: &Arc<Counter>, into: &Arc<Counter>| {
+        Box::new(CounterEnd { out: Arc::clone(out), into: Arc::clone(into), taken: 0, mode })
     };
     Ends { client: end(&there, &back), server: end(&back, &there) }
 }
 
-/// On lines of its own.
+/// A counter with its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Word {
+struct Counter {
     sent: AtomicUsize,
-    bell: Bell,
+    notifier: Notifier,
 }
 
-struct WordEnd {
-    out: Arc<Word>,
-    into: Arc<Word>,
+struct CounterEnd {
+    out: Arc<Counter>,
+    into: Arc<Counter>,
     taken: usize,
     mode: Mode,
 }
 
-impl End for WordEnd {
+impl End for CounterEnd {
     fn send(&mut self) -> Result<()> {
         self.out.sent.fetch_add(1, Ordering::SeqCst);
-        self.out.bell.ring();
+        self.out.notifier.notify();
         Ok(())
     }
 
     fn receive(&mut self) -> Result<()> {
         let there = || self.into.sent.load(Ordering::SeqCst) > self.taken;
         while !there() {
-            self.into.bell.wait(self.mode, there);
+            self.into.notifier.wait(self.mode, there);
         }
         self.taken += 1;
         Ok(())
     }
 }
 
-/// Two smoltcp hosts and a queue for each direction.
+/// Creates two smoltcp hosts with a queue for each direction.
 pub fn smoltcp(mode: Mode) -> Result<Ends> {
     const SERVER: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
     const CLIENT: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
@@ -209,13 +211,13 @@ pub fn smoltcp(mode: Mode) -> Result<Ends> {
     Ok(Ends { client: Box::new(client), server: Box::new(server) })
 }
 
-/// Frames in one direction, and buffers to fill again.
+/// Frames of one direction, and buffers for reuse.
 #[derive(Debug, Default)]
 struct Queue {
     frames: Mutex<Frames>,
-    /// Frames waiting, to look without the lock.
+    /// Number of waiting frames, which can be checked without the lock.
     waiting: AtomicUsize,
-    bell: Bell,
+    notifier: Notifier,
 }
 
 #[derive(Debug, Default)]
@@ -237,7 +239,7 @@ impl Device for QueueDevice {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
         capabilities.max_transmission_unit = 1514;
-        // As quietline's wire, which leaves them open.
+        // Like quietline's wire, which does not complete checksums.
         capabilities.checksum = ChecksumCapabilities::ignored();
         capabilities
     }
@@ -283,7 +285,7 @@ impl Transmit for TxToken {
         frames.waiting.push_back(frame);
         self.0.waiting.store(frames.waiting.len(), Ordering::SeqCst);
         drop(frames);
-        self.0.bell.ring();
+        self.0.notifier.notify();
         result
     }
 }
@@ -317,7 +319,7 @@ impl End for SmoltcpEnd {
                 return Ok(());
             }
             let into = &self.device.into;
-            into.bell.wait(self.mode, || into.waiting.load(Ordering::SeqCst) > 0);
+            into.notifier.wait(self.mode, || into.waiting.load(Ordering::SeqCst) > 0);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One smoltcp host: an interface, its sockets and a clock.
 //!
-//! Set up as its documentation suggests for throughput: 1 MiB buffers, no delayed ACK, window scaling by itself.
+//! The configuration follows the throughput suggestions of smoltcp's documentation: 1 MiB buffers,
+//! no delayed ACK, default window scaling.
 //!
 //! Not here: the devices.
 
@@ -12,7 +13,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address};
 
-/// Bytes of each socket buffer.
+/// Size of each socket buffer, in bytes.
 pub const BUFFER_BYTES: usize = 1 << 20;
 
 /// An interface with its sockets.
@@ -20,32 +21,33 @@ pub const BUFFER_BYTES: usize = 1 << 20;
 pub struct Host {
     /// The interface.
     pub interface: Interface,
-    /// Its sockets.
+    /// Sockets of the interface.
     pub sockets: SocketSet<'static>,
     epoch: Clock,
 }
 
 impl Host {
-    /// A host with one IPv4 address; the last byte also tells its hardware address.
+    /// Creates a host with one IPv4 address. The last byte of its hardware address is that of the
+    /// IPv4 address.
     pub fn new(device: &mut impl Device, address: Ipv4Address, prefix: u8, epoch: Clock) -> Self {
         let hardware = EthernetAddress([2, 0, 0, 0, 0, address.octets()[3]]);
         let mut config = Config::new(HardwareAddress::Ethernet(hardware));
         config.random_seed = u64::from(address.octets()[3]);
         let mut interface = Interface::new(config, device, Instant::ZERO);
         interface.update_ip_addrs(|list| {
-            // One address into an empty list of fixed size.
+            // One address fits into the empty list of fixed capacity.
             let _fits = list.push(IpCidr::new(address.into(), prefix));
         });
         Self { interface, sockets: SocketSet::new(Vec::new()), epoch }
     }
 
-    /// The time the stack is told.
+    /// Returns the time to pass to the stack.
     pub fn now(&self) -> Instant {
         let micros = i64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(i64::MAX);
         Instant::from_micros(micros)
     }
 
-    /// Adds a socket with buffers of this size.
+    /// Adds a socket with buffers of `buffer_bytes` bytes.
     pub fn add_socket(&mut self, buffer_bytes: usize) -> SocketHandle {
         let buffer = || tcp::SocketBuffer::new(vec![0; buffer_bytes]);
         let mut socket = tcp::Socket::new(buffer(), buffer());
@@ -54,13 +56,13 @@ impl Host {
         self.sockets.add(socket)
     }
 
-    /// One poll of the interface.
+    /// Polls the interface once.
     pub fn poll(&mut self, device: &mut impl Device) {
         let now = self.now();
         self.interface.poll(now, device, &mut self.sockets);
     }
 
-    /// A socket.
+    /// Returns a socket.
     pub fn tcp(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
         self.sockets.get_mut(handle)
     }

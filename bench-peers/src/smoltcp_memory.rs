@@ -1,8 +1,8 @@
-//! Two smoltcp interfaces joined by in-memory queues on one thread.
+//! Two smoltcp interfaces on one thread, connected by in-memory queues.
 //!
-//! The device recycles its frame buffers, so that the allocator is not what is measured.
+//! The device reuses its frame buffers, so that the measurement does not include the allocator.
 //!
-//! Not here: the quietline side of the comparison (`memory`).
+//! Not here: the quietline side of the comparison (`quietline_memory`).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,33 +24,34 @@ const SERVER: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
 const CLIENT: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
 const PORT: u16 = 5000;
 
-/// Bytes of a buffer of an idle socket: none flow, and 10,000 of them should fit the cache as well as may be.
+/// Buffer size of an idle socket. It is small because no data flows, and because as many of the
+/// 10,000 sockets as possible should fit the cache.
 const IDLE_BUFFER_BYTES: usize = 64;
 
-/// Bytes one `send` or `recv` of the application moves.
+/// Bytes that one `send` or `recv` of the application transfers.
 pub const COPY_BYTES: usize = 64 << 10;
 
-/// What one run measured.
+/// Result of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Stream {
-    /// Bytes the receiver has taken.
+    /// Bytes that the receiver has read.
     pub bytes: u64,
-    /// In this time.
+    /// Duration of the run.
     pub took: Duration,
 }
 
-/// How the link is set up.
+/// Configuration of the link.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     /// MTU of the IP packet.
     pub mtu: usize,
-    /// Both ends compute and verify checksums.
+    /// Whether both ends compute and verify checksums.
     pub checksums: bool,
-    /// Listening sockets on each host that nobody talks to.
+    /// Number of listening sockets without a connection on each host.
     pub idle_sockets: usize,
 }
 
-/// Frames on their way in one direction, and the buffers of those that arrived.
+/// Frames in transit in one direction, and the buffers of frames that have arrived.
 #[derive(Debug, Default)]
 struct Queue {
     frames: VecDeque<Vec<u8>>,
@@ -87,7 +88,8 @@ impl Device for End {
     }
 
     fn transmit(&mut self, _now: Instant) -> Option<TxToken> {
-        // As long as veth's default queue; a full one makes smoltcp wait, not drop.
+        // The limit is that of veth's default queue. A full queue makes smoltcp wait instead of
+        // drop.
         let room = self.tx.borrow().frames.len() < 1000;
         room.then(|| TxToken(Rc::clone(&self.tx)))
     }
@@ -162,7 +164,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Streams for this long.
+    /// Streams for the given time.
     pub fn stream(&mut self, time: Duration) -> Stream {
         let (start, before) = (Clock::now(), self.received);
         while start.elapsed() < time {
@@ -173,7 +175,7 @@ impl Pair {
         Stream { bytes: self.received - before, took: start.elapsed() }
     }
 
-    /// Streams so many bytes.
+    /// Streams `bytes` bytes.
     pub fn stream_bytes(&mut self, bytes: u64) {
         let end = self.received + bytes;
         while self.received < end {
@@ -181,7 +183,8 @@ impl Pair {
         }
     }
 
-    /// The client writes what fits and both hosts poll; the server reads what came.
+    /// Fills the client's send buffer, polls both hosts, and reads all bytes that the server has
+    /// received.
     fn turn(&mut self) {
         let (host, end, handle) = &mut self.client;
         while host.tcp(*handle).send_slice(&self.block).is_ok_and(|sent| sent > 0) {}

@@ -1,9 +1,9 @@
-//! A smoltcp server on a tap: the peer `quietline serve` is compared with.
+//! A smoltcp server on a tap, for comparison with `quietline serve`.
 //!
-//! smoltcp has no accept queue: several sockets listen on the port, each with its own buffers, and listen again when
-//! their connection is over.
+//! smoltcp has no accept queue: several sockets listen on the port, each with its own buffers, and
+//! listen again after their connection has ended.
 //!
-//! Not here: the tap itself. It exists already, so that its MTU is known to both sides.
+//! Not here: the tap itself. It already exists, so that both sides know its MTU.
 
 use std::os::fd::AsRawFd as _;
 use std::time::Instant as Clock;
@@ -17,41 +17,41 @@ use smoltcp::wire::Ipv4Address;
 
 use crate::smoltcp_host::{BUFFER_BYTES, Host};
 
-/// Connections that can be open at once.
+/// Number of connections that can be open at the same time.
 const LISTENERS: usize = 4;
 
 /// Arguments of the hidden command `smoltcp-serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// What to serve.
+    /// Service to provide.
     #[arg(value_enum)]
     service: Service,
     /// Name of the tap.
     #[arg(long)]
     tap: String,
-    /// Our address, in a /24.
+    /// Address of the server, in a /24.
     #[arg(long)]
     address: Ipv4Address,
-    /// Port.
+    /// Port of the server.
     #[arg(long)]
     port: u16,
-    /// Bytes of the HTTP body.
+    /// Size of the HTTP body, in bytes.
     #[arg(long, default_value_t = 0)]
     bytes: u64,
 }
 
-/// The services both stacks have.
+/// Services that both stacks have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Service {
-    /// Answers any request with a body of the given size, then closes.
+    /// Sends a body of the given size in response to any request, then closes.
     Http,
     /// Reads to the end, then closes.
     Discard,
-    /// Sends back what came.
+    /// Sends the received bytes back.
     Echo,
 }
 
-/// One connection after the other on one socket.
+/// The connections of one socket, one after the other.
 struct Session {
     handle: SocketHandle,
     /// Bytes of the response sent so far; `None` until the request is complete.
@@ -62,7 +62,7 @@ struct Session {
 /// Serves until killed.
 pub fn serve(args: &ServeArgs) -> Result<()> {
     let mut device =
-        TunTapInterface::new(&args.tap, Medium::Ethernet).context("opening the tap")?;
+        TunTapInterface::new(&args.tap, Medium::Ethernet).context("cannot open the tap")?;
     let descriptor = device.as_raw_fd();
     let mut host = Host::new(&mut device, args.address, 24, Clock::now());
     let mut sessions = Vec::new();
@@ -82,13 +82,13 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
         if !progress {
             let now = host.now();
             let delay = host.interface.poll_delay(now, &host.sockets);
-            wait(descriptor, delay).context("waiting on the tap")?;
+            wait(descriptor, delay).context("cannot wait on the tap")?;
         }
     }
 }
 
 impl Session {
-    /// Moves what can be moved; `true` when something was.
+    /// Transfers as much as possible; returns `true` if at least one byte moved.
     fn step(
         &mut self,
         args: &ServeArgs,
@@ -106,7 +106,7 @@ impl Session {
             Service::Discard => discard(socket),
             Service::Echo => echo(socket, block)?,
         };
-        // The peer has finished and everything it sent was taken.
+        // The peer has closed its side, and all bytes it sent were read.
         let over = !socket.may_recv() && socket.state() == tcp::State::CloseWait;
         if over && !moved {
             socket.close();

@@ -1,9 +1,11 @@
-//! The kernel through a tap, against each stack in turn: download with curl, upload, and one-byte round trips.
+//! The kernel through a tap, with each stack in turn at the other end: download with curl, upload,
+//! and one-byte round trips.
 //!
-//! Every measurement starts a fresh server on a fresh tap in one namespace; the stacks alternate and swap order each
-//! round, so that a change of the machine's mood meets both.
+//! Every measurement starts a new server on a new tap in one namespace. The stacks alternate, and
+//! each round reverses their order, so that a change in the machine's load affects all of them.
 //!
-//! Not here: correctness. The bytes of these servers are not compared; `tests/netns` does that.
+//! Not here: correctness. The bytes that these servers send are not verified here, but in
+//! `tests/netns`.
 
 use std::fs::File;
 use std::io::{BufWriter, Read as _, Write as _};
@@ -26,7 +28,7 @@ pub const KERNEL_NET: &str = "10.77.0.1/24";
 pub const TAP: &str = "ql0";
 /// Port of every server.
 pub const PORT: u16 = 5001;
-/// How long anything may take.
+/// Upper bound of every wait.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Arguments of `tap`.
@@ -47,16 +49,16 @@ pub struct TapArgs {
     sender: SenderArgs,
 }
 
-/// How the kernel sends.
+/// Options of the kernel's sender.
 #[derive(Debug, Clone, Args)]
 pub struct SenderArgs {
-    /// Congestion control of the kernel's sender. One that paces, as bbr, sends as fast as it believes the path to be,
-    /// whatever reads.
+    /// Congestion control of the kernel's sender. One that paces, such as bbr, sends at its
+    /// estimate of the path's rate, independent of the reader.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     pub congestion: String,
 }
 
-/// Who is measured.
+/// The measured stacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stack {
     Quietline,
@@ -64,7 +66,7 @@ enum Stack {
     Smoltcp,
 }
 
-/// The stacks in the order of the report: ratios are to the first.
+/// Stacks in the order of the report. Ratios are relative to the first.
 const STACKS: [Stack; 3] = [Stack::Smoltcp, Stack::Quietline, Stack::QuietlineNoOffload];
 
 impl Stack {
@@ -77,7 +79,7 @@ impl Stack {
     }
 }
 
-/// What is done.
+/// The measured work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
     Download,
@@ -107,7 +109,7 @@ impl Task {
     }
 }
 
-/// Runs the bench.
+/// Runs the benchmark.
 pub fn run(args: &TapArgs) -> Result<()> {
     let Some(lab) = Lab::open("bench-peers tap", &["curl"])? else { return Ok(()) };
     let bench = Bench {
@@ -139,7 +141,7 @@ pub fn run(args: &TapArgs) -> Result<()> {
     Ok(())
 }
 
-/// What every measurement shares.
+/// State shared by all measurements.
 struct Bench {
     lab: Lab,
     bytes: u64,
@@ -149,7 +151,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// The file `quietline serve http` sends; smoltcp's server sends as many bytes from memory.
+    /// Writes the file that `quietline serve http` sends; smoltcp's server sends the same number of
+    /// bytes from memory.
     fn write_body(&self) -> Result<()> {
         let mut file = BufWriter::new(File::create(self.lab.file("bulk"))?);
         let block = vec![0x5a; 1 << 20];
@@ -159,10 +162,11 @@ impl Bench {
             file.write_all(&block[..count])?;
             left -= count as u64;
         }
-        file.flush().context("writing the body")
+        file.flush().context("cannot write the body")
     }
 
-    /// One measurement: the sample, and the CPU the server's process used per second.
+    /// Makes one measurement. Returns the sample, and the CPU time of the server's process per
+    /// second.
     fn measure(&self, stack: Stack, task: Task) -> Result<(f64, f64)> {
         let mut server = self.start(stack, task)?;
         let address: SocketAddr = format!("{STACK}:{PORT}").parse()?;
@@ -179,7 +183,7 @@ impl Bench {
         };
         let took = start.elapsed().as_secs_f64();
         let cores = (cpu_seconds(server.id())? - before) / took;
-        ensure!(!server.has_ended()?, "the server died: {}", server.stderr_so_far());
+        ensure!(!server.has_ended()?, "the server ended: {}", server.stderr_so_far());
         server.kill();
         self.remove_tap();
         Ok((sample, cores))
@@ -215,7 +219,7 @@ impl Bench {
         Ok(server)
     }
 
-    /// A tap for a stack that does not make its own.
+    /// Adds a tap for a stack that does not create its own.
     fn add_tap(&self) -> Result<()> {
         let namespace = &self.lab.namespace;
         namespace.ip(&format!("tuntap add dev {TAP} mode tap"))?;
@@ -226,7 +230,7 @@ impl Bench {
     }
 
     fn remove_tap(&self) {
-        // quietline's is gone with its process.
+        // The tap of quietline is deleted when its process ends.
         let _gone = self.lab.namespace.ip(&format!("link delete {TAP}"));
     }
 
@@ -235,13 +239,13 @@ impl Bench {
         let mut command = self.lab.namespace.command("curl");
         command.args(["-sSf", "-o", "/dev/null", "-w", "%{size_download} %{time_total}", &url]);
         let printed = Running::start(&mut command)?.wait(LIMIT).and_then(Finished::success)?;
-        let (size, seconds) = printed.split_once(' ').context("curl said nothing")?;
-        ensure!(size.parse::<u64>()? == self.bytes, "curl got {size} of {} bytes", self.bytes);
+        let (size, seconds) = printed.split_once(' ').context("curl printed nothing")?;
+        ensure!(size.parse::<u64>()? == self.bytes, "curl received {size} of {} bytes", self.bytes);
         Ok(gigabits(self.bytes, Duration::from_secs_f64(seconds.parse()?)))
     }
 }
 
-/// Waits until a server has said that it listens.
+/// Waits until a server prints that it is listening.
 pub fn wait_until_listening(server: &mut Running, name: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !server.stderr_so_far().contains("listening") {
@@ -253,18 +257,18 @@ pub fn wait_until_listening(server: &mut Running, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A connection of the kernel's with this congestion control from its first segment on: one that paces would go on to pace
-/// if it were replaced later.
+/// Connects a kernel socket that uses this congestion control from its first segment on. Replacing
+/// a pacing congestion control later would leave pacing enabled.
 fn connect(address: SocketAddr, congestion: &str) -> Result<TcpStream> {
     let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     sockopt::set_tcp_congestion(&socket, congestion)
-        .with_context(|| format!("congestion control {congestion}"))?;
+        .with_context(|| format!("cannot set the congestion control {congestion}"))?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(LIMIT))?;
     net::connect(&socket, &address)?;
     Ok(TcpStream::from(socket))
 }
 
-/// Sends so many bytes and waits until the server has taken them all and closed.
+/// Sends `bytes` bytes, and waits until the server has read all of them and closed.
 pub fn upload(address: SocketAddr, bytes: u64, congestion: &str) -> Result<f64> {
     let mut stream = connect(address, congestion)?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -282,7 +286,7 @@ pub fn upload(address: SocketAddr, bytes: u64, congestion: &str) -> Result<f64> 
     Ok(gigabits(bytes, start.elapsed()))
 }
 
-/// The median of so many one-byte round trips in microseconds.
+/// Returns the median of `count` one-byte round trips in microseconds.
 fn round_trips(address: SocketAddr, count: usize) -> Result<f64> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_nodelay(true)?;
@@ -298,13 +302,14 @@ fn round_trips(address: SocketAddr, count: usize) -> Result<f64> {
     Ok(median(&samples))
 }
 
-/// User and system time of a process so far.
+/// Returns the user and system time that a process has used, in seconds.
 pub fn cpu_seconds(process: u32) -> Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The command name, in brackets, may hold spaces; utime and stime are the 12th and 13th fields after it.
-    let fields = text.rsplit(')').next().context("a stat line")?;
+    // The command name, in parentheses, may contain spaces; utime and stime are the 12th and 13th
+    // fields after it.
+    let fields = text.rsplit(')').next().context("an empty stat file")?;
     let ticks: Vec<f64> =
         fields.split_whitespace().skip(11).take(2).filter_map(|word| word.parse().ok()).collect();
-    // The kernel reports in hundredths of a second (USER_HZ).
+    // The unit is a hundredth of a second (USER_HZ).
     Ok(ticks.iter().sum::<f64>() / 100.0)
 }

@@ -1,6 +1,7 @@
-//! The control messages that come with a frame from a packet socket without a ring.
+//! Control messages that come with a frame from a packet socket without a ring.
 //!
-//! Any bytes are read to their end and no further. Messages in the form that the kernel gives them say what was written.
+//! Any bytes are read up to their end and no further. Messages in the kernel's format are read with
+//! the values written.
 
 #![no_main]
 
@@ -17,16 +18,16 @@ const PACKET_AUXDATA: c_int = 8;
 const SO_RXQ_OVFL: c_int = 40;
 
 thread_local! {
-    /// The count of dropped frames goes on from run to run, as it does from frame to frame.
+    /// The count of dropped frames continues from run to run, as it does from frame to frame.
     static CALLS: RefCell<Calls> = RefCell::default();
 }
 
-/// What well-formed messages say.
+/// Values of the well-formed messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
-    /// Status, length and tag.
+    /// Status, length and tag of the last `PACKET_AUXDATA`.
     auxdata: Option<(u32, u32, u16)>,
-    /// How often the count of dropped frames.
+    /// Number of messages with the count of dropped frames.
     counts: u32,
 }
 
@@ -64,7 +65,8 @@ fn free(found: Found, pool: &mut Pool) {
     };
 }
 
-/// One message for each of the next bytes, as many as there is room for. What is said last holds.
+/// Makes one message for each of the next bytes, as many as fit. The last message of a kind is
+/// valid.
 fn messages(input: &mut Input<'_>) -> ([u8; CONTROL_BYTES], Said) {
     let mut said = Said::default();
     let mut bytes = Vec::new();
@@ -106,7 +108,7 @@ fn messages(input: &mut Input<'_>) -> ([u8; CONTROL_BYTES], Said) {
     (bytes.try_into().expect("as many bytes as there is room for"), said)
 }
 
-/// `struct cmsghdr`, and the data, up to a multiple of eight bytes.
+/// Appends a `struct cmsghdr` and the data, padded to a multiple of eight bytes.
 fn push(bytes: &mut Vec<u8>, level: c_int, kind: c_int, data: &[u8]) {
     bytes.extend((16 + data.len()).to_ne_bytes());
     bytes.extend(level.to_ne_bytes());

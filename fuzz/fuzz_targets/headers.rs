@@ -1,14 +1,18 @@
-//! Every header parser on any bytes: it must not panic, must not claim more than it was given, and must read back what
-//! it has written. The first byte of the input chooses the parser, so that each has inputs of its own in the corpus.
+//! Every header parser on arbitrary bytes: it must not panic, must not claim more bytes than it was
+//! given, and must parse the header it has written to the same values. The first byte of the input
+//! selects the parser, so that each has inputs of its own in the corpus.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stack::icmp::header::{IcmpMessage, Quote};
-use stack::ip::header::{self, IPV4_HEADER_LEN, IpHeader};
-use stack::ip::{SeenHeader, option};
-use stack::link::arp::{ARP_LEN, ArpPacket};
-use stack::link::ethernet::{EthernetHeader, HEADER_LEN};
+use stack::header::{
+    arp::{ARP_LEN, ArpPacket},
+    ethernet::{EthernetHeader, HEADER_LEN},
+    icmp::{IcmpMessage, Quote},
+    ip::{self, IPV4_HEADER_LEN, IpHeader},
+    option,
+    repeat::SeenHeader,
+};
 use tcp::SegmentHeader;
 
 fuzz_target!(|data: &[u8]| {
@@ -44,41 +48,41 @@ fn arp(bytes: &[u8]) {
     }
 }
 
-/// The header is repaired first: random bytes would nearly always stop at the checksum. Bytes that are too few for it are
-/// parsed as they are.
+/// The checksum is repaired first, because random bytes would nearly always fail at it. Bytes too
+/// short for a header are parsed as they are.
 fn ip<const V4: bool>(bytes: &[u8]) {
     read_ip::<V4>(bytes);
     let mut repaired = bytes.to_vec();
-    if V4 && bytes.len() >= header::fixed_len::<V4>() {
-        let header_len = header::claimed_len::<V4>(bytes).unwrap_or_default();
+    if V4 && bytes.len() >= ip::fixed_len::<V4>() {
+        let header_len = ip::claimed_len::<V4>(bytes).unwrap_or_default();
         repair_checksum(&mut repaired, header_len);
         read_ip::<V4>(&repaired);
     }
 }
 
 fn read_ip<const V4: bool>(bytes: &[u8]) {
-    let Ok(read) = header::parse::<V4>(bytes, bytes.len()) else { return };
+    let Ok(read) = ip::parse::<V4>(bytes, bytes.len()) else { return };
     assert!(read.total_len() <= bytes.len());
-    assert!(usize::from(read.header_len) >= header::fixed_len::<V4>());
+    assert!(usize::from(read.header_len) >= ip::fixed_len::<V4>());
     assert_eq!(read.src.is_ipv4(), V4);
     assert_eq!(read.dst.is_ipv4(), V4);
-    let fixed_len = header::fixed_len::<V4>();
+    let fixed_len = ip::fixed_len::<V4>();
     let plain = IpHeader { header_len: u16::try_from(fixed_len).unwrap(), ..read };
     let mut written = [0; 40];
     plain.emit::<V4>(&mut written);
     let packet_len = plain.total_len();
-    assert_eq!(header::parse::<V4>(&written[..fixed_len], packet_len), Ok(plain));
+    assert_eq!(ip::parse::<V4>(&written[..fixed_len], packet_len), Ok(plain));
 
     let mut segment = bytes[..usize::from(read.header_len)].to_vec();
     let half = read.payload_len / 2;
-    header::set_segment::<V4>(&mut segment, u16::try_from(half).unwrap(), 1);
-    let again = header::parse::<V4>(&segment, bytes.len()).ok();
+    ip::set_segment::<V4>(&mut segment, u16::try_from(half).unwrap(), 1);
+    let again = ip::parse::<V4>(&segment, bytes.len()).ok();
     // A length of zero with next header 0 announces a jumbogram, which is refused.
     let refused = !V4 && half == 0 && read.protocol == 0;
     assert_eq!(again.map(|again| again.payload_len), (!refused).then_some(half));
 }
 
-/// RFC 1071, the plain way.
+/// Writes the checksum by the plain algorithm of RFC 1071.
 fn repair_checksum(packet: &mut [u8], header_len: usize) {
     let Some(header) = packet.get_mut(..header_len).filter(|header| !header.is_empty()) else {
         return;
@@ -103,8 +107,9 @@ fn icmp<const V4: bool>(bytes: &[u8]) {
     }
 }
 
-/// What was read may be written in fewer bytes: padding goes, and so do SACK blocks that do not fit beside timestamps.
-/// Written once, it is read and written alike.
+/// A header may be written in fewer bytes than it was read from: padding is dropped, and so are
+/// SACK blocks that do not fit beside timestamps. After one rewrite, reading and writing change
+/// nothing.
 fn segment(bytes: &[u8]) {
     let ports = SegmentHeader::ports(bytes);
     let Ok(read) = SegmentHeader::parse(bytes) else { return };
@@ -121,7 +126,7 @@ fn segment(bytes: &[u8]) {
 fn rewritten(header: &SegmentHeader) -> SegmentHeader {
     let mut written = [0; tcp::wire::header::HEADER_BYTES_MAX];
     let len = header.emit(&mut written);
-    SegmentHeader::parse(&written[..len]).expect("our own header")
+    SegmentHeader::parse(&written[..len]).expect("a header written by this stack")
 }
 
 fn ip_options(bytes: &[u8]) {
@@ -131,16 +136,17 @@ fn ip_options(bytes: &[u8]) {
     }
 }
 
-/// A packet, and the next one of its flow: the same bytes but for some that are changed, its checksum mended or not, its end cut off
-/// or not. It is recognised exactly where it differs in what packets of a flow may differ in and the long way reads it, and then it
-/// is what the long way reads.
+/// A packet, and the next one of its flow: the same bytes except for some changes, with its
+/// checksum repaired or not, and truncated or not. It must be recognized exactly if it differs only
+/// in fields that may differ within a flow and the full parser accepts it. The result must then
+/// equal that of the full parser.
 fn repeated(bytes: &[u8]) {
     let Some((&[how, cut, ref changes @ ..], packet)) = bytes.split_first_chunk::<8>() else {
         return;
     };
     let mut first = packet.to_vec();
-    repair_checksum(&mut first, header::claimed_len::<true>(packet).unwrap_or_default());
-    let Ok(header) = header::parse::<true>(&first, first.len()) else { return };
+    repair_checksum(&mut first, ip::claimed_len::<true>(packet).unwrap_or_default());
+    let Ok(header) = ip::parse::<true>(&first, first.len()) else { return };
     let is_plain = usize::from(header.header_len) == IPV4_HEADER_LEN && !header.fragment.is_piece();
     let ports_end = IPV4_HEADER_LEN + 4;
     let seen = SeenHeader::new(&first, &header);
@@ -157,10 +163,10 @@ fn repeated(bytes: &[u8]) {
     if how & 8 != 0 {
         next.truncate(next.len() - usize::from(cut).min(next.len()));
     }
-    // All but the length, the identification, the TTL and the checksum.
+    // All fields except the length, the identification, the TTL and the checksum.
     let repeats = [0..2, 6..8, 9..10, 12..ports_end]
         .into_iter()
         .all(|range| next.get(range.clone()) == Some(&first[range]));
-    let read = header::parse::<true>(&next, next.len()).ok();
+    let read = ip::parse::<true>(&next, next.len()).ok();
     assert_eq!(seen.repeated_in(&next, next.len()), read.filter(|_| repeats));
 }

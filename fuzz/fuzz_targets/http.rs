@@ -1,9 +1,10 @@
 //! Request heads and chunked bodies of the server `quietline serve http`.
 //!
-//! The first byte of the input chooses between heads, bodies, and heads that come piece by piece; the rest is what a client
-//! sends. `http/parts.rs` includes the parsers and says what is asked of them.
+//! The first byte of the input selects heads, bodies, or heads that arrive in pieces; the rest is
+//! the data of a client. `http/parts.rs` includes the parsers and checks their properties.
 //!
-//! The parsers are private to the command, which has no library. Their files are therefore included here.
+//! The parsers are private to the command, which has no library. Their files are therefore included
+//! here.
 
 #![no_main]
 #![expect(dead_code, reason = "files of the command, of which only the parsers run here")]

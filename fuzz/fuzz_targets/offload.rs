@@ -1,4 +1,5 @@
-//! Receive offload against any train of frames. `sim::offload` says how the input is read and what is asked.
+//! Receive offload with any train of frames. `sim::offload` describes the format of the input and
+//! the properties checked.
 
 #![no_main]
 

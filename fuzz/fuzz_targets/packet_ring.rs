@@ -1,7 +1,9 @@
-//! The receive rings of a packet socket (TPACKET_V2, TPACKET_V3), written by anything that claims to be the kernel.
+//! Receive rings of a packet socket (TPACKET_V2, TPACKET_V3) with contents that no real kernel need
+//! write.
 //!
-//! A frame that is inside of its place or block comes out with its bytes, and is dropped only for what stands beside it. Any
-//! other one is broken: its place, or its block, is given back. The ring comes to its end, and has then given everything back.
+//! A frame that lies inside its place or block is received with its bytes, and is dropped only for
+//! a reason in its metadata. Any other frame is broken: its place, or its block, is returned. The
+//! ring is read to its end, and by then every place and block has been returned.
 
 #![no_main]
 
@@ -18,10 +20,10 @@ use quietline_fuzz::{Input, holds, with_pool};
 /// Bytes of the offload header in front of a frame.
 const VNET_HDR_LEN: usize = 10;
 
-/// Where the kernel puts the Ethernet header, counted from the frame's own.
+/// Offset of the Ethernet header that the kernel uses, counted from the frame's own header.
 const MAC: u16 = 96;
 
-/// Frames of a block in one run.
+/// Maximum number of frames of a block in one run.
 const FRAMES_MAX: u32 = 100;
 
 const BLOCK: usize = offset_of!(libc::tpacket_block_desc, hdr);
@@ -30,7 +32,7 @@ const BLOCK_FRAMES: usize = BLOCK + offset_of!(libc::tpacket_hdr_v1, num_pkts);
 const BLOCK_FIRST: usize = BLOCK + offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt);
 const V3_HEADER_BYTES: usize = size_of::<libc::tpacket3_hdr>();
 
-/// Both rings of the thread, which are made once: their memory is a mapping.
+/// Both rings of the thread, which are made once, because their memory is a mapping.
 struct Rings {
     frames: Ring,
     blocks: Ring,
@@ -41,7 +43,7 @@ thread_local! {
         RefCell::new(Rings { frames: Ring::frames(), blocks: Ring::blocks() });
 }
 
-/// What the kernel says of a frame.
+/// Metadata of a frame as the kernel writes it.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     mac: u16,
@@ -51,11 +53,11 @@ struct Frame {
     vlan_tci: u16,
 }
 
-/// A frame as the ring must see it.
+/// A frame as the ring must receive it.
 #[derive(Debug)]
 struct Expected {
     frame: Frame,
-    /// Its bytes; none if it is not inside.
+    /// Bytes of the frame; `None` if they do not lie inside the place or block.
     bytes: Option<Vec<u8>>,
 }
 
@@ -75,7 +77,8 @@ fuzz_target!(|data: &[u8]| {
 });
 
 impl Frame {
-    /// Mostly what a kernel would say: each number has a bit that bends it.
+    /// Reads values that a kernel would mostly write; one bit per field replaces the value by an
+    /// arbitrary one.
     fn read(input: &mut Input<'_>) -> Self {
         let bends = input.next_u8();
         let bent = |bit: u8| bends & bit != 0;
@@ -91,7 +94,8 @@ impl Frame {
         Self { mac, len, snaplen, status: status | libc::TP_STATUS_USER, vlan_tci }
     }
 
-    /// Where its bytes are in `room` bytes from its header on, if all of them are.
+    /// Returns the range of the frame's bytes in `room` bytes from its header on, if all of them
+    /// lie inside.
     fn range(&self, room: usize, vnet_hdr: bool) -> Option<std::ops::Range<usize>> {
         let begin = usize::from(self.mac);
         let end = begin + self.snaplen as usize;
@@ -100,7 +104,7 @@ impl Frame {
         fits.then_some(begin..end)
     }
 
-    /// Writes some bytes of the frame, and in front of them its offload header.
+    /// Writes some bytes of the frame, and its offload header in front of them.
     fn fill(&self, memory: &mut [u8], input: &mut Input<'_>) {
         let bytes = input.next_u8();
         let begin = usize::from(self.mac).saturating_sub(VNET_HDR_LEN).min(memory.len());
@@ -139,7 +143,7 @@ fn read_places(ring: &mut Ring, pool: &mut Pool, input: &mut Input<'_>, vnet_hdr
     for (index, expected) in expected.iter().enumerate() {
         let place = &mut ring.bytes()[index * PLACE_BYTES..(index + 1) * PLACE_BYTES];
         assert_eq!(place[..4], [0; 4], "place {index} was given back");
-        // The headers, and as much as `Frame::fill` writes.
+        // Clears the headers, and as many bytes as `Frame::fill` writes.
         let mac = usize::from(expected.frame.mac);
         place[..64].fill(0);
         let end = (mac + 256).min(place.len());
@@ -147,7 +151,8 @@ fn read_places(ring: &mut Ring, pool: &mut Pool, input: &mut Input<'_>, vnet_hdr
     }
 }
 
-/// Blocks of frames, of which the kernel may say anything, too: how many there are and where the next one is.
+/// Blocks of frames, where the number of frames and the offset of the next one may be arbitrary
+/// too.
 fn read_blocks(ring: &mut Ring, pool: &mut Pool, input: &mut Input<'_>, vnet_hdr: bool) {
     ring.rewind(vnet_hdr);
     let mut all = Vec::new();
@@ -168,7 +173,7 @@ fn read_blocks(ring: &mut Ring, pool: &mut Pool, input: &mut Input<'_>, vnet_hdr
     ring.bytes().fill(0);
 }
 
-/// Answers what the ring must find in the block.
+/// Writes a block and returns the frames that the ring must receive from it.
 fn write_block(block: &mut [u8], input: &mut Input<'_>, vnet_hdr: bool) -> Vec<Expected> {
     let bends = input.next_u8();
     let count = u32::from(input.next_u8()) % FRAMES_MAX;
@@ -207,8 +212,8 @@ fn write_block(block: &mut [u8], input: &mut Input<'_>, vnet_hdr: bool) -> Vec<E
     })
 }
 
-/// What is in a block, read as `struct tpacket3_hdr` describes it: a later frame may have been written over an earlier one. `None`:
-/// more than [`FRAMES_MAX`] frames.
+/// Returns the frames in a block, read as `struct tpacket3_hdr` describes it: a later frame may
+/// have been written over an earlier one. `None` if there are more than [`FRAMES_MAX`] frames.
 fn expect_block(block: &[u8], vnet_hdr: bool) -> Option<Vec<Expected>> {
     let word = |at: usize| {
         u32::from_ne_bytes(*block[at..].first_chunk().expect("inside, as the callers checked"))
@@ -268,7 +273,7 @@ fn compare(found: Found, expected: &Expected, vnet_hdr: bool, pool: &mut Pool) {
         tagged.then_some(DropReason::EthernetType)
     };
     match reason {
-        // What the offload header says is the target `vnet_hdr`'s.
+        // The contents of the offload header are checked by the target `vnet_hdr`.
         Some(DropReason::VnetHeader) => assert!(vnet_hdr && beside.is_none()),
         reason => assert_eq!(reason, beside),
     }

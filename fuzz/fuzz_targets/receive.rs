@@ -1,5 +1,5 @@
-//! A whole host, from its device to its sockets, against any sequence of frames, delays and socket calls. `sim::hostile`
-//! says how the input is read and what is asked of the host.
+//! A whole host, from its device to its sockets, with any sequence of frames, delays and socket
+//! calls. `sim::hostile` describes the format of the input and the properties checked.
 
 #![no_main]
 

@@ -1,15 +1,15 @@
-//! Settings as text: `NAME=VALUE`, one a line. A name of one character stands for a setting of the table,
-//! and a line `?` asks for the list.
+//! Settings as text: `NAME=VALUE`, one per line. A name of one character stands for a setting of
+//! the table, and a line `?` asks for the list.
 //!
-//! A setting that is refused changes nothing, and the reason is one line. One that is accepted can be read, and what is read
-//! sets the same value again.
+//! A setting that is refused changes nothing, and the reason is one line. A setting that is
+//! accepted can be read, and setting the value read changes nothing.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stack::sysctl::Sysctls;
 
-/// Lines of one run.
+/// Maximum number of lines of one run.
 const LINES_MAX: usize = 16;
 
 thread_local! {
@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Every setting that is listed can be read by its name.
+/// Checks that every listed setting can be read by its name.
 fn list(sysctls: &Sysctls) {
     for (name, value) in sysctls.iter() {
         assert_eq!(sysctls.get(&name).as_deref(), Ok(&*value), "{name} is listed");

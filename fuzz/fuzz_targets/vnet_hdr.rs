@@ -1,7 +1,9 @@
-//! The offload header of a tap, a tun or a packet socket, in front of any frame, and the header of any packet that is sent.
+//! The offload header of a tap, a tun or a packet socket, in front of any frame, and the header of
+//! any packet that is sent.
 //!
-//! A header that is accepted has turned into metadata that points inside of the frame and describes all of it; one that is
-//! refused has changed nothing. A header that we write is accepted again and says the same.
+//! An accepted header becomes metadata that points inside the frame and describes all of it; a
+//! refused header changes nothing. A header that this stack writes is accepted and read with the
+//! same values.
 
 #![no_main]
 
@@ -10,10 +12,11 @@ use pkt::{DropReason, Gso, GsoKind, Packet, Pool, RxChecksum, TxChecksum};
 use quietline::device::vnet_hdr::VnetHdr;
 use quietline_fuzz::{Input, with_pool};
 
-/// Where TCP's checksum stands in its header.
+/// Offset of the checksum in the TCP header.
 const TCP_CSUM_OFFSET: u16 = 16;
 
-/// Most bytes of a frame from the input, and most zeros behind them: a superframe of 64 KB at most.
+/// Maximum number of frame bytes from the input, and of zeros behind them: a superframe of at most
+/// 64 KB.
 const BYTES_MAX: usize = 16 << 10;
 const PADDING_MAX: usize = 40 << 10;
 
@@ -49,7 +52,7 @@ fn gso(how: u8, size: u16) -> Gso {
     Gso { kind, ecn: how & 64 != 0, fixed_id: false, size, segs: 2 }
 }
 
-/// The frame as a device receives it, or with all of it in pages.
+/// Makes the frame as a device receives it, or with all of it in pages.
 fn frame(pool: &mut Pool, bytes: &[u8], padding: usize, paged: bool) -> Packet {
     let bytes = &bytes[..bytes.len().min(BYTES_MAX)];
     let whole = [bytes, &vec![0; padding]].concat();
@@ -72,11 +75,11 @@ fn read(header: VnetHdr, frame: &mut Packet, link_header_len: u16) {
     }
 }
 
-/// The metadata is about bytes that are there, and about all of them.
+/// Checks that the metadata describes bytes inside the frame, and all of them.
 fn check(frame: &Packet, link_header_len: u16) {
     let meta = frame.meta();
     let RxChecksum::Partial { start, offset } = meta.rx_checksum else {
-        assert_eq!(meta.gso.kind, GsoKind::None, "a superframe's sums are always owed");
+        assert_eq!(meta.gso.kind, GsoKind::None, "a superframe always has a partial checksum");
         return;
     };
     let tcp = usize::from(link_header_len) + usize::from(start);
@@ -93,7 +96,7 @@ fn check(frame: &Packet, link_header_len: u16) {
     assert!(segs > 0 && payload <= size * segs && (segs == 1 || payload > size * (segs - 1)));
 }
 
-/// A byte of the frame; 0 behind its end.
+/// Returns a byte of the frame; 0 behind its end.
 fn byte(frame: &Packet, at: usize) -> u8 {
     let mut byte = [0];
     frame.copy_to(at, &mut byte);
@@ -116,7 +119,7 @@ fn write(frame: &mut Packet, link_header_len: u16) {
         return;
     }
     let header = VnetHdr::from_bytes(header.to_bytes());
-    assert_eq!(header.apply_to(frame, link_header_len), Ok(()), "our own header");
+    assert_eq!(header.apply_to(frame, link_header_len), Ok(()), "a header written by this stack");
     check(frame, link_header_len);
     assert_eq!(frame.meta().rx_checksum, RxChecksum::Partial { start, offset });
     let read = frame.meta().gso;

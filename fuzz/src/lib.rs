@@ -1,47 +1,48 @@
-//! What the fuzz targets share: a reader of their input, and packet memory that lasts longer than a run.
+//! Common parts of the fuzz targets: a reader of their input, and packet memory that is kept
+//! between runs.
 //!
-//! Taking memory from the system and giving it back costs more than most runs do. The memory of a thread is therefore made
-//! once, and each run is asked to give every packet back.
+//! Taking memory from the system and giving it back costs more than most runs do. The memory of a
+//! thread is therefore made once, and each run must free all its packets.
 //!
-//! Not here: what a target asks of the code (`fuzz_targets`).
+//! Not here: the properties that a target checks (`fuzz_targets`).
 
 use std::cell::RefCell;
 
 use pkt::{Domain, DomainConfig, Packet, Pool};
 
-/// The input of a run, read from the front. Behind its end there are zeros.
+/// The input of a run, read from the front. After its end it reads as zeros.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    /// The next byte, if there is one.
+    /// Returns the next byte, if there is one.
     pub fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
     }
 
-    /// The next byte.
+    /// Returns the next byte.
     pub fn next_u8(&mut self) -> u8 {
         self.byte().unwrap_or(0)
     }
 
-    /// The next bytes.
+    /// Returns the next bytes.
     pub fn array<const N: usize>(&mut self) -> [u8; N] {
         std::array::from_fn(|_| self.next_u8())
     }
 
-    /// The next two bytes.
+    /// Returns the next two bytes.
     pub fn next_u16(&mut self) -> u16 {
         u16::from_be_bytes(self.array())
     }
 
-    /// The next four bytes.
+    /// Returns the next four bytes.
     pub fn next_u32(&mut self) -> u32 {
         u32::from_be_bytes(self.array())
     }
 
-    /// The next `count` bytes, or all that are left.
+    /// Returns the next `count` bytes, or all that are left.
     pub fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (bytes, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
@@ -49,7 +50,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The packet memory of a thread.
+/// Packet memory of a thread.
 struct Memory {
     domain: Domain,
     pool: Pool,
@@ -67,10 +68,10 @@ thread_local! {
     static MEMORY: RefCell<Memory> = RefCell::default();
 }
 
-/// Runs `run` with the packet memory of the thread.
+/// Calls `run` with the packet memory of the thread.
 ///
 /// # Panics
-/// When a packet was not given back.
+/// If a packet was not freed.
 pub fn with_pool(run: impl FnOnce(&mut Pool)) {
     MEMORY.with_borrow_mut(|Memory { domain, pool }| {
         run(pool);
@@ -78,7 +79,7 @@ pub fn with_pool(run: impl FnOnce(&mut Pool)) {
     });
 }
 
-/// Whether a packet has exactly these bytes.
+/// Returns whether a packet has exactly these bytes.
 pub fn holds(packet: &Packet, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     let same = packet.slices().all(|slice| match rest.split_at_checked(slice.len()) {

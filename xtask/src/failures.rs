@@ -1,18 +1,18 @@
-//! What went wrong, kept until the end of a run.
+//! Failures of tests, kept until the end of a run.
 //!
-//! Counterpart: libtest's output. A captured test prints its output between "failures:" and the names that follow; an
-//! uncaptured one prints it before the line that says FAILED.
+//! Counterpart: libtest's output. A captured test prints its output between "failures:" and the
+//! names that follow; an uncaptured one prints it before the line with FAILED.
 //!
 //! Not here: counting (`steps`).
 
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Lines kept of the end of an output.
+/// Number of kept lines at the end of an output.
 const TAIL_LINES: usize = 120;
-/// Lines kept of all failures of a step.
+/// Number of kept lines of all failures of a step.
 const FAILURE_LINES_MAX: usize = 200;
-/// Lines of an uncaptured test that are its own.
+/// Number of lines that are attributed to an uncaptured test.
 const UNCAPTURED_LINES: usize = 12;
 
 /// The last lines of an output.
@@ -29,7 +29,7 @@ impl Tail {
         self.lines.push_back(line);
     }
 
-    /// The last line that says something.
+    /// Returns the last line that is not blank.
     pub(crate) fn last(&self) -> &str {
         self.lines.iter().rev().find(|line| !line.trim().is_empty()).map_or("", String::as_str)
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_uncaptured_failure_is_kept_with_what_stood_before_it() {
+    fn an_uncaptured_failure_is_kept_with_the_lines_before_it() {
         let output =
             "test a ... old\nok... ok\ntest b ... Error: the link outlived\nFAILED\ntest c ... ok";
         let kept = failures(output);

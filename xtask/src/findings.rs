@@ -1,4 +1,4 @@
-//! What a checker reports: a place and one sentence.
+//! Results of a checker: a place and one sentence each.
 //!
 //! Not here: severity. A finding fails the build, or it is not a finding.
 
@@ -7,11 +7,11 @@ use std::fmt;
 /// One broken rule at one place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
-    /// File, relative to the repository; empty for a finding about the whole of it.
+    /// File, relative to the repository; empty for a finding about the whole repository.
     pub(crate) path: String,
     /// Line, from 1; 0 for the file as a whole.
     pub(crate) line: usize,
-    /// What is wrong and what to do instead.
+    /// The broken rule, and its remedy.
     pub(crate) message: String,
 }
 
@@ -30,22 +30,22 @@ impl fmt::Display for Finding {
 pub(crate) struct Findings(Vec<Finding>);
 
 impl Findings {
-    /// Notes one finding.
+    /// Adds a finding.
     pub(crate) fn note(&mut self, path: &str, line: usize, message: impl Into<String>) {
         self.0.push(Finding { path: path.to_owned(), line, message: message.into() });
     }
 
-    /// All findings.
+    /// Returns all findings.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Finding> {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of findings.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether every rule held.
+    /// Whether there are no findings.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

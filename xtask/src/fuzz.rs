@@ -1,9 +1,9 @@
-//! Fuzzing: some seconds of every target, and the build that a fuzzing service takes.
+//! Fuzzing: some seconds of every target, and the build for a fuzzing service.
 //!
-//! Both build with the address sanitizer where there is a nightly toolchain, because it watches over the unsafe code of pkt and
-//! quietline; the step says so when it does without.
+//! Both build with the address sanitizer if there is a nightly toolchain, because it watches the
+//! unsafe code of pkt and quietline; otherwise the step prints that it runs without.
 //!
-//! Not here: what a target asks of the code (`fuzz/fuzz_targets`).
+//! Not here: the requirements of a target (`fuzz/fuzz_targets`).
 
 mod jobs;
 mod report;
@@ -19,29 +19,32 @@ use crate::source::root;
 use crate::steps::{self, Outcome, Tally, missing};
 use crate::suite::number;
 
-/// Seconds that a target runs unless QUIETLINE_FUZZ_SECONDS says otherwise: nine targets in the minute and a half that CI has for them.
+/// Default seconds of a target, unless QUIETLINE_FUZZ_SECONDS is set: nine targets in the minute
+/// and a half that CI has for them.
 const SECONDS: u32 = 10;
 
-/// Greatest number of processes that run one target at once; fewer where there are fewer CPUs.
+/// Largest number of processes that run one target at once; fewer if there are fewer CPUs.
 const JOBS_MAX: usize = 8;
 
-/// Options of cargo-fuzz for every build. The values of comparisons, which it would trace, take up half of a run, and lead
-/// nowhere in inputs whose bytes are choices; text has dictionaries instead.
+/// Options of cargo-fuzz for every build. Tracing the values of comparisons takes half of a run,
+/// and finds nothing in inputs whose bytes are choices; text has dictionaries instead.
 const BUILD_OPTIONS: [&str; 1] = ["--no-trace-compares"];
 
-/// Options of libFuzzer. Its power schedule counts every feature of every run, which takes longer than the run; the names of new
-/// functions would be looked up by another program. Without `-reload=0` it would read its own directory again each second, so that
-/// two runs with one seed would go apart.
+/// Options of libFuzzer. Its power schedule counts every feature of every run, which takes longer
+/// than the run; the names of new functions would be looked up by another program. Without
+/// `-reload=0` it would read its own directory again each second, so that two runs with one seed
+/// would differ.
 const LIBFUZZER_OPTIONS: [&str; 5] =
     ["-entropic=0", "-print_funcs=0", "-reload=0", "-rss_limit_mb=4096", "-timeout=20"];
 
-/// Options of the address sanitizer. A run allocates and frees a small host, and the quarantine of 256 MB that is the default would
-/// give it new memory each time. Stack traces of allocations and a fill pattern cost a seventh of a run together; a crash is replayed
-/// with the defaults, which show both.
+/// Options of the address sanitizer. A run allocates and frees a small host, and the default
+/// quarantine of 256 MB would give it new memory each time. Stack traces of allocations and a fill
+/// pattern take a seventh of a run; a crash is replayed with the defaults, which show both.
 const ASAN_OPTIONS: &str = "quarantine_size_mb=16:malloc_context_size=0:max_malloc_fill_size=0";
 
-/// Compiler options beside those of cargo-fuzz, for builds with the address sanitizer: stack frames stay on the stack. Borrows rule
-/// out a reference to the frame of a function that has returned.
+/// Compiler options beside those of cargo-fuzz, for builds with the address sanitizer: stack frames
+/// stay on the stack. The borrow checker rules out references to the frame of a function that has
+/// returned.
 const SANITIZER_FLAGS: &str = "-Cllvm-args=-asan-use-after-return=never";
 
 /// Runs every target, or the one that QUIETLINE_FUZZ_TARGET names.
@@ -56,7 +59,7 @@ pub(crate) fn run() -> Result<Outcome> {
         None => targets,
     };
     ensure!(!targets.is_empty(), "there is no fuzz target {wanted:?}");
-    // Before the jobs, which would wait for each other's build.
+    // Build first: otherwise the jobs would wait for each other's build.
     if let failed @ Outcome::Failed(..) = build_all()? {
         return Ok(failed);
     }
@@ -76,7 +79,7 @@ pub(crate) fn run() -> Result<Outcome> {
     Ok(Outcome::Passed(Tally { passed: targets.len(), ..Tally::default() }))
 }
 
-/// The names of the targets, or why there is nothing to be done with them.
+/// Returns the names of the targets, or the reason why they cannot be built.
 fn targets() -> Result<Result<Vec<String>, Outcome>> {
     let Ok(manifest) = fs::read_to_string(root().join("fuzz/Cargo.toml")) else {
         return Ok(Err(missing("there is no fuzz/")));
@@ -94,7 +97,7 @@ fn targets() -> Result<Result<Vec<String>, Outcome>> {
     Ok(Ok(names))
 }
 
-/// The names of the `[[bin]]` tables.
+/// Returns the names of the `[[bin]]` tables.
 fn names(manifest: &str) -> Vec<String> {
     let bins = manifest.split("[[bin]]").skip(1);
     let names = bins.filter_map(|bin| {
@@ -104,8 +107,8 @@ fn names(manifest: &str) -> Vec<String> {
     names.collect()
 }
 
-/// The seed of a run: QUIETLINE_FUZZ_SEED; with `CI=true` the commit's, because a build that fails must fail again; else another
-/// one each time. The command that is shown has it.
+/// Returns the seed of a run: QUIETLINE_FUZZ_SEED; with `CI=true` a seed of the commit, because a
+/// failed build must fail again; otherwise a new one each time. The printed command contains it.
 fn seed() -> Result<u32> {
     if let Some(seed) = number("QUIETLINE_FUZZ_SEED")? {
         return Ok(seed);
@@ -117,15 +120,15 @@ fn seed() -> Result<u32> {
     Ok(since.subsec_nanos() + 1)
 }
 
-/// The seed of a commit: not 0, which libFuzzer takes for another one each time.
+/// Returns the seed of a commit: not 0, for which libFuzzer chooses a random one.
 fn seed_of(hash: &str) -> Result<u32> {
     let digits = hash.get(..7).context("CI=true runs in a git repository")?;
     let number = u32::from_str_radix(digits, 16).context("a hash in hexadecimal")?;
     Ok(number + 1)
 }
 
-/// Builds every target and puts it where a fuzzing service looks for it: `TARGET`, `TARGET_seed_corpus.zip`, `TARGET.dict` and
-/// `TARGET.options`, in `$OUT` or target-fuzz/out.
+/// Builds every target and puts it where a fuzzing service expects it: `TARGET`,
+/// `TARGET_seed_corpus.zip`, `TARGET.dict` and `TARGET.options`, in `$OUT` or target-fuzz/out.
 pub(crate) fn build() -> Result<Outcome> {
     let targets = match targets()? {
         Ok(targets) => targets,
@@ -161,17 +164,17 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a runner is told about a target, in the form that ClusterFuzz reads.
+/// Returns the options of a target's runner, in ClusterFuzz format.
 fn options() -> String {
     let lines = LIBFUZZER_OPTIONS.map(|option| option.trim_start_matches('-').replace('=', " = "));
     let asan = ASAN_OPTIONS.split(':').map(|option| option.replace('=', " = "));
     format!("[libfuzzer]\n{}\n\n[asan]\n{}\n", lines.join("\n"), Vec::from_iter(asan).join("\n"))
 }
 
-/// cargo-fuzz with what every build needs.
-fn cargo_fuzz(chore: &str) -> Command {
+/// Makes a cargo-fuzz command with the options of every build.
+fn cargo_fuzz(subcommand: &str) -> Command {
     let mut command = Command::new("cargo-fuzz");
-    command.current_dir(root()).args(["fuzz", chore]).args(BUILD_OPTIONS);
+    command.current_dir(root()).args(["fuzz", subcommand]).args(BUILD_OPTIONS);
     if has_nightly() {
         command.env("RUSTUP_TOOLCHAIN", "nightly");
         let flags = env::var("RUSTFLAGS").unwrap_or_default();
@@ -179,7 +182,7 @@ fn cargo_fuzz(chore: &str) -> Command {
     } else {
         command.args(["--sanitizer", "none"]);
     }
-    // It starts cargo itself; the one that runs us may be of another toolchain.
+    // cargo-fuzz starts cargo itself, which may be of another toolchain than this one.
     command.env_remove("CARGO");
     command
 }
@@ -189,7 +192,7 @@ fn build_all() -> Result<Outcome> {
     steps::run(&mut cargo_fuzz("build"))
 }
 
-/// Where cargo-fuzz puts a target.
+/// Returns the path where cargo-fuzz puts a target.
 fn built(target: &str) -> PathBuf {
     let directory =
         env::var_os("CARGO_TARGET_DIR").map_or_else(|| "fuzz/target".into(), PathBuf::from);
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_told_the_options_of_our_own_runs() {
+    fn a_service_gets_the_options_of_local_runs() {
         let options = options();
         assert!(options.contains("[libfuzzer]\nentropic = 0\n"), "{options}");
         assert!(options.contains("[asan]\nquarantine_size_mb = 16\n"), "{options}");

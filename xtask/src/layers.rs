@@ -1,9 +1,9 @@
-//! Who may depend on whom, and what the inner crates may not name.
+//! Allowed dependencies between crates, and names that the inner crates may not use.
 //!
-//! The tables below are the crates of ARCHITECTURE.md. Cargo enforces that a crate names only its dependencies; this
-//! chore enforces which dependencies it may have.
+//! The tables below are the crates of ARCHITECTURE.md. Cargo ensures that a crate uses only its
+//! declared dependencies; this check restricts the declarations.
 //!
-//! Not here: the order of the modules inside a crate (`module_order`), rules clippy can hold
+//! Not here: the order of the modules inside a crate (`module_order`), rules that clippy checks
 //! (`crates/{tcp,stack}/clippy.toml`).
 
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ use crate::module_order;
 use crate::source::RustSource;
 use crate::steps;
 
-/// What one crate may depend on.
+/// Allowed dependencies of one crate.
 struct Layer {
     package: &'static str,
     /// Crates of this workspace.
     inner: &'static [&'static str],
-    /// Crates from outside; `None` leaves the choice to deny.toml. An inner crate has a closed list: a
-    /// dependency is another way to reach a clock, a thread or a syscall.
+    /// Crates from outside; with `None` deny.toml decides. An inner crate has a closed list,
+    /// because a dependency is another way to reach a clock, a thread or a syscall.
     outer: Option<&'static [&'static str]>,
 }
 
@@ -52,7 +52,14 @@ const LAYERS: &[Layer] = &[
             "zerocopy",
         ]),
     },
-    // Devices fill packets, sockets park on eventcounts: the outermost library crate names all inner ones.
+    // Linux's socket calls over the stack. They never block; sleeping, descriptors and pointers are their drivers'.
+    Layer {
+        package: "quietline-posix",
+        inner: &["quietline-stack", "quietline-tcp", "quietline-sync", "quietline-pkt"],
+        outer: Some(&[]),
+    },
+    // Devices fill packets and sockets wait on eventcounts: the outermost library crate uses all
+    // inner ones.
     Layer {
         package: "quietline",
         inner: &["quietline-stack", "quietline-tcp", "quietline-sync", "quietline-pkt"],
@@ -63,13 +70,19 @@ const LAYERS: &[Layer] = &[
     Layer { package: "quietline-cli", inner: &["quietline", "quietline-lab"], outer: None },
     Layer {
         package: "quietline-sim",
-        inner: &["quietline-stack", "quietline-tcp", "quietline-sync", "quietline-pkt"],
+        inner: &[
+            "quietline-posix",
+            "quietline-stack",
+            "quietline-tcp",
+            "quietline-sync",
+            "quietline-pkt",
+        ],
         outer: Some(&["arrayvec", "pcap-file"]),
     },
-    // A host without an operating system, as the simulator drives it, but behind a C boundary.
+    // A host without an operating system, as in the simulator, but behind a C boundary.
     Layer {
         package: "quietline-packetdrill",
-        inner: &["quietline-stack", "quietline-tcp", "quietline-pkt"],
+        inner: &["quietline-posix", "quietline-stack", "quietline-pkt"],
         outer: Some(&["arrayvec", "ipnet", "libc", "rustix"]),
     },
     Layer { package: "netns-tests", inner: &[], outer: None },
@@ -77,8 +90,8 @@ const LAYERS: &[Layer] = &[
     Layer { package: "xtask", inner: &[], outer: None },
 ];
 
-/// Names no file of `tcp` or `stack` may use, and what to do instead. A test may read a file to compare with the kernel;
-/// clippy keeps clocks and threads out of tests too.
+/// Names that no file of `tcp`, `stack` or `posix` may use, with the alternative. A test may read a file to
+/// compare with the kernel; clippy bans clocks and threads in tests, too.
 const BANNED_PATHS: &[(&str, &str)] = &[
     ("std::time::Instant", "time is an argument (pkt::Instant)"),
     ("Instant::now", "time is an argument"),
@@ -136,7 +149,7 @@ fn check_graph(metadata: &Value, findings: &mut Findings) {
             let development = dependency["kind"].as_str() == Some("dev");
             let ours = layers.contains_key(target);
             let allowed = match (ours, layer.outer) {
-                // Its own tests may ask for its features.
+                // The tests of a crate may enable its own features.
                 (true, _) if development && target == name => true,
                 (true, _) => layer.inner.contains(&target),
                 (false, Some(outer)) => development || outer.contains(&target),
@@ -150,9 +163,9 @@ fn check_graph(metadata: &Value, findings: &mut Findings) {
 }
 
 fn check_names(source: &RustSource, findings: &mut Findings) {
-    let Some(room) = ["crates/tcp/src/", "crates/stack/src/"]
+    let Some(folder) = ["crates/tcp/src/", "crates/stack/src/", "crates/posix/src/"]
         .iter()
-        .find(|room| source.path.starts_with(**room))
+        .find(|folder| source.path.starts_with(**folder))
     else {
         return;
     };
@@ -165,9 +178,9 @@ fn check_names(source: &RustSource, findings: &mut Findings) {
             }
         }
     }
-    if source.path == format!("{room}lib.rs") {
+    if source.path == format!("{folder}lib.rs") {
         require(source, "#![forbid(unsafe_code)]", findings);
-        if *room == "crates/tcp/src/" {
+        if *folder == "crates/tcp/src/" {
             require(source, "no_std", findings);
         }
     }

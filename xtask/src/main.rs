@@ -1,9 +1,9 @@
-//! Project chores, run as `cargo xtask <chore>`.
+//! Project tasks, run as `cargo xtask <task>`.
 //!
-//! Place: beside the product; nothing depends on it. `layers` and `tidy` are also tests of this crate, so that
-//! `cargo test` holds the rules whoever runs it.
+//! Place: outside the library; nothing depends on it. `layers` and `tidy` are also tests of this
+//! crate, so that `cargo test` checks the rules, too.
 //!
-//! Not here: what needs no tool beyond cargo itself (fmt, clippy and doc are called directly by `.ci/run`).
+//! Not here: steps that need only cargo itself (fmt, clippy and doc are run by `.ci/run`).
 #![forbid(unsafe_code)]
 
 mod failures;
@@ -26,38 +26,43 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 const HELP: &str = "\
-usage: cargo xtask <chore>
+usage: cargo xtask <task>
 
-  layers   the crate graph, the order of modules, and the names inner crates may not use
-  tidy     words, sizes, heads, links and reasons, over every file of the repository
+  layers   checks the crate graph, the order of modules, and the names that inner crates may not use
+  tidy     checks words, sizes, heads, links and reasons in every file of the repository
   rfcs     writes docs/rfcs.md from the citations in the code
-  quick    the README's five-minute command: tests of every kind, and at its end what it left out
+  quick    the README's five-minute command: tests of every kind; lists the tests left out at the end
   test     the README's test command: workspace, loom, network namespaces, fuzz, deny
-  loom     the loom models of pkt and sync alone
-  netns    the tests against the Linux kernel alone (root, /dev/net/tun)
-  matrix   scripts, simulator and kernel tests, whole, in every pair of modes, and sanitize: for the night. It says how
-           long the rest takes, and after an interruption goes on where it stopped. QUIETLINE_MATRIX_ROWS=0,7-9 runs these
-           rows only, QUIETLINE_MATRIX_SEEDS=n that many seeds in each
-  perf     instructions of fixed work (valgrind), compared with docs/instructions.md; QUIETLINE_PERF=write writes that page
-  fuzz     10 seconds of every fuzz target alone, one process per CPU; QUIETLINE_FUZZ_SECONDS, QUIETLINE_FUZZ_SEED and QUIETLINE_FUZZ_TARGET override
-  fuzz-build  the fuzz targets with their corpora and dictionaries, in $OUT or target-fuzz/out, for a fuzzing service
-  sanitize the tests of pkt, sync and tcp under the address sanitizer, those of pkt and sync under valgrind's memcheck and
-           Miri, the stress suite under the thread sanitizer; says which it skips and why
-  deny     licences, bans, sources and advisories of the dependencies alone
+  loom     only the loom models of pkt and sync
+  netns    only the tests against the Linux kernel (root, /dev/net/tun)
+  matrix   all scripts, simulator tests and kernel tests in every pair of modes, and sanitize: takes a
+           night. Estimates the remaining time, and continues after an interruption.
+           QUIETLINE_MATRIX_ROWS=0,7-9 runs only these rows, QUIETLINE_MATRIX_SEEDS=n sets the seeds
+           of each row
+  perf     instructions of fixed work (valgrind), compared with docs/instructions.md;
+           QUIETLINE_PERF=write writes that page
+  fuzz     10 seconds of every fuzz target, one process per CPU; QUIETLINE_FUZZ_SECONDS,
+           QUIETLINE_FUZZ_SEED and QUIETLINE_FUZZ_TARGET override
+  fuzz-build  the fuzz targets with their corpora and dictionaries for a fuzzing service, in $OUT or
+           target-fuzz/out
+  sanitize tests of pkt, sync and tcp under the address sanitizer, of pkt and sync under valgrind's
+           memcheck and Miri, the stress suite under the thread sanitizer; prints which are skipped
+           and why
+  deny     only licenses, bans, sources and advisories of the dependencies
 ";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let chore = arguments.next().unwrap_or_default();
-    if matches!(chore.as_str(), "help" | "--help" | "-h") {
+    let task = arguments.next().unwrap_or_default();
+    if matches!(task.as_str(), "help" | "--help" | "-h") {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
     if let Some(argument) = arguments.next() {
-        eprint!("xtask {chore}: {argument:?}: no chore takes arguments\n\n{HELP}");
+        eprint!("xtask {task}: {argument:?}: no task takes arguments\n\n{HELP}");
         return ExitCode::from(2);
     }
-    let outcome = match chore.as_str() {
+    let outcome = match task.as_str() {
         "layers" => report("layers", layers::check),
         "tidy" => report("tidy", tidy::check),
         "rfcs" => rfcs::write().map(|()| true),
@@ -80,13 +85,13 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("xtask {chore}: {error:#}");
+            eprintln!("xtask {task}: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Runs a checker and prints what it found. `Ok(false)` means findings.
+/// Runs a checker and prints its findings. Returns `Ok(false)` if there are any.
 fn report(name: &str, check: fn() -> Result<findings::Findings>) -> Result<bool> {
     let findings = check()?;
     for finding in findings.iter() {

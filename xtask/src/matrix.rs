@@ -1,10 +1,12 @@
-//! Suites in other modes than the default: rows of settings from the simulator's table, handed to tests in the environment.
+//! Suites in other modes than the default: rows of settings from the simulator's table, passed to
+//! tests in the environment.
 //!
-//! `cargo test` itself plays every packet script in every pairwise row and draws modes for every seed of the simulator, both in
-//! one process each. What is left is the kernel: [`netns_in_modes`] is what CI has time for, and takes turns by the commit;
-//! [`everything`] is what a night has.
+//! `cargo test` itself plays every packet script in every pairwise row and draws modes for every
+//! seed of the simulator, each in one process. The tests against the kernel remain:
+//! [`netns_in_modes`] runs the part that CI has time for, which changes with the commit;
+//! [`everything`] runs all of them, in a night.
 //!
-//! Not here: which modes there are (`sim::modes`).
+//! Not here: the list of modes (`sim::modes`).
 
 mod progress;
 
@@ -18,14 +20,16 @@ use crate::source::root;
 use crate::steps::{self, Outcome, Tally, cargo};
 use crate::suite::{binary, number, prepare_netns};
 
-/// Where tests look for the mode they are to run in.
+/// Environment variable with the mode of the tests.
 const VARIABLE: &str = "QUIETLINE_SYSCTL";
 
-/// The tests against the kernel that a pairwise row runs in CI: both ways, half-close, many at once, in seconds.
+/// Tests against the kernel that a pairwise row runs in CI: they cover both directions, half-close
+/// and many connections in seconds.
 const SHORT: [&str; 2] = ["netcat", "many"];
 
-/// The tests against the kernel that see the data path, which a row of values runs in CI. The others are about refusals, privileges,
-/// deadlines and ends of processes, and wait most of their time.
+/// Tests against the kernel that depend on the data path; a row of values runs them in CI. The
+/// others test refusals, privileges, deadlines and ends of processes, and spend most of their time
+/// waiting.
 const DATA_PATH: [&str; 10] = [
     "af_packet",
     "big_tcp",
@@ -39,27 +43,28 @@ const DATA_PATH: [&str; 10] = [
     "steering",
 ];
 
-/// Seeds of the simulator in each row of the night.
+/// Default number of the simulator's seeds in each row of the night.
 const NIGHT_SEEDS: u32 = 2000;
 
-/// Says otherwise.
+/// Environment variable with another number of seeds.
 const SEEDS: &str = "QUIETLINE_MATRIX_SEEDS";
 
-/// Rows of the night that are wanted, such as `0,7-9`. Without it, all.
+/// Environment variable with the rows to run, such as `0,7-9`. Default: all.
 const ROWS: &str = "QUIETLINE_MATRIX_ROWS";
 
-/// The commit whose part CI runs, where it is not the one that is checked out.
+/// Environment variable with the commit whose part CI runs, instead of the one checked out.
 const COMMIT: &str = "QUIETLINE_MATRIX_COMMIT";
 
-/// What no suite of one row needs: one that takes longer hangs, and must not take the other rows along.
+/// Time limit of a suite in one row: a suite that hangs must not prevent the other rows.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Of so many pairwise rows a commit runs one.
+/// A commit runs one of this many pairwise rows.
 const TURNS: usize = 6;
 
-/// CI: the whole suite in one row of values, what sees the data path in two others, and the quickest tests in every sixth pairwise
-/// row. The hash of the commit chooses the rows; QUIETLINE_MATRIX_COMMIT repeats another commit's part, and with
-/// QUIETLINE_MATRIX_ROWS the pairwise rows are those.
+/// Runs the part of CI: the whole suite in one row of values, the data-path tests in two others,
+/// and the quickest tests in every sixth pairwise row. The hash of the commit selects the rows;
+/// QUIETLINE_MATRIX_COMMIT repeats another commit's part, and QUIETLINE_MATRIX_ROWS selects the
+/// pairwise rows.
 pub(crate) fn netns_in_modes() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
@@ -91,28 +96,30 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
     Ok(sum.outcome())
 }
 
-/// The pairwise rows that a commit runs, of so many. Not the first, which is the default.
+/// Returns the pairwise rows that a commit runs, of `rows`. The first, the default, is excluded.
 fn turn_of(commit: &str, rows: usize) -> Vec<usize> {
     let turn = number_of(commit) % TURNS;
     (1..rows).filter(|row| row % TURNS == turn).collect()
 }
 
-/// The row of values that a commit runs whole, and the two in which it runs the data path. Not the first, which is the default.
+/// Returns the row of values in which a commit runs the whole suite, and the two in which it runs
+/// the data-path tests. The first, the default, is excluded.
 fn values_of(commit: &str, rows: usize) -> (usize, [usize; 2]) {
     let [whole, first, second] =
         [0, 1, 2].map(|next| 1 + (number_of(commit) / TURNS + next) % (rows - 1));
     (whole, [first, second])
 }
 
-/// A number that commits have by chance.
+/// Returns a number derived from the commit's hash.
 fn number_of(commit: &str) -> usize {
     let head = commit.get(..8).and_then(|head| usize::from_str_radix(head, 16).ok());
     head.unwrap_or_default()
 }
 
-/// All of it: every script, many seeds, the corpora of the fuzzers and the whole suite against the kernel in every pairwise row. Where
-/// there is no kernel to be had, the rest runs, and the step says so. A row that fails does not keep the others from running; a matrix
-/// that was interrupted goes on where it stopped.
+/// Runs every script, many seeds, the corpora of the fuzzers and the whole suite against the kernel
+/// in every pairwise row. If the tests against the kernel cannot run, the rest runs, and the step
+/// reports it. A failed row does not stop the others; an interrupted matrix continues where it
+/// stopped.
 pub(crate) fn everything() -> Result<Outcome> {
     let seeds = number(SEEDS)?.unwrap_or(NIGHT_SEEDS).to_string();
     let rows = rows("pairwise")?;
@@ -146,7 +153,7 @@ pub(crate) fn everything() -> Result<Outcome> {
     Ok(sum.outcome())
 }
 
-/// The numbers in a list such as `0,7-9`, of `rows` rows.
+/// Returns the numbers in a list such as `0,7-9`, of `rows` rows.
 fn chosen(list: &str, rows: usize) -> Result<Vec<usize>> {
     let mut numbers = Vec::new();
     for part in list.split(',') {
@@ -161,17 +168,17 @@ fn chosen(list: &str, rows: usize) -> Result<Vec<usize>> {
     Ok(numbers)
 }
 
-/// What needs no kernel, in this mode.
+/// Runs the suites that need no kernel in this mode.
 fn simulated(row: &str, seeds: &str) -> Result<Outcome> {
     let mut command = cargo();
     command.args(["test", "--profile", "ci", "-p", "quietline-sim", "--no-fail-fast"]);
-    for suite in ["scripts", "network", "hostile", "duel"] {
+    for suite in ["scripts", "network", "hostile", "engine_pair"] {
         command.args(["--test", suite]);
     }
     steps::run_tests_within(LIMIT, command.env(VARIABLE, row).env("SEEDS", seeds))
 }
 
-/// The tests against the kernel in this mode: these binaries, or all.
+/// Runs the tests against the kernel in this mode: these binaries, or all.
 fn netns(row: &str, binaries: &[&str]) -> Result<Outcome> {
     let mut command = cargo();
     command.args(["test", "-p", "netns-tests", "--no-fail-fast"]);
@@ -182,7 +189,7 @@ fn netns(row: &str, binaries: &[&str]) -> Result<Outcome> {
     steps::run_tests_within(LIMIT, command.env("QUIETLINE_BIN", binary()).env(VARIABLE, row))
 }
 
-/// Combinations of modes, as the variable takes them. The first is the default.
+/// Returns combinations of modes, in the format of the variable. The first is the default.
 fn rows(kind: &str) -> Result<Vec<String>> {
     let mut command = cargo();
     command.args(["run", "--quiet", "-p", "quietline-sim", "--example", "modes", "--", kind]);
@@ -200,12 +207,13 @@ struct Sum {
     /// A line for each run.
     lines: Vec<String>,
     failed: Vec<String>,
-    /// Results of an earlier matrix, and where to keep those of this one.
+    /// Results of an earlier matrix, and the file for those of this one.
     progress: Option<Progress>,
 }
 
 impl Sum {
-    /// Runs one suite in one row. That it cannot be run is its failure, not that of the rows to come.
+    /// Runs one suite in one row. If it cannot be run, that is its own failure, and later rows
+    /// still run.
     fn run(&mut self, what: &str, row: &str, run: impl FnOnce() -> Result<Outcome>) {
         if let Some(result) = self.progress.as_ref().and_then(|progress| progress.result(what)) {
             self.lines.push(format!("{what}: {result} before"));
@@ -237,7 +245,7 @@ impl Sum {
         }
     }
 
-    /// Says how each run ended.
+    /// Prints the result of each run.
     fn outcome(self) -> Outcome {
         println!("\n== modes");
         self.lines.iter().for_each(|line| println!("{line}"));
@@ -282,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_fails_is_named_and_keeps_none_from_running() {
+    fn a_failed_row_is_named_and_stops_no_other() {
         let mut sum = Sum::default();
         let (failed, passed) =
             (Tally { failed: 2, ..Tally::default() }, Tally { passed: 3, ..Tally::default() });
@@ -296,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_skipped_fails_nothing_and_is_counted() {
+    fn skipped_suites_are_counted_and_do_not_fail() {
         let mut sum = Sum::default();
         sum.run("kernel", "", || Ok(Outcome::Skipped("not root".to_owned())));
         assert_eq!(sum.outcome(), Outcome::Passed(Tally { skipped: 1, ..Tally::default() }));

@@ -1,8 +1,10 @@
-//! The guard for speed: instructions per segment, round trip, connection and turn, compared with docs/instructions.md.
+//! Performance check: instructions per segment, round trip, connection and turn, compared with
+//! docs/instructions.md.
 //!
-//! `tests/instructions` does fixed work in virtual time; callgrind counts the instructions of one of its
-//! functions. A run repeats to the instruction and a busy machine does not change it, so that a limit of 2 % holds for a change of
-//! the code alone. The program is built by the release profile, because the code of one crate is inlined into another there.
+//! `tests/instructions` does fixed work in virtual time; callgrind counts the instructions of one
+//! of its functions. A run repeats to the instruction and is not affected by a busy machine, so
+//! that a limit of 2 % detects changes of the code alone. The program is built with the release
+//! profile, in which the code of one crate is inlined into another.
 //!
 //! Not here: time and memory accesses (`benches/`, `bench-peers`).
 
@@ -18,10 +20,11 @@ use crate::steps::{self, Outcome, Tally, cargo, missing};
 /// The page with the baseline.
 const PAGE: &str = "docs/instructions.md";
 
-/// Greatest growth that passes, in percent.
+/// Largest growth that passes, in percent.
 const LIMIT_PERCENT: f64 = 2.0;
 
-/// Valgrind counts every byte of `rep movsb` as an instruction; with these settings glibc copies by vectors at every length.
+/// Tunables for glibc: valgrind counts every byte of `rep movsb` as an instruction; with these
+/// settings glibc copies by vectors at every length.
 const COPIES: &str = "glibc.cpu.x86_rep_movsb_threshold=100000000:\
     glibc.cpu.x86_rep_stosb_threshold=100000000:glibc.cpu.x86_non_temporal_threshold=100000000";
 
@@ -33,13 +36,14 @@ struct Row {
     instructions: f64,
 }
 
-/// Counts every scenario. Fails when one takes over 2 % more than the page says; QUIETLINE_PERF=write writes the page instead.
+/// Counts every scenario. Fails if one exceeds the page by more than 2 %; QUIETLINE_PERF=write
+/// writes the page instead.
 pub(crate) fn run() -> Result<Outcome> {
     if !steps::has_tool("valgrind") {
         return Ok(missing("valgrind is not installed"));
     }
     if !has_avx2()? {
-        // Checksums and copies would be those of SSE2.
+        // Otherwise checksums and copies would use SSE2.
         return Ok(missing("the counts are those of a CPU with AVX2"));
     }
     let write = match env::var("QUIETLINE_PERF").ok().as_deref() {
@@ -137,7 +141,7 @@ fn compare(baseline: &[Row], counted: &[Row]) -> Result<Vec<String>> {
     Ok(slower)
 }
 
-/// The rows of the page's table: a scenario in backquotes, what its unit is, and the number.
+/// Returns the rows of the page's table: a scenario in backquotes, the unit, and the number.
 fn rows(page: &str) -> Result<Vec<Row>> {
     let rows = page.lines().filter(|line| line.starts_with("| `")).map(|line| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -148,7 +152,7 @@ fn rows(page: &str) -> Result<Vec<Row>> {
     rows.collect()
 }
 
-/// The page with the numbers of `counted`.
+/// Returns the page with the numbers of `counted`.
 fn with_rows(page: &str, counted: &[Row]) -> Result<String> {
     let mut text = String::new();
     let mut written = 0;

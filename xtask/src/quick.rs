@@ -1,9 +1,10 @@
-//! The README's five-minute command: of every kind of test the ones that find most for their time.
+//! The README's five-minute command: the most effective tests of every kind for their run time.
 //!
-//! It builds without optimization for the whole program, and needs nothing but the toolchain; as root it also runs the kernel's
-//! programs across a tap. Its last lines name what it left out, so that a green run is not taken for `cargo xtask test`.
+//! It builds without whole-program optimization, and needs only the toolchain; as root it also runs
+//! the kernel's programs across a tap. Its last lines list the tests left out, so that a passing
+//! run is not mistaken for `cargo xtask test`.
 //!
-//! Not here: how steps run and are counted (`steps`), the whole (`suite`).
+//! Not here: running and counting steps (`steps`), the whole suite (`suite`).
 
 use std::fs;
 use std::path::Path;
@@ -14,11 +15,12 @@ use crate::source::root;
 use crate::steps::{self, Outcome, cargo};
 use crate::suite::{self, Step};
 
-/// What runs, in order.
+/// Steps, in order.
 const STEPS: [Step; 2] = [("unit and integration tests", tests), ("network namespaces", netns)];
 
-/// Integration tests that run, of whichever crate has one of the name: the examples, sockets and their likeness to `std::net`, the data path
-/// of two hosts, every packet script in the default modes, and networks of the simulator.
+/// Integration tests that run, in each crate that has one of the name: the examples, sockets and
+/// their parity with `std::net`, the data path of two hosts, every packet script in the default
+/// modes, and networks of the simulator.
 const INTEGRATION: [&str; 10] = [
     "examples",
     "like_std",
@@ -26,7 +28,7 @@ const INTEGRATION: [&str; 10] = [
     "options",
     "scripts",
     "sockets",
-    "spine",
+    "single_host",
     "std_parity",
     "transfer",
     "two_wires",
@@ -38,15 +40,15 @@ const SLOW: &str = "the_send_buffer_grows_to_two_windows_and_not_beyond_its_limi
 /// Networks that the simulator draws; `cargo xtask test` draws 1,000, CI 10,000.
 const SEEDS: &str = "100";
 
-/// The tests against the kernel that run: both ways, half-close.
+/// Tests against the kernel that run: both directions and half-close.
 const KERNEL: &str = "netcat";
 
-/// What `cargo xtask test` runs besides, apart from single integration tests.
+/// Further parts of `cargo xtask test`, apart from single integration tests.
 const LEFT_OUT: &str = "\
-documentation tests; the loom models; the kernel's side but for nc and socat, and in other modes than the default; fuzzing;
-licences; of the simulator all but 100 networks";
+documentation tests; the loom models; the tests against the kernel except nc and socat, and all of
+them in other modes than the default; fuzzing; licenses; of the simulator all but 100 networks";
 
-/// Runs the steps, and says at the end what was left out.
+/// Runs the steps, and lists the tests left out.
 pub(crate) fn run() -> Result<bool> {
     let passed = suite::run(&STEPS)?;
     println!("left out: {LEFT_OUT}; the unit test {SLOW}; the integration tests");
@@ -82,7 +84,7 @@ fn netns() -> Result<Outcome> {
     steps::run_tests(command.env("QUIETLINE_BIN", suite::built("debug")))
 }
 
-/// The integration tests that do not run, by crate.
+/// Returns the integration tests that do not run, by crate.
 fn left_out() -> Result<Vec<(String, Vec<String>)>> {
     let mut found = Vec::new();
     for package in sorted(&root().join("crates"))? {
@@ -102,7 +104,7 @@ fn left_out() -> Result<Vec<(String, Vec<String>)>> {
     Ok(found)
 }
 
-/// Names in a directory.
+/// Returns the names in a directory, sorted.
 fn sorted(directory: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));

@@ -1,9 +1,11 @@
-//! docs/rfcs.md: RFC by RFC what is done, from the citations in the code, and what differs, from docs/rfcs.txt.
+//! docs/rfcs.md: the implemented sections of each RFC, from the citations in the code, and the
+//! differences, from docs/rfcs.txt.
 //!
-//! A citation is written `RFC 9293 §3.10.7` in a comment of a product crate; several sections follow each other with commas
-//! or `and`. `cargo xtask rfcs` writes the document; `tidy` finds RFCs and sections that it does not have, or has no more.
+//! A citation is written `RFC 9293 §3.10.7` in a comment of a library crate; further sections
+//! follow after commas or `and`. `cargo xtask rfcs` writes the document; `tidy` reports missing and
+//! obsolete RFCs and sections.
 //!
-//! Not here: whether the code does what the section says. Tests say that.
+//! Not here: whether the code conforms to the section. Tests show that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,7 +18,7 @@ use crate::source::{self, RustSource};
 /// The generated document.
 const DOCUMENT: &str = "docs/rfcs.md";
 
-/// Titles and differences, one RFC a line: `number | title | what differs and why`.
+/// Titles and differences, one RFC per line: `number | title | difference and reason`.
 const NOTES: &str = "docs/rfcs.txt";
 
 const HEAD: &str = "\
@@ -43,7 +45,7 @@ impl Section {
     }
 }
 
-/// What is known of an RFC by hand.
+/// The handwritten part of an RFC's row.
 #[derive(Debug)]
 struct Note {
     title: String,
@@ -57,7 +59,7 @@ pub(crate) fn write() -> Result<()> {
         .with_context(|| format!("writing {DOCUMENT}"))
 }
 
-/// Finds what is cited and not in the document, and the reverse.
+/// Reports citations missing in the document, and the reverse.
 pub(crate) fn check(sources: &[RustSource], findings: &mut Findings) -> Result<()> {
     let cited = citations(sources);
     let notes = notes()?;
@@ -71,7 +73,7 @@ pub(crate) fn check(sources: &[RustSource], findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// RFCs, titles, sections and differences of a document, without the files: those may move.
+/// Returns RFCs, titles, sections and differences of a document, without the files, which may move.
 fn names(document: &str) -> Vec<String> {
     document.lines().map(without_links).collect()
 }
@@ -101,7 +103,7 @@ fn notes() -> Result<BTreeMap<u32, Note>> {
     Ok(notes)
 }
 
-/// Everything the product's comments cite.
+/// Returns all citations in the comments of library crates.
 fn citations(sources: &[RustSource]) -> BTreeMap<u32, Sections> {
     let mut cited: BTreeMap<u32, Sections> = BTreeMap::new();
     for source in sources {
@@ -122,20 +124,20 @@ fn citations(sources: &[RustSource]) -> BTreeMap<u32, Sections> {
     cited
 }
 
-/// The citations of a line: `RFC 9293 §3.8.6.2.2 (silly window), §3.8.4 and RFC 1122`.
+/// Returns the citations of a line: `RFC 9293 §3.8.6.2.2 (silly window), §3.8.4 and RFC 1122`.
 fn citations_of(line: &str) -> Vec<(u32, Vec<String>)> {
     let mut found = Vec::new();
     for part in line.split("RFC ").skip(1) {
         let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
         let Ok(number) = part[..digits].parse() else { continue };
-        // Another RFC without its word ends what belongs to this one.
+        // Another RFC ends the sections of this one.
         let sections = part[digits..].split('§').skip(1).map(section).filter(|s| !s.is_empty());
         found.push((number, sections.collect()));
     }
     found
 }
 
-/// The section at the beginning of `text`: numbers and dots, or an appendix.
+/// Returns the section at the beginning of `text`: numbers and dots, or an appendix.
 fn section(text: &str) -> String {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '.').unwrap_or(text.len());
     text[..end].trim_end_matches('.').to_owned()
@@ -153,7 +155,7 @@ fn render(cited: &BTreeMap<u32, Sections>, notes: &BTreeMap<u32, Note>) -> Strin
     text
 }
 
-/// A section with the files that cite it.
+/// Formats a section with the files that cite it.
 fn row((section, files): (&Section, &BTreeSet<String>)) -> String {
     let name = if section.1.is_empty() { "whole".to_owned() } else { format!("§{}", section.1) };
     let links: Vec<String> = files

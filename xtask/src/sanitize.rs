@@ -1,10 +1,11 @@
-//! Tests under tools that watch memory and threads: the address sanitizer, valgrind's memcheck, Miri, the thread sanitizer.
+//! Tests under tools that check memory and threads: the address sanitizer, valgrind's memcheck,
+//! Miri, the thread sanitizer.
 //!
-//! Each tool is a step of its own, which says why it is skipped where the machine has no such tool. Nothing runs without its
-//! tool under the tool's name.
+//! Each tool is a step of its own, which prints the reason if it is skipped. No test runs without
+//! its tool under the tool's name.
 //!
-//! Not here: the fuzz targets, which run under the address sanitizer as well (`fuzz`), and the models of what cores share
-//! (`suite::LOOM`).
+//! Not here: the fuzz targets, which run under the address sanitizer as well (`fuzz`), and the
+//! models of shared state (`suite::LOOM`).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +20,7 @@ use crate::source::root;
 use crate::steps::{self, Outcome, Tally, cargo, missing};
 use crate::suite::Step;
 
-/// The steps, in the order in which they run.
+/// The steps, in order.
 pub(crate) const STEPS: [Step; 4] = [
     ("address sanitizer: pkt, sync, tcp", asan),
     ("memcheck: pkt, sync", memcheck),
@@ -27,17 +28,18 @@ pub(crate) const STEPS: [Step; 4] = [
     ("thread sanitizer: stress suite", tsan),
 ];
 
-/// Crates with the unsafe code that no device and no kernel is needed for.
+/// Crates whose unsafe code needs no device and no kernel.
 const UNSAFE_CRATES: [&str; 2] = ["quietline-pkt", "quietline-sync"];
 
-/// No suite takes longer than this: one that does hangs.
+/// Time limit: a suite that exceeds it hangs.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// Cases of each property where a tool makes the code some fifty times slower.
+/// Cases of each property under tools that slow the code down some fifty times.
 const FEW_CASES: (&str, &str) = ("PROPTEST_CASES", "8");
 
-/// The test that leaks on purpose: packets that live longer than their domain keep its memory. Memcheck runs it.
-const LEAKS: &str = "packets_outlive_their_domain";
+/// The test that leaks on purpose: packets that outlive their domain keep its memory. Memcheck runs
+/// it.
+const LEAKS: &str = "packets_stay_valid_after_their_domain_is_dropped";
 
 fn asan() -> Result<Outcome> {
     if !has_nightly() {
@@ -60,7 +62,7 @@ fn memcheck() -> Result<Outcome> {
     let mut tally = Tally::default();
     for binary in unit_tests()? {
         let mut command = Command::new("valgrind");
-        // Threads that spin would otherwise keep the one that they wait for from running.
+        // Otherwise spinning threads would prevent the thread that they wait for from running.
         command.args(["--quiet", "--error-exitcode=9", "--fair-sched=yes", "--num-callers=20"]);
         command.arg(binary).arg("--test-threads=1").env(FEW_CASES.0, FEW_CASES.1);
         match steps::run_tests_within(LIMIT, command.current_dir(root()))? {
@@ -71,7 +73,7 @@ fn memcheck() -> Result<Outcome> {
     Ok(Outcome::Passed(tally))
 }
 
-/// The unit tests of the crates, built with optimization: valgrind is slow enough.
+/// Builds the unit tests of the crates, with optimization, because valgrind is slow.
 fn unit_tests() -> Result<Vec<PathBuf>> {
     let mut command = cargo();
     command.args(["test", "--profile", "ci", "--lib", "--no-run", "--message-format=json"]);
@@ -85,14 +87,14 @@ fn unit_tests() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The test programs among cargo's messages.
+/// Returns the test programs in cargo's messages.
 fn executables(messages: &str) -> Vec<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let paths = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
     paths.collect()
 }
 
-/// Proofs of its own kind: each access is checked against the aliasing rules. The components of the CI machines have none.
+/// Runs Miri, which checks each access against the aliasing rules. The CI machines do not have it.
 fn miri() -> Result<Outcome> {
     let Some(sysroot) = nightly_sysroot() else {
         return Ok(Outcome::Skipped(String::from("there is no nightly toolchain")));
@@ -116,7 +118,8 @@ fn tsan() -> Result<Outcome> {
         return Ok(Outcome::Skipped(String::from("there is no nightly toolchain")));
     };
     if !has_source(&sysroot) {
-        // The locks and channels of the standard library must be instrumented too, or each of them is reported.
+        // The locks and channels of the standard library must be instrumented too; otherwise each
+        // is reported.
         let why =
             "the nightly toolchain has no rust-src (`rustup +nightly component add rust-src`)";
         return Ok(Outcome::Skipped(String::from(why)));
@@ -127,7 +130,8 @@ fn tsan() -> Result<Outcome> {
     steps::run_tests_within(LIMIT, command.env("RUSTFLAGS", "-Zsanitizer=thread"))
 }
 
-/// The nightly cargo, with a target directory of its own: its flags would otherwise rebuild every crate.
+/// Makes a command of the nightly cargo with its own target directory: its flags would otherwise
+/// rebuild every crate.
 fn nightly(target_directory: &str) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root()).env("RUSTUP_TOOLCHAIN", "nightly").env_remove("CARGO");
@@ -146,7 +150,7 @@ fn has_source(sysroot: &std::path::Path) -> bool {
     sysroot.join("lib/rustlib/src/rust/library").is_dir()
 }
 
-/// Named, so that the flags are not for build scripts and macros.
+/// The explicit target keeps the flags away from build scripts and macros.
 fn triple() -> String {
     format!("{}-unknown-linux-gnu", env::consts::ARCH)
 }

@@ -1,22 +1,23 @@
 //! The files of the repository, and Rust text split into code and comments.
 //!
-//! `RustSource` blanks comments and literals out of `code`, and everything else out of `comments`; both keep their line
-//! numbers, so a check can search one without being fooled by the other.
+//! `RustSource` blanks comments and literals in `code`, and everything else in `comments`. Both
+//! keep their line numbers, so that a check finds a word in one and not in the other.
 //!
-//! Not here: parsing. Every check works on words and braces, which is enough for rules about names and sizes.
+//! Not here: parsing. Every check works on words and braces, which is enough for rules about names
+//! and sizes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// Every file git tracks or would track, relative to the root, in order.
+/// Returns every file that git tracks or would track, relative to the root, sorted.
 pub(crate) fn files() -> Result<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -32,18 +33,18 @@ pub(crate) fn files() -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// The text of a file of the repository; `None` when it is not text.
+/// Returns the text of a file of the repository; `None` if it is not text.
 pub(crate) fn read(path: &str) -> Result<Option<String>> {
     let bytes = std::fs::read(root().join(path)).with_context(|| format!("reading {path}"))?;
     Ok(String::from_utf8(bytes).ok().filter(|text| !text.contains('\0')))
 }
 
-/// One Rust file, split.
+/// One Rust file, split into code and comments.
 #[derive(Debug)]
 pub(crate) struct RustSource {
     /// Relative path.
     pub(crate) path: String,
-    /// The text as written.
+    /// The original text.
     pub(crate) text: String,
     /// The text with comments and literals replaced by spaces.
     pub(crate) code: String,
@@ -78,12 +79,12 @@ impl RustSource {
         Ok(sources)
     }
 
-    /// Lines with code on them.
+    /// Returns the number of lines with code.
     pub(crate) fn code_lines(&self) -> usize {
         self.code.lines().filter(|line| !line.trim().is_empty()).count()
     }
 
-    /// Every identifier of the code with its line, keywords included.
+    /// Returns every identifier of the code with its line, keywords included.
     pub(crate) fn identifiers(&self) -> impl Iterator<Item = (usize, &str)> {
         self.code.lines().enumerate().flat_map(|(index, line)| {
             line.split(|c: char| !(c.is_alphanumeric() || c == '_'))
@@ -100,7 +101,7 @@ enum Kind {
     Literal,
 }
 
-/// Says of every byte whether it is code, comment or literal.
+/// Classifies every byte as code, comment or literal.
 fn classify(text: &[u8]) -> Vec<Kind> {
     let mut kinds = vec![Kind::Code; text.len()];
     let mut at = 0;
@@ -112,7 +113,7 @@ fn classify(text: &[u8]) -> Vec<Kind> {
     kinds
 }
 
-/// The end and kind of the token that starts at `at`.
+/// Returns the end and the kind of the token that starts at `at`.
 fn token(text: &[u8], at: usize) -> (usize, Kind) {
     let rest = &text[at..];
     if rest.starts_with(b"//") {
@@ -141,7 +142,8 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Length up to and including the opening quote, number of hashes, raw or not; for `r"`, `br#"`, `b"`, `c"` and kin.
+/// Returns the length up to and including the opening quote, the number of hashes, and whether it
+/// is raw; for `r"`, `br#"`, `b"`, `c"` and similar.
 fn literal_prefix(rest: &[u8]) -> Option<(usize, usize, bool)> {
     let letters = rest.iter().take(2).take_while(|byte| b"rbc".contains(byte)).count();
     let raw = rest[..letters].contains(&b'r');
@@ -199,7 +201,7 @@ fn raw_end(text: &[u8], from: usize, hashes: usize) -> usize {
     text.len()
 }
 
-/// The end of a character literal, or `None` when the quote begins a lifetime.
+/// Returns the end of a character literal, or `None` if the quote begins a lifetime.
 fn char_literal_end(text: &[u8], at: usize) -> Option<usize> {
     if text.get(at + 1) == Some(&b'\\') {
         return Some(quoted_end(text, at + 1, b'\''));

@@ -1,10 +1,11 @@
-//! Steps of a longer run: each ends passed, failed or skipped with a reason, and the run says so at its end.
+//! Steps of a longer run: each passes, fails or is skipped with a reason, which is printed at the
+//! end.
 //!
-//! Output of a step is passed through as it comes; the closing lines of cargo's test runner are read on the way, so that a
-//! step that was meant to run tests and ran none fails. What went wrong is said again at the very end (`failures`), because a
-//! log that is cut keeps its end.
+//! The output of a step is passed through. The closing lines of cargo's test runner are read on the
+//! way, so that a step that should run tests and ran none fails. Failures are repeated at the end
+//! (`failures`), because a truncated log keeps its end.
 //!
-//! Not here: which steps there are (`suite`).
+//! Not here: the list of steps (`suite`).
 
 use std::io::{BufRead as _, BufReader, PipeReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -17,14 +18,14 @@ use anyhow::{Context as _, Result, ensure};
 use crate::failures::{Failures, Tail};
 use crate::source::root;
 
-/// How a step ended.
+/// Result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Everything ran and held.
+    /// Everything ran and passed.
     Passed(Tally),
-    /// Something did not hold.
+    /// A check failed.
     Failed(String, Tally),
-    /// The machine lacks what the step needs.
+    /// The machine lacks a requirement of the step.
     Skipped(String),
 }
 
@@ -44,7 +45,8 @@ impl Tally {
         self.skipped += other.skipped;
     }
 
-    /// Reads one line of output: cargo's closing line, or the word of a test that skipped itself.
+    /// Reads one line of output: cargo's closing line, or the message of a test that skipped
+    /// itself.
     fn read(&mut self, line: &str) {
         if let Some(counts) = line.trim_start().strip_prefix("test result: ") {
             let count = |word: &str| -> usize {
@@ -61,32 +63,32 @@ impl Tally {
     }
 }
 
-/// The cargo that runs us, in the root of the repository.
+/// Makes a command of the cargo that runs this program, in the root of the repository.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// Whether `name` answers to `--version`.
+/// Whether `name --version` succeeds.
 pub(crate) fn has_tool(name: &str) -> bool {
     let mut command = Command::new(name);
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Whether a missing tool is a failure: on a build machine nothing may be left out silently.
+/// Whether a missing tool is a failure: on a CI machine no step may be skipped silently.
 pub(crate) fn strict() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-/// Skips, or fails where nothing may be skipped.
+/// Skips the step, or fails it where skipping is not allowed.
 pub(crate) fn missing(what: impl Into<String>) -> Outcome {
     let what = what.into();
     if strict() { Outcome::Failed(what, Tally::default()) } else { Outcome::Skipped(what) }
 }
 
-/// Runs a command that needs no counting.
+/// Runs a command without counting tests.
 pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
     let shown = announce(command);
     let status = command.status().with_context(|| format!("starting {shown}"))?;
@@ -98,7 +100,8 @@ pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
     })
 }
 
-/// Runs a command that talks too much, and shows each line to `read`; what it said last is printed when it fails.
+/// Runs a command with much output, passes each line to `read`, and prints the last lines if it
+/// fails.
 pub(crate) fn run_quietly(command: &mut Command, mut read: impl FnMut(&str)) -> Result<Outcome> {
     let shown = announce(command);
     let mut tail = Tail::default();
@@ -116,12 +119,12 @@ pub(crate) fn run_quietly(command: &mut Command, mut read: impl FnMut(&str)) -> 
     })
 }
 
-/// Runs a command that runs tests; fails when it ran none.
+/// Runs a command that runs tests; fails if it ran none.
 pub(crate) fn run_tests(command: &mut Command) -> Result<Outcome> {
     run_tests_within(Duration::MAX, command)
 }
 
-/// The same for a command that is killed, with all it has started, when it runs longer than `limit`.
+/// The same with a time limit: a command that exceeds it is killed with all its child processes.
 pub(crate) fn run_tests_within(limit: Duration, command: &mut Command) -> Result<Outcome> {
     let shown = announce(command);
     let mut tally = Tally::default();
@@ -142,7 +145,8 @@ pub(crate) fn run_tests_within(limit: Duration, command: &mut Command) -> Result
     })
 }
 
-/// Runs a command to its end and gives every line it prints, to either output, to `take`. After `limit` the end comes by force.
+/// Runs a command to its end and passes every line of its outputs to `take`. After `limit` the
+/// command is killed.
 fn follow(
     command: &mut Command,
     shown: &str,
@@ -156,7 +160,8 @@ fn follow(
     }
     let mut child = command.spawn().with_context(|| format!("starting {shown}"))?;
     let _watch = (limit != Duration::MAX).then(|| kill_after(limit, child.id()));
-    // Our ends of the pipe live in the command; without this the reader would never see its end.
+    // The command holds this process's copies of the pipe's write end; without dropping them the
+    // reader would never see the end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     for line in BufReader::new(reader).split(b'\n') {
         let line = line.with_context(|| format!("reading from {shown}"))?;
@@ -165,13 +170,13 @@ fn follow(
     child.wait().with_context(|| format!("waiting for {shown}"))
 }
 
-/// Kills a group of processes after `limit`, unless what this returns is dropped before.
+/// Kills a process group after `limit`, unless the returned value is dropped before.
 fn kill_after(limit: Duration, group: u32) -> mpsc::Sender<()> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         if receiver.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
             let group = format!("-{group}");
-            // Nothing is left to be done where that fails.
+            // A failure cannot be handled here.
             let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         }
     });
@@ -196,8 +201,8 @@ fn announce(command: &Command) -> String {
     shown
 }
 
-/// Prints one line per step and the plain closing line; `true` when none failed.
-pub(crate) fn summarise(steps: &[(&str, Outcome, Duration)]) -> bool {
+/// Prints one line per step and the totals; returns `true` if none failed.
+pub(crate) fn summarize(steps: &[(&str, Outcome, Duration)]) -> bool {
     let mut total = Tally::default();
     println!("\n== steps");
     for (name, outcome, took) in steps {
@@ -224,7 +229,7 @@ pub(crate) fn summarise(steps: &[(&str, Outcome, Duration)]) -> bool {
     steps.iter().all(|(_, outcome, _)| !matches!(outcome, Outcome::Failed(..)))
 }
 
-/// Runs one step under a clock. An error of the step itself is a failure of it.
+/// Runs one step and measures its time. An error of the step counts as its failure.
 pub(crate) fn timed(step: impl FnOnce() -> Result<Outcome>) -> (Outcome, Duration) {
     let start = Instant::now();
     let outcome =
@@ -232,7 +237,7 @@ pub(crate) fn timed(step: impl FnOnce() -> Result<Outcome>) -> (Outcome, Duratio
     (outcome, start.elapsed())
 }
 
-/// The hash of the commit that is checked out.
+/// Returns the hash of the commit that is checked out.
 pub(crate) fn commit() -> Result<String> {
     let git = Command::new("git").current_dir(root()).args(["rev-parse", "HEAD"]).output();
     let git = git.context("git tells the commit")?;
@@ -258,8 +263,8 @@ mod tests {
     fn a_failed_step_fails_the_run() {
         let failed = Outcome::Failed("why".to_owned(), Tally::default());
         let took = Duration::ZERO;
-        assert!(!summarise(&[("a", failed, took)]));
-        assert!(summarise(&[("a", Outcome::Skipped("why".to_owned()), took)]));
+        assert!(!summarize(&[("a", failed, took)]));
+        assert!(summarize(&[("a", Outcome::Skipped("why".to_owned()), took)]));
     }
 
     #[test]

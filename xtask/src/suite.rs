@@ -1,9 +1,9 @@
-//! The README's test command: every kind of proof, one step after the other.
+//! The README's test command: every kind of check, one step after the other.
 //!
-//! A step that cannot run here says why and is counted as skipped; with `CI=true` it fails instead. A failed step does
-//! not stop the later ones.
+//! A step that cannot run here prints the reason and is counted as skipped; with `CI=true` it fails
+//! instead. A failed step does not stop the later ones.
 //!
-//! Not here: benches, and anything that measures.
+//! Not here: benches, and other measurements.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,33 +16,33 @@ use crate::perf;
 use crate::source::root;
 use crate::steps::{self, Outcome, cargo, missing};
 
-/// A step: its name and what runs it.
+/// A step: its name and its function.
 pub(crate) type Step = (&'static str, fn() -> Result<Outcome>);
 
-/// Tests of every crate but the ones against the kernel.
+/// Tests of every crate except those against the kernel.
 pub(crate) const WORKSPACE: Step = ("workspace tests", workspace);
-/// Model checking of what cores share.
+/// Model checking of shared state.
 pub(crate) const LOOM: Step = ("loom models", loom);
 /// The stack against the Linux kernel.
 pub(crate) const NETNS: Step = ("network namespaces", netns);
 /// The stack against the kernel in other modes than the default.
 pub(crate) const MODES: Step = ("network namespaces in other modes", matrix::netns_in_modes);
-/// Every suite whole, in every pair of modes.
+/// Every suite in every pair of modes.
 pub(crate) const MATRIX: Step = ("matrix", matrix::everything);
 /// Instructions of fixed work, compared with a baseline.
 pub(crate) const PERF: Step = ("perf", perf::run);
 /// Some seconds of each fuzz target.
 pub(crate) const FUZZ: Step = ("fuzz", fuzz::run);
-/// The fuzz targets as a fuzzing service takes them.
+/// The fuzz targets, built for a fuzzing service.
 pub(crate) const FUZZ_BUILD: Step = ("fuzz-build", fuzz::build);
-/// Licences, bans and sources.
+/// Licenses, bans and sources.
 pub(crate) const DENY: Step = ("deny", deny);
 /// Known vulnerabilities of the dependencies.
 pub(crate) const ADVISORIES: Step = ("advisories", advisories);
-/// All that `cargo xtask test` runs, cheapest first.
+/// All steps of `cargo xtask test`, cheapest first.
 pub(crate) const ALL: [Step; 8] = [WORKSPACE, DENY, ADVISORIES, PERF, LOOM, NETNS, MODES, FUZZ];
 
-/// Runs the steps and prints the summary; `Ok(true)` when none failed.
+/// Runs the steps and prints the summary; returns `Ok(true)` if none failed.
 pub(crate) fn run(steps: &[Step]) -> Result<bool> {
     let mut results = Vec::new();
     for (name, step) in steps {
@@ -52,7 +52,7 @@ pub(crate) fn run(steps: &[Step]) -> Result<bool> {
         }
         results.push((*name, outcome, took));
     }
-    Ok(steps::summarise(&results))
+    Ok(steps::summarize(&results))
 }
 
 fn workspace() -> Result<Outcome> {
@@ -66,7 +66,7 @@ fn workspace() -> Result<Outcome> {
 }
 
 fn loom() -> Result<Outcome> {
-    // Its own target directory: the flag would otherwise rebuild every crate twice.
+    // A target directory of its own: the flag would otherwise rebuild every crate twice.
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     steps::run_tests(
         cargo()
@@ -81,13 +81,14 @@ fn netns() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
     }
-    // One test at a time: each wants both cores. Uncaptured: a test that skips itself says why.
+    // One test at a time, because each needs both cores. Uncaptured, so that a test that skips
+    // itself prints the reason.
     let tests = ["test", "-p", "netns-tests", "--no-fail-fast"];
     let one_by_one = ["--", "--test-threads=1", "--nocapture"];
     steps::run_tests(cargo().args(tests).args(one_by_one).env("QUIETLINE_BIN", binary()))
 }
 
-/// Builds what the tests against the kernel need. An outcome when they cannot run.
+/// Builds the program for the tests against the kernel. Returns an outcome if they cannot run.
 pub(crate) fn prepare_netns() -> Result<Option<Outcome>> {
     if let Some(outcome) = cannot_run_netns()? {
         return Ok(Some(outcome));
@@ -97,7 +98,7 @@ pub(crate) fn prepare_netns() -> Result<Option<Outcome>> {
     Ok(matches!(built, Outcome::Failed(..)).then_some(built))
 }
 
-/// The reason why tests against the kernel cannot run on this machine.
+/// Returns the reason why tests against the kernel cannot run on this machine.
 pub(crate) fn cannot_run_netns() -> Result<Option<Outcome>> {
     if !is_root()? {
         return Ok(Some(missing("making a network namespace needs root")));
@@ -108,24 +109,25 @@ pub(crate) fn cannot_run_netns() -> Result<Option<Outcome>> {
     Ok(None)
 }
 
-/// The `quietline` that the tests against the kernel run.
+/// Returns the path of the `quietline` for the tests against the kernel.
 pub(crate) fn binary() -> PathBuf {
     built("release")
 }
 
-/// The `quietline` of a profile.
+/// Returns the path of the `quietline` of a profile.
 pub(crate) fn built(profile: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), Into::into);
     root().join::<PathBuf>(target).join(profile).join("quietline")
 }
 
 fn is_root() -> Result<bool> {
-    let status = std::fs::read_to_string("/proc/self/status").context("reading our own status")?;
+    let status =
+        std::fs::read_to_string("/proc/self/status").context("reading the process status")?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     Ok(uids.split_whitespace().nth(1) == Some("0"))
 }
 
-/// The number in an environment variable, if it is set.
+/// Returns the number in an environment variable, if it is set.
 pub(crate) fn number(name: &str) -> Result<Option<u32>> {
     let Some(text) = std::env::var_os(name) else { return Ok(None) };
     let text = text.to_string_lossy();
@@ -141,11 +143,11 @@ fn deny() -> Result<Outcome> {
     steps::run(command.args(["licenses", "bans", "sources"]))
 }
 
-/// Where `cargo deny fetch db` puts its clone of the RustSec database, below CARGO_HOME.
+/// Path of the clone of the RustSec database that `cargo deny fetch db` makes, below CARGO_HOME.
 const ADVISORY_DB: &str = "advisory-dbs/advisory-db-3157b0e258782691";
 
-/// With a clone of the database this needs no network. Without one it is skipped even with `CI=true`: the machines of CI cannot
-/// reach the host of the database.
+/// Checks advisories. With a clone of the database this needs no network. Without one it is skipped
+/// even with `CI=true`, because the CI machines cannot reach the host of the database.
 fn advisories() -> Result<Outcome> {
     if !steps::has_tool("cargo-deny") {
         return Ok(missing("cargo-deny is not installed"));

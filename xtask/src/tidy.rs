@@ -1,7 +1,7 @@
-//! Style as a failing test: the rules of CONTRIBUTING.md that a tool can check.
+//! Style checks: the rules of CONTRIBUTING.md that a tool can check.
 //!
-//! Each room below holds one kind of rule and appends to one list of findings. A rule that cannot be checked by words,
-//! braces and line counts is left to review.
+//! Each module below checks one kind of rule and appends to one list of findings. A rule that
+//! words, braces and line counts cannot check is left to review.
 //!
 //! Not here: formatting (rustfmt), lints (clippy), the crate graph (`layers`).
 
@@ -17,10 +17,10 @@ use crate::findings::Findings;
 use crate::rfcs;
 use crate::source::{self, RustSource};
 
-/// Reminders that belong in an issue. Assembled so that this file does not contain them.
+/// Words of reminders, which belong in an issue. Assembled so that this file does not contain them.
 const REMINDERS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
-/// Paths of one machine and hosts of registries: true only where the file was written.
+/// Paths of one machine and hosts of registries, which are invalid elsewhere.
 const MACHINE_PATHS: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -57,7 +57,7 @@ pub(crate) fn check() -> Result<Findings> {
     Ok(findings)
 }
 
-/// Where a rule finds something in a source.
+/// Returns the lines in which a rule has findings.
 #[cfg(test)]
 fn lines_of(rule: fn(&RustSource, &mut Findings), path: &str, text: &str) -> Vec<usize> {
     let mut findings = Findings::default();

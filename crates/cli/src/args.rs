@@ -1,6 +1,7 @@
-//! The command line: what it accepts, and how it says no in one line.
+//! Command-line definitions, and the one-line messages that refuse an invalid command line.
 //!
-//! Values are parsed into their types here; what needs two options together is checked in `link`.
+//! Single values are parsed into their types here. Checks that need two options together are in
+//! `link`.
 
 use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
@@ -24,13 +25,13 @@ pub(crate) use self::stats::Stats;
 
 /// A multi-core TCP/IP stack in user space.
 ///
-/// Without arguments to tune, `quietline demo` shows what the stack does on this machine, without root and
-/// without a network. `serve` and `connect` put it on a tap or tun link, with the Linux kernel on the other
-/// end.
+/// `quietline demo` measures the stack on this machine, without options, root or a network. `serve`
+/// and `connect` attach the stack to a network interface: a tap or tun interface that they create,
+/// with the Linux kernel on its other end, or an existing interface.
 #[derive(Debug, Parser)]
 #[command(name = "quietline", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -38,27 +39,28 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure two in-process hosts joined by a wire against the kernel's loopback.
+    /// Measure two in-process hosts connected by a simulated wire against the kernel's loopback.
     ///
-    /// Runs every workload on quietline and on the kernel's loopback, interleaved, and prints medians,
-    /// spread and ratios. Needs neither root nor a network.
+    /// Runs every workload on quietline and on the kernel's loopback, interleaved, and prints
+    /// medians, spread and ratios. Needs neither root nor a network.
     Demo(DemoArgs),
     /// Serve echo, discard, chargen or HTTP over the stack.
     Serve(ServeArgs),
-    /// Connect to a TCP port: stdin goes to the socket, the socket to stdout.
+    /// Connect to a TCP port: copies stdin to the socket and the socket to stdout.
     Connect(ConnectArgs),
     /// List the settings of the stack by tier: value, default, allowed values and description.
     ///
-    /// These are the names that --sysctl of serve and connect takes. docs/sysctl.md has the same tables.
+    /// The option --sysctl of serve and connect takes these names. docs/sysctl.md has the same
+    /// tables.
     Sysctl(SysctlArgs),
-    /// Print the completion script of a shell.
+    /// Print the completion script for a shell.
     Completions {
-        /// The shell.
+        /// Shell to generate the script for.
         shell: Shell,
     },
     /// Print the man page.
     Man {
-        /// Write one page per command into this directory instead.
+        /// Write one page per command into this directory instead of printing one.
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         dir: Option<PathBuf>,
     },
@@ -70,16 +72,16 @@ pub(crate) struct DemoArgs {
     /// Run only this workload (repeatable).
     #[arg(long = "workload", value_name = "NAME", value_enum)]
     pub(crate) workloads: Vec<Workload>,
-    /// Time to spend measuring, in seconds.
+    /// Duration of the measurement, in seconds.
     #[arg(long, value_name = "S", default_value = "12", value_parser = parse_seconds)]
     pub(crate) seconds: f64,
-    /// Seed of the lossy wire and of the transferred content.
+    /// Seed of the lossy wire's random choices and of the transferred content.
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
     /// Write a self-contained HTML page with plots.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) report: Option<PathBuf>,
-    /// What to record and print.
+    /// Capture and statistics options.
     #[command(flatten)]
     pub(crate) observe: ObserveArgs,
 }
@@ -87,13 +89,13 @@ pub(crate) struct DemoArgs {
 /// Options of `quietline serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The service.
+    /// Service to run.
     #[arg(value_enum)]
     pub(crate) service: Service,
-    /// Port to listen on [default: the service's well-known port].
+    /// TCP port to listen on [default: the service's well-known port].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..=65_535))]
     pub(crate) port: Option<u16>,
-    /// Directory that http serves.
+    /// Directory that the http service serves.
     #[arg(
         long,
         value_name = "DIR",
@@ -104,27 +106,28 @@ pub(crate) struct ServeArgs {
     /// Let http clients store files in the directory with PUT.
     #[arg(long)]
     pub(crate) upload: bool,
-    /// Most bytes of one file that an http client stores.
+    /// Largest file that an http client may store, in bytes.
     #[arg(long, value_name = "BYTES", default_value = "1073741824", value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) upload_max: u64,
-    /// Send what chargen sends without a copy: from packet memory, where its pattern lies once for each connection.
+    /// Send the chargen pattern without a copy, from one packet buffer for each connection.
     #[arg(long)]
     pub(crate) zerocopy: bool,
-    /// Connections served at once; more wait in the accept queue.
+    /// Connections served at the same time; further connections wait in the accept queue.
     #[arg(long, value_name = "N", default_value = "4096", value_parser = number::<u32>(1..=1_000_000))]
     pub(crate) max_connections: u32,
-    /// Connections of one address served at once; more are closed [default: no limit].
+    /// Connections served at the same time for one peer address; further ones are closed [default:
+    /// no limit].
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000))]
     pub(crate) max_per_peer: Option<u32>,
     /// Print a line on stderr for every connection that opens or ends.
     ///
-    /// Without it only connections that are refused or fail have a line, at most 10 in 5 seconds.
+    /// Without this option only refused and failed connections are logged, at most 10 in 5 seconds.
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// The stack to serve on.
+    /// Link and stack options.
     #[command(flatten)]
     pub(crate) link: LinkArgs,
-    /// What to record and print.
+    /// Capture and statistics options.
     #[command(flatten)]
     pub(crate) observe: ObserveArgs,
 }
@@ -132,16 +135,16 @@ pub(crate) struct ServeArgs {
 /// Options of `quietline connect`.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectArgs {
-    /// Address to connect to, or a name, which the system's resolver looks up.
+    /// IP address to connect to, or a host name, which the system's resolver looks up.
     #[arg(value_name = "HOST", value_hint = ValueHint::Hostname)]
     pub(crate) host: String,
-    /// Port to connect to.
+    /// TCP port to connect to.
     #[arg(value_name = "PORT", value_parser = number::<u16>(1..=65_535))]
     pub(crate) port: u16,
-    /// The stack to connect from.
+    /// Link and stack options.
     #[command(flatten)]
     pub(crate) link: LinkArgs,
-    /// What to record and print. The JSON summary goes to stderr, because stdout carries the stream.
+    /// Capture and statistics options. Statistics go to stderr, because stdout carries the stream.
     #[command(flatten)]
     pub(crate) observe: ObserveArgs,
 }
@@ -149,8 +152,8 @@ pub(crate) struct ConnectArgs {
 /// Options of `quietline sysctl`.
 #[derive(Debug, Args)]
 pub(crate) struct SysctlArgs {
-    /// List only settings of this name, or with this text in their names; NAME=VALUE checks a value and lists the setting with
-    /// it [default: all settings].
+    /// List only the setting with this name or, if there is none, the settings whose names contain
+    /// this text. NAME=VALUE checks a value and lists the setting with it [default: all settings].
     #[arg(value_name = "NAME[=VALUE]")]
     pub(crate) names: Vec<String>,
     /// Print one JSON object instead of text.
@@ -158,88 +161,97 @@ pub(crate) struct SysctlArgs {
     pub(crate) json: bool,
 }
 
-/// What `quietline serve` can serve.
+/// Services of `quietline serve`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Service {
-    /// Send everything back (RFC 862).
+    /// Send received bytes back (RFC 862).
     Echo,
-    /// Read and forget (RFC 863).
+    /// Receive and discard (RFC 863).
     Discard,
-    /// Send printable characters for ever (RFC 864).
+    /// Send printable characters until the peer closes the connection (RFC 864).
     Chargen,
-    /// Serve the files of a directory over HTTP/1.1. A connection that waits for a request has no thread.
+    /// Serve the files of a directory over HTTP/1.1. A connection that is waiting for a request
+    /// holds no thread.
     Http,
 }
 
-/// How a stack is put on a link.
+/// Link and stack options of `serve` and `connect`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Link options")]
 pub(crate) struct LinkArgs {
-    /// tap:NAME or tun:NAME, created for the run; af_packet:IF[,OPTION...] or af_xdp:IF[,OPTION...], an interface that exists;
-    /// kernel uses the machine's own sockets instead.
+    /// Network interface of the stack. tap:NAME and tun:NAME are created for the run;
+    /// af_packet:IF[,OPTION...] and af_xdp:IF[,OPTION...] use an existing interface; kernel uses
+    /// the kernel's sockets instead of the stack.
     ///
-    /// Options of af_packet: rx=v2|v3|calls, tx=ring|calls, fanout=hash|cpu, qdisc=through|bypass, mac=ADDRESS,
-    /// rx-ring=MEGABYTES, tx-ring=FRAMES, and with rx=v3 retire-ms=N. Unless told otherwise rx=v2 and tx=calls; with calls, rx-ring
-    /// is the socket's receive buffer and tx-ring how many frames may be under way.
+    /// Options of af_packet: rx=v2|v3|calls, tx=ring|calls, fanout=hash|cpu, qdisc=through|bypass,
+    /// mac=ADDRESS, rx-ring=MEGABYTES, tx-ring=FRAMES, and with rx=v3 retire-ms=N. The defaults are
+    /// rx=v2 and tx=calls. With rx=calls, rx-ring sets the size of the socket's receive buffer;
+    /// with tx=calls, tx-ring limits the frames in flight.
     ///
-    /// Options of af_xdp: mode=auto|generic|native|zerocopy, first-queue=N, ring=DESCRIPTORS, mac=ADDRESS, busy-poll=USECS,
-    /// busy-poll-budget=N, trust-checksums: take TCP checksums of what arrives for good, unseen. Needed on a veth whose other
-    /// end leaves them unfinished, unless `ethtool -K PEER tx off` is run there; with mode=generic only the latter works, as
-    /// superframes would arrive. It takes all queues of the interface unless --queues says otherwise.
+    /// Options of af_xdp: mode=auto|generic|native|zerocopy, first-queue=N, ring=DESCRIPTORS,
+    /// mac=ADDRESS, busy-poll=USECS, busy-poll-budget=N, trust-checksums. trust-checksums accepts
+    /// the TCP checksums of received frames unverified. A veth whose peer leaves checksums partial
+    /// needs it, unless `ethtool -K PEER tx off` is run on that peer; with mode=generic only the
+    /// ethtool command helps, because superframes would arrive otherwise. af_xdp uses all queues of
+    /// the interface unless --queues says otherwise.
     #[arg(long, value_name = "KIND:NAME")]
     pub(crate) link: LinkSpec,
-    /// Our address and its prefix length, such as 10.7.0.2/24.
+    /// Address of the stack and its prefix length, such as 10.7.0.2/24.
     #[arg(long, value_name = "A/N", value_parser = parse_network)]
     pub(crate) address: Option<IpNet>,
-    /// The kernel's address on its end of the link, such as 10.7.0.1/24.
+    /// Address of the kernel on its end of the link, such as 10.7.0.1/24.
     #[arg(long, value_name = "B/N", value_parser = parse_network)]
     pub(crate) peer: Option<IpNet>,
-    /// Default gateway.
+    /// Address of the default gateway.
     #[arg(long, value_name = "G", value_parser = parse_address)]
     pub(crate) gateway: Option<IpAddr>,
-    /// Cores of the stack [default: 1].
+    /// Number of cores of the stack [default: 1].
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     pub(crate) cores: Option<u16>,
-    /// Queues of the link, spread over the cores [default: one for each core].
+    /// Number of queues of the link, distributed over the cores [default: one for each core].
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=256))]
     pub(crate) queues: Option<u16>,
-    /// MTU of the link [default: 1500; of an interface that exists, its own]. TCP needs 88 bytes.
+    /// MTU of the link, in bytes; TCP needs at least 88 [default: 1500, or the MTU of the existing
+    /// interface].
     #[arg(long, value_name = "BYTES", value_parser = number::<u32>(88..=65_535))]
     pub(crate) mtu: Option<u32>,
-    /// No checksum or segmentation offload on the link.
+    /// Disable checksum and segmentation offload on the link.
     #[arg(long)]
     pub(crate) no_vnet_hdr: bool,
-    /// Queueing discipline in front of the link, as tc writes it: pfifo_fast, fq, fq_codel, noqueue or tbf with their parameters,
-    /// such as 'tbf rate 100mbit burst 10kb latency 50ms'.
+    /// Queueing discipline of the link in the syntax of tc: pfifo_fast, fq, fq_codel, noqueue or
+    /// tbf with their parameters, such as 'tbf rate 100mbit burst 10kb latency 50ms'.
     #[arg(long, value_name = "QDISC")]
     pub(crate) qdisc: Option<QdiscConfig>,
-    /// Set a sysctl of the stack by its Linux name, such as net.ipv4.tcp_timestamps=0, or one of a device, such as
-    /// net.quietline.dev.ql0.rps_cpus=3 (repeatable). `quietline sysctl` lists them.
+    /// Set a sysctl of the stack by its Linux name, such as net.ipv4.tcp_timestamps=0, or a sysctl
+    /// of one device, such as net.quietline.dev.ql0.rps_cpus=3 (repeatable). `quietline sysctl`
+    /// lists the names.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) sysctl: Vec<Sysctl>,
     /// Keep all privileges after the link is open, for debugging.
     ///
-    /// Without it the command then drops all capabilities, cannot gain others (no_new_privs), opens no file outside --dir
-    /// (Landlock) and has only the system calls that a running stack needs (seccomp): calls such as execve end it by SIGSYS,
-    /// others fail with EPERM. Files of --dir must be readable, and with --upload its directories writable, by their permissions:
-    /// root has no way around these any more. --link kernel has no sandbox.
+    /// Without this option the command then drops all capabilities, cannot gain others
+    /// (no_new_privs), cannot open files outside --dir (Landlock), and may only use the system
+    /// calls that a running stack needs (seccomp). Calls such as execve terminate the command with
+    /// SIGSYS, other calls fail with EPERM. The permissions of --dir must allow reading its files
+    /// and, with --upload, writing its directories: root no longer bypasses permissions. --link
+    /// kernel has no sandbox.
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 }
 
-/// What a run leaves behind besides its work.
+/// Capture and statistics options.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Observation")]
 pub(crate) struct ObserveArgs {
-    /// Capture every frame into a pcapng file, which only its owner may read.
+    /// Capture every frame into a pcapng file that only its owner may read.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) pcap: Option<PathBuf>,
-    /// Print the stack's counters at the end: by their Linux names and without zeros, as nstat does, then softnet_stat, then the
-    /// transmit queues as tc -s qdisc does.
+    /// Print the stack's counters at the end: by their Linux names and without zeros, as nstat
+    /// does; then softnet_stat; then the transmit queues as tc -s qdisc does.
     ///
-    /// --stats=all prints zeros, too. --stats=SECONDS (serve, connect) also prints them every SECONDS while the command runs;
-    /// all,SECONDS does both. Counters run from the start of the command. SIGUSR1 prints them at any time, with or without
-    /// this option.
+    /// --stats=all includes counters that are zero. --stats=SECONDS (serve, connect) also prints
+    /// the counters every SECONDS while the command runs; all,SECONDS does both. Counters start at
+    /// zero when the command starts. SIGUSR1 prints them at any time, with or without this option.
     #[arg(
         long,
         value_name = "all|SECONDS",
@@ -248,14 +260,15 @@ pub(crate) struct ObserveArgs {
         default_missing_value = ""
     )]
     pub(crate) stats: Option<Stats>,
-    /// Print JSON objects instead of text: one at the end, which has every counter, and one each time that statistics are
-    /// printed before.
+    /// Print JSON objects instead of text: one at the end, with every counter, and one for each
+    /// earlier report.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl Cli {
-    /// Parses the process's arguments. `None`: help or version was printed and all is done.
+    /// Parses the process's arguments. `None`: help or version was printed, and the process can
+    /// exit.
     pub(crate) fn from_command_line() -> Result<Option<Self>, Failure> {
         Self::from_arguments(std::env::args_os())
     }
@@ -286,7 +299,7 @@ impl ServeArgs {
 }
 
 impl Service {
-    /// The port the assigned-numbers registry gives the service.
+    /// The port that the IANA registry assigns to the service.
     pub(crate) fn port(self) -> u16 {
         match self {
             Self::Echo => 7,
@@ -296,7 +309,7 @@ impl Service {
         }
     }
 
-    /// Its name on the command line.
+    /// The service's name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Echo => "echo",
@@ -307,7 +320,8 @@ impl Service {
     }
 }
 
-/// Reduces clap's report to one line: the complaint and the suggestions. The usage that follows is one `--help` away.
+/// Reduces clap's report to one line: the error and the suggestions. The usage text is left out,
+/// because `--help` prints it.
 fn complaint(report: &str) -> String {
     let is_reason = |text: &&str| {
         let text = text.trim_start();

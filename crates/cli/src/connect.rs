@@ -1,10 +1,11 @@
-//! `quietline connect`: stdin to the socket, the socket to stdout.
+//! `quietline connect`: copies stdin to the socket, and the socket to stdout.
 //!
-//! The end of stdin closes our side only; the command ends when the peer closes its side, when stdout's reader
-//! goes away, or by a signal. A peer that closes its side first still gets what a file or pipe on stdin has for
-//! it; a terminal is not waited for.
+//! The end of stdin closes the local side only. The command ends when the peer closes its side,
+//! when the reader of stdout closes its pipe, or by a signal. After the peer has closed its side,
+//! the command still sends the rest of a file or pipe on stdin; it does not wait for a terminal.
 //!
-//! A host name is looked up by the system's resolver, over the machine's own network, before the link is opened.
+//! The system's resolver looks up a host name over the machine's own network, before the link is
+//! opened.
 
 use std::{
     io::{self, ErrorKind, IsTerminal as _, Read as _, Write as _},
@@ -18,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use crate::link::{Books, loss, watch};
+use crate::link::{StackStats, loss, watch};
 use anyhow::{Context as _, anyhow};
 
 use crate::{
@@ -30,13 +31,13 @@ use crate::{
     signal::{Signals, Wake, Waker},
 };
 
-/// Bytes moved by one read or write.
+/// Largest number of bytes that one read or write moves.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// After the peer ended its side, stdin that brings nothing for this long has nothing more for the peer.
+/// Idle limit of stdin after the peer has closed its side: a longer silence ends the command.
 const STDIN_QUIET: Duration = Duration::from_secs(2);
 
-/// How long the end of the command waits for the peer to acknowledge what it was sent.
+/// Time limit for the peer to acknowledge the sent data when the command ends.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the command.
@@ -63,16 +64,17 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
     watch(&link.stack, signals.waker()?)?;
     let host = StackHost(link.stack.clone());
     let outcome = connect(host, args, remotes, &moved, &signals, || {
-        report(args, &moved, Some(&link.books()), false)
+        report(args, &moved, Some(&link.stack_stats()), false)
     });
-    // A connection that broke because the link is gone is told as the loss of the link.
+    // When the link is gone, report its loss instead of the broken connection that it caused.
     let outcome = loss(&link.stack).map_or(outcome, Err);
-    let (books, captured) = link.close();
-    let reported = report(args, &moved, Some(&books), true);
+    let (stack_stats, captured) = link.close();
+    let reported = report(args, &moved, Some(&stack_stats), true);
     outcome.and(captured).and(reported)
 }
 
-/// The addresses of a host: its own, or those that the system's resolver knows of its name, in the resolver's order.
+/// Returns the socket addresses of a host: its literal address, or the resolver's results for its
+/// name, in the resolver's order.
 fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
     if let Ok(address) = host.parse::<IpAddr>() {
         if address.is_unspecified() || address.is_multicast() {
@@ -94,15 +96,15 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
     Ok(remotes)
 }
 
-/// How one direction or the whole ended, told to the main thread.
+/// Result of the transfer, for the main thread. `None` until the transfer ends.
 type Ending = Arc<Mutex<Option<Result<(), Failure>>>>;
 
-/// Bytes moved so far. Relaxed: read after the end or for a summary only.
+/// Bytes moved so far. Relaxed: read after the end, or for a report that needs no exact value.
 #[derive(Debug, Default)]
 struct Moved {
     sent: AtomicU64,
     received: AtomicU64,
-    /// The address that answered.
+    /// Address that accepted the connection.
     remote: OnceLock<SocketAddr>,
 }
 
@@ -118,7 +120,8 @@ fn connect<H: Host>(
     let waker = signals.waker()?;
     {
         let (ending, moved) = (Arc::clone(&ending), Arc::clone(moved));
-        // Not joined, and neither is the thread it starts: both may sit in a call that a signal does not end.
+        // Neither this thread nor the sender thread is joined: both may block in a call that a
+        // signal does not interrupt.
         thread::Builder::new().name("receiver".to_owned()).spawn(move || {
             let outcome =
                 connect_to_any(&host, &remotes, &moved).and_then(|stream| exchange(stream, &moved));
@@ -134,7 +137,7 @@ fn connect<H: Host>(
     }
 }
 
-/// The first address that answers; the error of the last one when none does.
+/// Connects to the first address that accepts; returns the error of the last one if none does.
 fn connect_to_any<H: Host>(
     host: &H,
     remotes: &[SocketAddr],
@@ -160,7 +163,7 @@ fn end(ending: &Ending, waker: &Waker, outcome: Result<(), Failure>) {
     waker.wake();
 }
 
-/// Moves bytes both ways until the peer ends its side.
+/// Moves bytes both ways until the peer closes its side.
 fn exchange<S: Stream>(stream: S, moved: &Arc<Moved>) -> Result<(), Failure> {
     stream.set_nodelay(true)?;
     stream.wait_on_close(CLOSE_MAX)?;
@@ -169,19 +172,20 @@ fn exchange<S: Stream>(stream: S, moved: &Arc<Moved>) -> Result<(), Failure> {
     {
         let moved = Arc::clone(moved);
         thread::Builder::new().name("sender".to_owned()).spawn(move || {
-            // Nobody listens when the receiving side has ended the command already.
+            // The channel is closed if the receiver has already ended the command.
             let _ = done.send(send(sender, &moved));
         })?;
     }
     receive(stream, moved)?;
-    // A reset is told once, to whichever side asks first: the receiving side may have seen a mere end.
+    // A reset is reported once, to the thread that asks first: the receiver may have seen an
+    // ordinary end.
     match wait_while_sending(&sending, moved) {
         Some(Err(error)) => Err(anyhow::Error::new(error).context("the connection broke").into()),
         _ => Ok(()),
     }
 }
 
-/// How sending ended, as far as it has.
+/// Waits while the sender makes progress, and returns its result if it has ended.
 fn wait_while_sending(
     sending: &mpsc::Receiver<io::Result<()>>,
     moved: &Moved,
@@ -239,12 +243,12 @@ fn receive<S: Stream>(mut stream: S, moved: &Moved) -> Result<(), Failure> {
     }
 }
 
-/// Prints statistics to stderr, because stdout carries the stream: at the end those that `--stats` and `--json` ask for,
-/// before it in any case.
+/// Prints statistics to stderr, because stdout carries the stream. At the end only those that
+/// `--stats` and `--json` request; before the end always.
 fn report(
     args: &ConnectArgs,
     moved: &Moved,
-    books: Option<&Books>,
+    stack_stats: Option<&StackStats>,
     at_end: bool,
 ) -> Result<(), Failure> {
     let stats = args.observe.stats.or_else(|| (!at_end).then(Stats::default));
@@ -259,14 +263,15 @@ fn report(
             "bytes_received": received,
             "bytes_sent": sent,
         });
-        if let Some(books) = books.filter(|_| stats.is_some()) {
-            books.add_to(&mut summary);
+        if let Some(stack_stats) = stack_stats.filter(|_| stats.is_some()) {
+            stack_stats.add_to(&mut summary);
         }
         output::remark(output::json_line(&summary)?.trim_end());
     } else if let Some(stats) = stats {
         let remote = remote.as_deref().unwrap_or("not connected");
-        let books = books.map_or_else(String::new, |books| books.text(stats.all));
-        let text = format!("#{remote}: {received} bytes received, {sent} sent\n{books}");
+        let stack_stats =
+            stack_stats.map_or_else(String::new, |stack_stats| stack_stats.text(stats.all));
+        let text = format!("#{remote}: {received} bytes received, {sent} sent\n{stack_stats}");
         output::remark(text.trim_end());
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! `quietline demo`: what the stack does on this machine, next to the kernel's loopback.
+//! `quietline demo`: measures the stack on this machine, next to the kernel's loopback.
 //!
-//! `run` measures on a thread of its own while the main thread waits for its end, for a signal, or for a time
-//! after which something must hang. Then `table`, `json` and `report` show the same results.
+//! `run` measures on a separate thread. The main thread waits for its end, for a signal, or for a
+//! time limit that detects a hang. Then `table`, `json` and `report` show the same results.
 
 mod content;
 mod environment;
@@ -40,10 +40,11 @@ use crate::{
     signal::{Signals, Wake},
 };
 
-/// Beyond the time asked for: the longest a slice can take to notice that it stalls, and some.
+/// Time limit beyond the requested duration: the longest time until a slice detects a stall, with a
+/// margin.
 const OVERTIME_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes kept of each captured packet: every header, and not the gigabytes the bulk streams carry.
+/// Captured bytes of each packet: every header, but not the gigabytes that the bulk streams carry.
 const SNAPLEN: u32 = 256;
 
 /// Runs the command.
@@ -58,7 +59,8 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let recording = recording.transpose()?.map(Arc::new);
     let result = supervise(Plan::new(args), recording.clone())?;
     let environment = Environment::read();
-    // The results are printed whatever becomes of the files; a failure of one is the command's at the end.
+    // The results are printed even if a file fails. The failure becomes the command's result at the
+    // end.
     let written: Result<(), Failure> =
         page.map_or(Ok(()), |file| Ok(file.write(&report::page(&result, &environment)?)?));
     let captured = recording.map_or(Ok(()), |recording| recording.finish());
@@ -70,7 +72,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     written.and(captured).and(measured).and(printed)
 }
 
-/// Prints the results and, where asked for, the counters.
+/// Prints the results and, if requested, the counters.
 fn print(args: &DemoArgs, result: &DemoResult, environment: &Environment) -> Result<(), Failure> {
     if args.observe.json {
         let stats = args.observe.stats.is_some();
@@ -84,7 +86,7 @@ fn print(args: &DemoArgs, result: &DemoResult, environment: &Environment) -> Res
     output::print(&text)
 }
 
-/// Measures on another thread and waits for it, but not for ever.
+/// Measures on another thread, and waits for it up to a time limit.
 fn supervise(plan: Plan, recording: Option<Arc<Recording>>) -> Result<DemoResult, Failure> {
     let signals = Signals::install().context("cannot install signal handlers")?;
     let waker = signals.waker()?;
@@ -93,7 +95,8 @@ fn supervise(plan: Plan, recording: Option<Arc<Recording>>) -> Result<DemoResult
     let result = Arc::new(Mutex::new(None));
     {
         let (progress, result) = (Arc::clone(&progress), Arc::clone(&result));
-        // Not joined after a signal or a hang: the process ends under it, and there is nothing to clean up.
+        // The thread is not joined after a signal or a hang: the process exits, and the thread has
+        // nothing to clean up.
         thread::Builder::new().name("demo".to_owned()).spawn(move || {
             let measured = run::measure(&plan, recording.as_deref(), &progress);
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
@@ -102,7 +105,7 @@ fn supervise(plan: Plan, recording: Option<Arc<Recording>>) -> Result<DemoResult
     }
     let end = Instant::now() + limit;
     let wake = loop {
-        // A demo has nothing to report before its end.
+        // SIGUSR1 is ignored: a demo has nothing to report before its end.
         match signals.wait(Some(end.saturating_duration_since(Instant::now())))? {
             Wake::Report => {}
             wake => break wake,
@@ -119,16 +122,18 @@ fn supervise(plan: Plan, recording: Option<Arc<Recording>>) -> Result<DemoResult
     }
 }
 
-/// Success means: every workload ran and every byte arrived as it was sent.
+/// Fails if a workload failed or was not measured, or if checked content differs.
 fn verdict(result: &DemoResult) -> Result<(), Failure> {
     for outcome in &result.outcomes {
         if let Some(error) = &outcome.error {
             return Err(anyhow!("{} failed: {error}", outcome.workload.name()).into());
         }
         if outcome.content.as_ref().is_some_and(|content| !content.ok()) {
-            return Err(
-                anyhow!("{}: the content changed on its way", outcome.workload.name()).into()
-            );
+            return Err(anyhow!(
+                "{}: the received content differs from the sent content",
+                outcome.workload.name()
+            )
+            .into());
         }
         if Outcome::is_empty(outcome) {
             return Err(anyhow!("{} was not measured", outcome.workload.name()).into());

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 use crate::{args::Cli, failure::Failure, output};
 
-/// Prints the completion script of a shell.
+/// Prints the completion script for a shell.
 pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "quietline", &mut script);

@@ -1,6 +1,6 @@
-//! The sockets a command talks through: the kernel's, or those of a quietline stack.
+//! Sockets of a command: the kernel's, or those of a quietline stack.
 //!
-//! Every workload and service is written once over these three traits, so that a comparison measures two
+//! Every workload and service is written once over these traits, so that a comparison measures two
 //! stacks and not two programs.
 
 use std::{io, net::SocketAddr, sync::Arc};
@@ -9,50 +9,52 @@ pub(crate) use self::{kernel::KernelHost, stack::StackHost, stream::Stream};
 
 /// One host's socket layer.
 pub(crate) trait Host: Clone + Send + Sync + 'static {
-    /// Connected sockets.
+    /// Type of connected sockets.
     type Stream: Stream;
-    /// Listening sockets.
+    /// Type of listening sockets.
     type Listener: Listener<Stream = Self::Stream>;
-    /// What tells which of many connections have something to read.
+    /// Readiness notification for many connections.
     type Watch: Watch<Stream = Self::Stream>;
 
-    /// Watches connections for as long as the process runs. `on_readable` is called with the key of each that has something
-    /// to read, on a thread that must not be kept.
+    /// Starts to watch connections, for as long as the process runs. `on_readable` is called with
+    /// the key of each readable connection, on a thread that it must not block.
     fn watch(&self, on_readable: OnReadable) -> io::Result<Self::Watch>;
 
-    /// Listens on an address; port 0 takes a free one.
+    /// Listens on an address; port 0 selects a free port.
     fn bind(&self, address: SocketAddr) -> io::Result<Self::Listener>;
 
-    /// Connects, and returns when the handshake is done.
+    /// Connects, and returns when the handshake is complete.
     fn connect(&self, address: SocketAddr) -> io::Result<Self::Stream>;
 }
 
-/// Called with the key of a connection that has something to read, or has ended.
+/// Callback with the key of a connection that is readable or has ended.
 pub(crate) type OnReadable = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// Tells which of many connections have something to read.
+/// Readiness notification for many connections.
 pub(crate) trait Watch: Send + Sync + 'static {
-    /// What it watches.
+    /// Type of the watched connections.
     type Stream;
 
-    /// Watches a connection until it has something to read, or has ended; then the function given to [`Host::watch`] is called
-    /// once. True: it has already, and may be told of or not.
+    /// Arms one notification: when the connection is readable or has ended, the function given to
+    /// [`Host::watch`] is called once. True: the connection is already readable, and a notification
+    /// may or may not follow.
     fn arm(&self, key: u64, stream: &Self::Stream) -> io::Result<bool>;
 }
 
 /// A listening socket.
 pub(crate) trait Listener: Send + Sync + 'static {
-    /// What it accepts.
+    /// Type of accepted connections.
     type Stream: Stream;
 
-    /// The next connection and its peer.
+    /// Accepts the next connection, and returns it with the address of its peer.
     fn accept(&self) -> io::Result<(Self::Stream, SocketAddr)>;
 
-    /// The address it is bound to.
+    /// Returns the address that the socket is bound to.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 }
 
-/// What both kinds of socket have under the same names: everything but how they send without a copy, and what they do on close.
+/// Implements the methods that both socket types have under the same names. Zero-copy sends,
+/// nonblocking reads and the behavior on close differ, and are passed in.
 macro_rules! sockets {
     ($($own:item)*) => {
         impl Listener for TcpListener {

@@ -1,30 +1,30 @@
-//! How a command ends when it does not end well: one line on stderr and an exit code.
+//! Failures of commands: one line on stderr and an exit code.
 
 use std::{fmt::Display, io, process::ExitCode};
 
-/// The command line was wrong.
+/// Exit code for an invalid command line.
 const EXIT_USAGE: u8 = 2;
 
-/// Why a command stops early.
+/// Reason why a command stops early.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The user asked for something that cannot be: exit code 2.
+    /// The command line is invalid: exit code 2.
     Usage(String),
-    /// The work itself failed: exit code 1.
+    /// The command failed: exit code 1.
     Run(anyhow::Error),
-    /// A signal asked for the end: exit code 128 + signal, as a shell reports it.
+    /// A signal terminated the command: exit code 128 + signal, as a shell reports it.
     Signal(u8),
-    /// Whoever read our stdout went away (`quietline man | head`): no complaint, exit code 0.
+    /// The reader of stdout closed its pipe (`quietline man | head`): no message, exit code 0.
     ReaderGone,
 }
 
 impl Failure {
-    /// A usage failure that names the option it is about.
+    /// Returns a usage failure that names the invalid option.
     pub(crate) fn option(option: &str, value: impl Display, reason: impl Display) -> Self {
         Self::Usage(format!("invalid value '{value}' for '{option}': {reason}"))
     }
 
-    /// Prints the one line and chooses the exit code.
+    /// Prints the message, if there is one, and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         match self {
             Self::Usage(message) => {

@@ -1,6 +1,7 @@
-//! From `--link tap:ql0 --address ...` to a host with sockets.
+//! Opens a link from its options (`--link tap:ql0 --address ...`) and starts a stack on it.
 //!
-//! Checks here need two options together or knowledge of IP addressing; single values were checked by `args`.
+//! Checks here need two options together or knowledge of IP addressing; `args` has checked single
+//! values.
 
 use std::{io, net::IpAddr};
 
@@ -21,58 +22,59 @@ use crate::{
     settings,
 };
 
-mod books;
 mod recording;
 mod spec;
+mod stack_stats;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-pub(crate) use books::Books;
 pub(crate) use recording::{Recording, RecordingFile};
 pub(crate) use spec::{LinkSpec, Sysctl};
+pub(crate) use stack_stats::StackStats;
 pub(crate) use watch::{loss, watch};
 
-/// A link that can be opened: `LinkArgs` whose options fit together.
+/// A link whose options have been checked against each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LinkConfig {
-    /// Its device.
+    /// Device of the link.
     pub(crate) device: LinkDevice,
-    /// Our address.
+    /// Address of the stack.
     pub(crate) address: IpNet,
 }
 
-/// The device of a link, with what belongs to it alone.
+/// Configuration of the link's device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkDevice {
-    /// Made for the run: a tap or a tun.
+    /// A tap or tun interface, created for the run.
     Tun(TunConfig),
-    /// An interface that exists.
+    /// An existing interface, by packet sockets.
     AfPacket(AfPacketConfig),
-    /// Queues of one.
+    /// Queues of an existing interface, by AF_XDP sockets.
     AfXdp(AfXdpConfig),
 }
 
-/// MTU of a link made for the run, where nothing else is asked for.
+/// Default MTU of an interface that is created for the run.
 const MTU_DEFAULT: u32 = 1500;
 
-/// Unit of the pauses between ARP probes for our address: with three probes the command starts some 110 ms later.
+/// Unit of the pauses between ARP probes for the stack's address: three probes delay the start by
+/// about 110 ms.
 const ACD_INTERVAL_MS: &str = "20";
 
-/// A stack on its link, and what records it.
+/// A running stack on its link, with its capture.
 #[derive(Debug)]
 pub(crate) struct OpenLink {
     /// The stack.
     pub(crate) stack: Stack,
-    /// Our address.
+    /// Address of the stack.
     pub(crate) address: IpAddr,
     capture: Option<Recording>,
 }
 
 impl LinkArgs {
-    /// Checks the options against each other. `None` for the kernel's own sockets.
+    /// Checks the options against each other. `None` for the kernel's sockets.
     pub(crate) fn check(&self, observe: &ObserveArgs) -> Result<Option<LinkConfig>, Failure> {
-        // Before anything is opened: a mistyped name needs no root to be found.
+        // Checked before anything is opened, so that a mistyped name is reported without root.
         for Sysctl { name, .. } in &self.sysctl {
             settings::check_name(name)
                 .map_err(|reason| Failure::option("--sysctl", name, reason))?;
@@ -128,7 +130,8 @@ impl LinkArgs {
         Ok(Some(LinkConfig { device, address }))
     }
 
-    /// Creates the link, enters the sandbox, in which only `files` can be opened, and starts the stack.
+    /// Opens the device, enters the sandbox, which leaves only `files` accessible, and starts the
+    /// stack.
     pub(crate) fn open(
         &self,
         config: &LinkConfig,
@@ -139,11 +142,11 @@ impl LinkArgs {
         let file = observe.pcap.as_deref().map(RecordingFile::create).transpose()?;
         let mut builder = self.configure(on_device(&config.device)?.address(config.address));
         if !self.no_sandbox {
-            // It is read from files.
+            // This decision reads files that the sandbox makes inaccessible.
             quietline::decide_packet_memory();
             sandbox::enter(files)?;
         }
-        // The first threads start here: behind the sandbox, which they inherit.
+        // The first threads start here: after the sandbox is entered, so that they inherit it.
         let capture = file.map(|file| file.start(&CaptureConfig::default())).transpose()?;
         if let Some(recording) = &capture {
             builder = builder.capture(recording.handle());
@@ -152,9 +155,10 @@ impl LinkArgs {
         Ok(OpenLink { stack, address: config.address.addr(), capture })
     }
 
-    /// Gives the stack what the options say about it.
+    /// Applies the stack options to the builder.
     fn configure(&self, builder: StackBuilder) -> StackBuilder {
-        // Short pauses: the other end of a link of this machine answers at once, and so do most neighbors on a LAN.
+        // The pauses can be short: the other end of a link on this machine answers at once, and so
+        // do most neighbors on a LAN.
         let mut builder = builder
             .cores(self.cores())
             .sysctl("net.quietline.acd_probes", "3")
@@ -171,7 +175,7 @@ impl LinkArgs {
         builder
     }
 
-    /// Cores of the stack.
+    /// Number of cores of the stack.
     fn cores(&self) -> u16 {
         self.cores.unwrap_or(1)
     }
@@ -186,7 +190,8 @@ impl LinkArgs {
         })
     }
 
-    /// An interface that exists has its addresses already, and its other end is not ours to configure.
+    /// Refuses `--peer`: an existing interface already has its addresses, and its other end is not
+    /// configured here.
     fn check_existing(&self, kind: &str) -> Result<(), Failure> {
         match self.peer {
             Some(_) => Err(Failure::Usage(format!("--peer has no use with --link {kind}"))),
@@ -194,7 +199,7 @@ impl LinkArgs {
         }
     }
 
-    /// `--link kernel` has nothing to configure, and an option that would do nothing is a mistake.
+    /// Refuses link options with `--link kernel`: an option without effect is a mistake.
     fn check_kernel(&self, observe: &ObserveArgs) -> Result<(), Failure> {
         let useless = [
             (self.address.is_some(), "--address"),
@@ -220,26 +225,26 @@ impl LinkArgs {
 }
 
 impl OpenLink {
-    /// The counters now.
-    pub(crate) fn books(&self) -> Books {
-        Books {
+    /// Returns the current statistics.
+    pub(crate) fn stack_stats(&self) -> StackStats {
+        StackStats {
             counters: self.stack.counters(),
             softnet: self.stack.softnet_stat(),
             tx_queues: self.stack.tx_queue_stats(),
         }
     }
 
-    /// Ends the stack and the capture. Returns the counters of that moment, and how the capture ended: results are there to
-    /// be printed whatever became of it.
-    pub(crate) fn close(self) -> (Books, Result<(), Failure>) {
-        let books = self.books();
+    /// Stops the stack and the capture. Returns the final statistics, and the capture's result
+    /// separately, so that the statistics are printed even if the capture failed.
+    pub(crate) fn close(self) -> (StackStats, Result<(), Failure>) {
+        let stack_stats = self.stack_stats();
         self.stack.shutdown();
         let captured = self.capture.map_or(Ok(()), |recording| recording.finish());
-        (books, captured)
+        (stack_stats, captured)
     }
 }
 
-/// Opens the device, which a stack is to have.
+/// Opens the device, and returns a builder of a stack on it.
 fn on_device(device: &LinkDevice) -> Result<StackBuilder, Failure> {
     Ok(match device {
         LinkDevice::Tun(tun) => {
@@ -257,7 +262,7 @@ fn on_device(device: &LinkDevice) -> Result<StackBuilder, Failure> {
     })
 }
 
-/// What a device says about its configuration is about the command line.
+/// Maps an error of a device: an invalid field is an error of the command line.
 fn refused_device(error: SetupError) -> Failure {
     match error {
         SetupError::Field { .. } => Failure::Usage(error.to_string()),
@@ -272,10 +277,10 @@ fn check_same_family(option: &str, other: IpAddr, address: IpNet) -> Result<(), 
     Err(Failure::option(option, other, format!("not of the same family as --address {address}")))
 }
 
-/// Refuses two ends of a link of which one cannot reach the other.
+/// Refuses two addresses of a link if one end cannot reach the other.
 fn check_reach(address: IpNet, peer: IpNet) -> Result<(), Failure> {
     if !peer.contains(&address.addr()) {
-        let reason = format!("the kernel would not look for --address {} there", address.addr());
+        let reason = format!("--address {} is not in this network", address.addr());
         return Err(Failure::option("--peer", peer, reason));
     }
     if !address.contains(&peer.addr()) {
@@ -285,13 +290,15 @@ fn check_reach(address: IpNet, peer: IpNet) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses an address that the kernel has itself: it would keep packets to it, or reset our connections.
+/// Refuses an address that the kernel owns: the kernel would consume packets to it, or reset the
+/// stack's connections.
 fn check_unused(config: &LinkConfig) -> Result<(), Failure> {
     let IpAddr::V4(address) = config.address.addr() else { return Ok(()) };
     let owner = Netlink::open()
         .and_then(|mut netlink| netlink.owner_of(address))
         .map_err(refused_device)?;
-    // af_xdp takes the frames before the kernel sees them, so an address of that very interface is free to be taken over.
+    // af_xdp receives the frames before the kernel does, so the stack may take over an address of
+    // that interface.
     let takes_over = |name: &str| match &config.device {
         LinkDevice::AfXdp(xdp) => xdp.interface == name,
         LinkDevice::Tun(_) | LinkDevice::AfPacket(_) => false,
@@ -305,7 +312,7 @@ fn check_unused(config: &LinkConfig) -> Result<(), Failure> {
     }
 }
 
-/// A configuration that the stack refuses is a fault of the command line.
+/// Maps an error of the stack's builder: a refused configuration is an error of the command line.
 pub(crate) fn refused(error: io::Error) -> Failure {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<ConfigError>()) {
         Some(error) if error.field == "sysctl" => {
@@ -316,7 +323,7 @@ pub(crate) fn refused(error: io::Error) -> Failure {
     }
 }
 
-/// Refuses addresses no interface can have.
+/// Refuses addresses that no interface can have.
 fn check_host_address(option: &str, network: IpNet) -> Result<(), Failure> {
     let address = network.addr();
     // RFC 3021: a /31 has no network and no broadcast address; a /32 is a host route.

@@ -1,11 +1,12 @@
-//! The `quietline` command: the demo, small servers and a netcat-like client over the user-space stack.
+//! The `quietline` command: the demo, small servers and a netcat-like client on the user-space
+//! stack.
 //!
 //! Below: crate `quietline` (sockets, devices). Above: the shell.
 //!
-//! Every command writes results to stdout and everything else to stderr. Exit codes: 0 done, 1 the work
-//! failed, 2 the command line was wrong, 128 + n stopped by signal n.
+//! Every command writes results to stdout and everything else to stderr. Exit codes: 0 success, 1
+//! the command failed, 2 the command line was invalid, 128 + n terminated by signal n.
 //!
-//! Not here: any protocol, any packet.
+//! Not here: protocols and packets.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Everything the commands print: results to stdout, remarks to stderr, both quiet about a closed pipe.
+//! Output of the commands: results on stdout, remarks on stderr. Neither reports a closed pipe as
+//! an error.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write};
 
@@ -17,29 +18,30 @@ pub(crate) fn print_json(object: &impl Serialize) -> Result<(), Failure> {
     print(&json_line(object)?)
 }
 
-/// The object as indented JSON that ends in a newline.
+/// Returns the object as indented JSON that ends in a newline.
 pub(crate) fn json_line(object: &impl Serialize) -> Result<String, Failure> {
     let mut text = serde_json::to_string_pretty(object).map_err(anyhow::Error::new)?;
     text.push('\n');
     Ok(text)
 }
 
-/// Writes one remark to stderr. A closed stderr is nothing to fail for.
+/// Writes one remark to stderr. Errors are ignored: a closed stderr must not fail the command.
 pub(crate) fn remark(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Writes the one line that explains a failure.
+/// Writes the line that explains a failure.
 pub(crate) fn complain(message: &str) {
     remark(&format!("quietline: {}", with_errno(&one_line(message))));
 }
 
-/// The standard library's text of a system error ends in "(os error 2)"; the system's word for the number is errno.
+/// Replaces the standard library's "(os error 2)" by "(errno 2)", the usual term.
 fn with_errno(message: &str) -> String {
     message.replace("(os error ", "(errno ")
 }
 
-/// Whether stdout takes ASCII only: a pipe or a file, whose reader is unknown, or a terminal of a locale without UTF-8.
+/// Whether stdout gets ASCII only: it is a pipe or file, whose reader is unknown, or a terminal
+/// with a locale other than UTF-8.
 pub(crate) fn is_plain() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -50,7 +52,7 @@ pub(crate) fn is_plain() -> bool {
     !(is_utf8 && io::stdout().is_terminal())
 }
 
-/// The same text in ASCII, of the same width.
+/// Returns the text in ASCII, with the same width.
 pub(crate) fn in_ascii(text: &str) -> String {
     let plain = |c: char| match c {
         '–' => '-',
@@ -70,12 +72,12 @@ pub(crate) fn reader_gone<T>(result: io::Result<T>) -> Result<T, Failure> {
     })
 }
 
-/// Joins the lines of a message with single spaces, so that scripts see one line per failure.
+/// Joins the lines of a message with single spaces, so that scripts read one line per failure.
 pub(crate) fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Counters the way `nstat -a` shows them: a name, its value, one a line; with `zeros` as `nstat -az`.
+/// Formats counters as `nstat -a` does, one name and value per line; with `zeros`, as `nstat -az`.
 pub(crate) fn counter_lines<'a>(
     counters: impl IntoIterator<Item = (&'a str, u64)>,
     zeros: bool,
@@ -84,7 +86,7 @@ pub(crate) fn counter_lines<'a>(
     shown.map(|(name, value)| format!("{name:<32}{value}\n")).collect()
 }
 
-/// The same counters as a JSON object.
+/// Returns the same counters as a JSON object.
 pub(crate) fn counter_object<'a>(
     counters: impl IntoIterator<Item = (&'a str, u64)>,
 ) -> serde_json::Value {
@@ -99,12 +101,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_become_one_line() {
+    fn a_message_of_several_lines_becomes_one_line() {
         assert_eq!(one_line("a b\n  c\n\nd"), "a b c d");
     }
 
     #[test]
-    fn counters_line_up() {
+    fn counter_values_are_aligned_in_one_column() {
         let counters = [("TcpInSegs", 7), ("TcpExtTCPTimeouts", 0)];
         let text = counter_lines(counters, true);
         assert_eq!(text.lines().count(), 2);
@@ -113,20 +115,20 @@ mod tests {
     }
 
     #[test]
-    fn system_errors_have_one_style() {
+    fn system_errors_are_printed_as_errno() {
         let error = io::Error::from_raw_os_error(2);
         assert_eq!(with_errno(&error.to_string()), "No such file or directory (errno 2)");
     }
 
     #[test]
-    fn ascii_keeps_the_width() {
+    fn ascii_replacement_keeps_the_width() {
         let text = "2 × CPU, 3 µs – 4 ☃";
         assert_eq!(in_ascii(text), "2 x CPU, 3 us - 4 ?");
         assert_eq!(in_ascii(text).len(), text.chars().count());
     }
 
     #[test]
-    fn a_closed_pipe_is_quiet() {
+    fn a_closed_pipe_is_not_an_error() {
         let gone: Result<(), _> = reader_gone(Err(ErrorKind::BrokenPipe.into()));
         assert!(matches!(gone, Err(Failure::ReaderGone)));
         let other: Result<(), _> = reader_gone(Err(ErrorKind::NotFound.into()));

@@ -1,15 +1,19 @@
-//! The sandbox of `serve` and `connect`: what the process gives up once its link and its files are open.
+//! The sandbox of `serve` and `connect`: privileges that the process gives up once its link and its
+//! files are open.
 //!
-//! Frames come from senders that nobody knows. Should one of them ever take the process over, it finds no capability, no way to get
-//! one back, no file outside `--dir`, and only the system calls that a running stack needs.
+//! Frames come from unknown senders. If one of them ever takes control of the process, the process
+//! has no capability, no way to gain one, no file outside `--dir`, and only the system calls that a
+//! running stack needs.
 //!
-//! Invariant: the process has one thread when [`enter`] is called. Capabilities and Landlock belong to a thread, and a thread that
-//! starts later inherits them; a thread that runs already would keep all it has. A capture's writer and a stack's workers
-//! therefore start afterwards. The seccomp filter is set on all threads at once (`SECCOMP_FILTER_FLAG_TSYNC`).
+//! Invariant: the process has one thread when [`enter`] is called. Capabilities and Landlock belong
+//! to a thread. A thread that starts later inherits them; a thread that runs already would keep its
+//! privileges. A capture's writer and a stack's workers therefore start afterwards. The seccomp
+//! filter is set on all threads at once (`SECCOMP_FILTER_FLAG_TSYNC`).
 //!
 //! Below: capabilities(7), landlock(7), seccomp(2). Above: `link`, which opens everything first.
 //!
-//! Not here: `--link kernel`, which has no sandbox. Its sockets are made and bound while it serves.
+//! Not here: `--link kernel`, which has no sandbox, because it creates and binds its sockets while
+//! it serves.
 
 use std::{fmt, io, os::fd::BorrowedFd};
 
@@ -23,49 +27,48 @@ mod files;
 #[cfg(test)]
 mod tests;
 
-/// The files that the process may still open.
+/// Files that the process may still open.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Files<'a> {
-    /// The only directory that it may read.
+    /// The only directory that the process may read.
     pub(crate) directory: Option<BorrowedFd<'a>>,
-    /// Whether it may make and replace files there.
+    /// Whether the process may create and replace files there.
     pub(crate) upload: bool,
 }
 
-/// Threads that the seccomp filter is for.
+/// Threads that get the seccomp filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Threads {
     /// Every thread of the process.
     All,
-    /// The calling thread, for tests: their process goes on.
+    /// The calling thread only: for tests, whose process continues.
     #[cfg(test)]
     Caller,
 }
 
-/// A part of the sandbox that a kernel can lack. Capabilities are in every kernel.
+/// A part of the sandbox that a kernel can lack. Every kernel has capabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mechanism {
     /// `PR_SET_NO_NEW_PRIVS`, Linux 3.5.
     NoNewPrivileges,
-    /// Linux 5.13, where it is built in and switched on.
+    /// Landlock, Linux 5.13, if built in and enabled.
     Landlock,
-    /// Filters of system calls for all threads, Linux 3.17.
+    /// Seccomp filters for all threads, Linux 3.17.
     Seccomp,
 }
 
 impl fmt::Display for Mechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoNewPrivileges => {
-                "no_new_privs (a program that is executed can gain privileges)"
-            }
+            Self::NoNewPrivileges => "no_new_privs (an executed program can gain privileges)",
             Self::Landlock => "Landlock (only permissions restrict which files are opened)",
             Self::Seccomp => "seccomp filters (no system call is refused)",
         })
     }
 }
 
-/// Gives up what the process does not need any more. The first call says on stderr what the kernel has no means to take away.
+/// Drops the privileges that the process no longer needs, and prints a warning on stderr if the
+/// kernel lacks a mechanism.
 pub(crate) fn enter(files: Files<'_>) -> Result<(), Failure> {
     let missing = enter_on(Threads::All, files)
         .context("cannot enter the sandbox (--no-sandbox runs without it)")?;
@@ -87,18 +90,19 @@ fn enter_on(threads: Threads, files: Files<'_>) -> anyhow::Result<Vec<Mechanism>
     capabilities::drop_all().context("dropping capabilities")?;
     note(Mechanism::NoNewPrivileges, rustix::thread::set_no_new_privs(true).is_ok());
     note(Mechanism::Landlock, files::restrict(files).context("restricting files")?);
-    // The last step: the filter refuses the calls of the others.
+    // The filter must be the last step, because it refuses the system calls of the others.
     note(Mechanism::Seccomp, calls::restrict(threads, files).context("restricting system calls")?);
     Ok(missing)
 }
 
-/// Makes rustix find the vDSO, which it does with calls that the filter refuses: every look at the clock would be a system call.
+/// Makes rustix find the vDSO before the filter refuses the calls that this needs. Otherwise every
+/// clock reading would be a system call.
 fn find_clock() {
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let _ = rustix::param::page_size();
 }
 
-/// One line for all that is missing.
+/// Returns one line that names all missing mechanisms.
 fn warning(missing: &[Mechanism]) -> Option<String> {
     let names: Vec<_> = missing.iter().map(Mechanism::to_string).collect();
     let names = names.join(", ");
@@ -107,8 +111,8 @@ fn warning(missing: &[Mechanism]) -> Option<String> {
     })
 }
 
-/// Whether an error of a system call says that the kernel does not have it: ENOSYS, and EINVAL or EOPNOTSUPP where it was left
-/// out or switched off.
+/// Whether an error means that the kernel lacks the mechanism: ENOSYS, or EINVAL and EOPNOTSUPP
+/// when it is not built in or disabled.
 fn is_lack(error: &io::Error) -> bool {
     use rustix::io::Errno;
     [Errno::NOSYS, Errno::INVAL, Errno::OPNOTSUPP]

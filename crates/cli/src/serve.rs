@@ -1,17 +1,18 @@
-//! `quietline serve`: threads for the connections that have something to do, and a clean end at Ctrl-C.
+//! `quietline serve`: assigns threads to connections, and ends cleanly at Ctrl-C.
 //!
-//! The connections of http wait for requests without a thread (`clients`), and one thread accepts them; each connection of the other
-//! services, which talk all the time, has the thread that has accepted it (`pool`).
+//! Connections of http wait for requests without a thread (`clients`), and one thread accepts them.
+//! The other services transfer data all the time: each of their connections is served by the thread
+//! that accepted it (`pool`).
 //!
 //! Below: `endpoint` sockets. The services themselves are in `serve/`.
 //!
-//! Not here: how a link is opened (`link`).
+//! Not here: opening the link (`link`).
 
+mod acceptor;
 mod buffer;
 mod chargen;
 mod clients;
 mod discard;
-mod door;
 mod echo;
 mod handler;
 mod http;
@@ -19,7 +20,7 @@ mod log;
 mod meter;
 mod peers;
 mod pool;
-mod visit;
+mod session;
 
 use std::{
     fmt::Display,
@@ -30,18 +31,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::link::{Books, loss, watch};
+use crate::link::{StackStats, loss, watch};
 use anyhow::Context as _;
 
 use self::{
+    acceptor::{Acceptor, accept_clients},
     clients::Clients,
-    door::{Door, accept_clients},
     handler::Handler,
     log::Log,
     meter::{Metered, Totals},
-    peers::{Peers, Place},
+    peers::{Peers, Permit},
     pool::Pool,
-    visit::Visit,
+    session::Session,
 };
 use crate::{
     args::{ServeArgs, Stats},
@@ -51,10 +52,11 @@ use crate::{
     signal::{Signals, Wake},
 };
 
-/// Bytes moved by one read or write of a service: a few superframes, and small beside the socket buffers.
+/// Size of a service's reads and writes: a few superframes, and small compared with the socket
+/// buffers.
 const BUFFER_BYTES: usize = 128 * 1024;
 
-/// How long the end waits for connection threads to notice it. They only have to return from a call.
+/// Time limit for connection threads to end. They only have to return from a call.
 const SETTLE_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the command.
@@ -67,7 +69,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         start: Instant::now(),
     });
     raise_descriptor_limit();
-    // Before the link exists, so that no moment is left in which a signal could leave it behind.
+    // Installed before the link exists, so that a signal cannot leave the link behind.
     let signals = Signals::install().context("cannot install signal handlers")?;
     let Some(config) = link else {
         let address = SocketAddr::from(([127, 0, 0, 1], args.port()));
@@ -82,17 +84,18 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let address = SocketAddr::new(link.address, args.port());
     let host = StackHost(link.stack.clone());
     let served = serve(host, address, args, &server, &signals, || {
-        server.report(args, address, Some(&link.books()), false)
+        server.report(args, address, Some(&link.stack_stats()), false)
     });
     let lost = loss(&link.stack).map_or(Ok(()), Err);
-    // Ends every connection, and with it its thread, which then publishes what it counted.
-    let (books, captured) = link.close();
+    // Closing ends every connection and its thread, which then publishes its byte counts.
+    let (stack_stats, captured) = link.close();
     server.totals.settle(SETTLE_MAX);
-    let reported = server.report(args, address, Some(&books), true);
+    let reported = server.report(args, address, Some(&stack_stats), true);
     served.and(lost).and(captured).and(reported)
 }
 
-/// Serves until a signal, the loss of the link or until accepting fails for good. `report` prints statistics meanwhile.
+/// Serves until a signal, the loss of the link, or a permanent failure of accept. Calls `report` to
+/// print statistics meanwhile.
 fn serve<H: Host>(
     host: H,
     address: SocketAddr,
@@ -106,7 +109,7 @@ fn serve<H: Host>(
     output::remark(&format!("quietline: {} listening on {address}", args.service.name()));
 
     let broken = Arc::new(Mutex::new(None));
-    let door = Door {
+    let acceptor = Acceptor {
         listener,
         peers: Peers::new(args.max_per_peer),
         server: Arc::clone(server),
@@ -118,12 +121,12 @@ fn serve<H: Host>(
         Handler::Http(service) => {
             let clients = Clients::new(&host, max)?;
             let service = Arc::clone(service);
-            let acceptor = move || accept_clients(&door, &service, &clients);
-            thread::Builder::new().name("acceptor".to_owned()).spawn(acceptor)?;
+            let accept = move || accept_clients(&acceptor, &service, &clients);
+            thread::Builder::new().name("acceptor".to_owned()).spawn(accept)?;
         }
-        _ => Pool::start(max, door)?,
+        _ => Pool::start(max, acceptor)?,
     }
-    // No thread is joined: they sit in calls and end with the stack or the process.
+    // The threads are not joined: they block in calls, and end with the stack or the process.
     let every = args.observe.stats.and_then(|stats| stats.every);
     let wake = signals.wait_reporting(every, report);
     server.log.end();
@@ -135,22 +138,23 @@ fn serve<H: Host>(
                 Some(error) => {
                     Err(anyhow::Error::new(error).context("cannot accept connections").into())
                 }
-                // The link is gone: the caller says so, after what was counted.
+                // The link is gone: the caller reports it after the statistics.
                 None => Ok(()),
             }
         }
     }
 }
 
-/// A served file holds a descriptor, and so does a kernel socket: the soft limit of 1024 is for programs
-/// that use select(2). Failing to raise it is no reason not to serve.
+/// Raises the limit of open files to the hard limit, because every served file and kernel socket
+/// holds a descriptor. The default of 1024 exists for programs that use select(2). A failure is
+/// ignored: the server works with the lower limit.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// A service, its connections in numbers, and its log.
+/// A service with its connection counters and its log.
 #[derive(Debug)]
 struct Server {
     handler: Handler,
@@ -160,30 +164,31 @@ struct Server {
 }
 
 impl Server {
-    /// A connection is served from here on.
-    fn visit(&self, peer: SocketAddr, place: Place) -> Visit {
-        Visit::begin(&self.totals, &self.log, peer, place)
+    /// Starts the accounting of one served connection.
+    fn session(&self, peer: SocketAddr, permit: Permit) -> Session {
+        Session::begin(&self.totals, &self.log, peer, permit)
     }
 
-    /// Serves one connection to its end.
-    fn serve<S: Stream>(&self, stream: S, visit: Visit) {
+    /// Serves one connection until it ends.
+    fn serve<S: Stream>(&self, stream: S, session: Session) {
         let mut stream = Metered::new(stream, &self.totals);
         let outcome = self.handler.serve(&mut stream);
-        visit.end(&outcome, stream.moved());
+        session.end(&outcome, stream.moved());
     }
 
-    /// A connection was closed before it was served.
+    /// Counts and logs a connection that was closed before it was served.
     fn refused(&self, peer: SocketAddr, reason: impl Display) {
         self.totals.refused();
         self.log.refused(peer, reason);
     }
 
-    /// Prints statistics: at the end those that `--stats` and `--json` ask for, before it in any case.
+    /// Prints statistics: at the end only those that `--stats` and `--json` request; before the end
+    /// always.
     fn report(
         &self,
         args: &ServeArgs,
         address: SocketAddr,
-        books: Option<&Books>,
+        stack_stats: Option<&StackStats>,
         at_end: bool,
     ) -> Result<(), Failure> {
         let (totals, seconds) = (&self.totals, self.start.elapsed().as_secs_f64());
@@ -191,9 +196,10 @@ impl Server {
         let service = args.service.name();
         if !args.observe.json {
             let Some(stats) = stats else { return Ok(()) };
-            let books = books.map_or_else(String::new, |books| books.text(stats.all));
+            let stack_stats =
+                stack_stats.map_or_else(String::new, |stack_stats| stack_stats.text(stats.all));
             return output::print(&format!(
-                "#{service} {address} after {seconds:.1} s: {}\n{books}",
+                "#{service} {address} after {seconds:.1} s: {}\n{stack_stats}",
                 totals.sentence()
             ));
         }
@@ -209,8 +215,8 @@ impl Server {
             "bytes_received": totals.bytes_received(),
             "bytes_sent": totals.bytes_sent(),
         });
-        if let Some(books) = books.filter(|_| stats.is_some()) {
-            books.add_to(&mut summary);
+        if let Some(stack_stats) = stack_stats.filter(|_| stats.is_some()) {
+            stack_stats.add_to(&mut summary);
         }
         output::print_json(&summary)
     }

@@ -1,26 +1,29 @@
-//! `quietline sysctl`: every setting with its value, default and description; and the name that a mistyped one may mean.
+//! `quietline sysctl`: lists settings with value, default and description, and suggests a name for
+//! a mistyped one.
 //!
-//! The texts are those of docs/sysctl.md, which a test writes from the tables of the code, grouped by tier.
+//! The texts come from docs/sysctl.md. A test generates that page from the tables of the code,
+//! grouped by tier.
 
 use quietline::Stack;
 use serde::Serialize;
 
 use crate::{args::SysctlArgs, failure::Failure, link, output};
 
-/// The page, a heading and a table for each tier of settings.
+/// The page: a heading and a table for each tier of settings.
 const PAGE: &str = include_str!("../../../docs/sysctl.md");
 
-/// Names of one device begin so; the table has them for all devices.
+/// Prefixes of device settings: of one device, and of the table's entries, which stand for all
+/// devices.
 const DEVICE: &str = "net.quietline.dev.";
 const ALL_DEVICES: &str = "net.quietline.dev.default.";
 
-/// Columns of the text.
+/// Width of the text, in columns.
 const WIDTH: usize = 80;
 
 /// A row of the page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Setting {
-    /// The heading of the table: `Operate`, `Tune` or `Lab`.
+    /// Heading of the table: `Operate`, `Tune` or `Lab`.
     tier: &'static str,
     name: &'static str,
     default: &'static str,
@@ -28,7 +31,7 @@ struct Setting {
     meaning: String,
 }
 
-/// A row, and the value that the stack has with the command line's settings.
+/// A setting, and the value that the stack has after the command line's settings are applied.
 #[derive(Debug, Serialize)]
 struct Valued {
     #[serde(flatten)]
@@ -39,7 +42,7 @@ struct Valued {
 /// Runs the command.
 pub(crate) fn run(args: &SysctlArgs) -> Result<(), Failure> {
     let mut shown: Vec<Setting> = Vec::new();
-    // A stack without devices and workers: it checks values, and has the defaults.
+    // A stack without devices and workers checks the values and provides the defaults.
     let mut builder = Stack::builder().manual();
     for argument in &args.names {
         let (name, value) = match argument.split_once('=') {
@@ -81,8 +84,8 @@ pub(crate) fn run(args: &SysctlArgs) -> Result<(), Failure> {
     output::print(&tiers.map(tier).collect::<String>())
 }
 
-/// Whether a setting of this name exists; else what to say of it. Of a device's settings only the last word is looked at: a
-/// stack that is not built yet has no devices.
+/// Checks that a setting of this name exists; otherwise returns the message. For a device setting
+/// only the last component is checked, because the devices are unknown before the stack is built.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let name = dotted(name);
     let known = match name.strip_prefix(DEVICE) {
@@ -102,15 +105,15 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// The name that a mistyped one may mean: with the same last word in another group, with a few characters changed, or one that
-/// goes on where this one stops.
+/// Returns the name that a mistyped one may mean: the same last component in another group, a few
+/// edits away, or a longer name that starts with this one.
 fn nearest(name: &str) -> Option<String> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let word = last(name);
     if word.is_empty() {
         return None;
     }
-    // Of a device the prefix stays as it was written.
+    // A device's prefix is kept as it was typed.
     let device = name.strip_prefix(DEVICE).and_then(|rest| rest.rsplit_once('.'));
     let candidates: Vec<String> = all()
         .map(|setting| match (device, setting.name.strip_prefix(ALL_DEVICES)) {
@@ -119,7 +122,7 @@ fn nearest(name: &str) -> Option<String> {
         })
         .collect();
     let same_word = candidates.iter().find(|candidate| last(candidate) == word);
-    // A third of the word may be wrong, at most four characters: beyond that the guess is worse than none.
+    // Up to a third of the characters, at most four, may differ: beyond that a suggestion misleads.
     let errors_max = (word.len() / 3).clamp(1, 4);
     let close = || {
         let distance = |candidate: &String| {
@@ -133,7 +136,7 @@ fn nearest(name: &str) -> Option<String> {
     same_word.or_else(close).or_else(longer).cloned()
 }
 
-/// Every setting, in the order of the page.
+/// Returns every setting, in the order of the page.
 fn all() -> impl Iterator<Item = Setting> {
     let mut tier = "";
     PAGE.lines().filter_map(move |line| {
@@ -142,7 +145,8 @@ fn all() -> impl Iterator<Item = Setting> {
     })
 }
 
-/// A line of a table: name, default, allowed values, description. The bars of allowed values are escaped.
+/// Parses a table row: name, default, allowed values, description. Bars in allowed values are
+/// escaped.
 fn row(tier: &'static str, line: &'static str) -> Option<Setting> {
     let cells = line.strip_prefix("| `")?.strip_suffix(" |")?;
     let mut cells = cells.splitn(4, " | ");
@@ -161,7 +165,7 @@ fn text(valued: &Valued) -> String {
     if output::is_plain() { output::in_ascii(&text) } else { text }
 }
 
-/// A name with dots where sysctl(8) allows slashes.
+/// Replaces the slashes of a name, which sysctl(8) allows, by dots.
 fn dotted(name: &str) -> String {
     name.trim().replace('/', ".")
 }
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn mistyped_names_get_the_nearest_one() {
+    fn a_mistyped_name_is_answered_with_the_nearest_one() {
         for (typed, meant) in [
             ("net.ipv4.tcp_timestamp", "net.ipv4.tcp_timestamps"),
             ("net.ipv4.tcp_sakc", "net.ipv4.tcp_sack"),
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn good_names_are_good() {
+    fn existing_names_are_accepted() {
         for name in [
             "net.ipv4.tcp_sack",
             "net/ipv4/tcp_sack",

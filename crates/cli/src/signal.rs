@@ -1,8 +1,8 @@
-//! Ctrl-C and SIGTERM as a value to wait for, so that every command ends by its ordinary path; SIGUSR1 as a request to
-//! print statistics.
+//! Termination signals (Ctrl-C, SIGTERM, SIGHUP) as an event to wait for, so that every command
+//! ends by its ordinary path; SIGUSR1 as a request to print statistics.
 //!
-//! The handlers only store what came and write a byte to a socket pair. A second signal that ends the command ends the
-//! process at once, in case the ordinary path hangs.
+//! A handler only stores the signal and writes a byte to a socket pair. A second termination signal
+//! ends the process at once, in case the ordinary path hangs.
 
 use std::{
     io::{self, ErrorKind, Read as _},
@@ -21,28 +21,28 @@ use signal_hook::{
 
 use crate::failure::Failure;
 
-/// The end of a wait.
+/// Reason why a wait ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// A signal came; its number.
+    /// A termination signal arrived; its number.
     Signal(u8),
-    /// Somebody called [`Waker::wake`].
+    /// [`Waker::wake`] was called.
     Woken,
-    /// SIGUSR1 asked for statistics.
+    /// SIGUSR1 requested statistics.
     Report,
-    /// The time ran out.
+    /// The time limit expired.
     TimedOut,
 }
 
-/// The receiving end of the process's termination signals. One per process.
+/// Receiving end of the process's signals. One per process.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    /// Number of the last signal, 0 before the first. SeqCst: the handler stores it before the byte is
-    /// written, and a wait reads it after the byte.
+    /// Number of the last signal, 0 before the first. SeqCst: the handler stores it before it
+    /// writes the byte, and a wait loads it after it reads the byte.
     last: Arc<AtomicUsize>,
-    /// SIGUSR1 came since the last look. SeqCst, as `last`.
+    /// SIGUSR1 arrived since the last check. SeqCst, as `last`.
     report: Arc<AtomicBool>,
-    /// A [`Waker`] woke. SeqCst, as `last`.
+    /// A [`Waker`] was used. SeqCst, as `last`.
     woken: Arc<AtomicBool>,
     reader: UnixStream,
     writer: UnixStream,
@@ -62,7 +62,8 @@ impl Signals {
         let last = Arc::new(AtomicUsize::new(0));
         let again = Arc::new(AtomicBool::new(false));
         for (signal, number) in [(SIGINT, 2_usize), (SIGTERM, 15), (SIGHUP, 1)] {
-            // Registered in this order: the first signal only sets the flag, the second finds it set.
+            // Registration order matters: the first signal only sets the flag, the second finds it
+            // set.
             flag::register_conditional_shutdown(signal, 1, Arc::clone(&again))?;
             flag::register(signal, Arc::clone(&again))?;
             flag::register_usize(signal, Arc::clone(&last), number)?;
@@ -74,12 +75,13 @@ impl Signals {
         Ok(Self { last, report, woken, reader, writer })
     }
 
-    /// A handle that ends the wait, for the thread that does the work.
+    /// Returns a handle with which a worker thread ends the wait.
     pub(crate) fn waker(&self) -> io::Result<Waker> {
         Ok(Waker { woken: Arc::clone(&self.woken), writer: self.writer.try_clone()? })
     }
 
-    /// Waits for a signal or a wake-up, and meanwhile calls `report` at every SIGUSR1 and once in every period.
+    /// Waits for a termination signal or a wake-up. Calls `report` at every SIGUSR1 and once in
+    /// every period.
     pub(crate) fn wait_reporting(
         &self,
         every: Option<Duration>,
@@ -99,11 +101,11 @@ impl Signals {
         }
     }
 
-    /// Blocks until a signal, a wake-up, or the time limit.
+    /// Blocks until a signal, a wake-up or the time limit.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> io::Result<Wake> {
         let end = limit.map(|limit| Instant::now() + limit);
         loop {
-            // The system takes no timeout of zero.
+            // SO_RCVTIMEO of zero means no limit.
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             self.reader.set_read_timeout(left.map(|left| left.max(Duration::from_micros(1))))?;
             match (&self.reader).read(&mut [0]) {
@@ -112,7 +114,8 @@ impl Signals {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Wake::TimedOut),
                 Err(error) => return Err(error),
             }
-            // A byte says that something came, not what: one look may have taken what two bytes announce.
+            // A byte does not say which event it stands for: one check may already have consumed
+            // the events of two bytes.
             let number = self.last.load(Ordering::SeqCst);
             if number != 0 {
                 return Ok(Wake::Signal(u8::try_from(number).unwrap_or(u8::MAX)));
@@ -128,7 +131,7 @@ impl Signals {
 }
 
 impl Waker {
-    /// Ends the wait. Never blocks for long: the pair holds far more bytes than there are wakers.
+    /// Ends the wait. Does not block: the socket pair holds far more bytes than there are wakers.
     pub(crate) fn wake(&self) {
         self.woken.store(true, Ordering::SeqCst);
         let _ = io::Write::write(&mut &self.writer, &[1]);
@@ -140,14 +143,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_by_time_and_by_waker() {
+    fn a_wait_ends_at_its_limit_and_on_a_signal_or_wake_up() {
         let signals = Signals::install().expect("handlers");
         assert_eq!(signals.wait(Some(Duration::from_millis(5))).expect("wait"), Wake::TimedOut);
         low_level::raise(SIGUSR1).expect("a signal");
         assert_eq!(signals.wait(Some(Duration::from_secs(5))).expect("wait"), Wake::Report);
         low_level::raise(SIGUSR1).expect("a signal");
         low_level::raise(SIGUSR1).expect("a signal");
-        // Two signals before one look are one report, and what is left of them is no wake-up.
+        // Two signals before one check are one report, and their second byte is no wake-up.
         assert_eq!(signals.wait(Some(Duration::from_secs(5))).expect("wait"), Wake::Report);
         assert_eq!(signals.wait(Some(Duration::from_millis(5))).expect("wait"), Wake::TimedOut);
         signals.waker().expect("waker").wake();

@@ -1,20 +1,20 @@
-//! Statistics of repeated measurements: robust summaries and the uncertainty of a ratio.
+//! Statistics of repeated measurements: robust summaries, and the uncertainty of a ratio.
 //!
-//! Medians and quartiles, because one descheduled slice must not move a result; a seeded bootstrap for the
-//! interval, because ratios of medians have no closed form.
+//! Medians and quartiles are used because one descheduled slice must not move a result. The
+//! interval comes from a seeded bootstrap, because a ratio of medians has no closed form.
 
 use serde::Serialize;
 
-/// Resamples of one bootstrap. The 2.5 % tail then rests on 50 of them, which is steadier than the
-/// measurements themselves.
+/// Resamples of one bootstrap. The 2.5 % tail then rests on 50 resamples, which is steadier than
+/// the measurements themselves.
 const RESAMPLES: usize = 2000;
 
-/// What is reported about one series of measurements.
+/// Summary of one series of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Summary {
     /// Number of measurements.
     pub(crate) n: usize,
-    /// The middle one, or the mean of the two in the middle.
+    /// Median: the middle measurement, or the mean of the two in the middle.
     pub(crate) median: f64,
     /// Median absolute deviation from the median, not scaled to a standard deviation.
     pub(crate) mad: f64,
@@ -22,14 +22,14 @@ pub(crate) struct Summary {
     pub(crate) q1: f64,
     /// Third quartile.
     pub(crate) q3: f64,
-    /// Smallest.
+    /// Smallest measurement.
     pub(crate) min: f64,
-    /// Largest.
+    /// Largest measurement.
     pub(crate) max: f64,
 }
 
 impl Summary {
-    /// Summarises a series; `None` when it is empty.
+    /// Summarizes a series; `None` when it is empty.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let values = sorted(values);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -48,7 +48,7 @@ impl Summary {
     }
 }
 
-/// The ratio of two medians and how far it can be trusted.
+/// Ratio of two medians, with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Ratio {
     /// Median of the first series divided by the median of the second.
@@ -60,7 +60,8 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// Ratio of medians with a percentile bootstrap interval. `None` when a series is empty or the divisor is 0.
+    /// Returns the ratio of medians with a percentile bootstrap interval. `None` when a series is
+    /// empty or the divisor is 0.
     pub(crate) fn of(numerator: &[f64], denominator: &[f64], seed: u64) -> Option<Self> {
         let value = Summary::of(numerator)?.median / Summary::of(denominator)?.median;
         if !value.is_finite() {
@@ -79,13 +80,13 @@ impl Ratio {
     }
 }
 
-/// The generator behind resampling and test content: SplitMix64. Written here so that a seed means the same
-/// for ever.
+/// SplitMix64, the generator for resampling and test content. It is implemented here so that a seed
+/// always produces the same sequence.
 #[derive(Debug, Clone)]
 pub(crate) struct SplitMix64(pub(crate) u64);
 
 impl SplitMix64 {
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -94,7 +95,8 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`. The bias of the multiplication is below 2^-32 for the few items used here.
+    /// Returns a number below `bound`. The bias of the multiplication is below 2^-32 for the small
+    /// bounds used here.
     fn below(&mut self, bound: usize) -> usize {
         let product = u128::from(self.next()) * bound as u128;
         usize::try_from(product >> 64).unwrap_or(0)
@@ -112,8 +114,8 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     values
 }
 
-/// Quantile by linear interpolation between order statistics (Hyndman and Fan's type 7, the default of R
-/// and NumPy). 0 for an empty series.
+/// Returns a quantile by linear interpolation between order statistics (Hyndman and Fan's type 7,
+/// the default of R and NumPy). 0 for an empty series.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0.0;
@@ -144,7 +146,7 @@ mod tests {
         let summary = Summary::of(&[7.0, 1.0, 3.0, 100.0]).expect("not empty");
         assert_eq!((summary.n, summary.min, summary.max), (4, 1.0, 100.0));
         assert!(close(summary.median, 5.0));
-        // Deviations 2, 4, 2, 95: their median is 3.
+        // Deviations are 2, 4, 2 and 95; their median is 3.
         assert!(close(summary.mad, 3.0));
         // numpy.percentile([1, 3, 7, 100], [25, 75]) = 2.5, 30.25.
         assert!(close(summary.q1, 2.5) && close(summary.q3, 30.25));
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generator_is_the_published_one() {
+    fn the_generator_matches_the_published_sequence() {
         let mut random = SplitMix64(1_234_567);
         assert_eq!(random.next(), 6_457_827_717_110_365_317);
         assert_eq!(random.next(), 3_203_168_211_198_807_973);

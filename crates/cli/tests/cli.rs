@@ -1,7 +1,7 @@
-//! The binary from outside: exit codes, one-line refusals, generated documents, and real bytes through
+//! Tests of the binary: exit codes, one-line messages, generated documents, and transfers by
 //! `serve` and `connect` over the kernel's sockets.
 
-#![expect(clippy::tests_outside_test_module, reason = "this whole file is one")]
+#![expect(clippy::tests_outside_test_module, reason = "this whole file is a test module")]
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -21,7 +21,7 @@ fn run(arguments: &[&str]) -> Output {
     quietline(arguments).output().expect("the binary runs")
 }
 
-/// A server in a child process that ends with the test.
+/// A server in a child process, which is killed at the end of the test.
 struct Server {
     child: Child,
     address: String,
@@ -30,7 +30,7 @@ struct Server {
 impl Server {
     /// Starts a service on a free port of the kernel's loopback.
     fn start(arguments: &[&str]) -> Self {
-        // Bound and freed again: the next one to ask for this port is the server.
+        // The port is bound and freed again, so that the server can bind it.
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
         let port = free.local_addr().expect("address").port().to_string();
         drop(free);
@@ -49,7 +49,7 @@ impl Server {
         stream
     }
 
-    /// Sends a signal and returns exit code and stdout.
+    /// Sends a signal; returns the exit code and stdout.
     fn stop(&mut self, signal: &str) -> (Option<i32>, String) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
@@ -67,7 +67,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn bad_command_lines_get_one_line_and_exit_code_2() {
+fn invalid_command_lines_print_one_line_and_exit_with_code_2() {
     for arguments in [
         &[][..],
         &["nothing"],
@@ -115,7 +115,7 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn documents_are_generated() {
+fn completions_and_man_pages_are_generated() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = run(&["completions", shell]);
         assert!(output.status.success() && output.stdout.len() > 1000, "{shell}");
@@ -128,7 +128,7 @@ fn documents_are_generated() {
 }
 
 #[test]
-fn a_closed_stdout_is_no_failure() {
+fn a_closed_stdout_is_not_an_error() {
     let mut child = quietline(&["completions", "zsh"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -140,7 +140,7 @@ fn a_closed_stdout_is_no_failure() {
 }
 
 #[test]
-fn echo_sends_back_and_ends_by_sigterm_with_a_summary() {
+fn echo_returns_all_bytes_and_prints_a_summary_at_sigterm() {
     let mut server = Server::start(&["echo", "--json"]);
     let mut stream = server.connect();
     let sent: Vec<u8> =
@@ -156,7 +156,7 @@ fn echo_sends_back_and_ends_by_sigterm_with_a_summary() {
     stream.read_to_end(&mut received).expect("read");
     writer.join().expect("writer");
     assert!(received == sent);
-    // The connection's thread publishes its counts when it lets go of the stream.
+    // The connection's thread publishes its byte counts when it drops the stream.
     thread::sleep(Duration::from_millis(200));
     let (code, text) = server.stop("-TERM");
     assert_eq!(code, Some(0));
@@ -169,7 +169,7 @@ fn echo_sends_back_and_ends_by_sigterm_with_a_summary() {
 }
 
 #[test]
-fn chargen_and_discard_do_their_work() {
+fn chargen_and_discard_serve_a_connection() {
     let mut server = Server::start(&["chargen"]);
     let mut line = [0; 74];
     server.connect().read_exact(&mut line).expect("a line");
@@ -184,7 +184,7 @@ fn chargen_and_discard_do_their_work() {
 }
 
 #[test]
-fn connect_carries_stdin_there_and_back() {
+fn connect_sends_stdin_and_prints_the_response() {
     let server = Server::start(&["echo"]);
     let port = server.address.rsplit(':').next().expect("port");
     let mut child = quietline(&["connect", "127.0.0.1", port, "--link", "kernel", "--json"])
@@ -208,7 +208,7 @@ fn connect_carries_stdin_there_and_back() {
 }
 
 #[test]
-fn connect_says_when_nobody_listens() {
+fn connect_reports_a_refused_connection() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
     let port = free.local_addr().expect("address").port().to_string();
     drop(free);
@@ -218,11 +218,12 @@ fn connect_says_when_nobody_listens() {
 }
 
 #[test]
-fn hundreds_of_connections_at_once() {
+fn hundreds_of_connections_are_served_at_the_same_time() {
     let dir = tempfile::tempdir().expect("directory");
     std::fs::write(dir.path().join("f"), "content").expect("file");
     let server = Server::start(&["http", "--dir", dir.path().to_str().expect("path")]);
-    // Within the 1024 descriptors a process has by default, ours and the server's.
+    // The sockets of this process and of the server stay within the default limit of 1024
+    // descriptors.
     let mut streams: Vec<_> = (0..400).map(|_| server.connect()).collect();
     for stream in &mut streams {
         stream.write_all(b"GET /f HTTP/1.1\r\nHost: x\r\n\r\n").expect("written");
@@ -237,7 +238,7 @@ fn hundreds_of_connections_at_once() {
 }
 
 #[test]
-fn demo_prints_one_object_with_both_sides() {
+fn demo_prints_one_json_object_with_both_sides() {
     let output = run(&["demo", "--json", "--seconds", "0.2", "--seed", "7"]);
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{complaint}");
@@ -246,7 +247,7 @@ fn demo_prints_one_object_with_both_sides() {
     let workloads = object["workloads"].as_array().expect("workloads");
     assert_eq!(workloads.len(), 6);
     for workload in workloads {
-        // A slice this short may see nothing but a stall, so 0 is a result too.
+        // A slice this short may consist of a stall, so 0 is a valid result.
         assert!(workload["quietline"]["median"].as_f64().expect("median") >= 0.0, "{workload}");
         assert!(workload["quietline"]["n"].as_u64().expect("n") >= 1, "{workload}");
         assert!(workload["unit"].is_string());
@@ -264,7 +265,7 @@ fn demo_prints_one_object_with_both_sides() {
 }
 
 #[test]
-fn demo_writes_a_page_that_needs_nothing_else() {
+fn demo_writes_a_self_contained_page() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("out.html");
     let path = path.to_str().expect("path");
@@ -273,11 +274,11 @@ fn demo_writes_a_page_that_needs_nothing_else() {
     let page = std::fs::read_to_string(path).expect("page");
     assert!(page.matches("<svg").count() >= 3 && page.contains("request/response"));
     let mut links = page.match_indices("http").map(|(at, _)| &page[at..(at + 30).min(page.len())]);
-    // The namespace of SVG is a name, not something to load.
+    // The namespace of SVG is a name and is not loaded.
     assert!(links.all(|link| link.starts_with("http://www.w3.org/2000/svg")));
 }
 
-/// Lines of a server's stderr after the one that says it listens.
+/// Returns the lines of a server's stderr after the "listening" line.
 fn stderr_of(arguments: &[&str], work: impl FnOnce(&str)) -> Vec<String> {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
     let port = free.local_addr().expect("address").port().to_string();
@@ -288,7 +289,7 @@ fn stderr_of(arguments: &[&str], work: impl FnOnce(&str)) -> Vec<String> {
     let mut stderr = BufReader::new(child.stderr.take().expect("stderr")).lines();
     assert!(stderr.next().expect("a line").expect("text").contains("listening on"));
     work(&format!("127.0.0.1:{port}"));
-    // The connection's thread writes its line when it sees the end.
+    // The connection's thread logs the end when it notices it.
     thread::sleep(Duration::from_millis(300));
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
@@ -297,14 +298,14 @@ fn stderr_of(arguments: &[&str], work: impl FnOnce(&str)) -> Vec<String> {
     lines
 }
 
-/// Ends a connection with a reset.
+/// Ends a connection with a RST.
 fn reset(stream: TcpStream) {
     let linger = Some(Duration::ZERO);
     rustix::net::sockopt::set_socket_linger(&stream, linger).expect("an option");
 }
 
 #[test]
-fn a_failed_connection_has_a_line_and_an_ordinary_one_has_none() {
+fn a_failed_connection_is_logged_and_an_ordinary_one_is_not() {
     let lines = stderr_of(&["echo"], |address| {
         let mut stream = TcpStream::connect(address).expect("connection");
         stream.write_all(b"x").expect("written");
@@ -322,7 +323,7 @@ fn a_failed_connection_has_a_line_and_an_ordinary_one_has_none() {
 }
 
 #[test]
-fn a_verbose_server_has_lines_for_every_connection() {
+fn a_verbose_server_logs_every_connection() {
     let lines = stderr_of(&["discard", "-v"], |address| {
         let mut stream = TcpStream::connect(address).expect("connection");
         stream.write_all(b"1234567").expect("written");
@@ -335,7 +336,7 @@ fn a_verbose_server_has_lines_for_every_connection() {
 }
 
 #[test]
-fn http_connections_have_lines_as_others_have() {
+fn http_connections_are_logged_like_others() {
     let dir = tempfile::tempdir().expect("directory");
     std::fs::write(dir.path().join("f"), "content").expect("file");
     let path = dir.path().to_str().expect("path");
@@ -345,7 +346,7 @@ fn http_connections_have_lines_as_others_have() {
             .write_all(b"GET /f HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             .expect("written");
         stream.read_to_end(&mut Vec::new()).expect("an answer");
-        // A reset between two requests is an ordinary end.
+        // A RST between two requests is an ordinary end.
         let mut stream = TcpStream::connect(address).expect("connection");
         stream.write_all(b"GET /f HTTP/1.1\r\nHost: x\r\n\r\n").expect("written");
         assert!(stream.read(&mut [0; 1024]).expect("an answer") > 0);
@@ -360,7 +361,10 @@ fn http_connections_have_lines_as_others_have() {
     let lines = stderr_of(&["http", "--upload", "--dir", path], work);
     let [line] = lines.as_slice() else { panic!("not one line: {lines:?}") };
     assert!(line.contains("connection failed after ") && line.contains(" received, 0 sent"));
-    assert!(line.ends_with("the client ended within the body of a request"), "{line}");
+    assert!(
+        line.ends_with("the client closed the connection within the body of a request"),
+        "{line}"
+    );
     let lines = stderr_of(&["http", "-v", "--upload", "--dir", path], work);
     for (words, count) in
         [("connection opened", 3), ("connection closed", 2), ("connection failed", 1)]
@@ -370,7 +374,7 @@ fn http_connections_have_lines_as_others_have() {
 }
 
 #[test]
-fn connections_beyond_those_of_their_address_are_refused_with_a_line() {
+fn connections_beyond_the_limit_of_their_address_are_refused_and_logged() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().to_str().expect("path");
     for service in [&["echo"][..], &["http", "--dir", path]] {
@@ -382,12 +386,12 @@ fn connections_beyond_those_of_their_address_are_refused_with_a_line() {
         });
         let [line] = lines.as_slice() else { panic!("not one line: {lines:?}") };
         assert!(line.contains("127.0.0.1:") && line.contains("connection refused"), "{line}");
-        assert!(line.ends_with("its address has as many as --max-per-peer allows"), "{line}");
+        assert!(line.ends_with("its address has reached the limit of --max-per-peer"), "{line}");
     }
 }
 
 #[test]
-fn connections_that_the_end_of_the_server_breaks_have_no_lines() {
+fn connections_that_break_at_the_end_of_the_server_are_not_logged() {
     let mut held = Vec::new();
     let lines = stderr_of(&["echo"], |address| {
         held.extend((0..20).map(|_| TcpStream::connect(address).expect("connection")));
@@ -396,7 +400,7 @@ fn connections_that_the_end_of_the_server_breaks_have_no_lines() {
 }
 
 #[test]
-fn sigusr1_prints_statistics_and_the_server_goes_on() {
+fn sigusr1_prints_statistics_and_the_server_continues() {
     let mut server = Server::start(&["echo", "--json"]);
     let mut stream = server.connect();
     stream.write_all(b"abc").expect("written");
@@ -405,7 +409,7 @@ fn sigusr1_prints_statistics_and_the_server_goes_on() {
     assert!(Command::new("kill").args(["-USR1", &pid]).status().expect("kill").success());
     thread::sleep(Duration::from_millis(300));
     stream.write_all(b"d").expect("written");
-    stream.read_exact(&mut [0; 1]).expect("echo goes on");
+    stream.read_exact(&mut [0; 1]).expect("the server continues");
     let (code, text) = server.stop("-TERM");
     assert_eq!(code, Some(0));
     let objects: Vec<serde_json::Value> = serde_json::Deserializer::from_str(&text)
@@ -433,7 +437,7 @@ fn a_failed_report_or_capture_loses_no_results() {
 }
 
 #[test]
-fn a_demo_that_is_interrupted_leaves_no_report() {
+fn an_interrupted_demo_leaves_no_report() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("out.html");
     let path_text = path.to_str().expect("path");
@@ -443,19 +447,19 @@ fn a_demo_that_is_interrupted_leaves_no_report() {
         .spawn()
         .expect("the binary runs");
     while !path.exists() {
-        assert!(child.try_wait().expect("a child").is_none(), "ended by itself");
+        assert!(child.try_wait().expect("a child").is_none(), "the demo ended early");
         thread::sleep(Duration::from_millis(5));
     }
-    // The file comes before the handlers.
+    // The file is created before the signal handlers are installed.
     thread::sleep(Duration::from_millis(300));
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
     assert_eq!(child.wait().expect("exit").code(), Some(130));
-    assert!(!path.exists(), "an empty report stays");
+    assert!(!path.exists(), "an empty report was not removed");
 }
 
 #[test]
-fn a_demo_into_a_pipe_is_plain_and_80_columns_wide_and_its_counters_name_the_workloads() {
+fn demo_output_to_a_pipe_is_ascii_80_columns_wide_and_groups_counters_by_workload() {
     let words =
         ["demo", "--seconds", "0.2", "--workload", "rr-1", "--workload", "lossy", "--stats"];
     let output = run(&words);
@@ -473,7 +477,7 @@ fn a_demo_into_a_pipe_is_plain_and_80_columns_wide_and_its_counters_name_the_wor
 }
 
 #[test]
-fn a_host_name_is_looked_up() {
+fn connect_looks_up_a_host_name() {
     let server = Server::start(&["chargen"]);
     let port = server.address.rsplit(':').next().expect("port");
     let mut child = quietline(&["connect", "localhost", port, "--link", "kernel"])
@@ -496,7 +500,7 @@ fn a_host_name_is_looked_up() {
 }
 
 #[test]
-fn settings_are_listed_with_value_default_and_meaning() {
+fn settings_are_listed_with_value_default_and_description() {
     let listed = |words: &[&str]| {
         let output = run(words);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,210 +1,225 @@
-//! The calls that make, connect and end sockets.
+//! The calls of a program on its descriptors.
 //!
-//! Linux: net/socket.c, net/ipv4/af_inet.c.
+//! Every call finds its socket, steps the call of crate `posix`, and sleeps in
+//! [`Runtime::wait_for`] as long as the step blocks.
+//!
+//! Not here: pointers (`interface`), states and errors (`posix`).
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    io::{IoSlice, IoSliceMut},
+    net::SocketAddr,
     os::fd::RawFd,
     sync::Arc,
 };
 
-use stack::{
-    Errno, Readiness,
-    socket::{Listener, ShutdownHow, TcpSocket},
+use posix::{
+    Accept, Close, Connect, EpollEvent, EpollSet, GiveUp, PollEntry, Received, Recv, Send, Socket,
+    Step, limit_of_ms, poll,
 };
+use stack::{Errno, socket::options::SocketOption};
 
-use crate::{
-    descriptor::Descriptor,
-    runtime::{Patience, Runtime},
-    socket::{Kind, Socket, Way},
-};
+use crate::{descriptor::Descriptor, runtime::Runtime};
 
-/// Flags that `socket` and `accept4` take beside a type.
-const TYPE_FLAGS: i32 = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+/// Bytes of packetdrill's `struct _tcp_info`.
+const TCP_INFO_BYTES: usize = 280;
 
 impl Runtime {
     pub(crate) fn socket(&self, domain: i32, kind: i32, protocol: i32) -> Result<RawFd, Errno> {
-        if domain != libc::AF_INET {
-            return Err(Errno::EAFNOSUPPORT);
-        }
-        if kind & !TYPE_FLAGS != libc::SOCK_STREAM {
-            return Err(Errno::ESOCKTNOSUPPORT);
-        }
-        if protocol != 0 && protocol != libc::IPPROTO_TCP {
-            return Err(Errno::EPROTONOSUPPORT);
-        }
-        let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
-        let socket = Box::new(Socket { nonblocking, ..Socket::default() });
+        let socket = Arc::new(Socket::open(domain, kind, protocol)?);
         self.run(|state, _, _| state.descriptors.insert(Descriptor::Socket(socket)))
     }
 
+    fn find(&self, fd: RawFd) -> Result<Arc<Socket>, Errno> {
+        self.run(|state, _, _| state.descriptors.socket(fd).cloned())
+    }
+
+    /// Whether `fd` is a descriptor of this library.
+    pub(crate) fn knows(&self, fd: RawFd) -> bool {
+        self.run(|state, _, _| state.descriptors.contains(fd))
+    }
+
     pub(crate) fn bind(&self, fd: RawFd, local: SocketAddr) -> Result<(), Errno> {
-        self.run(|state, _, _| {
-            let socket = state.descriptors.socket_mut(fd)?;
-            if socket.bound.is_some() || !matches!(socket.kind, Kind::Fresh) {
-                return Err(Errno::EINVAL);
-            }
-            socket.bound = Some(local);
-            Ok(())
-        })
+        self.run(|state, host, cx| state.descriptors.socket(fd)?.bind(host, cx, local))
     }
 
     pub(crate) fn listen(&self, fd: RawFd, backlog: i32) -> Result<(), Errno> {
-        // A negative backlog is a large one, as in Linux.
-        let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-        self.run(|state, host, cx| {
-            let socket = state.descriptors.socket_mut(fd)?;
-            match socket.kind {
-                Kind::Fresh => {}
-                Kind::Listening(_) => return Ok(()),
-                Kind::Stream(_) => return Err(Errno::EINVAL),
-            }
-            let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-            let options = socket.settings.listen_options(backlog);
-            let local = socket.bound.unwrap_or(any);
-            let listener = Listener::listen_with(host, cx, local, &options)?;
-            socket.bound = Some(listener.local());
-            socket.kind = Kind::Listening(listener);
-            Ok(())
-        })
+        self.run(|state, host, cx| state.descriptors.socket(fd)?.listen(host, cx, backlog))
     }
 
-    /// Takes a connection; its descriptor and peer.
+    /// Takes a connection. Returns its descriptor and its peer.
     pub(crate) fn accept(&self, fd: RawFd) -> Result<(RawFd, SocketAddr), Errno> {
-        let patience = self.patience(fd, Way::Receive, false)?;
-        self.wait_for(patience, |state, _, _| {
-            let stream = state.descriptors.listener(fd)?.accept()?;
-            let parent = state.descriptors.socket(fd)?;
-            let peer = stream.remote();
-            let socket = Box::new(Socket::accepted(stream, false, parent.inq));
-            Ok((state.descriptors.insert(Descriptor::Socket(socket))?, peer))
-        })
+        let socket = self.find(fd)?;
+        let call = Accept::default();
+        let accepted =
+            self.wait_for(call.limit(&socket), |state, _, _| match call.step(&socket)? {
+                Step::Blocks => Ok(Step::Blocks),
+                Step::Ready(accepted) => {
+                    let socket = Descriptor::Socket(Arc::new(accepted.socket));
+                    Ok(Step::Ready((state.descriptors.insert(socket)?, accepted.peer)))
+                }
+            })?;
+        accepted.ok_or_else(|| call.give_up(GiveUp::TimedOut))
     }
 
-    pub(crate) fn connect(&self, fd: RawFd, remote: SocketAddr) -> Result<(), Errno> {
-        let patience = self.patience(fd, Way::Send, false)?;
-        self.run(|state, host, cx| {
-            let socket = state.descriptors.socket_mut(fd)?;
-            match &socket.kind {
-                Kind::Listening(_) => return Err(Errno::EISCONN),
-                Kind::Stream(_) if !socket.connecting => return Err(Errno::EISCONN),
-                Kind::Stream(_) => return Ok(()),
-                Kind::Fresh => {}
-            }
-            let options = socket.settings.connect_options(socket.bound);
-            let stream = TcpSocket::connect_with(host, cx, remote, &options)?;
-            // With Fast Open and a cookie the first write connects.
-            let held = stream.readiness().contains(Readiness::WRITE);
-            socket.connect_begun(stream);
-            if held { Ok(()) } else { Err(Errno::EINPROGRESS) }
-        })
-        .or_else(|errno| match (errno, patience) {
-            (Errno::EINPROGRESS, Patience::None) => Err(errno),
-            (Errno::EINPROGRESS, _) => Ok(()),
-            _ => Err(errno),
-        })?;
-        let ended = self.wait_for(patience, |state, host, cx| {
-            let Some(stream) = state.descriptors.stream(fd)? else { return Err(Errno::EINVAL) };
-            if !stream
-                .readiness()
-                .intersects(Readiness::WRITE | Readiness::RDHUP | Readiness::HUP | Readiness::ERROR)
-            {
-                return Err(Errno::EAGAIN);
-            }
-            let socket = state.descriptors.socket_mut(fd)?;
-            socket.connecting = false;
-            let error = stream.take_error(host, cx);
-            if error.is_some() || stream.readiness().contains(Readiness::HUP) {
-                // The socket may be connected again, as in Linux.
-                socket.kind = Kind::Fresh;
-                stream.close(host, cx);
-                return Err(error.unwrap_or(Errno::ECONNABORTED));
-            }
-            Ok(())
-        });
-        match (ended, patience) {
-            (Err(Errno::EAGAIN), Patience::None) => Err(Errno::EALREADY),
-            (Err(Errno::EAGAIN), _) => Err(Errno::EINPROGRESS),
-            (ended, _) => ended,
-        }
+    /// Connects to `remote`. `None` is `AF_UNSPEC`: ends the connection.
+    pub(crate) fn connect(&self, fd: RawFd, remote: Option<SocketAddr>) -> Result<(), Errno> {
+        let socket = self.find(fd)?;
+        let Some(remote) = remote else {
+            return self.run(|_, host, cx| socket.disconnect(host, cx));
+        };
+        let mut call = Connect::new(remote);
+        let limit = call.limit(&socket);
+        let connected = self.wait_for(limit, |_, host, cx| call.step(&socket, host, cx))?;
+        connected.ok_or_else(|| call.give_up(GiveUp::TimedOut))
     }
 
     pub(crate) fn shutdown(&self, fd: RawFd, how: i32) -> Result<(), Errno> {
-        let how = match how {
-            libc::SHUT_RD => ShutdownHow::Read,
-            libc::SHUT_WR => ShutdownHow::Write,
-            libc::SHUT_RDWR => ShutdownHow::Both,
-            _ => return Err(Errno::EINVAL),
-        };
-        self.run(|state, host, cx| {
-            let socket = state.descriptors.socket_mut(fd)?;
-            match &socket.kind {
-                Kind::Fresh => Err(Errno::ENOTCONN),
-                Kind::Stream(stream) => stream.shutdown(host, cx, how),
-                Kind::Listening(_) if how == ShutdownHow::Write => Ok(()),
-                Kind::Listening(listener) => {
-                    listener.close(host, cx);
-                    socket.kind = Kind::Fresh;
-                    Ok(())
-                }
-            }
-        })
+        self.run(|state, host, cx| state.descriptors.socket(fd)?.shutdown(host, cx, how))
     }
 
     pub(crate) fn close(&self, fd: RawFd) -> Result<(), Errno> {
-        let lingering = self.run(|state, host, cx| -> Result<_, Errno> {
-            let Descriptor::Socket(socket) = state.descriptors.remove(fd)? else {
-                return Ok(None);
-            };
-            match socket.kind {
-                Kind::Fresh => Ok(None),
-                Kind::Listening(listener) => {
-                    listener.close(host, cx);
-                    Ok(None)
-                }
-                Kind::Stream(stream) => {
-                    let linger = stream.linger(host, cx).filter(|time| !time.is_zero());
-                    stream.close(host, cx);
-                    Ok(linger.filter(|_| !socket.nonblocking).map(|time| (stream, time)))
-                }
+        let mut call = Close::new();
+        let (socket, step) = self.run(|state, host, cx| match state.descriptors.remove(fd)? {
+            Descriptor::Socket(socket) => {
+                let step = call.step(&socket, host, cx)?;
+                Ok::<_, Errno>((Some(socket), step))
             }
+            Descriptor::Epoll(_) => Ok((None, Step::Ready(()))),
         })?;
-        if let Some((stream, time)) = lingering {
-            // What could not be sent in time goes on without the program.
-            let _ = self.wait_for(Patience::For(time), |_, _, _| {
-                if stream.is_finishing() { Err(Errno::EAGAIN) } else { Ok(()) }
-            });
+        if let (Some(socket), Step::Blocks) = (socket, step) {
+            let limit = call.limit();
+            self.wait_for(limit, |_, host, cx| call.step(&socket, host, cx))?;
         }
         Ok(())
     }
 
-    /// `F_GETFL` and `F_SETFL`, of which `O_NONBLOCK` is what matters.
     pub(crate) fn fcntl(&self, fd: RawFd, command: i32, argument: usize) -> Result<i32, Errno> {
-        self.run(|state, _, _| {
-            let socket = state.descriptors.socket_mut(fd)?;
-            match command {
-                libc::F_GETFL => {
-                    let nonblocking = if socket.nonblocking { libc::O_NONBLOCK } else { 0 };
-                    Ok(libc::O_RDWR | nonblocking)
-                }
-                libc::F_SETFL => {
-                    let flags = i32::try_from(argument).map_err(|_| Errno::EINVAL)?;
-                    socket.nonblocking = flags & libc::O_NONBLOCK != 0;
-                    Ok(0)
-                }
-                libc::F_GETFD | libc::F_SETFD => Ok(0),
-                _ => Err(Errno::EINVAL),
-            }
+        let socket = self.find(fd)?;
+        match command {
+            libc::F_GETFD | libc::F_SETFD => Ok(0),
+            _ => socket.fcntl(command, i32::try_from(argument).map_err(|_| Errno::EINVAL)?),
+        }
+    }
+
+    pub(crate) fn ioctl(&self, fd: RawFd, request: u64, argument: &mut i32) -> Result<(), Errno> {
+        self.run(|state, host, cx| state.descriptors.socket(fd)?.ioctl(host, cx, request, argument))
+    }
+
+    pub(crate) fn setsockopt(
+        &self,
+        fd: RawFd,
+        level: i32,
+        name: i32,
+        value: &[u8],
+    ) -> Result<(), Errno> {
+        self.run(|state, host, cx| {
+            state.descriptors.socket(fd)?.setsockopt(host, cx, (level, name), value)
         })
     }
 
-    /// How long a call on `fd` may wait.
-    pub(crate) fn patience(&self, fd: RawFd, way: Way, dont_wait: bool) -> Result<Patience, Errno> {
-        self.run(|state, _, _| Ok(state.descriptors.socket(fd)?.patience(way, dont_wait)))
+    /// Writes the value of an option into `room`. Returns its length.
+    pub(crate) fn getsockopt(
+        &self,
+        fd: RawFd,
+        level: i32,
+        name: i32,
+        room: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let len = self.run(|state, host, cx| {
+            state.descriptors.socket(fd)?.getsockopt(host, cx, (level, name), room)
+        })?;
+        if SocketOption::from_number(level, name) != Some(SocketOption::Info) {
+            return Ok(len);
+        }
+        // packetdrill refuses a `tcp_info` shorter than its own, which is longer than the kernel's:
+        // zeros follow.
+        let end = room.len().min(TCP_INFO_BYTES).max(len);
+        room[len..end].fill(0);
+        Ok(end)
     }
 
-    /// Our end of a socket's connection, and the peer's.
-    pub(crate) fn stream(&self, fd: RawFd) -> Result<Option<Arc<TcpSocket>>, Errno> {
-        self.run(|state, _, _| state.descriptors.stream(fd))
+    /// `to` is the address to which a call with `MSG_FASTOPEN` connects.
+    pub(crate) fn send(
+        &self,
+        fd: RawFd,
+        bufs: &[IoSlice<'_>],
+        flags: i32,
+        to: Option<SocketAddr>,
+    ) -> Result<usize, Errno> {
+        let socket = self.find(fd)?;
+        let mut call = Send::new(flags, to);
+        let limit = call.limit(&socket);
+        let sent = self.wait_for(limit, |_, host, cx| call.step(&socket, host, cx, bufs))?;
+        sent.map_or_else(|| call.give_up(GiveUp::TimedOut), Ok)
+    }
+
+    pub(crate) fn recv(
+        &self,
+        fd: RawFd,
+        bufs: &mut [IoSliceMut<'_>],
+        mut call: Recv,
+    ) -> Result<Received, Errno> {
+        let socket = self.find(fd)?;
+        let limit = call.limit(&socket);
+        let received = self.wait_for(limit, |_, host, cx| call.step(&socket, host, cx, bufs))?;
+        if let Some(received) = received {
+            return Ok(received);
+        }
+        self.run(|_, host, cx| call.give_up(&socket, host, cx, bufs, GiveUp::TimedOut))
+    }
+
+    /// Fills `revents`. Returns the number of entries that have any.
+    pub(crate) fn poll(&self, entries: &mut [PollEntry], timeout_ms: i32) -> Result<usize, Errno> {
+        let ready = self.wait_for(limit_of_ms(timeout_ms), |state, _, _| {
+            let events_of = |fd| state.descriptors.socket(fd).ok().map(|s| s.poll_events());
+            Ok(match poll(entries, events_of) {
+                0 => Step::Blocks,
+                ready => Step::Ready(ready),
+            })
+        })?;
+        Ok(ready.unwrap_or(0))
+    }
+
+    pub(crate) fn epoll_create(&self, size: i32) -> Result<RawFd, Errno> {
+        if size <= 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.run(|state, _, _| state.descriptors.insert(Descriptor::Epoll(EpollSet::default())))
+    }
+
+    pub(crate) fn epoll_ctl(
+        &self,
+        epoll: RawFd,
+        operation: i32,
+        fd: RawFd,
+        event: Option<EpollEvent>,
+    ) -> Result<(), Errno> {
+        self.run(|state, _, _| {
+            state.descriptors.socket(fd)?;
+            state.descriptors.epoll_mut(epoll)?.control(operation, fd, event)
+        })
+    }
+
+    /// Returns the events that have occurred, at most `max`.
+    pub(crate) fn epoll_wait(
+        &self,
+        epoll: RawFd,
+        max: usize,
+        timeout_ms: i32,
+    ) -> Result<Vec<EpollEvent>, Errno> {
+        if max == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let events = self.wait_for(limit_of_ms(timeout_ms), |state, host, cx| {
+            let mut set = std::mem::take(state.descriptors.epoll_mut(epoll)?);
+            let events = set.collect(max, |fd| {
+                let socket = state.descriptors.socket(fd).ok()?;
+                let events = u32::from(socket.poll_events().cast_unsigned());
+                Some((events, socket.progress(host, cx)))
+            });
+            *state.descriptors.epoll_mut(epoll)? = set;
+            Ok(if events.is_empty() { Step::Blocks } else { Step::Ready(events) })
+        })?;
+        Ok(events.unwrap_or_default())
     }
 }

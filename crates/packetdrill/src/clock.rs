@@ -1,24 +1,24 @@
 //! The clock that packetdrill reads.
 //!
-//! packetdrill sleeps until 20 µs before an event and spins on `gettimeofday` for the rest: virtual time must therefore
-//! move a little with every reading, or it would spin for ever.
+//! packetdrill sleeps until 20 µs before an event and then spins on `gettimeofday`. Every reading
+//! therefore advances virtual time a little: otherwise packetdrill would spin forever.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pkt::Instant;
 
-/// What one reading of the virtual clock costs.
+/// Time by which one reading advances the virtual clock.
 pub(crate) const READING: Duration = Duration::from_micros(1);
 
-/// Where virtual time starts. Any moment will do; not zero, so that "a while ago" exists.
+/// Start of virtual time. Not zero, so that earlier moments exist.
 const START: Instant = Instant::from_secs(1_000_000);
 
-/// Virtual or wall-clock time, as an instant of the stack.
+/// Virtual or wall-clock time, as the stack's instants.
 #[derive(Debug)]
 pub(crate) enum Clock {
-    /// The present moment.
+    /// Virtual time with its present moment.
     Virtual(Instant),
-    /// The kernel's clock of the day: packetdrill reads it as `gettimeofday`.
+    /// The kernel's `CLOCK_REALTIME`, which packetdrill reads by `gettimeofday`.
     Wall,
 }
 
@@ -42,7 +42,7 @@ impl Clock {
         }
     }
 
-    /// Moves virtual time forward. Wall-clock time moves by itself.
+    /// Advances virtual time. Wall-clock time advances by itself.
     pub(crate) fn advance_to(&mut self, then: Instant) {
         if let Self::Virtual(now) = self {
             *now = then.max(*now);

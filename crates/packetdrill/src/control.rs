@@ -1,16 +1,17 @@
 //! Settings that a script changes while it runs.
 //!
-//! Scripts of packetdrill set sysctls by command: `` `sysctl -q net.ipv4.tcp_sack=0` ``. Those commands change the kernel,
-//! not this stack, and there are two ways to hear of it.
+//! Scripts of packetdrill set sysctls by command: `` `sysctl -q net.ipv4.tcp_sack=0` ``. The
+//! command changes the kernel and not this stack. There are two ways to learn of the change.
 //!
-//! In a network namespace made for the script, where commands may change what they like, the flag `netns` makes the stack
-//! follow what they write (`namespace`).
+//! In a network namespace made for the script, the flag `netns` makes the stack apply the values
+//! that commands write (`namespace`).
 //!
-//! Without one, whoever runs scripts puts a `sysctl` of their own first in `PATH`, one that appends its
-//! name and arguments as a line to the file that the environment variable `PD_CTL` names. Every call looks whether it has
-//! grown. A line `ip tcp_metrics flush all` is understood, too: what the host has learned of its peers is forgotten.
+//! Without a namespace, the caller of packetdrill puts a program `sysctl` first in `PATH` that
+//! appends its name and arguments as a line to the file that the environment variable `PD_CTL`
+//! names. Every call checks whether the file has grown. The line `ip tcp_metrics flush all` is also
+//! understood: the host deletes its metrics of peers.
 //!
-//! Not here: what a setting means (`stack::sysctl`).
+//! Not here: the meaning of a setting (`stack::sysctl`).
 
 use std::{
     fs::File,
@@ -18,29 +19,30 @@ use std::{
     path::PathBuf,
 };
 
-/// One setting by its Linux name.
+/// A setting by its Linux name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) name: String,
     pub(crate) value: String,
 }
 
-/// The file and how far it has been read.
+/// The file and the number of bytes read from it.
 #[derive(Debug, Default)]
 pub(crate) struct ControlFile {
     path: Option<PathBuf>,
     read: u64,
-    /// The beginning of a line whose end is not written yet.
+    /// Beginning of a line whose end is not written yet.
     partial: String,
 }
 
 impl ControlFile {
-    /// The file that `PD_CTL` names; nothing is ever read without it.
+    /// The file that `PD_CTL` names. Without the variable nothing is read.
     pub(crate) fn from_environment() -> Self {
         Self { path: std::env::var_os("PD_CTL").map(PathBuf::from), ..Self::default() }
     }
 
-    /// The settings of lines that were added since the last call, and lines that are no settings.
+    /// Returns the settings of lines that were added since the last call, and the lines that set
+    /// nothing.
     pub(crate) fn read_new(&mut self) -> (Vec<Setting>, Vec<String>) {
         let (mut settings, mut others) = (Vec::new(), Vec::new());
         if let Some(text) = self.read_grown() {
@@ -56,7 +58,7 @@ impl ControlFile {
         (settings, others)
     }
 
-    /// What is new in the file. It appears with the first command; until then there is nothing to read.
+    /// Returns the new part of the file, which exists after the first command.
     fn read_grown(&mut self) -> Option<String> {
         let path = self.path.as_ref()?;
         if std::fs::metadata(path).ok()?.len() <= self.read {
@@ -70,7 +72,8 @@ impl ControlFile {
     }
 }
 
-/// The settings of one line; `None` if it is no `sysctl` command. A value may hold blanks: the shell has taken its quotes.
+/// Returns the settings of one line; `None` if the line is not a `sysctl` command. A value may
+/// contain blanks, because the shell has removed its quotes.
 fn parse_line(line: &str) -> Option<Vec<Setting>> {
     let mut words = line.split_whitespace();
     let command = words.next()?;
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sysctl_line_may_hold_several_settings_and_blanks() {
+    fn a_sysctl_line_may_contain_several_settings_and_blanks() {
         assert_eq!(
             parse_line("sysctl -q net.ipv4.tcp_rmem=4096 540000 15728640 net.ipv4.tcp_sack=1"),
             Some(vec![

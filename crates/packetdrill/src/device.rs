@@ -1,7 +1,7 @@
-//! The device between packetdrill and the stack: bare IP packets, one queue each way.
+//! The device between packetdrill and the stack: bare IP packets, one queue in each direction.
 //!
-//! No TSO and no checksum offload: packetdrill compares ranges of bytes, and complete packets of one MTU can be joined
-//! to any range, while a superframe can only match itself.
+//! No TSO and no checksum offload: packetdrill compares ranges of bytes. It joins complete packets
+//! of one MTU to any range, while a superframe can match only itself.
 
 use std::{
     collections::VecDeque,
@@ -14,7 +14,7 @@ use stack::{
     device::{Doorbell, LinkType, QueueId},
 };
 
-/// Largest IP packet: what packetdrill's own device has.
+/// Largest IP packet, as of packetdrill's own device.
 const MTU: u32 = 1500;
 
 /// A packet that the stack has sent.
@@ -22,7 +22,7 @@ const MTU: u32 = 1500;
 pub(crate) struct Sent {
     /// The whole IP packet.
     pub(crate) bytes: Vec<u8>,
-    /// When it left.
+    /// Moment of transmission.
     pub(crate) at: Instant,
 }
 
@@ -45,7 +45,8 @@ impl PacketDevice {
         }
     }
 
-    /// A packet arrives; the host runs on `cx` when it is next polled. False when it is too long or there is no memory.
+    /// Delivers a packet, which the host processes when it is next polled. False if the packet is
+    /// too long or no memory is left.
     pub(crate) fn deliver(&self, cx: &mut Cx, bytes: &[u8]) -> bool {
         if bytes.len() > RX_LEN_MAX {
             return false;
@@ -61,7 +62,7 @@ impl PacketDevice {
         true
     }
 
-    /// The oldest packet that the stack has sent.
+    /// Takes the oldest packet that the stack has sent.
     pub(crate) fn take(&self) -> Option<Sent> {
         lock(&self.sent).pop_front()
     }

@@ -1,25 +1,27 @@
-//! What `--so_flags` says.
+//! The argument of `--so_flags`.
 //!
-//! A list of words with commas: `virtual` (the default) or `wall` for the clock, `seed=N` for sequence numbers, ports
-//! and hash keys, `local=ADDRESS/BITS` and `gateway=ADDRESS` for the host's own, `netns` to follow the sysctls of the network namespace (see `namespace`), `report` to hear of settings
-//! that a script changes and this stack does not have.
+//! A list of words, separated by commas: `virtual` (the default) or `wall` for the clock, `seed=N`
+//! for sequence numbers, ports and hash keys, `local=ADDRESS/BITS` and `gateway=ADDRESS` for the
+//! addresses of the host, `netns` to apply the sysctls of the network namespace (see `namespace`),
+//! `report` to print settings that a script changes and this stack does not have.
 
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
-/// How the library runs.
+/// Options of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags {
-    /// Time stands still while anybody runs.
+    /// Time stands still while a thread runs.
     pub(crate) virtual_time: bool,
-    /// Seeds everything an outsider must not guess. Scripts compare relative numbers, so that any will do.
+    /// Seed of everything that an outsider must not guess. Scripts compare relative numbers, so
+    /// that any seed works.
     pub(crate) seed: u64,
-    /// Sysctls that are written in the network namespace count for the stack.
+    /// The stack applies sysctls that are written in the network namespace.
     pub(crate) netns: bool,
-    /// Settings without effect are told on standard error.
+    /// Settings without effect are printed to standard error.
     pub(crate) report: bool,
-    /// Our address with its prefix: what packetdrill calls `--local_ip` and `--netmask_ip`.
+    /// The host's address with its prefix: packetdrill's `--local_ip` and `--netmask_ip`.
     pub(crate) local: Ipv4Net,
     /// The router towards the peer: `--gateway_ip`.
     pub(crate) gateway: Ipv4Addr,
@@ -39,10 +41,10 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// Reads the argument of `--so_flags`; packetdrill passes no pointer when there is none.
+    /// Parses the argument of `--so_flags`. Packetdrill passes a null pointer without the option.
     ///
     /// # Errors
-    /// One line that names the word and what is allowed.
+    /// One line with the refused word and the allowed ones.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut flags = Self::default();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {

@@ -1,14 +1,16 @@
 //! The C boundary: the table of functions that packetdrill calls, and nothing else.
 //!
-//! Every function turns pointers into slices, calls `Runtime`, and answers as the system call does: -1 with `errno` for
-//! an error. A panic ends here as `EIO`. The only room of this crate with unsafe code.
+//! Every function turns pointers into slices, calls `Runtime`, and returns as the system call does:
+//! -1 with `errno` for an error. A panic is caught and becomes `EIO`. The only module of this crate
+//! with unsafe code.
 //!
 //! # What packetdrill promises
 //!
-//! The SAFETY comments below refer to these: **(a)** `userdata` is what [`packetdrill_interface_init`] has put into the
-//! table, until `free` is called, which is the last call. **(b)** A pointer with a length is null or points to that many
-//! bytes (or elements), readable, and writable where the call writes, for the time of the call, and nobody else touches
-//! them meanwhile. **(c)** A pointer without a length is null or points to one valid value.
+//! The SAFETY comments below refer to these promises: **(a)** `userdata` is the pointer that
+//! [`packetdrill_interface_init`] has put into the table, until `free` is called, which is the last
+//! call. **(b)** A pointer with a length is null or points to that many bytes (or elements), which
+//! are readable, and writable where the call writes, for the time of the call, and no other thread
+//! touches them meanwhile. **(c)** A pointer without a length is null or points to one valid value.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_longlong, c_uint, c_ulong, c_void},
@@ -42,9 +44,9 @@ type Userdata = *mut c_void;
 /// The stack of this process, for [`getsockopt`].
 static CURRENT: Mutex<Weak<Runtime>> = Mutex::new(Weak::new());
 
-/// The table packetdrill calls through. Order and types are packetdrill's `struct packetdrill_interface`; the two
-/// variadic functions take their one further argument as a register, which is the same call on the machines Linux
-/// runs on.
+/// The table through which packetdrill calls. Order and types are those of packetdrill's `struct
+/// packetdrill_interface`. The two variadic functions take their last argument in a register, as a
+/// function with a fixed argument does on the machines on which Linux runs.
 #[repr(C)]
 #[derive(Debug)]
 #[expect(
@@ -114,9 +116,9 @@ pub struct Interface {
     ) -> ssize_t,
 }
 
-/// What packetdrill calls once it has loaded this library: makes a stack and fills the table. `flags` is the text of
-/// `--so_flags` or null. A text that is not understood ends the process with one line on standard error, because there
-/// is no other way to refuse.
+/// Makes a stack and fills the table. packetdrill calls it once after it has loaded this library.
+/// `flags` is the text of `--so_flags` or null. A text that cannot be parsed ends the process with
+/// one line on standard error, because the function cannot return an error.
 ///
 /// # Safety
 /// `flags` is null or a C string; `out` is null or points to memory for an [`Interface`].
@@ -147,7 +149,8 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, out: *
     };
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&runtime);
     let userdata = Arc::into_raw(runtime).cast_mut().cast();
-    // SAFETY: not null, and the caller promises room for the table; `write` reads nothing that was there.
+    // SAFETY: not null, and the caller promises memory for the table; `write` does not read the
+    // memory.
     unsafe { out.write(table(userdata)) };
 }
 
@@ -189,8 +192,9 @@ fn table(userdata: Userdata) -> Interface {
     }
 }
 
-/// libc's `getsockopt`, for packetdrill's `%{ }%` blocks, which ask for `TCP_INFO` by it and not by the table. It has an
-/// effect when this library is also named by `LD_PRELOAD`; other descriptors than ours go to the C library.
+/// libc's `getsockopt`, for packetdrill's `%{ }%` blocks, which read `TCP_INFO` by it and not by
+/// the table. It takes effect when `LD_PRELOAD` names this library, too. Calls for other
+/// descriptors go to the C library.
 ///
 /// # Safety
 /// As getsockopt(2).
@@ -207,14 +211,17 @@ pub unsafe extern "C" fn getsockopt(
     let runtime = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
     if let Some(runtime) = runtime.filter(|runtime| runtime.knows(fd)) {
         let userdata = Arc::as_ptr(&runtime).cast_mut().cast();
-        // SAFETY: `userdata` is a runtime that lives as long as `runtime`; the rest is as the caller promises.
+        // SAFETY: `userdata` points to the runtime that `runtime` keeps; the rest is as the caller
+        // promises.
         return unsafe { getsockopt_of(userdata, fd, level, name, value, len) };
     }
-    // SAFETY: the name is a C string; RTLD_NEXT looks behind this library, so that it does not find this function.
+    // SAFETY: the name is a C string; RTLD_NEXT searches after this library, so that it does not
+    // find this function.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"getsockopt".as_ptr()) };
     if next.is_null() {
         return c_int::from(Answer::fail(Errno::ENOSYS));
     }
-    // SAFETY: the C library's getsockopt has this type, and the arguments are as the caller promises.
+    // SAFETY: the C library's getsockopt has this type, and the arguments are as the caller
+    // promises.
     unsafe { std::mem::transmute::<*mut c_void, Getsockopt>(next)(fd, level, name, value, len) }
 }

@@ -1,13 +1,15 @@
 //! Sysctls that a script writes in a network namespace of its own.
 //!
-//! With the flag `netns`, `/proc/sys/net` of the namespace is watched by inotify, and every value written there after the
-//! library was loaded is taken over, also one that the machine had before. A setting that no command writes keeps this stack's
-//! default. So the result of a script depends on the script alone, and never on the settings of the machine.
+//! With the flag `netns`, inotify watches `/proc/sys/net` of the namespace, and the stack applies
+//! every value that is written there after the library was loaded, even if the machine had the same
+//! value before. A setting that no command writes keeps this stack's default. So the result of a
+//! script depends on the script alone, and never on the machine.
 //!
-//! A kernel may refuse a value (a congestion control that it lacks, or allows only outside of namespaces), and the file then
-//! looks as if the machine's own value had been written. [`Watched::is_refused`] tells the two apart.
+//! A kernel may refuse a value, for example a congestion control that is not available in
+//! namespaces. The file then looks as if the machine's value had been written.
+//! [`Watched::is_refused`] distinguishes the two cases.
 //!
-//! Not here: commands without a namespace (`control`), what a setting means (`stack::sysctl`).
+//! Not here: commands without a namespace (`control`), the meaning of a setting (`stack::sysctl`).
 
 use std::{
     fs::{File, OpenOptions},
@@ -21,7 +23,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 use crate::control::Setting;
 
-/// Room for the events of one system call: 256 of them, which name no file.
+/// Buffer for the events of one system call: 256 events without a file name.
 const EVENTS_BYTES: usize = 4096;
 
 /// See the module head.
@@ -40,20 +42,21 @@ struct Watched {
     path: PathBuf,
     /// This stack's default.
     default: String,
-    /// Value before any command.
+    /// Value before the first command.
     machine: String,
-    /// The kernel refuses `default`; `None` as long as that did not matter.
+    /// Whether the kernel refuses `default`; `None` until it was tried.
     refuses: Option<bool>,
-    /// Held open: the kernel forgets a watch of `/proc/sys` with the directory entry, which it keeps while the file is open.
+    /// Kept open: the kernel drops a watch of `/proc/sys` with the directory entry, which stays
+    /// while the file is open.
     file: File,
 }
 
 impl Namespace {
-    /// Watches settings, given by name and default, below `root`, which is `/proc/sys` but in tests. A kernel may lack some;
-    /// those keep this stack's default.
+    /// Watches settings, given by name and default, below `root`, which is `/proc/sys` except in
+    /// tests. Settings that the kernel does not have keep this stack's default.
     ///
     /// # Errors
-    /// Those of inotify, such as `EMFILE` when a user has too many instances.
+    /// Those of inotify, such as `EMFILE` for a user with too many instances.
     pub(crate) fn watch(
         root: &Path,
         settings: impl Iterator<Item = (&'static str, String)>,
@@ -73,10 +76,10 @@ impl Namespace {
         Ok(Self { inotify, files })
     }
 
-    /// The settings that were written since the last call, with their present values.
+    /// Returns the settings that were written since the last call, with their present values.
     ///
     /// # Errors
-    /// When the kernel has lost events, or does not give a value.
+    /// When the kernel has lost events, or a value cannot be read.
     pub(crate) fn read_new(&mut self) -> io::Result<Vec<Setting>> {
         let mut settings: Vec<Setting> = Vec::new();
         let mut buf = [MaybeUninit::uninit(); EVENTS_BYTES];
@@ -98,7 +101,7 @@ impl Namespace {
                 continue;
             }
             let setting = Setting { name: watched.name.to_owned(), value };
-            // An event may be of the attempt of `is_refused`.
+            // The writes of `is_refused` cause events, too.
             if settings.last() != Some(&setting) {
                 settings.push(setting);
             }
@@ -115,8 +118,9 @@ impl Watched {
         Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Whether a command has probably written this stack's default in vain: the file has the machine's `value`, which is
-    /// another, and the kernel does not take the default. Tries once, and puts `value` back.
+    /// Whether the kernel has probably refused this stack's default, which a command has written:
+    /// the file has the machine's `value`, which differs from the default, and a write of the
+    /// default fails. Tries once, and restores `value`.
     fn is_refused(&mut self, value: &str) -> io::Result<bool> {
         if value != self.machine || value == self.default {
             return Ok(false);
@@ -147,7 +151,7 @@ impl Watched {
 mod tests {
     use super::*;
 
-    /// As `sysctl` writes, but that the file is not cut before.
+    /// Writes as `sysctl` does, but without truncating the file.
     fn write(path: &Path, value: &str) {
         let mut file = OpenOptions::new().write(true).open(path).unwrap();
         file.write_all(value.as_bytes()).unwrap();
@@ -160,11 +164,12 @@ mod tests {
         std::fs::write(&path, "bbr\n").unwrap();
         let settings = [("tcp_congestion_control", "cubic".to_owned())];
         let mut namespace = Namespace::watch(root.path(), settings.into_iter()).unwrap();
-        // A kernel that refuses `cubic` keeps `bbr`; a file that has moved away cannot be written either.
+        // A kernel that refuses `cubic` keeps `bbr`. A file that was moved away cannot be written
+        // either.
         write(&path, "bbr\n");
         std::fs::rename(&path, root.path().join("away")).unwrap();
         assert_eq!(namespace.read_new().unwrap(), []);
-        // Another value than the machine's was taken by the kernel.
+        // The kernel has accepted a value other than the machine's.
         write(&root.path().join("away"), "reno");
         let setting =
             Setting { name: "tcp_congestion_control".to_owned(), value: "reno".to_owned() };
@@ -172,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_counts_when_it_is_written_whatever_it_was_before() {
+    fn a_written_value_is_applied_even_if_the_machine_had_it() {
         let root = tempfile::tempdir().unwrap();
         let ipv4 = root.path().join("net/ipv4");
         std::fs::create_dir_all(&ipv4).unwrap();
@@ -184,7 +189,7 @@ mod tests {
             ("net.ipv4.tcp_of_another_kernel", "0".to_owned()),
         ];
         let mut namespace = Namespace::watch(root.path(), settings.into_iter()).unwrap();
-        assert_eq!(namespace.read_new().unwrap(), [], "what the machine has is not taken over");
+        assert_eq!(namespace.read_new().unwrap(), [], "the machine's value is not applied");
 
         write(&ipv4.join("tcp_sack"), "0\n");
         let setting = |name: &str, value: &str| Setting {

@@ -1,16 +1,18 @@
-//! One lock around the stack, who waits for what, and time.
+//! One lock around the stack, sleeping calls, and time.
 //!
-//! Every call of packetdrill locks [`State`], runs the host as far as it goes at the present moment, and lets go. A call
-//! that has to wait does so in [`Runtime::wait_for`]: it tries, waits until something has changed, and tries again.
+//! Every call of packetdrill locks [`State`], runs the host until it has nothing more to do at the
+//! present moment, and releases the lock. A call that blocks sleeps in [`Runtime::wait_for`], which
+//! steps the call again after every change.
 //!
-//! **Virtual time.** packetdrill uses two threads: the one that loads this library, the *driver*, which sends and
-//! receives packets, and one for calls that a script says will block, a *sleeper* here once it does. Whoever of them
-//! waits for the next event of the script moves time in [`Runtime::step`], from one deadline to the next. After each move
-//! [`Runtime::settle`] lets every sleeper look again, and one whose call is done must have read the clock (packetdrill
-//! notes when a call returned) before time moves on: a call returns at the very moment at which it could.
+//! **Virtual time.** packetdrill uses two threads: the *driver*, which loads this library and sends
+//! and receives packets, and one for calls that block according to the script, which is a *sleeper*
+//! while it sleeps. The driver advances time in [`Runtime::step`], from one deadline to the next.
+//! After each advance [`Runtime::settle`] lets every sleeper step its call. packetdrill reads the
+//! clock when a call has returned, and time does not advance before that reading: a call returns at
+//! the moment at which it could.
 //!
-//! **Wall-clock time.** A thread of this library runs the host when a timer is due; everybody else waits on the
-//! condition variable with a timeout.
+//! **Wall-clock time.** A thread of this library runs the host when a timer is due. All other
+//! threads wait on the condition variable with a timeout.
 
 use std::{
     cell::RefCell,
@@ -26,10 +28,13 @@ use std::{
 };
 
 use pkt::Instant;
+use posix::{Answer, Step};
 use stack::{
     Cx, Errno, Memory, Secrets,
-    config::{DeviceConfig, HostConfig},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     route::fib::RouteSpec,
     sysctl::Sysctls,
 };
@@ -46,26 +51,28 @@ use crate::{
 /// Packet memory of the stack.
 const MEMORY_BYTES_MAX: usize = 256 << 20;
 
-/// How long a receiver waits for a packet, on its own clock, before it says that there is none. packetdrill takes it
-/// for a failure of the script.
+/// Time, on the clock of the script, after which a receiver reports that no packet has come. The
+/// script fails then.
 const RECEIVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long, in real time, the driver waits for a sleeper to look or to return. Far above what a thread needs to be
-/// scheduled; a sleeper that packetdrill keeps from reading the clock must not stop the script for ever.
+/// Real time for which the driver waits until every sleeper has stepped its call or returned. Far
+/// above the time in which a thread is scheduled. The limit exists because packetdrill may keep a
+/// returned call from reading the clock.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Real time that a returned call is given to tell packetdrill what it has got, a new connection for instance, before
-/// the next event of the script refers to it. Given when the driver sleeps: only then it has let packetdrill's lock go.
+/// Real time in which a returned call passes its result to packetdrill, for example a new
+/// descriptor, before the next event of the script uses it. The driver waits when it sleeps,
+/// because packetdrill's own lock is free only then.
 const RETURN_GRACE: Duration = Duration::from_millis(10);
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// The running contexts of this thread, by runtime.
+    /// Running contexts of this thread, by runtime.
     static CONTEXTS: RefCell<HashMap<u64, Box<Cx>>> = RefCell::default();
 }
 
-/// The library as packetdrill holds it.
+/// State of the library behind `userdata`.
 #[derive(Debug)]
 pub(crate) struct Runtime {
     id: u64,
@@ -74,9 +81,9 @@ pub(crate) struct Runtime {
     device: Arc<PacketDevice>,
     driver: ThreadId,
     state: Mutex<State>,
-    /// Something has happened: whoever waits looks again.
+    /// Notified when something has changed: waiting threads check again.
     changed: Condvar,
-    /// A sleeper has looked or returned.
+    /// Notified when a sleeper has stepped its call or returned.
     settled: Condvar,
 }
 
@@ -85,48 +92,37 @@ pub(crate) struct Runtime {
 pub(crate) struct State {
     pub(crate) clock: Clock,
     pub(crate) descriptors: Descriptors,
-    /// Built when it is first needed.
+    /// Built by the first call.
     host: Option<Arc<Host>>,
     control: ControlFile,
-    /// With the flag `netns`.
+    /// Watched namespace, with the flag `netns`.
     namespace: Option<Namespace>,
     sleepers: BTreeMap<u64, Sleeper>,
     next_sleeper: u64,
-    /// Threads whose call has ended after a sleep, until they read the clock.
+    /// Threads whose call has returned after a sleep, until they read the clock.
     returning: HashSet<ThreadId>,
-    /// One of them has read the clock since the driver last slept.
+    /// A returned thread has read the clock since the driver last slept.
     has_returned: bool,
-    /// Grows when sleepers must look again.
+    /// Number of the last request that sleepers step their calls.
     generation: u64,
     stopped: bool,
 }
 
-/// A call that waits on another thread than the driver.
+/// A call that sleeps on a thread other than the driver.
 #[derive(Debug)]
 struct Sleeper {
-    /// The generation it has looked at.
+    /// Generation at which the call was last stepped.
     seen: u64,
     deadline: Option<Instant>,
-}
-
-/// How long a call may wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Not at all: `EAGAIN` is the answer.
-    None,
-    /// At most so long.
-    For(Duration),
-    /// Until it is done.
-    Endless,
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
 
 impl Runtime {
-    /// A stack that does what `flags` say. The calling thread is the driver.
+    /// Makes a stack with these flags. The calling thread is the driver.
     ///
     /// # Errors
-    /// When the settings of the network namespace are to be followed and cannot be.
+    /// When the settings of the network namespace cannot be watched.
     pub(crate) fn new(flags: Flags) -> io::Result<Arc<Self>> {
         let watch = || Namespace::watch(Path::new("/proc/sys"), followed());
         let namespace = flags.netns.then(watch).transpose()?;
@@ -154,12 +150,13 @@ impl Runtime {
         });
         if !flags.virtual_time {
             let clock = Arc::clone(&runtime);
-            thread::spawn(move || clock.serve_timers());
+            thread::spawn(move || clock.run_timers());
         }
         Ok(runtime)
     }
 
-    /// Ends the thread that serves timers, if there is one. Descriptors stay open: packetdrill closes them itself.
+    /// Ends the thread that runs timers, if there is one. Descriptors stay open: packetdrill closes
+    /// them itself.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;
@@ -171,39 +168,41 @@ impl Runtime {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` at the present moment, and everybody whom it concerns.
+    /// Runs `work` at the present moment, and steps the sleepers.
     pub(crate) fn run<R>(&self, work: impl FnOnce(&mut State, &Arc<Host>, &mut Cx) -> R) -> R {
         let mut guard = self.lock();
         let result = self.enter(&mut guard, work);
-        self.announce(guard);
+        self.notify_others(guard);
         result
     }
 
-    /// Tries `attempt` until it has another answer than `EAGAIN`, as long as `patience` lasts.
+    /// Steps a call until it returns, for at most `limit`. `None` when the time is over.
+    ///
+    /// # Errors
+    /// The error of a step; `EDEADLK` when no timer is armed and no thread can change anything.
     pub(crate) fn wait_for<R>(
         &self,
-        patience: Patience,
-        mut attempt: impl FnMut(&mut State, &Arc<Host>, &mut Cx) -> Result<R, Errno>,
-    ) -> Result<R, Errno> {
+        limit: Option<Duration>,
+        mut step: impl FnMut(&mut State, &Arc<Host>, &mut Cx) -> Answer<R>,
+    ) -> Result<Option<R>, Errno> {
         let mut guard = self.lock();
-        let deadline = match patience {
-            Patience::For(time) => Some(guard.clock.now() + time),
-            _ => None,
-        };
+        let deadline = limit.map(|limit| guard.clock.now() + limit);
         let mut sleeper = None;
         let result = loop {
-            match self.enter(&mut guard, &mut attempt) {
-                Err(Errno::EAGAIN) if patience != Patience::None => {}
-                result => break result,
+            match self.enter(&mut guard, &mut step) {
+                Ok(Step::Ready(value)) => break Ok(Some(value)),
+                Ok(Step::Blocks) => {}
+                Err(errno) => break Err(errno),
             }
             if deadline.is_some_and(|deadline| deadline <= guard.clock.now()) {
-                break Err(Errno::EAGAIN);
+                break Ok(None);
             }
             guard = if guard.clock.is_virtual() && self.is_driver() {
                 let moved;
                 (guard, moved) = self.step(guard, deadline);
                 if !moved {
-                    // Nobody else moves time, and nothing is armed: the call would never return.
+                    // No other thread advances time, and no timer is armed: the call would never
+                    // return.
                     break Err(raw_errno(libc::EDEADLK));
                 }
                 guard
@@ -216,11 +215,11 @@ impl Runtime {
             guard.returning.insert(thread::current().id());
             self.settled.notify_all();
         }
-        self.announce(guard);
+        self.notify_others(guard);
         result
     }
 
-    /// A packet arrives from packetdrill.
+    /// Delivers a packet of packetdrill.
     pub(crate) fn deliver(&self, bytes: &[u8]) -> Result<(), Errno> {
         self.run(
             |_, _, cx| {
@@ -229,7 +228,7 @@ impl Runtime {
         )
     }
 
-    /// The next packet that the stack emits. `None` when there is none for [`RECEIVE_LIMIT`].
+    /// Returns the next packet that the stack sends; `None` after [`RECEIVE_LIMIT`] without one.
     pub(crate) fn next_sent(&self) -> Option<Sent> {
         let mut guard = self.lock();
         let limit = guard.clock.now() + RECEIVE_LIMIT;
@@ -244,7 +243,7 @@ impl Runtime {
         }
     }
 
-    /// The caller does nothing for `time`.
+    /// Sleeps for `time`.
     pub(crate) fn sleep_for(&self, time: Duration) {
         let mut guard = self.lock();
         if !guard.clock.is_virtual() {
@@ -262,7 +261,7 @@ impl Runtime {
         }
     }
 
-    /// The clock as packetdrill reads it.
+    /// Reads the clock for packetdrill.
     pub(crate) fn read_clock(&self) -> Instant {
         let mut guard = self.lock();
         let returned = guard.returning.remove(&thread::current().id());
@@ -280,7 +279,7 @@ impl Runtime {
         guard.clock.now()
     }
 
-    /// Lets time pass until something happens, at most until `limit`.
+    /// Lets time pass until an event, at most until `limit`.
     fn pass<'a>(&'a self, guard: Guard<'a>, limit: Instant) -> Guard<'a> {
         if guard.clock.is_virtual() {
             return self.step(guard, Some(limit)).0;
@@ -289,21 +288,21 @@ impl Runtime {
         self.changed.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Moves virtual time to the next moment at which something happens, at most to `limit`, and does it. False when
-    /// nothing ever will and there is no limit.
+    /// Advances virtual time to the next deadline, at most to `limit`, and runs the host. False
+    /// without a deadline and without a limit.
     fn step<'a>(&'a self, mut guard: Guard<'a>, limit: Option<Instant>) -> (Guard<'a>, bool) {
         guard = self.settle(guard);
         let sleepers = guard.sleepers.values().filter_map(|sleeper| sleeper.deadline);
         let next = sleepers.chain(guard.next_deadline()).chain(limit).min();
         let Some(next) = next else { return (guard, false) };
-        // A host that wants to be run again at once is run after the smallest time packetdrill can see.
+        // A host that is due at once runs after the smallest time that packetdrill can observe.
         let next = next.max(guard.clock.now() + READING);
         guard.clock.advance_to(limit.map_or(next, |limit| next.min(limit)));
         self.enter(&mut guard, |_, _, _| ());
         (self.settle(guard), true)
     }
 
-    /// Every sleeper looks again, and those whose calls are done return. Virtual time only.
+    /// Lets every sleeper step its call, and those whose calls are done return. Virtual time only.
     fn settle<'a>(&'a self, mut guard: Guard<'a>) -> Guard<'a> {
         if guard.sleepers.is_empty() && guard.returning.is_empty() {
             return guard;
@@ -318,7 +317,7 @@ impl Runtime {
         settled.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits for a change on a thread that does not move time.
+    /// Waits for a change on a thread that does not advance time.
     fn sleep<'a>(
         &'a self,
         mut guard: Guard<'a>,
@@ -346,8 +345,8 @@ impl Runtime {
         self.changed.wait_while(guard, unchanged).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something may have changed for others.
-    fn announce(&self, guard: Guard<'_>) {
+    /// Notifies other threads of a change.
+    fn notify_others(&self, guard: Guard<'_>) {
         if guard.clock.is_virtual() && self.is_driver() {
             drop(self.settle(guard));
         } else {
@@ -355,8 +354,8 @@ impl Runtime {
         }
     }
 
-    /// Wall-clock time: runs the host whenever something is due.
-    fn serve_timers(&self) {
+    /// Wall-clock time: runs the host whenever a timer is due.
+    fn run_timers(&self) {
         let mut guard = self.lock();
         while !guard.stopped {
             if guard.host.is_some() {
@@ -372,7 +371,8 @@ impl Runtime {
         }
     }
 
-    /// Runs `work` in the context of this thread, then the host until it has nothing more to do at this moment.
+    /// Runs `work` in the context of this thread, then the host until it has nothing more to do at
+    /// this moment.
     fn enter<R>(
         &self,
         guard: &mut Guard<'_>,
@@ -388,7 +388,7 @@ impl Runtime {
         result
     }
 
-    /// The host, with the settings of this moment.
+    /// Returns the host with the present settings.
     fn host(&self, state: &mut State) -> Arc<Host> {
         let host = match &state.host {
             Some(host) => Arc::clone(host),
@@ -424,12 +424,12 @@ impl State {
         self.host.as_ref()?.next_deadline()
     }
 
-    /// Takes over what the script has set. `report` tells of what has no effect here.
+    /// Applies the settings of the script. `report` prints those without effect.
     fn read_control(&mut self, host: &Host, report: bool) {
         let (mut settings, others) = self.control.read_new();
         if let Some(namespace) = &mut self.namespace {
             settings.extend(namespace.read_new().unwrap_or_else(|error| {
-                // A script that runs with other settings than it asked for proves nothing.
+                // A script that runs with other settings than its own proves nothing.
                 eprintln!("quietline: the sysctls of the network namespace: {error}");
                 std::process::exit(2);
             }));
@@ -452,8 +452,8 @@ impl State {
     }
 }
 
-/// The settings that are followed in a network namespace, with their defaults: TCP's. The machine's limits of neighbours are
-/// not a script's.
+/// The settings that are watched in a network namespace, with their defaults: TCP's. The limits of
+/// the neighbor table are the machine's and not a script's.
 fn followed() -> impl Iterator<Item = (&'static str, String)> {
     let defaults = Sysctls::default();
     Sysctls::names()
@@ -462,7 +462,7 @@ fn followed() -> impl Iterator<Item = (&'static str, String)> {
         .map(move |name| (name, defaults.get(name).expect("a name of the table")))
 }
 
-/// A number that the stack itself never returns.
+/// An errno that the stack never returns.
 pub(crate) fn raw_errno(number: i32) -> Errno {
     Errno::from_raw(number).expect("a number of the C library")
 }

@@ -1,7 +1,7 @@
-//! What packet memory costs: nanoseconds per operation, printed. `cargo bench -p quietline-pkt`.
+//! Cost of packet memory in nanoseconds per operation, printed. `cargo bench -p quietline-pkt`.
 //!
-//! Each row is the best of several runs, so that a busy machine shows in the spread of repetitions and not
-//! in the number. With `--test` every row runs once, for continuous integration.
+//! Each row is the best of several runs, so that a busy machine affects the spread of repetitions
+//! and not the number. With `--test` every row runs once, for continuous integration.
 
 use std::hint::black_box;
 use std::sync::mpsc;
@@ -28,7 +28,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Prints the best time of `operation`, called `count` times a run.
+    /// Prints the best time of `operation`, called `count` times per run.
     fn row(&self, name: &str, count: u32, mut operation: impl FnMut()) -> f64 {
         let run = || {
             let start = Instant::now();
@@ -72,7 +72,7 @@ fn local(bench: &Bench, pool: &mut Pool) {
             let clone = packet.clone_in(pool).expect("memory");
             pool.free(black_box(clone));
         });
-        // Another page is being carved now, so the count of this one is atomic.
+        // Another page is being carved now, so the count of the packet's page is atomic.
         let other = pool.alloc_from(&vec![1; 40_000]).expect("memory");
         bench.row(&format!("clone, free: {name}, retired page"), 100_000, || {
             let clone = packet.clone_in(pool).expect("memory");
@@ -118,7 +118,7 @@ fn payload(bench: &Bench, pool: &mut Pool) {
     }
 }
 
-/// Two threads, one allocating and one freeing, in alternation and at the same time.
+/// Two threads, one allocating and one freeing, first in turn and then at the same time.
 fn remote(bench: &Bench, domain: &Domain) {
     // A burst that stays in the second-level cache, as between two turns of a core.
     const COUNT: usize = 512;
@@ -164,10 +164,10 @@ fn remote(bench: &Bench, domain: &Domain) {
     }
     drop(send);
     freer.join().expect("freer");
-    // The median, because the best is a round for which both threads happened to share a core.
+    // The median, because the best is a round in which both threads happened to share a core.
     let names = [
         "alloc of returned packets, drain included",
-        "free of foreign packets",
+        "free of another pool's packets",
         "both at once, per packet",
     ];
     for (name, samples) in names.iter().zip(&mut samples) {

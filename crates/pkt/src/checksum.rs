@@ -1,14 +1,17 @@
-//! The Internet checksum (RFC 1071): sums, their composition, and the copies of payload, most of which sum on the way.
+//! The Internet checksum (RFC 1071): sums, their composition, and the copies of payload, most of
+//! which also sum.
 //!
 //! Above: headers, devices that owe a checksum, the copy between application and packet. Linux:
 //! `csum_partial`, `csum_and_copy_from_user`, `csum_block_add`, include/net/checksum.h.
 //!
-//! All kernels compute the same number in a different width: words of 64 bits are summed twice, whole
-//! (modulo 2^64) and shifted right by 32. The second sum cannot overflow; shifted back and subtracted it
-//! leaves the exact sum of the low halves. So no kernel ever handles a carry. Byte order is repaired once,
-//! at the end: the ones-complement sum of swapped words is the swapped sum.
+//! All kernels compute the same number in a different width. Each keeps two running sums of 64-bit
+//! words: the sum of the words modulo 2^64, and the sum of the words shifted right by 32. The
+//! second sum cannot overflow; shifted back and subtracted from the first, it leaves the exact sum
+//! of the low halves. No kernel therefore handles a carry. Byte order is corrected once, at the
+//! end, because the ones-complement sum of swapped words is the swapped sum.
 //!
-//! A `Sum` is only meaningful together with the parity of the position it starts at: `combine` takes it.
+//! A `Sum` is only meaningful together with the parity of the position of its first byte: `combine`
+//! takes that position.
 //!
 //! Not here: which bytes are summed (the transport protocols).
 
@@ -27,15 +30,17 @@ mod tests;
 
 pub use kernel::Kernel;
 
-/// Below this many bytes the scalar kernel is faster than going through the choice of one: headers.
+/// Byte count below which the scalar kernel is used: for headers it costs less than the dispatch to
+/// a vector kernel.
 const VECTOR_BYTES_MIN: usize = 160;
 
-/// A ones-complement sum in the making: congruent, modulo 65535, to the sum of the big-endian 16-bit words
-/// so far. Zero only if all bytes were zero.
+/// An unfolded ones-complement sum: congruent, modulo 65535, to the sum of the big-endian 16-bit
+/// words added so far. Zero only if all bytes were zero.
 #[derive(Clone, Copy, Default)]
 pub struct Sum(u32);
 
-/// Sums of the same words that were added up in another order may differ before they are folded.
+/// Compares folded values: sums of the same words added in another order may differ before they are
+/// folded.
 impl PartialEq for Sum {
     fn eq(&self, other: &Self) -> bool {
         self.fold() == other.fold()
@@ -45,10 +50,10 @@ impl PartialEq for Sum {
 impl Eq for Sum {}
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of no bytes.
     pub const ZERO: Self = Self(0);
 
-    /// The sum of `bytes`; an odd last byte counts as if a zero followed.
+    /// Returns the sum of `bytes`; an odd last byte counts as if a zero followed.
     #[must_use]
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
@@ -59,14 +64,14 @@ impl Sum {
         })
     }
 
-    /// A sum that was folded before, or the value of a checksum field.
+    /// Makes a sum of a folded sum, or of the value of a checksum field.
     #[must_use]
     #[inline]
     pub const fn from_folded(folded: u16) -> Self {
         Self(folded as u32)
     }
 
-    /// Adds `bytes`, the first of which lies at an even position.
+    /// Adds `bytes`, whose first byte lies at an even position.
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
         self.add(Self::of(bytes));
@@ -84,13 +89,14 @@ impl Sum {
         self.add(Self(words));
     }
 
-    /// Adds the sum of bytes whose first lies at an even position.
+    /// Adds the sum of bytes whose first byte lies at an even position.
     #[inline]
     pub const fn add_sum(&mut self, other: Self) {
         self.add(other);
     }
 
-    /// Adds the sum of bytes whose first lies at `offset`: at an odd one all its words are swapped.
+    /// Adds the sum of bytes whose first byte lies at `offset`. At an odd offset all their words
+    /// are swapped.
     #[inline]
     pub const fn combine(&mut self, other: Self, offset: usize) {
         let other =
@@ -98,7 +104,7 @@ impl Sum {
         self.add(other);
     }
 
-    /// The sum in 16 bits.
+    /// Folds the sum to 16 bits.
     #[must_use]
     #[inline]
     pub const fn fold(self) -> u16 {
@@ -107,14 +113,14 @@ impl Sum {
         low16(twice)
     }
 
-    /// What goes into a checksum field: the complement of the sum.
+    /// Returns the value of the checksum field: the complement of the sum.
     #[must_use]
     #[inline]
     pub const fn finish(self) -> u16 {
         !self.fold()
     }
 
-    /// True when the sum included a correct checksum field.
+    /// Returns true if the sum covers a correct checksum field.
     #[must_use]
     #[inline]
     pub const fn is_valid(self) -> bool {
@@ -124,18 +130,19 @@ impl Sum {
     #[inline]
     const fn add(&mut self, other: Self) {
         let (sum, carry) = self.0.overflowing_add(other.0);
-        // A sum that wrapped is at most 2^32 - 2: the carry fits.
+        // A sum that wrapped is at most 2^32 - 2, so adding the carry cannot overflow.
         self.0 = sum + carry as u32;
     }
 
-    /// From a kernel's sum of words in native order.
+    /// Converts a kernel's sum of words in native order.
     #[inline]
     const fn from_raw(raw: u64) -> Self {
         let half = (raw & 0xffff_ffff) + (raw >> 32);
         #[expect(clippy::cast_possible_truncation, reason = "the carry is added back")]
         let (low, carry) = (half as u32, (half >> 32) as u32);
-        // At most 2^32 - 1: with a carry `low` is smaller than that. The words need not be folded before they are swapped:
-        // bytes that trade places four by four change modulo 65535 as they do two by two.
+        // The result is at most 2^32 - 1: with a carry, `low` is smaller than that. The words need
+        // not be folded before the swap: swapping four bytes changes the value modulo 65535 as
+        // swapping two bytes does.
         Self((low + carry).to_be())
     }
 }
@@ -146,7 +153,8 @@ impl fmt::Debug for Sum {
     }
 }
 
-/// The checksum field after one word under it changed from `old` to `new` (RFC 1624, equation 3).
+/// Returns the checksum field after one word it covers changed from `old` to `new` (RFC 1624,
+/// equation 3).
 #[must_use]
 #[inline]
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
@@ -156,8 +164,8 @@ pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     sum.finish()
 }
 
-/// The pseudo-header of TCP and UDP over IPv4 (RFC 793 §3.1) or IPv6 (RFC 8200 §8.1). `len` counts the
-/// transport header and payload.
+/// Returns the sum of the pseudo-header of TCP and UDP over IPv4 (RFC 793 §3.1) or IPv6 (RFC 8200
+/// §8.1). `len` counts the transport header and payload.
 ///
 /// # Panics
 ///
@@ -180,7 +188,7 @@ pub fn pseudo_header(src: IpAddr, dst: IpAddr, proto: u8, len: u32) -> Sum {
     sum
 }
 
-/// Copies `src` into `dst` and sums it on the way: one pass over memory instead of two.
+/// Copies `src` into `dst` and returns the sum of the bytes: one pass over memory instead of two.
 ///
 /// # Panics
 ///
@@ -196,11 +204,12 @@ pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     Sum::from_raw(raw)
 }
 
-/// Copies as many pieces of `size` bytes as there are places in `sums`, and leaves the folded sum of each there.
+/// Copies `sums.len()` pieces of `size` bytes each, and stores the folded sum of each piece in
+/// `sums`.
 ///
 /// # Panics
 ///
-/// If `src` or `dst` are not as many bytes.
+/// If the length of `src` or `dst` is not `size * sums.len()`.
 #[inline]
 pub(crate) fn copy_and_sum_pieces(dst: &mut [u8], src: &[u8], size: usize, sums: &mut [u16]) {
     Kernel::best().copy_and_sum_pieces(dst, src, size, sums);
@@ -216,13 +225,15 @@ pub(crate) fn copy(dst: &mut [u8], src: &[u8]) {
     Kernel::best().copy(dst, src);
 }
 
-/// Hides from the optimiser where the slices come from. Knowing that they do not overlap, it would turn the
-/// fused loop into a call of memcpy followed by a second pass over the bytes, and the copying one into that call alone.
+/// Hides the origin of the slices from the optimizer. If it knew that they do not overlap, it would
+/// turn the fused loop into a call of memcpy and a second pass over the bytes, and the plain copy
+/// into that call alone.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn unrelated<'d, 's>(dst: &'d mut [u8], src: &'s [u8]) -> (&'d mut [u8], &'s [u8]) {
     let (mut to, mut from) = (dst.as_mut_ptr(), src.as_ptr());
-    // SAFETY: no instruction: both pointers come out as they went in. Their lengths and borrows are kept.
+    // SAFETY: the assembly has no instruction, so both pointers keep their values. Lengths and
+    // borrows are those of the arguments.
     unsafe {
         core::arch::asm!("/* {} {} */", inout(reg) to, inout(reg) from, options(nostack, preserves_flags));
         (
@@ -248,14 +259,15 @@ impl Halves {
         self.upper += word >> 32;
     }
 
-    /// The sum of both halves of every word: exact, and congruent to the sum of the words modulo 65535.
+    /// Returns the sum of both halves of every word: exact, and congruent to the sum of the words
+    /// modulo 65535.
     #[inline(always)]
     const fn total(self) -> u64 {
         self.whole.wrapping_sub(self.upper << 32) + self.upper
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the caller has folded")]
+#[expect(clippy::cast_possible_truncation, reason = "the caller folded the sum")]
 const fn low16(value: u32) -> u16 {
     value as u16
 }

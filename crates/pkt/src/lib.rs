@@ -1,7 +1,7 @@
 //! Packet memory of quietline: owned packets, per-core pools, checksums.
 //!
-//! Below: `sync` (the lock-free return list). Above: every other crate. Linux: `sk_buff`, the slab and page
-//! allocators under it, `csum_partial`.
+//! Below: `sync` (the lock-free return list). Above: every other crate. Linux: `sk_buff`, the slab
+//! and page allocators under it, `csum_partial`.
 //!
 //! ```text
 //!  Packet (8 bytes)
@@ -21,14 +21,17 @@
 //!           bytes of the packet = linear, then frags
 //! ```
 //!
-//! - Headers and payloads up to 128 bytes lie in the packet's own head and are never shared.
-//! - Bulk payload lies in page slices, which are immutable and may be shared by any number of packets.
-//! - So a clone gets other headers without copying payload, and nothing that is shared is ever written.
+//! - Headers and payloads up to 128 bytes lie in the packet's own head, which is never shared.
+//! - Bulk payload lies in page slices, which are immutable and may be shared by any number of
+//!   packets.
+//! - A clone therefore gets other headers without copying payload, and shared memory is never
+//!   written.
 //!
-//! Walk of a packet that is sent: `Pool::alloc_fclone` → `append` (copies, sums) → waits in TCP's queue;
-//! `clone_in` → headers are `push`ed → the device sends and frees the clone, whose owner is told; the ACK
-//! frees the original. Received: `Pool::rx_slot` → the device reads → `RxSlot::finish` → `require_linear` and
-//! `pull` per layer → `copy_to` the application → `Pool::free`.
+//! Transmit: `Pool::alloc_fclone`, then `append` copies and sums the payload, and the packet is
+//! queued in TCP's write queue. `clone_in` makes a clone and the layers `push` its headers. The
+//! device sends and frees the clone, which notifies the clone's owner. The ACK frees the original.
+//! Receive: `Pool::rx_slot`, the device reads into it, `RxSlot::finish`, `require_linear` and
+//! `pull` per layer, `copy_to` the application, `Pool::free`.
 //!
 //! ```
 //! use pkt::{Domain, DomainConfig, Sum};
@@ -51,8 +54,8 @@
 //! assert_eq!(domain.balance(), 0);
 //! ```
 //!
-//! Unsafe code for memory lives in this crate and nowhere above it. What two threads share (page counts,
-//! return lists, the fclone pair) is checked by the loom models in tests/loom.rs.
+//! Unsafe code for memory lives in this crate and in no crate above it. The loom models in
+//! tests/loom check the data that two threads share: page counts, return lists, the fclone pair.
 //!
 //! Not here: queues with policy, devices, headers.
 

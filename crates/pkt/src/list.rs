@@ -1,4 +1,4 @@
-//! Packets in a row: an unbounded queue and a bounded burst.
+//! Sequences of packets: an unbounded queue and a bounded burst.
 //!
 //! Above: every queue between layers. Linux: `sk_buff_head`, the bulk array of NAPI.
 //!
@@ -13,7 +13,7 @@ use sync::Chain;
 use crate::packet::Packet;
 use crate::pool::Pool;
 
-/// First in, first out queue of packets, linked through the packets: it never allocates.
+/// FIFO queue of packets, linked through the packets themselves: it never allocates.
 #[derive(Default)]
 pub struct PacketList {
     chain: Chain<Packet>,
@@ -22,13 +22,13 @@ pub struct PacketList {
 }
 
 impl PacketList {
-    /// An empty list.
+    /// Makes an empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self { chain: Chain::new(), len: 0, bytes: 0 }
     }
 
-    /// Adds a packet behind all others.
+    /// Adds a packet at the end.
     #[inline]
     pub fn push_back(&mut self, packet: Packet) {
         self.len += 1;
@@ -36,7 +36,7 @@ impl PacketList {
         self.chain.push_back(packet);
     }
 
-    /// Puts a packet before all others: for one that was taken and could not be used.
+    /// Adds a packet at the front: for a packet that was popped and could not be used.
     #[inline]
     pub fn push_front(&mut self, packet: Packet) {
         self.len += 1;
@@ -44,7 +44,7 @@ impl PacketList {
         self.chain.push_front(packet);
     }
 
-    /// Takes the oldest packet.
+    /// Removes and returns the oldest packet.
     #[inline]
     pub fn pop_front(&mut self) -> Option<Packet> {
         let packet = self.chain.pop_front()?;
@@ -53,14 +53,15 @@ impl PacketList {
         Some(packet)
     }
 
-    /// Moves all packets of `other` behind ours, in constant time.
+    /// Moves all packets of `other` to the end, in constant time.
     pub fn append(&mut self, other: &mut Self) {
         self.chain.append(&mut other.chain);
         self.len += core::mem::take(&mut other.len);
         self.bytes += core::mem::take(&mut other.bytes);
     }
 
-    /// Frees all packets through `pool`, which is cheaper than dropping the list. Returns how many.
+    /// Frees all packets through `pool`, which is cheaper than dropping the list. Returns their
+    /// number.
     pub fn free_all(&mut self, pool: &mut Pool) -> usize {
         let count = self.len;
         while let Some(packet) = self.pop_front() {
@@ -69,26 +70,26 @@ impl PacketList {
         count
     }
 
-    /// Number of packets.
+    /// Returns the number of packets.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True without packets.
+    /// Returns true if the list has no packet.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Sum of the lengths of the packets.
+    /// Returns the sum of the lengths of the packets.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Takes packets until the list is empty; what is not taken stays.
+/// Pops packets until the list is empty; packets not consumed stay in the list.
 impl Iterator for PacketList {
     type Item = Packet;
 
@@ -121,8 +122,8 @@ impl fmt::Debug for PacketList {
     }
 }
 
-/// Packets in a [`Batch`]. 64 as Linux's NAPI weight: amortises a step over many packets while their
-/// descriptors' first lines stay in the first-level cache.
+/// Packets in a [`Batch`]. 64 as Linux's NAPI weight: it amortizes a step over many packets while
+/// the first cache lines of their descriptors stay in the first-level cache.
 pub const BATCH_MAX: usize = 64;
 
 /// A bounded burst of packets that one step hands to the next.
@@ -130,7 +131,7 @@ pub const BATCH_MAX: usize = 64;
 pub struct Batch(ArrayVec<Packet, BATCH_MAX>);
 
 impl Batch {
-    /// An empty batch.
+    /// Makes an empty batch.
     #[must_use]
     pub const fn new() -> Self {
         Self(ArrayVec::new_const())
@@ -146,14 +147,16 @@ impl Batch {
         self.0.try_push(packet).map_err(arrayvec::CapacityError::element)
     }
 
-    /// Moves packets from the front of `queue` here, as many as there is room for and at most `most`; returns how many.
+    /// Moves packets from the front of `queue` to this batch, at most `most` and as many as fit.
+    /// Returns their number.
     pub fn take_from(&mut self, queue: &mut VecDeque<Packet>, most: usize) -> usize {
         let count = queue.len().min(most).min(self.0.remaining_capacity());
         self.0.extend(queue.drain(..count));
         count
     }
 
-    /// Takes packets from `next` until it has none, at most `most` and as many as there is room for; returns how many.
+    /// Adds the packets that `next` returns until it returns `None`, at most `most` and as many as
+    /// fit. Returns their number.
     #[inline]
     pub fn take_while_room(
         &mut self,
@@ -171,42 +174,42 @@ impl Batch {
         self.len() - before
     }
 
-    /// Takes all packets, oldest first.
+    /// Removes and returns all packets, oldest first.
     pub fn drain(&mut self) -> impl ExactSizeIterator<Item = Packet> + '_ {
         self.0.drain(..)
     }
 
-    /// Number of packets.
+    /// Returns the number of packets.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True without packets.
+    /// Returns true if the batch has no packet.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True when no packet fits any more.
+    /// Returns true if no further packet fits.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.0.len() == BATCH_MAX
     }
 
-    /// How many packets still fit.
+    /// Returns the number of packets that still fit.
     #[must_use]
     pub const fn room(&self) -> usize {
         BATCH_MAX - self.0.len()
     }
 
-    /// The packets, oldest first.
+    /// Returns the packets, oldest first.
     #[must_use]
     pub fn packets(&self) -> &[Packet] {
         &self.0
     }
 
-    /// The packets, oldest first.
+    /// Returns the packets for writing, oldest first.
     pub fn packets_mut(&mut self) -> &mut [Packet] {
         &mut self.0
     }

@@ -1,9 +1,10 @@
-//! What travels with a packet besides its bytes.
+//! Metadata that travels with a packet besides its bytes.
 //!
 //! Above: devices fill it on receive and read it on transmit; the layers between read and amend it.
-//! Linux: the fields of `struct sk_buff` and its shared info that describe checksums, GSO and origin.
+//! Linux: the fields of `struct sk_buff` and its shared info that describe checksums, GSO and
+//! origin.
 //!
-//! A packet leaves its pool with `PacketMeta::default()`: nothing known on receive, nothing owed on
+//! A packet leaves its pool with `PacketMeta::default()`: nothing known on receive, no work left on
 //! transmit.
 //!
 //! Not here: headers, lengths and payload (packet.rs).
@@ -13,58 +14,61 @@ use crate::time::Instant;
 /// Fixed metadata of a packet. Exactly fills its share of the descriptor's second cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PacketMeta {
-    /// When the device received the packet. On transmit the earliest departure time: when pacing wants it to leave (Linux:
+    /// Receive time of the device. On transmit: earliest departure time, set by pacing (Linux:
     /// `skb->tstamp` as `fq` reads it).
     pub timestamp: Instant,
-    /// Hash of the four-tuple: chooses cores, queues and hash buckets. Zero when not computed.
+    /// Hash of the four-tuple, which selects cores, queues and hash buckets. Zero if not computed.
     pub flow_hash: u32,
     /// Interface index of the device that received the packet.
     pub rx_device: u32,
-    /// What is known about the checksum of a received packet.
+    /// State of the checksum of a received packet.
     pub rx_checksum: RxChecksum,
-    /// What is still owed on the checksum of a packet to be sent.
+    /// Work left on the checksum of a packet to be sent.
     pub tx_checksum: TxChecksum,
-    /// How a superframe is to be cut into segments.
+    /// Segmentation of a superframe.
     pub gso: Gso,
     /// Protocol of the network header.
     pub protocol: EtherType,
-    /// Where the network header starts, in bytes from the start of the head buffer.
+    /// Offset of the network header, in bytes from the start of the head buffer.
     pub network_offset: u16,
-    /// Where the transport header starts, in bytes from the start of the head buffer.
+    /// Offset of the transport header, in bytes from the start of the head buffer.
     pub transport_offset: u16,
-    /// Whom the frame was addressed to.
+    /// Kind of destination the frame was addressed to.
     pub pkt_type: PacketType,
-    /// ECN codepoint: as received, or as the IP header is to carry it.
+    /// ECN codepoint: as received, or to be written into the IP header.
     pub ecn: Ecn,
-    /// On transmit: how urgent, 0 to 15 (Linux: `skb->priority`, `SO_PRIORITY`). Classless disciplines choose a band by it.
+    /// Priority on transmit, 0 to 15 (Linux: `skb->priority`, `SO_PRIORITY`). Classless disciplines
+    /// choose a band by it.
     pub priority: u8,
 }
 
-/// Bytes of the descriptor's second cache line that [`PacketMeta`] may use; the owner has the rest.
+/// Bytes of the descriptor's second cache line that [`PacketMeta`] may use; the owner uses the
+/// rest.
 pub(crate) const META_BYTES_MAX: usize = 48;
 const _: () = assert!(size_of::<PacketMeta>() <= META_BYTES_MAX);
 
-/// What the receive side knows about the transport checksum. Linux: `CHECKSUM_*` on receive.
+/// State of the transport checksum on receive. Linux: `CHECKSUM_*` on receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RxChecksum {
-    /// Nothing: software must verify.
+    /// Not verified: software must verify it.
     #[default]
     None,
-    /// The device verified it, or the packet never left this machine.
+    /// Verified by the device, or the packet never left this machine.
     Unnecessary,
-    /// The data is good but the checksum field holds only the pseudo-header sum: the packet came from a
-    /// virtual peer that left the sum to whoever puts it on a real wire.
+    /// The data is good, but the checksum field holds only the pseudo-header sum: the packet comes
+    /// from a virtual peer, which leaves the sum to the host that transmits it on a physical link.
     Partial {
-        /// Where summing would start, in bytes from the network header, as in [`TxChecksum::Partial`].
+        /// Offset at which summing would start, in bytes from the network header, as in
+        /// [`TxChecksum::Partial`].
         start: u16,
-        /// Where the sum would be stored, in bytes after `start`.
+        /// Offset at which the sum would be stored, in bytes after `start`.
         offset: u16,
     },
-    /// The device summed everything after the link header; the folded sum is given.
+    /// The device summed everything after the link header; the value is the folded sum.
     Complete(u16),
 }
 
-/// What the transmit side still owes on the transport checksum. Linux: `CHECKSUM_PARTIAL` on transmit.
+/// Work left on the transport checksum on transmit. Linux: `CHECKSUM_PARTIAL` on transmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TxChecksum {
     /// The checksum is in place.
@@ -73,30 +77,31 @@ pub enum TxChecksum {
     /// The checksum field holds the pseudo-header sum, folded and not complemented: the device or
     /// software sums from `start` to the end and stores the complement.
     Partial {
-        /// Where summing starts, in bytes from the network header. A device that adds a link header
-        /// adds its length.
+        /// Offset at which summing starts, in bytes from the network header. A device that adds a
+        /// link header adds its length.
         start: u16,
-        /// Where the sum is stored, in bytes after `start`.
+        /// Offset at which the sum is stored, in bytes after `start`.
         offset: u16,
     },
 }
 
-/// How a superframe is cut into segments, by the device (TSO) or by software (GSO).
+/// Segmentation of a superframe, by the device (TSO) or by software (GSO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Gso {
-    /// What kind of segments.
+    /// Kind of segments.
     pub kind: GsoKind,
-    /// The superframe carries CWR: only its first segment may.
+    /// Whether the superframe carries CWR: only its first segment may carry it.
     pub ecn: bool,
-    /// All segments have one IPv4 identification; otherwise it counts up. Linux: `SKB_GSO_TCP_FIXEDID`.
+    /// Whether all segments have the same IPv4 identification; otherwise it is incremented. Linux:
+    /// `SKB_GSO_TCP_FIXEDID`.
     pub fixed_id: bool,
     /// Payload bytes per segment: the MSS. Linux: `gso_size`.
     pub size: u16,
-    /// How many segments the superframe makes. Linux: `gso_segs`.
+    /// Number of segments the superframe makes. Linux: `gso_segs`.
     pub segs: u16,
 }
 
-/// Kind of segments a superframe is made of.
+/// Kind of segments that make up a superframe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum GsoKind {
     /// Not a superframe.
@@ -127,16 +132,16 @@ pub enum Ecn {
     /// 00: routers drop this packet when they are congested.
     #[default]
     NotEct,
-    /// 01: ECN-capable; RFC 8311 keeps it for experiments.
+    /// 01: ECN-capable; RFC 8311 reserves it for experiments.
     Ect1,
     /// 10: ECN-capable.
     Ect0,
-    /// 11: a router was congested.
+    /// 11: congestion experienced, set by a router.
     Ce,
 }
 
 impl Ecn {
-    /// The codepoint in the low two bits of a TOS or traffic class octet.
+    /// Returns the codepoint in the low two bits of a TOS or traffic class octet.
     #[must_use]
     pub const fn from_traffic_class(octet: u8) -> Self {
         match octet & 3 {
@@ -147,7 +152,7 @@ impl Ecn {
         }
     }
 
-    /// Its two bits.
+    /// Returns the two bits of the codepoint.
     #[must_use]
     pub const fn bits(self) -> u8 {
         match self {
@@ -159,18 +164,18 @@ impl Ecn {
     }
 }
 
-/// Whom the link layer addressed. Linux: `PACKET_*`.
+/// Kind of link-layer destination. Linux: `PACKET_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PacketType {
     /// This host.
     #[default]
     Host,
-    /// Everybody on the link.
+    /// All hosts on the link.
     Broadcast,
-    /// A group.
+    /// A multicast group.
     Multicast,
-    /// Somebody else: seen only because the device is promiscuous.
+    /// Another host: received only because the device is promiscuous.
     OtherHost,
-    /// This packet is leaving.
+    /// The packet is being sent.
     Outgoing,
 }

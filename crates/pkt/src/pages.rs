@@ -1,19 +1,21 @@
-//! Payload memory that an application fills itself: what is sent from it is not copied.
+//! Payload memory that an application fills itself, and that is sent without a copy.
 //!
-//! Above: `send_pages` of a socket, `send_file`. Linux: `MSG_ZEROCOPY`, `MSG_SPLICE_PAGES`, `sendfile`.
+//! Above: `send_pages` of a socket, `send_file`. Linux: `MSG_ZEROCOPY`, `MSG_SPLICE_PAGES`,
+//! `sendfile`.
 //!
 //! ```text
 //!            Pages ──┬─ one reference each ──► page 0   page 1   page 2
 //!   recall() drops   │                           ▲        ▲
 //!   these references │         packets that were sent hold slices
-//!                    └─ Shelf ◄── whoever drops the last slice puts the page here and tells it
+//!                    └─ LentReturns ◄── dropping a page's last slice queues it here, notifies
 //! ```
 //!
-//! Linux takes the application's own memory, pins it, and reports on an error queue when it may be written again. Here the
-//! memory is the stack's from the start and its life is a reference count, so that nothing is pinned and safe code cannot
-//! write what is still on its way: [`Pages::chunks_mut`] answers only while no packet holds a page.
+//! Linux takes the application's own memory, pins it, and reports on an error queue when it may be
+//! written again. Here the memory belongs to the stack from the start and a reference count
+//! controls its lifetime. Nothing is pinned, and safe code cannot write memory that is still in
+//! flight: [`Pages::chunks_mut`] returns `None` while a packet holds a page.
 //!
-//! Not here: waiting (crate `quietline`), what TCP does with the packets.
+//! Not here: waiting (crate `quietline`), the use of the packets by TCP.
 
 #[cfg(test)]
 #[cfg(not(loom))]
@@ -27,26 +29,27 @@ use sync::{EventCount, Llist};
 
 use crate::packet::Packet;
 use crate::page::{Cursor, FreePage, Slice};
-use crate::pool::{Elsewhere, Pool, Recycle};
+use crate::pool::{NoPool, Pool, Recycle};
 use crate::shim::{Arc, AtomicU32};
 
-/// Bytes on their way into a packet: copied from a buffer, or shared with the pages they lie in.
+/// Bytes to append to a packet: copied from a buffer, or shared with the pages they lie in.
 pub trait Payload: Copy {
-    /// How many.
+    /// Returns the number of bytes.
     fn byte_len(&self) -> usize;
 
-    /// The first `at` of them, and the others.
+    /// Splits the bytes into the first `at` bytes and the rest.
     ///
     /// # Panics
     ///
     /// If there are fewer.
     fn split(self, at: usize) -> (Self, Self);
 
-    /// Appends them to `packet` and returns how many were taken: fewer than all when it has all its frags or the pool is
-    /// at its limit.
+    /// Appends the bytes to `packet` and returns the number appended. That is fewer than all if the
+    /// packet has all its frags or the pool is at its limit.
     fn append_to(self, packet: &mut Packet, pool: &mut Pool) -> usize;
 
-    /// As `append_to`. What is copied is summed on the way, in pieces of `piece` bytes ([`Packet::append_in_pieces`]).
+    /// As `append_to`. Copied bytes are summed in pieces of `piece` bytes
+    /// ([`Packet::append_in_pieces`]).
     fn append_in_pieces(self, packet: &mut Packet, pool: &mut Pool, piece: u16) -> usize;
 }
 
@@ -74,23 +77,24 @@ impl Payload for &[u8] {
 
 /// Pages of payload, filled by their owner and sent by sharing them.
 pub struct Pages {
-    /// In order; each as long as its page, the last one perhaps shorter. Empty between `recall` and `collect`.
+    /// One slice per page, in order; each as long as its page, except possibly the last one. Empty
+    /// between `recall` and `collect`.
     slices: Vec<Slice>,
-    /// Where the bytes of each page begin.
+    /// Offset of each page's first byte.
     starts: Vec<usize>,
     len: usize,
-    shelf: Arc<Shelf>,
+    lent_returns: Arc<LentReturns>,
 }
 
 impl Pages {
-    /// `len` zeroed bytes, at least one. `None` at the domain's limit.
+    /// Allocates `len` zeroed bytes, at least one. `None` at the domain's limit.
     ///
     /// # Panics
     ///
     /// If `len` is zero.
     #[must_use]
     pub fn new(pool: &mut Pool, len: usize) -> Option<Self> {
-        assert!(len > 0, "pages without a byte");
+        assert!(len > 0, "pages of zero bytes");
         let mut pages = Self::empty();
         while pages.len < len {
             let mut cursor = pool.open_page()?;
@@ -101,12 +105,14 @@ impl Pages {
         Some(pages)
     }
 
-    /// Up to `len` bytes that `read` puts there: it is called with the room in each page and says how many bytes it gave,
-    /// fewer at their end. `None` at the domain's limit, or when there was nothing to read.
+    /// Allocates up to `len` bytes and fills them with `read`, which gets the room in each page and
+    /// returns the number of bytes it wrote. A short or empty read ends the filling. `None` at the
+    /// domain's limit, or if no byte was read.
     ///
     /// # Errors
     ///
-    /// What `read` says, unless it has given bytes before: those are worth an answer first.
+    /// The error of `read`, unless earlier calls wrote bytes: these are returned first, and the
+    /// error is discarded.
     pub fn read_from<E>(
         pool: &mut Pool,
         len: usize,
@@ -136,83 +142,90 @@ impl Pages {
     }
 
     fn empty() -> Self {
-        Self { slices: Vec::new(), starts: Vec::new(), len: 0, shelf: Arc::new(Shelf::default()) }
+        Self {
+            slices: Vec::new(),
+            starts: Vec::new(),
+            len: 0,
+            lent_returns: Arc::new(LentReturns::default()),
+        }
     }
 
-    /// Adds the first `bytes` of a page.
+    /// Adds the first `bytes` bytes of a page.
     fn push(&mut self, cursor: Cursor, bytes: usize) {
         let place = self.starts.len();
         self.starts.push(self.len);
         self.len += bytes;
-        self.slices.push(whole(cursor, bytes, place, &self.shelf));
+        self.slices.push(whole(cursor, bytes, place, &self.lent_returns));
     }
 
-    /// Number of bytes, never zero.
+    /// Returns the number of bytes, which is never zero.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Always false: pages have at least a byte.
+    /// Always returns false: there is at least one byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// True while no packet holds any of the pages: all that was sent was acknowledged, and read where the peer is a
-    /// stack of this process.
+    /// Returns true while no packet holds any of the pages: all data sent was acknowledged and, if
+    /// the peer is a stack of this process, read.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         if self.is_recalled() { self.is_back() } else { self.slices.iter().all(Slice::is_unique) }
     }
 
-    /// The bytes in parts, none of them empty.
+    /// Returns the bytes in non-empty parts.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.slices.iter().map(Slice::bytes)
     }
 
-    /// The bytes in parts, to be written. `None` unless [idle](Self::is_idle).
+    /// Returns the bytes in parts, for writing. `None` unless [idle](Self::is_idle).
     pub fn chunks_mut(&mut self) -> Option<impl Iterator<Item = &mut [u8]>> {
         if !self.is_idle() || !self.collect() {
             return None;
         }
-        // Unique they stay: only `self` could share them.
+        // The slices stay unique: only `self` could share them.
         Some(self.slices.iter_mut().filter_map(Slice::bytes_mut))
     }
 
-    /// The bytes of `range`, to be sent.
+    /// Returns the bytes of `range` as payload to send.
     ///
     /// # Panics
     ///
-    /// If `range` leaves the pages.
+    /// If `range` exceeds the pages.
     #[must_use]
     pub fn range(&self, range: Range<usize>) -> PagesRange<'_> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} leaves the pages");
         PagesRange { pages: self, start: range.start, end: range.end }
     }
 
-    /// Gives up our own references, so that every page comes to the shelf as soon as no packet holds it.
+    /// Drops the references of `self`, so that each page is returned as soon as no packet holds it.
     pub fn recall(&mut self) {
         for slice in self.slices.drain(..) {
-            Elsewhere.put_slice(slice);
+            NoPool.put_slice(slice);
         }
     }
 
-    /// True between [`recall`](Self::recall) and [`collect`](Self::collect): nothing can be sent.
+    /// Returns true between [`recall`](Self::recall) and [`collect`](Self::collect), while nothing
+    /// can be sent.
     #[must_use]
     pub fn is_recalled(&self) -> bool {
         self.slices.len() < self.starts.len()
     }
 
-    /// After [`recall`](Self::recall): true when the last packet that held a page is gone. [`events`](Self::events) are told
-    /// of every page.
+    /// After [`recall`](Self::recall): returns true once the last packet that held a page is freed.
+    /// [`events`](Self::events) is notified for every returned page.
     #[must_use]
     pub fn is_back(&self) -> bool {
-        // Acquire: the pages that were counted are on the list.
-        self.shelf.count.load(Ordering::Acquire) as usize == self.starts.len()
+        // Acquire: every counted page is on the list.
+        self.lent_returns.count.load(Ordering::Acquire) as usize == self.starts.len()
     }
 
-    /// After [`recall`](Self::recall): takes the pages, with what they held, once they are all [back](Self::is_back).
+    /// After [`recall`](Self::recall): takes the pages back, with their contents, once all of them
+    /// are [back](Self::is_back). Returns false before that.
     pub fn collect(&mut self) -> bool {
         if !self.is_recalled() {
             return true;
@@ -220,21 +233,21 @@ impl Pages {
         if !self.is_back() {
             return false;
         }
-        self.shelf.count.store(0, Ordering::Relaxed);
-        let mut pages: Vec<_> = self.shelf.returned.take_all().collect();
+        self.lent_returns.count.store(0, Ordering::Relaxed);
+        let mut pages: Vec<_> = self.lent_returns.returned.take_all().collect();
         pages.sort_unstable_by_key(FreePage::place);
         for (place, page) in pages.into_iter().enumerate() {
             let end = self.starts.get(place + 1).copied().unwrap_or(self.len);
             let bytes = end - self.starts[place];
-            self.slices.push(whole(Cursor::open(page), bytes, place, &self.shelf));
+            self.slices.push(whole(Cursor::open(page), bytes, place, &self.lent_returns));
         }
         true
     }
 
-    /// Who is told when a page has come back.
+    /// Returns the event count that is notified when a page is returned.
     #[must_use]
     pub fn events(&self) -> &EventCount {
-        &self.shelf.events
+        &self.lent_returns.events
     }
 }
 
@@ -250,16 +263,17 @@ impl fmt::Debug for Pages {
     }
 }
 
-/// The first `bytes` of a free page as its only slice, to come back to `shelf`.
-fn whole(mut cursor: Cursor, bytes: usize, place: usize, shelf: &Arc<Shelf>) -> Slice {
+/// Carves the first `bytes` bytes of a free page as its only slice, and lends the page so that it
+/// returns to `lent_returns`.
+fn whole(mut cursor: Cursor, bytes: usize, place: usize, lent_returns: &Arc<LentReturns>) -> Slice {
     let slice = cursor.carve(bytes);
     let unused = cursor.retire();
     debug_assert!(unused.is_none(), "the slice holds the page");
-    slice.lend(Arc::clone(shelf), place);
+    slice.lend(Arc::clone(lent_returns), place);
     slice
 }
 
-/// Part of some [`Pages`].
+/// A range of some [`Pages`].
 #[derive(Clone, Copy, Debug)]
 pub struct PagesRange<'a> {
     pages: &'a Pages,
@@ -294,23 +308,24 @@ impl Payload for PagesRange<'_> {
         at - self.start
     }
 
-    /// Nothing is copied, so nothing is summed.
+    /// No byte is copied, so none is summed.
     fn append_in_pieces(self, packet: &mut Packet, pool: &mut Pool, _piece: u16) -> usize {
         self.append_to(packet, pool)
     }
 }
 
-/// Where lent pages come back to. Kept alive by the pages that are out, and sends what is left of them home at its end.
+/// List that lent pages are returned to. The lent pages keep it alive; when it is dropped, it
+/// returns the pages still on it to their home pools.
 #[derive(Default)]
-pub(crate) struct Shelf {
+pub(crate) struct LentReturns {
     returned: Llist<FreePage>,
-    /// Pages on the list.
+    /// Number of pages on the list.
     count: AtomicU32,
     events: EventCount,
 }
 
-impl Shelf {
-    /// A page that nobody holds any more.
+impl LentReturns {
+    /// Adds a page that has no slice left, and notifies the lender.
     pub(crate) fn put(&self, page: FreePage) {
         self.returned.push(page);
         self.count.fetch_add(1, Ordering::Release);
@@ -318,7 +333,7 @@ impl Shelf {
     }
 }
 
-impl Drop for Shelf {
+impl Drop for LentReturns {
     fn drop(&mut self) {
         self.returned.take_all().for_each(FreePage::go_home);
     }

@@ -1,13 +1,14 @@
 //! Per-core packet memory: allocation and free without a lock or an atomic operation.
 //!
-//! Above: every core and every application thread owns one `Pool`. Linux: the slab caches with per-CPU
-//! arrays, `napi_alloc_cache`, page_pool, and the deferred free lists of `skb_attempt_defer_free`.
+//! Above: every core and every application thread owns one `Pool`. Linux: the slab caches with
+//! per-CPU arrays, `napi_alloc_cache`, page_pool, and the deferred free lists of
+//! `skb_attempt_defer_free`.
 //!
 //! ```text
 //!        core A                                  core B
 //!   ┌──────────────┐   packet travels A → B  ┌──────────────┐
 //!   │ Pool         │ ──────────────────────► │ Pool         │
-//!   │  free: Vec   │        freed on B       │  free: Vec   │──► kept: B is its home now  (Unified)
+//!   │  free: Vec   │        freed on B       │  free: Vec   │──► kept, B is its home (Unified)
 //!   │  pages: Vec  │   ┌─────────────────────┤  pages: Vec  │──► Depot, 33 at a time
 //!   │  cursors     │   │                     └──────────────┘
 //!   └──────▲───────┘   │ one CAS each (Home), a parcel, or the packet itself (Defer)
@@ -17,17 +18,22 @@
 //!   └────────────────────────┘
 //! ```
 //!
-//! One size class of descriptor serves sending, receiving and cloning, so that the memory a core frees for
-//! one is the memory it next uses for another (last in, first out: still in its cache). What becomes of a
-//! packet that dies on another core than its own is the [`FreeMode`]; its pages return to their home in any.
+//! One size class of descriptor serves sending, receiving and cloning. The memory a core frees for
+//! one is therefore the memory it next uses for another (last in, first out: still in its cache).
+//! The *home* of a descriptor or page is the pool it belongs to. The [`FreeMode`] decides where a
+//! packet is freed that reaches another core than its home; its pages return to their home in every
+//! mode.
 //!
-//! Lifetime: homes are freed only by `Core::drop` (domain.rs), which runs when no `Domain` and no `Pool` is left, and only if
-//! every descriptor and every page is on a free list. Slabs are freed there, and before that by `Domain::trim` (trim.rs), which
-//! first takes every descriptor or page of the slab from a free list. So whoever owns a packet,
-//! a slice, a cursor or a free descriptor or page may use its memory and its home at any time: as long as
-//! he owns it, it is not on a free list. A pool may use any home of its own domain, whose memory it keeps.
+//! Lifetime: homes are freed only by `Core::drop` (domain.rs), which runs when no `Domain` and no
+//! `Pool` is left, and only if every descriptor and every page is on a free list. Slabs are freed
+//! there, and before that by `Domain::trim` (trim.rs), which first takes every descriptor or page
+//! of the slab from a free list. The owner of a packet, a slice, a cursor or a free descriptor or
+//! page may therefore use its memory and its home at any time: as long as it is owned, it is not on
+//! a free list. A pool may use any home of its own domain, because the pool keeps the domain's
+//! memory allocated.
 //!
-//! Not here: limits (domain.rs), slabs (slab.rs, trim.rs), what other cores touch (home.rs), the free lists (local.rs), who takes a lock (lock.rs).
+//! Not here: limits (domain.rs), slabs (slab.rs, trim.rs), memory that other cores access
+//! (home.rs), the free lists (local.rs), locks (lock.rs).
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -51,73 +57,77 @@ mod trim;
 
 pub use domain::{Domain, DomainConfig, DomainStats};
 pub use home::PoolKick;
-pub(crate) use home::{Elsewhere, HomeRef, Recycle};
+pub(crate) use home::{HomeRef, NoPool, Recycle};
 pub(crate) use local::Local;
 pub use rx_slot::{RX_HEADROOM, RX_LEN_MAX, RxSlot};
 pub use slab::{Heap, SlabSource};
 
-/// What becomes of a packet that a pool frees and that is at home in another.
+/// Treatment of a packet that a pool frees and that belongs to another pool, its home.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FreeMode {
-    /// It dies here and its descriptor goes home at once, alone. Linux: what the slab allocator does with an object of
-    /// another CPU.
+    /// Frees the packet here and returns its descriptor to its home at once, by itself. Linux: the
+    /// slab allocator's treatment of an object of another CPU.
     Home,
-    /// It goes home whole and dies there, as long as fewer than `max` wait (`net.core.skb_defer_max`); beyond that it dies
-    /// here, and its descriptor goes home with others. Linux: `skb_attempt_defer_free`.
+    /// Sends the packet whole to its home, which frees it, as long as fewer than `max` packets wait
+    /// there (`net.core.skb_defer_max`). Beyond that it is freed here, and its descriptor is
+    /// returned in a parcel. Linux: `skb_attempt_defer_free`.
     Defer {
-        /// Packets that may wait for their home, less one: as in Linux, the one that comes to `max` does not.
+        /// One more than the number of packets that may wait for their home: as in Linux, the
+        /// packet that would be number `max` is freed here.
         max: u32,
     },
-    /// It dies here and its descriptor stays: this pool is its home now. What is more than a magazine goes to the domain's
-    /// depot, for any pool.
+    /// Frees the packet here and keeps its descriptor: this pool becomes its home. Descriptors
+    /// beyond a full magazine go to the domain's depot, for any pool.
     #[default]
     Unified,
 }
 
 /// The packet memory of one core or thread.
 ///
-/// May move between threads but is used by one at a time. Dropping it leaves its memory, and what is still
-/// on the way home to it, to the next [`Domain::pool`].
+/// May move between threads but is used by one at a time. Dropping it leaves its memory, and memory
+/// that is still being returned to it, to the next [`Domain::pool`].
 pub struct Pool {
     local: ManuallyDrop<Local>,
     core: Arc<domain::Core>,
 }
 
-/// What one pool has done so far. Linux has no such counters; the first say where packets die.
+/// Counters of one pool. Linux has no such counters; the first ones show on which cores packets are
+/// freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Packets allocated or cloned here.
     pub alloc_local: u64,
-    /// Packets that died here and whose descriptor stayed.
+    /// Packets that were freed here and whose descriptor stayed.
     pub free_local: u64,
-    /// Of those, the ones that were another pool's until then.
+    /// Packets counted in `free_local` that belonged to another pool until then.
     pub adopted: u64,
-    /// Packets of other pools that died here, and whose descriptor went home.
+    /// Packets of other pools that were freed here and whose descriptor was returned to its home.
     pub free_remote: u64,
-    /// Packets of this pool that died elsewhere, or where no pool was at hand.
+    /// Packets of this pool that were freed through another pool, or through none.
     pub returned: u64,
     /// Descriptors taken from the return list.
     pub returns_drained: u64,
-    /// Packets of other pools sent home whole.
+    /// Packets of other pools sent to their home whole.
     pub defer_pushed: u64,
-    /// Packets of other pools that died here because too many waited for their home, or nobody lived there.
+    /// Packets of other pools that were freed here because too many waited for their home, or no
+    /// thread had the home pool.
     pub defer_overflow: u64,
-    /// Homes kicked because half of what may wait for them did.
+    /// Kicks of a home pool because half of its limit of packets waited for it.
     pub defer_kicks: u64,
-    /// Packets that came home whole and died here.
+    /// Packets that were sent to this pool whole and freed here.
     pub defer_drained: u64,
-    /// Parcels of descriptors given to the depot because there were too many here.
+    /// Parcels of descriptors given to the depot because this pool had too many.
     pub magazine_flushes: u64,
-    /// Parcels of descriptors taken from the depot because there were none here.
+    /// Parcels of descriptors taken from the depot because this pool had none.
     pub magazine_refills: u64,
     /// Slabs taken from the system, for descriptors or pages.
     pub slab_refill: u64,
-    /// Shares of slabs taken, whoever took the slab: a pool begins with a few descriptors and a page, and grows by twice as many
-    /// each time.
+    /// Shares of slabs taken, from new slabs or others. A pool begins with a few descriptors and a
+    /// page, and doubles its share each time.
     pub slab_shares: u64,
-    /// Locks taken for parcels and slabs: the depot's, and that of the domain's books.
+    /// Locks taken for parcels and slabs: the depot's and the domain's.
     pub locks: u64,
-    /// Of those, the ones that somebody else had.
+    /// Locks counted in `locks` that another thread held at that moment.
     pub locks_contended: u64,
     /// Allocations that failed at the domain's limit.
     pub alloc_failed: u64,
@@ -126,7 +136,7 @@ pub struct PoolStats {
 }
 
 impl PoolStats {
-    /// Adds what another pool has done.
+    /// Adds the counters of another pool.
     pub(crate) fn add(&mut self, other: &Self) {
         let Self {
             alloc_local,
@@ -174,20 +184,21 @@ impl Pool {
         Self { local: ManuallyDrop::new(local), core }
     }
 
-    /// An empty packet with [`HEADROOM`] for headers. `None` at the domain's limit.
+    /// Allocates an empty packet with [`HEADROOM`] for headers. `None` at the domain's limit.
     #[inline]
     pub fn alloc(&mut self) -> Option<Packet> {
         self.alloc_at(HEADROOM, Kind::Alone)
     }
 
-    /// An empty packet whose next clone is tracked: [`Packet::clone_busy`] tells whether that clone still
-    /// lives. For packets that stay in a queue while their clones are sent.
+    /// Allocates an empty packet whose next clone is tracked: [`Packet::clone_busy`] tells whether
+    /// that clone is still alive. For packets that stay in a queue while their clones are sent.
     #[inline]
     pub fn alloc_fclone(&mut self) -> Option<Packet> {
         self.alloc_at(HEADROOM, Kind::Original)
     }
 
-    /// A packet that holds a copy of `bytes`. `None` when they do not fit or at the domain's limit.
+    /// Allocates a packet with a copy of `bytes`. `None` if they do not fit, or at the domain's
+    /// limit.
     pub fn alloc_from(&mut self, bytes: &[u8]) -> Option<Packet> {
         let mut packet = self.alloc()?;
         if packet.append(self, bytes) == bytes.len() {
@@ -197,7 +208,8 @@ impl Pool {
         None
     }
 
-    /// Memory for a device to receive up to `len_max` bytes into. `None` at the domain's limit.
+    /// Allocates memory for a device to receive up to `len_max` bytes into. `None` at the domain's
+    /// limit.
     ///
     /// # Panics
     ///
@@ -206,7 +218,8 @@ impl Pool {
         RxSlot::new(self, len_max)
     }
 
-    /// Ends a packet. Its memory is reused here when it is at home here; else the [`FreeMode`] says what becomes of it.
+    /// Frees a packet. The memory of this pool's own packets is reused here; for others the
+    /// [`FreeMode`] applies.
     #[inline]
     pub fn free(&mut self, packet: Packet) {
         if let FreeMode::Defer { max } = self.local.mode
@@ -217,27 +230,29 @@ impl Pool {
         end(packet, &mut *self.local);
     }
 
-    /// What becomes of packets of other pools from here on. What waits by an earlier mode still comes home.
+    /// Sets the treatment of packets of other pools from now on. Packets that wait under an earlier
+    /// mode still return to their home.
     pub fn set_free_mode(&mut self, mode: FreeMode) {
         self.local.set_mode(mode);
     }
 
-    /// What becomes of packets of other pools.
+    /// Returns the treatment of packets of other pools.
     #[inline]
     #[must_use]
     pub fn free_mode(&self) -> FreeMode {
         self.local.mode
     }
 
-    /// Who is told that packets wait for this pool. With nobody to be told they leave their payload behind, as they may
-    /// wait for long.
+    /// Sets the object that is kicked when packets wait for this pool. Without one, packets that
+    /// wait here give up their payload first, because they may wait for long.
     pub fn set_kick(&mut self, kick: Option<home::KickRef>) {
         self.local.home.reach.set_kick(kick);
     }
 
-    /// A dead packet begins a new life as an empty one, without having been free: what [`alloc`](Self::alloc) or
-    /// [`alloc_fclone`](Self::alloc_fclone) would give, whichever it came from. Its payload is given back here and now, its
-    /// owner told. `Err` gives it back untouched: its clone is still on its way out.
+    /// Reuses a packet that is no longer needed as an empty one, without freeing its descriptor:
+    /// the result is as from [`alloc`](Self::alloc) or [`alloc_fclone`](Self::alloc_fclone),
+    /// whichever allocated it. Its payload is released and its owner notified. Returns `Err` with
+    /// the packet unchanged if its clone is still being sent.
     pub fn renew(&mut self, mut packet: Packet) -> Result<Packet, Packet> {
         if packet.clone_busy() {
             return Err(packet);
@@ -248,15 +263,18 @@ impl Pool {
         Ok(packet.renew())
     }
 
-    /// Takes back what died elsewhere, ends what came home to die, and sends home what died here and is kept until a
-    /// parcel is full. Allocation does this when it runs dry; a core that is about to sleep should do it, or others go
-    /// without the few descriptors it still holds of theirs. Returns the number of descriptors taken back.
+    /// Takes back descriptors that other cores returned, frees packets that they sent here whole
+    /// (`FreeMode::Defer`), and sends this pool's unfilled parcels to their homes. Allocation does
+    /// this when the pool has no descriptor left. A core that is about to sleep should do it too:
+    /// otherwise the pools that own the descriptors in its parcels lack them. Returns the number of
+    /// descriptors taken back.
     pub fn drain_returns(&mut self) -> usize {
         self.local.send_parcels();
         self.local.drain_deferred() + self.local.drain_returns()
     }
 
-    /// Ends what came home to die. For a thread that enters the stack where it does not take a whole turn.
+    /// Frees packets that other cores sent here whole. For a thread that enters the stack without a
+    /// whole turn.
     #[inline]
     pub fn drain_deferred(&mut self) {
         if matches!(self.local.mode, FreeMode::Defer { .. }) {
@@ -264,32 +282,32 @@ impl Pool {
         }
     }
 
-    /// Packets wait to die here: true when there are some.
+    /// Returns true if packets that other cores sent here whole wait to be freed.
     #[must_use]
     pub fn has_deferred(&self) -> bool {
         !self.local.home.deferred.packets.is_empty()
     }
 
-    /// Packets of this pool that died elsewhere, or wait to die here: true when there are some.
+    /// Returns true if descriptors wait to be taken back, or packets to be freed here.
     #[must_use]
     pub fn has_returns(&self) -> bool {
         let home = self.local.home;
         !home.returns.packets.is_empty() || !home.deferred.packets.is_empty()
     }
 
-    /// What this pool has done so far.
+    /// Returns the counters of this pool.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.local.home.stats()
     }
 
-    /// An empty packet whose data starts at `data`.
+    /// Allocates an empty packet whose data starts at `data`.
     #[inline(always)]
     pub(crate) fn alloc_at(&mut self, data: u16, kind: Kind) -> Option<Packet> {
         self.alloc_with(data, kind, &PacketMeta::default())
     }
 
-    /// An empty packet with this `meta` whose data starts at `data`.
+    /// Allocates an empty packet with this `meta` whose data starts at `data`.
     #[inline(always)]
     pub(crate) fn alloc_with(
         &mut self,
@@ -305,7 +323,8 @@ impl Pool {
         Some(descriptor.start(data, kind, meta))
     }
 
-    /// Begins to fetch the descriptor that is used next, for a caller that makes many packets which share their payload.
+    /// Prefetches the descriptor that is allocated next, for a caller that makes many packets which
+    /// share their payload.
     #[inline]
     pub(crate) fn fetch_next(&self) {
         if let Some(next) = self.local.free.last() {
@@ -313,7 +332,7 @@ impl Pool {
         }
     }
 
-    /// The cursor that payload is copied through, with room for at least one byte.
+    /// Returns the cursor that payload is copied through, with room for at least one byte.
     #[inline]
     pub(crate) fn cursor(&mut self) -> Option<&mut Cursor> {
         if self.local.cursor.as_ref().is_none_or(|cursor| cursor.room() == 0) {
@@ -322,7 +341,8 @@ impl Pool {
         self.local.cursor.as_mut()
     }
 
-    /// The cursor that payload is copied through, with room for `len` bytes, which a page has.
+    /// Returns the cursor that payload is copied through, with room for `len` bytes, at most a
+    /// page.
     pub(crate) fn cursor_for(&mut self, len: usize) -> Option<&mut Cursor> {
         if self.local.cursor.as_ref().is_none_or(|cursor| cursor.room() < len) {
             self.turn_page()?;
@@ -330,27 +350,29 @@ impl Pool {
         self.local.cursor.as_mut()
     }
 
-    /// Allocations that this pool has refused at the domain's limit.
+    /// Returns the number of allocations that this pool refused at the domain's limit.
     #[inline]
     #[must_use]
     pub fn alloc_failed(&self) -> u64 {
         self.local.home.stats.alloc_failed.load()
     }
 
-    /// Gives a slice back, without an atomic when its page is being carved here.
+    /// Releases a slice, without an atomic if its page is being carved here.
     #[inline]
     pub(crate) fn put_slice(&mut self, slice: Slice) {
         self.local.put_slice(slice);
     }
 
-    /// Another slice over the same bytes, without an atomic when its page is being carved here.
+    /// Returns another slice over the same bytes, without an atomic if its page is being carved
+    /// here.
     #[inline]
     pub(crate) fn share(&mut self, slice: &Slice) -> Slice {
         let carving = self.local.cursor.as_mut().and_then(|cursor| cursor.share(slice));
         carving.unwrap_or_else(|| slice.share())
     }
 
-    /// `count` more references for `slice` to give away, without an atomic when its page is being carved here.
+    /// Takes `count` more references for `slice` to pass on, without an atomic if its page is being
+    /// carved here.
     #[inline]
     pub(crate) fn hold(&mut self, slice: &mut Slice, count: u32) {
         if !self.local.cursor.as_mut().is_some_and(|cursor| cursor.hold(slice, count)) {
@@ -361,7 +383,8 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn refill(&mut self) -> Option<FreeDescriptor> {
-        // What ends on its return need not leave a descriptor: that of an original stays until its clone is gone.
+        // The free list is checked again, because the packets freed by the drain need not leave a
+        // descriptor: that of an original stays until its clone is freed.
         self.drain_returns();
         if self.local.free.is_empty()
             && !self.local.take_from_depot()
@@ -390,7 +413,7 @@ impl Pool {
         }
     }
 
-    /// A cursor over a whole free page.
+    /// Returns a cursor over a whole free page.
     pub(crate) fn open_page(&mut self) -> Option<Cursor> {
         if self.local.pages.is_empty() {
             self.local.drain_pages();

@@ -1,6 +1,7 @@
-//! The names that loom replaces: everything two threads of this crate meet through.
+//! Synchronization types that loom replaces: everything two threads of this crate share.
 //!
-//! Counters that order nothing stay `core` atomics in both builds, so that models do not explore them.
+//! Counters that order nothing stay `core` atomics in both builds, so that models do not explore
+//! them.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, fence};
@@ -12,8 +13,8 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
 
-/// Tells loom when memory it cannot see (packet bodies, page data) is read or written, so that a model
-/// fails when two accesses are not ordered. Costs nothing in a normal build.
+/// Reports reads and writes of memory that loom cannot see (packet bodies, page data), so that a
+/// model fails if two accesses are not ordered. Costs nothing in a normal build.
 #[derive(Debug)]
 pub(crate) struct Track {
     #[cfg(loom)]
@@ -28,17 +29,17 @@ impl Track {
         }
     }
 
-    /// The tracked memory is read here.
+    /// Reports a read of the tracked memory.
     #[inline(always)]
-    #[cfg_attr(not(loom), expect(clippy::unused_self, reason = "only a model looks"))]
+    #[cfg_attr(not(loom), expect(clippy::unused_self, reason = "only loom uses it"))]
     pub(crate) fn read(&self) {
         #[cfg(loom)]
         self.cell.with(|_| ());
     }
 
-    /// The tracked memory is written here.
+    /// Reports a write of the tracked memory.
     #[inline(always)]
-    #[cfg_attr(not(loom), expect(clippy::unused_self, reason = "only a model looks"))]
+    #[cfg_attr(not(loom), expect(clippy::unused_self, reason = "only loom uses it"))]
     pub(crate) fn write(&self) {
         #[cfg(loom)]
         self.cell.with_mut(|_| ());

@@ -1,89 +1,92 @@
-//! Time as data: the stack is told what time it is and never asks.
+//! Time as data: the caller passes the current time to the stack, which never reads a clock.
 //!
 //! Above: every crate. Linux: `ktime_t`.
 //!
-//! Not here: reading a clock. Workers and the simulator do that once per turn and hand the value down.
+//! Not here: reading a clock. Workers and the simulator do that once per turn and pass the value
+//! down.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A point in time: nanoseconds since an origin the clock's owner chose (boot, or the start of a
-/// simulation). 64 bits of nanoseconds last 584 years, so arithmetic saturates and never wraps.
+/// A point in time: nanoseconds since an origin that the owner of the clock chose (boot, or the
+/// start of a simulation). 64 bits of nanoseconds last 584 years, so arithmetic saturates and never
+/// wraps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
     /// The origin of the clock.
     pub const ZERO: Self = Self(0);
-    /// The end of time: a deadline that never comes.
+    /// The largest instant, for a deadline that is never reached.
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the origin.
+    /// Makes the instant `nanos` nanoseconds after the origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The instant `micros` microseconds after the origin.
+    /// Makes the instant `micros` microseconds after the origin.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// The instant `millis` milliseconds after the origin.
+    /// Makes the instant `millis` milliseconds after the origin.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// The instant `secs` seconds after the origin.
+    /// Makes the instant `secs` seconds after the origin.
     #[must_use]
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds since the origin.
+    /// Returns the whole microseconds since the origin.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the origin: the unit of the TCP timestamp clock.
+    /// Returns the whole milliseconds since the origin, the unit of the TCP timestamp clock.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Nanoseconds since `earlier`, 0 when it lies in the future. What is done for every segment counts in whole numbers: a
-    /// `Duration` keeps seconds apart and costs a division each way.
+    /// Returns the nanoseconds since `earlier`, 0 if `earlier` lies in the future. Per-segment code
+    /// uses this integer, because a `Duration` keeps seconds apart and costs a division in each
+    /// direction.
     #[inline]
     #[must_use]
     pub const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Whole microseconds since `earlier`, 0 when it lies in the future.
+    /// Returns the whole microseconds since `earlier`, 0 if `earlier` lies in the future.
     #[inline]
     #[must_use]
     pub const fn micros_since(self, earlier: Self) -> u64 {
         self.nanos_since(earlier) / 1_000
     }
 
-    /// `micros` microseconds later, at most [`FAR_FUTURE`](Self::FAR_FUTURE).
+    /// Returns the instant `micros` microseconds later, at most [`FAR_FUTURE`](Self::FAR_FUTURE).
     #[inline]
     #[must_use]
     pub const fn plus_micros(self, micros: u64) -> Self {
         Self(self.0.saturating_add(micros.saturating_mul(1_000)))
     }
 
-    /// Time since `earlier`, or `None` when `earlier` lies in the future.
+    /// Returns the time since `earlier`, or `None` if `earlier` lies in the future.
     #[must_use]
     pub const fn checked_duration_since(self, earlier: Self) -> Option<Duration> {
         match self.0.checked_sub(earlier.0) {
@@ -92,7 +95,7 @@ impl Instant {
         }
     }
 
-    /// Time since `earlier`, zero when `earlier` lies in the future.
+    /// Returns the time since `earlier`, zero if `earlier` lies in the future.
     #[must_use]
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_agree() {
+    fn conversions_between_units_agree() {
         assert_eq!(Instant::from_secs(2), Instant::from_millis(2_000));
         assert_eq!(Instant::from_millis(2), Instant::from_micros(2_000));
         assert_eq!(Instant::from_micros(2), Instant::from_nanos(2_000));
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn prints_seconds() {
+    fn an_instant_prints_as_seconds() {
         assert_eq!(format!("{:?}", Instant::from_millis(1_250)), "1.250000000");
     }
 }

@@ -1,5 +1,5 @@
-//! Packets against byte vectors: any sequence of operations on any number of packets and pools gives the
-//! bytes a naive model gives, changes no other packet, and leaves no memory behind.
+//! Packets compared with byte vectors: any sequence of operations on any number of packets and
+//! pools gives the bytes of a naive model, changes no other packet, and leaks no memory.
 #![cfg(not(loom))]
 #![expect(clippy::tests_outside_test_module, reason = "the lint does not see through `proptest!`")]
 
@@ -8,7 +8,8 @@ use pkt::{Domain, DomainConfig, FRAGS_MAX, HEAD_BYTES, Packet, Pool, Sum};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// One step. Positions and lengths are taken modulo what makes sense; pool two is no pool: a plain drop.
+/// One step. Positions and lengths are taken modulo the valid range; pool number two stands for a
+/// plain drop without a pool.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc { pool: usize, fclone: bool },
@@ -64,12 +65,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Packets and what they should hold.
+/// Packets and their expected contents.
 struct World {
     domain: Domain,
     pools: Vec<Pool>,
     packets: Vec<(Packet, Vec<u8>)>,
-    /// Source of bytes, so that misplaced ones show.
+    /// Generator of bytes, which differ so that misplaced ones are detected.
     next: u8,
 }
 
@@ -107,7 +108,7 @@ impl World {
             }
             Step::Receive { pool, finish, max, len } => self.receive(pool, finish, max, len),
             Step::Adopt { pool } => {
-                // Replaced by a pool that may be the one just left behind.
+                // The replacement may be a pool that was dropped before.
                 let fresh = self.domain.pool();
                 drop(std::mem::replace(&mut self.pools[pool], fresh));
             }
@@ -240,7 +241,7 @@ impl World {
         match packet.append_packet(&mut self.pools[pool], other) {
             Ok(()) => bytes.extend(other_bytes),
             Err(other) => {
-                // What is copied needs two frags at most, where one page ends and the next begins.
+                // The copied bytes need two frags at most, if they cross the end of a page.
                 assert!(frags + 2 > FRAGS_MAX);
                 self.packets.push((other, other_bytes));
             }
@@ -306,7 +307,7 @@ impl World {
         assert!(copy[copied..].iter().all(|&byte| byte == 0));
     }
 
-    /// What holds between any two steps.
+    /// Checks the properties that hold between any two steps.
     fn check(&self) {
         for (packet, bytes) in &self.packets {
             assert_eq!(packet.len(), bytes.len());
@@ -320,7 +321,7 @@ impl World {
     }
 }
 
-/// Appends `fresh` and returns what was taken of it.
+/// Appends `fresh` and returns the part of it that was appended.
 fn append<'a>(packet: &mut Packet, pool: &mut Pool, fresh: &'a [u8], sum: bool) -> &'a [u8] {
     let taken = if sum {
         let (taken, sum) = packet.append_and_sum(pool, fresh);
@@ -333,7 +334,7 @@ fn append<'a>(packet: &mut Packet, pool: &mut Pool, fresh: &'a [u8], sum: bool) 
     &fresh[..taken]
 }
 
-/// RFC 1071 as it is written.
+/// The sum exactly as RFC 1071 defines it.
 fn naive(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u64::from(low));
     let mut sum: u64 = bytes.chunks(2).map(word).sum();
@@ -347,7 +348,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn packets_are_byte_vectors(steps in vec(step(), 1..120)) {
+    fn packets_behave_as_byte_vectors(steps in vec(step(), 1..120)) {
         let mut world = World::new();
         for step in &steps {
             world.run(step);
@@ -361,7 +362,7 @@ proptest! {
     }
 
     #[test]
-    fn sums_are_the_definition(bytes in vec(any::<u8>(), 0..5000), skip in 0..70_usize) {
+    fn sums_equal_the_definition(bytes in vec(any::<u8>(), 0..5000), skip in 0..70_usize) {
         let bytes = &bytes[skip.min(bytes.len())..];
         prop_assert_eq!(Sum::of(bytes).fold(), naive(bytes));
     }

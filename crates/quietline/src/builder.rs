@@ -5,11 +5,12 @@ use std::{io, net::IpAddr, os::fd::BorrowedFd, ptr, sync::Arc};
 use ipnet::IpNet;
 use stack::{
     Secrets,
-    config::{ConfigError, DeviceConfig, HostConfig},
+    base::config_error::ConfigError,
     device::{Device, Wire},
-    link::ethernet::MacAddr,
-    qdisc::QdiscConfig,
+    header::ethernet::MacAddr,
+    host::config::{DeviceConfig, HostConfig},
     route::fib::RouteSpec,
+    sysctl::qdisc::QdiscConfig,
 };
 
 #[cfg(feature = "capture")]

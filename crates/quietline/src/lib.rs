@@ -60,18 +60,17 @@ pub use send_buffer::SendBuffer;
 pub use socket::TcpSocket;
 pub use stack::{
     Errno, Readiness,
-    config::ConfigError,
-    counters::Snapshot,
+    base::{config_error::ConfigError, counters::Snapshot},
     device::{Capabilities, Completed, Device, Impairment, RxSignal, Wire, WireConfig},
+    header::ethernet::MacAddr,
     host::Event,
-    link::ethernet::MacAddr,
-    qdisc::{QdiscConfig, QdiscStats},
-    rps::SoftnetStat,
+    receive::rps::SoftnetStat,
     socket::{
         SendFlags,
         options::{OptionValue, SocketOption},
     },
-    tx_queue::TxQueueStats,
+    sysctl::qdisc::QdiscConfig,
+    transmit::{qdisc::QdiscStats, tx_queue::TxQueueStats},
 };
 pub use stream::TcpStream;
 pub use tcp::{SenderTime, TcpInfo};

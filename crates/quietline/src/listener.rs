@@ -12,7 +12,7 @@ use std::{
 
 use stack::{
     Errno,
-    core::CoreId,
+    base::ids::CoreId,
     socket::{
         Listener,
         options::{OptionValue, SocketOption},

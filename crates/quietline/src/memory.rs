@@ -12,7 +12,7 @@ use std::{
     sync::OnceLock,
 };
 
-use stack::{Memory, config::ConfigError};
+use stack::{Memory, base::config_error::ConfigError};
 
 use crate::{housekeeping, pages::Pages};
 

@@ -2,9 +2,9 @@
 
 use std::{fmt, net::IpAddr};
 
-use stack::{host::NeighborInfo, link::ethernet::MacAddr};
+use stack::{header::ethernet::MacAddr, transmit::neighbor::table::NeighborInfo};
 
-pub use stack::neighbour::NudState;
+pub use stack::transmit::neighbor::NudState;
 
 /// A neighbor. As text it is what `ip neigh` prints: `10.0.0.2 dev tap0 lladdr 02:00:00:00:00:02 PERMANENT`.
 #[derive(Clone, Debug, PartialEq, Eq)]

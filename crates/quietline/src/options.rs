@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use stack::{core::CoreId, sysctl::FastOpenKey};
+use stack::{base::ids::CoreId, sysctl::FastOpenKey};
 pub use tcp::SocketOptions;
 
 use crate::{addresses::first_of, clock, listener::TcpListener, running::Stack, stream::TcpStream};

@@ -5,11 +5,11 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use stack::{
-    config::ConfigError,
+    base::config_error::ConfigError,
     route::fib::{NO_DEVICE, RouteEntry, RouteSpec},
 };
 
-pub use stack::route::fib::RouteKind;
+pub use stack::transmit::dst::RouteKind;
 
 /// A route. As text it is what `ip route` prints and takes:
 ///

@@ -12,15 +12,13 @@ use std::{
 use pkt::{DomainStats as MemoryStats, Instant};
 use stack::{
     Cx,
-    config::{ConfigError, HostConfig},
-    core::CoreId,
-    counters::Snapshot,
-    host::{ClaimState, EventSink, Host},
-    link::ethernet::MacAddr,
+    base::{config_error::ConfigError, counters::Snapshot, ids::CoreId},
+    header::ethernet::MacAddr,
+    host::{ClaimState, EventSink, Host, config::HostConfig},
+    receive::rps::SoftnetStat,
     route::fib::RouteSpec,
-    rps::SoftnetStat,
     sysctl::SysctlError,
-    tx_queue::TxQueueStats,
+    transmit::tx_queue::TxQueueStats,
 };
 
 use crate::{

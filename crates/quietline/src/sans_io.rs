@@ -56,16 +56,19 @@ pub use crate::entropy::{rng, secrets};
 pub use pkt::{Batch, DropReason, Instant, Packet, PacketList};
 pub use stack::{
     Cx, Errno, Memory, Readiness, Secrets,
-    config::{ConfigError, DeviceConfig, HostConfig},
+    base::config_error::ConfigError,
     device::{
         Capabilities, Completed, Device, Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire,
         WireConfig,
     },
-    host::{Host, NeighborInfo},
-    link::ethernet::MacAddr,
-    neighbour::NudState,
+    header::ethernet::MacAddr,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     route::fib::RouteSpec,
     socket::{Listener, ShutdownHow, TcpSocket},
     sysctl::Sysctls,
+    transmit::neighbor::{NudState, table::NeighborInfo},
 };
 pub use tcp::Rng;

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use pkt::Instant;
-use stack::{Cx, core::CoreId, socket::BusyPollParams, sysctl::Sysctls};
+use stack::{Cx, base::ids::CoreId, socket::BusyPollParams, sysctl::Sysctls};
 use sync::{EventCount, WaitResult};
 
 use crate::{

@@ -31,7 +31,8 @@ use rustix::{
 };
 use stack::{
     Cx,
-    core::{Core, CoreRun, Kick, NapiId},
+    base::ids::NapiId,
+    core::{Core, CoreRun, Kick},
     device::QueueId,
     host::Host,
 };

@@ -53,9 +53,11 @@ mod tests {
     use pkt::Instant;
     use stack::{
         Cx, Memory,
-        config::{DeviceConfig, HostConfig},
         device::{Wire, WireConfig},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         socket::{Listener, TcpSocket},
     };
 

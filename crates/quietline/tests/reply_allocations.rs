@@ -15,10 +15,12 @@ mod tests {
     use pkt::{Batch, Instant, PacketList, RxChecksum};
     use stack::{
         Capabilities, Cx, Device, Memory,
-        config::{DeviceConfig, HostConfig},
         device::{Doorbell, LinkType, QueueId},
-        host::Host,
-        ip::header::{Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
+        header::ip::{Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         route::fib::RouteSpec,
         socket::Listener,
         sysctl::Sysctls,

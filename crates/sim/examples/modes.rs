@@ -1,5 +1,6 @@
-//! Prints combinations of modes, a line each, as `QUIETLINE_SYSCTL` takes them: `pairwise` rows, in which every two values
-//! are together once, or `each`, in which every value occurs. For `cargo xtask matrix`.
+//! Prints combinations of modes, one per line, in the format of `QUIETLINE_SYSCTL`: `pairwise`
+//! rows, in which every two values occur together, or `each`, in which every value occurs. For
+//! `cargo xtask matrix`.
 
 use std::process::ExitCode;
 

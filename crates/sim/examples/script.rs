@@ -1,4 +1,5 @@
-//! Runs packet scripts and prints what happened: `cargo run -p quietline-sim --example script -- FILE...`.
+//! Runs packet scripts and prints their traces:
+//! `cargo run -p quietline-sim --example script -- FILE...`.
 
 use std::{env, fs, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! Simulated applications: what threads would do, as state that is stepped.
+//! Simulated applications, each a state machine that the test steps in place of a thread.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -16,7 +16,7 @@ use tcp::State;
 
 use crate::World;
 
-/// Sends a known stream, then closes its half; reads until the end of the peer's.
+/// Sends a known stream, then shuts down its sending direction, and reads until the peer's FIN.
 #[derive(Debug)]
 pub struct Sender {
     host: usize,
@@ -24,12 +24,12 @@ pub struct Sender {
     pattern: Pattern,
     sent: u64,
     length: u64,
-    /// Largest single write, drawn for each write below it.
+    /// Upper bound of a write; the size of each write is drawn below it.
     write_max: u64,
     shut: bool,
 }
 
-/// Reads a stream and checks every byte, as a thread that waits in `recv`.
+/// Reads a stream and checks every byte, like a thread that sleeps in `recv`.
 #[derive(Debug)]
 pub struct Receiver {
     host: usize,
@@ -38,7 +38,7 @@ pub struct Receiver {
     pattern: Pattern,
     received: u64,
     ended: bool,
-    /// Largest single read.
+    /// Largest read, in bytes.
     read_max: usize,
 }
 
@@ -59,7 +59,8 @@ impl Pattern {
         (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes()
     }
 
-    /// Writes the bytes from `offset` on. Whole words go one by one: a copy of a constant length is no call.
+    /// Writes the bytes of the stream from `offset` on. Whole words are written one by one, because
+    /// a copy of constant length needs no call.
     pub(crate) fn fill(self, offset: u64, bytes: &mut [u8]) {
         let (head, rest) = bytes.split_at_mut(before_word(offset).min(bytes.len()));
         let begin = offset + head.len() as u64;
@@ -73,13 +74,14 @@ impl Pattern {
         }
     }
 
-    /// The offset of the first of `bytes` that is not the one from `offset` on.
+    /// Returns the stream offset of the first of `bytes` that differs from the pattern, where
+    /// `bytes` starts at `offset`.
     pub(crate) fn first_other(self, offset: u64, bytes: &[u8]) -> Option<u64> {
         let head = before_word(offset).min(bytes.len());
         let (words, _) = bytes[head..].as_chunks::<8>();
         let first = (offset + head as u64) / 8;
         let same = (first..).zip(words).take_while(|&(index, word)| *word == self.word(index));
-        // Equal words need no second look, unless bytes in front of them differ.
+        // Equal words need no second comparison, unless bytes before them differ.
         let same = head + 8 * same.count();
         let other = |range: Range<usize>| {
             let from = offset + range.start as u64;
@@ -102,7 +104,8 @@ impl Sender {
         Self { host, socket, pattern, sent: 0, length, write_max: 100_000, shut: false }
     }
 
-    /// Writes what the socket takes. True when everything has been handed over.
+    /// Writes as much as the socket accepts. Returns true when the whole stream is written and shut
+    /// down.
     ///
     /// # Panics
     /// When the connection fails.
@@ -123,7 +126,8 @@ impl Sender {
             }
         }
         if !self.shut {
-            // Everything may have left with the SYN, which nobody has answered yet: a shutdown now would end the attempt.
+            // The whole stream may have left with a SYN that is still unanswered; a shutdown in
+            // SYN-SENT would abort the attempt.
             let state = self.socket.with_tcb(&host, &mut world.cx, |tcb, _| tcb.state());
             if state == State::SynSent {
                 return false;
@@ -146,7 +150,7 @@ impl Receiver {
         Self { host, socket, reader, pattern, received: 0, ended: false, read_max }
     }
 
-    /// Reads what has arrived. True at the end of the stream.
+    /// Reads the available data. Returns true at the end of the stream.
     ///
     /// # Panics
     /// When a byte is wrong or the connection fails.
@@ -177,8 +181,9 @@ impl Receiver {
     }
 }
 
-/// A connection between the two hosts of `World::pair`: the client's end on host 0 and the accepted end on host 1. A
-/// bad wire may lose every ARP request or SYN of an attempt; then another is made.
+/// Opens a connection between the two hosts of `World::pair`: the client's end on host 0, the
+/// accepted end on host 1. A lossy wire may drop every ARP request or SYN of an attempt, so up to
+/// ten attempts are made.
 ///
 /// # Panics
 /// When ten attempts fail.
@@ -205,7 +210,7 @@ pub fn connect(world: &mut World, listener: &Listener) -> (Arc<TcpSocket>, Arc<T
     panic!("no connection: {:?}", host.counters())
 }
 
-/// A listener on host 1 of `World::pair`.
+/// Listens on host 1 of `World::pair`.
 ///
 /// # Panics
 /// When the port is taken.
@@ -220,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_written_by_words_is_that_of_its_bytes() {
+    fn a_pattern_written_by_words_equals_its_bytes() {
         let pattern = Pattern(0x0e0f);
         for offset in 0..20 {
             for len in 0..40 {
@@ -230,7 +235,7 @@ mod tests {
                 assert_eq!(bytes, expected, "{len} bytes from {offset}");
                 assert_eq!(pattern.first_other(offset, &bytes), None);
                 for at in 0..len {
-                    // Another difference behind the first one does not matter.
+                    // A second difference behind the first must not change the result.
                     let mut other = bytes.clone();
                     other[at] ^= 1;
                     other[len - 1] ^= 2;

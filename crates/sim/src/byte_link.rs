@@ -1,9 +1,10 @@
 //! A device whose frames a test writes and reads as bytes.
 //!
-//! Above: the host under test. What the test delivers is received as from a ring of a network card: short frames in the
-//! head, longer ones in pages. What the host transmits is kept until the test takes it.
+//! Above: the host under test. A delivered frame is received as from the ring of a network card: a
+//! short frame in the packet head, a longer one in pages. Transmitted frames are kept until the
+//! test takes them.
 //!
-//! Not here: what the bytes mean (`frame`), time. Nothing is ever late, lost or refused.
+//! Not here: the meaning of the bytes (`frame`), time. No frame is ever late, lost or refused.
 
 use std::{
     collections::VecDeque,
@@ -20,30 +21,30 @@ use stack::{
     device::{Doorbell, QueueId},
 };
 
-/// Frames of this length are received into pages by every device.
+/// Every device receives frames of at least this length into pages.
 const PAGED_BYTES_MIN: usize = 256;
 
-/// A frame that the host has sent, with what its device was told about it.
+/// A frame that the host has sent, with the metadata its device received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// The whole frame.
     pub bytes: Vec<u8>,
-    /// Checksum duty and segmentation.
+    /// Pending checksum and segmentation.
     pub meta: PacketMeta,
 }
 
-/// See the module head. One queue.
+/// See the module head. The link has one queue.
 pub struct ByteLink {
     caps: Capabilities,
     arrived: Mutex<VecDeque<Packet>>,
     sent: Mutex<VecDeque<Sent>>,
-    /// Frames are put into pages whatever their length.
+    /// Whether frames of every length are received into pages.
     paged: AtomicBool,
     doorbell: OnceLock<Doorbell>,
 }
 
 impl ByteLink {
-    /// A link with these capabilities, but one queue.
+    /// Makes a link with these capabilities, but one queue.
     #[must_use]
     pub fn new(caps: Capabilities) -> Self {
         Self {
@@ -55,12 +56,14 @@ impl ByteLink {
         }
     }
 
-    /// Frames delivered from here on have no linear byte, or short ones are linear again.
+    /// Sets whether frames delivered from now on have no linear byte. Otherwise short frames are
+    /// linear.
     pub fn set_paged(&self, paged: bool) {
         self.paged.store(paged, Ordering::Relaxed);
     }
 
-    /// A frame arrives. The host learns of it by its doorbell; false when there was no memory to receive it into.
+    /// Delivers a frame and rings the host's doorbell. Returns false if there was no memory to
+    /// receive it.
     pub fn deliver(&self, cx: &mut Cx, frame: &[u8]) -> bool {
         let paged = self.paged.load(Ordering::Relaxed);
         let Some(mut packet) = receive(cx, frame, paged) else { return false };
@@ -72,14 +75,15 @@ impl ByteLink {
         true
     }
 
-    /// The oldest frame that the host has sent.
+    /// Takes the oldest frame that the host has sent.
     pub fn take(&self) -> Option<Sent> {
         lock(&self.sent).pop_front()
     }
 }
 
-/// As a device with a ring of receive slots. With `paged` the device writes padding behind a short frame and cuts it off,
-/// so that the frame stays in its page: headers must be asked for before they are read.
+/// Receives a frame as a device with a ring of receive slots does. With `paged` the device writes
+/// padding behind a short frame and cuts it off, so that the frame stays in its page: headers must
+/// then be pulled before they are read.
 pub(crate) fn receive(cx: &mut Cx, frame: &[u8], paged: bool) -> Option<Packet> {
     let written = if paged { frame.len().max(PAGED_BYTES_MIN) } else { frame.len() };
     let mut slot = cx.pool.rx_slot(written)?;

@@ -1,19 +1,18 @@
-//! Frames as bytes: built to be sent to a host, and judged when a host has sent them.
+//! Frames as bytes: built for delivery to a host, and checked after a host has sent them.
 //!
-//! The checksum here is RFC 1071 the plain way, so that the stack's own is not judged by itself.
+//! The checksum here is a plain RFC 1071 implementation, so that the stack's own code does not
+//! verify itself.
 //!
-//! Not here: IPv6 but for a way to build it, who speaks (`rig`).
+//! Not here: IPv6 beyond a way to build it, the two ends (`rig`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pkt::EtherType;
-use stack::{
-    icmp::header::IcmpMessage,
-    ip::header::{self, Fragment, IpHeader, protocol},
-    link::{
-        arp::{ARP_LEN, ArpPacket, ETHER_TYPE_ARP},
-        ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
-    },
+use stack::header::{
+    arp::{ARP_LEN, ArpPacket, ETHER_TYPE_ARP},
+    ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
+    icmp::IcmpMessage,
+    ip::{self, Fragment, IpHeader, protocol},
 };
 use tcp::{Flags, SegmentHeader, wire::header::HEADER_BYTES_MAX};
 
@@ -42,13 +41,13 @@ impl Ipv4 {
         Self { src, dst, protocol, ttl: 64, fragment: Fragment::DONT, options }
     }
 
-    /// The packet with this payload.
+    /// Returns the packet with this payload.
     ///
     /// # Panics
     /// When it would be longer than 65,535 bytes.
     #[must_use]
     pub fn with(&self, payload: &[u8]) -> Vec<u8> {
-        let header_len = header::IPV4_HEADER_LEN + self.options.len();
+        let header_len = ip::IPV4_HEADER_LEN + self.options.len();
         let fixed = IpHeader {
             src: IpAddr::V4(self.src),
             dst: IpAddr::V4(self.dst),
@@ -61,7 +60,7 @@ impl Ipv4 {
             header_len: 0,
             payload_len: 0,
         };
-        let mut bytes = vec![0; header::IPV4_HEADER_LEN];
+        let mut bytes = vec![0; ip::IPV4_HEADER_LEN];
         fixed.emit::<true>(&mut bytes);
         bytes.extend_from_slice(&self.options);
         bytes.extend_from_slice(payload);
@@ -73,10 +72,10 @@ impl Ipv4 {
     }
 }
 
-/// An IPv6 packet without extension headers, or with those that `payload` begins with.
+/// Builds an IPv6 packet without extension headers, or with those that `payload` begins with.
 ///
 /// # Panics
-/// When its payload would be longer than 65,535 bytes.
+/// When the payload would be longer than 65,535 bytes.
 #[must_use]
 pub fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, payload: &[u8]) -> Vec<u8> {
     let mut header = [0x60, 0, 0, 0, 0, 0, next_header, 64];
@@ -85,10 +84,10 @@ pub fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, payload: &[u8]) -> Ve
     [&header[..], &src.octets(), &dst.octets(), payload].concat()
 }
 
-/// Makes the header checksum of an IPv4 packet right, if there is a whole header.
+/// Corrects the header checksum of an IPv4 packet, if the header is complete.
 pub fn fix_ipv4_checksum(packet: &mut [u8]) {
     let header_len = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
-    if header_len < header::IPV4_HEADER_LEN {
+    if header_len < ip::IPV4_HEADER_LEN {
         return;
     }
     let Some(header) = packet.get_mut(..header_len) else { return };
@@ -97,7 +96,7 @@ pub fn fix_ipv4_checksum(packet: &mut [u8]) {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// An IP packet in an Ethernet frame.
+/// Puts an IP packet into an Ethernet frame.
 #[must_use]
 pub fn ethernet(dst: MacAddr, src: MacAddr, ether_type: EtherType, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_LEN];
@@ -106,7 +105,8 @@ pub fn ethernet(dst: MacAddr, src: MacAddr, ether_type: EtherType, payload: &[u8
     bytes
 }
 
-/// A TCP segment with its checksum, to be put into an [`Ipv4`] packet, or an [`ipv6`] one, with the same addresses.
+/// Builds a TCP segment with its checksum, for an [`Ipv4`] or [`ipv6`] packet with the same
+/// addresses.
 #[must_use]
 pub fn tcp(
     src: impl Into<IpAddr>,
@@ -122,7 +122,7 @@ pub fn tcp(
     bytes
 }
 
-/// Makes the checksum of a TCP segment right, if there is a place for it.
+/// Corrects the checksum of a TCP segment, if the header is complete.
 pub fn fix_tcp_checksum(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, segment: &mut [u8]) {
     if segment.len() < tcp::wire::header::HEADER_BYTES_MIN {
         return;
@@ -132,7 +132,7 @@ pub fn fix_tcp_checksum(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, segment:
     tcp::wire::header::write_checksum(segment, sum);
 }
 
-/// An ICMP message with its checksum.
+/// Builds an ICMP message with its checksum.
 #[must_use]
 pub fn icmp(message: &IcmpMessage, payload: &[u8]) -> Vec<u8> {
     let mut bytes = message.header_bytes::<true>().to_vec();
@@ -142,12 +142,13 @@ pub fn icmp(message: &IcmpMessage, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// RFC 1071 over the concatenation of `parts`, each but the last of even length: 0 over what holds its checksum.
+/// RFC 1071 checksum over the concatenation of `parts`, each but the last of even length. Data that
+/// contains its correct checksum yields 0.
 #[must_use]
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u64;
     for part in parts {
-        // Words of 32 bits have the same sum, folded, as their halves.
+        // The folded sum of 32-bit words equals the folded sum of their halves.
         let (words, rest) = part.as_chunks::<4>();
         sum += words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum::<u64>();
         for pair in rest.chunks(2) {
@@ -162,7 +163,7 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
 
 /// RFC 9293 §3.1: the pseudo-headers of both versions have the same sum.
 fn tcp_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> u16 {
-    // More than 16 bits for a superframe only.
+    // Only a superframe needs more than 16 bits.
     let len = u32::try_from(segment.len()).expect("in an IP packet");
     let pseudo = [&[0, protocol::TCP][..], &len.to_be_bytes()].concat();
     checksum(&[&octets(src), &octets(dst), &pseudo, segment])
@@ -175,19 +176,19 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// What a host has sent, checked byte by byte.
+/// A frame that a host has sent, checked byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// An ARP packet and the station it was sent to.
+    /// An ARP packet and its destination MAC address.
     Arp(MacAddr, ArpPacket),
     /// A TCP segment.
     Tcp(IpHeader, SegmentHeader, Vec<u8>),
-    /// An ICMP message with what follows its header.
+    /// An ICMP message with the bytes behind its header.
     Icmp(IpHeader, IcmpMessage, Vec<u8>),
 }
 
 impl Seen {
-    /// The segment, if it is one.
+    /// Returns the segment, if the frame is one.
     #[must_use]
     pub fn segment(&self) -> Option<(&SegmentHeader, &[u8])> {
         match self {
@@ -197,14 +198,14 @@ impl Seen {
     }
 }
 
-/// Reads an Ethernet frame sent by the station `own`, and finds fault with it if there is one.
+/// Parses an Ethernet frame sent by the station `own` and checks it.
 ///
 /// # Errors
-/// What is wrong with the frame.
+/// The fault found in the frame.
 pub fn judge_ethernet(bytes: &[u8], own: MacAddr, mtu: u32) -> Result<Seen, String> {
     let header = EthernetHeader::parse(bytes).map_err(|reason| reason.to_string())?;
     if header.src != own {
-        return Err(format!("sent as {:?}", header.src));
+        return Err(format!("source address {:?}", header.src));
     }
     let payload = &bytes[HEADER_LEN..];
     match header.ether_type() {
@@ -217,12 +218,12 @@ pub fn judge_ethernet(bytes: &[u8], own: MacAddr, mtu: u32) -> Result<Seen, Stri
     }
 }
 
-/// Reads an IPv4 packet, and finds fault with it if there is one.
+/// Parses an IPv4 packet and checks it.
 ///
 /// # Errors
-/// What is wrong with the packet.
+/// The fault found in the packet.
 pub fn judge_ipv4(packet: &[u8], mtu: u32) -> Result<Seen, String> {
-    let ip = header::parse::<true>(packet, packet.len()).map_err(|reason| reason.to_string())?;
+    let ip = ip::parse::<true>(packet, packet.len()).map_err(|reason| reason.to_string())?;
     if ip.total_len() != packet.len() || packet.len() > mtu as usize {
         return Err(format!("{} bytes, MTU {mtu}: {ip:?}", packet.len()));
     }
@@ -248,7 +249,7 @@ fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
         || flags.contains(Flags::RST) && !payload.is_empty()
         || !flags.intersects(Flags::SYN | Flags::ACK | Flags::RST)
         || flags.contains(Flags::URG);
-    // RFC 1191 §3, but for a path narrower than `net.ipv4.route.min_pmtu`.
+    // RFC 1191 §3: DF is set, except on a path narrower than `net.ipv4.route.min_pmtu`.
     let may_be_cut = !ip.fragment.dont && ip.total_len() > 552;
     if contradicts || may_be_cut || ip.fragment.is_piece() {
         return Err(format!("{header}, {} bytes, {:?}", payload.len(), ip.fragment));
@@ -261,7 +262,7 @@ fn judge_icmp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
         return Err(String::from("ICMP checksum"));
     }
     let message = IcmpMessage::parse::<true>(bytes).map_err(|reason| reason.to_string())?;
-    Ok(Seen::Icmp(ip, message, bytes[stack::icmp::header::ICMP_HEADER_LEN..].to_vec()))
+    Ok(Seen::Icmp(ip, message, bytes[stack::header::icmp::ICMP_HEADER_LEN..].to_vec()))
 }
 
 #[cfg(test)]
@@ -272,18 +273,18 @@ mod tests {
     const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
     #[test]
-    fn the_example_of_rfc_1071() {
+    fn checksum_matches_the_example_of_rfc_1071() {
         let data = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(checksum(&[&data]), !0xddf2);
         assert_eq!(checksum(&[&data[..4], &data[4..]]), !0xddf2);
     }
 
     #[test]
-    fn what_is_built_is_found_good() {
+    fn built_packets_pass_the_checks() {
         let header = SegmentHeader { flags: Flags::ACK, ..SegmentHeader::default() };
         let segment = tcp(PEER, US, &header, b"data");
         let mut packet = Ipv4::new(PEER, US, protocol::TCP).with(&segment);
-        let seen = judge_ipv4(&packet, 1500).expect("a good packet");
+        let seen = judge_ipv4(&packet, 1500).expect("a valid packet");
         assert_eq!(seen.segment().map(|(_, payload)| payload), Some(&b"data"[..]));
         for byte in 0..packet.len() {
             packet[byte] ^= 0x10;

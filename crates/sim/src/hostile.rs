@@ -1,16 +1,18 @@
 //! Hostile input: a string of bytes as frames, time and socket calls, played to one host.
 //!
-//! Below: the fuzz target `receive`, and the tests that replay its corpus. Any string is a valid play; most steps are
-//! bent from what a real peer would say next, so that few bytes lead deep into an established connection.
+//! Below: the fuzz target `receive`, and the tests that replay its corpus. Any string is a valid
+//! input; most steps are modified from the segment that a real peer would send next, so that few
+//! bytes lead deep into an established connection.
 //!
-//! What is asked of the host: no panic; every frame it sends is one that a host may send; received data is what the
-//! peer sent and sent data what the application wrote, all of it once the peer behaves (`epilogue`); frames and packets
-//! are accounted for (`books`); in the end nothing is left, no connection and no packet.
+//! Requirements on the host: no panic; every frame it sends is a valid one; received data is the
+//! peer's stream and sent data the application's, all of it once the peer follows the protocol
+//! (`epilogue`); frames and packets are accounted for (`counter_sums`); at the end no connection
+//! and no packet is left.
 //!
 //! Not here: more than one host, threads, offloads.
 
-pub(crate) mod books;
 mod calls;
+pub(crate) mod counter_sums;
 mod epilogue;
 mod frames;
 pub(crate) mod input;
@@ -38,43 +40,43 @@ use crate::{
     rig::PEER_IP,
 };
 
-/// Steps of one play: enough to reach everything, few enough that a run stays short.
+/// Steps of one run: enough to reach everything, few enough that a run stays short.
 const STEPS_MAX: usize = 400;
 
 /// The port that the host listens on.
 const PORT: u16 = 80;
 
-/// What the peer sends, by offset in its stream.
+/// The peer's stream, by offset.
 const PEER_PATTERN: Pattern = Pattern(0x0e0f);
 
-/// What the applications of the host write, by offset in their streams.
+/// The streams of the host's applications, by offset.
 const HOST_PATTERN: Pattern = Pattern(0xf0e0);
 
-/// What a play leaves to look at.
+/// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Connections that got established.
+    /// Connections that were established.
     pub established: u64,
     /// Bytes that applications have read.
     pub received: u64,
-    /// Bytes of stream that the host has sent, repetitions included.
+    /// Bytes of stream that the host has sent, retransmissions included.
     pub sent: u64,
     /// Packets that the host has dropped.
     pub dropped: u64,
 }
 
-/// One connection, or what may become one.
+/// One connection, or an attempt that may become one.
 #[derive(Debug)]
 struct Connection {
     peer: Peer,
-    /// The number before the first byte of the peer's stream, as the host has confirmed it.
+    /// Sequence number before the first byte of the peer's stream, as the host has acknowledged it.
     irs: Option<SeqNum>,
-    /// The same of the host's stream.
+    /// Sequence number before the first byte of the host's stream.
     iss: Option<SeqNum>,
     /// The peer has sent FIN.
     ended: bool,
-    /// The peer has ended its stream twice, or used numbers beyond it. By the rules of windows (RFC 9293 §3.10.7.4)
-    /// the host may then ignore what it says at lower ones, for good.
+    /// The peer has ended its stream twice, or used numbers beyond its end. By the rules of windows
+    /// (RFC 9293 §3.10.7.4) the host may then ignore all later segments at lower numbers.
     contradicts: bool,
 }
 
@@ -86,7 +88,7 @@ struct Application {
     received: u64,
 }
 
-/// The state of one play.
+/// The state of one run.
 #[derive(Debug)]
 struct Play<'a> {
     rig: Rig,
@@ -94,26 +96,27 @@ struct Play<'a> {
     listener: Option<Arc<Listener>>,
     connections: Vec<Connection>,
     applications: Vec<Application>,
-    /// Peers whose frames were altered by hand: what is received from them proves nothing.
+    /// Peers whose frames were edited in place: data received from them is not compared.
     tainted: BTreeSet<SocketAddr>,
-    /// The last frame that was given, to be given again.
+    /// The last frame that was delivered, for a repetition.
     last: Vec<u8>,
-    /// Frames that wait for each other before the host may look at them.
+    /// Number of frames to collect before the host may process any.
     hold: u8,
     short_of_memory: bool,
-    /// Applications read urgent bytes in their place (`SO_OOBINLINE`); otherwise a stream with urgent data has gaps.
+    /// Applications read urgent data in line (`SO_OOBINLINE`); otherwise a stream with urgent data
+    /// has gaps.
     oob_inline: bool,
-    /// Frames too short for a link header.
-    stumps: u64,
-    /// Memory that applications read into.
+    /// Number of delivered frames too short for a link header.
+    short_frames: u64,
+    /// Buffer that applications read into.
     buffer: Vec<u8>,
     outcome: Outcome,
 }
 
-/// Plays `input` in the modes that the environment asks for.
+/// Plays `input` in the modes that the environment selects.
 ///
 /// # Panics
-/// When the host fails in what the module head asks of it.
+/// When the host violates a requirement of the module head.
 pub fn run(input: &[u8]) -> Outcome {
     run_in(input, &modes::from_environment())
 }
@@ -121,7 +124,7 @@ pub fn run(input: &[u8]) -> Outcome {
 /// Plays `input` to a host with `settings`.
 ///
 /// # Panics
-/// When the host fails in what the module head asks of it.
+/// When the host violates a requirement of the module head.
 pub fn run_in(input: &[u8], settings: &Settings) -> Outcome {
     let mut input = Input::new(input);
     let Some(setting) = input.byte() else { return Outcome::default() };
@@ -160,7 +163,7 @@ impl<'a> Play<'a> {
             hold: 0,
             short_of_memory: setting & 8 != 0,
             oob_inline: setting & 64 == 0,
-            stumps: 0,
+            short_frames: 0,
             buffer: Vec::new(),
             outcome: Outcome::default(),
         }
@@ -186,13 +189,13 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A frame arrives. The host looks at it unless it is to wait for the next.
+    /// Delivers a frame. The host processes it at once, unless frames are being collected.
     fn give(&mut self, frame: Vec<u8>) {
         self.last = frame;
         let before = self.rig.delivered();
         self.rig.queue(&self.last);
         if self.last.len() < self.link_header_bytes() {
-            self.stumps += self.rig.delivered() - before;
+            self.short_frames += self.rig.delivered() - before;
         }
         if self.hold > 0 {
             self.hold -= 1;
@@ -216,7 +219,7 @@ impl<'a> Play<'a> {
 
     fn time(&mut self) {
         let exponent = self.input.next() % 40;
-        // Up to nine minutes in one step.
+        // At most nine minutes in one step.
         self.rig.pass(Duration::from_nanos(1 << exponent));
     }
 
@@ -230,7 +233,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Learns from what the host has sent, and checks the data in it.
+    /// Updates the peers from the frames that the host has sent, and checks the data in them.
     fn look(&mut self) {
         for seen in self.rig.take_sent() {
             let Seen::Tcp(ip, header, payload) = seen else { continue };
@@ -244,7 +247,7 @@ impl<'a> Play<'a> {
                 .position(|connection| connection.peer.note(&header, payload.len()));
             match known {
                 Some(at) => self.connections[at].look(&header, &payload),
-                // A connection of the host's own making.
+                // A connection that the host has opened.
                 None if header.flags == Flags::SYN => {
                     let mut peer = Peer::new(header.src_port, header.dst_port);
                     peer.note(&header, 0);
@@ -284,14 +287,14 @@ impl<'a> Play<'a> {
             listener.close(&host, &mut self.rig.world.cx);
         }
         drop(host);
-        books::check(&self);
+        counter_sums::check(&self);
         self.rig.finish();
         self.outcome
     }
 }
 
-/// Settings under which every queue and table gets full. They are made once: a fuzzer would take the names that are compared on
-/// the way for a part of its input.
+/// Settings under which every queue and table fills up. They are built once: otherwise a fuzzer
+/// takes the setting names that are compared here for parts of its input.
 fn small_limits() -> Sysctls {
     static SMALL: OnceLock<Sysctls> = OnceLock::new();
     SMALL.get_or_init(make_small_limits).clone()
@@ -327,7 +330,7 @@ impl Connection {
             self.irs = None;
         }
         if header.has(Flags::ACK) && self.irs.is_none() {
-            // What is acknowledged first is a SYN: `segment` sends nothing with it.
+            // The first acknowledgment covers the SYN alone: `segment` sends no data with a SYN.
             self.irs = Some(header.ack - 1);
         }
         let Some(iss) = self.iss else { return };
@@ -335,7 +338,7 @@ impl Connection {
         if !payload.is_empty() {
             let offset = u64::try_from(start).expect("no byte before the first");
             let other = HOST_PATTERN.first_other(offset, payload);
-            assert_eq!(other, None, "another byte than was written");
+            assert_eq!(other, None, "a byte differs from the written stream");
         }
     }
 }

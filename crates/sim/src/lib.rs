@@ -1,11 +1,13 @@
-//! Deterministic simulation: hosts, wires and applications in one thread, in virtual time, from one seed.
+//! Deterministic simulation: hosts, wires and applications in one thread, in virtual time, from one
+//! seed.
 //!
-//! The stack is the product's own, with every context; only the clock is ours. A [`World`] steps from event to event;
-//! nothing in it depends on anything but the seed, so a failing run is replayed by its number.
+//! The stack is the shipped code, in every receive context; only the clock is simulated. A
+//! [`World`] steps from event to event. Nothing in it depends on anything but the seed, so a
+//! failing run is replayed by its number.
 //!
-//! Four ways to look at a host: joined to another by a wire ([`World::pair`]); among others in a network where everything
-//! goes wrong, with applications that do anything ([`scenario`]); alone, opposite a peer that says byte for byte what a
-//! test wants ([`Rig`]); or held to a conversation that is written down line by line ([`script`]).
+//! A host can be tested in four ways: joined to another by a wire ([`World::pair`]); among others
+//! in a network with every kind of fault and random applications ([`scenario`]); alone, opposite a
+//! peer that sends the bytes a test chooses ([`Rig`]); or by a packet script ([`script`]).
 //!
 //! Below: `stack`. Not here: real devices.
 
@@ -13,7 +15,7 @@
 
 pub mod apps;
 pub mod byte_link;
-pub mod duel;
+pub mod engine_pair;
 pub mod frame;
 pub mod hostile;
 pub mod modes;

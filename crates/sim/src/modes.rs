@@ -1,13 +1,17 @@
-//! The settings that choose between mechanisms, and combinations of them for whole suites to run in.
+//! Settings that choose between mechanisms, and combinations of them in which whole test suites
+//! run.
 //!
-//! The modes are read from the table of settings: everything below `net.quietline` whose value is a word or a switch is
-//! one, so that a new one takes part without a line here. `MORE` adds those that are numbers, have names of Linux, or
-//! belong together. docs/mechanisms.md says what each does.
+//! Modes are derived from the table of settings: every setting below `net.quietline` whose value is
+//! a word or a switch is a mode, so that a new setting takes part without an entry here. `MORE`
+//! adds modes that are numbers, have Linux names, or consist of several settings.
+//! docs/mechanisms.md describes each.
 //!
-//! Suites run in combinations of them: every packet script in [`pairwise`] rows (`tests/modes.rs`), every seed of the
-//! simulator in modes it draws, the corpora of the fuzzers in rows by turns ([`failures`]), the tests against the kernel and everything else by the environment,
-//! `QUIETLINE_SYSCTL=NAME=VALUE,...` ([`from_environment`]). Only suites look there, the product never. What a test sets
-//! itself wins.
+//! Suites run in combinations of modes: every packet script in [`pairwise`] rows
+//! (`tests/modes.rs`), every seed of the simulator in modes drawn from the seed, the corpora of the
+//! fuzzers in rows in turn ([`failures`]), the tests against the kernel and all other tests in the
+//! modes of the environment variable `QUIETLINE_SYSCTL=NAME=VALUE,...` ([`from_environment`]). Only
+//! test suites read that variable, never the stack. Settings that a test makes itself take
+//! precedence.
 //!
 //! Not here: running suites (`cargo xtask matrix`).
 
@@ -22,19 +26,20 @@ use tcp::Rng;
 pub use corpus::failures;
 pub use pairwise::{Pair, each, pairs, pairwise};
 
-/// The variable that says in which mode a suite runs.
+/// Environment variable that selects the mode a suite runs in.
 pub const VARIABLE: &str = "QUIETLINE_SYSCTL";
 
-/// Where the modes of our own are.
+/// Prefix of the settings that Linux does not have.
 const OURS: &str = "net.quietline.";
 
-/// Values that no suite runs in, because they are wrong on purpose: tests of their own show how.
+/// Values that no suite runs in, because they demonstrate a bug: they have tests of their own.
 const DEMONSTRATIONS: [(&str, &str); 1] = [("net.quietline.tsq_protocol", "seed")];
 
 /// Settings of one value of a mode.
 type Alternative = &'static [(&'static str, &'static str)];
 
-/// Further modes, and further values of those that are settings: a name, and the values beside the default.
+/// Further modes, and further values of modes that are settings: a name, and the values beside the
+/// default.
 const MORE: [(&str, &[Alternative]); 11] = [
     (
         "qdisc",
@@ -63,7 +68,7 @@ const MORE: [(&str, &[Alternative]); 11] = [
         "superframe_size",
         &[
             &[("net.quietline.dev.default.gro_max_size", "4000")],
-            // BIG TCP, which devices that do not speak it do without.
+            // BIG TCP. Devices without support for it ignore these.
             &[
                 ("net.quietline.dev.default.gro_max_size", "524280"),
                 ("net.quietline.dev.default.gro_ipv4_max_size", "524280"),
@@ -79,7 +84,7 @@ const MORE: [(&str, &[Alternative]); 11] = [
             ("net.quietline.dev.default.napi_defer_hard_irqs", "2"),
         ]],
     ),
-    // By itself it is nothing: it takes the prequeue away.
+    // `tcp_low_latency` alone has no effect: it disables the prequeue.
     (
         "rx_context",
         &[&[("net.quietline.rx_context", "prequeue_drop"), ("net.ipv4.tcp_low_latency", "1")]],
@@ -95,19 +100,19 @@ const MORE: [(&str, &[Alternative]); 11] = [
 pub struct Mode {
     /// The setting, without `net.quietline.`, or a name for several.
     pub name: String,
-    /// What each value sets. The first is the default and sets nothing.
+    /// Settings of each value. The first is the default and has no settings.
     pub values: Vec<Settings>,
 }
 
-/// Settings by name, in the order in which they are made.
+/// Settings by name, in the order in which they are applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(pub Vec<(String, String)>);
 
-/// A text that is no list of settings.
+/// The error of a text that is not a list of settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoSettings(String);
 
-/// Every mode, with all its values.
+/// Returns every mode with all its values.
 #[must_use]
 pub fn table() -> &'static [Mode] {
     static TABLE: OnceLock<Vec<Mode>> = OnceLock::new();
@@ -129,7 +134,7 @@ pub fn table() -> &'static [Mode] {
     })
 }
 
-/// The mode that is a setting of our own with words for values, or a switch.
+/// Returns the mode of a `net.quietline` setting whose values are words, or of a switch.
 fn listed(name: &str, allowed: &str) -> Option<Mode> {
     let short = name.strip_prefix(OURS)?;
     let words: Vec<&str> = match allowed.strip_prefix("one of ") {
@@ -146,26 +151,26 @@ fn listed(name: &str, allowed: &str) -> Option<Mode> {
     Some(Mode { name: short.to_owned(), values })
 }
 
-/// How many values each mode has.
+/// Returns the number of values of each mode.
 #[must_use]
 pub fn sizes() -> Vec<usize> {
     table().iter().map(|mode| mode.values.len()).collect()
 }
 
-/// The settings of a row: one value, by number, for each mode.
+/// Returns the settings of a row: one value, by index, for each mode.
 #[must_use]
 pub fn settings(row: &[usize]) -> Settings {
     let chosen = table().iter().zip(row).flat_map(|(mode, value)| mode.values[*value].0.clone());
     Settings(chosen.collect())
 }
 
-/// A row by chance.
+/// Draws a random row.
 pub fn draw(rng: &mut Rng) -> Vec<usize> {
     let below = |bound: usize| rng.below(u32::try_from(bound).expect("few values")) as usize;
     sizes().into_iter().map(below).collect()
 }
 
-/// Takes the value of a row that means nothing to a host of one core for the default.
+/// Resets the values of a row that have no effect on a host of one core.
 pub fn forget_steering(row: &mut [usize]) {
     for (mode, value) in table().iter().zip(row) {
         if mode.values[*value].cores() > 1 {
@@ -184,10 +189,10 @@ pub fn is_default(row: &[usize], name: &str) -> bool {
     row[mode.unwrap_or_else(|| panic!("no mode {name}"))] == 0
 }
 
-/// What the environment asks suites to run in; nothing when it asks for nothing.
+/// Returns the settings that the environment variable selects; none if it is unset.
 ///
 /// # Panics
-/// When it asks for what there is not.
+/// When the variable is not a list of valid settings.
 #[must_use]
 pub fn from_environment() -> Settings {
     match std::env::var(VARIABLE) {
@@ -205,7 +210,7 @@ impl Settings {
         Self(settings.iter().map(owned).collect())
     }
 
-    /// Makes them.
+    /// Applies the settings.
     ///
     /// # Panics
     /// When one is refused.
@@ -217,7 +222,7 @@ impl Settings {
         }
     }
 
-    /// Cores a host must have for them to mean something.
+    /// Returns the number of cores that a host needs for the settings to have an effect.
     #[must_use]
     pub fn cores(&self) -> u16 {
         let steers = |(name, value): &(String, String)| {
@@ -241,7 +246,7 @@ impl fmt::Display for Settings {
 impl FromStr for Settings {
     type Err = NoSettings;
 
-    /// `NAME=VALUE,...`; every name and value is one that the stack takes.
+    /// Parses `NAME=VALUE,...`; every name and value must be valid for the stack.
     fn from_str(text: &str) -> Result<Self, NoSettings> {
         let mut settings = Vec::new();
         for part in text.split(',').filter(|part| !part.trim().is_empty()) {
@@ -260,14 +265,14 @@ impl FromStr for Settings {
 mod tests {
     use super::*;
 
-    /// Who adds a word or a switch need not think of this module.
+    /// A new word setting or switch takes part without a change of this module.
     #[test]
-    fn every_word_and_switch_of_ours_is_a_mode() {
+    fn every_word_setting_and_switch_of_quietline_is_a_mode() {
         let names: Vec<&str> = table().iter().map(|mode| mode.name.as_str()).collect();
         for (name, allowed) in Sysctls::names() {
             let Some(short) = name.strip_prefix(OURS) else { continue };
             let chooses = allowed.starts_with("one of ") || allowed == "a number from 0 to 1";
-            // Its only other value is wrong on purpose.
+            // The only other value demonstrates a bug.
             let demonstrates = DEMONSTRATIONS.iter().any(|(known, _)| *known == name);
             assert_eq!(names.contains(&short), chooses && !demonstrates, "{name}: {allowed}");
         }
@@ -289,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_settings_and_back() {
+    fn settings_are_parsed_from_their_text() {
         for row in pairwise(&sizes()) {
             let settings = settings(&row);
             assert_eq!(settings.to_string().parse(), Ok(settings));
@@ -299,7 +304,7 @@ mod tests {
         assert!("net.quietline.gro_exit".parse::<Settings>().is_err());
     }
 
-    /// What CI runs must stay affordable: a row takes 20 s of its 90 minutes.
+    /// CI must be able to afford the rows: one takes 20 s of its 90 minutes.
     #[test]
     fn pairwise_rows_are_few() {
         let rows = pairwise(&sizes());

@@ -1,14 +1,16 @@
-//! A network of hosts, made of bytes: every frame is read when it is sent, travels through what is wrong with its path,
-//! and is received as from a ring.
+//! A network of hosts, made of bytes: every frame is parsed when it is sent, passes through the
+//! faults of its path, and is received as from the ring of a network card.
 //!
-//! Above: the hosts of one world, each with one [`Port`] and the address [`address`] gives it. What one port sends goes
-//! through its [`PathConfig`] (rate, queue, delay, loss, …) to the port of the destination; the network is a router in
-//! between, and says so by ICMP when a packet is too big. Paths change while time passes ([`Change`]).
+//! Above: the hosts of one world, each with one [`Port`] and the address that [`address`] gives it.
+//! Frames of a port pass through its [`PathConfig`] (rate, queue, delay, loss, …) to the port of
+//! their destination. The network is a router in between and reports packets above the MTU by ICMP.
+//! Paths change while time passes ([`Change`]).
 //!
-//! Nothing vanishes: [`Network::check`] holds that every frame sent was delivered, is on its way, or was counted with
-//! the reason why not.
+//! [`Network::check`] asserts that every frame sent was delivered, is in flight, or was counted
+//! with the reason for its loss.
 //!
-//! Not here: link addresses (frames begin with the IP header), what hosts do, when paths change (`scenario`).
+//! Not here: link addresses (frames begin with the IP header), the behavior of hosts, the times of
+//! changes (`scenario`).
 
 mod capture;
 pub(crate) mod edit;
@@ -26,9 +28,9 @@ use std::{
 use pkt::{Gso, GsoKind, Instant};
 use stack::{
     Capabilities,
-    device::{BIG_TCP_BYTES_MAX, Doorbell, GSO_BYTES_MAX, LinkType},
-    icmp::header::IcmpMessage,
-    ip::header::protocol,
+    base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
+    device::{Doorbell, LinkType},
+    header::{icmp::IcmpMessage, ip::protocol},
 };
 
 pub use capture::Capture;
@@ -38,10 +40,10 @@ pub use port::{Port, PortConfig};
 use self::path::Path;
 use crate::frame::{self, Ipv4};
 
-/// Where ICMP errors of the network come from.
+/// Source address of the network's ICMP errors.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 
-/// The address of the host at port `index`.
+/// Returns the address of the host at port `index`.
 ///
 /// # Panics
 /// Above 200 hosts.
@@ -51,39 +53,39 @@ pub fn address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, u8::try_from(index + 1).expect("below 200"))
 }
 
-/// What the devices of a network can do, and what becomes of superframes on the way.
+/// Offloads of a network's devices, and the treatment of superframes in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// Devices without offloads: every frame has its checksum and fits the MTU.
+    /// Devices without offloads: every frame carries its checksum and fits the MTU.
     None,
-    /// TSO as network cards do it: superframes are cut where they enter the network.
+    /// TSO as in a network card: superframes are cut where they enter the network.
     Cut,
-    /// Superframes travel whole, and share one fate, as between virtual devices.
+    /// Superframes travel whole, and are lost or delivered whole, as between virtual devices.
     Whole,
 }
 
-/// Frames by what became of them.
+/// Frames by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sent by hosts; the segments of a superframe that was cut count one by one.
+    /// Sent by hosts. Segments of a superframe that was cut count one by one.
     pub sent: u64,
-    /// Copies the network made.
+    /// Copies that the network made.
     pub duplicated: u64,
-    /// ICMP errors the network sent.
+    /// ICMP errors that the network sent.
     pub icmp: u64,
     /// Received by hosts.
     pub delivered: u64,
     /// Lost, by [`Fate`].
     pub lost: [u64; Fate::COUNT],
-    /// Of those sent, delivered with a bit flipped.
+    /// Frames delivered with a bit flipped, a part of those sent.
     pub corrupted: u64,
-    /// Of those sent, marked Congestion Experienced.
+    /// Frames marked Congestion Experienced, a part of those sent.
     pub marked: u64,
-    /// Sent, longer than a length field can say (BIG TCP).
+    /// Sent frames longer than a length field can express (BIG TCP).
     pub big: u64,
 }
 
-/// A frame on its way.
+/// A frame in flight.
 #[derive(Clone, Debug)]
 struct Frame {
     bytes: Vec<u8>,
@@ -99,25 +101,25 @@ struct Shared {
 struct State {
     offload: Offload,
     paths: Vec<Path>,
-    /// Per port: what will arrive, by when and by order of sending.
+    /// Frames in flight to each port, by arrival time and sending order.
     inboxes: Vec<BTreeMap<(Instant, u64), Frame>>,
     order: u64,
     counts: Counts,
-    /// Per port.
+    /// Frames delivered, per port.
     delivered: Vec<u64>,
     capture: Option<Capture>,
-    /// A fault of the network itself, to test what is to find it.
+    /// A deliberate fault of the network, to test the checks.
     sabotage: Option<Sabotage>,
 }
 
-/// A deliberate fault, which a run must find.
+/// A deliberate fault, which the checks of a run must detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     /// A payload byte of the n-th data segment is changed and its checksum made to fit.
     Forge(u64),
-    /// The n-th frame vanishes without being counted.
+    /// The n-th frame is dropped without being counted.
     Vanish(u64),
-    /// From the n-th frame on, nothing passes.
+    /// From the n-th frame on, nothing is delivered.
     Silence(u64),
 }
 
@@ -129,8 +131,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network with one port for each of `paths`, whose devices have this MTU. `start` is when time begins for
-    /// [`Change`]s; chance comes from `seed`.
+    /// Makes a network with one port for each of `paths`, whose devices have the MTU of `config`.
+    /// The times of [`Change`]s count from `start`; random numbers come from `seed`.
     #[must_use]
     pub fn new(paths: &[PathConfig], config: PortConfig, seed: u64, start: Instant) -> Self {
         let PortConfig { mtu, offload, completes_after, .. } = config;
@@ -167,51 +169,53 @@ impl Network {
         Self { shared, ports }
     }
 
-    /// The device of the host with this index.
+    /// Returns the device of the host with this index.
     #[must_use]
     pub fn port(&self, index: usize) -> Arc<Port> {
         Arc::clone(&self.ports[index])
     }
 
-    /// Every frame from here on is recorded.
+    /// Records every frame from now on.
     pub fn capture(&self, capture: Capture) {
         lock(&self.shared).capture = Some(capture);
     }
 
-    /// Puts a fault into the network.
+    /// Puts a deliberate fault into the network.
     pub fn sabotage(&self, sabotage: Sabotage) {
         lock(&self.shared).sabotage = Some(sabotage);
     }
 
-    /// What became of the frames.
+    /// Returns the counts of frames by outcome.
     #[must_use]
     pub fn counts(&self) -> Counts {
         lock(&self.shared).counts
     }
 
-    /// Frames that the host at port `index` has received.
+    /// Returns the number of frames that the host at port `index` has received.
     #[must_use]
     pub fn delivered(&self, index: usize) -> u64 {
         lock(&self.shared).delivered[index]
     }
 
-    /// Bytes that senders are charged for what the port `index` has sent and not completed.
+    /// Returns the bytes charged to senders for packets that port `index` has sent and not
+    /// completed.
     #[must_use]
     pub fn charged(&self, index: usize) -> u64 {
         self.ports[index].sent().charged
     }
 
-    /// Frames that were lost by chance so far, one by one, in bursts, or because a bit was wrong at their end.
+    /// Returns the number of frames lost by chance so far: individually, in bursts, or because of a
+    /// flipped bit.
     #[must_use]
     pub fn lost_by_chance(&self) -> u64 {
         let Counts { lost, corrupted, .. } = lock(&self.shared).counts;
         lost[Fate::Loss as usize] + lost[Fate::Burst as usize] + corrupted
     }
 
-    /// Asserts that no frame is unaccounted for; answers how many are on their way.
+    /// Asserts that every frame is accounted for. Returns the number of frames in flight.
     ///
     /// # Panics
-    /// When one is.
+    /// When a frame is missing.
     pub fn check(&self) -> usize {
         let state = lock(&self.shared);
         let on_the_way: usize = state.inboxes.iter().map(BTreeMap::len).sum();
@@ -228,7 +232,7 @@ impl Network {
 }
 
 impl State {
-    /// A frame leaves the host at port `from`.
+    /// Sends a frame of the host at port `from`.
     fn send(&mut self, from: usize, now: Instant, frame: Frame) {
         self.record(from, now, true, &frame.bytes);
         self.counts.big += u64::from(frame.bytes.len() > GSO_BYTES_MAX as usize);
@@ -241,7 +245,7 @@ impl State {
         }
     }
 
-    /// One frame through its path.
+    /// Sends one frame through its path.
     fn travel(&mut self, from: usize, now: Instant, mut frame: Frame) {
         self.counts.sent += 1;
         if self.is_sabotaged(&mut frame) {
@@ -278,7 +282,7 @@ impl State {
             self.counts.corrupted += 1;
         }
         if path.duplicates() {
-            let again = due + path.straggle();
+            let again = due + path.copy_delay();
             self.counts.duplicated += 1;
             self.put(to, again, frame.clone());
         }
@@ -294,9 +298,9 @@ impl State {
         self.counts.lost[fate as usize] += 1;
     }
 
-    /// RFC 1191 §4: the router says what would have fitted.
+    /// RFC 1191 §4: the router reports the MTU that would have fitted.
     fn too_big(&mut self, to: usize, due: Instant, mtu: u32, packet: &[u8]) {
-        /// The IP header, the ports and the sequence number: what every router quotes.
+        /// The IP header, the ports and the sequence number: every router quotes at least these.
         const QUOTED: usize = 28;
         let quoted = &packet[..packet.len().min(QUOTED)];
         let message = frame::icmp(&IcmpMessage::PacketTooBig { mtu }, quoted);
@@ -331,7 +335,7 @@ impl State {
         }
     }
 
-    /// The next frame for `port` that is due.
+    /// Takes the next frame for `port` that is due.
     fn take(&mut self, port: usize, now: Instant) -> Option<Frame> {
         let first = self.inboxes[port].first_entry()?;
         if first.key().0 > now {
@@ -347,7 +351,7 @@ fn lock(shared: &Shared) -> MutexGuard<'_, State> {
     shared.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a frame of `bytes` occupies a link of `rate_bps`, framing included.
+/// Returns how long a frame of `bytes` occupies a link of `rate_bps`, framing included.
 fn transmission_time(rate_bps: u64, bytes: usize) -> Duration {
     /// Ethernet header and FCS, preamble, gap.
     const FRAMING_BYTES: u64 = 38;

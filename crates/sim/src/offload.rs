@@ -1,13 +1,16 @@
-//! Receive offload against any train of frames: a string of bytes as segments, oddities and ends of polls.
+//! Receive offload against any train of frames: a string of bytes as segments, irregular frames and
+//! ends of polls.
 //!
-//! Below: the fuzz target `offload`, and the tests that replay its corpus. Any string is a valid play; most frames continue
-//! their flow as a real sender would, so that few bytes lead to long superframes.
+//! Below: the fuzz target `offload`, and the tests that replay its corpus. Any string is a valid
+//! input; most frames continue their flow as a real sender would, so that few bytes lead to long
+//! superframes.
 //!
-//! What is asked: no panic; every superframe comes apart, by the plain code of this crate, into the very frames it was made of;
-//! no frame is lost, made up or altered; within a flow they go up in the order they came, except in the one mode that is known
-//! to reorder; behind the end of a poll nothing is held; in the end no packet is left.
+//! Requirements: no panic; the independent code of this crate cuts every superframe into exactly
+//! the frames it was made of; no frame is lost, invented or altered; the frames of a flow are
+//! passed up in their order, except in the one mode that is known to reorder; no frame is held
+//! behind the end of a poll; at the end no packet is left.
 //!
-//! Not here: what IP and TCP make of it (`hostile`).
+//! Not here: the processing in IP and TCP (`hostile`).
 
 use std::{
     cell::RefCell,
@@ -18,10 +21,10 @@ use std::{
 use pkt::{EtherType, GsoKind, Instant, PacketList};
 use stack::{
     Cx, Memory,
-    device::BIG_TCP_BYTES_MAX,
-    gro::{GRO_BYTES_MAX, GroExit, Offline},
-    ip::header::protocol,
-    link::ethernet::MacAddr,
+    base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
+    header::{ethernet::MacAddr, ip::protocol},
+    receive::gro::Offline,
+    sysctl::modes::GroExit,
 };
 use tcp::{Flags, Options, SegmentHeader, SeqNum};
 
@@ -32,21 +35,22 @@ use crate::{
     network::edit,
 };
 
-/// Frames of one play.
+/// Frames of one run.
 const FRAMES_MAX: usize = 300;
 
-/// Bytes of the frames of a brief play, with which a fuzzer makes some thousand plays a second. Superframes larger than that
-/// are in the corpus, which is also played without this bound (`tests/offload.rs`).
+/// Bytes of the frames of a brief run, of which a fuzzer makes some thousand per second.
+/// Superframes larger than that are in the corpus, which is also played without this bound
+/// (`tests/offload.rs`).
 const BRIEF_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes in front of the IP header.
+/// Bytes before the IP header.
 const LINK: usize = 14;
 
-/// Flows of one play.
+/// Flows of one run.
 const FLOWS: u8 = 8;
 
-/// Payload: its bytes count up from the last byte of the sequence number. Copied, because the oracle is to take less time
-/// than what it judges.
+/// Payload: its bytes count up from the last byte of the sequence number. It is copied from here,
+/// so that the oracle takes less time than the code under test.
 static RAMP: [u8; LENGTH_MAX + 256] = {
     let mut ramp = [0; LENGTH_MAX + 256];
     let mut at = 0;
@@ -60,7 +64,7 @@ static RAMP: [u8; LENGTH_MAX + 256] = {
 /// The longest payload.
 const LENGTH_MAX: usize = 9000;
 
-/// Packet memory of a play.
+/// Packet memory of a run.
 const MEMORY_BYTES: usize = 64 << 20;
 
 const SRC: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -68,18 +72,18 @@ const DST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const SRC_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const DST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 
-/// What a play leaves to look at.
+/// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Frames that came.
+    /// Frames received.
     pub frames: usize,
-    /// Superframes they became.
+    /// Superframes built from them.
     pub superframes: usize,
-    /// How many of these are of IPv6.
+    /// IPv6 superframes among these.
     pub superframes_v6: usize,
-    /// Segments of the largest.
+    /// Number of segments of the largest superframe.
     pub largest: usize,
-    /// Bytes of IP packet of the longest.
+    /// Bytes of the longest IP packet.
     pub largest_bytes: usize,
 }
 
@@ -93,16 +97,17 @@ struct Flow {
 /// Plays `input`.
 ///
 /// # Panics
-/// When receive offload fails in what the module head asks of it.
+/// When receive offload violates a requirement of the module head.
 pub fn run(input: &[u8]) -> Outcome {
     let memory = Memory::new(MEMORY_BYTES);
     play(input, &mut Cx::replay(&memory, 1), &memory, usize::MAX)
 }
 
-/// Plays the beginning of `input`, in little time, with packet memory that the thread keeps: for fuzzers.
+/// Plays the beginning of `input` in bounded time, with packet memory that the thread keeps: for
+/// fuzzers.
 ///
 /// # Panics
-/// When receive offload fails in what the module head asks of it.
+/// When receive offload violates a requirement of the module head.
 pub fn run_brief(input: &[u8]) -> Outcome {
     thread_local! {
         static KEPT: RefCell<(Memory, Cx)> = RefCell::new({
@@ -117,7 +122,7 @@ pub fn run_brief(input: &[u8]) -> Outcome {
     })
 }
 
-/// Plays `input` until the frames have so many bytes.
+/// Plays `input` until the frames have `bytes_max` bytes.
 fn play(input: &[u8], cx: &mut Cx, memory: &Memory, bytes_max: usize) -> Outcome {
     let mut input = Input::new(input);
     let (how, limits) = (input.next(), input.next());
@@ -136,7 +141,7 @@ fn play(input: &[u8], cx: &mut Cx, memory: &Memory, bytes_max: usize) -> Outcome
     let mut outcome = Outcome::default();
     while let Some(first) = input.byte().filter(|_| came.len() < FRAMES_MAX && bytes_left > 0) {
         let number = first % FLOWS;
-        // Each half of the flows has a bit that says so.
+        // Each half of the flows has one bit that selects its IP version.
         let v6 = how >> (3 + number / (FLOWS / 2)) & 1 != 0;
         let bytes = next_frame(&mut flows[usize::from(number)], number, v6, &mut input);
         bytes_left = bytes_left.saturating_sub(bytes.len());
@@ -145,7 +150,7 @@ fn play(input: &[u8], cx: &mut Cx, memory: &Memory, bytes_max: usize) -> Outcome
         let up = gro.receive(cx, packet);
         collect(cx, (up, max_bytes), &mut went, &mut outcome);
         if first & 0x80 != 0 {
-            // The end of a poll, or of a cycle of one that goes on.
+            // The end of a poll, or of one cycle of a poll that continues.
             let old_only = first & 0x40 != 0;
             cx.now += Duration::from_micros(300);
             let up = gro.end_poll(cx, old_only);
@@ -163,7 +168,7 @@ fn play(input: &[u8], cx: &mut Cx, memory: &Memory, bytes_max: usize) -> Outcome
     outcome
 }
 
-/// The next frame of flow `number`, with what is odd about it.
+/// Builds the next frame of flow `number`, with its irregularity.
 fn next_frame(flow: &mut Flow, number: u8, v6: bool, input: &mut Input<'_>) -> Vec<u8> {
     let (length, oddity) = (input.next(), input.next());
     let number = u16::from(number);
@@ -171,7 +176,7 @@ fn next_frame(flow: &mut Flow, number: u8, v6: bool, input: &mut Input<'_>) -> V
         0..160 => 500,
         160 => 0,
         161..200 => 1448,
-        // Large enough that the frags of a superframe hold more than 64 KB of them (BIG TCP).
+        // Large enough that the frags of a superframe hold more than 64 KB (BIG TCP).
         250.. => LENGTH_MAX,
         length => usize::from(length) * 2,
     };
@@ -200,7 +205,7 @@ fn next_frame(flow: &mut Flow, number: u8, v6: bool, input: &mut Input<'_>) -> V
     let begin = usize::from(flow.seq.to_le_bytes()[0]);
     let payload = &RAMP[begin..begin + length];
     flow.seq = flow.seq.wrapping_add(u32::try_from(length).expect("a segment"));
-    // Half of the senders count their packets, as far as a number of 16 bits goes.
+    // Half of the senders count their packets in the 16-bit IP ID.
     flow.id = flow.id.wrapping_add(number % 2);
     let id = if oddity == 144 { flow.id ^ 0x8000 } else { flow.id };
     let packet = if v6 {
@@ -218,7 +223,7 @@ fn next_frame(flow: &mut Flow, number: u8, v6: bool, input: &mut Input<'_>) -> V
     let source = MacAddr::local(if oddity == 153 { 3 } else { 2 });
     let mut bytes = frame::ethernet(MacAddr::local(1), source, ether_type, &packet);
     match oddity {
-        // Anything anywhere, checksums as they were.
+        // Change any byte; the checksums stay as they were.
         154..200 => {
             let at = usize::from(input.next_u16()) % bytes.len();
             bytes[at] ^= input.next();
@@ -230,7 +235,7 @@ fn next_frame(flow: &mut Flow, number: u8, v6: bool, input: &mut Input<'_>) -> V
     bytes
 }
 
-/// The IPv4 packet of a segment, with what is odd about its header.
+/// Builds the IPv4 packet of a segment, with the irregularity of its header.
 fn packet_v4(segment: &[u8], id: u16, oddity: u8, input: &mut Input<'_>) -> Vec<u8> {
     let mut packet = Ipv4::new(SRC, DST, protocol::TCP).with(segment);
     packet[4..6].copy_from_slice(&id.to_be_bytes());
@@ -248,16 +253,16 @@ fn packet_v4(segment: &[u8], id: u16, oddity: u8, input: &mut Input<'_>) -> Vec<
     packet
 }
 
-/// The IPv6 packet of a segment, with what is odd about its header.
+/// Builds the IPv6 packet of a segment, with the irregularity of its header.
 fn packet_v6(segment: &[u8], oddity: u8, input: &mut Input<'_>) -> Vec<u8> {
     let mut packet = frame::ipv6(SRC_V6, DST_V6, protocol::TCP, segment);
     match oddity {
-        // The length of a jumbogram (RFC 2675), and of a superframe that is one here.
+        // The payload length of a jumbogram (RFC 2675), and of a BIG TCP superframe.
         144 => packet[4..6].fill(0),
         145 => packet[7] = 63,
         146 => packet[1] = input.next(),
         147 => packet[3] ^= 1,
-        // A fragment header, which the segment is none of.
+        // Next header 44: a fragment header, which does not follow.
         148 => packet[6] = 44,
         149 => packet[23] ^= 1,
         150 => packet[6] = input.next(),
@@ -267,7 +272,7 @@ fn packet_v6(segment: &[u8], oddity: u8, input: &mut Input<'_>) -> Vec<u8> {
     packet
 }
 
-/// What goes up, superframes as the frames they stand for.
+/// Collects the packets passed up, superframes as the frames they stand for.
 fn collect(
     cx: &mut Cx,
     (mut up, max_bytes): (PacketList, u32),
@@ -295,22 +300,22 @@ fn collect(
     }
 }
 
-/// The frames that came are those that went up, and those of one flow in their order.
+/// Asserts that the frames passed up are the received ones, those of a flow in their order.
 fn compare(came: &[Vec<u8>], went: &[Vec<u8>], exit: GroExit) {
     let (came, went) = (by_flow(came, exit), by_flow(went, exit));
     assert_eq!(came.len(), went.len(), "{exit:?}: frames in and out");
     let differ = came.iter().zip(&went).find(|(came, went)| came != went);
     if let Some((came, went)) = differ {
-        // Headers are enough to see by: payload follows from the sequence number.
+        // Headers are enough to find the difference: the payload follows from the sequence number.
         let start = |frame: &(_, &[u8])| frame.1[..frame.1.len().min(LINK + 60)].to_vec();
         panic!("{exit:?}: came {:02x?}, went up {:02x?}", start(came), start(went));
     }
 }
 
-/// Frames behind the name of their flow, those of one flow in the order that counts.
+/// Returns frames with the key of their flow, those of one flow in the order that must be kept.
 fn by_flow(frames: &[Vec<u8>], exit: GroExit) -> Vec<(Vec<u8>, &[u8])> {
     let mut sorted: Vec<_> = frames.iter().map(|bytes| (flow_of(bytes), &bytes[..])).collect();
-    // Stable: the order within a flow stays.
+    // A stable sort keeps the order within a flow.
     match exit {
         GroExit::NormalOnlyList => sorted.sort(),
         _ => sorted.sort_by(|one, two| one.0.cmp(&two.0)),
@@ -318,9 +323,10 @@ fn by_flow(frames: &[Vec<u8>], exit: GroExit) -> Vec<(Vec<u8>, &[u8])> {
     sorted
 }
 
-/// What packets have in common whose order must be kept: addresses and ports. Empty for what is no sound TCP segment: it is
-/// passed on, for those above to drop, and may overtake what is held of the flow it claims to be of. So may a fragment,
-/// which is of no flow before it is put together.
+/// Returns the addresses and ports of the flow whose order must be kept. Empty for a frame that is
+/// not a valid TCP segment: it is passed on, for the upper layers to drop, and may overtake held
+/// frames of the flow it claims to belong to. The same holds for a fragment, which belongs to no
+/// flow before reassembly.
 fn flow_of(bytes: &[u8]) -> Vec<u8> {
     let found = match bytes.get(12..LINK) {
         Some([0x08, 0x00]) => segment_v4(&bytes[LINK..]),
@@ -333,7 +339,7 @@ fn flow_of(bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Addresses and TCP segment of an IPv4 packet, if it is one with a good checksum.
+/// Returns addresses and TCP segment of an IPv4 packet, if its header is valid.
 fn segment_v4(ip: &[u8]) -> Option<(&[u8], &[u8])> {
     let header = usize::from(ip.first()? & 0x0f) * 4;
     let length = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
@@ -345,7 +351,7 @@ fn segment_v4(ip: &[u8]) -> Option<(&[u8], &[u8])> {
     (frame::checksum(&[&ip[..header]]) == 0).then_some(found)
 }
 
-/// Addresses and TCP segment of an IPv6 packet, if it is one without extension headers.
+/// Returns addresses and TCP segment of an IPv6 packet without extension headers.
 fn segment_v6(ip: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = usize::from(u16::from_be_bytes([*ip.get(4)?, *ip.get(5)?]));
     if ip[0] >> 4 != 6 || *ip.get(6)? != protocol::TCP {
@@ -354,7 +360,7 @@ fn segment_v6(ip: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((ip.get(8..40)?, ip.get(40..40 + length)?))
 }
 
-/// A whole header, and a checksum that is good.
+/// Whether the header is complete and the checksum correct.
 fn is_sound(addresses: &[u8], segment: &[u8]) -> bool {
     let Ok(length) = u16::try_from(segment.len()) else { return false };
     let pseudo = [addresses, &[0, protocol::TCP], &length.to_be_bytes()].concat();

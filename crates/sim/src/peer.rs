@@ -1,13 +1,13 @@
-//! The peer of a [`Rig`] as a TCP that does only what it is told.
+//! The peer of a [`Rig`]: a TCP that sends only the segments a test asks for.
 //!
-//! It keeps count of both streams from what the host sends, so that a test can say "the next segment" without numbers,
-//! and bend any number on purpose.
+//! It tracks both streams from the segments of the host, so that a test can send "the next segment"
+//! without numbers, and change any number on purpose.
 //!
 //! Not here: retransmission, windows, any rule of TCP.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use stack::ip::header::protocol;
+use stack::header::ip::protocol;
 use tcp::{Flags, FourTuple, Options, SegmentHeader, SeqNum};
 
 use crate::{
@@ -15,33 +15,34 @@ use crate::{
     rig::{HOST_IP, PEER_IP, Rig},
 };
 
-/// One connection, seen from the peer.
+/// One connection, as the peer sees it.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// The connection as the host names it.
+    /// The connection's four-tuple, local address first, as the host sees it.
     pub tuple: FourTuple,
-    /// Number of our next byte.
+    /// Sequence number of the peer's next byte.
     pub snd_nxt: SeqNum,
-    /// Number of the host's next byte.
+    /// Sequence number of the host's next byte.
     pub rcv_nxt: SeqNum,
-    /// What the host has acknowledged last.
+    /// Last number that the host has acknowledged.
     pub snd_una: SeqNum,
-    /// The host's last timestamp, when it sends any.
+    /// The host's last timestamp, if it sends any.
     pub ts_recent: Option<u32>,
-    /// Our timestamp clock.
+    /// The peer's timestamp clock.
     pub ts_value: u32,
-    /// The window we announce, as in the header.
+    /// The window that the peer announces, as in the header.
     pub window: u16,
 }
 
 impl Peer {
-    /// Port `peer_port` of the peer, towards `host_port`; it has not spoken yet.
+    /// Makes a connection from `peer_port` of the peer to `host_port`; nothing is sent yet.
     #[must_use]
     pub const fn new(host_port: u16, peer_port: u16) -> Self {
         Self::at(PEER_IP, host_port, peer_port)
     }
 
-    /// As [`new`](Self::new), with another address of the peer's: one beyond the link, which the default route reaches.
+    /// As [`new`](Self::new), with another address of the peer: one beyond the link, which the
+    /// default route reaches.
     #[must_use]
     pub const fn at(peer_ip: Ipv4Addr, host_port: u16, peer_port: u16) -> Self {
         let iss = SeqNum(1_000_000);
@@ -59,10 +60,10 @@ impl Peer {
         }
     }
 
-    /// A connection to a listener of the host, established by a handshake with these SYN options.
+    /// Connects to a listener of the host by a handshake with these SYN options.
     ///
     /// # Panics
-    /// When the host does not answer with SYN and ACK.
+    /// When the host does not answer with a SYN-ACK.
     pub fn open(rig: &mut Rig, host_port: u16, peer_port: u16, options: Options) -> Self {
         let mut peer = Self::new(host_port, peer_port);
         rig.take();
@@ -74,7 +75,7 @@ impl Peer {
         peer
     }
 
-    /// The header of the next segment.
+    /// Returns the header of the next segment.
     #[must_use]
     pub fn header(&self, flags: Flags) -> SegmentHeader {
         let timestamps = self.ts_recent.map(|echo| (self.ts_value, echo));
@@ -90,7 +91,7 @@ impl Peer {
         }
     }
 
-    /// The IP packet of a segment.
+    /// Returns the IP packet of a segment.
     #[must_use]
     pub fn packet(&self, header: &SegmentHeader, payload: &[u8]) -> Vec<u8> {
         let IpAddr::V4(source) = self.tuple.remote.ip() else { unreachable!("peers speak IPv4") };
@@ -98,7 +99,7 @@ impl Peer {
         Ipv4::new(source, HOST_IP, protocol::TCP).with(&segment)
     }
 
-    /// Sends a segment, and counts it if it is the next one.
+    /// Sends a segment. The stream advances if it is the next one.
     pub fn send(&mut self, rig: &mut Rig, header: &SegmentHeader, payload: &[u8]) {
         rig.give(&self.packet(header, payload));
         if header.seq == self.snd_nxt && !header.has(Flags::RST) {
@@ -113,7 +114,7 @@ impl Peer {
         self.send(rig, &header, payload);
     }
 
-    /// Reads what the host has sent on this connection, and returns the flags of each segment.
+    /// Reads the segments that the host has sent on this connection, and returns the flags of each.
     pub fn hear(&mut self, seen: &[Seen]) -> Vec<Flags> {
         let mut flags = Vec::new();
         for seen in seen {
@@ -125,7 +126,7 @@ impl Peer {
         flags
     }
 
-    /// Reads one segment of the host; false when it is of another connection.
+    /// Reads one segment of the host; returns false if it belongs to another connection.
     pub fn note(&mut self, header: &SegmentHeader, payload_len: usize) -> bool {
         let ports = (self.tuple.local.port(), self.tuple.remote.port());
         if (header.src_port, header.dst_port) != ports {

@@ -1,7 +1,7 @@
 //! One host on a [`ByteLink`], with a peer made of bytes on the other end.
 //!
-//! The peer answers ARP unless told not to, and nothing else: what it says is the test's. Every frame that the host
-//! sends is judged before the test sees it, so that a malformed one fails any test.
+//! The peer answers ARP unless told not to; everything else is sent by the test. Every frame of the
+//! host is checked before the test sees it, so that a malformed one fails any test.
 //!
 //! Not here: TCP as the peer speaks it (`peer`).
 
@@ -15,13 +15,15 @@ use std::{
 use pkt::{DropReason, EtherType, Instant};
 use stack::{
     Capabilities,
-    config::{DeviceConfig, HostConfig},
-    counters::Counter,
+    base::counters::Counter,
     device::LinkType,
-    host::Host,
-    link::{
+    header::{
         arp::{ArpOperation, ArpPacket, ETHER_TYPE_ARP},
         ethernet::MacAddr,
+    },
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
     },
     route::fib::RouteSpec,
     socket::Listener,
@@ -43,20 +45,21 @@ pub const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Address of the peer, which is also the host's default gateway.
 pub const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// What a rig is made of.
+/// Configuration of a rig.
 #[derive(Clone, Debug)]
 pub struct RigConfig {
-    /// Ethernet, or frames that start with the IP header.
+    /// Whether frames have an Ethernet header, or start with the IP header.
     pub ethernet: bool,
     /// MTU of the link.
     pub mtu: u32,
-    /// There is a second link, [`Rig::other`], of another subnet.
+    /// Whether there is a second link, [`Rig::other`], of another subnet.
     pub second_link: bool,
-    /// Everything beyond the link goes through the peer.
+    /// Whether a default route leads to the peer.
     pub default_route: bool,
     /// Settings of the host.
     pub sysctls: Sysctls,
-    /// Cores of the host. The link has one queue, so the first receives; flows and their timers are on all.
+    /// Cores of the host. The link has one queue, so the first core receives; flows and their
+    /// timers are on all.
     pub cores: u16,
     /// Packet memory of the world.
     pub memory_bytes: usize,
@@ -88,7 +91,7 @@ pub struct Rig {
     pub link: Arc<ByteLink>,
     /// The host's second device, if there is one.
     pub other: Option<Arc<ByteLink>>,
-    /// The peer answers ARP requests for its address.
+    /// Whether the peer answers ARP requests for its address.
     pub answers_arp: bool,
     seen: VecDeque<Seen>,
     ethernet: bool,
@@ -97,7 +100,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A host of its own, idle.
+    /// Makes a rig with an idle host.
     ///
     /// # Panics
     /// When the configuration is refused.
@@ -137,7 +140,7 @@ impl Rig {
         Arc::clone(&self.world.hosts[0])
     }
 
-    /// A listener of the host on its own address.
+    /// Listens on the host's own address.
     ///
     /// # Panics
     /// When the port is taken.
@@ -147,41 +150,42 @@ impl Rig {
         Listener::listen(&host, &mut self.world.cx, local, backlog).expect("a free port")
     }
 
-    /// A whole frame arrives; it is processed when the rig settles. Without memory it is lost.
+    /// Delivers a frame, which the host processes when the rig settles. Without memory the frame is
+    /// lost.
     pub fn queue(&mut self, bytes: &[u8]) {
         self.delivered += u64::from(self.link.deliver(&mut self.world.cx, bytes));
     }
 
-    /// A whole frame arrives and is processed.
+    /// Delivers a frame, which the host processes.
     pub fn give_frame(&mut self, bytes: &[u8]) {
         self.queue(bytes);
         self.settle();
     }
 
-    /// An IP packet from the peer to the host arrives and is processed.
+    /// Delivers an IP packet from the peer to the host, which processes it.
     pub fn give(&mut self, packet: &[u8]) {
         let bytes = self.framed(packet);
         self.give_frame(&bytes);
     }
 
-    /// An IP packet from the peer arrives and is processed: `protocol` from `src` to the host.
+    /// Delivers an IP packet of `protocol` from `src` to the host, which processes it.
     pub fn give_from(&mut self, src: Ipv4Addr, protocol: u8, payload: &[u8]) {
         self.give(&Ipv4::new(src, HOST_IP, protocol).with(payload));
     }
 
-    /// An ARP packet arrives and is processed.
+    /// Delivers an ARP packet, which the host processes.
     pub fn give_arp(&mut self, dst: MacAddr, arp: &ArpPacket) {
         let bytes = arp_frame(dst, arp);
         self.give_frame(&bytes);
     }
 
-    /// Frames begin with an Ethernet header, not with the IP header.
+    /// Whether frames begin with an Ethernet header, not with the IP header.
     #[must_use]
     pub const fn is_ethernet(&self) -> bool {
         self.ethernet
     }
 
-    /// The frame that carries an IP packet from the peer to the host.
+    /// Returns the frame that carries an IP packet from the peer to the host.
     #[must_use]
     pub fn framed(&self, packet: &[u8]) -> Vec<u8> {
         if self.ethernet {
@@ -191,10 +195,10 @@ impl Rig {
         }
     }
 
-    /// Runs the host until it has no work at this moment; returns when the next will come.
+    /// Runs the host until it has no work at this moment; returns the time of its next work.
     ///
     /// # Panics
-    /// When the host has sent a frame that no host may send.
+    /// When the host has sent an invalid frame.
     pub fn settle(&mut self) -> Option<Instant> {
         loop {
             let next = self.world.settle();
@@ -204,7 +208,7 @@ impl Rig {
         }
     }
 
-    /// Judges what the host has sent. True if the peer has answered some of it.
+    /// Checks the frames that the host has sent. Returns true if the peer has answered one.
     fn collect(&mut self) -> bool {
         let mut answered = false;
         while let Some(sent) = self.link.take() {
@@ -233,7 +237,7 @@ impl Rig {
         false
     }
 
-    /// Lets virtual time pass, running what is due.
+    /// Lets virtual time pass and runs the work that becomes due.
     pub fn pass(&mut self, time: Duration) {
         let end = self.world.cx.now + time;
         while let Some(next) = self.settle() {
@@ -246,55 +250,55 @@ impl Rig {
         self.settle();
     }
 
-    /// What the host has sent since the last call, once it has no work left at this moment.
+    /// Returns the frames that the host has sent since the last call, after it has run out of work.
     pub fn take(&mut self) -> Vec<Seen> {
         self.settle();
         self.seen.drain(..).collect()
     }
 
-    /// As [`take`](Self::take), but frames that wait to be processed go on waiting.
+    /// As [`take`](Self::take), but does not process queued frames.
     pub(crate) fn take_sent(&mut self) -> Vec<Seen> {
         self.collect();
         self.seen.drain(..).collect()
     }
 
-    /// What the host has sent since the last call, ARP left out.
+    /// Returns the frames that the host has sent since the last call, without ARP.
     pub fn take_ip(&mut self) -> Vec<Seen> {
         self.settle();
         self.seen.drain(..).filter(|seen| !matches!(seen, Seen::Arp(..))).collect()
     }
 
-    /// Packets that the host has dropped for `reason`.
+    /// Returns the number of packets that the host has dropped for `reason`.
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.world.hosts[0].counters().drops(reason)
     }
 
-    /// A counter of the host.
+    /// Returns a counter of the host.
     #[must_use]
     pub fn count(&self, counter: Counter) -> u64 {
         self.world.hosts[0].counters().stack(counter)
     }
 
-    /// A counter of the host's TCP.
+    /// Returns a TCP counter of the host.
     #[must_use]
     pub fn count_tcp(&self, counter: tcp::Counter) -> u64 {
         self.world.hosts[0].counters().tcp(counter)
     }
 
-    /// Frames that have reached the host's device.
+    /// Returns the number of frames that have reached the host's device.
     #[must_use]
     pub const fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Bytes of IP packet that a frame may hold.
+    /// Returns the largest IP packet that a frame may hold, in bytes.
     #[must_use]
     pub const fn mtu(&self) -> u32 {
         self.mtu
     }
 
-    /// Stops the host and lets every timer run out. The test has dropped its sockets by then.
+    /// Shuts the host down and lets every timer expire. The test must have dropped its sockets.
     ///
     /// # Panics
     /// When a connection or a packet is left.
@@ -303,18 +307,18 @@ impl Rig {
         host.shut_down(&mut self.world.cx);
         self.pass(Duration::from_secs(1200));
         assert_eq!(host.established_len(), 0, "connections are left");
-        assert_eq!(self.count_tcp(tcp::Counter::TcpCurrEstab), 0, "the gauge");
+        assert_eq!(self.count_tcp(tcp::Counter::TcpCurrEstab), 0, "TcpCurrEstab is not zero");
         drop(host);
         self.world.hosts.clear();
         assert_eq!(self.world.packets_alive(), 0, "packets leaked");
-        assert_eq!(Arc::strong_count(&self.link), 1, "a host that is gone holds its device");
+        assert_eq!(Arc::strong_count(&self.link), 1, "the dropped host still holds its device");
     }
 }
 
-/// An ARP packet in its frame.
+/// Returns the frame of an ARP packet.
 #[must_use]
 pub fn arp_frame(dst: MacAddr, arp: &ArpPacket) -> Vec<u8> {
-    let mut bytes = [0; stack::link::arp::ARP_LEN];
+    let mut bytes = [0; stack::header::arp::ARP_LEN];
     arp.emit(&mut bytes);
     frame::ethernet(dst, arp.sender_mac, ETHER_TYPE_ARP, &bytes)
 }

@@ -1,17 +1,19 @@
-//! One number decides everything: hosts, their settings, paths, weather, applications. [`run`] plays it and asserts.
+//! Scenarios: one seed decides hosts, settings, paths, faults of the network and applications.
+//! [`run`] plays a scenario and asserts.
 //!
-//! After every event the invariants of every connection hold (`Host::check`), its sequence numbers only grow, no frame is
-//! unaccounted for, no byte of packet memory is (`recycling`), and while the network passes anything the bytes flow: [`STALL`] without progress is a failure. At the
-//! end every stream has arrived whole, and nothing is left: no connection, no timer's work, no packet.
+//! After every event the invariants of every connection hold (`Host::check`), its sequence numbers
+//! only grow, and every frame and every byte of packet memory is accounted for (`recycling`). While
+//! the network passes anything, data flows: [`STALL`] without progress is a failure. At the end
+//! every stream has arrived whole, and no connection, timer or packet is left.
 //!
-//! A failing seed is replayed by [`explain`], which writes what went over the network as a pcapng file.
+//! A failing seed is replayed by [`explain`], which writes the traffic as a pcapng file.
 //!
-//! Not here: what each part does (`network`, `traffic`).
+//! Not here: the parts themselves (`network`, `traffic`).
 
 mod draw;
 mod play;
+mod prediction;
 mod recycling;
-mod ways;
 
 use std::{
     any::Any,
@@ -21,18 +23,18 @@ use std::{
     time::Duration,
 };
 
-pub use ways::{Ways, compare_ways};
+pub use prediction::{PredictionSummary, compare_prediction};
 
 use pkt::PoolStats;
-use stack::{socket::RxContext, sysctl::Sysctls};
+use stack::sysctl::{Sysctls, modes::RxContext};
 
 use crate::{
     network::{Capture, Counts, Offload, PathConfig, Sabotage},
-    traffic::Manners,
+    traffic::Behavior,
 };
 
-/// Virtual time without a byte for any application, while no path is dark, that counts as a stall. An RTO backs off to
-/// 120 s; this is two of the longest with room to spare.
+/// Virtual time without a byte for any application, while no path is in a blackout, that counts as
+/// a stall. An RTO backs off to 120 s; this is three of them with room to spare.
 pub const STALL: Duration = Duration::from_secs(400);
 
 /// Everything that a seed decides.
@@ -42,15 +44,15 @@ pub struct Scenario {
     pub seed: u64,
     /// Settings of each host.
     pub hosts: Vec<Sysctls>,
-    /// The row of modes each host is in, by the table of `modes`.
+    /// Row of modes of each host, by the table of `modes`.
     pub modes: Vec<Vec<usize>>,
-    /// Who runs the hosts.
+    /// Threads that run the hosts.
     pub threads: Threads,
-    /// How long devices hold a packet after they have sent it; `None`: they are done with it at once.
+    /// Time from the transmission of a packet to its completion by the device. `None`: at once.
     pub completes_after: Option<Duration>,
-    /// Cores of each host. Frames come in on the first; connections and their timers are on all.
+    /// Cores of each host. Frames arrive on the first; connections and their timers are on all.
     pub cores: u16,
-    /// What the network does to what each host sends.
+    /// Path of each host's outgoing frames.
     pub paths: Vec<PathConfig>,
     /// MTU of every device.
     pub mtu: u32,
@@ -58,101 +60,104 @@ pub struct Scenario {
     pub offload: Offload,
     /// The connections.
     pub sessions: Vec<Session>,
-    /// `TCP_MAXSEG` of each host's sockets: what the others may send it at once.
+    /// `TCP_MAXSEG` of each host's sockets, which bounds the segments that the others send.
     pub maxseg: Vec<Option<u16>>,
-    /// Settings that change meanwhile, by time.
+    /// Settings that change during the run, by time.
     pub changes: Vec<Setting>,
 }
 
-/// Who runs the hosts of a scenario: whose packet memory is whose.
+/// Threads that run the hosts of a scenario, each with packet memory of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// One thread runs everything.
     One,
-    /// Each host has one for its applications and one for each core; who sends runs the receiver, as over a wire.
+    /// Each host has one thread for its applications and one for each core; a sender runs the
+    /// receiver, as over a wire.
     Ringing,
-    /// So too, and nobody runs another's core.
+    /// As `Ringing`, but no thread runs another's core.
     Apart,
 }
 
-/// A setting that changes in the middle of a run.
+/// A setting that changes during a run.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// When.
+    /// Time since the start.
     pub at: Duration,
-    /// Of which host.
+    /// Index of the host.
     pub host: usize,
-    /// Its name.
+    /// Name of the setting.
     pub name: String,
-    /// What it becomes.
+    /// New value.
     pub value: String,
 }
 
-/// One connection: who, when, and how both applications behave.
+/// One connection: its hosts, its start and the behavior of both applications.
 #[derive(Clone, Debug)]
 pub struct Session {
     /// The host that connects.
     pub client: usize,
     /// The host that listens.
     pub server: usize,
-    /// When it begins.
+    /// Start, as time since the start of the run.
     pub at: Duration,
-    /// The client asks for Fast Open, and its first write goes with the SYN if it has a cookie.
+    /// The client requests Fast Open, and its first write is sent with the SYN if it has a cookie.
     pub early: bool,
     /// The client's application.
-    pub up: Manners,
-    /// The server's.
-    pub down: Manners,
+    pub up: Behavior,
+    /// The server's application.
+    pub down: Behavior,
 }
 
-/// What a run leaves to look at.
+/// Results of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     /// Virtual time to the end of the last stream.
     pub took: Duration,
     /// Bytes that applications have read.
     pub bytes: u64,
-    /// Connections that were aborted, as planned.
+    /// Connections that were aborted as planned.
     pub aborted: u64,
     /// Events of the world.
     pub steps: u64,
-    /// Frames.
+    /// Frames by outcome.
     pub frames: Counts,
-    /// Batches that readers have taken from a prequeue, by the context their host began in.
+    /// Batches that readers have taken from a prequeue, by the receive context that their host
+    /// began in.
     pub prequeued: [u64; CONTEXTS],
-    /// Packets that waited for the owner of a socket.
+    /// Packets queued to the backlog of an owned socket.
     pub backlogged: u64,
-    /// What packet memory has done.
+    /// Statistics of packet memory.
     pub pool: PoolStats,
-    /// What the caches of connections have done.
+    /// Statistics of the connections' packet caches.
     pub caches: Caches,
 }
 
-/// What became of packets that connections could have kept (`skb_recycle` at `socket_one` and `list_after_unlock`).
+/// Outcomes for packets that connections could have kept (`skb_recycle` at `socket_one` and
+/// `list_after_unlock`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caches {
-    /// Writes that found one.
+    /// Writes that found a cached packet.
     pub tx_hits: u64,
-    /// Refused: the copy was still on its way out.
+    /// Packets refused because their clone was still in transmission.
     pub tx_cloned: u64,
-    /// Freed by softirq context for a reader.
+    /// Packets freed by softirq context for a reader.
     pub rx_handoffs: u64,
-    /// Freed after the socket was let go.
+    /// Packets freed after the socket was unlocked.
     pub after_unlock: u64,
 }
 
-/// How many contexts there are ([`RxContext`]).
+/// Number of receive contexts ([`RxContext`]).
 pub const CONTEXTS: usize = RxContext::Bh as usize + 1;
 
-/// Plays `scenario`, with a fault in the network if a test wants one.
+/// Plays `scenario`, optionally with a deliberate fault in the network.
 ///
 /// # Panics
-/// When something does not hold.
+/// When a check fails.
 pub fn run(scenario: &Scenario, capture: Option<Capture>, sabotage: Option<Sabotage>) -> Outcome {
     play::Play::new(scenario, capture, sabotage).run().0
 }
 
-/// Plays `scenario`; when something does not hold, what.
+/// Plays `scenario`, and returns the message if a check fails.
 ///
 /// # Errors
 /// The message of the panic.
@@ -161,12 +166,12 @@ pub fn try_run(
     capture: Option<Capture>,
     sabotage: Option<Sabotage>,
 ) -> Result<Outcome, String> {
-    // Nothing of the world survives the panic, so nothing inconsistent can be seen.
+    // The world does not outlive the panic, so no inconsistent state is visible.
     let played = catch_unwind(AssertUnwindSafe(|| run(scenario, capture, sabotage)));
     played.map_err(|panic| message(panic.as_ref()))
 }
 
-/// Plays a seed that has failed once more, writes `file`, and says how to look at it.
+/// Plays a failed seed again, writes the capture to `file`, and returns a report.
 #[must_use]
 pub fn explain(scenario: &Scenario, error: &str, file: &Path) -> String {
     let capture = Capture::default();
@@ -181,7 +186,7 @@ pub fn explain(scenario: &Scenario, error: &str, file: &Path) -> String {
         }
     }
     if again.err().as_deref() != Some(error) {
-        text.push_str("  the replay ended in another way: the run depends on more than its seed\n");
+        text.push_str("  the replay ended differently: the run depends on more than its seed\n");
     }
     let command = "cargo test -p quietline-sim --test network -- --nocapture seeds";
     let _ = write!(text, "  replay: SEED={} {command}\n  {scenario:?}", scenario.seed);

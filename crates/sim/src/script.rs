@@ -1,13 +1,15 @@
-//! Packet scripts: a host held to a conversation written down line by line, in virtual time.
+//! Packet scripts: the segments of a host are compared with a script, line by line, in virtual
+//! time.
 //!
-//! The language is packetdrill's: what the peer sends (`<`), what the host has to send (`>`), calls of its application with
-//! their results, and assertions (`%{ assert tcpi_snd_cwnd == 10 }%`). The whole stack runs, on a [`World`](crate::World) of one
-//! host. CONTRIBUTING.md says how to write and run a script; the scripts are in `tests/scripts`.
+//! The language is packetdrill's: packets of the peer (`<`), expected packets of the host (`>`),
+//! calls of its application with their results, and assertions (`%{ assert tcpi_snd_cwnd == 10
+//! }%`). The whole stack runs, on a [`World`](crate::World) of one host. CONTRIBUTING.md says how
+//! to write and run a script; the scripts are in `tests/scripts`.
 //!
 //! ```text
-//! text ── lex ── parse ──► events ── run (when) ── stage (who) ──► host
+//! text ── lex ── parse ──► events ── run (time) ── stage ─────► host
 //!          parse_packet, parse_call              conn, packet: numbers and bytes
-//!                                                syscall, sockopt: the application
+//!                                                syscall: the application, by crate posix
 //!                                                expr, info: assertions
 //! ```
 //!
@@ -17,7 +19,6 @@ mod ast;
 mod compare;
 mod config;
 mod conn;
-mod constants;
 mod expr;
 mod info;
 mod lex;
@@ -26,7 +27,6 @@ mod parse;
 mod parse_call;
 mod parse_packet;
 mod run;
-mod sockopt;
 mod stage;
 mod syscall;
 
@@ -35,7 +35,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use stack::counters::Snapshot;
+use stack::base::counters::Snapshot;
 
 use ast::{Event, What};
 use config::Config;
@@ -44,7 +44,7 @@ use stage::Stage;
 
 use crate::modes::{self, Settings};
 
-/// What is wrong with a line.
+/// An error of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ScriptError {
     /// 0 for the end of the script.
@@ -63,11 +63,11 @@ impl ScriptError {
 pub struct Failure {
     /// The script, as its file is named.
     pub name: String,
-    /// The line that was not fulfilled; 0 when it was the end.
+    /// The line that was not fulfilled; 0 for the end.
     pub line: u32,
-    /// What was expected and what came.
+    /// The expectation and the result.
     pub text: String,
-    /// What had happened until then, one line each.
+    /// The events until then, one line each.
     pub trace: Vec<String>,
 }
 
@@ -81,16 +81,16 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a script that was fulfilled leaves to look at.
+/// Results of a script that was fulfilled.
 #[derive(Clone, Debug)]
 pub struct Played {
-    /// What has happened, one line each.
+    /// The events, one line each.
     pub trace: Vec<String>,
-    /// What the host has counted.
+    /// Counters of the host.
     pub counters: Snapshot,
 }
 
-/// Runs a script in the modes that the environment asks for. `name` is for messages.
+/// Runs a script in the modes of the environment. `name` is for messages.
 ///
 /// # Errors
 /// The first line that cannot be read or was not fulfilled.
@@ -98,7 +98,7 @@ pub fn run(name: &str, text: &str) -> Result<Played, Failure> {
     run_in(name, text, &modes::from_environment())
 }
 
-/// Runs a script in these modes; its own settings win.
+/// Runs a script in these modes. Its own settings have precedence.
 ///
 /// # Errors
 /// The first line that cannot be read or was not fulfilled.
@@ -110,7 +110,7 @@ pub fn run_in(name: &str, text: &str, modes: &Settings) -> Result<Played, Failur
         trace,
     };
     let (mut player, events) = start(text, modes).map_err(|error| failure(error, Vec::new()))?;
-    // A broken invariant is a panic: what led to it is worth as much as where it was.
+    // A broken invariant is a panic. Its message needs the trace, too.
     let played = catch_unwind(AssertUnwindSafe(|| play(&mut player, &events)));
     let Player { mut stage, .. } = player;
     let mut trace = std::mem::take(&mut stage.trace);
@@ -137,7 +137,7 @@ pub fn run_in(name: &str, text: &str, modes: &Settings) -> Result<Played, Failur
     }
 }
 
-/// Reads a script and builds its host; settings at its head are the host's from the beginning.
+/// Parses a script and builds its host, which has the settings at the head from the beginning.
 fn start(text: &str, modes: &Settings) -> Result<(Player, Vec<Event>), ScriptError> {
     let parsed = parse::parse(text)?;
     let config = Config::read(&parsed.options)?;

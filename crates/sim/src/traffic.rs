@@ -1,10 +1,12 @@
-//! What applications do, at random: two streams over one connection, with all the manners that socket programs have.
+//! Random applications: two streams over one connection, with the variety of behavior that socket
+//! programs have.
 //!
-//! An [`End`] writes its stream in pieces from one byte to many superframes, with pauses, corks, `MSG_MORE` and changing
-//! options, and reads the peer's the same way; it ends its half before or after the peer, lets go at once, or aborts.
-//! Every byte read is compared; a connection that nobody aborted must bring all of them, and the end of the stream.
+//! An [`End`] writes its stream in pieces from one byte to many superframes, with pauses, corks,
+//! `MSG_MORE` and changing options, and reads the peer's in the same way. It shuts down its half
+//! before or after the peer, closes at once, or aborts. Every byte read is compared. A connection
+//! that was not aborted must deliver all of them, and the end of the stream.
 //!
-//! Not here: who talks to whom (`scenario`), the network.
+//! Not here: which hosts connect (`scenario`), the network.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -24,8 +26,8 @@ use crate::{World, apps::Pattern};
 
 /// How an application behaves.
 #[derive(Clone, Debug)]
-pub struct Manners {
-    /// Bytes it sends before it ends its half.
+pub struct Behavior {
+    /// Number of bytes the application sends before it ends its half.
     pub length: u64,
     /// Largest write, at least one byte; the size of each is drawn.
     pub write_max: u32,
@@ -35,17 +37,18 @@ pub struct Manners {
     pub read_max: u32,
     /// Pause after a read, if drawn.
     pub read_pause: Duration,
-    /// It sleeps in `recv`, as a thread does; otherwise it asks when it can read.
+    /// Whether the application sleeps in `recv`, as a thread does. Otherwise it polls readiness.
     pub waits: bool,
-    /// How many of a thousand writes and reads are followed by their pause.
+    /// Number of writes and reads per thousand that are followed by a pause.
     pub pauses: u32,
-    /// How many of a thousand writes promise another (`MSG_MORE`).
+    /// Number of writes per thousand with `MSG_MORE`.
     pub more: u32,
-    /// How many of a thousand steps change an option.
-    pub fiddles: u32,
-    /// How it ends.
+    /// Number of steps per thousand that change an option.
+    pub option_changes: u32,
+    /// End of the application's side.
     pub ending: Ending,
-    /// Header prediction, for as long as the connection lasts. `None`: on, and one of the options it may change.
+    /// Header prediction for the lifetime of the connection. `None`: on, and one of the options
+    /// that may change.
     pub prediction: Option<bool>,
 }
 
@@ -54,11 +57,11 @@ pub struct Manners {
 pub enum Ending {
     /// `shutdown(SHUT_WR)` after the last byte, then reads to the end.
     First,
-    /// Reads to the end of the peer's stream, then ends its own.
+    /// Reads to the end of the peer's stream, then shuts down its own.
     Last,
-    /// `close` right after the last byte: for an application whose peer says nothing.
-    LetGo,
-    /// Aborts once it has written and read this many bytes.
+    /// `close` right after the last byte: for an application whose peer sends nothing.
+    Close,
+    /// Aborts once it has written and read this many bytes in total.
     Abort(u64),
 }
 
@@ -68,7 +71,7 @@ pub struct End {
     host: usize,
     socket: Option<Arc<TcpSocket>>,
     reader: Reader,
-    manners: Manners,
+    behavior: Behavior,
     out: Pattern,
     sent: u64,
     inward: Pattern,
@@ -84,11 +87,12 @@ pub struct End {
 }
 
 impl End {
-    /// The application at `socket` of host number `host`; the peer's application sends `expected` bytes of `inward`.
+    /// Makes an application on `socket` of host number `host`. The peer's application sends
+    /// `expected` bytes of `inward`.
     #[must_use]
     pub fn new(
         (host, socket): (usize, Arc<TcpSocket>),
-        manners: Manners,
+        behavior: Behavior,
         out: Pattern,
         (inward, expected): (Pattern, u64),
         seed: u64,
@@ -97,7 +101,7 @@ impl End {
             host,
             socket: Some(socket),
             reader: Reader::new(),
-            manners,
+            behavior,
             out,
             sent: 0,
             inward,
@@ -113,54 +117,55 @@ impl End {
         }
     }
 
-    /// As [`new`](Self::new), when `sent` bytes have gone with the SYN already.
+    /// As [`new`](Self::new), when `sent` bytes have left with the SYN.
     #[must_use]
     pub fn with_sent(
         sent: u64,
         end: (usize, Arc<TcpSocket>),
-        manners: Manners,
+        behavior: Behavior,
         out: Pattern,
         inward: (Pattern, u64),
         seed: u64,
     ) -> Self {
-        Self { sent, ..Self::new(end, manners, out, inward, seed) }
+        Self { sent, ..Self::new(end, behavior, out, inward, seed) }
     }
 
-    /// Does what it can at this moment. True when anything came of it.
+    /// Makes all progress that is possible at this moment. Returns true if there was any.
     ///
     /// # Panics
-    /// When a byte is wrong.
+    /// When a received byte is wrong.
     pub fn step(&mut self, world: &mut World) -> bool {
         let Some(socket) = self.socket.clone() else { return false };
-        if self.draws(self.manners.fiddles) {
-            self.fiddle(world, &socket);
+        if self.draws(self.behavior.option_changes) {
+            self.change_option(world, &socket);
         }
         let wrote = self.write(world, &socket);
         let read = self.read(world, &socket);
         if self.is_done() {
-            self.let_go(world);
+            self.close(world);
             return true;
         }
         wrote || read
     }
 
-    /// Nothing is left to do, in good order or not.
+    /// Whether nothing is left to do, in good order or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        let let_go = self.manners.ending == Ending::LetGo && self.shut;
+        let closed = self.behavior.ending == Ending::Close && self.shut;
         self.socket.is_none()
             || self.failed.is_some()
             || self.aborted
-            || let_go
+            || closed
             || self.shut && self.ended
     }
 
-    /// Closes the socket, if it still has it.
-    pub fn let_go(&mut self, world: &mut World) {
+    /// Closes the socket, if it is still open.
+    pub fn close(&mut self, world: &mut World) {
         if let Some(socket) = self.socket.take() {
             let host = Arc::clone(&world.hosts[self.host]);
             if self.reader.is_installed() {
-                // Its time is up. What it still reads is of no interest to who lets go.
+                // A read timeout: the sleeping thread leaves `recv`. Data that it still reads is
+                // ignored.
                 let bufs = &mut [IoSliceMut::new(&mut [])];
                 let _ = socket.recv_and_leave(&host, world.app(self.host), &mut self.reader, bufs);
             }
@@ -168,44 +173,44 @@ impl End {
         }
     }
 
-    /// When it wants to go on although nothing happens.
+    /// Returns the time of the next write or read that waits for a pause to end.
     #[must_use]
     pub fn wakes_at(&self, now: Instant) -> Option<Instant> {
         self.socket.as_ref()?;
         [self.write_at, self.read_at].into_iter().filter(|at| *at > now).min()
     }
 
-    /// It has aborted the connection.
+    /// Whether the application has aborted the connection.
     #[must_use]
     pub const fn has_aborted(&self) -> bool {
         self.aborted
     }
 
-    /// Bytes sent and received so far.
+    /// Returns the number of bytes sent and received so far.
     #[must_use]
     pub const fn moved(&self) -> u64 {
         self.sent + self.received
     }
 
-    /// Asserts that everything was sent and received; for connections that nobody aborted.
+    /// Asserts that everything was sent and received; for connections that were not aborted.
     ///
     /// # Panics
     /// When something is missing.
     pub fn check_complete(&self) {
         assert_eq!(self.failed, None, "the connection failed: {}", self.summary());
-        assert_eq!(self.sent, self.manners.length, "bytes sent: {}", self.summary());
+        assert_eq!(self.sent, self.behavior.length, "bytes sent: {}", self.summary());
         assert_eq!(self.received, self.expected, "bytes received: {}", self.summary());
     }
 
-    /// Where it stands, for a message.
+    /// Describes the state of the application for a message.
     #[must_use]
     pub fn summary(&self) -> String {
         let Self { sent, received, expected, shut, ended, failed, .. } = self;
-        let (length, ready) = (self.manners.length, self.socket.as_ref().map(|s| s.readiness()));
+        let (length, ready) = (self.behavior.length, self.socket.as_ref().map(|s| s.readiness()));
         format!(
             "sent {sent}/{length} received {received}/{expected} shut {shut} ended {ended} \
              failed {failed:?} ready {ready:?} {:?}",
-            self.manners.ending
+            self.behavior.ending
         )
     }
 
@@ -213,29 +218,29 @@ impl End {
         let host = Arc::clone(&world.hosts[self.host]);
         let mut wrote = false;
         while !self.shut && self.failed.is_none() && self.write_at <= world.cx.now {
-            if let Ending::Abort(after) = self.manners.ending
+            if let Ending::Abort(after) = self.behavior.ending
                 && self.moved() >= after
             {
                 self.aborted = true;
                 socket.abort(&host, world.app(self.host));
                 return true;
             }
-            if self.sent == self.manners.length {
+            if self.sent == self.behavior.length {
                 return self.finish_writing(world, socket) || wrote;
             }
             if !socket.readiness().contains(Readiness::WRITE) {
                 break;
             }
             let bytes = self.next_write();
-            let more = self.draws(self.manners.more);
+            let more = self.draws(self.behavior.more);
             let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
             let bytes = [IoSlice::new(&bytes)];
             match socket.send_with_flags(&host, world.app(self.host), &bytes, flags) {
                 Ok(taken) => {
                     self.sent += taken as u64;
                     wrote = true;
-                    if self.draws(self.manners.pauses) {
-                        self.write_at = world.cx.now + self.manners.write_pause;
+                    if self.draws(self.behavior.pauses) {
+                        self.write_at = world.cx.now + self.behavior.write_pause;
                     }
                 }
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
@@ -246,24 +251,24 @@ impl End {
     }
 
     fn next_write(&mut self) -> Vec<u8> {
-        let left = self.manners.length - self.sent;
-        let want = u64::from(1 + self.rng.below(self.manners.write_max)).min(left);
+        let left = self.behavior.length - self.sent;
+        let want = u64::from(1 + self.rng.below(self.behavior.write_max)).min(left);
         let bytes = (self.sent..self.sent + want).map(|at| self.out.byte(at));
         bytes.collect()
     }
 
-    /// Everything is written: the half ends, now or when the peer's has.
+    /// Ends the half after the last write, at once or after the peer's.
     fn finish_writing(&mut self, world: &mut World, socket: &Arc<TcpSocket>) -> bool {
         let host = Arc::clone(&world.hosts[self.host]);
         let state = socket.with_tcb(&host, world.app(self.host), |tcb, _| tcb.state());
         if state == State::SynSent {
-            // Everything has left with the SYN: to end now would end the attempt.
+            // Everything has left with the SYN: a shutdown now would abort the attempt.
             return false;
         }
-        match self.manners.ending {
+        match self.behavior.ending {
             Ending::Last if !self.ended => return false,
-            // The application's close follows in `step`.
-            Ending::LetGo => {}
+            // `step` closes the socket.
+            Ending::Close => {}
             _ => match socket.shutdown(&host, world.app(self.host), ShutdownHow::Write) {
                 Ok(()) => {}
                 Err(error) => self.failed = Some(error),
@@ -280,10 +285,10 @@ impl End {
             && !self.aborted
             && self.failed.is_none()
             && self.read_at <= world.cx.now
-            && self.manners.ending != Ending::LetGo
+            && self.behavior.ending != Ending::Close
         {
-            let mut buf = vec![0; 1 + self.rng.below(self.manners.read_max) as usize];
-            // A thread that sleeps in a call makes no other.
+            let mut buf = vec![0; 1 + self.rng.below(self.behavior.read_max) as usize];
+            // A thread that sleeps in a call makes no other call.
             let peek = !self.reader.is_installed() && self.draws(20);
             match self.receive(world, (&host, socket), &mut buf, peek) {
                 Ok(0) => self.ended = true,
@@ -296,14 +301,14 @@ impl End {
                     }
                     self.received += count as u64;
                     assert!(self.received <= self.expected, "more than was sent");
-                    if self.draws(self.manners.pauses) {
-                        self.read_at = world.cx.now + self.manners.read_pause;
+                    if self.draws(self.behavior.pauses) {
+                        self.read_at = world.cx.now + self.behavior.read_pause;
                     }
                 }
                 Err(Errno::EAGAIN) => {
-                    if self.reader.is_installed() && self.draws(self.manners.pauses) {
-                        // It will be woken, and not run at once.
-                        self.read_at = world.cx.now + self.manners.read_pause;
+                    if self.reader.is_installed() && self.draws(self.behavior.pauses) {
+                        // A thread is woken, but not scheduled at once.
+                        self.read_at = world.cx.now + self.behavior.read_pause;
                     }
                     break;
                 }
@@ -314,7 +319,7 @@ impl End {
         read
     }
 
-    /// One call that reads, or the next step of one that sleeps.
+    /// Makes a reading call, or the next step of one that sleeps.
     fn receive(
         &mut self,
         world: &mut World,
@@ -322,12 +327,12 @@ impl End {
         buf: &mut [u8],
         peek: bool,
     ) -> Result<usize, Errno> {
-        if peek || !self.manners.waits {
+        if peek || !self.behavior.waits {
             return socket.recv(host, world.app(self.host), buf, peek);
         }
         let bufs = &mut [IoSliceMut::new(buf)];
         if self.draws(100) {
-            // Packets come while it holds the socket.
+            // Packets arrive while the call owns the socket.
             let hosts = world.hosts.clone();
             return socket.recv_interrupted(
                 host,
@@ -344,12 +349,12 @@ impl End {
         socket.recv_or_wait(host, world.app(self.host), &mut self.reader, bufs)
     }
 
-    /// Another value for some option.
-    fn fiddle(&mut self, world: &mut World, socket: &Arc<TcpSocket>) {
+    /// Changes a random option.
+    fn change_option(&mut self, world: &mut World, socket: &Arc<TcpSocket>) {
         let host = Arc::clone(&world.hosts[self.host]);
         let (what, value) = (self.rng.below(14), self.rng.next_u32());
         let on = value & 1 == 1;
-        let prediction = self.manners.prediction;
+        let prediction = self.behavior.prediction;
         socket.with_tcb(&host, world.app(self.host), |tcb, cx| match what {
             0 => tcb.set_nodelay(on),
             1 => tcb.set_cork(on),
@@ -367,7 +372,7 @@ impl End {
                 let often = Keepalive {
                     time: Duration::from_millis(u64::from(1 + value % 5000)),
                     interval: Duration::from_millis(500),
-                    // No blackout is long enough for so many.
+                    // No blackout is long enough for so many unanswered probes.
                     probes: 255,
                 };
                 tcb.set_keepalive(cx, on.then_some(often));
@@ -375,7 +380,7 @@ impl End {
             10 => tcb.set_window_clamp(value % 100_000),
             11 => tcb.set_rcvlowat(cx, 1 + value % 50_000),
             12 => tcb.set_oob_inline(on),
-            // The peer's answer is of no interest here, only that asking harms nothing.
+            // The result is ignored: the call must have no effect on the stream.
             _ => drop(tcb.info()),
         });
     }

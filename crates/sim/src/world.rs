@@ -5,30 +5,33 @@ use std::{sync::Arc, time::Duration};
 use pkt::Instant;
 use stack::{
     Cx, Memory, Secrets,
-    config::{ConfigError, DeviceConfig, HostConfig},
+    base::config_error::ConfigError,
     device::{Wire, WireConfig},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
 };
 
 /// Packet memory of a simulated world: enough for any run, small enough that a leak is noticed.
 const MEMORY_BYTES_MAX: usize = 256 << 20;
 
-/// Where virtual time starts: not zero, so that code which treats zero as "never" is found out.
+/// Start of virtual time: not zero, so that code which treats zero as "never" fails a test.
 const START: Instant = Instant::from_secs(1000);
 
-/// The run did not reach its goal: nothing is armed any more, or the time limit has passed.
+/// The error of a run that did not reach its goal: no timer is armed, or the time limit has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stalled {
     /// Virtual time since the start of the world.
     pub after: Duration,
 }
 
-/// The threads of one host, with packet memory of their own each.
+/// The threads of one host, each with packet memory of its own.
 #[derive(Debug)]
 struct Threads {
-    /// Runs its applications.
+    /// Thread of the applications.
     app: Cx,
-    /// The worker of each core.
+    /// Worker of each core.
     cores: Vec<Cx>,
 }
 
@@ -36,25 +39,25 @@ struct Threads {
 #[derive(Debug)]
 pub struct World {
     memory: Memory,
-    /// The first thread of the world, and the only one unless the hosts [have their own](Self::with_threads). Its `now` is
-    /// virtual time.
+    /// First thread of the world, and the only one unless the hosts [have their
+    /// own](Self::with_threads). Its `now` is virtual time.
     pub cx: Cx,
     /// Hosts in the order they were added.
     pub hosts: Vec<Arc<Host>>,
-    /// Of each host, in a world that has them.
+    /// Threads of each host, in a world that has them.
     threads: Vec<Threads>,
     has_threads: bool,
     seed: u64,
 }
 
 impl World {
-    /// An empty world.
+    /// Makes an empty world.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with_memory(seed, MEMORY_BYTES_MAX)
     }
 
-    /// An empty world with this much packet memory.
+    /// Makes an empty world with this much packet memory.
     #[must_use]
     pub fn with_memory(seed: u64, bytes_max: usize) -> Self {
         let memory = Memory::new(bytes_max);
@@ -63,17 +66,18 @@ impl World {
         Self { memory, cx, hosts: Vec::new(), threads: Vec::new(), has_threads: false, seed }
     }
 
-    /// An empty world in which every host has threads of its own: one for its applications, and a worker for each core. What one
-    /// allocates another frees, as on a machine with CPUs.
+    /// Makes an empty world in which every host has threads of its own: one for its applications,
+    /// and a worker for each core. A packet allocated by one thread is freed by another, as on a
+    /// machine with several CPUs.
     #[must_use]
     pub fn with_threads(seed: u64) -> Self {
         Self { has_threads: true, ..Self::new(seed) }
     }
 
-    /// Sets values of a host by their Linux names.
+    /// Sets sysctls of a host by their Linux names.
     ///
     /// # Panics
-    /// When one is refused: a mistake of the test.
+    /// When a setting is refused: a mistake of the test.
     pub fn set(&self, host: usize, settings: &[(&str, &str)]) {
         for (name, value) in settings {
             self.hosts[host].set_sysctl(name, value).expect("a setting");
@@ -97,7 +101,7 @@ impl World {
         Ok(self.hosts.len() - 1)
     }
 
-    /// Two hosts, 10.0.0.1 and 10.0.0.2, joined by a wire.
+    /// Makes a world of two hosts, 10.0.0.1 and 10.0.0.2, joined by a wire.
     ///
     /// # Errors
     /// When the wire's configuration is refused.
@@ -128,13 +132,13 @@ impl World {
         Ok(())
     }
 
-    /// What contexts of other threads must share with this world.
+    /// Returns the memory that contexts of other threads must share with this world.
     #[must_use]
     pub const fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// The thread that runs the applications of host number `host`, at this moment.
+    /// Returns the thread of the applications of host number `host`, at the current time.
     pub fn app(&mut self, host: usize) -> &mut Cx {
         match self.threads.get_mut(host) {
             Some(threads) => {
@@ -151,20 +155,21 @@ impl World {
         self.cx.now - START
     }
 
-    /// Runs every host until none has work at this moment; returns when the next one will.
+    /// Runs every host until none has work at this moment; returns the time of the next work.
     pub fn settle(&mut self) -> Option<Instant> {
-        /// Rounds after which a world that never comes to rest is taken for a livelock.
+        /// Rounds after which a world that still has work counts as a livelock.
         const ROUNDS_MAX: usize = 100_000;
         for _ in 0..ROUNDS_MAX {
             self.run_cores();
-            // Asked when all have run: what one sends may be due at another that was polled before it.
+            // Deadlines are read after all hosts have run: a frame of one may be due at another
+            // that was polled earlier.
             let next = self.hosts.iter().filter_map(|host| host.next_deadline()).min();
             match next {
                 Some(at) if at <= self.cx.now => {}
                 next => return next,
             }
         }
-        panic!("seed {}: no rest at {:?}", self.seed, self.elapsed());
+        panic!("seed {}: work does not end at {:?}", self.seed, self.elapsed());
     }
 
     /// Runs every core of every host until it has no work.
@@ -183,16 +188,17 @@ impl World {
         }
     }
 
-    /// Calls `apps` at every event until it says that it is done.
+    /// Calls `apps` at every event until it returns true.
     ///
     /// # Errors
-    /// [`Stalled`] when nothing is armed any more or `limit` of virtual time has passed.
+    /// [`Stalled`] when no timer is armed or `limit` of virtual time has passed.
     pub fn run(
         &mut self,
         limit: Duration,
         mut apps: impl FnMut(&mut Self) -> bool,
     ) -> Result<(), Stalled> {
-        /// Turns the applications get before time moves on: what one does may be what another waits for.
+        /// Turns of the applications before time moves on: one application may wait for an action
+        /// of another.
         const TURNS_PER_INSTANT: usize = 4;
         let end = self.cx.now + limit;
         loop {
@@ -205,14 +211,14 @@ impl World {
             }
             match next {
                 Some(next) if next <= end => self.cx.now = self.cx.now.max(next),
-                // The last turn may have brought what the applications wait for.
+                // The last turn may have delivered the awaited data.
                 _ if apps(self) => return Ok(()),
                 _ => return Err(Stalled { after: self.elapsed() }),
             }
         }
     }
 
-    /// Lets virtual time pass, running what is due.
+    /// Lets virtual time pass and runs the work that becomes due.
     pub fn pass(&mut self, time: Duration) {
         let end = self.cx.now + time;
         while let Some(next) = self.settle() {
@@ -225,8 +231,8 @@ impl World {
         self.settle();
     }
 
-    /// Packets alive, after everything that waits for its grace period has gone home. Zero when no socket and no
-    /// device holds one.
+    /// Returns the number of live packets, after all grace periods have ended and every packet has
+    /// returned to its pool. Zero when no socket and no device holds one.
     pub fn packets_alive(&mut self) -> i64 {
         for _ in 0..4 {
             self.memory.rcu.reclaim();

@@ -1,8 +1,9 @@
-//! Congestion control across a bottleneck, in virtual time: each algorithm over loss and buffer sizes, what queue it leaves, and
-//! how two flows share.
+//! Congestion control across a bottleneck, in virtual time: throughput of each algorithm by loss
+//! and buffer size, the queue it builds, and how two flows share.
 //!
-//! The floors asserted here are well below what is reached: they catch a regression of the mechanism, not of a percent.
-//! `cargo test -p quietline-sim --test algorithms -- --nocapture` prints the figures.
+//! The asserted floors are well below the measured figures: they catch a defect of the mechanism,
+//! not a change of some percent. `cargo test -p quietline-sim --test algorithms -- --nocapture`
+//! prints the figures.
 
 #[cfg(test)]
 mod tests {
@@ -22,7 +23,7 @@ mod tests {
     const RATE_BPS: u64 = 100_000_000;
     /// Half a round trip of 20 ms.
     const DELAY: Duration = Duration::from_millis(10);
-    /// Packets that fit into half a round trip: what is on its way to the receiver.
+    /// Packets that fit into half a round trip: those in flight to the receiver.
     const IN_FLIGHT: usize = 82;
     /// Packets of one bandwidth-delay product.
     const BDP: usize = 163;
@@ -44,7 +45,8 @@ mod tests {
         socket.with_tcb(&host, &mut world.cx, |tcb, _| tcb.set_congestion(algorithm));
     }
 
-    /// Writes until the socket takes no more. Other tests look at the bytes; here only their number counts.
+    /// Writes until the send buffer is full. The bytes are not compared here; only their number
+    /// counts.
     fn fill(world: &mut World, socket: &TcpSocket) {
         let host = Arc::clone(&world.hosts[0]);
         let bytes = [0; 64 << 10];
@@ -57,7 +59,7 @@ mod tests {
         }
     }
 
-    /// Reads what has arrived and answers how much.
+    /// Reads the available data and returns its length.
     fn drain(world: &mut World, socket: &TcpSocket) -> u64 {
         let host = Arc::clone(&world.hosts[1]);
         let mut bytes = vec![0; 256 << 10];
@@ -72,19 +74,19 @@ mod tests {
         total
     }
 
-    /// What one flow did.
+    /// Measurements of one flow.
     #[derive(Debug)]
     struct Outcome {
-        /// Payload, from the first byte read to the last.
+        /// Goodput, from the first byte read to the last.
         mbps: f64,
-        /// Means over the second half: smoothed round trip, and the smallest that was measured.
+        /// Means over the second half: smoothed round trip, and the smallest measured one.
         srtt: Duration,
         min_rtt: Duration,
-        /// Share of bytes sent that were sent again.
+        /// Retransmitted share of the bytes sent.
         resent: f64,
     }
 
-    /// `flows` from host 0 to host 1 for `time`, the first of each pair with the first algorithm.
+    /// Runs flows from host 0 to host 1 for `time`, one for each of `algorithms`.
     fn run(
         seed: u64,
         wire: &WireConfig,
@@ -111,7 +113,7 @@ mod tests {
         let mut srtt = vec![(Duration::ZERO, 0u32); flows.len()];
         let start = world.elapsed();
         let mut sampled = Duration::ZERO;
-        // The end of time is what ends it: the flows never do.
+        // The time limit ends the run: the flows do not end.
         let _ = world.run(time, |world| {
             let elapsed = world.elapsed() - start;
             let sample = elapsed >= sampled + Duration::from_millis(10);
@@ -177,7 +179,7 @@ mod tests {
     const NO_ECN: &[(&str, &str)] = &[("net.ipv4.tcp_ecn", "0")];
 
     #[test]
-    fn a_clean_path_is_filled_whatever_the_buffer() {
+    fn a_clean_path_is_filled_at_every_buffer_size() {
         for bdps in [1, 10] {
             let wire = path(bdps, Impairment::default());
             for algorithm in [Algorithm::Cubic, Algorithm::Reno, Algorithm::Bbr] {
@@ -192,13 +194,13 @@ mod tests {
         let wire = path(10, Impairment::default());
         let bbr = one("10 BDP", &wire, Algorithm::Bbr, NO_ECN);
         assert!(bbr.srtt < 45 * MS, "{bbr:?}");
-        assert!(bbr.min_rtt < 23 * MS, "{bbr:?}: the round trip was probed");
+        assert!(bbr.min_rtt < 23 * MS, "{bbr:?}: PROBE_RTT must find the empty path");
         let cubic = one("10 BDP", &wire, Algorithm::Cubic, NO_ECN);
         assert!(cubic.srtt > 2 * bbr.srtt, "{cubic:?}");
     }
 
     #[test]
-    fn loss_by_chance_takes_little_from_bbr() {
+    fn random_loss_costs_bbr_little() {
         for loss in [0.01, 0.05] {
             let wire = path(1, Impairment { loss, ..Impairment::default() });
             for algorithm in [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Dctcp] {
@@ -212,15 +214,16 @@ mod tests {
         }
     }
 
-    /// Runs of which the median counts: single ones differ by a fifth.
+    /// Number of runs whose median counts: single runs differ by a fifth.
     const SEEDS: u64 = 15;
 
-    /// The path of the grid in docs/benchmarks.md, whose kernel reaches 17.6, 15.5 and 13.4 Mbit/s at 5 %: three seconds and
-    /// forty round trips, of which the second half is measured.
+    /// The path of the grid in docs/benchmarks.md, on which the kernel reaches 17.6, 15.5 and 13.4
+    /// Mbit/s at 5 % loss: three seconds and forty round trips, of which the second half is
+    /// measured.
     fn lossy(rtt_ms: u32, loss: f64, thresh: &str) -> f64 {
         let delay = MS * rtt_ms / 2;
         let rate_bps = Some(20_000_000);
-        // Packets on their way do not count there.
+        // There packets in flight do not count against the queue limit.
         let queue_packets = 200 + rtt_ms as usize;
         let direction =
             Impairment { rate_bps, delay, loss, queue_packets, ..Impairment::default() };
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn bbr_holds_what_the_kernel_s_holds_at_five_percent_of_loss() {
+    fn bbr_reaches_the_rate_of_the_kernel_at_five_percent_loss() {
         for (rtt_ms, kernel) in [(10, 17.6), (100, 15.5), (200, 13.4)] {
             let ours = lossy(rtt_ms, 0.05, "100");
             assert!(ours > 0.9 * kernel, "{rtt_ms} ms: {ours}");
@@ -250,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_threshold_of_the_draft_is_a_setting_and_costs_half_of_that() {
+    fn the_loss_threshold_of_the_draft_halves_that_rate() {
         assert!(lossy(200, 0.05, "20") < 0.5 * lossy(200, 0.05, "100"));
     }
 
     #[test]
-    fn marks_keep_the_queue_short_without_a_loss() {
-        // A tenth of a round trip of queue, then marks.
+    fn ecn_marks_keep_the_queue_short_without_loss() {
+        // Marks above a tenth of a round trip of queue.
         let mark_above = Some(2 * MS);
         let wire = path(10, Impairment { mark_above, ..Impairment::default() });
         for (algorithm, floor) in
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn two_flows_share() {
+    fn two_flows_share_the_bottleneck() {
         let pairs = [
             [Algorithm::Cubic, Algorithm::Cubic],
             [Algorithm::Reno, Algorithm::Reno],
@@ -284,15 +287,16 @@ mod tests {
             let (a, b) = (outcomes[0].mbps, outcomes[1].mbps);
             println!("{} and {}: {a:.1} and {b:.1} Mbit/s", pair[0], pair[1]);
             assert!(a + b > 80.0, "{pair:?}: {outcomes:?}");
-            // Nobody starves.
+            // No flow starves.
             assert!(a.min(b) > 8.0, "{pair:?}: {outcomes:?}");
         }
     }
 
-    /// How two flows meet in slow start decides for seconds who has more: a tenth of a millisecond of delay makes 24 Mbit/s of
-    /// the lesser one, or 47. So it is asked of the mean over paths that differ by as little.
+    /// The meeting of two flows in slow start decides their shares for seconds: a tenth of a
+    /// millisecond of delay makes 24 Mbit/s of the smaller share, or 47. So the test checks the
+    /// mean over paths that differ by as little.
     #[test]
-    fn two_dctcp_flows_share() {
+    fn two_dctcp_flows_share_the_bottleneck() {
         let shares = [0, 130, 260, 390].map(|micros| {
             let mark_above = Some(2 * MS);
             let mut wire = path(1, Impairment { mark_above, ..Impairment::default() });

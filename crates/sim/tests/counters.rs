@@ -1,6 +1,8 @@
-//! Counters against Linux's: every row of its tables is counted, and a test moves it, or it is explained why not.
+//! Counters compared with those of Linux: every row of its tables is counted and tested, or
+//! docs/counters.md explains why not.
 //!
-//! `docs/counters.md` shows the two tables. After a change of them: `UPDATE_DOCS=1 cargo test -p quietline-sim --test counters`.
+//! `docs/counters.md` shows the two tables. After a change of them: `UPDATE_DOCS=1 cargo test -p
+//! quietline-sim --test counters`.
 
 #[cfg(test)]
 mod tests {
@@ -65,7 +67,7 @@ mod tests {
         ),
     ];
 
-    /// Rows that Linux had until 4.13, and whose mechanism is a setting here.
+    /// Rows that Linux had until 4.13, whose mechanism is a setting here.
     const LINUX_4_13: [&str; 6] = [
         "TcpExtTCPPrequeued",
         "TcpExtTCPPrequeueDropped",
@@ -82,14 +84,14 @@ mod tests {
         LINUX.iter().flat_map(|&(group, text)| names(group, text)).collect()
     }
 
-    /// Name and meaning of everything counted.
+    /// Returns name and description of every counter.
     fn counted() -> impl Iterator<Item = (&'static str, &'static str)> {
-        let stack = stack::counters::Counter::ALL.iter().map(|c| (c.name(), c.doc()));
+        let stack = stack::base::counters::Counter::ALL.iter().map(|c| (c.name(), c.doc()));
         stack.chain(tcp::Counter::ALL.iter().map(|c| (c.name(), c.doc())))
     }
 
     fn not_counted() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-        stack::counters::NOT_COUNTED.iter().chain(tcp::base::counters::NOT_COUNTED)
+        stack::base::counters::NOT_COUNTED.iter().chain(tcp::base::counters::NOT_COUNTED)
     }
 
     fn root() -> PathBuf {
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_tables_together_are_linux() {
+    fn both_tables_together_are_those_of_linux() {
         let linux: BTreeSet<_> = linux().into_iter().map(|(_, name)| name).collect();
         let ours: Vec<_> =
             counted().map(|(name, _)| name).filter(|name| linux.contains(*name)).collect();
@@ -109,7 +111,7 @@ mod tests {
         let groups = ["Tcp", "Ip", "Icmp"];
         for (name, _) in counted().filter(|(name, _)| groups.iter().any(|g| name.starts_with(g))) {
             let known = linux.contains(name) || LINUX_4_13.contains(&name);
-            assert!(known, "{name} is none of Linux's");
+            assert!(known, "{name} is not a counter of Linux");
         }
     }
 
@@ -128,7 +130,8 @@ mod tests {
         assert!(untested.is_empty(), "no test names {untested:?}");
     }
 
-    /// Appends what tests say below `directory`: scripts, files of tests, and the tests at the end of others.
+    /// Appends the text of all tests below `directory`: packet scripts, test files, and the test
+    /// modules of sources.
     fn gather(directory: &Path, texts: &mut String) {
         for entry in fs::read_dir(directory).expect("a directory") {
             let path = entry.expect("readable").path();
@@ -161,17 +164,19 @@ mod tests {
                 }
             }
         }
-        page.push_str("\n## Not counted\n\n| row of Linux | because |\n|---|---|\n");
+        page.push_str("\n## Not counted\n\n| counter of Linux | reason |\n|---|---|\n");
         for (_, name) in linux() {
             if let Some((_, reason)) = not_counted().find(|(not, _)| *not == name) {
                 writeln!(page, "| `{name}` | {reason} |").unwrap();
             }
         }
-        page.push_str("\n## Of Linux until 4.13\n\n| counter | one count is |\n|---|---|\n");
+        page.push_str("\n## Linux until 4.13\n\n| counter | one count is |\n|---|---|\n");
         for (name, doc) in counted().filter(|(name, _)| LINUX_4_13.contains(name)) {
             writeln!(page, "| `{name}` | {} |", doc.trim_end_matches('.')).unwrap();
         }
-        page.push_str("\n## Of our own\n\n| counter | one count is |\n|---|---|\n");
+        page.push_str(
+            "\n## Counters that Linux does not have\n\n| counter | one count is |\n|---|---|\n",
+        );
         let linux: BTreeSet<_> = linux().into_iter().map(|(_, name)| name).collect();
         let ours = |name: &str| !linux.contains(name) && !LINUX_4_13.contains(&name);
         for (name, doc) in counted().filter(|(name, _)| ours(name)) {
@@ -181,7 +186,7 @@ mod tests {
         if std::env::var_os("UPDATE_DOCS").is_some() {
             fs::write(&path, &page).expect("docs are writable");
         }
-        // Only CI insists, so that two branches that add a row each need not meet.
+        // Only CI fails, so that two branches that add a row each do not conflict.
         if !std::env::var("CI").is_ok_and(|value| value == "true") {
             return;
         }

@@ -1,5 +1,6 @@
-//! Handshakes that keep nothing and handshakes that carry data, through bad weather: SYN cookies and Fast Open between two
-//! hosts whose wire loses, repeats and reorders. Every byte arrives once and every block keeps its invariants.
+//! SYN cookies and Fast Open between two hosts whose wire loses, repeats and reorders frames:
+//! handshakes without a request, and with data. Every byte arrives once and every control block
+//! keeps its invariants.
 
 #[cfg(test)]
 mod tests {
@@ -53,7 +54,8 @@ mod tests {
             TcpSocket::connect_with(&host, &mut self.world.cx, to, &options).expect("a port")
         }
 
-        /// A stream each way, of which the client's begins. False if the wire has lost the whole attempt.
+        /// Exchanges a stream in each direction, the client's first. Returns false if the wire has
+        /// lost the whole attempt.
         fn exchange(&mut self, seed: u64, there: u64, back: u64) -> bool {
             let client = self.connect();
             let mut request = Sender::new(0, Arc::clone(&client), Pattern(seed), there);
@@ -70,7 +72,8 @@ mod tests {
                             socket,
                         ));
                     } else {
-                        // A SYN that the wire has repeated after its connection had ended.
+                        // A SYN that the wire duplicated, and that arrived after its connection had
+                        // ended.
                         let host = Arc::clone(&world.hosts[1]);
                         socket.abort(&host, &mut world.cx);
                     }
@@ -113,7 +116,8 @@ mod tests {
         }
     }
 
-    /// Five exchanges per seed, from none to many segments. Counts of two counters, at the client and at the server.
+    /// Plays five exchanges per seed, from no segment to many. Returns two counters, of the client
+    /// and of the server.
     fn play(
         settings: &[(&str, &str)],
         fast_open: bool,
@@ -138,21 +142,21 @@ mod tests {
     }
 
     #[test]
-    fn cookies_lose_nothing() {
+    fn syn_cookies_deliver_every_byte() {
         let counters = (TcpCounter::TcpActiveOpens, TcpCounter::TcpExtSyncookiesRecv);
         let (opened, believed) = play(&[("tcp_syncookies", "2")], false, counters);
         assert!(believed >= 300, "{believed} of {opened}");
     }
 
     #[test]
-    fn fast_open_loses_nothing() {
+    fn fast_open_delivers_every_byte() {
         let counters = (TcpCounter::TcpExtTCPFastOpenActive, TcpCounter::TcpExtTCPFastOpenPassive);
         let (active, passive) = play(&[("tcp_fastopen", "3")], true, counters);
         assert!(active >= 150 && passive >= 150, "{active} {passive}");
     }
 
     #[test]
-    fn fast_open_without_cookies_loses_nothing() {
+    fn fast_open_without_cookies_delivers_every_byte() {
         let counters = (TcpCounter::TcpExtTCPFastOpenActive, TcpCounter::TcpExtTCPFastOpenPassive);
         let (active, passive) = play(&[("tcp_fastopen", "519")], true, counters);
         assert!(active >= 200 && passive >= 200, "{active} {passive}");

@@ -1,7 +1,9 @@
-//! Goodput across wires that lose and reorder, in virtual time: what loss recovery and congestion control are worth.
+//! Goodput across wires that lose and reorder frames, in virtual time: the effect of loss recovery
+//! and congestion control.
 //!
-//! The floors asserted here are well below what is reached: they catch a regression of the mechanism, not of a percent.
-//! `cargo test -p quietline-sim --test goodput -- --nocapture` prints the figures.
+//! The asserted floors are well below the measured figures: they catch a defect of the mechanism,
+//! not a change of some percent. `cargo test -p quietline-sim --test goodput -- --nocapture` prints
+//! the figures.
 
 #[cfg(test)]
 mod tests {
@@ -12,11 +14,12 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        counters::Snapshot,
+        base::counters::Snapshot,
         device::{Impairment, WireConfig},
     };
 
-    /// 100 Mbit/s, 20 ms round trip, segments of 1,500 bytes, a bottleneck queue of one bandwidth-delay product.
+    /// 100 Mbit/s, 20 ms round trip, segments of 1,500 bytes, a bottleneck queue of one
+    /// bandwidth-delay product.
     fn path(forward: Impairment) -> WireConfig {
         let delay = Duration::from_millis(10);
         let rate_bps = Some(100_000_000);
@@ -28,9 +31,10 @@ mod tests {
         }
     }
 
-    /// A stream that has arrived whole.
+    /// A completed transfer.
     struct Transfer {
-        /// Bits per second of payload from the first byte read to the end of the stream: the handshake is not measured.
+        /// Bits per second of payload from the first byte read to the end of the stream, without
+        /// the handshake.
         goodput: f64,
         /// The sender's counters.
         counters: Snapshot,
@@ -81,13 +85,13 @@ mod tests {
     }
 
     #[test]
-    fn one_percent_loss() {
+    fn one_percent_loss_keeps_a_minimum_goodput() {
         let loss = Impairment { loss: 0.01, ..Impairment::default() };
         assert!(median("1% loss", loss, 4_000_000) > 3.0);
     }
 
     #[test]
-    fn half_a_percent_loss_and_reordering() {
+    fn loss_with_reordering_keeps_a_minimum_goodput() {
         let loss = Impairment {
             loss: 0.005,
             reorder: 0.02,
@@ -98,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn reordering_alone() {
+    fn reordering_alone_keeps_a_minimum_goodput() {
         let reorder = Impairment {
             reorder: 0.02,
             reorder_delay: Duration::from_millis(4),
@@ -107,13 +111,14 @@ mod tests {
         assert!(median("2% reordered by 4 ms", reorder, 4_000_000) > 6.0);
     }
 
-    /// A wire without delay that loses 1 % and holds 1 % back for a hundred round trips, both ways: nearly every recovery
-    /// is taken back. A timeout is left for a retransmission that is itself lost with nothing behind it.
+    /// A wire without delay that loses 1 % of the frames and delays 1 % for a hundred round trips,
+    /// in both directions: nearly every congestion reduction is undone. Timeouts occur only for a
+    /// lost retransmission without a later segment.
     ///
-    /// Regression: taking a reduction back forgot all that RACK knew of arrivals, so that a hole whose neighbours had
-    /// all arrived already waited for a timeout.
+    /// Regression: undoing a reduction discarded the arrival times that RACK had recorded, so that
+    /// a hole below segments that had all arrived was repaired by a timeout only.
     #[test]
-    fn holes_are_found_after_a_reduction_was_taken_back() {
+    fn rack_finds_holes_after_an_undone_reduction() {
         let impairment = Impairment {
             loss: 0.01,
             reorder: 0.01,

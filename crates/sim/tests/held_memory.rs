@@ -1,8 +1,10 @@
-//! What attackers hold: memory that is in use stays near what connections are charged, and near the limit it is given up.
+//! Memory that attackers can hold: memory in use stays near the charges of the connections, and
+//! near the limit it is released.
 //!
-//! The attack of the slow reader's cousins: a small segment is held, out of order or unread, while other frames fill the rest of the
-//! page that it was received into, so that each keeps a whole page from being used again. Virtual time; HELD_MEMORY_CONNECTIONS sets
-//! how many attack (100,000 by default), and with `--nocapture` the figures are printed.
+//! A small segment is held, out of order or unread, while other frames fill the rest of the page
+//! that it was received into, so that each small segment keeps a whole page in use. Virtual time;
+//! HELD_MEMORY_CONNECTIONS sets the number of attacking connections (100,000 by default), and
+//! `--nocapture` prints the figures.
 
 #[cfg(test)]
 mod tests {
@@ -19,21 +21,22 @@ mod tests {
     };
     use stack::{
         Capabilities,
-        config::{DeviceConfig, HostConfig},
         device::LinkType,
-        ip::header::protocol,
+        header::ip::protocol,
+        host::config::{DeviceConfig, HostConfig},
         route::fib::RouteSpec,
         socket::{Listener, TcpSocket},
     };
     use tcp::{Counter, Flags, Options, SegmentHeader, SeqNum};
 
     const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-    /// Connections that are opened, or say something, at one moment.
+    /// Connections that open, or send, at one moment.
     const AT_ONCE: u32 = 64;
-    /// A page less the room of a small segment: fills what is left of it, and is no packet of anything.
+    /// A frame of one page less the room of a small segment: it fills the rest of a page, and is
+    /// not a valid packet.
     static FILLER: [u8; 31_000] = [0; 31_000];
 
-    /// A connection of the attacker's, by its own numbers: the first byte not sent yet, and the first of the server's.
+    /// One connection of the attacker: its next sequence number, and the server's.
     struct Attacker {
         address: Ipv4Addr,
         next: SeqNum,
@@ -45,7 +48,7 @@ mod tests {
         link: Arc<ByteLink>,
         listener: Arc<Listener>,
         attackers: Vec<Attacker>,
-        /// The server's ends. Nobody reads.
+        /// The server's ends, which are never read.
         sockets: Vec<Arc<TcpSocket>>,
     }
 
@@ -73,7 +76,7 @@ mod tests {
             Self { world, link, listener, attackers: Vec::new(), sockets: Vec::new() }
         }
 
-        /// So many connections more, established and accepted.
+        /// Opens `count` more connections, and accepts them.
         fn open(&mut self, count: u32) {
             let first = u32::try_from(self.attackers.len()).expect("fewer than 2^32");
             for begin in (first..first + count).step_by(AT_ONCE as usize) {
@@ -87,10 +90,10 @@ mod tests {
                 self.world.settle();
                 for number in some {
                     let answer = self.link.take().expect("a SYN-ACK");
-                    let answer = frame::judge_ipv4(&answer.bytes, 9000).expect("a good packet");
+                    let answer = frame::judge_ipv4(&answer.bytes, 9000).expect("a valid packet");
                     let Seen::Tcp(ip, header, _) = answer else { panic!("{answer:?}") };
                     let attacker = &mut self.attackers[number as usize];
-                    assert_eq!(ip.dst, attacker.address, "answers come in order");
+                    assert_eq!(ip.dst, attacker.address, "answers arrive in order");
                     attacker.next += 1;
                     attacker.ack = header.seq + 1;
                     assert!(self.send(number, Flags::ACK, 0, b""), "memory for an ACK");
@@ -103,8 +106,8 @@ mod tests {
             assert_eq!(self.sockets.len(), self.attackers.len());
         }
 
-        /// Every attacker sends `payload`, `skip` bytes behind what it has sent so far, and other frames fill the pages in
-        /// between. `look` is called for every batch.
+        /// Every attacker sends `payload`, `skip` bytes beyond its next byte, and other frames fill
+        /// the pages in between. Calls `look` for every batch.
         fn all_send(&mut self, skip: u32, payload: &[u8], mut look: impl FnMut(&Self)) {
             let count = u32::try_from(self.attackers.len()).expect("fewer than 2^32");
             for number in 0..count {
@@ -124,7 +127,7 @@ mod tests {
             }
         }
 
-        /// A segment arrives. False when there was no memory to receive it.
+        /// Delivers a segment. Returns false if there was no memory to receive it.
         fn send(&mut self, number: u32, flags: Flags, skip: u32, payload: &[u8]) -> bool {
             let attacker = &self.attackers[number as usize];
             let syn = flags.contains(Flags::SYN);
@@ -143,13 +146,13 @@ mod tests {
             self.link.deliver(&mut self.world.cx, &packet)
         }
 
-        /// Ten milliseconds pass; nobody looks at what the server says.
+        /// Lets ten milliseconds pass, and discards the server's frames.
         fn pass(&mut self) {
             self.world.pass(Duration::from_millis(10));
             while self.link.take().is_some() {}
         }
 
-        /// What the server's application can read of a connection.
+        /// Reads the available data of a connection.
         fn read(&mut self, number: usize) -> Vec<u8> {
             let mut bytes = vec![0; 2000];
             let (socket, host) = (&self.sockets[number], &self.world.hosts[0]);
@@ -162,17 +165,17 @@ mod tests {
             self.world.memory().packets.used_bytes()
         }
 
-        /// What connections are charged.
+        /// Returns the bytes that connections are charged.
         fn charged_bytes(&self) -> usize {
             let pages = self.world.hosts[0].tcp_memory_pages();
-            usize::try_from(pages).expect("pages are charged before they are given back") * 4096
+            usize::try_from(pages).expect("pages are charged before they are released") * 4096
         }
 
         fn count(&self, counter: Counter) -> u64 {
             self.world.hosts[0].counters().tcp(counter)
         }
 
-        /// All attackers reset their connections, and the server lets them go: nothing is held.
+        /// All attackers reset their connections and the server closes them: no memory may be held.
         fn end(mut self) {
             let count = u32::try_from(self.attackers.len()).expect("fewer than 2^32");
             for number in 0..count {
@@ -188,9 +191,9 @@ mod tests {
                 socket.abort(&host, &mut self.world.cx);
             }
             assert_eq!(self.world.packets_alive(), 0);
-            // The pages that are being carved, for payload and by the device.
+            // The pages in use for new allocations, for payload and by the device.
             let left = self.used_bytes();
-            assert!(left <= 8 * 32 * 1024, "{left} bytes in use by nobody");
+            assert!(left <= 8 * 32 * 1024, "{left} bytes are in use without an owner");
             self.listener.close(&host, &mut self.world.cx);
         }
     }
@@ -200,9 +203,10 @@ mod tests {
         set.map_or(100_000, |text| text.parse().expect("HELD_MEMORY_CONNECTIONS is a number"))
     }
 
-    /// Out of order and unread, by a hundred thousand connections: 3.2 GB of pages each time if every segment kept its own.
+    /// Out of order and unread, by a hundred thousand connections: 3.2 GB of pages each time if
+    /// every segment kept its own.
     #[test]
-    fn memory_in_use_stays_near_what_connections_are_charged() {
+    fn memory_in_use_stays_near_the_charges_of_connections() {
         const MEMORY_BYTES: usize = 1 << 30;
         let mut attack = Attack::new(MEMORY_BYTES);
         attack.open(connections());
@@ -215,7 +219,7 @@ mod tests {
         println!("out of order: {most} bytes in use, {} charged", attack.charged_bytes());
         let out_of_order = attack.count(Counter::TcpExtTCPOFOQueue);
         assert_eq!(out_of_order, u64::from(connections()), "each is held");
-        // The gap is filled, and one more follows: three segments wait in order for somebody to read them.
+        // The gap is filled, and one more segment follows: three segments wait to be read.
         attack.all_send(0, &[0; 1], |_| ());
         attack.attackers.iter_mut().for_each(|attacker| attacker.next += 700);
         most = 0;
@@ -228,16 +232,17 @@ mod tests {
             let mut expected = vec![1; 1401];
             expected[0] = 0;
             expected[701..].fill(2);
-            assert!(attack.read(number) == expected, "what was acknowledged is there");
+            assert!(attack.read(number) == expected, "acknowledged data is readable");
         }
         assert_eq!(attack.count(Counter::TcpExtOfoPruned), 0, "copying was enough");
         attack.end();
     }
 
-    /// Segments that are too large to be copied, each in pages of its own, by peers that say nothing more. On exhaustion what is out of
-    /// order goes, whoever holds it, and the device goes on.
+    /// Segments that are too large to be copied, each in pages of its own, by peers that stay
+    /// silent afterwards. On exhaustion out-of-order data of all connections is dropped, and the
+    /// device continues to receive.
     #[test]
-    fn exhausted_memory_is_given_up_by_peers_that_are_silent() {
+    fn exhausted_memory_is_taken_from_silent_peers() {
         const MEMORY_BYTES: usize = 48 << 20;
         let mut attack = Attack::new(MEMORY_BYTES);
         attack.open(4000);
@@ -251,7 +256,7 @@ mod tests {
             attack.count(Counter::TcpExtOfoPruned)
         );
         assert!(attack.count(Counter::TcpExtTCPMemoryPressures) > 0);
-        // An honest client is served meanwhile.
+        // An honest client is served at the same time.
         attack.open(1);
         assert!(attack.send(4000, Flags::ACK, 0, &[4; 1000]), "memory for a segment");
         attack.attackers[4000].next += 1000;

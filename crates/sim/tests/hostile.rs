@@ -1,7 +1,9 @@
-//! The corpus of the fuzz target `receive`: its seeds are written here, and every input in it is played, in modes by turns.
+//! The corpus of the fuzz target `receive`: defines its seeds, and plays every input of it, in
+//! different modes.
 //!
-//! `UPDATE_CORPUS=1 cargo test -p quietline-sim --test hostile` writes the seeds to `fuzz/corpus/receive`. Other files
-//! there are inputs that once found a fault; they have names that say which. `PLAY=FILE` plays one input alone.
+//! `UPDATE_CORPUS=1 cargo test -p quietline-sim --test hostile` writes the seeds to
+//! `fuzz/corpus/receive`. Other files there are inputs that once found a fault, under names that
+//! describe it. `PLAY=FILE` plays one input alone.
 
 #[cfg(test)]
 mod tests {
@@ -12,7 +14,7 @@ mod tests {
         modes::{self, Settings},
     };
 
-    /// Steps, as `hostile` reads them.
+    /// Step codes, as `hostile` decodes them.
     const RAW: u8 = 0;
     const PACKET: u8 = 1;
     const SEGMENT: u8 = 2;
@@ -29,7 +31,7 @@ mod tests {
     const AGAIN: u8 = 14;
     const MODE: u8 = 15;
 
-    /// A handshake with all options, accepted.
+    /// A handshake with all options, then an accept.
     const ESTABLISH: &[u8] = &[OPEN, 0, 0x7f, ACCEPT];
     const ACK: u8 = 0x10;
     const PSH_ACK: u8 = 0x18;
@@ -38,12 +40,12 @@ mod tests {
     const SYN_ACK: u8 = 0x12;
     const RST: u8 = 0x04;
 
-    /// The next segment of the first connection: no bend, `len` as the code says.
+    /// The next segment of the first connection, unmodified, with a length code.
     const fn next(flags: u8, len: u8) -> [u8; 8] {
         [SEGMENT, 0, flags, 0, 0, len, 0x7f, 0]
     }
 
-    /// A segment of the first connection with bent sequence and acknowledgment numbers.
+    /// A segment of the first connection with modified sequence and acknowledgment numbers.
     const fn bent(flags: u8, seq: u8, ack: u8, len: u8) -> [u8; 8] {
         [SEGMENT, 0, flags, seq, ack, len, 0x7f, 0]
     }
@@ -55,12 +57,13 @@ mod tests {
     const SECOND: [u8; 2] = [TIME, 30];
     const ALL: [u8; 4] = [RECEIVE, 0, 0x40, 0];
 
-    /// The last frame once more, a bit of its IP header or of its ports changed and its checksums mended.
+    /// The last frame again, with a bit of its IP header or of its ports changed and its checksums
+    /// corrected.
     const fn again(at: u8) -> [u8; 4] {
         [AGAIN, 0, 14 + at, 0x81]
     }
 
-    /// Setting 0: Ethernet, MTU 1,500, memory enough.
+    /// Setting 0: Ethernet, MTU 1,500, plenty of memory.
     #[expect(clippy::too_many_lines, reason = "a table")]
     fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         let established = |steps: &[&[u8]]| [&[0], ESTABLISH, &steps.concat()].concat();
@@ -298,7 +301,8 @@ mod tests {
                     &[AGAIN, 0, 40, 0x81, AGAIN, 0, 47, 1, AGAIN, 0, 54, 64],
                 ]),
             ),
-            // What may differ between two packets of a flow, then each thing that may not, and back.
+            // Fields that may differ between two packets of a flow, then each field that may not,
+            // and back.
             (
                 "repeated-headers",
                 established(&[
@@ -340,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_plays_without_fault() {
+    fn every_input_of_the_corpus_passes() {
         if let Ok(path) = std::env::var("PLAY") {
             hostile::run(&fs::read(path).expect("PLAY names an input"));
             return;
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_reach_what_they_are_named_for() {
+    fn seeds_reach_the_code_they_are_named_for() {
         assert_eq!(play("syn").established, 1);
         assert_eq!(play("data").received, 10);
         assert_eq!(play("data-out-of-order").received, 536 + 900);

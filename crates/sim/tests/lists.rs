@@ -1,7 +1,7 @@
-//! Lists of packets through IP: what goes up in lists of 64 has the effect of what goes up one by one, whatever is in it; and what
-//! lists spare.
+//! Lists of packets through IP: lists of up to 64 packets have the same effect as single packets,
+//! for any packets, and save look-ups.
 //!
-//! Replay one seed with `SEED=n cargo test -p quietline-sim --test lists`; run more of them with `SEEDS=n`.
+//! `SEED=n cargo test -p quietline-sim --test lists` replays one seed; `SEEDS=n` runs that many.
 
 #[cfg(test)]
 mod tests {
@@ -13,15 +13,18 @@ mod tests {
         rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, Rig, RigConfig, arp_frame},
     };
     use stack::{
-        counters::Snapshot,
-        icmp::header::IcmpMessage,
-        ip::header::{Fragment, protocol},
-        link::arp::ArpPacket,
+        base::counters::Snapshot,
+        header::{
+            arp::ArpPacket,
+            icmp::IcmpMessage,
+            ip::{Fragment, protocol},
+        },
         socket::{Listener, TcpSocket},
     };
     use tcp::{Flags, Options, SegmentHeader};
 
-    /// What the size of lists may change: how they are counted, and which look-ups they spare.
+    /// Prefixes of the counters that may depend on the size of lists: they count lists and the
+    /// look-ups saved by them.
     const OF_LISTS: [&str; 5] = ["RxList", "RxSublists", "RxRoute", "Dst", "RxDst"];
 
     fn rig(batch: &str, settings: &[(&str, &str)]) -> Rig {
@@ -54,7 +57,7 @@ mod tests {
             Self { rig, listener, peers, sockets }
         }
 
-        /// One frame of `peer`'s connection, in order.
+        /// Queues one frame of `peer`'s connection, in order.
         fn queue(&mut self, peer: usize, payload: &[u8]) {
             let header = self.peers[peer].header(Flags::ACK);
             let packet = self.peers[peer].packet(&header, payload);
@@ -84,7 +87,7 @@ mod tests {
         }
     }
 
-    /// A frame of any kind, good or bad, from or for one of the connections or nobody.
+    /// Draws a frame, valid or not, from or for one of the connections or for none.
     fn any_frame(bench: &mut Bench, rng: &mut tcp::Rng) -> Vec<u8> {
         let kind = rng.below(20);
         let number = rng.below(3) as usize;
@@ -152,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Everything that can be seen of a run.
+    /// All observable results of a run.
     struct Outcome {
         sent: Vec<Seen>,
         read: Vec<Vec<u8>>,
@@ -210,10 +213,10 @@ mod tests {
         }
     }
 
-    /// Polls of at most one frame, by the short form and by the long one. A map of cores that names the only core steers nothing
-    /// away, and keeps every frame off the short form (`goes_straight_up`).
+    /// Polls of at most one frame, on the fast path and on the slow path. RPS to the only core
+    /// moves no packet, and keeps every frame off the fast path (`goes_straight_up`).
     #[test]
-    fn a_frame_that_goes_straight_up_has_the_effect_of_any_other() {
+    fn the_fast_path_of_single_frames_has_the_effect_of_the_slow_path() {
         const STEERED: (&str, &str) = ("net.quietline.dev.bytes.rps_cpus", "1");
         for seed in 0..60 {
             for gro in ["1", "0"] {
@@ -228,11 +231,12 @@ mod tests {
         }
     }
 
-    /// Packets of one connection in a row are one sublist, and each change of connection begins another.
+    /// Consecutive packets of one connection form a sublist, and each change of connection begins
+    /// another.
     #[test]
-    fn a_sublist_is_what_goes_to_one_connection_in_a_row() {
+    fn consecutive_packets_of_one_connection_form_a_sublist() {
         let mut bench = Bench::new("64", &[]);
-        // The first packet of a connection gives it its route.
+        // The first packet of a connection caches its route.
         for peer in 0..3 {
             bench.queue(peer, b"data");
             bench.rig.settle();
@@ -252,10 +256,10 @@ mod tests {
         bench.finish();
     }
 
-    /// The hint: of a list that early demux cannot place only the first packet asks the routes, until destination or type of
-    /// service change.
+    /// The route hint: of a list whose packets early demux cannot assign, only the first packet is
+    /// looked up, until destination or type of service change.
     #[test]
-    fn packets_without_a_connection_take_the_route_of_the_one_before() {
+    fn packets_without_a_connection_reuse_the_route_of_the_previous_packet() {
         let mut bench = Bench::new("64", &[("net.ipv4.tcp_early_demux", "0")]);
         let names = ["RxRouteLookups", "RxRouteHints", "RxSublists"];
         let before = bench.rig.host().counters();
@@ -274,7 +278,11 @@ mod tests {
             bench.rig.queue(&frame);
         }
         bench.rig.settle();
-        assert_eq!(bench.counts(&before, &names[..2]), [3, 2], "another type of service asks");
+        assert_eq!(
+            bench.counts(&before, &names[..2]),
+            [3, 2],
+            "another type of service needs a look-up"
+        );
         let before = bench.rig.host().counters();
         for src in [PEER_IP, Ipv4Addr::new(10, 0, 0, 9), HOST_IP, PEER_IP] {
             let segment = frame::tcp(src, HOST_IP, &bench.peers[0].header(Flags::ACK), b"");
@@ -284,13 +292,14 @@ mod tests {
         }
         bench.rig.settle();
         let names = ["RxRouteLookups", "RxRouteHints", "IpInAddrErrors"];
-        assert_eq!(bench.counts(&before, &names), [1, 2, 1], "a new source is looked at");
+        assert_eq!(bench.counts(&before, &names), [1, 2, 1], "a new source needs a look-up");
         bench.finish();
     }
 
-    /// A connection that is opened and one that ends in the middle of a list: what comes behind finds the state that is left.
+    /// One connection is opened and one ends in the middle of a list: later packets of the list see
+    /// the new state.
     #[test]
-    fn what_a_packet_changes_holds_for_those_behind_it_in_the_list() {
+    fn state_changes_of_a_packet_apply_to_later_packets_of_the_list() {
         let mut bench = Bench::new("64", &[]);
         let mut peer = Peer::new(80, 7000);
         let syn = peer.header(Flags::SYN);

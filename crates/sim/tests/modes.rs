@@ -1,8 +1,11 @@
-//! Every packet script in every mode, by pairwise combination: `tcp/handshake/passive_open in row 7`.
+//! Runs every packet script in every mode, by pairwise combination: `tcp/handshake/passive_open in
+//! row 7`.
 //!
-//! A script's own settings win. One that shows what only one mode does says so in its head, by the setting.
+//! A script's own settings take precedence. A script that shows a behavior of one mode selects that
+//! mode in its first lines.
 //!
-//! Not here: which modes there are (`sim::modes`), the scripts in their own settings alone (`scripts.rs`).
+//! Not here: the list of modes (`sim::modes`), the scripts in their own settings alone
+//! (`scripts.rs`).
 
 use std::{fs, io, path::Path, sync::Arc};
 
@@ -58,7 +61,8 @@ fn play(script: &(String, String), settings: &Settings) -> Result<(), Failed> {
     }
 }
 
-/// The suite does what the setting says: packets wait for readers in the contexts that let them, and only there.
+/// Checks that the setting has an effect on the scripts: packets are queued for readers in the
+/// prequeue contexts.
 fn reach(scripts: &[Script], context: &str) -> Result<(), Failed> {
     let settings = Settings(vec![("net.quietline.rx_context".into(), context.into())]);
     let mut batches = 0;
@@ -67,7 +71,8 @@ fn reach(scripts: &[Script], context: &str) -> Result<(), Failed> {
         let counters = played.map_err(|failure| Failed::from(failure.to_string()))?.counters;
         batches += counters.tcp(tcp::Counter::TcpExtTCPPrequeued);
     }
-    // A script may choose its own context, so "none" is not asked of `bh`: `contexts/scenarios.rs` does.
+    // A script may select its own context, so `bh` is not checked for zero here:
+    // `contexts/scenarios.rs` does that.
     let enough = context == "bh" || batches >= 10;
     if enough { Ok(()) } else { Err(Failed::from(format!("{batches} batches were read"))) }
 }

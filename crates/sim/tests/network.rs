@@ -1,10 +1,12 @@
-//! Ten thousand networks, one for each seed: whatever weather, settings and applications a seed draws, every stream
-//! arrives whole, every invariant holds at every moment, and nothing is left behind.
+//! Ten thousand networks, one for each seed: for all faults, settings and applications that a seed
+//! draws, every stream arrives whole, every invariant holds after every event, and nothing is left
+//! at the end.
 //!
-//! Replay one seed with `SEED=n cargo test -p quietline-sim --test network -- --nocapture seeds`: it also writes what went
-//! over the network, as pcapng. `SEEDS=n` runs that many, `FIRST=n` begins there. Without them the first 1,000 seeds run;
-//! with `CI=true` 10,000 that the commit chooses, because a range that never changes finds nothing new. The test prints the
-//! range, so that `FIRST` and `SEEDS` repeat it. Seeds that once failed ([`FAILED_ONCE`]) run every time.
+//! `SEED=n cargo test -p quietline-sim --test network -- --nocapture seeds` replays one seed and
+//! writes the traffic as pcapng. `SEEDS=n` runs that many, `FIRST=n` begins there. Without them the
+//! first 1,000 seeds run; with `CI=true` 10,000 that the commit selects, because a range that never
+//! changes finds nothing new. The test prints the range, so that `FIRST` and `SEEDS` repeat it.
+//! Seeds that once failed ([`FAILED_ONCE`]) run every time.
 
 #[cfg(test)]
 mod tests {
@@ -28,7 +30,7 @@ mod tests {
         scenario::{CONTEXTS, Caches, Outcome, Scenario, Threads, explain, run, try_run},
     };
 
-    /// Seeds that found a bug of the stack or of the simulator, and which.
+    /// Seeds that found a bug of the stack or of the simulator, with the bug.
     const FAILED_ONCE: [(u64, &str); 10] = [
         (5_039_844, "a receive window that stayed closed"),
         (6_027_387, "a receive window that stayed closed"),
@@ -36,7 +38,7 @@ mod tests {
         (6_099_096, "a receive window that stayed closed"),
         (6_190_650, "a floor of the MSS above a silent path"),
         (10_019_606, "window scaling switched off between a SYN and its answer"),
-        (10_088_183, "a connection brought back by its SYN cookie after an abort"),
+        (10_088_183, "a connection reopened by its SYN cookie after an abort"),
         (20_013_116, "no stall: three segments of a timer of two minutes lost by chance"),
         (50_233_399, "two connections from one port of a client, accepted as each other's"),
         (70_442_467, "no stall: three segments of a timer of two minutes corrupted by chance"),
@@ -45,11 +47,12 @@ mod tests {
     /// Seeds of a run with `CI=true`.
     const SEEDS_IN_CI: u64 = 10_000;
 
-    /// The first seed of a run with `CI=true`: one of 2^20 ranges, by the hash of the commit.
+    /// Returns the first seed of a run with `CI=true`: one of 2^20 ranges, by the hash of the
+    /// commit.
     ///
     /// # Panics
     ///
-    /// When the tests run outside a git repository: a range that nobody chose would go unnoticed.
+    /// When the tests run outside a git repository: a wrong range would go unnoticed.
     fn first_of_commit() -> u64 {
         let git = Command::new("git").args(["rev-parse", "HEAD"]).output().expect("git");
         let hash = String::from_utf8(git.stdout).expect("a hash in hexadecimal");
@@ -79,7 +82,7 @@ mod tests {
         backlogged: u64,
         pool: PoolStats,
         caches: Caches,
-        /// Pairs of modes that a host with a session was in.
+        /// Pairs of modes in which a host with a session ran.
         pairs: BTreeSet<modes::Pair>,
     }
 
@@ -126,7 +129,8 @@ mod tests {
             sum.after_unlock += caches.after_unlock;
         }
 
-        /// Packets died away from home in every way there is (SC1 to SC10 held all the while).
+        /// Checks that packets were freed remotely in every way there is (SC1 to SC10 held in every
+        /// run).
         fn check_recycled(&self) {
             let PoolStats { free_remote, adopted, defer_pushed, .. } = self.pool;
             let Caches { tx_hits, tx_cloned, rx_handoffs, after_unlock } = self.caches;
@@ -192,7 +196,7 @@ mod tests {
         println!("{:?}, {:?}", totals.caches, totals.pool);
         assert_eq!(totals.seeds, end - first);
         if totals.seeds >= 1000 {
-            // Everything that can happen did.
+            // Every kind of event occurred.
             let frames = totals.frames;
             let Counts { duplicated, icmp, corrupted, marked, big, .. } = frames;
             let happened = [duplicated, icmp, corrupted, marked, big, totals.aborted];
@@ -210,7 +214,8 @@ mod tests {
         }
     }
 
-    /// Some host was in every two modes, and readers found packets in every prequeue.
+    /// Checks that some host ran in every pair of modes, and that readers found packets in every
+    /// prequeue.
     fn check_modes(totals: &Totals) {
         let sizes = modes::sizes();
         let rows = modes::pairwise(&sizes);
@@ -219,11 +224,11 @@ mod tests {
         assert!(missing.is_empty(), "pairs of modes that no host was in: {missing:?}");
         let (bh, prequeues) = totals.prequeued.split_last().expect("contexts");
         assert!(prequeues.iter().all(|batches| *batches > 1000), "{:?}", totals.prequeued);
-        // Of hosts that changed their context meanwhile.
+        // Batches of hosts that changed their context during the run.
         assert!(*bh > 0, "{:?}", totals.prequeued);
     }
 
-    /// A scenario that is found good, for faults to be put into.
+    /// Returns a scenario that passes, for tests with deliberate faults.
     fn plain() -> Scenario {
         let mut scenario = Scenario::of(0);
         scenario.hosts.truncate(2);
@@ -237,9 +242,9 @@ mod tests {
         scenario.changes.clear();
         let session = &mut scenario.sessions[0];
         (session.client, session.server, session.early) = (0, 1, false);
-        for manners in [&mut session.up, &mut session.down] {
-            manners.length = 50_000;
-            manners.ending = sim::traffic::Ending::First;
+        for behavior in [&mut session.up, &mut session.down] {
+            behavior.length = 50_000;
+            behavior.ending = sim::traffic::Ending::First;
         }
         scenario
     }
@@ -250,29 +255,29 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_a_fault_is_found_good() {
+    fn a_run_without_a_fault_passes() {
         assert_eq!(run(&plain(), None, None).frames.lost, [0; Fate::COUNT]);
     }
 
     #[test]
-    fn a_forged_byte_is_found() {
+    fn a_forged_byte_is_detected() {
         found(Sabotage::Forge(20), "of the stream");
     }
 
     #[test]
-    fn a_frame_that_vanishes_uncounted_is_found() {
+    fn an_uncounted_loss_is_detected() {
         found(Sabotage::Vanish(20), "frames in and out of the network");
     }
 
     #[test]
-    fn a_network_that_falls_silent_is_found() {
+    fn a_silent_network_is_detected() {
         found(Sabotage::Silence(20), "no progress");
     }
 
     #[test]
     fn a_failure_leaves_a_capture_and_the_command_to_replay_it() {
         let mut scenario = plain();
-        // Nothing gets through.
+        // No frame gets through.
         scenario.paths[0].loss = 1.0;
         let error = try_run(&scenario, None, None).expect_err("no connection");
         let at = file(1 << 60);
@@ -280,7 +285,7 @@ mod tests {
         assert!(text.contains("SEED=0 cargo test") && !text.contains("depends on more"), "{text}");
         let written = std::fs::read(&at).expect("a capture");
         assert_eq!(written[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a pcapng section");
-        std::fs::remove_file(at).expect("our own file");
+        std::fs::remove_file(at).expect("the test's own file");
     }
 
     #[test]
@@ -299,10 +304,10 @@ mod tests {
     }
 
     #[test]
-    fn bursts_lose_neighbours() {
+    fn bursts_lose_consecutive_frames() {
         let mut scenario = plain();
-        // An orphan gives up after nine losses in a row (`tcp_orphan_retries`), which a path that is bad half of the time
-        // brings about within a few hundred connections.
+        // An orphan gives up after nine losses in a row (`tcp_orphan_retries`), which a path that
+        // is bad half of the time causes within a few hundred connections.
         let (good, bad) = (Duration::from_millis(50), Duration::from_millis(10));
         scenario.paths[0].burst = Some(Burst { good, bad, loss: 1.0 });
         assert!(run(&scenario, None, None).frames.lost[Fate::Burst as usize] > 1);

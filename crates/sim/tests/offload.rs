@@ -1,7 +1,8 @@
-//! The corpus of the fuzz target `offload`: its seeds are written here, and every input in it is played.
+//! The corpus of the fuzz target `offload`: defines its seeds, and plays every input of it.
 //!
-//! `UPDATE_CORPUS=1 cargo test -p quietline-sim --test offload` writes the seeds to `fuzz/corpus/offload`. Other files there are
-//! inputs that once found a fault; they have names that say which.
+//! `UPDATE_CORPUS=1 cargo test -p quietline-sim --test offload` writes the seeds to
+//! `fuzz/corpus/offload`. Other files there are inputs that once found a fault, under names that
+//! describe it.
 
 #[cfg(test)]
 mod tests {
@@ -15,7 +16,7 @@ mod tests {
         [flow, 0, 0]
     }
 
-    /// Bits of the first byte that have the lower and the upper half of the flows speak IPv6.
+    /// Bits of the first byte that make the lower and the upper half of the flows IPv6.
     const LOWER_V6: u8 = 8;
     const UPPER_V6: u8 = 16;
 
@@ -42,7 +43,7 @@ mod tests {
         }
         seeds
             .push(("polls".into(), [&[0, 0x1c][..], &[0x80, 0, 0, 0xc0, 0, 0].repeat(9)].concat()));
-        // Two flows with the same ports but for one, of two families, by turns.
+        // Two flows of two address families with almost the same ports, in turn.
         let both = [next(0), next(4)].concat().repeat(20);
         seeds.push(("both-families".into(), [&[UPPER_V6, 0x1c][..], &both].concat()));
         seeds
@@ -53,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_is_played() {
+    fn every_input_of_the_corpus_passes() {
         if std::env::var_os("UPDATE_CORPUS").is_some() {
             fs::create_dir_all(corpus()).expect("a directory");
             for (name, bytes) in seeds() {
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_reach_what_they_are_for() {
+    fn the_seeds_reach_the_code_they_are_named_for() {
         for (name, bytes) in seeds() {
             let Outcome { frames, superframes, superframes_v6, largest, largest_bytes } =
                 offload::run(&bytes);
@@ -82,7 +83,7 @@ mod tests {
                 assert_eq!(superframes_v6, of_v6, "{name}");
             }
             if name.starts_with("big") {
-                // At most 17 packets of 9,052 bytes: one that lies across two pages needs two frags.
+                // At most 17 packets of 9,052 bytes: one that spans two pages needs two frags.
                 assert!(largest_bytes > 120_000, "{name}: {largest_bytes} bytes");
             }
             if name.starts_with("long") {
@@ -92,12 +93,12 @@ mod tests {
     }
 
     #[test]
-    fn random_trains_come_apart_as_they_were() {
+    fn superframes_of_random_trains_are_cut_into_the_original_frames() {
         let mut rng = Rng::new(3);
         let (mut superframes, mut superframes_v6) = (0, 0);
         for _ in 0..3000 {
             let length = 3 * rng.below(200);
-            // Mostly what continues a flow: a train of oddities merges nothing.
+            // Mostly continuing frames: a train of irregular frames is not merged.
             let byte = |rng: &mut Rng, at| match (at % 3, rng.below(3)) {
                 (2, 1..) => 0,
                 _ => u8::try_from(rng.below(256)).expect("a byte"),

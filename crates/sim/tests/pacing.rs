@@ -1,6 +1,6 @@
-//! Pace in virtual time: that it is kept, by timers and by `fq`, and what its timers cost.
+//! Pacing in virtual time: its accuracy with timers and with `fq`, and the cost of its timers.
 //!
-//! `cargo test -p quietline-sim --test pacing -- --nocapture` prints what was measured.
+//! `cargo test -p quietline-sim --test pacing -- --nocapture` prints the figures.
 
 #[cfg(test)]
 mod tests {
@@ -11,7 +11,7 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        counters::Counter,
+        base::counters::Counter,
         device::{Impairment, WireConfig},
         socket::{
             Listener, TcpSocket,
@@ -21,10 +21,10 @@ mod tests {
 
     const MBIT: u64 = 1_000_000;
     const MSS: usize = 1448;
-    /// Segments that no pace holds back.
+    /// Segments that are sent without pacing at the start.
     const UNPACED: usize = 10;
 
-    /// Two hosts, a gigabit and a millisecond apart.
+    /// Makes two hosts, with a link of 1 Gbit/s and a delay of a millisecond.
     fn world(settings: &[(&str, &str)]) -> World {
         let delay = Duration::from_millis(1);
         let forward = Impairment {
@@ -52,8 +52,8 @@ mod tests {
         socket.option(&host, &mut world.cx, SocketOption::MaxPacingRate).expect("an option")
     }
 
-    /// Bytes per second that arrive once a second has passed, of 580,000 bytes or in two seconds: packets of two segments at
-    /// either end of that are one per cent at most.
+    /// Measures the arriving bytes per second after the first second, over 580,000 bytes or two
+    /// seconds: packets of two segments at either end are one percent at most.
     fn rate(world: &mut World, listener: &Listener, pace: Option<OptionValue>) -> u64 {
         const WARM: Duration = Duration::from_secs(1);
         const TIME: Duration = Duration::from_secs(2);
@@ -86,7 +86,8 @@ mod tests {
         u64::try_from(bytes * 1_000_000 / micros).expect("a rate")
     }
 
-    /// Acknowledgments that follow each other for half of the round trip: the window fills the path, and nothing waits yet.
+    /// ACKs that follow each other closely for half of a round trip: the window fills the path, and
+    /// no queue has formed yet.
     #[test]
     fn a_train_of_acknowledgments_ends_slow_start() {
         let settings =
@@ -110,8 +111,9 @@ mod tests {
         assert_eq!(count(&world, tcp::Counter::TcpRetransSegs), 0);
     }
 
-    /// `SO_MAX_PACING_RATE` through the table of options, in both of its widths: what arrives is the pace to within 2 %, whether
-    /// timers hold the packets or `fq`; the largest number of either width lifts it.
+    /// `SO_MAX_PACING_RATE` through the table of options, in both of its widths: the arrival rate
+    /// is within 2 %, whether timers or `fq` hold the packets; the largest number of either width
+    /// removes the limit.
     #[test]
     fn so_max_pacing_rate_is_kept_by_timers_and_by_fq() {
         for qdisc in ["pfifo_fast", "fq"] {
@@ -135,13 +137,13 @@ mod tests {
         }
     }
 
-    /// A number that has no sign is read as one: 3 GB/s is a pace, and ~0U none. The answer is 64 bits wide.
+    /// The value is unsigned: 3 GB/s is a rate, and ~0U none. The answer is 64 bits wide.
     #[test]
-    fn a_pace_has_no_sign() {
+    fn a_pacing_rate_is_unsigned() {
         let mut world = world(&[]);
         let listener = listen(&mut world, 80);
         let (client, _server) = connect(&mut world, &listener);
-        assert_eq!(pace(&mut world, &client), OptionValue::Long(u64::MAX), "unless somebody asks");
+        assert_eq!(pace(&mut world, &client), OptionValue::Long(u64::MAX), "the default");
         let large = 3_000_000_000u32;
         for (given, read) in [
             (OptionValue::Int(large.cast_signed()), large.into()),
@@ -155,10 +157,11 @@ mod tests {
         }
     }
 
-    /// What `fq` drops at once takes no time of the pace: the stamps of what follows do not move on for it, so that they neither
-    /// leave a hole nor run away from the clock until nothing is within the horizon any more.
+    /// Packets that `fq` drops take no time of the pacing rate: they do not advance the departure
+    /// times of later packets. Otherwise the drops would leave gaps, or departure times would run
+    /// ahead of the clock until every packet is beyond the horizon.
     #[test]
-    fn what_fq_drops_takes_no_time_of_the_pace() {
+    fn packets_dropped_by_fq_take_no_time_of_the_pacing_rate() {
         let settings = [
             ("net.quietline.dev.default.qdisc", "fq flow_limit 2"),
             ("net.quietline.tsq_limit", "off"),
@@ -174,7 +177,8 @@ mod tests {
         assert!(got > 900_000, "{got} of {wanted}, {dropped} dropped");
     }
 
-    /// What the timers of so many paced connections did: packets sent, entries that came due, and turns that found any.
+    /// Returns the timer counts of so many paced connections: packets sent, entries that became
+    /// due, and turns that found any.
     fn timers(connections: usize) -> (u64, u64, u64) {
         const SEGMENTS: usize = 10;
         let mut world = World::with_memory(7, 1 << 30);
@@ -187,7 +191,7 @@ mod tests {
         for number in 0..connections {
             let (client, server) = connect(&mut world, &listener);
             client.with_tcb(&near, &mut world.cx, |tcb, _| tcb.set_sndbuf(1 << 18));
-            // A segment in 10 to 20 ms: each at moments of its own.
+            // A segment in 10 to 20 ms, at different times for each connection.
             let wanted = u64::try_from(MSS * (50 + number * 50 / connections)).expect("small");
             set_pace(&mut world, &client, OptionValue::Long(wanted));
             let (far, data) = (Arc::clone(&world.hosts[1]), &data[..MSS * UNPACED]);
@@ -218,10 +222,11 @@ mod tests {
         (paced, entries, runs)
     }
 
-    /// No timer storms: the timers of all connections of a core lie in one wheel, and those of one tick of it come due together.
-    /// However many are paced, the core wakes for them once a tick at most; one alone wakes it once a packet.
+    /// Many pacing timers cause no storm: the timers of all connections of a core are in one wheel,
+    /// and entries of one tick are due together. The core wakes for them once per tick at most; for
+    /// one connection it wakes once per packet.
     #[test]
-    fn pacing_timers_come_due_together() {
+    fn pacing_timers_of_one_tick_are_due_together() {
         for connections in [1, 100, 10_000] {
             let (paced, entries, runs) = timers(connections);
             let per_thousand = |count: u64| count * 1000 / paced;
@@ -230,11 +235,11 @@ mod tests {
                 per_thousand(entries),
                 per_thousand(runs),
             );
-            // One tick is 1.05 ms; and one of each packet.
+            // One tick is 1.05 ms. The other bound is one turn per packet.
             let ticks = Duration::from_millis(500).as_nanos() >> 20;
             assert!(u128::from(runs) <= ticks + 1, "{runs} of {ticks}");
             assert!(runs <= paced + 10, "{runs} of {paced}");
-            // Stale ones are few: a packet is one entry, a connection some.
+            // Few entries are stale: each packet is one entry, each connection some.
             assert!(entries <= paced + 10 * connections as u64, "{entries} for {paced}");
         }
     }

@@ -1,4 +1,5 @@
-//! A path narrower than the link: what whole stacks make of it over a wire with a router on the way.
+//! A path narrower than the link: path MTU discovery of whole stacks over a wire with a router in
+//! the middle.
 
 #[cfg(test)]
 mod tests {
@@ -9,8 +10,8 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        config::{DeviceConfig, HostConfig},
         device::{Device, Impairment, PathMtu, TooBigReport, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
         socket::{ShutdownHow, TcpSocket},
         sysctl::Sysctls,
     };
@@ -24,7 +25,7 @@ mod tests {
         server: Arc<TcpSocket>,
     }
 
-    /// A wire with 5 ms each way and this router on the way from host 0.
+    /// Makes a wire with 5 ms in each direction and this router in the direction from host 0.
     fn narrow(path_mtu: Option<PathMtu>) -> WireConfig {
         let backward = Impairment { delay: Duration::from_millis(5), ..Impairment::default() };
         WireConfig {
@@ -61,7 +62,7 @@ mod tests {
             Self { world, wire: left, client, server }
         }
 
-        /// Sends `length` bytes and the end of the stream to host 1. Answers how long that took.
+        /// Sends `length` bytes and the end of the stream to host 1. Returns the duration.
         fn stream(&mut self, length: u64) -> Duration {
             let (start, pattern) = (self.world.elapsed(), Pattern(7));
             let mut sender = Sender::new(0, Arc::clone(&self.client), pattern, length);
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_older_than_rfc_1191_is_passed_plateau_by_plateau() {
+    fn a_router_without_rfc_1191_is_passed_plateau_by_plateau() {
         let router = PathMtu { bytes: 1000, report: TooBigReport::NoMtu };
         let settings = [("net.ipv4.route.min_pmtu", "500")];
         let mut path = Path::new(&narrow(Some(router)), &settings);
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_narrows_in_the_middle_is_followed() {
+    fn a_connection_follows_a_path_that_narrows() {
         let mut path = Path::new(&narrow(None), &[]);
         let host = Arc::clone(&path.world.hosts[0]);
         for bytes in [1400, 900, 600] {
@@ -147,7 +148,7 @@ mod tests {
         path.finish();
     }
     #[test]
-    fn a_black_hole_is_escaped_with_probing_and_the_real_mtu_found() {
+    fn mtu_probing_passes_a_black_hole_and_finds_the_mtu() {
         for tso in [true, false] {
             let router = PathMtu { bytes: 1300, report: TooBigReport::Silent };
             let settings = [("net.ipv4.tcp_mtu_probing", "1")];
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_from_the_start_meets_no_timeout() {
+    fn mtu_probing_from_the_start_causes_no_timeout() {
         let router = PathMtu { bytes: 1300, report: TooBigReport::Silent };
         let settings = [("net.ipv4.tcp_mtu_probing", "2")];
         let mut path = Path::new(&narrow(Some(router)), &settings);
@@ -172,12 +173,13 @@ mod tests {
         assert_eq!(path.count(Counter::TcpExtTCPTimeouts), 0);
         path.finish();
     }
-    /// Completions come a second after transmission, as from a device with a long ring, and the path loses what was sent.
+    /// Completions arrive a second after transmission, as from a device with a long ring, and the
+    /// path loses the packets sent.
     #[test]
-    fn what_the_device_has_not_completed_is_not_sent_again() {
+    fn uncompleted_packets_are_not_retransmitted() {
         let mut config = narrow(None);
         config.forward.completion_delay = Duration::from_secs(1);
-        // A byte queue limit would hold the handshake back as well.
+        // A byte queue limit would hold the handshake back, too.
         let settings = [("net.quietline.dev.default.qdisc", "noqueue")];
         let mut path = Path::new(&config, &settings);
         path.world.pass(Duration::from_secs(5));

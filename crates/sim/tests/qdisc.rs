@@ -1,6 +1,6 @@
 //! Hosts with queueing disciplines in front of their devices, in virtual time.
 //!
-//! `cargo test -p quietline-sim --test qdisc -- --nocapture` prints what was measured.
+//! `cargo test -p quietline-sim --test qdisc -- --nocapture` prints the figures.
 
 #[cfg(test)]
 mod tests {
@@ -17,12 +17,13 @@ mod tests {
             TcpSocket,
             options::{OptionValue, SocketOption},
         },
-        tx_queue::TxQueueStats,
+        transmit::tx_queue::TxQueueStats,
     };
 
     const MBIT: u64 = 1_000_000;
 
-    /// A link with a ring of 64 places at the sender's end, a millisecond long. Frames are on it one by one, as on a real one.
+    /// A link with a ring of 64 slots at the sender's end and a delay of a millisecond. Frames
+    /// occupy it one by one.
     fn link(rate_bps: u64) -> WireConfig {
         let delay = Duration::from_millis(1);
         let forward = Impairment {
@@ -41,13 +42,13 @@ mod tests {
         world
     }
 
-    /// The transmit queue of the first host's wire.
+    /// Returns the statistics of the first host's transmit queue.
     fn queue(world: &mut World) -> TxQueueStats {
         let host = Arc::clone(&world.hosts[0]);
         host.tx_queue_stats(&mut world.cx).pop().expect("a row for the wire")
     }
 
-    /// One byte, answered by one byte, again and again.
+    /// A request of one byte, answered by one byte, repeatedly.
     struct Exchange {
         client: Arc<TcpSocket>,
         server: Arc<TcpSocket>,
@@ -95,19 +96,19 @@ mod tests {
 
     #[derive(Debug)]
     struct Beside {
-        /// Of the exchange.
+        /// Median duration of the exchange.
         median: Duration,
-        /// Most that the discipline ever held.
+        /// Largest backlog of the discipline.
         backlog: u64,
-        /// Bits per second of payload that the bulk transfer got.
+        /// Bits per second of payload of the bulk transfer.
         bulk_bps: u64,
     }
 
-    /// A bulk transfer and an exchange over one link of 100 Mbit/s.
+    /// Runs a bulk transfer and an exchange over one link of 100 Mbit/s.
     fn beside(settings: &[(&str, &str)]) -> Beside {
         const WARM: Duration = Duration::from_secs(2);
         const TIME: Duration = Duration::from_secs(2);
-        // No algorithm that looks at delay: what keeps it short must be the host.
+        // Congestion control without a delay signal: only the host can keep the queue short.
         let mut all = vec![("net.ipv4.tcp_congestion_control", "reno")];
         all.extend(settings);
         let mut world = world(&link(100 * MBIT), &all);
@@ -140,9 +141,11 @@ mod tests {
         outcome
     }
 
-    /// A bulk sender's queue stays below its limit and one packet, and an exchange beside it is short: within 10 ms where TCP makes
-    /// segments. Two superframes alone are worth 11 ms of this link, and the packet that goes over the limit is a third.
-    /// Without small queues a band holds 1,000 packets: of single segments at most 123 ms, and reno is at half of that as often.
+    /// A bulk sender's queue stays below its limit plus one packet, and a concurrent exchange is
+    /// short: within 10 ms where TCP makes single segments. Two superframes alone occupy this link
+    /// for 11 ms, and the packet that passes the limit is a third. Without small queues a band
+    /// holds 1,000 packets: single segments of at most 123 ms, and reno is at half of that as
+    /// often.
     #[test]
     fn small_queues_keep_an_exchange_beside_bulk_short() {
         const PACKET: u64 = 70 * 1024;
@@ -166,9 +169,10 @@ mod tests {
         }
     }
 
-    /// The counters that Linux has not: how much of a bulk sender waits below it, how long, and for how long it was stopped.
+    /// Counters that Linux does not have: the bytes below a bulk sender, their delay, and the time
+    /// for which the sender was stopped.
     #[test]
-    fn histograms_show_what_waits_below_a_bulk_sender() {
+    fn histograms_show_the_queue_below_a_bulk_sender() {
         const LENGTH: u64 = 20_000_000;
         let run = |tsq_limit| {
             let settings = [
@@ -184,7 +188,7 @@ mod tests {
                 rows.map(|(_, value)| value).collect()
             };
             let bytes = sum("HostQueueBytes");
-            // The last is no bucket but their sum.
+            // The last element is no bucket but their sum.
             let mut delays = sum("HostQueueDelay");
             let micros = delays.pop().expect("a sum");
             let mean = Duration::from_micros(micros / delays.iter().sum::<u64>().max(1));
@@ -207,8 +211,8 @@ mod tests {
         assert_eq!(stopped, Duration::ZERO);
     }
 
-    /// What nobody set: CUBIC sees the queue that its superframes make, ends slow start and with it the pace that doubles the
-    /// limit of what waits below.
+    /// The defaults: CUBIC sees the queue of its superframes, ends slow start, and with it the
+    /// pacing rate that doubles the limit of small queues.
     #[test]
     fn an_exchange_beside_bulk_is_short_by_default() {
         for gso in ["0", "1"] {
@@ -220,7 +224,8 @@ mod tests {
         }
     }
 
-    /// Where TCP does not keep its queue short, disciplines that serve flows in turn keep the others out of it.
+    /// Where TCP does not keep its queue short, disciplines that serve flows in turn keep other
+    /// flows out of it.
     #[test]
     fn fair_queueing_keeps_an_exchange_out_of_the_queue_of_bulk() {
         for qdisc in ["fq flow_limit 10000", "fq_codel"] {
@@ -232,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Everything arrives, as fast as it may.
+    /// Transfers `length` bytes as fast as possible.
     fn transfer(
         world: &mut World,
         length: u64,
@@ -256,9 +261,9 @@ mod tests {
         u64::try_from(u128::from(length) * 8 / time.as_micros()).expect("a rate")
     }
 
-    /// The token bucket is the bottleneck, on our side of the link.
+    /// The token bucket is the bottleneck, on the sender's side of the link.
     #[test]
-    fn a_token_bucket_is_a_slower_link() {
+    fn a_token_bucket_bounds_the_rate() {
         let qdisc = "tbf rate 50mbit burst 20kb latency 50ms";
         let settings = [("net.quietline.dev.default.qdisc", qdisc)];
         let mut world = world(&link(1000 * MBIT), &settings);
@@ -270,9 +275,9 @@ mod tests {
         assert_eq!(row.stats.backlog_bytes, 0);
     }
 
-    /// A queue that is too short drops, TCP learns of it at once and goes on.
+    /// A queue that is too short drops packets; TCP is notified at once and continues.
     #[test]
-    fn what_a_discipline_drops_makes_tcp_slow_down() {
+    fn drops_of_a_discipline_make_tcp_slow_down() {
         let settings = [
             ("net.quietline.tsq_limit", "off"),
             ("net.quietline.dev.default.qdisc", "tbf rate 50mbit burst 10kb limit 30kb"),
@@ -286,7 +291,7 @@ mod tests {
         assert_eq!(counters.get("QDISC_DROP"), Some(queue(&mut world).stats.drops));
     }
 
-    /// `SO_MAX_PACING_RATE` where `fq` holds the packets: TCP only says when they depart.
+    /// `SO_MAX_PACING_RATE` where `fq` holds the packets: TCP only sets their departure times.
     #[test]
     fn fq_holds_packets_to_the_pace_that_tcp_stamps() {
         let settings = [("net.quietline.dev.default.qdisc", "fq")];
@@ -304,7 +309,7 @@ mod tests {
         assert!(queue(&mut world).stats.overlimits > 100, "{}", queue(&mut world));
     }
 
-    /// A model paces itself over `fq` as it does with timers of its own.
+    /// BBR paces itself over `fq` as it does with its own timers.
     #[test]
     fn bbr_fills_the_link_over_fq() {
         for qdisc in ["fq", "pfifo_fast"] {
@@ -331,7 +336,7 @@ mod tests {
             let (asks, answers) = connect(&mut world, &listener);
             let host = Arc::clone(&world.hosts[0]);
             asks.set_option(&host, &mut world.cx, option, &OptionValue::Int(value))
-                .expect("anybody may");
+                .expect("no privilege is needed");
             let mut sender = Sender::new(0, client, Pattern(1), u64::MAX);
             let mut receiver = Receiver::new(1, server, Pattern(1), 1 << 20);
             let (sent_at, took) = (None, Vec::new());
@@ -350,8 +355,8 @@ mod tests {
         }
     }
 
-    /// TSQ8: a device that pays senders back as it is given their packets leaves TCP Small Queues without effect on what it
-    /// holds; a byte queue limit keeps that short, and what waits in front of it counts again.
+    /// TSQ8: a device that orphans packets when it takes them defeats TCP Small Queues; a byte
+    /// queue limit keeps the device's queue short, and packets in front of it are charged again.
     #[test]
     fn an_orphaning_device_is_kept_short_by_its_byte_limit_only() {
         let run = |orphan, qdisc| {

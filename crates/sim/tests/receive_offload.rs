@@ -1,6 +1,8 @@
-//! Receive offload as a whole host shows it: what its modes do to TCP, and what must not wait or recurse.
+//! Receive offload in a whole host: the effect of its modes on TCP, packets that must not be held,
+//! and headers that must not recurse.
 //!
-//! Not here: the numbered scenarios inside receive offload (`stack::gro::tests`), trains of frames (`offload.rs`).
+//! Not here: the numbered scenarios inside receive offload (`stack::receive::gro::tests`), trains of frames
+//! (`offload.rs`).
 
 #[cfg(test)]
 mod tests {
@@ -12,7 +14,7 @@ mod tests {
         frame::{self, Ipv4},
         rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
     };
-    use stack::{counters::Counter, socket::TcpSocket, sysctl::Sysctls};
+    use stack::{base::counters::Counter, socket::TcpSocket, sysctl::Sysctls};
     use tcp::{Counter as TcpCounter, Flags, Options};
 
     const PSH_ACK: Flags = Flags::PSH.union(Flags::ACK);
@@ -42,7 +44,7 @@ mod tests {
             Self { rig, peer, socket }
         }
 
-        /// The next segment reaches the device; nobody has looked yet.
+        /// Delivers the next segment to the device, which the host has not polled yet.
         fn reaches_device(&mut self, flags: Flags, payload: &[u8]) {
             let frame = self.next_frame(flags, payload);
             self.rig.queue(&frame);
@@ -72,10 +74,11 @@ mod tests {
         }
     }
 
-    /// For a whole host: p0 with PSH waits in the list, p1 is held, p2 with PSH completes it. TCP sees the disorder of
-    /// the first version of the list, and none with one door.
+    /// In a whole host: p0 with PSH waits in the list, p1 is held, p2 with PSH completes it. TCP
+    /// sees reordering with the first version of the list, where held packets bypass it, and none
+    /// where all packets take one exit.
     #[test]
-    fn tcp_sees_the_order_in_which_two_doors_let_packets_out() {
+    fn tcp_sees_reordering_only_with_two_exits_of_gro() {
         for (exit, out_of_order) in [
             ("immediate", 0),
             ("normal_only_list", 1),
@@ -97,8 +100,8 @@ mod tests {
         }
     }
 
-    /// Packets that come in by another door than the poll of a device: here from another core. The list that they
-    /// wait in is let go at the end of that as well, however large a batch is.
+    /// Packets that arrive through another core, not through the poll of a device. Their list is
+    /// flushed at the end of that work, too, whatever the batch size.
     #[test]
     fn packets_from_another_core_do_not_wait_in_a_list() {
         for exit in ["normal_only_list", "unified_list_packets", "unified_list_segments"] {
@@ -112,12 +115,12 @@ mod tests {
                     ],
                 );
                 let steered = bench.rig.count(Counter::RpsPackets);
-                assert_eq!(steered > 0, mask == "2", "the handshake came that way");
+                assert_eq!(steered > 0, mask == "2", "the handshake was steered");
                 for (count, flags) in [(1, PSH_ACK), (3, Flags::ACK), (2, PSH_ACK)] {
                     for number in 0..count {
                         bench.reaches_device(flags, &[number; 100]);
                     }
-                    // No time passes: nothing may wait for a timer or for the next packet.
+                    // No time passes: packets must not wait for a timer or for the next packet.
                     bench.rig.settle();
                     assert_eq!(
                         bench.read().len(),
@@ -130,11 +133,11 @@ mod tests {
         }
     }
 
-    /// Mechanisms §8.2, with early demux: a superframe is one packet for the routes, and where it has come in is where its segments
-    /// have. On another interface than before the connection's input route is forgotten once, and what the superframe found is
-    /// its next one.
+    /// One look-up for a superframe, with early demux: a superframe is one packet for the routes,
+    /// and its input interface is that of its segments. If the interface has changed, the
+    /// connection's input route is dropped once, and the superframe's route is cached.
     #[test]
-    fn a_superframe_asks_the_routes_once() {
+    fn a_superframe_needs_one_route_look_up() {
         let names = ["IpInReceives", "RxRouteLookups", "RxDstInvalidated", "RxDstSet"];
         for (early_demux, known) in [("1", 0), ("0", 1)] {
             let mut bench = Bench::new(1, &[("net.ipv4.tcp_early_demux", early_demux)]);
@@ -164,10 +167,10 @@ mod tests {
         }
     }
 
-    /// Headers in headers in headers. Receive offload looks at one link header, one IP header and one TCP header, so
-    /// that there is nothing to recurse into and nothing to hold.
+    /// Deeply nested headers. Receive offload parses one link header, one IP header and one TCP
+    /// header, so that nothing recurses and nothing is held.
     #[test]
-    fn nested_headers_pass_unopened() {
+    fn nested_headers_are_not_parsed() {
         let mut bench = Bench::new(1, &[]);
         let header = bench.peer.header(Flags::ACK);
         let inner = bench.peer.packet(&header, &[7; 100]);
@@ -178,7 +181,7 @@ mod tests {
                 (inner.clone(), vec![0; 8], vec![59, 0, 1, 4, 0, 0, 0, 0]);
             for _ in 0..depth {
                 tags.extend([0, 7, 0x81, 0]);
-                // IPv4 in IPv4 (RFC 2003) and IPv6 in IPv6 (RFC 2473), as long as a length can say it.
+                // IPv4 in IPv4 (RFC 2003) and IPv6 in IPv6 (RFC 2473), up to the largest length.
                 if v4.len() < 9000 {
                     v4 = Ipv4::new(PEER_IP, HOST_IP, 4).with(&v4);
                     v6 = ipv6(41, &v6);
@@ -198,14 +201,14 @@ mod tests {
                 let before = bench.rig.host().counters().dropped();
                 bench.rig.give_frame(&bytes);
                 let dropped = bench.rig.host().counters().dropped() - before;
-                assert_eq!(dropped, 1, "{depth} headers: dropped, with its reason");
+                assert_eq!(dropped, 1, "{depth} headers: dropped with a reason");
             }
         }
         assert_eq!(bench.rig.count(Counter::GroHeld), held, "none of them was held");
         bench.finish();
     }
 
-    /// An IPv6 packet to nobody in particular.
+    /// Builds an IPv6 packet.
     fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
         let [src, dst] = [2, 1].map(|last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
         frame::ipv6(src, dst, next_header, payload)

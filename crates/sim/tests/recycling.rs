@@ -1,7 +1,7 @@
-//! Recycling changes where packets die and nothing else: whole scenarios in every mode, between hosts with threads of their
-//! own, are the same run to the last frame and the last nanosecond.
+//! Recycling changes where packets are freed, and nothing else: whole scenarios in every mode,
+//! between hosts with threads of their own, are equal to the last frame and the last nanosecond.
 //!
-//! Not here: what each mode saves (`stack/tests/recycle`), all that holds during a run (`network`).
+//! Not here: the savings of each mode (`stack/tests/recycle`), the invariants of a run (`network`).
 
 #[cfg(test)]
 mod tests {
@@ -17,7 +17,7 @@ mod tests {
         PacketRecycle::UnifiedPool,
     ];
 
-    /// What became of `scenario` with every host in `mode`.
+    /// Plays `scenario` with every host in `mode`.
     fn outcome(scenario: &Scenario, mode: PacketRecycle) -> Outcome {
         let mut scenario = scenario.clone();
         scenario.hosts.iter_mut().for_each(|host| host.tcp.packet_recycle = mode);
@@ -25,7 +25,7 @@ mod tests {
         run(&scenario, None, None)
     }
 
-    /// SC3, SC4 in whole runs: nobody is charged otherwise, becomes writable at another time or sends another frame.
+    /// SC3, SC4 in whole runs: no charge, no time of writability and no frame differs.
     #[test]
     fn no_mode_changes_a_run() {
         let (mut pools, mut caches) = (Vec::new(), Vec::new());
@@ -43,7 +43,7 @@ mod tests {
             pools.push(runs.map(|run| run.pool));
             caches.push(runs.map(|run| run.caches));
         }
-        // And yet each mode has done what it is for.
+        // Each mode has the effect that it is designed for.
         let sum = |mode: usize, value: fn(&PoolStats) -> u64| -> u64 {
             pools.iter().map(|runs| value(&runs[mode])).sum()
         };

@@ -1,5 +1,5 @@
-//! A device that has no memory for superframes of more than 64 KB, although it says that it takes them: a tap of a kernel whose
-//! memory is fragmented. Nothing is lost by it, and nothing sent twice.
+//! A device without memory for superframes above 64 KB, although its capabilities allow them: a tap
+//! of a kernel whose memory is fragmented. No data is lost or sent twice.
 
 #[cfg(test)]
 mod tests {
@@ -18,23 +18,23 @@ mod tests {
     };
     use stack::{
         Capabilities, Cx, Device,
-        config::{DeviceConfig, HostConfig},
-        counters::Counter,
-        device::{
-            BIG_TCP_BYTES_MAX, Completed, Doorbell, GSO_BYTES_MAX, Impairment, QueueId, RxSignal,
-            Wire, WireConfig,
+        base::{
+            counters::Counter,
+            limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
         },
+        device::{Completed, Doorbell, Impairment, QueueId, RxSignal, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
     };
     use sync::ring;
 
-    /// One end of a wire in front of which memory is short.
+    /// One end of a wire behind a device that can run short of memory.
     #[derive(Debug)]
     struct Fragmented {
         wire: Arc<Wire>,
-        /// Memory is short now.
+        /// Whether memory is short.
         short: AtomicBool,
         superframe_max: AtomicU32,
-        /// Superframes that it has refused, and the largest packet that it has passed on.
+        /// Number of superframes refused, and the largest packet passed on.
         refused: AtomicU64,
         largest: AtomicU32,
     }
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// Two hosts, the first behind a device of the above.
+    /// Makes two hosts, the first behind such a device.
     fn world(qdisc: &str) -> (World, Arc<Fragmented>) {
         let clean = Impairment { delay: Duration::from_micros(300), ..Impairment::default() };
         let wire = WireConfig { forward: clean, backward: clean, ..WireConfig::default() };
@@ -127,7 +127,7 @@ mod tests {
                     ("net.quietline.dev.default.qdisc", qdisc),
                     ("net.ipv4.tcp_rmem", "4096 8000000 16000000"),
                     ("net.ipv4.tcp_wmem", "4096 4000000 16000000"),
-                    // Otherwise it is the pace that bounds them.
+                    // Otherwise the pacing rate bounds them.
                     ("net.ipv4.tcp_tso_rtt_log", "31"),
                 ],
             );
@@ -157,12 +157,15 @@ mod tests {
             result.unwrap_or_else(|stalled| panic!("{qdisc}: {stalled:?}"));
             assert_eq!(receiver.received(), LENGTH, "{qdisc}");
             let counters = world.hosts[0].counters();
-            // What was on its way down when it happened, and nothing that was made later.
+            // Only packets that were queued at that time are refused, and none that was made later.
             let refused = counters.stack(Counter::DeviceTxRefused);
             assert_eq!(refused, device.refused.load(Ordering::Relaxed), "{qdisc}");
-            assert_eq!(refused, 1, "{qdisc}: what waits behind it is cut up untried");
+            assert_eq!(refused, 1, "{qdisc}: packets queued behind it are cut without another try");
             let cut = counters.stack(Counter::GsoSegments);
-            assert!((130..4000).contains(&cut), "{qdisc}: {cut} segments of what was made before");
+            assert!(
+                (130..4000).contains(&cut),
+                "{qdisc}: {cut} segments of superframes made before"
+            );
             let largest = device.largest.load(Ordering::Relaxed);
             assert!((60_000..=GSO_BYTES_MAX).contains(&largest), "{qdisc}: {largest}");
             let packets = counters.stack(Counter::IpOutRequests) - packets_before;

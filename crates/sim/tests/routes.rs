@@ -1,7 +1,8 @@
-//! Routes that change in mid-run, and devices that go down and up, on two wires between two hosts: every byte arrives, every cached path is what the routes say
-//! (DST4), and when the connection is gone only the tables hold entries (DST3, PQ7).
+//! Routes that change during a run, and devices that go down and up, on two wires between two
+//! hosts: every byte arrives, every cached path agrees with the routes (DST4), and when the
+//! connection has ended only the tables hold entries (DST3, PQ7).
 //!
-//! Replay one seed with `SEED=n cargo test -p quietline-sim --test routes`; run more of them with `SEEDS=n`.
+//! `SEED=n cargo test -p quietline-sim --test routes` replays one seed; `SEEDS=n` runs that many.
 
 #[cfg(test)]
 mod tests {
@@ -13,16 +14,17 @@ mod tests {
     };
     use stack::{
         Readiness,
-        config::{DeviceConfig, HostConfig},
         device::{Impairment, Wire, WireConfig},
-        route::fib::{RouteKind, RouteSpec},
+        host::config::{DeviceConfig, HostConfig},
+        route::fib::RouteSpec,
         socket::{Listener, TcpSocket},
+        transmit::dst::RouteKind,
     };
 
-    /// Bytes each way.
+    /// Bytes in each direction.
     const LENGTH: u64 = 400_000;
 
-    /// Longest silence between two changes.
+    /// Longest time between two changes.
     const CHANGE_US_MAX: u32 = 40_000;
 
     fn seeds() -> std::ops::Range<u64> {
@@ -42,8 +44,8 @@ mod tests {
         }
     }
 
-    /// Hosts 0 and 1, joined by two wires: 10.0.0.0/24 and 10.1.0.0/24. Each also has an address of its own, 192.0.2.1 and
-    /// 192.0.2.2, that the other reaches by a route.
+    /// Hosts 0 and 1, joined by two wires: 10.0.0.0/24 and 10.1.0.0/24. Each also has an address of
+    /// its own, 192.0.2.1 and 192.0.2.2, that the other reaches by a route.
     fn world(seed: u64) -> World {
         let mut rng = tcp::Rng::new(seed);
         let mut world = World::new(seed);
@@ -77,7 +79,7 @@ mod tests {
         world
     }
 
-    /// The route of `host` to the address of the other, by one of the two wires.
+    /// Returns the route of `host` to the address of the other, over one of the two wires.
     fn to_peer(host: usize, wire: u32) -> RouteSpec {
         let (prefix, via) =
             (format!("192.0.2.{}/32", 2 - host), format!("10.{wire}.0.{}", 2 - host));
@@ -88,14 +90,14 @@ mod tests {
         }
     }
 
-    /// One change of the routes of one host; what is refused leaves them as they were.
+    /// Makes one change to the routes of one host; a refused change has no effect.
     fn change(world: &mut World) {
         let number = world.cx.rng.below(2) as usize;
         let wire = world.cx.rng.below(2);
         let to = to_peer(number, wire);
         let host = Arc::clone(&world.hosts[number]);
         match world.cx.rng.below(14) {
-            // Refused where the wire is down.
+            // Refused while the wire is down.
             0..5 => drop(host.replace_route(&to)),
             5 | 6 => {
                 let mtu = 600 + world.cx.rng.below(800);
@@ -145,14 +147,15 @@ mod tests {
         let mut next = world.cx.now;
         let mut changes = 0;
         let done = world.run(Duration::from_secs(1000), |world| {
-            // Changes end, or a run could starve: every other one leads nowhere.
+            // Changes stop after some time; otherwise a run could starve, because every other
+            // change breaks the path.
             while next <= world.cx.now && changes < 400 {
                 next += Duration::from_micros(u64::from(world.cx.rng.below(CHANGE_US_MAX)));
                 change(world);
                 changes += 1;
                 if changes == 400 {
                     for host in 0..2 {
-                        lead_somewhere(world, host);
+                        restore_path(world, host);
                     }
                 }
             }
@@ -170,7 +173,7 @@ mod tests {
             .map(|counters| counters.get("RxDstInvalidated").expect("a counter"));
         let moved = moved.sum();
         for host in 0..2 {
-            lead_somewhere(&mut world, host);
+            restore_path(&mut world, host);
         }
         client.abort(&Arc::clone(&world.hosts[0]), &mut world.cx);
         server.abort(&Arc::clone(&world.hosts[1]), &mut world.cx);
@@ -184,7 +187,7 @@ mod tests {
         moved
     }
 
-    fn lead_somewhere(world: &mut World, number: usize) {
+    fn restore_path(world: &mut World, number: usize) {
         let host = Arc::clone(&world.hosts[number]);
         for device in [1, 2] {
             host.set_device_up(&mut world.cx, device, true).expect("it is there");
@@ -195,6 +198,6 @@ mod tests {
     #[test]
     fn streams_survive_every_change_of_routes() {
         let moved: u64 = seeds().map(play).sum();
-        assert!(moved > 0, "no connection ever moved");
+        assert!(moved > 0, "no connection changed its route");
     }
 }

@@ -1,6 +1,8 @@
-//! Runs every packet script of `tests/scripts`, each as a test of its own: `tcp/handshake/passive_open`.
+//! Runs every packet script of `tests/scripts`, each as a test of its own:
+//! `tcp/handshake/passive_open`.
 //!
-//! Not here: the language (`sim::script`), running one script with its trace (`examples/script.rs`).
+//! Not here: the language (`sim::script`), running one script with its trace
+//! (`examples/script.rs`).
 
 use std::{
     fs, io,
@@ -37,7 +39,9 @@ fn find(directory: &Path, scripts: &mut Vec<PathBuf>) -> io::Result<()> {
 fn play(path: &Path) -> Result<(), Failed> {
     let text = fs::read_to_string(path)?;
     if !text.starts_with("// ") {
-        return Err(Failed::from("the first line says what the script shows, and its source"));
+        return Err(Failed::from(
+            "the first line must be a comment with the behavior and its source",
+        ));
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     sim::script::run(&name, &text).map(|_| ()).map_err(|failure| Failed::from(failure.to_string()))

@@ -1,7 +1,8 @@
-//! TCP Small Queues in virtual time: what waits below a bulk sender, with and without, and that nothing is lost by it.
+//! TCP Small Queues in virtual time: the queue below a bulk sender, with the limit and without, and
+//! the throughput.
 //!
-//! `cargo test -p quietline-sim --test small_queues -- --nocapture` prints the table: rate, superframes, completion delay, and
-//! the delay and throughput that follow.
+//! `cargo test -p quietline-sim --test small_queues -- --nocapture` prints the table: rate,
+//! superframes, completion delay, and the resulting delay and throughput.
 
 #[cfg(test)]
 mod tests {
@@ -12,25 +13,25 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        config::{DeviceConfig, HostConfig},
-        counters::Counter,
+        base::counters::Counter,
         device::{Impairment, QueueId, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
     };
     use tcp::Counter as TcpCounter;
 
     const MBIT: u64 = 1_000_000;
-    /// A completion as soon as the packet has left.
+    /// Completion as soon as the packet has left.
     const PROMPT: Duration = Duration::from_nanos(1);
 
     /// One bulk transfer.
     #[derive(Clone, Copy, Debug)]
     struct Setup {
         rate_bps: u64,
-        /// Superframes, which the device takes; else single segments.
+        /// Whether the device takes superframes; otherwise single segments.
         superframes: bool,
         completion_delay: Duration,
         tsq_limit: &'static str,
-        /// `tcp_limit_output_bytes`, where it is not the mode's.
+        /// `tcp_limit_output_bytes`, if it differs from the mode's.
         limit_bytes: Option<u32>,
         /// `net.quietline.dev_orphan`.
         dev_orphan: &'static str,
@@ -47,7 +48,8 @@ mod tests {
                 tsq_limit: "static131072_ge",
                 limit_bytes: None,
                 dev_orphan: "completion",
-                // A train of acknowledgments would end slow start at a window that leaves a small queue nothing to do for seconds.
+                // An ACK train would end slow start at a window that does not fill a small queue
+                // for seconds.
                 hystart_detect: "delay",
             }
         }
@@ -55,27 +57,28 @@ mod tests {
 
     #[derive(Debug)]
     struct Outcome {
-        /// How long a packet waited for the link, on average, once slow start was over.
+        /// Mean queueing delay of a packet before the link, after slow start.
         wait: Duration,
-        /// Most that was ever below the socket, in bytes of truesize.
+        /// Most bytes of truesize below the socket.
         most_below: u32,
-        /// Part of the link's rate that arrived as payload, headers and framing counted as used.
-        utilisation: f64,
+        /// Share of the link's rate that arrived as payload, with headers and framing counted as
+        /// used.
+        utilization: f64,
         throttled: u64,
     }
 
-    /// What a frame of 1,448 bytes of payload occupies.
+    /// Bytes that a frame with 1,448 bytes of payload occupies on the link.
     const FRAME: u64 = 1538;
     const PAYLOAD: u64 = 1448;
-    /// What its packet costs.
+    /// Truesize of its packet.
     const TRUESIZE: u64 = 2152;
 
-    /// Two hosts on a wire, of which the first is told how to limit what is below its sockets.
+    /// Makes two hosts on a wire; the first has the settings of `setup`.
     fn world(setup: Setup) -> (World, Arc<Wire>) {
         let forward = Impairment {
             rate_bps: Some(setup.rate_bps),
             completion_delay: setup.completion_delay,
-            // What `pfifo_fast` holds.
+            // The length of `pfifo_fast`.
             queue_packets: 1000,
             ..Impairment::default()
         };
@@ -98,9 +101,9 @@ mod tests {
         }
         set("net.quietline.dev_orphan", setup.dev_orphan);
         set("net.quietline.hystart_detect", setup.hystart_detect);
-        // What waits is looked for in the wire.
+        // The queue is measured in the wire.
         set("net.quietline.dev.default.qdisc", "noqueue");
-        // It stops senders of its own.
+        // Autocorking stops senders, too.
         set("net.ipv4.tcp_autocorking", "0");
         set("net.quietline.dev.default.gso", if setup.superframes { "1" } else { "0" });
         (world, left)
@@ -110,7 +113,7 @@ mod tests {
         let (mut world, wire) = world(setup);
         let listener = listen(&mut world, 80);
         let (client, server) = connect(&mut world, &listener);
-        // Two seconds of the link, but no more than takes a moment to simulate.
+        // Two seconds of the link, but no more than is quick to simulate.
         let length = (setup.rate_bps / 8 * 2).min(16_000_000);
         let mut sender = Sender::new(0, Arc::clone(&client), Pattern(1), length);
         let mut receiver = Receiver::new(1, Arc::clone(&server), Pattern(1), 1 << 20);
@@ -125,7 +128,7 @@ mod tests {
                 warm = true;
                 wire.take_waits(QueueId(0));
             }
-            // What completes later is nobody's throughput.
+            // Completions after the end do not count as throughput.
             if ended && end.is_none() {
                 end = Some(world.elapsed());
             }
@@ -135,11 +138,11 @@ mod tests {
         let took = end.expect("it has ended") - start;
         let bits = length * 8 / PAYLOAD * FRAME;
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-        let utilisation = bits as f64 / took.as_secs_f64() / setup.rate_bps as f64;
+        let utilization = bits as f64 / took.as_secs_f64() / setup.rate_bps as f64;
         Outcome {
             wait: wire.take_waits(QueueId(0)).mean(),
             most_below,
-            utilisation,
+            utilization,
             throttled: world.hosts[0].counters().stack(Counter::TsqThrottled),
         }
     }
@@ -158,12 +161,12 @@ mod tests {
             setup.tsq_limit,
             outcome.wait.as_secs_f64() * 1e3,
             outcome.most_below,
-            outcome.utilisation * 100.0,
+            outcome.utilization * 100.0,
             outcome.throttled,
         );
     }
 
-    /// The delay and throughput of one sender, with the limit of the seed and without.
+    /// Returns delay and throughput of one sender, with the limit of the seed and without.
     fn compare(rate_bps: u64, superframes: bool, completion_delay: Duration) -> (Outcome, Outcome) {
         let setup =
             |tsq_limit| Setup { tsq_limit, ..Setup::new(rate_bps, superframes, completion_delay) };
@@ -174,12 +177,12 @@ mod tests {
         });
         assert_eq!(off.throttled, 0);
         assert!(seed.throttled > 100);
-        assert!(seed.utilisation >= 0.99 * off.utilisation, "{seed:?} {off:?}");
+        assert!(seed.utilization >= 0.99 * off.utilization, "{seed:?} {off:?}");
         (off, seed)
     }
 
-    /// The headline, TSQ9: below 1 ms at 1 Gbit/s and below 8 ms at 100 Mbit/s, with superframes and without, at no cost in
-    /// throughput.
+    /// TSQ9: the delay is below 1 ms at 1 Gbit/s and below 8 ms at 100 Mbit/s, with superframes and
+    /// without, at no cost in throughput.
     #[test]
     fn a_bulk_sender_keeps_its_queue_short_and_its_throughput() {
         for superframes in [false, true] {
@@ -187,7 +190,7 @@ mod tests {
                 for (rate_bps, limit_ms) in [(10, 80), (100, 8), (1000, 1), (10_000, 1)] {
                     let (off, seed) = compare(rate_bps * MBIT, superframes, completion_delay);
                     assert!(seed.wait < Duration::from_millis(limit_ms), "{seed:?}");
-                    // At 10 Mbit/s the window of slow start is what waits.
+                    // At 10 Mbit/s the window of slow start is the whole queue.
                     assert!(rate_bps == 10 || off.wait > 5 * seed.wait, "{off:?} {seed:?}");
                     // A thousand packets of the discipline, single segments or superframes.
                     let most = Duration::from_millis(if superframes { 250 } else { 130 });
@@ -198,7 +201,8 @@ mod tests {
         }
     }
 
-    /// TSQ8: a device that orphans what it takes has no small queue, whatever the limit.
+    /// TSQ8: a device that orphans packets when it takes them defeats small queues, whatever the
+    /// limit.
     #[test]
     fn a_device_that_orphans_keeps_a_bulk_sender_s_whole_queue() {
         for rate_bps in [10, 100, 1000, 10_000] {
@@ -210,16 +214,16 @@ mod tests {
                     show(setup, &outcome);
                     outcome
                 });
-                // An entry of the tasklet's list counts as one.
+                // The entry of the tasklet's list counts as one byte.
                 assert!(orphaned.throttled == 0 && orphaned.most_below <= 1, "{orphaned:?}");
-                assert!(orphaned.utilisation >= 0.99 * held.utilisation, "{held:?} {orphaned:?}");
-                // At 10 Mbit/s the window of slow start is what waits.
+                assert!(orphaned.utilization >= 0.99 * held.utilization, "{held:?} {orphaned:?}");
+                // At 10 Mbit/s the window of slow start is the whole queue.
                 assert!(rate_bps == 10 || orphaned.wait > 5 * held.wait, "{held:?} {orphaned:?}");
             }
         }
     }
 
-    /// Without a limit late completions hold nobody back, and keep nobody's queue short.
+    /// Without a limit late completions stop no sender, and keep no queue short.
     #[test]
     fn late_completions_without_a_limit_cost_no_throughput() {
         for superframes in [false, true] {
@@ -232,15 +236,15 @@ mod tests {
                     let late = transfer(setup);
                     show(setup, &late);
                     assert_eq!(late.throttled, 0);
-                    assert!(late.utilisation >= 0.99 * prompt.utilisation, "{prompt:?} {late:?}");
+                    assert!(late.utilization >= 0.99 * prompt.utilization, "{prompt:?} {late:?}");
                     assert!(late.wait * 2 > prompt.wait, "{prompt:?} {late:?}");
                 }
             }
         }
     }
 
-    /// Completions that come late hold back what they have not completed: the limit over the delay is the throughput, where that is less
-    /// than the link's.
+    /// Late completions throttle the sender by the uncompleted bytes: the throughput is the limit
+    /// divided by the delay, if that is less than the link's rate.
     #[test]
     fn late_completions_bound_the_throughput_by_the_limit() {
         for superframes in [false, true] {
@@ -252,7 +256,7 @@ mod tests {
                     show(setup, &outcome);
                     let bits = float(131_072 * 8 * FRAME / TRUESIZE);
                     let bound = (bits / delay.as_secs_f64() / float(rate_bps)).min(1.0);
-                    assert!(outcome.utilisation > 0.8 * bound, "{bound} {outcome:?}");
+                    assert!(outcome.utilization > 0.8 * bound, "{bound} {outcome:?}");
                     let limit = Duration::from_secs_f64(960_000.0 / float(rate_bps));
                     assert!(outcome.wait < limit, "{limit:?} {outcome:?}");
                 }
@@ -260,8 +264,9 @@ mod tests {
         }
     }
 
-    /// Completions 4 ms late at 100 Mbit/s. A limit of a millisecond of the pace is below that and costs
-    /// throughput; a packet beyond it where none is in flight, or one, lets ACKs take over.
+    /// Completions 4 ms late at 100 Mbit/s. A limit of a millisecond of the pacing rate is below
+    /// that and costs throughput; an extra packet allowed with none or one in flight lets ACKs
+    /// drive the sender.
     #[test]
     fn the_exception_for_an_empty_flight_outweighs_late_completions() {
         let setup = Setup::new(100 * MBIT, false, Duration::from_millis(4));
@@ -275,13 +280,14 @@ mod tests {
                     outcome
                 },
             );
-        assert!(strict.utilisation < 0.5, "{strict:?}");
-        assert!(exempt.utilisation > 0.9, "{exempt:?}");
-        assert!(exempt_with_one.utilisation > 0.99, "{exempt_with_one:?}");
+        assert!(strict.utilization < 0.5, "{strict:?}");
+        assert!(exempt.utilization > 0.9, "{exempt:?}");
+        assert!(exempt_with_one.utilization > 0.99, "{exempt_with_one:?}");
     }
 
-    /// What nobody set (CUBIC, `v619`): a train of acknowledgments ends slow start when its queue is a millisecond long, and with it the pace, of
-    /// which a millisecond is the limit, that is twice the link's. A kernel sender keeps 2 to 2.7 ms at 1 Gbit/s on a real queue.
+    /// The defaults (CUBIC, `v619`): an ACK train ends slow start when its queue is a millisecond
+    /// long, and with it the pacing rate of twice the link, whose millisecond is the limit. A
+    /// kernel sender keeps 2 to 2.7 ms at 1 Gbit/s on a real queue.
     #[test]
     fn by_default_a_bulk_sender_keeps_about_a_millisecond_at_1_gbit() {
         for superframes in [false, true] {
@@ -294,11 +300,12 @@ mod tests {
             });
             assert!(both.wait < Duration::from_millis(2), "{both:?}");
             assert!(both.wait < delay.wait, "{delay:?} {both:?}");
-            assert!(both.utilisation > 0.98, "{both:?}");
+            assert!(both.utilization > 0.98, "{both:?}");
         }
     }
 
-    /// Many small writes on a slow link, with `tcp_autocorking` or without: segments with payload, and how many were held back.
+    /// Makes many small writes on a slow link, with `tcp_autocorking` or without. Returns the
+    /// number of data segments, and of writes held back.
     fn small_writes(autocorking: &str) -> (u64, u64) {
         let setup = Setup { tsq_limit: "off", ..Setup::new(10 * MBIT, true, PROMPT) };
         let (mut world, _) = world(setup);
@@ -330,9 +337,9 @@ mod tests {
         (count(TcpCounter::TcpExtTCPOrigDataSent), count(TcpCounter::TcpExtTCPAutoCorking))
     }
 
-    /// `tcp_autocorking`: while a packet waits for the link what is written joins the next one.
+    /// `tcp_autocorking`: while a packet waits for the link, written data is added to the next one.
     #[test]
-    fn small_writes_grow_together_while_a_packet_is_below() {
+    fn small_writes_are_combined_while_a_packet_is_queued() {
         let (corked, held) = small_writes("1");
         let (free, never) = small_writes("0");
         println!("1000 writes: {corked} segments and {held} held back, without {free}");

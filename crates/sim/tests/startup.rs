@@ -1,4 +1,4 @@
-//! A connection over a long wire starts as fast as the wire allows: nothing waits for a timer.
+//! A connection over a long wire starts as fast as the wire allows: no step waits for a timer.
 
 #[cfg(test)]
 mod tests {
@@ -21,7 +21,7 @@ mod tests {
         let mut world = World::pair(1, &wire).expect("a valid wire");
         let listener = listen(&mut world, 80);
         let (client, server) = connect(&mut world, &listener);
-        // ARP and its answer, SYN, SYN-ACK, ACK.
+        // ARP request and reply, SYN, SYN-ACK, ACK.
         assert!(
             world.elapsed() < Duration::from_millis(55),
             "connected after {:?}",

@@ -1,8 +1,8 @@
-//! A SYN flood against a host that has work to do: what it costs the connections that stand, and the memory.
+//! A SYN flood against a busy host: its cost for established connections, and for memory.
 //!
-//! The flood comes from as many addresses as there are SYNs and has a link of its own, so that nothing but the host's own
-//! state can slow the others down. Virtual time; SYN_FLOOD_SEGMENTS sets the length of the flood (a million by default), and
-//! with `--nocapture` the figures are printed.
+//! Every SYN has a source address of its own, and the flood has a link of its own, so that only the
+//! host's own state can slow other connections down. Virtual time; SYN_FLOOD_SEGMENTS sets the
+//! length of the flood (a million by default), and `--nocapture` prints the figures.
 
 #[cfg(test)]
 mod tests {
@@ -20,10 +20,10 @@ mod tests {
     };
     use stack::{
         Capabilities,
-        config::{DeviceConfig, HostConfig},
-        counters::Snapshot,
+        base::counters::Snapshot,
         device::{Impairment, LinkType, Wire, WireConfig},
-        ip::header::protocol,
+        header::ip::protocol,
+        host::config::{DeviceConfig, HostConfig},
         route::fib::RouteSpec,
         socket::{Listener, TcpSocket},
     };
@@ -55,7 +55,8 @@ mod tests {
     }
 
     impl Bench {
-        /// A bulk transfer over a gigabit with a millisecond of delay, and a second link for the flood.
+        /// Starts a bulk transfer over a link of 1 Gbit/s with a millisecond of delay, and adds a
+        /// second link for the flood.
         fn new() -> Self {
             let mut world = World::with_memory(1, MEMORY_BYTES);
             let half = Impairment {
@@ -98,7 +99,7 @@ mod tests {
             Self { world, flood, listener, client, server, sender, receiver, syns, accepted }
         }
 
-        /// A millisecond passes, with `syns` SYNs spread over it.
+        /// Lets a millisecond pass, with `syns` SYNs spread over it.
         fn step(&mut self, syns: u32) {
             for _ in 0..4 {
                 for _ in 0..syns / 4 {
@@ -112,7 +113,7 @@ mod tests {
             }
         }
 
-        /// The next SYN of the flood, from an address that no other has.
+        /// Builds the next SYN of the flood, with a source address that no other has.
         fn syn(&mut self) -> Vec<u8> {
             self.syns += 1;
             let source = Ipv4Addr::from_bits(Ipv4Addr::new(100, 0, 0, 0).to_bits() + self.syns);
@@ -135,7 +136,7 @@ mod tests {
             Ipv4::new(source, EXPOSED, protocol::TCP).with(&segment)
         }
 
-        /// An honest client comes, says nothing and goes.
+        /// An honest client connects, sends nothing and closes.
         fn visit(&mut self) {
             let (visitor, accepted) = connect(&mut self.world, &self.listener);
             let hosts = self.world.hosts.clone();
@@ -144,7 +145,8 @@ mod tests {
             self.accepted += 1;
         }
 
-        /// Bytes of the bulk transfer in so many steps, with visitors in between.
+        /// Returns the bytes of the bulk transfer in so many steps, with short visits of clients in
+        /// between.
         fn play(&mut self, steps: u32, syns: u32) -> u64 {
             let before = self.receiver.received();
             for step in 0..steps {
@@ -163,7 +165,7 @@ mod tests {
         }
     }
 
-    /// The client connects and the server accepts, whatever else happens.
+    /// Connects the client and accepts at the server.
     fn connect(world: &mut World, listener: &Arc<Listener>) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
         let hosts = world.hosts.clone();
         let remote = SocketAddr::new(SERVER.into(), 80);
@@ -185,10 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_flood_costs_the_others_nothing() {
+    fn a_syn_flood_costs_established_connections_nothing() {
         let mut bench = Bench::new();
         let steps = segments() / SYNS_PER_MS;
-        // Past slow start.
+        // Pass slow start.
         (0..200).for_each(|_| bench.step(0));
         let quiet = bench.play(steps, 0);
         let quiet_bytes = bench.world.memory().packets.stats().bytes;
@@ -207,7 +209,8 @@ mod tests {
             took.as_nanos() / u128::from(bench.syns),
         );
         assert!(flooded * 10 >= quiet * 9, "{flooded} of {quiet} bytes");
-        // A millisecond of the flood waits in the device, its answers in the other: nothing piles up.
+        // A millisecond of the flood is queued in the device, its answers in the other: nothing
+        // accumulates.
         assert!(flooded_bytes <= quiet_bytes + (4 << 20), "{quiet_bytes} -> {flooded_bytes}");
         assert_eq!(bench.accepted, (steps + 24) / 50 * 2, "every honest client");
         let cookies = counters.tcp(TcpCounter::TcpExtSyncookiesSent);
@@ -224,7 +227,7 @@ mod tests {
             self.client.abort(&hosts[0], &mut self.world.cx);
             self.server.abort(&hosts[1], &mut self.world.cx);
             self.listener.close(&hosts[1], &mut self.world.cx);
-            assert_eq!(hosts[1].established_len(), 0, "the flood has left nothing");
+            assert_eq!(hosts[1].established_len(), 0, "the flood has left no request");
         }
     }
 

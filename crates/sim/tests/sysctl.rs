@@ -1,7 +1,8 @@
-//! docs/sysctl.md: every setting with its default, the values it accepts and its description, grouped by tier.
+//! docs/sysctl.md: every setting with its default, the values it accepts and its description,
+//! grouped by tier.
 //!
-//! The page is made from the rows of the tables, so that code and page say the same. After a change of a row:
-//! `UPDATE_DOCS=1 cargo test -p quietline-sim --test sysctl`.
+//! The page is generated from the rows of the tables, so that code and page agree. After a change
+//! of a row: `UPDATE_DOCS=1 cargo test -p quietline-sim --test sysctl`.
 
 #[cfg(test)]
 mod tests {
@@ -56,7 +57,7 @@ tests. A name below `net.quietline.dev.default` sets all devices; `net.quietline
         if std::env::var_os("UPDATE_DOCS").is_some() {
             fs::write(&path, &page).expect("docs are writable");
         }
-        // Only CI insists, so that two branches that add a row each need not meet.
+        // Only CI fails, so that two branches that add a row each do not conflict.
         if !std::env::var("CI").is_ok_and(|value| value == "true") {
             return;
         }

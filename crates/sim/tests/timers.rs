@@ -1,4 +1,5 @@
-//! Timers are not left behind: a connection costs a few entries of a core's wheel, however long it lives.
+//! Timers do not accumulate: a connection uses a few entries of a core's wheel, whatever its
+//! lifetime.
 
 #[cfg(test)]
 mod tests {
@@ -14,7 +15,8 @@ mod tests {
     };
     use tcp::Keepalive;
 
-    /// More than the live deadlines of one connection and its neighbour, and the remains of the last second.
+    /// More than the live deadlines of one connection and its neighbor entry, and the stale ones of
+    /// the last second.
     const TIMERS_MAX: usize = 40;
 
     fn say(world: &mut World, host: usize, socket: &TcpSocket) {
@@ -28,7 +30,7 @@ mod tests {
         while socket.recv(&host, &mut world.cx, &mut [0; 64], false).is_ok_and(|read| read > 0) {}
     }
 
-    /// Both ends speak every `pause`, for ten virtual minutes.
+    /// Both ends send every `pause`, for ten virtual minutes.
     fn converse(pause: Duration, keepalive: bool) {
         let slow = Impairment { delay: Duration::from_millis(15), ..Impairment::default() };
         let wire = WireConfig { forward: slow, backward: slow, ..WireConfig::default() };

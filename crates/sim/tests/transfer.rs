@@ -1,6 +1,7 @@
-//! Streams across impaired wires: the bytes that arrive are the bytes that were sent, and no packet is lost track of.
+//! Streams across impaired wires: the received bytes equal the sent bytes, and every packet is
+//! accounted for.
 //!
-//! Replay one seed with `SEED=n cargo test -p quietline-sim --test transfer`; run more of them with `SEEDS=n`.
+//! `SEED=n cargo test -p quietline-sim --test transfer` replays one seed; `SEEDS=n` runs that many.
 
 #[cfg(test)]
 mod tests {
@@ -11,12 +12,12 @@ mod tests {
         apps::{Pattern, Receiver, Sender, connect, listen},
     };
     use stack::{
-        counters::Counter as StackCounter,
-        device::{BIG_TCP_BYTES_MAX, Impairment, WireConfig},
+        base::{counters::Counter as StackCounter, limits::BIG_TCP_BYTES_MAX},
+        device::{Impairment, WireConfig},
     };
     use tcp::Counter;
 
-    /// A direction as bad as `seed` makes it.
+    /// Draws the impairments of one direction.
     fn impairment(rng: &mut tcp::Rng, checksums: bool) -> Impairment {
         let mut fraction = |max: f64| f64::from(rng.below(1000)) / 1000.0 * max;
         let loss = fraction(0.05);
@@ -54,7 +55,8 @@ mod tests {
         }
     }
 
-    /// Sends both ways at once over one connection and closes it; everything must be gone afterwards.
+    /// Sends in both directions at once over one connection and closes it; nothing may be left
+    /// afterwards.
     fn both_ways(seed: u64, wire: &WireConfig, length: u64) {
         let mut world = World::pair(seed, wire).expect("a valid wire");
         let listener = listen(&mut world, 80);
@@ -69,7 +71,7 @@ mod tests {
             Receiver::new(0, Arc::clone(&client), down, 1000),
         ];
         let result = world.run(Duration::from_secs(3600), |world| {
-            // Every application takes its step, also when another is not done.
+            // Every application takes its step, even if another is not done.
             let sent = senders.each_mut().map(|app| app.step(world));
             let received = receivers.each_mut().map(|app| app.step(world));
             sent.into_iter().chain(received).all(|done| done)
@@ -89,7 +91,8 @@ mod tests {
         assert_eq!(world.packets_alive(), 0, "seed {seed}: packets leaked");
     }
 
-    /// Both ends make their buffers smaller and larger all the time, and their windows follow over what is on its way.
+    /// Both ends shrink and grow their buffers all the time, and their windows follow, below data
+    /// in flight.
     fn while_windows_shrink(seed: u64, wire: &WireConfig, length: u64) {
         let mut world = World::pair(seed, wire).expect("a valid wire");
         for host in &world.hosts {
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_ours_whose_windows_shrink_deliver_every_byte() {
+    fn two_hosts_with_shrinking_windows_deliver_every_byte() {
         let delay = Duration::from_millis(5);
         let clean = Impairment { delay, ..Impairment::default() };
         let wire = WireConfig { forward: clean, backward: clean, ..WireConfig::default() };
@@ -142,8 +145,8 @@ mod tests {
         both_ways(3, &WireConfig { checksums: true, ..WireConfig::default() }, 3_000_000);
     }
 
-    /// BIG TCP: with a wide window superframes become as large as the wire passes and the settings say, whole across the wire or
-    /// cut up by software in front of it, and every byte arrives.
+    /// BIG TCP: with a wide window superframes become as large as wire and settings allow, whole
+    /// across the wire or cut by software in front of it, and every byte arrives.
     #[test]
     fn superframes_beyond_64_kb_cross_a_wire() {
         const BIG: u32 = BIG_TCP_BYTES_MAX;
@@ -161,8 +164,9 @@ mod tests {
         assert!(LENGTH / packets > 65_536 && cut >= LENGTH / 1448, "{packets} packets, {cut} cut");
     }
 
-    /// What the copy into a superframe has summed is what its segments need, however many there are: with small ones a superframe
-    /// of the wire's size would have more than it keeps the sums of.
+    /// The copy into a superframe computes the sums that its segments need, for any number of
+    /// segments: with small segments, a superframe of the wire's size would need more sums than it
+    /// can store.
     #[test]
     fn no_segment_is_summed_twice() {
         for mtu in [1500, 1280, 1100] {
@@ -177,7 +181,7 @@ mod tests {
             };
             let mut world = World::pair(1, &wire).expect("a valid wire");
             for host in 0..world.hosts.len() {
-                // Otherwise it is the pace that bounds superframes.
+                // Otherwise the pacing rate bounds superframes.
                 world.set(host, &[("net.ipv4.tcp_tso_rtt_log", "31")]);
             }
             one_way(&mut world);
@@ -191,7 +195,8 @@ mod tests {
     /// Bytes of a transfer of superframes.
     const LENGTH: u64 = 20_000_000;
 
-    /// Transfers `LENGTH` bytes: the packets that IP was given, and the segments that software cut of them.
+    /// Transfers `LENGTH` bytes. Returns the packets that IP was given, and the segments that
+    /// software cut from them.
     fn superframes(tso: bool, asked: &str, passes: u32) -> (u64, u64) {
         let delay = Duration::from_micros(300);
         let clean = Impairment { delay, ..Impairment::default() };
@@ -205,7 +210,7 @@ mod tests {
                     ("net.quietline.dev.default.gso_ipv4_max_size", asked),
                     ("net.ipv4.tcp_rmem", "4096 8000000 16000000"),
                     ("net.ipv4.tcp_wmem", "4096 4000000 16000000"),
-                    // Otherwise it is the pace that bounds them.
+                    // Otherwise the pacing rate bounds them.
                     ("net.ipv4.tcp_tso_rtt_log", "31"),
                 ],
             );

@@ -1,4 +1,4 @@
-//! Transmit queues that are chosen by core (XPS), over a wire with several of them.
+//! Transmit queues selected by core (XPS), over a wire with several queues.
 
 #[cfg(test)]
 mod tests {
@@ -10,15 +10,16 @@ mod tests {
     };
     use stack::{
         Errno,
-        config::{DeviceConfig, HostConfig},
-        counters::Counter,
+        base::counters::Counter,
         device::{Impairment, Wire, WireConfig},
+        host::config::{DeviceConfig, HostConfig},
         socket::{Listener, TcpSocket},
     };
 
     const QUEUES: u16 = 4;
 
-    /// Two hosts of four cores, four queues between them, 10 Mbit/s each. Queues have a discipline, which counts.
+    /// Two hosts of four cores, with four queues between them of 10 Mbit/s each. Each queue has a
+    /// discipline, which counts.
     struct Bench {
         world: World,
         listener: Arc<Listener>,
@@ -51,7 +52,7 @@ mod tests {
             self.world.set(0, &[(name, value)]);
         }
 
-        /// The queue of a transmit queue's mask.
+        /// Sets the mask of a transmit queue.
         fn map(&self, queue: u16, cores: &str) {
             let name = format!("net.quietline.dev.{}.tx-{queue}.xps_cpus", self.device());
             self.set(&name, cores);
@@ -64,7 +65,7 @@ mod tests {
             host.tx_queue_stats(&mut cx).pop().expect("a row").device
         }
 
-        /// Packets that each queue of the wire has sent.
+        /// Returns the number of packets that each queue of the wire has sent.
         fn sent(&mut self) -> Vec<u64> {
             let (host, device) = (Arc::clone(&self.world.hosts[0]), self.device());
             let rows = host.tx_queue_stats(&mut self.world.cx).into_iter();
@@ -89,7 +90,7 @@ mod tests {
             }
         }
 
-        /// The queues by which `bytes` of `socket` leave, alone.
+        /// Returns the queues that `bytes` of `socket` alone leave by.
         fn queues_of(&mut self, (client, server): &(Arc<TcpSocket>, Arc<TcpSocket>)) -> Vec<usize> {
             let before = self.sent();
             self.send(client, 5000);
@@ -97,7 +98,7 @@ mod tests {
             assert_eq!(self.read(server), 5000);
             self.world.pass(Duration::from_millis(300));
             let after = self.sent();
-            // A probe of the neighbour may be among them.
+            // A probe of the neighbor may be among them.
             (0..after.len()).filter(|queue| after[*queue] >= before[*queue] + 4).collect()
         }
 
@@ -106,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Without a mask a core has a queue of its own, that of its number: whose completions it takes.
+    /// Without a mask a core uses the queue of its own number, whose completions it processes.
     #[test]
     fn a_connection_sends_by_the_queue_of_its_core() {
         let mut bench = Bench::new(&[]);
@@ -121,10 +122,10 @@ mod tests {
         assert_eq!(bench.count(Counter::TxQueueChanges), 0);
     }
 
-    /// `xps_cpus`: a queue is for the cores of its mask; of several queues of a core the flow's hash chooses; a core in no mask
-    /// keeps the queue of its number.
+    /// `xps_cpus`: a queue serves the cores of its mask. If a core has several queues, the flow's
+    /// hash selects one; a core in no mask uses the queue of its number.
     #[test]
-    fn masks_say_which_cores_send_by_a_queue() {
+    fn masks_select_the_cores_of_a_queue() {
         let mut bench = Bench::new(&[]);
         bench.map(0, "2");
         bench.map(1, "1");
@@ -150,7 +151,8 @@ mod tests {
         assert_eq!(bench.queues_of(&ends), [usize::from(ends.0.core().0)]);
     }
 
-    /// `ooo_okay`: while data of a flow is in its old queue it stays there, and nothing overtakes it.
+    /// `ooo_okay`: while packets of a flow are in its old queue the flow stays there, so that no
+    /// packet overtakes another.
     #[test]
     fn a_flow_changes_its_queue_when_nothing_of_it_is_in_the_old_one() {
         let mut bench = Bench::new(&[("net.quietline.tsq_limit", "off")]);
@@ -170,7 +172,7 @@ mod tests {
         assert_eq!(bench.read(&ends.1), 20_000);
         let after = bench.sent();
         assert!(after[old] > before[old] && after[new] == before[new], "{before:?} {after:?}");
-        // Nothing is below any more.
+        // Nothing is queued below any more.
         assert_eq!(bench.queues_of(&ends), [new]);
         assert_eq!(bench.count(Counter::TxQueueChanges), 1);
         let reordered = bench.world.hosts[1].counters().tcp(tcp::Counter::TcpExtTCPOFOQueue);

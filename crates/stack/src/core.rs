@@ -25,24 +25,26 @@ use pkt::Instant;
 use sync::{CoreLock, Descriptors, QUEUES_MAX};
 
 use crate::{
-    counters::{Counter, Snapshot},
+    base::{
+        counters::{Counter, Snapshot},
+        ids::{CoreId, NapiId},
+        timer::TimerWheel,
+    },
     device::QueueId,
     host::Host,
-    neighbour_table::NeighborEntry,
-    rps::{Backlog, BacklogPoll, Outbox},
-    socket::{LastFlow, RequestSocket, StreamTimer, Tasklet, TimeWaitSocket},
-    timer::TimerWheel,
+    receive::{
+        flow::LastFlow,
+        napi::Napi,
+        rps::{Backlog, BacklogPoll, Outbox},
+    },
+    socket::{RequestSocket, StreamTimer, Tasklet, TimeWaitSocket},
+    transmit::neighbor::table::NeighborEntry,
 };
 
-use napi::Napi;
-pub use napi::WEIGHT;
 pub(crate) use power::PowerChange;
-pub(crate) use timers::TimerHandle;
 
 mod busy_poll;
-mod deferral;
 mod lifetime;
-mod napi;
 mod power;
 mod run;
 mod sleep;
@@ -50,26 +52,11 @@ mod timers;
 mod trim;
 mod turn;
 
-/// Index of a core of a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoreId(pub u16);
-
 /// The place of a core's backlog among its queues: the last one, which no device gets.
 const BACKLOG: usize = QUEUES_MAX - 1;
 
 /// Device queues that one core can poll.
 pub(crate) const DEVICE_QUEUES_MAX: usize = BACKLOG;
-
-/// One of the queues that a core polls: NAPI's instance, by its place among those of its core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NapiId(u8);
-
-impl NapiId {
-    /// Its bit in the lock of its core.
-    const fn bit(self) -> u64 {
-        1 << self.0
-    }
-}
 
 /// Which queues a turn looks at besides those that nobody announces arrivals of, and how much it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,15 +20,19 @@ use pkt::{DropReason, Instant, Packet, PacketList, Pool};
 use sync::{Poller, epoch};
 
 use crate::{
-    core::{Core, CoreId},
-    counters::{Counter, CounterPage},
+    base::{
+        counters::{Counter, CounterPage},
+        ids::CoreId,
+    },
+    core::Core,
     host::Host,
-    rps::SockFlows,
     socket::Listener,
     sysctl::Sysctls,
 };
+use sock_flows::SockFlows;
 
 mod polling;
+pub(crate) mod sock_flows;
 mod softirq;
 mod view;
 mod wakes;

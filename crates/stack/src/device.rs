@@ -1,6 +1,6 @@
 //! Network devices as the stack sees them: queues of frames, and a struct that says what they can do.
 //!
-//! Above: `core` polls the receive queues, `ip::output` hands over transmit lists. Implementations: [`loopback`] and
+//! Above: `core` polls the receive queues, `transmit::tx_queue` hands over transmit lists. Implementations: [`loopback`] and
 //! [`wire`] here, because they touch no operating system and the simulator drives them; tap and tun in crate
 //! `quietline`. Linux: `struct net_device`, `ndo_start_xmit`, NAPI's `poll`.
 //!
@@ -16,11 +16,14 @@ use pkt::{Batch, Instant, Packet, PacketList};
 use sync::ring;
 
 use crate::{
-    core::{Core, NapiId, WEIGHT},
+    base::{
+        ids::NapiId,
+        limits::{GRO_BYTES_MAX, GSO_BYTES_MAX, WEIGHT},
+    },
+    core::Core,
     cx::Cx,
-    gro::GRO_BYTES_MAX,
+    header::ethernet::MacAddr,
     host::Event,
-    link::ethernet::MacAddr,
 };
 
 pub(crate) mod attached;
@@ -29,12 +32,6 @@ pub mod wire;
 
 pub use loopback::Loopback;
 pub use wire::{Impairment, PathMtu, TooBigReport, Waits, Wire, WireConfig};
-
-/// Largest superframe where nothing says otherwise: what the length field of an IPv4 header can say.
-pub const GSO_BYTES_MAX: u32 = 65_535;
-
-/// Largest superframe at all (BIG TCP), eight times as much, as in Linux (`GSO_MAX_SIZE`): 17 fragments hold it, 32 KiB each.
-pub const BIG_TCP_BYTES_MAX: u32 = 8 * GSO_BYTES_MAX;
 
 /// Index of a queue pair of a device. One core polls one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

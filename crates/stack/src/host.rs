@@ -1,4 +1,4 @@
-//! A host: one instance of the stack with its addresses, routes, neighbours, sockets and cores.
+//! A host: one instance of the stack with its addresses, routes, neighbors, sockets and cores.
 //!
 //! Linux: a network namespace (`struct net`). Shared by every thread that uses it; what changes on the data path lives
 //! in the cores and sockets, what is here is read-mostly.
@@ -25,34 +25,38 @@ use tcp::{
 use claims::Claims;
 
 use crate::{
-    core::{Core, CoreId, CoreRun},
-    counters::CounterPage,
-    cx::Cx,
-    demux::{Demux, Entry},
+    base::{
+        counters::CounterPage,
+        ids::{CoreId, LOOPBACK},
+        tcp_memory::TcpMemory,
+    },
+    core::{Core, CoreRun},
+    cx::{Cx, sock_flows::SockFlows},
     device::{Device, QueueId, attached::Attached},
-    fast_open::FastOpenMemory,
-    ip::{IcmpLimiter, IpIds},
-    neighbour_table::NeighborTable,
     route::{
-        Dst,
-        dst::DstLayout,
-        exception::Exceptions,
-        fib::{Fib, RouteKind},
-        input::InputRoutes,
-        output::OutputRoutes,
+        exception::Exceptions, fib::Fib, input::InputRoutes, output::OutputRoutes,
         table::RouteTable,
     },
-    rps::SockFlows,
-    socket::SocketRef,
-    sysctl::LiveSysctls,
-    tcp_memory::TcpMemory,
-    tx_queue::DeviceTx,
+    socket::{
+        SocketRef,
+        demux::{Demux, Entry},
+        fast_open::FastOpenMemory,
+        net::IcmpLimiter,
+    },
+    sysctl::{LiveSysctls, modes::DstLayout},
+    transmit::{
+        dst::{Dst, RouteKind},
+        ident::IpIds,
+        neighbor::table::NeighborTable,
+        tx_queue::DeviceTx,
+    },
 };
 
 mod admission;
 mod audit;
 mod build;
 mod claims;
+pub mod config;
 mod devices;
 mod events;
 mod neighbors;
@@ -62,20 +66,13 @@ mod routes;
 mod settings;
 mod shut_down;
 
-pub use crate::neighbour_table::NeighborInfo;
 pub use audit::Audit;
 pub use claims::ClaimState;
 pub use events::{Event, EventSink};
 pub(crate) use paths::Hop;
 
-/// Cores a host may have.
-pub const CORES_MAX: u16 = 64;
-
 /// Connections that a turn looks at when what they keep has to go.
 const TRIM_PIECE: usize = 64;
-
-/// Index of the loopback device.
-const LOOPBACK: u32 = 0;
 
 /// One instance of the stack.
 #[derive(Debug)]
@@ -95,7 +92,7 @@ pub struct Host {
     dst_layout: DstLayout,
     /// What ICMP has reported about paths.
     exceptions: Exceptions,
-    neighbours: NeighborTable,
+    neighbors: NeighborTable,
     demux: Demux,
     cores: Vec<Arc<Core>>,
     isn: IsnGenerator,
@@ -268,8 +265,8 @@ impl Host {
         &self.output_routes
     }
 
-    pub(crate) const fn neighbours(&self) -> &NeighborTable {
-        &self.neighbours
+    pub(crate) const fn neighbor_table(&self) -> &NeighborTable {
+        &self.neighbors
     }
 
     pub(crate) const fn icmp_limiter(&self) -> &IcmpLimiter {
@@ -336,8 +333,9 @@ impl Host {
         self.routes.generation()
     }
 
-    /// An address of this host?
-    pub(crate) fn is_local(&self, cx: &Cx, ip: IpAddr) -> bool {
+    /// Whether `ip` is an address of this host.
+    #[must_use]
+    pub fn is_local(&self, cx: &Cx, ip: IpAddr) -> bool {
         self.fib(&cx.reader().pin()).is_local(ip)
     }
 

@@ -1,10 +1,10 @@
-//! The data path: cores, IP, routes, neighbours, sockets.
+//! The data path: cores, IP, routes, neighbors, sockets.
 //!
 //! Two straight lines, walked by go-to-definition without a callback, a `dyn` per packet, or async:
 //!
 //! ```text
 //! receive   device → gro → normal list → ip::input → early demux → tcp::input  → socket queue → app
-//! transmit  app → tcp::output → tsq → ip::output(dst) → neighbour → qdisc → gso → device → completion → recycle
+//! transmit  app → tcp::output → tsq → ip::output(dst) → neighbor → qdisc → gso → device → completion → recycle
 //! ```
 //!
 //! Two contexts, as in Linux. **Softirq** runs a [`core::Core`] in turns: whoever owns the core runs it, a worker, an
@@ -19,36 +19,20 @@
 
 #![forbid(unsafe_code)]
 
-mod armed;
-pub mod bql;
-pub mod config;
+pub mod base;
 pub mod core;
-pub mod counters;
 pub mod cx;
-mod demux;
 pub mod device;
-pub mod errno;
-mod fast_open;
-pub mod gro;
-mod gso;
+pub mod header;
 pub mod host;
-pub mod icmp;
-pub mod ip;
-pub mod link;
-pub mod neighbour;
-mod neighbour_table;
-pub mod qdisc;
+pub mod receive;
 pub mod route;
-pub mod rps;
-pub mod secrets;
 pub mod socket;
 pub mod sysctl;
-pub mod tcp_memory;
-pub mod timer;
-pub mod tx_queue;
+pub mod transmit;
 
+pub use base::errno::Errno;
+pub use base::secrets::Secrets;
 pub use cx::{Cx, Memory};
 pub use device::{Capabilities, Device};
-pub use errno::Errno;
-pub use secrets::Secrets;
 pub use tcp::Readiness;

@@ -1,13 +1,13 @@
-//! Where packets go: the forwarding table, the dst entries made from it, and who holds them.
+//! Which way packets go: the forwarding table, and the dst entries that are made from it.
+//!
+//! Above: receive steps and sockets, which ask. Below: `transmit`, whose [`Dst`](crate::transmit::dst::Dst) an entry is. Linux:
+//! net/ipv4/{route,fib_trie,fib_semantics}.c.
 
-pub mod dst;
 pub(crate) mod exception;
 pub mod fib;
 pub(crate) mod input;
 pub(crate) mod output;
-pub(crate) mod packet_dst;
+pub(crate) mod router;
 pub(crate) mod table;
 
-pub use dst::Dst;
-pub(crate) use dst::{DstHandle, DstRef, Path};
-pub(crate) use packet_dst::{OnceDst, PacketDst, leave_rcu};
+pub(crate) use router::Path;

@@ -30,6 +30,8 @@ mod codec;
 pub mod device;
 mod host_rows;
 mod live;
+pub mod modes;
+pub mod qdisc;
 mod rows;
 mod tcp_rows;
 
@@ -74,6 +76,8 @@ macro_rules! entry {
     };
 }
 use entry;
+
+use crate::base::config_error::ConfigError;
 
 /// Bounds of a value that is no number.
 const WORDS: RangeInclusive<u64> = RangeInclusive::new(1, 0);
@@ -205,6 +209,18 @@ fn describe(form: &str, allowed: &RangeInclusive<u64>) -> String {
         format!("{low}: it cannot be changed")
     } else {
         format!("{form} from {low} to {high}")
+    }
+}
+
+impl From<SysctlError> for ConfigError {
+    fn from(error: SysctlError) -> Self {
+        match error {
+            SysctlError::Unknown { name } => Self::missing("sysctl", name, "no such setting"),
+            SysctlError::Invalid { name, value, allowed } => {
+                let reason = format!("{value:?} is not allowed: expected {allowed}");
+                Self::refused("sysctl", name, reason)
+            }
+        }
     }
 }
 

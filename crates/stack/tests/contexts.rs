@@ -15,11 +15,13 @@ mod tests {
     use pkt::{Batch, Instant, PacketList};
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
-        config::{DeviceConfig, HostConfig},
-        core::{CoreId, CoreRun, Kick},
-        counters::Counter,
+        base::{counters::Counter, ids::CoreId},
+        core::{CoreRun, Kick},
         device::{Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire, WireConfig},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         socket::{Listener, TcpSocket},
     };
 

@@ -11,11 +11,13 @@ mod tests {
     use pkt::Instant;
     use stack::{
         Cx, Memory, Readiness,
-        config::{DeviceConfig, HostConfig},
         device::{Wire, WireConfig},
-        host::Host,
-        route::dst::DstInfo,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         socket::{Listener, Reader, TcpSocket},
+        transmit::dst::DstInfo,
     };
 
     const REF_MODES: [&str; 3] = ["cas_inc_not_zero", "rcuref", "noref"];

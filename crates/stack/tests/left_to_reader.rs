@@ -7,11 +7,13 @@ mod tests {
     use pkt::{Batch, Instant, PacketList};
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
-        config::{DeviceConfig, HostConfig},
+        base::counters::Counter,
         core::{Core, CoreRun, Kick},
-        counters::Counter,
         device::{QueueId, RxSignal, Wire, WireConfig},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         socket::{Listener, TcpSocket, options::SocketOption},
     };
     use sync::WaitResult;

@@ -14,11 +14,13 @@ mod tests {
     use pkt::{Batch, Instant, PacketList};
     use stack::{
         Capabilities, Cx, Device, Memory,
-        config::{DeviceConfig, HostConfig},
+        base::counters::Counter,
         core::CoreRun,
-        counters::Counter,
         device::{Doorbell, LinkType, QueueId, RxSignal},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         sysctl::Sysctls,
     };
 

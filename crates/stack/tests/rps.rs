@@ -14,11 +14,13 @@ mod tests {
     use pkt::Instant;
     use stack::{
         Cx, Errno, Memory, Readiness,
-        config::{DeviceConfig, HostConfig},
-        core::{CoreId, CoreRun, Kick},
-        counters::Counter,
+        base::{counters::Counter, ids::CoreId},
+        core::{CoreRun, Kick},
         device::{Wire, WireConfig},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         socket::{ListenOptions, Listener, Reader, TcpSocket},
         sysctl::Sysctls,
     };

@@ -7,9 +7,11 @@ mod tests {
     use pkt::Instant;
     use stack::{
         Cx, Device, Errno, Memory,
-        config::{DeviceConfig, HostConfig},
         device::{Wire, WireConfig},
-        host::Host,
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
         socket::{Listener, TcpSocket},
         sysctl::Sysctls,
     };

@@ -1,15 +1,19 @@
-//! What a shared dst entry costs two threads: each layout of the entry with each way to count.
+//! Cost of a shared dst entry for two threads: each layout of the entry with each method of
+//! counting.
 //!
-//! `cargo bench -p quietline-sync --bench dst_entry [-- --smoke]`. A packet is a get, two reads of the part of the entry that is
-//! checked for every packet, with some 50 ns of other work, and a put. **The reads are in the chain**: which field is read follows
-//! from the work before, and the work after it from what was read. What a thread waits for is then the line of that field, as in a stack
-//! that decides by it, and not the count, whose result nobody needs: out-of-order execution hides a contended count, so that
-//! without the chain false sharing shows hardly at all. The work stays in registers, since a locked instruction holds up
-//! every later load.
+//! `cargo bench -p quietline-sync --bench dst_entry [-- --smoke]`. A packet is a get, two reads of
+//! the part of the entry that is checked for every packet, with some 50 ns of other work, and a
+//! put. **The reads are in the dependency chain**: the field to read depends on the work before,
+//! and the work after it depends on the value read. A thread then waits for the line of that field,
+//! as in a stack that branches on it, and not for the count, whose result no later instruction
+//! needs. Without the chain, out-of-order execution hides a contended count, and false sharing is
+//! hardly measurable. The work stays in registers, because a locked instruction delays every later
+//! load.
 //!
-//! The arms run in turn, each round beginning with another. Nothing else may run on the two cores meanwhile, or the threads share
-//! one (`chrt -f 5` sees to that for the ten seconds it takes). Printed are medians and quartiles in nanoseconds per packet and
-//! thread, and for two threads the ratio to *packed* with the same count, round by round.
+//! The arms run in turn, each round beginning with another one. No other process may run on the two
+//! cores meanwhile, or the threads share one core (`chrt -f 5` prevents that for the ten seconds it
+//! takes). The output has medians and quartiles in nanoseconds per packet and thread, and for two
+//! threads the ratio to *packed* with the same count, round by round.
 
 use std::{hint::black_box, sync::Barrier, thread, time::Instant};
 
@@ -22,7 +26,7 @@ use sync::{
 /// Repetitions of each arm.
 const RUNS: usize = 40;
 
-/// Packets of one run and thread: some 25 ms.
+/// Packets per run and thread: about 25 ms.
 const PACKETS: u32 = 250_000;
 
 struct Dst;
@@ -37,7 +41,7 @@ impl Parts for Dst {
 struct Arm {
     name: &'static str,
     layout: Layout,
-    /// `None`: no packet counts.
+    /// Method of counting; `None` takes no reference.
     counting: Option<Counting>,
 }
 
@@ -57,11 +61,11 @@ const ARMS: [Arm; 9] = [
     arm("filled noref", Layout::Filled, None),
 ];
 
-/// One packet; answers what the next one waits for.
+/// Processes one packet; returns the value that the next one depends on.
 #[inline]
 fn packet(dst: Handle<'_, Dst>, counts: bool, section: &Section<'_>, seen: u32) -> u32 {
     let held = if counts { dst.try_get() } else { None };
-    // The generation first; half way through what the entry is good for.
+    // The generation is read first, and the kind of the entry half way through.
     let generation = dst.tail()[seen as usize % 4];
     let half = work(seen ^ generation);
     let kind = dst.tail()[half as usize % 4];
@@ -72,13 +76,14 @@ fn packet(dst: Handle<'_, Dst>, counts: bool, section: &Section<'_>, seen: u32) 
     done
 }
 
-/// Some 25 ns of a packet's other work: a chain of multiplications in registers, which no compiler shortens.
+/// About 25 ns of a packet's other work: a chain of multiplications in registers, which no compiler
+/// shortens.
 #[inline]
 fn work(seed: u32) -> u32 {
     (0..20).fold(seed, |value, _| (value ^ (value >> 15)).wrapping_mul(0x9e37_79b9))
 }
 
-/// Nanoseconds per packet.
+/// Returns nanoseconds per packet.
 fn run(arm: &Arm, threads: usize, packets: u32) -> f64 {
     let domain = Domain::new();
     let entry = Entry { head: [1; 16], tail: [1, 2, 3, 0], cold: [0; 2], stats: 0 };
@@ -127,7 +132,7 @@ fn main() {
     );
     for (index, arm) in ARMS.iter().enumerate() {
         let [one, two] = &results[index];
-        // The arms of one way to count begin with the packed layout.
+        // Every third arm, the first with its method of counting, has the packed layout.
         let packed = &results[index / 3 * 3][1];
         let ratios = packed.iter().zip(two).map(|(packed, own)| packed / own).collect();
         let ([_, one, _], [low, two, high]) = (quartiles(one.clone()), quartiles(two.clone()));

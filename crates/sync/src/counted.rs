@@ -1,10 +1,12 @@
-//! Counted entries: objects found in a read section without a reference, and held with one beyond it.
+//! Counted entries: objects found in a read section without a reference, and held with one beyond
+//! it.
 //!
-//! Below: [`crate::refcount`], [`crate::epoch`]. Above: the dst entries of `stack`. Linux: `struct dst_entry`, `dst_hold_safe`,
-//! `dst_release`, `sk_rx_dst`.
+//! Below: [`crate::refcount`], [`crate::epoch`]. Above: the dst entries of `stack`. Linux: `struct
+//! dst_entry`, `dst_hold_safe`, `dst_release`, `sk_rx_dst`.
 //!
-//! An entry has parts by who touches them, and its [`Layout`] says which of them may share lines with the count. A block is
-//! aligned to 128 bytes and so is every line group below, because prefetchers move lines in pairs.
+//! The parts of an entry are grouped by their readers and writers, and its [`Layout`] decides which
+//! of them may share lines with the count. A block is aligned to 128 bytes and so is every line
+//! group below, because prefetchers fetch lines in pairs.
 //!
 //! ```text
 //!            0                    128·k                              following groups
@@ -13,24 +15,28 @@
 //!   filled   │ header │ head      │ count │ cold                     │ tail │ stats
 //! ```
 //!
-//! - **head** and **tail** are read for every packet and never written. Packed is the historic accident: whoever reads
-//!   `tail` fetches a line that every get and put of another core has taken away.
-//! - **cold** is read when an entry is made, listed or freed. Filled puts it into the gap, so isolation costs no memory.
-//! - **stats** are written now and then by readers, hence apart from all.
+//! - **head** and **tail** are read for every packet and never written. The packed layout is
+//!   Linux's historical accident: each read of `tail` fetches a line that the gets and puts of
+//!   other cores have invalidated.
+//! - **cold** is read when an entry is made, listed or freed. The filled layout puts it into the
+//!   gap, so that isolating the count costs no memory.
+//! - **stats** are written occasionally by readers, hence separate from all.
 //!
-//! Three handles, by what they may do:
+//! Three kinds of reference:
 //!
-//! | | may leave the read section | costs |
+//! | | may leave the read section | cost |
 //! |---|---|---|
-//! | [`Handle`] | no: it borrows the section | nothing |
+//! | [`Handle`] | no: it borrows the section | none |
 //! | [`Ref`] | yes | one get, one put |
 //! | [`AnyRef`] | yes: a `Ref` without its type, for packets | the same |
 //!
-//! An entry dies in two steps: the last put retires it to the epoch domain, and the grace period frees it. So a `Handle` may
-//! be of an entry without references; [`Handle::try_get`] finds that out. A [`Slot`] publishes an entry to readers: it is
-//! **cleared before its reference is put**, or a reader could find an entry whose grace period is over.
+//! An entry is freed in two steps: the last put retires it to the epoch domain, and the end of the
+//! grace period frees it. A `Handle` may therefore refer to an entry without references;
+//! [`Handle::try_get`] detects that. A [`Slot`] publishes an entry to readers. It is **cleared
+//! before its reference is put**, otherwise a reader could find an entry whose grace period is
+//! over.
 //!
-//! Not here: what the parts hold, whether an entry is still valid.
+//! Not here: the contents of the parts, the validity of an entry.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -52,22 +58,23 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-/// What an entry is made of.
+/// The types of an entry's parts.
 pub trait Parts: 'static + Sized {
-    /// Read for every packet.
+    /// Part that is read for every packet.
     type Head: Send + Sync + 'static;
-    /// Read for every packet, and in the packed layout beside the count.
+    /// Part that is read for every packet, and lies beside the count in the packed layout.
     type Tail: Send + Sync + 'static;
-    /// Hardly ever read.
+    /// Part that is rarely read.
     type Cold: Send + Sync + 'static;
-    /// Written by readers.
+    /// Part that readers write.
     type Stats: Send + Sync + 'static;
 }
 
-/// An entry found in a read section, which it cannot leave. Copied freely: it counts nothing.
+/// An entry found in a read section, which the handle cannot leave. It can be copied freely,
+/// because it counts no reference.
 pub struct Handle<'s, P: Parts> {
     view: View<'s, P>,
-    /// A section belongs to one thread.
+    /// Marker: a section belongs to one thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -87,24 +94,24 @@ impl<'s, P: Parts> Handle<'s, P> {
         Self { view: View { header, alive: PhantomData, parts: PhantomData }, thread: PhantomData }
     }
 
-    /// What is read for every packet.
+    /// Returns the part that is read for every packet.
     #[inline]
     pub fn head(self) -> &'s P::Head {
         self.view.head()
     }
 
-    /// What else is read for every packet.
+    /// Returns the other part that is read for every packet.
     #[inline]
     pub fn tail(self) -> &'s P::Tail {
         self.view.tail()
     }
 
-    /// What is hardly ever read.
+    /// Returns the part that is rarely read.
     pub fn cold(self) -> &'s P::Cold {
         self.view.cold()
     }
 
-    /// What readers write.
+    /// Returns the part that readers write.
     #[inline]
     pub fn stats(self) -> &'s P::Stats {
         self.view.stats()
@@ -118,7 +125,7 @@ impl<'s, P: Parts> Handle<'s, P> {
         self.view.try_get().then(|| unsafe { Ref::new_raw(self.view.header) })
     }
 
-    /// Whether both are the same entry.
+    /// Returns whether both are the same entry.
     #[inline]
     #[must_use]
     pub fn is(self, other: Self) -> bool {
@@ -153,7 +160,7 @@ unsafe impl<P: Parts> Send for Ref<P> {}
 unsafe impl<P: Parts> Sync for Ref<P> {}
 
 impl<P: Parts> Ref<P> {
-    /// Makes an entry with one reference, whose memory waits for the sections of `domain` in the end.
+    /// Makes an entry with one reference, whose memory is freed after a grace period of `domain`.
     #[must_use]
     pub fn new(domain: &Domain, layout: Layout, counting: Counting, entry: Entry<P>) -> Self {
         let header = block::make(domain, layout, counting, entry);
@@ -162,7 +169,7 @@ impl<P: Parts> Ref<P> {
     }
 
     /// # Safety
-    /// The block is of `P`, and the caller has a reference to give.
+    /// The block is of `P`, and the caller passes on a reference it holds.
     #[inline]
     unsafe fn new_raw(header: NonNull<Header>) -> Self {
         Self { header, parts: PhantomData }
@@ -173,66 +180,67 @@ impl<P: Parts> Ref<P> {
         View { header: self.header, alive: PhantomData, parts: PhantomData }
     }
 
-    /// The entry without a reference of its own.
+    /// Returns a handle on the entry, without a reference of its own.
     #[inline]
     #[must_use]
     pub fn handle(&self) -> Handle<'_, P> {
-        // SAFETY: alive as long as this reference is borrowed.
+        // SAFETY: the entry is alive as long as this reference is borrowed.
         unsafe { Handle::new(self.header) }
     }
 
-    /// What is read for every packet.
+    /// Returns the part that is read for every packet.
     #[inline]
     #[must_use]
     pub fn head(&self) -> &P::Head {
         self.view().head()
     }
 
-    /// What else is read for every packet.
+    /// Returns the other part that is read for every packet.
     #[inline]
     #[must_use]
     pub fn tail(&self) -> &P::Tail {
         self.view().tail()
     }
 
-    /// What is hardly ever read.
+    /// Returns the part that is rarely read.
     #[must_use]
     pub fn cold(&self) -> &P::Cold {
         self.view().cold()
     }
 
-    /// What readers write.
+    /// Returns the part that readers write.
     #[inline]
     #[must_use]
     pub fn stats(&self) -> &P::Stats {
         self.view().stats()
     }
 
-    /// References at this moment, this one included.
+    /// Returns the current number of references, including this one.
     #[must_use]
     pub fn refs(&self) -> u32 {
         self.view().refs()
     }
 
-    /// How the entry is counted.
+    /// Returns the entry's method of counting.
     #[must_use]
     pub fn counting(&self) -> Counting {
         self.view().header().counting
     }
 
-    /// How the entry lies in memory.
+    /// Returns the entry's layout.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.view().layout()
     }
 
-    /// Gives the reference back in a read section: one subtraction. Dropping it elsewhere costs a compare-and-swap.
+    /// Puts the reference in a read section: one subtraction. Dropping it elsewhere costs a
+    /// compare-and-swap.
     #[inline]
     pub fn release(self, section: &Section<'_>) {
         AnyRef::from(self).release(section);
     }
 
-    /// Whether both are references to one entry.
+    /// Returns whether both are references to one entry.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.header == other.header
@@ -242,8 +250,9 @@ impl<P: Parts> Ref<P> {
 impl<P: Parts> Clone for Ref<P> {
     fn clone(&self) -> Self {
         let alive = self.view().try_get();
-        debug_assert!(alive, "a reference to a dead entry");
-        // SAFETY: the reference that `self` is keeps the count from its end, so the get has succeeded.
+        debug_assert!(alive, "a reference to an entry without references");
+        // SAFETY: the reference of `self` keeps the count from reaching zero, so the get has
+        // succeeded.
         unsafe { Self::new_raw(self.header) }
     }
 }
@@ -270,24 +279,24 @@ impl<P: Parts> fmt::Debug for Ref<P> {
     }
 }
 
-/// Gives one reference back by `put`, and retires the entry if it was the last.
+/// Drops one reference by `put`, and retires the entry if it was the last one.
 ///
 /// # Safety
-/// The caller has a reference to give up.
+/// The caller holds a reference and gives it up.
 #[inline]
 unsafe fn put(header: NonNull<Header>, put: impl FnOnce(&RefCount, Counting) -> Put) {
     let (count, counting, kind) = {
-        // SAFETY: alive until the put below has returned: by the reference, and where the put looks again after it gave the
-        // reference up, by the section it asks for.
+        // SAFETY: alive until the put below returns: by the reference, and where the put accesses
+        // the count after its subtraction, by the section it requires.
         let header_ref = unsafe { header.as_ref() };
-        // SAFETY: the header says where its block has its count.
+        // SAFETY: the header stores the position of the count in its block.
         let count = unsafe { header.byte_add(usize::from(header_ref.count)).cast().as_ref() };
         (count, header_ref.counting, header_ref.kind)
     };
     let put = put(count, counting);
-    debug_assert!(put != Put::Imbalanced, "a put too many");
+    debug_assert!(put != Put::Imbalanced, "a put without a reference");
     if put == Put::Last {
-        // SAFETY: of its own kind, and the last put happens once.
+        // SAFETY: the function is of the block's own kind, and the last put happens once.
         unsafe { (kind.retire)(header) };
     }
 }

@@ -1,7 +1,7 @@
-//! Sleep until something changed, without a lock around the thing that changes.
+//! Sleeping until a condition changes, without a lock around the condition.
 //!
-//! Above: blocking socket calls, idle workers, [`crate::socket_lock`]. Linux: wait queues with exclusive
-//! waiters (`prepare_to_wait_exclusive`, `wake_up`); the shape is Vyukov's eventcount.
+//! Above: blocking socket calls, idle workers, [`crate::socket_lock`]. Linux: wait queues with
+//! exclusive waiters (`prepare_to_wait_exclusive`, `wake_up`); the design is Vyukov's eventcount.
 //!
 //! ```text
 //!  sleeper                                   notifier
@@ -10,14 +10,16 @@
 //!  event.wait(token, timeout)
 //! ```
 //!
-//! No wake-up is lost: each side first writes (its place in the queue; the condition), then passes a
-//! sequentially consistent fence, then reads what the other wrote, so at least one of them sees the other.
-//! With nobody waiting a notification costs that fence and one load, and writes nothing. A waiter leaves the
-//! queue in the moment it is notified, so a burst of notifications makes one system call, not many.
+//! No wake-up is lost: each side first writes (its place in the queue; the condition), then passes
+//! a sequentially consistent fence, then reads the other side's write, so at least one of them sees
+//! the other. Without a waiter a notification costs that fence and one load, and writes nothing. A
+//! waiter leaves the queue at the moment it is notified, so a burst of notifications makes one
+//! system call, not many.
 //!
-//! A task waits without a thread: [`EventCount::register`] queues its waker, which the next notification calls once.
+//! A task waits without a thread: [`EventCount::register`] queues its waker, which the next
+//! notification calls once.
 //!
-//! Not here: spinning before sleeping, and any knowledge of what is waited for.
+//! Not here: spinning before sleeping, and the conditions themselves.
 
 use core::task::Waker;
 use std::collections::VecDeque;
@@ -28,47 +30,50 @@ use crate::shim::{self, Arc, AtomicBool, AtomicUsize, Mutex, Ordering, Thread, f
 #[cfg(test)]
 mod tests;
 
-/// A queue of sleepers who each wait for a condition of their own choosing.
+/// A queue of waiters, each with a condition of its own.
 #[derive(Debug)]
 pub struct EventCount {
-    /// Length of `queue`, written under its lock, read by notifiers without it. Relaxed: the fences of
-    /// `prepare` and `notify` order it.
+    /// Length of `queue`, written under its lock, read by notifiers without it. Relaxed: the fences
+    /// of `prepare` and `notify` order it.
     waiting: AtomicUsize,
-    /// First come, first woken.
+    /// Waiters, woken first come, first served.
     queue: Mutex<VecDeque<Arc<Waiter>>>,
 }
 
-/// Why [`EventCount::wait`] came back.
+/// Reason why [`EventCount::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum WaitResult {
-    /// A notification chose this waiter: look at the condition again.
+    /// A notification chose this waiter: the caller must check the condition again.
     Notified,
-    /// The time was over first. The condition may have become true all the same.
+    /// The timeout expired first. The condition may have become true nevertheless.
     TimedOut,
 }
 
 impl EventCount {
-    /// Without waiters.
+    /// Makes an event count without waiters.
     pub fn new() -> Self {
         Self { waiting: AtomicUsize::new(0), queue: Mutex::new(VecDeque::new()) }
     }
 
-    /// Announces this thread as a waiter. Look at the condition after this, then `wait` or `cancel`.
+    /// Queues this thread as a waiter. The caller then checks the condition, and calls `wait` or
+    /// `cancel`.
     pub fn prepare(&self) -> Token<'_> {
         let waiter = Waiter::of_this_thread();
         let mut queue = self.queue.lock();
         queue.push_back(Arc::clone(&waiter));
         self.waiting.store(queue.len(), Ordering::Relaxed);
         drop(queue);
-        // Pairs with the fence in `notify`: our place in the queue before the caller's look at the condition.
+        // Pairs with the fence in `notify`: the place in the queue comes before the caller's check
+        // of the condition.
         fence(Ordering::SeqCst);
         Token { event: self, waiter, done: false }
     }
 
-    /// Queues `waker`, to be called by the next notification, unless it is in the queue already. Look at the condition after
-    /// this: with what is true by then there may be no notification. A waker whose task has ended meanwhile is called in vain,
-    /// so that events which choose one waiter ([`notify_one`](Self::notify_one)) must not have any.
+    /// Queues `waker`, which the next notification calls, unless it is queued already. The caller
+    /// then checks the condition: if it is already true, there may be no notification. A waker
+    /// whose task has ended meanwhile takes up a notification, so events that choose one waiter
+    /// ([`notify_one`](Self::notify_one)) must not have wakers.
     pub fn register(&self, waker: &Waker) {
         let mut queue = self.queue.lock();
         if !queue.iter().any(|waiter| waiter.is_task(waker)) {
@@ -80,14 +85,14 @@ impl EventCount {
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeps until notified or until `timeout` has passed; `None` sleeps as long as it takes.
+    /// Sleeps until notified or until `timeout` has passed; `None` sleeps without limit.
     ///
     /// # Panics
     ///
-    /// When `token` is of another `EventCount`.
+    /// If `token` is of another `EventCount`.
     pub fn wait(&self, token: Token<'_>, timeout: Option<Duration>) -> WaitResult {
         assert!(core::ptr::eq(self, token.event), "token of another EventCount");
-        // A deadline beyond what the clock can tell is no deadline.
+        // A deadline that the clock cannot represent is no deadline.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout.unwrap_or_default();
         while !token.waiter.is_notified() {
@@ -99,7 +104,7 @@ impl EventCount {
                 return token.time_out();
             }
             shim::park_timeout(left);
-            // Who was notified need not know what time it is.
+            // The clock is read only if the thread was not notified.
             if !token.waiter.is_notified() {
                 left = deadline.saturating_duration_since(Instant::now());
             }
@@ -107,36 +112,39 @@ impl EventCount {
         token.finish()
     }
 
-    /// Takes back a `prepare`. A notification that had already chosen this waiter goes to the next one.
+    /// Withdraws a `prepare`. A notification that had already chosen this waiter goes to the next
+    /// one.
     pub fn cancel(&self, token: Token<'_>) {
         drop(token);
     }
 
-    /// Wakes the waiter that came first. False, and cheap, when there is none.
+    /// Wakes the waiter that came first. Returns false, at low cost, if there is none.
     #[inline]
     pub fn notify_one(&self) -> bool {
-        // Pairs with the fence in `prepare`: the caller's change of the condition before our look for waiters.
+        // Pairs with the fence in `prepare`: the caller's change of the condition comes before this
+        // check for waiters.
         fence(Ordering::SeqCst);
         self.waiting.load(Ordering::Relaxed) != 0 && self.wake_one()
     }
 
-    /// Wakes all waiters. False, and cheap, when there is none.
+    /// Wakes all waiters. Returns false, at low cost, if there is none.
     #[inline]
     pub fn notify_all(&self) -> bool {
         fence(Ordering::SeqCst);
         self.waiting.load(Ordering::Relaxed) != 0 && self.wake_all()
     }
 
-    /// As [`notify_all`](Self::notify_all), for a caller who has left a socket lock since the condition was made true, where
-    /// waiters pass that lock between `prepare` and their look ([`SocketLock::pass`](crate::SocketLock::pass)): that orders what the
-    /// fence would.
+    /// As [`notify_all`](Self::notify_all), without the fence: for a caller that has released a
+    /// socket lock since the condition became true, where waiters pass that lock between `prepare`
+    /// and their check ([`SocketLock::pass`](crate::SocketLock::pass)). The lock orders both sides
+    /// as the fence would.
     #[inline]
     pub fn notify_all_behind(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0 && self.wake_all()
     }
 
-    /// As [`notify_all`](Self::notify_all), but they are chosen only: they sleep until [`Wakes::wake`]. For a caller that has
-    /// something in its hands which they want.
+    /// As [`notify_all`](Self::notify_all), but only removes the waiters from the queue: they sleep
+    /// until [`Wakes::wake`]. For a caller that still holds a resource which they want.
     #[inline]
     pub fn notify_all_later(&self, wakes: &mut Wakes) -> bool {
         fence(Ordering::SeqCst);
@@ -174,7 +182,7 @@ impl EventCount {
         wakes.waiters.len() > before
     }
 
-    /// Takes `waiter` out of the queue; false when a notifier was faster.
+    /// Removes `waiter` from the queue; returns false if a notifier has removed it before.
     fn withdraw(&self, waiter: &Arc<Waiter>) -> bool {
         let mut queue = self.queue.lock();
         let Some(place) = queue.iter().position(|queued| Arc::ptr_eq(queued, waiter)) else {
@@ -199,13 +207,13 @@ pub struct Wakes {
 }
 
 impl Wakes {
-    /// Of nobody.
+    /// Makes an empty set.
     #[must_use]
     pub const fn new() -> Self {
         Self { waiters: Vec::new() }
     }
 
-    /// Wakes those that were chosen, in the order in which they were.
+    /// Wakes the chosen waiters, in the order in which they were chosen.
     #[inline]
     pub fn wake(&mut self) {
         self.waiters.drain(..).for_each(|waiter| waiter.wake());
@@ -220,11 +228,11 @@ impl Drop for Wakes {
 
 /// A place in the queue of an [`EventCount`]. Dropping it is `cancel`.
 #[derive(Debug)]
-#[must_use = "look at the condition, then wait or cancel"]
+#[must_use = "check the condition, then wait or cancel"]
 pub struct Token<'a> {
     event: &'a EventCount,
     waiter: Arc<Waiter>,
-    /// Left the queue and owes nobody a notification.
+    /// Whether the waiter has left the queue and owes no other waiter a notification.
     done: bool,
 }
 
@@ -243,7 +251,8 @@ impl Token<'_> {
 impl Drop for Token<'_> {
     fn drop(&mut self) {
         if !self.done && !self.event.withdraw(&self.waiter) {
-            // Chosen but not waiting: whoever waits behind us must not miss what we were woken for.
+            // This waiter was chosen but does not wait: the notification must go to the next
+            // waiter.
             self.event.notify_one();
         }
         Waiter::keep(&self.waiter);
@@ -252,19 +261,19 @@ impl Drop for Token<'_> {
 
 #[cfg(not(loom))]
 std::thread_local! {
-    /// What this thread waited with last, so that going to sleep allocates nothing.
+    /// Waiter that this thread used last, kept so that going to sleep allocates nothing.
     static SPARE: core::cell::Cell<Option<Arc<Waiter>>> = const { core::cell::Cell::new(None) };
 }
 
 #[derive(Debug)]
 struct Waiter {
-    /// Set once by the notifier that took this waiter out of the queue. Release and Acquire: what the
-    /// notifier did before is visible to the woken thread.
+    /// Whether the waiter was notified: set once by the notifier that removed it from the queue.
+    /// Release and Acquire: the notifier's earlier writes are visible to the woken thread.
     notified: AtomicBool,
     sleeper: Sleeper,
 }
 
-/// What is woken.
+/// The thread or task to wake.
 #[derive(Debug)]
 enum Sleeper {
     Thread(Thread),
@@ -288,7 +297,8 @@ impl Waiter {
         matches!(&self.sleeper, Sleeper::Task(task) if task.will_wake(waker))
     }
 
-    /// One that nobody else knows: the last one, if its notifier is done with it.
+    /// Returns a waiter that no other thread refers to: the last one, if its notifier has dropped
+    /// it.
     #[cfg(not(loom))]
     fn of_this_thread() -> Arc<Self> {
         let spare = SPARE.try_with(core::cell::Cell::take).ok().flatten();
@@ -302,10 +312,10 @@ impl Waiter {
         }
     }
 
-    /// For the next time.
+    /// Keeps a waiter for the next use.
     #[cfg(not(loom))]
     fn keep(waiter: &Arc<Self>) {
-        // A thread that ends keeps nothing.
+        // A thread that is ending keeps none.
         let _ = SPARE.try_with(|spare| spare.set(Some(Arc::clone(waiter))));
     }
 

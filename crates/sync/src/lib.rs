@@ -1,29 +1,31 @@
-//! Concurrency primitives of quietline: who may run what, and when memory may die.
+//! Concurrency primitives of quietline: ownership of cores and sockets, and the time at which
+//! shared memory may be freed.
 //!
-//! Below: `core`, `alloc`, and `std` for sleeping. Above: `pkt` (return lists), `stack` (socket lock, core
-//! ownership, read-copy-update tables), `quietline` (sleep and wake).
+//! Below: `core`, `alloc`, and `std` for sleeping. Above: `pkt` (return lists), `stack` (socket
+//! lock, core ownership, read-copy-update tables), `quietline` (sleep and wake).
 //!
-//! The unsafe code that concurrency needs lives here and only here; every exported function is safe except
-//! the contract of [`llist::Linked`]. Each primitive is checked by loom models in `<module>/tests.rs`; the
-//! private `shim` module is the only place that knows whether loom or std is underneath.
+//! The unsafe code that concurrency needs lives in this crate only. Every exported function is
+//! safe, except for the contract of [`llist::Linked`]. Each primitive is checked by loom models in
+//! `<module>/tests.rs`; only the private `shim` module depends on whether the crate is built for
+//! loom or for std.
 //!
-//! | module | answers | Linux |
+//! | module | purpose | Linux |
 //! |---|---|---|
-//! | [`llist`] | how packets change core without a lock | `llist.h` |
-//! | [`listed`] | how something with many owners hangs in such a list | `tsq_node` |
-//! | [`ring`] | how frames pass through a device in memory | `ptr_ring` |
-//! | [`lanes`] | how a flow changes core without a packet overtaking | `input_pkt_queue` |
-//! | [`small_queue`] | how a sender that stops is woken by what completes | TCP Small Queues |
-//! | [`socket_lock`] | who may touch a socket | `lock_sock`, backlog |
-//! | [`core_lock`] | who runs a core | NAPI's SCHED and MISSED |
-//! | [`descriptors`] | who watches its descriptors | NAPI's PREFER_BUSY_POLL |
-//! | [`eventcount`] | how to sleep without losing a wake-up | wait queues |
-//! | [`epoch`] | when unreachable memory may die | RCU grace periods |
+//! | [`llist`] | packets change core without a lock | `llist.h` |
+//! | [`listed`] | objects with several owners enter such a list | `tsq_node` |
+//! | [`ring`] | frames pass through a device in memory | `ptr_ring` |
+//! | [`lanes`] | a flow changes core without reordering | `input_pkt_queue` |
+//! | [`small_queue`] | a completion wakes a sender that has stopped | TCP Small Queues |
+//! | [`socket_lock`] | exclusive access to a socket | `lock_sock`, backlog |
+//! | [`core_lock`] | exclusive right to run a core | NAPI's SCHED and MISSED |
+//! | [`descriptors`] | which thread watches a core's descriptors | NAPI's PREFER_BUSY_POLL |
+//! | [`eventcount`] | sleeping without losing a wake-up | wait queues |
+//! | [`epoch`] | when unreachable memory may be freed | RCU grace periods |
 //! | [`rcu`], [`rcu_map`] | reading without a shared write | `rcu_dereference`, rhashtable |
-//! | [`refcount`] | taking a reference to what may be dead | `rcuref_t`, `atomic_inc_not_zero` |
-//! | [`counted`] | entries found without a reference, and where their count lies | `struct dst_entry` |
-//! | [`padded`], [`percore`] | what must not share a cache line | `____cacheline_aligned`, per-CPU data |
-//! | [`prefetch`] | how a line is ours by the time that it is written | `prefetchw` |
+//! | [`refcount`] | a reference to an object that may have none left | `rcuref_t`, `atomic_inc_not_zero` |
+//! | [`counted`] | entries found without a reference, and the place of their count | `struct dst_entry` |
+//! | [`padded`], [`percore`] | values that must not share a cache line | `____cacheline_aligned`, per-CPU data |
+//! | [`prefetch`] | fetching a line for writing ahead of the write | `prefetchw` |
 //!
 //! Not here: reference counts of packets' memory (`pkt`), clocks, threads, wake-up policy.
 
@@ -67,7 +69,7 @@ pub use ring::Ring;
 pub use small_queue::{SmallQueue, TsqProtocol};
 pub use socket_lock::{Entry, Owned, SocketLock, Work};
 
-/// Lets other threads run: for a caller that waits for one of them, off the data path.
+/// Lets other threads run: for a caller that waits for another thread, off the data path.
 pub fn yield_now() {
     shim::yield_now();
 }

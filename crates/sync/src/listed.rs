@@ -1,13 +1,16 @@
-//! Something with many owners that hangs in one lock-free list at a time: [`Listed`], and its [`Hook`].
+//! Objects with several owners that can be in one lock-free list at a time: [`Listed`], and its
+//! [`Hook`].
 //!
-//! Above: the list of sockets that may send again (`stack::socket`), onto which completions push from any core and under
-//! whatever locks their callers hold. Linux: `tsq_node` on the list of a `struct tsq_tasklet`.
+//! Above: the list of sockets that may send again (`stack::socket`). Completions push onto it from
+//! any core, and their callers may hold any lock. Linux: `tsq_node` on the list of a `struct
+//! tsq_tasklet`.
 //!
-//! [`Llist`](crate::Llist) owns what is in it, and an [`Arc`] has many owners; so what is pushed is the one hook that the
-//! object has, and the list needs neither a lock nor memory. Who comes while the hook is out is told so, and need do
-//! nothing: whoever takes the list will see the object.
+//! [`Llist`](crate::Llist) owns its items, and an [`Arc`] has several owners. The item pushed is
+//! therefore the object's only hook, and the list needs neither a lock nor an allocation. A thread
+//! that asks for the hook while it is in a list gets `None` and need do nothing: the thread that
+//! takes the list will see the object.
 //!
-//! Not here: what it means that an object is listed (`small_queue`).
+//! Not here: the meaning of being listed (`small_queue`).
 
 use core::fmt;
 use core::ops::Deref;
@@ -19,23 +22,24 @@ use crate::shim::{Arc, AtomicBool, Ordering};
 #[cfg(test)]
 mod tests;
 
-/// See the module head.
+/// An object with the link and the state of its hook, as the head of the module describes.
 #[repr(C)]
 pub struct Listed<T> {
-    /// First: a pointer to it is one to the whole.
+    /// Link, the first field: a pointer to it is a pointer to the whole object.
     link: Link,
-    /// The hook is out. Taken with Acquire, given back with Release: who hangs it next finds the link as the last list left it.
+    /// Whether the hook is taken. Set with Acquire, cleared with Release: the next thread that
+    /// takes the hook sees the link as the last list left it.
     out: AtomicBool,
     value: T,
 }
 
 impl<T> Listed<T> {
-    /// `value`, in no list.
+    /// Wraps `value`, in no list.
     pub fn new(value: T) -> Arc<Self> {
         Arc::new(Self { link: Link::new(), out: AtomicBool::new(false), value })
     }
 
-    /// The hook, to be pushed to a list; `None` while it is out.
+    /// Takes the hook, to be pushed to a list; `None` while it is taken.
     pub fn hook(this: &Arc<Self>) -> Option<Hook<T>> {
         if this.out.swap(true, Ordering::Acquire) {
             return None;
@@ -60,7 +64,8 @@ impl<T> fmt::Debug for Listed<T> {
     }
 }
 
-/// The one handle of a [`Listed`] that lists take; dropping it gives it back. It keeps the object alive.
+/// The only handle of a [`Listed`] that lists accept; dropping it gives it back. It keeps the
+/// object alive.
 #[derive(Debug)]
 pub struct Hook<T>(Arc<Listed<T>>);
 
@@ -78,9 +83,9 @@ impl<T> Drop for Hook<T> {
     }
 }
 
-// SAFETY: the object keeps its address while the reference that the hook stands for is not dropped, which only `from_link`'s
-// caller can do; the pointer is to the whole object, whose first field (`repr(C)`) is the link; and nobody else has a hook,
-// so nobody else reaches the link.
+// SAFETY: the object keeps its address while the hook's reference is not dropped, which only the
+// caller of `from_link` can do. The pointer is to the whole object, whose first field (`repr(C)`)
+// is the link. No other hook exists, so no other thread accesses the link.
 unsafe impl<T> Linked for Hook<T> {
     fn into_link(self) -> NonNull<Link> {
         let hook = core::mem::ManuallyDrop::new(self);
@@ -90,7 +95,7 @@ unsafe impl<T> Linked for Hook<T> {
 
     unsafe fn from_link(link: NonNull<Link>) -> Self {
         let object: *const Listed<T> = link.as_ptr().cast();
-        // SAFETY: `link` came from `into_link`, which kept the reference that this takes back.
+        // SAFETY: `link` came from `into_link`, which kept the reference that this call takes back.
         Self(unsafe { Arc::from_raw(object) })
     }
 }

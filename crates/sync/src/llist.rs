@@ -1,17 +1,18 @@
-//! Intrusive lists: [`Llist`], which many cores may push to at once, and [`Chain`], owned by one thread.
+//! Intrusive lists: [`Llist`], which many cores may push to at once, and [`Chain`], owned by one
+//! thread.
 //!
-//! Above: packets returning to their home pool (`pkt`), the backlog of [`crate::socket_lock`]. Linux:
-//! include/linux/llist.h (push one, take all) and the singly linked part of `sk_buff_head`.
+//! Above: packets returning to their home pool (`pkt`), the backlog of [`crate::socket_lock`].
+//! Linux: include/linux/llist.h (push one, take all) and the singly linked part of `sk_buff_head`.
 //!
 //! ```text
-//!  Llist::head ─► newest ─► … ─► oldest ─► null        push: one CAS at the head
-//!  Chain::head ─► oldest ─► … ─► newest ◄─ Chain::tail  take_all: one swap, then reversed into FIFO order
+//!  Llist::head ─► newest ─► … ─► oldest ─► null         push: one CAS at the head
+//!  Chain::head ─► oldest ─► … ─► newest ◄─ Chain::tail  take_all: one swap, then reversed
 //! ```
 //!
-//! Taking everything with one swap is what makes the push free of the ABA problem: no node is ever removed
-//! from the middle, and a pusher never looks inside the node it found at the head.
+//! Taking all items with one swap frees the push from the ABA problem: no node is ever removed from
+//! the middle, and a pusher never reads the node it found at the head.
 //!
-//! An item is in at most one list because a list owns its items; the list allocates nothing.
+//! A list owns its items, so an item is in at most one list. The list allocates nothing.
 //!
 //! Not here: counting and byte limits (`pkt::PacketList`, `socket_lock`).
 
@@ -24,26 +25,26 @@ use crate::shim::{AtomicPtr, Ordering, UnsafeCell};
 #[cfg(test)]
 mod tests;
 
-/// The field by which an item hangs in a list: one pointer, meaningless outside a list.
+/// The field that links an item into a list: one pointer, meaningless outside a list.
 #[repr(transparent)]
 pub struct Link {
     next: UnsafeCell<*mut Self>,
 }
 
-// SAFETY: `next` is reached only by the list that owns the item, through `into_link`; a shared `&Link` gives
-// no access to it.
+// SAFETY: only the list that owns the item accesses `next`, through `into_link`; a shared `&Link`
+// gives no access to it.
 unsafe impl Send for Link {}
 // SAFETY: as above: no method of `Link` reads or writes `next` through a shared reference.
 unsafe impl Sync for Link {}
 
 impl Link {
-    /// A link that is in no list.
+    /// Makes a link that is in no list.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { next: UnsafeCell::new(ptr::null_mut()) }
     }
 
-    /// A link that is in no list. Only inside a loom model.
+    /// Makes a link that is in no list. Only inside a loom model.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self { next: UnsafeCell::new(ptr::null_mut()) }
@@ -62,14 +63,15 @@ impl fmt::Debug for Link {
     }
 }
 
-/// An owning pointer to something that carries a [`Link`].
+/// An owning pointer to an object with a [`Link`].
 ///
 /// # Safety
 ///
-/// - `into_link` gives up ownership and returns a pointer to the item's own `Link` that stays valid, at the
-///   same address and untouched by anybody else, until `from_link` is called with it.
-/// - The returned pointer may be used for all of the item, not only its `Link`, so that `from_link` can
-///   rebuild the owner (take it with `&raw mut (*item).link` from the pointer to the whole).
+/// - `into_link` gives up ownership and returns a pointer to the item's own `Link`. Until
+///   `from_link` is called with it, the pointer stays valid, at the same address, and no other code
+///   accesses the link.
+/// - The returned pointer may be used for all of the item, not only its `Link`, so that `from_link`
+///   can rebuild the owner (take it with `&raw mut (*item).link` from the pointer to the whole).
 /// - `from_link(p.into_link())` is `p` again.
 pub unsafe trait Linked: Sized {
     /// Turns the owner into the address of its link.
@@ -85,39 +87,41 @@ pub unsafe trait Linked: Sized {
 
 /// Lock-free list: any thread pushes, any thread takes all.
 pub struct Llist<P: Linked> {
-    /// Newest item. Pushers CAS with Release so that the taker's Acquire swap sees the item and, the CAS
-    /// being a read-modify-write that continues the release sequence, all items below it.
+    /// Newest item. Pushers CAS with Release, so that the taker's Acquire swap sees the item. The
+    /// CAS is a read-modify-write that continues the release sequence, so the swap also sees all
+    /// items below it.
     head: AtomicPtr<Link>,
     owns: PhantomData<P>,
 }
 
-// SAFETY: the list hands each item over to exactly one thread (the swap in `take_all`), which for `P: Send`
-// is allowed; no `&P` is ever given out, so `P: Sync` is not needed.
+// SAFETY: the list passes each item to exactly one thread (by the swap in `take_all`), which `P:
+// Send` allows. It never gives out a `&P`, so `P: Sync` is not needed.
 unsafe impl<P: Linked + Send> Send for Llist<P> {}
 // SAFETY: as above.
 unsafe impl<P: Linked + Send> Sync for Llist<P> {}
 
 impl<P: Linked> Llist<P> {
-    /// An empty list.
+    /// Makes an empty list.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { head: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
     }
 
-    /// An empty list. Only inside a loom model.
+    /// Makes an empty list. Only inside a loom model.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self { head: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
     }
 
-    /// Adds one item. True when the list was empty, which tells the pusher to wake the taker.
+    /// Adds one item. Returns true if the list was empty, in which case the pusher must wake the
+    /// taker.
     pub fn push(&self, item: P) -> bool {
         let link = item.into_link().as_ptr();
         self.push_range(link, link)
     }
 
-    /// Adds all items of `chain` with one CAS; they keep their order. True when the list was empty and the
-    /// chain was not.
+    /// Adds all items of `chain` with one CAS; they keep their order. Returns true if the list was
+    /// empty and the chain was not.
     pub fn push_chain(&self, chain: Chain<P>) -> bool {
         let chain = core::mem::ManuallyDrop::new(chain);
         if chain.head.is_null() {
@@ -125,29 +129,29 @@ impl<P: Linked> Llist<P> {
         }
         // The list is newest first: the chain's head becomes the bottom of the pushed range.
         let bottom = chain.head;
-        // SAFETY: the chain owns its items and will not be used again.
+        // SAFETY: the chain owns its items and is not used again.
         let (top, _) = unsafe { reverse(bottom) };
         self.push_range(top, bottom)
     }
 
-    /// Takes everything, oldest first.
+    /// Takes all items, oldest first.
     pub fn take_all(&self) -> Chain<P> {
         let newest = self.head.swap(ptr::null_mut(), Ordering::Acquire);
         if newest.is_null() {
             return Chain::new();
         }
-        // SAFETY: the swap made this thread the only owner of all items reachable from `newest`; its Acquire
-        // pairs with the pushers' Release, so their links are visible.
+        // SAFETY: the swap made this thread the only owner of all items reachable from `newest`;
+        // its Acquire pairs with the pushers' Release, so their links are visible.
         let (head, tail) = unsafe { reverse(newest) };
         Chain { head, tail, owns: PhantomData }
     }
 
-    /// True when nothing was in the list at the moment of the call.
+    /// Returns true if the list was empty at the moment of the call.
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::Relaxed).is_null()
     }
 
-    /// Pushes the already linked items from `top` down to `bottom`, all owned by the caller.
+    /// Pushes the linked items from `top` down to `bottom`, all owned by the caller.
     fn push_range(&self, top: *mut Link, bottom: *mut Link) -> bool {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
@@ -179,7 +183,8 @@ impl<P: Linked> fmt::Debug for Llist<P> {
     }
 }
 
-/// Items in FIFO order, owned by one thread; iterating takes them out, dropping it drops the rest.
+/// Items in FIFO order, owned by one thread. Iterating removes them; dropping the chain drops the
+/// rest.
 pub struct Chain<P: Linked> {
     /// Oldest item; null when empty.
     head: *mut Link,
@@ -188,29 +193,29 @@ pub struct Chain<P: Linked> {
     owns: PhantomData<P>,
 }
 
-// SAFETY: a chain owns its items and nobody else has a pointer into it.
+// SAFETY: a chain owns its items and no other thread has a pointer into it.
 unsafe impl<P: Linked + Send> Send for Chain<P> {}
-// SAFETY: a shared `&Chain` tells only whether it is empty.
+// SAFETY: a shared `&Chain` only tells whether it is empty.
 unsafe impl<P: Linked + Send> Sync for Chain<P> {}
 
 impl<P: Linked> Chain<P> {
-    /// An empty chain.
+    /// Makes an empty chain.
     pub const fn new() -> Self {
         Self { head: ptr::null_mut(), tail: ptr::null_mut(), owns: PhantomData }
     }
 
-    /// Adds one item behind all others.
+    /// Adds one item at the end.
     pub fn push_back(&mut self, item: P) {
         let link = item.into_link().as_ptr();
-        // SAFETY: the item was just given to us.
+        // SAFETY: the item was passed to this function by value.
         unsafe { set_next(link, ptr::null_mut()) };
         self.append_range(link, link);
     }
 
-    /// Adds one item before all others.
+    /// Adds one item at the front.
     pub fn push_front(&mut self, item: P) {
         let link = item.into_link().as_ptr();
-        // SAFETY: the item was just given to us.
+        // SAFETY: the item was passed to this function by value.
         unsafe { set_next(link, self.head) };
         if self.head.is_null() {
             self.tail = link;
@@ -218,16 +223,17 @@ impl<P: Linked> Chain<P> {
         self.head = link;
     }
 
-    /// Takes the oldest item.
+    /// Removes and returns the oldest item.
     pub fn pop_front(&mut self) -> Option<P> {
         let link = NonNull::new(self.head)?;
-        // SAFETY: items of the chain are ours.
+        // SAFETY: the chain owns its items.
         self.head = unsafe { next(link.as_ptr()) };
-        // SAFETY: every link in the chain came from `into_link`, and this one has just left the chain.
+        // SAFETY: every link in the chain came from `into_link`, and this one has just left the
+        // chain.
         Some(unsafe { P::from_link(link) })
     }
 
-    /// Moves all items of `other` behind ours, in constant time.
+    /// Moves all items of `other` to the end, in constant time.
     pub fn append(&mut self, other: &mut Self) {
         if !other.head.is_null() {
             self.append_range(other.head, other.tail);
@@ -235,7 +241,7 @@ impl<P: Linked> Chain<P> {
         }
     }
 
-    /// True without items.
+    /// Returns true if the chain has no item.
     pub fn is_empty(&self) -> bool {
         self.head.is_null()
     }
@@ -294,27 +300,27 @@ impl<P: Linked> fmt::Debug for Chain<P> {
 /// # Safety
 /// The calling thread owns the item of `link`.
 unsafe fn next(link: *mut Link) -> *mut Link {
-    // SAFETY: valid by the contract of `Linked`, and ours alone by the caller.
+    // SAFETY: valid by the contract of `Linked`, and exclusively the caller's.
     unsafe { (*link).next.with(|next| *next) }
 }
 
 /// # Safety
 /// The calling thread owns the item of `link`.
 unsafe fn set_next(link: *mut Link, value: *mut Link) {
-    // SAFETY: valid by the contract of `Linked`, and ours alone by the caller.
+    // SAFETY: valid by the contract of `Linked`, and exclusively the caller's.
     unsafe { (*link).next.with_mut(|next| *next = value) }
 }
 
-/// Turns the null-terminated list at `first` around; returns its new first and last link.
+/// Reverses the null-terminated list at `first`; returns its new first and last link.
 ///
 /// # Safety
 /// The calling thread owns every item reachable from `first`, which is not null.
 unsafe fn reverse(first: *mut Link) -> (*mut Link, *mut Link) {
     let (mut reversed, mut rest) = (ptr::null_mut(), first);
     while !rest.is_null() {
-        // SAFETY: ours by the caller.
+        // SAFETY: the caller owns the item.
         let following = unsafe { next(rest) };
-        // SAFETY: ours by the caller.
+        // SAFETY: the caller owns the item.
         unsafe { set_next(rest, reversed) };
         reversed = rest;
         rest = following;

@@ -1,13 +1,13 @@
-//! Isolation of hot words from their neighbours.
+//! Isolation of frequently written words from their neighbors in memory.
 //!
-//! Linux: `____cacheline_aligned_in_smp`. 128 bytes, not 64: the adjacent-line prefetcher of x86 fetches
-//! lines in pairs, and several ARM cores have 128-byte lines.
+//! Linux: `____cacheline_aligned_in_smp`. 128 bytes, not 64: the adjacent-line prefetcher of x86
+//! fetches lines in pairs, and several ARM cores have 128-byte lines.
 //!
-//! Not here: the per-core slice ([`crate::percore`]).
+//! Not here: one slot per core ([`crate::percore`]).
 
 use core::ops::{Deref, DerefMut};
 
-/// A value that shares its 128-byte line pair with nothing else.
+/// A value that shares its 128-byte pair of lines with no other value.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[repr(align(128))]
 pub struct Padded<T>(T);
@@ -15,12 +15,12 @@ pub struct Padded<T>(T);
 const _: () = assert!(align_of::<Padded<u8>>() == 128 && size_of::<Padded<u8>>() == 128);
 
 impl<T> Padded<T> {
-    /// Puts `value` on lines of its own.
+    /// Wraps `value`.
     pub const fn new(value: T) -> Self {
         Self(value)
     }
 
-    /// Takes the value out again.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.0
     }

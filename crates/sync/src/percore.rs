@@ -1,10 +1,10 @@
 //! One slot per core, each on cache lines of its own.
 //!
-//! Linux: `alloc_percpu`. The number of slots is fixed at construction: cores do not come and go while a
-//! stack lives, so an index needs no lock and a slot never moves.
+//! Linux: `alloc_percpu`. The number of slots is fixed at construction: cores do not come and go
+//! while a stack exists, so an index needs no lock and a slot never moves.
 //!
-//! Not here: which core a thread runs (`stack::Cx`), nor any check that only that core writes its slot; the
-//! slot's own type decides what sharing it allows.
+//! Not here: the mapping of threads to cores (`stack::Cx`), and any check that only its core writes
+//! a slot. The slot's type decides which sharing is allowed.
 
 use core::ops::{Index, IndexMut};
 
@@ -15,38 +15,39 @@ use crate::padded::Padded;
 pub struct PerCore<T>(Box<[Padded<T>]>);
 
 impl<T> PerCore<T> {
-    /// `count` slots, each made by `make(core index)`.
+    /// Makes `count` slots, each by `make(core index)`.
     pub fn new(count: usize, mut make: impl FnMut(usize) -> T) -> Self {
         Self((0..count).map(|index| Padded::new(make(index))).collect())
     }
 
-    /// Number of slots.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True without any slot.
+    /// Returns true if there is no slot.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The slot of core `index`, if there is such a core.
+    /// Returns the slot of core `index`, if there is such a core.
     pub fn get(&self, index: usize) -> Option<&T> {
         self.0.get(index).map(|slot| &**slot)
     }
 
-    /// All slots in core order.
+    /// Returns all slots in core order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> {
         self.0.iter().map(|slot| &**slot)
     }
 
-    /// All slots in core order, mutable: only before the cores start or after they ended.
+    /// Returns all slots in core order, mutable: possible only before the cores start or after they
+    /// end.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut T> {
         self.0.iter_mut().map(|slot| &mut **slot)
     }
 }
 
-/// Panics when no such core exists, as a slice does.
+/// Panics if there is no such core, as a slice does.
 impl<T> Index<usize> for PerCore<T> {
     type Output = T;
 
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_indexed_and_apart() {
+    fn slots_are_indexed_by_core_and_on_separate_lines() {
         let mut slots = PerCore::new(3, |core| core * 10);
         slots[2] += 1;
         assert_eq!(slots.iter().copied().collect::<Vec<_>>(), [0, 10, 21]);

@@ -1,31 +1,36 @@
 //! A hash table that is read without a lock and grows without stopping its readers.
 //!
-//! Below: [`crate::epoch`]. Above: `demux` (established, listeners, bound), neighbours. Linux: the ehash and
-//! rhashtable; growing by a second link in each entry is Herbert Xu's scheme for the bridge multicast table.
+//! Below: [`crate::epoch`]. Above: `demux` (established, listeners, bound), neighbors. Linux: the
+//! ehash and rhashtable; growing by a second link in each entry is Herbert Xu's scheme for the
+//! bridge multicast table.
 //!
-//! The table is split by hash into **stripes**, each a table of its own with its own lock for writers, so
-//! that writers seldom meet and growing one stripe moves only its share of the entries.
+//! The table is split by hash into **stripes**. Each stripe is a table of its own with its own lock
+//! for writers, so that writers seldom contend and growing one stripe moves only its share of the
+//! entries.
 //!
 //! ```text
 //!  tables[stripe] ──► Table { side: 0, buckets: [ · ┐ · · ] }
 //!                                                   └► Node ─next[0]─► Node ─next[0]─► null
 //!                                                       │               │
-//!                                                     next[1]         next[1]   links of the table before,
-//!                                                       ▼               ▼       or of the one after
+//!                                                     next[1]         next[1]   links of
+//!                                                       ▼               ▼       another table
 //! ```
 //!
-//! *Growing.* The writer threads a table of twice the buckets through the links its readers do not use, and
-//! publishes it with one store. Entries neither move nor are copied, and a reader in the middle of an old
-//! chain walks on in it. The old links may be written again only after a grace period; until then a stripe
-//! does not grow, its chains are longer for a while, and nothing else is different.
+//! *Growing.* The writer links all entries into a table of twice the buckets, through the links
+//! that the current readers do not use, and publishes it with one store. Entries neither move nor
+//! are copied, and a reader in the middle of an old chain continues in it. The old links may be
+//! written again only after a grace period. Until then the stripe does not grow and its chains are
+//! longer; all operations still work.
 //!
-//! *What a reader may miss.* It walks the table it loaded. An entry inserted or removed after that load may
-//! be missed or still found; an entry that was there all the time is always found.
+//! *Entries a reader may miss.* A reader walks the table it loaded. An entry inserted or removed
+//! after that load may be missed or still found; an entry that is present all the time is always
+//! found.
 //!
-//! An entry costs its key and value, 24 bytes, the allocator's header, and one to two bucket words: below 64
-//! bytes of overhead.
+//! An entry costs its key and value, 24 bytes, the allocator's header, and one to two bucket words:
+//! below 64 bytes of overhead.
 //!
-//! Not here: the hash function, shrinking (walks in pieces rely on that), iteration in any order.
+//! Not here: the hash function, shrinking (partial walks rely on its absence), iteration in any
+//! order.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -38,54 +43,59 @@ use crate::shim::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering};
 #[cfg(test)]
 mod tests;
 
-/// Most stripes a map has. Writers are the cores and the threads that open and close sockets: with 64 stripes
-/// even a dozen of them seldom meet, and at 10^6 entries growing a stripe touches 16,000 of them.
+/// Upper bound of the number of stripes. Writers are the cores and the threads that open and close
+/// sockets: with 64 stripes even a dozen of them seldom contend, and at 10^6 entries growing a
+/// stripe touches 16,000 of them.
 const STRIPES_MAX: usize = 64;
 
-/// Overfull inserts between two attempts to end the grace period that forbids growing.
+/// Inserts into an overfull stripe between two attempts to end the grace period that forbids
+/// growing.
 const ADVANCE_EVERY: usize = 32;
 
-/// Buckets that a piece of a walk looks into for each entry it may visit.
+/// Buckets that one part of a walk checks per entry it may visit.
 const SPARSE: usize = 16;
 
-/// Where a walk in pieces goes on ([`RcuMap::for_each_from`]); it begins at the default.
+/// Position at which a partial walk continues ([`RcuMap::for_each_from`]); the default is the
+/// start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     stripe: usize,
     bucket: usize,
 }
 
-/// A map from `K` to `V` whose lookups write nothing shared. The caller brings the hash of each key.
+/// A map from `K` to `V` whose lookups write no shared memory. The caller supplies the hash of each
+/// key.
 pub struct RcuMap<K, V> {
-    /// The present table of each stripe: never null, leaked boxes. Read by every lookup, written only when a
-    /// stripe grows, hence apart from `stripes`.
+    /// Current table of each stripe: never null, leaked boxes. Read by every lookup, written only
+    /// when a stripe grows, hence separate from `stripes`.
     tables: Box<[AtomicPtr<Table<K, V>>]>,
     stripes: Box<[Padded<Stripe>]>,
     domain: Domain,
     owns: PhantomData<(K, V)>,
 }
 
-/// The writers' side of a stripe.
+/// State of a stripe that writers use.
 struct Stripe {
-    /// Held by a writer.
+    /// Lock that a writer holds.
     writer: Mutex<Growth>,
-    /// Entries. Written under `writer`, read by `len`; Relaxed: a count orders nothing.
+    /// Number of entries. Written under `writer`, read by `len`; Relaxed: a count orders nothing.
     count: AtomicUsize,
 }
 
-/// When the present table was published, if it was not the first: the links of the one before are free a
-/// grace period later.
+/// Time at which the current table was published, unless it is the first one: the links of the
+/// previous table are free a grace period later.
 type Growth = Option<u64>;
 
 struct Table<K, V> {
-    /// Which of a node's two links this table uses.
+    /// Index of the link in each node that this table uses.
     side: usize,
     /// First node of each chain; a power of two of them. Release by the writer, Acquire by readers.
     buckets: Box<[AtomicPtr<Node<K, V>>]>,
 }
 
 struct Node<K, V> {
-    /// Release by the writer, Acquire by readers: whoever reaches a node sees it whole.
+    /// Next node, one link per side. Release by the writer, Acquire by readers: a reader that
+    /// reaches a node sees all of it.
     next: [AtomicPtr<Self>; 2],
     hash: u32,
     key: K,
@@ -93,8 +103,8 @@ struct Node<K, V> {
 }
 
 impl<K, V> RcuMap<K, V> {
-    /// An empty map with room for about `buckets` entries before it grows for the first time. Removed
-    /// entries are retired to `domain`.
+    /// Makes an empty map with room for about `buckets` entries before it grows for the first time.
+    /// Removed entries are retired to `domain`.
     pub fn new(domain: &Domain, buckets: usize) -> Self {
         let buckets = buckets.max(1).next_power_of_two();
         let stripes = (buckets / 4).clamp(1, STRIPES_MAX);
@@ -111,11 +121,11 @@ impl<K, V> RcuMap<K, V> {
         }
     }
 
-    /// Finds the value of `key`, alive as long as `section`.
+    /// Finds the value of `key`, which stays allocated as long as `section`.
     ///
     /// # Panics
     ///
-    /// When `section` is of another domain.
+    /// If `section` is of another domain.
     #[inline]
     pub fn lookup<'s>(&'s self, hash: u32, key: &K, section: &'s Section<'_>) -> Option<&'s V>
     where
@@ -124,11 +134,12 @@ impl<K, V> RcuMap<K, V> {
         self.lookup_where(hash, |candidate, _| candidate == key, section)
     }
 
-    /// Finds a value with this `hash` that `matches`: for keys compared in part, or not stored as `K`.
+    /// Finds a value with this `hash` for which `matches` returns true: for keys that are compared
+    /// in part, or not stored as `K`.
     ///
     /// # Panics
     ///
-    /// When `section` is of another domain.
+    /// If `section` is of another domain.
     #[inline]
     pub fn lookup_where<'s>(
         &'s self,
@@ -138,11 +149,13 @@ impl<K, V> RcuMap<K, V> {
     ) -> Option<&'s V> {
         assert!(section.covers(&self.domain), "section of another domain");
         let spread = Spread::of(hash);
-        // SAFETY: never null, and a replaced table is retired: `section` began before it may be dropped.
+        // SAFETY: never null, and a replaced table is retired: it may be dropped only after
+        // `section` has ended.
         let table =
             unsafe { &*self.tables[spread.stripe(self.tables.len())].load(Ordering::Acquire) };
         let mut next = table.bucket(spread);
-        // SAFETY: a node found in a table of the map is retired after it was unlinked, so `section` keeps it.
+        // SAFETY: a node found in a table of the map is retired only after it was unlinked, so
+        // `section` keeps it.
         while let Some(node) = unsafe { next.load(Ordering::Acquire).as_ref() } {
             if node.hash == hash && matches(&node.key, &node.value) {
                 return Some(&node.value);
@@ -152,32 +165,34 @@ impl<K, V> RcuMap<K, V> {
         None
     }
 
-    /// Entries. Exact when no writer is at work.
+    /// Returns the number of entries. Exact when no writer is active.
     pub fn len(&self) -> usize {
         self.stripes.iter().map(|stripe| stripe.count.load(Ordering::Relaxed)).sum()
     }
 
-    /// True without entries.
+    /// Returns true if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Calls `visit` for every entry; one that comes or goes meanwhile may be left out.
+    /// Calls `visit` for every entry. An entry inserted or removed meanwhile may be left out.
     ///
     /// # Panics
     ///
-    /// When `section` is of another domain.
+    /// If `section` is of another domain.
     pub fn for_each(&self, section: &Section<'_>, visit: impl FnMut(&K, &V)) {
         let _ = self.for_each_from(section, Place::default(), usize::MAX, visit);
     }
 
-    /// The same in pieces, each under a section of its own: `visit` sees about `entries` of them from `from` on, a chain to
-    /// its end, or fewer where the table is sparse. Returns where to go on, `None` at the end. When the table grows between
-    /// two pieces an entry may be visited twice, and none that was there all the time is left out.
+    /// Does a part of such a walk, so that each part may use a section of its own. `visit` is
+    /// called for about `entries` entries from `from` on (the last chain is visited to its end), or
+    /// fewer where the table is sparse. Returns the position to continue at, `None` at the end. If
+    /// the table grows between two parts, an entry may be visited twice, but no entry that is
+    /// present all the time is left out.
     ///
     /// # Panics
     ///
-    /// When `section` is of another domain.
+    /// If `section` is of another domain.
     pub fn for_each_from(
         &self,
         section: &Section<'_>,
@@ -190,14 +205,15 @@ impl<K, V> RcuMap<K, V> {
         let (mut visited, mut walked) = (0, 0);
         let mut first = from.bucket;
         for (stripe, table) in self.tables.iter().enumerate().skip(from.stripe) {
-            // An entry that was there all the time is counted: a writer counts it before it lets go of the stripe.
+            // A stripe with an entry that is present all the time is not skipped: a writer updates
+            // the count before it unlocks the stripe.
             if self.stripes[stripe].count.load(Ordering::Relaxed) == 0 {
                 first = 0;
                 continue;
             }
             // SAFETY: as in `lookup_where`.
             let table = unsafe { &*table.load(Ordering::Acquire) };
-            // A grown table has the entries of a bucket there or further on.
+            // In a grown table, the entries of a bucket are in the same bucket or a later one.
             for (bucket, head) in table.buckets.iter().enumerate().skip(core::mem::take(&mut first))
             {
                 if visited >= entries || walked >= buckets_max {
@@ -222,7 +238,7 @@ where
     K: Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// Adds an entry; `Err` gives it back because the key is there already.
+    /// Adds an entry; `Err` gives it back if the key is present.
     pub fn insert(&self, hash: u32, key: K, value: V) -> Result<(), (K, V)> {
         let mut writer = self.write(hash);
         if writer.find(hash, &key).is_some() {
@@ -240,8 +256,9 @@ where
         Ok(())
     }
 
-    /// Puts `value` under `key` in place of a present value for which `replaceable` is true; `Err` gives both
-    /// back because there is no such value. A reader finds the old one or the new one, never neither.
+    /// Replaces the value of `key` by `value` if `replaceable` returns true for the current value;
+    /// `Err` gives both back if there is no such value. A reader always finds the old value or the
+    /// new one.
     pub fn replace_if(
         &self,
         hash: u32,
@@ -263,7 +280,7 @@ where
         Ok(())
     }
 
-    /// Adds an entry or puts it in place of the present one. True when it replaced one.
+    /// Adds an entry or replaces the current one. Returns true if it replaced one.
     pub fn insert_or_replace(&self, hash: u32, key: K, value: V) -> bool {
         let mut entry = (key, value);
         loop {
@@ -277,12 +294,13 @@ where
         }
     }
 
-    /// Takes an entry out. False when there was none.
+    /// Removes an entry. Returns false if there was none.
     pub fn remove(&self, hash: u32, key: &K) -> bool {
         self.remove_if(hash, key, |_| true)
     }
 
-    /// Takes an entry out if its value is `removable`: not the successor that someone has put there since.
+    /// Removes an entry if `removable` returns true for its value, for example not for a successor
+    /// that another thread has inserted since.
     pub fn remove_if(&self, hash: u32, key: &K, removable: impl FnOnce(&V) -> bool) -> bool {
         let writer = self.write(hash);
         let Some(found) = writer.find(hash, key).filter(|found| removable(&found.node().value))
@@ -290,7 +308,7 @@ where
             return false;
         };
         let next = found.node().next[writer.table.side].load(Ordering::Relaxed);
-        // Release: a reader may come to the successor by this store alone.
+        // Release: a reader may reach the successor by this store alone.
         found.place.store(next, Ordering::Release);
         writer.stripe.change_count(|count| count - 1);
         let removed = found.pointer;
@@ -305,7 +323,8 @@ where
         let index = spread.stripe(self.stripes.len());
         let (place, stripe) = (&self.tables[index], &*self.stripes[index]);
         let growth = stripe.writer.lock();
-        // SAFETY: never null; a table is replaced, and then retired, only under the lock just taken.
+        // SAFETY: never null; a table is replaced, and then retired, only under the lock just
+        // taken.
         let table = unsafe { &*place.load(Ordering::Relaxed) };
         Writer { place, table, stripe, spread, growth }
     }
@@ -337,18 +356,19 @@ where
                 next = &node.next[old.side];
             }
         }
-        // Release: the links of the new table are seen with it.
+        // Release: the links of the new table are visible with it.
         let outgrown = writer.place.swap(Box::into_raw(Box::new(new)), Ordering::Release);
         *writer.growth = Some(self.domain.mark());
         NonNull::new(outgrown)
     }
 
-    /// Gives up a node or table that this thread has just unlinked. After the stripe's lock is free: what is
-    /// dropped on this occasion may come back to the map.
+    /// Retires a node or table that this thread has just unlinked. Called after the stripe's lock
+    /// was released, because the drops it may run can use the map.
     fn retire<T: Send + 'static>(&self, unlinked: Option<NonNull<T>>) {
         if let Some(unlinked) = unlinked {
-            // SAFETY: a leaked box that this thread alone unlinked, under the stripe's lock, from the present
-            // table. Readers of an older table began before that was replaced, hence before this.
+            // SAFETY: a leaked box that this thread alone unlinked, under the stripe's lock, from
+            // the current table. Readers of an older table began before that was replaced, hence
+            // before this.
             unsafe { self.domain.retire_raw(unlinked) };
         }
     }
@@ -357,13 +377,13 @@ where
 impl<K, V> Drop for RcuMap<K, V> {
     fn drop(&mut self) {
         for table in &self.tables {
-            // SAFETY: a leaked box; `&mut self` excludes readers and writers of the present table.
+            // SAFETY: a leaked box; `&mut self` excludes readers and writers of the current table.
             let table = unsafe { Box::from_raw(table.load(Ordering::Relaxed)) };
             for bucket in &table.buckets {
                 let mut node = bucket.load(Ordering::Relaxed);
                 while !node.is_null() {
-                    // SAFETY: a leaked box in exactly one chain of the present table. Readers of older tables,
-                    // which have their own sections, borrow the map, so there are none.
+                    // SAFETY: a leaked box in exactly one chain of the current table. Readers of
+                    // older tables borrow the map while they use them, so there are none.
                     let linked = unsafe { Box::from_raw(node) };
                     node = linked.next[table.side].load(Ordering::Relaxed);
                 }
@@ -382,7 +402,7 @@ impl<K, V> fmt::Debug for RcuMap<K, V> {
 }
 
 impl Stripe {
-    /// By the holder of `writer`. Returns the new count.
+    /// Changes the count, by the holder of `writer`. Returns the new count.
     fn change_count(&self, change: impl FnOnce(usize) -> usize) -> usize {
         let count = change(self.count.load(Ordering::Relaxed));
         self.count.store(count, Ordering::Relaxed);
@@ -403,14 +423,14 @@ impl<K, V> Table<K, V> {
 }
 
 impl<K, V> Node<K, V> {
-    /// A node whose link on `side` is `next`; the other link is not in use.
+    /// Makes a node whose link on `side` is `next`; the other link is not in use.
     fn leak(hash: u32, key: K, value: V, side: usize, next: *mut Self) -> *mut Self {
         let link = |at| AtomicPtr::new(if at == side { next } else { ptr::null_mut() });
         Box::into_raw(Box::new(Self { next: [link(0), link(1)], hash, key, value }))
     }
 }
 
-/// A stripe, locked.
+/// A stripe, locked for writing.
 struct Writer<'a, K, V> {
     place: &'a AtomicPtr<Table<K, V>>,
     table: &'a Table<K, V>,
@@ -434,7 +454,7 @@ impl<K: Eq, V> Writer<'_, K, V> {
     }
 }
 
-/// A node, and the place that points to it. Lives no longer than the stripe's lock.
+/// A node, and the link that points to it. Used only while the stripe's lock is held.
 struct Found<'a, K, V> {
     place: &'a AtomicPtr<Node<K, V>>,
     pointer: NonNull<Node<K, V>>,
@@ -447,7 +467,8 @@ impl<K, V> Found<'_, K, V> {
     }
 }
 
-/// A hash multiplied once more, so that stripes and buckets are even also for callers whose hash is poor.
+/// A hash multiplied once more, so that entries spread evenly over stripes and buckets even if the
+/// caller's hash is poor.
 #[derive(Clone, Copy)]
 struct Spread(u32);
 
@@ -459,13 +480,13 @@ impl Spread {
         Self(u32::try_from(product >> 32).expect("half a word"))
     }
 
-    /// From the top bits; `count` is a power of two.
+    /// Returns the stripe, from the top bits; `count` is a power of two.
     #[inline]
     fn stripe(self, count: usize) -> usize {
         self.0.rotate_left(8) as usize & (count - 1)
     }
 
-    /// From the other end; `count` is a power of two.
+    /// Returns the bucket, from the low bits; `count` is a power of two.
     #[inline]
     fn bucket(self, count: usize) -> usize {
         self.0 as usize & (count - 1)

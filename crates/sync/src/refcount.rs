@@ -1,29 +1,32 @@
-//! Reference counts of objects that readers find without holding one.
+//! Reference counts of objects that readers find without holding a reference.
 //!
-//! Below: the `shim`. Above: [`crate::counted`]. Linux: `atomic_inc_not_zero` as `dst_hold_safe` used it until 6.3, and
-//! `rcuref_t` (lib/rcuref.c, include/linux/rcuref.h) since.
+//! Below: the `shim`. Above: [`crate::counted`]. Linux: `atomic_inc_not_zero` as `dst_hold_safe`
+//! used it until 6.3, and `rcuref_t` (lib/rcuref.c, include/linux/rcuref.h) since.
 //!
-//! A reader that found an object in a table may take a reference only if there still is one: a **conditional get**. What
-//! it finds stays allocated meanwhile, because the last put hands the object to a grace period ([`crate::epoch`]).
+//! A reader that found an object in a table may take a reference only if at least one still exists:
+//! a **conditional get**. The object stays allocated meanwhile, because the last put retires it for
+//! a grace period ([`crate::epoch`]).
 //!
 //! ```text
-//!   cas_inc_not_zero   0 dead │ 1 .. 2^31-1 references │ saturated; get is a loop of compare-and-swap, O(N²) when N cores meet
+//!   cas_inc_not_zero   0 dead │ 1 .. 2^31-1 references │ saturated; get is a CAS loop
 //!
-//!   rcuref             stores references - 1; get is one addition, whatever the others do
-//!   0x0000_0000 ─────────────── 0x7fff_ffff │ 0x8000_0000 ── 0xa000_0000 ── │ 0xc000_0000 ─ 0xe000_0000 ─ 0xffff_ffff
-//!   one reference      valid    2^31        │ saturated:     back to here   │ dead:         DEAD          NOREF
+//!   rcuref             stores references - 1; get is one addition, independent of other threads
+//!  0x0000_0000 ─ 0x7fff_ffff │ 0x8000_0000 ─ 0xa000_0000 │ 0xc000_0000 ─ 0xe000_0000 ─ 0xffff_ffff
+//!  one reference 2^31        │ saturated:    reset here  │ dead:         DEAD          NOREF
 //! ```
 //!
-//! *rcuref.* A put that arrives at NOREF has taken the last reference away, but a get may revive the object until a
-//! compare-and-swap from NOREF to DEAD has succeeded; the one put whose swap succeeds owns the object. A get that lands in
-//! the dead zone puts DEAD back, so that neither gets nor puts, however many, walk out of the zone. A count that overflows
-//! is parked in the middle of the saturated zone: the object leaks, which beats freeing it.
+//! *rcuref.* A put that reaches NOREF has dropped the last reference, but a get may revive the
+//! object until a compare-and-swap from NOREF to DEAD has succeeded. The one put whose swap
+//! succeeds owns the object. A get that lands in the dead zone stores DEAD again, so that no number
+//! of gets or puts leaves the zone. A count that overflows is set to the middle of the saturated
+//! zone: the object leaks, which is better than freeing it in use.
 //!
-//! *Who may put.* Between its subtraction and its swap a put must be in a read section: another core may revive the object
-//! and bury it meanwhile. [`put_alone`](RefCount::put_alone) is for those who are in none: it swaps straight from one
-//! reference to DEAD, and that swap is its last look at the count.
+//! *Section of a put.* Between its subtraction and its swap a put must be in a read section,
+//! because another core may revive the object and drop its last reference meanwhile.
+//! [`put_alone`](RefCount::put_alone) is for callers outside of any section: it swaps directly from
+//! one reference to DEAD, and that swap is its last access to the count.
 //!
-//! Not here: what is counted, when it is freed.
+//! Not here: the counted objects, and the time at which they are freed.
 
 use crate::epoch::Section;
 use crate::shim::{AtomicU32, Ordering, fence};
@@ -31,18 +34,19 @@ use crate::shim::{AtomicU32, Ordering, fence};
 #[cfg(test)]
 mod tests;
 
-/// rcuref: no reference left, and nobody has buried the object yet. One below one reference.
+/// rcuref: no reference is left, and no put has changed the word to DEAD yet. One below one
+/// reference.
 const NOREF: u32 = 0xffff_ffff;
-/// rcuref: most references less one.
+/// rcuref: maximum number of references, less one.
 const MAXREF: u32 = 0x7fff_ffff;
 /// rcuref: the middle of the saturated zone, 2^29 operations from either end.
 const SATURATED: u32 = 0xa000_0000;
-/// rcuref: where the dead zone begins.
+/// rcuref: start of the dead zone.
 const RELEASED: u32 = 0xc000_0000;
 /// rcuref: the middle of the dead zone.
 const DEAD: u32 = 0xe000_0000;
 
-/// How references are counted.
+/// Method of counting references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Counting {
@@ -53,30 +57,31 @@ pub enum Counting {
     Rcuref,
 }
 
-/// What became of a put.
+/// Result of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Put {
-    /// Others hold the object, or its count is saturated.
+    /// Other references exist, or the count is saturated.
     Shared,
-    /// It was the last reference: the caller owns the object, and retires it.
+    /// It was the last reference: the caller owns the object, and must retire it.
     Last,
-    /// There was no reference to put back: a bug of the caller. Nothing changed.
+    /// There was no reference to put: a bug of the caller. Nothing changed.
     Imbalanced,
 }
 
-/// A count in one 32-bit word, so that a layout can say where it is. The caller says each time how it counts: that is
-/// read often, and must not share a line with a word that is written often.
+/// A count in one 32-bit word, so that a layout can place it. The method of counting is an argument
+/// of each call: it is read often, and must not share a line with a word that is written often.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct RefCount {
-    /// See the module head. A get is Relaxed: whoever gets holds a reference or a read section already. A put is Release and
-    /// the last one Acquire: all that holders did comes before the object's end.
+    /// Count, as the head of the module describes. A get is Relaxed: the caller has a reference or
+    /// a read section already. A put is Release and the last one Acquire: all accesses of holders
+    /// come before the object is freed.
     word: AtomicU32,
 }
 
 impl RefCount {
-    /// One reference: the maker's.
+    /// Makes a count of one reference, the creator's.
     pub fn new(counting: Counting) -> Self {
         let word = match counting {
             Counting::CasIncNotZero => 1,
@@ -95,7 +100,7 @@ impl RefCount {
         }
     }
 
-    /// Gives a reference back, inside a read section.
+    /// Puts a reference, inside a read section.
     #[inline]
     pub fn put(&self, counting: Counting, _section: &Section<'_>) -> Put {
         match counting {
@@ -104,16 +109,16 @@ impl RefCount {
         }
     }
 
-    /// Gives a reference back outside of any section, at the price of a compare-and-swap loop.
+    /// Puts a reference outside of any section, at the cost of a compare-and-swap loop.
     pub fn put_alone(&self, counting: Counting) -> Put {
         match counting {
-            // A subtraction is the last look at the count whatever it finds.
+            // A subtraction never accesses the count again, for any value it finds.
             Counting::CasIncNotZero => self.cas_put(),
             Counting::Rcuref => self.rcuref_put_alone(),
         }
     }
 
-    /// References at this moment; 0 when the object is dead. For tests and listings.
+    /// Returns the current number of references; 0 if the object is dead. For tests and listings.
     #[must_use]
     pub fn refs(&self, counting: Counting) -> u32 {
         let word = self.word.load(Ordering::Relaxed);
@@ -181,15 +186,16 @@ impl RefCount {
         if word <= MAXREF { Put::Shared } else { self.rcuref_put_slow(word) }
     }
 
-    /// `word` is what the subtraction left. Reading the count again instead, as Linux did up to 6.12, sees what others
-    /// have done since: an object that somebody revived and buried looks like a put too many.
+    /// Completes a put, where `word` is the result of the subtraction. Linux up to 6.12 read the
+    /// count again instead, which also sees later changes: an object that another thread revived
+    /// and released then looks like one put too many.
     #[cold]
     fn rcuref_put_slow(&self, word: u32) -> Put {
         if word == NOREF {
-            let buried =
+            let released =
                 self.word.compare_exchange(NOREF, DEAD, Ordering::Release, Ordering::Relaxed);
-            if buried.is_err() {
-                // Revived: whoever did that buries it.
+            if released.is_err() {
+                // Revived: the put of the thread that revived it changes the word to DEAD.
                 return Put::Shared;
             }
             fence(Ordering::Acquire);

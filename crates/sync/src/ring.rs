@@ -1,21 +1,25 @@
 //! A bounded queue between threads: any thread sends, one at a time receives.
 //!
-//! Above: in-process devices (`stack::device::wire`). Linux: `ptr_ring`, which veth's XDP path and tun use.
+//! Above: in-process devices (`stack::device::wire`). Linux: `ptr_ring`, which veth's XDP path and
+//! tun use.
 //!
 //! ```text
 //!   senders ── lock, tail ──► [turn, item] [turn, item] … ──► head ── the receiver
 //! ```
 //!
-//! A slot says itself whether there is something in it, by the number of the item: a receiver that waits looks at nothing that a
-//! sender writes besides, and the line that it looks at brings the item. So one line changes hands for what is sent.
+//! Each slot tells by an item number whether it holds an item. A receiver that waits reads no other
+//! memory that a sender writes, and the line it reads also brings the item. So one cache line is
+//! transferred per item.
 //!
-//! Senders take turns by a lock of one byte, which costs one locked instruction however many items they leave, on a line that
-//! the receiver never touches. What they leave is there when they let go, all of it at once. The receiver is a [`Receiver`], of
-//! which there is one at a time, so that receiving locks nothing. Senders look at its index only when the ring may be full.
+//! Senders exclude each other by a lock of one byte, on a line that the receiver never touches. It
+//! costs one locked instruction however many items a sender pushes, and all of them become visible
+//! when it releases the lock. The receiver is a [`Receiver`], of which there is one at a time, so
+//! that receiving takes no lock. Senders read its index only when the ring may be full.
 //!
-//! A sender that has to wait for another spins for a moment, then lets others run: the lock is held for a few stores.
+//! A sender that has to wait for another one spins briefly, then yields the CPU: the lock is held
+//! for a few stores.
 //!
-//! Not here: who is told that there is something.
+//! Not here: notification of the receiver.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -26,57 +30,61 @@ use crate::shim::{self, Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 #[cfg(test)]
 mod tests;
 
-/// Looks at a lock that is held before the thread lets others run.
+/// Spins on a held lock before the thread yields the CPU.
 const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 100 };
 
-/// See the module head.
+/// A bounded queue, as the head of the module describes.
 pub struct Ring<T> {
     sending: Padded<Sending>,
     receiving: Padded<Receiving>,
-    /// A power of two of them. Those from the head up to the tail are initialised; the one at the tail is written by the sender
-    /// that holds the lock, the one at the head read by the receiver.
+    /// Slots, a power of two of them. Those from the head up to the tail are initialized. The slot
+    /// at the tail is written by the sender that holds the lock, the slot at the head is read by
+    /// the receiver.
     slots: Box<[Slot<T>]>,
-    /// Items that may wait: at most as many as there are slots.
+    /// Upper bound of waiting items, at most the number of slots.
     limit: usize,
 }
 
-/// The place of one item.
+/// Place of one item.
 struct Slot<T> {
-    /// [`turn_of`] the item that was put here last. Release: who sees it sees the item.
+    /// [`turn_of`] the item last put here. Release: a receiver that sees the value also sees the
+    /// item.
     turn: AtomicUsize,
     item: UnsafeCell<MaybeUninit<T>>,
 }
 
-/// What senders write. Under the lock, which orders it.
+/// State written by senders, under the lock, which orders it.
 struct Sending {
     locked: AtomicBool,
     /// Items sent so far; wraps.
     tail: AtomicUsize,
-    /// `head` as a sender saw it last.
+    /// Value of `head` when a sender last read it.
     head_seen: AtomicUsize,
 }
 
-/// What the receiver writes.
+/// State written by the receiver.
 struct Receiving {
-    /// There is a receiver. Acquire by the next one, Release by the one before.
+    /// Whether there is a receiver. Acquire by the next one, Release by the one before.
     taken: AtomicBool,
-    /// Items received so far; wraps. Release: a sender that sees it may write the slots before it.
+    /// Items received so far; wraps. Release: a sender that sees the value may write the slots
+    /// before it.
     head: AtomicUsize,
 }
 
-// SAFETY: an item is moved in by one thread and out by another, which `T: Send` allows. A slot is written by the holder of the
-// lock while it is outside head..tail, and read by the one receiver while it is inside.
+// SAFETY: an item is moved in by one thread and out by another, which `T: Send` allows. A slot is
+// written by the holder of the lock while it is outside head..tail, and read by the only receiver
+// while it is inside.
 unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: as above; the ring owns its items.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T> Ring<T> {
-    /// For at most `limit` items that wait.
+    /// Makes a ring for at most `limit` waiting items.
     ///
     /// # Panics
-    /// Without room for one.
+    /// If `limit` is zero.
     pub fn new(limit: usize) -> Self {
-        assert!(limit > 0, "a ring without room");
+        assert!(limit > 0, "a ring needs room for one item");
         let slots = limit.next_power_of_two();
         Self {
             sending: Padded::new(Sending {
@@ -93,7 +101,8 @@ impl<T> Ring<T> {
         }
     }
 
-    /// The right to send, for a moment: others wait until it is dropped, and what was sent is there then.
+    /// Locks the ring for sending. Other senders wait until the guard is dropped, which makes the
+    /// pushed items visible.
     #[inline]
     pub fn sender(&self) -> Sender<'_, T> {
         if !take(&self.sending.locked) {
@@ -121,7 +130,7 @@ impl<T> Ring<T> {
         }
     }
 
-    /// The right to receive; `None` while another has it.
+    /// Returns the receiver; `None` while another one exists.
     pub fn receiver(this: &Arc<Self>) -> Option<Receiver<T>> {
         if !take(&this.receiving.taken) {
             return None;
@@ -130,12 +139,13 @@ impl<T> Ring<T> {
         Some(Receiver { ring: Arc::clone(this), head })
     }
 
-    /// Whether nothing waits. A hint: it may have changed when this returns.
+    /// Returns whether no item waits. A hint: it may be out of date when this returns.
     pub fn is_empty(&self) -> bool {
         !self.has(self.receiving.head.load(Ordering::Relaxed))
     }
 
-    /// Whether the item of this number is there. Acquire: then it is, and what was there before it, too.
+    /// Returns whether the item of this number is present. Acquire: if so, all writes before it was
+    /// sent are visible.
     #[inline]
     fn has(&self, number: usize) -> bool {
         self.slot(number).turn.load(Ordering::Acquire) == turn_of(number)
@@ -153,14 +163,14 @@ impl<T> Slot<T> {
     }
 }
 
-/// What the slot of an item says when it is there: of the items of this slot no other has it, and a slot that never had one
-/// does not say it of the first.
+/// Returns the value of a slot's turn once it holds the item of this number. No other item of the
+/// slot has this value, nor has a slot that never held an item.
 #[inline]
 const fn turn_of(number: usize) -> usize {
     number.wrapping_add(1)
 }
 
-/// Takes what nobody has. Acquire: after whoever has let it go.
+/// Sets a flag that is clear. Acquire: orders the caller after the thread that cleared it.
 #[inline]
 fn take(flag: &AtomicBool) -> bool {
     flag.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -171,7 +181,8 @@ impl<T> Drop for Ring<T> {
         let mut head = self.receiving.head.load(Ordering::Relaxed);
         let tail = self.sending.tail.load(Ordering::Relaxed);
         while head != tail {
-            // SAFETY: from head to tail the slots are initialised, and `&mut self` says that nobody else is there.
+            // SAFETY: the slots from head to tail are initialized, and `&mut self` excludes all
+            // other threads.
             self.slot(head).item.with_mut(|item| unsafe { (*item).assume_init_drop() });
             head = head.wrapping_add(1);
         }
@@ -184,30 +195,31 @@ impl<T> fmt::Debug for Ring<T> {
     }
 }
 
-/// Who sends at the moment.
+/// The lock for sending.
 pub struct Sender<'a, T> {
     ring: &'a Ring<T>,
-    /// The first item of this sender.
+    /// Number of the first item of this sender.
     first: usize,
     tail: usize,
     head_seen: usize,
 }
 
 impl<T> Sender<'_, T> {
-    /// Puts `item` behind all others.
+    /// Adds `item` at the end.
     ///
     /// # Errors
-    /// Gives it back when the ring is full.
+    /// Gives the item back if the ring is full.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), T> {
         if self.tail.wrapping_sub(self.head_seen) >= self.ring.limit {
-            // Acquire: the receiver is through with the slots before it.
+            // Acquire: the receiver has finished with the slots before it.
             self.head_seen = self.ring.receiving.head.load(Ordering::Acquire);
             if self.tail.wrapping_sub(self.head_seen) >= self.ring.limit {
                 return Err(item);
             }
         }
-        // SAFETY: the slot is not between head and tail, so the receiver does not look at it, and this is the only sender.
+        // SAFETY: the slot is not between head and tail, so the receiver does not access it, and
+        // this is the only sender.
         self.ring.slot(self.tail).item.with_mut(|slot| unsafe {
             (*slot).write(item);
         });
@@ -219,7 +231,8 @@ impl<T> Sender<'_, T> {
 impl<T> Drop for Sender<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // The first one last: a receiver that sees it sees them all, and need not come for each.
+        // The turn of the first item is stored last: a receiver that sees the first item sees all
+        // of them, and is not woken once per item.
         let mut number = self.tail;
         while number != self.first {
             number = number.wrapping_sub(1);
@@ -238,28 +251,29 @@ impl<T> fmt::Debug for Sender<'_, T> {
     }
 }
 
-/// Who receives.
+/// The receiving side of a ring.
 pub struct Receiver<T> {
     ring: Arc<Ring<T>>,
     head: usize,
 }
 
 impl<T> Receiver<T> {
-    /// Whether nothing waits. What comes later is seen by a later look.
+    /// Returns whether no item waits. Items that arrive later are seen by a later call.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.ring.has(self.head)
     }
 
-    /// Takes the oldest item.
+    /// Removes and returns the oldest item.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         if self.is_empty() {
             return None;
         }
-        // SAFETY: the slot's turn says that the item is there, so it is initialised, and no sender writes it before the head has
-        // passed it; it is moved out of here once, because the head goes on at once.
+        // SAFETY: the slot's turn says that the item is present, so it is initialized, and no
+        // sender writes it before the head has passed it. It is moved out once, because the head
+        // advances right after this.
         let item =
             self.ring.slot(self.head).item.with(|item| unsafe { (*item).assume_init_read() });
         self.head = self.head.wrapping_add(1);

@@ -1,8 +1,8 @@
-//! One door to atomics, cells, locks and sleeping: std in the product, loom in the models.
+//! The only access to atomics, cells, locks and sleeping: std in the product, loom in the models.
 //!
-//! Nothing else in this crate names `std::sync` or `std::thread`, so that a model run checks the very code
-//! that ships. Where the two differ this module takes loom's shape: a cell is entered through `with` and
-//! `with_mut`, so that loom sees each access.
+//! No other module of this crate names `std::sync` or `std::thread`, so a model run checks the code
+//! that ships. Where std and loom differ, this module takes loom's interface: a cell is accessed
+//! through `with` and `with_mut`, so that loom sees each access.
 
 #[cfg(loom)]
 pub(crate) use loom_side::*;
@@ -19,7 +19,8 @@ mod std_side {
     pub(crate) use std::sync::{Mutex as RawMutex, MutexGuard};
     pub(crate) use std::thread::{Thread, current, park, park_timeout, yield_now};
 
-    /// A small number that is this thread's as long as it lives, for choosing one of several equal slots.
+    /// Returns a small number that this thread keeps while it exists, for choosing one of several
+    /// equal slots.
     pub(crate) fn thread_slot() -> usize {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         std::thread_local! {
@@ -64,12 +65,12 @@ mod loom_side {
     pub(crate) use loom::sync::{Mutex as RawMutex, MutexGuard};
     pub(crate) use loom::thread::{Thread, current, park, yield_now};
 
-    /// Models have one slot of everything.
+    /// Returns the only slot of a model.
     pub(crate) fn thread_slot() -> usize {
         0
     }
 
-    /// Loom has no clock: a timed park ends by a wake or not at all.
+    /// Parks without a timeout: loom has no clock, so a timed park ends only by a wake.
     pub(crate) fn park_timeout(_: std::time::Duration) {
         park();
     }
@@ -77,9 +78,10 @@ mod loom_side {
 
 /// A relaxed store to a word that several threads write.
 ///
-/// All stores to a word have one order. Loom knows it in part only, and may take a store for the last one that a later one has
-/// replaced, when a third thread has read both. A swap comes right after the store that it reads, so in a model it keeps the
-/// order whole; what it reads is not used.
+/// All stores to a word have one modification order. Loom knows that order only in part: when a
+/// third thread has read two stores, loom may take a store for the last one that a later one has
+/// replaced. A swap comes right after the store that it reads, so in a model it keeps the order
+/// complete; the value it reads is not used.
 pub(crate) trait StoreInOrder {
     type Value;
 
@@ -104,15 +106,16 @@ macro_rules! store_in_order {
 
 store_in_order!(AtomicU64: u64, AtomicBool: bool);
 
-/// A number that no other call in this process gets.
+/// Returns a number that no other call in this process returns.
 pub(crate) fn unique_number() -> u64 {
-    // No model needs to see them: they order nothing.
+    // Core atomics: the numbers order nothing, so no model needs to see them.
     use core::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A mutex without poisoning: what these locks guard is restored before any code that may panic runs.
+/// A mutex without poisoning: the data under these locks is consistent before any code that may
+/// panic runs.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(RawMutex<T>);
 
@@ -125,7 +128,7 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// `None` when somebody holds it.
+    /// Takes the lock; `None` if another thread holds it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
@@ -135,14 +138,14 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Explores every interleaving of `f` with at most three pre-emptions (`LOOM_MAX_PREEMPTIONS` overrides),
-/// the bound under which most models of this crate end in seconds.
+/// Explores every interleaving of `f` with at most three preemptions (`LOOM_MAX_PREEMPTIONS`
+/// overrides the bound), with which most models of this crate end in seconds.
 #[cfg(all(test, loom))]
 pub(crate) fn model(f: impl Fn() + Sync + Send + 'static) {
     model_within(3, f);
 }
 
-/// As [`model`], with at most so many pre-emptions.
+/// As [`model`], with at most `preemptions` preemptions.
 #[cfg(all(test, loom))]
 pub(crate) fn model_within(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -154,5 +157,5 @@ pub(crate) fn model_within(preemptions: usize, f: impl Fn() + Sync + Send + 'sta
         f();
     });
     let tried = tried.load(Ordering::Relaxed);
-    assert!(tried > 2, "only {tried} orders were tried: loom does not see where the threads meet");
+    assert!(tried > 2, "only {tried} orders were tried: loom does not see the threads interact");
 }

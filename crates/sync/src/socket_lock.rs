@@ -1,47 +1,50 @@
-//! Who may touch a socket: the lock that packet input never waits for.
+//! Exclusive access to a socket: a lock that packet input never waits for.
 //!
-//! Above: every socket in `stack`. Linux: `lock_sock`, `release_sock`, `bh_lock_sock`, `sk_backlog`,
-//! `tcp_release_cb` (net/core/sock.c).
+//! Above: every socket in `stack`. Linux: `lock_sock`, `release_sock`, `bh_lock_sock`,
+//! `sk_backlog`, `tcp_release_cb` (net/core/sock.c).
 //!
-//! Two kinds of callers meet here. An application thread **owns** a socket for the length of a call and may
-//! be descheduled meanwhile. A core in **softirq** (packet input, timers) has one item of work and must go on
-//! at once: it runs the item if the socket is free, else leaves it to the holder. So neither a sleeping
-//! application nor a busy second core ever stalls packet input.
+//! There are two kinds of callers. An application thread **owns** a socket for the length of a call
+//! and may be descheduled meanwhile. A core in **softirq** (packet input, timers) has one item of
+//! work and must continue at once: it runs the item if the socket is free, otherwise it leaves it
+//! to the holder. So neither a sleeping application nor a busy second core ever stalls packet
+//! input.
 //!
-//! One word holds everything that decides (`bytes` in its upper half), so that giving the lock up and finding
-//! that work has arrived are one atomic step:
+//! One word holds all state of the lock (`bytes` in its upper half), so that releasing the lock and
+//! finding that work has arrived are one atomic step:
 //!
 //! ```text
 //!                         softirq, defer: run the work, drain
 //!          ┌──────────── SOFTIRQ_BUSY ◄──────────┐
-//!          │ CAS: nothing left                   │ CAS: nobody holds it
+//!          │ CAS: nothing left                   │ CAS: no holder
 //!          ▼                                     │
 //!        FREE ───────────────────────────────────┘
-//!          ▲ │ CAS: nobody holds it
+//!          ▲ │ CAS: no holder
 //!          │ ▼   own, try_own
 //!         OWNED      release: drain, then CAS
 //!
 //!   while held   softirq   +bytes (or Full), push to the backlog, then set BACKLOG
 //!                defer     set DEFERRED bits
 //!                own       join the sleepers, then set WAITERS
-//!   to leave     BACKLOG?  clear it, take the whole list, run each item in order; look again
-//!                DEFERRED? clear the bits, run them; look again
-//!                neither:  CAS(word seen → 0), which fails and looks again if a bit appeared;
+//!   to leave     BACKLOG?  clear it, take the whole list, run each item in order; check again
+//!                DEFERRED? clear the bits, run them; check again
+//!                neither:  CAS(word seen → 0), which fails and checks again if a bit appeared;
 //!                          if WAITERS was set, wake one sleeper
 //! ```
 //!
-//! - **Order.** Items of one producer run in the order it brought them: an item is run directly only when
-//!   BACKLOG is clear or after the backlog was drained, and `softirq` returns `Queued` only once BACKLOG is set.
-//! - **Flood.** `bytes` counts admitted items and becomes 0 only in the CAS that leaves the lock (or ends
-//!   `run_backlog`), never between rounds: a producer faster than the drain reaches its limit and is refused,
-//!   so the drain ends. An item admitted but not yet pushed at that moment is forgotten by the counter: the
-//!   limit may be exceeded by one item for each producer that was just then inside `softirq`.
-//! - **Orphans.** A producer whose holder left before it set its bit finds that out from the old value of the
-//!   same operation, and runs what it left behind itself.
-//! - **Sleepers.** A woken sleeper takes the lock with WAITERS set, since others may sleep behind it; one
-//!   needless look at the queue at the end of a burst is the price.
+//! - **Order.** Items of one producer run in the order it brought them: an item is run directly
+//!   only when BACKLOG is clear or after the backlog was drained, and `softirq` returns `Queued`
+//!   only once BACKLOG is set.
+//! - **Flood.** `bytes` counts admitted items and becomes 0 only in the CAS that releases the lock
+//!   (or ends `run_backlog`), never between rounds. A producer faster than the drain therefore
+//!   reaches its limit and is refused, so the drain ends. An item admitted but not yet pushed at
+//!   that moment is no longer counted: the limit may be exceeded by one item for each producer that
+//!   is inside `softirq` at that time.
+//! - **Orphans.** If the holder left before a producer set its bit, the producer finds that in the
+//!   old value of the same operation, and runs the items it left behind itself.
+//! - **Sleepers.** A woken sleeper takes the lock with WAITERS set, because others may still sleep.
+//!   This costs one unnecessary check of the queue at the end of a burst.
 //!
-//! Not here: what the bits and items mean, receive buffer limits, coalescing in the backlog.
+//! Not here: the meaning of bits and items, receive buffer limits, coalescing in the backlog.
 
 use core::fmt;
 
@@ -61,20 +64,22 @@ pub use owned::Owned;
 const OWNED: u64 = 1 << 0;
 /// A core in softirq holds the lock.
 const SOFTIRQ_BUSY: u64 = 1 << 1;
-/// Somebody sleeps in `own`.
+/// A thread sleeps in `own`.
 const WAITERS: u64 = 1 << 2;
-/// The backlog list has items whose producers have gone.
+/// The backlog list has items whose producers have returned.
 const BACKLOG: u64 = 1 << 3;
-/// First of the eight deferred-work bits.
+/// Position of the first of the eight deferred-work bits.
 const DEFERRED_SHIFT: u32 = 8;
 const DEFERRED: u64 = 0xff << DEFERRED_SHIFT;
-/// Bytes admitted to the backlog since it was last found empty: the upper half of the word.
+/// Position of the bytes admitted to the backlog since it was last found empty: the upper half of
+/// the word.
 const BYTES_SHIFT: u32 = 32;
 const FLAGS: u64 = (1 << BYTES_SHIFT) - 1;
 const HELD: u64 = OWNED | SOFTIRQ_BUSY;
 
-/// Looks at a lock in softirq before `own` sleeps. One packet takes a core about a microsecond and a look
-/// some tens of nanoseconds; after that the core has a burst to work through, or was descheduled.
+/// Checks of a lock held in softirq before `own` sleeps. One packet takes a core about a
+/// microsecond and a check some tens of nanoseconds; after that the core has a burst to process, or
+/// was descheduled.
 const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// One piece of work for the holder of a socket.
@@ -82,41 +87,43 @@ const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 pub enum Work<P> {
     /// A packet, in arrival order.
     Item(P),
-    /// As `Item`: the one that [`SocketLock::softirq`] was called with, run before that returns. What its caller knows
-    /// about it besides still holds.
+    /// As `Item`: the packet that [`SocketLock::softirq`] was called with, run before that returns.
+    /// Other facts its caller knows about it are still valid.
     Direct(P),
-    /// Deferred work: the bits given to [`SocketLock::defer`] since the last time, merged.
+    /// Deferred work: the bits given to [`SocketLock::defer`] since the last run, merged.
     Deferred(u8),
 }
 
-/// What became of work brought in softirq.
+/// Result of bringing work in softirq.
 #[derive(Debug)]
 #[must_use]
 pub enum Entry<P> {
-    /// It was run before the call returned.
+    /// The work ran before the call returned.
     Ran,
-    /// The present holder will run it before leaving.
+    /// The current holder will run it before it releases the lock.
     Queued,
     /// The backlog's byte limit refuses it.
     Full(P),
 }
 
-/// A value of type `T` with the socket lock around it; `P` is what the backlog holds.
+/// A value of type `T` with the socket lock around it; `P` is the type of the backlog's items.
 pub struct SocketLock<T, P: Linked> {
-    /// See the module head. Taking is Acquire, leaving is Release, and Acquire of those who `pass`; every other write is a
-    /// read-modify-write and so keeps the release sequence from the last holder to the next.
+    /// State, as the head of the module describes. Taking is Acquire, leaving is Release, plus
+    /// Acquire for `pass`. Every other write is a read-modify-write and so keeps the release
+    /// sequence from the last holder to the next.
     word: AtomicU64,
     backlog: Llist<P>,
     sleepers: EventCount,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached only by the thread that set OWNED or SOFTIRQ_BUSY in a word that had neither,
-// and that may be any thread, hence `T: Send`; items cross threads by the list, which asks `P: Send`.
+// SAFETY: `value` is accessed only by the thread that set OWNED or SOFTIRQ_BUSY in a word that had
+// neither, and that may be any thread, hence `T: Send`. Items cross threads by the list, which
+// requires `P: Send`.
 unsafe impl<T: Send, P: Linked + Send> Sync for SocketLock<T, P> {}
 
 impl<T, P: Linked> SocketLock<T, P> {
-    /// A free lock around `value`.
+    /// Makes a free lock around `value`.
     pub fn new(value: T) -> Self {
         Self {
             word: AtomicU64::new(0),
@@ -126,11 +133,11 @@ impl<T, P: Linked> SocketLock<T, P> {
         }
     }
 
-    /// Softirq: brings one item. If nobody holds the lock, runs it and everything that arrives meanwhile;
-    /// else queues it unless that brought more than `limit` bytes into the backlog. Never waits.
+    /// Softirq: brings one item. If the lock is free, runs it and all items that arrive meanwhile.
+    /// Otherwise queues it, unless the backlog would exceed `limit` bytes. Never waits.
     ///
-    /// `leave` is called with an item that is going to be queued: it is run later, on another thread perhaps, and must
-    /// take with it what it needs.
+    /// `leave` is called with an item that is going to be queued: the item is run later, possibly
+    /// on another thread, and must own everything it needs.
     #[inline]
     pub fn softirq(
         &self,
@@ -153,8 +160,8 @@ impl<T, P: Linked> SocketLock<T, P> {
         }
     }
 
-    /// Softirq: brings deferred work, a set of bits whose meaning is the caller's. As [`softirq`](Self::softirq),
-    /// but never refused: bits of one kind merge.
+    /// Softirq: brings deferred work, a set of bits whose meaning is the caller's. As
+    /// [`softirq`](Self::softirq), but never refused, because bits of one kind merge.
     #[inline]
     pub fn defer(&self, bits: u8, mut run: impl FnMut(&mut T, Work<P>)) -> Entry<P> {
         let free =
@@ -168,16 +175,16 @@ impl<T, P: Linked> SocketLock<T, P> {
         self.mark(u64::from(bits) << DEFERRED_SHIFT, &mut run)
     }
 
-    /// For the holder itself, and while it holds: `bits` are run once more before the lock is free, behind what is
-    /// being run.
+    /// For the holder itself, while it holds the lock: runs `bits` once more before the lock is
+    /// free, after the work in progress.
     pub fn defer_to_holder(&self, bits: u8) {
-        // Relaxed: what the bits stand for was done by the thread that will run them.
+        // Relaxed: the thread that will run the bits made the changes they stand for.
         let before = self.word.fetch_or(u64::from(bits) << DEFERRED_SHIFT, Ordering::Relaxed);
-        debug_assert!(before & HELD != 0, "work for a holder that is not there");
+        debug_assert!(before & HELD != 0, "deferred work needs a holder");
     }
 
-    /// Application: takes the lock, waiting for it if need be. Looks a moment at a core in softirq, which
-    /// leaves soon; sleeps behind another application thread.
+    /// Application: takes the lock, waiting for it if necessary. Spins briefly on a core in
+    /// softirq, which releases the lock soon; sleeps behind another application thread.
     #[inline]
     pub fn own(&self) -> Owned<'_, T, P> {
         let free = self.word.compare_exchange(0, OWNED, Ordering::Acquire, Ordering::Relaxed);
@@ -187,7 +194,7 @@ impl<T, P: Linked> SocketLock<T, P> {
         Owned { held: Held::new(self, OWNED) }
     }
 
-    /// Application: takes the lock if nobody holds it.
+    /// Application: takes the lock if it is free.
     pub fn try_own(&self) -> Option<Owned<'_, T, P>> {
         let mut word = self.word.load(Ordering::Relaxed);
         while word & HELD == 0 {
@@ -199,31 +206,34 @@ impl<T, P: Linked> SocketLock<T, P> {
         None
     }
 
-    /// True while an application thread holds the lock. A hint: it may be over when this returns.
+    /// Returns true while an application thread holds the lock. A hint: it may be out of date when
+    /// this returns.
     pub fn is_owned(&self) -> bool {
         self.word.load(Ordering::Relaxed) & OWNED != 0
     }
 
-    /// For a thread that has announced itself as a waiter and is about to look at what holders publish. Of a holder that has left
-    /// before this it sees all that was published; one that leaves later sees the announcement, and needs no fence for that
+    /// For a thread that has queued itself as a waiter and is about to check data that holders
+    /// publish. If a holder released the lock before this call, the thread sees all its
+    /// publications. If it releases the lock later, the holder sees the waiter, without a fence
     /// ([`EventCount::notify_all_behind`]).
     pub fn pass(&self) {
-        // Leaving is a read-modify-write of the same word: whichever of the two is second acquires what was before the first.
+        // Leaving is a read-modify-write of the same word: the second of the two acquires all
+        // writes before the first.
         self.word.fetch_or(0, Ordering::AcqRel);
     }
 
-    /// Bytes admitted to the backlog and not yet worked off.
+    /// Returns the bytes admitted to the backlog and not yet processed.
     pub fn backlog_bytes(&self) -> u32 {
         backlog_bytes(self.word.load(Ordering::Relaxed))
     }
 
-    /// The value, which an exclusive reference owns anyway.
+    /// Returns the value, which an exclusive reference may access without the lock.
     pub fn get_mut(&mut self) -> &mut T {
         // SAFETY: `&mut self` excludes every holder.
         unsafe { &mut *self.value.with_mut(|value| value) }
     }
 
-    /// Takes the value out; what is in the backlog is dropped.
+    /// Returns the value; items in the backlog are dropped.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -241,7 +251,8 @@ impl<T, P: Linked> SocketLock<T, P> {
             let seen = if word & HELD == 0 {
                 match self.take(word, SOFTIRQ_BUSY) {
                     Ok(()) => {
-                        // Left behind by a holder that was dropped, or not yet by a producer: first come first.
+                        // Items were left by a holder that was dropped, or a producer has not set
+                        // its bit yet: older items run first.
                         let mut held = Held::new(self, SOFTIRQ_BUSY);
                         if word & BACKLOG != 0 {
                             held.drain(run);
@@ -253,7 +264,8 @@ impl<T, P: Linked> SocketLock<T, P> {
                     Err(found) => found,
                 }
             } else {
-                // Differs from Linux: counts the new item too, because then `limit` is the most there can be.
+                // Differs from Linux: counts the new item too, because then `limit` is the maximum
+                // of the backlog.
                 let fits = backlog_bytes(word).checked_add(bytes).is_some_and(|sum| sum <= limit);
                 if !fits {
                     return Entry::Full(item);
@@ -271,14 +283,15 @@ impl<T, P: Linked> SocketLock<T, P> {
         self.mark(BACKLOG, run)
     }
 
-    /// Sets `bits` for the holder to find; if it has left before it could, does their work here.
+    /// Sets `bits` for the holder to find; if the holder has left before it could see them, runs
+    /// the work here.
     #[cold]
     fn mark(&self, bits: u64, run: &mut impl FnMut(&mut T, Work<P>)) -> Entry<P> {
-        // Release: whoever clears the bits sees what they stand for.
+        // Release: the thread that clears the bits sees the data they stand for.
         let mut word = self.word.fetch_or(bits, Ordering::Release) | bits;
         while word & HELD == 0 {
             if word & bits == 0 {
-                // Another one came, saw the bits, and has left again.
+                // Another holder came, saw the bits, and has left again.
                 return Entry::Ran;
             }
             match self.take(word, SOFTIRQ_BUSY) {
@@ -306,14 +319,15 @@ impl<T, P: Linked> SocketLock<T, P> {
                 spins += 1;
                 shim::spin_loop();
             } else if self.sleep() {
-                // Others may sleep behind us, and the WAITERS that stood for them is gone.
+                // Other threads may still sleep, and the WAITERS bit that stood for them was
+                // cleared.
                 holder = OWNED | WAITERS;
                 spins = 0;
             }
         }
     }
 
-    /// Sleeps until a holder leaves. False when there was no need to.
+    /// Sleeps until a holder leaves. Returns false if that was not necessary.
     fn sleep(&self) -> bool {
         let token = self.sleepers.prepare();
         let mut word = self.word.load(Ordering::Relaxed);
@@ -324,7 +338,7 @@ impl<T, P: Linked> SocketLock<T, P> {
                 word = found;
                 continue;
             }
-            // Without a timeout there is one way to come back.
+            // Without a timeout the only result is a notification.
             let _ = self.sleepers.wait(token, None);
             return true;
         }

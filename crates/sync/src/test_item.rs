@@ -1,13 +1,13 @@
-//! What the tests of this crate protect: a linked item with a live count, and for the models a number that
-//! loom watches.
+//! Values that the tests of this crate protect: a linked item with a live count, and for the models
+//! a number whose accesses loom checks.
 
 use core::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::llist::{Link, Linked};
 
-/// An item that knows its producer and its place in that producer's order. Clones of `live` count the items
-/// not yet dropped (a plain std `Arc`: the count is evidence, not part of a model).
+/// An item that knows its producer and its place in that producer's order. Clones of `live` count
+/// the items not yet dropped (a plain std `Arc`: the count is not part of a model).
 #[derive(Debug)]
 pub(crate) struct Item(Box<Node>);
 
@@ -31,8 +31,8 @@ impl Item {
     }
 }
 
-// SAFETY: the box keeps its address while it is a raw pointer, and the pointer is to the whole node, whose
-// first field (`repr(C)`) is the link.
+// SAFETY: the box keeps its address while it is a raw pointer, and the pointer is to the whole
+// node, whose first field (`repr(C)`) is the link.
 unsafe impl Linked for Item {
     fn into_link(self) -> NonNull<Link> {
         // A box is never null.
@@ -45,8 +45,8 @@ unsafe impl Linked for Item {
     }
 }
 
-/// A number whose reads and whose drop loom watches: a reader that overlaps the drop, or that got here without
-/// synchronising with the maker, is reported as a racing access.
+/// A number whose reads and whose drop loom checks. A read that overlaps the drop, or that is not
+/// ordered after the value was made, is reported as a racing access.
 #[cfg(loom)]
 pub(crate) struct Watched(crate::shim::UnsafeCell<u32>);
 
@@ -57,7 +57,7 @@ impl Watched {
     }
 
     pub(crate) fn read(&self) -> u32 {
-        // SAFETY: no drop overlaps; that this is true is what the models check.
+        // SAFETY: no drop overlaps this read, which is the property that the models check.
         self.0.with(|value| unsafe { *value })
     }
 }
@@ -69,7 +69,7 @@ unsafe impl Sync for Watched {}
 #[cfg(loom)]
 impl Drop for Watched {
     fn drop(&mut self) {
-        // SAFETY: `&mut self`; that it is true is what the models check.
+        // SAFETY: `&mut self`; that no read overlaps is the property that the models check.
         self.0.with_mut(|value| unsafe { *value = 0 });
     }
 }

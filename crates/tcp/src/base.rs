@@ -1,4 +1,4 @@
-//! Names that every other module reads: counters, chance, states, errors, how scarce memory is.
+//! Types that every other module uses: counters, random numbers, states, errors, memory pressure.
 //!
 //! Nothing here imports another module of this crate.
 

@@ -1,10 +1,10 @@
-//! The end of a connection: half-close, close, abort, and the states that wait.
+//! End of a connection: half-close, close, abort, FIN-WAIT-2 and TIME-WAIT.
 //!
 //! Above: the application, through `stack::socket`. RFC 9293 §3.6 and §3.10.4–3.10.5,
 //! RFC 1122 §4.2.2.13; Linux: tcp_shutdown, tcp_close, tcp_disconnect, tcp_fin_time.
 //!
-//! `timer` stands here because every deadline may be the end of the connection: it runs the steps
-//! of `loss` and `segment`, keepalive, and the states that wait.
+//! `timer` belongs here because every deadline may end the connection: it runs the timeout steps of
+//! `loss` and `segment`, keepalive, FIN-WAIT-2 and TIME-WAIT.
 //!
 //! Not here: blocking in close for `SO_LINGER` (the socket layer waits while [`Tcb::is_closing`]).
 
@@ -21,9 +21,10 @@ use crate::{
 };
 
 impl Tcb {
-    /// No more writing: a FIN follows what is queued (`shutdown(SHUT_WR)`). The caller runs `output` after it.
+    /// Closes the sending direction: a FIN follows the queued data (`shutdown(SHUT_WR)`). The
+    /// caller runs `output` afterwards.
     ///
-    /// In SYN-SENT the attempt ends, as in Linux.
+    /// In SYN-SENT the connection attempt ends, as in Linux.
     pub fn shutdown_write(&mut self, cx: &mut Cx<'_>) {
         if self.flags.contains(TcbFlags::SHUT_WRITE) {
             return;
@@ -33,19 +34,20 @@ impl Tcb {
             return;
         }
         self.flags |= TcbFlags::SHUT_WRITE;
-        // In SYN-RECEIVED the flag waits for ESTABLISHED.
+        // In SYN-RECEIVED the FIN is deferred until ESTABLISHED.
         self.start_close(cx);
     }
 
-    /// No more reading (`shutdown(SHUT_RD)`): reads answer end of stream. Nothing is told to the peer, and what it
-    /// sends in ESTABLISHED is still acknowledged, as in Linux.
+    /// Closes the receiving direction (`shutdown(SHUT_RD)`): reads return end of stream. The peer
+    /// is not notified, and data that it sends in ESTABLISHED is still acknowledged, as in Linux.
     pub fn shutdown_read(&mut self) {
         self.flags |= TcbFlags::SHUT_READ;
     }
 
-    /// The application lets go of the connection. Data unread, or a linger time of zero, reset it; else a FIN follows
-    /// what is queued and the connection lives on as an orphan. The caller runs `output` after it and keeps the block
-    /// until its state is CLOSE or TIME-WAIT.
+    /// Closes the connection for the application. Unread data, or a linger time of zero, causes a
+    /// reset. Otherwise a FIN follows the queued data and the connection continues as an orphan.
+    /// The caller runs `output` afterwards and keeps the block until its state is CLOSE or
+    /// TIME-WAIT.
     pub fn close(&mut self, cx: &mut Cx<'_>) {
         self.flags |= TcbFlags::ORPHAN | TcbFlags::SHUT_READ;
         let unread = !self.receive_queue.is_empty();
@@ -54,7 +56,7 @@ impl Tcb {
             State::Close | State::TimeWait => {}
             State::SynSent | State::Listen => self.finish(cx, None),
             _ if unread => {
-                // RFC 1122 §4.2.2.13: the peer must learn that data was lost.
+                // RFC 1122 §4.2.2.13: the reset tells the peer that data was lost.
                 cx.count(Counter::TcpExtTCPAbortOnClose);
                 segment::send_reset(self, cx);
                 self.finish(cx, None);
@@ -69,11 +71,12 @@ impl Tcb {
         self.error = None;
     }
 
-    /// Resets the connection at once (RFC 9293 §3.10.5; `SO_LINGER` of zero). Nothing queued is sent. Whoever still
-    /// uses it learns that it was aborted, as with Linux's `tcp_abort`.
+    /// Resets the connection at once (RFC 9293 §3.10.5; `SO_LINGER` of zero) and discards queued
+    /// data. A pending or later call gets the error `Aborted`, as with Linux's `tcp_abort`.
     pub fn abort(&mut self, cx: &mut Cx<'_>) {
         if self.state == State::Close {
-            // Over already, perhaps in good order: what was received may still be read.
+            // A connection that ended earlier, perhaps in good order, keeps its received data
+            // readable.
             return;
         }
         let owes_reset = match self.state {
@@ -91,20 +94,20 @@ impl Tcb {
         self.flags |= TcbFlags::ORPHAN;
         self.finish(cx, Some(TcpError::Aborted));
         self.receive_queue.purge(cx.pool);
-        // Data that was not read is gone: a reader gets the error, not the end that the peer's FIN stood for.
+        // Unread data was discarded: a reader gets the error, not the end of stream.
         self.flags -= TcbFlags::FIN_RECEIVED;
     }
 
-    /// The host has lost the local address for good: no segment can be sent or received any more, not even a reset. Received
-    /// data stays readable; after it the application gets ENETDOWN, the error that Linux reports to sockets whose interface is
-    /// unregistered.
+    /// Ends the connection because the host has lost its local address: no segment can be sent or
+    /// received, not even a reset. Received data stays readable; after it the application gets
+    /// ENETDOWN, the error that Linux reports for sockets of an unregistered interface.
     pub fn lose_address(&mut self, cx: &mut Cx<'_>) {
         if self.state != State::Close {
             self.finish(cx, Some(TcpError::NetworkDown));
         }
     }
 
-    /// Queues the FIN and takes the edge of figure 5 that goes with it.
+    /// Queues the FIN and makes the corresponding transition of figure 5.
     pub(crate) fn start_close(&mut self, cx: &Cx<'_>) {
         let next = match self.state {
             State::Established => State::FinWait1,
@@ -115,8 +118,8 @@ impl Tcb {
         self.set_state(cx, next);
     }
 
-    /// FIN-WAIT-2 of an orphan ends by itself: the peer might never close (`TCP_LINGER2`, `tcp_fin_timeout`; Linux:
-    /// tcp_fin_time).
+    /// Arms the timeout of an orphan's FIN-WAIT-2, because the peer might never close
+    /// (`TCP_LINGER2`, `tcp_fin_timeout`; Linux: tcp_fin_time).
     pub(crate) fn enter_fin_wait_2(&mut self, cx: &mut Cx<'_>) {
         if !self.flags.contains(TcbFlags::ORPHAN) {
             return;
@@ -127,26 +130,27 @@ impl Tcb {
             return self.finish(cx, None);
         }
         let timeout = self.linger2().unwrap_or(cx.config.tcp_fin_timeout);
-        // Time enough for the peer to repeat its FIN.
+        // Long enough for the peer to retransmit its FIN.
         let least = self.rtt.rto() * 7 / 2;
         self.timers.arm_keep(cx.now + timeout.max(least));
     }
 
-    /// Too many connections are held by nobody: this one is reset (Linux: tcp_check_oom).
+    /// Resets an orphan because there are too many orphans or too little memory (Linux:
+    /// tcp_check_oom).
     pub fn abort_on_memory(&mut self, cx: &mut Cx<'_>) {
         cx.count(Counter::TcpExtTCPAbortOnMemory);
         segment::send_reset(self, cx);
         self.finish(cx, None);
     }
 
-    /// The application has let go of the connection.
+    /// Returns whether the application has closed the connection.
     #[must_use]
     pub fn is_orphan(&self) -> bool {
         self.flags.contains(TcbFlags::ORPHAN)
     }
 
-    /// Both FINs are acknowledged: only old duplicates are left to wait for. The stack moves the connection to a
-    /// [`TimeWait`](crate::TimeWait) as soon as it sees the state.
+    /// Enters TIME-WAIT: both FINs are acknowledged, and only old duplicates can arrive. The stack
+    /// replaces the connection by a [`TimeWait`](crate::TimeWait) as soon as it sees the state.
     pub(crate) fn enter_time_wait(&mut self, cx: &Cx<'_>) {
         self.set_state(cx, State::TimeWait);
         let fin_ack_owed = self.ack.is_now();
@@ -158,14 +162,16 @@ impl Tcb {
         }
     }
 
-    /// The stack took over TIME-WAIT with [`TimeWait::from_tcb`](crate::TimeWait::from_tcb): this block keeps only
-    /// what the application may still read. Run `output` before it: the last ACK may be owed.
+    /// Ends this block after the stack has taken over TIME-WAIT with
+    /// [`TimeWait::from_tcb`](crate::TimeWait::from_tcb). Only unread data stays. Call `output`
+    /// before it: the last ACK may be pending.
     pub fn release_time_wait(&mut self, cx: &mut Cx<'_>) {
         debug_assert_eq!(self.state, State::TimeWait);
         self.finish(cx, None);
     }
 
-    /// The application let go and the peer has not acknowledged everything: what a lingering close waits for.
+    /// Returns whether the peer has not acknowledged all data and the FIN: a lingering close waits
+    /// for that.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)

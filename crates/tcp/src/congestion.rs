@@ -1,26 +1,28 @@
-//! Congestion control: how many bytes may be in flight, and how fast they leave.
+//! Congestion control: how many bytes may be in flight, and how fast they are sent.
 //!
-//! Above: output asks [`Congestion::cwnd`] and [`Congestion::pacing_rate`]; input and the retransmission timer tell what
-//! happened by `on_*`. RFC 5681, RFC 6582, RFC 6928, RFC 7661; Linux: tcp_cong.c, tcp_cwnd_validate().
+//! Above: output reads [`Congestion::cwnd`] and [`Congestion::pacing_rate`]; input and the
+//! retransmission timer report events by `on_*`. RFC 5681, RFC 6582, RFC 6928, RFC 7661; Linux:
+//! tcp_cong.c, tcp_cwnd_validate().
 //!
-//! The window arithmetic that every algorithm shares is here: initial window, growth in slow start, and in `reduction` and
-//! `validation` what a loss, an undo and an unused window do to it. An algorithm decides three things: the growth on an
-//! acknowledgment, and the new `ssthresh` on a loss and on a mark. It is a variant of the closed `Policy`. One that steers
-//! by a model of the path (BBR) sets window and pace itself, with every [`ModelSample`]; to it the events below only
-//! tell where recovery stands.
+//! This module has the window arithmetic that every algorithm shares: initial window, growth in
+//! slow start, and in `reduction` and `validation` the effect of a loss, an undo and an unused
+//! window. An algorithm decides three things: the growth on an acknowledgment, and the new
+//! `ssthresh` on a loss and on a mark. It is a variant of the closed `Policy`. An algorithm that
+//! follows a model of the path (BBR) sets window and pacing rate itself, with every
+//! [`ModelSample`]; the events below only inform it about the state of recovery.
 //!
-//! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. What is asked for
-//! in segments is multiplied by the current `mss`.
+//! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. Parameters in
+//! segments are multiplied by the current `mss`.
 //!
 //! The order of calls in one recovery: `on_enter_recovery`, then any of `on_dup_ack` and
 //! `on_partial_ack`, then one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] belongs to
-//! the open state and to slow start after a time-out, never to recovery.
+//! the open state and to slow start after a timeout, never to recovery.
 //!
-//! With SACK, and after a mark, the window follows proportional rate reduction (`prr`): `on_enter_sack_recovery` or
-//! `on_mark`, then `on_recovery_ack` for each ACK and `on_transmitted` for each segment, then `on_recovery_complete` or
-//! `on_rto`.
+//! With SACK, and after a mark, the window follows proportional rate reduction (`prr`):
+//! `on_enter_sack_recovery` or `on_mark`, then `on_recovery_ack` for each ACK and `on_transmitted`
+//! for each segment, then `on_recovery_complete` or `on_rto`.
 //!
-//! Not here: when a loss is detected and what is sent again, when a segment may leave (`segment::pacing`).
+//! Not here: loss detection and retransmission (`loss`), departure times (`segment::pacing`).
 
 mod algorithm;
 mod bbr;
@@ -53,10 +55,10 @@ pub use self::sample::{
 use self::window::{Usage, Window};
 use crate::base::rng::Rng;
 
-/// `ssthresh` before any loss: slow start has no end.
+/// `ssthresh` before any loss: slow start is unlimited.
 pub const SSTHRESH_INFINITE: u32 = u32::MAX;
 
-/// `ssthresh` falls no lower, in segments (RFC 5681 §3.1, equation 4).
+/// Lower bound of `ssthresh`, in segments (RFC 5681 §3.1, equation 4).
 const SSTHRESH_SEGMENTS_MIN: u32 = 2;
 
 /// Congestion state of one connection.
@@ -65,21 +67,23 @@ pub struct Congestion {
     window: Window,
     policy: Policy,
     usage: Usage,
-    /// What was before the last reduction, for [`Congestion::undo`]. Allocated with the first loss.
+    /// State before the last reduction, for [`Congestion::undo`]. Allocated on the first loss.
     prior: Option<Box<Prior>>,
     /// Bytes by which duplicate acknowledgments may still inflate the window (RFC 5681 §3.2, step
-    /// 4): one segment for each that is outstanding, so that a flood of forged ones buys nothing.
+    /// 4): one segment for each outstanding segment, so that forged duplicates cannot inflate it
+    /// further.
     inflation_left: u32,
-    /// Watches the first slow start for a growing queue; `None` once it is over, and for all but CUBIC.
+    /// Detector of a growing queue in the first slow start; `None` once slow start has ended, and
+    /// for all algorithms but CUBIC.
     hystart: Option<HyStart>,
-    /// Recovery with SACK runs, or the reduction that answers a mark.
+    /// State of SACK recovery or of the reduction after a mark, while one is in progress.
     prr: Option<Prr>,
     initial_window_segments: u32,
     slow_start_limit_segments: u32,
 }
 
 impl Congestion {
-    /// A connection that has sent nothing. `mss` in bytes; 0 counts as 1.
+    /// Returns the state of a connection that has sent nothing. `mss` in bytes; 0 counts as 1.
     #[must_use]
     pub fn new(config: &CongestionConfig, mss: u32) -> Self {
         let mss = mss.max(1);
@@ -99,14 +103,14 @@ impl Congestion {
         }
     }
 
-    /// Changes the algorithm; it begins without memory, and the window stays (`TCP_CONGESTION`; Linux:
-    /// tcp_reinit_congestion_control).
+    /// Changes the algorithm. The new algorithm starts from its initial state and keeps the window
+    /// (`TCP_CONGESTION`; Linux: tcp_reinit_congestion_control).
     pub fn set_algorithm(&mut self, algorithm: Algorithm) {
         if algorithm != self.algorithm() {
             self.policy = Policy::new(algorithm);
             self.hystart =
                 hystart_of(algorithm).filter(|_| self.window.ssthresh == SSTHRESH_INFINITE);
-            // What a reduction of the other algorithm saved is none of this one's.
+            // The saved state belongs to a reduction by the previous algorithm.
             self.prior = None;
             if algorithm.needs_pacing() {
                 self.prr = None;
@@ -114,8 +118,8 @@ impl Congestion {
         }
     }
 
-    /// The segment size changed: negotiated, or by path MTU discovery. The window keeps its count
-    /// of segments, because routers queue packets, not bytes.
+    /// Changes the segment size, after negotiation or path MTU discovery. The window keeps its
+    /// number of segments, because routers queue packets, not bytes.
     pub fn set_mss(&mut self, mss: u32) {
         let (old, new) = (u64::from(self.window.mss), u64::from(mss.max(1)));
         let rescale = |bytes: u32| u32::try_from(u64::from(bytes) * new / old).unwrap_or(u32::MAX);
@@ -131,10 +135,11 @@ impl Congestion {
         }
     }
 
-    /// Segments became larger, and nobody asked the path for more bytes: the window keeps its bytes (RFC 4821 §7.2).
+    /// Changes to larger segments after a path MTU probe. The window keeps its bytes, because the
+    /// probe does not show that the path takes more of them (RFC 4821 §7.2).
     pub fn set_mss_in_bytes(&mut self, mss: u32) {
         let Window { cwnd, ssthresh, .. } = self.window;
-        // Taken away, so that it keeps its bytes too.
+        // Set aside, so that the saved state keeps its bytes, too.
         let prior = self.prior.take();
         self.set_mss(mss);
         self.prior = prior;
@@ -144,17 +149,18 @@ impl Congestion {
         }
     }
 
-    /// The handshake lost a segment: the first flight is one segment (RFC 5681 §3.1).
+    /// Reduces the first flight to one segment, because the handshake lost a segment
+    /// (RFC 5681 §3.1).
     pub fn on_lossy_handshake(&mut self) {
         self.window.set_cwnd(self.window.mss);
     }
 
-    /// New data was acknowledged outside recovery: the window may grow.
+    /// Grows the window after new data was acknowledged outside recovery.
     ///
-    /// A window the application does not fill says nothing about the path and stays (RFC 7661
-    /// §4.3).
+    /// A window that the application does not fill says nothing about the path and is not grown
+    /// (RFC 7661 §4.3).
     ///
-    /// Answers what ended slow start, if this did.
+    /// Returns the signal that ended slow start, if this call ended it.
     pub fn on_ack(&mut self, sample: &AckSample) -> Option<SlowStartEnd> {
         if self.policy.model().is_some() {
             return None;
@@ -183,13 +189,13 @@ impl Congestion {
         stopped
     }
 
-    /// Something may end slow start before a loss does.
+    /// Whether a signal other than a loss may end slow start.
     #[inline]
     pub(crate) const fn watches_slow_start(&self) -> bool {
         self.hystart.is_some() && self.in_slow_start()
     }
 
-    /// What slow start's growth is divided by, and what has ended it.
+    /// Returns the divisor of slow start's growth, and the signal that has ended slow start.
     fn watch_slow_start(&mut self, sample: &AckSample) -> (u32, Option<SlowStartEnd>) {
         let Window { cwnd, mss, .. } = self.window;
         let in_slow_start = self.in_slow_start();
@@ -206,8 +212,9 @@ impl Congestion {
         }
     }
 
-    /// An acknowledgment was processed, in whatever state: a model takes what it tells and sets the window, DCTCP counts
-    /// its marks. Call it last, when recovery has had its say.
+    /// Processes the sample of one acknowledgment, in any state: BBR updates its model and sets the
+    /// window, DCTCP counts marked bytes. Must be the last call for an acknowledgment, after those
+    /// of recovery.
     pub fn on_model_sample(&mut self, sample: &ModelSample<'_>, rng: &mut Rng) {
         match &mut self.policy {
             Policy::Bbr(bbr) => bbr.on_ack(&mut self.window, sample, rng),
@@ -219,64 +226,66 @@ impl Congestion {
         }
     }
 
-    /// Something leaves and nothing was in flight. `app_limited` when the application is what kept it so.
+    /// Reports that a segment is sent while none was in flight. `app_limited` when the application
+    /// is the reason.
     pub fn on_restart(&mut self, now: Instant, app_limited: bool) {
         if let Some(bbr) = self.policy.model() {
             bbr.on_restart(&mut self.window, now, app_limited);
         }
     }
 
-    /// `cwnd`, bytes.
+    /// Returns `cwnd` in bytes.
     #[inline]
     #[must_use]
     pub const fn cwnd(&self) -> u32 {
         self.window.cwnd
     }
 
-    /// `cwnd` in whole segments, as `TCP_INFO` reports it.
+    /// Returns `cwnd` in whole segments, as `TCP_INFO` reports it.
     #[must_use]
     pub const fn cwnd_segments(&self) -> u32 {
         self.window.cwnd / self.window.mss
     }
 
-    /// `ssthresh`, bytes; [`SSTHRESH_INFINITE`] before the first loss.
+    /// Returns `ssthresh` in bytes; [`SSTHRESH_INFINITE`] before the first loss.
     #[must_use]
     pub const fn ssthresh(&self) -> u32 {
         self.window.ssthresh
     }
 
-    /// The segment size the window is counted in.
+    /// Returns the segment size in which the window is counted.
     #[must_use]
     pub const fn mss(&self) -> u32 {
         self.window.mss
     }
 
-    /// Bytes that may be sent beside `in_flight`.
+    /// Returns the bytes that may be sent in addition to `in_flight`.
     #[inline]
     #[must_use]
     pub const fn available(&self, in_flight: u32) -> u32 {
         self.window.cwnd.saturating_sub(in_flight)
     }
 
-    /// Growth is exponential.
+    /// Whether growth is exponential.
     #[must_use]
     pub const fn in_slow_start(&self) -> bool {
         self.window.cwnd < self.window.ssthresh
     }
 
-    /// The window of a fresh connection, bytes.
+    /// Returns the initial window in bytes.
     #[must_use]
     pub const fn initial_window(&self) -> u32 {
         self.initial_window_segments.saturating_mul(self.window.mss)
     }
 
-    /// Which algorithm decides.
+    /// Returns the algorithm in use.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.policy.algorithm()
     }
 
-    /// The pace that a model asks for, bytes per second; `None` when the algorithm has none, or has seen no ACK yet.
+    /// Returns the pacing rate of the model in bytes per second; `None` when the algorithm has
+    /// none, or has seen no ACK yet.
     #[must_use]
     pub const fn pacing_rate(&self) -> Option<u64> {
         match &self.policy {
@@ -285,17 +294,18 @@ impl Congestion {
         }
     }
 
-    /// The flight is small because the algorithm wants it so: the delivery rate is to be marked as not the path's.
+    /// Whether the algorithm itself keeps the flight small, so that delivery-rate samples are
+    /// marked as not limited by the path.
     #[must_use]
     pub fn limits_itself(&self) -> bool {
         matches!(&self.policy, Policy::Bbr(bbr) if bbr.is_draining_for_rtt())
     }
 
-    /// Asserts what always holds.
+    /// Asserts the invariants of the window.
     ///
     /// # Panics
     ///
-    /// If it does not.
+    /// If an invariant is violated.
     pub fn check(&self) {
         let Window { cwnd, ssthresh, mss, cwnd_max } = self.window;
         assert!(mss > 0);

@@ -1,11 +1,11 @@
-//! Arguments that a caller lends to every call: time, packet memory, counters, settings, chance,
-//! and the list of packets to send.
+//! Arguments that the caller of the engine provides with every call: time, packet memory, counters,
+//! settings, random numbers, and the list of packets to send.
 //!
 //! Above: `stack::Cx`, which builds one of these around a socket call or a batch of segments.
-//! Below: `config` has the settings, `host_queue` the packets of a connection below TCP.
+//! Below: `config` has the settings, `host_queue` describes the connection's packets below TCP.
 //!
-//! The engine keeps no reference to any of it, reads no clock and owns no pool: two runs with equal
-//! arguments give equal packets.
+//! The engine keeps no reference to any argument, reads no clock and owns no pool: two runs with
+//! equal arguments give equal packets.
 //!
 //! Not here: the running context of the stack (`stack::cx`).
 
@@ -26,31 +26,32 @@ use crate::{
     cx::{config::TcpConfig, host_queue::HostQueue},
 };
 
-/// Arguments every engine call shares.
+/// Arguments that all engine calls share.
 pub struct Cx<'a> {
-    /// The moment this call happens at.
+    /// Time of the call.
     pub now: Instant,
-    /// Packet memory of the core or thread that runs.
+    /// Packet memory of the calling core or thread.
     pub pool: &'a mut Pool,
-    /// Counter page of the stack; its single writer is whoever runs this call.
+    /// Counter page of the stack; the thread that runs this call is its only writer.
     pub counters: &'a Counters,
-    /// Segments to transmit, TCP header in front, in order. All belong to the connection (or mini socket) of this
-    /// call: the caller drains the list before it enters another one.
+    /// Segments to transmit, in order, starting with the TCP header. All belong to the connection
+    /// (or mini socket) of this call: the caller drains the list before it calls for another
+    /// connection.
     pub out: &'a mut PacketList,
-    /// Packets that a read has emptied and that are to be freed after the connection was let go
-    /// (`PacketRecycle::ListAfterUnlock`): as with `out`, the caller empties it.
+    /// Packets that a read has emptied and that are freed after the connection is unlocked
+    /// (`PacketRecycle::ListAfterUnlock`). The caller drains the list, as it drains `out`.
     pub read: &'a mut PacketList,
     /// Settings of the stack.
     pub config: &'a TcpConfig,
-    /// Seeded chance.
+    /// Random numbers.
     pub rng: &'a mut Rng,
-    /// What all connections of the stack share of RFC 5961's limit.
+    /// Limit on challenge ACKs that all connections of the stack share (RFC 5961).
     pub challenges: &'a ChallengeBudget,
-    /// How scarce the stack's memory for connections is.
+    /// Memory pressure of the stack.
     pub memory: MemoryState,
-    /// Packets of a flow may change core before they come here (RPS, RFS).
+    /// Whether packets of a flow may have changed core before they reached TCP (RPS, RFS).
     pub rps_needed: bool,
-    /// What the connection of this call has below TCP.
+    /// Packets of this connection below TCP.
     pub host_queue: HostQueue,
 }
 
@@ -67,6 +68,6 @@ impl fmt::Debug for Cx<'_> {
     }
 }
 
-/// Answer of every function that takes a segment: it is consumed, or dropped with a reason and given back. Nothing
-/// passes TCP upwards.
+/// The result of every function that takes a segment: the segment is consumed, or returned with a
+/// drop reason. TCP passes no segment to a higher protocol.
 pub type SegmentVerdict = Verdict<core::convert::Infallible>;

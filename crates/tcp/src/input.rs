@@ -1,19 +1,19 @@
-//! Receive: one segment arrives.
+//! Receive path: processing of one arriving segment.
 //!
 //! Above: `stack::socket`. Below: the receive queue. RFC 9293 §3.10.7; Linux: tcp_rcv_established,
 //! tcp_rcv_state_process.
 //!
-//! The IP layer has verified the checksum and pulled the TCP header: the packet is payload alone,
-//! the header arrives as values. A packet may be a superframe of 64 KB and more; it is one segment
-//! here, and everything that counts segments counts bytes.
+//! The IP layer has verified the checksum and parsed the TCP header: the packet contains only the
+//! payload, and the header is passed separately. A packet may be a superframe of 64 KB or more. It
+//! is one segment here, and limits in segments are computed from bytes.
 //!
-//! The steps stand in the RFC's order, one call each. A step that ends the processing returns the
-//! drop reason of the packet; an answer that it owes the peer is noted before (`ack.schedule_now`)
-//! and leaves with `output`. Only duplicate ACKs and resets leave from here, because they must not
-//! be merged with others.
+//! The steps follow the RFC's order, one call each. A step that ends the processing returns the
+//! drop reason of the packet. It schedules a required answer first (`ack.schedule_now`), and
+//! `output` sends it. Only duplicate ACKs and resets are sent from here, because they must not be
+//! merged with other ACKs.
 //!
-//! Not here: LISTEN (`open::request`), TIME-WAIT once it is its own small object
-//! (`close::time_wait`), segments for no connection (`segment::reset`).
+//! Not here: LISTEN (`open::request`), TIME-WAIT once it is a small object (`close::time_wait`),
+//! segments without a connection (`segment::reset`).
 
 mod ack;
 mod data;
@@ -40,35 +40,35 @@ use crate::{
     },
 };
 
-/// A segment on its way through the steps: its front and tail may be trimmed to the window.
+/// A segment during its processing. Its front and tail may be trimmed to the window.
 #[derive(Debug)]
 pub(crate) struct Segment<'h> {
     pub(crate) header: &'h SegmentHeader,
-    /// The payload, until a queue takes it.
+    /// Payload, until a queue takes it.
     packet: Option<Packet>,
-    /// Sequence number of the payload left: a SYN comes before it.
+    /// Sequence number of the first remaining payload byte; a SYN precedes it.
     pub(crate) seq: SeqNum,
-    /// Bytes of payload left.
+    /// Remaining bytes of payload.
     pub(crate) len: u32,
-    /// A FIN follows the payload left.
+    /// A FIN follows the remaining payload.
     pub(crate) fin: bool,
-    /// Room in the buffer of the reader that runs this call; empty when nobody waits.
+    /// Buffer of the reader that runs this call; empty if no reader waits.
     user: &'h mut [u8],
-    /// Bytes copied there.
+    /// Bytes copied to `user`.
     copied: u32,
-    /// Its front had arrived before, and was noted for a D-SACK.
+    /// The front of the segment was a duplicate and is noted for a D-SACK.
     reported: bool,
 }
 
 impl<'h> Segment<'h> {
     fn new(header: &'h SegmentHeader, packet: Packet, user: &'h mut [u8]) -> Self {
-        let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
+        let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32 bytes");
         let seq = header.seq + u32::from(header.has(Flags::SYN));
         let fin = header.has(Flags::FIN);
         Self { header, packet: Some(packet), seq, len, fin, user, copied: 0, reported: false }
     }
 
-    /// SEG.LEN of what is left, SYN not counted.
+    /// Returns SEG.LEN of the remaining segment, without the SYN.
     fn seq_len(&self) -> u32 {
         self.len + u32::from(self.fin)
     }
@@ -77,7 +77,8 @@ impl<'h> Segment<'h> {
         self.seq + self.seq_len()
     }
 
-    /// How many segments came: those of a superframe are counted one by one.
+    /// Returns the number of received segments: the segments of a superframe are counted
+    /// individually.
     fn segments(&self) -> u32 {
         if self.packet.as_ref().is_none_or(|packet| packet.meta().gso.kind == GsoKind::None) {
             return 1;
@@ -85,7 +86,7 @@ impl<'h> Segment<'h> {
         self.len.div_ceil(self.segment_bytes().max(1)).max(1)
     }
 
-    /// Size of one segment of the packet: the MSS of a superframe.
+    /// Returns the size of one segment of the packet: the MSS of a superframe.
     fn segment_bytes(&self) -> u32 {
         match &self.packet {
             Some(packet) if packet.meta().gso.kind != GsoKind::None => {
@@ -96,7 +97,8 @@ impl<'h> Segment<'h> {
     }
 }
 
-/// Processes one segment of this connection. The verdict is `Consumed`, or `Drop` with the reason and the packet.
+/// Processes one segment of this connection. The verdict is `Consumed`, or `Drop` with the reason
+/// and the packet.
 pub fn input(
     tcb: &mut Tcb,
     header: &SegmentHeader,
@@ -107,11 +109,12 @@ pub fn input(
     process(tcb, &mut segment, cx)
 }
 
-/// As [`input`], run by a reader that waits for `user.len()` bytes (Linux: `ucopy`): what is next in the stream goes to
-/// `user`, past the receive queue. Also answers how many bytes did; tell them to [`Tcb::on_direct_read`] at the end of a
-/// batch.
+/// Like [`input`], run by a reader that waits for `user.len()` bytes (Linux: `ucopy`): the next
+/// bytes of the stream are copied to `user`, past the receive queue. Also returns their number; the
+/// caller passes it to [`Tcb::on_direct_read`] at the end of a batch.
 ///
-/// That needs an empty receive queue and no urgent mark; else everything is queued as ever.
+/// The direct copy requires an empty receive queue and no urgent mark; otherwise all data is
+/// queued.
 pub fn input_to_user(
     tcb: &mut Tcb,
     header: &SegmentHeader,
@@ -144,11 +147,11 @@ fn process(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Segment
             Verdict::Consumed
         }
         (Err(reason), Some(packet)) => Verdict::Drop(reason, packet),
-        (Err(_), None) => unreachable!("a step that refuses a segment leaves its packet"),
+        (Err(_), None) => unreachable!("a step that rejects a segment leaves its packet"),
     }
 }
 
-/// RFC 9293 §3.10.7.4, for every state from SYN-RECEIVED on.
+/// Performs the steps of RFC 9293 §3.10.7.4 for every state from SYN-RECEIVED on.
 #[inline(never)]
 fn synchronized(
     tcb: &mut Tcb,
@@ -158,11 +161,12 @@ fn synchronized(
     if sequence::is_repeated_syn(tcb, cx, segment) {
         return Err(DropReason::TcpInvalidSyn);
     }
-    // First: the sequence number, and the timestamp (RFC 7323 §5.3). What lies outside the window is cut off.
+    // First: the sequence number, and the timestamp (RFC 7323 §5.3). Data outside the window is
+    // trimmed.
     sequence::check(tcb, segment, cx)?;
     // Second: the RST bit (RFC 5961 §3).
     reset::check_rst(tcb, segment, cx)?;
-    // Third: security, which no option of ours carries.
+    // Third: security. No supported option carries it.
     // Fourth: the SYN bit (RFC 5961 §4).
     reset::check_syn(tcb, segment, cx)?;
     // Fifth: the ACK field (RFC 5961 §5).
@@ -176,19 +180,22 @@ fn synchronized(
     Ok(())
 }
 
-/// Header prediction: the segment is the next one, with nothing in it but an ACK and perhaps data.
+/// Header prediction: returns whether the segment is the next one in order, with only an ACK and
+/// perhaps data.
 ///
 /// Entry conditions (the caller has checked ESTABLISHED):
-/// - flags are ACK, or ACK and PSH; no option but the timestamps that were agreed on, above all no SACK block;
-/// - SEG.SEQ is RCV.NXT, and the payload fits into the window;
-/// - SEG.ACK is neither old nor beyond SND.NXT;
-/// - the window field is what it was, and not zero;
-/// - the timestamp is not older than TS.Recent;
-/// - nothing waits out of order, not even a FIN, and no urgent byte is looked for.
+/// - The flags are ACK, or ACK and PSH. There is no option but the negotiated timestamps, in
+///   particular no SACK block.
+/// - SEG.SEQ is RCV.NXT, and the payload fits into the window.
+/// - SEG.ACK is neither below SND.UNA nor beyond SND.NXT.
+/// - The window field is unchanged and not zero.
+/// - The timestamp is not older than TS.Recent.
+/// - No data or FIN is queued out of order, and no urgent byte is expected.
 ///
-/// Under these `synchronized` would pass steps one to four and six unchanged, so [`established_fast`] starts at the
-/// fifth, which has a short form of its own (`ack::predicted`). `tests::fast_path` runs the same traffic both ways and
-/// compares the complete state after every exchange.
+/// Under these conditions `synchronized` would pass steps one to four and six without a change. So
+/// [`established_fast`] starts with the fifth step, which has a short form of its own
+/// (`ack::predicted`). `tests::fast_path` runs the same traffic both ways and compares the complete
+/// state after every exchange.
 fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let plain = header.flags.difference(Flags::PSH) == Flags::ACK;
@@ -211,7 +218,7 @@ fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && !tcb.no_fast_path()
 }
 
-/// The fifth and seventh step for a segment that [`fast_path`] let through.
+/// Performs the fifth and seventh step for a segment that passed [`fast_path`].
 fn established_fast(
     tcb: &mut Tcb,
     segment: &mut Segment<'_>,
@@ -219,7 +226,8 @@ fn established_fast(
 ) -> Result<(), DropReason> {
     sequence::take_timestamp(tcb, segment, cx.now);
     let advances = segment.header.ack != tcb.snd_una;
-    // Counted as Linux does: an ACK that moves SND.UNA is predicted whatever comes with it, one that does not is none.
+    // Counted as in Linux: an ACK that advances SND.UNA counts as predicted with or without data;
+    // others are pure ACKs.
     if advances {
         cx.count(Counter::TcpExtTCPHPAcks);
     } else if segment.len == 0 {
@@ -232,7 +240,7 @@ fn established_fast(
         return Ok(());
     }
     let result = data::process(tcb, segment, cx);
-    // Counted as Linux does: once, by where all of it went.
+    // Counted as in Linux: once per segment, by the destination of its whole payload.
     if segment.copied > 0 && segment.copied == segment.len {
         cx.count(Counter::TcpExtTCPHPHitsToUser);
     } else {
@@ -241,7 +249,8 @@ fn established_fast(
     result
 }
 
-/// TIME-WAIT before the stack has moved it into its own small object: the same rules, the same code.
+/// Handles TIME-WAIT before the stack has replaced the connection by the small object, with the
+/// same code.
 #[inline(never)]
 fn time_wait_in_place(
     tcb: &mut Tcb,
@@ -252,7 +261,8 @@ fn time_wait_in_place(
     let len = segment.len;
     match small.on_segment(cx, segment.header, len) {
         time_wait::TimeWaitVerdict::Keep => tcb.timers.arm_keep(small.deadline()),
-        // A reopening needs the listener, which only the stack can look up: the peer repeats its SYN.
+        // Only the stack can look up the listener that a reopening needs; the peer retransmits its
+        // SYN.
         time_wait::TimeWaitVerdict::Reopen { .. } => {}
         time_wait::TimeWaitVerdict::Closed => tcb.finish(cx, None),
     }

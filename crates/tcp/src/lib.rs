@@ -3,22 +3,21 @@
 //! Above: `stack::socket`. Below: `stack::ip` sends what the engine puts on `cx.out`. RFC 9293;
 //! Linux: net/ipv4/tcp*.c.
 //!
-//! The engine reads no clock, draws no chance of its own and makes no call to the outside: `now`,
-//! packet memory, counters and random numbers are arguments, and packets to send leave in a list.
-//! The same segments at the same instants give the same answer. The simulator and the packet
-//! scripts rely on that.
+//! The engine is free of clocks, random sources and I/O of its own: `now`, packet memory, counters
+//! and random numbers are arguments, and packets to send leave in a list. The same segments at the
+//! same instants give the same answer. The simulator and the packet scripts rely on that.
 //!
 //! # Theory of operation
 //!
-//! *Goals.* Full RFC 9293 as Linux reads it; correct under loss, reordering and duplication; cost
-//! per packet, not per segment. A packet may be a superframe of 64 KB and more in both directions,
-//! so that everything that counts segments counts bytes.
+//! *Goals.* Full RFC 9293 as Linux implements it; correct under loss, reordering and duplication;
+//! cost per packet, not per segment. A packet may be a superframe of 64 KB and more in both
+//! directions, so code that accounts for segments counts bytes.
 //!
 //! *Objects.* A connection is one [`Tcb`]. The thread that holds its socket lock calls the engine
-//! with a [`Cx`]. A passive open is a [`Request`] until its handshake is done, and a connection
+//! with a [`Cx`]. A passive open is a [`Request`] until its handshake completes, and a connection
 //! whose two FINs are acknowledged is a [`TimeWait`]. Both are small, because a peer can create
-//! many of them at no cost. `send` writes payload into packets, `recv` reads it from packets, and
-//! nothing copies it between.
+//! many of them at no cost. `send` writes payload into packets, `recv` reads payload from packets,
+//! and no other step copies it.
 //!
 //! ```text
 //!                   Request ── Establish ──► Tcb ── state TIME_WAIT ──► TimeWait
@@ -28,41 +27,42 @@
 //!
 //! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`socket::api`];
 //! then [`output()`] once for the batch; then the caller hands `cx.out` to IP, and reads `state`,
-//! `readiness` and `next_deadline`. Calls of the first kind only note that an ACK or data is owed.
-//! `output` sends it, so that one ACK answers a batch of sixty-four segments.
+//! `readiness` and `next_deadline`. Calls of the first kind only record that an ACK or data is
+//! owed. `output` sends it, so that one ACK answers a batch of sixty-four segments.
 //!
 //! *Receive.* `input` takes the steps of RFC 9293 §3.10.7.4 in order, each a function: sequence
-//! number and timestamp, RST, SYN, ACK (which frees the front of the send queue, samples the round
-//! trip, tells `loss::recovery` and moves the window), URG, payload (into the receive queue, or
-//! into [`tcb::reassembly`] with a duplicate ACK), FIN. Header prediction skips the steps that
-//! would change nothing.
+//! number and timestamp, RST, SYN, ACK (which frees the acknowledged front of the send queue,
+//! samples the round-trip time, informs `loss::recovery` and updates the send window), URG, payload
+//! (into the receive queue, or into [`tcb::reassembly`] with a duplicate ACK), FIN. Header
+//! prediction skips the steps that would change nothing.
 //!
 //! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends
-//! first the entries that are marked lost, then as much new data as both windows and Nagle's rule
-//! allow, as clones that share the payload; `segment` writes the header. The ACK frees the
-//! original.
+//! first the entries that are marked lost, then as much new data as both windows and Nagle's
+//! algorithm allow, as clones that share the payload; `segment` writes the header. The ACK frees
+//! the original packet.
 //!
 //! *Time.* Deadlines are fields. `next_deadline` may be read at any time; a timer that fires too
 //! early does nothing.
 //!
 //! *Loss.* With SACK the peer's blocks mark entries of the send queue (`loss::scoreboard`), RACK
-//! finds losses by time (`loss::rack`), a probe asks when the tail of a flight stays unanswered
-//! (`loss::tlp`), and the window follows PRR (`loss::recovery`, [`congestion`]). Without SACK
-//! duplicate ACKs are counted (NewReno).
+//! detects losses by time (`loss::rack`), a tail loss probe asks for an ACK when the end of a
+//! flight stays unacknowledged (`loss::tlp`), and the window follows PRR (`loss::recovery`,
+//! [`congestion`]). Without SACK duplicate ACKs are counted (NewReno).
 //!
-//! *Flow.* Arriving packets are charged by memory, and the window promises bytes:
+//! *Flow control.* Arriving packets are charged by memory, and the window promises bytes:
 //! `tcb::receive_buffer` converts between the two and grows with the application's reads,
-//! `segment::window` announces the free part and never takes it back, `tcb::delayed_ack` and
-//! `segment::ack_compression` decide when. When the buffer overruns, packets out of order are
-//! dropped from its far end (`input::prune`). When the host's memory is scarce, connections stop
-//! growing ([`tcb::memory`]). Urgent data ([`Tcb::at_mark`]) is a mark in the stream.
+//! `segment::window` announces the free part and never shrinks an announced window,
+//! `tcb::delayed_ack` and `segment::ack_compression` decide when to send an ACK. When the buffer
+//! overruns, out-of-order packets are dropped, highest sequence numbers first (`input::prune`).
+//! When the host's memory is scarce, connections stop growing ([`tcb::memory`]). Urgent data
+//! ([`Tcb::at_mark`]) is a mark in the stream.
 //!
-//! *Pace.* Every ACK gives a sample of the delivery rate ([`tcb::delivery_rate`]), from which BBR
-//! builds its model of the path. Segments are held back to a pace where the algorithm or the
-//! application wants one (`segment::pacing`). Congestion marks are echoed (`tcb::ecn`,
-//! `input::ecn`), and an echo lowers the window.
+//! *Pacing.* Every ACK gives a sample of the delivery rate ([`tcb::delivery_rate`]), from which BBR
+//! builds its model of the path. Segments are paced when the algorithm or the application asks for
+//! it (`segment::pacing`). Congestion marks are echoed (`tcb::ecn`, `input::ecn`), and an echo
+//! reduces the congestion window.
 //!
-//! *Before the handshake.* SYN cookies keep no state ([`open::syn_cookie`]); Fast Open takes data
+//! *Before the handshake.* SYN cookies keep no state ([`open::syn_cookie`]); Fast Open accepts data
 //! before the third segment ([`open::fast_open`]).
 //!
 //! *Limits.* No AccECN yet.
@@ -72,19 +72,21 @@
 //! A module imports only modules that come before it in this list; `cargo xtask layers` checks
 //! that.
 //!
-//! - [`base`]: names that every module reads: counters, chance, states, errors, how scarce memory is.
-//! - [`wire`]: formats and their arithmetic: header, options, sequence numbers, four-tuple. The only code that reads or
-//!   writes header bytes.
-//! - [`congestion`]: how much may be in flight (RFC 5681, RFC 6582).
-//! - [`cx`]: what a caller lends to every call, and the settings.
+//! - [`base`]: types that every module uses: counters, random numbers, states, errors, memory
+//!   pressure.
+//! - [`wire`]: formats and their arithmetic: header, options, sequence numbers, four-tuple. The
+//!   only code that reads or writes header bytes.
+//! - [`congestion`]: the number of bytes that may be in flight (RFC 5681, RFC 6582).
+//! - [`cx`]: the caller's resources that every call borrows, and the settings.
 //! - [`tcb`]: the control block and its parts, as data: queues, estimates, timers.
-//! - [`segment`]: one segment: header, announced window, whether it may leave; resets.
-//! - [`open`]: SYN, requests, SYN cookies, Fast Open, and numbers an outsider must not guess.
-//! - `loss`: which transmissions are lost, what follows for the window, and sending again.
-//! - [`mod@output`]: what leaves in one run, and in which order.
+//! - [`segment`]: one segment: its header, the announced window, the tests that let it leave;
+//!   resets.
+//! - [`open`]: SYN, requests, SYN cookies, Fast Open, and numbers that an outsider must not guess.
+//! - `loss`: detection of lost transmissions, the window's reaction, and retransmission.
+//! - [`mod@output`]: the segments that one run sends, and their order.
 //! - [`socket`]: calls of the application; `TCP_INFO`; the invariants.
 //! - [`close`]: closing, TIME-WAIT, and the timers.
-//! - [`mod@input`]: a segment, or an ICMP error, arrives.
+//! - [`mod@input`]: the processing of an arriving segment or ICMP error.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,13 @@
-//! Transmission: one run sends every segment that may leave.
+//! Transmission: one call sends every segment that may be sent.
 //!
-//! Above: `stack::socket`, once per batch. Below: `segment` puts it on `cx.out`. RFC 9293 §3.8,
-//! RFC 5681 §3.1; Linux: tcp_write_xmit, tcp_push_pending_frames.
+//! Above: `stack::socket`, once per batch. Below: `segment` builds the packets in `cx.out`.
+//! RFC 9293 §3.8, RFC 5681 §3.1; Linux: tcp_write_xmit, tcp_push_pending_frames.
 //!
-//! Order of one run: lost segments, new segments, then the ACK that is owed if no data carried it.
-//! New data leaves in whole queue entries: an entry that holds more than the windows allow is cut
-//! first.
+//! Order of one call: lost segments, new segments, then a pending ACK that no data segment carried.
+//! New data is sent in whole queue entries; an entry larger than the windows allow is split first.
 //!
-//! Not here: what is lost (`loss`), how much of the stream is the next segment (`segment::next`),
-//! headers (`segment`).
+//! Not here: loss detection (`loss`), the length of the next segment (`segment::next`), headers
+//! (`segment`).
 
 mod mtu_probe;
 mod predicted;
@@ -36,10 +35,10 @@ use crate::{
     },
 };
 
-/// Sends everything that may leave: retransmissions, new data, and the ACK that is owed.
+/// Sends everything that may be sent: retransmissions, new data, and a pending ACK.
 ///
-/// The caller runs it once after a batch of `input`, `on_timer` and application calls, and again when packet memory
-/// or transmit room came back.
+/// The caller calls it once after a batch of `input`, `on_timer` and application calls, and again
+/// when packet memory or transmit capacity is available again.
 #[inline]
 pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if !predicted::transmit(tcb, cx) {
@@ -47,13 +46,14 @@ pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// [`output`], whatever it may find. Apart from its short form, whose frame is small.
+/// The complete form of [`output`]. Separate from its short form, which then needs only a small
+/// stack frame.
 #[inline(never)]
 fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && !memory::suppresses_send(tcb, cx) {
         tcb.flags -= TcbFlags::WRITE_SUPPRESSED;
     }
-    // Whatever has to wait arms it anew.
+    // Any segment that must wait for its departure time arms it again.
     tcb.timers.stop_pacing();
     syn::poll_syn(tcb, cx);
     let may_transmit = tcb.state.may_transmit() || tcb.is_open_early();
@@ -68,22 +68,23 @@ fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     totals::on_output(tcb, cx.now);
 }
 
-/// Where the application has only read since the last [`output`]: whether nothing follows from that. No ACK is owed, or one
-/// that its timer has in hand, whatever time it is. What waits to be sent waits for the same as before: an acknowledgment, a
-/// completion or a timer that is armed, each of which runs [`output`] by itself.
+/// Returns whether no output is needed after the application has only read. No ACK is pending, or
+/// its timer is armed. Unsent data still waits for the same event as before: an acknowledgment, a
+/// completion, or an armed timer, each of which causes an [`output`] call.
 #[inline]
 #[must_use]
 pub fn is_settled_after_read(tcb: &Tcb) -> bool {
     !tcb.ack.is_now() && (!tcb.ack.is_pending() || tcb.timers.delack().is_some())
 }
 
-/// The delayed-ACK timer would fire so soon that what it costs to wait for it is worth nothing.
+/// Returns whether the delayed-ACK timer would expire so soon that sending now costs less than
+/// waiting.
 #[inline]
 fn is_worth_sending(tcb: &Tcb, now: Instant, armed: Instant, wait_us: u64) -> bool {
     armed.nanos_since(now) <= wait_us * 250 && !tcb.ack_compression.is_waiting()
 }
 
-/// Lets the delayed-ACK timer send what is owed, and answers whether it may.
+/// Leaves the pending ACK to the delayed-ACK timer, and returns whether that is possible.
 #[inline]
 fn leave_to_timer(tcb: &mut Tcb, now: Instant) -> bool {
     let wait_us = u64::from(tcb.ack.delay_us(tcb.rtt.srtt_us()));
@@ -96,7 +97,7 @@ fn leave_to_timer(tcb: &mut Tcb, now: Instant) -> bool {
     true
 }
 
-/// An ACK that no data carried: at once, or by the delayed-ACK timer.
+/// Sends a pending ACK that no data carried, at once or by the delayed-ACK timer.
 fn send_owed_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.state == State::Close || tcb.state == State::SynSent {
         tcb.ack.cancel();
@@ -104,7 +105,7 @@ fn send_owed_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     if tcb.ack.is_now() {
         if !segment::send_ack(tcb, cx) {
-            // No memory: the timer tries again.
+            // Without packet memory the timer tries again.
             tcb.timers.arm_delack(cx.now + cx.config.tcp_delack_min);
         }
         return;
@@ -114,8 +115,8 @@ fn send_owed_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// In flight: RTO. Held back with nothing in flight: the persist timer, whatever holds it (Linux
-/// tcp_check_probe_timer).
+/// Arms the RTO if data is in flight. Arms the persist timer if nothing is in flight and unsent
+/// data is held back for any reason (Linux: tcp_check_probe_timer).
 fn arm_timers(tcb: &mut Tcb, cx: &Cx<'_>) {
     if tcb.send_queue.sent_count() > 0 {
         if !tcb.timers.is_watching() {
@@ -171,49 +172,52 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// How far this run has used the congestion window.
+/// Tells congestion control how much of the window this call has used.
 #[inline]
 fn note_use(tcb: &mut Tcb, cx: &Cx<'_>, cwnd_limited: bool) {
-    let trusted_for_ever = !cx.config.tcp_slow_start_after_idle;
+    let never_expires = !cx.config.tcp_slow_start_after_idle;
     tcb.congestion.on_sent(&SendSample {
         now: cx.now,
         in_flight: tcb.pipe(),
         cwnd_limited,
         snd_una: tcb.snd_una,
         snd_nxt: tcb.snd_nxt,
-        rto_us: if trusted_for_ever { u64::MAX } else { tcb.rtt.rto_us().into() },
+        rto_us: if never_expires { u64::MAX } else { tcb.rtt.rto_us().into() },
     });
 }
 
-/// Payload bytes of one packet, in whole segments.
+/// Returns the largest payload of one packet, in whole segments.
 fn burst_max(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
     let mss = tcb.mss.effective();
-    // A request: no limit is below one segment, so none has to be worked out.
+    // A small request: every limit allows at least one segment, so the limits need not be computed.
     if tcb.send_queue.write_seq().since(tcb.snd_nxt) <= mss {
         return mss;
     }
     pacing::burst_bytes(tcb, cx).min(half_window(tcb)).min(small_queue_burst(tcb, cx))
 }
 
-/// Half the congestion window in whole segments: no packet is larger, so that at least two are in flight and the ACK of
-/// one is not waited for with nothing on the way (Linux: tcp_cwnd_test).
+/// Returns half the congestion window in whole segments. Larger packets are not sent: with at least
+/// two in flight, data is still on its way while the ACK of the first returns (Linux:
+/// tcp_cwnd_test).
 fn half_window(tcb: &Tcb) -> u32 {
     let mss = tcb.mss.effective();
     (tcb.congestion.cwnd() / mss / 2).max(1) * mss
 }
 
-/// What the limit of what waits below allows for one packet, in whole segments.
+/// Returns the payload that the limit of unsent bytes in lower queues allows for one packet, in
+/// whole segments.
 fn small_queue_burst(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
     let mss = tcb.mss.effective();
     (small_queue::burst_max(cx) / mss).max(1).saturating_mul(mss)
 }
 
-/// RFC 5681 §4.1: a window nobody used for an RTO is no longer known to fit the path.
+/// Reduces the window after an idle RTO, since it may no longer match the path (RFC 5681 §4.1).
 fn restart_after_idle(tcb: &mut Tcb, cx: &Cx<'_>) {
     let idle = cx.now - tcb.last_sent_at;
     let rto = tcb.rtt.rto();
     let is_idle = tcb.send_queue.sent_count() == 0 && idle > rto;
-    // Only what leaves ends an idle time: a closed window is no reason to halve once more with every probe.
+    // Only sent data ends an idle period: a closed window must not halve the congestion window with
+    // every probe.
     if is_idle && cx.config.tcp_slow_start_after_idle && has_sendable(tcb, cx) {
         tcb.congestion.on_idle(idle, rto, cx.now);
         tcb.last_sent_at = cx.now;

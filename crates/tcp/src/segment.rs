@@ -3,16 +3,16 @@
 //! Above: `output`, and every other step that owes the peer a segment. Below: `cx.out`.
 //! RFC 9293 §3.1, §3.10; Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
 //!
-//! A segment with payload leaves as a clone of its queue entry: own header space, shared payload.
-//! The checksum field holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP
-//! header; the IP layer adds its own). Every segment with ACK settles what was owed.
+//! A segment with payload is a clone of its queue entry: own header space, shared payload. The
+//! checksum field holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP header;
+//! the IP layer adds its own). Every segment with ACK cancels the ACK that was owed.
 //!
-//! The files of `segment/` answer what every sender asks: how much of the stream is the next
-//! segment (`next`), which window it announces (`window`), and whether the pace (`pacing`) or the
-//! packets below TCP (`small_queue`) hold it back.
+//! The files of `segment/` answer the questions that every sender has: which bytes of the stream
+//! form the next segment (`next`), which window it announces (`window`), and whether pacing
+//! (`pacing`) or the packets below TCP (`small_queue`) defer it.
 //!
-//! Not here: the order in which segments leave (`output`), repetitions (`loss::retransmit`), the
-//! SYN (`open::syn`).
+//! Not here: the order of segments (`output`), retransmissions (`loss::retransmit`), the SYN
+//! (`open::syn`).
 
 pub(crate) mod ack_compression;
 pub(crate) mod next;
@@ -36,14 +36,14 @@ use crate::{
     },
 };
 
-/// Clones entry `index` with a header in front into `cx.out`: a first transmission or a repetition. `false` when
-/// there is no memory.
+/// Clones entry `index` with a header in front into `cx.out`, as a first transmission or a
+/// retransmission. Returns `false` when there is no memory.
 pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
     let mss = tcb.mss.effective();
     transmit_in(tcb, cx, index, mss)
 }
 
-/// As [`transmit`], in one segment however large it is: a path MTU probe.
+/// As [`transmit`], but sends the entry as one segment of any size: a path MTU probe.
 pub(crate) fn transmit_whole(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
     transmit_in(tcb, cx, index, u32::MAX)
 }
@@ -57,7 +57,8 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
     let Some(packet) = clone else { return false };
     let mut flags = Flags::ACK;
     flags.set(Flags::FIN, entry.flags.contains(EntryFlags::FIN));
-    // A superframe ends the peer's merge (GRO), as in Linux: its last segment carries PSH, whatever the application did.
+    // PSH on the last segment of a superframe ends the peer's GRO merge, as in Linux, even if the
+    // application did not push.
     let pushed = entry.flags.contains(EntryFlags::PSH) && entry.len > 0;
     flags.set(Flags::PSH, pushed || entry.len > tcb.mss.effective());
     let header = SegmentHeader { seq: entry.seq, flags, ..SegmentHeader::default() };
@@ -80,15 +81,16 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
     true
 }
 
-/// A clone of a queued packet that is about to leave. Where something below may keep it the queued one knows how long
-/// (`loss::retransmit::still_in_host_queue`).
+/// Clones a queued packet for sending. If a layer below may keep the clone, the queued packet
+/// records how long (`loss::retransmit::still_in_host_queue`).
 #[inline]
 pub(crate) fn clone_to_send(packet: &Packet, cx: &mut Cx<'_>) -> Option<Packet> {
     if cx.host_queue.direct { packet.clone_apart(cx.pool) } else { packet.clone_in(cx.pool) }
 }
 
-/// SEG.SEQ of a segment without data: SND.NXT, or the end of the peer's window where that has moved back before SND.NXT, because
-/// the peer refuses what lies beyond it, its ACK included. What rounding may have cost does not count (RFC 7323 §2.4, the
+/// Returns SEG.SEQ of a segment without data: SND.NXT, or the end of the peer's window if the peer
+/// has moved that back before SND.NXT. The peer refuses segments beyond the end of its window, ACKs
+/// included. A difference that rounding by the window scale explains is ignored (RFC 7323 §2.4, the
 /// second rule for senders; Linux: tcp_acceptable_seq).
 fn acceptable_seq(tcb: &Tcb) -> SeqNum {
     let end = tcb.snd_una + tcb.snd_wnd;
@@ -97,19 +99,20 @@ fn acceptable_seq(tcb: &Tcb) -> SeqNum {
     if is_inside { tcb.snd_nxt } else { end }
 }
 
-/// A segment without data: `<SEQ=SND.NXT><ACK=RCV.NXT>`. `false` when there is no memory.
+/// Sends a segment without data, `<SEQ=SND.NXT><ACK=RCV.NXT>`. Returns `false` when there is no
+/// memory.
 pub(crate) fn send_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     send_bare(tcb, cx, acceptable_seq(tcb), Flags::ACK, select_window)
 }
 
-/// The answer to a segment out of order. `false` when there is no memory.
+/// Sends the answer to an out-of-order segment. Returns `false` when there is no memory.
 pub(crate) fn send_duplicate_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     send_bare(tcb, cx, acceptable_seq(tcb), Flags::ACK, hold_window)
 }
 
-/// A segment the peer cannot accept and must answer: SEG.SEQ is one before SND.UNA (keepalive and window probe).
-/// In urgent mode another goes before it that carries the pointer (RFC 9293 §3.8.5: the peer learns of the mark although
-/// its window is closed).
+/// Sends a segment that the peer cannot accept and must answer: SEG.SEQ is one before SND.UNA
+/// (keepalive and window probe). In urgent mode a segment that carries the urgent pointer goes
+/// before it, so that the peer learns of the mark although its window is closed (RFC 9293 §3.8.5).
 pub(crate) fn send_probe(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if urgent::wants_probe(tcb) {
         send_bare(tcb, cx, tcb.snd_una, Flags::ACK, select_window);
@@ -117,7 +120,7 @@ pub(crate) fn send_probe(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     send_bare(tcb, cx, tcb.snd_una - 1, Flags::ACK, select_window);
 }
 
-/// Aborts: `<SEQ=SND.NXT><CTL=RST,ACK>` (RFC 9293 §3.10.5).
+/// Sends the segment of an abort, `<SEQ=SND.NXT><CTL=RST,ACK>` (RFC 9293 §3.10.5).
 pub(crate) fn send_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if send_bare(tcb, cx, acceptable_seq(tcb), Flags::RST | Flags::ACK, select_window) {
         cx.count(Counter::TcpOutRsts);
@@ -141,8 +144,8 @@ fn send_bare(
     true
 }
 
-/// Completes the header of a synchronized connection, whose `len` bytes leave in segments of `mss`, puts it in front of
-/// `packet` and the packet on `cx.out`.
+/// Completes the header of a synchronized connection, pushes it in front of `packet` and puts the
+/// packet on `cx.out`. The `len` bytes of payload are sent in segments of `mss`.
 fn emit(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
@@ -166,10 +169,12 @@ fn emit(
     send_packet(tcb, cx, packet, header, (len, mss));
 }
 
-/// SACK blocks, where they fit. A duplicate that finds no place stays, and so does the ACK that is owed for it.
+/// Adds SACK blocks, where they fit. A duplicate that does not fit stays pending, and so does the
+/// ACK that is owed for it.
 ///
-/// Differs from Linux: a full segment carries no blocks, because segments would have to shrink for as long as the peer has
-/// holes. What arrives out of order or twice is answered by ACKs of its own.
+/// Differs from Linux: a full segment carries no blocks, because segments would have to shrink for
+/// as long as the peer has holes. Segments that arrive out of order or twice are answered by pure
+/// ACKs.
 fn report_blocks(tcb: &mut Tcb, header: &mut SegmentHeader, len: u32) {
     if tcb.reassembly.is_clear() && !tcb.sack_report.has_duplicate() {
         return;
@@ -187,7 +192,7 @@ fn report_blocks(tcb: &mut Tcb, header: &mut SegmentHeader, len: u32) {
     }
 }
 
-/// An ACK left, whatever it was sent for.
+/// Counts the compressed ACKs that a sent segment with ACK makes unnecessary.
 fn count_compressed(tcb: &mut Tcb, cx: &Cx<'_>) {
     let saved = tcb.ack_compression.on_ack_sent();
     if saved > 0 {
@@ -212,7 +217,7 @@ pub(crate) fn send_packet(
     if len > mss {
         meta.gso = Gso {
             kind: if tcb.tuple.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 },
-            // Only the first segment of it says that the window was reduced.
+            // Only the first segment of a superframe carries CWR.
             ecn: header.has(Flags::CWR),
             fixed_id: false,
             size: u16::try_from(mss).unwrap_or(u16::MAX),
@@ -226,7 +231,8 @@ pub(crate) fn send_packet(
     cx.out.push_back(packet);
 }
 
-/// Writes `header` in front of `packet` with the pseudo-header sum, made with [`pseudo_sum`], where the checksum belongs.
+/// Writes `header` in front of `packet`, and the pseudo-header sum, made with [`pseudo_sum`], into
+/// the checksum field.
 pub(crate) fn push_header(packet: &mut Packet, header: &SegmentHeader, pseudo_sum: u16) {
     let header_bytes = header.header_bytes();
     let bytes = packet.push(header_bytes);

@@ -1,6 +1,7 @@
-//! Calls of the application and of its tools: data, options, `TCP_INFO`, the invariants.
+//! Calls of the application and of diagnostic tools: data, options, `TCP_INFO`, invariants.
 //!
-//! Above: `stack::socket`. None of these blocks or sends: the caller runs `output` after them.
+//! Above: `stack::socket`. None of these calls blocks or sends: the caller runs `output`
+//! afterwards.
 //!
 //! Not here: opening (`open`) and closing (`close`).
 

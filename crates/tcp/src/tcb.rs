@@ -1,16 +1,16 @@
-//! The transmission control block: what one connection knows.
+//! The transmission control block: the state of one connection.
 //!
 //! Above: `stack::socket` owns it behind a socket lock. RFC 9293 §3.3.1; Linux: struct tcp_sock.
 //!
 //! Call order per batch: any of [`input`](crate::input::input),
 //! [`on_timer`](crate::close::timer::on_timer) and the calls of `socket::api`, then
-//! [`output`](crate::output::output) once, then look at `state`, `readiness` and `next_deadline`.
-//! Setters send nothing; `input` itself sends only what the RFC wants at once.
+//! [`output`](crate::output::output) once, then read `state`, `readiness` and `next_deadline`.
+//! Setters send nothing; `input` itself sends only segments that the RFC requires at once.
 //!
 //! The files of `tcb/` are the parts of the block: queues, estimates, limits, and timers as data.
-//! They read and write the block, and no segment leaves from here.
+//! They read and write the block, and send no segments.
 //!
-//! Fields stand in groups by who touches them when (see "Layout" on [`Tcb`]). Every sequence
+//! Fields are grouped by the code that accesses them (see "Layout" on [`Tcb`]). Every sequence
 //! variable has its RFC name; `snd_nxt` never moves back: a retransmission is a mark in the send
 //! queue, not a smaller SND.NXT.
 //!
@@ -81,7 +81,7 @@ use crate::{
 };
 
 bitflags! {
-    /// Switches and one-way facts of a connection.
+    /// Settings and events of a connection.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct TcbFlags: u32 {
         /// `TCP_NODELAY`.
@@ -92,59 +92,68 @@ bitflags! {
         const KEEPALIVE = 1 << 2;
         /// Both sides sent the timestamps option in their SYN.
         const TIMESTAMPS = 1 << 3;
-        /// The application closed its socket: nobody will read, no error is wanted (Linux `SOCK_DEAD`).
+        /// The application closed its socket: no data will be read, no error is reported (Linux
+        /// `SOCK_DEAD`).
         const ORPHAN = 1 << 4;
-        /// No more reading: the application shut it down or the stream ended (Linux `RCV_SHUTDOWN`).
+        /// Reading has ended: the application shut it down or the stream ended (Linux
+        /// `RCV_SHUTDOWN`).
         const SHUT_READ = 1 << 5;
-        /// No more writing (Linux `SEND_SHUTDOWN`).
+        /// Writing has ended (Linux `SEND_SHUTDOWN`).
         const SHUT_WRITE = 1 << 6;
-        /// `SO_SNDBUF` was set: no autotuning.
+        /// `SO_SNDBUF` was set: the send buffer is not autotuned.
         const SNDBUF_LOCKED = 1 << 7;
-        /// Every segment takes the slow path: header prediction is switched off.
+        /// Every segment takes the slow path: header prediction is off.
         const NO_FAST_PATH = 1 << 8;
         /// Both sides sent the window scale option in their SYN.
         const WINDOW_SCALING = 1 << 9;
-        /// The window, not the application or the peer, ended the last transmission.
+        /// The congestion window alone ended the last transmission, not the application or the
+        /// peer.
         const CWND_LIMITED = 1 << 10;
-        /// The peer's FIN was taken.
+        /// The peer's FIN was processed.
         const FIN_RECEIVED = 1 << 11;
-        /// The last write promised another one (`MSG_MORE`).
+        /// The last write announced another one (`MSG_MORE`).
         const MORE = 1 << 12;
         /// Both sides sent the SACK-permitted option in their SYN.
         const SACK = 1 << 13;
-        /// What is held back may leave, corked or not, until the next write (Linux `TCP_NAGLE_PUSH`).
+        /// Held-back data may be sent, corked or not, until the next write (Linux
+        /// `TCP_NAGLE_PUSH`).
         const PUSH_HELD = 1 << 14;
-        /// The application is in the middle of a write: the last small segment waits for what follows, whatever is acknowledged
-        /// meanwhile (Linux: the ACK waits on the backlog of the socket that the write owns).
+        /// The application is in the middle of a write: the last small segment waits for the rest
+        /// of the write, whatever is acknowledged meanwhile (Linux: the ACK waits in the backlog of
+        /// the socket that the writer owns).
         const MID_WRITE = 1 << 15;
-        /// The application has written since output last ran.
+        /// The application has written since the last run of output.
         const WRITTEN = 1 << 16;
-        /// Output stopped because of what waits below (`segment::small_queue`).
+        /// TCP Small Queues throttled output (`segment::small_queue`).
         const THROTTLED = 1 << 17;
-        /// `TCP_NOTSENT_LOWAT` was set: the sysctl does not decide.
+        /// `TCP_NOTSENT_LOWAT` was set and overrides the sysctl.
         const OWN_NOTSENT_LOWAT = 1 << 18;
-        /// A write found the send buffer full, and nobody was woken since (Linux `SOCK_NOSPACE`).
+        /// A write found the send buffer full, and no writer was woken since (Linux
+        /// `SOCK_NOSPACE`).
         const NO_SPACE = 1 << 19;
-        /// `IP_RECVERR`: reports about an open connection are errors at once.
+        /// `IP_RECVERR`: ICMP errors of an open connection are reported at once.
         const RECEIVE_ERROR = 1 << 20;
         /// The announced window ends before `retracted_edge`.
         const RETRACTED = 1 << 21;
-        /// It did, and RCV.NXT has not passed `retracted_edge` since: the peer may number its ACKs from `retracted_to` on.
+        /// The announced window has ended before `retracted_edge`, and RCV.NXT has not passed that
+        /// edge since: the peer may number its ACKs from `retracted_to` on.
         const HAS_RETRACTED = 1 << 22;
         /// TCP Small Queues ended the last transmission.
         const HOST_LIMITED = 1 << 23;
-        /// Our SYN carries the timestamps option. What it carries is settled when the connection begins: a setting that changes
-        /// during the handshake must not make the two ends read one SYN in two ways.
+        /// Our SYN carries the timestamps option. The options of the SYN are fixed when the
+        /// connection begins: a setting that changes during the handshake must not make the two
+        /// ends interpret one SYN differently.
         const OFFERS_TIMESTAMPS = 1 << 24;
         /// Our SYN carries the window scale option.
         const OFFERS_SCALING = 1 << 25;
         /// Our SYN carries the SACK-permitted option.
         const OFFERS_SACK = 1 << 26;
-        /// A write found no memory: the socket is not writable until some is free (`memory`).
+        /// A write found no memory: the socket is not writable until memory is available
+        /// (`memory`).
         const WRITE_SUPPRESSED = 1 << 29;
-        /// Urgent mode: the peer has not acknowledged our mark (`urgent`).
+        /// Urgent mode: the peer has not acknowledged our urgent mark (`urgent`).
         const URGENT_OUT = 1 << 30;
-        /// The peer marked a byte that was not read past yet (`urgent`).
+        /// The peer has marked an urgent byte that was not read past yet (`urgent`).
         const URGENT_IN = 1 << 31;
     }
 }
@@ -156,7 +165,7 @@ bitflags! {
 /// ```text
 ///   line 0    the four-tuple
 ///   line 1    read by every segment, in and out; written by the handshake and by settings
-///   line 1-2  written by received segments: SND.UNA, SND.WND, RCV.*, TS.Recent, the ACK that is owed
+///   line 1-2  written by received segments: SND.UNA, SND.WND, RCV.*, TS.Recent, the owed ACK
 ///   line 3-6  written by transmission: SND.NXT, timers, the send queue with its scoreboard
 ///   rest      recovery, buffers, totals, errors: touched per round trip, per loss or never
 /// ```
@@ -166,26 +175,28 @@ bitflags! {
 #[repr(C, align(64))]
 pub struct Tcb {
     // ---- read-mostly ----
-    /// The connection's name.
+    /// Addresses and ports of the connection.
     pub(crate) tuple: FourTuple,
-    /// Segment sizes and what they follow from.
+    /// Segment sizes and the values from which they are computed.
     pub(crate) mss: PathMss,
-    /// Added to our millisecond clock in TSval (RFC 7323 §7.1): another number for every connection.
+    /// Offset that is added to our millisecond clock in TSval (RFC 7323 §7.1): different for every
+    /// connection.
     pub(crate) ts_offset: u32,
     /// Send buffer limit in `truesize` bytes.
     pub(crate) sndbuf: u32,
-    /// In every packet's metadata.
+    /// Flow hash, copied to every packet's metadata.
     pub(crate) flow_hash: u32,
     pub(crate) flags: TcbFlags,
-    /// Snd.Wind.Shift: how far the peer's windows are shifted (RFC 7323 §2.3).
+    /// Snd.Wind.Shift: shift of the peer's windows (RFC 7323 §2.3).
     pub(crate) snd_wscale: u8,
-    /// Rcv.Wind.Shift: how far we shift ours.
+    /// Rcv.Wind.Shift: shift of our windows.
     pub(crate) rcv_wscale: u8,
     pub(crate) state: State,
     pub(crate) ecn: EcnState,
 
     // ---- written by received segments ----
-    /// SND.UNA: oldest sequence number not yet acknowledged. `snd_una <= snd_nxt`, both move only forward.
+    /// SND.UNA: oldest unacknowledged sequence number. `snd_una <= snd_nxt`, and both only move
+    /// forward.
     pub(crate) snd_una: SeqNum,
     /// SND.WND: the peer's window, counted from `snd_una`, scaled to bytes.
     pub(crate) snd_wnd: u32,
@@ -195,28 +206,28 @@ pub struct Tcb {
     pub(crate) rcv_nxt: SeqNum,
     /// `rcv_nxt` when the last window was announced (Linux `rcv_wup`; RFC 7323's Last.ACK.sent).
     pub(crate) rcv_wup: SeqNum,
-    /// RCV.WND: the window announced at `rcv_wup`. It ends at `rcv_wup + rcv_wnd`, which never moves back unless
-    /// `tcp_shrink_window` lets it.
+    /// RCV.WND: window announced at `rcv_wup`. Its end, `rcv_wup + rcv_wnd`, never moves back
+    /// unless `tcp_shrink_window` allows it.
     pub(crate) rcv_wnd: u32,
     /// TS.Recent (RFC 7323 §4.3).
     pub(crate) ts_recent: u32,
-    /// When `ts_recent` was taken: it expires after 24 days.
+    /// Time of arrival of `ts_recent`, which expires after 24 days.
     pub(crate) ts_recent_at: Instant,
-    /// When any acceptable segment last came: the keepalive's idle time.
+    /// Time of arrival of the last acceptable segment, from which keepalive counts its idle time.
     pub(crate) last_received_at: Instant,
-    /// When and how the next ACK is due.
+    /// State of the ACK that is owed.
     pub(crate) ack: DelayedAck,
 
     // ---- written by transmission ----
     /// SND.NXT: next sequence number to send for the first time.
     pub(crate) snd_nxt: SeqNum,
-    /// End of the last segment sent that was not full (Minshall's SND.SML).
+    /// End of the last sent segment that was not full (Minshall's SND.SML).
     pub(crate) snd_sml: SeqNum,
     /// Sequence number up to which PSH was set.
     pub(crate) pushed_seq: SeqNum,
-    /// What the pseudo-headers of all segments have in common ([`pseudo::pseudo_sum`]). Never written again.
+    /// Common part of the pseudo-header sums of all segments ([`pseudo::pseudo_sum`]). Constant.
     pub(crate) pseudo_sum: u16,
-    /// When data was last sent.
+    /// Time when data was last sent.
     pub(crate) last_sent_at: Instant,
     pub(crate) timers: Timers,
     pub(crate) send_queue: SendQueue,
@@ -224,15 +235,16 @@ pub struct Tcb {
     // ---- per round trip or per loss ----
     pub(crate) receive_queue: ReceiveQueue,
     pub(crate) reassembly: Reassembly,
-    /// What arrived out of order or twice, as the next ACK reports it.
+    /// Blocks that the next ACK reports: data that arrived out of order or twice.
     pub(crate) sack_report: SackReport,
-    /// Answers to it that wait.
+    /// State of ACK compression.
     pub(crate) ack_compression: AckCompression,
     /// Receive buffer and its autotuning.
     pub(crate) receive_buffer: ReceiveBuffer,
     pub(crate) congestion: Congestion,
     pub(crate) recovery: Recovery,
-    /// Segments behind a hole that mean a loss: how far this path is known to reorder (Linux `tcp_sock.reordering`).
+    /// Number of segments behind a hole that indicate a loss, raised by the reordering that was
+    /// observed (Linux `tcp_sock.reordering`).
     pub(crate) reordering: u16,
     pub(crate) rtt: RttEstimator,
     pub(crate) rate: DeliveryRate,
@@ -241,57 +253,60 @@ pub struct Tcb {
     // ---- cold ----
     /// ISS: our initial sequence number.
     pub(crate) iss: SeqNum,
-    /// IRS: the peer's.
+    /// IRS: the peer's initial sequence number.
     pub(crate) irs: SeqNum,
     pub(crate) totals: Totals,
-    /// While RETRACTED: the highest right edge ever announced (Linux `rcv_mwnd_seq`). It stays until the next retraction.
+    /// While RETRACTED: highest right edge ever announced (Linux `rcv_mwnd_seq`). Kept until the
+    /// next retraction.
     pub(crate) retracted_edge: SeqNum,
-    /// While HAS_RETRACTED: the lowest right edge announced instead of a higher one.
+    /// While HAS_RETRACTED: lowest right edge that was announced after a higher one.
     pub(crate) retracted_to: SeqNum,
     /// Keepalive and the idle timeout.
     pub(crate) idle: IdleLimits,
     pub(crate) user_timeout: Option<Duration>,
     /// `SO_LINGER` in milliseconds; `LINGER_OFF` is off.
     pub(crate) linger_ms: u32,
-    /// `TCP_LINGER2` in milliseconds; `LINGER2_DEFAULT` leaves it to `tcp_fin_timeout`.
+    /// `TCP_LINGER2` in milliseconds; `LINGER2_DEFAULT` means `tcp_fin_timeout`.
     pub(crate) linger2_ms: u32,
-    /// Only while, or after, a SYN carried data or a cookie.
+    /// State of Fast Open; `Some` if a SYN carried data or a cookie.
     pub(crate) fast_open: Option<Box<FastOpenState>>,
-    /// When the last ACK left that answered an unacceptable segment: their rate limit.
+    /// Time of the last ACK that answered an unacceptable segment, for their rate limit.
     pub(crate) last_challenge_at: Option<Instant>,
-    /// When the unanswered probing began.
+    /// Start of the current probing without an answer.
     pub(crate) probe_since: Instant,
-    /// Probes without an answer: zero-window or keepalive.
+    /// Probes without an answer: zero-window or keepalive probes.
     pub(crate) probes_out: u8,
-    /// Probes since the window last let something out: the exponent of the persist timer.
+    /// Probes since the window last admitted data: the exponent of the persist timer.
     pub(crate) persist_backoff: u8,
-    /// What ended the connection, until the application takes it (Linux `sk_err`).
+    /// Error that ended the connection, until the application reads it (Linux `sk_err`).
     pub(crate) error: Option<TcpError>,
-    /// What the network reported meanwhile: the reason given when a timer gives up (Linux `sk_err_soft`).
+    /// Last error reported by ICMP, which becomes the error of the connection when a timer gives up
+    /// (Linux `sk_err_soft`).
     pub(crate) soft_error: Option<TcpError>,
-    /// The search for the path MTU, where there is one.
+    /// Search for the path MTU, if there is one.
     pub(crate) mtu_probing: Option<Box<MtuProbing>>,
-    /// `TCP_SYNCNT`: repetitions of the SYN, instead of the stack's setting.
+    /// `TCP_SYNCNT`: number of SYN retransmissions, instead of the stack's setting.
     pub(crate) syn_retries: Option<u8>,
-    /// `TCP_THIN_LINEAR_TIMEOUTS`: a thin stream's first timeouts do not double.
+    /// `TCP_THIN_LINEAR_TIMEOUTS`: whether a thin stream's first timeouts do not double.
     pub(crate) thin_linear_timeouts: bool,
-    /// Timeouts make us doubt the route, and nobody has looked for another since.
+    /// Whether timeouts make the route doubtful, and the stack has not looked for another route
+    /// since.
     pub(crate) doubts_route: bool,
-    /// `TCP_NOTSENT_LOWAT`: writable only below this many unsent bytes.
+    /// `TCP_NOTSENT_LOWAT`: number of unsent bytes from which on the socket is not writable.
     pub(crate) not_sent_lowat: u32,
-    /// Urgent data, both ways; the flags say whether there is any.
+    /// Urgent data in both directions; the flags say whether there is any.
     pub(crate) urgent: Urgent,
-    /// Packets that have served, once there was one.
+    /// Used packets that the connection keeps for reuse.
     pub(crate) packet_cache: PacketCache,
-    /// Congestion window and segment size that `sndbuf` was last made to follow.
+    /// Congestion window and segment size for which `sndbuf` was last adjusted.
     pub(crate) sndbuf_follows: (u32, u32),
 }
 
-/// The size an idle connection may cost in fixed memory.
+/// Upper bound of the fixed memory of an idle connection.
 const TCB_BYTES_MAX: usize = 1472;
 const _: () = assert!(size_of::<Tcb>() <= TCB_BYTES_MAX);
 
-// The groups of "Layout": what arrives and what leaves share no line.
+// The groups of "Layout": data of received and of sent segments shares no cache line.
 const LINE: usize = 64;
 const _: () = assert!(offset_of!(Tcb, state) < 2 * LINE && offset_of!(Tcb, snd_una) < 2 * LINE);
 const _: () = assert!(offset_of!(Tcb, ack) + size_of::<DelayedAck>() == 3 * LINE);
@@ -299,37 +314,37 @@ const _: () = assert!(offset_of!(Tcb, snd_nxt) == 3 * LINE);
 const _: () = assert!(offset_of!(Tcb, timers) + size_of::<Timers>() <= 4 * LINE + LINE / 2);
 const _: () = assert!(offset_of!(Tcb, send_queue) + size_of::<SendQueue>() <= 7 * LINE);
 
-/// `SO_LINGER` is off.
+/// Value of `linger_ms` when `SO_LINGER` is off.
 pub(crate) const LINGER_OFF: u32 = u32::MAX;
 
-/// `TCP_LINGER2` was not set.
+/// Value of `linger2_ms` when `TCP_LINGER2` was not set.
 pub(crate) const LINGER2_DEFAULT: u32 = u32::MAX;
 
-/// The longest `TCP_LINGER2` (Linux `TCP_FIN_TIMEOUT_MAX`).
+/// Largest `TCP_LINGER2` (Linux `TCP_FIN_TIMEOUT_MAX`).
 const LINGER2_MAX: Duration = Duration::from_secs(120);
 
-/// What an active or passive open needs.
+/// Parameters of an active or passive open.
 #[derive(Clone, Debug)]
 pub struct OpenParams {
-    /// Both ends; the local port is chosen already.
+    /// Addresses and ports, the local port included.
     pub tuple: FourTuple,
     /// Initial send sequence number (RFC 6528).
     pub iss: SeqNum,
     /// Timestamp offset (RFC 7323 §7.1).
     pub ts_offset: u32,
-    /// What the route says.
+    /// Properties of the route.
     pub path: PathParams,
-    /// What the socket set.
+    /// Options of the socket.
     pub options: SocketOptions,
-    /// TS.Recent of the connection whose TIME-WAIT this one takes over (RFC 6191 §2): what its answers must not be older
-    /// than.
+    /// TS.Recent of the connection whose TIME-WAIT this one takes over (RFC 6191 §2): timestamps of
+    /// the peer's answers must not be older.
     pub ts_recent: Option<u32>,
     /// Fast Open (RFC 7413).
     pub fast_open: FastOpen,
 }
 
 impl Tcb {
-    /// A connection in CLOSED that knows its own side only.
+    /// Returns a connection in CLOSED, without any state of the peer.
     pub(crate) fn new(cx: &Cx<'_>, params: &OpenParams) -> Self {
         let OpenParams { tuple, iss, ts_offset, path, options, ts_recent, .. } = params;
         let (config, mss) = (cx.config, PathMss::new(cx.config, *tuple, path, options));
@@ -401,7 +416,7 @@ impl Tcb {
         .with_options(options)
     }
 
-    /// What an application has asked for before there was a connection, and no field holds as it is.
+    /// Applies the socket options that are not plain fields.
     fn with_options(mut self, options: &SocketOptions) -> Self {
         self.set_linger2(options.linger2);
         if options.pingpong {
@@ -411,10 +426,11 @@ impl Tcb {
         self
     }
 
-    /// Moves along an edge of RFC 9293 figure 5 and keeps the counters that follow states.
+    /// Moves to a state that RFC 9293 figure 5 allows, and updates the counters that depend on the
+    /// state.
     pub(crate) fn set_state(&mut self, cx: &Cx<'_>, next: State) {
         let before = self.state;
-        debug_assert!(before.may_become(next), "{before} to {next} is no edge");
+        debug_assert!(before.may_become(next), "no transition from {before} to {next}");
         match (before.counts_as_established(), next.counts_as_established()) {
             (false, true) => cx.count(Counter::TcpCurrEstab),
             (true, false) => cx.counters.sub(Counter::TcpCurrEstab, 1),
@@ -423,15 +439,16 @@ impl Tcb {
         if next == State::Close && matches!(before, State::SynSent | State::SynRecv) {
             cx.count(Counter::TcpAttemptFails);
         }
-        // RFC 4022: whoever ended it, and by whatever. The orderly ways out of these states lead elsewhere.
+        // RFC 4022 counts any such end, by either side. The orderly transitions from these states
+        // lead to other states.
         if next == State::Close && before.counts_as_established() {
             cx.count(Counter::TcpEstabResets);
         }
         self.state = next;
     }
 
-    /// The connection is over: nothing is sent or taken any more. What was received stays readable, unless nobody
-    /// is left to read it.
+    /// Ends the connection: nothing is sent or received after this. Received data stays readable
+    /// unless the socket is an orphan.
     pub(crate) fn finish(&mut self, cx: &mut Cx<'_>, error: Option<TcpError>) {
         if self.state != State::Close {
             fast_open::on_finish(self);
@@ -451,40 +468,42 @@ impl Tcb {
         self.error = self.error.or(error);
     }
 
-    /// Bytes taken to be in flight: sent, neither acknowledged nor reported by SACK nor lost, plus retransmissions (RFC 6675's pipe).
+    /// Returns the bytes assumed to be in flight (RFC 6675's pipe): sent, neither acknowledged nor
+    /// reported by SACK nor lost, plus retransmissions.
     pub(crate) fn pipe(&self) -> u32 {
         let queue = &self.send_queue;
-        // The SYN-ACK of a connection that is open early is no data.
+        // The SYN-ACK of a connection that is open early is not data.
         let syn = u32::from(self.is_open_early());
         (self.snd_nxt.since(self.snd_una) + queue.retrans_bytes())
             .saturating_sub(queue.lost_bytes() + queue.sacked_bytes() + syn)
     }
 
-    /// The connection's state.
+    /// Returns the connection's state.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The connection's name.
+    /// Returns the connection's addresses and ports.
     #[must_use]
     pub fn tuple(&self) -> &FourTuple {
         &self.tuple
     }
 
-    /// SND.UNA: it moves when the peer has received something new from us.
+    /// Returns SND.UNA, which advances when the peer has acknowledged new data.
     #[inline]
     #[must_use]
     pub fn snd_una(&self) -> SeqNum {
         self.snd_una
     }
 
-    /// Our millisecond timestamp clock at `now`, as sent in TSval.
+    /// Returns our millisecond timestamp clock at `now`, as sent in TSval.
     pub(crate) fn ts_now(&self, now: Instant) -> u32 {
         option::ts_clock(now, self.ts_offset)
     }
 
-    /// Whether an unacceptable segment may be answered now (RFC 5961 §7; Linux `tcp_oow_rate_limited`).
+    /// Whether an unacceptable segment may be answered now (RFC 5961 §7; Linux
+    /// `tcp_oow_rate_limited`).
     pub(crate) fn may_answer_invalid(&mut self, cx: &Cx<'_>) -> bool {
         let limit = cx.config.tcp_invalid_ratelimit;
         if self.last_challenge_at.is_some_and(|at| cx.now - at < limit) {
@@ -494,20 +513,20 @@ impl Tcb {
         true
     }
 
-    /// Header prediction is switched off.
+    /// Whether header prediction is off.
     pub(crate) fn no_fast_path(&self) -> bool {
         self.flags.contains(TcbFlags::NO_FAST_PATH)
     }
 
-    /// `TCP_LINGER2`: how long the orphan stays in FIN-WAIT-2, at most two minutes; zero resets it there, `None` is
-    /// `tcp_fin_timeout`.
+    /// Sets `TCP_LINGER2`: the time that an orphan stays in FIN-WAIT-2, at most two minutes. Zero
+    /// resets the connection there, `None` means `tcp_fin_timeout`.
     pub fn set_linger2(&mut self, timeout: Option<Duration>) {
         self.linger2_ms = timeout.map_or(LINGER2_DEFAULT, |timeout| {
             u32::try_from(timeout.min(LINGER2_MAX).as_millis()).unwrap_or(LINGER2_DEFAULT)
         });
     }
 
-    /// `TCP_LINGER2`.
+    /// Returns `TCP_LINGER2`.
     #[must_use]
     pub fn linger2(&self) -> Option<Duration> {
         (self.linger2_ms != LINGER2_DEFAULT)
@@ -528,7 +547,7 @@ fn rtt_config(config: &TcpConfig, options: &SocketOptions) -> RttConfig {
     }
 }
 
-/// The switches that a socket brings along.
+/// Returns the flags of the socket's options.
 fn flags_of(options: &SocketOptions) -> TcbFlags {
     let mut flags = TcbFlags::empty();
     flags.set(TcbFlags::NODELAY, options.nodelay);
@@ -540,7 +559,8 @@ fn flags_of(options: &SocketOptions) -> TcbFlags {
     flags
 }
 
-/// A linger time as the block keeps it: a part of a millisecond counts as a whole one, 49 days are for ever.
+/// Converts a linger time to the field's format: fractions of a millisecond are rounded up, times
+/// above 49 days are cut.
 pub(crate) fn linger_ms(linger: Option<Duration>) -> u32 {
     linger.map_or(LINGER_OFF, |time| {
         let ms = time.as_nanos().div_ceil(1_000_000);

@@ -1,4 +1,4 @@
-//! The engine under test: two control blocks joined by a network in virtual time.
+//! Tests of the engine: two control blocks, connected by a simulated network in virtual time.
 
 mod acks;
 mod close;

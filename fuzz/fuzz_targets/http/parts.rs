@@ -1,7 +1,8 @@
-//! The parsers of the server, and what is asked of them.
+//! The parsers of the server, and the properties checked.
 //!
-//! A head that is accepted is complete with its last byte and not before, names a path below the root, and means the same
-//! whatever follows it. A body means the same however it is cut into pieces; one that was written as chunks is read as it was.
+//! An accepted head is complete with its last byte and not before, names a path below the root, and
+//! has the same meaning whatever follows it. A body has the same content however it is cut into
+//! pieces; a body that was written as chunks is read with the bytes written.
 
 #[path = "../../../crates/cli/src/serve/http/body.rs"]
 mod body;
@@ -31,16 +32,16 @@ use crate::{
     script::Script,
 };
 
-/// Statuses that a refused head has.
+/// Statuses of refused heads.
 const REFUSALS: [u16; 6] = [400, 403, 417, 431, 501, 505];
 
-/// Bytes that a body is read in, at most.
+/// Maximum number of bytes of one read of a body.
 const READ_BYTES: usize = 700;
 
-/// Requests on one connection.
+/// Maximum number of requests on one connection.
 const REQUESTS_MAX: usize = 20;
 
-/// One head, whole.
+/// Parses one head that arrives at once.
 pub(crate) fn head(bytes: &[u8]) {
     let (request, used) = match Request::parse(bytes) {
         Ok(Some(found)) => found,
@@ -49,8 +50,9 @@ pub(crate) fn head(bytes: &[u8]) {
     };
     check(&request);
     let head = &bytes[..used];
-    let alone = Request::parse(head).expect("accepted with what follows it");
-    assert_eq!(alone, Some((request, used)), "what follows a head changes it");
+    let alone =
+        Request::parse(head).expect("the head was accepted together with the bytes behind it");
+    assert_eq!(alone, Some((request, used)), "the bytes behind a head change its meaning");
     for end in [used - 1, used / 2] {
         assert!(matches!(Request::parse(&head[..end]), Ok(None)), "complete with {end} of {used}");
     }
@@ -72,7 +74,7 @@ fn check(request: &Request) {
     if let Some(Range::From(first, Some(last))) = request.range {
         assert!(first <= last);
     }
-    // The path as we would write it is the same path.
+    // Written with every byte escaped, the path is the same.
     let escaped: String = path.iter().map(|byte| format!("%{byte:02x}")).collect();
     let again = format!("GET /{escaped} HTTP/1.1\r\nHost: x\r\n\r\n");
     let (again, _) = Request::parse(again.as_bytes())
@@ -81,7 +83,7 @@ fn check(request: &Request) {
     assert_eq!(again.path, *path);
 }
 
-/// A chunked body: as it came, cut into pieces, and one that is known to be good.
+/// Reads a chunked body: whole, cut into pieces, and one that is known to be valid.
 pub(crate) fn body(bytes: &[u8]) {
     let mut input = Input(bytes);
     let (cuts, reads) = (input.array::<8>(), usize::from(input.next_u8()) * 4 + 1);
@@ -100,12 +102,13 @@ pub(crate) fn body(bytes: &[u8]) {
     written.extend(b"0\r\n\r\nGET");
     let good = read(Script::new(&written, &cuts), READ_BYTES);
     assert_eq!(good, (Ok(()), body.to_vec(), b"GET".to_vec()), "written as chunks");
-    // Without the last chunk it is not whole.
+    // Without the last chunk the body is incomplete.
     let (cut_short, content, _) = read(Script::new(&written[..end], &cuts), READ_BYTES);
     assert_eq!((cut_short, content), (Err("i/o".to_owned()), body.to_vec()));
 }
 
-/// How a body ended, its content, and what was behind it. Without an end nothing is behind it.
+/// Result of a body, its content, and the bytes behind it. A body without an end has no bytes
+/// behind it.
 type Read = (Result<(), String>, Vec<u8>, Vec<u8>);
 
 fn read(script: Script, piece: usize) -> Read {
@@ -144,7 +147,7 @@ fn connection(script: Script) -> Connection<Script> {
     Connection::new(Metered::new(script, &Arc::<Totals>::default()))
 }
 
-/// Requests one behind the other, whole and cut into pieces.
+/// Parses requests one after the other, whole and cut into pieces.
 pub(crate) fn pieces(bytes: &[u8]) {
     let mut input = Input(bytes);
     let cuts = input.array::<8>();
@@ -153,7 +156,7 @@ pub(crate) fn pieces(bytes: &[u8]) {
     assert_eq!(whole, pieces, "cut by {cuts:?}");
 }
 
-/// The requests of a connection without their bodies, and how it ended.
+/// Returns the requests of a connection without their bodies, and the way it ended.
 fn requests(script: Script) -> (Vec<Request>, String) {
     let mut connection = connection(script);
     let mut found = Vec::new();
@@ -163,7 +166,7 @@ fn requests(script: Script) -> (Vec<Request>, String) {
                 check(&request);
                 found.push(*request);
             }
-            // The next piece comes.
+            // The next piece follows.
             Ok(Next::Wait) => {}
             Ok(Next::End) => return (found, "end".to_owned()),
             Err(trouble) => return (found, text(&trouble)),

@@ -1,4 +1,4 @@
-//! A socket whose peer sends what a fuzz target says, in the pieces that it says.
+//! A socket whose peer sends the bytes of a fuzz input, in the pieces that the input determines.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -8,20 +8,20 @@ use std::{
 
 use crate::endpoint::Stream;
 
-/// See the module head.
+/// A socket with the script of its peer.
 #[derive(Debug)]
 pub(crate) struct Script {
     bytes: Vec<u8>,
     at: usize,
-    /// Lengths of the pieces, over and over. None: all in one piece.
+    /// Lengths of the pieces, used cyclically. Empty: all bytes in one piece.
     cuts: Vec<u8>,
     piece: usize,
-    /// Nothing has come since the last piece was read.
+    /// Whether no byte has arrived since the last piece was read.
     waits: bool,
 }
 
 impl Script {
-    /// A peer that sends `bytes` and ends its side.
+    /// Makes a socket whose peer sends `bytes` and closes its side.
     pub(crate) fn new(bytes: &[u8], cuts: &[u8]) -> Self {
         Self { bytes: bytes.to_vec(), at: 0, cuts: cuts.to_vec(), piece: 0, waits: false }
     }
@@ -67,7 +67,7 @@ impl Stream for Script {
         Err(ErrorKind::Unsupported.into())
     }
 
-    /// Before each piece there is nothing once, unless all comes in one.
+    /// Returns `WouldBlock` once before each piece, unless all bytes arrive in one.
     fn try_read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.waits = !self.waits && !self.cuts.is_empty();
         if self.waits { Err(ErrorKind::WouldBlock.into()) } else { self.read(into) }

@@ -1,10 +1,13 @@
-//! The fixed work whose instructions `cargo xtask perf` counts: one scenario per run, in virtual time, on one thread.
+//! Fixed work whose instructions `cargo xtask perf` counts: one scenario per run, in virtual time,
+//! on one thread.
 //!
-//! `instructions SCENARIO` sets up two hosts that are joined by a wire, repeats the scenario until the caches of packets, pages
-//! and routes are warm, then calls [`measured`] once and prints the number of units that this call did. Callgrind collects within
-//! `measured` only. Time is an argument of the stack and chance has a seed, so that a run repeats to the instruction.
+//! `instructions SCENARIO` joins two hosts by a wire, repeats the scenario until the caches of
+//! packets, pages and routes are warm, then calls [`measured`] once and prints the number of units
+//! that this call processed. Callgrind collects within `measured` only. Time is an argument of the
+//! stack and random numbers have a seed, so that a run repeats to the instruction.
 //!
-//! Not here: the counting and the comparison (`xtask/src/perf.rs`), and time (`crates/quietline/benches`).
+//! Not here: the counting and the comparison (`xtask/src/perf.rs`), and time
+//! (`crates/quietline/benches`).
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +32,8 @@ const SCENARIOS: [(&str, Make); 7] = [
     ("small-frames", || Box::new(SmallFrames(Pair::connect(&segments())))),
 ];
 
-/// Repetitions before the count begins. With 200 ms of virtual time per connection it outlasts the minute of TIME-WAIT.
+/// Repetitions before the count begins. With 200 ms of virtual time per connection this outlasts
+/// the minute of TIME-WAIT.
 const WARM: u32 = 400;
 /// Repetitions that are counted.
 const COUNTED: u32 = 200;
@@ -45,7 +49,7 @@ trait Scenario {
     fn repeat(&mut self) -> u64;
 }
 
-/// Two hosts on one wire, the context that runs both, and a listener on the server.
+/// Two hosts on one wire, the context that runs both, and the server's listener.
 struct Network {
     client: Arc<Host>,
     server: Arc<Host>,
@@ -85,7 +89,7 @@ impl Network {
         }
     }
 
-    /// Runs both hosts until `ready` gives a value. The clock moves whenever it does not.
+    /// Runs both hosts until `ready` returns a value. The clock moves after each unsuccessful turn.
     fn until<T>(&mut self, mut ready: impl FnMut(&mut Self) -> Option<T>) -> T {
         loop {
             self.turn();
@@ -150,11 +154,11 @@ impl Pair {
     }
 }
 
-/// Writes of 64 KiB, read as they arrive. The unit is what one frame carries.
+/// Writes of 64 KiB, read as they arrive. The unit is the payload of one frame.
 struct Bulk {
     pair: Pair,
     frame_bytes: usize,
-    /// Received bytes that are less than a unit.
+    /// Received bytes that do not fill a unit.
     rest: usize,
 }
 
@@ -180,7 +184,7 @@ impl Scenario for Bulk {
     }
 }
 
-/// One byte to the server and back. Each host runs once, when the byte has arrived.
+/// One byte to the server and back. Each host runs once, after the byte has arrived.
 struct RoundTrip(Pair);
 
 impl Scenario for RoundTrip {
@@ -198,7 +202,8 @@ impl Scenario for RoundTrip {
     }
 }
 
-/// A connection that is opened, carries a byte each way and is closed by both sides, the client first.
+/// A connection that is opened, carries a byte in each direction and is closed by both sides, the
+/// client first.
 struct Connection(Network);
 
 impl Scenario for Connection {
@@ -224,7 +229,7 @@ impl Scenario for Connection {
     }
 }
 
-/// A turn of a host that has a connection and nothing to do.
+/// A turn of a host that has a connection and no work.
 struct IdleTurn(Pair);
 
 impl Scenario for IdleTurn {
@@ -237,7 +242,7 @@ impl Scenario for IdleTurn {
     }
 }
 
-/// Ten frames of 10 bytes, which arrive together and which receive offload merges.
+/// Ten frames of 10 bytes that arrive together and are merged by receive offload.
 struct SmallFrames(Pair);
 
 impl Scenario for SmallFrames {
@@ -253,13 +258,13 @@ impl Scenario for SmallFrames {
                 self.0.network.jump();
             }
         }
-        // The acknowledgement, so that the next ten find the whole window.
+        // The acknowledgment, so that the next ten find the whole window open.
         self.0.network.turn();
         10
     }
 }
 
-/// The part of the run that is counted. Callgrind knows it by its name, hence no inlining.
+/// The counted part of the run. Callgrind finds it by its name, so it must not be inlined.
 #[inline(never)]
 fn measured(scenario: &mut dyn Scenario) -> u64 {
     (0..COUNTED).map(|_| scenario.repeat()).sum()
@@ -291,7 +296,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Warms a scenario up and does the part that is counted; returns the units of that part.
+/// Warms a scenario up and runs its counted part; returns the units of that part.
 fn run(make: Make) -> u64 {
     let mut scenario = make();
     for _ in 0..WARM {

@@ -1,8 +1,8 @@
-//! A slow link of the kernel's (`tbf`) that a bulk sender shares with a 1-byte request and response: how long the queue is, by the
-//! kernel's own count, and how long the other flow waits behind it.
+//! A slow link of the kernel (`tbf`) that a bulk sender shares with 1-byte requests: the length of
+//! the queue, by the kernel's own count, and the latency of the requests.
 //!
-//! Sender and echo are quietline on the link's near end, each at an address of its own, or for comparison the kernel there. The
-//! clients are kernel sockets on the far end.
+//! Sender and echo are quietline on the link's near end, each at an address of its own, or for
+//! comparison the kernel there. The clients are kernel sockets on the far end.
 //!
 //! Not here: a verdict.
 
@@ -20,20 +20,21 @@ use crate::namespace::Namespace;
 use crate::quietline::{Quietline, SUPERFRAMES};
 use crate::veth::Veth;
 
-/// Address of the echo beside the sender.
+/// Address of the echo service next to the sender.
 const ECHO: &str = "10.77.0.3";
 
-/// Port of whoever sends for ever, and of whoever answers.
+/// Ports of the endless sender and of the echo service.
 const CHARGEN: u16 = 19;
 const ECHO_PORT: u16 = 7;
 
-/// How long the sender runs before anything counts.
+/// Time of the sender before measurements begin.
 const WARM_UP: Duration = Duration::from_millis(1500);
 
-/// Between two requests, and between two looks at the queue.
+/// Time between two requests, and between two readings of the queue.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Between two questions: spread evenly over the 11 ms that two superframes take at 100 Mbit/s.
+/// Times between two requests: spread evenly over the 11 ms that two superframes take at 100
+/// Mbit/s.
 const PAUSES: [Duration; 11] = [
     Duration::from_millis(3),
     Duration::from_millis(10),
@@ -48,19 +49,19 @@ const PAUSES: [Duration; 11] = [
     Duration::from_millis(7),
 ];
 
-/// How long anything may take.
+/// Limit of every step.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Who sends.
+/// The sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender<'a> {
     /// quietline with this `net.quietline.tsq_limit`, and `net.quietline.hystart_detect`.
     Quietline(&'a str, &'a str),
-    /// The kernel, with this `tcp_limit_output_bytes` or its own.
+    /// The kernel, with this `tcp_limit_output_bytes` or its default.
     Kernel(Option<u32>),
 }
 
-/// What was seen.
+/// The measurements.
 #[derive(Debug)]
 pub struct Seen {
     /// Payload bits per second of the bulk flow.
@@ -72,27 +73,27 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Median of the round trips.
+    /// Returns the median of the round trips.
     #[must_use]
     pub fn median(&self) -> Duration {
         self.round_trips[self.round_trips.len() / 2]
     }
 
-    /// Median of the queue.
+    /// Returns the median of the queue.
     #[must_use]
     pub fn backlog_median(&self) -> u64 {
         self.backlogs[self.backlogs.len() / 2]
     }
 
-    /// Longest queue seen.
+    /// Returns the longest queue.
     #[must_use]
     pub fn backlog_max(&self) -> u64 {
         self.backlogs.last().copied().unwrap_or(0)
     }
 }
 
-/// Puts a `tbf` of this rate on the near end, with a burst that any superframe fits into, so that none is cut before it has waited,
-/// and room for all that a sender may have in flight.
+/// Puts a `tbf` of this rate on the near end. Any superframe fits its burst, so that none is cut
+/// before it has been queued, and its limit has room for all data that a sender may have in flight.
 ///
 /// # Errors
 /// When `tc` fails.
@@ -102,12 +103,12 @@ pub fn limit(veth: &Veth, rate: &str) -> Result<()> {
     veth.ours.tool("tc", &line).map(drop)
 }
 
-/// Lets `sender` fill the link for a while.
+/// Lets `sender` fill the link for `time`, and measures.
 ///
 /// # Errors
-/// When a part of it fails or nothing was seen.
+/// When a part of it fails or nothing was measured.
 pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration) -> Result<Seen> {
-    // The addresses may have been another sender's.
+    // Another sender may have used the addresses.
     kernel.ip(&format!("neighbour flush dev {}", Veth::PEER))?;
     match sender {
         Sender::Quietline(mode, hystart) => {
@@ -116,7 +117,7 @@ pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration
             // The kernel's queue is the only one.
             let noqueue = format!("--sysctl=net.quietline.dev.{}.qdisc=noqueue", Veth::OURS);
             let cubic = "--sysctl=net.ipv4.tcp_congestion_control=cubic";
-            // What is told at once that it has left cannot be kept small.
+            // Data whose completion is reported at once cannot be limited.
             let completion = "--sysctl=net.quietline.dev_orphan=completion";
             let mut words = vec!["chargen", cubic, completion, &noqueue, &mode, &hystart];
             words.extend(SUPERFRAMES);
@@ -140,7 +141,7 @@ pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration
                 let servers = scope.spawn(|| veth.ours.enter(|| kernel_servers(&ended)));
                 let seen = watch(kernel, veth, time);
                 ended.store(true, Ordering::Relaxed);
-                // Nobody waits for a client that failed to come.
+                // The servers must not wait for a client that failed to connect.
                 let _woken = veth.ours.enter(|| {
                     let ports = [(ECHO, ECHO_PORT), (STACK, CHARGEN)];
                     Ok(ports.map(|port| TcpStream::connect(port).is_ok()))
@@ -154,7 +155,7 @@ pub fn share(kernel: &Namespace, veth: &Veth, sender: Sender<'_>, time: Duration
     }
 }
 
-/// Sends to the first who comes to the one port, and answers the first who comes to the other.
+/// Sends to the first client of one port, and echoes to the first client of the other.
 fn kernel_servers(ended: &AtomicBool) -> Result<()> {
     let chargen = TcpListener::bind((STACK, CHARGEN)).context("the sender's port")?;
     set_tcp_congestion(&chargen, "cubic").context("choosing cubic")?;
@@ -174,13 +175,14 @@ fn kernel_servers(ended: &AtomicBool) -> Result<()> {
     })
 }
 
-/// The far end: reads the bulk flow, asks and waits, and reads the queue meanwhile.
+/// Runs the far end: reads the bulk flow, sends requests and waits for responses, and samples the
+/// queue meanwhile.
 fn watch(kernel: &Namespace, veth: &Veth, time: Duration) -> Result<Seen> {
     let ended = AtomicBool::new(false);
     let received = AtomicU64::new(0);
     thread::scope(|scope| {
-        let bulk = scope.spawn(|| kernel.enter(|| read_for_ever(&received, &ended)));
-        // A new link may take seconds until it carries anything.
+        let bulk = scope.spawn(|| kernel.enter(|| read_endlessly(&received, &ended)));
+        // A new link may take seconds before it carries packets.
         while received.load(Ordering::Relaxed) == 0 && !bulk.is_finished() {
             thread::sleep(PAUSE);
         }
@@ -194,14 +196,14 @@ fn watch(kernel: &Namespace, veth: &Veth, time: Duration) -> Result<Seen> {
         bulk.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let backlogs = backlogs.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let round_trips = round_trips?;
-        ensure!(!backlogs.is_empty() && !round_trips.is_empty(), "nothing was seen");
+        ensure!(!backlogs.is_empty() && !round_trips.is_empty(), "nothing was measured");
         #[expect(clippy::cast_precision_loss, reason = "some seconds' worth")]
         let bits_per_second = bytes as f64 * 8.0 / seconds;
         Ok(Seen { bits_per_second, round_trips, backlogs })
     })
 }
 
-fn read_for_ever(received: &AtomicU64, ended: &AtomicBool) -> Result<()> {
+fn read_endlessly(received: &AtomicU64, ended: &AtomicBool) -> Result<()> {
     let mut stream = connect(STACK, CHARGEN)?;
     let mut block = vec![0; 1 << 20];
     while !ended.load(Ordering::Relaxed) {
@@ -212,8 +214,9 @@ fn read_for_ever(received: &AtomicU64, ended: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Asks at moments that have nothing to do with the queue: after equal pauses, each question would meet the superframe in front of
-/// it at the same place, and wait for one or for two of them as the pause is a little shorter or longer than one takes.
+/// Sends requests at times that are independent of the queue: after equal pauses, each request
+/// would meet the superframe in front of it at the same point, and wait for one or two of them as
+/// the pause is a little shorter or longer than one takes.
 fn round_trips(time: Duration) -> Result<Vec<Duration>> {
     let mut stream = connect(ECHO, ECHO_PORT)?;
     stream.set_nodelay(true)?;
@@ -230,14 +233,14 @@ fn round_trips(time: Duration) -> Result<Vec<Duration>> {
     Ok(all)
 }
 
-/// The handshake's SYN and ARP may wait behind the queue as well.
+/// The SYN of the handshake and ARP may wait in the queue, too.
 fn connect(host: &str, port: u16) -> Result<TcpStream> {
     let address: SocketAddr = format!("{host}:{port}").parse()?;
     let deadline = Instant::now() + LIMIT;
     loop {
         match TcpStream::connect_timeout(&address, LIMIT) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                ensure!(Instant::now() < deadline, "nobody listens on {address}");
+                ensure!(Instant::now() < deadline, "no listener on {address}");
                 thread::sleep(PAUSE);
             }
             stream => {
@@ -249,7 +252,7 @@ fn connect(host: &str, port: u16) -> Result<TcpStream> {
     }
 }
 
-/// What `tc -s qdisc` says of the queue, again and again.
+/// Samples the queue by `tc -s qdisc`, repeatedly.
 fn backlogs(veth: &Veth, ended: &AtomicBool) -> Result<Vec<u64>> {
     let mut all = Vec::new();
     while !ended.load(Ordering::Relaxed) {
@@ -260,10 +263,10 @@ fn backlogs(veth: &Veth, ended: &AtomicBool) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// A number that `tc -s qdisc` has for our end.
+/// Reads a number that `tc -s qdisc` reports for the near end.
 ///
 /// # Errors
-/// When it has none of that name.
+/// When there is no number of that name.
 pub fn qdisc_statistic(veth: &Veth, name: &str) -> Result<u64> {
     let text = veth.ours.tool("tc", &format!("-s -j qdisc show dev {}", Veth::OURS))?;
     let report: serde_json::Value = serde_json::from_str(&text).context("tc's JSON")?;

@@ -1,6 +1,7 @@
-//! Content nobody can guess, and its digest.
+//! Random content, and its digest.
 //!
-//! Not here: SHA-256 itself. coreutils judges, so that our own code cannot agree with itself.
+//! Not here: SHA-256 itself. coreutils computes it, so that quietline's own code does not verify
+//! itself.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -14,11 +15,11 @@ use crate::process::Finished;
 /// A file of seeded random bytes.
 #[derive(Debug)]
 pub struct Content {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// How long it is.
+    /// Length in bytes.
     pub bytes: usize,
-    /// Its SHA-256 in hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }
 
@@ -43,14 +44,14 @@ impl Content {
     }
 }
 
-/// SHA-256 of a file in hexadecimal, by coreutils.
+/// Returns the SHA-256 of a file in hexadecimal, by coreutils.
 pub fn sha256(path: &Path) -> Result<String> {
     let printed = Finished::of(Command::new("sha256sum").arg("--").arg(path))?.success()?;
     let digest = printed.split_whitespace().next().unwrap_or_default();
     Ok(digest.trim_start_matches('\\').to_owned())
 }
 
-/// SplitMix64: one addition and three mixes per word, the same everywhere.
+/// SplitMix64: one addition and three mixes per word, the same on every machine.
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// How long one step may take.
+/// Time limit of one step.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Talks on `connections` at once, in turn, so that their packets mix: `rounds` messages of a few kB on each, and each gets its
-/// own bytes back.
+/// Exchanges `rounds` messages of a few kB on each of `connections` concurrent connections, in
+/// turn, so that their packets mix. Each must receive its own bytes back.
 pub fn talk(address: SocketAddr, connections: usize, rounds: usize) -> Result<()> {
     let open = |number| -> Result<TcpStream> {
         let stream = TcpStream::connect_timeout(&address, LIMIT)
@@ -29,7 +29,7 @@ pub fn talk(address: SocketAddr, connections: usize, rounds: usize) -> Result<()
             let expected = message(number);
             let mut answer = vec![0; expected.len()];
             stream.read_exact(&mut answer).context("receiving")?;
-            ensure!(answer == expected, "connection {number} got another's bytes");
+            ensure!(answer == expected, "connection {number} received the bytes of another");
         }
     }
     Ok(())

@@ -1,14 +1,15 @@
-//! A path of our own between two kernels, and a quietline behind the second: everything between the ends loses, delays and
-//! limits alike, so that what is left to compare is TCP.
+//! A simulated path between two kernels, with quietline behind the second: loss, delay and rate are
+//! the same for all transfers, so that only the TCPs differ.
 //!
 //! ```text
 //!    near (kernel)          relay          far (kernel)            quietline
 //!    10.78.0.2  imp0 ── rate, delay, loss ── imp0  10.78.0.1 ── ql0 ── 10.77.0.2
 //! ```
 //!
-//! A kernel peer is 10.78.0.1 itself; towards quietline that namespace is a router, one hop of microseconds more.
+//! A kernel peer is 10.78.0.1 itself. To reach quietline that namespace is a router, one more hop
+//! of microseconds.
 //!
-//! Not here: what the path does (`bin/relay`), what is sent over it.
+//! Not here: the effects of the path (`bin/relay`), the transfers.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,10 +25,10 @@ use crate::process::Running;
 /// The kernel peer's address, as `near` sees it.
 pub const FAR: &str = "10.78.0.1";
 
-/// How long the relay may take to begin, and to end.
+/// Time limit for the relay's start, and for its end.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What a path is like, both ways.
+/// Properties of a path, the same in both directions.
 #[derive(Debug, Clone, Copy)]
 pub struct WirePath {
     /// Round-trip time without queues.
@@ -36,20 +37,20 @@ pub struct WirePath {
     pub loss: f64,
     /// Bits per second.
     pub rate_bps: u64,
-    /// Packets that may wait in front of the link.
+    /// Packets that may be queued in front of the link.
     pub queue: usize,
-    /// Seed of chance.
+    /// Seed of the random loss.
     pub seed: u64,
 }
 
-/// Packets of one direction by what became of them.
+/// Packets of one direction by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passed {
     /// Read from the device.
     pub received: u64,
-    /// Lost by chance.
+    /// Lost at random.
     pub lost: u64,
-    /// Refused by a full queue.
+    /// Dropped because the queue was full.
     pub overflowed: u64,
     /// Written to the other device.
     pub delivered: u64,
@@ -59,7 +60,7 @@ pub struct Passed {
 #[derive(Debug)]
 pub struct Impaired {
     relay: Running,
-    /// Where clients run.
+    /// Namespace of the clients.
     pub near: Namespace,
 }
 
@@ -82,7 +83,7 @@ impl Impaired {
         let deadline = Instant::now() + LIMIT;
         while !relay.stderr_so_far().contains("ready") {
             if relay.has_ended()? || Instant::now() >= deadline {
-                bail!("the relay does not begin: {}", relay.stderr_so_far());
+                bail!("the relay does not start: {}", relay.stderr_so_far());
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -93,23 +94,24 @@ impl Impaired {
         far.ip("link set imp0 up")?;
         far.shell("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
         for namespace in [&near, far] {
-            // What one transfer learned about the path may not help the next.
+            // Metrics of one transfer must not influence the next.
             namespace.shell("echo 1 >/proc/sys/net/ipv4/tcp_no_metrics_save")?;
         }
         Ok(Self { relay, near })
     }
 
-    /// Chance begins anew: called before each of two transfers, it gives both the same losses.
+    /// Restarts the random sequence: called before each of two transfers, it gives both the same
+    /// losses.
     ///
     /// # Errors
-    /// When the relay is gone.
-    pub fn begin_again(&self) -> Result<()> {
+    /// When the relay has ended.
+    pub fn restart_loss(&self) -> Result<()> {
         self.relay.signal(Signal::USR1)?;
         thread::sleep(Duration::from_millis(20));
         Ok(())
     }
 
-    /// Ends the path and says what became of its packets, from `near` and to it.
+    /// Ends the path and returns its packet counts, from `near` and to it.
     ///
     /// # Errors
     /// When the relay has failed.
@@ -126,10 +128,10 @@ fn passed(line: &str) -> Result<Passed> {
     let numbers: Vec<u64> = line
         .split_whitespace()
         .skip(1)
-        .map(|word| word.parse().with_context(|| format!("the relay said {line}")))
+        .map(|word| word.parse().with_context(|| format!("the relay printed {line}")))
         .collect::<Result<_>>()?;
     let [received, lost, overflowed, delivered] = numbers[..] else {
-        bail!("the relay said {line}");
+        bail!("the relay printed {line}");
     };
     ensure!(delivered <= received, "more delivered than received: {line}");
     Ok(Passed { received, lost, overflowed, delivered })

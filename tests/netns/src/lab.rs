@@ -1,4 +1,4 @@
-//! One test's laboratory: a namespace, a directory, and the machine for itself.
+//! The environment of one test: a namespace, a directory, and exclusive use of the machine.
 //!
 //! Not here: topologies of one test. They are built in the test that needs them.
 
@@ -19,10 +19,11 @@ pub const KERNEL: &str = "10.77.0.1";
 /// The stack's address on the link.
 pub const STACK: &str = "10.77.0.2";
 
-/// The tests of one binary run one after the other: each wants both cores and measures time-outs.
+/// The tests of one binary run one after the other, because each needs both cores and measures
+/// time-outs.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// What a test works in. Dropping it removes all of it.
+/// The environment of a test. Dropping it removes all of it.
 #[derive(Debug)]
 pub struct Lab {
     /// The namespace with the kernel's end of the link.
@@ -32,7 +33,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// The laboratory for `test`, which needs these programs; `None`, with the reason printed, when it cannot be had.
+    /// Makes the environment for `test`, which needs these programs; returns `None`, with the
+    /// reason printed, if it is not available.
     pub fn open(test: &str, programs: &[&str]) -> Result<Option<Self>> {
         let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lack) = lack(programs) {
@@ -43,31 +45,31 @@ impl Lab {
         Ok(Some(Self { namespace: Namespace::create()?, directory: scratch()?, _machine: machine }))
     }
 
-    /// A scratch directory in memory.
+    /// Returns the scratch directory, in memory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A file of the scratch directory.
+    /// Returns the path of a file in the scratch directory.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Starts `quietline serve` with these words on a link.
+    /// Starts `quietline serve` with these arguments on a link.
     pub fn serve(&self, link: &Link, words: &[&str]) -> Result<Quietline> {
         Quietline::serve(&self.namespace, link, words)
     }
 
-    /// Runs `curl` with these words in the namespace.
+    /// Runs `curl` with these arguments in the namespace.
     pub fn curl(&self, words: &[&str]) -> Result<Finished> {
         let mut command = self.namespace.command("curl");
         command.args(["--silent", "--show-error", "--max-time", "50"]).args(words);
         Finished::of(&mut command)
     }
 
-    /// A counter of the kernel in the namespace, by nstat(8).
+    /// Returns a counter of the kernel in the namespace, by nstat(8).
     pub fn kernel_counter(&self, name: &str) -> Result<u64> {
         let words = format!("nstat -asz {name} | awk '$1 == \"{name}\" {{ print $2 }}'");
         let line = self.namespace.shell(&words)?;
@@ -82,18 +84,18 @@ impl Lab {
         self.shell(&line).map(drop)
     }
 
-    /// Runs a shell line in the namespace, in the scratch directory.
+    /// Runs a shell command in the namespace, in the scratch directory.
     pub fn shell(&self, line: &str) -> Result<String> {
         self.namespace.shell(&format!("cd '{}'\n{line}", self.directory().display()))
     }
 }
 
-/// Whether nothing may be left out.
+/// Whether a skipped test is a failure.
 fn strict() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-/// What keeps a test from running here.
+/// Returns the reason why tests cannot run on this machine.
 fn lack(programs: &[&str]) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("not root".to_owned());

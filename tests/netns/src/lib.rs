@@ -1,12 +1,15 @@
-//! A laboratory of network namespaces: the kernel on one end of a tap, quietline on the other, real programs above.
+//! Tests in network namespaces: the kernel on one end of a link, quietline on the other, with real
+//! programs.
 //!
-//! Place: tests only. Every test takes a [`Lab`], which is one namespace, one scratch directory and the machine for
-//! itself; whatever a test started is gone when the lab is dropped, also when the test panicked.
+//! Place: tests only. Every test uses a [`Lab`]: one namespace, one scratch directory and exclusive
+//! use of the machine. Everything that a test started ends when the lab is dropped, even if the
+//! test panicked.
 //!
-//! A test that cannot run here (not root, no /dev/net/tun, a program missing) says so and passes; with `CI=true` it fails
-//! instead, so that nothing is left out silently where it counts.
+//! A test that cannot run here (not root, no /dev/net/tun, a program missing) prints the reason and
+//! passes. With `CI=true` it fails instead, so that no test is skipped silently.
 //!
-//! Not here: the simulator. These tests run in real time and may only assert what holds on a loaded machine.
+//! Not here: the simulator. These tests run in real time and may only assert properties that hold
+//! on a loaded machine.
 #![forbid(unsafe_code)]
 
 pub mod bottleneck;

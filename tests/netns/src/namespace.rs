@@ -1,8 +1,9 @@
 //! A network namespace that exists as long as its value.
 //!
-//! Counterpart: ip-netns(8). Names carry our process id, so that two runs on one machine never meet.
+//! Counterpart: ip-netns(8). Names contain the process id, so that two runs on one machine do not
+//! collide.
 //!
-//! Not here: what runs inside (`process`).
+//! Not here: the programs inside (`process`).
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -25,8 +26,9 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace with its loopback device up. Its kernel does not speak IPv6, which nobody here asks it to: what it says by
-    /// itself (neighbour and router solicitations, multicast reports) would be counted with what a test has sent.
+    /// Makes a namespace with its loopback device up. IPv6 is disabled in its kernel, because the
+    /// packets that it sends unasked (neighbor and router solicitations, multicast reports) would
+    /// be counted with those of a test.
     pub fn create() -> Result<Self> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("ql-{}-{number}", std::process::id());
@@ -40,39 +42,40 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name, as ip-netns(8) knows it.
+    /// Returns the name that ip-netns(8) uses.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A command that will run inside.
+    /// Makes a command that runs inside.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
 
-    /// Runs `ip` with these words inside, and returns what it printed.
+    /// Runs `ip` with these arguments inside, and returns its output.
     pub fn ip(&self, words: &str) -> Result<String> {
         self.tool("ip", words)
     }
 
-    /// Runs a program with these words inside, and returns what it printed.
+    /// Runs a program with these arguments inside, and returns its output.
     pub fn tool(&self, program: &str, words: &str) -> Result<String> {
         let mut command = self.command(program);
         command.args(words.split_whitespace());
         Finished::of(&mut command)?.success()
     }
 
-    /// Runs a shell line inside, and returns what it printed.
+    /// Runs a shell command inside, and returns its output.
     pub fn shell(&self, line: &str) -> Result<String> {
         let mut command = self.command("bash");
         command.args(["-euo", "pipefail", "-c", line]);
         Finished::of(&mut command)?.success()
     }
 
-    /// Runs `work` on a thread of its own inside the namespace: its sockets are the kernel's sockets there.
+    /// Runs `work` on a thread of its own inside the namespace: its sockets are kernel sockets
+    /// there.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let file = self.open()?;
         thread::scope(|scope| {
@@ -91,7 +94,7 @@ impl Namespace {
         self.ip(&format!("link show dev {link}")).is_ok()
     }
 
-    /// The processes that run inside.
+    /// Lists the processes that run inside.
     pub fn processes(&self) -> Result<Vec<String>> {
         let mut command = Command::new("ip");
         let listed = Finished::of(command.args(["netns", "pids", &self.name]))?.success()?;
@@ -106,12 +109,12 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // What a panicking test left running would keep the namespace alive without a name.
+        // A process that a panicking test left running would keep the nameless namespace alive.
         for process in self.processes().unwrap_or_default() {
             let _gone = Finished::of(Command::new("kill").args(["-KILL", &process]));
         }
-        // A failed removal leaves a name behind; the test that did it has already failed or will be found by the next
-        // look at `ip netns`.
+        // A failed removal leaves a name behind. The test has failed already, or `ip netns` shows
+        // the name.
         let outcome = Finished::of(Command::new("ip").args(["netns", "delete", &self.name]));
         if let Err(error) = outcome.and_then(Finished::success) {
             eprintln!("namespace {}: {error:#}", self.name);

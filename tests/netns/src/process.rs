@@ -1,7 +1,7 @@
-//! Programs with a time limit, whose output is kept and which never outlive the test.
+//! Programs with a time limit, whose output is kept and which end with the test.
 //!
-//! Counterpart: timeout(1). A program that hangs is killed and its output shown, because a hang is the failure these tests
-//! look for most.
+//! Counterpart: timeout(1). A program that hangs is killed and its output shown, because a hang is
+//! the most likely failure in these tests.
 //!
 //! Not here: namespaces.
 
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a program may run unless the test says otherwise.
+/// Default time limit of a program.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How often a running program is looked at.
+/// Time between two checks of a running program.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A program that ended.
@@ -25,25 +25,25 @@ const LOOK: Duration = Duration::from_millis(5);
 pub struct Finished {
     /// The command as typed.
     pub shown: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it printed, as text.
+    /// Standard output, as text.
     pub stdout: String,
-    /// What it printed, as it was.
+    /// Standard output, as bytes.
     pub stdout_bytes: Vec<u8>,
-    /// What it complained about.
+    /// Standard error.
     pub stderr: String,
-    /// How long it ran.
+    /// Run time.
     pub took: Duration,
 }
 
 impl Finished {
-    /// Runs a command to its end within the usual limit.
+    /// Runs a command to its end within the default limit.
     pub fn of(command: &mut Command) -> Result<Self> {
         Running::start(command)?.wait(LIMIT)
     }
 
-    /// Its output, if it ended well.
+    /// Returns the output, if the program succeeded.
     pub fn success(self) -> Result<String> {
         if !self.status.success() {
             let Self { shown, status, stdout, stderr, .. } = &self;
@@ -52,7 +52,7 @@ impl Finished {
         Ok(self.stdout)
     }
 
-    /// SHA-256 of what it printed, in hexadecimal, by coreutils.
+    /// Returns the SHA-256 of the output in hexadecimal, by coreutils.
     pub fn stdout_sha256(&self) -> Result<String> {
         let mut file = tempfile::NamedTempFile::new().context("making a file")?;
         file.write_all(&self.stdout_bytes).context("writing the file")?;
@@ -60,7 +60,7 @@ impl Finished {
     }
 }
 
-/// A program that runs. Dropping it kills it.
+/// A running program. Dropping it kills it.
 #[derive(Debug)]
 pub struct Running {
     shown: String,
@@ -71,7 +71,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command with its output collected and, unless the command says otherwise, nothing to read.
+    /// Starts a command, collects its output, and gives it an empty input.
     pub fn start(command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::null());
         Self::start_with_input(command)
@@ -87,24 +87,24 @@ impl Running {
         Ok(Self { shown, child, start: Instant::now(), stdout, stderr })
     }
 
-    /// Its standard input, when it was piped; once.
+    /// Takes the piped standard input, once.
     pub fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// What it has printed to standard error so far.
+    /// Returns the standard error output so far.
     #[must_use]
     pub fn stderr_so_far(&self) -> String {
         self.stderr.text()
     }
 
-    /// The process.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended.
+    /// Whether the program has ended.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait().context("looking at the child")?.is_some())
     }
@@ -115,7 +115,7 @@ impl Running {
         kill_process(id.context("no process id")?, signal).context("sending a signal")
     }
 
-    /// Waits for the end; kills it and fails at the limit.
+    /// Waits for the end; at the limit it kills the program and fails.
     pub fn wait(mut self, limit: Duration) -> Result<Finished> {
         let deadline = Instant::now() + limit;
         let status = loop {
@@ -136,9 +136,9 @@ impl Running {
         Ok(Finished { shown: self.shown.clone(), status, stdout, stdout_bytes, stderr, took })
     }
 
-    /// Kills it at once and reaps it.
+    /// Kills the program at once and reaps it.
     pub fn kill(&mut self) {
-        // Both fail only when it is already gone.
+        // Both fail only if the program has ended.
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
     }
@@ -176,7 +176,7 @@ impl Collector {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Everything up to the end of the pipe.
+    /// Returns everything up to the end of the pipe.
     fn finish(&mut self) -> Vec<u8> {
         if let Some(reader) = self.reader.take() {
             let _ended = reader.join();
@@ -185,7 +185,7 @@ impl Collector {
     }
 }
 
-/// The command as one could type it.
+/// Formats the command as one could type it.
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();

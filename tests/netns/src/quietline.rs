@@ -1,6 +1,7 @@
 //! The `quietline` command on its end of a link.
 //!
-//! Not here: the kernel's end. quietline itself gives the tap its kernel-side address (`--peer`) and brings it up.
+//! Not here: the kernel's end. quietline itself sets the tap's address on the kernel side
+//! (`--peer`) and brings it up.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,13 +16,13 @@ use crate::lab::{KERNEL, STACK};
 use crate::namespace::Namespace;
 use crate::process::{Finished, Running};
 
-/// How long a server may take until it listens.
+/// Time limit for a server to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a signalled quietline may take to clean up.
+/// Time limit for the clean-up after a signal.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// How the link between kernel and stack is made.
+/// Configuration of the link between kernel and stack.
 #[derive(Debug, Clone, Copy)]
 pub struct Link {
     /// `tap` or `tun`.
@@ -40,7 +41,7 @@ impl Default for Link {
     }
 }
 
-/// The links every bulk transfer must survive.
+/// Links that every bulk transfer is tested on.
 pub const LINKS: [Link; 4] = [
     Link { kind: "tap", mtu: 1500, vnet_hdr: true, cores: 1 },
     Link { kind: "tap", mtu: 1500, vnet_hdr: false, cores: 1 },
@@ -49,10 +50,10 @@ pub const LINKS: [Link; 4] = [
 ];
 
 impl Link {
-    /// Its name in the namespace.
+    /// Name of the link in the namespace.
     pub const NAME: &str = "ql0";
 
-    /// Cores of the stack. Modes that take packets from core to core need two.
+    /// Returns the number of cores. Modes that steer packets between cores need two.
     fn cores(&self) -> u16 {
         self.cores.max(cores_of_modes())
     }
@@ -79,14 +80,16 @@ pub struct Quietline {
 }
 
 impl Quietline {
-    /// Starts `quietline serve` with these words on a link in the namespace, and waits until it listens.
+    /// Starts `quietline serve` with these arguments on a link in the namespace, and waits until it
+    /// listens.
     pub fn serve(namespace: &Namespace, link: &Link, words: &[&str]) -> Result<Self> {
         let link = link.arguments();
         let link = link.iter().map(String::as_str);
         Self::serve_with(namespace, &words.iter().copied().chain(link).collect::<Vec<_>>())
     }
 
-    /// Starts `quietline serve` with these words, which name the link, and waits until it listens.
+    /// Starts `quietline serve` with these arguments, which name the link, and waits until it
+    /// listens.
     pub fn serve_with(namespace: &Namespace, words: &[&str]) -> Result<Self> {
         let mut command = namespace.command(binary()?);
         command.arg("serve").args(modes()).args(words);
@@ -106,7 +109,7 @@ impl Quietline {
         Ok(Self { running })
     }
 
-    /// Starts `quietline connect` to a port of the kernel, with this for its standard input.
+    /// Starts `quietline connect` to a port of the kernel, with `input` as its standard input.
     pub fn connect(namespace: &Namespace, link: &Link, port: u16, input: Stdio) -> Result<Running> {
         let mut command = namespace.command(binary()?);
         command.args(["connect", KERNEL, &port.to_string()]).args(modes());
@@ -114,13 +117,13 @@ impl Quietline {
         Running::start_with_input(command.stdin(input))
     }
 
-    /// The process.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.running.id()
     }
 
-    /// CPU time of all its threads so far.
+    /// Returns the CPU time of all its threads so far.
     pub fn cpu_time(&self) -> Result<Duration> {
         let mut nanos = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {
@@ -136,38 +139,38 @@ impl Quietline {
         self.running.signal(signal)
     }
 
-    /// What it has printed to standard error so far.
+    /// Returns the standard error output so far.
     #[must_use]
     pub fn stderr_so_far(&self) -> String {
         self.running.stderr_so_far()
     }
 
-    /// Fails when the server has ended by itself.
+    /// Fails if the server has ended by itself.
     pub fn assert_alive(&mut self) -> Result<()> {
         let ended = self.running.has_ended()?;
         ensure!(!ended, "quietline ended by itself: {}", self.running.stderr_so_far());
         Ok(())
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the server ends by itself.
     pub fn wait(self, limit: Duration) -> Result<Finished> {
         self.running.wait(limit)
     }
 
-    /// Ctrl-C: waits for its end and returns what it printed.
+    /// Sends SIGINT, waits for the end and returns the output.
     pub fn interrupt(self) -> Result<Finished> {
         self.running.signal(Signal::INT)?;
         self.running.wait(STOP_LIMIT)
     }
 
-    /// SIGKILL: nothing of ours runs after it.
+    /// Sends SIGKILL: no clean-up runs.
     pub fn kill(mut self) {
         self.running.kill();
     }
 }
 
-/// The mode in which the suite runs, as arguments: `QUIETLINE_SYSCTL=NAME=VALUE,...`. What a test sets itself comes later, and
-/// wins.
+/// Returns the mode of the suite as arguments, from `QUIETLINE_SYSCTL=NAME=VALUE,...`. Later
+/// settings of a test take precedence.
 #[must_use]
 pub fn modes() -> Vec<String> {
     let settings = std::env::var("QUIETLINE_SYSCTL").unwrap_or_default();
@@ -175,19 +178,19 @@ pub fn modes() -> Vec<String> {
     settings.map(|setting| format!("--sysctl={setting}")).collect()
 }
 
-/// What a test says that is about superframes, whatever the mode says.
+/// Settings of tests about superframes, which override the mode.
 pub const SUPERFRAMES: [&str; 3] = [
     "--sysctl=net.quietline.dev.default.gso=1",
     "--sysctl=net.quietline.dev.default.gro=1",
     "--sysctl=net.quietline.dev.default.gro_max_size=65536",
 ];
 
-/// Cores that the mode needs: two where it takes packets from core to core.
+/// Returns the number of cores that the mode needs: two if it steers packets between cores.
 fn cores_of_modes() -> u16 {
     1 + u16::from(modes().iter().any(|mode| mode.contains(".rps_")))
 }
 
-/// The `quietline` to test: `QUIETLINE_BIN`, or a release build made here.
+/// Returns the `quietline` to test: `QUIETLINE_BIN`, or a release build made here.
 pub fn binary() -> Result<&'static Path> {
     static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = BINARY.get_or_init(|| locate().map_err(|error| format!("{error:#}")));

@@ -1,28 +1,28 @@
-//! What a quietline says at its end: the JSON of `--stats --json`.
+//! The final report of quietline: the JSON of `--stats --json`.
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use crate::process::Finished;
 
-/// Counters by Linux's names, and softnet_stat.
+/// Counters by Linux names, and softnet_stat.
 #[derive(Debug)]
 pub struct Report(Value);
 
 impl Report {
-    /// Reads what was printed.
+    /// Parses the output.
     pub fn of(ended: &Finished) -> Result<Self> {
         let text = &ended.stdout;
         serde_json::from_str(text).map(Self).with_context(|| format!("not JSON: {text}"))
     }
 
-    /// A counter or drop reason, which must be there even if it is zero.
+    /// Returns a counter or drop reason, which must exist even if it is zero.
     pub fn counter(&self, name: &str) -> Result<u64> {
         let count = self.0["counters"][name].as_u64();
         count.with_context(|| format!("no {name} in {}", self.0["counters"]))
     }
 
-    /// The sum over all drop reasons: names in capitals.
+    /// Returns the sum over all drop reasons: names in capitals.
     #[must_use]
     pub fn drops(&self) -> u64 {
         let counters = self.0["counters"].as_object().into_iter().flatten();
@@ -30,7 +30,7 @@ impl Report {
         counters.filter(|(name, _)| is_reason(name)).filter_map(|(_, value)| value.as_u64()).sum()
     }
 
-    /// A column of softnet_stat, a row for each core.
+    /// Returns a column of softnet_stat, with a row for each core.
     pub fn softnet(&self, column: &str) -> Result<Vec<u64>> {
         let rows = self.0["softnet_stat"].as_array().context("no softnet_stat")?;
         rows.iter()

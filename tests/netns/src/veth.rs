@@ -1,10 +1,11 @@
-//! A veth pair: the kernel's end in one namespace, quietline's in another, so that nothing else is on the link.
+//! A veth pair: the kernel's end in one namespace, quietline's in another, so that no other host is
+//! on the link.
 //!
 //! ```text
 //!    kernel 10.77.0.1  peer0 ──── ql0  10.77.0.2 quietline, by af_packet
 //! ```
 //!
-//! Not here: what runs on it.
+//! Not here: the programs on it.
 
 use anyhow::Result;
 
@@ -15,15 +16,15 @@ use crate::quietline::Quietline;
 /// See the module head.
 #[derive(Debug)]
 pub struct Veth {
-    /// Where quietline's end is.
+    /// Namespace of quietline's end.
     pub ours: Namespace,
 }
 
 impl Veth {
-    /// Our end.
+    /// Name of quietline's end.
     pub const OURS: &str = "ql0";
 
-    /// The kernel's end.
+    /// Name of the kernel's end.
     pub const PEER: &str = "peer0";
 
     /// Joins a new namespace to the kernel's.
@@ -41,7 +42,8 @@ impl Veth {
         Ok(Self { ours })
     }
 
-    /// Starts `quietline serve` with these words on our end. `options` begin with a comma or are empty.
+    /// Starts `quietline serve` with these arguments on quietline's end. `options` begin with a
+    /// comma or are empty.
     ///
     /// # Errors
     /// When it does not begin to listen.

@@ -18,7 +18,7 @@ const BULK_BYTES: usize = 48 << 20;
 const CONNECTIONS: usize = 64;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A file downloaded from the stack and uploaded to it is the same file. Returns what the stack has counted.
+/// A file downloaded from the stack and uploaded to it stays the same. Returns the stack's report.
 fn both_ways(test: &str, options: &str, words: &[&str]) -> Result<Option<Report>> {
     let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(None) };
     let veth = Veth::open(&lab.namespace)?;
@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn superframes_cross_both_ways() -> Result<()> {
-        // Room for a window's frames, for as long as a busy machine may keep quietline from looking.
+        // Room for a window of frames, for as long as a busy machine may keep quietline from
+        // running.
         let room = ",rx-ring=64";
         let Some(report) = both_ways("superframes_cross_both_ways", room, &SUPERFRAMES)? else {
             return Ok(());
@@ -63,18 +64,19 @@ mod tests {
     }
 
     #[test]
-    fn bulk_in_blocks_around_the_qdisc() -> Result<()> {
-        both_ways("bulk_in_blocks_around_the_qdisc", ",rx=v3,qdisc=bypass", &[]).map(drop)
+    fn bulk_transfer_in_blocks_bypasses_the_qdisc() -> Result<()> {
+        both_ways("bulk_transfer_in_blocks_bypasses_the_qdisc", ",rx=v3,qdisc=bypass", &[])
+            .map(drop)
     }
 
     #[test]
-    fn bulk_without_offloads() -> Result<()> {
-        both_ways("bulk_without_offloads", "", &["--no-vnet-hdr"]).map(drop)
+    fn bulk_transfer_without_offloads() -> Result<()> {
+        both_ways("bulk_transfer_without_offloads", "", &["--no-vnet-hdr"]).map(drop)
     }
 
     #[test]
-    fn bulk_at_an_address_of_our_own() -> Result<()> {
-        both_ways("bulk_at_an_address_of_our_own", ",mac=02:00:00:00:00:07", &[]).map(drop)
+    fn bulk_transfer_at_an_address_of_its_own() -> Result<()> {
+        both_ways("bulk_transfer_at_an_address_of_its_own", ",mac=02:00:00:00:00:07", &[]).map(drop)
     }
 
     fn many_connections(test: &str, options: &str) -> Result<()> {
@@ -87,7 +89,8 @@ mod tests {
         let processed = report.softnet("processed")?;
         ensure!(processed.len() == 2, "two cores: {processed:?}");
         if !options.contains("cpu") {
-            // In a mode that steers packets to one core, the other one has handed over those of its queue.
+            // In a mode that steers packets to one core, the other core has handed over those of
+            // its queue.
             let both = processed.iter().all(|&count| count > 0);
             let handed_over = report.softnet("received_rps")?.iter().any(|&count| count > 0);
             ensure!(both || handed_over, "one core only: {processed:?}");
@@ -98,16 +101,17 @@ mod tests {
     }
 
     #[test]
-    fn many_connections_by_their_hash_on_two_cores() -> Result<()> {
-        many_connections("many_connections_by_their_hash_on_two_cores", "")
+    fn many_connections_are_spread_over_two_cores_by_their_hash() -> Result<()> {
+        many_connections("many_connections_are_spread_over_two_cores_by_their_hash", "")
     }
 
     #[test]
-    fn many_connections_by_the_kernels_cpu_on_two_cores() -> Result<()> {
-        many_connections("many_connections_by_the_kernels_cpu_on_two_cores", ",fanout=cpu,rx=v3")
+    fn many_connections_are_spread_over_two_cores_by_cpu() -> Result<()> {
+        many_connections("many_connections_are_spread_over_two_cores_by_cpu", ",fanout=cpu,rx=v3")
     }
 
-    /// The kernel's queue is smaller than what TCP Small Queues let wait: it refuses frames, and none of them is lost.
+    /// The kernel's queue is shorter than the limit of TCP Small Queues: it refuses frames, and
+    /// none of them is lost.
     #[test]
     fn a_queue_that_refuses_frames_loses_none() -> Result<()> {
         let test = "a_queue_that_refuses_frames_loses_none";
@@ -117,17 +121,18 @@ mod tests {
         veth.ours.tool("tc", line)?;
         let content = Content::create(lab.directory(), "bulk", 8 << 20, 1)?;
         let directory = lab.directory().display().to_string();
-        // One of ours that drops what has waited too long would do so here.
+        // A local discipline that drops old packets would do so here.
         let queue = "--sysctl=net.quietline.dev.default.qdisc=pfifo_fast";
         let words = ["http", "--dir", &directory, "--stats", "--json", queue];
         let server = veth.serve("", &[&words[..], &SUPERFRAMES].concat())?;
         let down = lab.file("down").display().to_string();
         lab.curl(&["--fail", "-o", &down, &format!("http://{STACK}/bulk")])?.success()?;
         ensure!(netns_tests::sha256(&lab.file("down"))? == content.sha256, "the download differs");
-        ensure!(qdisc_statistic(&veth, "drops")? > 0, "it refused nothing");
-        // What is lost is missed by the receiver. Sent twice is another matter: a machine that stalls sets off timers.
+        ensure!(qdisc_statistic(&veth, "drops")? > 0, "the queue refused no frame");
+        // The receiver sees a gap for each lost frame. Retransmissions alone prove no loss: timers
+        // expire on a machine that stalls.
         let gaps = lab.kernel_counter("TcpExtTCPOFOQueue")?;
-        // What the receiver drops itself, for who has to find out where a gap comes from.
+        // The receiver's own drops, to find the cause of a gap.
         let mut dropped = 0;
         for name in ["TcpExtTCPRcvQDrop", "TcpExtTCPBacklogDrop", "TcpExtRcvPruned"] {
             dropped += lab.kernel_counter(name)?;
@@ -135,14 +140,14 @@ mod tests {
         let report = Report::of(&server.interrupt()?)?;
         ensure!(
             gaps == 0,
-            "{gaps} segments came before others, the receiver dropped {dropped}: {report:?}"
+            "{gaps} segments arrived out of order, the receiver dropped {dropped}: {report:?}"
         );
         Ok(())
     }
 
     #[test]
-    fn an_interface_that_goes_down_for_a_while() -> Result<()> {
-        let test = "an_interface_that_goes_down_for_a_while";
+    fn a_transfer_survives_an_interface_that_goes_down() -> Result<()> {
+        let test = "a_transfer_survives_an_interface_that_goes_down";
         let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(()) };
         let veth = Veth::open(&lab.namespace)?;
         let content = Content::create(lab.directory(), "bulk", 48 << 20, 3)?;
@@ -187,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_one_line_that_says_why() -> Result<()> {
-        let test = "refusals_are_one_line_that_says_why";
+    fn refusals_are_one_line_with_the_reason() -> Result<()> {
+        let test = "refusals_are_one_line_with_the_reason";
         let Some(lab) = Lab::open(test, &["setpriv"])? else { return Ok(()) };
         let veth = Veth::open(&lab.namespace)?;
         let refusal = |prefix: &[&str], link: &str| -> Result<String> {
@@ -197,7 +202,11 @@ mod tests {
             let link = format!("--link=af_packet:{link}");
             let ended = Finished::of(command.args([&link, &format!("--address={STACK}/24")]))?;
             ensure!(!ended.status.success(), "it serves: {}", ended.stderr);
-            ensure!(ended.stderr.trim().lines().count() == 1, "not one line: {}", ended.stderr);
+            ensure!(
+                ended.stderr.trim().lines().count() == 1,
+                "more than one line: {}",
+                ended.stderr
+            );
             Ok(ended.stderr)
         };
         let text = refusal(&["env"], "nothing0")?;

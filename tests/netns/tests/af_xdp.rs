@@ -1,9 +1,10 @@
 //! A stack on one end of a veth pair by AF_XDP, the kernel on the other.
 //!
-//! The two ends are in two namespaces, so that nothing else is on the link. Where a test does not say otherwise the kernel's end
-//! finishes its checksums (`ethtool -K … tx off`), because AF_XDP does not tell of unfinished ones.
+//! The two ends are in two namespaces, so that no other host is on the link. By default the
+//! kernel's end finishes its checksums (`ethtool -K … tx off`), because AF_XDP does not report
+//! unfinished ones.
 //!
-//! Not here: zero-copy, which no veth has.
+//! Not here: zero-copy, which veth does not support.
 
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -15,22 +16,22 @@ use netns_tests::{
 };
 use rustix::process::Signal;
 
-/// Our end.
+/// Name of quietline's end.
 const OURS: &str = "ql0";
 
-/// The kernel's end, in the lab's namespace.
+/// Name of the kernel's end, in the lab's namespace.
 const PEER: &str = "peer0";
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A lab whose namespace has the kernel's end, and the namespace with ours.
+/// A lab whose namespace has the kernel's end, and the namespace of quietline's end.
 struct Pair {
     lab: Lab,
     ours: Namespace,
 }
 
 impl Pair {
-    /// A veth pair with these queues at the kernel's end and at ours.
+    /// Makes a veth pair with these numbers of queues at the kernel's end and at quietline's.
     fn open(test: &str, programs: &[&str], queues: [u16; 2], mtu: u32) -> Result<Option<Self>> {
         let programs = [&["ethtool"], programs].concat();
         let Some(lab) = Lab::open(test, &programs)? else { return Ok(None) };
@@ -48,7 +49,7 @@ impl Pair {
         Ok(Some(Self { lab, ours }))
     }
 
-    /// Starts `quietline serve` on our end. `options` begin with a comma or are empty.
+    /// Starts `quietline serve` on its end. `options` begin with a comma or are empty.
     fn serve(&self, options: &str, words: &[&str]) -> Result<Quietline> {
         let link = format!("--link=af_xdp:{OURS}{options}");
         let address = format!("--address={STACK}/24");
@@ -56,18 +57,18 @@ impl Pair {
         Quietline::serve_with(&self.ours, &words)
     }
 
-    /// What `quietline serve` says when it cannot.
+    /// Returns the error message of a `quietline serve` that must fail.
     fn refusal(&self, prefix: &[&str], options: &str) -> Result<String> {
         let mut command = self.ours.command(prefix.first().copied().unwrap_or("env"));
         command.args(prefix.get(1..).unwrap_or_default()).arg(binary()?);
         command.args(["serve", "echo", "--port=7", &format!("--link=af_xdp:{OURS}{options}")]);
         let ended = Finished::of(command.arg(format!("--address={STACK}/24")))?;
-        ensure!(!ended.status.success(), "it serves: {}", ended.stderr);
-        ensure!(ended.stderr.trim().lines().count() == 1, "not one line: {}", ended.stderr);
+        ensure!(!ended.status.success(), "it runs: {}", ended.stderr);
+        ensure!(ended.stderr.trim().lines().count() == 1, "more than one line: {}", ended.stderr);
         Ok(ended.stderr)
     }
 
-    /// Whether a program is on our end.
+    /// Whether an XDP program is attached to quietline's end.
     fn has_program(&self) -> Result<bool> {
         Ok(self.ours.ip(&format!("link show dev {OURS}"))?.contains("xdp"))
     }
@@ -75,14 +76,15 @@ impl Pair {
     fn ensure_detached(&self) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         while self.has_program()? {
-            ensure!(Instant::now() < deadline, "the program outlived its quietline");
+            ensure!(Instant::now() < deadline, "the XDP program is still attached");
             sleep(Duration::from_millis(10));
         }
         Ok(())
     }
 }
 
-/// Up and down once, and what quietline has counted. `chosen` is what it says about the mode.
+/// Transfers in both directions, and returns quietline's report. `chosen` is the expected mode in
+/// its output.
 fn bulk(pair: &Pair, options: &str, chosen: &str) -> Result<Report> {
     let lab = &pair.lab;
     let root = lab.file("root");
@@ -111,46 +113,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bulk_both_ways_in_generic_mode() -> Result<()> {
-        let test = "bulk_both_ways_in_generic_mode";
+    fn bulk_transfers_pass_in_generic_mode() -> Result<()> {
+        let test = "bulk_transfers_pass_in_generic_mode";
         let Some(pair) = Pair::open(test, &["curl"], [1, 1], 1500)? else { return Ok(()) };
         let report = bulk(&pair, ",mode=generic", "generic mode, copying, 1 queue")?;
-        ensure!(report.counter("DEV_RX_TRUNCATED")? == 0, "superframes came in");
+        ensure!(report.counter("DEV_RX_TRUNCATED")? == 0, "superframes arrived");
         Ok(())
     }
 
     #[test]
-    fn bulk_both_ways_in_native_mode() -> Result<()> {
-        let test = "bulk_both_ways_in_native_mode";
+    fn bulk_transfers_pass_in_native_mode() -> Result<()> {
+        let test = "bulk_transfers_pass_in_native_mode";
         let Some(pair) = Pair::open(test, &["curl"], [1, 1], 1500)? else { return Ok(()) };
         bulk(&pair, ",mode=native", "native mode, copying, 1 queue").map(drop)
     }
 
     #[test]
-    fn frames_of_a_whole_page_and_rings_of_64() -> Result<()> {
-        let test = "frames_of_a_whole_page_and_rings_of_64";
+    fn bulk_transfers_pass_with_page_sized_frames_and_rings_of_64() -> Result<()> {
+        let test = "bulk_transfers_pass_with_page_sized_frames_and_rings_of_64";
         let Some(pair) = Pair::open(test, &["curl"], [1, 1], 3000)? else { return Ok(()) };
         let report = bulk(&pair, ",mode=generic,ring=64", "generic")?;
-        // What found no room went later: nothing was dropped for want of it.
+        // Frames that found no room were sent later: none was dropped for lack of it.
         ensure!(report.counter("FULL_RING")? == 0, "frames were dropped");
         Ok(())
     }
 
     #[test]
-    fn open_checksums_are_trusted_when_told_so() -> Result<()> {
-        let test = "open_checksums_are_trusted_when_told_so";
+    fn unfinished_checksums_are_trusted_if_configured() -> Result<()> {
+        let test = "unfinished_checksums_are_trusted_if_configured";
         let Some(pair) = Pair::open(test, &["curl"], [1, 1], 1500)? else { return Ok(()) };
         pair.lab.namespace.tool("ethtool", &format!("-K {PEER} tx on"))?;
-        // In native mode the kernel sends no superframes to us, whatever its end says.
+        // In native mode the kernel sends no superframes here, whatever its end advertises.
         let report = bulk(&pair, ",mode=native,trust-checksums", "native")?;
-        ensure!(report.counter("TcpInCsumErrors")? == 0, "checksums were looked at");
+        ensure!(report.counter("TcpInCsumErrors")? == 0, "checksums were verified");
         Ok(())
     }
 
     #[test]
-    fn auto_takes_what_the_driver_has() -> Result<()> {
-        let test = "auto_takes_what_the_driver_has";
-        // veth has no native mode where the other end may send on more queues than ours receives on.
+    fn auto_mode_selects_a_mode_of_the_driver() -> Result<()> {
+        let test = "auto_mode_selects_a_mode_of_the_driver";
+        // veth has no native mode if the other end may send on more queues than this end receives
+        // on.
         let Some(pair) = Pair::open(test, &["curl"], [2, 1], 1500)? else { return Ok(()) };
         let refusal = pair.refusal(&[], ",mode=native")?;
         ensure!(refusal.contains("mode=generic works"), "{refusal}");
@@ -158,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn busy_polling_brings_frames() -> Result<()> {
-        let test = "busy_polling_brings_frames";
+    fn busy_polling_receives_frames() -> Result<()> {
+        let test = "busy_polling_receives_frames";
         let Some(pair) = Pair::open(test, &["curl"], [1, 1], 1500)? else { return Ok(()) };
         bulk(&pair, ",mode=native,busy-poll=20,busy-poll-budget=16", "native").map(drop)
     }
@@ -189,9 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() -> Result<()> {
+    fn frames_without_room_are_counted() -> Result<()> {
         const PINGS: u64 = 300;
-        let test = "what_finds_no_room_is_counted";
+        let test = "frames_without_room_are_counted";
         let Some(pair) = Pair::open(test, &["ping"], [1, 1], 1500)? else { return Ok(()) };
         let words = ["echo", "--port=7", "--stats", "--json"];
         let server = pair.serve(",mode=generic,ring=64", &words)?;
@@ -210,7 +213,7 @@ mod tests {
         server.signal(Signal::STOP)?;
         let _none_answers = ping(PINGS)?;
         server.signal(Signal::CONT)?;
-        // The kernel's counts are asked for with the frames that come.
+        // The kernel's counts are read when frames arrive.
         sleep(Duration::from_millis(300));
         ping(1)?;
         let report = Report::of(&server.interrupt()?)?;
@@ -236,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_goes_down_comes_back() -> Result<()> {
-        let test = "an_interface_that_goes_down_comes_back";
+    fn a_transfer_survives_an_interface_that_goes_down_and_up() -> Result<()> {
+        let test = "a_transfer_survives_an_interface_that_goes_down_and_up";
         let Some(pair) = Pair::open(test, &["curl"], [1, 1], 1500)? else { return Ok(()) };
         let content = Content::create(pair.lab.directory(), "bulk", 16 << 20, 3)?;
         let directory = pair.lab.directory().display().to_string();
@@ -255,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn the_program_goes_with_its_process() -> Result<()> {
-        let test = "the_program_goes_with_its_process";
+    fn the_xdp_program_is_detached_with_its_process() -> Result<()> {
+        let test = "the_xdp_program_is_detached_with_its_process";
         let Some(pair) = Pair::open(test, &["ping"], [1, 1], 1500)? else { return Ok(()) };
         for round in 0..3 {
-            // Its queue is free again at once.
+            // The queue is free again at once.
             let server = pair.serve("", &["echo", "--port=7"])?;
             ensure!(pair.has_program()?, "no program on the interface");
             let words = format!("-n -q -c 1 -W 2 {STACK}");
@@ -275,8 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_is_wrong() -> Result<()> {
-        let test = "refusals_say_what_is_wrong";
+    fn refusals_name_the_reason() -> Result<()> {
+        let test = "refusals_name_the_reason";
         let Some(pair) = Pair::open(test, &["setpriv"], [1, 1], 1500)? else { return Ok(()) };
         let expect = |prefix: &[&str], options: &str, words: &str| -> Result<()> {
             let refusal = pair.refusal(prefix, options)?;

@@ -1,7 +1,8 @@
-//! BIG TCP towards the kernel: superframes longer than the length field of IPv4 can say, through a tap.
+//! BIG TCP to the kernel: superframes longer than the length field of IPv4 can express, through a
+//! tap.
 //!
-//! The kernel's tap takes them since 6.6, and there they are the default: a kernel that passes them on cuts them up. Not here:
-//! superframes from the kernel, which its tap keeps below 64 KB.
+//! The kernel's tap accepts them since 6.6, and they are the default there: a kernel that forwards
+//! them cuts them up. Not here: superframes from the kernel, which its tap keeps below 64 KB.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpStream};
@@ -15,17 +16,18 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Bytes to read: enough that the windows open.
 const BYTES: usize = 32 << 20;
 
-/// Characters that chargen sends (RFC 864), and how many of them are on a line.
+/// Number of characters that chargen sends (RFC 864), and the length of a line.
 const CHARACTERS: usize = 95;
 const LINE: usize = 72;
 
-/// The period of chargen's stream: as many lines as there are characters, each one further.
+/// Returns the period of chargen's stream: as many lines as there are characters, each shifted by
+/// one.
 fn period() -> Vec<u8> {
     let character = |index: usize| b' ' + u8::try_from(index % CHARACTERS).unwrap_or(0);
     (0..CHARACTERS).flat_map(|first| (first..first + LINE).map(character).chain(*b"\r\n")).collect()
 }
 
-/// Reads so much of chargen's stream and fails at the first byte that is another.
+/// Reads `BYTES` of chargen's stream and fails at the first wrong byte.
 fn read_pattern(address: SocketAddr) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -39,7 +41,7 @@ fn read_pattern(address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Serves chargen, with what it sends in a file. Some limits below TCP are smaller than such a frame.
+/// Serves chargen, with a capture in a file. Some limits below TCP are smaller than such a frame.
 fn serve(lab: &Lab, words: &[&str]) -> Result<Quietline> {
     let pcap = format!("--pcap={}", lab.file("run.pcapng").display());
     let limit = "--sysctl=net.quietline.tsq_limit=v619";
@@ -47,7 +49,7 @@ fn serve(lab: &Lab, words: &[&str]) -> Result<Quietline> {
     Quietline::serve_with(&lab.namespace, &[&own[..], &SUPERFRAMES, words].concat())
 }
 
-/// Stops it, and reads the largest value that its capture has for a field.
+/// Stops the server, and reads the largest value of a field in its capture.
 fn largest(lab: &Lab, server: Quietline, field: &str) -> Result<u32> {
     server.interrupt()?;
     let printed =
@@ -57,7 +59,7 @@ fn largest(lab: &Lab, server: Quietline, field: &str) -> Result<u32> {
     values?.into_iter().max().with_context(|| format!("no {field} in the capture"))
 }
 
-/// A namespace behind the kernel's, on a link where every frame is one segment.
+/// Makes a namespace behind the kernel's, on a link where every frame is one segment.
 fn beyond(kernel: &Namespace) -> Result<Namespace> {
     let beyond = Namespace::create()?;
     kernel.ip("link add out0 type veth peer name in0")?;
@@ -76,17 +78,17 @@ fn beyond(kernel: &Namespace) -> Result<Namespace> {
 mod tests {
     use super::*;
 
-    /// Length of an Ethernet header, which the settings do not count.
+    /// Length of an Ethernet header, which the settings do not include.
     const ETHERNET: u32 = 14;
 
-    /// What superframes over IPv4 stay below by default.
+    /// Default limit of superframes over IPv4.
     const DEFAULT: u32 = 196_608;
 
-    /// The stack's address on the link, and the setting.
+    /// Arguments with the stack's address on the link, and the setting's name.
     const TAP: [&str; 3] = ["--link=tap:ql0", "--address=10.77.0.2/24", "--peer=10.77.0.1/24"];
     const SIZE: &str = "--sysctl=net.quietline.dev.default.gso_ipv4_max_size";
 
-    /// What they stay below: what the mode says, else the default.
+    /// Returns the limit of superframes: that of the mode, or the default.
     fn bound() -> u32 {
         let settings = modes();
         let size =
@@ -94,7 +96,7 @@ mod tests {
         size.map_or(DEFAULT, |size| size.parse().expect("the stack takes it for a number"))
     }
 
-    /// Length of the largest frame when the kernel has read everything.
+    /// Returns the length of the largest frame, after the kernel has read everything.
     fn largest_frame(test: &str, words: &[&str]) -> Result<Option<u32>> {
         let Some(lab) = Lab::open(test, &["tshark"])? else { return Ok(None) };
         let server = serve(&lab, &[&TAP[..], words].concat())?;
@@ -112,9 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_keeps_them_below() -> Result<()> {
+    fn a_setting_limits_superframes_to_64_kb() -> Result<()> {
         let size = format!("{SIZE}=65536");
-        let Some(largest) = largest_frame("a_setting_keeps_them_below", &[&size])? else {
+        let Some(largest) = largest_frame("a_setting_limits_superframes_to_64_kb", &[&size])?
+        else {
             return Ok(());
         };
         ensure!(largest <= 65_536 + ETHERNET, "the largest frame has {largest} bytes");
@@ -122,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_copy_the_bytes_are_the_same() -> Result<()> {
-        let test = "without_a_copy_the_bytes_are_the_same";
+    fn zero_copy_sends_the_same_bytes() -> Result<()> {
+        let test = "zero_copy_sends_the_same_bytes";
         let Some(largest) = largest_frame(test, &["--zerocopy"])? else { return Ok(()) };
         ensure!(largest > 65_536 + ETHERNET, "the largest frame has {largest} bytes");
         Ok(())
@@ -131,8 +134,8 @@ mod tests {
 
     /// Across the kernel to a network of MTU 1500 whose frames are one segment each.
     #[test]
-    fn a_kernel_that_forwards_cuts_them_up() -> Result<()> {
-        let test = "a_kernel_that_forwards_cuts_them_up";
+    fn a_forwarding_kernel_cuts_superframes_up() -> Result<()> {
+        let test = "a_forwarding_kernel_cuts_superframes_up";
         let Some(lab) = Lab::open(test, &["tshark", "ethtool"])? else { return Ok(()) };
         let beyond = beyond(&lab.namespace)?;
         let server = serve(&lab, &[&TAP[..], &["--gateway=10.77.0.1"]].concat())?;
@@ -140,7 +143,7 @@ mod tests {
         let received = beyond.shell("cat /sys/class/net/in0/statistics/rx_packets")?;
         let segments: usize = received.trim().parse()?;
         ensure!(segments > BYTES / 1500, "{segments} segments for {BYTES} bytes");
-        // tshark knows the length although the header does not say it.
+        // tshark derives the length although the header does not contain it.
         let largest = largest(&lab, server, "tcp.len")?;
         ensure!(largest > 65_536 && largest < bound(), "the largest segment has {largest} bytes");
         Ok(())

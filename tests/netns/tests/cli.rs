@@ -1,6 +1,7 @@
-//! The command line as a user meets it: bad input gets one clear line and exit code 2, results come as JSON when asked.
+//! The command line: bad input gets one clear line and exit code 2, and results are printed as JSON
+//! on request.
 //!
-//! Not here: what needs no process (unit tests of crate cli).
+//! Not here: checks that need no process (unit tests of crate cli).
 
 use std::{
     io::{Read as _, Write as _},
@@ -12,13 +13,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use netns_tests::{Finished, Lab, Link, STACK, binary};
 
-/// Runs `quietline` with these words, outside any namespace.
+/// Runs `quietline` with these arguments, outside any namespace.
 fn quietline(words: &str) -> Result<Finished> {
     let mut command = Command::new(binary()?);
     Finished::of(command.args(words.split_whitespace()))
 }
 
-/// A connection to port 80 that a server has answered on, so that it is being served.
+/// Opens a connection to port 80 on which the server has answered, so that it is being served.
 fn answered() -> Result<TcpStream> {
     let mut stream = TcpStream::connect((STACK, 80))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -59,7 +60,7 @@ mod tests {
             let ended = quietline(&words)?;
             let stderr = ended.stderr.trim_end();
             ensure!(ended.status.code() == Some(2), "{words}: {} {stderr}", ended.status);
-            ensure!(stderr.lines().count() == 1, "{words}: not one line: {stderr}");
+            ensure!(stderr.lines().count() == 1, "{words}: more than one line: {stderr}");
             ensure!(ended.stdout.is_empty(), "{words}: printed {}", ended.stdout);
         }
         Ok(())
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_no_panic() -> Result<()> {
+    fn a_closed_pipe_causes_no_panic() -> Result<()> {
         let line = format!("'{}' man | head -c 10; exit ${{PIPESTATUS[0]}}", binary()?.display());
         let ended = Finished::of(Command::new("bash").args(["-c", &line]))?;
         ensure!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
@@ -83,14 +84,16 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_use_is_one_line() -> Result<()> {
-        let Some(lab) = Lab::open("a_link_in_use_is_one_line", &[])? else { return Ok(()) };
+    fn a_link_in_use_is_reported_in_one_line() -> Result<()> {
+        let Some(lab) = Lab::open("a_link_in_use_is_reported_in_one_line", &[])? else {
+            return Ok(());
+        };
         let first = lab.serve(&Link::default(), &["echo", "--port", "7"])?;
         let mut command = lab.namespace.command(binary()?);
         command.args(["serve", "echo", "--link=tap:ql0", &format!("--address={STACK}/24")]);
         let second = Finished::of(&mut command)?;
         ensure!(second.status.code() == Some(1), "{}: {}", second.status, second.stderr);
-        ensure!(second.stderr.trim().lines().count() == 1, "not one line: {}", second.stderr);
+        ensure!(second.stderr.trim().lines().count() == 1, "more than one line: {}", second.stderr);
         first.interrupt()?;
         Ok(())
     }
@@ -135,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_the_end_of_the_server_breaks_have_not_failed() -> Result<()> {
-        let name = "connections_that_the_end_of_the_server_breaks_have_not_failed";
+    fn connections_that_end_with_the_server_are_not_counted_as_failed() -> Result<()> {
+        let name = "connections_that_end_with_the_server_are_not_counted_as_failed";
         let Some(lab) = Lab::open(name, &[])? else { return Ok(()) };
         let directory = lab.directory().display().to_string();
         for service in [&["echo", "--port=80"][..], &["http", "--dir", &directory]] {
@@ -159,7 +162,7 @@ mod tests {
         let words = ["echo", "--stats", "--pcap=/dev/full"];
         let server = lab.serve(&Link::default(), &words)?;
         lab.namespace.tool("ping", &format!("-n -q -c 3 -i 0.2 -W 2 {STACK}"))?;
-        // Said when it happens.
+        // The warning is printed when the error occurs.
         let warned = server.stderr_so_far();
         ensure!(warned.contains("cannot write /dev/full: No space left on device"), "{warned}");
         let ended = server.interrupt()?;
@@ -170,8 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn results_are_json_when_asked() -> Result<()> {
-        let Some(lab) = Lab::open("results_are_json_when_asked", &["curl"])? else { return Ok(()) };
+    fn results_are_json_on_request() -> Result<()> {
+        let Some(lab) = Lab::open("results_are_json_on_request", &["curl"])? else { return Ok(()) };
         std::fs::write(lab.file("hello"), "hello")?;
         let directory = lab.directory().display().to_string();
         let words = ["http", "--dir", &directory, "--stats", "--json"];

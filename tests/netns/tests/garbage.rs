@@ -1,9 +1,10 @@
-//! Frames nobody should send, put on the link by the kernel's side: truncated, malformed, spoofed, checksum-broken, absurd.
+//! Invalid frames, put on the link by the kernel's side: truncated, malformed, spoofed, with bad
+//! checksums.
 //!
-//! socat turns each datagram of a local socket into one raw frame. All of them must die with a counted reason, and
-//! the stack must serve the next honest client as if nothing had been.
+//! socat turns each datagram of a local socket into one raw frame. All of them must be dropped with
+//! a counted reason, and the stack must serve the next honest client as before.
 //!
-//! Not here: coverage. The fuzz targets reach further; these frames come the whole way through a device.
+//! Not here: coverage. The fuzz targets reach further; these frames pass through a real device.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -13,17 +14,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use netns_tests::{Content, Lab, Link, Report, Running, STACK};
 
-/// Mutated frames sent after the hand-made ones.
+/// Mutated frames sent after the hand-written ones.
 const MUTANTS: u64 = 20_000;
 
-/// How long anything may take.
+/// Time limit of a step.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A neighbour that does not exist: what is spoofed in its name hurts no honest client.
+/// A neighbor that does not exist: packets with its spoofed address affect no honest client.
 const NOBODY: [u8; 4] = [10, 77, 0, 99];
 const OURS: [u8; 4] = [10, 77, 0, 2];
 
-/// The ones-complement sum of RFC 1071, complemented.
+/// Returns the complemented ones-complement sum of RFC 1071.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes
         .chunks(2)
@@ -36,7 +37,7 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!folded).to_be_bytes()
 }
 
-/// An Ethernet frame to the stack.
+/// Builds an Ethernet frame to the stack.
 fn ethernet(mac: [u8; 6], ether_type: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = mac.to_vec();
     frame.extend([2, 0, 0, 0, 0, 99]);
@@ -45,7 +46,7 @@ fn ethernet(mac: [u8; 6], ether_type: u16, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An IPv4 packet with a right header checksum.
+/// Builds an IPv4 packet with a correct header checksum.
 fn ipv4(source: [u8; 4], target: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(20 + payload.len()).unwrap_or(u16::MAX).to_be_bytes();
     let mut packet = vec![0x45, 0, length[0], length[1], 0, 1, 0x40, 0, 64, protocol, 0, 0];
@@ -57,7 +58,7 @@ fn ipv4(source: [u8; 4], target: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u
     packet
 }
 
-/// A TCP segment to the echo port with a right checksum.
+/// Builds a TCP segment to the echo port with a correct checksum.
 fn tcp(source: [u8; 4], flags: u8) -> Vec<u8> {
     let mut segment =
         vec![0x30, 0x39, 0, 7, 0, 0, 0, 1, 0, 0, 0, 1, 0x60, flags, 0xff, 0xff, 0, 0, 0, 0];
@@ -86,7 +87,7 @@ fn arp_request() -> Vec<u8> {
     request
 }
 
-/// Frames with one thing wrong each, and the counter that must notice it.
+/// Returns frames with one fault each, and the counter that must increase.
 fn wrong_frames(mac: [u8; 6]) -> Vec<(&'static str, Vec<u8>)> {
     let ip = |packet: Vec<u8>| ethernet(mac, 0x0800, &packet);
     let changed = |mut packet: Vec<u8>, at: usize, value: u8| {
@@ -114,7 +115,7 @@ fn wrong_frames(mac: [u8; 6]) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A packet that claims to be shorter than its header; the checksum is moved by as much.
+/// Shortens the packet's length field below its header; the checksum is adjusted.
 fn shortened(mut packet: Vec<u8>) -> Vec<u8> {
     let sum = u16::from_be_bytes([packet[10], packet[11]]) + u16::from(packet[3] - 10);
     packet[3] = 10;
@@ -122,7 +123,7 @@ fn shortened(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// The same segment to a port nobody listens on; the checksum is moved by as much.
+/// Changes the segment's port to one without a listener; the checksum is adjusted.
 fn changed_port(mut packet: Vec<u8>) -> Vec<u8> {
     packet[23] = 8;
     let sum = u16::from_be_bytes([packet[36], packet[37]]) - 1;
@@ -130,7 +131,7 @@ fn changed_port(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// One of the honest frames with a few bytes changed, or cut short, by a seed.
+/// Returns a valid frame with a few bytes changed, or truncated, by a seed.
 fn mutant(mac: [u8; 6], seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut next = |below: usize| {
@@ -147,7 +148,7 @@ fn mutant(mac: [u8; 6], seed: u64) -> Vec<u8> {
         _ => ethernet(mac, 0x86dd, &[0x60; 48]),
     };
     for _ in 0..=next(4) {
-        // The link header stays: a frame for nobody tests nothing.
+        // The link header stays: a frame for another station tests nothing.
         let at = 12 + next(frame.len() - 12);
         frame[at] = u8::try_from(next(256)).unwrap_or(0);
     }
@@ -157,7 +158,7 @@ fn mutant(mac: [u8; 6], seed: u64) -> Vec<u8> {
     frame
 }
 
-/// The stack's hardware address, as the kernel has learnt it.
+/// Returns the stack's link address, from the kernel's neighbor table.
 fn mac_of_the_stack(lab: &Lab) -> Result<[u8; 6]> {
     lab.namespace.tool("ping", &format!("-n -q -c 1 -W 2 {STACK}"))?;
     let neighbours = lab.namespace.ip(&format!("neigh show {STACK}"))?;
@@ -168,8 +169,8 @@ fn mac_of_the_stack(lab: &Lab) -> Result<[u8; 6]> {
     bytes?.try_into().ok().context("six bytes")
 }
 
-/// Sends each frame as one datagram, in bursts that the tap's queue of 1,000 frames has room for; the next one when the stack has
-/// taken the last.
+/// Sends each frame as one datagram, in bursts that fit the tap's queue of 1,000 frames. The next
+/// burst follows when the stack has read the last.
 fn send_all(lab: &Lab, path: &Path, frames: &[Vec<u8>]) -> Result<()> {
     let socket = UnixDatagram::unbound()?;
     let mut expected = taken(lab)?;
@@ -186,7 +187,7 @@ fn send_all(lab: &Lab, path: &Path, frames: &[Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// Frames that the stack has read from the tap, by the kernel's count.
+/// Returns the number of frames that the stack has read from the tap, by the kernel's count.
 fn taken(lab: &Lab) -> Result<u64> {
     let text = lab.namespace.shell("cat /sys/class/net/ql0/statistics/tx_packets")?;
     text.trim().parse().with_context(|| format!("a number of packets: {text}"))

@@ -1,12 +1,13 @@
-//! curl against `quietline serve http`: 256 MiB both ways, equal digests, over every kind of link.
+//! curl against `quietline serve http`: 256 MiB in both directions, with equal digests, over every
+//! kind of link.
 //!
 //! Not here: speed. `bench-peers` measures it.
 
 use anyhow::{Result, ensure};
 use netns_tests::{Content, LINKS, Lab, Link, STACK, sha256};
 
-/// Enough to wrap a 16-bit window and every queue many times over, and more than sequence numbers reach from an
-/// initial one in the upper sixteenth.
+/// Enough to wrap a 16-bit window and every queue many times, and enough to wrap sequence numbers
+/// from an initial one in the upper sixteenth.
 const BULK_BYTES: usize = 256 << 20;
 
 /// Downloads and uploads the bulk content over one link and compares digests.
@@ -37,38 +38,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bulk_at_mtu_1500_with_offload() -> Result<()> {
-        transfer_both_ways("bulk_at_mtu_1500_with_offload", LINKS[0])
+    fn bulk_transfers_pass_at_mtu_1500_with_offload() -> Result<()> {
+        transfer_both_ways("bulk_transfers_pass_at_mtu_1500_with_offload", LINKS[0])
     }
 
     #[test]
-    fn bulk_at_mtu_1500_without_offload() -> Result<()> {
-        transfer_both_ways("bulk_at_mtu_1500_without_offload", LINKS[1])
+    fn bulk_transfers_pass_at_mtu_1500_without_offload() -> Result<()> {
+        transfer_both_ways("bulk_transfers_pass_at_mtu_1500_without_offload", LINKS[1])
     }
 
     #[test]
-    fn bulk_at_mtu_9000_with_offload() -> Result<()> {
-        transfer_both_ways("bulk_at_mtu_9000_with_offload", LINKS[2])
+    fn bulk_transfers_pass_at_mtu_9000_with_offload() -> Result<()> {
+        transfer_both_ways("bulk_transfers_pass_at_mtu_9000_with_offload", LINKS[2])
     }
 
     #[test]
-    fn bulk_at_mtu_9000_without_offload() -> Result<()> {
-        transfer_both_ways("bulk_at_mtu_9000_without_offload", LINKS[3])
+    fn bulk_transfers_pass_at_mtu_9000_without_offload() -> Result<()> {
+        transfer_both_ways("bulk_transfers_pass_at_mtu_9000_without_offload", LINKS[3])
     }
 
     #[test]
-    fn bulk_over_a_tun() -> Result<()> {
-        transfer_both_ways("bulk_over_a_tun", Link { kind: "tun", ..Link::default() })
+    fn bulk_transfers_pass_over_a_tun() -> Result<()> {
+        transfer_both_ways(
+            "bulk_transfers_pass_over_a_tun",
+            Link { kind: "tun", ..Link::default() },
+        )
     }
 
     #[test]
-    fn bulk_over_two_cores() -> Result<()> {
-        transfer_both_ways("bulk_over_two_cores", Link { cores: 2, ..Link::default() })
+    fn bulk_transfers_pass_over_two_cores() -> Result<()> {
+        transfer_both_ways(
+            "bulk_transfers_pass_over_two_cores",
+            Link { cores: 2, ..Link::default() },
+        )
     }
 
     #[test]
-    fn eight_downloads_at_once() -> Result<()> {
-        let Some(lab) = Lab::open("eight_downloads_at_once", &["curl"])? else { return Ok(()) };
+    fn eight_downloads_at_once_are_complete() -> Result<()> {
+        let Some(lab) = Lab::open("eight_downloads_at_once_are_complete", &["curl"])? else {
+            return Ok(());
+        };
         let root = lab.file("root");
         std::fs::create_dir(&root)?;
         let content = Content::create(&root, "bulk", 16 << 20, 2)?;
@@ -85,15 +94,16 @@ mod tests {
     }
 
     #[test]
-    fn one_hundred_requests_on_one_connection() -> Result<()> {
-        let name = "one_hundred_requests_on_one_connection";
+    fn one_connection_serves_one_hundred_requests() -> Result<()> {
+        let name = "one_connection_serves_one_hundred_requests";
         let Some(lab) = Lab::open(name, &["curl"])? else { return Ok(()) };
         let root = lab.file("root");
         std::fs::create_dir(&root)?;
         Content::create(&root, "small", 4321, 3)?;
         let root_text = root.display().to_string();
         let server = lab.serve(&Link::default(), &["http", "--dir", &root_text])?;
-        // curl says how many connections each transfer opened: one for the first, none after it.
+        // curl prints the number of connections that each transfer opened: one for the first, none
+        // after it.
         let url = format!("http://{STACK}/small?n=[1-100]");
         let format = "%{num_connects} %{size_download}\\n";
         let printed = lab.curl(&["--fail", "-o", "/dev/null", "-w", format, &url])?.success()?;

@@ -1,18 +1,18 @@
-//! A stack that waits costs nothing: no thread polls when nothing comes.
+//! An idle stack uses no CPU: no thread polls while nothing arrives.
 
 use std::{thread, time::Duration};
 
 use anyhow::{Result, ensure};
 use netns_tests::{Lab, Link, Quietline};
 
-/// How long the process is watched.
+/// Time for which the process is observed.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// Says something, hears it again, and keeps the connection for a while.
+/// Sends a line, receives its echo, and keeps the connection open for a while.
 const HOLD: &str =
     "bash -c 'exec 3<>/dev/tcp/10.77.0.2/7; echo hello >&3; read -r line <&3; sleep 5; echo $line'";
 
-/// Fails when the process uses more than a hundredth of a CPU. It uses a thousandth of that.
+/// Fails if the process uses more than a hundredth of a CPU. It needs a thousandth of that.
 fn ensure_idle(server: &Quietline, what: &str) -> Result<()> {
     let before = server.cpu_time()?;
     thread::sleep(WATCHED);
@@ -27,12 +27,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waiting_stack_uses_no_cpu() -> Result<()> {
-        let Some(lab) = Lab::open("a_waiting_stack_uses_no_cpu", &["bash"])? else {
+    fn an_idle_stack_uses_no_cpu() -> Result<()> {
+        let Some(lab) = Lab::open("an_idle_stack_uses_no_cpu", &["bash"])? else {
             return Ok(());
         };
         let server = lab.serve(&Link::default(), &["echo"])?;
-        // Nobody has anything to say on a new link.
+        // On a new link all packets have been exchanged after this.
         thread::sleep(Duration::from_secs(1));
         ensure_idle(&server, "listening")?;
         thread::scope(|scope| -> Result<()> {

@@ -1,21 +1,21 @@
-//! Transfers through a path that loses and delays, between the kernel and quietline, and between two kernels: the bytes
-//! are the same, and both saw loss.
+//! Transfers through a path with loss and delay, between the kernel and quietline, and between two
+//! kernels: the bytes arrive unchanged, and both paths lost packets.
 //!
-//! Not here: how fast they are. `bin/grid` measures that, by hand.
+//! Not here: throughput. `bin/grid` measures it, by hand.
 
 use std::path::Path;
 use std::time::Duration;
 
 use netns_tests::WirePath;
 
-/// The relay that belongs to these tests.
+/// The relay program of this crate.
 const RELAY: &str = env!("CARGO_BIN_EXE_relay");
 
 fn relay() -> &'static Path {
     Path::new(RELAY)
 }
 
-/// Some milliseconds away, with a queue of a few dozen packets.
+/// Makes a path of some milliseconds with a queue of a few dozen packets.
 fn path(rtt_ms: u64, loss: f64) -> WirePath {
     let rtt = Duration::from_millis(rtt_ms);
     WirePath { rtt, loss, rate_bps: 20_000_000, queue: 60, seed: 7 }
@@ -30,7 +30,7 @@ mod tests {
 
     const BYTES: usize = 1 << 20;
 
-    /// Down from quietline and up to it.
+    /// Transfers from quietline and to it.
     fn both_ways(test: &str, path: &WirePath) -> Result<()> {
         let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(()) };
         let impaired = Impaired::open(relay(), &lab.namespace, path)?;
@@ -51,24 +51,26 @@ mod tests {
     }
 
     #[test]
-    fn one_percent_loss_at_20_ms() -> Result<()> {
-        both_ways("one_percent_loss_at_20_ms", &path(20, 0.01))
+    fn transfers_pass_one_percent_loss_at_20_ms() -> Result<()> {
+        both_ways("transfers_pass_one_percent_loss_at_20_ms", &path(20, 0.01))
     }
 
     #[test]
-    fn five_percent_loss_at_10_ms() -> Result<()> {
-        both_ways("five_percent_loss_at_10_ms", &path(10, 0.05))
+    fn transfers_pass_five_percent_loss_at_10_ms() -> Result<()> {
+        both_ways("transfers_pass_five_percent_loss_at_10_ms", &path(10, 0.05))
     }
 
     #[test]
-    fn half_a_percent_loss_at_100_ms() -> Result<()> {
-        both_ways("half_a_percent_loss_at_100_ms", &path(100, 0.005))
+    fn transfers_pass_half_a_percent_loss_at_100_ms() -> Result<()> {
+        both_ways("transfers_pass_half_a_percent_loss_at_100_ms", &path(100, 0.005))
     }
 
-    /// What is compared with passes through the same path.
+    /// The kernels of the comparison use the same path.
     #[test]
-    fn two_kernels() -> Result<()> {
-        let Some(lab) = Lab::open("two_kernels", &["socat"])? else { return Ok(()) };
+    fn transfers_between_two_kernels_pass() -> Result<()> {
+        let Some(lab) = Lab::open("transfers_between_two_kernels_pass", &["socat"])? else {
+            return Ok(());
+        };
         let impaired = Impaired::open(relay(), &lab.namespace, &path(10, 0.02))?;
         let content = Content::create(lab.directory(), "bulk", BYTES, 2)?;
         let directory = lab.directory().display().to_string();

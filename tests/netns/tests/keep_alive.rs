@@ -1,4 +1,5 @@
-//! Many keep-alive connections of `serve http` that wait for their next request: what they cost, and what is left of it.
+//! Many keep-alive connections of `serve http` that wait for their next request: their memory, and
+//! the memory left after their end.
 //!
 //! The clients are kernel sockets of this process, opened inside the namespace.
 
@@ -13,23 +14,23 @@ use anyhow::{Context as _, Result, ensure};
 use netns_tests::{Lab, Link, Quietline, STACK};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// As many as `serve` takes by default, with room for one more.
+/// As many as `serve` accepts by default, with room for one more.
 const CONNECTIONS: usize = 4000;
 
-/// Most memory of the process at any time.
+/// Largest memory of the process at any time.
 const PEAK_KB: u64 = 200_000;
 
-/// Most memory of the process when the connections have ended.
+/// Largest memory of the process after the connections have ended.
 const REST_KB: u64 = 40_000;
 
-/// From the end of the connections until their memory must have been released.
+/// Time from the end of the connections until their memory must be released.
 const RELEASE_MAX: Duration = Duration::from_secs(60);
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 const REQUEST: &[u8] = b"GET /file HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// Room for all descriptors; a soft limit of 1024 is common.
+/// Makes room for all descriptors; a soft limit of 1024 is common.
 fn raise_descriptor_limit() -> Result<()> {
     let old = getrlimit(Resource::Nofile);
     let wanted = old.maximum.map_or(65_536, |most| most.min(65_536));
@@ -37,7 +38,7 @@ fn raise_descriptor_limit() -> Result<()> {
     setrlimit(Resource::Nofile, new).context("raising the limit of descriptors")
 }
 
-/// A number of /proc/PID/status: kilobytes of memory, or threads.
+/// Returns a number of /proc/PID/status: kilobytes of memory, or threads.
 fn status(server: &Quietline, field: &str) -> Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{}/status", server.id()))?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)).context("no such field")?;
@@ -51,7 +52,7 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// One request and its whole answer, which ends with the file's content.
+/// Sends one request and reads its whole response, which ends with the file's content.
 fn ask(stream: &mut TcpStream, content: &[u8]) -> Result<()> {
     stream.write_all(REQUEST)?;
     let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);

@@ -1,22 +1,23 @@
 //! The link itself: ping at both MTUs, a slow link, a link behind a router.
 //!
-//! The slow links are the kernel's `tbf` at 100 Mbit/s: on the tap it shapes what the kernel sends, on a router's far
-//! side what the stack sends.
+//! The slow links are the kernel's `tbf` at 100 Mbit/s: on the tap it shapes the packets of the
+//! kernel, on a router's far side those of the stack.
 //!
-//! Not here: loss and reordering, which the simulator and the wire device do with a seed.
+//! Not here: loss and reordering, which the simulator and the wire device produce from a seed.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use netns_tests::{Content, Lab, Link, Namespace, Report, STACK, sha256};
 
-/// What `tbf` is set to on the slow links.
+/// Configuration of `tbf` on the slow links.
 const TBF: &str = "tbf rate 100mbit burst 64kb latency 50ms";
 
 /// Bytes over the slow link: 1.3 s at its rate.
 const SHAPED_BYTES: usize = 16 << 20;
 
-/// A far namespace behind the lab's, which routes: far (10.78.0.2) ↔ lab (10.78.0.1, 10.77.0.1) ↔ stack (10.77.0.2).
+/// Makes a far namespace behind the lab's, which routes: far (10.78.0.2) ↔ lab (10.78.0.1,
+/// 10.77.0.1) ↔ stack (10.77.0.2).
 fn far_namespace(lab: &Lab) -> Result<Namespace> {
     let far = Namespace::create()?;
     lab.namespace.ip("link add near0 type veth peer name far0")?;
@@ -30,8 +31,8 @@ fn far_namespace(lab: &Lab) -> Result<Namespace> {
     Ok(far)
 }
 
-/// Fails when the transfer was faster than its link. How much slower it was is printed, not judged: a machine that stalls
-/// is slow without TCP's fault.
+/// Fails if the transfer was faster than its link. A slower rate is printed and not checked: a
+/// machine that stalls is slow without a fault of TCP.
 fn ensure_shaped(took: Duration) -> Result<()> {
     let bits = u32::try_from(SHAPED_BYTES * 8).context("the size fits")?;
     let megabits = f64::from(bits) / took.as_secs_f64() / 1e6;
@@ -40,7 +41,7 @@ fn ensure_shaped(took: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless the sender repaired what `tbf` dropped without waiting for timers and without sending much twice.
+/// Fails unless the sender repaired the drops of `tbf` with few timeouts and few retransmissions.
 fn ensure_recovered(timeouts: u64, retransmitted: u64, sent: u64) -> Result<()> {
     println!("{retransmitted} of {sent} segments sent again, {timeouts} timeouts");
     ensure!(timeouts <= 10, "{timeouts} retransmission timeouts");
@@ -62,9 +63,10 @@ mod tests {
             let printed = lab.namespace.tool("ping", &words)?;
             ensure!(printed.contains("10 received"), "at {size} bytes: {printed}");
         }
-        // Without a deadline ping waits for the last answer twice as long as for the slowest before: on a busy machine that
-        // is nothing. With one it may ask once more than it hears, so what we answered is held to what it asked; the one after
-        // that has come when its answer is back.
+        // Without a deadline ping waits for the last answer twice as long as for the slowest one
+        // before, which is too short on a busy machine. With a deadline it may send one more
+        // request than it receives answers for, so the stack's answers are compared with the
+        // requests sent. The following ping ensures that all of them have been processed.
         let flood = lab.namespace.tool("ping", &format!("-n -q -f -c 2000 -w 40 {STACK}"))?;
         ensure!(flood.contains("2000 received"), "flood: {flood}");
         let asked = flood.lines().find_map(|line| line.split_once(" packets transmitted"));
@@ -78,18 +80,18 @@ mod tests {
     }
 
     #[test]
-    fn ping_at_mtu_1500() -> Result<()> {
-        ping("ping_at_mtu_1500", 1500)
+    fn every_ping_is_answered_at_mtu_1500() -> Result<()> {
+        ping("every_ping_is_answered_at_mtu_1500", 1500)
     }
 
     #[test]
-    fn ping_at_mtu_9000() -> Result<()> {
-        ping("ping_at_mtu_9000", 9000)
+    fn every_ping_is_answered_at_mtu_9000() -> Result<()> {
+        ping("every_ping_is_answered_at_mtu_9000", 9000)
     }
 
     #[test]
-    fn upload_into_a_slow_link() -> Result<()> {
-        let test = "upload_into_a_slow_link";
+    fn an_upload_passes_a_slow_link() -> Result<()> {
+        let test = "an_upload_passes_a_slow_link";
         let Some(lab) = Lab::open(test, &["tc", "curl"])? else { return Ok(()) };
         let content = Content::create(lab.directory(), "in", SHAPED_BYTES, 1)?;
         let root = lab.file("root");
@@ -111,8 +113,8 @@ mod tests {
     }
 
     #[test]
-    fn download_through_a_slow_router() -> Result<()> {
-        let test = "download_through_a_slow_router";
+    fn a_download_passes_a_slow_router() -> Result<()> {
+        let test = "a_download_passes_a_slow_router";
         let Some(lab) = Lab::open(test, &["tc", "curl"])? else { return Ok(()) };
         let far = far_namespace(&lab)?;
         let content = Content::create(lab.directory(), "bulk", SHAPED_BYTES, 2)?;
@@ -134,13 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_goes_down_for_a_while() -> Result<()> {
-        let test = "a_link_that_goes_down_for_a_while";
+    fn a_download_survives_a_link_that_goes_down() -> Result<()> {
+        let test = "a_download_survives_a_link_that_goes_down";
         let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(()) };
         let content = Content::create(lab.directory(), "bulk", 64 << 20, 3)?;
         let directory = lab.directory().display().to_string();
         let mut server = lab.serve(&Link::default(), &["http", "--dir", &directory])?;
-        // 2 s at this rate, so that the break falls in the middle whatever the machine does.
+        // 2 s at this rate, so that the interruption is in the middle of the transfer on any
+        // machine.
         let line = format!(
             "curl -sSf --max-time 50 --limit-rate 32M -o down http://{STACK}/bulk & sleep 0.7; \
              ip link set {0} down; sleep 1; ip link set {0} up; wait $!; sha256sum down",

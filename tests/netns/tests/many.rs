@@ -1,4 +1,4 @@
-//! Many connections at once: one thousand open together, each with its own bytes.
+//! Many connections: one thousand open at once, each with its own bytes.
 //!
 //! The clients are kernel sockets of this process, opened on threads inside the namespace.
 //!
@@ -18,7 +18,7 @@ const CONNECTIONS: usize = 1000;
 const THREADS: usize = 8;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Room for all descriptors; a soft limit of 1024 is common.
+/// Makes room for all descriptors; a soft limit of 1024 is common.
 fn raise_descriptor_limit() -> Result<()> {
     let old = getrlimit(Resource::Nofile);
     let wanted = old.maximum.map_or(65_536, |most| most.min(65_536));
@@ -26,7 +26,8 @@ fn raise_descriptor_limit() -> Result<()> {
     setrlimit(Resource::Nofile, new).context("raising the limit of descriptors")
 }
 
-/// Opens this thread's share, meets the others, then talks on every connection while all are open.
+/// Opens this thread's share, waits for the other threads, then exchanges messages on every
+/// connection while all are open.
 fn share(address: SocketAddr, first: usize, open: &AtomicUsize) -> Result<()> {
     let connections: Result<Vec<TcpStream>> = (0..CONNECTIONS / THREADS)
         .map(|number| {
@@ -39,7 +40,7 @@ fn share(address: SocketAddr, first: usize, open: &AtomicUsize) -> Result<()> {
         .collect();
     let mut connections = connections?;
     open.fetch_add(connections.len(), Ordering::Relaxed);
-    // Not for ever: somebody may have failed.
+    // The wait is bounded, because another thread may have failed.
     let begin = Instant::now();
     while open.load(Ordering::Relaxed) < CONNECTIONS {
         ensure!(begin.elapsed() < LIMIT, "others have not opened theirs");
@@ -53,13 +54,17 @@ fn share(address: SocketAddr, first: usize, open: &AtomicUsize) -> Result<()> {
             let expected = message(first + number, round);
             let mut answer = vec![0; expected.len()];
             stream.read_exact(&mut answer).context("receiving")?;
-            ensure!(answer == expected, "connection {} got another's bytes", first + number);
+            ensure!(
+                answer == expected,
+                "connection {} received the bytes of another",
+                first + number
+            );
         }
     }
     Ok(())
 }
 
-/// Bytes that only this connection and round have.
+/// Returns bytes that are unique to this connection and round.
 fn message(connection: usize, round: u8) -> Vec<u8> {
     format!("connection {connection:04} round {round} ").repeat(40).into_bytes()
 }
@@ -89,7 +94,7 @@ mod tests {
             }
             Ok(())
         })?;
-        // And the server still takes one more.
+        // The server still accepts another connection.
         lab.namespace.enter(|| {
             TcpStream::connect_timeout(&address, LIMIT).map(drop).context("after the thousand")
         })?;
@@ -99,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn one_thousand_connections() -> Result<()> {
-        one_thousand("one_thousand_connections", Link::default())
+    fn one_thousand_connections_get_their_own_bytes() -> Result<()> {
+        one_thousand("one_thousand_connections_get_their_own_bytes", Link::default())
     }
 
     #[test]
-    fn one_thousand_connections_on_two_cores() -> Result<()> {
+    fn one_thousand_connections_on_two_cores_get_their_own_bytes() -> Result<()> {
         let link = Link { cores: 2, ..Link::default() };
-        one_thousand("one_thousand_connections_on_two_cores", link)
+        one_thousand("one_thousand_connections_on_two_cores_get_their_own_bytes", link)
     }
 }

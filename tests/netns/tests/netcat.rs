@@ -1,8 +1,10 @@
-//! nc and socat both ways: against `quietline serve`, and `quietline connect` against the kernel's listeners.
+//! nc and socat in both roles: against `quietline serve`, and `quietline connect` against the
+//! kernel's listeners.
 //!
-//! What counts besides the bytes is the end: half-close in each direction, and both programs exiting by themselves.
+//! The tests check the bytes and the end: half-close in each direction, and both programs exit by
+//! themselves.
 //!
-//! Not here: abrupt ends (`death.rs`).
+//! Not here: abrupt ends (`abrupt_end.rs`).
 
 use std::fs::File;
 use std::path::Path;
@@ -15,7 +17,7 @@ use netns_tests::{Content, KERNEL, Lab, Link, Quietline, Running, STACK, sha256}
 const BYTES: usize = 32 << 20;
 const LIMIT: Duration = Duration::from_secs(50);
 
-/// Sends a file to the echo service with this shell line and compares what came back.
+/// Sends a file to the echo service with this shell command and compares the echo.
 fn echo_with(test: &str, program: &str, line: &str) -> Result<()> {
     let Some(lab) = Lab::open(test, &[program])? else { return Ok(()) };
     let content = Content::create(lab.directory(), "in", BYTES, 1)?;
@@ -26,7 +28,7 @@ fn echo_with(test: &str, program: &str, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts a program of the kernel side that listens on port 5000, in the scratch directory.
+/// Starts a program on the kernel side that listens on port 5000, in the scratch directory.
 fn listen(lab: &Lab, line: &str) -> Result<Running> {
     let mut listener = lab.namespace.command("bash");
     listener.args(["-c", &format!("cd '{}' && exec {line}", lab.directory().display())]);
@@ -35,7 +37,8 @@ fn listen(lab: &Lab, line: &str) -> Result<Running> {
     Ok(listener)
 }
 
-/// Starts `quietline connect` to that port with a file, or with nothing that ever ends, on its standard input.
+/// Starts `quietline connect` to that port with a file as its standard input, or with an input that
+/// never ends.
 fn connect(lab: &Lab, input: Option<&Path>) -> Result<Running> {
     let input = match input {
         Some(path) => Stdio::from(File::open(path)?),
@@ -59,17 +62,17 @@ mod tests {
     }
 
     #[test]
-    fn echo_with_tiny_writes() -> Result<()> {
+    fn tiny_writes_are_echoed() -> Result<()> {
         let line = format!(
             "head -c 200000 in >some && socat -b100 -t30 - TCP:{STACK}:7,nodelay <some >out && \
                             cmp some out && cp in out"
         );
-        echo_with("echo_with_tiny_writes", "socat", &line)
+        echo_with("tiny_writes_are_echoed", "socat", &line)
     }
 
     #[test]
-    fn discard_takes_everything_and_closes() -> Result<()> {
-        let name = "discard_takes_everything_and_closes";
+    fn discard_reads_everything_and_closes() -> Result<()> {
+        let name = "discard_reads_everything_and_closes";
         let Some(lab) = Lab::open(name, &["nc"])? else { return Ok(()) };
         Content::create(lab.directory(), "in", BYTES, 1)?;
         let server = lab.serve(&Link::default(), &["discard", "--port", "9"])?;
@@ -88,12 +91,12 @@ mod tests {
             format!("(socat -u TCP:{STACK}:19 - || true) | head -c 10000000 >out; ls -l out");
         lab.shell(&line)?;
         let text = std::fs::read(lab.file("out"))?;
-        // RFC 864's pattern: lines of 72 printable characters that begin one character later each time.
+        // The pattern of RFC 864: lines of 72 printable characters, each shifted by one character.
         ensure!(text.len() == 10_000_000, "{} bytes", text.len());
         let mut lines = text.split(|byte| *byte == b'\n');
         let (first, second) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
         ensure!(first.len() == 73 && first.ends_with(b"\r"), "a line of {}", first.len());
-        ensure!(first[1..72] == second[..71], "the pattern does not move");
+        ensure!(first[1..72] == second[..71], "the pattern is not shifted");
         server.assert_alive()?;
         server.interrupt()?;
         Ok(())
@@ -103,11 +106,11 @@ mod tests {
     fn connect_sends_to_a_kernel_nc() -> Result<()> {
         let Some(lab) = Lab::open("connect_sends_to_a_kernel_nc", &["nc"])? else { return Ok(()) };
         let content = Content::create(lab.directory(), "in", BYTES, 1)?;
-        // nc has nothing to say and closes its side at once; the stack still sends all it has.
+        // nc has no input and shuts down its side at once; the stack still sends everything.
         let listener = listen(&lab, "nc -l -N 5000 </dev/null >out")?;
         connect(&lab, Some(&content.path))?.wait(LIMIT)?.success()?;
         listener.wait(LIMIT)?.success()?;
-        ensure!(sha256(&lab.file("out"))? == content.sha256, "the kernel got something else");
+        ensure!(sha256(&lab.file("out"))? == content.sha256, "the kernel received other bytes");
         Ok(())
     }
 
@@ -120,15 +123,15 @@ mod tests {
         // nc would stop reading its own input once the stack's side ends, so that side stays open.
         let received = connect(&lab, None)?.wait(LIMIT)?;
         let bytes = received.stdout_bytes.len();
-        ensure!(received.stdout_sha256()? == content.sha256, "got {bytes} bytes of something");
+        ensure!(received.stdout_sha256()? == content.sha256, "got {bytes} wrong bytes");
         received.success()?;
         listener.wait(LIMIT)?.success()?;
         Ok(())
     }
 
     #[test]
-    fn connect_talks_both_ways_with_a_kernel_socat() -> Result<()> {
-        let name = "connect_talks_both_ways_with_a_kernel_socat";
+    fn connect_exchanges_both_streams_with_a_kernel_socat() -> Result<()> {
+        let name = "connect_exchanges_both_streams_with_a_kernel_socat";
         let Some(lab) = Lab::open(name, &["socat"])? else { return Ok(()) };
         let to_kernel = Content::create(lab.directory(), "to-kernel", BYTES, 1)?;
         let to_stack = Content::create(lab.directory(), "to-stack", BYTES, 2)?;
@@ -143,11 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn a_half_closed_stream_still_brings_the_answer() -> Result<()> {
-        let name = "a_half_closed_stream_still_brings_the_answer";
+    fn a_half_closed_connection_still_receives_the_answer() -> Result<()> {
+        let name = "a_half_closed_connection_still_receives_the_answer";
         let Some(lab) = Lab::open(name, &["socat"])? else { return Ok(()) };
         let content = Content::create(lab.directory(), "in", BYTES, 1)?;
-        // sha256sum answers only after it has seen the end of the stack's stream.
+        // sha256sum answers only after the end of the stack's stream.
         let _listener = listen(&lab, "socat -t30 TCP-LISTEN:5000,reuseaddr EXEC:sha256sum")?;
         let answer = connect(&lab, Some(&content.path))?.wait(LIMIT)?.success()?;
         ensure!(answer.starts_with(&content.sha256), "answered {answer}");
@@ -155,20 +158,22 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_connection_is_one_line() -> Result<()> {
-        let Some(lab) = Lab::open("a_refused_connection_is_one_line", &[])? else { return Ok(()) };
+    fn a_refused_connection_is_reported_in_one_line() -> Result<()> {
+        let Some(lab) = Lab::open("a_refused_connection_is_reported_in_one_line", &[])? else {
+            return Ok(());
+        };
         let input = lab.file("in");
-        std::fs::write(&input, "nobody hears")?;
+        std::fs::write(&input, "not received")?;
         let input = Stdio::from(File::open(&input)?);
         let stack = Quietline::connect(&lab.namespace, &Link::default(), 5999, input)?;
         let ended = stack.wait(LIMIT)?;
         let stderr = ended.stderr.trim();
         ensure!(ended.status.code() == Some(1), "{}: {stderr}", ended.status);
-        ensure!(stderr.lines().count() == 1, "not one line: {stderr}");
-        ensure!(stderr.contains("refused"), "does not say why: {stderr}");
+        ensure!(stderr.lines().count() == 1, "more than one line: {stderr}");
+        ensure!(stderr.contains("refused"), "no reason: {stderr}");
         ensure!(ended.took < Duration::from_secs(5), "took {:?}", ended.took);
         let address = format!("{KERNEL}:5999");
-        ensure!(stderr.contains(&address), "does not say where: {stderr}");
+        ensure!(stderr.contains(&address), "no address: {stderr}");
         Ok(())
     }
 }

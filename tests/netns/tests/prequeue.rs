@@ -1,4 +1,5 @@
-//! What a packet's path costs when the kernel talks over a tap to threads that are blocked in `recv`.
+//! Route reference counts of packets that the kernel sends over a tap to threads that sleep in
+//! `recv`.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use netns_tests::{Lab, Link, Report, STACK};
 
-/// Requests, each of one packet, each answered before the next: the server's thread is asleep by then.
+/// Requests of one packet, each answered before the next: the server's thread sleeps by then.
 const REQUESTS: u64 = 500;
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -26,12 +27,13 @@ fn ask(address: SocketAddr, pause: Duration) -> Result<()> {
     Ok(())
 }
 
-/// What the server's thread is given to go to sleep before it is asked again. A few microseconds are enough where nobody else wants
-/// its CPU.
+/// Times for the server's thread to go to sleep before the next request. A few microseconds are
+/// enough on an idle CPU.
 const PAUSES: [Duration; 3] =
     [Duration::from_micros(100), Duration::from_millis(2), Duration::from_millis(20)];
 
-/// Dst operations and packets that waited for a reader, in a context where nearly all have to: asked at first as quickly as can be.
+/// Returns reference counts and packets queued for a reader, in a context where nearly all of them
+/// must be queued. Starts with the shortest pause.
 fn waited(context: &str) -> Result<Option<(u64, u64)>> {
     let mut most = 0;
     for pause in PAUSES {
@@ -44,12 +46,12 @@ fn waited(context: &str) -> Result<Option<(u64, u64)>> {
     bail!("{most} of {REQUESTS} packets waited for a reader")
 }
 
-/// Dst operations and packets that waited for a reader, in this context.
+/// Returns reference counts and packets queued for a reader in this context.
 fn counted(context: &str, pause: Duration) -> Result<Option<(u64, u64)>> {
     let test = format!("paths_of_packets_that_wait_{context}");
     let Some(lab) = Lab::open(&test, &[])? else { return Ok(None) };
     let setting = format!("--sysctl=net.quietline.rx_context={context}");
-    // A thread that polls processes as softirq does; here it is to sleep.
+    // A polling thread processes packets as softirq does; here it must sleep.
     let words = [
         "echo",
         "--port",
@@ -74,11 +76,11 @@ fn counted(context: &str, pause: Duration) -> Result<Option<(u64, u64)>> {
 mod tests {
     use super::*;
 
-    /// What opening and closing a connection may cost besides.
+    /// Reference counts of opening and closing a connection.
     const OTHERS_MAX: u64 = 20;
 
     #[test]
-    fn a_packet_that_waits_with_its_path_costs_two_operations() -> Result<()> {
+    fn a_queued_packet_with_a_route_costs_two_reference_counts() -> Result<()> {
         let Some((operations, queued)) = waited("prequeue_ref")? else { return Ok(()) };
         let exact = operations >= 2 * queued && operations <= 2 * queued + OTHERS_MAX;
         ensure!(exact, "{operations} operations for {queued} packets");
@@ -86,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_leaves_its_path_behind_costs_none() -> Result<()> {
+    fn a_queued_packet_without_a_route_costs_no_reference_count() -> Result<()> {
         for context in ["prequeue_drop", "prequeue_drop_limited"] {
             let Some((operations, _)) = waited(context)? else { return Ok(()) };
             ensure!(operations <= OTHERS_MAX, "{context}: {operations} operations");
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn softirq_processes_without_counting() -> Result<()> {
+    fn softirq_needs_no_reference_count() -> Result<()> {
         let Some((operations, queued)) = counted("bh", PAUSES[0])? else { return Ok(()) };
         ensure!(queued == 0, "{queued} packets waited for a reader");
         ensure!(operations <= OTHERS_MAX, "{operations} operations");

@@ -1,7 +1,7 @@
-//! TCP Small Queues on a real queue: what a bulk sender keeps in the kernel's `tbf`, by the kernel's count, and what that does to
-//! the flow beside it.
+//! TCP Small Queues on a real queue: the bytes that a bulk sender keeps in the kernel's `tbf`, by
+//! the kernel's count, and the effect on a concurrent flow.
 //!
-//! Not here: figures. `bin/queue` takes them, by hand.
+//! Not here: figures. `bin/queue` measures them, by hand.
 
 #[cfg(test)]
 mod tests {
@@ -16,35 +16,39 @@ mod tests {
     /// `tcp_limit_output_bytes` of the first TCP Small Queues, which counts packet memory.
     const LIMIT_BYTES: u64 = 131_072;
 
-    /// Payload of a segment, MTU 1500 and timestamps; and what each carries around it: Ethernet, IPv4 and TCP headers.
+    /// Payload of a segment at MTU 1500 with timestamps, and the headers of each: Ethernet, IPv4
+    /// and TCP.
     const SEGMENT_BYTES: u64 = 1448;
     const HEADER_BYTES: u64 = 14 + 20 + 32;
 
     /// Payload of the largest packet: whole segments in half of the limit.
     const PACKET_BYTES: u64 = LIMIT_BYTES / 2 / SEGMENT_BYTES * SEGMENT_BYTES;
 
-    /// What is not of the bulk flow: answers and acknowledgments of the other, ARP; and a tail loss probe, which is a segment.
+    /// Other packets in the queue: responses and acknowledgments of the other flow, ARP, and a tail
+    /// loss probe, which is a segment.
     const OTHER_BYTES: u64 = 4_096;
 
-    /// The limit and the packet that goes over it, as `tc` counts them. Our memory is what the limit counts: for each packet its
-    /// payload and a descriptor of some hundred bytes, hence less than the limit when the last packet comes. `tc` counts what leaves:
-    /// the payload, and headers for each segment. A packet of n segments, the last perhaps short, has at most one header more
-    /// than its payload pays for, and a descriptor is more than a header.
+    /// Upper bound of the queue as `tc` counts it: the limit and the packet that exceeds it. The
+    /// limit counts packet memory: for each packet its payload and a descriptor of some hundred
+    /// bytes, hence less than the limit when the last packet is added. `tc` counts transmitted
+    /// bytes: the payload, and headers for each segment. A packet of n segments, the last perhaps
+    /// short, has at most one header more than its payload pays for, and a descriptor is larger
+    /// than a header.
     const fn most_queued() -> u64 {
         let payload = LIMIT_BYTES - 1 + PACKET_BYTES;
         let headers = payload.div_ceil(SEGMENT_BYTES) * HEADER_BYTES;
         payload + headers + OTHER_BYTES
     }
-    // One superframe more does not fit: the bound tells when the limit is broken.
+    // One more superframe exceeds the bound, so that a broken limit is detected.
     const _: () = assert!(
         most_queued() < 4 * (PACKET_BYTES / SEGMENT_BYTES) * (SEGMENT_BYTES + HEADER_BYTES)
     );
 
-    /// Runs of which one must be as it should: others may keep the processes that send, ask and answer from their CPUs. The queue must be
-    /// short in all.
+    /// Number of runs of which one must be good: in the others the machine may keep the sending,
+    /// asking or answering process from running. The queue must be short in all.
     const ROUNDS: usize = 4;
 
-    /// The first run that is `good`, or the last.
+    /// Returns the first run that is `good`, or the last.
     fn seen(
         test: &str,
         rate: &str,
@@ -54,7 +58,8 @@ mod tests {
         let Some(lab) = Lab::open(test, &["tc"])? else { return Ok(None) };
         let veth = Veth::open(&lab.namespace)?;
         limit(&veth, rate)?;
-        // A train of acknowledgments would end slow start at a window that leaves a small queue nothing to do for seconds.
+        // An ACK train would end slow start at a window that does not fill a small queue for
+        // seconds.
         let sender = Sender::Quietline(mode, "delay");
         let mut round = 1;
         loop {
@@ -103,8 +108,8 @@ mod tests {
     }
 
     #[test]
-    fn without_small_queues_the_flow_beside_waits() -> Result<()> {
-        let test = "without_small_queues_the_flow_beside_waits";
+    fn without_small_queues_a_concurrent_flow_waits() -> Result<()> {
+        let test = "without_small_queues_a_concurrent_flow_waits";
         let waits = |seen: &Seen| seen.median() > Duration::from_millis(100);
         let Some(seen) = seen(test, "100mbit", "off", waits)? else { return Ok(()) };
         ensure!(waits(&seen), "only {:?}", seen.median());

@@ -1,8 +1,9 @@
-//! The sandbox of the command: what /proc says about each thread, what still works, and kernels that lack a part of it.
+//! The sandbox of the command: the privileges of each thread in /proc, the services that still
+//! work, and kernels that lack a part of it.
 //!
 //! Every other test of this crate runs quietline in its sandbox, too.
 //!
-//! Not here: which files and calls are refused (unit tests of the command).
+//! Not here: the refused files and calls (unit tests of the command).
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
@@ -17,20 +18,20 @@ use rustix::process::Signal;
 
 const LACKING: &str = env!("CARGO_BIN_EXE_lacking");
 
-/// How long a start or an end may take.
+/// Time limit of a start or an end.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What a warning about the sandbox contains.
+/// Text of a warning about the sandbox.
 const WARNING: &str = "the sandbox is incomplete";
 
-/// What /proc/PID/task/TID/status says of one thread.
+/// Fields of /proc/PID/task/TID/status for one thread.
 #[derive(Debug)]
 struct Thread {
     name: String,
     /// Effective, permitted, inheritable, bounding and ambient capabilities.
     capabilities: [u64; 5],
     no_new_privileges: bool,
-    /// 2: it has filters.
+    /// 2 if it has filters.
     seccomp: u8,
 }
 
@@ -60,7 +61,7 @@ impl Thread {
     }
 }
 
-/// Fails unless every thread of a process is in the sandbox, and these are among them.
+/// Fails unless every thread of a process is in the sandbox, and threads of these names exist.
 fn ensure_confined(process: u32, names: &[&str]) -> Result<()> {
     let threads = Thread::all(process)?;
     for name in names {
@@ -71,7 +72,7 @@ fn ensure_confined(process: u32, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A directory with a file, as an argument of the server.
+/// Makes a directory with a file, as an argument of the server.
 fn root(lab: &Lab) -> Result<String> {
     let root = lab.file("root");
     fs::create_dir(&root)?;
@@ -90,16 +91,16 @@ fn ensure_serves(lab: &Lab, root: &str) -> Result<()> {
         lab.curl(&["--fail", "-T", &file.display().to_string(), &url("stored")])?.success()?;
         ensure!(fs::read_to_string(Path::new(root).join("stored"))? == text, "an upload");
     }
-    ensure!(lab.curl(&["--fail", &url("stored")])?.success()? == "second", "what was stored");
+    ensure!(lab.curl(&["--fail", &url("stored")])?.success()? == "second", "the stored file");
     Ok(())
 }
 
-/// A server on one end of a veth pair. `link` is without its name.
+/// Runs a server on one end of a veth pair. `link` is without its name.
 fn serve_on_veth(link: &str, test: &str) -> Result<()> {
     let Some(lab) = Lab::open(test, &["curl", "ethtool"])? else { return Ok(()) };
     let root = root(&lab)?;
     let veth = Veth::open(&lab.namespace)?;
-    // AF_XDP does not tell of unfinished checksums.
+    // AF_XDP does not report unfinished checksums.
     lab.namespace.tool("ethtool", &format!("-K {} tx off", Veth::PEER))?;
     let (link, address) = (format!("--link={link}"), format!("--address={STACK}/24"));
     let words = ["http", "--dir", &root, "--upload", &link, &address];
@@ -111,7 +112,7 @@ fn serve_on_veth(link: &str, test: &str) -> Result<()> {
     Ok(())
 }
 
-/// A server that runs where these are missing: it says so in one line, and serves.
+/// Runs a server on a kernel without these system calls: it warns in one line, and serves.
 fn serve_lacking(names: &str, expected: &[&str], test: &str) -> Result<()> {
     let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(()) };
     let root = root(&lab)?;
@@ -200,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sandbox_threads_keep_what_they_have() -> Result<()> {
-        let test = "without_a_sandbox_threads_keep_what_they_have";
+    fn without_a_sandbox_threads_keep_their_privileges() -> Result<()> {
+        let test = "without_a_sandbox_threads_keep_their_privileges";
         let Some(lab) = Lab::open(test, &[])? else { return Ok(()) };
         let server = lab.serve(&Link::default(), &["echo", "--port=7", "--no-sandbox"])?;
         for thread in Thread::all(server.id())? {
@@ -231,8 +232,8 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_permissions_close_is_refused() -> Result<()> {
-        let test = "a_directory_that_permissions_close_is_refused";
+    fn an_inaccessible_directory_is_refused() -> Result<()> {
+        let test = "an_inaccessible_directory_is_refused";
         let Some(lab) = Lab::open(test, &["curl"])? else { return Ok(()) };
         let root = root(&lab)?;
         chown(&root, Some(65_534), Some(65_534))?;

@@ -1,7 +1,9 @@
-//! Queue, core and connection meet: what the kernel sends on a tap's queues goes up on the core where its connection lives.
+//! Steering of packets to the core of their connection: packets that the kernel sends on a tap's
+//! queues are processed on that core.
 //!
-//! Linux's tap delivers a flow on the queue on which it last saw it sent, and we send on the queue of the connection's core.
-//! With one queue, RPS spreads what comes in over the cores instead.
+//! Linux's tap delivers a flow on the queue on which it last saw that flow sent, and quietline
+//! sends on the queue of the connection's core. With one queue, RPS spreads the received packets
+//! over the cores instead.
 
 use std::net::SocketAddr;
 
@@ -11,11 +13,11 @@ use netns_tests::{Lab, Link, Report, STACK, talk};
 const CONNECTIONS: usize = 32;
 const ROUNDS: usize = 20;
 
-/// Serves echo on two cores with these words besides, is talked to, and says what it has counted.
+/// Serves echo on two cores with these arguments, exchanges messages, and returns the report.
 fn counted(test: &str, words: &[&str]) -> Result<Option<Report>> {
     let Some(lab) = Lab::open(test, &[])? else { return Ok(None) };
     let link = Link { cores: 2, ..Link::default() };
-    // Nobody steers unless the test says so.
+    // Steering is off unless the test enables it.
     let off = [
         "--sysctl=net.quietline.dev.default.rps_cpus=0",
         "--sysctl=net.quietline.dev.default.rps_flow_cnt=0",
@@ -40,7 +42,7 @@ mod tests {
         ensure!(processed.iter().all(|packets| *packets > 200), "one core only: {processed:?}");
         let (segments, foreign) =
             (report.counter("TcpInSegs")?, report.counter("ForeignCorePackets")?);
-        // Linux may forget a flow that was quiet for three seconds.
+        // Linux may drop a flow that was idle for three seconds.
         ensure!(foreign * 100 <= segments, "{foreign} of {segments} on the wrong core");
         ensure!(report.counter("RpsPackets")? == 0, "steered although it is off");
         Ok(())
@@ -54,19 +56,22 @@ mod tests {
         };
         let processed = report.softnet("processed")?;
         ensure!(processed.iter().all(|packets| *packets > 100), "one core only: {processed:?}");
-        // The ends of the connections are still coming in while the two are read.
+        // The ends of the connections may still arrive while both numbers are read.
         let steered = report.counter("RpsPackets")?;
         let apart = steered.abs_diff(processed[1]);
         ensure!(apart < 3 * CONNECTIONS as u64, "{steered}, {processed:?}: core 1 has no queue");
-        ensure!(report.softnet("received_rps")?[0] == 0, "core 0 polls the queue itself");
-        ensure!(report.counter("ForeignCorePackets")? == 0, "connections live where they are");
+        ensure!(report.softnet("received_rps")?[0] == 0, "core 0 received steered packets");
+        ensure!(
+            report.counter("ForeignCorePackets")? == 0,
+            "connections are not on the core of their packets"
+        );
         ensure!(report.counter("TcpExtTCPOFOQueue")? == 0, "out of order");
         ensure!(report.softnet("dropped")? == [0, 0]);
         Ok(())
     }
 
     #[test]
-    fn rfs_takes_packets_to_the_reader_without_reordering() -> Result<()> {
+    fn rfs_steers_packets_to_the_reader_without_reordering() -> Result<()> {
         let words = [
             "--queues=1",
             "--sysctl=net.core.rps_sock_flow_entries=1024",

@@ -1,8 +1,10 @@
-//! One target by several processes at once: one for each CPU, with a seed and a directory of findings of its own.
+//! Runs one target in several processes at once: one for each CPU, each with its own seed and
+//! corpus directory.
 //!
-//! Processes that shared a directory would read each other's inputs, and a seed would not repeat a run.
+//! Processes that shared a directory would read each other's inputs, and a seed would not repeat a
+//! run.
 //!
-//! Not here: which targets there are and how they are built (`fuzz`).
+//! Not here: the list of targets and their build (`fuzz`).
 
 use std::fs;
 use std::thread;
@@ -14,7 +16,8 @@ use super::{ASAN_OPTIONS, LIBFUZZER_OPTIONS, cargo_fuzz, corpus, dictionary};
 use crate::source::root;
 use crate::steps::{self, Outcome, Tally};
 
-/// Runs a target for `seconds` with `jobs` processes, whose seeds are `seed` and the following ones.
+/// Runs a target for `seconds` with `jobs` processes, whose seeds are `seed` and the following
+/// ones.
 pub(super) fn run(target: &str, seed: u32, seconds: u32, jobs: u32) -> Result<(Outcome, Report)> {
     let ended: Vec<Result<(Outcome, Report)>> = thread::scope(|scope| {
         let started = (0..jobs)
@@ -35,7 +38,7 @@ pub(super) fn run(target: &str, seed: u32, seconds: u32, jobs: u32) -> Result<(O
 }
 
 fn run_job(target: &str, seed: u32, seconds: u32, job: u32) -> Result<(Outcome, Report)> {
-    // The first corpus directory takes what the run finds, the second is the committed one.
+    // The first corpus directory receives new inputs, the second is the committed one.
     let directory = if job == 0 { target.to_owned() } else { format!("{target}.{job}") };
     let found = root().join("target-fuzz/corpus").join(directory);
     fs::create_dir_all(&found).context("making a directory for the corpus")?;
@@ -47,7 +50,7 @@ fn run_job(target: &str, seed: u32, seconds: u32, job: u32) -> Result<(Outcome, 
     }
     command.arg("--").args(LIBFUZZER_OPTIONS);
     command.arg(format!("-max_total_time={seconds}"));
-    // libFuzzer takes 0 for another seed each time.
+    // With 0 libFuzzer chooses a random seed.
     command.arg(format!("-seed={}", seed.max(1)));
     if let Some(dictionary) = dictionary(target) {
         command.arg(format!("-dict={}", dictionary.display()));

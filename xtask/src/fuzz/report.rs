@@ -1,6 +1,7 @@
 //! Numbers of a fuzz run, from the lines that libFuzzer prints.
 //!
-//! Above: `fuzz`, which prints one row for each target, in the form of the table in CONTRIBUTING.md.
+//! Above: `fuzz`, which prints one row for each target, in the form of the table in
+//! CONTRIBUTING.md.
 
 use std::fmt;
 
@@ -13,7 +14,7 @@ pub(super) struct Report {
     target: String,
     runs: u64,
     seconds: u64,
-    /// Edges of the program that a run has taken (`cov:`).
+    /// Edges of the program that were taken (`cov:`).
     edges: u64,
     /// Edges, each with the order of magnitude of its count (`ft:`).
     features: u64,
@@ -24,7 +25,8 @@ impl Report {
         Self { target: target.to_owned(), ..Self::default() }
     }
 
-    /// Adds another process's runs to the same target. Both have taken mostly the same edges, so the greater number is kept.
+    /// Adds the runs of another process to the same target. Both have taken mostly the same edges,
+    /// so the larger number is kept.
     pub(super) fn add(&mut self, other: &Self) {
         self.runs += other.runs;
         self.seconds = self.seconds.max(other.seconds);
@@ -32,7 +34,8 @@ impl Report {
         self.features = self.features.max(other.features);
     }
 
-    /// Takes what one line says: `#95 INITED cov: 8220 ft: 36535 ...`, and at the end `Done 23978 runs in 16 second(s)`.
+    /// Reads one line: `#95 INITED cov: 8220 ft: 36535 ...`, and at the end `Done 23978 runs in 16
+    /// second(s)`.
     pub(super) fn read(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
         if let ["Done", runs, "runs", "in", seconds, "second(s)"] = words[..] {
@@ -67,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_numbers_of_a_run_are_its_row() {
+    fn a_row_has_the_last_numbers_of_a_run() {
         let mut report = Report::of("engine");
         let lines = [
             "INFO: seed corpus: files: 177 min: 1b max: 164b total: 7474b rss: 43Mb",
@@ -93,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_says_nothing_has_a_row_of_zeros() {
+    fn a_run_without_output_has_a_row_of_zeros() {
         let mut report = Report::of("http");
         report.read("");
         report.read("# cov:");

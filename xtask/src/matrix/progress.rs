@@ -1,9 +1,11 @@
-//! The runs of the matrix that have passed, kept in a file, so that an interrupted matrix goes on where it stopped.
+//! The passed runs of the matrix, kept in a file, so that an interrupted matrix continues where it
+//! stopped.
 //!
-//! The file belongs to one commit and one number of seeds: with another of either the matrix begins again. A run that failed is
-//! not kept. The time that is left is the mean of the runs so far times the number of runs to come.
+//! The file belongs to one commit and one number of seeds: if either differs the matrix starts
+//! again. A failed run is not kept. The remaining time is estimated as the mean of the runs so far
+//! times the number of remaining runs.
 //!
-//! Not here: what a run does (`matrix`).
+//! Not here: the runs (`matrix`).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,20 +14,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// Runs that have passed, and runs to come.
+/// Passed runs, and the total number.
 #[derive(Debug)]
 pub(super) struct Progress {
     path: PathBuf,
-    /// First line of the file: what the results belong to.
+    /// First line of the file: the commit and the number of seeds.
     head: String,
-    /// Name, result and seconds of each run that has passed.
+    /// Name, result and seconds of each passed run.
     passed: Vec<(String, String, u64)>,
-    /// Runs of the whole matrix.
+    /// Number of runs of the whole matrix.
     total: usize,
 }
 
 impl Progress {
-    /// Reads what an earlier matrix left, if it was of the same `head`.
+    /// Reads the results of an earlier matrix with the same `head`.
     pub(super) fn resume(path: PathBuf, head: String, total: usize) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let mut lines = text.lines();
@@ -39,12 +41,12 @@ impl Progress {
         Self { path, head, passed, total }
     }
 
-    /// The result of a run that has passed before.
+    /// Returns the result of a run that has passed before.
     pub(super) fn result(&self, name: &str) -> Option<&str> {
         self.passed.iter().find(|(other, ..)| other == name).map(|(_, result, _)| result.as_str())
     }
 
-    /// Keeps the result of a run that passed.
+    /// Adds the result of a passed run to the file.
     pub(super) fn keep(&mut self, name: &str, result: &str, took: Duration) -> Result<()> {
         self.passed.push((name.to_owned(), result.to_owned(), took.as_secs()));
         let mut text = format!("{}\n", self.head);
@@ -56,7 +58,7 @@ impl Progress {
         fs::write(&self.path, text).with_context(|| format!("writing {}", self.path.display()))
     }
 
-    /// One line: runs that have passed, runs to come, and the time that these will take.
+    /// Returns one line: passed runs, remaining runs, and the estimated time.
     pub(super) fn describe(&self) -> String {
         let left = self.total.saturating_sub(self.passed.len());
         let line = format!("matrix: {} of {} runs have passed", self.passed.len(), self.total);
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_of_the_same_commit_goes_on() {
+    fn a_matrix_of_the_same_commit_continues() {
         let path = path("resume");
         let head = || String::from("abc, 2000 seeds");
         let mut progress = Progress::resume(path.clone(), head(), 3);

@@ -1,6 +1,8 @@
-//! Documents that must stay true: module heads, links, the two data-path lines, the functions of docs/rfc9293.md.
+//! Documents that must agree with the code: module heads, links, the two data-path lines, the
+//! functions of docs/rfc9293.md.
 //!
-//! A function is written as `` `stack/src/ip/input.rs::input` ``: a file below `crates/` and a function in it.
+//! A function is written as `` `stack/src/receive/ip_input.rs::input` ``: a file below `crates/` and a
+//! function in it.
 //!
 //! Not here: prose.
 
@@ -12,20 +14,21 @@ use super::shape;
 use crate::findings::Findings;
 use crate::source::{self, RustSource};
 
-/// The data path, in the words that stand at the top of the stack crate and of the documents.
+/// The two data-path lines at the top of the stack crate and of the documents.
 const DATA_PATH: [&str; 2] = [
     "receive   device → gro → normal list → ip::input → early demux → tcp::input  → socket queue → app",
-    "transmit  app → tcp::output → tsq → ip::output(dst) → neighbour → qdisc → gso → device → completion → recycle",
+    "transmit  app → tcp::output → tsq → ip::output(dst) → neighbor → qdisc → gso → device → completion → recycle",
 ];
 
-/// The files that carry the two lines.
+/// Files that contain the two lines.
 const DATA_PATH_FILES: [&str; 3] =
     ["ARCHITECTURE.md", "docs/datapath.md", "crates/stack/src/lib.rs"];
 
-/// The documents that name functions with their files: those that meet the requirements of RFC 9293.
+/// Documents that name functions with their files: those that meet the requirements of RFC 9293.
 const FUNCTION_FILES: [&str; 1] = ["docs/rfc9293.md"];
 
-/// A source file begins with its place, counterpart and invariant. The tests of `foo.rs` in `foo/tests.rs` need none.
+/// Checks that a source file begins with a module head. The tests of `foo.rs` in `foo/tests.rs`
+/// need none.
 pub(crate) fn check_head(source: &RustSource, findings: &mut Findings) {
     if source.path.ends_with("/tests.rs") {
         return;
@@ -33,11 +36,11 @@ pub(crate) fn check_head(source: &RustSource, findings: &mut Findings) {
     let first = source.text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let described = first.starts_with("//!") || first.starts_with("#!");
     if !described {
-        findings.note(&source.path, 1, "no module head: say what lives here (`//! …`)");
+        findings.note(&source.path, 1, "no module head: describe the contents (`//! …`)");
     }
 }
 
-/// The two data-path lines stand where they are promised.
+/// Checks that the two data-path lines are in each of their files.
 pub(crate) fn check_lines(findings: &mut Findings) -> Result<()> {
     for path in DATA_PATH_FILES {
         let text = source::read(path).ok().flatten().unwrap_or_default();
@@ -50,7 +53,7 @@ pub(crate) fn check_lines(findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Every hop names a function that exists, and every packet script that is named is there.
+/// Checks that every named function and packet script exists.
 pub(crate) fn check_hops(sources: &[RustSource], findings: &mut Findings) -> Result<()> {
     for document in FUNCTION_FILES {
         check_functions(document, sources, findings);
@@ -85,14 +88,14 @@ fn check_functions(document: &str, sources: &[RustSource], findings: &mut Findin
     }
 }
 
-/// `stack/src/core.rs::Core::run` as file and function.
+/// Splits `stack/src/core.rs::Core::run` into file and function.
 fn hop(code: &str) -> Option<(&str, &str)> {
     let (file, name) = code.split_once(".rs::")?;
     let file = &code[..file.len() + 3];
     (!code.contains(' ')).then_some((file, name))
 }
 
-/// Relative links lead to files that exist, anchors to headings.
+/// Checks that relative links lead to existing files, and anchors to headings.
 pub(crate) fn check_links(path: &str, text: &str, findings: &mut Findings) {
     for (index, line) in text.lines().enumerate() {
         for target in targets(line) {
@@ -111,12 +114,12 @@ pub(crate) fn check_links(path: &str, text: &str, findings: &mut Findings) {
     }
 }
 
-/// The targets of inline links in a line: what stands between `](` and `)`.
+/// Returns the targets of inline links in a line: the text between `](` and `)`.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
 }
 
-/// `link` as seen from the directory of `path`, with `..` resolved.
+/// Resolves `link` relative to the directory of `path`.
 fn beside(path: &str, link: &str) -> PathBuf {
     let mut joined = Path::new(path).parent().map_or_else(PathBuf::new, Path::to_path_buf);
     for component in Path::new(link).components() {
@@ -136,7 +139,7 @@ fn has_heading(file: &Path, anchor: &str) -> bool {
     text.lines().filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor)
 }
 
-/// The anchor a heading gets: lower case, words joined by dashes, punctuation gone.
+/// Returns the anchor of a heading: lower case, words joined by dashes, without punctuation.
 fn slug(heading: &str) -> String {
     heading
         .trim_start_matches('#')

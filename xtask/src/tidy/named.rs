@@ -1,10 +1,12 @@
-//! Functions and invariants that documents name: each exists, and each number in the sources is explained.
+//! Functions and invariants that documents name: each exists, and each number in the sources is
+//! explained.
 //!
-//! These documents write a function as crate and name, `` `stack::goes_straight_up` ``, so that a file that moves changes nothing in
-//! them. A module between both is a folder or file of its path, a type one that its file names. An invariant is a row of
-//! docs/invariants.md that begins with its number.
+//! These documents write a function as crate and name, `` `stack::goes_straight_up` ``, so that
+//! moving a file does not change them. A module between both is a folder or file of its path, a
+//! type one that its file contains. An invariant is a row of docs/invariants.md that begins with
+//! its number.
 //!
-//! Not here: functions with their files (`docs`), what a test shows.
+//! Not here: functions with their files (`docs`), the contents of tests.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +32,8 @@ const FAMILIES: [&str; 5] = [
     concat!("S", "C"),
 ];
 
-/// Every function that a document names exists in its crate, and every invariant that a source names has its row.
+/// Checks that every function named in a document exists in its crate, and that every invariant
+/// named in a source has its row.
 pub(crate) fn check(sources: &[RustSource], findings: &mut Findings) -> Result<()> {
     for document in DOCUMENTS {
         let text = source::read(document).ok().flatten().unwrap_or_default();
@@ -48,11 +51,11 @@ fn check_functions(document: &str, text: &str, sources: &[RustSource], findings:
     let mut named = 0;
     for (index, line) in text.lines().enumerate() {
         let quoted = line.split('`').filter(|code| !code.contains(' '));
-        // An indented line is a call of a tree: its first word.
+        // An indented line is a call of a tree; its first word is the function.
         let call = line.strip_prefix("    ").and_then(|line| line.split_whitespace().next());
         for name in quoted.chain(call).filter_map(Named::read) {
             named += 1;
-            // The name comes first: taking a file apart is dearer than looking for a word in it.
+            // The cheap word search comes first: splitting a file into functions takes longer.
             let is_there = |source: &RustSource| {
                 name.may_be_in(source)
                     && shape::functions(source)
@@ -69,7 +72,7 @@ fn check_functions(document: &str, text: &str, sources: &[RustSource], findings:
     }
 }
 
-/// `stack::turn::turn`: a crate, modules or a type, and a function.
+/// A named function such as `stack::turn::turn`: a crate, modules or a type, and a function.
 #[derive(Debug, PartialEq, Eq)]
 struct Named<'t> {
     text: &'t str,
@@ -90,7 +93,7 @@ impl<'t> Named<'t> {
         is_function.then_some(Self { text, krate, between, function })
     }
 
-    /// The file is of the crate and of the modules, and has the words.
+    /// Whether the file is in the crate and the modules, and contains the words.
     fn may_be_in(&self, source: &RustSource) -> bool {
         let Some(path) = source.path.strip_prefix("crates/") else { return false };
         let mut parts = path.trim_end_matches(".rs").split('/');
@@ -105,7 +108,7 @@ impl<'t> Named<'t> {
     }
 }
 
-/// The number that a row of the page begins with.
+/// Returns the number that a row of the page begins with.
 fn row(line: &str) -> Option<&str> {
     let id = line.strip_prefix("| ")?.split(" |").next()?;
     is_invariant(id).then_some(id)
@@ -120,7 +123,7 @@ fn check_invariants(source: &RustSource, listed: &BTreeSet<&str>, findings: &mut
     }
 }
 
-/// A family's name and a number.
+/// Whether the word is a family's name and a number.
 fn is_invariant(word: &str) -> bool {
     FAMILIES.iter().any(|family| {
         word.strip_prefix(family)

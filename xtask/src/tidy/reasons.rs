@@ -1,15 +1,16 @@
-//! Exceptions that owe a reason: `unsafe`, silenced lints, skipped tests.
+//! Exceptions that need a reason: `unsafe`, silenced lints, skipped tests.
 //!
-//! `unsafe` may appear in the rooms of `UNSAFE_ROOMS` alone, and each block or impl has a `SAFETY:` comment right above
-//! it or on the line itself. clippy holds part of this too; it does not know the rooms.
+//! `unsafe` is allowed only in `UNSAFE_FOLDERS`, and each block or impl has a `SAFETY:` comment
+//! right above it or on the line itself. clippy checks a part of this, but not the folders.
 //!
 //! Not here: whether the reason is true.
 
 use crate::findings::Findings;
 use crate::source::RustSource;
 
-/// Where unsafe code may live: packet memory, concurrency, what touches the OS, and what C calls.
-const UNSAFE_ROOMS: &[&str] = &[
+/// Folders where unsafe code is allowed: packet memory, concurrency, the interface to the operating
+/// system, and functions called from C.
+const UNSAFE_FOLDERS: &[&str] = &[
     "crates/pkt/",
     "crates/sync/",
     "crates/quietline/",
@@ -18,7 +19,8 @@ const UNSAFE_ROOMS: &[&str] = &[
     "tests/netns/src/bin/relay.rs",
 ];
 
-/// Lines above an `unsafe` that may separate it from its reason: the statement it is part of, and attributes.
+/// Number of lines that may separate an `unsafe` from its reason: the statement that it is part of,
+/// and attributes.
 const REASON_DISTANCE: usize = 4;
 
 /// Checks one file.
@@ -49,16 +51,17 @@ fn check_unsafe(
     let is_unsafe = |what: &str| line.contains(&["unsafe", what].join(" "));
     let opens = is_unsafe("{") || is_unsafe("impl");
     let declares = is_unsafe("fn") || is_unsafe("trait");
-    let at_home = UNSAFE_ROOMS.iter().any(|room| source.path.starts_with(room));
-    if (opens || declares) && !at_home {
-        findings.note(&source.path, index + 1, "unsafe lives in pkt, sync and quietline only");
+    let is_allowed = UNSAFE_FOLDERS.iter().any(|folder| source.path.starts_with(folder));
+    if (opens || declares) && !is_allowed {
+        findings.note(&source.path, index + 1, "unsafe is allowed in pkt, sync and quietline only");
     }
     if opens && !has_reason(comments, index) {
         findings.note(&source.path, index + 1, "unsafe without a `SAFETY:` comment above it");
     }
 }
 
-/// Whether a `SAFETY:` comment stands on the line, or above it within the distance; a comment block counts as one line.
+/// Whether a `SAFETY:` comment is on the line, or above it within the distance. A comment block
+/// counts as one line.
 fn has_reason(comments: &[&str], index: usize) -> bool {
     let mut distance = 0;
     for above in (0..=index).rev() {
@@ -76,7 +79,7 @@ fn has_reason(comments: &[&str], index: usize) -> bool {
     false
 }
 
-/// The text of the attribute that starts at `index`, up to the line that closes it.
+/// Returns the text of the attribute that starts at `index`, up to the line that closes it.
 fn attribute_text(code: &[&str], index: usize) -> String {
     let rest = &code[index..];
     let lines = rest.iter().position(|line| line.trim_end().ends_with(']')).unwrap_or(0);
@@ -93,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_needs_a_reason_and_a_room() {
+    fn unsafe_needs_a_reason_and_an_allowed_folder() {
         let text =
             "// SAFETY: one\n// two\nlet a =\n    unsafe { b() };\n\n\n\n\n\nunsafe { c() };\n";
         assert_eq!(lines("crates/pkt/src/a.rs", text), [10]);

@@ -1,14 +1,15 @@
 //! One word per concept: the banned words of the glossary, as identifiers.
 //!
-//! Snake-case identifiers are compared part by part (`old_skb` is found, `skbase` is not), names of types as a
-//! whole or by their ending.
+//! Snake-case identifiers are compared part by part (`old_skb` is found, `skbase` is not), names of
+//! types as a whole or by their ending.
 //!
-//! Not here: words that are wrong in one meaning and right in another (`window`, `chunk`, `backlog`); review keeps those.
+//! Not here: words that are wrong in one meaning and right in another (`window`, `chunk`,
+//! `backlog`); review finds those.
 
 use crate::findings::Findings;
 use crate::source::RustSource;
 
-/// A banned part of a snake-case identifier, our word, and the rooms where it is banned.
+/// A banned part of a snake-case identifier, its replacement, and the folders where it is banned.
 const PARTS: &[(&str, &str, &[&str])] = &[
     ("skb", "packet", ALL),
     ("mbuf", "packet", ALL),
@@ -41,7 +42,7 @@ const ENDINGS: &[(&str, &str)] = &[("Repr", "…Header"), ("Pdu", "…Header")];
 
 const ALL: &[&str] = &["crates/"];
 
-/// Macros that stand for unfinished work or leftovers of debugging.
+/// Macros of unfinished work or debugging.
 const MACROS: &[&str] = &[concat!("db", "g!"), concat!("to", "do!"), concat!("unimpl", "emented!")];
 
 /// Checks the identifiers of one file.
@@ -60,9 +61,9 @@ fn check_identifiers(source: &RustSource, findings: &mut Findings) {
     let mut previous = "";
     for (line, word) in source.identifiers() {
         if let Some(instead) = replacement(&source.path, word) {
-            findings.note(&source.path, line, format!("`{word}`: our word is {instead}"));
+            findings.note(&source.path, line, format!("`{word}`: use {instead}"));
         }
-        // `get_mut` is what std calls exclusive access through a lock or cell.
+        // `get_mut` is std's name for exclusive access through a lock or cell.
         if previous == "fn" && word.starts_with("get_") && word != "get_mut" {
             findings.note(&source.path, line, format!("`{word}`: no get_ in names"));
         }
@@ -78,10 +79,12 @@ fn replacement(path: &str, word: &str) -> Option<&'static str> {
         let ending = ENDINGS.iter().find(|(ending, _)| word.ends_with(ending) && word != *ending);
         return ending.map(|(_, instead)| *instead);
     }
-    let banned_here = |rooms: &[&str]| rooms.iter().any(|room| path.starts_with(room));
+    let banned_here = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
     PARTS
         .iter()
-        .find(|(part, _, rooms)| banned_here(rooms) && word.split('_').any(|piece| piece == *part))
+        .find(|(part, _, folders)| {
+            banned_here(folders) && word.split('_').any(|piece| piece == *part)
+        })
         .map(|(_, instead, _)| *instead)
 }
 
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn banned_parts_are_found_in_their_rooms() {
+    fn banned_parts_are_found_in_their_folders() {
         let text = "let old_skb = 1;\nlet skbase = 1;\nlet conn_id = 1; // skb\n";
         assert_eq!(lines("crates/tcp/src/a.rs", text), [1, 3]);
         assert_eq!(lines("crates/cli/src/a.rs", text), [1]);

@@ -2,15 +2,16 @@
 
 use std::{str::FromStr, time::Duration};
 
-/// Bounds of the period: below, the counters would be read more often than they say something.
+/// Bounds of the reporting period, in seconds. With a shorter period most counters would not change
+/// between reports.
 const PERIOD_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
-/// What `--stats` asks for besides the counters at the end.
+/// Selection of `--stats` beyond the counters at the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
-    /// Counters that are zero, too.
+    /// Include counters that are zero.
     pub(crate) all: bool,
-    /// While the command runs, with this period.
+    /// Period of the reports while the command runs.
     pub(crate) every: Option<Duration>,
 }
 
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_combine() {
+    fn all_and_a_period_combine() {
         let every = Some(Duration::from_millis(500));
         assert_eq!("".parse(), Ok(Stats::default()));
         assert_eq!("all".parse(), Ok(Stats { all: true, every: None }));

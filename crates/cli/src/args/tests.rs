@@ -14,7 +14,7 @@ fn refusal(line: &str) -> String {
 }
 
 #[test]
-fn definitions_are_consistent() {
+fn argument_definitions_are_consistent() {
     Cli::command().debug_assert();
 }
 
@@ -32,7 +32,7 @@ fn a_full_serve_line_parses() {
 }
 
 #[test]
-fn services_have_their_ports() {
+fn a_service_listens_on_its_well_known_port_by_default() {
     let line = "quietline serve --link kernel chargen";
     let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
         panic!("refused");
@@ -68,13 +68,13 @@ fn refusals_are_one_line() {
 }
 
 #[test]
-fn a_missing_prefix_length_is_explained() {
+fn a_missing_prefix_length_is_reported_with_a_suggestion() {
     let message = refusal("quietline serve echo --link tap:ql0 --address 10.0.0.2");
     assert!(message.contains("--address") && message.contains("10.0.0.2/24"), "{message}");
 }
 
 #[test]
-fn suggestions_are_part_of_the_line() {
+fn a_refusal_includes_suggestions() {
     let message = refusal("quietline serve echo --link kernel --stat");
     assert!(message.contains("'--stat'") && message.contains("'--stats'"), "{message}");
     let message = refusal("quietline serv");
@@ -84,7 +84,7 @@ fn suggestions_are_part_of_the_line() {
 }
 
 #[test]
-fn refusals_speak_of_values_and_not_of_types() {
+fn refusals_name_allowed_values_and_not_types() {
     for (line, expected) in [
         ("quietline connect 10.0.0.1 0 --link kernel", "expected a number from 1 to 65535"),
         ("quietline serve echo --link kernel --port x", "expected a number from 1 to 65535"),

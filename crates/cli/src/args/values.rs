@@ -1,15 +1,15 @@
-//! Values of the command line, and what is said of one that is refused.
+//! Parsers of single option values, with the messages for refused values.
 
 use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
 
-/// A parser of decimal numbers in a range.
+/// Returns a parser of decimal numbers in a range.
 pub(super) fn number<T: TryFrom<u64> + 'static>(
     allowed: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
     move |text| {
-        // `parse` alone would take a leading plus sign.
+        // `parse` alone would accept a leading plus sign.
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let value = text.parse::<u64>().ok().filter(|value| digits && allowed.contains(value));
         value.and_then(|value| T::try_from(value).ok()).ok_or_else(|| {
@@ -18,12 +18,12 @@ pub(super) fn number<T: TryFrom<u64> + 'static>(
     }
 }
 
-/// An address.
+/// Parses an IP address.
 pub(super) fn parse_address(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| "expected an IP address, such as 10.7.0.1".to_owned())
 }
 
-/// An address and the length of its prefix.
+/// Parses an IP address with a prefix length.
 pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
     if let Ok(network) = text.parse() {
         return Ok(network);
@@ -34,7 +34,7 @@ pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
     Err("expected an address and a prefix length, such as 10.7.0.2/24".to_owned())
 }
 
-/// How long a demo measures.
+/// Parses the duration of a demo.
 pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_their_bounds() {
+    fn numbers_outside_their_bounds_are_refused() {
         let port = number::<u16>(1..=65_535);
         assert_eq!((port("1"), port("65535")), (Ok(1), Ok(65_535)));
         for text in ["", "0", "65536", "+1", "-1", "1.0", "x", "99999999999999999999"] {

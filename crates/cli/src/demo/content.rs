@@ -1,18 +1,18 @@
-//! Content that can be checked: a seeded stream of bytes and a sum over it.
+//! Verifiable content: a seeded stream of bytes, and a checksum of it.
 
 use crate::stats::SplitMix64;
 
-/// Makes the bytes of a transfer.
+/// Generator of the bytes of a transfer.
 #[derive(Debug)]
 pub(super) struct Content(SplitMix64);
 
 impl Content {
-    /// The stream of a seed.
+    /// Creates the generator of a seed.
     pub(super) fn new(seed: u64) -> Self {
         Self(SplitMix64(seed))
     }
 
-    /// Overwrites the buffer with the next bytes. Its length is a multiple of 8.
+    /// Overwrites the buffer with the next bytes. The buffer's length must be a multiple of 8.
     pub(super) fn fill(&mut self, buffer: &mut [u8]) {
         debug_assert!(buffer.len().is_multiple_of(8), "a tail would be left unchanged");
         for word in buffer.chunks_exact_mut(8) {
@@ -21,8 +21,9 @@ impl Content {
     }
 }
 
-/// A 64-bit sum over a stream of bytes: order matters, the way it is cut into pieces does not. Takes eight
-/// bytes a step, because a bytewise sum would be the bottleneck of a fast transfer.
+/// A 64-bit checksum of a byte stream. It depends on the order of the bytes, but not on how the
+/// stream is split. It processes eight bytes per step, because a bytewise checksum would be the
+/// bottleneck of a fast transfer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ContentSum {
     state: u64,
@@ -32,7 +33,7 @@ pub(super) struct ContentSum {
 }
 
 impl ContentSum {
-    /// Takes the next bytes.
+    /// Processes the next bytes.
     pub(super) fn update(&mut self, mut bytes: &[u8]) {
         let filled = usize::try_from(self.length % 8).unwrap_or(0);
         self.length += bytes.len() as u64;
@@ -52,12 +53,12 @@ impl ContentSum {
         self.pending[..rest.len()].copy_from_slice(rest);
     }
 
-    /// Bytes so far.
+    /// Number of bytes so far.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// The sum, which covers the length too.
+    /// Returns the checksum, which covers the length too.
     pub(super) fn value(&self) -> u64 {
         let mut last = self.clone();
         let filled = usize::try_from(self.length % 8).unwrap_or(0);
@@ -67,8 +68,8 @@ impl ContentSum {
         last.state ^ (last.state >> 32)
     }
 
-    /// One step is a bijection of the state for every word, so a changed word always changes the sum unless
-    /// a later difference undoes it.
+    /// Mixes one word into the state. The step is a bijection of the state for every word, so a
+    /// changed word always changes the checksum, unless a later difference compensates it.
     fn mix(&mut self, word: u64) {
         self.state = (self.state ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25).rotate_left(29);
     }
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_do_not_matter() {
+    fn the_checksum_does_not_depend_on_how_the_stream_is_split() {
         let mut bytes = vec![0; 64];
         Content::new(3).fill(&mut bytes);
         let whole = sum(&[&bytes]);
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_order_and_length_matter() {
+    fn the_checksum_depends_on_every_byte_on_order_and_length() {
         let mut bytes = vec![0; 40];
         Content::new(4).fill(&mut bytes);
         let whole = sum(&[&bytes]);

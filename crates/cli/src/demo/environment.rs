@@ -1,8 +1,8 @@
-//! What a result depends on besides the code: the machine.
+//! The machine on which results were measured.
 
 use serde::Serialize;
 
-/// The machine a demo ran on.
+/// The machine on which a demo ran.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Environment {
     /// Version of this program.
@@ -15,12 +15,12 @@ pub(super) struct Environment {
     pub(super) kernel_release: String,
     /// MTU of the kernel's loopback interface.
     pub(super) loopback_mtu: Option<u32>,
-    /// Whether this program was built with optimisation.
-    pub(super) optimised: bool,
+    /// Whether this program was built with optimization.
+    pub(super) optimized: bool,
 }
 
 impl Environment {
-    /// Looks at the machine. What cannot be found out is left open.
+    /// Reads the properties of the machine. Unknown ones are left out.
     pub(super) fn read() -> Self {
         let file = |path| std::fs::read_to_string(path).unwrap_or_default();
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -30,11 +30,11 @@ impl Environment {
             cpu_model: cpu_model(&file("/proc/cpuinfo")).unwrap_or("unknown").to_owned(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
             loopback_mtu: file("/sys/class/net/lo/mtu").trim().parse().ok(),
-            optimised: !cfg!(debug_assertions),
+            optimized: !cfg!(debug_assertions),
         }
     }
 
-    /// One line for people.
+    /// Returns one line for the text output.
     pub(super) fn sentence(&self) -> String {
         let mtu = self.loopback_mtu.map_or_else(|| "unknown".to_owned(), |mtu| mtu.to_string());
         format!(
@@ -43,7 +43,7 @@ impl Environment {
             self.cpus,
             self.cpu_model,
             self.kernel_release,
-            if self.optimised { "" } else { "; UNOPTIMIZED BUILD: numbers mean nothing" },
+            if self.optimized { "" } else { "; UNOPTIMIZED BUILD: the numbers are meaningless" },
         )
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_is_found() {
+    fn the_cpu_model_is_read_from_cpuinfo() {
         let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n";
         assert_eq!(cpu_model(cpuinfo), Some("Some CPU @ 2 GHz"));
         assert_eq!(cpu_model("Hardware : x"), None);

@@ -28,7 +28,8 @@ pub(super) struct Object<'r> {
     counters: Option<CountersObject>,
 }
 
-/// One workload. Keys that do not apply are absent, except `kernel` and `ratio`, which are then null.
+/// One workload. Keys that do not apply are absent, except `kernel` and `ratio`, which are null
+/// instead.
 #[derive(Debug, Serialize)]
 struct WorkloadObject<'r> {
     name: &'static str,
@@ -38,7 +39,7 @@ struct WorkloadObject<'r> {
     kernel: Option<SideObject<'r>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel_note: Option<&'static str>,
-    /// Median of quietline by median of the kernel.
+    /// Median of quietline divided by the median of the kernel.
     ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_interval_95: Option<[f64; 2]>,
@@ -74,7 +75,8 @@ struct ContentObject {
     bytes: u64,
     transfers: usize,
     differing: usize,
-    /// Sums of the last transfer, in hexadecimal: JSON readers lose bits of large integers.
+    /// Checksums of the last transfer, in hexadecimal, because JSON readers lose bits of large
+    /// integers.
     last_sum_sent: String,
     last_sum_received: String,
 }

@@ -1,34 +1,34 @@
-//! The clock of a slice: what counts as measured, and at what cost in CPU time.
+//! Measurement of a slice: the counted work, its duration and its CPU time.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long a slice takes, and its randomness.
+/// Duration and seed of a slice.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slice {
-    /// Time before measuring: connections reach their window, caches fill.
+    /// Warm-up before the measurement, in which congestion windows grow and caches fill.
     pub(super) warmup: Duration,
-    /// Time measured.
+    /// Duration of the measurement.
     pub(super) measure: Duration,
     /// Seed of the content.
     pub(super) seed: u64,
 }
 
-/// Counts work between the end of the warm-up and the end of the slice, by the clock of the thread that
-/// sees the work complete.
+/// Counts work between the end of the warm-up and the end of the slice, by the clock of the thread
+/// that sees the work complete.
 #[derive(Debug)]
 pub(super) struct Meter {
     start: Mark,
     begin: Instant,
     end: Instant,
-    /// Work counted so far, measured or not.
+    /// Work counted so far, including the warm-up.
     work: u64,
     first: Option<Mark>,
     last: Option<Mark>,
 }
 
-/// A moment of a measurement.
+/// State at one moment of a measurement.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     time: Instant,
@@ -36,10 +36,10 @@ struct Mark {
     cpu_seconds: f64,
 }
 
-/// What lies between two marks.
+/// Difference of two marks.
 #[derive(Debug)]
 pub(super) struct Measured {
-    /// Work done.
+    /// Completed work.
     pub(super) work: u64,
     /// Wall time.
     pub(super) seconds: f64,
@@ -48,19 +48,19 @@ pub(super) struct Measured {
 }
 
 impl Meter {
-    /// Starts the slice now.
+    /// Starts the slice.
     pub(super) fn start(slice: Slice) -> Self {
         let start = Mark::new(Instant::now(), 0);
         let begin = start.time + slice.warmup;
         Self { start, begin, end: begin + slice.measure, work: 0, first: None, last: None }
     }
 
-    /// When work need not start any more.
+    /// Returns the end of the slice, after which no work needs to start.
     pub(super) fn end(&self) -> Instant {
         self.end
     }
 
-    /// Whether the warm-up is over and the end not reached, as of the last `add`.
+    /// Whether the last `add` was after the warm-up and before the end.
     pub(super) fn is_measuring(&self) -> bool {
         self.first.is_some() && self.last.is_none()
     }
@@ -74,7 +74,8 @@ impl Meter {
         }
         let now = Instant::now();
         if self.first.is_none() && now >= self.begin {
-            // From `begin`, not from now: a stall over that moment is part of what is measured.
+            // The time is `begin` and not the present, so that a stall that spans `begin` is part
+            // of the measurement.
             self.first = Some(Mark { time: self.begin, ..Mark::new(now, before) });
         }
         if now >= self.end {
@@ -84,14 +85,15 @@ impl Meter {
         true
     }
 
-    /// The result. A slice so starved that nothing came after its begin did no work until this moment.
+    /// Returns the result. If no work was counted after `begin`, the measurement lasts until this
+    /// call and has no work.
     pub(super) fn finish(self) -> Measured {
         let last = self.last.unwrap_or_else(|| Mark::new(Instant::now(), self.work));
         let first = self.first.unwrap_or(Mark { time: self.begin, ..last });
         Measured::between(first, last)
     }
 
-    /// The result from the start to this moment, warm-up and all.
+    /// Returns the result from the start to this call, including the warm-up.
     pub(super) fn finish_whole(self) -> Measured {
         Measured::between(self.start, Mark::new(Instant::now(), self.work))
     }
@@ -116,12 +118,12 @@ impl Measured {
         Self { work: last.work - first.work, seconds, cores }
     }
 
-    /// Work in bytes as bits per second.
+    /// Returns work in bytes as bits per second.
     pub(super) fn bits_per_second(&self) -> f64 {
         self.per_second() * 8.0
     }
 
-    /// Work per second.
+    /// Returns work per second.
     pub(super) fn per_second(&self) -> f64 {
         #[expect(
             clippy::cast_precision_loss,
@@ -137,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_warm_up_does_not_count() {
+    fn work_during_the_warm_up_is_not_counted() {
         let (warmup, measure) = (Duration::from_millis(5), Duration::from_millis(20));
         let mut meter = Meter::start(Slice { warmup, measure, seed: 0 });
         let mut measured = 0;
@@ -146,14 +148,14 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         let result = meter.finish();
-        // The loop does not see the last one.
+        // The loop does not count the last call of `add`.
         assert_eq!(result.work, measured + 1);
         assert!(result.seconds >= 0.020 && result.cores >= 0.0, "{result:?}");
         assert!(result.work <= 22 && result.per_second() <= 1100.0, "{result:?}");
     }
 
     #[test]
-    fn a_stall_counts_even_over_the_whole_slice() {
+    fn a_stall_over_the_whole_slice_is_measured() {
         let (warmup, measure) = (Duration::from_millis(1), Duration::from_millis(2));
         let mut meter = Meter::start(Slice { warmup, measure, seed: 0 });
         assert!(meter.add(100));

@@ -1,4 +1,5 @@
-//! The file of `--report`: opened before the run, written after it, and not left behind empty.
+//! The file of `--report`: opened before the run, written after it, and removed if the run created
+//! but did not write it.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -8,17 +9,17 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// A file that can be written, and still holds what it held.
+/// A writable file whose content is unchanged so far.
 #[derive(Debug)]
 pub(super) struct PageFile {
     path: PathBuf,
     file: File,
-    /// Made by this run and not written yet: nothing is lost when it goes.
+    /// The file was created by this run and is not written yet, so it can be removed without loss.
     is_ours_and_empty: bool,
 }
 
 impl PageFile {
-    /// Opens or makes the file, so that a bad path does not cost the user the time of a run.
+    /// Opens or creates the file before the run, so that an invalid path is reported at once.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let mut options = OpenOptions::new();
         let made = options.write(true).create_new(true).open(path);
@@ -33,7 +34,7 @@ impl PageFile {
         Ok(Self { path: path.to_owned(), file, is_ours_and_empty })
     }
 
-    /// Writes the page in place of what the file held.
+    /// Replaces the content of the file by the page.
     pub(super) fn write(mut self, page: &str) -> Result<()> {
         self.replace(page).with_context(|| format!("cannot write {}", self.path.display()))?;
         self.is_ours_and_empty = false;
@@ -41,7 +42,7 @@ impl PageFile {
     }
 
     fn replace(&mut self, page: &str) -> std::io::Result<()> {
-        // A device or a pipe has no length.
+        // A device or a pipe cannot be truncated.
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
         }
@@ -63,13 +64,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_written_page_stays() {
+    fn an_unwritten_page_is_removed_and_an_existing_one_kept() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("page.html");
         drop(PageFile::open(&path).expect("a file"));
-        assert!(!path.exists(), "an empty page stays");
+        assert!(!path.exists(), "an empty page was not removed");
         PageFile::open(&path).expect("a file").write("a page, the first").expect("written");
-        // A run that ends early leaves the page of the run before.
+        // A run that ends early keeps the page of the previous run.
         drop(PageFile::open(&path).expect("a file"));
         assert_eq!(fs::read_to_string(&path).expect("a page"), "a page, the first");
         PageFile::open(&path).expect("a file").write("the second").expect("written");
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_written_to_and_stays() {
+    fn a_device_is_written_and_not_removed() {
         PageFile::open(Path::new("/dev/null")).expect("a device").write("x").expect("written");
         let full = PageFile::open(Path::new("/dev/full")).expect("a device").write("x");
         assert!(full.is_err_and(|error| format!("{error:#}").contains("/dev/full")));

@@ -1,4 +1,5 @@
-//! The pairs of hosts the demo measures: the machine with itself, and two quietline stacks on a wire.
+//! The measured pairs of hosts: the machine with itself, and two quietline stacks connected by a
+//! wire.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -15,23 +16,26 @@ use crate::{
     link::Recording,
 };
 
-/// Fraction of packets the lossy wire loses, in each direction.
+/// Fraction of packets that the lossy wire drops, in each direction.
 const LOSS: f64 = 0.01;
-/// Fraction of packets the lossy wire holds back.
+/// Fraction of packets that the lossy wire delays.
 const REORDER: f64 = 0.01;
-/// How long it holds them back: enough for dozens of segments to overtake, far below a retransmission timeout.
+/// Delay of these packets: long enough for dozens of segments to overtake, far below a
+/// retransmission timeout.
 const REORDER_DELAY: Duration = Duration::from_micros(100);
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PREFIX_LEN: u8 = 24;
 
-/// Two kernel sockets on the loopback interface, as the system has it configured.
+/// Returns the kernel as both hosts, connected by the loopback interface as the system has
+/// configured it.
 pub(super) fn kernel() -> Pair<KernelHost> {
     Pair { client: KernelHost, server: KernelHost, server_ip: IpAddr::V4(Ipv4Addr::LOCALHOST) }
 }
 
-/// Two stacks on a wire. The recording sees the server's end: the other end would show every frame again.
+/// Creates two stacks on a wire. The recording captures at the server only, because the client
+/// would show every frame again.
 pub(super) fn quietline(
     kind: WireKind,
     seed: u64,
@@ -50,7 +54,7 @@ pub(super) fn quietline(
         name: kind.name().to_owned(),
         mtu: 1500,
         tso: kind == WireKind::Superframes,
-        // A wire that does damage is checked like a real link; the others leave checksums out, as the
+        // A lossy wire verifies checksums like a real link; the others leave them out, as the
         // kernel's loopback does.
         checksums: kind == WireKind::Lossy,
         forward: impairment,

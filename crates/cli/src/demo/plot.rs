@@ -14,27 +14,28 @@ use plotters::{
 use super::run::{DemoResult, Outcome, Series};
 use crate::stats::Ratio;
 
-/// Our side.
+/// Color of quietline.
 const QUIETLINE: RGBColor = RGBColor(0, 114, 178);
-/// The kernel's side. The pair stays apart for every kind of colour vision (Okabe and Ito).
+/// Color of the kernel. The pair is distinguishable with every kind of color vision (Okabe and
+/// Ito).
 const KERNEL: RGBColor = RGBColor(213, 94, 0);
-const GREY: RGBColor = RGBColor(150, 150, 150);
+const GRAY: RGBColor = RGBColor(150, 150, 150);
 
-/// Sizes of the plot of ratios without its rows: for a page, and for a telephone. The labels have the same size in both.
+/// Widths of the ratio plot: for a page, and for a phone. The labels have the same size in both.
 const RATIO_WIDTHS: [u32; 2] = [760, 380];
 
-/// Height of a row of that plot, and of what is around the rows.
+/// Heights in the ratio plot: of one row, and of everything around the rows.
 const RATIO_ROW: u32 = 40;
 const RATIO_FRAME: u32 = 84;
 
-/// Every ratio with its interval, on a logarithmic axis: twice as fast and half as fast are equally far from 1. The same plot
-/// in each of the widths.
+/// Plots every ratio with its interval on a logarithmic axis, on which twice as fast and half as
+/// fast are equally far from 1. Returns the plot in each width.
 pub(super) fn ratios(result: &DemoResult) -> Result<Option<[String; 2]>> {
     let ratios: Vec<_> = result
         .outcomes
         .iter()
         .filter_map(|outcome| Some((outcome.workload.name(), outcome.ratio(result.plan.seed)?)))
-        // The vertical axis counts from below.
+        // The vertical axis starts at the bottom.
         .rev()
         .collect();
     if ratios.is_empty() {
@@ -71,7 +72,7 @@ fn ratio_plot(ratios: &[(&'static str, Ratio)], width: u32) -> Result<String> {
         let ends = [SegmentValue::Exact(&names[0]), SegmentValue::Last];
         chart.draw_series([PathElement::new(
             ends.map(|y| (1.0, y)).to_vec(),
-            GREY.stroke_width(2),
+            GRAY.stroke_width(2),
         )])?;
         chart.draw_series(ratios.iter().zip(&names).map(|((_, ratio), name)| {
             let (y, low) = (SegmentValue::CenterOf(name), ratio.low.max(1e-3));
@@ -81,11 +82,11 @@ fn ratio_plot(ratios: &[(&'static str, Ratio)], width: u32) -> Result<String> {
     })
 }
 
-/// Every slice of both sides in the order measured, with median and quartiles.
+/// Plots every slice of both sides in the order of measurement, with median and quartiles.
 pub(super) fn slices(outcome: &Outcome) -> Result<Option<String>> {
     let sides: Vec<_> = [(Some(&outcome.quietline), QUIETLINE), (outcome.kernel.as_ref(), KERNEL)]
         .into_iter()
-        .filter_map(|(series, colour)| Some((series?, series?.summary()?, colour)))
+        .filter_map(|(series, color)| Some((series?, series?.summary()?, color)))
         .collect();
     let Some(count) = sides.iter().map(|(_, summary, _)| summary.n).max() else {
         return Ok(None);
@@ -108,14 +109,14 @@ pub(super) fn slices(outcome: &Outcome) -> Result<Option<String>> {
             .y_label_formatter(&|value| compact(*value))
             .light_line_style(WHITE)
             .draw()?;
-        for (series, summary, colour) in &sides {
+        for (series, summary, color) in &sides {
             let quartiles = [(-0.5, summary.q1), (end, summary.q3)];
-            chart.draw_series([Rectangle::new(quartiles, colour.mix(0.15).filled())])?;
+            chart.draw_series([Rectangle::new(quartiles, color.mix(0.15).filled())])?;
             let median = vec![(-0.5, summary.median), (end, summary.median)];
-            chart.draw_series([PathElement::new(median, colour.stroke_width(2))])?;
+            chart.draw_series([PathElement::new(median, color.stroke_width(2))])?;
             let points = series.rates.iter().enumerate();
             chart.draw_series(
-                points.map(|(i, rate)| Circle::new((index(i), *rate), 3, colour.filled())),
+                points.map(|(i, rate)| Circle::new((index(i), *rate), 3, color.filled())),
             )?;
         }
         Ok(())
@@ -123,11 +124,11 @@ pub(super) fn slices(outcome: &Outcome) -> Result<Option<String>> {
     .map(Some)
 }
 
-/// Latency by percentile, where each step to the right is ten times rarer.
+/// Plots latency by percentile; each step to the right is ten times rarer.
 pub(super) fn latency(outcome: &Outcome) -> Result<Option<String>> {
     let curves: Vec<_> = [(Some(&outcome.quietline), QUIETLINE), (outcome.kernel.as_ref(), KERNEL)]
         .into_iter()
-        .filter_map(|(series, colour)| Some((curve(series?)?, colour)))
+        .filter_map(|(series, color)| Some((curve(series?)?, color)))
         .collect();
     let values = || curves.iter().flat_map(|(curve, _)| curve.iter().map(|(_, value)| *value));
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
@@ -150,15 +151,15 @@ pub(super) fn latency(outcome: &Outcome) -> Result<Option<String>> {
             .y_label_formatter(&|value| compact(*value))
             .light_line_style(WHITE)
             .draw()?;
-        for (curve, colour) in &curves {
-            chart.draw_series(LineSeries::new(curve.iter().copied(), colour.stroke_width(2)))?;
+        for (curve, color) in &curves {
+            chart.draw_series(LineSeries::new(curve.iter().copied(), color.stroke_width(2)))?;
         }
         Ok(())
     })
     .map(Some)
 }
 
-/// Points from the 0th to the 99.99th percentile; the horizontal axis counts nines.
+/// Returns the points from the 0th to the 99.99th percentile. The horizontal axis counts nines.
 fn curve(series: &Series) -> Option<Vec<(f64, f64)>> {
     let steps = 0..=40;
     let point = |step: i32| {

@@ -1,4 +1,4 @@
-//! The results as one HTML page that needs nothing else: styles and plots are inside.
+//! The results as one self-contained HTML page: styles and plots are inline.
 
 use std::fmt::Write as _;
 
@@ -12,8 +12,9 @@ use super::{
 };
 use crate::stats::Ratio;
 
-/// Numbers do not break. Below 40rem, a telephone, a row of the table becomes a block whose cells are named, and the plot of
-/// ratios is drawn narrow: a wide one scaled down could not be read.
+/// Styles of the page. Numbers do not wrap. Below 40rem (a phone), each table row becomes a block
+/// with named cells, and the narrow ratio plot replaces the wide one, which would be illegible when
+/// scaled down.
 const STYLE: &str = "\
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
 h1{font-size:1.6rem}h2{font-size:1.15rem;margin:2rem 0 .3rem}\
@@ -31,7 +32,7 @@ td,td:first-child{border:0;padding:.1rem 0}td:first-child{font-weight:600}\
 td[data-name]{display:grid;grid-template-columns:7rem 1fr;text-align:left}\
 td[data-name]::before{content:attr(data-name);color:#555}td small{display:block}td br{display:none}}";
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn page(result: &DemoResult, environment: &Environment) -> Result<String> {
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -46,7 +47,7 @@ pub(super) fn page(result: &DemoResult, environment: &Environment) -> Result<Str
         let _ = write!(
             page,
             "<h2>Ratio to the kernel's loopback</h2>\n<p class=\"note\">Points are ratios of medians, bars \
-             their 95 % bootstrap intervals. Right of the line quietline is faster.</p>\n\
+             their 95 % bootstrap intervals. To the right of the line, quietline is faster.</p>\n\
              <div class=\"wide\">{wide}</div>\n<div class=\"narrow\">{narrow}</div>\n"
         );
     }
@@ -60,9 +61,9 @@ pub(super) fn page(result: &DemoResult, environment: &Environment) -> Result<Str
 fn method(page: &mut String, result: &DemoResult) {
     let _ = writeln!(
         page,
-        "<p><span class=\"q\">quietline</span>: two stacks in this process, joined by a wire in memory. \
+        "<p><span class=\"q\">quietline</span>: two stacks in this process, connected by a wire in memory. \
          <span class=\"k\">kernel</span>: two sockets of this process on the loopback interface, as the \
-         system has it. Both run the same program above the socket. Slices of {:.0} ms, of which the \
+         system has configured it. Both run the same program above the socket. Slices of {:.0} ms, of which the \
          first {:.0} % are not measured, alternate between the two over {} rounds in {:.1} s; seed {}.</p>",
         result.plan.slice_seconds * 1e3,
         super::run::WARMUP_SHARE * 100.0,
@@ -105,8 +106,8 @@ fn rates(page: &mut String, result: &DemoResult) {
         );
     }
     page.push_str(
-        "</tbody></table>\n<p class=\"note\">Median ± median absolute deviation, and below the quartiles. \
-         n: slices a side. Cores: CPU seconds per second of both ends together.</p>\n",
+        "</tbody></table>\n<p class=\"note\">Median ± median absolute deviation, with the quartiles below. \
+         n: slices per side. Cores: CPU seconds per second of both ends together.</p>\n",
     );
 }
 
@@ -158,7 +159,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// A number whose groups of digits are held together by narrow no-break spaces.
+/// Formats a number with narrow no-break spaces between groups of digits.
 fn number(value: f64) -> String {
     table::number(value).replace(' ', "\u{202f}")
 }

@@ -1,8 +1,8 @@
-//! Which slices run, in which order, for how long.
+//! Schedule of the slices: which ones run, in which order and for how long.
 //!
-//! A round runs every workload on both sides in the order quietline, kernel, kernel, quietline, the next one
-//! the other way round: a drift of the machine then hits both sides alike. Rounds repeat until the time is
-//! used up, so that a faster machine gets more repeats and not a longer run.
+//! A round runs every workload on both sides in the order quietline, kernel, kernel, quietline; the
+//! next round reverses the order, so that a drift of the machine affects both sides equally. Rounds
+//! repeat until the time is used up: a faster machine gets more repetitions, not a longer run.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -28,20 +28,21 @@ use crate::{
     stats::{Ratio, SplitMix64, Summary},
 };
 
-/// Rounds to aim for: two slices a side and round make sixteen repeats.
+/// Target number of rounds: with two slices per side and round they make sixteen repetitions.
 const ROUNDS_AIM: f64 = 8.0;
-/// Rounds after which more repeats would only cost time.
+/// Maximum number of rounds. More repetitions would only cost time.
 const ROUNDS_MAX: usize = 40;
-/// Bounds of a slice. Shorter ones measure the scheduler, longer ones waste repeats.
+/// Bounds of a slice's length. Shorter slices measure the scheduler, longer ones leave too few
+/// repetitions.
 const SLICE_SECONDS_MIN: f64 = 0.005;
 const SLICE_SECONDS_MAX: f64 = 0.25;
-/// Part of a slice that is not measured.
+/// Fraction of a slice that is not measured.
 pub(super) const WARMUP_SHARE: f64 = 0.2;
 
-/// What to measure.
+/// Parameters of a measurement.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
-    /// Time to use.
+    /// Duration of the whole measurement.
     pub(super) seconds: f64,
     /// Seed of wires and content.
     pub(super) seed: u64,
@@ -51,41 +52,42 @@ pub(super) struct Plan {
     pub(super) slice_seconds: f64,
 }
 
-/// What was measured.
+/// Results of a demo.
 #[derive(Debug)]
 pub(super) struct DemoResult {
-    /// The plan it followed.
+    /// Plan of the measurement.
     pub(super) plan: Plan,
-    /// One entry a workload.
+    /// One entry per workload.
     pub(super) outcomes: Vec<Outcome>,
-    /// Complete rounds.
+    /// Number of complete rounds.
     pub(super) rounds: usize,
-    /// Wall time of everything.
+    /// Wall time of the whole measurement.
     pub(super) elapsed: Duration,
-    /// What each workload made the quietline hosts count, in the order of the workloads.
+    /// Counters of the quietline hosts for each workload, in the order of the workloads.
     pub(super) counters: Vec<HostCounters>,
 }
 
-/// What one workload made one host count, in all its slices, the warm-up round included.
+/// Counters of one host during one workload: the sum of all slices, including the warm-up round.
 #[derive(Debug)]
 pub(super) struct HostCounters {
     /// The workload.
     pub(super) workload: Workload,
     /// `client` or `server`.
     pub(super) host: &'static str,
-    /// By their Linux names. Connections that a slice leaves in TIME-WAIT are counted on by the next one.
+    /// Counters by their Linux names. A connection that a slice leaves in TIME-WAIT is counted in
+    /// the next slice.
     pub(super) counters: Vec<(&'static str, u64)>,
 }
 
 impl HostCounters {
-    /// Adds the counters of a slice.
+    /// Adds the counter changes of a slice.
     fn add(&mut self, change: &Snapshot) {
         if self.counters.is_empty() {
             self.counters = change.iter().collect();
             return;
         }
         for ((_, sum), (_, value)) in self.counters.iter_mut().zip(change.iter()) {
-            // The change of a gauge may be negative: modulo 2^64, as the snapshot has it.
+            // The change of a gauge may be negative; like the snapshot, the sum is modulo 2^64.
             *sum = sum.wrapping_add(value);
         }
     }
@@ -96,43 +98,43 @@ impl HostCounters {
 pub(super) struct Outcome {
     /// The workload.
     pub(super) workload: Workload,
-    /// Our side.
+    /// Measurements of quietline.
     pub(super) quietline: Series,
-    /// The kernel's side, where it has one.
+    /// Measurements of the kernel, if the workload has a kernel side.
     pub(super) kernel: Option<Series>,
-    /// What is known about the content, where it is checked.
+    /// Result of the content check, if content is checked.
     pub(super) content: Option<ContentCheck>,
-    /// Why the workload was given up.
+    /// Error that ended the workload early.
     pub(super) error: Option<String>,
 }
 
 /// The slices of one side of one workload.
 #[derive(Debug, Default)]
 pub(super) struct Series {
-    /// Work per second, in the order measured.
+    /// Work per second, in the order of measurement.
     pub(super) rates: Vec<f64>,
-    /// CPU seconds per second, in the order measured.
+    /// CPU seconds per second, in the order of measurement.
     pub(super) cores: Vec<f64>,
-    /// All transactions of all slices.
+    /// Latencies of all transactions of all slices.
     pub(super) latency: Option<Histogram<u64>>,
 }
 
-/// What became of checked content.
+/// Result of the content check.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ContentCheck {
     /// Bytes sent in all slices.
     pub(super) bytes: u64,
-    /// Transfers compared.
+    /// Number of compared transfers.
     pub(super) transfers: usize,
-    /// Transfers whose sums differed.
+    /// Number of transfers with different checksums.
     pub(super) differing: usize,
-    /// Sum of the last transfer as sent.
+    /// Checksum of the last transfer as sent.
     pub(super) sent: u64,
-    /// Sum of the last transfer as received.
+    /// Checksum of the last transfer as received.
     pub(super) received: u64,
 }
 
-/// Who runs a slice.
+/// Side of the comparison that runs a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Quietline,
@@ -140,7 +142,7 @@ enum Side {
 }
 
 impl Plan {
-    /// Fits slices into the time.
+    /// Chooses the slice length that fits the requested time.
     pub(super) fn new(args: &DemoArgs) -> Self {
         let chosen =
             |workload: &Workload| args.workloads.is_empty() || args.workloads.contains(workload);
@@ -155,7 +157,7 @@ impl Plan {
         Self { seconds: args.seconds, seed: args.seed, workloads, slice_seconds }
     }
 
-    /// A slice; `share` of the full length.
+    /// Returns a slice with a fraction of the full length.
     fn slice(&self, share: f64, seed: u64) -> Slice {
         let length = Duration::from_secs_f64(self.slice_seconds * share);
         let warmup = length.mul_f64(WARMUP_SHARE);
@@ -169,7 +171,7 @@ impl Outcome {
         Self { workload, quietline: Series::default(), kernel, content: None, error: None }
     }
 
-    /// The ratio of the medians, quietline by kernel.
+    /// Returns the ratio of the medians, quietline divided by kernel.
     pub(super) fn ratio(&self, seed: u64) -> Option<Ratio> {
         Ratio::of(&self.quietline.rates, &self.kernel.as_ref()?.rates, seed)
     }
@@ -200,24 +202,25 @@ impl Series {
         self.rates.push(sample.rate);
         self.cores.push(sample.cores);
         match (&mut self.latency, sample.latency) {
-            // Both have the same precision and resize by themselves, so adding cannot fail.
+            // Both histograms have the same precision and resize automatically, so adding cannot
+            // fail.
             (Some(sum), Some(new)) => drop(sum.add(new)),
             (sum @ None, new) => *sum = new,
             (Some(_), None) => {}
         }
     }
 
-    /// The summary of the rates.
+    /// Returns the summary of the rates.
     pub(super) fn summary(&self) -> Option<Summary> {
         Summary::of(&self.rates)
     }
 
-    /// The median of the cores in use.
+    /// Returns the median number of cores in use.
     pub(super) fn cores(&self) -> Option<f64> {
         Summary::of(&self.cores).map(|summary| summary.median)
     }
 
-    /// A percentile of the latency in microseconds.
+    /// Returns a percentile of the latency in microseconds.
     pub(super) fn latency_us(&self, percentile: f64) -> Option<f64> {
         let latency = self.latency.as_ref().filter(|latency| !latency.is_empty())?;
         #[expect(clippy::cast_precision_loss, reason = "latencies are far below 2^52 ns")]
@@ -227,13 +230,13 @@ impl Series {
 }
 
 impl ContentCheck {
-    /// Whether every transfer arrived as it was sent.
+    /// Whether every transfer arrived unchanged.
     pub(super) fn ok(&self) -> bool {
         self.transfers > 0 && self.differing == 0
     }
 }
 
-/// Runs the plan. A workload that fails is given up and the others go on.
+/// Runs the plan. A workload that fails is not repeated; the others continue.
 pub(super) fn measure(
     plan: &Plan,
     recording: Option<&Recording>,
@@ -243,7 +246,8 @@ pub(super) fn measure(
     let (kernel, quietline) = (pair::kernel(), BTreeMap::new());
     let mut bench = Bench { plan, recording, progress, kernel, quietline, counters: Vec::new() };
     let mut outcomes: Vec<_> = plan.workloads.iter().copied().map(Outcome::new).collect();
-    // A short unrecorded slice each: fills packet pools, and finds what does not work at all early.
+    // The first round has short slices without measurement: it fills packet pools, and detects
+    // broken workloads early.
     bench.round(&mut outcomes, None);
     let budget = Duration::from_secs_f64(plan.seconds);
     let mut rounds = 0;
@@ -258,7 +262,7 @@ pub(super) fn measure(
     Ok(DemoResult { plan: plan.clone(), outcomes, rounds, elapsed: start.elapsed(), counters })
 }
 
-/// The hosts, kept over all rounds.
+/// The hosts, which are kept over all rounds.
 struct Bench<'p> {
     plan: &'p Plan,
     recording: Option<&'p Recording>,
@@ -269,7 +273,7 @@ struct Bench<'p> {
 }
 
 impl Bench<'_> {
-    /// One round over all workloads; `None` is the unrecorded one.
+    /// Runs one round over all workloads; `None` is the unmeasured one.
     fn round(&mut self, outcomes: &mut [Outcome], round: Option<usize>) {
         for outcome in outcomes {
             let share = share(outcome.workload) * if round.is_some() { 1.0 } else { 0.25 };
@@ -278,7 +282,7 @@ impl Bench<'_> {
                     break;
                 }
                 self.progress.enter(outcome.workload, *side);
-                // The same seed for both sides, another one for every slice.
+                // Both sides use the same seed, every slice another one.
                 let number = (round.unwrap_or(0) * 4 + index) as u64;
                 let seed = SplitMix64(self.plan.seed ^ number.rotate_left(32)).next();
                 match self.slice(outcome.workload, *side, self.plan.slice(share, seed)) {
@@ -299,7 +303,7 @@ impl Bench<'_> {
                     Entry::Occupied(entry) => entry.into_mut(),
                     Entry::Vacant(entry) => {
                         let pair = pair::quietline(wire, self.plan.seed, self.recording);
-                        entry.insert(pair.context("building two hosts")?)
+                        entry.insert(pair.context("cannot build two hosts")?)
                     }
                 };
                 let hosts = [("client", pair.client.0.clone()), ("server", pair.server.0.clone())];
@@ -335,7 +339,7 @@ impl Side {
     }
 }
 
-/// The slices of one workload in one round.
+/// Returns the slices of one workload in one round.
 fn order(workload: Workload, round: usize) -> &'static [Side] {
     use Side::{Kernel, Quietline};
     match (workload.without_kernel(), round % 2) {
@@ -345,13 +349,14 @@ fn order(workload: Workload, round: usize) -> &'static [Side] {
     }
 }
 
-/// Length of a workload's slices relative to the others'. A lossy wire makes retransmission timeouts of 200 ms,
-/// and a slice should be more than one of them; it has a quarter of the slices, so that it takes no more time.
+/// Returns the relative length of a workload's slices. A lossy wire causes retransmission timeouts
+/// of 200 ms, and a slice must be longer than one of them. The lossy workload has a quarter of the
+/// slices, so it takes no more time.
 fn share(workload: Workload) -> f64 {
     if workload.without_kernel().is_some() { 4.0 } else { 1.0 }
 }
 
-/// Tells people what is going on. On a terminal only: indicatif draws nothing elsewhere.
+/// Progress display. Only on a terminal: indicatif draws nothing elsewhere.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,
@@ -360,7 +365,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// A bar over the plan's time.
+    /// Creates a progress bar over the plan's duration.
     pub(super) fn new(plan: &Plan) -> Self {
         let bar = ProgressBar::new(nonnegative_millis(plan.seconds));
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {elapsed:>4} {wide_msg}") {
@@ -376,12 +381,12 @@ impl Progress {
         self.bar.set_message(format!("{}: {}", workload.title(), side.name()));
     }
 
-    /// The workload that runs.
+    /// Returns the running workload.
     pub(super) fn current(&self) -> &'static str {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }

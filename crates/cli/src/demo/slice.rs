@@ -1,9 +1,10 @@
-//! One slice of one workload: set up connections, warm up, measure, take down.
+//! One slice of one workload: opens connections, warms up, measures and closes.
 //!
-//! Written once over `endpoint`, so both sides run the same instructions above the socket. Every slice
-//! listens on a new port: connections in TIME-WAIT from earlier slices are then never in the way.
+//! Implemented once over `endpoint`, so that both sides run the same instructions above the socket.
+//! Every slice listens on a new port, so that connections in TIME-WAIT from earlier slices cannot
+//! conflict.
 //!
-//! Not here: which slices run and in which order (`run`).
+//! Not here: the schedule of slices (`run`).
 
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},
@@ -23,34 +24,34 @@ use super::{
 };
 use crate::endpoint::{Host, Listener, Stream};
 
-/// Bytes of one write and of one read of a stream: iperf3's default.
+/// Size of a stream's reads and writes: the default of iperf3.
 const BULK_BYTES: usize = 128 * 1024;
 
-/// A call that makes no progress for this long has failed. Far above any retransmission timeout of a wire
-/// in memory, so that it only ends what would never end.
+/// Time limit of one call. It is far above any retransmission timeout on an in-memory wire, so that
+/// only calls that hang exceed it.
 const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// Two hosts that can reach each other.
 #[derive(Debug, Clone)]
 pub(super) struct Pair<H> {
-    /// Connects.
+    /// Host that connects.
     pub(super) client: H,
-    /// Listens.
+    /// Host that listens.
     pub(super) server: H,
-    /// The server's address.
+    /// Address of the server.
     pub(super) server_ip: IpAddr,
 }
 
-/// What a slice measured.
+/// Result of a slice.
 #[derive(Debug)]
 pub(super) struct Sample {
     /// Work per second, in the workload's unit.
     pub(super) rate: f64,
     /// CPU seconds per second of the whole process: both hosts, application and stack.
     pub(super) cores: f64,
-    /// Nanoseconds per transaction, where there are transactions.
+    /// Nanoseconds per transaction, if the workload has transactions.
     pub(super) latency: Option<Histogram<u64>>,
-    /// Sums over the content, where it is checked: as sent, as received.
+    /// Checksums of the content as sent and as received, if it is checked.
     pub(super) content: Option<(ContentSum, ContentSum)>,
 }
 
@@ -65,7 +66,7 @@ pub(super) fn run<H: Host>(pair: &Pair<H>, workload: Workload, slice: Slice) -> 
     }
 }
 
-/// A one-way stream, measured where it arrives.
+/// Measures a one-way stream at its receiver.
 fn bulk<H: Host>(pair: &Pair<H>, slice: Slice) -> Result<Sample> {
     let mut meter = Meter::start(slice);
     stream(pair, slice, &mut meter, false)?;
@@ -78,8 +79,8 @@ fn bulk<H: Host>(pair: &Pair<H>, slice: Slice) -> Result<Sample> {
     })
 }
 
-/// A one-way stream whose content is checked. Counts from the first byte to the last: on a lossy wire a
-/// window inside the transfer would miss the stalls at its edges.
+/// Measures a one-way stream with checked content, from the first byte to the last: on a lossy
+/// wire, a window inside the transfer would miss the stalls at its edges.
 fn transfer<H: Host>(pair: &Pair<H>, slice: Slice) -> Result<Sample> {
     let mut meter = Meter::start(slice);
     let (sent, received) = stream(pair, slice, &mut meter, true)?;
@@ -92,8 +93,9 @@ fn transfer<H: Host>(pair: &Pair<H>, slice: Slice) -> Result<Sample> {
     })
 }
 
-/// Sends until the slice is over and receives until the end. The sums of both; empty when unchecked. Bytes are
-/// counted in any case: a stack that loses some would look fast.
+/// Sends until the slice is over and receives until the end. Returns both checksums, which are
+/// empty if content is not checked. The byte counts are always compared, because a stack that loses
+/// bytes would look fast.
 fn stream<H: Host>(
     pair: &Pair<H>,
     slice: Slice,
@@ -107,18 +109,18 @@ fn stream<H: Host>(
         let sender =
             thread::Builder::new().name("sender".to_owned()).spawn_scoped(scope, || {
                 send_stream(&mut client, end, slice.seed, checked).inspect_err(|_| {
-                    // The receiver waits for an end that would not come.
+                    // Otherwise the receiver would wait for an end that never arrives.
                     let _ = client.shutdown(Shutdown::Both);
                 })
             })?;
         let received = receive_stream(&mut server, meter, checked);
         if received.is_err() {
-            // The sender may sit in a write nobody will read.
+            // The sender may be blocked in a write whose data is never read.
             let _ = server.shutdown(Shutdown::Both);
         }
         let sent = join(sender);
-        let (received_bytes, received) = received.context("receiving")?;
-        let (sent_bytes, sent) = sent.context("sending")?;
+        let (received_bytes, received) = received.context("cannot receive")?;
+        let (sent_bytes, sent) = sent.context("cannot send")?;
         if sent_bytes != received_bytes {
             bail!("{sent_bytes} bytes were sent and {received_bytes} received");
         }
@@ -168,7 +170,7 @@ fn receive_stream<S: Stream>(
     }
 }
 
-/// Waves of one-byte requests, one on each connection, answered one by one.
+/// Sends rounds of one-byte requests, one on each connection, which the server answers one by one.
 fn request_response<H: Host>(pair: &Pair<H>, slice: Slice, count: usize) -> Result<Sample> {
     let (_, connections) = connections(pair, count)?;
     let (mut clients, mut servers): (Vec<_>, Vec<_>) = connections.into_iter().unzip();
@@ -184,8 +186,8 @@ fn request_response<H: Host>(pair: &Pair<H>, slice: Slice, count: usize) -> Resu
         let asked = ask(&mut clients, &mut meter, &mut latency);
         // The end of a stream ends the server.
         clients.clear();
-        join(server).context("answering")?;
-        asked.context("asking")
+        join(server).context("the server failed")?;
+        asked.context("the client failed")
     })?;
     let measured = meter.finish();
     Ok(Sample {
@@ -236,7 +238,7 @@ fn answer_requests<S: Stream>(servers: &mut [S]) -> Result<()> {
     }
 }
 
-/// Connections one after the other; the client closes first.
+/// Opens connections one after the other; the client closes first.
 fn connect_rate<H: Host>(pair: &Pair<H>, slice: Slice) -> Result<Sample> {
     let (listener, address) = listen(pair)?;
     let stop = AtomicBool::new(false);
@@ -247,13 +249,14 @@ fn connect_rate<H: Host>(pair: &Pair<H>, slice: Slice) -> Result<Sample> {
             .name("server".to_owned())
             .spawn_scoped(scope, || accept_connections(&listener, &stop))?;
         let connected = connect_again(&pair.client, address, &mut meter, &mut latency);
-        // Relaxed: the server looks at it after `accept` returned, and the connection orders the two.
+        // Relaxed: the server loads the flag after `accept` returned, and the connection orders
+        // store and load.
         stop.store(true, Ordering::Relaxed);
-        // The server sits in `accept`; a last connection gets it out.
-        let last = pair.client.connect(address).context("connecting a last time");
-        connected.context("connecting")?;
+        // The server blocks in `accept`; a last connection ends the wait.
+        let last = pair.client.connect(address).context("the last connection failed");
+        connected.context("the client failed")?;
         drop(last?);
-        join(server).context("accepting")
+        join(server).context("the server failed")
     })?;
     let measured = meter.finish();
     Ok(Sample {
@@ -299,23 +302,24 @@ fn accept_connections<L: Listener>(listener: &L, stop: &AtomicBool) -> Result<()
         let mut request = [0];
         stream.read_exact(&mut request)?;
         stream.write_all(&request)?;
-        // The client's end of stream comes first, so that TIME-WAIT always stays with the client.
+        // The server closes after the client's end of stream, so that TIME-WAIT always stays with
+        // the client.
         match stream.read(&mut request) {
             Ok(0) => {}
-            Ok(_) => bail!("more came than was sent"),
+            Ok(_) => bail!("the server received more bytes than were sent"),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
 fn listen<H: Host>(pair: &Pair<H>) -> Result<(H::Listener, SocketAddr)> {
-    let listener = pair.server.bind(SocketAddr::new(pair.server_ip, 0)).context("listening")?;
+    let listener = pair.server.bind(SocketAddr::new(pair.server_ip, 0)).context("cannot listen")?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
 
-/// A listener and connections to it, both ends of each.
-#[expect(clippy::type_complexity, reason = "a list of pairs says it best")]
+/// Opens a listener and connections to it. Returns both ends of each connection.
+#[expect(clippy::type_complexity, reason = "a list of pairs needs no type of its own")]
 fn connections<H: Host>(
     pair: &Pair<H>,
     count: usize,
@@ -323,8 +327,8 @@ fn connections<H: Host>(
     let (listener, address) = listen(pair)?;
     let mut connections = Vec::with_capacity(count);
     for _ in 0..count {
-        let client = pair.client.connect(address).context("connecting")?;
-        let (server, _) = listener.accept().context("accepting")?;
+        let client = pair.client.connect(address).context("cannot connect")?;
+        let (server, _) = listener.accept().context("cannot accept")?;
         for stream in [&client, &server] {
             stream.set_read_timeout(Some(STALL_MAX))?;
             stream.set_write_timeout(Some(STALL_MAX))?;
@@ -347,7 +351,8 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     })
 }
 
-/// Latencies up to a minute; two digits, so that a bucket's width is below 1 % of its value.
+/// Creates a histogram for latencies up to a minute, with two digits: a bucket's width is below 1 %
+/// of its value.
 fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_max(60_000_000_000, 2)?)
 }
@@ -364,7 +369,7 @@ mod tests {
     use crate::endpoint::KernelHost;
 
     #[test]
-    fn every_workload_runs_over_the_kernel() {
+    fn every_workload_runs_on_the_kernel() {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let pair = Pair { client: KernelHost, server: KernelHost, server_ip: loopback };
         let (warmup, measure) = (Duration::from_millis(2), Duration::from_millis(20));

@@ -13,20 +13,20 @@ use super::{
 };
 use crate::output;
 
-/// Columns of everything that is printed: a terminal's by default.
+/// Width of the output: the default width of a terminal.
 const WIDTH: usize = 80;
 
-/// What the reader of stdout shows.
+/// Character set of stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Characters {
-    /// A terminal of a UTF-8 locale.
+    /// For a terminal with a UTF-8 locale.
     Unicode,
-    /// Anything else.
+    /// For any other output.
     Ascii,
 }
 
 impl Characters {
-    /// Median absolute deviation, as a word would be too long.
+    /// Symbol of the median absolute deviation, because words would be too long.
     fn plus_minus(self) -> &'static str {
         match self {
             Self::Unicode => "±",
@@ -35,7 +35,7 @@ impl Characters {
     }
 }
 
-/// Table, remarks and what the columns mean.
+/// Returns the table, remarks and a legend.
 pub(super) fn text(
     result: &DemoResult,
     environment: &Environment,
@@ -47,10 +47,10 @@ pub(super) fn text(
         text.push_str(&remarks(outcome));
     }
     let note = format!(
-        "Rates are the median of slices of {:.0} ms, and below it their median absolute deviation. The two \
-         sides are interleaved over {} rounds in {:.1} s; seed {}. Ratio: quietline / kernel, and below it \
-         its 95 % bootstrap interval; above 1 quietline is faster. Cores: CPU seconds per second of both \
-         ends together, and below it the number of slices a side.",
+        "Rates are medians of slices of {:.0} ms, with their median absolute deviation below. The two \
+         sides are interleaved over {} rounds in {:.1} s; seed {}. Ratio: quietline / kernel, with its \
+         95 % bootstrap interval below; above 1 quietline is faster. Cores: CPU seconds per second of \
+         both ends together, with the number of slices per side below.",
         result.plan.slice_seconds * 1e3,
         result.rounds,
         result.elapsed.as_secs_f64(),
@@ -64,7 +64,8 @@ pub(super) fn text(
     }
 }
 
-/// What each workload made the quietline hosts count; `zeros`: with the counters that are zero.
+/// Returns the counters of the quietline hosts for each workload; `zeros`: include counters that
+/// are zero.
 pub(super) fn counters(result: &DemoResult, zeros: bool) -> String {
     let mut text = String::new();
     for own in &result.counters {
@@ -74,13 +75,13 @@ pub(super) fn counters(result: &DemoResult, zeros: bool) -> String {
     text
 }
 
-/// A paragraph in lines of the width.
+/// Wraps a paragraph at the width.
 fn filled(paragraph: &str) -> String {
     let options = textwrap::Options::new(WIDTH).subsequent_indent("  ");
     format!("{}\n", textwrap::fill(paragraph, options.break_words(false)))
 }
 
-/// Two lines a row, so that the table fits the width.
+/// Builds the table with two lines per row, so that it fits the width.
 fn rates(result: &DemoResult, characters: Characters) -> Table {
     let mut table = Table::new();
     table.load_style(match characters {
@@ -118,7 +119,7 @@ fn rate(series: &Series, unit: &str, characters: Characters) -> String {
 }
 
 fn ratio(outcome: &Outcome, seed: u64) -> String {
-    // Two digits after the point say how far a ratio is from 1; a large one needs none.
+    // Two decimals show how far a small ratio is from 1; a large ratio needs none.
     let short = |value: f64| if value < 10.0 { format!("{value:.2}") } else { number(value) };
     match outcome.ratio(seed) {
         Some(ratio) => {
@@ -175,7 +176,7 @@ fn megabytes(bytes: u64) -> f64 {
     megabytes
 }
 
-/// Three significant digits, no exponent: 0.123, 12.3, 12 345.
+/// Formats a number with three significant digits and no exponent: 0.123, 12.3, 12 345.
 pub(super) fn number(value: f64) -> String {
     let magnitude = value.abs();
     let digits = match magnitude {
@@ -210,7 +211,7 @@ mod tests {
         *,
     };
 
-    /// A result of every workload, with numbers as wide as machines make them.
+    /// Returns results of every workload, with numbers as wide as real ones can be.
     fn result() -> DemoResult {
         let series = |rate: f64| Series {
             rates: vec![rate, rate * 3.0, rate * 0.001],
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_fits_the_width() {
+    fn every_line_of_the_output_fits_the_width() {
         let mut environment = Environment::read();
         environment.cpu_model = "A Processor(R) With A Long Name CPU 9999X @ 9.99GHz ".repeat(2);
         for characters in [Characters::Unicode, Characters::Ascii] {
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_three_digits() {
+    fn numbers_are_printed_with_three_significant_digits() {
         for (value, text) in [
             (0.0, "0"),
             (0.1234, "0.123"),

@@ -1,37 +1,37 @@
-//! The workloads of the demo, one table: names, units, wires and what the kernel's side means.
+//! The workloads of the demo in one table: names, units, wires and the meaning of the kernel side.
 
 use clap::{ValueEnum, builder::PossibleValue};
 
-/// One kind of work, done by quietline and by the kernel.
+/// A workload, run by quietline and by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// One stream over a wire that takes frames of 1500 bytes only.
+    /// One stream over a wire that only carries frames up to 1500 bytes.
     BulkMtu1500,
-    /// One stream over a wire that takes superframes.
+    /// One stream over a wire that carries superframes.
     BulkSuperframes,
     /// One request in flight.
     RequestResponse1,
     /// A request in flight on each of a hundred connections.
     RequestResponse100,
-    /// Connect, one byte each way, close.
+    /// Connect, transfer one byte each way, close.
     ConnectRate,
-    /// One stream over a wire that loses and reorders.
+    /// One stream over a wire with loss and reordering.
     Lossy,
 }
 
-/// What the wire between the two quietline hosts does.
+/// Properties of the wire between the two quietline hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum WireKind {
-    /// MTU 1500, every frame for itself.
+    /// MTU 1500, without segmentation or merging.
     Frames,
-    /// MTU 1500, segmentation and merging left to the wire, as between two veth ends.
+    /// MTU 1500, with segmentation and merging left to the wire, as between two veth ends.
     Superframes,
     /// Like `Frames`, with loss and reordering.
     Lossy,
 }
 
 impl WireKind {
-    /// Name of the interfaces on it.
+    /// Returns the name of the wire's interfaces.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Frames => "frames",
@@ -49,7 +49,7 @@ struct Row {
     title: &'static str,
     description: &'static str,
     unit: &'static str,
-    /// The unit behind a number in a narrow column.
+    /// Unit behind a number in a narrow column.
     unit_short: &'static str,
     wire: WireKind,
 }
@@ -77,7 +77,7 @@ const TABLE: [Row; 6] = [
         workload: Workload::RequestResponse1,
         name: "rr-1",
         title: "request/response, 1 connection",
-        description: "one byte there, one byte back, one in flight",
+        description: "one byte each way, one request in flight",
         unit: "transactions/s",
         unit_short: "/s",
         wire: WireKind::Superframes,
@@ -86,7 +86,7 @@ const TABLE: [Row; 6] = [
         workload: Workload::RequestResponse100,
         name: "rr-100",
         title: "request/response, 100 connections",
-        description: "one byte there, one byte back, in waves over 100 connections",
+        description: "one byte each way, a request in flight on each of 100 connections",
         unit: "transactions/s",
         unit_short: "/s",
         wire: WireKind::Superframes,
@@ -113,13 +113,13 @@ const TABLE: [Row; 6] = [
 ];
 
 impl Workload {
-    /// All of them, in the order of the table.
+    /// Returns all workloads, in the order of the table.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.workload)
     }
 
     fn row(self) -> &'static Row {
-        // The table's order is the declaration's, checked by a test.
+        // A test checks that the table has the order of the declaration.
         &TABLE[self as usize]
     }
 
@@ -128,32 +128,32 @@ impl Workload {
         self.row().name
     }
 
-    /// Name for people.
+    /// Name in tables and reports.
     pub(super) fn title(self) -> &'static str {
         self.row().title
     }
 
-    /// One sentence.
+    /// One-sentence description.
     pub(super) fn description(self) -> &'static str {
         self.row().description
     }
 
-    /// What is counted; more is better in every row.
+    /// Unit of the rate. A higher rate is better for every workload.
     pub(super) fn unit(self) -> &'static str {
         self.row().unit
     }
 
-    /// The same where a column is narrow: `/s` of what the title names.
+    /// Unit for a narrow column: `/s` of the item that the title names.
     pub(super) fn unit_short(self) -> &'static str {
         self.row().unit_short
     }
 
-    /// The wire quietline's side runs over.
+    /// Wire between the two quietline hosts.
     pub(super) fn wire(self) -> WireKind {
         self.row().wire
     }
 
-    /// Why there is no kernel side, if there is none.
+    /// Reason why there is no kernel side, if there is none.
     pub(super) fn without_kernel(self) -> Option<&'static str> {
         (self.wire() == WireKind::Lossy)
             .then_some("not applicable: the kernel's loopback loses nothing and reorders nothing")
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_stand_where_their_workload_points() {
+    fn the_table_has_the_order_of_the_workloads() {
         for (index, workload) in Workload::all().enumerate() {
             assert_eq!(workload as usize, index);
             assert_eq!(workload.row().workload, workload);

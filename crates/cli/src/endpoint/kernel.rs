@@ -1,4 +1,4 @@
-//! The kernel's sockets, through std.
+//! The kernel's sockets, through the standard library.
 
 use std::{
     convert::Infallible,
@@ -31,7 +31,7 @@ impl Host for KernelHost {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let watched = Arc::clone(&epoll);
         let watcher = thread::Builder::new().name("epoll".to_owned());
-        watcher.spawn(move || tell_readable(&watched, &on_readable))?;
+        watcher.spawn(move || notify_readable(&watched, &on_readable))?;
         Ok(Epoll(epoll))
     }
 
@@ -44,14 +44,14 @@ impl Host for KernelHost {
     }
 }
 
-/// An epoll descriptor, and a thread that waits on it.
+/// An epoll descriptor, with a thread that waits on it.
 pub(crate) struct Epoll(Arc<OwnedFd>);
 
 impl Watch for Epoll {
     type Stream = TcpStream;
 
     fn arm(&self, key: u64, stream: &TcpStream) -> io::Result<bool> {
-        // Closing the descriptor takes it out.
+        // Closing the socket removes it from the epoll set.
         let (data, once) = (epoll::EventData::new_u64(key), epoll::EventFlags::ONESHOT);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | once;
         match epoll::modify(&*self.0, stream, data, flags) {
@@ -62,16 +62,16 @@ impl Watch for Epoll {
     }
 }
 
-/// Tells of descriptors that have become readable, for as long as the process runs.
-fn tell_readable(epoll: &OwnedFd, on_readable: &OnReadable) {
-    /// Events taken by one call.
+/// Calls `on_readable` for descriptors that have become readable, for as long as the process runs.
+fn notify_readable(epoll: &OwnedFd, on_readable: &OnReadable) {
+    /// Largest number of events that one call returns.
     const EVENTS: usize = 256;
     let mut events = Vec::with_capacity(EVENTS);
     loop {
         events.clear();
         match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), None) {
             Ok(_) | Err(Errno::INTR) => {}
-            // The descriptor is open and an epoll: no other error is left.
+            // The descriptor is open and refers to an epoll instance, so no other error can occur.
             Err(_) => return,
         }
         for event in &events {
@@ -97,7 +97,7 @@ sockets! {
     }
 
     fn wait_on_close(&self, _limit: Duration) -> io::Result<()> {
-        // The kernel goes on after the program's end.
+        // The kernel keeps sending after the process has exited.
         Ok(())
     }
 }

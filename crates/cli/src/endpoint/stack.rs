@@ -12,11 +12,11 @@ use quietline::{Readiness, SendBuffer, SendFlags, Stack, TcpListener, TcpStream}
 
 use super::{Host, Listener, OnReadable, Stream, Watch};
 
-/// Connections that may wait for `accept`: the limit Linux sets by default (`net.core.somaxconn`), so that a
-/// thousand clients at once find room.
+/// Limit of the accept queue: the Linux default (`net.core.somaxconn`), so that a thousand
+/// simultaneous clients fit.
 const BACKLOG: u32 = 4096;
 
-/// A stack as a host.
+/// A quietline stack as a host.
 #[derive(Debug, Clone)]
 pub(crate) struct StackHost(pub(crate) Stack);
 
@@ -38,12 +38,12 @@ impl Host for StackHost {
     }
 }
 
-/// Connections call their wakers.
+/// Readiness notification by the wakers of the connections.
 pub(crate) struct Wakers(OnReadable);
 
 struct Readable {
     key: u64,
-    tell: OnReadable,
+    notify: OnReadable,
 }
 
 impl Wake for Readable {
@@ -52,7 +52,7 @@ impl Wake for Readable {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        (self.tell)(self.key);
+        (self.notify)(self.key);
     }
 }
 
@@ -60,7 +60,7 @@ impl Watch for Wakers {
     type Stream = TcpStream;
 
     fn arm(&self, key: u64, stream: &TcpStream) -> io::Result<bool> {
-        let waker = Waker::from(Arc::new(Readable { key, tell: Arc::clone(&self.0) }));
+        let waker = Waker::from(Arc::new(Readable { key, notify: Arc::clone(&self.0) }));
         Ok(stream.poll_ready(Readiness::READ, &mut Context::from_waker(&waker)).is_ready())
     }
 }
@@ -68,7 +68,7 @@ impl Watch for Wakers {
 sockets! {
     type Prepared = SendBuffer;
 
-    /// In packet memory, to be sent without a copy.
+    /// Copies the bytes into packet memory, from which they are sent without another copy.
     fn prepare(&self, bytes: &[u8]) -> io::Result<SendBuffer> {
         let mut buffer = SendBuffer::new(self.stack(), bytes.len())?;
         buffer.write_at(0, bytes)?;

@@ -1,6 +1,7 @@
-//! A connected socket, whichever stack it belongs to.
+//! The interface of a connected socket, for the kernel's sockets and those of a quietline stack.
 //!
-//! The fuzz target `http` includes this file, and the parsers of `serve::http`, to feed them from a socket of its own.
+//! The fuzz target `http` includes this file and the parsers of `serve::http`, and implements the
+//! interface by a socket of its own.
 //!
 //! Not here: listeners and hosts (`endpoint`).
 
@@ -12,19 +13,21 @@ use std::{
 
 /// A connected socket.
 pub(crate) trait Stream: Read + Write + Send + Sync + Sized + 'static {
-    /// Bytes that can be sent again and again without a copy.
+    /// Buffer that can be sent repeatedly without a copy.
     type Prepared;
 
-    /// Makes `bytes` ready to be sent with [`send_prepared`](Self::send_prepared); `Unsupported` where it cannot be done.
+    /// Prepares `bytes` for [`send_prepared`](Self::send_prepared). Fails with `Unsupported` if the
+    /// socket has no zero-copy sends.
     fn prepare(&self, bytes: &[u8]) -> io::Result<Self::Prepared>;
 
-    /// Writes what was prepared, from this byte on; returns how many were taken, as `write` does.
+    /// Sends the prepared bytes from offset `from`; returns the number of accepted bytes, as
+    /// `write` does.
     fn send_prepared(&mut self, prepared: &Self::Prepared, from: usize) -> io::Result<usize>;
 
-    /// A second handle to the same connection.
+    /// Returns a second handle to the same connection.
     fn try_clone(&self) -> io::Result<Self>;
 
-    /// Reads what has come, without waiting: `WouldBlock` when that is nothing.
+    /// Reads received bytes without waiting; `WouldBlock` when there are none.
     fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// Closes one or both directions.
@@ -39,7 +42,7 @@ pub(crate) trait Stream: Read + Write + Send + Sync + Sized + 'static {
     /// Limits how long a write may block.
     fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
 
-    /// Makes the last drop wait until the peer has everything: for a program that ends right after, when its
-    /// stack ends with it.
+    /// Makes the last drop wait until the peer has acknowledged all data. Needed by a program that
+    /// exits right after the drop, because its stack ends with it.
     fn wait_on_close(&self, limit: Duration) -> io::Result<()>;
 }

@@ -1,4 +1,4 @@
-//! A capture and the name of its file (`--pcap`).
+//! The capture of a run, with the name of its file (`--pcap`).
 
 use std::{path::Path, sync::Arc};
 
@@ -7,14 +7,14 @@ use quietline::device::{Capture, CaptureConfig, CaptureFile};
 
 use crate::{failure::Failure, output};
 
-/// The file of a recording that has not started.
+/// File of a capture that has not started.
 #[derive(Debug)]
 pub(crate) struct RecordingFile {
     file: CaptureFile,
     name: String,
 }
 
-/// A capture and the name of its file.
+/// A running capture, with the name of its file.
 #[derive(Debug)]
 pub(crate) struct Recording {
     capture: Arc<Capture>,
@@ -22,13 +22,14 @@ pub(crate) struct Recording {
 }
 
 impl RecordingFile {
-    /// Makes the file.
+    /// Creates the file.
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
         let file = CaptureFile::create(path).map_err(anyhow::Error::new)?;
         Ok(Self { file, name: path.display().to_string() })
     }
 
-    /// Starts the thread that writes the file. When that fails later, a line on stderr says so at once.
+    /// Starts the thread that writes the file. If a later write fails, the thread prints a line on
+    /// stderr at once.
     pub(crate) fn start(self, config: &CaptureConfig) -> Result<Recording, Failure> {
         let capture = Capture::start(self.file, config).map_err(anyhow::Error::new)?;
         let name = self.name.clone();
@@ -40,17 +41,18 @@ impl RecordingFile {
 }
 
 impl Recording {
-    /// Makes a file and starts to write it.
+    /// Creates a file and starts the capture.
     pub(crate) fn start(path: &Path, config: &CaptureConfig) -> Result<Self, Failure> {
         RecordingFile::create(path)?.start(config)
     }
 
-    /// The capture, for a stack's builder.
+    /// Returns the capture, for a stack's builder.
     pub(crate) fn handle(&self) -> Arc<Capture> {
         Arc::clone(&self.capture)
     }
 
-    /// Completes the file and says what is in it. A failure is the command's: it is for the end, after the results.
+    /// Completes the file and prints the packet counts. A failure is returned, for the command to
+    /// report after its results.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         let report = self
             .capture

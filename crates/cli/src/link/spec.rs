@@ -1,33 +1,33 @@
-//! `--link` and `--sysctl`, as they are written.
+//! Syntax of `--link` and `--sysctl`.
 
 use std::str::FromStr;
 
 use quietline::device::{AfPacketConfig, AfXdpConfig, SetupError};
 
-/// Longest interface name Linux takes: IFNAMSIZ without its terminating zero.
+/// Longest interface name in Linux: IFNAMSIZ without its terminating zero.
 const NAME_BYTES_MAX: usize = 15;
 
-/// `--link`.
+/// Value of `--link`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkSpec {
-    /// An Ethernet link to the kernel.
+    /// A tap interface: an Ethernet link to the kernel.
     Tap(String),
-    /// An IP link to the kernel.
+    /// A tun interface: an IP link to the kernel.
     Tun(String),
-    /// An interface of the machine's, by packet sockets.
+    /// An existing interface, by packet sockets.
     AfPacket(AfPacketConfig),
-    /// An interface of the machine's, whose queues are taken from the kernel.
+    /// An existing interface, by AF_XDP sockets on its queues.
     AfXdp(AfXdpConfig),
-    /// No link: the machine's own sockets, to compare with.
+    /// No link: the kernel's sockets, for comparison.
     Kernel,
 }
 
-/// `--sysctl`: a name and its value. The stack knows which names exist.
+/// Value of `--sysctl`: a name and a value. `settings` and the stack check that the name exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sysctl {
-    /// The Linux name.
+    /// Linux name of the setting.
     pub(crate) name: String,
-    /// The value as written.
+    /// Value as written on the command line.
     pub(crate) value: String,
 }
 
@@ -69,8 +69,8 @@ impl FromStr for Sysctl {
     }
 }
 
-/// The names Linux accepts, without the ones that mean something else to it: `%` asks the kernel to number
-/// the interface.
+/// Checks an interface name by the rules of Linux. `%` is refused too, because the kernel would
+/// replace it by a number.
 fn check_name(name: &str) -> Result<String, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(format!("an interface name has 1 to {NAME_BYTES_MAX} bytes"));

@@ -24,7 +24,7 @@ fn refused(args: &LinkArgs) -> bool {
 }
 
 #[test]
-fn specs_parse() {
+fn link_specifications_are_parsed() {
     assert_eq!("tap:ql0".parse(), Ok(LinkSpec::Tap("ql0".to_owned())));
     assert_eq!("tun:a-b_c.1".parse(), Ok(LinkSpec::Tun("a-b_c.1".to_owned())));
     assert_eq!("kernel".parse(), Ok(LinkSpec::Kernel));
@@ -55,7 +55,7 @@ fn sysctls_split_at_the_first_equals_sign() {
 }
 
 #[test]
-fn host_addresses_only() {
+fn only_host_addresses_are_accepted() {
     assert!(args("tap:q", "10.0.0.2/24").check(&QUIET).is_ok());
     assert!(args("tap:q", "10.0.0.0/31").check(&QUIET).is_ok());
     assert!(args("tap:q", "10.0.0.9/32").check(&QUIET).is_ok());
@@ -73,7 +73,7 @@ fn host_addresses_only() {
 }
 
 #[test]
-fn peer_and_gateway_belong_to_the_link() {
+fn a_peer_or_gateway_outside_the_link_is_refused() {
     let mut link = args("tap:q", "10.0.0.2/24");
     link.gateway = Some("10.0.1.1".parse().expect("address"));
     assert!(refused(&link));
@@ -107,7 +107,7 @@ fn ends_of_a_link_that_cannot_reach_each_other_are_refused() {
 }
 
 #[test]
-fn an_interface_that_exists_keeps_its_mtu_and_has_no_peer_of_ours() {
+fn an_existing_interface_keeps_its_mtu_and_refuses_a_peer() {
     let mut link = args("af_packet:eth0,rx=v3", "10.0.0.2/24");
     let device = |link: &LinkArgs| match link.check(&QUIET) {
         Ok(Some(LinkConfig { device: LinkDevice::AfPacket(config), .. })) => Some(config),
@@ -128,7 +128,7 @@ fn an_interface_that_exists_keeps_its_mtu_and_has_no_peer_of_ours() {
 }
 
 #[test]
-fn af_xdp_takes_all_queues_unless_told_otherwise() {
+fn af_xdp_uses_all_queues_by_default() {
     let mut link = args("af_xdp:eth0,mode=generic,ring=256", "10.0.0.2/24");
     let device = |link: &LinkArgs| match link.check(&QUIET) {
         Ok(Some(LinkConfig { device: LinkDevice::AfXdp(config), .. })) => Some(config),
@@ -153,7 +153,7 @@ fn af_xdp_takes_all_queues_unless_told_otherwise() {
 }
 
 #[test]
-fn kernel_takes_no_link_options() {
+fn link_kernel_refuses_link_options() {
     assert!(refused(&args("kernel", "10.0.0.2/24")));
     let mut link = args("kernel", "10.0.0.2/24");
     link.address = None;
@@ -168,7 +168,7 @@ fn kernel_takes_no_link_options() {
 }
 
 #[test]
-fn a_mistyped_setting_gets_the_nearest_name() {
+fn a_mistyped_setting_is_answered_with_the_nearest_name() {
     let mut link = args("tap:q", "10.0.0.2/24");
     link.sysctl = vec!["net.ipv4.tcp_timestamp=0".parse().expect("a name and a value")];
     let Err(Failure::Usage(message)) = link.check(&QUIET) else { panic!("accepted") };

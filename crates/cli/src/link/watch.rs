@@ -1,6 +1,7 @@
-//! What the stack reports about its link while a command runs: warnings go to standard error, the loss of the link ends the command.
+//! Events of the stack's link while a command runs: warnings are printed on stderr, the loss of the
+//! link ends the command.
 //!
-//! Not here: the texts, which are the events' own.
+//! Not here: the texts. They are the events' own.
 
 use std::{io, thread};
 
@@ -9,13 +10,14 @@ use quietline::{Event, Stack};
 
 use crate::{failure::Failure, output, signal::Waker};
 
-/// Starts a thread that prints events, and calls `waker` when the link is gone. It ends with the stack.
+/// Starts a thread that prints events, and calls `waker` when the link is gone. The thread ends
+/// with the stack.
 pub(crate) fn watch(stack: &Stack, waker: Waker) -> io::Result<()> {
     let events = stack.events();
     let report = move || {
         for event in events {
             match event {
-                // The command says so itself, when it ends.
+                // The command reports the loss itself when it ends.
                 Event::DeviceGone { .. } => waker.wake(),
                 Event::AddressReady { .. } => {}
                 event => output::remark(&format!("quietline: warning: {event}")),
@@ -25,7 +27,7 @@ pub(crate) fn watch(stack: &Stack, waker: Waker) -> io::Result<()> {
     thread::Builder::new().name("events".to_owned()).spawn(report).map(drop)
 }
 
-/// Why the command cannot go on, if its link is gone.
+/// Returns the failure of the command if its link is gone.
 pub(crate) fn loss(stack: &Stack) -> Option<Failure> {
     let mut events = stack.events();
     while let Some(event) = events.try_next() {

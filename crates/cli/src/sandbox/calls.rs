@@ -1,12 +1,14 @@
-//! seccomp: the system calls that a running stack needs.
+//! The seccomp filters: the system calls that a running stack needs.
 //!
-//! Three filters, of which the kernel takes the strictest answer. What no thread of this process can have a reason for ends the
-//! process by SIGSYS, as a shell and the audit log show. Every other call that is not in the lists below fails with EPERM: a new C
-//! library that tries something else goes on, and strace shows the call. clone3(2) fails with ENOSYS, whereupon the C library
-//! uses clone(2), whose flags a filter can see: without that a new user namespace would give all capabilities in it.
+//! There are three filters; the kernel applies the strictest result. Calls that no thread of this
+//! process has a reason for terminate the process with SIGSYS, which the shell and the audit log
+//! report. Every other call that is not in the lists below fails with EPERM, so that a new C
+//! library that tries another call continues, and strace shows the call. clone3(2) fails with
+//! ENOSYS, so that the C library falls back to clone(2), whose flags a filter can check: with
+//! clone3 a thread could create a user namespace and have all capabilities in it.
 //!
-//! The calls for each frame have no rule about their arguments, because from Linux 5.11 on the kernel then remembers the answer and
-//! does not run the filters.
+//! The system calls of the data path have no rules about their arguments: from Linux 5.11 on the
+//! kernel caches the result for such calls and does not run the filters.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +21,7 @@ use seccompiler::{
 
 use super::{Files, Threads, is_lack};
 
-/// Frames, events, standard streams, and the descriptors of all these.
+/// Calls for frames, events and standard streams, and for their descriptors.
 const DESCRIPTORS: &[c_long] = &[
     libc::SYS_close,
     libc::SYS_epoll_ctl,
@@ -44,7 +46,7 @@ const DESCRIPTORS: &[c_long] = &[
     libc::SYS_writev,
 ];
 
-/// Threads, signals, time, memory, keys.
+/// Calls for threads, signals, time, memory and random keys.
 const PROCESS: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -72,13 +74,13 @@ const PROCESS: &[c_long] = &[
     libc::SYS_sigaltstack,
 ];
 
-/// The same for processors that still have older forms of these calls.
+/// Older forms of these calls, on processors that have them.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[c_long] = &[libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_time];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// Files below `--dir`.
+/// Calls that read files below `--dir`.
 const READING: &[c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_getdents64,
@@ -89,11 +91,11 @@ const READING: &[c_long] = &[
     libc::SYS_statx,
 ];
 
-/// Files that are stored there. Newer architectures have renameat2 alone.
+/// Calls that store files below `--dir`. Newer architectures only have renameat2.
 const STORING: &[c_long] =
     &[libc::SYS_linkat, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_unlinkat];
 
-/// Calls that run programs, take over others or change the machine.
+/// Calls that execute programs, take control of other processes or change the machine.
 pub(super) const DEADLY: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_chroot,
@@ -119,18 +121,19 @@ pub(super) const DEADLY: &[c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Terminal or not and its width, bytes that wait on a socket, and whether a queue of a tap still has its interface.
+/// ioctls for terminal detection and width, for unsent bytes of a socket, and for a check that a
+/// tap queue still has its interface.
 const IOCTLS: &[u64] = &[libc::TCGETS, libc::TIOCGWINSZ, libc::TIOCOUTQ, TUNGETIFF];
 
 /// Number of TUNGETIFF in include/uapi/linux/if_tun.h: `_IOR('T', 210, unsigned int)`.
 const TUNGETIFF: u64 = 0x8004_54d2;
 
-/// Names of threads and of memory, and the slack of a worker's timers.
+/// prctls for thread and memory names, and for the timer slack of a worker.
 const PRCTLS: &[c_int] = &[libc::PR_SET_NAME, libc::PR_SET_TIMERSLACK, libc::PR_SET_VMA];
 
 pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Sets the filters. `false`: the kernel has no filters, or none for this processor is known.
+/// Sets the filters. `false`: the kernel has no filters, or this processor is not supported.
 pub(super) fn restrict(threads: Threads, files: Files<'_>) -> anyhow::Result<bool> {
     let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else { return Ok(false) };
     for program in programs(files, arch)? {
@@ -150,7 +153,7 @@ pub(super) fn restrict(threads: Threads, files: Files<'_>) -> anyhow::Result<boo
     Ok(true)
 }
 
-/// The filters, in the order in which they are set: the last one refuses to set another.
+/// Returns the filters in the order in which they are set: the last one refuses further filters.
 fn programs(files: Files<'_>, arch: TargetArch) -> anyhow::Result<[BpfProgram; 3]> {
     let errno = |errno: c_int| SeccompAction::Errno(errno.unsigned_abs());
     let deadly = unconditional(DEADLY).collect();
@@ -167,7 +170,7 @@ fn programs(files: Files<'_>, arch: TargetArch) -> anyhow::Result<[BpfProgram; 3
     Ok([deadly?, clone3?, allowed?])
 }
 
-/// Calls that are allowed, with the rules about their arguments.
+/// Returns the allowed calls, with the rules about their arguments.
 pub(super) fn allowed(files: Files<'_>) -> anyhow::Result<Rules> {
     let mut lists = vec![DESCRIPTORS, PROCESS, OLDER];
     if files.directory.is_some() {
@@ -177,7 +180,8 @@ pub(super) fn allowed(files: Files<'_>) -> anyhow::Result<Rules> {
         lists.push(STORING);
     }
     let mut rules: Rules = lists.into_iter().flat_map(unconditional).collect();
-    // In the filter of its own it fails with ENOSYS, which only holds where no other filter says EPERM.
+    // Allowed here, because EPERM of this filter would override the ENOSYS of the filter for
+    // clone3.
     rules.insert(libc::SYS_clone3, Vec::new());
     rules.insert(libc::SYS_clone, vec![rule(&[thread_flags()?])?]);
     let executable = u64::from(libc::PROT_EXEC.unsigned_abs());
@@ -193,7 +197,7 @@ pub(super) fn allowed(files: Files<'_>) -> anyhow::Result<Rules> {
     Ok(rules)
 }
 
-/// A thread, in the namespaces of its parent.
+/// Allows a thread in the namespaces of its parent.
 fn thread_flags() -> anyhow::Result<SeccompCondition> {
     let namespaces = libc::CLONE_NEWCGROUP
         | libc::CLONE_NEWIPC
@@ -206,7 +210,7 @@ fn thread_flags() -> anyhow::Result<SeccompCondition> {
     argument(0, SeccompCmpOp::MaskedEq(seen), u64::from(libc::CLONE_THREAD.cast_unsigned()))
 }
 
-/// The time limit of a wait for signals (`signal`).
+/// Allows SO_RCVTIMEO, which limits a wait for signals (`signal`).
 fn read_timeout() -> anyhow::Result<[SeccompCondition; 2]> {
     let number = |number: c_int| u64::from(number.unsigned_abs());
     Ok([
@@ -219,7 +223,7 @@ fn unconditional(calls: &[c_long]) -> impl Iterator<Item = (i64, Vec<SeccompRule
     calls.iter().map(|call| (*call, Vec::new()))
 }
 
-/// A call whose argument number `index` has one of these values.
+/// Returns rules that allow a call if argument `index` has one of these values.
 fn one_of(index: u8, values: impl IntoIterator<Item = u64>) -> anyhow::Result<Vec<SeccompRule>> {
     values.into_iter().map(|value| rule(&[argument(index, SeccompCmpOp::Eq, value)?])).collect()
 }
@@ -228,7 +232,8 @@ fn rule(conditions: &[SeccompCondition]) -> anyhow::Result<SeccompRule> {
     SeccompRule::new(conditions.to_vec()).context("a rule about arguments")
 }
 
-/// What the kernel reads of these arguments has 32 bits.
+/// Returns a condition on the low 32 bits of an argument: the kernel reads only those of these
+/// arguments.
 fn argument(index: u8, compare: SeccompCmpOp, value: u64) -> anyhow::Result<SeccompCondition> {
     SeccompCondition::new(index, SeccompCmpArgLen::Dword, compare, value)
         .context("a condition about an argument")

@@ -1,4 +1,4 @@
-//! No capability, and none to gain by executing a program.
+//! Drops all capabilities, and the means to gain one by executing a program.
 
 use std::io;
 
@@ -10,15 +10,16 @@ use rustix::{
     },
 };
 
-/// Numbers of capabilities that a kernel can have: they are bits of 64.
+/// Numbers of capabilities that a kernel can have: a set has 64 bits.
 const NUMBERS: std::ops::Range<u32> = 0..64;
 
 /// Empties every capability set of the calling thread.
 ///
-/// A root without capabilities still owns root's files, but file permissions bind it as they bind any other user.
+/// Root without capabilities still owns root's files, but file permissions apply to it as to any
+/// other user.
 pub(super) fn drop_all() -> io::Result<()> {
     drop_bounding_set()?;
-    // EINVAL: a kernel before 4.3, which has no such set.
+    // EINVAL: a kernel before 4.3 has no ambient set.
     match clear_ambient_capability_set() {
         Ok(()) | Err(Errno::INVAL) => {}
         Err(errno) => return Err(errno.into()),
@@ -28,12 +29,13 @@ pub(super) fn drop_all() -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Empties the bounding set, which only a thread with CAP_SETPCAP can: with `no_new_privs` the set gives nothing to the others.
+/// Empties the bounding set. Only a thread with CAP_SETPCAP can; for other threads `no_new_privs`
+/// makes the set ineffective.
 fn drop_bounding_set() -> io::Result<()> {
     for number in NUMBERS {
         match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
             Ok(()) => {}
-            // EINVAL: the kernel's last capability was the one before.
+            // EINVAL: the previous capability was the last one of this kernel.
             Err(Errno::INVAL | Errno::PERM) => break,
             Err(errno) => return Err(errno.into()),
         }

@@ -1,7 +1,7 @@
-//! Landlock: no file but those below `--dir`, no connection of the kernel's, no signal to another process.
+//! Landlock: no file outside `--dir`, no kernel TCP connection, no signal to another process.
 //!
-//! The rules are for what is opened from now on. The file of `--pcap`, the descriptors of the link and the standard streams are open
-//! and stay as they are, so that they need no rule.
+//! The rules apply to files that are opened later. The `--pcap` file, the descriptors of the link
+//! and the standard streams are already open and need no rule.
 
 use anyhow::Context as _;
 use landlock::{
@@ -11,10 +11,12 @@ use landlock::{
 
 use super::Files;
 
-/// Rights that are taken away: all that Linux 6.12 knows. An older kernel takes those that it knows.
+/// Version of the rights that are taken away: all of Linux 6.12. An older kernel takes away the
+/// rights that it knows.
 const KNOWN: ABI = ABI::V6;
 
-/// Restricts the calling thread and those that it starts. `false`: the kernel has no Landlock.
+/// Restricts the calling thread and the threads that it starts. `false`: the kernel has no
+/// Landlock.
 pub(super) fn restrict(files: Files<'_>) -> anyhow::Result<bool> {
     let ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(KNOWN))?
@@ -32,7 +34,8 @@ pub(super) fn restrict(files: Files<'_>) -> anyhow::Result<bool> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Rights below the directory. An upload is a file without a name that gets one, or replaces the file that has it.
+/// Returns the rights below the directory. An upload writes an unnamed file, then gives it a name
+/// or replaces the existing file.
 fn rights(upload: bool) -> BitFlags<AccessFs> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     if !upload {

@@ -19,7 +19,7 @@ use rustix::{
 
 use super::*;
 
-/// Runs `test` on a thread of its own, which a sandbox may be around.
+/// Runs `test` on a new thread, so that its sandbox does not affect other tests.
 fn alone(test: impl FnOnce() + Send + 'static) {
     if let Err(panic) = thread::spawn(test).join() {
         resume_unwind(panic);
@@ -27,7 +27,7 @@ fn alone(test: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn one_line_names_all_that_is_missing() {
+fn one_line_names_all_missing_mechanisms() {
     assert_eq!(warning(&[]), None);
     let line = warning(&[Mechanism::Landlock, Mechanism::Seccomp]).expect("a warning");
     assert!(
@@ -37,9 +37,9 @@ fn one_line_names_all_that_is_missing() {
 }
 
 #[test]
-fn no_capability_is_left_on_the_thread() {
+fn dropping_capabilities_empties_all_sets_of_the_thread() {
     alone(|| {
-        capabilities::drop_all().expect("anybody may drop capabilities");
+        capabilities::drop_all().expect("dropping capabilities needs no privilege");
         let sets = capabilities(None).expect("capget");
         assert!(sets.effective.is_empty() && sets.permitted.is_empty());
         assert!(sets.inheritable.is_empty());
@@ -48,7 +48,7 @@ fn no_capability_is_left_on_the_thread() {
 
 #[test]
 fn only_the_directory_can_be_opened() {
-    // Removed by this thread, which has no sandbox.
+    // This thread has no sandbox and removes the directory at the end.
     let dir = tempfile::tempdir().expect("a place");
     let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
     alone(move || {
@@ -66,7 +66,7 @@ fn only_the_directory_can_be_opened() {
         assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
         let refused = fs::write(inside.join("new"), "text").expect_err("no upload");
         assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
-        // What was opened before stays open, as the file of a capture does.
+        // Files that were opened before stay open, such as that of a capture.
         assert_eq!(open.metadata().expect("an open file").len(), 4);
     });
 }
@@ -96,7 +96,7 @@ fn other_system_calls_are_refused_and_threads_start() {
         }
         let refused = UdpSocket::bind("127.0.0.1:0").expect_err("no new socket");
         assert_eq!(refused.raw_os_error(), Some(Errno::PERM.raw_os_error()));
-        // A thread inherits the sandbox.
+        // A new thread inherits the sandbox.
         let opened = thread::spawn(|| File::open("/proc/self/status").map(drop));
         let refused = opened.join().expect("a thread").expect_err("no file");
         assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
@@ -104,7 +104,7 @@ fn other_system_calls_are_refused_and_threads_start() {
 }
 
 #[test]
-fn no_file_means_no_call_for_files() {
+fn file_system_calls_are_allowed_only_if_a_directory_is_served() {
     let allowed = |files| calls::allowed(files).expect("rules");
     let directory = File::open("/").expect("a directory");
     let reading = Files { directory: Some(directory.as_fd()), upload: false };
@@ -116,16 +116,16 @@ fn no_file_means_no_call_for_files() {
     assert!(calls::DEADLY.iter().all(|call| !allowed(storing).contains_key(call)));
 }
 
-/// The test runs itself in a process of its own, which is told by this variable.
+/// Environment variable that marks the child process, which runs the sandboxed part of the test.
 const CHILD: &str = "QUIETLINE_TEST_EXECUTES";
 
 #[test]
-fn a_program_that_is_executed_ends_the_process() {
+fn executing_a_program_terminates_the_process() {
     if std::env::var_os(CHILD).is_some() {
         enter_on(Threads::All, Files::default()).expect("a sandbox");
         panic!("still there: {}", Command::new("true").exec());
     }
-    let test = "sandbox::tests::a_program_that_is_executed_ends_the_process";
+    let test = "sandbox::tests::executing_a_program_terminates_the_process";
     let program = std::env::current_exe().expect("this program");
     let output = Command::new(program).args(["--exact", test]).env(CHILD, "1").output();
     let status = output.expect("a process").status;

@@ -1,5 +1,5 @@
-//! One buffer for each thread that serves connections, kept for its next one: a buffer of this size is a mapping of its own, and
-//! making one for a connection of a few bytes takes longer than serving it.
+//! One reusable buffer for each thread that serves connections. Allocating a buffer of this size
+//! maps memory, which takes longer than serving a connection of a few bytes.
 
 use std::cell::Cell;
 
@@ -9,7 +9,8 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Runs `work` with the thread's buffer, whose content is what the thread's last connection has left there.
+/// Runs `work` with the thread's buffer, which still holds data of the thread's previous
+/// connection.
 pub(super) fn with<R>(work: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut buffer = BUFFER.take();
     buffer.resize(BUFFER_BYTES, 0);

@@ -1,4 +1,5 @@
-//! The character generator (RFC 864): rotating lines of printable characters until the peer goes away.
+//! The chargen service (RFC 864): sends rotating lines of printable characters until the peer
+//! closes.
 
 use std::io::{self, ErrorKind, Write as _};
 
@@ -7,14 +8,14 @@ use crate::endpoint::Stream;
 
 /// Printable ASCII from the space to the tilde.
 const CHARACTERS: u8 = b'~' - b' ' + 1;
-/// Characters on a line, without its CR LF.
+/// Characters of a line, without its CR LF.
 const LINE_CHARACTERS: u8 = 72;
 
-/// Serves one connection. `zero_copy`: the bytes lie in packet memory once for the connection, and every write is sent from
-/// there.
+/// Serves one connection. `zero_copy`: the pattern is written to packet memory once for the
+/// connection, and every send refers to it.
 pub(super) fn serve<S: Stream>(stream: &mut Metered<S>, zero_copy: bool) -> io::Result<()> {
     match send(stream, zero_copy) {
-        // RFC 864 has no other end than that the peer leaves.
+        // RFC 864 ends only when the peer closes the connection.
         Err(error)
             if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
         {
@@ -38,10 +39,12 @@ fn send<S: Stream>(stream: &mut Metered<S>, zero_copy: bool) -> io::Result<()> {
     }
 }
 
-/// Periods of the pattern in one write: 189,810 bytes, about what three superframes carry, or a larger one (BIG TCP).
+/// Periods of the pattern in one write: 189,810 bytes, the payload of about three superframes, or
+/// of one larger superframe (BIG TCP).
 const PERIODS: usize = 27;
 
-/// The pattern's whole period, 95 lines, so often that a write is worth its call.
+/// Returns the 95 lines of the pattern's period, repeated so that each write is worth its system
+/// call.
 fn pattern() -> Vec<u8> {
     (0..CHARACTERS).cycle().take(usize::from(CHARACTERS) * PERIODS).flat_map(line).collect()
 }

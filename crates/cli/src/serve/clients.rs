@@ -1,15 +1,15 @@
-//! Many connections, few threads: a connection that waits for its peer has no thread.
+//! Many connections on few threads: a connection that waits for its peer holds no thread.
 //!
 //! ```text
-//!   accept ──► parked ──(readable, or its deadline has passed)──► ready ──► a thread serves what has come
-//!                ▲                                                                   │
-//!                └──────────────── until when to wait next ◄─────────────────────────┘
+//!   accept ──► parked ──(readable, or its deadline has passed)──► ready ──► a thread serves it
+//!                ▲                                                                │
+//!                └───────────────────── next deadline ◄───────────────────────────┘
 //! ```
 //!
-//! Threads are started when something is ready and none is free, and end when they have had nothing to do for a while. Every
-//! connection that is parked has a deadline, so that none is kept for ever.
+//! A thread is started when a connection is ready and no thread is idle, and ends after it has been
+//! idle for a while. Every parked connection has a deadline, so that none is kept forever.
 //!
-//! Not here: what is served (`http`), how a connection tells that it is readable (`endpoint::Watch`).
+//! Not here: the protocol (`http`), and readiness notification (`endpoint::Watch`).
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -22,25 +22,25 @@ use std::{
 use super::pool::STACK_BYTES;
 use crate::endpoint::{Host, OnReadable, Watch};
 
-/// How long an unused thread waits for another connection.
+/// Time that an idle thread waits for another connection before it ends.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
-/// How long to wait before a thread is started again after the system had none to give.
+/// Delay before another attempt to start a thread, after the system refused one.
 const START_AGAIN: Duration = Duration::from_millis(20);
 
-/// One connection and what is known of it.
+/// A connection, as [`Clients`] sees it.
 pub(super) trait Client: Send + 'static {
-    /// What is watched.
+    /// Type of the watched stream.
     type Stream;
 
-    /// The connection.
+    /// The stream to watch for readability.
     fn stream(&self) -> &Self::Stream;
 
-    /// Serves what has come, and may wait within an exchange, but not for the next one. Returns until when to wait for more;
-    /// `None` at the connection's end.
+    /// Serves the received data. May block within an exchange, but not for the next one. Returns
+    /// the deadline of the next wait; `None` when the connection has ended.
     fn serve(&mut self) -> Option<Instant>;
 
-    /// Nothing came until the deadline: the connection ends.
+    /// Handles a deadline that passed without data: the connection ends.
     fn expire(&mut self);
 }
 
@@ -50,27 +50,27 @@ pub(super) struct Clients<C, W> {
 }
 
 struct Shared<C, W> {
-    state: Mutex<State<C>>,
-    /// A connection is ready and a thread is free.
+    state: Mutex<Queues<C>>,
+    /// Notified when a connection is ready and a thread is idle.
     work: Condvar,
-    /// A connection has ended.
-    room: Condvar,
-    /// There is a thread to start, or an earlier deadline.
-    keeper: Condvar,
+    /// Notified when a connection has ended.
+    ended: Condvar,
+    /// Notified when a thread is to be started, or the earliest deadline has changed.
+    manager: Condvar,
     watch: W,
     connections_max: usize,
 }
 
-struct State<C> {
-    /// Connections that wait for their peer. Those that are being served are in no table.
+struct Queues<C> {
+    /// Connections that wait for their peer. Connections that are being served are not in this map.
     waiting: HashMap<u64, Waiting<C>>,
-    /// Deadlines of those that are parked.
+    /// Deadlines of parked connections.
     deadlines: BTreeSet<(Instant, u64)>,
     ready: VecDeque<Ready<C>>,
-    /// Connections that have not ended.
+    /// Number of connections that have not ended.
     connections: usize,
     key_next: u64,
-    /// Threads that exist.
+    /// Number of existing threads.
     threads: usize,
     /// Threads that were started and have not looked for work yet.
     starting: usize,
@@ -79,7 +79,7 @@ struct State<C> {
 }
 
 enum Waiting<C> {
-    /// Its watch is being set; true: it has been told of meanwhile.
+    /// The watch is being armed. True: a notification has arrived meanwhile.
     Arming(bool),
     Parked(C, Instant),
 }
@@ -95,9 +95,10 @@ where
     C: Client,
     W: Watch<Stream = C::Stream>,
 {
-    /// No connections yet, and `connections_max` at most.
+    /// Starts without connections; at most `connections_max` can exist at the same time.
     pub(super) fn new<H: Host<Watch = W>>(host: &H, connections_max: usize) -> io::Result<Self> {
-        // The function that connections call refers to what holds the watch: it is given when both exist.
+        // The callback needs the shared state and the shared state holds the watch, so the
+        // callback's reference is set after both exist.
         let target: Arc<Mutex<Weak<Shared<C, W>>>> = Arc::default();
         let on_readable: OnReadable = {
             let target = Arc::clone(&target);
@@ -108,7 +109,7 @@ where
                 }
             })
         };
-        let state = State {
+        let state = Queues {
             waiting: HashMap::new(),
             deadlines: BTreeSet::new(),
             ready: VecDeque::new(),
@@ -121,22 +122,22 @@ where
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             work: Condvar::new(),
-            room: Condvar::new(),
-            keeper: Condvar::new(),
+            ended: Condvar::new(),
+            manager: Condvar::new(),
             watch: host.watch(on_readable)?,
             connections_max,
         });
         *lock(&target) = Arc::downgrade(&shared);
-        let keeper = Arc::clone(&shared);
-        thread::Builder::new().name("connections".to_owned()).spawn(move || keeper.keep())?;
+        let manager = Arc::clone(&shared);
+        thread::Builder::new().name("connections".to_owned()).spawn(move || manager.manage())?;
         Ok(Self { shared })
     }
 
-    /// Takes a connection, which may have something to read until `deadline`; waits while there are as many as may be.
+    /// Adds a connection with the deadline for its first data. Blocks while the limit is reached.
     pub(super) fn submit(&self, client: C, deadline: Instant) {
         let mut state = self.shared.lock();
         while state.connections >= self.shared.connections_max {
-            state = self.shared.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.connections += 1;
         let key = state.key_next;
@@ -145,7 +146,7 @@ where
         if let Some(client) = self.shared.park(key, client, deadline) {
             let mut state = self.shared.lock();
             state.ready.push_back(Ready { key, client, is_late: false });
-            self.shared.hand_out(&state);
+            self.shared.dispatch(&state);
         }
     }
 }
@@ -155,38 +156,39 @@ where
     C: Client,
     W: Watch<Stream = C::Stream>,
 {
-    fn lock(&self) -> MutexGuard<'_, State<C>> {
+    fn lock(&self) -> MutexGuard<'_, Queues<C>> {
         lock(&self.state)
     }
 
-    /// Leaves a connection to itself until it has something to read; returns one that has already.
+    /// Parks a connection until it is readable. Returns it if it is readable already.
     fn park(&self, key: u64, client: C, deadline: Instant) -> Option<C> {
         self.lock().waiting.insert(key, Waiting::Arming(false));
-        // Not under the lock: the connection may tell at once, on another thread. One that cannot be watched is served, and
-        // ends by the error that it meets.
+        // Called without the lock, because the watch may notify at once from another thread. A
+        // connection that cannot be watched is served, and ends with the error that it meets.
         let is_ready = self.watch.arm(key, client.stream()).unwrap_or(true);
         let mut state = self.lock();
-        let was_told = matches!(state.waiting.remove(&key), Some(Waiting::Arming(true)));
-        if is_ready || was_told {
+        let was_notified = matches!(state.waiting.remove(&key), Some(Waiting::Arming(true)));
+        if is_ready || was_notified {
             return Some(client);
         }
         state.waiting.insert(key, Waiting::Parked(client, deadline));
         let is_first = state.deadlines.first().is_none_or(|&(first, _)| deadline < first);
         state.deadlines.insert((deadline, key));
         if is_first {
-            self.keeper.notify_one();
+            self.manager.notify_one();
         }
         None
     }
 
-    /// A connection has something to read. Called by whoever brings it, and for a connection that is being served also in vain.
+    /// Makes a parked connection ready. Called by the watch, sometimes also for a connection that
+    /// is being served; that call has no effect.
     fn on_readable(&self, key: u64) {
         let mut state = self.lock();
         match state.waiting.remove(&key) {
             Some(Waiting::Parked(client, deadline)) => {
                 state.deadlines.remove(&(deadline, key));
                 state.ready.push_back(Ready { key, client, is_late: false });
-                self.hand_out(&state);
+                self.dispatch(&state);
             }
             Some(Waiting::Arming(_)) => {
                 state.waiting.insert(key, Waiting::Arming(true));
@@ -195,18 +197,18 @@ where
         }
     }
 
-    /// Something has become ready: for a thread that is free, or one that the keeper starts. The caller may be a thread that
-    /// must not be kept.
-    fn hand_out(&self, state: &State<C>) {
+    /// Notifies an idle thread, or the manager thread, which starts one. The caller may be a thread
+    /// that must not block.
+    fn dispatch(&self, state: &Queues<C>) {
         if state.idle >= state.ready.len() {
             self.work.notify_one();
         } else {
-            self.keeper.notify_one();
+            self.manager.notify_one();
         }
     }
 
-    /// The keeper: starts threads, and ends connections that were silent for too long.
-    fn keep(self: Arc<Self>) {
+    /// Body of the manager thread: starts threads, and expires connections at their deadlines.
+    fn manage(self: Arc<Self>) {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
@@ -226,19 +228,20 @@ where
                 let started = self.start_thread();
                 state = self.lock();
                 if started.is_ok() {
-                    // Anything may have come while the lock was free.
+                    // The state may have changed while the lock was released.
                     continue;
                 }
                 state.threads -= 1;
                 state.starting -= 1;
             }
-            // What is ready waits for a thread that becomes free, or for the next attempt to start one.
+            // Ready connections wait for a thread to become idle, or for the next attempt to start
+            // one.
             let next = state.deadlines.first().map(|&(at, _)| at.saturating_duration_since(now));
             let wait = if missing { Some(START_AGAIN) } else { next };
             state = match wait {
-                None => self.keeper.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.manager.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(wait) => {
-                    let waited = self.keeper.wait_timeout(state, wait);
+                    let waited = self.manager.wait_timeout(state, wait);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
@@ -251,7 +254,7 @@ where
         thread.spawn(move || shared.work()).map(drop)
     }
 
-    /// A thread: serves what is ready until nothing has been for a while.
+    /// Body of a connection thread: serves ready connections until it has been idle for a while.
     fn work(&self) {
         self.lock().starting -= 1;
         while let Some(Ready { key, mut client, is_late }) = self.next() {
@@ -266,7 +269,7 @@ where
                     drop(client);
                     let mut state = self.lock();
                     state.connections -= 1;
-                    self.room.notify_one();
+                    self.ended.notify_one();
                     break;
                 };
                 match self.park(key, client, deadline) {

@@ -1,4 +1,4 @@
-//! The discard service (RFC 863): reads to the end, answers nothing.
+//! The discard service (RFC 863): reads until the end, and sends nothing.
 
 use std::io::{self, Read as _};
 

@@ -1,4 +1,4 @@
-//! The echo service (RFC 862): every byte goes back until the peer ends its side.
+//! The echo service (RFC 862): sends every byte back until the peer closes its side.
 
 use std::{
     io::{self, Read as _, Write as _},

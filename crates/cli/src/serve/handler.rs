@@ -1,6 +1,6 @@
-//! A service as the command line asks for it.
+//! The service that the command line selects.
 //!
-//! Not here: how connections find it (`serve`), the services themselves.
+//! Not here: how connections are assigned to threads (`serve`), and the services themselves.
 
 use std::{io, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
     sandbox::Files,
 };
 
-/// A service ready to take connections.
+/// A service that is ready for connections.
 #[derive(Debug)]
 pub(super) enum Handler {
     /// RFC 862.
@@ -24,7 +24,7 @@ pub(super) enum Handler {
     Discard,
     /// RFC 864.
     Chargen {
-        /// Without a copy.
+        /// Whether the pattern is sent without a copy.
         zero_copy: bool,
     },
     /// RFC 9112.
@@ -39,7 +39,7 @@ impl Handler {
         }
         let can_zero_copy = args.service == Service::Chargen && args.link.link != LinkSpec::Kernel;
         if args.zerocopy && !can_zero_copy {
-            let message = "--zerocopy is for chargen, and has no use with --link kernel";
+            let message = "--zerocopy needs the service chargen and a link other than kernel";
             return Err(Failure::Usage(message.to_owned()));
         }
         Ok(match args.service {
@@ -65,21 +65,22 @@ impl Handler {
         }
     }
 
-    /// Refuses a directory that the sandbox has made useless.
+    /// Refuses a directory that the sandbox has made inaccessible.
     pub(super) fn check_files(&self) -> Result<(), Failure> {
         let Self::Http(service) = self else { return Ok(()) };
         Ok(service.check_access().context(
-            "--dir: its permissions keep this user out, who has no capability in the sandbox (--no-sandbox runs without it)",
+            "--dir: its permissions exclude this user, and the sandbox has dropped the capabilities \
+             that override them (--no-sandbox keeps them)",
         )?)
     }
 
-    /// Serves one connection to its end.
+    /// Serves one connection until it ends.
     pub(super) fn serve<S: Stream>(&self, stream: &mut Metered<S>) -> io::Result<()> {
         match self {
             Self::Echo => echo::serve(stream),
             Self::Discard => discard::serve(stream),
             Self::Chargen { zero_copy } => chargen::serve(stream, *zero_copy),
-            // Its connections are clients (`Servers::Http`).
+            // Served by `clients` instead (`HttpService::client`).
             Self::Http(_) => Ok(()),
         }
     }

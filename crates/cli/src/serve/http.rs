@@ -1,10 +1,12 @@
-//! A small static HTTP/1.1 server (RFC 9110, RFC 9112): GET, HEAD, and PUT when uploads are allowed.
+//! A small static HTTP/1.1 server (RFC 9110, RFC 9112): GET, HEAD, and PUT if uploads are allowed.
 //!
-//! One connection is one loop: read a head, answer it, and again while both sides keep the connection. While a head is
-//! incomplete the connection waits without a thread (`clients`). A request that fails before its body was read ends the
-//! connection, because what follows on it cannot be told from the body.
+//! A connection runs one loop: read a request head, answer it, and repeat while both sides keep the
+//! connection. While a head is incomplete, the connection waits without a thread (`clients`). A
+//! request that fails before its body was read ends the connection, because the next request cannot
+//! be told from the body.
 //!
-//! Files are opened beneath a directory handle by openat2(2), so no path and no symbolic link leads out of it.
+//! Files are opened beneath a directory handle by openat2(2), so that no path and no symbolic link
+//! leads out of the directory.
 //!
 //! Not here: TLS, compression, caching.
 
@@ -37,30 +39,31 @@ use self::{
     head::{Method, Next, Request},
     response::Response,
 };
-use super::{clients::Client, meter::Metered, visit::Visit};
+use super::{clients::Client, meter::Metered, session::Session};
 use crate::{endpoint::Stream, sandbox::Files};
 
-/// A client that asks nothing for this long loses its connection.
+/// Idle limit of a connection between two requests.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Time for the first request, and for a head to be complete from its first byte on.
+/// Time limit for the first request, and for each head from its first byte until it is complete.
 const HEAD_MAX: Duration = Duration::from_secs(20);
 
-/// A client that sends or takes nothing for this long in the middle of an exchange loses its connection.
+/// Time limit of one read or write within an exchange.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// How long and how much is still read from a client whose request was refused: closing with unread input
-/// would send a RST that can overtake the answer (RFC 9112 §9.6).
+/// Limits for reading from a client after its request was refused: a wait for each read, a total
+/// time and a number of bytes. Closing a socket with unread input would send a RST, which can
+/// overtake the response (RFC 9112 §9.6).
 const LINGER_WAIT: Duration = Duration::from_millis(500);
 const LINGER_MAX: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 4 << 20;
 
-/// The service: a directory and what may be done with it.
+/// The service: a directory and its upload policy.
 #[derive(Debug)]
 pub(super) struct HttpService {
     root: Root,
     upload: bool,
-    /// Most bytes of one upload.
+    /// Largest size of one upload, in bytes.
     upload_max: u64,
 }
 
@@ -70,32 +73,33 @@ impl HttpService {
         Ok(Self { root: Root::open(dir)?, upload, upload_max })
     }
 
-    /// The files that requests reach.
+    /// The files that requests can access.
     pub(super) fn files(&self) -> Files<'_> {
         Files { directory: Some(self.root.as_fd()), upload: self.upload }
     }
 
-    /// Fails if file permissions keep this process out of the directory.
+    /// Fails if the permissions of the directory deny access to this process.
     pub(super) fn check_access(&self) -> io::Result<()> {
         let write = if self.upload { Access::WRITE_OK } else { Access::empty() };
         let access = Access::READ_OK | Access::EXEC_OK | write;
         Ok(accessat(&self.root, ".", access, AtFlags::empty())?)
     }
 
-    /// A connection, and until when its first request should come. `None`: it has ended, because an option cannot be set.
+    /// Returns a client for a connection, and the deadline of its first request. `None` if a socket
+    /// option cannot be set: the connection has ended.
     pub(super) fn client<S: Stream>(
         self: &Arc<Self>,
         stream: Metered<S>,
-        visit: Visit,
+        session: Session,
     ) -> Option<(HttpClient<S>, Instant)> {
         let set = set_options(stream.inner());
         let (service, connection) = (Arc::clone(self), Connection::new(stream));
-        let client = HttpClient { service, connection, head_deadline: None, outcome: set, visit };
+        let client = HttpClient { service, connection, head_deadline: None, outcome: set, session };
         let deadline = Instant::now() + HEAD_MAX;
         client.outcome.is_ok().then_some((client, deadline))
     }
 
-    /// Answers what has come.
+    /// Answers the requests that have been received completely.
     fn serve_requests<S: Stream>(&self, connection: &mut Connection<S>) -> Result<After, Trouble> {
         loop {
             let request = match Request::read(connection)? {
@@ -125,7 +129,7 @@ impl HttpService {
         match answered {
             Ok(()) => Ok(request.keep_alive),
             Err(Trouble::Refused(refusal)) if head => Err(refusal.without_body().into()),
-            // Nothing of the request is left unread, so the connection can go on.
+            // The request has no unread body, so the connection can be kept.
             Err(Trouble::Refused(refusal)) if request.keep_alive && !request.has_body() => {
                 Response::refusal(&refusal).keep_alive(true).send(connection, true)?;
                 Ok(true)
@@ -171,7 +175,7 @@ fn set_options<S: Stream>(stream: &S) -> io::Result<()> {
     stream.set_write_timeout(Some(STALL_MAX))
 }
 
-/// What a connection does after all that has come was answered.
+/// Next step of a connection after its received requests were answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
     Wait,
@@ -183,11 +187,11 @@ enum After {
 pub(super) struct HttpClient<S> {
     service: Arc<HttpService>,
     connection: Connection<S>,
-    /// Until when the head that has begun must be complete.
+    /// Deadline of the incomplete head, set at its first byte.
     head_deadline: Option<Instant>,
-    /// How it ends, for the log.
+    /// Result of the connection, for the log.
     outcome: io::Result<()>,
-    visit: Visit,
+    session: Session,
 }
 
 impl<S: Stream> Client for HttpClient<S> {
@@ -199,7 +203,7 @@ impl<S: Stream> Client for HttpClient<S> {
 
     fn serve(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        // Bytes that make no head complete do not gain time.
+        // Further bytes of an incomplete head do not extend its deadline.
         if self.head_deadline.is_some_and(|at| at <= now) {
             self.expire();
             return None;
@@ -234,20 +238,21 @@ impl<S: Stream> Client for HttpClient<S> {
 
 impl<S> Drop for HttpClient<S> {
     fn drop(&mut self) {
-        self.visit.end(&self.outcome, self.connection.moved());
+        self.session.end(&self.outcome, self.connection.moved());
     }
 }
 
-/// The last answer on a connection. An error means that the client does not get it.
+/// Sends the last response of a connection. An error means that the client does not receive it.
 fn refuse<S: Stream>(connection: &mut Connection<S>, refusal: &Refusal) -> io::Result<()> {
     connection.begin_exchange();
     Response::refusal(refusal).send(connection, refusal.shows_body)?;
-    // The answer was sent: how the client takes its leave is no failure.
+    // The response was sent, so errors of the client's close are ignored.
     let _ = linger(connection);
     Ok(())
 }
 
-/// Ends our side and reads a little of what the client still sends, so that it gets to read the answer.
+/// Closes the local side and reads some of the remaining input, so that the client can read the
+/// response.
 fn linger<S: Stream>(connection: &mut Connection<S>) -> io::Result<()> {
     connection.stream().shutdown(Shutdown::Write)?;
     connection.stream().set_read_timeout(Some(LINGER_WAIT))?;

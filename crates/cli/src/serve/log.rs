@@ -1,7 +1,7 @@
-//! Lines on stderr about connections: those that are refused or fail, and with `-v` all of them.
+//! Log lines on stderr: refused and failed connections, and with `-v` every connection.
 //!
-//! A peer decides how many connections fail, so without `-v` the lines are limited as printk_ratelimit limits the kernel's:
-//! the rest is counted, and the count has a line.
+//! A peer can cause any number of failures, so without `-v` the lines are limited as
+//! printk_ratelimit limits the kernel's: suppressed lines are counted, and their number is printed.
 
 use std::{
     fmt::Display,
@@ -16,22 +16,23 @@ use std::{
 
 use crate::output;
 
-/// Lines in one interval: printk_ratelimit's burst.
+/// Lines in one interval: the burst of printk_ratelimit.
 const LINES_MAX: u32 = 10;
 
-/// The interval: printk_ratelimit's.
+/// Interval of printk_ratelimit.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The log of a server.
 #[derive(Debug)]
 pub(super) struct Log {
     verbose: bool,
-    /// The server ends, and takes its connections with it. Relaxed: a line more or less around that moment does no harm.
+    /// The server is ending, which breaks its connections. Relaxed: one line more or less at that
+    /// moment is harmless.
     ending: AtomicBool,
     limit: Mutex<Limit>,
 }
 
-/// Lines of the present interval.
+/// Lines of the current interval.
 #[derive(Debug, Default)]
 struct Limit {
     begin: Option<Instant>,
@@ -40,19 +41,19 @@ struct Limit {
 }
 
 impl Log {
-    /// A log; a verbose one has a line for every connection that opens or ends.
+    /// Creates a log. A verbose log has a line for every connection that opens or ends.
     pub(super) fn new(verbose: bool) -> Self {
         Self { verbose, ending: AtomicBool::new(false), limit: Mutex::default() }
     }
 
-    /// A connection is served from here on.
+    /// Logs a connection that starts to be served.
     pub(super) fn opened(&self, peer: SocketAddr) {
         if self.verbose {
             output::complain(&format!("{peer}: connection opened"));
         }
     }
 
-    /// A connection has ended. `moved`: bytes received and sent.
+    /// Logs the end of a connection. `moved`: bytes received and sent.
     pub(super) fn closed(
         &self,
         peer: SocketAddr,
@@ -75,24 +76,25 @@ impl Log {
         }
     }
 
-    /// A connection was closed before it was served.
+    /// Logs a connection that was closed before it was served.
     pub(super) fn refused(&self, peer: SocketAddr, reason: impl Display) {
         self.limited(&format!("{peer}: connection refused: {reason}"));
     }
 
-    /// A connection could not be accepted.
+    /// Logs a connection that could not be accepted.
     pub(super) fn not_accepted(&self, error: &io::Error) {
         self.limited(&format!("cannot accept a connection: {error}"));
     }
 
-    /// The server ends: connections that fail from here on fail because of that.
+    /// Marks the server as ending: later failures of connections are its consequence, and are not
+    /// logged.
     pub(super) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
         let suppressed = std::mem::take(&mut self.lock().suppressed);
         count_suppressed(suppressed);
     }
 
-    /// Whether the server ends.
+    /// Whether the server is ending.
     pub(super) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
@@ -114,7 +116,8 @@ impl Log {
 }
 
 impl Limit {
-    /// Whether a line may be printed now, and how many were suppressed before it.
+    /// Whether a line may be printed now: `None`, or the number of lines suppressed since the last
+    /// printed one.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         let begin = *self.begin.get_or_insert(now);
         if now.saturating_duration_since(begin) >= INTERVAL {
@@ -137,7 +140,7 @@ fn count_suppressed(count: u64) {
     }
 }
 
-/// A read or write timeout has the errno of a call that would block.
+/// A read or write timeout has the error number of a call that would block.
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut if error.get_ref().is_none() => {
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_limited_and_the_rest_is_counted() {
+    fn log_lines_are_limited_and_suppressed_ones_are_counted() {
         let (mut limit, start) = (Limit::default(), Instant::now());
         let admitted = (0..100).filter(|_| limit.admit(start).is_some()).count();
         assert_eq!((admitted, limit.suppressed), (10, 90));

@@ -1,4 +1,4 @@
-//! What a server did in numbers, counted per connection and published in batches.
+//! Counters of a server: bytes are counted per connection and published in batches.
 
 use std::{
     io::{self, IoSlice, Read, Write},
@@ -12,11 +12,11 @@ use std::{
 
 use crate::endpoint::Stream;
 
-/// Bytes a connection counts on its own before it publishes them: keeps shared cache lines out of the
-/// byte-at-a-time case.
+/// Bytes that a connection counts locally before it publishes them. Avoids contention on shared
+/// cache lines when bytes arrive one at a time.
 const PUBLISH_BYTES: u64 = 1 << 20;
 
-/// Sums over all connections. Relaxed everywhere: a counter orders nothing.
+/// Sums over all connections. Relaxed everywhere: the counters order no other memory accesses.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     connections: AtomicU64,
@@ -38,12 +38,12 @@ impl Totals {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection that ended by an error.
+    /// Counts a connection that ended with an error.
     pub(super) fn failed(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until no connection is being served, but not longer than `limit`.
+    /// Waits until no connection is being served, at most for `limit`.
     pub(super) fn settle(&self, limit: Duration) {
         let end = Instant::now() + limit;
         while self.active.load(Ordering::Relaxed) > 0 && Instant::now() < end {
@@ -51,27 +51,27 @@ impl Totals {
         }
     }
 
-    /// Accepted connections.
+    /// Number of accepted connections.
     pub(super) fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Connections closed before they were served: no thread could be had, or their peer has as many as it may.
+    /// Number of connections that were closed before they were served, because of `--max-per-peer`.
     pub(super) fn refusals(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Connections that ended by an error.
+    /// Number of connections that ended with an error.
     pub(super) fn failures(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Connections that are being served.
+    /// Number of connections that are being served.
     pub(super) fn open(&self) -> u64 {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// All of it in one line.
+    /// Returns all counters in one line.
     pub(super) fn sentence(&self) -> String {
         format!(
             "{} connections, {} open, {} refused, {} failed; {} bytes received, {} sent",
@@ -84,18 +84,18 @@ impl Totals {
         )
     }
 
-    /// Bytes read.
+    /// Number of bytes read.
     pub(super) fn bytes_received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Bytes written.
+    /// Number of bytes written.
     pub(super) fn bytes_sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 }
 
-/// A stream that counts what passes.
+/// A stream that counts its bytes.
 #[derive(Debug)]
 pub(super) struct Metered<S> {
     stream: S,
@@ -103,7 +103,7 @@ pub(super) struct Metered<S> {
     /// Bytes that are not published yet.
     received: u64,
     sent: u64,
-    /// Bytes that are: received, sent.
+    /// Published bytes: received, sent.
     published: (u64, u64),
 }
 
@@ -119,7 +119,7 @@ impl<S: Stream> Metered<S> {
         &self.stream
     }
 
-    /// Reads what has come, without waiting: `WouldBlock` when that is nothing.
+    /// Reads received bytes without waiting; `WouldBlock` when there are none.
     pub(super) fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.stream.try_read(buffer)?;
         self.received += count as u64;
@@ -129,7 +129,7 @@ impl<S: Stream> Metered<S> {
 }
 
 impl<S: Stream> Metered<S> {
-    /// Sends all of what was prepared.
+    /// Sends all prepared bytes.
     pub(super) fn send_prepared(
         &mut self,
         prepared: &S::Prepared,
@@ -147,7 +147,7 @@ impl<S: Stream> Metered<S> {
 }
 
 impl<S> Metered<S> {
-    /// Bytes of this connection: received, sent.
+    /// Returns the bytes of this connection: received, sent.
     pub(super) fn moved(&self) -> (u64, u64) {
         (self.published.0 + self.received, self.published.1 + self.sent)
     }

@@ -1,8 +1,11 @@
-//! Threads that accept connections and serve them: started when needed, kept for the next connection, bounded.
+//! Threads that accept connections and serve them: started on demand, reused for further
+//! connections, and limited in number.
 //!
-//! A thread that has accepted a connection serves it itself, so nobody has to be woken in between, and a thread that polls for the next
-//! connection takes its first bytes along. Some threads wait at any time while the bound is not reached: the one that leaves the wait last
-//! starts another first. At the bound the rest waits in the accept queue, where the stack limits it.
+//! The thread that accepts a connection also serves it, so no other thread has to be woken, and a
+//! thread that polls for the next connection receives its first bytes in the same poll. While the
+//! limit is not reached, some threads always wait for connections: the last one that leaves the
+//! wait first starts another. At the limit further connections wait in the accept queue, which the
+//! stack limits.
 
 use std::{
     io,
@@ -10,29 +13,31 @@ use std::{
     thread,
 };
 
-/// Stack of a connection thread. A service keeps its buffers on the heap; what is left is call frames down
-/// through the stack's send path. A thousand connections then reserve 256 MB of address space and touch a
-/// few pages each.
+/// Stack of a connection thread. Services keep their buffers on the heap, so the stack only holds
+/// call frames down through the stack's send path. A thousand connections reserve 256 MB of address
+/// space and touch a few pages each.
 pub(super) const STACK_BYTES: usize = 256 * 1024;
 
-/// Most threads that wait for a connection: one that has served its own ends when there are as many already.
+/// Most threads that wait for a connection. A thread that has served its connection ends when that
+/// many already wait.
 const WAITING_MAX: usize = 8;
 
-/// What the threads of a pool do, one after the other for each connection.
+/// A service that pool threads run, one connection after the other.
 pub(super) trait Service: Send + Sync + 'static {
-    /// A connection.
+    /// Type of accepted connections.
     type Connection;
 
-    /// Waits for the next connection. An error is for good.
+    /// Waits for the next connection. An error is permanent.
     fn accept(&self) -> io::Result<Self::Connection>;
 
-    /// Serves it to its end.
+    /// Serves a connection until it ends.
     fn serve(&self, connection: Self::Connection);
 
-    /// The system had no thread to give: until one of those that serve is done nobody accepts.
-    fn is_short(&self, error: &io::Error);
+    /// Reports that the system refused to start a thread: no connection is accepted until a serving
+    /// thread is done.
+    fn report_shortage(&self, error: &io::Error);
 
-    /// Accepting failed for good, in every thread that waits.
+    /// Reports a permanent failure of accept. Called by every waiting thread.
     fn fail(&self, error: io::Error);
 }
 
@@ -45,34 +50,35 @@ pub(super) struct Pool<S> {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Threads that exist or are about to.
+    /// Threads that exist or are being started.
     threads: usize,
-    /// Threads of those that wait for a connection, or are about to.
+    /// Threads that wait for a connection or are about to.
     waiting: usize,
 }
 
 impl<S: Service> Pool<S> {
-    /// Starts to serve, with at most `threads_max` connections at once.
+    /// Starts to serve at most `threads_max` connections at the same time.
     pub(super) fn start(threads_max: usize, service: S) -> io::Result<()> {
         let counts = Mutex::new(Counts { threads: 1, waiting: 1 });
         Arc::new(Self { service, threads_max, counts }).spawn()
     }
 
-    /// Starts a thread that is counted already.
+    /// Starts a thread that is already counted.
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
         let pool = Arc::clone(self);
         let thread = thread::Builder::new().name("connection".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || pool.run()).map(drop)
     }
 
-    /// A thread's life: one connection after the other, until enough others wait.
+    /// Body of a pool thread: serves one connection after the other, until enough other threads
+    /// wait.
     fn run(self: &Arc<Self>) {
         loop {
             match self.service.accept() {
                 Ok(connection) => {
-                    self.leave_the_wait();
+                    self.end_wait();
                     self.service.serve(connection);
-                    if !self.wait_again() {
+                    if !self.resume_wait() {
                         return;
                     }
                 }
@@ -81,8 +87,9 @@ impl<S: Service> Pool<S> {
         }
     }
 
-    /// The calling thread has a connection. If nobody waits for the next one, a thread is started for it.
-    fn leave_the_wait(self: &Arc<Self>) {
+    /// Ends the wait of the calling thread, which has accepted a connection. If no other thread
+    /// waits, starts one.
+    fn end_wait(self: &Arc<Self>) {
         let mut counts = self.lock();
         counts.waiting -= 1;
         if counts.waiting > 0 || counts.threads >= self.threads_max {
@@ -96,12 +103,13 @@ impl<S: Service> Pool<S> {
             counts.threads -= 1;
             counts.waiting -= 1;
             drop(counts);
-            self.service.is_short(&error);
+            self.service.report_shortage(&error);
         }
     }
 
-    /// The calling thread has served its connection. False: enough others wait.
-    fn wait_again(&self) -> bool {
+    /// Resumes the wait of the calling thread, which has served its connection. False: enough other
+    /// threads wait.
+    fn resume_wait(&self) -> bool {
         let mut counts = self.lock();
         if counts.waiting >= WAITING_MAX {
             counts.threads -= 1;
@@ -131,7 +139,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// Connections are numbers that come by a channel; its end is the listener's.
+    /// A service whose connections are numbers from a channel. The end of the channel is a failure
+    /// of accept.
     struct Numbers<F> {
         listener: Mutex<mpsc::Receiver<usize>>,
         serve: F,
@@ -150,7 +159,7 @@ mod tests {
             (self.serve)(connection);
         }
 
-        fn is_short(&self, error: &io::Error) {
+        fn report_shortage(&self, error: &io::Error) {
             panic!("{error}");
         }
 
@@ -159,7 +168,8 @@ mod tests {
         }
     }
 
-    /// The way to connect, and where it is told that accepting failed.
+    /// Starts a pool. Returns the channel that delivers connections, and the channel of accept
+    /// failures.
     fn start(
         max: usize,
         serve: impl Fn(usize) + Send + Sync + 'static,
@@ -172,11 +182,11 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_served_at_the_same_time_up_to_the_bound() {
+    fn connections_are_served_concurrently_up_to_the_limit() {
         let barrier = Barrier::new(8);
         let (done, results) = mpsc::channel();
         let (connect, _failures) = start(8, move |number| {
-            // Passes only if all eight run at once.
+            // Passes only if all eight connections are served at the same time.
             barrier.wait();
             done.send(number).expect("receiver");
         });
@@ -188,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds_and_nothing_is_lost() {
+    fn the_thread_limit_holds_and_every_connection_is_served() {
         let (running, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
         let (done, results) = mpsc::channel();
         let seen_most = Arc::clone(&most);
@@ -208,9 +218,9 @@ mod tests {
         assert_eq!(failures.recv_timeout(LIMIT).expect("the end").to_string(), "closed");
     }
 
-    /// A burst leaves as many threads as may wait, and no more.
+    /// After a burst, the threads beyond [`WAITING_MAX`] end.
     #[test]
-    fn threads_that_nobody_needs_end() {
+    fn surplus_threads_end_after_a_burst() {
         let barrier = Arc::new(Barrier::new(WAITING_MAX * 4));
         let at_once = Arc::clone(&barrier);
         let (connect, failures) = start(usize::MAX, move |_| {
@@ -218,7 +228,8 @@ mod tests {
         });
         (0..WAITING_MAX * 4).for_each(|number| connect.send(number).expect("a listener"));
         drop(connect);
-        // Each thread that waits is told of the end; the pool goes with the last one, and with it the way to tell.
+        // Every waiting thread reports the end. The last one drops the pool, and with it the sender
+        // of the channel.
         assert!((1..=WAITING_MAX).contains(&failures.iter().count()));
         assert_eq!(Arc::strong_count(&barrier), 1);
     }

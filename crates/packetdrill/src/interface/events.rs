@@ -1,4 +1,4 @@
-//! Calls that wait, the device, and the clock.
+//! Calls that wait for events, the device, and the clock.
 
 use std::{
     ffi::{c_int, c_long, c_longlong, c_uint, c_void},
@@ -6,13 +6,13 @@ use std::{
 };
 
 use libc::{epoll_event, pollfd, timeval};
+use posix::{EpollEvent, PollEntry};
 use stack::Errno;
 
 use super::{
     Userdata,
     pointers::{bytes, bytes_mut, call, zero},
 };
-use crate::{epoll::Event, readiness::PollEntry};
 
 pub(super) unsafe extern "C" fn poll(
     u: Userdata,
@@ -112,7 +112,7 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     // SAFETY: (a) and (c).
     unsafe {
         call(u, |runtime| {
-            let event = event.as_ref().map(|e| Event { events: e.events, data: e.u64 });
+            let event = event.as_ref().map(|e| EpollEvent { events: e.events, data: e.u64 });
             runtime.epoll_ctl(epoll, operation, fd, event).map(zero)
         })
     }
@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn epoll_wait(
             }
             let ready = runtime.epoll_wait(epoll, max, timeout)?;
             for (index, event) in ready.iter().enumerate() {
-                // At most `max` events, which is what the array holds.
+                // At most `max` events, the length of the array.
                 let event = epoll_event { events: event.events, u64: event.data };
                 events.add(index).write_unaligned(event);
             }

@@ -1,6 +1,7 @@
-//! From the pointers of a call to slices and addresses, and from results to what the call answers.
+//! Turns the pointers of a call into slices and addresses, and results into return values with
+//! `errno`.
 //!
-//! "(a)", "(b)" and "(c)" are the promises in the head of `interface`.
+//! "(a)", "(b)" and "(c)" are the promises at the head of `interface`.
 
 use std::{
     ffi::{c_int, c_void},
@@ -15,21 +16,21 @@ use stack::Errno;
 use super::Userdata;
 use crate::runtime::Runtime;
 
-/// Pieces one call may name (`IOV_MAX`).
+/// Largest number of buffers in one call (`IOV_MAX`).
 const IOVECS_MAX: usize = 1024;
 
-/// What a call answers: the result, or -1 with `errno`.
+/// The return value of a call: the result, or -1 with `errno`.
 pub(super) struct Answer;
 
 impl Answer {
     pub(super) fn fail(errno: Errno) -> i8 {
-        // SAFETY: the C library gives the address of this thread's errno.
+        // SAFETY: the C library returns the valid address of this thread's errno.
         unsafe { *libc::__errno_location() = errno.raw() };
         -1
     }
 }
 
-/// Runs a call: `userdata` is the runtime, a panic is `EIO`.
+/// Runs a call on the runtime behind `userdata`. A panic becomes `EIO`.
 ///
 /// # Safety
 /// `userdata` is as (a) says.
@@ -37,7 +38,8 @@ pub(super) unsafe fn call<T: From<i8>>(
     userdata: Userdata,
     work: impl FnOnce(&Runtime) -> Result<T, Errno>,
 ) -> T {
-    // SAFETY: by (a) it is the pointer that `Arc::into_raw` gave, and `free` has not been called.
+    // SAFETY: by (a) `userdata` is the pointer that `Arc::into_raw` returned, and `free` has not
+    // been called.
     let runtime = unsafe { &*userdata.cast::<Runtime>() };
     let result = catch_unwind(AssertUnwindSafe(|| work(runtime)));
     result.unwrap_or(Err(Errno::EIO)).unwrap_or_else(|errno| Answer::fail(errno).into())
@@ -66,7 +68,7 @@ pub(super) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8
     Ok(unsafe { std::slice::from_raw_parts(buf.cast(), len) })
 }
 
-/// The bytes behind a pointer of the caller, to write.
+/// The writable bytes behind a pointer of the caller.
 ///
 /// # Safety
 /// As (b).
@@ -77,14 +79,14 @@ pub(super) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: usize) -> Result<&'a m
     if buf.is_null() {
         return Err(Errno::EFAULT);
     }
-    // SAFETY: not null, and writable by nobody else for `len` bytes by (b).
+    // SAFETY: not null, and by (b) writable for `len` bytes, which no other thread touches.
     Ok(unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) })
 }
 
-/// The pieces that an array of `iovec` names.
+/// The elements of an array of `iovec`.
 ///
 /// # Safety
-/// As (b), for the array and for what its elements point to.
+/// As (b), for the array and for the memory that its elements point to.
 pub(super) unsafe fn pieces<'a>(iov: *const iovec, len: usize) -> Result<&'a [iovec], Errno> {
     if len > IOVECS_MAX {
         return Err(Errno::EINVAL);
@@ -131,24 +133,42 @@ pub(super) fn piece_count(iovcnt: c_int) -> Result<usize, Errno> {
     usize::try_from(iovcnt).map_err(|_| Errno::EINVAL)
 }
 
-/// An address as the caller gives it. Only IPv4 is spoken.
+/// The address that the caller passes. Only IPv4 exists.
 ///
 /// # Safety
 /// As (b).
 pub(super) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<SocketAddr, Errno> {
     // SAFETY: as the caller promises.
+    unsafe { peer(addr, len) }?.ok_or(Errno::EAFNOSUPPORT)
+}
+
+/// The address that the caller passes to connect to; `None` for `AF_UNSPEC`.
+///
+/// # Safety
+/// As (b).
+pub(super) unsafe fn peer(
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Result<Option<SocketAddr>, Errno> {
+    // SAFETY: as the caller promises.
     let bytes = unsafe { bytes(addr.cast(), len as usize) }?;
     let family = bytes.first_chunk::<2>().ok_or(Errno::EINVAL)?;
-    if c_int::from(u16::from_ne_bytes(*family)) != libc::AF_INET {
-        return Err(Errno::EAFNOSUPPORT);
+    match c_int::from(u16::from_ne_bytes(*family)) {
+        libc::AF_INET => {}
+        libc::AF_UNSPEC => return Ok(None),
+        _ => return Err(Errno::EAFNOSUPPORT),
+    }
+    // Linux wants a whole `sockaddr_in`.
+    if bytes.len() < size_of::<libc::sockaddr_in>() {
+        return Err(Errno::EINVAL);
     }
     let rest = bytes.get(2..8).ok_or(Errno::EINVAL)?;
     let ip = Ipv4Addr::new(rest[2], rest[3], rest[4], rest[5]);
     let port = u16::from_be_bytes([rest[0], rest[1]]);
-    Ok(SocketAddr::V4(SocketAddrV4::new(ip, port)))
+    Ok(Some(SocketAddr::V4(SocketAddrV4::new(ip, port))))
 }
 
-/// Gives an address to the caller, cut to the room there is, as the kernel does.
+/// Writes an address to the memory of the caller, cut to its length, as the kernel does.
 ///
 /// # Safety
 /// `len` is as (c), `addr` as (b) with `*len`.

@@ -1,4 +1,4 @@
-//! Calls on sockets themselves: making, naming, connecting, options, closing.
+//! Calls on sockets that move no bytes: making, naming, connecting, options, closing.
 
 use std::{
     ffi::{c_int, c_ulong, c_void},
@@ -11,7 +11,7 @@ use stack::Errno;
 
 use super::{
     Userdata,
-    pointers::{address, bytes, bytes_mut, call, give_address, zero},
+    pointers::{address, bytes, bytes_mut, call, give_address, peer, zero},
 };
 use crate::runtime::Runtime;
 
@@ -19,7 +19,8 @@ pub(super) unsafe extern "C" fn free(userdata: Userdata) {
     if userdata.is_null() {
         return;
     }
-    // SAFETY: by (a) the pointer of `Arc::into_raw`, and this is the last call: the count it stands for ends here.
+    // SAFETY: by (a) the pointer is that of `Arc::into_raw`, and this is the last call, which
+    // releases the reference that the pointer stands for.
     let runtime = unsafe { Arc::from_raw(userdata.cast::<Runtime>().cast_const()) };
     let _ = catch_unwind(AssertUnwindSafe(|| runtime.stop()));
 }
@@ -72,7 +73,7 @@ pub(super) unsafe extern "C" fn connect(
     len: socklen_t,
 ) -> c_int {
     // SAFETY: (a) and (b).
-    unsafe { call(u, |runtime| runtime.connect(fd, address(addr, len)?).map(zero)) }
+    unsafe { call(u, |runtime| runtime.connect(fd, peer(addr, len)?).map(zero)) }
 }
 
 pub(super) unsafe extern "C" fn fcntl(
@@ -91,10 +92,11 @@ pub(super) unsafe extern "C" fn ioctl(
     request: c_ulong,
     argument: *mut c_int,
 ) -> c_int {
-    // SAFETY: (a) and (c): every request that is known takes a pointer to an int.
+    // SAFETY: (a) and (c): every known request takes a pointer to an int.
     unsafe {
         call(u, |runtime| {
-            let number = runtime.ioctl(fd, request)?;
+            let mut number = argument.as_ref().copied().unwrap_or_default();
+            runtime.ioctl(fd, request, &mut number)?;
             *argument.as_mut().ok_or(Errno::EFAULT)? = number;
             Ok(0)
         })
@@ -102,7 +104,8 @@ pub(super) unsafe extern "C" fn ioctl(
 }
 
 pub(super) unsafe extern "C" fn close(u: Userdata, fd: c_int) -> c_int {
-    // SAFETY: (a). The two ends of a pipe are the kernel's, and closing a number is safe.
+    // SAFETY: (a). The other descriptors are ends of the kernel's pipes, and closing a number is
+    // safe.
     unsafe {
         call(
             u,
@@ -130,11 +133,9 @@ pub(super) unsafe extern "C" fn getsockopt_of(
     unsafe {
         call(u, |runtime| {
             let len = len.as_mut().ok_or(Errno::EFAULT)?;
-            let answer = runtime.getsockopt(fd, level, name)?;
             let room = bytes_mut(value, *len as usize)?;
-            let fits = room.len().min(answer.len());
-            room[..fits].copy_from_slice(&answer[..fits]);
-            *len = socklen_t::try_from(fits).unwrap_or_default();
+            let written = runtime.getsockopt(fd, level, name, room)?;
+            *len = socklen_t::try_from(written).unwrap_or_default();
             Ok(0)
         })
     }

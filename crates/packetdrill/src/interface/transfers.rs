@@ -1,4 +1,4 @@
-//! Calls that move data: reading, writing, messages with their addresses and control data, pipes.
+//! Calls that move bytes: reading, writing, messages with addresses and control data, pipes.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -7,18 +7,15 @@ use std::{
 };
 
 use libc::{iovec, msghdr, sockaddr, socklen_t, ssize_t};
+use posix::{Received, Recv, abi::TCP_INQ};
 use stack::Errno;
 
 use super::{
     Userdata,
-    pointers::{address, bytes, bytes_mut, call, count, io_slices, io_slices_mut, piece_count},
+    pointers::{bytes, bytes_mut, call, count, io_slices, io_slices_mut, peer, piece_count},
 };
-use crate::{socket::Way, transfer::Received};
 
-/// Type of the control message of `TCP_INQ`.
-const TCP_CM_INQ: c_int = 36;
-
-/// Bytes that one `splice` moves at most: what a pipe holds.
+/// Largest number of bytes that one `splice` moves: the capacity of a pipe.
 const SPLICE_BYTES_MAX: usize = 64 * 1024;
 
 pub(super) unsafe extern "C" fn read(
@@ -27,8 +24,13 @@ pub(super) unsafe extern "C" fn read(
     buf: *mut c_void,
     len: usize,
 ) -> ssize_t {
-    // SAFETY: as the caller promises.
-    unsafe { recv(u, fd, buf, len, 0) }
+    // SAFETY: (a) and (b).
+    unsafe {
+        call(u, |runtime| {
+            let buf = IoSliceMut::new(bytes_mut(buf, len)?);
+            runtime.recv(fd, &mut [buf], Recv::read()).map(|received| count(received.bytes))
+        })
+    }
 }
 
 pub(super) unsafe extern "C" fn readv(
@@ -41,7 +43,7 @@ pub(super) unsafe extern "C" fn readv(
     unsafe {
         call(u, |runtime| {
             let mut bufs = io_slices_mut(iov, piece_count(iovcnt)?)?;
-            runtime.recv(fd, &mut bufs, 0).map(|received| count(received.bytes))
+            runtime.recv(fd, &mut bufs, Recv::read()).map(|received| count(received.bytes))
         })
     }
 }
@@ -57,7 +59,7 @@ pub(super) unsafe extern "C" fn recv(
     unsafe {
         call(u, |runtime| {
             let buf = IoSliceMut::new(bytes_mut(buf, len)?);
-            runtime.recv(fd, &mut [buf], flags).map(|received| count(received.bytes))
+            runtime.recv(fd, &mut [buf], Recv::new(flags)).map(|received| count(received.bytes))
         })
     }
 }
@@ -71,7 +73,7 @@ pub(super) unsafe extern "C" fn recvfrom(
     _addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> ssize_t {
-    // A connected stream names no sender: the address is left alone and its length is zero, as in Linux.
+    // A stream has no sender address: Linux leaves the address alone and sets its length to zero.
     // SAFETY: null or valid by (c).
     if let Some(addr_len) = unsafe { addr_len.as_mut() } {
         *addr_len = 0;
@@ -91,35 +93,36 @@ pub(super) unsafe extern "C" fn recvmsg(
         call(u, |runtime| {
             let msg = msg.as_mut().ok_or(Errno::EFAULT)?;
             let mut bufs = io_slices_mut(msg.msg_iov, msg.msg_iovlen)?;
-            let received = runtime.recv(fd, &mut bufs, flags)?;
+            let received = runtime.recv(fd, &mut bufs, Recv::new(flags))?;
             give_control(msg, received)?;
             msg.msg_namelen = 0;
-            msg.msg_flags = 0;
+            msg.msg_flags = received.flags;
             Ok(count(received.bytes))
         })
     }
 }
 
-/// The control messages of `recvmsg`: how much is left to read, if the program has asked for it.
+/// Writes the control message of `recvmsg` with the bytes left to read, if the program has asked
+/// for it.
 ///
 /// # Safety
 /// As (b), for the control buffer of `msg`.
 pub(super) unsafe fn give_control(msg: &mut msghdr, received: Received) -> Result<(), Errno> {
     let room = std::mem::take(&mut msg.msg_controllen);
     let Some(inq) = received.inq.filter(|_| !msg.msg_control.is_null()) else { return Ok(()) };
-    // SAFETY: (b) with the length that the caller gave.
+    // SAFETY: (b) with the length that the caller has set.
     let control = unsafe { bytes_mut(msg.msg_control, room) }?;
     // `struct cmsghdr`: a length that counts itself, level, type, then the data.
     let parts: [&[u8]; 4] = [
         &(16 + size_of_val(&inq)).to_ne_bytes(),
         &libc::IPPROTO_TCP.to_ne_bytes(),
-        &TCP_CM_INQ.to_ne_bytes(),
+        &TCP_INQ.to_ne_bytes(),
         &inq.to_ne_bytes(),
     ];
     let message = parts.concat();
     if let Some(control) = control.get_mut(..message.len()) {
         control.copy_from_slice(&message);
-        // The next message would begin at a multiple of eight.
+        // The next message would begin at a multiple of eight bytes.
         msg.msg_controllen = message.len().next_multiple_of(8).min(room);
     }
     Ok(())
@@ -145,7 +148,7 @@ pub(super) unsafe extern "C" fn writev(
     unsafe {
         call(u, |runtime| {
             let bufs = io_slices(iov, piece_count(iovcnt)?)?;
-            runtime.send(fd, &bufs, 0).map(count)
+            runtime.send(fd, &bufs, 0, None).map(count)
         })
     }
 }
@@ -161,7 +164,7 @@ pub(super) unsafe extern "C" fn send(
     unsafe {
         call(u, |runtime| {
             let buf = IoSlice::new(bytes(buf, len)?);
-            runtime.send(fd, &[buf], flags).map(count)
+            runtime.send(fd, &[buf], flags, None).map(count)
         })
     }
 }
@@ -180,13 +183,13 @@ pub(super) unsafe extern "C" fn sendto(
         call(u, |runtime| {
             let buf = IoSlice::new(bytes(buf, len)?);
             let to = destination(flags, addr, addr_len)?;
-            runtime.send_to(fd, &[buf], flags, to).map(count)
+            runtime.send(fd, &[buf], flags, to).map(count)
         })
     }
 }
 
-/// Where a call sends that connects first (`MSG_FASTOPEN`). The address of a stream is else that of its connection, and
-/// Linux does not look at the one of the call.
+/// The address to which a call with `MSG_FASTOPEN` connects. Without that flag Linux ignores the
+/// address of a call on a stream.
 ///
 /// # Safety
 /// As [`address`].
@@ -199,10 +202,9 @@ pub(super) unsafe fn destination(
         return Ok(None);
     }
     // SAFETY: as the caller promises.
-    match unsafe { address(addr, len) } {
-        // Linux says so of AF_UNSPEC, which would end a connection.
-        Err(Errno::EAFNOSUPPORT) => Err(Errno::EOPNOTSUPP),
-        to => to.map(Some),
+    match unsafe { peer(addr, len) }? {
+        None => Err(Errno::EOPNOTSUPP),
+        to => Ok(to),
     }
 }
 
@@ -218,12 +220,12 @@ pub(super) unsafe extern "C" fn sendmsg(
             let msg = msg.as_ref().ok_or(Errno::EFAULT)?;
             let bufs = io_slices(msg.msg_iov, msg.msg_iovlen)?;
             let to = destination(flags, msg.msg_name.cast(), msg.msg_namelen)?;
-            runtime.send_to(fd, &bufs, flags, to).map(count)
+            runtime.send(fd, &bufs, flags, to).map(count)
         })
     }
 }
 
-/// A pipe of the kernel: what a stack has to do with pipes is `splice`.
+/// Makes a pipe of the kernel: the stack needs one for `splice` only.
 pub(super) unsafe extern "C" fn pipe(u: Userdata, fds: *mut c_int) -> c_int {
     // SAFETY: (a), and room for two descriptors by (b).
     unsafe { call(u, |_| if fds.is_null() { Err(Errno::EFAULT) } else { Ok(libc::pipe(fds)) }) }
@@ -239,17 +241,18 @@ pub(super) unsafe extern "C" fn splice(
     _flags: c_uint,
 ) -> ssize_t {
     let mut buf = vec![0; len.min(SPLICE_BYTES_MAX)];
-    // SAFETY: (a); the pipe is read from and written into memory of our own.
+    // SAFETY: (a); the pipe is read into `buf` and written from `buf`, whose length bounds both.
     unsafe {
         call(u, |runtime| {
             if runtime.knows(from) {
-                let bytes = runtime.splice(from, Way::Receive, &mut buf)?;
+                let bufs = &mut [IoSliceMut::new(&mut buf)];
+                let bytes = runtime.recv(from, bufs, Recv::new(0))?.bytes;
                 return Ok(libc::write(to, buf.as_ptr().cast(), bytes));
             }
             let bytes = libc::read(from, buf.as_mut_ptr().cast(), buf.len());
             match usize::try_from(bytes) {
-                Ok(bytes) => runtime.splice(to, Way::Send, &mut buf[..bytes]).map(count),
-                // errno is what the C library has just set.
+                Ok(bytes) => runtime.send(to, &[IoSlice::new(&buf[..bytes])], 0, None).map(count),
+                // The C library has set errno.
                 Err(_) => Ok(bytes),
             }
         })

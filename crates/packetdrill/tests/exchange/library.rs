@@ -39,8 +39,9 @@ impl Library {
         let path = CString::new(path.to_str().unwrap()).unwrap();
         let flags = CString::new(flags).unwrap();
         let mut table = MaybeUninit::<Interface>::uninit();
-        // SAFETY: the library is ours and has no constructors; the symbol has the type of the interface; the environment
-        // is changed under the lock, and nobody else reads it meanwhile.
+        // SAFETY: the library is ours and has no constructors; the symbol has the type of the
+        // interface; the environment is changed under the lock, and no other thread reads it
+        // meanwhile.
         unsafe {
             match control {
                 Some(control) => std::env::set_var("PD_CTL", control),
@@ -152,9 +153,11 @@ impl Library {
         now.tv_sec * 1_000_000 + now.tv_usec
     }
 
-    /// Waits, in real time, until another thread of this process sleeps in a call: as packetdrill does.
+    /// Waits, in real time, until another thread of this process sleeps in a call: as packetdrill
+    /// does.
     pub(crate) fn await_sleeper(&self) {
-        // What that thread does before it sleeps takes microseconds; too early costs the test nothing but its point.
+        // What that thread does before it sleeps takes microseconds; too early costs the test
+        // nothing but its point.
         std::thread::sleep(Duration::from_millis(50));
     }
 }

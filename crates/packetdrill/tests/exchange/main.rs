@@ -12,7 +12,7 @@ use std::{sync::mpsc, thread, time::Duration};
 use library::Library;
 use wire::{ACK, FIN, PSH, SYN, Segment};
 
-/// What the peer says first: a SYN with an MSS of 1000 and nothing else.
+/// The first segment of the peer: a SYN with an MSS of 1000 and no other option.
 fn syn() -> Segment {
     Segment { flags: SYN, seq: 1000, options: vec![2, 4, 0x03, 0xe8], ..Segment::default() }
 }
@@ -61,7 +61,7 @@ fn a_connection_is_made_used_and_closed_in_virtual_time() {
     assert_eq!((answer.seq, answer.ack, &answer.payload[..]), (iss, 1006, &b"good day"[..]));
     assert_eq!(answer.flags, PSH | ACK);
 
-    // Nobody acknowledges: it is sent again, after a timeout that passes without anybody waiting for it.
+    // Without an acknowledgment the segment is sent again, after a timeout of virtual time.
     let again = library.next_packet();
     assert_eq!((again.seq, &again.payload[..]), (iss, &b"good day"[..]));
     assert!(library.micros() - started >= 200_000, "virtual time has passed");
@@ -119,10 +119,11 @@ fn a_setting_written_to_the_control_file_takes_effect() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// The machine's own settings have no part in what a script shows: what it sets counts, also where the machine has the same,
-/// and what it does not set is this stack's default.
+/// The result of a script does not depend on the machine's settings. A setting that the script
+/// writes is applied even if the machine has the same value; every other one is this stack's
+/// default.
 #[test]
-fn a_setting_written_in_the_namespace_counts_whatever_the_machine_has() {
+fn a_setting_written_in_the_namespace_is_applied_even_if_the_machine_has_it() {
     if !Library::enter_namespace() {
         assert!(
             std::env::var_os("CI").is_none_or(|value| value != "true"),
@@ -135,9 +136,9 @@ fn a_setting_written_in_the_namespace_counts_whatever_the_machine_has() {
     std::fs::write(timestamps, "0\n").unwrap();
     let library = Library::load("netns", None);
     library.listen();
-    assert!(offers_timestamps(&library, 5001), "what the machine has is not taken over");
+    assert!(offers_timestamps(&library, 5001), "the machine's value is not applied");
     std::fs::write(timestamps, "0\n").unwrap();
-    assert!(!offers_timestamps(&library, 5002), "what the script sets counts");
+    assert!(!offers_timestamps(&library, 5002), "the script's value is applied");
     std::fs::write(timestamps, "1\n").unwrap();
     assert!(offers_timestamps(&library, 5003));
 }

@@ -1,4 +1,5 @@
-//! The sum in 256-bit vectors: four running pairs of sums hide the latency of the additions.
+//! The sum in 256-bit vectors. Four independent pairs of running sums hide the latency of the
+//! additions.
 
 use core::arch::x86_64::{
     __m256i, _mm_add_epi64, _mm_cvtsi128_si64, _mm_unpackhi_epi64, _mm256_add_epi64,
@@ -10,7 +11,7 @@ use super::{Halves, scalar, unrelated};
 
 type Block = [u8; 32];
 
-/// `Halves` in every lane.
+/// One `Halves` per 64-bit lane.
 #[derive(Clone, Copy)]
 struct Lanes {
     whole: __m256i,
@@ -45,7 +46,7 @@ impl Lanes {
     }
 }
 
-/// Sum of the native-order 16-bit words of `bytes`, padded with zeroes.
+/// Returns the sum of the native-order 16-bit words of `bytes`, padded with zeroes.
 #[target_feature(enable = "avx2")]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (quads, rest) = bytes.as_chunks::<128>();
@@ -69,7 +70,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     halves.total()
 }
 
-/// As `sum`, copying on the way. Both slices have one length.
+/// As `sum`, and copies `src` to `dst`. Both slices have the same length.
 #[target_feature(enable = "avx2")]
 pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut lanes = [Lanes::zero(); 4];
@@ -106,14 +107,14 @@ pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load(block: &Block) -> __m256i {
-    // SAFETY: reads 32 bytes, which the block has; no alignment is asked for.
+    // SAFETY: reads 32 bytes, the size of the block; the instruction requires no alignment.
     unsafe { _mm256_loadu_si256(block.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store(block: &mut Block, words: __m256i) {
-    // SAFETY: writes 32 bytes, which the block has; no alignment is asked for.
+    // SAFETY: writes 32 bytes, the size of the block; the instruction requires no alignment.
     unsafe { _mm256_storeu_si256(block.as_mut_ptr().cast(), words) }
 }
 

@@ -1,5 +1,5 @@
-//! The sum, and the copies, in 512-bit vectors. Masked loads and stores take any tail in one step, without touching a byte
-//! outside the slice and without a scalar remainder.
+//! The sum and the copies in 512-bit vectors. Masked loads and stores handle any tail in one step,
+//! without touching a byte outside the slice and without a scalar remainder.
 
 use core::arch::x86_64::{
     __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi64, _mm512_loadu_si512,
@@ -11,13 +11,15 @@ use super::{Halves, Sum, unrelated};
 
 type Block = [u8; 64];
 
-/// From this many bytes on it is worth a step to begin at a cache line: every block that straddles two costs two loads.
+/// Length from which a sum first advances to a cache-line boundary. Every block that straddles two
+/// lines costs two loads, which for longer slices outweighs the extra step.
 const ALIGNED_MIN: usize = 512;
 
-/// A copy fetches the 256 bytes that it needs after so many others: what lies in the second-level cache comes in time.
+/// Prefetch distance of a copy, in bytes: far enough for data in the second-level cache to arrive
+/// in time. Each step prefetches the 256 bytes that lie so far ahead.
 const AHEAD_BYTES: usize = 512;
 
-/// `Halves` in every lane.
+/// One `Halves` per 64-bit lane.
 #[derive(Clone, Copy)]
 struct Lanes {
     whole: __m512i,
@@ -55,7 +57,7 @@ impl Lanes {
     }
 }
 
-/// Sum of the native-order 16-bit words of `bytes`, padded with zeroes.
+/// Returns the sum of the native-order 16-bit words of `bytes`, padded with zeroes.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let mut lanes = [Lanes::zero(); 4];
@@ -76,7 +78,8 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     gather(lanes).total()
 }
 
-/// Bytes to sum ahead of the first cache line, fewer than 64: none of few bytes, and none if that would tear words apart.
+/// Returns the number of bytes before the first cache-line boundary, fewer than 64. Returns 0 for a
+/// short slice, and if the boundary would split a 16-bit word.
 #[inline]
 fn before_first_line(bytes: &[u8]) -> usize {
     if bytes.len() < ALIGNED_MIN {
@@ -86,7 +89,7 @@ fn before_first_line(bytes: &[u8]) -> usize {
     if head.is_multiple_of(2) { head } else { 0 }
 }
 
-/// As `sum`, copying on the way. Both slices have one length.
+/// As `sum`, and copies `src` to `dst`. Both slices have the same length.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut lanes = [Lanes::zero(); 4];
@@ -113,12 +116,13 @@ pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     gather(lanes).total()
 }
 
-/// Copies, and fetches ahead what comes next, but nothing behind the end: there another core may be writing. Both slices have
-/// one length.
+/// Copies `src` to `dst` and prefetches ahead, but never past the end of `src`, where another core
+/// may be writing. Both slices have the same length.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) {
     let (dst, src) = unrelated(dst, src);
-    // A store that straddles two lines costs more than a load that does.
+    // The destination is aligned, because a store that straddles two lines costs more than a load
+    // that does.
     let head = (dst.as_ptr().addr().wrapping_neg() % 64).min(dst.len());
     let (dst_head, dst) = dst.split_at_mut(head);
     let (src_head, src) = src.split_at(head);
@@ -141,7 +145,7 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) {
     store_tail(dst_rest, load_tail(src_rest));
 }
 
-/// As `copy_and_sum` of one piece after the other.
+/// Runs `copy_and_sum` for one piece after the other.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn copy_and_sum_pieces(dst: &mut [u8], src: &[u8], size: usize, sums: &mut [u16]) {
     for ((to, from), sum) in dst.chunks_exact_mut(size).zip(src.chunks_exact(size)).zip(sums) {
@@ -152,18 +156,18 @@ pub(super) fn copy_and_sum_pieces(dst: &mut [u8], src: &[u8], size: usize, sums:
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load(block: &Block) -> __m512i {
-    // SAFETY: reads 64 bytes, which the block has; no alignment is asked for.
+    // SAFETY: reads 64 bytes, the size of the block; the instruction requires no alignment.
     unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn store(block: &mut Block, words: __m512i) {
-    // SAFETY: writes 64 bytes, which the block has; no alignment is asked for.
+    // SAFETY: writes 64 bytes, the size of the block; the instruction requires no alignment.
     unsafe { _mm512_storeu_si512(block.as_mut_ptr().cast(), words) }
 }
 
-/// Fewer than 64 bytes, followed by zeroes.
+/// Loads fewer than 64 bytes, padded with zeroes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load_tail(rest: &[u8]) -> __m512i {
@@ -171,15 +175,16 @@ fn load_tail(rest: &[u8]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi8(mask(rest.len()), rest.as_ptr().cast()) }
 }
 
-/// The first bytes of `words` into fewer than 64 bytes.
+/// Stores the first `rest.len()` bytes of `words`, fewer than 64.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn store_tail(rest: &mut [u8], words: __m512i) {
-    // SAFETY: the mask selects `rest.len()` bytes; bytes not selected are neither written nor fault.
+    // SAFETY: the mask selects `rest.len()` bytes; bytes not selected are neither written nor
+    // fault.
     unsafe { _mm512_mask_storeu_epi8(rest.as_mut_ptr().cast(), mask(rest.len()), words) }
 }
 
-/// One bit per byte, `len < 64`.
+/// Returns a mask with one bit per byte. `len < 64`.
 #[inline]
 fn mask(len: usize) -> u64 {
     (1 << len) - 1

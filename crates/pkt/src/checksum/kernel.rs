@@ -1,6 +1,7 @@
-//! The implementations of the sum and of the copies, of which each machine can run some.
+//! Selection of the implementation of the sum and of the copies by the CPU's features.
 //!
-//! Not here: what they compute (scalar.rs, avx2.rs, avx512.rs), and from how many bytes on a sum is worth a choice (checksum.rs).
+//! Not here: the implementations (scalar.rs, avx2.rs, avx512.rs), and the length from which a sum
+//! is dispatched at all (checksum.rs).
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,19 +9,19 @@ use super::{Sum, scalar};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
-/// From this many bytes on our own copy, which fetches ahead, is used instead of the C library's.
+/// Length from which the copy that prefetches is used instead of the C library's.
 #[cfg(target_arch = "x86_64")]
 const COPY_BYTES_MIN: usize = 512;
 
-/// One implementation of the sum and of the copies that this machine can run. The functions of `checksum` choose the
-/// widest by themselves; tests and benchmarks compare them.
+/// One implementation of the sum and of the copies that this machine can run. The functions of
+/// `checksum` use the widest one; tests and benchmarks compare them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kernel(Width);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Width {
-    /// 64-bit words; runs anywhere.
+    /// 64-bit words; runs on every CPU.
     Scalar = 1,
     /// 256-bit vectors.
     #[cfg(target_arch = "x86_64")]
@@ -30,16 +31,17 @@ enum Width {
     Avx512 = 3,
 }
 
-/// Width of the best kernel, zero until it was looked for. Relaxed: every thread that looks finds the same.
+/// Width of the best kernel; zero until it has been detected. Relaxed: every thread that runs the
+/// detection gets the same result.
 static BEST: AtomicU8 = AtomicU8::new(0);
 
 impl Kernel {
-    /// The widest this machine runs.
+    /// Returns the widest kernel this machine runs.
     #[must_use]
     #[inline]
     pub fn best() -> Self {
         match BEST.load(Ordering::Relaxed) {
-            // The vector widths are only ever stored after they were detected.
+            // A vector width is stored only after its features were detected.
             #[cfg(target_arch = "x86_64")]
             3 => Self(Width::Avx512),
             #[cfg(target_arch = "x86_64")]
@@ -49,7 +51,7 @@ impl Kernel {
         }
     }
 
-    /// All this machine runs, narrowest first.
+    /// Returns every kernel this machine runs, narrowest first.
     pub fn available() -> impl Iterator<Item = Self> {
         let scalar = core::iter::once(Width::Scalar);
         #[cfg(target_arch = "x86_64")]
@@ -61,7 +63,7 @@ impl Kernel {
         all.map(Self)
     }
 
-    /// For tables.
+    /// Returns the name to print in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.0 {
@@ -106,11 +108,12 @@ impl Kernel {
         }
     }
 
-    /// Copies pieces of `size` bytes and leaves the folded sum of each in `sums`.
+    /// Copies pieces of `size` bytes and stores the folded sum of each in `sums`.
     ///
     /// # Panics
     ///
-    /// If `src` or `dst` are not as many bytes as there are places for sums of pieces, or `size` is zero and there are some.
+    /// If the length of `src` or `dst` is not `size * sums.len()`, or if `size` is zero and `sums`
+    /// is not empty.
     #[inline]
     pub fn copy_and_sum_pieces(self, dst: &mut [u8], src: &[u8], size: usize, sums: &mut [u16]) {
         assert!(dst.len() == src.len() && src.len() == size * sums.len());
@@ -161,7 +164,8 @@ impl Kernel {
     }
 }
 
-/// Byte masks need BW besides the foundation. AVX2 for what is done in halves.
+/// Byte masks need AVX-512BW besides the foundation. AVX2 is needed for the steps that work on
+/// 256-bit halves.
 #[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
     is_x86_feature_detected!("avx2")

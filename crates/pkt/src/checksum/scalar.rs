@@ -1,11 +1,12 @@
-//! The sum in 64-bit words: for headers, for what a vector leaves over, and for every architecture.
+//! The sum in 64-bit words: for headers, for the remainder of a vector kernel, and for every
+//! architecture.
 //!
-//! The last, incomplete word is read by one overlapping load whose already summed bytes are shifted out,
-//! so the tail costs the same for every length.
+//! The last, incomplete word is read by one overlapping load, and the bytes already summed are
+//! shifted out. The tail therefore costs the same for every length.
 
 use super::Halves;
 
-/// Sum of the native-order 16-bit words of `bytes`, padded with zeroes.
+/// Returns the sum of the native-order 16-bit words of `bytes`, padded with zeroes.
 #[inline]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let mut halves = Halves::default();
@@ -17,7 +18,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     halves.total()
 }
 
-/// As `sum`, copying on the way. Both slices have one length.
+/// As `sum`, and copies `src` to `dst`. Both slices have the same length.
 #[inline]
 pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut halves = Halves::default();
@@ -32,7 +33,7 @@ pub(super) fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> u64 {
     halves.total()
 }
 
-/// The bytes of `rest`, the last `len % 8` of `bytes`, as the first bytes of a word.
+/// Returns the bytes of `rest`, the last `len % 8` bytes of `bytes`, as the first bytes of a word.
 #[inline(always)]
 pub(super) fn tail(bytes: &[u8], rest: &[u8]) -> u64 {
     if rest.is_empty() {

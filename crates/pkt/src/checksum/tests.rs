@@ -1,10 +1,10 @@
-//! Every kernel against the definition, for every length, offset and carry.
+//! Every kernel is compared with the definition of RFC 1071 for every length, offset and carry.
 
 use super::*;
 use core::net::{Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 
-/// RFC 1071 §1 as it is written.
+/// The sum exactly as RFC 1071 §1 defines it.
 fn naive(bytes: &[u8]) -> u16 {
     let words =
         bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
@@ -27,7 +27,7 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn every_length_and_offset() {
+fn every_kernel_sums_every_length_and_offset() {
     let memory = noise(1200, 7);
     let mut copy = vec![0; 1200];
     for kernel in Kernel::available() {
@@ -47,9 +47,10 @@ fn every_length_and_offset() {
     }
 }
 
-/// Where a slice begins in its cache line decides how much of it is summed ahead of the first whole one.
+/// The position of a slice in its cache line decides how many bytes are summed before the first
+/// whole line.
 #[test]
-fn every_place_in_a_cache_line() {
+fn every_kernel_sums_from_every_position_in_a_cache_line() {
     let memory = noise(900, 11);
     let line = memory.as_ptr().align_offset(64);
     for kernel in Kernel::available() {
@@ -62,9 +63,9 @@ fn every_place_in_a_cache_line() {
     }
 }
 
-/// Copies begin at a cache line of where they go, and touch nothing beside it.
+/// Copies align their destination to a cache line and touch no byte outside it.
 #[test]
-fn every_copy_is_whole() {
+fn a_copy_writes_all_of_its_destination_and_nothing_else() {
     let memory = noise(1600, 13);
     let mut room = vec![0; 1700];
     let line = room.as_ptr().align_offset(64);
@@ -88,7 +89,7 @@ fn every_copy_is_whole() {
 }
 
 #[test]
-fn pieces_are_copied_and_summed_each_by_itself() {
+fn each_piece_is_copied_and_summed_separately() {
     let memory = noise(9000, 17);
     for kernel in Kernel::available() {
         for (size, count) in
@@ -107,7 +108,7 @@ fn pieces_are_copied_and_summed_each_by_itself() {
 }
 
 #[test]
-fn extremes() {
+fn sums_of_all_zeroes_and_all_ones_are_right() {
     for kernel in Kernel::available() {
         for len in [0, 1, 2, 7, 8, 31, 32, 63, 64, 127, 128, 255, 256, 1460, 65_536, 1 << 20] {
             assert_eq!(kernel.sum(&vec![0; len]).fold(), 0);
@@ -121,15 +122,15 @@ fn extremes() {
 }
 
 #[test]
-fn chosen_kernel_is_the_widest() {
+fn the_chosen_kernel_is_the_widest() {
     let widest = Kernel::available().last().expect("scalar at least");
     assert_eq!(Kernel::best(), widest);
-    assert_eq!(Kernel::best(), widest, "the second look reads the stored choice");
+    assert_eq!(Kernel::best(), widest, "the second call reads the stored choice");
 }
 
 #[test]
-fn known_header() {
-    // The IPv4 header of RFC 1071's descendants' favourite example.
+fn a_known_header_has_its_checksum() {
+    // An IPv4 header that is widely used as an example of RFC 1071.
     let header = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
         0x01, 0xc0, 0xa8, 0x00, 0xc7,
@@ -141,7 +142,7 @@ fn known_header() {
 }
 
 #[test]
-fn pseudo_headers() {
+fn pseudo_headers_are_summed_as_bytes() {
     let (a, b) = (Ipv4Addr::new(192, 168, 0, 1), Ipv4Addr::new(10, 1, 2, 255));
     let mut bytes = [a.octets(), b.octets()].concat();
     bytes.extend([0, 6, 0x12, 0x34]);
@@ -155,7 +156,7 @@ fn pseudo_headers() {
 
 proptest! {
     #[test]
-    fn parts_combine(bytes in proptest::collection::vec(any::<u8>(), 0..600), cuts in proptest::collection::vec(0usize..600, 0..6)) {
+    fn sums_of_parts_combine_to_the_sum_of_the_whole(bytes in proptest::collection::vec(any::<u8>(), 0..600), cuts in proptest::collection::vec(0usize..600, 0..6)) {
         let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
         cuts.push(bytes.len());
         cuts.sort_unstable();
@@ -169,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn update_equals_recompute(mut bytes in proptest::collection::vec(any::<u8>(), 4..80), at in 0usize..40, new: u16) {
+    fn an_updated_checksum_equals_a_recomputed_one(mut bytes in proptest::collection::vec(any::<u8>(), 4..80), at in 0usize..40, new: u16) {
         let at = (2 * at).min((bytes.len() - 2) & !1);
         // An all-zero header has two representations; a real one is never all zero.
         bytes.extend([0x45, 0x06]);

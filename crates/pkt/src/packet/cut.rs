@@ -1,40 +1,43 @@
-//! A superframe comes apart: packets of one size each that share its payload.
+//! Segmentation of a superframe into packets of one size that share its payload.
 //!
 //! Above: software GSO. Linux: `skb_segment`.
 //!
-//! The references that the pieces take on the pages are taken in one step for each page slice, and what was summed while
-//! the payload was copied (sums.rs) goes along.
+//! The references that the pieces take on the pages are taken in one step for each page slice. The
+//! sums computed while the payload was copied (sums.rs) are passed on with the pieces.
 //!
-//! Not here: what stands in the headers (crate `stack`, gso.rs).
+//! Not here: the contents of the headers (crate `stack`, gso.rs).
 
 use crate::checksum::Sum;
 use crate::packet::{FRAGS_MAX, HEADROOM, Kind, Packet, in_head};
 use crate::pool::Pool;
 
-/// What stands in front of the payload of every piece: as many of the last bytes as were asked for.
+/// Headers in front of the payload of every piece, at the end of the array; the caller chooses how
+/// many bytes are used.
 pub type HeadTemplate = [u8; HEADROOM as usize];
 
-/// Cuts the payload of a packet into pieces, front to back. What is not taken stays in the packet.
+/// Cuts the payload of a packet into pieces, front to back. Payload that is not cut stays in the
+/// packet.
 #[derive(Debug)]
 pub struct Cutter<'a> {
     packet: &'a mut Packet,
-    /// Bytes of a piece; of the last one perhaps fewer.
+    /// Bytes of a piece; the last one may be shorter.
     size: usize,
-    /// Linear bytes that are left: from here to `linear_end` in `linear()`.
+    /// Position in `linear()` of the next linear byte to cut.
     linear: usize,
-    /// The slice that the next byte lies in, and how many of its bytes are gone.
+    /// Index of the slice that contains the next byte, and the number of its bytes already cut.
     frag: usize,
     skip: usize,
-    /// Bytes left.
+    /// Bytes left to cut.
     left: usize,
-    /// Pieces made.
+    /// Index of the next piece.
     index: usize,
-    /// What was summed is the pieces that are cut.
+    /// Whether the packet has a sum for each of these pieces.
     sums: bool,
 }
 
 impl Packet {
-    /// Begins to cut what lies behind the first `headers` bytes, which are linear, into pieces of `size` bytes.
+    /// Starts to cut the bytes behind the first `headers` bytes, which are linear, into pieces of
+    /// `size` bytes.
     ///
     /// # Panics
     ///
@@ -42,7 +45,7 @@ impl Packet {
     pub fn cut<'a>(&'a mut self, pool: &mut Pool, headers: usize, size: usize) -> Cutter<'a> {
         assert!(size > 0 && headers <= self.linear().len());
         let payload = self.len() - headers;
-        // Where the slice begins in the payload.
+        // Position of the slice in the payload.
         let mut start = self.linear().len() - headers;
         let sums = start == 0 && self.sums_pieces_of(size);
         for frag in self.body_mut().frags_mut() {
@@ -66,14 +69,15 @@ impl Packet {
 }
 
 impl Cutter<'_> {
-    /// Bytes that are left.
+    /// Returns the number of bytes left to cut.
     #[must_use]
     pub const fn left(&self) -> usize {
         self.left
     }
 
-    /// The next piece, with full headroom and the metadata of the packet, and the sum of its bytes if it is known. `None` at the
-    /// domain's limit, when nothing is left, and when a piece would have too many slices.
+    /// Returns the next piece, with full headroom and the metadata of the packet, and the sum of
+    /// its bytes if it is known. `None` at the domain's limit, if nothing is left, and if a piece
+    /// would have too many slices.
     #[inline]
     pub fn next_piece(&mut self, pool: &mut Pool) -> Option<(Packet, Option<Sum>)> {
         let mut want = self.size.min(self.left);
@@ -85,7 +89,8 @@ impl Cutter<'_> {
         let linear = self.packet.linear();
         if self.linear < linear.len() {
             let part = &linear[self.linear..linear.len().min(self.linear + want)];
-            // Linear bytes fill a head less its headroom at most, unless somebody has pulled them there.
+            // Linear bytes fit into a head without its headroom, unless `require_linear` moved more
+            // of them there.
             if piece.append(pool, part) < part.len() {
                 pool.free(piece);
                 return None;
@@ -118,17 +123,17 @@ impl Cutter<'_> {
 }
 
 impl Packet {
-    /// Puts the last `count` bytes of `template` in front of the payload of a piece that has no headers yet, and returns
-    /// them to be amended.
+    /// Copies the last `count` bytes of `template` in front of the payload of a piece without
+    /// headers, and returns them for amendment.
     ///
     /// # Panics
     ///
-    /// If the packet has not its full headroom, or `count` exceeds it.
+    /// If the packet does not have its full headroom, or `count` exceeds it.
     #[inline]
     pub fn push_template(&mut self, template: &HeadTemplate, count: usize) -> &mut [u8] {
         let body = self.body_mut();
         assert!(body.data == HEADROOM && count <= template.len());
-        // The whole of it: a constant number of bytes is copied without a call.
+        // The whole template is copied: a copy of constant length needs no call.
         body.head[..template.len()].copy_from_slice(template);
         body.data -= in_head(count);
         body.linear_len += in_head(count);

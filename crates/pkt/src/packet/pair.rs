@@ -1,43 +1,45 @@
-//! The fclone pair: a queued packet that knows whether the copy it last sent is still alive.
+//! The fclone pair: a queued packet that can tell whether its last clone is still in transmission.
 //!
 //! Above: share.rs. Below: descriptor.rs. Linux: `SKB_ALLOC_FCLONE`, `skb_fclone_busy`.
 //!
-//! `pair` counts the original and at most one companion. Only the original's holder raises it (1 → 2, no
-//! read-modify-write needed: at 1 nobody else knows of it); both lower it, and whoever comes to zero sends
-//! the original's descriptor home. A descriptor whose packet has died before its companion is in limbo: its
-//! body is dead, only `pair` is alive.
+//! `pair` counts the original and at most one companion. Only the holder of the original raises it,
+//! from 1 to 2, which needs no read-modify-write: at 1 no other thread refers to it. Both lower it,
+//! and the half that reaches zero returns the original's descriptor to its home. If the original is
+//! freed before its companion, the body of its descriptor is unused and only `pair` is accessed.
 //!
-//! A companion that has left the host may give its half back early ([`Packet::orphan`], [`CloneMark`]) and lives on alone:
-//! the original is asked whether its last copy is still on its way out, not whether a peer has read it.
+//! A companion that has left the host may release its half early ([`Packet::orphan`],
+//! [`CloneMark`]) and continues as a separate packet. The pair answers whether the original's last
+//! copy is still to be sent, not whether a peer has read it.
 //!
-//! Differs from Linux: the companion's memory is not reserved beside the original but comes from the
-//! cloning core's own pool, where a recently used descriptor is warm; a queued packet costs one descriptor.
+//! Differs from Linux: the companion's memory is not reserved beside the original but comes from
+//! the pool of the core that clones, because a recently used descriptor there is in the cache. A
+//! queued packet costs one descriptor.
 //!
-//! Not here: the fate of a packet without a pair (descriptor.rs).
+//! Not here: the freeing of a packet without a pair (descriptor.rs).
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 use crate::packet::Packet;
 use crate::packet::descriptor::{Descriptor, FreeDescriptor};
-use crate::pool::{Elsewhere, Recycle};
+use crate::pool::{NoPool, Recycle};
 use crate::shim::AtomicU32;
 
 /// Role of a descriptor in an fclone pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// None: dies alone.
+    /// No pair.
     Alone,
     /// Its next clone becomes its companion.
     Original,
-    /// Was cloned from `origin`, which it tells when it dies.
+    /// Clone of `origin`, whose pair it leaves when it is freed.
     Companion,
 }
 
 impl Packet {
-    /// Makes `companion`, a fresh clone in a descriptor of its own, the other half of this packet's pair.
-    /// False when this packet has no pair or its companion still lives.
+    /// Makes `companion`, a fresh clone in a descriptor of its own, the other half of this packet's
+    /// pair. Returns false if this packet has no pair or its companion is still alive.
     pub(super) fn adopt_companion(&self, companion: &mut Self) -> bool {
         if self.body().kind != Kind::Original || companion.body().kind != Kind::Alone {
             return false;
@@ -46,7 +48,7 @@ impl Packet {
         if pair.load(Ordering::Acquire) != 1 {
             return false;
         }
-        // Relaxed: the companion is still ours; whoever hands it to another thread orders this store.
+        // Relaxed: `companion` is still owned here; passing it to another thread orders this store.
         pair.store(2, Ordering::Relaxed);
         let origin = self.raw();
         let body = companion.body_mut();
@@ -55,58 +57,62 @@ impl Packet {
         true
     }
 
-    /// Ends the clone's part in its pair without ending the clone: the original is busy until the mark is dropped. For a
-    /// device that completes later than it hands the packet on; `None` when there is no original to tell.
-    #[must_use = "dropping it says that the packet has left"]
+    /// Takes the clone's half out of the clone: the original stays busy until the mark is dropped.
+    /// For a device that hands the packet on before it completes the transmission. `None` if there
+    /// is no original.
+    #[must_use = "dropping it marks the packet as sent"]
     pub fn take_clone_mark(&mut self) -> Option<CloneMark> {
         let body = self.body_mut();
         if body.kind != Kind::Companion {
             return None;
         }
-        // From here on this packet dies alone: `end` gives no half back.
+        // From here on this packet has no pair: `end` releases no half.
         body.kind = Kind::Alone;
         body.origin.take().map(CloneMark)
     }
 
-    /// True while the companion lives, and has not left.
+    /// Returns true while the companion is alive and has not left.
     pub(super) fn has_companion(&self) -> bool {
         self.body().kind == Kind::Original && self.pair().load(Ordering::Acquire) > 1
     }
 
     #[inline]
     fn pair(&self) -> &AtomicU32 {
-        // SAFETY: the packet keeps its descriptor initialised; `pair` is only accessed atomically.
+        // SAFETY: the packet keeps its descriptor initialized; `pair` is only accessed atomically.
         unsafe { &(*self.raw().as_ptr()).pair }
     }
 }
 
-/// A clone's half of its pair, apart from the clone. Dropping it gives the half back.
+/// The half of a pair that belonged to a clone, separate from the clone. Dropping it releases the
+/// half.
 #[derive(Debug)]
 pub struct CloneMark(NonNull<Descriptor>);
 
-// SAFETY: all that is done with the pointer is to give a half back, which touches `pair` alone, by atomics, and hands a
-// free descriptor home as any thread may.
+// SAFETY: the pointer is only used to release a half, which accesses `pair` alone, by atomics, and
+// returns a free descriptor to its home, as any thread may.
 unsafe impl Send for CloneMark {}
 
-// SAFETY: nothing can be done with a shared mark.
+// SAFETY: a shared mark has no operation.
 unsafe impl Sync for CloneMark {}
 
 impl Drop for CloneMark {
     fn drop(&mut self) {
-        // SAFETY: the mark was made of the half that its clone held and has forgotten, and is gone after this.
-        unsafe { release_pair(self.0, &mut Elsewhere) }
+        // SAFETY: the mark owns the half that its clone gave up, and is not used after this.
+        unsafe { release_pair(self.0, &mut NoPool) }
     }
 }
 
-/// Gives one half of a pair back; the last half sends the original's descriptor home.
+/// Releases one half of a pair; the last half returns the original's descriptor to its home.
 ///
 /// # Safety
 ///
 /// The caller holds one half of the pair of `origin` and does not use it afterwards.
 pub(super) unsafe fn release_pair(origin: NonNull<Descriptor>, recycle: &mut impl Recycle) {
-    // SAFETY: the half keeps the descriptor away from its home, hence initialised; only `pair` is touched.
+    // SAFETY: the half keeps the descriptor from being returned, hence initialized; only `pair` is
+    // accessed.
     let pair = unsafe { &(*origin.as_ptr()).pair };
-    // At 1 the other half is gone for good, and Acquire made what it did visible: no need to write.
+    // At 1 the other half has been released for good, and Acquire makes its writes visible: no
+    // write is needed.
     if pair.load(Ordering::Acquire) == 1 || pair.fetch_sub(1, Ordering::AcqRel) == 1 {
         recycle.put_descriptor(FreeDescriptor(origin));
     }

@@ -1,32 +1,33 @@
-//! Payload: how bytes get into a packet, move inside it, and are read.
+//! Payload: appending bytes to a packet, moving them inside it, and reading them.
 //!
-//! Above: sockets and TCP. Linux: `skb_copy_to_page`, `__pskb_pull_tail`, `pskb_trim`, `skb_copy_datagram_iter`,
-//! `skb_checksum`, `skb_try_coalesce`.
+//! Above: sockets and TCP. Linux: `skb_copy_to_page`, `__pskb_pull_tail`, `pskb_trim`,
+//! `skb_copy_datagram_iter`, `skb_checksum`, `skb_try_coalesce`.
 //!
-//! The order of bytes is linear, then frags; nothing here ever puts linear bytes behind a frag.
+//! The order of bytes is linear, then frags; no function here puts linear bytes behind a frag.
 //!
 //! Not here: sharing frags between packets (share.rs).
 
 use core::iter::FusedIterator;
 
 use crate::checksum::{Sum, copy, copy_and_sum};
-use crate::packet::{Elsewhere, FRAGS_MAX, Packet, in_head};
+use crate::packet::{FRAGS_MAX, NoPool, Packet, in_head};
 use crate::page::{PAGE_BYTES, Slice};
 use crate::pool::{Pool, Recycle};
 
-/// From this size on a payload holds enough of its page to stay there: an eighth.
+/// Payload size from which a packet keeps the page it was received into: an eighth of the page.
 pub const DENSE_BYTES_MAX: usize = PAGE_BYTES / 8;
 
 impl Packet {
-    /// Appends a copy of `bytes` and returns how many of them were taken: fewer than all when the packet has
-    /// all its frags or the pool is at its limit. Bytes go into the head while they fit and there are no
-    /// frags, else into pages, where they extend the last frag when they can.
+    /// Appends a copy of `bytes` and returns the number of bytes appended. That is fewer than all
+    /// if the packet has all its frags or the pool is at its limit. Bytes go into the head while
+    /// they fit and there are no frags, otherwise into pages, where they extend the last frag if
+    /// possible.
     pub fn append(&mut self, pool: &mut Pool, bytes: &[u8]) -> usize {
         self.append_with(pool, bytes, copy)
     }
 
-    /// [`Packet::append`], also returning the sum of the bytes taken, as if the first lay at an even
-    /// position.
+    /// As [`Packet::append`], and also returns the sum of the bytes appended, as if the first lay
+    /// at an even position.
     pub fn append_and_sum(&mut self, pool: &mut Pool, bytes: &[u8]) -> (usize, Sum) {
         let mut sum = Sum::ZERO;
         let mut offset = 0;
@@ -51,7 +52,7 @@ impl Packet {
         self.append_to_pages(pool, bytes, copy)
     }
 
-    /// The part of `append_with` that does not fit into the head.
+    /// The part of `append_with` for bytes that do not fit into the head.
     #[inline(always)]
     pub(super) fn append_to_pages(
         &mut self,
@@ -80,14 +81,15 @@ impl Packet {
         bytes.len() - rest.len()
     }
 
-    /// Moves all bytes of `other`, which must all be in frags, behind ours without copying them. For merging
-    /// (GRO, the out-of-order queue); `other`'s metadata and owner end here. A frag that continues our last one in the
-    /// same page becomes part of it (Linux: `skb_can_coalesce`), so that what was cut from one packet takes no more frags
-    /// than that packet did.
+    /// Moves all bytes of `other`, which must all be in frags, to the end of this packet without
+    /// copying them. For merging (GRO, the out-of-order queue); `other` is freed with its metadata
+    /// and owner. A frag that continues the last one in the same page becomes part of it (Linux:
+    /// `skb_can_coalesce`), so that pieces cut from one packet take no more frags than that packet
+    /// did.
     ///
     /// # Errors
     ///
-    /// Gives `other` back when it has linear bytes (pull its headers first) or too many frags.
+    /// Gives `other` back if it has linear bytes (pull its headers first) or too many frags.
     #[inline]
     pub fn append_frags_of(&mut self, pool: &mut Pool, other: Self) -> Result<(), Self> {
         if other.body().linear_len > 0 {
@@ -99,7 +101,8 @@ impl Packet {
         }
     }
 
-    /// What a segment of a stream nearly always is: one frag that goes on where our last one ends. Gives anything else back.
+    /// The usual case for a segment of a stream: one frag that continues the last one. Gives any
+    /// other packet back.
     #[inline]
     fn extend_by(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
         let (body, next) = (self.body_mut(), other.body_mut());
@@ -128,7 +131,7 @@ impl Packet {
         other.body_mut().take_frags(0, |slice| {
             if core::mem::take(&mut first) {
                 let joined = body.join_frag(slice);
-                debug_assert!(joined.is_ok(), "there is room");
+                debug_assert!(joined.is_ok(), "the caller checked the room");
             } else {
                 body.push_frag(slice);
             }
@@ -137,7 +140,7 @@ impl Packet {
         Ok(())
     }
 
-    /// Whether the frags of `other` can be added behind ours.
+    /// Returns whether the frags of `other` can be added at the end.
     #[inline]
     fn has_room_for(&self, other: &Self) -> bool {
         let count = self.frag_count() + other.frag_count();
@@ -151,12 +154,13 @@ impl Packet {
         joins && count - 1 <= FRAGS_MAX
     }
 
-    /// Moves all bytes of `other` behind ours: those in pages as [`Packet::append_frags_of`], those in its head by copying
-    /// them.
+    /// Moves all bytes of `other` to the end of this packet: those in pages as
+    /// [`Packet::append_frags_of`], those in its head by copying them.
     ///
     /// # Errors
     ///
-    /// Gives `other` back, and changes nothing, when the frags do not suffice or the pool is at its limit.
+    /// Gives `other` back, and changes nothing, if there are too many frags or the pool is at its
+    /// limit.
     #[inline]
     pub fn append_packet(&mut self, pool: &mut Pool, other: Self) -> Result<(), Self> {
         if other.body().linear_len == 0 {
@@ -165,14 +169,14 @@ impl Packet {
         self.append_copied(pool, other)
     }
 
-    /// `append_packet` for one with bytes in its head.
+    /// The part of `append_packet` for a packet with bytes in its head.
     #[inline(never)]
     fn append_copied(&mut self, pool: &mut Pool, mut other: Self) -> Result<(), Self> {
         let linear = other.linear().len();
         let (old_len, old_truesize) = (self.len(), self.truesize());
         if self.append(pool, other.linear()) == linear {
             let pulled = other.pull(linear);
-            debug_assert!(pulled, "as many bytes are linear");
+            debug_assert!(pulled, "the pulled bytes are linear");
             other = match self.append_frags_of(pool, other) {
                 Ok(()) => return Ok(()),
                 Err(other) => other,
@@ -184,11 +188,12 @@ impl Packet {
         Err(other)
     }
 
-    /// Copies a payload that lies in pages and is shorter than [`DENSE_BYTES_MAX`] to where `pool` copies payload, behind others,
-    /// and gives its slices back: for a packet that is going to be held. A small frame in the page that it was received into keeps
-    /// all of that page from being used again. False, and nothing done, for any other packet and when the pool is at its limit.
+    /// Copies a payload that lies in pages and is shorter than [`DENSE_BYTES_MAX`] to the page that
+    /// `pool` currently copies payload into, and releases its slices. For a packet that will be
+    /// held for long: a small frame in its receive page prevents the reuse of that whole page.
+    /// Returns false, and does nothing, for any other packet and if the pool is at its limit.
     ///
-    /// `truesize` stays: what the packet is charged was right, what it held was not.
+    /// `truesize` stays as it is: the charge was right, only the memory held exceeded it.
     pub fn condense(&mut self, pool: &mut Pool) -> bool {
         let len = self.body().frag_bytes as usize;
         if len == 0 || len >= DENSE_BYTES_MAX {
@@ -240,16 +245,16 @@ impl Packet {
             whole += 1;
         }
         let cut = usize::from(keep > 0 && whole < usize::from(body.frag_count));
-        body.take_frags(whole + cut, |slice| Elsewhere.put_slice(slice));
+        body.take_frags(whole + cut, |slice| NoPool.put_slice(slice));
         if cut > 0 {
             body.cut_frag(whole, |last| last.truncate(keep));
         }
     }
 
-    /// Copies bytes from `offset` on into `to` and returns how many there were.
+    /// Copies bytes from `offset` on into `to` and returns the number of bytes copied.
     #[inline]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
-        // A small payload, and all of what is wanted lies in the head.
+        // Fast case: a packet without frags, so that all requested bytes lie in the head.
         if let Some(part) = self.linear().get(offset..)
             && self.frag_count() == 0
         {
@@ -269,8 +274,8 @@ impl Packet {
         copied
     }
 
-    /// [`Packet::copy_to`], also returning the sum of the bytes copied, as if the first lay at an even
-    /// position.
+    /// As [`Packet::copy_to`], and also returns the sum of the bytes copied, as if the first lay at
+    /// an even position.
     pub fn copy_to_and_sum(&self, offset: usize, to: &mut [u8]) -> (usize, Sum) {
         let mut copied = 0;
         let mut sum = Sum::ZERO;
@@ -281,11 +286,12 @@ impl Packet {
         (copied, sum)
     }
 
-    /// Sum of up to `len` bytes from `offset` on, as if the first lay at an even position.
+    /// Returns the sum of up to `len` bytes from `offset` on, as if the first lay at an even
+    /// position.
     #[must_use]
     #[inline]
     pub fn checksum(&self, offset: usize, len: usize) -> Sum {
-        // What a segment from the wire looks like behind its headers.
+        // Fast case: the payload of a received segment is one frag behind the headers.
         if let [payload] = self.body().frags()
             && offset == usize::from(self.body().linear_len)
             && len >= payload.len()
@@ -306,21 +312,21 @@ impl Packet {
         sum
     }
 
-    /// All bytes: the linear ones, then the frags. No part is empty.
+    /// Returns all bytes: the linear ones, then the frags. No part is empty.
     #[inline]
     #[must_use]
     pub fn slices(&self) -> Slices<'_> {
         self.range(0, usize::MAX)
     }
 
-    /// Up to `len` bytes from `offset` on, in parts that are not empty.
+    /// Returns up to `len` bytes from `offset` on, in non-empty parts.
     #[inline]
     #[must_use]
     pub fn range(&self, offset: usize, len: usize) -> Slices<'_> {
         Slices { linear: self.linear(), frags: self.body().frags().iter(), skip: offset, left: len }
     }
 
-    /// The bytes in one piece, for tests and control messages.
+    /// Copies all bytes into a vector, for tests and control messages.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
@@ -328,7 +334,7 @@ impl Packet {
         bytes
     }
 
-    /// The slow path of `require_linear`: copies from the frags what is missing.
+    /// The slow path of `require_linear`: copies the missing bytes from the frags.
     #[inline(never)]
     pub(super) fn pull_up(&mut self, count: usize) -> bool {
         if count > self.len() {
@@ -354,7 +360,7 @@ impl Packet {
         true
     }
 
-    /// Drops bytes at the front of the frags, which have at least `count`.
+    /// Drops `count` bytes at the front of the frags, which have at least that many.
     fn drop_frag_bytes(&mut self, count: usize) {
         if count == 0 {
             return;
@@ -370,7 +376,7 @@ impl Packet {
         });
         let whole = whole.count();
         if whole > 0 {
-            body.remove_frags(whole, |slice| Elsewhere.put_slice(slice));
+            body.remove_frags(whole, |slice| NoPool.put_slice(slice));
         }
         if left > 0 {
             body.cut_frag(0, |first| first.advance(left));
@@ -378,7 +384,8 @@ impl Packet {
     }
 }
 
-/// Parts of a packet in order, none of them empty. Made by [`Packet::slices`] and [`Packet::range`].
+/// Parts of a packet in order, none of them empty. Made by [`Packet::slices`] and
+/// [`Packet::range`].
 #[derive(Clone, Debug)]
 pub struct Slices<'a> {
     linear: &'a [u8],

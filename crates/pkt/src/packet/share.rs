@@ -1,21 +1,21 @@
 //! Packets made from packets: clones, ranges, splits, copies.
 //!
-//! Above: TCP sends clones and ranges of queued packets; taps and retransmission copy. Linux: `skb_clone`,
-//! `skb_split`, `skb_copy`, `skb_fclone_busy`.
+//! Above: TCP sends clones and ranges of queued packets; packet taps and retransmission copy.
+//! Linux: `skb_clone`, `skb_split`, `skb_copy`, `skb_fclone_busy`.
 //!
-//! What two packets share is only ever a frag: one atomic increment each, none when the page is being carved
-//! by the cloning core. Linear bytes are copied; they are few.
+//! Two packets only ever share frags: one atomic increment each, none if the cloning core is
+//! carving the page. Linear bytes are copied; they are few.
 //!
-//! Not here: how the fclone pair is counted (descriptor.rs).
+//! Not here: the count of the fclone pair (pair.rs).
 
-use crate::packet::{Elsewhere, FRAGS_MAX, Kind, Packet, in_head};
+use crate::packet::{FRAGS_MAX, Kind, NoPool, Packet, in_head};
 use crate::page::Slice;
 use crate::pool::{Pool, Recycle};
 
 impl Packet {
-    /// A packet with the same bytes and metadata, headroom included, and its own head. It has no owner. When
-    /// this packet came from [`Pool::alloc_fclone`] and has no living companion, the clone becomes it.
-    /// `None` at the domain's limit.
+    /// Clones the packet: the same bytes, metadata and headroom in a head of its own, without an
+    /// owner. If this packet came from [`Pool::alloc_fclone`] and has no live companion, the clone
+    /// becomes its companion. `None` at the domain's limit.
     #[inline]
     pub fn clone_in(&self, pool: &mut Pool) -> Option<Self> {
         let mut clone = self.clone_apart(pool)?;
@@ -23,8 +23,9 @@ impl Packet {
         Some(clone)
     }
 
-    /// As [`clone_in`](Self::clone_in), but never a companion, so that its end is written nowhere: for a clone that will have left
-    /// before anybody asks.
+    /// As [`clone_in`](Self::clone_in), but the clone never becomes a companion, so that freeing it
+    /// writes no shared count. For a clone that is gone before [`clone_busy`](Self::clone_busy) is
+    /// called.
     pub fn clone_apart(&self, pool: &mut Pool) -> Option<Self> {
         let body = self.body();
         let mut clone = pool.alloc_at(body.data, Kind::Alone)?;
@@ -43,8 +44,8 @@ impl Packet {
         Some(clone)
     }
 
-    /// A packet with `len` bytes from `offset` on, default metadata and full headroom, sharing the frags.
-    /// `None` at the domain's limit or when the range leaves the packet.
+    /// Makes a packet of `len` bytes from `offset` on, with default metadata and full headroom,
+    /// that shares the frags. `None` at the domain's limit or if the range exceeds the packet.
     pub fn clone_range(&self, pool: &mut Pool, offset: usize, len: usize) -> Option<Self> {
         if offset.checked_add(len)? > self.len() {
             return None;
@@ -64,7 +65,7 @@ impl Packet {
                 continue;
             }
             if clone.frag_count() == FRAGS_MAX {
-                // The linear bytes took a frag of their own in front of a full set.
+                // The linear bytes took a frag of their own in front of a full set of frags.
                 pool.free(clone);
                 return None;
             }
@@ -81,8 +82,8 @@ impl Packet {
         Some(clone)
     }
 
-    /// Appends `len` bytes of `slice` from `skip` on without copying them. False, and nothing done, when the packet has all
-    /// its frags.
+    /// Appends `len` bytes of `slice` from `skip` on without copying them. Returns false, and does
+    /// nothing, if the packet has all its frags.
     pub(crate) fn append_share(&mut self, slice: &Slice, skip: usize, len: usize) -> bool {
         let mut part = slice.share();
         if skip > 0 {
@@ -93,7 +94,7 @@ impl Packet {
         match body.join_frag(part) {
             Ok(len) => body.truesize += len,
             Err(part) => {
-                Elsewhere.put_slice(part);
+                NoPool.put_slice(part);
                 return false;
             }
         }
@@ -101,14 +102,15 @@ impl Packet {
         true
     }
 
-    /// Some of its payload lies in lent pages.
+    /// Returns whether some of the payload lies in lent pages.
     pub(crate) fn holds_lent(&self) -> bool {
         self.body().frags().iter().any(Slice::is_lent)
     }
 
-    /// Cuts the packet: the bytes from `at` on move into a new packet with the same metadata and full
-    /// headroom, and the charge for their pages with them. The owner stays here, and is charged as before.
-    /// `None`, and nothing done, at the domain's limit or when `at` lies behind the end.
+    /// Splits the packet: the bytes from `at` on move into a new packet with the same metadata and
+    /// full headroom, and the charge for their pages moves with them. The owner stays with this
+    /// packet, and its charge is unchanged. `None`, and no change, at the domain's limit or if `at`
+    /// lies behind the end.
     pub fn split_off(&mut self, pool: &mut Pool, at: usize) -> Option<Self> {
         self.len().checked_sub(at)?;
         let linear = self.linear();
@@ -133,7 +135,7 @@ impl Packet {
         let before = self.body().frag_bytes;
         let (pieces, kept_bytes) = (self.pieces(), at - linear_kept);
         if kept > 0 {
-            // One frag is cut: both parts hold its page.
+            // One frag is cut: both packets hold its page.
             let mut rest = pool.share(&self.body().frags()[whole]);
             rest.advance(kept);
             tail.charge_frag(rest);
@@ -149,7 +151,8 @@ impl Packet {
         Some(tail)
     }
 
-    /// A packet with the same bytes and metadata that shares nothing. `None` at the domain's limit.
+    /// Copies the packet: the same bytes and metadata, no shared memory. `None` at the domain's
+    /// limit.
     pub fn deep_copy(&self, pool: &mut Pool) -> Option<Self> {
         let body = self.body();
         let mut copy = pool.alloc_at(body.data, Kind::Alone)?;
@@ -166,14 +169,15 @@ impl Packet {
         Some(copy)
     }
 
-    /// True when other packets may hold the same payload pages. May stay true after they are gone.
+    /// Returns true if other packets may hold the same payload pages. May stay true after they are
+    /// freed.
     #[must_use]
     pub fn is_cloned(&self) -> bool {
         self.body().shared.get()
     }
 
-    /// True while the last tracked clone of a packet from [`Pool::alloc_fclone`] is queued below or being sent: alive, and
-    /// not [orphaned](Self::orphan). Linux: `skb_fclone_busy`.
+    /// Returns true while the last tracked clone of a packet from [`Pool::alloc_fclone`] is queued
+    /// below or being sent: alive, and not [orphaned](Self::orphan). Linux: `skb_fclone_busy`.
     #[must_use]
     pub fn clone_busy(&self) -> bool {
         self.has_companion()

@@ -1,29 +1,34 @@
-//! What the copy into a packet has summed: one sum for each piece that the packet will be cut into.
+//! Sums computed by the copy into a packet: one sum for each piece that the packet will be cut
+//! into.
 //!
-//! Above: TCP on a path whose device does not complete checksums, software GSO. Linux had one such sum for every skb
-//! (`skb->csum`, `csum_and_copy_from_user`) until it gave up to sum while it sends; here one packet is many segments.
+//! Above: TCP on a path whose device does not complete checksums, software GSO. Linux had one such
+//! sum per skb (`skb->csum`, `csum_and_copy_from_user`) until it removed checksumming from the send
+//! path; here one packet holds many segments.
 //!
 //! ```text
 //!   head   │ headroom 128 │ sum 0 │ sum 1 │ … up to 64, two bytes each │
-//!   frags  │ piece 0      │ piece 1      │ …                  │ piece n │    the last one may be shorter, and grow
+//!   frags  │ piece 0      │ piece 1      │ …                  │ piece n │ (shorter, may grow)
 //! ```
 //!
-//! The sums lie in the part of the head where a packet without slices has its payload. They are right as long as
-//! `Body::piece` is not zero: everything that changes the slices by other means than are found here sets it to zero.
+//! The sums lie in the part of the head that holds the payload of a packet without slices. They are
+//! valid as long as `Body::piece` is not zero: every change of the slices other than by functions
+//! of this module sets it to zero.
 //!
-//! A receiver never looks at them: they say what was sent, not what has arrived.
+//! A receiver never uses these sums: they describe the data that was sent, not the data that
+//! arrived.
 
 use crate::checksum::{Sum, copy_and_sum, copy_and_sum_pieces};
 use crate::packet::{COPYBREAK, HEADROOM, Packet};
 use crate::pool::Pool;
 
-/// Sums that fit: 93 KB in pieces of 1,460 bytes.
+/// Number of sums that fit: 93 KB in pieces of 1,460 bytes.
 pub const SUMS_MAX: usize = COPYBREAK / 2;
 
 impl Packet {
-    /// [`Packet::append`], which sums what it copies in pieces of `piece` bytes, counted from the packet's first payload
-    /// byte. Headers must not have been pushed yet. What was summed is lost, and nothing else, when `piece` is not the
-    /// same in every call, is zero, or there are more pieces than [`SUMS_MAX`].
+    /// As [`Packet::append`], and sums the copied bytes in pieces of `piece` bytes, counted from
+    /// the packet's first payload byte. Headers must not have been pushed yet. The bytes are
+    /// appended but the sums discarded if `piece` is zero or differs from the earlier calls, or if
+    /// there are more pieces than [`SUMS_MAX`].
     pub fn append_in_pieces(&mut self, pool: &mut Pool, bytes: &[u8], piece: u16) -> usize {
         let fits_head = self.frag_count() == 0 && bytes.len() <= self.tailroom();
         if piece == 0 || fits_head || !self.begin_pieces(pool, piece) {
@@ -37,7 +42,8 @@ impl Packet {
         let mut filling = Filling { size, index: first, offset: within, sum: begun };
         let mut sums = [0; SUMS_MAX];
         let mut taken = self.append_to_pages(pool, &bytes[..now], |to, from| {
-            // What is lacking of the piece that was begun, then whole pieces, then the beginning of another one.
+            // The rest of the piece in progress, then whole pieces, then the start of another
+            // piece.
             let lacking =
                 if filling.offset == 0 { 0 } else { from.len().min(size - filling.offset) };
             let (to_begun, to) = to.split_at_mut(lacking);
@@ -51,7 +57,8 @@ impl Packet {
             filling.copy(to, from, &mut sums);
         });
         let body = self.body_mut();
-        // What was begun by an earlier call is not worked out anew by one that found no room.
+        // A call that found no room must not rewrite the sum of the piece that an earlier call
+        // began.
         let used = if taken == 0 { first } else { filling.index + usize::from(filling.offset > 0) };
         let (places, _) = body.head[slot(first)..].as_chunks_mut();
         for (place, sum) in places.iter_mut().zip(&sums[first..used]) {
@@ -59,14 +66,14 @@ impl Packet {
         }
         body.piece = piece;
         if taken == now && now < bytes.len() {
-            // There is no room for the sums of the others.
+            // There is no room for the sums of the remaining bytes.
             taken += self.append(pool, &bytes[now..]);
         }
         taken
     }
 
-    /// Whether what is appended next can be summed in pieces of `piece` bytes. Payload that lies in the head makes room
-    /// for the sums.
+    /// Returns whether the next appended bytes can be summed in pieces of `piece` bytes. Payload in
+    /// the head is moved to pages to make room for the sums.
     fn begin_pieces(&mut self, pool: &mut Pool, piece: u16) -> bool {
         let body = self.body();
         if body.frag_count > 0 {
@@ -85,7 +92,7 @@ impl Packet {
         self.body_mut().linear_len = 0;
         let taken = self.append_to_pages(pool, moved, |to, from| to.copy_from_slice(from));
         if taken < moved.len() {
-            // Without memory it stays where it was: the bytes are still there.
+            // There is no memory: the payload stays in the head, where its bytes are still intact.
             self.drop_payload(|slice| pool.put_slice(slice));
             let body = self.body_mut();
             body.truesize -= u32::try_from(taken).unwrap_or(0);
@@ -96,7 +103,7 @@ impl Packet {
         self.body().piece == piece
     }
 
-    /// Sums of what lies in the slices, which is `bytes`.
+    /// Computes the sums of `bytes`, which are the contents of the slices.
     fn set_pieces(&mut self, bytes: &[u8], piece: u16) {
         let pieces = bytes.chunks(usize::from(piece));
         if pieces.len() > SUMS_MAX {
@@ -109,7 +116,8 @@ impl Packet {
         body.piece = piece;
     }
 
-    /// The sum of everything in the slices, as if the first byte lay at an even position, if it is known.
+    /// Returns the sum of all bytes in the slices, as if the first byte lay at an even position, if
+    /// it is known.
     #[must_use]
     pub fn sum_of_pieces(&self) -> Option<Sum> {
         let size = usize::from(self.body().piece);
@@ -123,20 +131,21 @@ impl Packet {
         Some(sum)
     }
 
-    /// Whether there is a sum for every piece of `size` bytes.
+    /// Returns whether there is a sum for every piece of `size` bytes.
     #[inline]
     pub(super) fn sums_pieces_of(&self, size: usize) -> bool {
         self.frag_count() > 0 && usize::from(self.body().piece) == size
     }
 
-    /// The sum of piece `index`, of which there is one.
+    /// Returns the sum of piece `index`, which must exist.
     #[inline]
     pub(super) fn piece_sum(&self, index: usize) -> Sum {
         let head = &self.body().head;
         Sum::from_folded(u16::from_ne_bytes([head[slot(index)], head[slot(index) + 1]]))
     }
 
-    /// This packet has the slices of `from`, all of them: their sums are its own. Not if its head is in use.
+    /// Copies the sums of `from`, all of whose slices this packet shares. Does nothing if the head
+    /// has no room.
     pub(super) fn copy_pieces(&mut self, from: &Self) {
         let (body, from) = (self.body_mut(), from.body());
         if from.piece == 0 || body.data + body.linear_len > HEADROOM {
@@ -146,7 +155,8 @@ impl Packet {
         body.piece = from.piece;
     }
 
-    /// The pieces of before an operation that has dropped `bytes` at the front of the slices.
+    /// Restores the sums in the state `before` an operation that dropped `bytes` at the front of
+    /// the slices.
     pub(super) fn keep_pieces_behind(&mut self, before: Pieces, bytes: usize) {
         let size = usize::from(before.0);
         if size == 0 || !bytes.is_multiple_of(size) || self.frag_count() == 0 {
@@ -157,14 +167,16 @@ impl Packet {
         body.piece = before.0;
     }
 
-    /// The pieces of before an operation that has left the first `bytes` of the slices.
+    /// Restores the sums in the state `before` an operation that kept the first `bytes` of the
+    /// slices.
     pub(super) fn keep_pieces_before(&mut self, before: Pieces, bytes: usize) {
         if before.0 != 0 && bytes.is_multiple_of(usize::from(before.0)) && self.frag_count() > 0 {
             self.body_mut().piece = before.0;
         }
     }
 
-    /// This packet has the slices that `from` had, as it was `before`, behind their first `bytes`. Not if its head is in use.
+    /// Takes over the sums for the slices behind the first `bytes` that `from` had in the state
+    /// `before`. Does nothing if the head has no room.
     pub(super) fn take_pieces_behind(&mut self, from: &Self, before: Pieces, bytes: usize) {
         let (body, from) = (self.body_mut(), from.body());
         if before.0 != 0 && body.data + body.linear_len <= HEADROOM {
@@ -173,7 +185,7 @@ impl Packet {
         }
     }
 
-    /// What the others want to know of before.
+    /// Returns the state that the functions above need from before an operation.
     pub(super) fn pieces(&self) -> Pieces {
         Pieces(self.body().piece)
     }
@@ -181,18 +193,18 @@ impl Packet {
 
 /// The piece that is being filled.
 struct Filling {
-    /// Bytes of a piece.
+    /// Size of a piece, in bytes.
     size: usize,
-    /// Which piece of the packet it is.
+    /// Index of the piece in the packet.
     index: usize,
-    /// Bytes that it has, fewer than a whole piece.
+    /// Bytes in the piece so far, fewer than a whole piece.
     offset: usize,
-    /// Their sum.
+    /// Sum of these bytes.
     sum: Sum,
 }
 
 impl Filling {
-    /// Adds bytes to it, not more than it lacks.
+    /// Adds bytes to the piece, at most as many as it lacks.
     fn copy(&mut self, to: &mut [u8], from: &[u8], sums: &mut [u16; SUMS_MAX]) {
         if from.is_empty() {
             return;
@@ -206,11 +218,11 @@ impl Filling {
     }
 }
 
-/// In what pieces a packet was summed, remembered while its slices change.
+/// Piece size that a packet was summed with, saved while its slices change.
 #[derive(Clone, Copy)]
 pub(super) struct Pieces(u16);
 
-/// Where a sum lies in the head.
+/// Returns the position of a sum in the head.
 #[inline]
 const fn slot(index: usize) -> usize {
     HEADROOM as usize + 2 * index

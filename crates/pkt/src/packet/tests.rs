@@ -1,4 +1,4 @@
-//! What a packet promises, one behaviour a test.
+//! Properties of a packet, one per test.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -20,12 +20,12 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| u8::try_from((i * 31 + i / 251) % 256).expect("modulo")).collect()
 }
 
-/// A packet whose bytes are all in frags of `frag` bytes.
+/// Makes a packet whose bytes are all in frags of `frag` bytes.
 fn in_frags(pool: &mut Pool, bytes: &[u8], frag: usize) -> Packet {
     let mut packet = pool.alloc().expect("memory");
     for part in bytes.chunks(frag) {
         packet.append_to_pages(pool, part, |to, from| to.copy_from_slice(from));
-        // A slice of somebody else in between keeps the next one from extending this one.
+        // A slice of another packet in between prevents the next slice from extending this one.
         let mut other = pool.alloc().expect("memory");
         other.append_to_pages(pool, b"x", |to, from| to.copy_from_slice(from));
         pool.free(other);
@@ -66,7 +66,7 @@ fn push_without_headroom_panics() {
 }
 
 #[test]
-fn put_fills_the_tail() {
+fn put_fills_the_tailroom() {
     let (_domain, mut pool) = pool();
     let mut packet = pool.alloc().expect("memory");
     packet.put(COPYBREAK).expect("room").fill(1);
@@ -74,11 +74,11 @@ fn put_fills_the_tail() {
     assert_eq!(packet.append(&mut pool, &[2]), 1);
     assert_eq!((packet.frag_count(), packet.len()), (1, COPYBREAK + 1));
     packet.truncate(10);
-    assert!(packet.put(1).is_some(), "without frags the tail is open again");
+    assert!(packet.put(1).is_some(), "without frags the tailroom can be used again");
 }
 
 #[test]
-fn append_coalesces() {
+fn appended_bytes_extend_the_last_frag() {
     let (_domain, mut pool) = pool();
     let bytes = pattern(60_000);
     let mut packet = pool.alloc().expect("memory");
@@ -100,7 +100,7 @@ fn append_stops_at_the_last_frag() {
 }
 
 #[test]
-fn append_and_copy_sum() {
+fn append_and_copy_return_the_sum_of_the_bytes() {
     let (_domain, mut pool) = pool();
     for len in [0, 1, 100, 129, 1461, 40_001] {
         let bytes = pattern(len);
@@ -114,7 +114,7 @@ fn append_and_copy_sum() {
 }
 
 #[test]
-fn require_linear_copies_headers_only() {
+fn require_linear_copies_only_the_requested_bytes() {
     let (_domain, mut pool) = pool();
     let bytes = pattern(500);
     let mut packet = in_frags(&mut pool, &bytes, 30);
@@ -147,7 +147,7 @@ fn advance_and_truncate_cross_frags() {
 }
 
 #[test]
-fn split_moves_the_charge() {
+fn a_split_moves_the_charge_of_the_moved_pages() {
     let (domain, mut pool) = pool();
     let bytes = pattern(300);
     for at in 0..=300 {
@@ -191,7 +191,7 @@ fn clones_have_their_own_headers() {
 }
 
 #[test]
-fn ranges_share() {
+fn clones_of_ranges_share_the_payload() {
     let (domain, mut pool) = pool();
     let bytes = pattern(200);
     let mut packet = in_frags(&mut pool, &bytes, 37);
@@ -209,7 +209,7 @@ fn ranges_share() {
 }
 
 #[test]
-fn merging_moves_frags() {
+fn merging_moves_the_frags() {
     let (domain, mut pool) = pool();
     let mut packet = in_frags(&mut pool, b"abc", 1);
     let mut other = in_frags(&mut pool, b"-def", 2);
@@ -226,7 +226,7 @@ fn merging_moves_frags() {
 }
 
 #[test]
-fn pieces_of_one_packet_take_its_frags_again() {
+fn merged_pieces_of_a_packet_take_no_more_frags_than_the_packet() {
     let (domain, mut pool) = pool();
     let bytes = pattern(64_000);
     let mut whole = pool.alloc().expect("memory");
@@ -239,13 +239,13 @@ fn pieces_of_one_packet_take_its_frags_again() {
     assert_eq!(merged.to_vec(), bytes);
     assert_eq!(merged.frag_count(), whole.frag_count());
     pool.free(whole);
-    assert_eq!(merged.to_vec(), bytes, "it holds the pages it covers");
+    assert_eq!(merged.to_vec(), bytes, "the merged packet holds the pages it covers");
     pool.free(merged);
     assert_eq!(domain.balance(), 0);
 }
 
 #[test]
-fn a_piece_that_does_not_go_on_takes_a_frag() {
+fn a_piece_that_does_not_continue_the_last_frag_takes_a_new_one() {
     let (domain, mut pool) = pool();
     let mut whole = pool.alloc().expect("memory");
     assert_eq!(whole.append(&mut pool, &pattern(3000)), 3000);
@@ -267,7 +267,7 @@ fn a_piece_that_does_not_go_on_takes_a_frag() {
 }
 
 #[test]
-fn whole_packets_merge_or_stay_as_they_were() {
+fn append_packet_merges_or_changes_nothing() {
     let (domain, mut pool) = pool();
     let mut packet = in_frags(&mut pool, b"abc", 1);
     let mut mixed = in_frags(&mut pool, b"-def", 2);
@@ -288,7 +288,7 @@ fn whole_packets_merge_or_stay_as_they_were() {
 }
 
 #[test]
-fn fclone_pair_in_every_order_of_death() {
+fn either_half_of_an_fclone_pair_can_be_freed_first() {
     let (domain, mut pool) = pool();
     for (through_pool, original_first) in
         [(false, false), (false, true), (true, false), (true, true)]
@@ -321,12 +321,12 @@ fn fclone_pair_in_every_order_of_death() {
     assert_eq!(
         pool.stats().slab_refill,
         2,
-        "one slab of descriptors and one of pages: none was lost"
+        "one slab of descriptors and one of pages: no descriptor was lost"
     );
 }
 
 #[test]
-fn a_clone_apart_is_like_any_other_and_not_waited_for() {
+fn a_clone_apart_equals_a_clone_but_does_not_make_the_original_busy() {
     let (domain, mut pool) = pool();
     let mut original = pool.alloc_fclone().expect("memory");
     original.append(&mut pool, &[7; 3000]);
@@ -334,7 +334,7 @@ fn a_clone_apart_is_like_any_other_and_not_waited_for() {
     assert_eq!((apart.to_vec(), apart.truesize()), (original.to_vec(), original.truesize()));
     assert!(original.is_cloned() && !original.clone_busy());
     let companion = original.clone_in(&mut pool).expect("memory");
-    assert!(original.clone_busy(), "the place beside it is free");
+    assert!(original.clone_busy(), "the clone becomes the companion");
     for packet in [apart, original, companion] {
         pool.free(packet);
     }
@@ -342,18 +342,18 @@ fn a_clone_apart_is_like_any_other_and_not_waited_for() {
 }
 
 #[test]
-fn a_clone_that_has_left_is_not_waited_for() {
+fn an_orphaned_clone_does_not_keep_its_original_busy() {
     let (domain, mut pool) = pool();
     let mut packet = pool.alloc_fclone().expect("memory");
     packet.append(&mut pool, &pattern(1000));
     let mut first = packet.clone_in(&mut pool).expect("memory");
     first.orphan();
-    assert!(!packet.clone_busy() && packet.is_cloned(), "the pages are shared all the same");
+    assert!(!packet.clone_busy() && packet.is_cloned(), "the pages are still shared");
     let mut second = packet.clone_in(&mut pool).expect("memory");
     assert!(packet.clone_busy(), "the next clone is the companion");
     first.orphan();
     pool.free(first);
-    assert!(packet.clone_busy(), "a half is given back once only");
+    assert!(packet.clone_busy(), "a half is released only once");
     let mark = second.take_clone_mark();
     assert!(second.take_clone_mark().is_none() && packet.take_clone_mark().is_none());
     pool.free(second);
@@ -380,7 +380,7 @@ impl PacketOwner for Owner {
 }
 
 #[test]
-fn owner_gets_back_what_it_was_charged() {
+fn the_owner_gets_back_the_amount_it_was_charged() {
     let (_domain, mut pool) = pool();
     let owner = Arc::new(Owner::default());
     let mut packet = pool.alloc_from(&pattern(1000)).expect("memory");
@@ -400,7 +400,7 @@ fn owner_gets_back_what_it_was_charged() {
 }
 
 #[test]
-fn reuse_leaves_nothing_behind() {
+fn a_reused_descriptor_keeps_no_state() {
     let (_domain, mut pool) = pool();
     let mut packet = pool.alloc_from(&pattern(1000)).expect("memory");
     packet.push(20);

@@ -1,4 +1,4 @@
-//! The one place a page is written from.
+//! The writer of a page, which carves slices from it.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use super::{BIAS, FreePage, Page, Slice, narrow};
 use crate::shim::fence;
 
-/// The one place a page is written from: hands out slices until the page is used up.
+/// The only writer of a page: hands out slices until the page is used up.
 ///
 /// Has no destructor: it ends by `retire`.
 pub(crate) struct Cursor {
@@ -16,47 +16,49 @@ pub(crate) struct Cursor {
     position: NonNull<u8>,
     /// Bytes left from `position`.
     room: u32,
-    /// References made minus references dropped through this cursor. May go below zero when what was counted by the
-    /// atomic is dropped here.
+    /// References made minus references dropped through this cursor. Negative when references that
+    /// were counted in the atomic are dropped through the cursor.
     carved: i64,
 }
 
-// SAFETY: a cursor is the exclusive right to write behind `position`; the count is atomic.
+// SAFETY: a cursor is the exclusive right to write from `position` on; the count is atomic.
 unsafe impl Send for Cursor {}
 
 impl Cursor {
-    /// Starts to carve a free page.
+    /// Opens a free page for carving.
     #[inline]
     pub(crate) fn open(page: FreePage) -> Self {
         let header = page.0.header();
         header.track.write();
-        // Relaxed: the page is ours alone until a slice of it is published.
+        // Relaxed: no other thread knows the page until a slice of it is published.
         header.refs.store(BIAS, Ordering::Relaxed);
         let (position, room) = page.0.data();
         Self { page: page.0, position, room: narrow(room), carved: 0 }
     }
 
-    /// Bytes that can still be carved.
+    /// Returns the number of bytes that can still be carved.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.room as usize
     }
 
-    /// True when nothing was carved since the page was opened.
+    /// Returns true if nothing was carved since the page was opened.
     pub(crate) fn is_fresh(&self) -> bool {
         self.carved == 0 && self.position == self.page.data().0
     }
 
-    /// The bytes that can still be carved: initialised, and nobody else's.
+    /// Returns the bytes that can still be carved: initialized, and exclusively the cursor's.
     pub(crate) fn unused(&mut self) -> &mut [u8] {
-        // A read to the model: readers of earlier slices are allowed, opening the page again is not.
+        // A read for the model: reads through earlier slices may be concurrent, reopening the page
+        // may not.
         self.page.header().track.read();
-        // SAFETY: `position..position + room` lies inside the page's initialised data; slices only cover
-        // what lies before `position`, and the borrow of the only cursor keeps `position` where it is.
+        // SAFETY: `position..position + room` lies inside the page's initialized data. Slices only
+        // cover bytes before `position`, and the borrow of the only cursor keeps `position`
+        // constant.
         unsafe { core::slice::from_raw_parts_mut(self.position.as_ptr(), self.room()) }
     }
 
-    /// Makes a slice of the first `len` unused bytes, `1..=room`.
+    /// Makes a slice of the first `len` unused bytes; `len` is in `1..=room`.
     #[inline]
     pub(crate) fn carve(&mut self, len: usize) -> Slice {
         assert!(len > 0);
@@ -66,7 +68,7 @@ impl Cursor {
         slice
     }
 
-    /// True when the slice ends where the next one would begin.
+    /// Returns true if the slice ends where the next carved slice would begin.
     #[inline]
     pub(crate) fn follows(&self, slice: &Slice) -> bool {
         // SAFETY: one past the end of the slice is in bounds of its slab, or one past it.
@@ -75,7 +77,7 @@ impl Cursor {
         end == self.position && Page::of(slice.data) == self.page
     }
 
-    /// Makes `slice`, which this cursor follows, longer by the first `len` unused bytes. Returns `len`.
+    /// Extends `slice`, which this cursor follows, by the first `len` unused bytes. Returns `len`.
     #[inline]
     pub(crate) fn extend(&mut self, slice: &mut Slice, len: usize) -> u32 {
         assert!(self.follows(slice));
@@ -84,7 +86,8 @@ impl Cursor {
         narrow(len)
     }
 
-    /// `Slice::share` without an atomic, for a slice of the page being carved.
+    /// As `Slice::share`, without an atomic, for a slice of the page being carved. `None` for a
+    /// slice of another page.
     #[inline]
     pub(crate) fn share(&mut self, slice: &Slice) -> Option<Slice> {
         (Page::of(slice.data) == self.page).then(|| {
@@ -93,7 +96,8 @@ impl Cursor {
         })
     }
 
-    /// `Slice::hold` without an atomic. False, and nothing done, for a slice of another page.
+    /// As `Slice::hold`, without an atomic. Returns false, and does nothing, for a slice of another
+    /// page.
     #[inline]
     pub(crate) fn hold(&mut self, slice: &mut Slice, count: u32) -> bool {
         let ours = Page::of(slice.data) == self.page;
@@ -104,7 +108,8 @@ impl Cursor {
         ours
     }
 
-    /// `Slice::release` without an atomic, for a slice of the page being carved. Gives other slices back.
+    /// As `Slice::release`, without an atomic, for a slice of the page being carved. Gives a slice
+    /// of another page back.
     #[inline]
     pub(crate) fn release(&mut self, slice: Slice) -> Option<Slice> {
         if Page::of(slice.data) == self.page {
@@ -114,15 +119,16 @@ impl Cursor {
         Some(slice)
     }
 
-    /// Gives up the unused rest. Returns the page when no slice of it is left.
+    /// Ends carving. Returns the page if no slice of it is left.
     pub(crate) fn retire(self) -> Option<FreePage> {
         if self.is_fresh() {
-            // Never carved: no slice knows the page, and opening it again sets the count.
+            // Nothing was carved: no slice refers to the page, and the next `open` sets the count.
             return Some(FreePage(self.page));
         }
         let delta = self.carved - BIAS;
         let refs = &self.page.header().refs;
-        // Release: what was written through this cursor comes before the reuse by whoever sees zero.
+        // Release: writes through this cursor come before the reuse by the thread that reaches
+        // zero.
         if refs.fetch_add(delta, Ordering::Release) + delta != 0 {
             return None;
         }

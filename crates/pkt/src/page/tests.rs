@@ -1,4 +1,4 @@
-//! Every slice of a few bytes, and everything that can be made of it.
+//! All slices that can be made of a few bytes in a few steps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ use crate::pool::{Domain, DomainConfig, Pool};
 /// The bytes of the first slice.
 const BYTES: &[u8] = b"abcd";
 
-/// Steps one behind the other.
+/// Number of operations applied one after the other.
 const DEPTH: usize = 3;
 
 fn with_slice(test: impl FnOnce(&mut Pool, Slice)) {
@@ -22,8 +22,8 @@ fn with_slice(test: impl FnOnce(&mut Pool, Slice)) {
     assert_eq!(domain.stats().pages_live, 0, "references are left");
 }
 
-/// Does everything with `slice`, whose bytes are `expected`, and `depth` steps more with what came of it. Answers how many
-/// slices there were.
+/// Applies every operation to `slice`, whose bytes are `expected`, and `depth` further operations
+/// to the results. Returns the number of slices seen.
 fn explore(pool: &mut Pool, slice: Slice, expected: &[u8], depth: usize) -> usize {
     assert_eq!(slice.bytes(), expected);
     assert_eq!((slice.len(), slice.len_u32() as usize), (expected.len(), expected.len()));
@@ -64,14 +64,15 @@ fn parts(pool: &mut Pool, slice: &Slice, expected: &[u8], depth: usize) -> usize
             whole.hold(1);
             let part = whole.part(skip, len);
             seen += explore(pool, part, &expected[skip..skip + len], depth);
-            // What a part was taken of is as before.
+            // Taking a part leaves the whole slice as it was.
             seen += explore(pool, whole, expected, 0);
         }
     }
     seen
 }
 
-/// Cut in two, only the second follows the first, and together they are the whole with the references of both.
+/// Of a slice cut in two, only the second part follows the first. Joined, they are the whole slice
+/// with the references of both.
 fn covers(pool: &mut Pool, slice: &Slice, expected: &[u8], depth: usize) -> usize {
     let each = (1..expected.len()).map(|at| {
         let (mut first, mut second) = (slice.share(), slice.share());
@@ -87,7 +88,7 @@ fn covers(pool: &mut Pool, slice: &Slice, expected: &[u8], depth: usize) -> usiz
 }
 
 #[test]
-fn everything_made_of_a_slice_has_its_bytes_and_gives_its_references_back() {
+fn every_derived_slice_has_its_bytes_and_returns_its_references() {
     with_slice(|pool, slice| {
         let seen = explore(pool, slice, BYTES, DEPTH);
         assert!(seen > 3000, "{seen} slices");
@@ -95,7 +96,7 @@ fn everything_made_of_a_slice_has_its_bytes_and_gives_its_references_back() {
 }
 
 #[test]
-fn no_slice_is_empty_or_longer_than_what_it_is_of() {
+fn no_derived_slice_is_empty_or_longer_than_its_source() {
     with_slice(|pool, mut slice| {
         slice.hold(1);
         let len = slice.len();

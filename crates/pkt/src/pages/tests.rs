@@ -16,7 +16,7 @@ fn byte_at(at: usize, salt: u8) -> u8 {
 
 fn fill(pages: &mut Pages, salt: u8) {
     let mut at = 0;
-    for chunk in pages.chunks_mut().expect("nobody holds a page") {
+    for chunk in pages.chunks_mut().expect("no packet holds a page") {
         for byte in chunk {
             *byte = byte_at(at, salt);
             at += 1;
@@ -36,11 +36,11 @@ fn packet_of(pool: &mut Pool, pages: &Pages, start: usize, end: usize) -> Packet
 }
 
 #[test]
-fn new_pages_hold_nothing_of_their_former_life() {
+fn new_pages_are_zeroed_even_if_their_memory_was_used() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     drop(filled(&mut pool));
-    // More than the slab has pages that were never used.
+    // More bytes than the slab has in pages that were never used.
     let pages = Pages::new(&mut pool, 2 * LEN).expect("memory");
     assert!(pages.chunks().flatten().all(|byte| *byte == 0));
 }
@@ -64,7 +64,7 @@ fn a_packet_shares_any_range_without_copying() {
 }
 
 #[test]
-fn neighbouring_ranges_take_one_frag() {
+fn adjacent_ranges_take_one_frag() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let pages = filled(&mut pool);
@@ -77,7 +77,7 @@ fn neighbouring_ranges_take_one_frag() {
 }
 
 #[test]
-fn a_packet_with_all_its_frags_takes_no_more() {
+fn a_packet_with_all_its_frags_refuses_a_range() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let pages = filled(&mut pool);
@@ -87,11 +87,11 @@ fn a_packet_with_all_its_frags_takes_no_more() {
     }
     assert_eq!(pages.range(90..91).append_to(&mut packet, &mut pool), 0);
     pool.free(packet);
-    assert!(pages.is_idle(), "what was refused is not held");
+    assert!(pages.is_idle(), "a refused range holds no page");
 }
 
 #[test]
-fn what_a_packet_holds_cannot_be_written() {
+fn pages_held_by_a_packet_cannot_be_written() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let mut pages = filled(&mut pool);
@@ -104,17 +104,17 @@ fn what_a_packet_holds_cannot_be_written() {
 }
 
 #[test]
-fn recalled_pages_come_back_in_order_with_their_bytes() {
+fn recalled_pages_are_collected_in_order_with_their_bytes() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let mut pages = filled(&mut pool);
-    // Dies from the back, so that the pages come back in another order than they lie.
+    // The packets are freed last to first, so that the pages return in another order than they lie.
     let packets: Vec<_> =
         (0..10).map(|i| packet_of(&mut pool, &pages, i * 10_000, (i + 1) * 10_000)).collect();
     pages.recall();
     assert!(!pages.is_idle() && !pages.collect());
     for packet in packets.into_iter().rev() {
-        assert!(!pages.collect(), "{packet:?} is still out");
+        assert!(!pages.collect(), "{packet:?} still holds pages");
         pool.free(packet);
     }
     assert!(pages.collect() && pages.is_idle());
@@ -125,7 +125,7 @@ fn recalled_pages_come_back_in_order_with_their_bytes() {
 }
 
 #[test]
-fn recalled_pages_that_are_back_can_be_written() {
+fn recalled_pages_can_be_written_once_all_are_returned() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let mut pages = filled(&mut pool);
@@ -138,30 +138,31 @@ fn recalled_pages_that_are_back_can_be_written() {
     assert!(pages.is_idle() && !pages.is_recalled());
 }
 
-struct Awake;
+struct NoKick;
 
-impl PoolKick for Awake {
+impl PoolKick for NoKick {
     fn kick(&self) {}
 }
 
-/// Another core defers the end of what it frees; a page that somebody waits for does not wait with it.
+/// With `FreeMode::Defer`, another core sends packets home before they are freed. A lent page does
+/// not wait with its packet, because its owner may be waiting for it.
 #[test]
-fn lent_pages_are_not_deferred() {
+fn the_return_of_lent_pages_is_not_deferred() {
     let domain = Domain::new(DomainConfig::default());
     let (mut here, mut there) = (domain.pool(), domain.pool());
-    here.set_kick(Some(Arc::new(Awake)));
+    here.set_kick(Some(Arc::new(NoKick)));
     there.set_free_mode(FreeMode::Defer { max: 64 });
     let mut pages = filled(&mut here);
     let packet = packet_of(&mut here, &pages, 0, LEN);
     pages.recall();
     there.free(packet);
-    assert!(pages.collect(), "the payload has left the packet that waits");
+    assert!(pages.collect(), "the deferred packet holds no payload");
     drop(pages);
     here.drain_returns();
 }
 
 #[test]
-fn a_waiter_hears_of_the_last_packet() {
+fn a_waiting_thread_is_notified_when_the_last_packet_is_freed() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let mut pages = filled(&mut pool);
@@ -181,7 +182,7 @@ fn a_waiter_hears_of_the_last_packet() {
 }
 
 #[test]
-fn pages_dropped_while_packets_hold_them_go_home_with_the_last() {
+fn dropped_pages_return_to_their_pool_with_the_last_packet() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let mut pages = filled(&mut pool);
@@ -205,7 +206,7 @@ fn a_range_beyond_the_end_is_refused() {
 }
 
 #[test]
-fn reading_ends_where_the_source_does() {
+fn a_read_ends_at_the_end_of_the_source() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let source = expected(0, LEN);
@@ -227,7 +228,7 @@ fn reading_ends_where_the_source_does() {
 }
 
 #[test]
-fn an_error_of_the_source_waits_for_the_bytes_before_it() {
+fn an_error_of_the_source_follows_the_bytes_before_it() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let mut calls = 0;

@@ -1,9 +1,10 @@
-//! Where full magazines leave descriptors and empty ones find them, a parcel at a time.
+//! The depot: full magazines give descriptors to it and empty magazines take them, one parcel at a
+//! time.
 //!
 //! Above: local.rs. Linux: the shared array of a slab cache (`array_cache` of a node).
 //!
-//! A core that only allocates and one that only frees meet here once for every parcel: one lock for thirty-three packets,
-//! held for a push or a pop.
+//! A core that only allocates and a core that only frees exchange descriptors here, once per
+//! parcel: one lock for thirty-three packets, held for a push or a pop.
 //!
 //! Not here: memory from the system (domain.rs).
 
@@ -16,20 +17,22 @@ use super::{
 use crate::packet::{PARCEL_LEN, Parcel};
 use crate::shim::Mutex;
 
-/// Not loom's `Arc`: where memory is leaked on purpose the depot is too.
+/// Not loom's `Arc`: where a model leaks memory on purpose, the depot is leaked too.
 pub(crate) type DepotRef = std::sync::Arc<Depot>;
 
-/// Parcels of free descriptors of one domain, which are at home nowhere until a pool takes them.
+/// Parcels of free descriptors of one domain, which belong to no pool until a pool takes them.
 #[derive(Default)]
 pub(crate) struct Depot {
     parcels: Mutex<Vec<Parcel>>,
-    /// Descriptors in them. Relaxed: whoever misses a parcel makes do with a slab.
+    /// Number of descriptors in the parcels. Relaxed: a pool that misses a parcel takes a share of
+    /// a slab.
     descriptors: AtomicUsize,
 }
 
 impl Depot {
-    /// `descriptors` have been made: room for all of them, so that `put` never allocates. A parcel may be short where a
-    /// pool was closed or its mode was changed; those few may.
+    /// Reserves room for `descriptors`, the number the domain has made, so that `put` never
+    /// allocates. Parcels may be short where a pool was closed or its mode was changed; a margin
+    /// covers them.
     pub(crate) fn reserve(&self, descriptors: usize, stats: &Stats) {
         let mut parcels = lock_counted(&self.parcels, stats);
         let wanted = descriptors / PARCEL_LEN + 8;
@@ -37,13 +40,13 @@ impl Depot {
         parcels.reserve(missing);
     }
 
-    /// Leaves a parcel, of the pool that counts in `stats`.
+    /// Adds a parcel, for the pool that counts in `stats`.
     pub(crate) fn put(&self, parcel: Parcel, stats: &Stats) {
         self.descriptors.fetch_add(parcel.len(), Ordering::Relaxed);
         lock_counted(&self.parcels, stats).push(parcel);
     }
 
-    /// The parcel that was left last, for the pool that counts in `stats`.
+    /// Takes the parcel added last, for the pool that counts in `stats`.
     pub(crate) fn take(&self, stats: &Stats) -> Option<Parcel> {
         if self.descriptors.load(Ordering::Relaxed) == 0 {
             return None;
@@ -53,7 +56,7 @@ impl Depot {
         Some(parcel)
     }
 
-    /// Everything, to be looked through by a domain that is trimmed.
+    /// Takes all parcels, for the trim of a domain.
     pub(super) fn take_all(&self) -> Vec<Parcel> {
         let mut parcels = lock(&self.parcels);
         let taken: Vec<Parcel> = parcels.drain(..).collect();
@@ -62,18 +65,18 @@ impl Depot {
         taken
     }
 
-    /// A parcel of what [`take_all`](Self::take_all) took stays.
+    /// Puts a parcel of [`take_all`](Self::take_all) back.
     pub(super) fn put_back(&self, parcel: Parcel) {
         self.descriptors.fetch_add(parcel.len(), Ordering::Relaxed);
         lock(&self.parcels).push(parcel);
     }
 
-    /// Descriptors that wait here. Exact when nobody is in `put` or `take`.
+    /// Returns the number of descriptors in the depot. Exact when no thread is in `put` or `take`.
     pub(crate) fn descriptors(&self) -> usize {
         self.descriptors.load(Ordering::Relaxed)
     }
 
-    /// The end of a complete domain.
+    /// Ends the depot of a domain whose memory has all been returned.
     pub(crate) fn destroy(&self) {
         #[cfg(loom)]
         for parcel in lock(&self.parcels).drain(..) {

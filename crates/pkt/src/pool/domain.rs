@@ -2,8 +2,8 @@
 //!
 //! Above: one domain per process, or per test. Linux: the slab caches behind `alloc_skb`.
 //!
-//! Memory is taken from the system in slabs and given back when nobody needs it (trim.rs) and when the domain ends. Taking
-//! a share of a slab is the slow path: it takes a lock.
+//! Memory is taken from the system in slabs. It is given back when no pool needs it (trim.rs) and
+//! when the domain ends. Taking a share of a slab is the slow path: it takes a lock.
 //!
 //! Not here: allocation of packets (pool.rs), the slabs themselves (slab.rs).
 
@@ -22,7 +22,7 @@ use crate::shim::{Arc, Mutex, MutexGuard};
 /// Limits of a [`Domain`].
 #[derive(Clone, Copy, Debug)]
 pub struct DomainConfig {
-    /// Most bytes the domain takes from the system. An upper bound, not a reservation; at the bound
+    /// Upper bound of the bytes the domain takes from the system, not a reservation. At the bound
     /// allocation fails and packets are dropped with `DropReason::NoMemory`.
     pub max_bytes: usize,
 }
@@ -34,41 +34,44 @@ impl Default for DomainConfig {
     }
 }
 
-/// What a domain holds, summed over its pools. Exact when no thread is inside a pool.
+/// State of a domain, summed over its pools. Exact when no thread is inside a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainStats {
     /// Packets alive.
     pub packets_live: i64,
-    /// Pages that are being carved or read.
+    /// Pages that are being carved or that slices refer to.
     pub pages_live: i64,
     /// Bytes taken from the system and not given back.
     pub bytes: usize,
     /// Pools ever made.
     pub pools: usize,
-    /// Pools that wait for a thread to adopt them.
+    /// Pools without a thread, to be reused by the next thread.
     pub pools_idle: usize,
-    /// Descriptors without a packet: in pools, in the depot, on their way there, and those that no pool has had yet.
+    /// Descriptors without a packet: in pools, in the depot, on return lists, and those that no
+    /// pool has had yet.
     pub descriptors_free: i64,
-    /// Of those, the ones in the depot.
+    /// Free descriptors in the depot.
     pub descriptors_depot: usize,
-    /// Packets that wait to die at home: `packets_live` has them.
+    /// Packets that wait to be freed by their home pool; also counted in `packets_live`.
     pub packets_deferred: i64,
-    /// What all pools together have done.
+    /// Counters of all pools together.
     pub pool: PoolStats,
 }
 
-/// Domains of a process are numbered from 1, so that a pool can tell which descriptors it may keep.
+/// Number of the next domain. Domains of a process are numbered from 1, so that a pool can tell
+/// which descriptors it may keep.
 static NEXT_DOMAIN: AtomicU64 = AtomicU64::new(1);
 
-/// Packet memory under one limit. Clones are the same domain.
+/// Packet memory under one limit. A clone refers to the same domain.
 ///
-/// The memory goes back to the system with the last clone and the last [`Pool`], and before that by [`trim`](Self::trim);
-/// packets that are still alive at the end keep all of it (a leak, never a dangling packet).
+/// The memory goes back to the system with the last clone and the last [`Pool`], and before that by
+/// [`trim`](Self::trim). Packets that are still alive at the end keep all of it (a leak, never a
+/// dangling packet).
 #[derive(Clone)]
 pub struct Domain(Arc<Core>);
 
 impl Domain {
-    /// A domain without memory: pools take it when they first need it.
+    /// Makes a domain without memory: pools take memory when they first need it.
     #[must_use]
     pub fn new(config: DomainConfig) -> Self {
         Self::with_source(config, &Heap)
@@ -85,8 +88,8 @@ impl Domain {
         }))
     }
 
-    /// A pool for the calling core or thread: one that a finished thread left behind, with all its memory,
-    /// or a new one.
+    /// Returns a pool for the calling core or thread: one that an ended thread left, with all its
+    /// memory, or a new one.
     #[must_use]
     pub fn pool(&self) -> Pool {
         let mut local = {
@@ -101,27 +104,29 @@ impl Domain {
         Pool::new(local, Arc::clone(&self.0))
     }
 
-    /// Packets alive: zero when every packet was freed. Exact when no thread is inside a pool.
+    /// Returns the number of packets alive, zero when every packet was freed. Exact when no thread
+    /// is inside a pool.
     #[must_use]
     pub fn balance(&self) -> i64 {
         self.stats().packets_live
     }
 
-    /// Bytes that may be taken from the system at most.
+    /// Returns the upper bound of the bytes taken from the system.
     #[must_use]
     pub fn max_bytes(&self) -> usize {
         self.0.config.max_bytes
     }
 
-    /// Bytes taken from the system and not given back.
+    /// Returns the bytes taken from the system and not given back.
     #[must_use]
     pub fn live_bytes(&self) -> usize {
         self.0.lock().slabs.bytes
     }
 
-    /// Bytes of the packets alive and of the pages that are being carved or read: what cannot be used for others. A page counts whole,
-    /// however little of it is read. Less than [`live_bytes`](Self::live_bytes) by what is free. Approximate while threads are inside
-    /// pools.
+    /// Returns the bytes that cannot be used for other packets: those of live packets and of pages
+    /// that are being carved or that slices refer to. A page counts whole, however little of it is
+    /// referred to. Less than [`live_bytes`](Self::live_bytes) by the free memory. Approximate
+    /// while threads are inside pools.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         let (mut packets, mut pages) = (0, 0);
@@ -137,7 +142,7 @@ impl Domain {
         &self.0
     }
 
-    /// What the domain holds.
+    /// Returns the state of the domain.
     #[must_use]
     pub fn stats(&self) -> DomainStats {
         let state = self.0.lock();
@@ -167,7 +172,7 @@ impl fmt::Debug for Domain {
     }
 }
 
-/// What the clones of a domain and its pools share.
+/// State shared by the clones of a domain and its pools.
 pub(crate) struct Core {
     config: DomainConfig,
     number: u64,
@@ -175,16 +180,16 @@ pub(crate) struct Core {
     state: Mutex<State>,
 }
 
-/// What the domain's lock protects.
+/// State under the domain's lock.
 pub(super) struct State {
     pub(super) slabs: Slabs,
-    /// Descriptors that pools were given and that were not released since.
+    /// Descriptors given to pools and not released since.
     pub(super) descriptors: usize,
-    /// Pages that pools were given and that were not released since.
+    /// Pages given to pools and not released since.
     pub(super) pages: usize,
-    /// Pages that pools without a thread had.
+    /// Free pages taken from pools without a thread.
     pub(super) spare_pages: Vec<FreePage>,
-    /// Slabs taken before the last look for memory to release.
+    /// Value of `Slabs::taken` at the last trim.
     pub(super) taken_at_trim: u64,
     homes: Vec<HomeRef>,
     pub(super) idle: Vec<Local>,
@@ -203,14 +208,15 @@ impl State {
         }
     }
 
-    /// Descriptors that exist, those included that no pool has had yet.
+    /// Returns the number of descriptors that exist, including those that no pool has had yet.
     fn descriptors_made(&self) -> usize {
         self.slabs.descriptors.len() * DESCRIPTORS_PER_SLAB
     }
 }
 
 impl Core {
-    /// Up to `wanted` descriptors for `home` that no pool has had go to `put`. False at the limit.
+    /// Passes up to `wanted` descriptors that no pool has had to `put`, for `home`. Returns false
+    /// at the limit.
     pub(crate) fn descriptors(
         &self,
         home: HomeRef,
@@ -231,7 +237,8 @@ impl Core {
         true
     }
 
-    /// Up to `wanted` pages for `home`, free ones of pools without a thread first, go to `put`. False at the limit.
+    /// Passes up to `wanted` pages to `put`, for `home`: free pages of pools without a thread
+    /// first. Returns false at the limit.
     pub(crate) fn pages(
         &self,
         home: HomeRef,
@@ -255,8 +262,9 @@ impl Core {
         true
     }
 
-    /// At the limit: what is on its way to any pool goes to the one that needs it. The others may have more than they use,
-    /// and not look for their returns. False when there was nothing.
+    /// At the limit: moves descriptors that are being returned to any pool to `local`, which needs
+    /// them. The other pools may have more than they use and not drain their return lists. Returns
+    /// false if there were none.
     #[cold]
     pub(crate) fn collect_returns(&self, local: &mut Local) -> bool {
         let state = lock_counted(&self.state, &local.home.stats);
@@ -264,7 +272,7 @@ impl Core {
         found > 0
     }
 
-    /// Takes back what a dropped pool had, for the next thread that asks for a pool.
+    /// Takes back a dropped pool, for the next thread that asks for one.
     pub(crate) fn abandon(&self, local: Local) {
         self.lock().idle.push(local);
     }
@@ -279,18 +287,19 @@ impl Core {
 }
 
 impl Drop for Core {
-    /// Frees everything if everything is home, else leaks everything: a descriptor or page that is not home
-    /// may be used or returned at any time, and needs its home for that.
+    /// Frees everything if everything has been returned, otherwise leaks everything: a descriptor
+    /// or page that has not been returned may be used or returned at any time, and needs its home
+    /// for that.
     fn drop(&mut self) {
         let empty = State::new(Slabs::new(0, &Heap));
         let mut state = core::mem::replace(&mut *self.lock(), empty);
-        // All pools are idle: each holds a reference to this core until it is.
+        // All pools are idle, because each holds a reference to this core until then.
         let mut home = (0, state.spare_pages.len());
         for local in &mut state.idle {
             let (descriptors, pages) = local.collect();
             home = (home.0 + descriptors, home.1 + pages);
         }
-        // What a full pool passed on while it took its returns is in the depot by now.
+        // Descriptors that a full pool passed on while it took its returns are in the depot by now.
         home.0 += self.depot.descriptors();
         let made = (state.descriptors, state.pages);
         if state.idle.len() != state.homes.len() || home != made {
@@ -301,11 +310,12 @@ impl Drop for Core {
         state.idle.drain(..).for_each(Local::destroy);
         state.spare_pages.drain(..).for_each(FreePage::destroy);
         for home in state.homes.drain(..) {
-            // SAFETY: all memory of this home is home and was just given up, and the last thread that sent
-            // some touched the home before that memory could be counted.
+            // SAFETY: all memory of this home has been returned and was just given up. The last
+            // thread that returned some of it accessed the home before that memory could be
+            // counted.
             unsafe { home.destroy() };
         }
-        // SAFETY: as above, nobody has an address inside.
+        // SAFETY: as above, no thread has an address inside.
         unsafe { state.slabs.destroy() };
     }
 }

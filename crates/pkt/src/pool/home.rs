@@ -1,9 +1,10 @@
-//! What other cores see of a pool: where its memory returns to, and its counters.
+//! The part of a pool that other cores access: the lists its memory is returned to, and its
+//! counters.
 //!
-//! Above: page.rs and packet.rs find the way home here. Linux: `softnet_data.defer_list` and the alien
+//! Above: page.rs and packet.rs return memory here. Linux: `softnet_data.defer_list` and the alien
 //! caches of the slab allocator.
 //!
-//! Not here: the free lists of the core itself (pool.rs).
+//! Not here: the free lists of the core itself (local.rs).
 
 use core::fmt;
 use core::ops::Deref;
@@ -18,35 +19,38 @@ use crate::packet::{FreeDescriptor, Packet, Parcel};
 use crate::page::{FreePage, Slice};
 use crate::shim::{AtomicBool, fence};
 
-/// Tells the thread of a pool that packets wait for it. Linux: the IPI of `kick_defer_list_purge`.
+/// Notifies the thread of a pool that packets wait for it. Linux: the IPI of
+/// `kick_defer_list_purge`.
 pub trait PoolKick: Send + Sync {
     /// Makes the thread run, which then calls `Pool::drain_returns`.
     fn kick(&self);
 }
 
-/// Not loom's `Arc`: a kick is no state of a model.
+/// Not loom's `Arc`: a kick is not part of a model's state.
 pub(crate) type KickRef = std::sync::Arc<dyn PoolKick>;
 
-/// The shared half of a pool.
+/// The part of a pool that all cores share.
 #[derive(Debug)]
 pub(crate) struct Home {
-    /// Number of the domain that answers for the memory. Never changes.
+    /// Number of the domain that owns the memory. Never changes.
     pub(crate) domain: u64,
-    /// Read by who has a packet for this home, written when a thread comes or goes.
+    /// State read by a core that has a packet for this home, written when a thread takes or leaves
+    /// the pool.
     pub(crate) reach: Padded<Reach>,
-    /// Written by every core that sends packets home to die.
+    /// List written by every core that sends packets to be freed here.
     pub(crate) deferred: Padded<Deferred>,
-    /// Written by every core that frees memory of this pool.
+    /// Lists written by every core that frees memory of this pool.
     pub(crate) returns: Padded<Returns>,
-    /// Written by the core that has the pool.
+    /// Counters written by the core that has the pool.
     pub(crate) stats: Padded<Stats>,
 }
 
-/// Whether anybody is at home.
+/// Whether a thread has the pool, and how to notify it.
 pub(crate) struct Reach {
-    /// A thread has the pool.
+    /// Whether a thread has the pool.
     online: AtomicBool,
-    /// Somebody can be told. Relaxed: whoever misses it takes the payload out in vain, or leaves it in for a while.
+    /// Whether `kick` is set. Relaxed: a core that reads a stale value drops the payload
+    /// unnecessarily, or leaves it in the packet for a while.
     kickable: AtomicBool,
     kick: std::sync::Mutex<Option<KickRef>>,
 }
@@ -68,7 +72,8 @@ impl fmt::Debug for Reach {
 }
 
 impl Reach {
-    /// A thread has taken the pool, or left it: then what is pushed from here on is seen by the pusher to be in vain.
+    /// Records that a thread has taken the pool, or left it. A core that pushes a packet after the
+    /// thread left sees this after its push.
     pub(crate) fn set_online(&self, online: bool) {
         self.online.store(online, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -98,7 +103,7 @@ impl Reach {
     }
 }
 
-/// Whole packets on their way home.
+/// Whole packets on their way to their home.
 #[derive(Debug, Default)]
 pub(crate) struct Deferred {
     pub(crate) packets: Llist<Packet>,
@@ -106,18 +111,19 @@ pub(crate) struct Deferred {
     pub(crate) count: AtomicU32,
 }
 
-/// Memory on its way home.
+/// Memory on its way to its home.
 #[derive(Debug, Default)]
 pub(crate) struct Returns {
     pub(crate) packets: Llist<Parcel>,
     pub(crate) pages: Llist<FreePage>,
-    /// Packets of this home that died elsewhere. Relaxed, as all counters here: they order nothing.
+    /// Packets of this home that were freed elsewhere. Relaxed, as all counters here: they order
+    /// nothing.
     pub(crate) packets_count: AtomicU64,
-    /// Pages of this home that were used up elsewhere.
+    /// Pages of this home whose last slice was dropped elsewhere.
     pub(crate) pages_count: AtomicU64,
 }
 
-/// Counters of one pool. One writer, so a plain load and store suffices.
+/// Counters of one pool. There is one writer, so a plain load and store suffices.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) alloc_local: Counter,
@@ -140,7 +146,7 @@ pub(crate) struct Stats {
     pub(crate) pages_freed: Counter,
 }
 
-/// Written by one thread at a time, read by anybody.
+/// Counter with one writer at a time and any number of readers.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -161,11 +167,11 @@ impl fmt::Debug for Counter {
     }
 }
 
-/// Address of a `Home`, good as long as memory of that home is held ("Lifetime" in pool.rs).
+/// Address of a `Home`, valid as long as memory of that home is held ("Lifetime" in pool.rs).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HomeRef(NonNull<Home>);
 
-// SAFETY: a shared reference to `Home`, which is `Sync`.
+// SAFETY: equivalent to a shared reference to `Home`, which is `Sync`.
 unsafe impl Send for HomeRef {}
 // SAFETY: as above.
 unsafe impl Sync for HomeRef {}
@@ -176,7 +182,7 @@ const _: () = {
 };
 
 impl HomeRef {
-    /// A home that lives until `destroy`.
+    /// Makes a home that exists until `destroy`.
     pub(crate) fn leak(home: Home) -> Self {
         Self(NonNull::from(Box::leak(Box::new(home))))
     }
@@ -185,20 +191,20 @@ impl HomeRef {
     ///
     /// # Safety
     ///
-    /// Nobody holds memory of this home, nor uses a copy of this reference.
+    /// No thread holds memory of this home or uses a copy of this reference.
     pub(crate) unsafe fn destroy(self) {
-        // SAFETY: made by `leak`; the caller promises that this is the end.
+        // SAFETY: made by `leak`; by the caller's promise no copy of this reference is used again.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 
-    /// Sends descriptors home from any thread. The push is the last touch: once home, the descriptors and
-    /// this very list may be freed.
+    /// Returns descriptors to their home from any thread. The push is the last access: once it is
+    /// done, the descriptors and this very list may be freed.
     #[inline]
     pub(crate) fn return_parcel(self, parcel: Parcel) {
         self.returns.packets.push(parcel);
     }
 
-    /// Sends a page home from any thread; as above.
+    /// Returns a page to its home from any thread; the push is the last access, as above.
     #[inline]
     pub(crate) fn return_page(self, page: FreePage) {
         self.returns.pages_count.fetch_add(1, Ordering::Relaxed);
@@ -211,25 +217,27 @@ impl Deref for HomeRef {
 
     #[inline]
     fn deref(&self) -> &Home {
-        // SAFETY: "Lifetime" in pool.rs: a home is freed only when nothing that carries its address is left.
+        // SAFETY: "Lifetime" in pool.rs: a home is freed only when no memory that carries its
+        // address is left.
         unsafe { self.0.as_ref() }
     }
 }
 
-/// Where memory of dead packets goes.
+/// Destination of the memory of freed packets.
 pub(crate) trait Recycle {
-    /// A packet of `home` dies.
+    /// Counts a freed packet of `home`.
     fn count_packet(&mut self, home: HomeRef);
-    /// A descriptor is free.
+    /// Takes a free descriptor.
     fn put_descriptor(&mut self, descriptor: FreeDescriptor);
-    /// A slice is no longer needed.
+    /// Releases a slice.
     fn put_slice(&mut self, slice: Slice);
 }
 
-/// Without a pool at hand everything goes home by the return lists.
-pub(crate) struct Elsewhere;
+/// Destination for a thread without a pool at hand: all memory returns to its home through the
+/// return lists.
+pub(crate) struct NoPool;
 
-impl Recycle for Elsewhere {
+impl Recycle for NoPool {
     #[inline]
     fn count_packet(&mut self, home: HomeRef) {
         home.returns.packets_count.fetch_add(1, Ordering::Relaxed);
@@ -249,7 +257,7 @@ impl Recycle for Elsewhere {
 }
 
 impl Home {
-    /// A home of `domain` where nobody lives yet.
+    /// Makes a home of `domain` that no thread has yet.
     pub(crate) fn new(domain: u64) -> Self {
         Self {
             domain,
@@ -260,7 +268,7 @@ impl Home {
         }
     }
 
-    /// What the pool has done so far.
+    /// Returns the counters of the pool.
     pub(crate) fn stats(&self) -> PoolStats {
         let stats = &self.stats;
         PoolStats {
@@ -285,16 +293,16 @@ impl Home {
         }
     }
 
-    /// Packets allocated here minus packets of this home that died. Packets cloned here count as allocated
-    /// here.
+    /// Returns packets allocated here minus freed packets of this home. Packets cloned here count
+    /// as allocated here.
     pub(crate) fn packets_live(&self) -> i64 {
-        let born = self.stats.alloc_local.load();
-        let died =
+        let allocated = self.stats.alloc_local.load();
+        let freed =
             self.stats.free_local.load() + self.returns.packets_count.load(Ordering::Relaxed);
-        born.wrapping_sub(died).cast_signed()
+        allocated.wrapping_sub(freed).cast_signed()
     }
 
-    /// Pages opened here minus pages that came back.
+    /// Returns pages opened here minus pages that were returned.
     pub(crate) fn pages_live(&self) -> i64 {
         let opened = self.stats.pages_opened.load();
         let freed =

@@ -1,9 +1,10 @@
-//! The free lists of one pool, apart from its domain.
+//! The free lists of one pool, separate from its domain.
 //!
-//! Above: pool.rs, whose `Pool` is one of these and the domain's address. Linux: the per-CPU arrays of a slab cache
-//! (`array_cache`, refilled and flushed in batches) and `softnet_data`'s deferred frees.
+//! Above: pool.rs, whose `Pool` is one of these and the domain's address. Linux: the per-CPU arrays
+//! of a slab cache (`array_cache`, refilled and flushed in batches) and `softnet_data`'s deferred
+//! frees.
 //!
-//! Not here: what other cores touch (home.rs), the depot (depot.rs).
+//! Not here: memory that other cores access (home.rs), the depot (depot.rs).
 
 use core::sync::atomic::Ordering;
 
@@ -13,50 +14,53 @@ use super::{
     FreeMode,
     depot::DepotRef,
     domain,
-    home::{Elsewhere, HomeRef, Recycle},
+    home::{HomeRef, NoPool, Recycle},
     slab::{DESCRIPTORS_FIRST, DESCRIPTORS_PER_SLAB, PAGES_FIRST},
 };
 use crate::packet::{FreeDescriptor, PARCEL_LEN, Packet, Parcel, end};
 use crate::page::{Cursor, FreePage, PAGES_PER_SLAB, Slice};
 use crate::shim::fence;
 
-/// Partly carved receive pages a pool keeps: as many receive queues can fill packets in turn without
-/// wasting the rest of a page.
+/// Partly carved receive pages a pool keeps: that many receive queues can fill packets in turn
+/// without wasting the rest of a page.
 const RX_CURSORS: usize = 4;
 
-/// Parcels a pool fills at once: a core usually frees for the few threads whose sockets it serves.
+/// Parcels a pool fills at the same time: a core usually frees packets for the few threads whose
+/// sockets it handles.
 const PARCELS: usize = 4;
 
-/// Free descriptors that a pool keeps in [`FreeMode::Unified`]: eight parcels, 182 KB. Two in models.
+/// Free descriptors that a pool keeps in [`FreeMode::Unified`]: eight parcels, 182 KB. Two parcels
+/// in loom models.
 const MAGAZINE: usize = if cfg!(loom) { 2 * PARCEL_LEN } else { 8 * PARCEL_LEN };
 
-/// A pool apart from its domain: what is abandoned and adopted.
+/// A pool without its domain: the part that a dropped pool leaves to the next thread.
 pub(crate) struct Local {
     pub(super) home: HomeRef,
-    /// What becomes of packets of other homes.
+    /// Treatment of packets of other homes.
     pub(super) mode: FreeMode,
-    /// What is too much here goes there.
+    /// Receives the descriptors beyond `free_max`.
     depot: DepotRef,
-    /// Descriptors of this home, last in, first out. What does not fit goes to the depot, so that freeing never
-    /// allocates.
+    /// Descriptors of this home, last in, first out. Descriptors that do not fit go to the depot,
+    /// so that freeing never allocates.
     pub(super) free: Vec<FreeDescriptor>,
-    /// Pages of this home; as above.
+    /// Free pages of this home, with room reserved for all of them.
     pub(super) pages: Vec<FreePage>,
-    /// Payload is copied into this page.
+    /// Page that payload is copied into.
     pub(super) cursor: Option<Cursor>,
     /// Pages that receive slots have left partly used.
     pub(super) rx_cursors: ArrayVec<Cursor, RX_CURSORS>,
-    /// Descriptors of other homes on their way there.
+    /// Descriptors of other homes, collected for their return.
     parcels: ArrayVec<Parcel, PARCELS>,
-    /// Most of `free`, within its capacity: a magazine, or whatever was made here.
+    /// Upper bound of `free.len()`, within its capacity: a magazine, or all descriptors made for
+    /// this home.
     free_max: usize,
     /// Descriptors ever made for this home.
     descriptors: usize,
     /// Pages of this home, wherever they are.
     pub(super) pages_made: usize,
-    /// Descriptors to take when it grows next.
+    /// Number of descriptors to take at the next growth.
     descriptors_next: usize,
-    /// Pages to take when it grows next.
+    /// Number of pages to take at the next growth.
     pages_next: usize,
 }
 
@@ -79,26 +83,28 @@ impl Local {
         }
     }
 
-    /// It holds nothing, and grows again as a new pool does.
+    /// Makes an empty pool grow again as a new pool does.
     pub(super) const fn begin_small(&mut self) {
         self.descriptors_next = DESCRIPTORS_FIRST;
         self.pages_next = PAGES_FIRST;
     }
 
-    /// A thread takes the pool: packets may be sent home to it.
+    /// Opens the pool for a thread: from now on packets may be sent to it whole.
     pub(crate) fn open(&mut self) {
-        // Freeing never allocates.
+        // Reserved here, because freeing never allocates.
         self.free.reserve_exact(MAGAZINE.saturating_sub(self.free.len()));
         self.set_mode(FreeMode::default());
         self.home.reach.set_online(true);
     }
 
-    /// The thread goes: what it holds is put where others find it, but for a magazine for whoever comes next, and what comes
-    /// later dies where it is.
+    /// Closes the pool when its thread leaves: moves its memory to where other pools find it,
+    /// except for one magazine for the next thread. Packets of this home are from now on freed
+    /// where they are.
     pub(super) fn close(&mut self) {
         self.home.reach.set_kick(None);
         self.home.reach.set_online(false);
-        // Whoever pushes after this look sees that nobody is online: the fences in `set_online` and `defer` pair.
+        // A core that pushes a packet after this drain sees that no thread has the pool: the fences
+        // in `set_online` and `defer` pair.
         self.drain_deferred();
         self.set_mode(FreeMode::Unified);
         self.retire_cursors();
@@ -116,7 +122,7 @@ impl Local {
         }
     }
 
-    /// Descriptors and pages here, with what was on the way.
+    /// Returns the number of descriptors and pages here, including those on the return lists.
     pub(crate) fn collect(&mut self) -> (usize, usize) {
         self.drain_deferred();
         self.drain_returns();
@@ -124,7 +130,7 @@ impl Local {
         (self.free.len(), self.pages.len())
     }
 
-    /// The end of a complete pool.
+    /// Ends a pool whose memory has all been returned.
     pub(crate) fn destroy(self) {
         #[cfg(loom)]
         {
@@ -134,14 +140,16 @@ impl Local {
     }
 
     pub(super) fn drain_returns(&mut self) -> usize {
-        // Called once per turn of a core: a load, where taking nothing would be a write to a shared line.
+        // Called once per turn of a core, so it checks with a load first: taking an empty list
+        // would write a shared line.
         if self.home.returns.packets.is_empty() {
             return 0;
         }
         self.take_returns_of(self.home)
     }
 
-    /// What was sent to `home` stays here. Its owner misses nothing: it takes what it finds, or a slab.
+    /// Takes the descriptors that were returned to `home` for this pool. The owner of `home` needs
+    /// none of them in particular: it takes those it finds, or a share of a slab.
     pub(super) fn take_returns_of(&mut self, home: HomeRef) -> usize {
         let mut drained = 0;
         for parcel in home.returns.packets.take_all() {
@@ -165,7 +173,7 @@ impl Local {
 
     pub(super) fn grow_descriptors(&mut self, core: &domain::Core) -> bool {
         let before = self.free.len();
-        // It runs dry before it grows: a slab fits into a magazine.
+        // A pool grows only when it has no descriptor left, and a slab fits into a magazine.
         let free = &mut self.free;
         let wanted = self.descriptors_next;
         if !core.descriptors(self.home, wanted, |descriptor| free.push(descriptor)) {
@@ -192,7 +200,7 @@ impl Local {
         true
     }
 
-    /// A parcel from the depot; false when it has none.
+    /// Takes a parcel from the depot; returns false if it has none.
     pub(super) fn take_from_depot(&mut self) -> bool {
         let Some(parcel) = self.depot.take(&self.home.stats) else { return false };
         self.home.stats.magazine_refills.add(1);
@@ -204,7 +212,7 @@ impl Local {
         true
     }
 
-    /// The longest unused of a full magazine go to the depot.
+    /// Moves the descriptors of a full magazine that were unused for longest to the depot.
     #[cold]
     #[inline(never)]
     pub(super) fn flush(&mut self) {
@@ -226,9 +234,9 @@ impl Local {
         self.free.push(descriptor);
     }
 
-    /// Sends a packet of another home there, to die, or ends it here if too many wait there already. Linux:
-    /// `skb_attempt_defer_free`. The count goes up first and only the drain takes it back, so that it kicks once at most
-    /// between two drains.
+    /// Sends a packet to its home, another pool, to be freed there, or frees it here if too many
+    /// wait there already. Linux: `skb_attempt_defer_free`. The count is raised first and only the
+    /// drain resets it, so that there is at most one kick between two drains.
     pub(super) fn defer(&mut self, mut packet: Packet, max: u32) {
         let home = packet.home();
         if home.domain != self.home.domain {
@@ -239,10 +247,11 @@ impl Local {
             self.home.stats.defer_overflow.add(1);
             return end(packet, self);
         }
-        // Who waits for its end learns of it now.
+        // The owner and the original are notified now, not when the home frees the packet.
         packet.orphan();
         drop(packet.take_dst());
-        // Nor may lent pages wait there: their owner may be asleep until the last one is back.
+        // Lent pages must not wait there either: their owner may be blocked until the last one is
+        // returned.
         if !home.reach.is_kickable() || packet.holds_lent() {
             packet.drop_payload(|slice| self.put_slice(slice));
         }
@@ -252,14 +261,16 @@ impl Local {
             self.home.stats.defer_kicks.add(1);
             home.reach.kick();
         }
-        // The push before the look: either `close` finds the packet, or we find that nobody is there.
+        // The push comes before this check: either `close` finds the packet, or this core finds
+        // that no thread has the pool.
         fence(Ordering::SeqCst);
         if !home.reach.is_online() {
             self.end_deferred(home);
         }
     }
 
-    /// Ends what came home to die; returns how many. Linux: `skb_defer_free_flush`.
+    /// Frees the packets that other cores sent here whole, and returns their number. Linux:
+    /// `skb_defer_free_flush`.
     pub(super) fn drain_deferred(&mut self) -> usize {
         let deferred = &self.home.deferred;
         if deferred.count.load(Ordering::Relaxed) == 0 && deferred.packets.is_empty() {
@@ -269,7 +280,7 @@ impl Local {
         self.end_deferred(self.home)
     }
 
-    /// Ends what waits for `home`: ours, or one that nobody lives in.
+    /// Frees the packets that wait for `home`: this pool's own, or one that no thread has.
     fn end_deferred(&mut self, home: HomeRef) -> usize {
         let mut drained = 0;
         for packet in home.deferred.packets.take_all() {
@@ -280,13 +291,14 @@ impl Local {
         drained
     }
 
-    /// A descriptor of `home`, another one, stays here. Not that of another domain, which answers for its own memory.
+    /// Returns whether a descriptor of `home`, another pool, stays here. A descriptor of another
+    /// domain never does, because that domain accounts for its memory.
     #[inline(always)]
     fn adopts(&self, home: HomeRef) -> bool {
         self.mode == FreeMode::Unified && home.domain == self.home.domain
     }
 
-    /// Sends a descriptor home: alone, or in the parcel for its home.
+    /// Returns a descriptor to its home: by itself, or in the parcel for its home.
     fn put_foreign(&mut self, descriptor: FreeDescriptor) {
         let home = descriptor.home();
         if self.mode == FreeMode::Home {
@@ -304,7 +316,7 @@ impl Local {
         self.parcels.push(Parcel::new(descriptor));
     }
 
-    /// Sends all parcels home, full or not.
+    /// Sends all parcels to their homes, full or not.
     pub(super) fn send_parcels(&mut self) {
         for parcel in self.parcels.drain(..) {
             parcel.home().return_parcel(parcel);
@@ -322,7 +334,7 @@ impl Local {
 
     /// Keeps the rest of a receive page for the next slot.
     pub(super) fn put_rx_cursor(&mut self, cursor: Cursor) {
-        // Whole pages are of use to anybody; one is kept open for the next slot.
+        // A whole page can be used for any purpose, so only one is kept open for the next slot.
         let spare = cursor.is_fresh() && !self.rx_cursors.is_empty();
         let full = if spare || cursor.room() == 0 {
             Some(cursor)
@@ -354,7 +366,7 @@ impl Recycle for Local {
             self.home.stats.adopted.add(1);
         } else {
             self.home.stats.free_remote.add(1);
-            Elsewhere.count_packet(home);
+            NoPool.count_packet(home);
         }
     }
 

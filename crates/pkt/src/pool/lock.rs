@@ -1,21 +1,24 @@
-//! The two locks of packet memory, and the count of who takes them on a packet's way.
+//! The two locks of packet memory, and the count of their acquisitions on a packet's path.
 //!
-//! Above: the depot (depot.rs) and the domain's books (domain.rs). Linux: `list_lock` of a slab cache's node, which has no count.
+//! Above: the depot (depot.rs) and the state of the domain (domain.rs). Linux: `list_lock` of a
+//! slab cache's node, which has no count.
 //!
-//! Nobody takes one for a packet as long as magazines last: a lock is for a parcel or for a slab. What crosses from core to
-//! core besides goes by lists without locks (home.rs).
+//! As long as magazines last, no lock is taken for a packet: locks are taken for a parcel or for a
+//! slab. All other memory that moves from core to core goes through lists without locks (home.rs).
 
 use std::sync::{PoisonError, TryLockError};
 
 use super::home::Stats;
 use crate::shim::{Mutex, MutexGuard};
 
-/// Takes a lock. None of them is held across foreign code: what a panic leaves behind is whole.
+/// Takes a lock, even if it is poisoned: none is held across foreign code, so a panic leaves the
+/// state behind it consistent.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`lock`], for a pool that gets or gives memory: it counts the lock, and whether another had it.
+/// As [`lock`], for a pool that takes or returns memory: counts the acquisition, and whether
+/// another thread held the lock.
 pub(super) fn lock_counted<'m, T>(mutex: &'m Mutex<T>, stats: &Stats) -> MutexGuard<'m, T> {
     stats.locks.add(1);
     match mutex.try_lock() {
@@ -34,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_to_wait_for_a_lock_counts_it() {
+    fn a_thread_that_waits_for_a_lock_counts_it() {
         let (mutex, stats) = (Mutex::new(0), Stats::default());
         *lock_counted(&mutex, &stats) += 1;
         assert_eq!((stats.locks.load(), stats.locks_contended.load()), (1, 0));

@@ -1,11 +1,12 @@
-//! Memory a device receives into before anybody knows how long the frame will be.
+//! Memory a device receives into before the length of the frame is known.
 //!
-//! Above: devices (tap, tun, af_packet). Linux: an RX descriptor with its page_pool pages, and `rx_copybreak`.
+//! Above: devices (tap, tun, af_packet). Linux: an RX descriptor with its page_pool pages, and
+//! `rx_copybreak`.
 //!
-//! A slot owns whole pages or the unused rest of one. After the read only what was received becomes a
-//! slice; the rest goes back. Frames that fit into a head are copied there and use no page memory at all.
-//! Larger ones stay in pages entirely: `Packet::require_linear` then makes exactly the headers linear, so
-//! that payload is never split between head and pages and can be merged by GRO.
+//! A slot owns whole pages or the unused rest of one. After the read only the received bytes become
+//! a slice; the rest goes back to the pool. Frames that fit into a head are copied there and use no
+//! page memory. Larger frames stay in pages entirely: `Packet::require_linear` then makes exactly
+//! the headers linear, so that payload is never split between head and pages and GRO can merge it.
 //!
 //! Not here: the read itself.
 
@@ -18,14 +19,15 @@ use crate::packet::{HEAD_BYTES, Kind, Packet};
 use crate::page::{Cursor, HEADERS_BYTES, PAGE_BYTES};
 use crate::pool::Pool;
 
-/// Headroom of received packets: enough to put a link header back in front of a packet that is forwarded.
+/// Headroom of received packets: enough to put a link header back in front of a packet that is
+/// forwarded.
 pub const RX_HEADROOM: u16 = 32;
-/// Largest frame a slot can be made for: a 64 KiB superframe with room to spare.
+/// Largest frame a slot can be made for: a 64 KiB superframe with a margin.
 pub const RX_LEN_MAX: usize = 96 * 1024;
-/// Frames up to this length are copied into the head: the whole of it. Copying 224 bytes that the read has
-/// just brought into the cache costs less than the count on a page.
+/// Frames up to this length are copied into the head, which they may fill. Copying 224 bytes that
+/// the read has just brought into the cache costs less than the reference count of a page.
 const RX_COPYBREAK: usize = HEAD_BYTES - RX_HEADROOM as usize;
-/// The rest of a page is used for a slot when it holds at least this much of it.
+/// Smallest rest of a page that is used for a slot, in bytes.
 const RX_REST_MIN: usize = 2048;
 /// Pages a slot may span.
 const RX_PAGES: usize = 4;
@@ -35,7 +37,7 @@ const _: () = assert!(
 );
 const _: () = assert!(RX_COPYBREAK <= RX_REST_MIN);
 
-/// A packet that is still to be received. Can be kept as long as nothing arrives (`EAGAIN`).
+/// A packet that has not been received yet. It can be kept while no frame arrives (`EAGAIN`).
 #[derive(Debug)]
 pub struct RxSlot {
     packet: Packet,
@@ -69,7 +71,7 @@ impl RxSlot {
         Some(Self { packet, pages, len_max })
     }
 
-    /// Adds the memory to read into, `len_max` bytes in order, behind what `out` already holds (a device may
+    /// Adds the memory to read into, `len_max` bytes in order, to the end of `out` (a device may
     /// put the buffer for its own header first).
     ///
     /// # Panics
@@ -87,7 +89,7 @@ impl RxSlot {
         }
     }
 
-    /// Writes `bytes` into the memory, for a device that has them elsewhere.
+    /// Writes `bytes` into the memory, for a device that has received them elsewhere.
     ///
     /// # Panics
     ///
@@ -108,10 +110,10 @@ impl RxSlot {
         }
     }
 
-    /// The packet, after the device has written `len` bytes into the memory given by
+    /// Makes the packet, after the device has written `len` bytes into the memory of
     /// [`RxSlot::io_slices`]. Unused memory goes back to `pool`.
     ///
-    /// No byte of a packet longer than 224 bytes is linear: use [`Packet::require_linear`].
+    /// A packet longer than 224 bytes has no linear bytes: use [`Packet::require_linear`].
     ///
     /// # Panics
     ///
@@ -138,14 +140,14 @@ impl RxSlot {
         packet
     }
 
-    /// Gives everything back unused.
+    /// Returns all memory unused.
     pub fn cancel(self, pool: &mut Pool) {
         let packet = self.finish(pool, 0);
         pool.free(packet);
     }
 }
 
-/// The pages of a slot, which find home when the slot is dropped.
+/// Pages of a slot, which return to their home if the slot is dropped.
 struct RxPages(ArrayVec<Cursor, RX_PAGES>);
 
 impl Drop for RxPages {

@@ -1,11 +1,11 @@
-//! Slabs: memory as the system gave it, and the part of the newest ones that no pool has had yet.
+//! Slabs: memory as the system gave it, and the part of the newest slabs that no pool has had yet.
 //!
 //! Above: domain.rs, under its lock. Linux: the pages of a slab cache's node.
 //!
-//! Pools share slabs. A pool that grows takes a few descriptors or pages at first and twice as many each time, up to a
-//! whole slab, so that a thread which sends little holds little.
+//! Pools share slabs. A pool that grows takes a few descriptors or pages at first and doubles the
+//! number each time, up to a whole slab, so that a thread which sends little holds little memory.
 //!
-//! Not here: which slabs are released (trim.rs).
+//! Not here: the choice of slabs to release (trim.rs).
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -18,29 +18,32 @@ use crate::pool::home::HomeRef;
 
 /// Bytes of a slab of descriptors.
 const DESCRIPTOR_SLAB_BYTES: usize = if cfg!(loom) { 4 * DESCRIPTOR_BYTES } else { 64 * 1024 };
-/// Descriptors in one slab: 93; four in models, where each is a state to explore.
+/// Descriptors in one slab: 93; four in loom models, where each is state to explore.
 pub(super) const DESCRIPTORS_PER_SLAB: usize = DESCRIPTOR_SLAB_BYTES / DESCRIPTOR_BYTES;
 
-/// Descriptors that a pool takes when it grows for the first time: a request, its answer and their clones. A whole slab in
-/// models.
+/// Descriptors that a pool takes when it grows for the first time: a request, its answer and their
+/// clones. A whole slab in loom models.
 pub(super) const DESCRIPTORS_FIRST: usize = if cfg!(loom) { DESCRIPTORS_PER_SLAB } else { 8 };
-/// Pages that a pool takes when it grows for the first time. A whole slab in models.
+/// Pages that a pool takes when it grows for the first time. A whole slab in loom models.
 pub(super) const PAGES_FIRST: usize = if cfg!(loom) { PAGES_PER_SLAB } else { 1 };
 
 const _: () = assert!(PAGES_PER_SLAB > 1 && DESCRIPTORS_PER_SLAB > 1);
 
-/// Where a domain takes slabs from, and where it returns them.
+/// Source that a domain takes slabs from and returns them to.
 ///
 /// # Safety
 ///
-/// [`take`](Self::take) returns memory that is valid for reads and writes, aligned and sized by the layout, and used by nobody
-/// else until it is given back. The memory is zeroed unless [`is_zeroed`](Self::is_zeroed) says otherwise.
+/// [`take`](Self::take) returns memory that is valid for reads and writes, aligned and sized by the
+/// layout, and not used otherwise until it is given back. The memory is zeroed unless
+/// [`is_zeroed`](Self::is_zeroed) returns false.
 pub unsafe trait SlabSource: Send + Sync {
-    /// Memory of this layout, 64 or 256 KiB. `None` when there is none. Bytes that are never touched should cost nothing.
+    /// Returns memory of this layout, 64 or 256 KiB, or `None` if there is none. Bytes that are
+    /// never touched should cost no physical memory.
     fn take(&self, layout: Layout) -> Option<NonNull<u8>>;
 
-    /// Whether [`take`](Self::take) returns zeroed memory, always. The domain clears each descriptor and page of a source
-    /// without zeroed memory when it first gives it to a pool, so that memory which no pool uses is never touched.
+    /// Returns whether [`take`](Self::take) always returns zeroed memory. Without zeroed memory,
+    /// the domain clears each descriptor and page when it first gives it to a pool, so that memory
+    /// which no pool uses is never touched.
     fn is_zeroed(&self) -> bool {
         true
     }
@@ -49,16 +52,19 @@ pub unsafe trait SlabSource: Send + Sync {
     ///
     /// # Safety
     ///
-    /// `memory` came from [`take`](Self::take) of the same source with this layout, and nobody uses it any more.
+    /// `memory` came from [`take`](Self::take) of the same source with this layout, and no thread
+    /// uses it any more.
     unsafe fn give_back(&self, memory: NonNull<u8>, layout: Layout);
 }
 
-/// Slabs from the global allocator: for simulations and tests, whose domains are small and short-lived.
+/// Slabs from the global allocator, for simulations and tests, whose domains are small and
+/// short-lived.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap;
 
-// SAFETY: the allocator gives memory of the layout, exclusively, until `dealloc`; `is_zeroed` says that the memory may not be
-// zeroed. `alloc_zeroed` would write all of a slab, because the alignment of pages is beyond that of calloc(3).
+// SAFETY: the allocator gives memory of the layout, exclusively, until `dealloc`; `is_zeroed`
+// returns false. `alloc_zeroed` would write all of a slab, because the alignment of pages is beyond
+// that of calloc(3).
 unsafe impl SlabSource for Heap {
     fn take(&self, layout: Layout) -> Option<NonNull<u8>> {
         assert!(layout.size() > 0);
@@ -76,7 +82,7 @@ unsafe impl SlabSource for Heap {
     }
 }
 
-/// One kind of slab: all that exist, by address, and the newest one's unused rest.
+/// All slabs of one kind, by address, and the unused rest of the newest one.
 #[derive(Default)]
 pub(super) struct Kind {
     slabs: BTreeMap<usize, Slab>,
@@ -87,13 +93,14 @@ pub(super) struct Kind {
 #[derive(Clone, Copy)]
 struct Slab(NonNull<u8>);
 
-// SAFETY: an address that is dereferenced only under the domain's lock, or by the owners of what lies there.
+// SAFETY: the address is dereferenced only under the domain's lock, or by the owners of the objects
+// in the slab.
 unsafe impl Send for Slab {}
 
 #[derive(Clone, Copy)]
 struct Fresh {
     slab: Slab,
-    /// Objects of the slab that pools have had.
+    /// Number of the slab's objects that were given to pools.
     used: usize,
 }
 
@@ -102,14 +109,15 @@ impl Kind {
         self.slabs.len()
     }
 
-    /// The slab that `address` lies in, unless part of it was never given to a pool.
+    /// Returns the slab that contains `address`, unless part of it was never given to a pool.
     pub(super) fn used_slab_of(&self, address: usize) -> Option<usize> {
         let (&base, _) = self.slabs.range(..=address).next_back()?;
         let is_fresh = self.fresh.is_some_and(|fresh| fresh.slab.0.as_ptr().addr() == base);
         (!is_fresh).then_some(base)
     }
 
-    /// Up to `wanted` of the `per_slab` objects of the newest slab: the first one's index, and how many.
+    /// Takes up to `wanted` of the `per_slab` objects of the newest slab: returns the slab, the
+    /// first object's index, and the count.
     fn share(&mut self, wanted: usize, per_slab: usize) -> Option<(NonNull<u8>, usize, usize)> {
         let fresh = self.fresh.as_mut()?;
         let (first, count) = (fresh.used, wanted.min(per_slab - fresh.used));
@@ -128,13 +136,14 @@ pub(super) struct Slabs {
     bytes_max: usize,
     /// Bytes taken from the system and not returned.
     pub(super) bytes: usize,
-    /// Slabs taken so far: tells a domain that still grows from one that does not.
+    /// Number of slabs taken so far, which tells a growing domain from one that does not grow.
     pub(super) taken: u64,
     pub(super) descriptors: Kind,
     pub(super) pages: Kind,
 }
 
-/// What a pool got: how many objects, and whether a slab was taken from the system for them.
+/// Result of taking objects for a pool: their number, and whether a slab was taken from the system
+/// for them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) count: usize,
@@ -158,7 +167,7 @@ impl Slabs {
         Self { source, bytes_max, bytes: 0, taken: 0, descriptors, pages }
     }
 
-    /// Up to `wanted` fresh descriptors for `home` go to `put`. `None` at the limit.
+    /// Passes up to `wanted` fresh descriptors for `home` to `put`. `None` at the limit.
     pub(super) fn take_descriptors(
         &mut self,
         wanted: usize,
@@ -173,20 +182,21 @@ impl Slabs {
         let is_zeroed = self.source.is_zeroed();
         let (slab, first, count) = self.descriptors.share(wanted, DESCRIPTORS_PER_SLAB)?;
         for index in first..first + count {
-            // SAFETY: `index` is below `DESCRIPTORS_PER_SLAB`, which many fit into the slab.
+            // SAFETY: `index` is below `DESCRIPTORS_PER_SLAB`, the number of descriptors that fit
+            // into the slab.
             let memory = unsafe { slab.cast::<Descriptor>().add(index) };
             if !is_zeroed {
-                // SAFETY: inside the slab, and nobody else's: given to nobody before by `share`.
+                // SAFETY: inside the slab, and exclusive: `share` gave it to no pool before.
                 unsafe { memory.write_bytes(0, 1) };
             }
-            // SAFETY: zeroed above or by the source's promise, aligned by the source's promise, given to nobody before by
-            // `share`, and released only by `release` and `destroy`.
+            // SAFETY: zeroed above or by the source's promise, aligned by the source's promise,
+            // given to no pool before by `share`, and released only by `release` and `destroy`.
             put(unsafe { FreeDescriptor::init(memory, home) });
         }
         Some(Share { count, is_new_slab })
     }
 
-    /// Up to `wanted` fresh pages for `home` go to `put`. `None` at the limit.
+    /// Passes up to `wanted` fresh pages for `home` to `put`. `None` at the limit.
     pub(super) fn take_pages(
         &mut self,
         wanted: usize,
@@ -204,12 +214,14 @@ impl Slabs {
             if !is_zeroed {
                 // SAFETY: page `index` lies inside the slab.
                 let page = unsafe { slab.add(index * PAGE_BYTES) };
-                // SAFETY: `PAGE_BYTES` bytes from there are inside the slab, and nobody else's: `share` gives pages in their
-                // order, so that the first one, with all headers, is cleared before any header is written.
+                // SAFETY: `PAGE_BYTES` bytes from there are inside the slab, and exclusive: `share`
+                // gives pages in order, so that the first one, with all headers, is cleared before
+                // any header is written.
                 unsafe { page.write_bytes(0, PAGE_BYTES) };
             }
-            // SAFETY: a slab whose page is zeroed, aligned to its size by its layout; `index` is one of its pages, given to nobody
-            // before by `share`, and released only by `release` and `destroy`.
+            // SAFETY: the slab is aligned to its size by its layout, and this page of it is zeroed;
+            // `index` is one of its pages, given to no pool before by `share`, and released only by
+            // `release` and `destroy`.
             put(unsafe { FreePage::init(slab, index, home) });
         }
         Some(Share { count, is_new_slab })
@@ -234,7 +246,8 @@ impl Slabs {
     pub(super) unsafe fn release_descriptors(&mut self, base: usize) {
         if let Some(Slab(memory)) = self.descriptors.slabs.remove(&base) {
             self.bytes -= DESCRIPTOR_LAYOUT.size();
-            // SAFETY: taken with this layout; by the caller's promise nobody has an address inside.
+            // SAFETY: taken with this layout; by the caller's promise no thread has an address
+            // inside.
             unsafe { self.source.give_back(memory, DESCRIPTOR_LAYOUT) };
         }
     }
@@ -247,12 +260,13 @@ impl Slabs {
     pub(super) unsafe fn release_pages(&mut self, base: usize) {
         if let Some(Slab(memory)) = self.pages.slabs.remove(&base) {
             self.bytes -= PAGE_LAYOUT.size();
-            // SAFETY: taken with this layout; by the caller's promise nobody has an address inside.
+            // SAFETY: taken with this layout; by the caller's promise no thread has an address
+            // inside.
             unsafe { self.source.give_back(memory, PAGE_LAYOUT) };
         }
     }
 
-    /// Returns everything.
+    /// Returns all slabs to the system.
     ///
     /// # Safety
     ///
@@ -260,11 +274,11 @@ impl Slabs {
     pub(super) unsafe fn destroy(&mut self) {
         let bases = |kind: &Kind| kind.slabs.keys().copied().collect::<Vec<_>>();
         for base in bases(&self.descriptors) {
-            // SAFETY: by the caller.
+            // SAFETY: by the caller's promise.
             unsafe { self.release_descriptors(base) };
         }
         for base in bases(&self.pages) {
-            // SAFETY: by the caller.
+            // SAFETY: by the caller's promise.
             unsafe { self.release_pages(base) };
         }
     }

@@ -1,4 +1,4 @@
-//! Where memory goes: home, from wherever it dies, and nowhere else.
+//! Memory returns to its home pool from wherever it is freed.
 
 use std::sync::mpsc;
 use std::thread;
@@ -10,7 +10,7 @@ use crate::list::PacketList;
 use crate::packet::DESCRIPTOR_BYTES;
 
 #[test]
-fn alloc_reuses_the_last_freed() {
+fn alloc_reuses_the_descriptor_freed_last() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let packet = pool.alloc().expect("memory");
@@ -21,7 +21,7 @@ fn alloc_reuses_the_last_freed() {
 }
 
 #[test]
-fn limit_is_kept() {
+fn the_limit_of_a_domain_is_kept() {
     let domain = Domain::new(DomainConfig { max_bytes: 100_000 });
     let mut pool = domain.pool();
     let mut packets: Vec<_> = core::iter::from_fn(|| pool.alloc()).collect();
@@ -38,7 +38,7 @@ fn limit_is_kept() {
 }
 
 #[test]
-fn foreign_packets_go_home() {
+fn packets_freed_by_another_pool_return_to_their_home() {
     let domain = Domain::new(DomainConfig::default());
     let (mut here, mut there) = (domain.pool(), domain.pool());
     there.set_free_mode(FreeMode::Defer { max: 0 });
@@ -59,7 +59,7 @@ mod modes;
 mod trim;
 
 #[test]
-fn no_page_is_lost() {
+fn every_page_returns_from_clones_freed_anywhere() {
     let domain = Domain::new(DomainConfig::default());
     let (mut here, mut there) = (domain.pool(), domain.pool());
     let mut held = PacketList::new();
@@ -87,7 +87,7 @@ fn no_page_is_lost() {
 }
 
 #[test]
-fn threads_adopt_what_threads_left() {
+fn a_thread_reuses_the_pool_that_an_ended_thread_left() {
     let domain = Domain::new(DomainConfig::default());
     let (send, receive) = mpsc::channel::<Packet>();
     for _ in 0..8 {
@@ -110,7 +110,7 @@ fn threads_adopt_what_threads_left() {
 }
 
 #[test]
-fn packets_cross_threads() {
+fn packets_sent_to_another_thread_keep_their_bytes() {
     let domain = Domain::new(DomainConfig::default());
     let (send, receive) = mpsc::sync_channel::<Packet>(100);
     let consumer = {
@@ -153,7 +153,7 @@ fn packets_cross_threads() {
 }
 
 #[test]
-fn packets_outlive_their_domain() {
+fn packets_stay_valid_after_their_domain_is_dropped() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let mut packet = pool.alloc_from(&[3; 2000]).expect("memory");
@@ -168,7 +168,7 @@ fn packets_outlive_their_domain() {
 }
 
 #[test]
-fn rx_slots_take_what_they_need() {
+fn a_packet_of_a_slot_holds_the_received_bytes() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     for (max, len) in [
@@ -206,7 +206,7 @@ fn rx_slots_take_what_they_need() {
 }
 
 #[test]
-fn rx_gives_back_what_it_did_not_use() {
+fn a_slot_returns_its_unused_memory() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     // Two queues keep a slot each and fill them in turn.

@@ -1,16 +1,17 @@
-//! Memory that no pool needs any more goes back to the system.
+//! Release of memory that no pool needs to the system.
 //!
-//! Above: whoever notices that a process has become idle ([`Domain::trim`]). Linux: the shrinker of a slab cache,
-//! `__kmem_cache_shrink`.
+//! Above: callers that notice that a process has become idle ([`Domain::trim`]). Linux: the
+//! shrinker of a slab cache, `__kmem_cache_shrink`.
 //!
-//! Pools that no thread has keep nothing: their descriptors go to the depot, their pages to the domain. A slab all of whose
-//! descriptors are in the depot, or all of whose pages the domain has, is released. Half of those that could be are released
-//! by one call, and none while slabs are still being taken, so that a load which comes and goes does not pay for each wave.
+//! Pools without a thread keep nothing: their descriptors go to the depot, their pages to the
+//! domain. A slab can be released if all its descriptors are in the depot, or the domain has all
+//! its pages. One call releases half of those slabs, and none while slabs are still being taken, so
+//! that a load which comes in waves does not take and release memory for each wave.
 //!
-//! Lifetime: a slab is released by whoever owns every descriptor or page in it, hence nobody else has an address inside
-//! ("Lifetime" in pool.rs).
+//! Lifetime: a slab is released by the owner of every descriptor or page in it, hence no other
+//! thread has an address inside ("Lifetime" in pool.rs).
 //!
-//! Not here: the pools of live threads, which only those threads may touch.
+//! Not here: the pools of live threads, which only those threads may access.
 
 use super::{
     Domain, Local,
@@ -22,8 +23,8 @@ use crate::packet::{FreeDescriptor, PARCEL_LEN, Parcel};
 use crate::page::{FreePage, PAGES_PER_SLAB};
 
 impl Domain {
-    /// Releases memory that ended threads and past peaks have left unused. For idle moments: it takes locks and time. True
-    /// when another call, a moment later, would release more.
+    /// Releases memory that ended threads and past peaks have left unused. For idle moments: it
+    /// takes locks and time. Returns true if another call, a moment later, would release more.
     pub fn trim(&self) -> bool {
         let core = self.core();
         let mut state = core.lock();
@@ -44,7 +45,7 @@ impl Domain {
     }
 }
 
-/// Releases slabs of pages; true when some are left that could be.
+/// Releases slabs of pages; returns true if further slabs could be released.
 fn trim_pages(slabs: &mut Slabs, spare: &mut Vec<FreePage>) -> bool {
     spare.sort_unstable_by_key(FreePage::address);
     let bases = complete(
@@ -63,13 +64,14 @@ fn trim_pages(slabs: &mut Slabs, spare: &mut Vec<FreePage>) -> bool {
     }
     *spare = kept;
     for &base in release {
-        // SAFETY: all pages of the slab were in `spare`, as many as it has, and were given up just now.
+        // SAFETY: all pages of the slab were in `spare`, as many as it has, and were just given up.
         unsafe { slabs.release_pages(base) };
     }
     release.len() < bases.len()
 }
 
-/// Releases slabs of descriptors; answers how many descriptors that were, and whether some are left that could be.
+/// Releases slabs of descriptors; returns the number of descriptors released, and whether further
+/// slabs could be.
 fn trim_descriptors(slabs: &mut Slabs, depot: &Depot) -> (usize, bool) {
     if depot.descriptors() < DESCRIPTORS_PER_SLAB {
         return (0, false);
@@ -106,13 +108,14 @@ fn trim_descriptors(slabs: &mut Slabs, depot: &Depot) -> (usize, bool) {
         depot.put_back(rest);
     }
     for &base in release {
-        // SAFETY: all descriptors of the slab were in the depot, as many as it has, and were given up just now.
+        // SAFETY: all descriptors of the slab were in the depot, as many as it has, and were just
+        // given up.
         unsafe { slabs.release_descriptors(base) };
     }
     (release.len() * DESCRIPTORS_PER_SLAB, release.len() < bases.len())
 }
 
-/// The slabs that occur `per_slab` times in `bases`, which is sorted.
+/// Returns the slabs that occur `per_slab` times in `bases`, which is sorted.
 fn complete(bases: impl Iterator<Item = usize>, per_slab: usize) -> Vec<usize> {
     let mut found = Vec::new();
     let (mut last, mut count) = (0, 0);
@@ -127,7 +130,8 @@ fn complete(bases: impl Iterator<Item = usize>, per_slab: usize) -> Vec<usize> {
 }
 
 impl Local {
-    /// No thread has this pool: descriptors go to the depot, pages to the domain, for any pool that grows.
+    /// Empties a pool that no thread has: descriptors go to the depot, pages to the domain, for any
+    /// pool that grows.
     fn give_up(&mut self, pages: &mut Vec<FreePage>) {
         self.drain_returns();
         self.drain_pages();

@@ -1,4 +1,4 @@
-//! Descriptors between pools, homes, the depot and the domain.
+//! Descriptors that move between pools, homes, the depot and the domain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use pkt::{FreeMode, PacketOwner, PoolKick};
 use crate::rig::{DESCRIPTORS, assert_complete, crossings, domain, model, pools};
 
 #[test]
-fn dropped_elsewhere_and_reused_at_home() {
+fn packets_dropped_by_another_thread_are_reused_by_their_pool() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();
@@ -24,7 +24,7 @@ fn dropped_elsewhere_and_reused_at_home() {
             there.pass();
         });
         crossing.pass();
-        // Dry: takes from the return list what is there, else a slab.
+        // The pool is empty: it takes descriptors from the return list, or else a slab.
         let mut reused = pool.alloc().expect("memory");
         reused.push(20).fill(3);
         crossing.pass();
@@ -37,7 +37,7 @@ fn dropped_elsewhere_and_reused_at_home() {
 }
 
 #[test]
-fn freed_through_a_foreign_pool() {
+fn a_packet_freed_through_another_pool_returns() {
     model(|| {
         let domain = domain();
         let (mut here, mut there) = pools(&domain, FreeMode::Home);
@@ -59,14 +59,15 @@ fn freed_through_a_foreign_pool() {
 }
 
 #[test]
-fn a_parcel_comes_home() {
+fn a_parcel_returns_to_its_home() {
     model(|| {
         let domain = domain();
         let (mut here, mut there) = pools(&domain, FreeMode::Defer { max: 0 });
         let packets: Vec<_> = (0..DESCRIPTORS).filter_map(|_| here.alloc()).collect();
         let (crossing, crossed) = crossings();
         let other = thread::spawn(move || {
-            // Three fill a parcel in models; the fourth starts another, which the drop sends.
+            // In models three descriptors fill a parcel; the fourth starts another one, which the
+            // drop of the pool sends.
             for mut packet in packets {
                 packet.push(20).fill(1);
                 there.free(packet);
@@ -93,10 +94,10 @@ impl PoolKick for Kicks {
     }
 }
 
-/// SC9: two cores send packets home while the home drains. All of them die, where they belong or where too many wait, and
-/// between two drains at most one of them kicks.
+/// SC9: two cores send packets to their home while the home drains. Each packet is freed, either by
+/// its home or, above the limit, by the sender, and there is at most one kick between two drains.
 #[test]
-fn deferred_packets_of_two_cores_come_home() {
+fn deferred_packets_of_two_cores_are_all_freed() {
     model(|| {
         let domain = domain();
         let (mut here, mut first) = pools(&domain, FreeMode::Defer { max: 3 });
@@ -122,10 +123,10 @@ fn deferred_packets_of_two_cores_come_home() {
     });
 }
 
-/// BUG-SC-10: the home is left while packets are on their way to it. Either the one who leaves ends them, or the one who
-/// sent them.
+/// The home's thread drops its pool while a packet is sent to it. Either that thread frees the
+/// packet, or the sender does.
 #[test]
-fn a_home_is_left_while_packets_come() {
+fn a_pool_is_dropped_while_packets_are_sent_to_it() {
     model(|| {
         let domain = domain();
         let (mut here, mut there) = pools(&domain, FreeMode::Defer { max: 64 });
@@ -136,12 +137,16 @@ fn a_home_is_left_while_packets_come() {
         });
         drop(here);
         other.join().expect("no panic");
-        assert_eq!(domain.stats().packets_deferred, 0, "nothing waits for nobody");
+        assert_eq!(
+            domain.stats().packets_deferred,
+            0,
+            "no packet waits for a pool without a thread"
+        );
         assert_eq!(domain.balance(), 0);
     });
 }
 
-/// A descriptor changes its home in every hand, and the depot passes it on.
+/// A descriptor changes its home with every pool that frees it, and the depot passes it on.
 #[test]
 fn descriptors_move_through_the_depot() {
     model(|| {
@@ -150,7 +155,7 @@ fn descriptors_move_through_the_depot() {
         let packets: Vec<_> = (0..2 * DESCRIPTORS).filter_map(|_| here.alloc()).collect();
         let (crossing, crossed) = crossings();
         let other = thread::spawn(move || {
-            // More than a magazine: some go to the depot.
+            // More descriptors than a magazine holds: some go to the depot.
             for mut packet in packets {
                 packet.push(20).fill(1);
                 there.free(packet);
@@ -159,7 +164,7 @@ fn descriptors_move_through_the_depot() {
             there
         });
         crossing.pass();
-        // Dry: from the depot if something is there, else a slab.
+        // The pool is empty: it takes descriptors from the depot if there are some, or else a slab.
         let mut packet = here.alloc().expect("memory");
         packet.push(20).fill(2);
         here.free(packet);
@@ -169,7 +174,7 @@ fn descriptors_move_through_the_depot() {
 }
 
 #[test]
-fn a_pool_is_adopted_while_its_packets_come_home() {
+fn a_pool_is_reused_while_its_packets_return() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();
@@ -199,15 +204,15 @@ impl PacketOwner for Owner {
 }
 
 #[test]
-fn domain_dies_while_a_packet_does() {
+fn a_domain_is_dropped_while_a_packet_is_freed() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();
         let owner = Arc::new(Owner::default());
         let mut packet = pool.alloc_from(&[1; 200]).expect("memory");
         packet.set_owner(Arc::<Owner>::clone(&owner));
-        // Either all memory is home when the domain looks, and is freed, or it is leaked; in both cases the
-        // packet's way home leads through memory that exists.
+        // If all memory has been returned when the domain is dropped, it is freed; otherwise it is
+        // leaked. In both cases the memory exists that the packet's return accesses.
         let other = thread::spawn(move || drop(packet));
         drop((pool, domain));
         other.join().expect("no panic");

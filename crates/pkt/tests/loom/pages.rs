@@ -26,7 +26,7 @@ fn a_full_page_is_retired_after_its_last_reader() {
             there.pass();
         });
         crossing.pass();
-        // Retires the page, and opens it again when it comes free by that.
+        // Retires the page, and opens it again if that freed it.
         let packet = pool.alloc_from(&[2; 200]).expect("memory");
         crossing.pass();
         pool.free(packet);
@@ -36,9 +36,10 @@ fn a_full_page_is_retired_after_its_last_reader() {
     });
 }
 
-/// A slot may be finished with a pool that is not its home: then the cursor is abroad.
+/// A slot may be finished with a pool that is not its home; then the cursor is retired by a pool
+/// that does not own the page.
 #[test]
-fn a_page_is_carved_and_retired_abroad() {
+fn a_page_is_carved_and_retired_by_another_pool() {
     model(|| {
         let domain = domain();
         let (mut here, mut there) = (domain.pool(), domain.pool());
@@ -47,7 +48,7 @@ fn a_page_is_carved_and_retired_abroad() {
         let to_here = Arc::<Llist<Packet>>::clone(&queue);
         let other = thread::spawn(move || {
             to_here.push(slot.finish(&mut there, 300));
-            // The rest of the same page.
+            // The slot for the rest of the same page.
             let mut slot = there.rx_slot(100).expect("memory");
             slot.io_slices(&mut ArrayVec::<_, 4>::new());
             drop(slot);
@@ -79,7 +80,7 @@ fn a_page_is_reused_after_its_last_reader() {
         });
         assert_eq!(read(&packet), 1);
         pool.free(packet);
-        // Uses up the page and the slab's other one, so that the first is wanted again.
+        // Uses up the page and the other page of the slab, so that the first is needed again.
         for _ in 0..3 {
             let packet = pool.alloc_from(&[2; 3000]).expect("memory");
             pool.free(packet);
@@ -91,13 +92,13 @@ fn a_page_is_reused_after_its_last_reader() {
 }
 
 #[test]
-fn the_last_slice_of_a_retired_page() {
+fn the_last_slice_of_a_retired_page_frees_it() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();
         let packet = pool.alloc_from(&[1; 3000]).expect("memory");
         let clone = packet.clone_in(&mut pool).expect("memory");
-        // Retires the cursors: the slices alone keep the page.
+        // Retires the cursors: only the slices keep the page now.
         drop(pool);
         let other = thread::spawn(move || {
             assert_eq!(read(&clone), 1);
@@ -114,10 +115,11 @@ fn the_last_slice_of_a_retired_page() {
     });
 }
 
-/// A superframe comes apart away from home: the references of its pieces are taken at once, and some stay with what was not
-/// cut, while the packet that shares the page dies where the page is being carved.
+/// Another core cuts a superframe: the references of its pieces are taken at once, and some stay
+/// with the payload that was not cut. Meanwhile the packet that shares the page is freed by the
+/// core that carves the page.
 #[test]
-fn the_pieces_of_a_superframe_give_their_page_back() {
+fn the_pieces_of_a_superframe_release_their_page() {
     model(|| {
         let domain = domain();
         let (mut here, mut there) = pools(&domain, FreeMode::Home);
@@ -135,7 +137,7 @@ fn the_pieces_of_a_superframe_give_their_page_back() {
         });
         assert_eq!(read(&packet), 1);
         here.free(packet);
-        // Uses up the page and the slab's other one, so that the first is wanted again.
+        // Uses up the page and the other page of the slab, so that the first is needed again.
         for _ in 0..3 {
             let packet = here.alloc_from(&[2; 3000]).expect("memory");
             here.free(packet);
@@ -146,9 +148,10 @@ fn the_pieces_of_a_superframe_give_their_page_back() {
     });
 }
 
-/// Two packets that hold a lent page die on two threads while its owner waits to write it again.
+/// Two threads free the packets that hold a lent page while the page's owner waits to write it
+/// again.
 #[test]
-fn lent_pages_come_back_when_the_last_packet_dies() {
+fn lent_pages_return_when_the_last_packet_is_freed() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();
@@ -174,7 +177,7 @@ fn lent_pages_come_back_when_the_last_packet_dies() {
             }
         }
         assert!(pages.collect());
-        pages.chunks_mut().expect("nobody holds the page").flatten().for_each(|byte| *byte = 1);
+        pages.chunks_mut().expect("no packet holds the page").flatten().for_each(|byte| *byte = 1);
         other.join().expect("no panic");
         drop(pages);
         pool.drain_returns();
@@ -182,7 +185,8 @@ fn lent_pages_come_back_when_the_last_packet_dies() {
     });
 }
 
-/// The owner drops lent pages while a packet still holds one: it goes home, and the shelf ends with it.
+/// The owner drops lent pages while a packet still holds one: the page returns to its pool, and the
+/// list of returns is freed with it.
 #[test]
 fn lent_pages_outlive_their_owner() {
     model(|| {

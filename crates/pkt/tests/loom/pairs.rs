@@ -1,13 +1,13 @@
-//! A packet and the clone beside it.
+//! An original and its companion: the fclone pair.
 
 use loom::thread;
 use pkt::FreeMode;
 
 use crate::rig::{DESCRIPTORS, assert_complete, crossings, domain, model, pools};
 
-/// The companion's half makes its way to another home than the original's.
+/// The companion's descriptor moves to another home than the original's.
 #[test]
-fn a_pair_is_adopted_by_whoever_frees_it_last() {
+fn the_pool_that_frees_a_pair_last_keeps_its_descriptors() {
     model(|| {
         let domain = domain();
         let (mut here, mut there) = pools(&domain, FreeMode::Unified);
@@ -35,7 +35,7 @@ fn a_pair_is_adopted_by_whoever_frees_it_last() {
 }
 
 #[test]
-fn both_halves_of_a_pair_die_at_once() {
+fn both_halves_of_a_pair_are_freed_at_once() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();
@@ -58,7 +58,7 @@ fn both_halves_of_a_pair_die_at_once() {
 }
 
 #[test]
-fn a_pair_is_used_again_once_the_clone_is_gone() {
+fn a_pair_is_used_again_once_the_clone_is_freed() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();
@@ -85,7 +85,7 @@ fn a_pair_is_used_again_once_the_clone_is_gone() {
 }
 
 #[test]
-fn a_clone_leaves_while_its_original_dies() {
+fn a_clone_is_orphaned_while_its_original_is_freed() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();
@@ -93,7 +93,7 @@ fn a_clone_leaves_while_its_original_dies() {
         let mut clone = packet.clone_in(&mut pool).expect("memory");
         let (crossing, there) = crossings();
         let other = thread::spawn(move || {
-            // The peer's thread: the clone has left and is still read.
+            // The thread of the peer: the clone has been sent and is still read.
             there.pass();
             clone.orphan();
             there.pass();
@@ -110,7 +110,7 @@ fn a_clone_leaves_while_its_original_dies() {
 }
 
 #[test]
-fn a_pair_is_used_again_once_the_clone_has_left() {
+fn a_pair_is_used_again_once_the_clone_mark_is_dropped() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();
@@ -138,7 +138,7 @@ fn a_pair_is_used_again_once_the_clone_has_left() {
 }
 
 #[test]
-fn a_pair_dies_away_from_home() {
+fn a_pair_is_freed_by_two_other_threads() {
     model(|| {
         let domain = domain();
         let mut pool = domain.pool();

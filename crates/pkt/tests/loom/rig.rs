@@ -1,4 +1,4 @@
-//! How a model is run, and what it is made of.
+//! Setup shared by the models.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::atomic::AtomicUsize;
 use pkt::{Domain, DomainConfig, FreeMode, Packet, Pool};
 
-/// Orders that every model has at least: fewer mean that loom does not see where its threads meet.
+/// Minimum of interleavings that every model has: fewer mean that loom does not see where its
+/// threads interact.
 pub(crate) const ORDERS_MIN: u32 = 15;
 
-/// At most three pre-emptions per execution, so that each model ends in seconds.
+/// Runs a model with at most three preemptions per execution, so that it ends in seconds.
 pub(crate) fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
@@ -23,8 +24,9 @@ pub(crate) fn model(f: impl Fn() + Sync + Send + 'static) {
     assert!(tried >= ORDERS_MIN, "only {tried} orders were tried");
 }
 
-/// Threads pass here in any order, and loom tries them all. It does not where one thread only looks at a word and another looks at it
-/// before it changes it: of two looks loom remembers the later one, which is the second thread's own.
+/// A point that threads pass in any order, all of which loom tries. Without it, loom misses orders
+/// in which one thread only reads a word and another reads it before it writes it: of two reads
+/// loom remembers the later one, which is the second thread's own.
 #[derive(Clone)]
 pub(crate) struct Crossing(loom::sync::Arc<AtomicUsize>);
 
@@ -38,23 +40,24 @@ impl Crossing {
     }
 }
 
-/// One for each of two threads.
+/// Returns the same crossing for each of two threads.
 pub(crate) fn crossings() -> (Crossing, Crossing) {
     let crossing = Crossing::new();
     (crossing.clone(), crossing)
 }
 
-/// Descriptors in one slab, in models.
+/// Descriptors in one slab of a model.
 pub(crate) const DESCRIPTORS: usize = 4;
 
-/// Bytes of a page, in models; two make a slab.
+/// Bytes of a page of a model; two pages make a slab.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 pub(crate) fn domain() -> Domain {
     Domain::new(DomainConfig::default())
 }
 
-/// All descriptors are at home: they can be had at once, without another slab.
+/// Checks that all descriptors have returned: the pool can allocate them at once, without another
+/// slab.
 pub(crate) fn assert_complete(domain: &Domain, pool: &mut Pool) {
     assert_eq!(domain.balance(), 0);
     let slabs = pool.stats().slab_refill;
@@ -63,7 +66,7 @@ pub(crate) fn assert_complete(domain: &Domain, pool: &mut Pool) {
     held.into_iter().for_each(|packet| pool.free(packet));
 }
 
-/// Two pools that free by `mode`.
+/// Makes two pools that free by `mode`.
 pub(crate) fn pools(domain: &Domain, mode: FreeMode) -> (Pool, Pool) {
     let (mut here, mut there) = (domain.pool(), domain.pool());
     here.set_free_mode(mode);

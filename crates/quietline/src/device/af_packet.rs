@@ -44,9 +44,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::event::{Timespec, epoll};
-use stack::core::WEIGHT;
-use stack::device::{Capabilities, Doorbell, LinkType};
-use stack::link::ethernet::MacAddr;
+use stack::{
+    base::limits::WEIGHT,
+    device::{Capabilities, Doorbell, LinkType},
+    header::ethernet::MacAddr,
+};
 
 use super::interface::{Interface, Promiscuous};
 use super::presence::{Deletions, LookTimer};

@@ -31,8 +31,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::xdp::SocketAddrXdpFlags;
-use stack::device::{Capabilities, LinkType};
-use stack::link::ethernet::MacAddr;
+use stack::{
+    device::{Capabilities, LinkType},
+    header::ethernet::MacAddr,
+};
 
 use super::interface::{Interface, Promiscuous};
 use super::presence::Presence;

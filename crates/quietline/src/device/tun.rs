@@ -26,8 +26,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::event::{EventfdFlags, eventfd};
-use stack::device::{BIG_TCP_BYTES_MAX, Capabilities, Doorbell, GSO_BYTES_MAX, LinkType};
-use stack::link::ethernet::MacAddr;
+use stack::{
+    base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
+    device::{Capabilities, Doorbell, LinkType},
+    header::ethernet::MacAddr,
+};
 
 use super::netlink::{Link, LinkChange, Netlink};
 use super::setup_error::SetupError;

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicUsize;
 use pkt::{Batch, DropReason, PacketList};
 use stack::{
     Capabilities, Device,
-    config::{DeviceConfig, HostConfig},
     device::{LinkType, RxSignal},
+    host::config::{DeviceConfig, HostConfig},
     sysctl::Sysctls,
 };
 

@@ -1,4 +1,4 @@
-//! What the applications of the host do meanwhile.
+//! Socket calls of the host's applications.
 
 use std::{
     io::IoSlice,
@@ -14,7 +14,7 @@ use stack::{
 use super::{Application, HOST_PATTERN, PEER_PATTERN, PORT, Play};
 use crate::rig::{HOST_IP, PEER_IP};
 
-/// Sockets that are held at once.
+/// Largest number of sockets held at once.
 const APPLICATIONS_MAX: usize = 16;
 
 impl Play<'_> {
@@ -82,7 +82,7 @@ impl Play<'_> {
         }
     }
 
-    /// Reads up to `len` bytes, an odd number only to look at them. True if there were some.
+    /// Reads up to `len` bytes; an odd `len` peeks. Returns true if there were any.
     pub(super) fn receive_at(&mut self, at: usize, len: u16) -> bool {
         let peek = len & 1 == 1;
         let len = usize::from(len);
@@ -96,7 +96,7 @@ impl Play<'_> {
         let tainted = remote.ip() != IpAddr::V4(PEER_IP) || self.tainted.contains(&remote);
         if !tainted {
             let other = PEER_PATTERN.first_other(application.received, &buf[..read]);
-            assert_eq!(other, None, "another byte than the peer's");
+            assert_eq!(other, None, "a byte differs from the peer's stream");
         }
         if !peek {
             application.received += read as u64;
@@ -106,7 +106,7 @@ impl Play<'_> {
         read > 0
     }
 
-    /// The calls without data.
+    /// Makes a call that transfers no data.
     pub(super) fn control(&mut self) {
         let (at, what) = (self.input.next(), self.input.next());
         if what & 15 >= 12 {

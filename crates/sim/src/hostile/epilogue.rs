@@ -1,9 +1,11 @@
-//! The end of a play: peers behave, and whatever they did before, both streams must arrive.
+//! The end of a run: peers follow the protocol, and both streams must arrive, no matter what
+//! happened before.
 //!
-//! Applications read. The peer acknowledges all that it has seen, opens its window and repeats what the host has not
-//! acknowledged. Nothing is lost any more, so a connection that is still alive has no reason to stand still.
+//! Applications read. The peer acknowledges everything it has received, opens its window and
+//! repeats all unacknowledged data. Nothing is lost, so a live connection has no reason to stall.
 //!
-//! Not here: connections that were altered by hand, and hosts short of memory, which other sockets may hold for good.
+//! Not here: connections whose frames were edited in place, and hosts short of memory, which other
+//! sockets may hold indefinitely.
 
 use std::time::Duration;
 
@@ -11,19 +13,21 @@ use tcp::{Flags, SegmentHeader, State};
 
 use super::{Connection, Play};
 
-/// Exchanges until all is delivered. Each lets a congestion window out, at worst one segment of 48 bytes.
+/// Largest number of exchanges until all is delivered. Each releases a congestion window, at worst
+/// one segment of 48 bytes.
 const ROUNDS_MAX: usize = 20_000;
 
-/// Time between two exchanges: longer than a delayed or corked segment waits.
+/// Time between two exchanges: longer than the delay of a delayed or corked segment.
 const ROUND: Duration = Duration::from_millis(250);
 
-/// Bytes that the peer repeats in one segment: what every window has room for once it is open.
+/// Bytes that the peer repeats in one segment: fits every window once it is open.
 const REPEATED_MAX: u32 = 500;
 
 pub(super) fn play(play: &mut Play<'_>) {
     play.hold = 0;
     play.rig.answers_arp = true;
-    // Who asked for the peer while it was silent has given up by then, or asks again.
+    // Neighbor resolutions that began while the peer was silent fail within this time, or start
+    // again.
     play.rig.pass(Duration::from_secs(4));
     play.look();
     for at in 0..play.applications.len() {
@@ -45,10 +49,10 @@ fn deliver(play: &mut Play<'_>, at: usize) {
         play.look();
     }
     let (left, peer) = (alive(play, at), known(play, at).map(|connection| connection.peer.clone()));
-    panic!("{:?} stands still, {left:?} unacknowledged: {peer:?}", play.applications[at]);
+    panic!("{:?} stalls, {left:?} unacknowledged: {peer:?}", play.applications[at]);
 }
 
-/// Bytes not yet acknowledged, of a connection that can make progress.
+/// Returns the unacknowledged bytes of a connection that can make progress.
 fn alive(play: &mut Play<'_>, at: usize) -> Option<usize> {
     let host = play.rig.host();
     let cx = &mut play.rig.world.cx;
@@ -58,7 +62,7 @@ fn alive(play: &mut Play<'_>, at: usize) -> Option<usize> {
     (!silent.contains(&state)).then_some(unacked)
 }
 
-/// The connection of an application, if enough is known of it to behave.
+/// Returns the connection of an application, if the peer knows enough of it to follow the protocol.
 fn known<'p>(play: &'p mut Play<'_>, at: usize) -> Option<&'p mut Connection> {
     let socket = &play.applications[at].socket;
     if play.tainted.contains(&socket.remote()) {
@@ -74,7 +78,7 @@ fn known<'p>(play: &'p mut Play<'_>, at: usize) -> Option<&'p mut Connection> {
 }
 
 impl Connection {
-    /// "I have everything; this is what you lack."
+    /// Acknowledges everything and repeats unacknowledged data.
     fn next_packet(&mut self) -> Vec<u8> {
         let peer = &mut self.peer;
         peer.ts_value += 1000;

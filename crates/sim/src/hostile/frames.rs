@@ -1,15 +1,13 @@
-//! Frames below TCP: any bytes, IP packets, ICMP, ARP.
+//! Frames below TCP: random bytes, IP packets, ICMP, ARP.
 
 use std::net::Ipv4Addr;
 
 use pkt::EtherType;
-use stack::{
-    icmp::header::IcmpMessage,
-    ip::header::{Fragment, protocol},
-    link::{
-        arp::{ArpOperation, ArpPacket},
-        ethernet::MacAddr,
-    },
+use stack::header::{
+    arp::{ArpOperation, ArpPacket},
+    ethernet::MacAddr,
+    icmp::IcmpMessage,
+    ip::{Fragment, protocol},
 };
 
 use super::Play;
@@ -61,7 +59,8 @@ impl Play<'_> {
         }
     }
 
-    /// An IP packet whose header is good by itself, but perhaps absurd here.
+    /// Delivers an IP packet with a valid header, whose addresses, fragment fields and payload may
+    /// make no sense here.
     pub(super) fn packet(&mut self) {
         let mut ip = Ipv4::new(PEER_IP, HOST_IP, self.input.next());
         let shape = self.input.next();
@@ -91,7 +90,7 @@ impl Play<'_> {
         }
     }
 
-    /// An error about a segment of the host.
+    /// Delivers an ICMP error about a segment of the host.
     pub(super) fn icmp_error(&mut self) {
         let at = self.input.next();
         let (kind, code, word) = (self.input.next(), self.input.next(), self.input.next_u16());
@@ -139,7 +138,8 @@ impl Play<'_> {
         self.give(rig::arp_frame(dst, &arp));
     }
 
-    /// The last frame once more, as it was or with a bit changed, with its checksums mended or not.
+    /// Delivers the last frame again, unchanged or with bits changed, with its checksums corrected
+    /// or not.
     pub(super) fn again(&mut self) {
         let mut frame = std::mem::take(&mut self.last);
         let (at, change) = (self.input.next_u16(), self.input.next());
@@ -155,7 +155,7 @@ impl Play<'_> {
         let ip = self.link_header_bytes() / 14 * 14;
         if change & 128 != 0 && frame.len() > ip {
             self.taint();
-            mend(&mut frame[ip..]);
+            fix_checksums(&mut frame[ip..]);
         }
         self.give(frame);
     }
@@ -165,8 +165,8 @@ impl Play<'_> {
     }
 }
 
-/// Makes the checksums of an IP packet right, as far as it still is one.
-fn mend(packet: &mut [u8]) {
+/// Corrects the checksums of an IP packet, as far as it still is one.
+fn fix_checksums(packet: &mut [u8]) {
     frame::fix_ipv4_checksum(packet);
     let header_len = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
     if header_len < 20 || packet.len() < header_len || packet[9] != protocol::TCP {

@@ -1,7 +1,7 @@
-//! TCP segments of the peer, each bent from the one that would come next.
+//! TCP segments of the peer, each modified from the one that would come next.
 
 use arrayvec::ArrayVec;
-use stack::ip::header::protocol;
+use stack::header::ip::protocol;
 use tcp::{Flags, Options, SegmentHeader, SeqNum};
 
 use super::{Connection, PEER_PATTERN, PORT, Play};
@@ -12,18 +12,18 @@ use crate::{
 };
 
 impl Play<'_> {
-    /// A connection, or a new one to the listener when there is none yet.
+    /// Returns a connection that the input selects, if there is one.
     pub(super) fn connection(&mut self, at: u8) -> Option<&mut Connection> {
         let count = self.connections.len();
         self.connections.get_mut(usize::from(at) % count.max(1))
     }
 
-    /// The peer connects to the listener, and finishes the handshake if it is answered.
+    /// Connects the peer to the listener, and finishes the handshake if the host answers.
     pub(super) fn open(&mut self) {
         let (port, options) = (2000 + u16::from(self.input.next() & 7), self.input.next());
         let mut peer = Peer::new(PORT, port);
         self.connections.retain(|connection| connection.peer.tuple != peer.tuple);
-        // A later incarnation of the same port comes with later numbers.
+        // A later incarnation of the same port uses higher sequence numbers.
         peer.snd_nxt += u32::try_from(self.rig.delivered()).unwrap_or(0) << 17;
         let options = Options {
             mss: (options & 1 != 0).then(|| u16::from(options) << 3),
@@ -68,9 +68,10 @@ impl Play<'_> {
         };
         bend_options(&mut header, options, &connection.peer);
         let len = if synchronizing { 0 } else { payload_len(len) };
-        // A SYN comes before the first byte.
+        // A SYN occupies the number before the first byte.
         let payload = connection.payload(header.seq + u32::from(header.has(Flags::SYN)), len);
-        // Nobody knows yet where in the stream this lies, or which of its bytes will not be read with it.
+        // The position of this data in the stream is not known yet, or some of its bytes are not
+        // read in line.
         let unplaced = connection.irs.is_none() && len > 0;
         let skipped = flags.contains(Flags::URG) && !oob_inline;
         let proves_nothing = (unplaced || skipped).then_some(connection.peer.tuple.remote);
@@ -84,10 +85,11 @@ impl Play<'_> {
 }
 
 impl Connection {
-    /// Moves on in the peer's stream, and notes what contradicts it.
+    /// Advances the peer's stream, and records segments that contradict it.
     fn count_sent(&mut self, header: &SegmentHeader, len: u32) {
-        // No part of the stream: none of these moves RCV.NXT in a synchronized state. In SYN-RECEIVED the SYN-ACK of
-        // crossed SYNs does, with data that an honest peer sends behind it.
+        // These segments are no part of the stream: none of them moves RCV.NXT in a synchronized
+        // state. In SYN-RECEIVED the SYN-ACK of a simultaneous open does, with data that an honest
+        // peer sends behind it.
         let odd = header.has(Flags::SYN) || !header.has(Flags::ACK);
         self.contradicts |= header.has(Flags::SYN) && self.irs.is_some() && len > 0;
         if header.has(Flags::RST) || odd && self.irs.is_some() {
@@ -103,7 +105,8 @@ impl Connection {
         }
     }
 
-    /// What the peer's stream holds from `seq` on; what lies before its first byte never gets read.
+    /// Returns the peer's stream from `seq` on. Bytes before the first byte of the stream are never
+    /// read.
     pub(super) fn payload(&self, seq: SeqNum, len: u32) -> Vec<u8> {
         let first = self.irs.unwrap_or(seq) + 1;
         let offsets = (0..len).map(|at| (seq + at - first).cast_unsigned());
@@ -111,7 +114,7 @@ impl Connection {
     }
 }
 
-/// From a code to a distance in sequence numbers: most codes stay close.
+/// Decodes a distance in sequence numbers: most codes are small distances.
 fn distance(input: &mut super::Input<'_>, code: u8) -> u32 {
     let small = u32::from(code & 31);
     match code >> 5 {
@@ -160,7 +163,7 @@ fn bend_options(header: &mut SegmentHeader, code: u8, peer: &Peer) {
     }
 }
 
-/// Puts raw option bytes behind those of the header, as many as fit.
+/// Inserts raw option bytes behind those of the header, as many as fit.
 fn insert_options(segment: &mut Vec<u8>, bytes: &[u8]) {
     let header_len = usize::from(segment[12] >> 4) * 4;
     let mut added = bytes[..bytes.len().min(60 - header_len)].to_vec();

@@ -1,4 +1,4 @@
-//! Corpora of inputs, played in modes.
+//! Corpora of fuzzers, played in modes.
 
 use std::{
     fs,
@@ -8,8 +8,9 @@ use std::{
 
 use super::{Settings, from_environment, pairwise, settings, sizes};
 
-/// Plays every input of a directory twice: as hosts are by default, and in a pairwise row, each input in the next one. In what the
-/// environment asks for instead, if it does. Answers which inputs panicked, and in what.
+/// Plays every input of a directory twice: in the default modes, and in a pairwise row, each input
+/// in the next row. If the environment selects modes, each input is played once, in those. Returns
+/// the inputs that panicked, with their modes.
 ///
 /// # Panics
 /// When the directory cannot be read.

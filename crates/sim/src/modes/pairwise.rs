@@ -1,21 +1,24 @@
-//! Rows that cover every pair: of each two modes, every two values are together in some row.
+//! Rows that cover every pair: for any two modes, every two of their values occur together in some
+//! row.
 //!
-//! Most faults of a combination are faults of two of its parts. All combinations of the modes are hundreds of millions,
-//! the rows of [`pairwise`] a few dozen. Greedy, and the same each time.
+//! Most faults of a combination are faults of two of its parts. All combinations of the modes are
+//! hundreds of millions, the rows of [`pairwise`] a few dozen. The algorithm is greedy and
+//! deterministic.
 
 use std::collections::BTreeSet;
 
-/// Two values of two modes, the mode that comes first in the table first.
+/// Two values of two modes, as (mode, value), in the order of the table.
 pub type Pair = ((usize, usize), (usize, usize));
 
-/// The pairs of a row.
+/// Returns the pairs of a row.
 pub fn pairs(row: &[usize]) -> impl Iterator<Item = Pair> + '_ {
     let value = |mode: usize| (mode, row[mode]);
     (0..row.len())
         .flat_map(move |one| (one + 1..row.len()).map(move |two| (value(one), value(two))))
 }
 
-/// Rows of values, each below its mode's size, in which every pair occurs. The first has the defaults.
+/// Returns rows of values, each below its mode's size, in which every pair occurs. The first row
+/// has the defaults.
 #[must_use]
 pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     let mut left = all(sizes);
@@ -31,7 +34,7 @@ pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
         }
         for mode in 0..sizes.len() {
             if row[mode].is_none() {
-                // The lowest of the best: `max_by_key` alone would take the last.
+                // The lowest of the best values: `max_by_key` alone would take the last.
                 let gain = |value: &usize| gain(&left, &row, (mode, *value));
                 row[mode] = (0..sizes[mode]).rev().max_by_key(gain);
             }
@@ -40,7 +43,7 @@ pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     }
 }
 
-/// Rows in which every value occurs, as few as there can be.
+/// Returns as few rows as possible in which every value occurs.
 #[must_use]
 pub fn each(sizes: &[usize]) -> Vec<Vec<usize>> {
     let most = sizes.iter().copied().max().unwrap_or(1);
@@ -54,7 +57,7 @@ fn all(sizes: &[usize]) -> BTreeSet<Pair> {
         .collect()
 }
 
-/// How many pairs that are left a value would bring into a row.
+/// Returns how many uncovered pairs a value would add to a row.
 fn gain(left: &BTreeSet<Pair>, row: &[Option<usize>], new: (usize, usize)) -> usize {
     let others = row.iter().enumerate().filter_map(|(mode, value)| Some((mode, (*value)?)));
     others.filter(|other| left.contains(&(new.min(*other), new.max(*other)))).count()
@@ -69,7 +72,7 @@ mod tests {
         let rows = pairwise(&sizes());
         let covered: BTreeSet<Pair> = rows.iter().flat_map(|row| pairs(row)).collect();
         assert_eq!(covered, all(&sizes()));
-        assert_eq!(rows, pairwise(&sizes()), "the same each time");
+        assert_eq!(rows, pairwise(&sizes()), "deterministic");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Frames of a run as a pcapng file: one interface for each port, both directions, in virtual time.
 //!
-//! A run that fails is made again with a capture, so that runs that do not fail pay nothing.
+//! A failed run is repeated with a capture, so that other runs do not pay for one.
 
 use std::{
     borrow::Cow,
@@ -23,13 +23,14 @@ use pcap_file::{
 };
 use pkt::Instant;
 
-/// Bytes of frames that are kept; what comes later is left out, because a fault shows up early or loops.
+/// Largest amount of recorded frames; later frames are left out, because a fault shows up early or
+/// repeats.
 const BYTES_MAX: usize = 256 << 20;
 
 /// `if_tsresol`: timestamps count 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// `epb_flags`: the packet came in, or went out.
+/// `epb_flags`: inbound, or outbound.
 const FLAGS: [u32; 2] = [1, 2];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl Capture {
         }
     }
 
-    /// The first frame that two runs do not share, in words.
+    /// Describes the first frame that differs between two runs.
     pub(crate) fn first_difference(&self, other: &Self) -> Option<String> {
         let ours = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         let theirs = other.records.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +72,7 @@ impl Capture {
             .then(|| format!("frame {shared}: {:?} or {:?}", ours.get(shared), theirs.get(shared)))
     }
 
-    /// Writes what was recorded; answers how many frames that is.
+    /// Writes the recorded frames and returns their number.
     ///
     /// # Errors
     /// When the file cannot be written.

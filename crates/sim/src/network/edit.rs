@@ -1,9 +1,11 @@
-//! What the network does with the bytes of a frame: reads where it goes, cuts superframes, marks, forges.
+//! Operations of the network on the bytes of a frame: reads the destination, cuts superframes,
+//! marks, forges.
 //!
-//! Checksums are made anew by `frame`, the plain way, so that the stack's own sums are not judged by themselves.
+//! Checksums are computed by `frame`, whose implementation is independent, so that the stack's own
+//! code does not verify itself.
 
 use pkt::{Gso, GsoKind, Packet, TxChecksum};
-use stack::ip::header::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol};
+use stack::header::ip::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol};
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -30,7 +32,8 @@ const FLAGS: usize = 13;
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// The bytes of a packet that a host has sent, its checksum completed as the device it was left to would.
+/// Returns the bytes of a packet that a host has sent, with the checksum that its device had to
+/// fill in.
 pub(super) fn completed(packet: &Packet) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     if matches!(packet.meta().tx_checksum, TxChecksum::Partial { .. }) {
@@ -39,7 +42,7 @@ pub(super) fn completed(packet: &Packet) -> Vec<u8> {
     bytes
 }
 
-/// Port of the host that the packet is addressed to.
+/// Returns the port of the host that the packet is addressed to.
 pub(super) fn destination(packet: &[u8]) -> Option<usize> {
     match packet.get(DST..DST + 4)? {
         [10, 0, 0, last] => usize::from(*last).checked_sub(1),
@@ -47,7 +50,7 @@ pub(super) fn destination(packet: &[u8]) -> Option<usize> {
     }
 }
 
-/// Size of the largest IP packet this frame stands for.
+/// Returns the size of the largest IP packet that this frame stands for.
 pub(super) fn packet_bytes(packet: &[u8], gso: Gso) -> usize {
     match (gso.kind, headers(packet)) {
         (GsoKind::None, _) | (_, None) => packet.len(),
@@ -55,7 +58,7 @@ pub(super) fn packet_bytes(packet: &[u8], gso: Gso) -> usize {
     }
 }
 
-/// Where the TCP header and the payload begin.
+/// Returns the offsets of the TCP header and the payload.
 fn headers(packet: &[u8]) -> Option<(usize, usize)> {
     let (protocol, transport) = if is_v6(packet) {
         (*packet.get(NEXT_HEADER)?, IPV6_HEADER_LEN)
@@ -71,7 +74,7 @@ fn is_v6(packet: &[u8]) -> bool {
     packet.first().is_some_and(|first| first >> 4 == 6)
 }
 
-/// Cuts a superframe into the segments that `gso` says, as a network card does.
+/// Cuts a superframe into the segments that `gso` describes, as a network card does.
 pub(crate) fn segments(packet: &[u8], gso: Gso) -> Vec<Vec<u8>> {
     let size = usize::from(gso.size);
     let Some((transport, payload)) = headers(packet) else { return vec![packet.to_vec()] };
@@ -108,7 +111,7 @@ pub(crate) fn segments(packet: &[u8], gso: Gso) -> Vec<Vec<u8>> {
     cut.collect()
 }
 
-/// Adds to a number of two or four bytes, modulo its size.
+/// Adds `n` to a number of two or four bytes, modulo its size.
 fn add(field: &mut [u8], n: u32) {
     let mut carry = n;
     for byte in field.iter_mut().rev() {
@@ -118,7 +121,8 @@ fn add(field: &mut [u8], n: u32) {
     }
 }
 
-/// Sets Congestion Experienced in a packet that speaks ECN (RFC 3168 §5); false when it does not.
+/// Sets Congestion Experienced in an ECN-capable packet (RFC 3168 §5); returns false if it is not
+/// capable.
 pub(super) fn mark_congestion(packet: &mut [u8]) -> bool {
     let is_capable = packet.len() >= IPV4_HEADER_LEN && packet[TOS] & 3 != 0;
     if is_capable {
@@ -128,7 +132,7 @@ pub(super) fn mark_congestion(packet: &mut [u8]) -> bool {
     is_capable
 }
 
-/// Changes a byte of payload and makes the checksum fit; false when the packet has none.
+/// Changes a byte of payload and corrects the checksum; returns false if there is no payload.
 pub(super) fn forge(packet: &mut [u8]) -> bool {
     match headers(packet) {
         Some((_, payload)) if payload < packet.len() => {
@@ -140,14 +144,14 @@ pub(super) fn forge(packet: &mut [u8]) -> bool {
     }
 }
 
-/// Puts the TCP checksum in place.
+/// Writes the correct TCP checksum.
 fn sum(packet: &mut [u8]) {
     let Some((transport, _)) = headers(packet) else { return };
     let (src, dst) = addresses(packet);
     frame::fix_tcp_checksum(src, dst, &mut packet[transport..]);
 }
 
-/// Source and destination of a packet with a whole header.
+/// Returns source and destination of a packet with a complete header.
 fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
     fn at<const N: usize>(packet: &[u8], offset: usize) -> [u8; N] {
         packet[offset..offset + N].try_into().expect("so many bytes")
@@ -163,7 +167,7 @@ fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
 
 #[cfg(test)]
 mod tests {
-    use stack::ip::header::protocol;
+    use stack::header::ip::protocol;
     use tcp::{Flags, SegmentHeader, SeqNum};
 
     use super::*;
@@ -178,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn segments_of_a_superframe_are_sound_and_hold_its_bytes() {
+    fn segments_of_a_superframe_are_valid_and_hold_its_bytes() {
         let payload: Vec<u8> = (0..=255).cycle().take(2500).collect();
         let gso = Gso { kind: GsoKind::TcpV4, size: 1000, segs: 3, ..Gso::default() };
         let cut = segments(&superframe(&payload), gso);
         let mut joined = Vec::new();
         for (index, packet) in cut.iter().enumerate() {
             let Ok(Seen::Tcp(_, header, bytes)) = judge_ipv4(packet, 1500) else {
-                panic!("segment {index} is unsound");
+                panic!("segment {index} is invalid");
             };
             assert_eq!(header.seq, SeqNum(u32::MAX) + u32::try_from(joined.len()).unwrap());
             assert_eq!(header.has(Flags::FIN), index == 2);
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_or_forged_has_good_checksums() {
+    fn marked_and_forged_packets_have_correct_checksums() {
         let mut packet = superframe(b"data");
         assert!(!mark_congestion(&mut packet), "not capable");
         packet[TOS] |= 2;
@@ -203,7 +207,7 @@ mod tests {
         assert!(mark_congestion(&mut packet) && packet[TOS] & 3 == 3);
         assert!(judge_ipv4(&packet, 1500).is_ok());
         assert!(forge(&mut packet));
-        let seen = judge_ipv4(&packet, 1500).expect("sound");
+        let seen = judge_ipv4(&packet, 1500).expect("a valid packet");
         assert_eq!(seen.segment().map(|(_, payload)| payload), Some(&b"eata"[..]));
     }
 }

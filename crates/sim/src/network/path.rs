@@ -1,8 +1,8 @@
-//! What one direction does to frames, and how that changes while time passes.
+//! Effects of one direction on its frames, and their changes over time.
 //!
-//! Chance is the path's own: what one path does to its frames does not depend on the traffic of others.
+//! Each path has its own random generator: its effects do not depend on the traffic of other paths.
 //!
-//! Not here: what is in the frames.
+//! Not here: the contents of frames.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,16 +10,16 @@ use pkt::Instant;
 
 use super::transmission_time;
 
-/// Why a frame was not delivered.
+/// Reason why a frame was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// By chance.
+    /// Random loss.
     Loss,
-    /// In a burst.
+    /// Loss in a burst.
     Burst,
     /// The queue was full.
     QueueFull,
-    /// The path was dark.
+    /// The path was in a blackout.
     Blackout,
     /// Longer than the path's MTU.
     TooBig,
@@ -30,61 +30,63 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// How many there are.
+    /// Number of reasons.
     pub const COUNT: usize = 7;
 }
 
-/// Loss that comes in bursts (Gilbert and Elliott): the path is good and bad by turns, each for a random time around its
-/// mean.
+/// Loss in bursts (Gilbert and Elliott): the path is good and bad in turn, each for a random time
+/// around its mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Burst {
-    /// Mean length of good times.
+    /// Mean length of good periods.
     pub good: Duration,
-    /// Mean length of bad times.
+    /// Mean length of bad periods.
     pub bad: Duration,
-    /// Fraction lost in bad times.
+    /// Fraction lost in bad periods.
     pub loss: f64,
 }
 
-/// What one direction is like. The default does nothing.
+/// Properties of one direction. The default has no effect on frames.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathConfig {
     /// Bits per second; `None` is unlimited and never queues.
     pub rate_bps: Option<u64>,
-    /// How much may wait in front of the link, as time at its rate: milliseconds are a tiny queue, seconds bufferbloat.
+    /// Limit of the queue in front of the link, as time at its rate: milliseconds are a tiny queue,
+    /// seconds bufferbloat.
     pub queue: Duration,
     /// Propagation delay.
     pub delay: Duration,
-    /// Largest random addition to it.
+    /// Largest random addition to the delay.
     pub jitter: Duration,
     /// Jitter lets frames overtake each other.
     pub jitter_reorders: bool,
-    /// Fraction lost by chance.
+    /// Fraction lost at random.
     pub loss: f64,
     /// Loss in bursts.
     pub burst: Option<Burst>,
-    /// Fraction held back by `reorder_delay`.
+    /// Fraction delayed by an additional `reorder_delay`.
     pub reorder: f64,
-    /// How long they are held back.
+    /// Additional delay of these frames.
     pub reorder_delay: Duration,
-    /// Fraction delivered twice, the second time up to `reorder_delay` later.
+    /// Fraction delivered twice, the copy up to `reorder_delay` later.
     pub duplicate: f64,
     /// Fraction in which one bit is flipped.
     pub corrupt: f64,
-    /// Frames that find more than this waiting are marked Congestion Experienced, if they speak ECN.
+    /// Queueing delay above which ECN-capable frames are marked Congestion Experienced.
     pub mark_above: Option<Duration>,
     /// Largest IP packet.
     pub mtu: u32,
-    /// Packets above the MTU are answered by ICMP; else they vanish (a black hole).
+    /// Whether the sender of a packet above the MTU receives an ICMP error. Otherwise the path is a
+    /// black hole.
     pub tells_mtu: bool,
-    /// What changes, by time since the start, in order.
+    /// Changes by time since the start, in order.
     pub changes: Vec<(Duration, Change)>,
 }
 
 /// A change of a path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
-    /// Nothing passes, or everything again.
+    /// Begin or end of a blackout: no frame passes while it is true.
     Dark(bool),
     /// Another MTU.
     Mtu(u32),
@@ -116,17 +118,17 @@ impl Default for PathConfig {
     }
 }
 
-/// A path that is in use.
+/// A path in use.
 pub(super) struct Path {
     pub(super) config: PathConfig,
     changes: VecDeque<(Instant, Change)>,
     dark: bool,
-    /// When the transmitter has sent everything it was given.
+    /// When the transmitter becomes idle.
     idle_at: Instant,
-    /// When the last frame arrives.
+    /// Arrival time of the last frame.
     last_due: Instant,
     is_bad: bool,
-    /// When good and bad change places.
+    /// When the next good or bad period begins.
     turns_at: Instant,
     rng: tcp::Rng,
 }
@@ -146,7 +148,7 @@ impl Path {
         }
     }
 
-    /// Makes the changes that are due.
+    /// Applies the changes that are due.
     pub(super) fn advance(&mut self, now: Instant) {
         while self.changes.front().is_some_and(|(at, _)| *at <= now) {
             match self.changes.pop_front() {
@@ -161,7 +163,7 @@ impl Path {
             while self.turns_at <= now {
                 self.is_bad = !self.is_bad;
                 let mean = if self.is_bad { burst.bad } else { burst.good };
-                // Between nothing and twice the mean.
+                // Between zero and twice the mean.
                 self.turns_at += mean * (1 + self.rng.below(200)) / 100;
             }
         }
@@ -171,7 +173,8 @@ impl Path {
         self.dark
     }
 
-    /// Through the queue, the link and chance: when a frame of `bytes` arrives.
+    /// Passes a frame of `bytes` through the queue, the link and random loss. Returns its arrival
+    /// time.
     pub(super) fn pass(&mut self, now: Instant, bytes: usize) -> Result<Instant, Fate> {
         let mut sent = now;
         if let Some(rate) = self.config.rate_bps {
@@ -201,7 +204,7 @@ impl Path {
         Ok(due)
     }
 
-    /// The frame that has just passed met so long a queue that it is to be marked.
+    /// Whether the queue that the last frame found was long enough for a mark.
     pub(super) fn wants_mark(&self, now: Instant) -> bool {
         self.config.mark_above.is_some_and(|limit| self.waiting(now) > limit)
     }
@@ -219,8 +222,8 @@ impl Path {
         chance(&mut self.rng, self.config.duplicate)
     }
 
-    /// How much later a copy comes.
-    pub(super) fn straggle(&mut self) -> Duration {
+    /// Returns the additional delay of a copy.
+    pub(super) fn copy_delay(&mut self) -> Duration {
         self.up_to(self.config.reorder_delay)
     }
 
@@ -233,7 +236,7 @@ impl Path {
     }
 }
 
-/// True in `fraction` of the calls.
+/// Returns true in `fraction` of the calls.
 fn chance(rng: &mut tcp::Rng, fraction: f64) -> bool {
     fraction > 0.0 && f64::from(rng.next_u32()) < fraction * 4_294_967_296.0
 }

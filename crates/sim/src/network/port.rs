@@ -1,4 +1,4 @@
-//! A host's end of the network, as a device.
+//! The device that attaches a host to the network.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,20 +14,21 @@ use stack::{
 
 use super::{Fate, Frame, Offload, Shared, edit, lock};
 
-/// What the devices of a network are like.
+/// Properties of a network's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// Largest IP packet.
     pub mtu: u32,
-    /// What they cut.
+    /// Segmentation of superframes.
     pub offload: Offload,
-    /// How long they hold a packet after they have sent it; `None`: they are done with it at once.
+    /// Time from the transmission of a packet to its completion. `None`: at once.
     pub completes_after: Option<Duration>,
-    /// Who sends a frame that arrives at once runs its receiver, as over a wire in one process.
+    /// Whether a sender whose frame arrives at once runs the receiver, as over a wire in one
+    /// process.
     pub rings: bool,
 }
 
-/// One host's connection to the network: a device without link addresses.
+/// One host's attachment to the network: a device without link addresses.
 #[derive(Debug)]
 pub struct Port {
     pub(super) caps: Capabilities,
@@ -37,12 +38,12 @@ pub struct Port {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What a port has sent and not completed.
+/// Packets that a port has sent and not completed.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    /// With the moment each completes and what its sender was charged.
+    /// Each packet, with its completion time and the bytes charged to its sender.
     pub(super) packets: VecDeque<(Instant, u32, Packet)>,
-    /// Sum of those charges.
+    /// Sum of these charges.
     pub(super) charged: u64,
 }
 
@@ -51,8 +52,8 @@ impl Port {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The network has the bytes of `packet`: it ends, now or later.
-    fn shelve(&self, cx: &mut Cx, mut packet: Packet) {
+    /// Completes `packet`, whose bytes are in the network, now or after the configured time.
+    fn complete_later(&self, cx: &mut Cx, mut packet: Packet) {
         let Some(delay) = self.config.completes_after else { return cx.pool.free(packet) };
         let mut charge = 0;
         if let Some((owner, charged)) = packet.take_owner() {
@@ -64,7 +65,7 @@ impl Port {
         sent.packets.push_back((cx.now + delay, charge, packet));
     }
 
-    /// The next packet whose time has come.
+    /// Takes the next packet whose completion is due.
     fn completed(&self, now: Instant) -> Option<Packet> {
         let mut sent = self.sent();
         let (_, charge, packet) = sent.packets.pop_front_if(|(due, ..)| *due <= now)?;
@@ -100,7 +101,7 @@ impl Device for Port {
             let mut state = lock(&self.shared);
             while let Some(packet) = list.pop_front() {
                 let frame = Frame { bytes: edit::completed(&packet), gso: packet.meta().gso };
-                self.shelve(cx, packet);
+                self.complete_later(cx, packet);
                 state.send(self.index, cx.now, frame);
             }
             let first = |inbox: &BTreeMap<(Instant, u64), Frame>| Some(inbox.keys().next()?.0);
@@ -136,14 +137,14 @@ impl Device for Port {
     }
 }
 
-/// The frame in packet memory, as a device with a ring of receive slots leaves it.
+/// Puts the frame into packet memory, as a device with a ring of receive slots does.
 fn receive(cx: &mut Cx, frame: &Frame) -> Option<Packet> {
     let mut packet = if frame.bytes.len() <= RX_LEN_MAX {
         let mut slot = cx.pool.rx_slot(frame.bytes.len())?;
         slot.write(&frame.bytes);
         slot.finish(&mut cx.pool, frame.bytes.len())
     } else {
-        // No ring has slots for such a superframe: it was handed over in memory.
+        // No ring has slots for such a superframe: it arrives as allocated memory.
         let mut packet = cx.pool.alloc()?;
         if packet.append(&mut cx.pool, &frame.bytes) < frame.bytes.len() {
             cx.pool.free(packet);

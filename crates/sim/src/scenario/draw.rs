@@ -1,21 +1,21 @@
-//! From a seed to a scenario.
+//! Draws a scenario from a seed.
 //!
-//! Bounds keep a run short and every stream deliverable: no mean loss above a few percent, no blackout longer than 20 s,
-//! less to send where segments are tiny.
+//! Bounds keep a run short and every stream deliverable: no mean loss above a few percent, no
+//! blackout longer than 20 s, less data where segments are tiny.
 
 use std::time::Duration;
 
-use stack::{sysctl::Sysctls, tcp_memory::MemoryLimits};
+use stack::{base::tcp_memory::MemoryLimits, sysctl::Sysctls};
 use tcp::{Algorithm, Rng};
 
 use super::{Scenario, Session, Setting, Threads};
 use crate::{
     modes::{self, Settings},
     network::{Burst, Change, Offload, PathConfig},
-    traffic::{Ending, Manners},
+    traffic::{Behavior, Ending},
 };
 
-/// Settings that may change while connections live, with values of both kinds.
+/// Settings that may change while connections exist, with values of both kinds.
 const CHANGES: [(&str, [&str; 2]); 21] = [
     ("tcp_sack", ["0", "1"]),
     ("tcp_timestamps", ["0", "1"]),
@@ -37,14 +37,15 @@ const CHANGES: [(&str, [&str; 2]); 21] = [
     ("tcp_comp_sack_nr", ["0", "255"]),
     ("tcp_pingpong_thresh", ["1", "255"]),
     ("tcp_min_tso_segs", ["1", "40"]),
-    // Probing adds headers and timestamps to this floor: 512 fits into the narrowest silent path, of 576 bytes.
+    // MTU probing adds headers and timestamps to this floor: 512 fits the narrowest black-hole
+    // path, of 576 bytes.
     ("tcp_min_snd_mss", ["48", "512"]),
 ];
 
-/// Most that a session sends each way when segments are tiny.
+/// Largest length of each stream when segments are tiny.
 const TINY_LENGTH_MAX: u64 = 30_000;
 
-/// Windows and superframes as large as they get.
+/// Settings for the largest windows and superframes.
 const BROAD: [(&str, &str); 7] = [
     ("net.quietline.dev.default.gso_ipv4_max_size", "524280"),
     ("net.quietline.dev.default.gro_ipv4_max_size", "524280"),
@@ -52,18 +53,18 @@ const BROAD: [(&str, &str); 7] = [
     ("net.ipv4.tcp_wmem", "4096 4000000 16000000"),
     ("net.ipv4.tcp_window_scaling", "1"),
     ("net.ipv4.tcp_notsent_lowat", "4294967295"),
-    // Not as large as the pace has it, but as the device.
+    // Superframes of the device's size, not bounded by the pacing rate.
     ("net.ipv4.tcp_tso_rtt_log", "31"),
 ];
 
-/// Chosen when a host is built.
+/// Setting that can be made only when a host is built.
 const LAYOUT: &str = "net.quietline.dst_layout";
 
-/// Longest blackout.
+/// Longest blackout, in milliseconds.
 const DARK_MS_MAX: u32 = 20_000;
 
 impl Scenario {
-    /// What `seed` says.
+    /// Draws the scenario of `seed`.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut draw = Draw { rng: Rng::new(seed ^ 0x5ce0_a210) };
@@ -89,7 +90,7 @@ impl Scenario {
         if cores > 1 {
             for (host, row) in hosts.iter_mut().zip(&modes) {
                 let drawn = draw.steering();
-                // A host whose mode steers is in it.
+                // A host whose mode selects steering keeps that.
                 if modes::is_default(row, "steering") {
                     drawn.apply(host);
                 }
@@ -102,7 +103,7 @@ impl Scenario {
         let changes = Vec::new();
         let threads = [Threads::One, Threads::Ringing, Threads::Apart, Threads::Apart];
         let threads = threads[draw.below(4)];
-        // Coalesced completions of real devices come up to some milliseconds late.
+        // Real devices coalesce completions for up to some milliseconds.
         let completes_after = draw.one_in(2).then(|| draw.millis(4));
         let mut scenario = Self {
             seed,
@@ -118,7 +119,7 @@ impl Scenario {
             maxseg,
             changes,
         };
-        draw.openings(&mut scenario);
+        draw.handshakes(&mut scenario);
         draw.settings(&mut scenario);
         if asked == Settings::default() && draw.one_in(25) {
             draw.broad(&mut scenario);
@@ -148,14 +149,14 @@ impl Draw {
         Duration::from_micros(u64::from(self.rng.below(max * 1000)))
     }
 
-    /// From 1 to `max`, small numbers as often as large ones.
+    /// Draws from 1 to `max`, small orders of magnitude as often as large ones.
     fn size(&mut self, max: u32) -> u32 {
         let bits = 32 - max.leading_zeros();
         let top = 1_u32 << self.rng.below(bits);
         (top + self.rng.below(top)).min(max)
     }
 
-    /// A host's row of modes: often the one that everybody has, unless the environment asks for something.
+    /// Draws a host's row of modes: often the defaults, unless the environment selects modes.
     fn modes(&mut self, asked: &Settings) -> Vec<usize> {
         if *asked != Settings::default() || self.one_in(3) {
             vec![0; modes::table().len()]
@@ -168,7 +169,7 @@ impl Draw {
         let mut sysctls = Sysctls::default();
         modes::settings(modes).apply(&mut sysctls);
         let tcp = &mut sysctls.tcp;
-        // An application that has closed is promised less: here its stream must arrive, too.
+        // Linux gives orphaned connections fewer retries; here their streams must arrive, too.
         tcp.tcp_orphan_retries = tcp.tcp_retries2;
         tcp.tcp_mtu_probing = [1, 2][self.below(2)];
         tcp.tcp_ecn = [1, 2, 0][self.below(3)];
@@ -212,15 +213,16 @@ impl Draw {
             tcp.tcp_pingpong_thresh = [1, 3, 255][self.below(3)];
         }
         if self.one_in(8) {
-            // From scarce in each transfer to hardly ever. Never exhausted: that ends what nobody holds any more, and here
-            // its stream must arrive.
+            // Memory pressure from permanent in each transfer to rare. Memory is never exhausted:
+            // that ends orphaned connections, and here their streams must arrive.
             let low = 8 + u64::from(self.size(500));
             sysctls.tcp_mem = MemoryLimits { low, pressure: low + low / 2, high: 1 << 22 };
         }
         sysctls
     }
 
-    /// Which packets change core, where the modes do not say: none of this may be noticed.
+    /// Draws receive steering for a host whose modes leave it open. Its effects must not be
+    /// observable in the streams.
     fn steering(&mut self) -> Settings {
         if self.one_in(2) {
             return Settings::default();
@@ -269,7 +271,7 @@ impl Draw {
         }
         if self.one_in(6) {
             path.mtu = 576 + self.rng.below(mtu);
-            // A black hole, which only probing finds.
+            // A black hole, which only MTU probing detects.
             path.tells_mtu = self.one_in(2);
         }
         path.changes = self.changes(mtu, path.rate_bps);
@@ -304,11 +306,13 @@ impl Draw {
         changes
     }
 
-    /// How connections begin: by cookies, with data in the SYN, with a peer that takes tiny segments only.
-    fn openings(&mut self, scenario: &mut Scenario) {
+    /// Draws special handshakes: SYN cookies, data in the SYN, a peer that accepts only tiny
+    /// segments.
+    fn handshakes(&mut self, scenario: &mut Scenario) {
         if self.one_in(8) {
-            // A cookie comes back with the number behind the SYN, or the answer is a reset, in Linux as here: the first two
-            // segments of a client must not both be lost, nor overtaken by the third.
+            // The ACK of a cookie must carry the number behind the SYN; otherwise the answer is a
+            // reset, as in Linux. So the first two segments of a client must not both be lost, nor
+            // overtaken by the third.
             scenario.hosts.iter_mut().for_each(|host| host.tcp_syncookies = 2);
             for path in &mut scenario.paths {
                 let PathConfig { delay, duplicate, .. } = *path;
@@ -316,7 +320,7 @@ impl Draw {
             }
         }
         if self.one_in(5) {
-            // With cookies, or without: then every host takes what comes with a SYN.
+            // With Fast Open cookies, or without: then every host accepts data in any SYN.
             let mode = [3, 0x207][self.below(2)];
             scenario.hosts.iter_mut().for_each(|host| host.tcp_fastopen = mode);
             for session in &mut scenario.sessions {
@@ -333,7 +337,7 @@ impl Draw {
         }
     }
 
-    /// Settings that change while connections live.
+    /// Draws settings that change while connections exist.
     fn settings(&mut self, scenario: &mut Scenario) {
         if !self.one_in(4) {
             return;
@@ -356,7 +360,7 @@ impl Draw {
         scenario.changes.sort_by_key(|change| change.at);
     }
 
-    /// A network as inside a machine: nothing bounds the superframes but their size (BIG TCP).
+    /// Draws a network as inside one machine: only the size limit bounds superframes (BIG TCP).
     fn broad(&mut self, scenario: &mut Scenario) {
         scenario.offload = [Offload::Cut, Offload::Whole][self.below(2)];
         for host in &mut scenario.hosts {
@@ -371,14 +375,14 @@ impl Draw {
         }
         scenario.sessions.truncate(1);
         for session in &mut scenario.sessions {
-            let [up, down] = [self.manners(1), self.manners(1)].map(|manners| Manners {
+            let [up, down] = [self.behavior(1), self.behavior(1)].map(|behavior| Behavior {
                 length: 1_000_000 + u64::from(self.rng.below(3_000_000)),
                 write_max: 500_000,
                 read_max: 500_000,
                 pauses: 0,
-                ..manners
+                ..behavior
             });
-            (session.up, session.down) = (up, Manners { length: 0, ..down });
+            (session.up, session.down) = (up, Behavior { length: 0, ..down });
         }
         scenario.maxseg = vec![None; scenario.hosts.len()];
         scenario.changes.clear();
@@ -388,9 +392,9 @@ impl Draw {
         let client = self.below(hosts);
         let server = (client + 1 + self.below(hosts - 1)) % hosts as usize;
         let at = if self.one_in(2) { Duration::ZERO } else { self.millis(2000) };
-        let (up, down) = (self.manners(budget), self.manners(budget));
+        let (up, down) = (self.behavior(budget), self.behavior(budget));
         let mut session = Session { client, server, at, early: false, up, down };
-        // Both streams, or one of them alone.
+        // Both streams, or only one of them.
         match self.below(4) {
             0 => session.up.length = 0,
             1 => session.down.length = 0,
@@ -399,8 +403,8 @@ impl Draw {
         match self.below(8) {
             0 => session.up.ending = Ending::Last,
             1 => session.down.ending = Ending::Last,
-            2 if session.down.length == 0 => session.up.ending = Ending::LetGo,
-            3 if session.up.length == 0 => session.down.ending = Ending::LetGo,
+            2 if session.down.length == 0 => session.up.ending = Ending::Close,
+            3 if session.up.length == 0 => session.down.ending = Ending::Close,
             4 if self.one_in(2) => {
                 let after = u64::from(self.rng.below(budget));
                 let aborter = if self.one_in(2) { &mut session.up } else { &mut session.down };
@@ -411,8 +415,8 @@ impl Draw {
         session
     }
 
-    fn manners(&mut self, budget: u32) -> Manners {
-        Manners {
+    fn behavior(&mut self, budget: u32) -> Behavior {
+        Behavior {
             length: u64::from(self.size(budget)),
             write_max: self.size(200_000).max(if budget > 2000 { 64 } else { 1 }),
             write_pause: self.millis(300),
@@ -421,7 +425,7 @@ impl Draw {
             waits: self.one_in(2),
             pauses: [0, 0, 5, 50][self.below(4)],
             more: [0, 0, 100, 500][self.below(4)],
-            fiddles: [0, 0, 5, 30][self.below(4)],
+            option_changes: [0, 0, 5, 30][self.below(4)],
             ending: Ending::First,
             prediction: None,
         }

@@ -1,12 +1,12 @@
-//! Plays one scenario, from event to event, and looks after each.
+//! Plays one scenario, from event to event, and checks the invariants after each.
 
 use std::{collections::BTreeMap, io::IoSlice, net::SocketAddr, sync::Arc, time::Duration};
 
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    config::{DeviceConfig, HostConfig},
-    counters::{Counter, Snapshot},
+    base::counters::{Counter, Snapshot},
+    host::config::{DeviceConfig, HostConfig},
     socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
 };
 use tcp::{Edges, FourTuple};
@@ -16,7 +16,7 @@ use crate::{
     World,
     apps::Pattern,
     network::{Capture, Change, Network, PortConfig, Sabotage, address},
-    traffic::{End, Ending, Manners},
+    traffic::{Behavior, End, Ending},
 };
 
 /// The port that every host listens on.
@@ -25,20 +25,22 @@ const PORT: u16 = 80;
 /// Attempts to connect before the run counts as failed.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// How long the peer of an application that has aborted waits: the reset may be lost, and then nothing tells it.
-const MOURNING: Duration = Duration::from_secs(100);
+/// Time that the peer of an aborted application waits: if the reset is lost, nothing else notifies
+/// the peer.
+const RESET_WAIT_MAX: Duration = Duration::from_secs(100);
 
-/// How long a client waits for its peer's application: when every ACK of the handshake is lost the server forgets it,
-/// and a client that has nothing to send never learns.
-const PATIENCE: Duration = Duration::from_secs(130);
+/// Time that a client waits until the server accepts. If every ACK of the handshake is lost, the
+/// server drops the request, and a client without data to send is not notified.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(130);
 
-/// Every so many events what costs more to look at is looked at, too.
+/// Number of events between two runs of the more expensive checks.
 const THOROUGH: u64 = 16;
 
-/// Turns at one instant before time moves on: what one application does may be what another waits for.
+/// Turns of the applications at one instant before time moves on: one application may wait for an
+/// action of another.
 const TURNS_PER_INSTANT: usize = 4;
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Debug)]
 struct Link<'a> {
     plan: &'a Session,
@@ -59,16 +61,16 @@ pub(super) struct Play<'a> {
     network: Network,
     listeners: Vec<Arc<Listener>>,
     links: Vec<Link<'a>>,
-    /// The sequence numbers of each connection, and the step in which they were read last.
+    /// Sequence numbers of each connection, and the step in which they were read last.
     edges: BTreeMap<(usize, FourTuple), (Edges, u64)>,
     start: Instant,
     /// When all blackouts are over.
     up_at: Instant,
     progress: (u64, Instant),
-    /// Frames that were lost by chance, and when the last one was.
+    /// Number of frames lost by chance, and the time of the last loss.
     lost: (u64, Instant),
     steps: u64,
-    /// How many of the scenario's changes have been made.
+    /// Number of the scenario's changes that have been made.
     changed: usize,
 }
 
@@ -79,7 +81,7 @@ fn world_of(scenario: &Scenario) -> World {
     }
 }
 
-/// The device of every host.
+/// Returns the device configuration of every host.
 fn ports_of(scenario: &Scenario) -> PortConfig {
     PortConfig {
         mtu: scenario.mtu,
@@ -89,14 +91,14 @@ fn ports_of(scenario: &Scenario) -> PortConfig {
     }
 }
 
-/// What every socket of a host starts with.
+/// Returns the initial socket options of a host.
 fn options_of(scenario: &Scenario, host: usize) -> tcp::SocketOptions {
     tcp::SocketOptions { maxseg: scenario.maxseg[host], ..tcp::SocketOptions::default() }
 }
 
-/// For a run that is compared with another: a call of its own in both.
-fn set_prediction(world: &mut World, host: usize, socket: &Arc<TcpSocket>, manners: &Manners) {
-    if let Some(on) = manners.prediction {
+/// Sets header prediction in a run that is compared with another; both runs make the same call.
+fn set_prediction(world: &mut World, host: usize, socket: &Arc<TcpSocket>, behavior: &Behavior) {
+    if let Some(on) = behavior.prediction {
         let of = Arc::clone(&world.hosts[host]);
         socket.with_tcb(&of, world.app(host), |tcb, _| tcb.set_header_prediction(on));
     }
@@ -106,7 +108,7 @@ fn listen_options_of(scenario: &Scenario, host: usize) -> ListenOptions {
     ListenOptions {
         backlog: 128,
         fast_open: 128,
-        // Never reached: every connection is counted, and its place must come back.
+        // Never reached: this counts every connection, and checks that each is uncounted.
         max_per_source: u32::MAX,
         options: options_of(scenario, host),
         ..ListenOptions::default()
@@ -179,7 +181,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Plays it; what came of it, and what each host has counted.
+    /// Plays the scenario. Returns its results and the counters of each host.
     pub(super) fn run(mut self) -> (Outcome, Vec<Snapshot>) {
         loop {
             let change = self.change_settings();
@@ -196,13 +198,13 @@ impl<'a> Play<'a> {
             self.watch();
             let wakes = self.links.iter().filter_map(|link| link.wakes_at(&self.world, self.start));
             let next = wakes.chain(next).chain(change).min();
-            let Some(next) = next else { self.stalled("nothing will happen any more") };
+            let Some(next) = next else { self.stalled("no event is pending") };
             self.world.cx.now = self.world.cx.now.max(next);
         }
         self.end()
     }
 
-    /// Makes the changes that are due. When the next one is.
+    /// Makes the changes that are due. Returns the time of the next one.
     fn change_settings(&mut self) -> Option<Instant> {
         while let Some(change) = self.scenario.changes.get(self.changed) {
             let at = self.start + change.at;
@@ -229,21 +231,21 @@ impl<'a> Play<'a> {
         moved
     }
 
-    /// Gives each accepted socket to its connection.
+    /// Assigns each accepted socket to its connection.
     fn accept(&mut self) -> bool {
         let mut moved = false;
         let Self { listeners, links, world, scenario, .. } = self;
         for (index, listener) in listeners.iter().enumerate() {
             while let Ok(socket) = listener.accept() {
                 moved = true;
-                // A client may have one port for two servers.
+                // A client may use one port for two servers.
                 let link = links.iter_mut().find(|link| {
                     let ends = link.client.as_ref().map(|client| (client.local(), client.remote()));
                     link.ends.is_none() && ends == Some((socket.remote(), socket.local()))
                 });
                 match link {
                     Some(link) => link.begin(world, socket, scenario.seed),
-                    // The client has given this attempt up.
+                    // The client has abandoned this attempt.
                     None => {
                         let host = Arc::clone(&world.hosts[index]);
                         socket.abort(&host, world.app(index));
@@ -254,7 +256,7 @@ impl<'a> Play<'a> {
         moved
     }
 
-    /// Runs the hosts until they rest, and looks at what they have become.
+    /// Runs the hosts until they have no work, and checks the invariants.
     fn settle(&mut self) -> Option<Instant> {
         let next = self.world.settle();
         self.steps += 1;
@@ -262,15 +264,16 @@ impl<'a> Play<'a> {
         next
     }
 
-    /// The invariants, after every event.
+    /// Checks the invariants, after every event.
     fn look(&mut self) {
         self.network.check();
         let Self { world, edges, network, steps, .. } = self;
         let thorough = *steps % THOROUGH == 0;
         for (index, host) in world.hosts.iter().enumerate() {
             let mut audit = host.check(&mut world.cx, |tuple, now| {
-                // A connection that was gone in the step before is another one, also with the same ISS: a segment that was on its
-                // way when the server aborted brings its SYN cookie once more.
+                // A connection that did not exist in the previous step is a new one, even with the
+                // same ISS: a segment that was in flight when the server aborted carries its SYN
+                // cookie again.
                 let before = edges.insert((index, *tuple), (now, *steps));
                 if let Some((before, step)) = before
                     && before.iss == now.iss
@@ -281,13 +284,15 @@ impl<'a> Play<'a> {
             });
             let below = network.charged(index);
             if audit.is_complete && audit.wmem_alloc != below {
-                // The rest is in front of the device. A look at what is there lets the queues follow their settings, and one that
-                // changes its discipline drops what waits: the account is looked at after that.
+                // The rest is queued in front of the device. `tx_queue_stats` makes the queues
+                // follow their settings, and one whose discipline changes drops its packets, so the
+                // account is read again after that.
                 let queues = host.tx_queue_stats(&mut world.cx);
                 let waiting: u64 = queues.iter().map(|row| row.stats.qlen).sum();
                 let before = core::mem::replace(&mut audit, host.check(&mut world.cx, |_, _| ()));
                 let below = network.charged(index);
-                // What was dropped has completed: a socket that it had stopped stands in the list of its core, as one byte.
+                // Dropped packets have completed: a socket that they had throttled is in the TSQ
+                // list of its core, charged as one byte.
                 let dropped = audit.wmem_alloc < before.wmem_alloc;
                 let listed = if dropped { audit.connections as u64 } else { 0 };
                 let rest = audit.wmem_alloc.checked_sub(below);
@@ -305,8 +310,10 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// No stall: bytes flow while the network passes any. A connection whose timer has grown to two minutes sends three segments in
-    /// [`STALL`], and among thousands of connections there is one that loses all three by chance: it gets more time, within bounds.
+    /// Detects a stall: data flows while the network passes any frame. A connection whose timer has
+    /// backed off to two minutes sends three segments in [`STALL`], and among thousands of
+    /// connections one loses all three by chance. Frames lost by chance extend the limit, up to a
+    /// bound.
     fn watch(&mut self) {
         let now = self.world.cx.now;
         let moved = self.links.iter().map(Link::progress).sum();
@@ -331,7 +338,7 @@ impl<'a> Play<'a> {
         panic!("{what} at {:?}: {}", self.world.elapsed(), waiting.join("; "));
     }
 
-    /// Every stream is complete; then nothing is left.
+    /// Checks that every stream is complete, and that nothing is left.
     fn end(mut self) -> (Outcome, Vec<Snapshot>) {
         let mut counted = Vec::new();
         let took = self.world.elapsed();
@@ -357,10 +364,10 @@ impl<'a> Play<'a> {
             assert_eq!(host.established_len(), 0, "{} still has sockets", host.name());
             assert_eq!(listeners[index].sources(), 0, "{} still counts a source", host.name());
             let counters = host.counters();
-            assert_eq!(counters.tcp(tcp::Counter::TcpCurrEstab), 0, "the gauge");
+            assert_eq!(counters.tcp(tcp::Counter::TcpCurrEstab), 0, "TcpCurrEstab is not zero");
             let received = counters.stack(Counter::SoftnetProcessed);
             assert_eq!(received, self.network.delivered(index), "frames received");
-            crate::hostile::books::check_layers(&counters);
+            crate::hostile::counter_sums::check_layers(&counters);
             let context = self.scenario.hosts[index].rx_context as usize;
             outcome.prequeued[context] += counters.tcp(tcp::Counter::TcpExtTCPPrequeued);
             outcome.backlogged += counters.stack(Counter::SocketBacklogQueued);
@@ -388,7 +395,7 @@ impl Link<'_> {
         match self.client.take() {
             Some(client)
                 if client.readiness().intersects(Readiness::ERROR | Readiness::HUP)
-                    || world.cx.now - self.connecting_since >= PATIENCE =>
+                    || world.cx.now - self.connecting_since >= CONNECT_TIMEOUT =>
             {
                 let host = Arc::clone(&world.hosts[self.plan.client]);
                 client.close(&host, world.app(self.plan.client));
@@ -418,7 +425,7 @@ impl Link<'_> {
         let host = Arc::clone(&world.hosts[*client]);
         let remote = SocketAddr::new(address(*server).into(), PORT);
         let options = ConnectOptions {
-            // Nobody would release the SYN of an application that writes nothing.
+            // A connection whose application writes nothing would never send its deferred SYN.
             fast_open: *early && up.length > 0,
             options: options_of(scenario, *client),
             ..ConnectOptions::default()
@@ -427,7 +434,8 @@ impl Link<'_> {
         let socket = socket.expect("a route and a port");
         self.early = 0;
         if options.fast_open {
-            // A SYN that has a cookie waits for this; one that asks for it has left, and there is nothing to write to.
+            // A SYN that has a cookie waits for this write. A SYN that requests a cookie has
+            // already left, and the write would block.
             let (there, _) = self.patterns(scenario.seed);
             let bytes: Vec<u8> =
                 (0..up.length.min(u64::from(up.write_max))).map(|at| there.byte(at)).collect();
@@ -441,13 +449,13 @@ impl Link<'_> {
         self.client = Some(socket);
     }
 
-    /// What the client sends, and the server.
+    /// Returns the streams of the client and of the server.
     fn patterns(&self, seed: u64) -> (Pattern, Pattern) {
         let number = seed.wrapping_mul(1_000_003).wrapping_add(self.number);
         (Pattern(number), Pattern(!number))
     }
 
-    /// Both sockets exist: the applications begin.
+    /// Starts the applications: both sockets exist.
     fn begin(&mut self, world: &mut World, server: Arc<TcpSocket>, seed: u64) {
         let Some(client) = self.client.clone() else { return };
         let Session { up, down, .. } = self.plan;
@@ -482,8 +490,8 @@ impl Link<'_> {
         }
         if ends.iter().any(End::has_aborted) {
             let since = *self.aborted_at.get_or_insert(world.cx.now);
-            if world.cx.now - since >= MOURNING {
-                ends.iter_mut().for_each(|end| end.let_go(world));
+            if world.cx.now - since >= RESET_WAIT_MAX {
+                ends.iter_mut().for_each(|end| end.close(world));
                 moved = true;
             }
         }
@@ -494,13 +502,14 @@ impl Link<'_> {
         self.ends.as_ref().is_some_and(|ends| ends.iter().all(End::is_done))
     }
 
-    /// One of the applications means to abort: what the other gets is a beginning of the stream.
+    /// Whether one of the applications plans to abort: the other then receives only a prefix of the
+    /// stream.
     fn may_break(&self) -> bool {
         let abrupt = |ending| matches!(ending, Ending::Abort(_));
         abrupt(self.plan.up.ending) || abrupt(self.plan.down.ending)
     }
 
-    /// Where it stands, for a message.
+    /// Describes the state of the connection for a message.
     fn summary(&self) -> String {
         let Self { number, attempts, client, ends, .. } = self;
         let local = client.as_ref().map(|client| client.local());
@@ -519,10 +528,10 @@ impl Link<'_> {
             return None;
         }
         let begin = Some(start + self.plan.at).filter(|at| *at > now);
-        let mourned = self.aborted_at.map(|at| at + MOURNING).filter(|at| *at > now);
-        let tired = self.connecting_since + PATIENCE;
-        let tired = Some(tired).filter(|at| self.ends.is_none() && *at > now);
+        let reset_wait = self.aborted_at.map(|at| at + RESET_WAIT_MAX).filter(|at| *at > now);
+        let timeout = self.connecting_since + CONNECT_TIMEOUT;
+        let timeout = Some(timeout).filter(|at| self.ends.is_none() && *at > now);
         let ends = self.ends.iter().flatten().filter_map(|end| end.wakes_at(now));
-        ends.chain(begin).chain(mourned).chain(tired).min()
+        ends.chain(begin).chain(reset_wait).chain(timeout).min()
     }
 }

@@ -1,10 +1,10 @@
 //! A script as values.
 //!
-//! Not here: reading it (`parse`), doing it (`run`).
+//! Not here: reading a script (`parse`), playing it (`run`).
 
 use std::time::Duration;
 
-/// One event: what happens or has to happen, and when.
+/// One event with its time: an action, or an expectation.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) line: u32,
@@ -15,30 +15,30 @@ pub(super) struct Event {
 /// When an event is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Time {
-    /// Whenever it happens: `*`, or nothing in front of a command.
+    /// At any time: `*`, or no time in front of a command.
     Any,
-    /// From the start of the script, or from the event before.
+    /// From the start of the script, or from the previous event.
     At {
-        /// Counted from the event before.
+        /// Counted from the previous event.
         relative: bool,
         /// Earliest.
         from: Duration,
         /// Latest, of `a~b`.
         to: Duration,
-        /// When a call that blocks returns, of `a...b`.
+        /// Return of a call that blocks, of `a...b`.
         ends: Option<Duration>,
     },
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    /// The peer says something.
+    /// The peer sends a packet.
     In(Spec),
-    /// The host has to say something.
+    /// The host has to send a packet.
     Out(Spec),
     Call(Call),
     Code(String),
-    /// Settings by their names.
+    /// Values of settings, by their names.
     Sysctls(Vec<(String, String)>),
 }
 
@@ -55,17 +55,17 @@ pub(super) enum Payload {
     Icmp(IcmpSpec),
 }
 
-/// What a line says of the IP header.
+/// Fields of the IP header that a line names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IpSpec {
-    /// DSCP and ECN; outbound `None` is not compared.
+    /// DSCP and ECN; an outbound `None` is not compared.
     pub(super) tos: Option<u8>,
     /// Only the ECN bits were named.
     pub(super) ecn_only: bool,
     pub(super) ttl: Option<u8>,
     /// Inbound: a checksum that is wrong by one.
     pub(super) bad_checksum: bool,
-    /// The packet comes from another address than the peer's.
+    /// Source address, if it is not the peer's.
     pub(super) src: Option<std::net::Ipv4Addr>,
 }
 
@@ -100,14 +100,14 @@ pub(super) enum Opt {
     },
     /// Kind and value.
     Other(u8, Vec<u8>),
-    /// Bytes that need not be an option at all.
+    /// Bytes that need not be a valid option.
     Raw(Vec<u8>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cookie {
     Bytes(Vec<u8>),
-    /// `$name`: what the host has sent under this name.
+    /// `$name`: the cookie that the host has sent under this name.
     Named(String),
 }
 
@@ -116,9 +116,9 @@ pub(super) struct IcmpSpec {
     pub(super) kind: u8,
     pub(super) code: u8,
     pub(super) mtu: u16,
-    /// Ports of the connection, as a packet of the host would carry them.
+    /// Ports of the connection, as in a packet of the host.
     pub(super) ports: Option<(u16, u16)>,
-    /// The segment it quotes: first sequence number.
+    /// First sequence number of the quoted segment.
     pub(super) seq: u32,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Call {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Arg {
-    /// `...`: whatever the interpreter takes.
+    /// `...`: the default of the interpreter.
     Any,
     Number(i64),
     /// Names joined by `|`, or one.
@@ -148,6 +148,36 @@ pub(super) enum Expected {
     Value(i64),
     /// -1 and the name of the error.
     Fails(String),
+}
+
+impl Arg {
+    /// The number of an argument: the number itself, or that of its names joined by `|`.
+    pub(super) fn number(&self) -> Result<i64, String> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            Self::Names(names) => names.iter().try_fold(0, |bits, name| {
+                let known = posix::abi::number_of(name);
+                known.map(|value| bits | value).ok_or_else(|| format!("{name}: no such name"))
+            }),
+            Self::List(list) if list.len() == 1 => list[0].number(),
+            other => Err(format!("{other:?} is not a number")),
+        }
+    }
+
+    /// One name.
+    pub(super) fn name(&self) -> Result<&str, String> {
+        match self {
+            Self::Names(names) if names.len() == 1 => Ok(&names[0]),
+            other => Err(format!("{other:?} is not a name")),
+        }
+    }
+
+    /// A field of a structure.
+    pub(super) fn field(&self, name: &str) -> Result<&Self, String> {
+        let Self::Fields(fields) = self else { return Err(format!("{self:?} has no fields")) };
+        let found = fields.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value).ok_or_else(|| format!("the field {name} is missing"))
+    }
 }
 
 /// Bits of the flags word, as in bytes 12 and 13 of the header.

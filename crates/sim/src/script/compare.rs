@@ -1,16 +1,16 @@
-//! Holds what the host has sent against what a script expects, field by field.
+//! Compares a segment of the host with the expected one, field by field.
 //!
-//! Not here: when it was sent (`run`).
+//! Not here: the time of transmission (`run`).
 
 use super::{
     ast::{Cookie, IpSpec, Opt, TcpSpec, flag},
     packet::{Segment, show_flags, show_options},
 };
 
-/// Flags that only the last part of a longer piece of data carries.
+/// Flags that only the last segment of a longer write carries.
 const LAST_PART: u16 = flag::PSH | flag::FIN;
 
-/// The line of a script that would match, for messages.
+/// The expectation as a line of a script, for messages.
 pub(super) fn show_expected(ip: &IpSpec, spec: &TcpSpec) -> String {
     let end = spec.seq.wrapping_add(spec.len);
     let mut text = format!("{} {}:{end}({})", show_flags(spec.flags), spec.seq, spec.len);
@@ -34,7 +34,7 @@ pub(super) fn show_expected(ip: &IpSpec, spec: &TcpSpec) -> String {
     text
 }
 
-/// What is different in a segment with relative numbers that has to be `spec`, or its last part.
+/// Returns the differences between `spec`, or its last part, and a segment with relative numbers.
 pub(super) fn differences(ip: &IpSpec, spec: &TcpSpec, seen: &Segment) -> Vec<String> {
     let mut found = Vec::new();
     let mut differ = |what: &str, expected: String, came: String| {
@@ -69,8 +69,8 @@ pub(super) fn differences(ip: &IpSpec, spec: &TcpSpec, seen: &Segment) -> Vec<St
     found
 }
 
-/// What is different in a segment that has to be a part of `spec`, starting at `seq`, with more to come. Where the host
-/// sets PSH inside the data is its own affair.
+/// Returns the differences between a segment and the part of `spec` that starts at `seq` and is not
+/// the last. PSH inside the data is not compared.
 pub(super) fn part_differences(
     ip: &IpSpec,
     spec: &TcpSpec,
@@ -87,7 +87,7 @@ pub(super) fn part_differences(
     found
 }
 
-/// A named cookie is whatever comes.
+/// A named cookie matches every cookie.
 fn same_options(expected: &[Opt], seen: &[Opt]) -> bool {
     expected.len() == seen.len()
         && expected.iter().zip(seen).all(|pair| match pair {

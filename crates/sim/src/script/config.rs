@@ -1,4 +1,4 @@
-//! What the `--name=value` lines at the head of a script set.
+//! Options of the `--name=value` lines at the head of a script.
 
 use std::time::Duration;
 
@@ -7,13 +7,15 @@ use super::ScriptError;
 /// Settings of one run.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
-    /// How far an instant may be from the one expected. 4 ms as packetdrill, where a tick of the kernel is as long.
+    /// Largest difference between an instant and the expected one. 4 ms, as packetdrill: a tick of
+    /// the kernel.
     pub(super) tolerance: Duration,
     /// MTU of the host's device.
     pub(super) mtu: u32,
     /// Seed of the host's secrets.
     pub(super) seed: u64,
-    /// What one step of the host's timestamp clock takes; zero does not compare timestamps with time.
+    /// Time of one step of the host's timestamp clock; with zero, timestamps are not compared with
+    /// time.
     pub(super) ts_tick: Duration,
 }
 

@@ -1,9 +1,12 @@
-//! One connection of a script: which numbers on the wire its relative numbers are.
+//! One connection of a script: converts the script's relative numbers to those on the wire, and
+//! back.
 //!
-//! The peer's sequence numbers and timestamps are on the wire as written. The host chooses its own: its first SYN says
-//! where its zero is, and a timestamp of the host is a label, bound by the first segment that carries it.
+//! The peer's sequence numbers and timestamps are on the wire as written. The host chooses its own:
+//! its first SYN defines relative number 0. A timestamp of the host is a label, which the first
+//! segment that carries it binds to a value.
 //!
-//! Payload is a function of its place in the stream, so that every byte is checked without being written down.
+//! A payload byte is a function of its place in the stream, so that every byte is compared and no
+//! script has to name it.
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -13,10 +16,10 @@ use super::{
 };
 use crate::apps::Pattern;
 
-/// Bytes of both streams.
+/// Content of both streams.
 const STREAM: Pattern = Pattern(0x5eed);
 
-/// The bytes of a stream from `offset` on. Offsets count modulo 2^32, as sequence numbers do.
+/// Returns bytes of a stream from `offset` on. Offsets are modulo 2^32, as sequence numbers are.
 pub(super) fn stream_bytes(offset: u32, len: usize) -> Vec<u8> {
     let mut at = offset;
     let mut bytes = Vec::with_capacity(len);
@@ -34,14 +37,14 @@ pub(super) struct Conn {
     pub(super) host_port: u16,
     pub(super) peer_ip: Ipv4Addr,
     pub(super) peer_port: u16,
-    /// What the host's relative numbers lack to those on the wire.
+    /// Difference between the host's numbers on the wire and its relative numbers.
     shift: Option<u32>,
-    /// The host's next SYN begins a new connection.
+    /// The next SYN of the host begins a new connection.
     fresh: bool,
     /// Relative number of the first byte of each stream.
     host_start: u32,
     peer_start: u32,
-    /// Timestamps of the host: as written, as on the wire.
+    /// Timestamps of the host: from the label to the value on the wire.
     labels: BTreeMap<u32, u32>,
     first_label: Option<(u32, u32)>,
 }
@@ -62,7 +65,7 @@ impl Conn {
         }
     }
 
-    /// The host's number on the wire.
+    /// Converts a number of the host to the one on the wire.
     pub(super) fn to_wire(&self, seq: u32) -> u32 {
         seq.wrapping_add(self.shift.unwrap_or(0))
     }
@@ -85,7 +88,7 @@ impl Conn {
         known.map_or_else(|| first.wrapping_add(wire.wrapping_sub(first_wire)), |(label, _)| *label)
     }
 
-    /// What the peer sends when a script says `spec`.
+    /// Builds the segment that the peer sends for `spec`.
     pub(super) fn inbound(
         &mut self,
         ip: &IpSpec,
@@ -134,7 +137,8 @@ impl Conn {
         }
     }
 
-    /// Learns from a segment of the host what `spec` leaves open: where zero is, what a label stands for.
+    /// Takes from a segment of the host the values that `spec` leaves open: relative number 0, and
+    /// the values of labels.
     pub(super) fn learn(&mut self, spec: &TcpSpec, segment: &Segment) {
         if segment.has(flag::SYN) && spec.flags & flag::SYN != 0 && self.fresh {
             self.fresh = false;
@@ -151,13 +155,13 @@ impl Conn {
         }
     }
 
-    /// How many steps a timestamp is away from where its label says.
+    /// Returns the number of steps between a timestamp and the value of its label.
     pub(super) fn clock_error(&self, label: u32, wire: u32) -> u32 {
         let Some((first, first_wire)) = self.first_label else { return 0 };
         wire.wrapping_sub(first_wire).abs_diff(label.wrapping_sub(first))
     }
 
-    /// The segment with a script's numbers.
+    /// Converts a segment to the script's numbers.
     pub(super) fn relative(&self, segment: &Segment) -> Segment {
         let options = segment.options.iter().map(|option| match option {
             Opt::Timestamps(wire, echo) => Opt::Timestamps(self.wire_to_label(*wire), *echo),
@@ -171,7 +175,7 @@ impl Conn {
         }
     }
 
-    /// An inbound segment with a script's numbers, for the trace.
+    /// Converts an inbound segment to the script's numbers, for the trace.
     pub(super) fn relative_inbound(&self, segment: &Segment) -> Segment {
         let mut shown = segment.clone();
         shown.ack = self.to_script(segment.ack);
@@ -189,14 +193,15 @@ impl Conn {
         shown
     }
 
-    /// The payload of a segment of the host with relative numbers is what its place demands.
+    /// Whether the payload of a segment with relative numbers has the bytes of its place in the
+    /// stream.
     pub(super) fn is_payload_right(&self, relative: &Segment) -> bool {
         let first = relative.seq.wrapping_add(u32::from(relative.has(flag::SYN)));
         let offset = first.wrapping_sub(self.host_start);
         relative.payload == stream_bytes(offset, relative.payload.len())
     }
 
-    /// Whether the ports of a segment of the host are this connection's.
+    /// Whether a segment of the host has the ports of this connection.
     pub(super) fn is_of(&self, segment: &Segment) -> bool {
         (segment.src_port, segment.dst_port) == (self.host_port, self.peer_port)
     }

@@ -1,20 +1,25 @@
 //! Assertions of a script: `assert tcpi_snd_cwnd == 10 and TcpRetransSegs == 0`.
 //!
-//! One assertion a line, or several with `;` between them. Words: numbers, names, `or and not`, `== != < <= > >=`,
-//! `& | + - * / %`, parentheses. As in Python, comparisons bind weaker than arithmetic.
+//! One assertion per line, or several with `;` between them. Words: numbers, names, `or and not`,
+//! `== != < <= > >=`, `& | + - * / %`, parentheses. As in Python, comparisons bind less tightly
+//! than arithmetic.
 //!
-//! Not here: what a name stands for (`info`, the host's counters).
+//! Not here: the values of names (`info`, the host's counters).
 
 /// Values of names.
 pub(super) trait Names {
-    /// The value, or why there is none.
+    /// Returns the value of a name.
+    ///
+    /// # Errors
+    /// When the name has no value.
     fn value(&mut self, name: &str) -> Result<i64, String>;
 }
 
 /// Checks every assertion of `code`.
 ///
 /// # Errors
-/// The assertion that does not hold, with the values of its names; or what cannot be read.
+/// The assertion that does not hold, with the values of its names; or the text that cannot be
+/// parsed.
 pub(super) fn check(code: &str, names: &mut dyn Names) -> Result<(), String> {
     let mut checked = 0;
     for statement in code.split(['\n', ';']) {
@@ -28,7 +33,7 @@ pub(super) fn check(code: &str, names: &mut dyn Names) -> Result<(), String> {
         };
         let mut reader = Reader { rest: text, names, seen: Vec::new() };
         let value = reader.or()?;
-        // What follows a comma is a message in Python.
+        // In Python a message follows the comma.
         reader.skip_blanks();
         if !reader.rest.is_empty() && !reader.rest.starts_with(',') {
             return Err(format!("`{text}`: cannot read `{}`", reader.rest));
@@ -191,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn assertions_hold_or_say_why_not() {
+    fn a_failed_assertion_shows_the_values_of_its_names() {
         let run = |code| check(code, &mut Some);
         assert_eq!(run("assert two + 2 * 4 == ten and not ten < two; assert (two|1) == 3"), Ok(()));
         assert_eq!(run("\n assert 1 < two < 3, two # so\n"), Ok(()));

@@ -4,7 +4,7 @@
 
 use tcp::{State, TcpInfo};
 
-/// A field of `struct tcp_info`; `None`: no such name.
+/// Returns a field of `struct tcp_info`; `None` for an unknown name.
 pub(super) fn value(info: &TcpInfo, name: &str) -> Option<i64> {
     let micros = |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     let segments = |bytes: u32| i64::from(bytes.div_ceil(info.snd_mss.max(1)));
@@ -58,7 +58,7 @@ pub(super) fn value(info: &TcpInfo, name: &str) -> Option<i64> {
     })
 }
 
-/// `TCP_ESTABLISHED` and its like, by the names and numbers of Linux.
+/// Returns the number of `TCP_ESTABLISHED` and the other states, as in Linux.
 pub(super) fn constant(name: &str) -> Option<i64> {
     let name = name.strip_prefix("TCP_")?;
     State::ALL.into_iter().find(|state| state.name() == name).map(|state| state as i64)

@@ -1,10 +1,11 @@
-//! Words of a script: names, numbers, strings, signs, and the two kinds of quoted text (`` `command` ``, `%{ code }%`).
+//! Words of a script: names, numbers, strings, signs, and the two kinds of quoted text (``
+//! `command` ``, `%{ code }%`).
 //!
-//! Not here: what the words mean (`parse`).
+//! Not here: the meaning of the words (`parse`).
 
 use super::ScriptError;
 
-/// One word, with the line it stands on.
+/// One word with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) line: u32,
@@ -25,12 +26,12 @@ pub(super) enum Word {
     Code(String),
     /// Three dots.
     Ellipsis,
-    /// Anything else, one character.
+    /// Any other character.
     Sign(char),
 }
 
 impl Word {
-    /// The word as the writer of a script would recognise it.
+    /// The word as a script contains it, for messages.
     pub(super) fn show(&self) -> String {
         match self {
             Self::Name(text) | Self::Number(text) => text.clone(),
@@ -43,7 +44,7 @@ impl Word {
     }
 }
 
-/// Cuts a script, without its `--option` lines, into words.
+/// Splits a script, without its `--option` lines, into words.
 pub(super) fn lex(text: &str) -> Result<Vec<Token>, ScriptError> {
     let mut lexer = Lexer { rest: text, line: 1 };
     let mut tokens = Vec::new();
@@ -114,7 +115,8 @@ impl<'a> Lexer<'a> {
         Ok(inside)
     }
 
-    /// A name or a number. A point belongs to a number only when a digit follows: `0...1` is a range.
+    /// Reads a name or a number. A point belongs to a number only if a digit follows: `0...1` is a
+    /// range.
     fn alphanumeric(&mut self) -> Word {
         let ends = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
         let len = self.rest.find(ends).unwrap_or(self.rest.len());

@@ -1,6 +1,6 @@
-//! Packets as bytes: built from what a script says, and read from what the host sends.
+//! Packets as bytes: builds those of the peer from a script, and parses those of the host.
 //!
-//! Options are kept in the order of the wire, padding included: a script says where each NOP stands.
+//! Options keep the order of the wire, padding included: a script names the place of every NOP.
 //!
 //! Not here: relative numbers (`conn`), comparing (`compare`).
 
@@ -9,7 +9,7 @@ use std::{
     net::Ipv4Addr,
 };
 
-use stack::ip::header::protocol;
+use stack::header::ip::protocol;
 
 use super::ast::{Cookie, Opt, flag};
 use crate::frame;
@@ -25,7 +25,7 @@ mod kind {
     pub(super) const EXPERIMENT: u8 = 254;
 }
 
-/// A TCP segment with the parts of its IP header that scripts speak of.
+/// A TCP segment with the fields of its IP header that scripts name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) src: Ipv4Addr,
@@ -44,7 +44,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The IP packet. `bad_checksum` makes the TCP checksum wrong.
+    /// Builds the IP packet. `bad_checksum` makes the TCP checksum wrong.
     ///
     /// # Errors
     /// When the options do not fit a header.
@@ -77,10 +77,10 @@ impl Segment {
         Ok(ip_packet(self.src, self.dst, protocol::TCP, self.tos, self.ttl, &tcp))
     }
 
-    /// Reads a packet of the host and finds fault with it if there is one.
+    /// Parses and validates a packet of the host.
     ///
     /// # Errors
-    /// What no host may send.
+    /// The reason for which no host may send the packet.
     pub(super) fn read(packet: &[u8], mtu: u32) -> Result<Self, String> {
         let header_len = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
         if packet.len() < IP_HEADER_LEN + TCP_HEADER_LEN || header_len != IP_HEADER_LEN {
@@ -128,7 +128,7 @@ impl Segment {
         self.flags & bit != 0
     }
 
-    /// Bytes of payload, as sequence numbers.
+    /// Payload bytes, as a difference of sequence numbers.
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.payload.len()).expect("a packet")
     }
@@ -154,7 +154,8 @@ pub(super) fn ip_packet(
     bytes
 }
 
-/// An ICMP error about a segment of the host, quoting its IP header and the first eight bytes behind it.
+/// Builds an ICMP error about a segment of the host. It quotes the IP header and the eight bytes
+/// after it.
 pub(super) fn icmp_packet(
     (src, quoted_src, quoted_dst): (Ipv4Addr, Ipv4Addr, Ipv4Addr),
     (kind, code, mtu): (u8, u8, u16),
@@ -257,7 +258,7 @@ fn address(bytes: &[u8]) -> Ipv4Addr {
     Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])
 }
 
-/// Flags in the letters of a script.
+/// The flags as letters of a script.
 pub(super) fn show_flags(bits: u16) -> String {
     let letters: String =
         flag::LETTERS.iter().filter(|(_, bit)| bits & bit != 0).map(|(letter, _)| letter).collect();
@@ -265,7 +266,7 @@ pub(super) fn show_flags(bits: u16) -> String {
 }
 
 impl fmt::Display for Segment {
-    /// As a script would say it, with the numbers as they are.
+    /// Writes the segment as a line of a script, with its numbers unchanged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.seq.wrapping_add(self.len());
         write!(f, "{} {}:{end}({})", show_flags(self.flags), self.seq, self.len())?;
@@ -283,7 +284,7 @@ impl fmt::Display for Segment {
     }
 }
 
-/// Options between the angle brackets.
+/// The options as between the angle brackets of a script.
 pub(super) fn show_options(options: &[Opt]) -> String {
     options.iter().map(show_option).collect::<Vec<_>>().join(",")
 }

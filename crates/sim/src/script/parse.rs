@@ -1,6 +1,6 @@
-//! Reads a script: options at its head, then events.
+//! Parses a script: options at its head, then events.
 //!
-//! Not here: packets (`parse_packet`), calls (`parse_call`), whether what is written makes sense (`run`).
+//! Not here: packets (`parse_packet`), calls (`parse_call`), whether an event is possible (`run`).
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) struct Parsed {
     pub(super) events: Vec<Event>,
 }
 
-/// Reads a whole script.
+/// Parses a whole script.
 pub(super) fn parse(text: &str) -> Result<Parsed, ScriptError> {
     let (options, rest) = split_options(text)?;
     let mut words = Words { tokens: lex(&rest)?, at: 0 };
@@ -29,10 +29,10 @@ pub(super) fn parse(text: &str) -> Result<Parsed, ScriptError> {
     Ok(Parsed { options, events })
 }
 
-/// A head's options: name and value with the line number.
+/// Options of the head: name and value with the line number.
 type HeadOptions = Vec<(u32, String, String)>;
 
-/// Takes the `--name=value` lines out; blank lines stay in their place, so that line numbers hold.
+/// Removes the `--name=value` lines. Blank lines replace them, so that line numbers stay.
 fn split_options(text: &str) -> Result<(HeadOptions, String), ScriptError> {
     let mut options = Vec::new();
     let mut rest = String::new();
@@ -118,7 +118,7 @@ fn time(words: &mut Words) -> Result<Time, ScriptError> {
     Ok(Time::At { relative, from, to, ends })
 }
 
-/// Reads commands that set sysctls. They are interpreted: no program runs.
+/// Parses commands that set sysctls. The interpreter executes them: no program runs.
 fn sysctls(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut settings = Vec::new();
     for line in text.split(['\n', ';']) {
@@ -150,7 +150,7 @@ fn sysctls(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(settings)
 }
 
-/// A value up to its closing quote or the next blank, and what follows.
+/// Splits a value, which ends at its closing quote or the next blank, from the rest.
 fn value(text: &str) -> (&str, &str) {
     for quote in ['"', '\''] {
         if let Some((inside, after)) = text.strip_prefix(quote).and_then(|t| t.split_once(quote)) {
@@ -160,7 +160,7 @@ fn value(text: &str) -> (&str, &str) {
     text.split_once(char::is_whitespace).unwrap_or((text, ""))
 }
 
-/// The words not yet read.
+/// The words that were not read.
 pub(super) struct Words {
     tokens: Vec<Token>,
     at: usize,
@@ -175,7 +175,7 @@ impl Words {
         self.peek_at(0)
     }
 
-    /// The word `ahead` words after the next.
+    /// Returns the word `ahead` words after the next.
     pub(super) fn peek_at(&self, ahead: usize) -> Option<&Word> {
         self.tokens.get(self.at + ahead).map(|token| &token.word)
     }
@@ -189,7 +189,7 @@ impl Words {
         self.tokens.get(self.at).or_else(|| self.tokens.last()).map_or(1, |token| token.line)
     }
 
-    /// The next word stands on the line of the word before.
+    /// Whether the next word is on the line of the previous word.
     pub(super) fn on_same_line(&self) -> bool {
         self.at > 0
             && self.tokens.get(self.at).is_some_and(|t| t.line == self.tokens[self.at - 1].line)
@@ -222,7 +222,7 @@ impl Words {
         Ok(name)
     }
 
-    /// A whole number, decimal or hexadecimal, that fits `T`.
+    /// Reads a whole number, decimal or hexadecimal, that fits `T`.
     pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, ScriptError> {
         let negative = self.take('-');
         let Some(Word::Number(text)) = self.peek() else { return Err(self.unexpected("a number")) };
@@ -238,7 +238,7 @@ impl Words {
         Ok(value)
     }
 
-    /// Seconds with at most nine digits behind the point.
+    /// Reads seconds with at most nine digits after the point.
     fn seconds(&mut self) -> Result<Duration, ScriptError> {
         let Some(Word::Number(text)) = self.peek() else { return Err(self.unexpected("a time")) };
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

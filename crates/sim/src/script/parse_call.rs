@@ -1,6 +1,7 @@
-//! Calls as strace(1) prints them: `write(4, ..., 1000) = -1 EAGAIN (Resource temporarily unavailable)`.
+//! Calls as strace(1) prints them: `write(4, ..., 1000) = -1 EAGAIN (Resource temporarily
+//! unavailable)`.
 //!
-//! Not here: what a name stands for (`constants`), what a call does (`syscall`).
+//! Not here: the number of a name (`posix::abi`), the effect of a call (`syscall`).
 
 use super::{
     ScriptError,
@@ -32,7 +33,7 @@ fn expected(words: &mut Words) -> Result<Expected, ScriptError> {
     Ok(Expected::Value(value))
 }
 
-/// strerror(3)'s text or the names of flags, in parentheses.
+/// Skips a text of strerror(3) or names of flags, up to the closing parenthesis.
 fn skip_note(words: &mut Words) -> Result<(), ScriptError> {
     let mut depth = 1;
     while depth > 0 {
@@ -47,7 +48,7 @@ fn skip_note(words: &mut Words) -> Result<(), ScriptError> {
     Ok(())
 }
 
-/// Arguments up to `close`.
+/// Parses arguments up to `close`.
 fn list(words: &mut Words, close: char) -> Result<Vec<Arg>, ScriptError> {
     let mut args = Vec::new();
     if words.take(close) {

@@ -1,4 +1,4 @@
-//! Packets as a script writes them.
+//! Parses packets.
 //!
 //! ```text
 //! [ect0] 5001 > 8080 P. 1:1001(1000) ack 1 win 257 urg 10 <nop,nop,TS val 100 ecr 200>
@@ -49,7 +49,7 @@ pub(super) fn ip(words: &mut Words) -> Result<IpSpec, ScriptError> {
     }
 }
 
-/// A dotted quad: two numbers with a point, joined by one.
+/// An IPv4 address: two numbers with a point, joined by a point.
 fn address(words: &mut Words) -> Result<std::net::Ipv4Addr, ScriptError> {
     let mut text = String::new();
     while let Some(Word::Number(_) | Word::Sign('.')) = words.peek() {
@@ -83,7 +83,7 @@ pub(super) fn tcp(words: &mut Words) -> Result<TcpSpec, ScriptError> {
         urgent: 0,
         options: Some(Vec::new()),
     };
-    // An event begins with its time, so that what follows may stand on the next line.
+    // An event begins with its time, so that the next word may belong to the next line.
     loop {
         if words.take_name("ack") {
             spec.ack = Some(words.number()?);
@@ -240,7 +240,7 @@ const ICMP: &[(&str, u8, Codes)] = &[
     ("parameter_problem", 12, &[("", 0)]),
 ];
 
-/// What follows `icmp`.
+/// Parses the words after `icmp`.
 pub(super) fn icmp(words: &mut Words) -> Result<IcmpSpec, ScriptError> {
     let name = words.name()?;
     let Some((_, kind, codes)) = ICMP.iter().find(|(known, _, _)| *known == name) else {

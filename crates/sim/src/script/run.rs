@@ -1,7 +1,9 @@
-//! Plays a script: moves virtual time from event to event, says what the peer says, and holds the host to the rest.
+//! Plays a script: advances virtual time from event to event, sends the packets of the peer, and
+//! compares those of the host.
 //!
-//! A relative time counts from where the event before has ended, as in packetdrill. A segment of the host that no line
-//! expects fails the script as soon as the next event comes, and at the end: silence is asserted by saying nothing.
+//! A relative time counts from the end of the previous event, as in packetdrill. A segment of the
+//! host that no line expects fails the script at the next event, or at the end. So a script asserts
+//! silence by expecting nothing.
 //!
 //! Not here: the host and its wire (`stage`).
 
@@ -17,10 +19,10 @@ use super::{
     syscall::{Outcome, Running},
 };
 
-/// How long `*` waits: longer than any timer of TCP.
+/// Longest wait of `*`: longer than any timer of TCP.
 const ANY_TIME_MAX: Duration = Duration::from_secs(3 * 3600);
 
-/// A call that sleeps.
+/// A call that sleeps, with the expected time of its return.
 #[derive(Debug)]
 struct Sleeping {
     running: Running,
@@ -50,7 +52,7 @@ impl Player {
         played.map_err(|text| ScriptError::new(event.line, text))
     }
 
-    /// The end: nobody sleeps, nothing was sent that the script does not expect.
+    /// Checks the end of the script: no call sleeps, and the host has sent no unexpected segment.
     pub(super) fn end(&mut self) -> Result<(), ScriptError> {
         if let Some(Sleeping { line, ends, .. }) = self.sleeping {
             let limit = ends + self.stage.config.tolerance;
@@ -60,7 +62,7 @@ impl Player {
                 return Err(ScriptError::new(line, String::from("the call has not returned")));
             }
         }
-        let moved = self.advance(self.stage.now()).and_then(|()| self.no_surprise(Duration::MAX));
+        let moved = self.advance(self.stage.now()).and_then(|()| self.no_unexpected(Duration::MAX));
         moved.map_err(|text| ScriptError::new(0, format!("at the end: {text}")))
     }
 
@@ -77,7 +79,7 @@ impl Player {
             return Err(format!("due at {}, and it is {}", show_time(due), show_time(now)));
         }
         self.advance(due.max(now))?;
-        self.no_surprise(due)?;
+        self.no_unexpected(due)?;
         match &event.what {
             What::In(spec) => self.stage.inbound(spec)?,
             What::Call(call) => return self.call(event.line, call, ends),
@@ -88,8 +90,8 @@ impl Player {
         self.turn().map(|_| ())
     }
 
-    /// Nothing was sent before `due` that nobody expects.
-    fn no_surprise(&self, due: Duration) -> Result<(), String> {
+    /// Checks that the host has sent no unexpected segment before `due`.
+    fn no_unexpected(&self, due: Duration) -> Result<(), String> {
         match self.stage.sent.front() {
             Some(sent) if sent.at.saturating_add(self.stage.config.tolerance) < due => {
                 let shown = self.stage.show(&sent.segment);
@@ -116,7 +118,7 @@ impl Player {
         self.turn().map(|_| ())
     }
 
-    /// A call has returned: was that the time, and is it the result?
+    /// Checks the time and the result of a call that has returned.
     fn returned(
         &mut self,
         expected: &Expected,
@@ -146,7 +148,7 @@ impl Player {
         if same { Ok(()) } else { Err(format!("expected {expected}, the call returned {came}")) }
     }
 
-    /// Runs the host and whoever sleeps until both rest; says when something is due next.
+    /// Runs the host and the sleeping call until neither makes progress. Returns the next deadline.
     fn turn(&mut self) -> Result<Option<Duration>, String> {
         loop {
             let next = self.stage.settle()?;
@@ -179,7 +181,7 @@ impl Player {
         self.turn().map(|_| ())
     }
 
-    /// Waits for a segment until `limit`; false when none has come.
+    /// Waits for a segment until `limit`. False if none has come.
     fn wait(&mut self, limit: Duration) -> Result<bool, String> {
         loop {
             let next = self.turn()?;
@@ -196,7 +198,7 @@ impl Player {
         }
     }
 
-    /// The host has to send what `spec` says: one segment, or several that make up its bytes.
+    /// Expects the host to send `spec`: as one segment, or as several with its bytes.
     fn expect(&mut self, time: Time, spec: &Spec) -> Result<(), String> {
         let Payload::Tcp(tcp) = &spec.payload else {
             return Err(String::from("only segments of TCP can be expected"));
@@ -237,7 +239,8 @@ impl Player {
         }
     }
 
-    /// Holds one segment against what is left of `tcp` from `seq` on. The number where the rest begins, if there is one.
+    /// Compares one segment with the rest of `tcp`, which begins at `seq`. Returns the beginning of
+    /// the new rest, if any.
     fn one(
         &mut self,
         conn: usize,
@@ -266,7 +269,7 @@ impl Player {
     }
 }
 
-/// What assertions may name.
+/// The names of assertions.
 struct Values<'a>(&'a mut Stage);
 
 impl Names for Values<'_> {

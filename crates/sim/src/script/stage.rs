@@ -1,8 +1,9 @@
-//! The host of a script with its wire, its process, its connections, and the trace of what has happened.
+//! The host of a script with its wire, its process, its connections, and the trace of the events.
 //!
-//! The host is 192.168.0.1 on a device that carries IP packets, as a tun; the peer is 192.0.2.1, behind a router.
+//! The host is 192.168.0.1 on a device that carries IP packets, as a tun; the peer is 192.0.2.1,
+//! behind a router.
 //!
-//! Not here: the order of events and what is expected of them (`run`).
+//! Not here: the order of events and the expectations (`run`).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,10 +15,12 @@ use std::{
 use pkt::Instant;
 use stack::{
     Capabilities, Errno,
-    config::{DeviceConfig, HostConfig},
-    counters::Snapshot,
+    base::counters::Snapshot,
     device::LinkType,
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     route::fib::RouteSpec,
     socket::TcpSocket,
     sysctl::Sysctls,
@@ -40,14 +43,14 @@ const HOST_IP: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 const PEER_IP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// The router between them.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 2);
-/// Port of whoever is connected to.
+/// Port of the listening end.
 const SERVICE_PORT: u16 = 8080;
-/// Port of a peer that connects and has not been given one.
+/// Port of a peer that connects, unless the script names another.
 const PEER_PORT: u16 = 40_000;
 /// Packet memory of one script.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// A segment the host has sent, and when.
+/// A segment of the host with its time.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) at: Duration,
@@ -58,7 +61,7 @@ pub(super) struct Sent {
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) config: Config,
-    /// Sent and not expected yet.
+    /// Segments that no line has expected so far.
     pub(super) sent: VecDeque<Sent>,
     pub(super) trace: Vec<String>,
     world: World,
@@ -70,10 +73,10 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// A host that has not done anything, with so many cores and these settings.
+    /// Builds a host with `cores` cores and these settings.
     ///
     /// # Errors
-    /// The setting that is refused.
+    /// The refused setting.
     pub(super) fn new(
         config: Config,
         cores: u16,
@@ -127,10 +130,10 @@ impl Stage {
         (then + self.now()) - self.world.cx.now
     }
 
-    /// Runs the host until it rests, and takes what it has sent. When it will have something to do.
+    /// Runs the host until it has nothing to do, and takes its segments. Returns its next deadline.
     ///
     /// # Errors
-    /// When it has sent what no host may send.
+    /// When the host has sent an invalid packet.
     pub(super) fn settle(&mut self) -> Result<Option<Duration>, String> {
         let next = self.world.settle();
         while let Some(sent) = self.link.take() {
@@ -156,7 +159,7 @@ impl Stage {
     /// Changes settings of the running host.
     ///
     /// # Errors
-    /// The setting that is refused.
+    /// The refused setting.
     pub(super) fn set_sysctls(&self, settings: &[(String, String)]) -> Result<(), String> {
         for (name, value) in settings {
             self.world.hosts[0].set_sysctl(name, value).map_err(|error| error.to_string())?;
@@ -262,7 +265,8 @@ impl Stage {
         at.ok_or_else(|| String::from("a segment of no connection known"))
     }
 
-    /// Learns from a segment that should be `tcp`, and says it with relative numbers.
+    /// Takes the values that `tcp` leaves open from a segment. Returns the segment with relative
+    /// numbers.
     pub(super) fn learn(
         &mut self,
         at: usize,
@@ -312,7 +316,7 @@ impl Stage {
         self.trace.push(line);
     }
 
-    /// A segment of the host as a script would say it.
+    /// A segment of the host as a line of a script.
     pub(super) fn show(&self, segment: &Segment) -> String {
         match self.conns.iter().rposition(|conn| conn.is_of(segment)) {
             Some(at) => self.with_ports(at, &self.conns[at].relative(segment)),
@@ -329,7 +333,7 @@ impl Stage {
         }
     }
 
-    // ---- What assertions look at.
+    // ---- Values of assertions.
 
     pub(super) fn counters(&self) -> Snapshot {
         self.world.hosts[0].counters()
@@ -354,7 +358,7 @@ impl Stage {
         self.process.socket(local, remote).cloned()
     }
 
-    /// Stops the host and lets every timer run out.
+    /// Stops the host and lets every timer expire.
     ///
     /// # Errors
     /// When a connection or a packet is left.

@@ -1,11 +1,12 @@
 //! The calls of a script's process, on the sockets of the host.
 //!
-//! The stack's calls do not block. One that would is kept by the interpreter and tried again whenever the host has moved,
-//! as a sleeping thread would be woken.
+//! States, errors and flags are those of crate `posix`. A call that blocks is kept by the
+//! interpreter and stepped again whenever the host has done something, as a sleeping thread would
+//! be woken.
 //!
-//! Here: calls that make, connect and end sockets. `transfer` moves bytes, `query` asks and sets.
+//! Here: calls that make, connect and end sockets. `transfer` moves bytes, `query` reads and sets.
 //!
-//! Not here: values of options (`sockopt`), when a call may block (`run`).
+//! Not here: when a call may block (`run`).
 
 mod query;
 mod transfer;
@@ -14,48 +15,69 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
 use pkt::Instant;
-use stack::{
-    Errno, Readiness,
-    host::Host,
-    socket::{Listener, Reader, ShutdownHow, TcpSocket, options::SocketSettings},
-};
+use posix::{Accept, Close, Connect, GiveUp, Recv, Send, Socket, Step, abi::AF_INET};
+use stack::{Errno, host::Host, socket::TcpSocket};
 
-use super::{
-    ast::{Arg, Call},
-    constants::O_NONBLOCK,
-};
+use super::ast::{Arg, Call};
 use crate::World;
 
-/// What a call has come to.
+/// Progress of a call after one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done(Result<i64, Errno>),
-    /// It sleeps.
+    /// The process sleeps in the call.
     Blocks,
 }
 
-/// A call with how far it has come.
-#[derive(Clone, Debug)]
+/// A call with its progress.
+#[derive(Debug)]
 pub(super) struct Running {
     pub(super) call: Call,
-    /// Bytes moved so far.
-    moved: usize,
-    /// It has done what is done once.
-    begun: bool,
-    /// When a call with a time limit gives up.
+    progress: Progress,
+    /// Moment at which a call with a time limit gives up. Set when the call blocks.
     until: Option<Instant>,
+}
+
+/// A call that may block. The interpreter steps it until it is done.
+#[derive(Debug)]
+enum Progress {
+    /// No step was taken.
+    New,
+    Accept(Accept),
+    Connect(Connect),
+    Send {
+        call: Send,
+        bytes: Vec<u8>,
+        /// Place of the first byte in the stream.
+        start: u32,
+    },
+    Recv {
+        call: Recv,
+        buf: Vec<u8>,
+        /// Place of the first byte in the stream.
+        start: u32,
+        flags: i32,
+    },
+    Close(Close, Arc<Socket>),
+    Poll(Option<Duration>),
 }
 
 impl Running {
     pub(super) const fn new(call: Call) -> Self {
-        Self { call, moved: 0, begun: false, until: None }
+        Self { call, progress: Progress::New, until: None }
     }
 
+    /// Bytes moved so far.
     pub(super) const fn moved(&self) -> usize {
-        self.moved
+        match &self.progress {
+            Progress::Send { call, .. } => call.sent(),
+            Progress::Recv { call, .. } => call.received(),
+            _ => 0,
+        }
     }
 
     pub(super) const fn until(&self) -> Option<Instant> {
@@ -65,25 +87,10 @@ impl Running {
 
 #[derive(Debug)]
 struct File {
-    kind: Kind,
-    nonblocking: bool,
-    local: Option<SocketAddr>,
-    /// Options, until there is a connection or a listener to keep them.
-    settings: SocketSettings,
-    /// The thread that sleeps in a read.
-    reader: Reader,
-    /// It connects, and nobody has been told how that ended.
-    connecting: bool,
+    socket: Arc<Socket>,
     /// Bytes written and read: places in the two streams.
     written: u32,
     read: u32,
-}
-
-#[derive(Clone, Debug)]
-enum Kind {
-    Fresh,
-    Listener(Arc<Listener>),
-    Stream(Arc<TcpSocket>),
 }
 
 /// The sockets of a script.
@@ -93,9 +100,9 @@ pub(super) struct Process {
     peer: SocketAddr,
     port: u16,
     files: BTreeMap<i64, File>,
-    /// Every connection the process has had, closed or not.
+    /// Every connection of the process, closed ones included.
     sockets: Vec<Arc<TcpSocket>>,
-    /// A connection that `connect` has begun since the last look.
+    /// Both ends of a connection that the process has begun since the interpreter last asked.
     pub(super) connected: Option<(SocketAddr, SocketAddr)>,
 }
 
@@ -109,12 +116,21 @@ const fn fail(errno: Errno) -> Answer {
     Ok(Outcome::Done(Err(errno)))
 }
 
+/// The answer of a call that returns 0.
+fn done_if(result: Result<(), Errno>) -> Answer {
+    Ok(Outcome::Done(result.map(|()| 0)))
+}
+
+fn done_bytes(bytes: usize) -> Answer {
+    done(i64::try_from(bytes).unwrap_or(i64::MAX))
+}
+
 impl Process {
     pub(super) const fn new(host_ip: Ipv4Addr, peer: SocketAddr, port: u16) -> Self {
         Self { host_ip, peer, port, files: BTreeMap::new(), sockets: Vec::new(), connected: None }
     }
 
-    /// The connection with these ends, if the process has had one. The latest, when there were several.
+    /// The latest connection of the process with these ends.
     pub(super) fn socket(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Arc<TcpSocket>> {
         self.sockets
             .iter()
@@ -126,189 +142,203 @@ impl Process {
         &self.sockets
     }
 
-    /// Runs a call, or goes on with it.
+    /// Runs a call until it is done or blocks.
     ///
     /// # Errors
-    /// When the call is none, or what it returns beside its value is not what the script expects.
+    /// When the call does not exist, or returns something else beside its value than the script
+    /// expects.
     pub(super) fn run(&mut self, world: &mut World, running: &mut Running) -> Answer {
         let host = Arc::clone(&world.hosts[0]);
-        let Call { name, args, .. } = running.call.clone();
-        let fd = || args.first().ok_or_else(|| String::from("an argument is missing"))?.number();
-        match name.as_str() {
-            "socket" => self.open(&args),
-            "poll" => self.poll(world, running, &args),
-            _ if !self.files.contains_key(&fd()?) => fail(Errno::EBADF),
-            "bind" => self.bind(fd()?, &args),
-            "listen" => self.listen(world, &host, fd()?, &args),
-            "accept" | "accept4" => self.accept(fd()?, &args),
-            "connect" => self.connect(world, &host, running, fd()?, &args),
-            "write" | "send" | "sendto" => self.send(world, &host, running, fd()?, &args),
-            "read" | "recv" | "recvfrom" => self.recv(world, &host, running, fd()?, &args),
-            "shutdown" => self.shutdown(world, &host, fd()?, &args),
-            "close" => self.close(world, &host, running, fd()?),
-            "setsockopt" => self.setsockopt(world, &host, fd()?, &args),
-            "getsockopt" => self.getsockopt(world, &host, fd()?, &args),
-            "fcntl" => self.fcntl(fd()?, &args),
-            "ioctl" => self.ioctl(world, &host, fd()?, &args),
-            _ => Err(format!("{name}: no such call")),
+        if matches!(running.progress, Progress::New) {
+            let Call { name, args, .. } = running.call.clone();
+            match self.begin(world, &host, running, &name, &args)? {
+                Outcome::Blocks => {}
+                done @ Outcome::Done(_) => return Ok(done),
+            }
+        }
+        let first = running.until.is_none();
+        match self.step(world, &host, running)? {
+            Outcome::Blocks => {}
+            done @ Outcome::Done(_) => return Ok(done),
+        }
+        if first {
+            running.until = self.limit(running)?.map(|limit| world.cx.now + limit);
+        }
+        if running.until.is_some_and(|until| world.cx.now >= until) {
+            return self.give_up(world, &host, running);
+        }
+        Ok(Outcome::Blocks)
+    }
+
+    /// Begins a call: one that never blocks is done, another one is left in `running.progress`.
+    fn begin(
+        &mut self,
+        world: &mut World,
+        host: &Arc<Host>,
+        running: &mut Running,
+        name: &str,
+        args: &[Arg],
+    ) -> Answer {
+        match name {
+            "socket" => return self.open(args),
+            "poll" => {
+                let timeout = int(args.get(2), "poll needs a timeout")?;
+                running.progress = Progress::Poll(posix::limit_of_ms(timeout));
+                return Ok(Outcome::Blocks);
+            }
+            _ => {}
+        }
+        let fd = descriptor(args)?;
+        let Some(file) = self.files.get(&fd) else { return fail(Errno::EBADF) };
+        let socket = Arc::clone(&file.socket);
+        running.progress = match name {
+            "bind" => {
+                let local = address(args.get(1), SocketAddr::new(self.host_ip.into(), self.port))?;
+                return done_if(socket.bind(host, &mut world.cx, local));
+            }
+            "listen" => {
+                let backlog = int(args.get(1), "listen needs a backlog")?;
+                return done_if(socket.listen(host, &mut world.cx, backlog));
+            }
+            "shutdown" => {
+                let how = int(args.get(1), "shutdown needs a direction")?;
+                return done_if(socket.shutdown(host, &mut world.cx, how));
+            }
+            "setsockopt" => return query::setsockopt(&socket, world, host, args),
+            "getsockopt" => return query::getsockopt(&socket, world, host, args),
+            "fcntl" => return query::fcntl(&socket, args),
+            "ioctl" => return query::ioctl(&socket, world, host, args),
+            "accept" | "accept4" => Progress::Accept(Accept::new(number_or(args.get(3), 0)?)),
+            "connect" => Progress::Connect(Connect::new(address(args.get(1), self.peer)?)),
+            "write" | "send" | "sendto" => self.begin_send(file, args)?,
+            "read" => transfer::begin_recv(file, args, None)?,
+            "recv" | "recvfrom" => {
+                transfer::begin_recv(file, args, Some(number_or(args.get(3), 0)?))?
+            }
+            "close" => {
+                self.files.remove(&fd);
+                Progress::Close(Close::new(), socket)
+            }
+            _ => return Err(format!("{name}: no such call")),
+        };
+        Ok(Outcome::Blocks)
+    }
+
+    fn step(&mut self, world: &mut World, host: &Arc<Host>, running: &mut Running) -> Answer {
+        let args = &running.call.args;
+        let cx = &mut world.cx;
+        match &mut running.progress {
+            Progress::New => Err(String::from("a call that was not begun")),
+            Progress::Accept(call) => {
+                let step = call.step(&self.file(args)?.socket);
+                match step {
+                    Ok(Step::Ready(accepted)) => {
+                        self.sockets.extend(accepted.socket.stream());
+                        done(self.add(accepted.socket))
+                    }
+                    Ok(Step::Blocks) => Ok(Outcome::Blocks),
+                    Err(errno) => fail(errno),
+                }
+            }
+            Progress::Connect(call) => {
+                let socket = Arc::clone(&self.file(args)?.socket);
+                let step = call.step(&socket, host, cx);
+                self.note_begun(&socket);
+                Ok(outcome(step, |()| 0))
+            }
+            Progress::Send { call, bytes, start } => {
+                let step = self.step_send(args, (call, bytes, *start), host, cx)?;
+                Ok(outcome(step, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)))
+            }
+            Progress::Recv { .. } => self.step_recv(world, host, running),
+            Progress::Close(call, socket) => Ok(outcome(call.step(socket, host, cx), |()| 0)),
+            Progress::Poll(_) => self.poll(args, false),
         }
     }
 
-    fn file(&mut self, fd: i64) -> &mut File {
-        self.files.get_mut(&fd).expect("checked by run")
+    /// Longest sleep of a call that blocks.
+    fn limit(&mut self, running: &Running) -> Result<Option<Duration>, String> {
+        let args = &running.call.args;
+        Ok(match &running.progress {
+            Progress::New => None,
+            Progress::Accept(call) => call.limit(&self.file(args)?.socket),
+            Progress::Connect(call) => call.limit(&self.file(args)?.socket),
+            Progress::Send { call, .. } => call.limit(&self.file(args)?.socket),
+            Progress::Recv { call, .. } => call.limit(&self.file(args)?.socket),
+            Progress::Close(call, _) => call.limit(),
+            Progress::Poll(limit) => *limit,
+        })
     }
 
-    fn add(&mut self, kind: Kind, nonblocking: bool) -> i64 {
+    /// Ends a call whose time is over.
+    fn give_up(&mut self, world: &mut World, host: &Arc<Host>, running: &mut Running) -> Answer {
+        let why = GiveUp::TimedOut;
+        match &mut running.progress {
+            Progress::Accept(call) => fail(call.give_up(why)),
+            Progress::Connect(call) => fail(call.give_up(why)),
+            Progress::Send { call, .. } => match call.give_up(why) {
+                Ok(bytes) => done_bytes(bytes),
+                Err(errno) => fail(errno),
+            },
+            Progress::Recv { .. } => self.give_up_recv(world, host, running),
+            Progress::Poll(_) => self.poll(&running.call.args, true),
+            Progress::New | Progress::Close(..) => done(0),
+        }
+    }
+
+    fn file(&mut self, args: &[Arg]) -> Result<&mut File, String> {
+        self.files.get_mut(&descriptor(args)?).ok_or_else(|| String::from("a closed descriptor"))
+    }
+
+    fn add(&mut self, socket: Socket) -> i64 {
         let fd = (3..).find(|fd| !self.files.contains_key(fd)).expect("a free number");
-        let settings = SocketSettings::default();
-        let file = File {
-            kind,
-            nonblocking,
-            local: None,
-            settings,
-            reader: Reader::new(),
-            connecting: false,
-            written: 0,
-            read: 0,
-        };
-        self.files.insert(fd, file);
+        self.files.insert(fd, File { socket: Arc::new(socket), written: 0, read: 0 });
         fd
     }
 
     fn open(&mut self, args: &[Arg]) -> Answer {
-        let kind = args.get(1).ok_or("socket needs a type")?.number()?;
-        done(self.add(Kind::Fresh, kind & O_NONBLOCK != 0))
-    }
-
-    fn bind(&mut self, fd: i64, args: &[Arg]) -> Answer {
-        let local = address(args.get(1), SocketAddr::new(self.host_ip.into(), self.port))?;
-        self.file(fd).local = Some(local);
-        done(0)
-    }
-
-    fn listen(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
-        let backlog = args.get(1).ok_or("listen needs a backlog")?.number()?;
-        let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-        let local = self.file(fd).local.unwrap_or(any);
-        let options = self.file(fd).settings.listen_options(backlog);
-        match Listener::listen_with(host, &mut world.cx, local, &options) {
-            Ok(listener) => self.file(fd).kind = Kind::Listener(listener),
-            Err(errno) => return fail(errno),
-        }
-        done(0)
-    }
-
-    fn accept(&mut self, fd: i64, args: &[Arg]) -> Answer {
-        let file = self.file(fd);
-        let Kind::Listener(listener) = &file.kind else { return fail(Errno::EINVAL) };
-        let flags = args.get(3).map_or(Ok(0), Arg::number)?;
-        let socket = match listener.accept() {
-            Ok(socket) => socket,
-            Err(Errno::EAGAIN) if !file.nonblocking => return Ok(Outcome::Blocks),
-            Err(errno) => return fail(errno),
-        };
-        self.sockets.push(Arc::clone(&socket));
-        done(self.add(Kind::Stream(socket), flags & O_NONBLOCK != 0))
-    }
-
-    fn connect(
-        &mut self,
-        world: &mut World,
-        host: &Arc<Host>,
-        running: &mut Running,
-        fd: i64,
-        args: &[Arg],
-    ) -> Answer {
-        let remote = address(args.get(1), self.peer)?;
-        let file = self.file(fd);
-        let nonblocking = file.nonblocking;
-        let socket = match &file.kind {
-            Kind::Stream(socket) => Arc::clone(socket),
-            Kind::Listener(_) => return fail(Errno::EISCONN),
-            Kind::Fresh => {
-                let options = file.settings.connect_options(file.local);
-                let begun = TcpSocket::connect_with(host, &mut world.cx, remote, &options);
-                let Ok(socket) = begun else { return Ok(Outcome::Done(begun.map(|_| 0))) };
-                running.begun = true;
-                self.begin_stream(fd, &socket);
-                // With Fast Open and a cookie the first write connects.
-                if nonblocking && !socket.readiness().contains(Readiness::WRITE) {
-                    return fail(Errno::EINPROGRESS);
-                }
-                socket
-            }
-        };
-        let ready = socket.readiness();
-        if ready.intersects(Readiness::ERROR | Readiness::HUP) {
-            return match socket.take_error(host, &mut world.cx) {
-                Some(errno) => fail(errno),
-                None => fail(Errno::ECONNABORTED),
-            };
-        }
-        match (ready.contains(Readiness::WRITE), running.begun) {
-            (true, true) => done(0),
-            (true, false) => fail(Errno::EISCONN),
-            (false, false) if nonblocking => fail(Errno::EALREADY),
-            (false, _) => {
-                running.begun = true;
-                Ok(Outcome::Blocks)
-            }
-        }
-    }
-
-    /// A fresh socket has become a connection.
-    fn begin_stream(&mut self, fd: i64, socket: &Arc<TcpSocket>) {
-        let file = self.file(fd);
-        (file.kind, file.connecting) = (Kind::Stream(Arc::clone(socket)), true);
-        self.connected = Some((socket.local(), socket.remote()));
-        self.sockets.push(Arc::clone(socket));
-    }
-
-    fn shutdown(&mut self, world: &mut World, host: &Arc<Host>, fd: i64, args: &[Arg]) -> Answer {
-        let how = match args.get(1).ok_or("shutdown needs a direction")?.number()? {
-            0 => ShutdownHow::Read,
-            1 => ShutdownHow::Write,
-            2 => ShutdownHow::Both,
-            _ => return fail(Errno::EINVAL),
-        };
-        let Kind::Stream(socket) = &self.file(fd).kind else { return fail(Errno::ENOTCONN) };
-        match socket.shutdown(host, &mut world.cx, how) {
-            Ok(()) => done(0),
+        let kind = int(args.get(1), "socket needs a type")?;
+        let (domain, protocol) = (number_or(args.first(), AF_INET)?, number_or(args.get(2), 0)?);
+        match Socket::open(domain, kind, protocol) {
+            Ok(socket) => done(self.add(socket)),
             Err(errno) => fail(errno),
         }
     }
 
-    fn close(
-        &mut self,
-        world: &mut World,
-        host: &Arc<Host>,
-        running: &mut Running,
-        fd: i64,
-    ) -> Answer {
-        match &self.file(fd).kind {
-            Kind::Fresh => {}
-            Kind::Listener(listener) => listener.close(host, &mut world.cx),
-            Kind::Stream(socket) => {
-                let linger = socket.linger(host, &mut world.cx).filter(|time| !time.is_zero());
-                if !running.begun {
-                    running.begun = true;
-                    socket.close(host, &mut world.cx);
-                    running.until = linger.map(|time| world.cx.now + time);
-                }
-                let timed_out = running.until.is_none_or(|until| world.cx.now >= until);
-                if socket.is_finishing() && !timed_out {
-                    return Ok(Outcome::Blocks);
-                }
-            }
+    /// Records the connection that a call on `socket` has begun, if it has begun one.
+    fn note_begun(&mut self, socket: &Socket) {
+        let Some(stream) = socket.stream() else { return };
+        if !self.sockets.iter().any(|known| Arc::ptr_eq(known, &stream)) {
+            self.connected = Some((stream.local(), stream.remote()));
+            self.sockets.push(stream);
         }
-        self.files.remove(&fd);
-        done(0)
     }
 }
 
-fn done_bytes(bytes: usize) -> Answer {
-    done(i64::try_from(bytes).unwrap_or(i64::MAX))
+fn outcome<T>(step: posix::Answer<T>, value: impl FnOnce(T) -> i64) -> Outcome {
+    match step {
+        Ok(Step::Ready(ready)) => Outcome::Done(Ok(value(ready))),
+        Ok(Step::Blocks) => Outcome::Blocks,
+        Err(errno) => Outcome::Done(Err(errno)),
+    }
+}
+
+fn descriptor(args: &[Arg]) -> Result<i64, String> {
+    args.first().ok_or_else(|| String::from("an argument is missing"))?.number()
+}
+
+/// An `int`; `missing` is the message when there is none.
+fn int(arg: Option<&Arg>, missing: &str) -> Result<i32, String> {
+    let number = arg.ok_or(missing)?.number()?;
+    i32::try_from(number).map_err(|_| format!("{number} is more than an int holds"))
+}
+
+/// An `int`, or `default` for `...` and for a missing argument.
+fn number_or(arg: Option<&Arg>, default: i32) -> Result<i32, String> {
+    match arg {
+        None | Some(Arg::Any) => Ok(default),
+        arg => int(arg, "an argument is missing"),
+    }
 }
 
 /// `...`, or a `sockaddr_in` with the fields that differ from `default`.
@@ -318,9 +348,9 @@ fn address(arg: Option<&Arg>, default: SocketAddr) -> Result<SocketAddr, String>
         return Ok(default);
     }
     let port = arg.field("sin_port")?.number()?;
-    let port = u16::try_from(port).map_err(|_| format!("{port} is no port"))?;
+    let port = u16::try_from(port).map_err(|_| format!("{port} is not a port"))?;
     let ip = match arg.field("sin_addr") {
-        Ok(Arg::Text(text)) => text.parse().map_err(|_| format!("{text} is no address"))?,
+        Ok(Arg::Text(text)) => text.parse().map_err(|_| format!("{text} is not an address"))?,
         Ok(Arg::Names(names)) if names[0] == "INADDR_ANY" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         _ => default.ip(),
     };

@@ -1,4 +1,4 @@
-//! The interpreter itself: what must fail, fails, and says where.
+//! The interpreter itself: a wrong script fails, and the message names the line.
 
 use super::run;
 
@@ -22,7 +22,7 @@ fn fails(rest: &str) -> (u32, String) {
 }
 
 #[test]
-fn a_conversation_that_is_kept_passes() {
+fn a_script_that_is_fulfilled_passes() {
     let trace = run(
         "test.pkt",
         &accepted(
@@ -62,7 +62,7 @@ fn a_wrong_time_is_named() {
 }
 
 #[test]
-fn what_nobody_expects_fails_the_next_event_or_the_end() {
+fn an_unexpected_segment_fails_the_next_event_or_the_end() {
     let (line, text) = fails("+0 write(4, ..., 10) = 10\n+0.1 read(4, ..., 10) = -1 EAGAIN (x)");
     assert_eq!(line, 9);
     assert!(text.starts_with("not expected: 0.100000 > P. 1:11(10) ack 1 win "), "{text}");
@@ -72,7 +72,7 @@ fn what_nobody_expects_fails_the_next_event_or_the_end() {
 }
 
 #[test]
-fn calls_are_held_to_their_results_and_to_blocking() {
+fn results_and_blocking_of_calls_are_compared() {
     let (line, text) = fails("+0 read(4, ..., 10) = 10");
     assert_eq!((line, text.as_str()), (8, "the call blocks"));
     let (_, text) = fails("+0 write(9, ..., 10) = 10");

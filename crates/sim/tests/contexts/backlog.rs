@@ -1,16 +1,19 @@
-//! What a thread that held the socket finds on its backlog.
+//! Processing of the backlog by the thread that owned the socket.
 
 use std::time::Duration;
 
 use pkt::DropReason;
-use stack::{counters::Counter, socket::RxContext, sysctl::Sysctls};
+use stack::{
+    base::counters::Counter,
+    sysctl::{Sysctls, modes::RxContext},
+};
 use tcp::{Counter as TcpCounter, Flags};
 
 use super::waiting::Waiting;
 
-/// Contiguous segments become one.
+/// Contiguous segments are coalesced.
 #[test]
-fn neighbours_on_a_backlog_are_joined() {
+fn contiguous_segments_of_a_backlog_are_coalesced() {
     let mut waiting = Waiting::new(RxContext::Bh);
     for number in 0..4 {
         waiting.reaches_device(Flags::ACK, &[number; 1000]);
@@ -25,9 +28,9 @@ fn neighbours_on_a_backlog_are_joined() {
     waiting.finish();
 }
 
-/// A FIN joins, and nothing joins behind it; what pushes may join as well.
+/// A FIN is coalesced, and nothing is coalesced behind it; segments with PSH may be, too.
 #[test]
-fn a_fin_ends_a_joined_segment() {
+fn a_fin_ends_a_coalesced_segment() {
     let mut waiting = Waiting::new(RxContext::Bh);
     waiting.reaches_device(Flags::ACK, &[1; 600]);
     waiting.reaches_device(Flags::ACK | Flags::PSH, &[2; 600]);
@@ -40,9 +43,10 @@ fn a_fin_ends_a_joined_segment() {
     waiting.finish();
 }
 
-/// A hole is no neighbour, and neither is a segment with another timestamp, an urgent pointer or a reset.
+/// Segments with a gap between them are not coalesced, nor is a segment with another timestamp, an
+/// urgent pointer or RST.
 #[test]
-fn what_is_not_alike_is_not_joined() {
+fn different_segments_are_not_coalesced() {
     let mut waiting = Waiting::new(RxContext::Bh);
     waiting.reaches_device(Flags::ACK, &[1; 600]);
     waiting.peer.snd_nxt += 600;
@@ -55,9 +59,10 @@ fn what_is_not_alike_is_not_joined() {
     waiting.finish();
 }
 
-/// Duplicate ACKs count one by one (RFC 5681 §3.2), so they stay apart; ACKs that move on do not.
+/// Duplicate ACKs count one by one (RFC 5681 §3.2) and are not coalesced; ACKs that advance SND.UNA
+/// are.
 #[test]
-fn duplicate_acks_stay_apart() {
+fn duplicate_acks_are_not_coalesced() {
     let mut waiting = Waiting::new(RxContext::Bh);
     let Waiting { socket, host, rig, .. } = &mut waiting;
     let sent = socket.send(host, &mut rig.world.cx, &[std::io::IoSlice::new(&[7; 5000])]);
@@ -74,14 +79,15 @@ fn duplicate_acks_stay_apart() {
     waiting.finish();
 }
 
-/// One ACK answers a backlog; with `tcp_backlog_ack_defer` off each segment of a new connection has its own.
+/// One ACK acknowledges a backlog. With `tcp_backlog_ack_defer` off, each segment of a new
+/// connection is acknowledged by its own ACK.
 #[test]
-fn a_backlog_is_answered_by_one_ack() {
+fn a_backlog_is_acknowledged_by_one_ack() {
     for (defer, acks) in [(true, 1), (false, 4)] {
         let mut waiting =
             Waiting::with(Sysctls { tcp_backlog_ack_defer: defer, ..Sysctls::default() });
         for number in 0..4 {
-            // Marked differently, so that they are not joined.
+            // Different flags prevent coalescing.
             let flags = if number % 2 == 0 { Flags::ACK } else { Flags::ACK | Flags::CWR };
             waiting.reaches_device(flags, &[number; 1000]);
         }
@@ -95,8 +101,8 @@ fn a_backlog_is_answered_by_one_ack() {
     }
 }
 
-/// The backlog takes twice the receive buffer, half the send buffer and 64 KB, less what waits to be read (Linux:
-/// sk_rcvqueues_full), and no more.
+/// The limit of the backlog is twice the receive buffer, half the send buffer and 64 KB, less the
+/// unread data (Linux: sk_rcvqueues_full).
 #[test]
 fn a_backlog_is_bounded_by_the_buffers() {
     for unread in [0, 10] {
@@ -104,7 +110,8 @@ fn a_backlog_is_bounded_by_the_buffers() {
     }
 }
 
-/// As many segments as the backlog takes and seven more, with so many in the receive queue.
+/// Sends as many segments as the backlog takes and seven more, with `unread` packets in the receive
+/// queue.
 fn fill_backlog(unread: usize) {
     let mut waiting = Waiting::new(RxContext::Bh);
     let truesize = waiting.truesize_of(&[9; 100]);
@@ -132,14 +139,14 @@ fn fill_backlog(unread: usize) {
     assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogDrop), 7);
     assert_eq!(waiting.rig.drops(DropReason::SocketBacklog), 7);
     assert_eq!(waiting.stack(Counter::SocketBacklogQueued), fit);
-    // Emptied, the backlog takes as much again.
+    // An emptied backlog accepts as many segments again.
     waiting.reaches_device(Flags::ACK, b"");
     waiting.hold(Duration::ZERO);
     assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogDrop), 7);
     waiting.finish();
 }
 
-/// A delayed-ACK timer that finds the socket owned is the owner's to run.
+/// A delayed-ACK timer that finds the socket owned leaves its work to the owner.
 #[test]
 fn a_delayed_ack_timer_waits_for_the_owner() {
     let mut waiting = Waiting::new(RxContext::Bh);
@@ -148,7 +155,7 @@ fn a_delayed_ack_timer_waits_for_the_owner() {
     waiting.arrives(b"data");
     assert_eq!(waiting.sent(), []);
     waiting.hold(Duration::from_millis(210));
-    // The owner's own output comes first, and sends what is overdue.
+    // The owner's own output comes first and sends the overdue ACK.
     assert_eq!(waiting.tcp(TcpCounter::TcpExtDelayedACKLocked), 1);
     assert_eq!(waiting.sent(), [(Flags::ACK, 0)]);
     waiting.finish();

@@ -1,25 +1,26 @@
-//! Defects of prequeues in versions of Linux, each as the test that would have shown it.
+//! Defects of prequeues in versions of Linux, each with the test that detects it.
 
 use std::time::Duration;
 
 use pkt::DropReason;
 use stack::{
     Errno, Readiness,
-    counters::Counter,
-    socket::{Reader, RxContext, ShutdownHow},
+    base::counters::Counter,
+    socket::{Reader, ShutdownHow},
+    sysctl::modes::RxContext,
 };
 use tcp::{Counter as TcpCounter, Flags, SegmentHeader};
 
 use super::waiting::{PREQUEUES, PSH_ACK, Waiting};
 
-/// A segment that is answered by a reset, processed by the reader.
+/// The reader processes a segment that is answered by a reset.
 #[test]
 fn a_prequeued_segment_may_be_answered_by_a_reset() {
     for context in PREQUEUES {
         let mut waiting = Waiting::new(context);
         waiting.wait();
         waiting.arrives(b"data");
-        // Another thread closes both halves while the reader has not run yet.
+        // Another thread shuts down both directions before the reader runs.
         let Waiting { socket, host, rig, .. } = &mut waiting;
         assert_eq!(socket.shutdown(host, &mut rig.world.cx, ShutdownHow::Both), Ok(()));
         waiting.sent();
@@ -33,9 +34,9 @@ fn a_prequeued_segment_may_be_answered_by_a_reset() {
     }
 }
 
-/// The time of a reader is up while packets wait for it.
+/// The read timeout of a reader expires while packets are queued for it.
 #[test]
-fn a_reader_that_leaves_takes_what_waits() {
+fn a_reader_that_leaves_takes_the_queued_packets() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
     waiting.wait();
     assert_eq!(waiting.leave(10), Err(Errno::EAGAIN));
@@ -49,9 +50,9 @@ fn a_reader_that_leaves_takes_what_waits() {
     waiting.finish();
 }
 
-/// A reader that is killed leaves its packets to the timer, and to nobody else's harm.
+/// Packets of a killed reader are processed by the timer, and stop no other thread.
 #[test]
-fn a_reader_that_is_killed_holds_nothing_back_for_long() {
+fn packets_of_a_killed_reader_are_processed_by_a_timer() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
     waiting.wait();
     waiting.reader = Reader::new();
@@ -64,7 +65,7 @@ fn a_reader_that_is_killed_holds_nothing_back_for_long() {
     waiting.finish();
 }
 
-/// Ten thousand packets and a huge buffer. The limited prequeue never holds more than 32 of them.
+/// Ten thousand packets and a huge buffer: the limited prequeue never holds more than 32 of them.
 #[test]
 fn a_huge_buffer_does_not_make_a_huge_batch() {
     let mut waiting = Waiting::new(RxContext::PrequeueDropLimited);
@@ -80,28 +81,28 @@ fn a_huge_buffer_does_not_make_a_huge_batch() {
     waiting.finish();
 }
 
-/// Two threads wait. One is the reader; the other takes nothing of its.
+/// Two threads wait in `recv`. Only one is the reader; the other does not receive its packets.
 #[test]
-fn the_second_of_two_readers_steals_nothing() {
+fn the_second_of_two_readers_takes_no_packet() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
     waiting.wait();
     let mut first = std::mem::take(&mut waiting.reader);
     assert_eq!(waiting.read(10), Err(Errno::EAGAIN));
     assert!(!waiting.reader.is_installed() && first.is_installed());
     waiting.arrives(b"mine");
-    assert!(!waiting.is_due(), "not for the second");
+    assert!(!waiting.is_due(), "the prequeue belongs to the first");
     assert_eq!(waiting.read(10), Err(Errno::EAGAIN), "even if it runs");
     std::mem::swap(&mut waiting.reader, &mut first);
     assert!(waiting.is_due());
     assert_eq!(waiting.read(10).expect("data"), b"mine");
-    // Now the place is free.
+    // The prequeue has no reader now.
     std::mem::swap(&mut waiting.reader, &mut first);
     assert_eq!(waiting.read(10), Err(Errno::EAGAIN));
     assert!(waiting.reader.is_installed());
     waiting.finish();
 }
 
-/// Urgent data. Nothing is copied directly, or the urgent byte would be among the others.
+/// Nothing is copied directly before urgent data; otherwise the urgent byte would be read in line.
 #[test]
 fn urgent_data_takes_the_receive_queue() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -116,10 +117,10 @@ fn urgent_data_takes_the_receive_queue() {
     waiting.finish();
 }
 
-/// A segment that fills a hole reaches the reader directly; what lay behind the hole comes with the same read, as it does from
-/// the receive queue.
+/// A segment that fills a hole reaches the reader directly. The data behind the hole is returned by
+/// the same read, as from the receive queue.
 #[test]
-fn a_hole_that_is_filled_is_read_to_its_end() {
+fn data_behind_a_filled_hole_is_read_at_once() {
     for context in PREQUEUES.into_iter().chain([RxContext::Bh]) {
         let mut waiting = Waiting::new(context);
         waiting.wait();
@@ -133,7 +134,7 @@ fn a_hole_that_is_filled_is_read_to_its_end() {
     }
 }
 
-/// The end of the stream waits behind its data.
+/// The end of the stream is queued behind the data.
 #[test]
 fn a_prequeued_fin_ends_the_stream_after_its_data() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -148,7 +149,7 @@ fn a_prequeued_fin_ends_the_stream_after_its_data() {
     waiting.finish();
 }
 
-/// A FIN alone wakes a reader by what it does to the connection.
+/// A FIN without data wakes the reader through the state of the connection.
 #[test]
 fn a_fin_without_data_is_processed_at_once() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);

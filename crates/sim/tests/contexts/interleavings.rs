@@ -1,5 +1,6 @@
-//! PQ1, PQ2, PQ3, PQ4, PQ7 and PQ8 over random interleavings of arrival, `recv`, peek, a reader that changes or dies, timers,
-//! and threads that hold the socket. `SEEDS=n` plays n of them per context.
+//! PQ1, PQ2, PQ3, PQ4, PQ7 and PQ8 over random interleavings of arrivals, `recv`, peeks, a reader
+//! that changes or is killed, timers, and threads that own the socket. `SEEDS=n` plays n of them
+//! per context.
 
 use std::{io::IoSliceMut, sync::Arc, time::Duration};
 
@@ -9,7 +10,7 @@ use sim::{
 };
 use stack::{
     Errno, Readiness,
-    counters::Counter,
+    base::counters::Counter,
     device::{Impairment, WireConfig},
     host::Host,
     socket::{Listener, Reader, TcpSocket},
@@ -17,12 +18,13 @@ use stack::{
 
 const CONTEXTS: [&str; 4] = ["bh", "prequeue_ref", "prequeue_drop", "prequeue_drop_limited"];
 
-/// Bytes of one play.
+/// Bytes of one run.
 const LENGTH: u64 = 300_000;
 
 const PATTERN: Pattern = Pattern(7);
 
-/// The threads of host 1: one that may wait in `recv`, one that peeks or reads what is there, one that holds the socket.
+/// The threads of host 1: one that may sleep in `recv`, one that peeks or reads, one that owns the
+/// socket.
 struct Application {
     host: Arc<Host>,
     socket: Arc<TcpSocket>,
@@ -36,7 +38,7 @@ impl Application {
         let (short, long) = (world.cx.rng.below(3000), world.cx.rng.below(220));
         match world.cx.rng.below(16) {
             0..6 => world.pass(Duration::from_micros(u64::from(short))),
-            // The reader runs only when it has been woken, and not always then.
+            // The reader runs only after a wake, and not after each.
             6..9 if self.is_woken() => self.read(world, false),
             9 if self.is_woken() => self.read(world, true),
             6..10 if !self.reader.is_installed() => self.read(world, false),
@@ -48,7 +50,7 @@ impl Application {
             _ if long < 20 => self.host.invalidate_routes(),
             _ => self.change_context(world),
         }
-        // PQ3, and of PQ2 that somebody is there to read.
+        // PQ3, and the part of PQ2 that queued packets have a reader or a timer.
         let _ = self.socket.check(&self.host, &mut world.cx);
     }
 
@@ -105,7 +107,7 @@ impl Application {
         }
     }
 
-    /// A thread owns the socket and is descheduled, up to the length of a delayed ACK.
+    /// Owns the socket while descheduled, up to the length of a delayed ACK.
     fn hold(&self, world: &mut World) {
         let time = Duration::from_micros(u64::from(world.cx.rng.below(60_000)));
         let hosts = world.hosts.clone();
@@ -127,7 +129,7 @@ impl Application {
     }
 }
 
-/// One play; answers how many packets went to backlogs and prequeues.
+/// Plays one run; returns the number of packets queued to backlogs and to prequeues.
 fn play(seed: u64, context: &str) -> [u64; 2] {
     let bad = Impairment {
         rate_bps: Some(30_000_000),
@@ -161,7 +163,7 @@ fn play(seed: u64, context: &str) -> [u64; 2] {
     queued
 }
 
-/// Nothing is left (PQ7).
+/// Asserts that nothing is left (PQ7).
 fn finish(mut world: World, sender: Sender, application: Application, listener: Arc<Listener>) {
     let Application { host, socket, .. } = application;
     socket.close(&host, &mut world.cx);

@@ -1,7 +1,9 @@
-//! What becomes of a packet's path when the packet waits for a reader: a reference with each, or none (PQ4 to PQ7).
+//! The route reference of a packet that is queued for a reader: each packet keeps one, or drops it
+//! (PQ4 to PQ7).
 //!
-//! Differs from Linux 3.18 in one number when the routes change: a packet that brings a reference along gives it to a socket
-//! that has none. The kernel takes a second one for the socket and puts the packet's, one get and one put more for the same end.
+//! Differs from Linux 3.18 in one count when the routes change: a packet with a reference gives it
+//! to a socket that has none, because the kernel's way, a second get for the socket and a put for
+//! the packet, has the same result.
 
 use std::{io::IoSlice, io::IoSliceMut, sync::Arc};
 
@@ -11,15 +13,16 @@ use sim::{
 };
 use stack::{
     Errno,
-    counters::Snapshot,
+    base::counters::Snapshot,
     device::WireConfig,
-    socket::{Reader, RxContext},
-    sysctl::Sysctls,
+    socket::Reader,
+    sysctl::{Sysctls, modes::RxContext},
 };
 
 use super::waiting::{PREQUEUES, Waiting};
 
-/// Gets and puts of a packet with data in the steady state: one in softirq, one in the reader's thread; or none.
+/// Gets and puts of each data packet in the steady state: a get in softirq and a put in the
+/// reader's thread, or none.
 const fn counts_each(context: RxContext) -> u64 {
     matches!(context, RxContext::PrequeueRef) as u64
 }
@@ -29,7 +32,7 @@ fn changes(after: &Snapshot, before: &Snapshot, names: &[&str]) -> Vec<u64> {
     names.iter().map(|name| change.get(name).expect("a counter")).collect()
 }
 
-/// A connection that remembers its input route, and the counters at this moment.
+/// Opens a connection that has cached its input route, and takes the counters.
 fn steady(context: RxContext) -> (Waiting, Snapshot) {
     let mut waiting = Waiting::new(context);
     waiting.arrives(b"first");
@@ -39,9 +42,9 @@ fn steady(context: RxContext) -> (Waiting, Snapshot) {
     (waiting, before)
 }
 
-/// PQ5: five packets to a blocked reader cost five gets and five puts, or nothing.
+/// PQ5: five packets to a sleeping reader cost five gets and five puts, or nothing.
 #[test]
-fn five_packets_to_a_reader_count_their_path_or_leave_it() {
+fn five_packets_to_a_reader_keep_or_drop_their_route() {
     for context in PREQUEUES {
         let (mut waiting, before) = steady(context);
         for number in 0..5 {
@@ -59,8 +62,8 @@ fn five_packets_to_a_reader_count_their_path_or_leave_it() {
     }
 }
 
-/// What each context costs over a wire, with a peer that is a host and a reader that is always asleep when data comes:
-/// two counting operations for each packet with data in `prequeue_ref`, none in the others.
+/// Cost of each context over a wire, with a host as the peer and a reader that always sleeps when
+/// data arrives: two reference counts for each data packet in `prequeue_ref`, none in the others.
 #[test]
 fn a_data_packet_over_a_wire_costs_two_dst_operations_or_none() {
     const PACKETS: u64 = 200;
@@ -95,25 +98,25 @@ fn a_data_packet_over_a_wire_costs_two_dst_operations_or_none() {
     }
 }
 
-/// The routes change while three packets wait that have left their path behind.
+/// The routes change while three packets without a route reference are queued.
 #[test]
-fn a_change_of_routes_while_packets_wait_costs_one_look_up() {
+fn a_change_of_routes_while_packets_are_queued_costs_one_look_up() {
     let (mut waiting, before) = steady(RxContext::PrequeueDrop);
     for _ in 0..3 {
         waiting.arrives(b"old");
     }
     waiting.host.invalidate_routes();
     assert_eq!(waiting.read(100).expect("data").len(), 9);
-    // A get besides is the ACK's: the way out has to be found anew as well.
+    // A further get belongs to the ACK: the output route must be looked up again, too.
     let names = ["RxDstInvalidated", "DstPut", "RxDstSetNullSkipped", "RxRouteLookups", "DstForce"];
     let processed = changes(&waiting.host.counters(), &before, &names);
-    assert_eq!(processed, [1, 1, 3, 0, 0], "one entry given back, three packets without any");
+    assert_eq!(processed, [1, 1, 3, 0, 0], "one reference released, three packets without one");
     waiting.wait();
     let before = waiting.host.counters();
     waiting.arrives(b"new");
     let names = ["RxRouteLookups", "DstForce", "DstGet", "RxDstSet", "DstPut"];
     let queued = changes(&waiting.host.counters(), &before, &names);
-    assert_eq!(queued, [1, 1, 1, 0, 0], "looked up, and taken along");
+    assert_eq!(queued, [1, 1, 1, 0, 0], "looked up, and kept with the packet");
     assert_eq!(waiting.read(100).expect("data"), b"new");
     let processed = changes(&waiting.host.counters(), &before, &names);
     assert_eq!(processed, [1, 1, 1, 1, 0], "given to the socket");
@@ -125,9 +128,9 @@ fn a_change_of_routes_while_packets_wait_costs_one_look_up() {
     waiting.finish();
 }
 
-/// The peer's packets come in on another interface. The first version of the drop does not compare interfaces: it
-/// leaves behind a path that the socket could have used, and the next packet has to be looked up as well. Two look-ups are
-/// its price; the mode that compares pays one.
+/// The peer's packets arrive on another interface. The first version of the drop does not compare
+/// interfaces: it drops the new route of a packet that the socket could have cached, and the next
+/// packet needs a look-up as well. It costs two look-ups; the mode that compares costs one.
 #[test]
 fn a_change_of_interface_costs_two_look_ups_or_one() {
     let names = [
@@ -159,9 +162,9 @@ fn a_change_of_interface_costs_two_look_ups_or_one() {
     }
 }
 
-/// PQ6: with up to forty packets queued, one more makes the connection whole again.
+/// PQ6: with up to forty packets queued, one more packet restores the connection's route.
 #[test]
-fn a_change_of_routes_heals_whatever_waits() {
+fn a_change_of_routes_is_repaired_by_one_more_packet() {
     for context in PREQUEUES {
         for queued in 1..=40 {
             let (mut waiting, _) = steady(context);
@@ -187,9 +190,9 @@ fn a_change_of_routes_heals_whatever_waits() {
     }
 }
 
-/// PQ7: what still waits when the connection dies gives its references back.
+/// PQ7: the references of packets that are still queued when the connection ends are released.
 #[test]
-fn references_of_queued_packets_come_home() {
+fn references_of_queued_packets_are_released() {
     for context in PREQUEUES {
         let (mut waiting, _) = steady(context);
         for _ in 0..7 {

@@ -1,18 +1,19 @@
-//! What each prequeue does, in numbers: short scenarios, and the rules PQ1 to PQ10 (docs/invariants.md) one at a time.
+//! The effects of each prequeue in numbers: short scenarios, and the rules PQ1 to PQ10
+//! (docs/invariants.md) one at a time.
 
 use std::time::Duration;
 
 use stack::{
     Errno, Readiness,
-    counters::Counter,
-    socket::{Reader, RxContext},
-    sysctl::Sysctls,
+    base::counters::Counter,
+    socket::Reader,
+    sysctl::{Sysctls, modes::RxContext},
 };
 use tcp::{Counter as TcpCounter, Flags};
 
 use super::waiting::{PREQUEUES, Waiting};
 
-/// Steady state. Five packets come before the reader runs; one wake, one batch, no receive queue.
+/// Steady state: five packets arrive before the reader runs. One wake, one batch, no receive queue.
 #[test]
 fn five_packets_wake_a_reader_once_and_reach_its_buffer_directly() {
     for context in PREQUEUES {
@@ -26,7 +27,7 @@ fn five_packets_wake_a_reader_once_and_reach_its_buffer_directly() {
             waiting.check();
         }
         assert_eq!(waiting.stack(Counter::PrequeueWakes), 1);
-        assert_eq!(waiting.sent(), [], "an ACK is the reader's");
+        assert_eq!(waiting.sent(), [], "the reader sends the ACK");
         socket.waiters(Readiness::READ).cancel(asleep);
         let read = waiting.read(1000).expect("data");
         assert_eq!(read, [[0; 100], [1; 100], [2; 100], [3; 100], [4; 100]].concat());
@@ -42,7 +43,7 @@ fn five_packets_wake_a_reader_once_and_reach_its_buffer_directly() {
     }
 }
 
-/// A batch of five packets from one poll is one wake as well.
+/// Five packets of one poll cause one wake, too.
 #[test]
 fn a_batch_of_packets_is_one_wake() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -59,7 +60,7 @@ fn a_batch_of_packets_is_one_wake() {
     waiting.finish();
 }
 
-/// The default: nobody is a reader, softirq context processes.
+/// The default: no thread is a reader, softirq context processes every packet.
 #[test]
 fn without_prequeue_softirq_processes_for_a_waiting_thread() {
     let off = Sysctls {
@@ -80,9 +81,9 @@ fn without_prequeue_softirq_processes_for_a_waiting_thread() {
     }
 }
 
-/// The rest of what does not fit stays in the receive queue, and the next read finds it there.
+/// Data that does not fit the buffer stays in the receive queue, and the next read returns it.
 #[test]
-fn a_short_buffer_takes_its_part() {
+fn a_short_buffer_leaves_the_rest_in_the_receive_queue() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
     waiting.wait();
     waiting.arrives(b"0123456789");
@@ -93,7 +94,7 @@ fn a_short_buffer_takes_its_part() {
     waiting.finish();
 }
 
-/// Ten packets fit, the eleventh brings all of them into softirq.
+/// Ten packets fit; the eleventh makes softirq process all of them.
 #[test]
 fn one_packet_too_many_processes_all_in_softirq() {
     for context in [RxContext::PrequeueRef, RxContext::PrequeueDrop] {
@@ -109,7 +110,7 @@ fn one_packet_too_many_processes_all_in_softirq() {
         assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPPrequeueDropped), 0);
         waiting.arrives(&[10; 100]);
         assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPPrequeueDropped), 11);
-        assert!(!waiting.is_due(), "nothing waits any more");
+        assert!(!waiting.is_due(), "the prequeue is empty");
         assert!(waiting.socket.readiness().contains(Readiness::READ));
         waiting.check();
         let read = waiting.read(2000).expect("data");
@@ -120,7 +121,7 @@ fn one_packet_too_many_processes_all_in_softirq() {
     }
 }
 
-/// The 32nd packet is one too many, whatever the buffer.
+/// The 32nd packet exceeds the limit, whatever the size of the buffer.
 #[test]
 fn the_limited_prequeue_holds_less_than_32_packets() {
     let mut waiting = Waiting::new(RxContext::PrequeueDropLimited);
@@ -135,7 +136,7 @@ fn the_limited_prequeue_holds_less_than_32_packets() {
     waiting.finish();
 }
 
-/// The limited prequeue counts what the receive queue holds as well.
+/// The limited prequeue counts the memory of the receive queue, too.
 #[test]
 fn the_limited_prequeue_and_the_receive_queue_share_the_buffer() {
     let mut waiting = Waiting::new(RxContext::PrequeueDropLimited);
@@ -146,7 +147,7 @@ fn the_limited_prequeue_and_the_receive_queue_share_the_buffer() {
     for _ in 0..5 {
         waiting.arrives(&[1; 600]);
     }
-    // A second thread brings them into the receive queue, before the first has run.
+    // A second thread moves them into the receive queue before the first has run.
     waiting.reaches_device(Flags::ACK, &[1; 600]);
     waiting.hold(Duration::ZERO);
     assert!(!waiting.is_due());
@@ -159,9 +160,9 @@ fn the_limited_prequeue_and_the_receive_queue_share_the_buffer() {
     waiting.finish();
 }
 
-/// A reader that does not run for 150 ms. The delayed-ACK timer does its work.
+/// A reader is not scheduled for 150 ms. The delayed-ACK timer processes its packets.
 #[test]
-fn a_reader_that_is_not_scheduled_is_done_without() {
+fn packets_of_an_unscheduled_reader_are_processed_by_a_timer() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
     waiting.wait();
     waiting.arrives(b"hello");
@@ -177,10 +178,11 @@ fn a_reader_that_is_not_scheduled_is_done_without() {
     waiting.finish();
 }
 
-/// PQ2: whatever waits, somebody will take it: with every packet that waits a timer is armed that takes them all if the reader
-/// does not, also behind an ACK that has left meanwhile, and whoever the reader was.
+/// PQ2: every queued packet is processed: its arrival arms a timer that processes all of them if
+/// the reader does not run, also after an ACK has left meanwhile, and also when another thread
+/// becomes the reader.
 #[test]
-fn what_waits_is_taken_by_the_reader_or_by_a_timer() {
+fn queued_packets_are_processed_by_the_reader_or_by_a_timer() {
     for context in PREQUEUES {
         for waits in 1..10 {
             let mut waiting = Waiting::new(context);
@@ -189,7 +191,7 @@ fn what_waits_is_taken_by_the_reader_or_by_a_timer() {
                 waiting.arrives(b"x");
                 waiting.check();
             }
-            // Data of ours leaves and takes the acknowledgement along that the timer stood for.
+            // Data of the host carries the acknowledgment that the timer was armed for.
             let Waiting { socket, host, rig, .. } = &mut waiting;
             let sent = socket.send(host, &mut rig.world.cx, &[std::io::IoSlice::new(b"mine")]);
             assert_eq!(sent, Ok(4));
@@ -206,9 +208,10 @@ fn what_waits_is_taken_by_the_reader_or_by_a_timer() {
     }
 }
 
-/// PQ9: a pure ACK neither waits for a reader nor wakes it; behind data it waits like everything.
+/// PQ9: a pure ACK is not queued for a reader and does not wake it; behind queued data it is
+/// queued, too.
 #[test]
-fn a_pure_ack_wakes_nobody() {
+fn a_pure_ack_wakes_no_reader() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
     waiting.wait();
     waiting.peer.send_next(&mut waiting.rig, Flags::ACK, b"");
@@ -220,7 +223,7 @@ fn a_pure_ack_wakes_nobody() {
     waiting.finish();
 }
 
-/// PQ10: whoever peeks is no reader.
+/// PQ10: a thread that peeks is no reader.
 #[test]
 fn a_peek_installs_no_reader() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -232,7 +235,8 @@ fn a_peek_installs_no_reader() {
     waiting.finish();
 }
 
-/// PQ8: the prequeue is older than the backlog, whoever holds the socket.
+/// PQ8: packets of the prequeue are older than those of the backlog, whichever thread owns the
+/// socket.
 #[test]
 fn a_backlog_is_processed_after_the_prequeue() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -250,7 +254,7 @@ fn a_backlog_is_processed_after_the_prequeue() {
     waiting.finish();
 }
 
-/// A reader takes what came while it held the socket straight from the backlog.
+/// A reader takes packets that arrived while it owned the socket directly from the backlog.
 #[test]
 fn a_reader_takes_the_backlog_directly() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -270,7 +274,7 @@ fn a_reader_takes_the_backlog_directly() {
     waiting.finish();
 }
 
-/// A read into several buffers: the first directly, the others from the receive queue.
+/// A read into several buffers: the first is filled directly, the others from the receive queue.
 #[test]
 fn a_vectored_read_fills_its_buffers_in_order() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
@@ -289,9 +293,9 @@ fn a_vectored_read_fills_its_buffers_in_order() {
     waiting.finish();
 }
 
-/// A wake that brings nothing is counted.
+/// A wake without data is counted.
 #[test]
-fn a_reader_woken_for_nothing_counts() {
+fn a_wake_without_data_is_counted() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
     waiting.wait();
     waiting.wait();
@@ -300,9 +304,9 @@ fn a_reader_woken_for_nothing_counts() {
     waiting.finish();
 }
 
-/// The setting changes while packets wait: they are processed before the next one.
+/// The setting changes while packets are queued: they are processed before the next one.
 #[test]
-fn the_context_changes_while_packets_wait() {
+fn the_context_changes_while_packets_are_queued() {
     let mut waiting = Waiting::new(RxContext::PrequeueDrop);
     waiting.wait();
     waiting.arrives(b"old ");

@@ -1,20 +1,20 @@
-//! A connection whose application waits in `recv`.
+//! A connection whose application sleeps in `recv`.
 
 use std::{io::IoSliceMut, sync::Arc, time::Duration};
 
 use sim::{Peer, Rig, RigConfig};
 use stack::{
     Errno,
-    counters::Counter,
+    base::counters::Counter,
     host::Host,
-    socket::{Listener, Reader, RxContext, TcpSocket},
-    sysctl::Sysctls,
+    socket::{Listener, Reader, TcpSocket},
+    sysctl::{Sysctls, modes::RxContext},
 };
 use tcp::{Flags, Options};
 
 pub(crate) const PSH_ACK: Flags = Flags::PSH.union(Flags::ACK);
 
-/// The contexts in which packets wait for a reader.
+/// Contexts in which packets are queued for a reader.
 pub(crate) const PREQUEUES: [RxContext; 3] =
     [RxContext::PrequeueRef, RxContext::PrequeueDrop, RxContext::PrequeueDropLimited];
 
@@ -29,13 +29,13 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// A connection in this context; nobody reads yet.
+    /// Opens a connection in this context; no thread reads yet.
     pub(crate) fn new(rx_context: RxContext) -> Self {
         Self::with(Sysctls { rx_context, ..Sysctls::default() })
     }
 
     pub(crate) fn with(mut sysctls: Sysctls) -> Self {
-        // Every segment comes to the socket by itself.
+        // Without GRO every segment reaches the socket by itself.
         sysctls.set("net.quietline.dev.default.gro", "0").expect("a switch");
         let mut rig = Rig::new(RigConfig { sysctls, second_link: true, ..RigConfig::default() });
         let listener = rig.listen(80, 8);
@@ -46,7 +46,7 @@ impl Waiting {
         Self { rig, host, peer, socket, reader: Reader::new(), listener }
     }
 
-    /// The reader runs: as many bytes as `max` into its buffer, or it sleeps on (`EAGAIN`).
+    /// Runs the reader: it reads up to `max` bytes, or continues to sleep (`EAGAIN`).
     pub(crate) fn read(&mut self, max: usize) -> Result<Vec<u8>, Errno> {
         let Self { rig, host, socket, reader, .. } = self;
         let mut buf = vec![0; max];
@@ -56,13 +56,13 @@ impl Waiting {
         Ok(buf)
     }
 
-    /// The reader finds nothing and sleeps.
+    /// Runs the reader, which finds no data and sleeps.
     pub(crate) fn wait(&mut self) {
         assert_eq!(self.read(1), Err(Errno::EAGAIN));
         self.rig.take();
     }
 
-    /// The reader's time is up.
+    /// Ends the reader's call, as a read timeout does.
     pub(crate) fn leave(&mut self, max: usize) -> Result<Vec<u8>, Errno> {
         let Self { rig, host, socket, reader, .. } = self;
         let mut buf = vec![0; max];
@@ -72,7 +72,7 @@ impl Waiting {
         Ok(buf)
     }
 
-    /// Another thread reads without waiting.
+    /// Reads without waiting, as another thread does.
     pub(crate) fn recv(&mut self, max: usize, peek: bool) -> Result<Vec<u8>, Errno> {
         let mut buf = vec![0; max];
         let read = self.socket.recv(&self.host, &mut self.rig.world.cx, &mut buf, peek)?;
@@ -80,12 +80,12 @@ impl Waiting {
         Ok(buf)
     }
 
-    /// The next data of the peer arrives, in a poll of its own.
+    /// Delivers the peer's next data, in a poll of its own.
     pub(crate) fn arrives(&mut self, payload: &[u8]) {
         self.peer.send_next(&mut self.rig, PSH_ACK, payload);
     }
 
-    /// The next data of the peer arrives on the host's other link.
+    /// Delivers the peer's next data on the host's second link.
     pub(crate) fn arrives_elsewhere(&mut self, payload: &[u8]) {
         let frame = self.next_frame(PSH_ACK, payload);
         let other = Arc::clone(self.rig.other.as_ref().expect("a second link"));
@@ -93,13 +93,13 @@ impl Waiting {
         self.rig.settle();
     }
 
-    /// The next data of the peer reaches the device; nobody has looked yet.
+    /// Delivers the peer's next data to the device, which the host has not polled yet.
     pub(crate) fn reaches_device(&mut self, flags: Flags, payload: &[u8]) {
         let frame = self.next_frame(flags, payload);
         self.rig.queue(&frame);
     }
 
-    /// The frame with the next data of the peer, which has sent it.
+    /// Returns the frame with the peer's next data, and counts it as sent.
     pub(crate) fn next_frame(&mut self, flags: Flags, payload: &[u8]) -> Vec<u8> {
         let header = self.peer.header(flags);
         let frame = self.rig.framed(&self.peer.packet(&header, payload));
@@ -107,7 +107,7 @@ impl Waiting {
         frame
     }
 
-    /// A thread holds the socket while the host processes what reached its device, for so long.
+    /// Owns the socket for `time`, while the host processes the frames that reached its device.
     pub(crate) fn hold(&mut self, time: Duration) {
         let Self { rig, host, socket, .. } = self;
         socket.hold(host, &mut rig.world.cx, |cx| {
@@ -116,7 +116,8 @@ impl Waiting {
         });
     }
 
-    /// What the host has sent since the last look: flags and acknowledgment of each segment.
+    /// Returns the segments that the host has sent since the last call: flags and acknowledgment of
+    /// each.
     pub(crate) fn sent(&mut self) -> Vec<(Flags, u32)> {
         let seen = self.rig.take();
         self.peer.hear(&seen);
@@ -140,7 +141,7 @@ impl Waiting {
         self.rig.count(counter)
     }
 
-    /// What one packet with this payload costs the socket. Before anybody waits.
+    /// Returns the truesize of a packet with this payload. Call it before a reader waits.
     pub(crate) fn truesize_of(&mut self, payload: &[u8]) -> u32 {
         self.arrives(payload);
         let size =
@@ -149,7 +150,7 @@ impl Waiting {
         size
     }
 
-    /// Ends everything; nothing may be left.
+    /// Closes everything and asserts that nothing is left.
     pub(crate) fn finish(self) {
         let Self { mut rig, host, socket, listener, .. } = self;
         socket.abort(&host, &mut rig.world.cx);

@@ -1,14 +1,14 @@
-//! TCP Small Queues against a device that completes when the test says so: the scenarios, what went wrong elsewhere, and what
-//! always holds.
+//! TCP Small Queues against a device that completes when the test tells it: scenarios, defects of
+//! other stacks, and invariants.
 //!
-//! Not here: the delay and throughput that follow on a link (`small_queues`), the protocol's races, which are modelled
-//! (`sync::small_queue`).
+//! Not here: the resulting delay and throughput on a link (`small_queues`), the races of the
+//! protocol, which are model-checked (`sync::small_queue`).
 
 #[cfg(test)]
 mod bugs;
 #[cfg(test)]
+mod interactions;
+#[cfg(test)]
+mod manual_device;
+#[cfg(test)]
 mod scenarios;
-#[cfg(test)]
-mod shelf;
-#[cfg(test)]
-mod together;

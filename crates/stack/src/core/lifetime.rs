@@ -8,13 +8,14 @@ use std::sync::{Arc, PoisonError, atomic::Ordering};
 use pkt::Instant;
 use sync::CoreGuard;
 
-use super::{Core, CoreState, DEVICE_QUEUES_MAX, NapiId, napi::Napi};
+use super::{Core, CoreState, DEVICE_QUEUES_MAX};
 use crate::{
+    base::{ids::NapiId, timer::TimerWheel},
     cx::Owed,
     device::{Device, QueueId, RxSignal},
     host::Event,
-    timer::TimerWheel,
-    tx_queue::DeviceTx,
+    receive::napi::Napi,
+    transmit::tx_queue::DeviceTx,
 };
 
 /// Looks at a core whose host is gone before its end is left to its owner.

@@ -91,7 +91,7 @@ impl Core {
 
     /// Whether the device of the queue is gone: its descriptor is not there any more.
     #[must_use]
-    pub fn is_gone(&self, napi: super::NapiId) -> bool {
+    pub fn is_gone(&self, napi: crate::base::ids::NapiId) -> bool {
         self.power.gone.load(Ordering::Relaxed) & napi.bit() != 0
     }
 

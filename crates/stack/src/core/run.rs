@@ -9,9 +9,9 @@ use std::sync::{Arc, atomic::Ordering};
 
 use sync::CoreGuard;
 
-use super::{BACKLOG, Core, CoreRun, CoreState, NapiId, PollReport, Scope, turn::turn};
+use super::{BACKLOG, Core, CoreRun, CoreState, PollReport, Scope, turn::turn};
 use crate::{
-    counters::Counter,
+    base::{counters::Counter, ids::NapiId},
     cx::{Cx, Owed},
     host::Host,
 };

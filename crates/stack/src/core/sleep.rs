@@ -16,8 +16,13 @@ use std::{
 use pkt::Instant;
 use sync::Poller;
 
-use super::{Core, CoreState, NapiId};
-use crate::{counters::Counter, cx::Cx, host::Host, sysctl::Sysctls};
+use super::{Core, CoreState};
+use crate::{
+    base::{counters::Counter, ids::NapiId},
+    cx::Cx,
+    host::Host,
+    sysctl::Sysctls,
+};
 
 /// How long the worker leaves the descriptors alone after an application thread has polled the core: threads that send or
 /// receive in bulk come back sooner. Linux's counterpart is `gro_flush_timeout` beside `SO_PREFER_BUSY_POLL`.

@@ -6,30 +6,8 @@ use std::sync::{PoisonError, atomic::Ordering};
 
 use pkt::Instant;
 
-use super::{Core, CoreId, TimerEntry};
-use crate::timer::{TimerKey, TimerWheel};
-
-/// An entry in the wheel of some core, for an owner that may end before its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TimerHandle {
-    pub(crate) core: CoreId,
-    key: TimerKey,
-}
-
-impl TimerHandle {
-    /// In one word, which is not `u64::MAX`: there are fewer cores.
-    pub(crate) fn to_bits(self) -> u64 {
-        let (core, generation) = (u64::from(self.core.0), u64::from(self.key.generation));
-        core << 48 | generation << 32 | u64::from(self.key.index)
-    }
-
-    /// The handle that gave these bits.
-    #[expect(clippy::cast_possible_truncation, reason = "the fields are taken apart")]
-    pub(crate) const fn from_bits(bits: u64) -> Self {
-        let key = TimerKey { index: bits as u32, generation: (bits >> 32) as u16 };
-        Self { core: CoreId((bits >> 48) as u16), key }
-    }
-}
+use super::{Core, TimerEntry};
+use crate::base::timer::{TimerHandle, TimerWheel};
 
 impl Core {
     /// Arms a timer. Any context may call it.

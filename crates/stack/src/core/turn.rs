@@ -1,6 +1,6 @@
 //! One turn of a core: everything a core does for the network, in one fixed order.
 //!
-//! Above: `core::Core`, for whoever owns it. Below: [`napi`](super::napi), timers, devices. Linux: `net_tx_action`,
+//! Above: `core::Core`, for whoever owns it. Below: [`napi`](crate::receive::napi), timers, devices. Linux: `net_tx_action`,
 //! `net_rx_action`, `run_timer_softirq`, in that order.
 //!
 //! Not here: what a turn raises on other cores. They run after it, in `Cx::do_softirq`, so that a turn never nests in a
@@ -11,10 +11,13 @@ use std::sync::{PoisonError, atomic::Ordering};
 use pkt::Instant;
 use sync::CoreGuard;
 
-use super::{
-    BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, napi::PollEnd, power, queues_in,
+use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, power, queues_in};
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    host::Host,
+    receive::{napi::PollEnd, rps::SoftnetCounts},
 };
-use crate::{counters::Counter, cx::Cx, host::Host, rps::SoftnetCounts};
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
 /// completions free the senders before they are polled, and timers see what has just been received.
@@ -102,7 +105,7 @@ fn receive(
     let mut due = due_queues(core, guard, cx, scope);
     let is_cycle = matches!(scope, Scope::Busy(_));
     let (weight, mut budget) = match scope {
-        Scope::Busy(budget) => (budget.min(super::WEIGHT), budget),
+        Scope::Busy(budget) => (budget.min(crate::base::limits::WEIGHT), budget),
         _ => (cx.sysctls().dev_weight, cx.sysctls().netdev_budget as usize),
     };
     let begin = cx.now;

@@ -8,7 +8,7 @@ use std::sync::Weak;
 
 use sync::Poller;
 
-use crate::{core::CoreId, host::Host};
+use crate::{base::ids::CoreId, host::Host};
 
 /// Which context this is among those that poll, and where its last note is.
 #[derive(Debug)]

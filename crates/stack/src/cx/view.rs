@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use pkt::FreeMode;
 
+use super::sock_flows::SockFlows;
 use crate::{
-    core::CoreId, counters::CounterPage, host::Host, rps::SockFlows, sysctl::Sysctls,
-    tcp_memory::TcpMemory,
+    base::{counters::CounterPage, ids::CoreId, tcp_memory::TcpMemory},
+    host::Host,
+    sysctl::Sysctls,
 };
 
 /// What a context keeps of a host it has entered.

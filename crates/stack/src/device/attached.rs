@@ -19,7 +19,7 @@ use pkt::{Batch, DropReason, Instant, PacketList};
 use sync::{RcuCell, epoch::Domain};
 
 use super::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
-use crate::{counters::Counter, cx::Cx};
+use crate::{base::counters::Counter, cx::Cx};
 
 /// See the module head.
 #[derive(Debug)]

@@ -13,10 +13,14 @@ use std::{
 
 use pkt::{Batch, DropReason, Packet, PacketList, RxChecksum};
 
-use super::{
-    BIG_TCP_BYTES_MAX, Capabilities, Device, Doorbell, GSO_BYTES_MAX, LinkType, QueueId, RxSignal,
+use super::{Capabilities, Device, Doorbell, LinkType, QueueId, RxSignal};
+use crate::{
+    base::{
+        counters::Counter,
+        limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
+    },
+    cx::Cx,
 };
-use crate::{counters::Counter, cx::Cx};
 
 /// MTU of loopback. Differs from Linux: one byte less, so that no packet exceeds an IPv4 length field.
 const MTU: u32 = GSO_BYTES_MAX;

@@ -23,10 +23,12 @@ use direction::{Direction, Timed, insert_by_due};
 use impair::impair;
 pub use path_mtu::{PathMtu, TooBigReport};
 
-use super::{
-    BIG_TCP_BYTES_MAX, Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal,
+use super::{Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal};
+use crate::{
+    base::{config_error::ConfigError, limits::BIG_TCP_BYTES_MAX},
+    cx::Cx,
+    header::ethernet::MacAddr,
 };
-use crate::{config::ConfigError, cx::Cx, link::ethernet::MacAddr};
 
 mod config;
 mod direction;
@@ -374,7 +376,7 @@ impl Device for Wire {
 /// What the receiver will know of the checksum: nothing on a wire with checksums, else that memory does not corrupt.
 fn prepare(packet: &mut Packet, checksums: bool) {
     if checksums {
-        debug_assert_eq!(packet.meta().tx_checksum, TxChecksum::Done, "completed by ip::output");
+        debug_assert_eq!(packet.meta().tx_checksum, TxChecksum::Done, "completed by ip_output");
         packet.meta_mut().rx_checksum = RxChecksum::None;
     } else {
         packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;

@@ -7,7 +7,7 @@
 use tcp::FourTuple;
 
 use super::Host;
-use crate::{cx::Cx, tcp_memory::PAGE_BYTES};
+use crate::{base::tcp_memory::PAGE_BYTES, cx::Cx};
 
 /// What the connections in a host's tables hold, in bytes of packet memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,20 +12,26 @@ use ipnet::IpNet;
 use sync::epoch::Domain;
 use tcp::{IsnGenerator, PortSelector, SynCookies};
 
-use super::{CORES_MAX, Host, claims::Claims, routes};
+use super::{
+    Host,
+    claims::Claims,
+    config::{DeviceConfig, HostConfig},
+    routes,
+};
 use crate::{
-    config::{ConfigError, DeviceConfig, HostConfig},
-    core::{Core, CoreId, DEVICE_QUEUES_MAX},
+    base::{
+        config_error::ConfigError,
+        ids::{CORES_MAX, CoreId},
+        limits::GRO_BYTES_MAX,
+        tcp_memory::{MemoryLimits, TcpMemory},
+    },
+    core::{Core, DEVICE_QUEUES_MAX},
     cx::Memory,
-    demux::Demux,
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
-    fast_open::FastOpenMemory,
-    ip::{IcmpLimiter, IpIds},
-    neighbour_table::NeighborTable,
     route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
+    socket::{demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter},
     sysctl::{LiveSysctls, Present, Sysctls},
-    tcp_memory::{MemoryLimits, TcpMemory},
-    tx_queue::DeviceTx,
+    transmit::{ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx},
 };
 
 /// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
@@ -54,14 +60,14 @@ impl Host {
         let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
         let fib = routes::builder_of(&addresses, &config.routes)?;
-        config.sysctls.devices.bind(devices.iter().map(|device| Present::of(&**device)))?;
+        config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
         let host = Arc::new_cyclic(|this| Self {
             id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
             name: config.name,
             routes: RouteTable::new(&memory.rcu, fib),
             dst_layout: config.sysctls.dst_layout,
             exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
-            neighbours: NeighborTable::new(config.sysctls.neigh.clone()),
+            neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
             demux: Demux::new(&memory.rcu, secrets.demux),
             cores: (0..config.cores)
                 .map(|index| Arc::new(Core::new(CoreId(index), config.cores, this.clone())))
@@ -178,4 +184,12 @@ fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<Dev
         .zip(devices)
         .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
         .collect()
+}
+
+/// What the settings of a device are bounded by.
+fn present(device: &dyn Device) -> Present<'_> {
+    let caps = device.caps();
+    // Of a device that takes none software cuts up what every IPv4 header can say.
+    let superframe_end = (caps.gso_max_bytes + 1).max(GRO_BYTES_MAX);
+    Present::new(&caps.name, caps.queues, superframe_end, device.gso_ipv4_size())
 }

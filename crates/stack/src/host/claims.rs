@@ -1,6 +1,6 @@
 //! Address conflict detection for IPv4 (RFC 5227): probes before an address is used, announcements after, and the defense.
 //!
-//! Below: ARP (`link::arp_input`). Above: the code that starts a host, by [`Host::claim_addresses`]. Linux leaves this to user space
+//! Below: ARP (`receive::arp_input`). Above: the code that starts a host, by [`Host::claim_addresses`]. Linux leaves this to user space
 //! (systemd-networkd, NetworkManager, arping -D); its kernel knows `arp_notify` alone.
 //!
 //! ```text
@@ -24,17 +24,19 @@ use std::{
 
 use pkt::Instant;
 
-use super::{Event, Host, LOOPBACK};
+use super::{Event, Host};
 use crate::{
-    core::{CoreId, TimerEntry},
-    counters::Counter,
+    base::{
+        counters::Counter,
+        ids::{CoreId, LOOPBACK},
+    },
+    core::TimerEntry,
     cx::Cx,
-    link::{
+    header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
-        send_arp,
     },
-    route::fib::RouteKind,
+    transmit::{dst::RouteKind, link_output::send_arp},
 };
 
 /// ANNOUNCE_NUM of RFC 5227 §1.1.

@@ -5,7 +5,7 @@
 //!
 //! In this order, so that nothing new begins on what is about to end: the device drops what it is given; no route leads to it any
 //! more, and a new generation makes every entry that does stale; its queues are polled no more, the last poll over; what waits in
-//! its transmit queues and for its neighbours is dropped with a reason. A device that goes away then leaves a black hole behind
+//! its transmit queues and for its neighbors is dropped with a reason. A device that goes away then leaves a black hole behind
 //! for whoever still holds an entry, and is freed after a grace period.
 //!
 //! Not here: devices that come while a host runs.
@@ -16,14 +16,13 @@ use std::{
     vec::Vec,
 };
 
-use super::{Event, Host, LOOPBACK};
+use super::{Event, Host};
 use crate::{
+    base::{errno::Errno, ids::LOOPBACK},
     core::PowerChange,
     cx::Cx,
-    demux::Entry,
     device::{Device as _, attached::Attached},
-    errno::Errno,
-    socket::Listener,
+    socket::{Listener, demux::Entry},
 };
 
 impl Host {
@@ -119,7 +118,7 @@ impl Host {
         self.change_device_routes(|routes| routes.device_down(index));
         self.power(cx, index, PowerChange::Down);
         self.tx(index).purge(cx);
-        self.neighbours.device_down(cx, index);
+        self.neighbors.device_down(cx, index);
     }
 
     /// Ends the sockets that are bound to an address which this host had on a device that is gone, and has on no other.

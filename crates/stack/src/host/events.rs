@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::Host;
-use crate::{core::Core, device::LinkType, link::ethernet::MacAddr};
+use crate::{core::Core, device::LinkType, header::ethernet::MacAddr};
 
 /// A fact about a host's devices, addresses or workers. Its text is one line for a person, without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]

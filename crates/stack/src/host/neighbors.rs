@@ -3,7 +3,7 @@
 //! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`, `ip neigh show`. Any thread may call that
 //! is not in a turn of a core.
 //!
-//! Not here: the table (`neighbour_table`), what ARP teaches (`link::arp_input`).
+//! Not here: the table (`transmit::neighbor::table`), what ARP teaches (`receive::arp_input`).
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -12,13 +12,12 @@ use std::{
 
 use super::Host;
 use crate::{
-    config::ConfigError,
+    base::{config_error::ConfigError, errno::Errno},
     cx::Cx,
     device::LinkType,
-    errno::Errno,
-    link::ethernet::MacAddr,
-    neighbour_table::NeighborInfo,
-    route::fib::{Fib, RouteKind},
+    header::ethernet::MacAddr,
+    route::fib::Fib,
+    transmit::{dst::RouteKind, neighbor::table::NeighborInfo},
 };
 
 impl Host {
@@ -50,7 +49,7 @@ impl Host {
             asker(fib, device, address)
         };
         let entered = cx.enter(self);
-        self.neighbours.set_permanent(self, cx, (device, address), source, mac);
+        self.neighbors.set_permanent(self, cx, (device, address), source, mac);
         cx.do_softirq();
         cx.leave(entered);
         Ok(())
@@ -68,7 +67,7 @@ impl Host {
     ) -> Result<(), ConfigError> {
         self.check_device(device)?;
         let entered = cx.enter(self);
-        let was_known = self.neighbours.delete(self, cx, (device, address));
+        let was_known = self.neighbors.delete(self, cx, (device, address));
         cx.do_softirq();
         cx.leave(entered);
         let error = || ConfigError::missing("neighbor", address, "no such neighbor");
@@ -78,7 +77,7 @@ impl Host {
     /// Every neighbor of which something is known, by device and address: `ip neigh show`.
     #[must_use]
     pub fn neighbors(&self) -> Vec<NeighborInfo> {
-        self.neighbours.list()
+        self.neighbors.list()
     }
 
     /// Refuses a device that is not there or has no neighbors.

@@ -8,20 +8,21 @@ use std::{net::IpAddr, sync::Arc};
 use pkt::Instant;
 use sync::{counted, epoch::Section};
 
-use super::{Host, LOOPBACK};
+use super::Host;
 use crate::{
-    core::CoreId,
-    counters::Counter,
+    base::{
+        counters::Counter,
+        errno::Errno,
+        ids::{CoreId, LOOPBACK},
+    },
     cx::Cx,
     device::LinkType,
-    errno::Errno,
     route::{
-        Dst, DstHandle, DstRef, Path,
-        dst::{DstOrigin, DstStats, DstTail},
+        Path,
         exception::{Limits, Stamp},
-        fib::RouteKind,
     },
     sysctl::Sysctls,
+    transmit::dst::{Dst, DstHandle, DstOrigin, DstRef, DstStats, DstTail, RouteKind},
 };
 
 /// Which way a packet goes, as the tables say: what a path is made from.
@@ -49,7 +50,7 @@ impl Host {
     ///
     /// # Errors
     /// `ENETUNREACH` without a route and for a broadcast or multicast address, `EADDRNOTAVAIL` for a source that is not
-    /// ours, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire, `ENOBUFS` when the neighbour
+    /// ours, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire, `ENOBUFS` when the neighbor
     /// table is full, as Linux.
     pub(crate) fn route(
         &self,
@@ -196,14 +197,14 @@ impl Host {
         Ok(Path { dst, generation, exception, expires })
     }
 
-    /// Makes the entry of a hop, and the neighbour if it is a new one.
+    /// Makes the entry of a hop, and the neighbor if it is a new one.
     pub(crate) fn make_dst(&self, cx: &Cx, hop: &Hop) -> Result<DstRef, Errno> {
         let device = Arc::clone(self.device(hop.index));
         let caps = device.caps();
         let link = caps.link;
         let neighbor = match link {
             LinkType::Ethernet { .. } => {
-                let entry = self.neighbours.entry(hop.index, hop.next_hop, hop.source, cx.now);
+                let entry = self.neighbors.entry(hop.index, hop.next_hop, hop.source, cx.now);
                 Some(entry.ok_or(Errno::ENOBUFS)?)
             }
             LinkType::Ip => None,

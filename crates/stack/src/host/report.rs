@@ -9,11 +9,10 @@ use std::{
 
 use super::Host;
 use crate::{
-    counters::{Counter, CounterPage, Snapshot},
+    base::counters::{Counter, CounterPage, Snapshot},
     cx::Cx,
-    route::dst::DstInfo,
-    rps::SoftnetStat,
-    tx_queue::TxQueueStats,
+    receive::rps::SoftnetStat,
+    transmit::{dst::DstInfo, tx_queue::TxQueueStats},
 };
 
 impl Host {
@@ -23,7 +22,7 @@ impl Host {
         let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums = Snapshot::sum(pages.iter().map(|page| &**page));
         self.cores.iter().for_each(|core| core.add_counts(&mut sums));
-        self.neighbours.add_counts(&mut sums);
+        self.neighbors.add_counts(&mut sums);
         add_packet_memory(&mut sums, &self.packets);
         sums
     }

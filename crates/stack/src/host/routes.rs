@@ -9,9 +9,9 @@ use std::vec::Vec;
 
 use ipnet::IpNet;
 
-use super::{Host, LOOPBACK};
+use super::Host;
 use crate::{
-    config::ConfigError,
+    base::{config_error::ConfigError, ids::LOOPBACK},
     route::fib::{Fib, FibBuilder, RouteEntry, RouteSpec},
 };
 

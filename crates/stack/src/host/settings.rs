@@ -6,7 +6,7 @@ use pkt::Instant;
 
 use super::Host;
 use crate::{
-    rps::SockFlows,
+    cx::sock_flows::SockFlows,
     sysctl::{LiveSysctls, SysctlError, Sysctls},
 };
 
@@ -24,7 +24,7 @@ impl Host {
     /// [`SysctlError`]; nothing is changed then.
     pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
         let (trims, stale) = self.sysctls.set(name, value, |present, next| {
-            self.neighbours.configure(next.neigh.clone());
+            self.neighbors.configure(next.neigh.clone());
             self.rfs_needed.store(next.rps_sock_flow_entries != 0, Ordering::Relaxed);
             if next.tcp.keeps_packets() {
                 self.tcp_memory.note_kept();

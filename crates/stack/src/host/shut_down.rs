@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::Host;
-use crate::{cx::Cx, errno::Errno};
+use crate::{base::errno::Errno, cx::Cx};
 
 impl Host {
     /// Stops all sockets: listeners are closed, connections aborted. Nothing is opened from here on.

@@ -28,7 +28,7 @@ use sync::{
     epoch::{Domain, Section},
 };
 
-use crate::secrets::HashKey;
+use crate::base::secrets::HashKey;
 
 /// Buckets; a power of two. Linux: FNHE_HASH_SIZE, 2,048 for each next hop.
 ///

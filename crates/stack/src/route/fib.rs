@@ -1,7 +1,7 @@
 //! The forwarding table: which way a packet to an address goes, by the longest prefix.
 //!
-//! Below: `config`, which says what addresses and routes there are. Above: `Host::route` on the way out, `ip::input` on the way in. Linux: net/ipv4/fib_trie.c, and the `local` and
-//! `main` tables of `ip route`.
+//! Above: `route::router` on the way out, `receive::ip_input` on the way in; the host's configuration says what addresses and
+//! routes there are. Linux: net/ipv4/fib_trie.c, and the `local` and `main` tables of `ip route`.
 //!
 //! Immutable once built; a change of routes is a new table (`route::table`). As in Linux the local table is asked first, so no route can
 //! take an address away from this host. An address on a device makes three entries: itself as local, its network as
@@ -15,6 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::{Prefix, PrefixMap};
 
+use crate::transmit::dst::RouteKind;
+
 pub use builder::{FibBuilder, RouteSpec};
 
 mod builder;
@@ -22,37 +24,6 @@ mod change;
 
 /// Device index of an entry that belongs to no single device: limited broadcast, multicast, blackhole.
 pub const NO_DEVICE: u32 = u32::MAX;
-
-/// What becomes of packets that an entry matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RouteKind {
-    /// The address is ours: deliver.
-    Local,
-    /// Send to the next hop, or to the destination itself when the entry has none.
-    Unicast,
-    /// Everybody on a network, we included.
-    Broadcast,
-    /// A group.
-    Multicast,
-    /// Drop without a word.
-    Blackhole,
-    /// Drop and tell the sender.
-    Unreachable,
-}
-
-impl RouteKind {
-    /// The word that `ip route` prints in front of the prefix; empty for unicast.
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Local => "local ",
-            Self::Unicast => "",
-            Self::Broadcast => "broadcast ",
-            Self::Multicast => "multicast ",
-            Self::Blackhole => "blackhole ",
-            Self::Unreachable => "unreachable ",
-        }
-    }
-}
 
 /// One entry of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]

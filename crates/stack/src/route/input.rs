@@ -1,12 +1,12 @@
 //! Input routes: one entry for each local prefix and device, shared by all cores and flows.
 //!
-//! Below: the forwarding table says what becomes of an address. Above: `ip::input` asks for packets that early demux could not
+//! Below: the forwarding table says what becomes of an address. Above: `receive::ip_input` asks for packets that early demux could not
 //! place. Linux: `ip_route_input_rcu`, `nhc_rth_input`.
 //!
 //! Found in a read section: two look-ups that write nothing. As many entries as the local table has prefixes, times the
 //! devices they are asked for from; a stale one is replaced where it is found.
 //!
-//! Not here: who may send to us (`ip::input` checks the source).
+//! Not here: who may send to us (`receive::ip_input` checks the source).
 
 use std::sync::Arc;
 
@@ -16,11 +16,13 @@ use sync::{
     epoch::{Domain, Section},
 };
 
-use super::{
-    dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
-    fib::RouteEntry,
+use super::fib::RouteEntry;
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    host::Host,
+    transmit::dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
 };
-use crate::{counters::Counter, cx::Cx, host::Host};
 
 /// What an input route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,16 +19,15 @@ use sync::{
     epoch::{Domain, Section},
 };
 
-use super::dst::{DstHandle, DstRef};
 use crate::{
-    core::CoreId,
+    base::{errno::Errno, ids::CoreId},
     cx::Cx,
-    errno::Errno,
     host::{Hop, Host},
+    transmit::dst::{DstHandle, DstRef},
 };
 
-/// Entries kept for each core. Each keeps its neighbour from being collected, hence well below `gc_thresh3`; a flood from
-/// many addresses of one link passes through here as it passes through the neighbour table.
+/// Entries kept for each core. Each keeps its neighbor from being collected, hence well below `gc_thresh3`; a flood from
+/// many addresses of one link passes through here as it passes through the neighbor table.
 const ROUTES_MAX: usize = 64;
 
 /// What makes an entry.
@@ -46,7 +45,7 @@ struct Key {
 #[derive(Debug)]
 pub(crate) struct OutputRoutes {
     rcu: Domain,
-    /// Entries were given up for the neighbours they keep, and are to be dropped as soon as nobody reads them. Relaxed: a
+    /// Entries were given up for the neighbors they keep, and are to be dropped as soon as nobody reads them. Relaxed: a
     /// turn later will do.
     crowded: AtomicBool,
     cores: PerCore<RcuMap<Key, DstRef>>,
@@ -82,10 +81,10 @@ impl OutputRoutes {
             return Ok(dst.handle());
         }
         let dst = host.make_dst(cx, hop).inspect_err(|error| {
-            // The neighbour table is full, perhaps of neighbours that only entries here keep: there is room after their
+            // The neighbor table is full, perhaps of neighbors that only entries here keep: there is room after their
             // grace period.
             let is_full = *error == Errno::ENOBUFS && !routes.is_empty();
-            if is_full && host.neighbours().may_give_up_routes(cx.now) {
+            if is_full && host.neighbor_table().may_give_up_routes(cx.now) {
                 self.clear(rcu);
                 self.crowded.store(true, Ordering::Relaxed);
             }

@@ -23,7 +23,7 @@ use sync::{
 };
 
 use super::fib::{Fib, FibBuilder, RouteEntry};
-use crate::config::ConfigError;
+use crate::base::config_error::ConfigError;
 
 /// See the module head.
 #[derive(Debug)]

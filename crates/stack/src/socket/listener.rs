@@ -19,17 +19,24 @@ use std::{
 
 use sync::{EventCount, RcuCell};
 
-use super::{
-    accept_queue::AcceptQueue, options::SocketSettings, source_limit::SourceLimit,
-    stream::TcpSocket, syn_queue::SynQueue,
-};
+use super::{connection::TcpSocket, demux::BindFlags, options::SocketSettings};
 use crate::{
-    core::CoreId, counters::Counter, cx::Cx, demux::BindFlags, errno::Errno, host::Host,
+    base::{counters::Counter, errno::Errno, ids::CoreId},
+    cx::Cx,
+    host::Host,
     sysctl::Sysctls,
 };
+use accept_queue::AcceptQueue;
+use source_limit::SourceLimit;
+use syn_queue::SynQueue;
 
+pub(crate) mod accept_queue;
+pub(crate) mod early;
 mod input;
 mod options;
+pub(crate) mod request;
+pub(crate) mod source_limit;
+pub(crate) mod syn_queue;
 
 pub use options::{BACKLOG_DEFAULT, ListenOptions};
 
@@ -39,8 +46,8 @@ pub struct Listener {
     local: SocketAddr,
     flags: BindFlags,
     incoming_core: Option<CoreId>,
-    /// Connections that may wait for `accept`.
-    backlog: usize,
+    /// Connections that may wait for `accept`. Relaxed: a bound orders nothing.
+    backlog: AtomicUsize,
     /// What every connection starts with. Read by every SYN and third segment.
     settings: RcuCell<SocketSettings>,
     syn_queue: SynQueue,
@@ -110,7 +117,6 @@ impl Listener {
     }
 
     fn new(sysctls: &Sysctls, cx: &Cx, local: SocketAddr, options: &ListenOptions) -> Self {
-        let backlog = options.backlog.clamp(1, sysctls.somaxconn);
         Self {
             local,
             flags: BindFlags {
@@ -118,7 +124,7 @@ impl Listener {
                 reuse_port: options.reuse_port,
             },
             incoming_core: options.incoming_core,
-            backlog: backlog as usize,
+            backlog: AtomicUsize::new(bounded_backlog(sysctls, options.backlog)),
             settings: RcuCell::new(
                 cx.reader().domain(),
                 SocketSettings::of_listener(options, local),
@@ -236,8 +242,14 @@ impl Listener {
         self.close(host, cx);
     }
 
-    pub(super) const fn backlog(&self) -> usize {
-        self.backlog
+    /// Changes the number of connections that may wait for `accept`, at most `net.core.somaxconn`, as a second listen(2) does.
+    /// Waiting connections stay.
+    pub fn set_backlog(&self, host: &Host, backlog: u32) {
+        self.backlog.store(bounded_backlog(&host.sysctls(), backlog), Ordering::Relaxed);
+    }
+
+    pub(super) fn backlog(&self) -> usize {
+        self.backlog.load(Ordering::Relaxed)
     }
 
     pub(super) const fn early(&self) -> &AtomicUsize {
@@ -250,7 +262,7 @@ impl Listener {
 
     /// Linux's `sk_acceptq_is_full`: one more than the backlog may wait.
     pub(super) fn is_accept_queue_full(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) > self.backlog
+        self.waiting.load(Ordering::Acquire) > self.backlog()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -278,6 +290,10 @@ impl Listener {
             cx.count(Counter::SocketWakes, 1);
         }
     }
+}
+
+fn bounded_backlog(sysctls: &Sysctls, backlog: u32) -> usize {
+    backlog.clamp(1, sysctls.somaxconn) as usize
 }
 
 /// A port nobody uses.

@@ -13,10 +13,11 @@ use std::{
 use pkt::{DropReason, Instant, Packet};
 use tcp::{FourTuple, Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
 
+use super::demux::{BindFlags, Entry};
 use crate::{
-    core::{CoreId, TimerEntry, TimerHandle},
+    base::{ids::CoreId, timer::TimerHandle},
+    core::TimerEntry,
     cx::Cx,
-    demux::{BindFlags, Entry},
     host::Host,
 };
 

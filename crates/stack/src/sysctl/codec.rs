@@ -1,19 +1,14 @@
 //! How values of settings are written: one type per form, text to value and back.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, time::Duration};
 
 use tcp::BufferLimits;
 
-use crate::qdisc::QdiscConfig;
-use crate::tcp_memory::MemoryLimits;
+use super::qdisc::QdiscConfig;
+use crate::base::tcp_memory::MemoryLimits;
 
-mod fast_open_key;
-mod times;
 mod words;
 
-pub use fast_open_key::FastOpenKey;
-pub(super) use fast_open_key::Keys;
-pub(super) use times::{Micros, Millis, Nanos, Seconds};
 pub(super) use words::{
     ArpIgnores, AvailableCongestionControl, BusyPollFlushes, CongestionControl, DefaultQdiscs,
     DevOrphans, DstLayouts, DstRefModes, GroExits, HystartDetects, PacketRecycles, RxContexts,
@@ -246,4 +241,138 @@ impl Codec<Option<QdiscConfig>> for Discipline {
     fn format(value: &Option<QdiscConfig>) -> String {
         value.as_ref().map_or_else(|| "default".to_owned(), ToString::to_string)
     }
+}
+
+/// A time in seconds.
+pub(super) struct Seconds;
+
+impl Seconds {
+    pub(super) const FORM: &str = "a number of seconds";
+}
+
+impl Codec<Duration> for Seconds {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
+        let [value] = numbers(text, allowed)?;
+        Some(Duration::from_secs(value))
+    }
+
+    fn format(value: &Duration) -> String {
+        value.as_secs().to_string()
+    }
+}
+
+/// A time in milliseconds.
+pub(super) struct Millis;
+
+impl Millis {
+    pub(super) const FORM: &str = "a number of milliseconds";
+}
+
+impl Codec<Duration> for Millis {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
+        let [value] = numbers(text, allowed)?;
+        Some(Duration::from_millis(value))
+    }
+
+    fn format(value: &Duration) -> String {
+        value.as_millis().to_string()
+    }
+}
+
+/// A time in microseconds.
+pub(super) struct Micros;
+
+impl Micros {
+    pub(super) const FORM: &str = "a number of microseconds";
+}
+
+impl Codec<Duration> for Micros {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
+        let [value] = numbers(text, allowed)?;
+        Some(Duration::from_micros(value))
+    }
+
+    fn format(value: &Duration) -> String {
+        value.as_micros().to_string()
+    }
+}
+
+/// A time in nanoseconds.
+pub(super) struct Nanos;
+
+impl Nanos {
+    pub(super) const FORM: &str = "a number of nanoseconds";
+}
+
+impl Codec<Duration> for Nanos {
+    fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<Duration> {
+        let [value] = numbers(text, allowed)?;
+        Some(Duration::from_nanos(value))
+    }
+
+    fn format(value: &Duration) -> String {
+        value.as_nanos().to_string()
+    }
+}
+
+/// Keys of Fast Open cookies: the present one, and the one before, which is still read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FastOpenKey {
+    /// Makes cookies.
+    pub primary: [u8; 16],
+    /// Is only read.
+    pub backup: Option<[u8; 16]>,
+}
+
+/// One or two keys as Linux writes them. Zero is none: the host draws its own.
+pub(super) struct Keys;
+
+impl Keys {
+    pub(super) const FORM: &str = "one or two keys, separated by a comma, each of four groups of eight hexadecimal digits joined by \"-\"; a digit is";
+}
+
+impl Codec<Option<FastOpenKey>> for Keys {
+    fn parse(text: &str, _allowed: &RangeInclusive<u64>) -> Option<Option<FastOpenKey>> {
+        let mut keys = text.trim().split(',').map(parse_key);
+        let primary = keys.next()??;
+        let backup = match keys.next() {
+            Some(backup) => Some(backup?),
+            None => None,
+        };
+        if keys.next().is_some() {
+            return None;
+        }
+        Some((primary != [0; 16] || backup.is_some()).then_some(FastOpenKey { primary, backup }))
+    }
+
+    fn format(value: &Option<FastOpenKey>) -> String {
+        match value {
+            None => format_key(&[0; 16]),
+            Some(FastOpenKey { primary, backup: None }) => format_key(primary),
+            Some(FastOpenKey { primary, backup: Some(backup) }) => {
+                format!("{},{}", format_key(primary), format_key(backup))
+            }
+        }
+    }
+}
+
+/// The groups are numbers, least significant byte first in memory.
+fn parse_key(text: &str) -> Option<[u8; 16]> {
+    let mut key = [0; 16];
+    let mut groups = text.split('-');
+    for chunk in key.chunks_mut(4) {
+        let group = groups.next()?;
+        if group.len() != 8 || !group.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        chunk.copy_from_slice(&u32::from_str_radix(group, 16).ok()?.to_le_bytes());
+    }
+    groups.next().is_none().then_some(key)
+}
+
+fn format_key(key: &[u8; 16]) -> String {
+    let group = |chunk: &[u8]| {
+        format!("{:08x}", u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]))
+    };
+    key.chunks(4).map(group).collect::<Vec<_>>().join("-")
 }

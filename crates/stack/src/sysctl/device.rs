@@ -15,15 +15,12 @@
 //! `cx.sysctls().devices.of(index).field`, or `….of(index).rx(queue).field`, where it changes while the host runs like every
 //! other setting.
 
-use super::SysctlError;
-use crate::{config::ConfigError, device::Device, gro::GRO_BYTES_MAX};
+use super::{SysctlError, describe};
+use crate::base::config_error::ConfigError;
+use settings::{DEVICE_TABLE, RX_QUEUE_TABLE, Setting, TX_QUEUE_TABLE};
 
-use name::Name;
 pub use settings::{DeviceSettings, RxQueueSettings, TxQueueSettings};
 
-mod list;
-mod name;
-mod queues;
 mod settings;
 
 /// What every name here begins with.
@@ -54,12 +51,15 @@ pub(crate) struct Present<'a> {
 }
 
 impl<'a> Present<'a> {
-    pub(crate) fn of(device: &'a dyn Device) -> Self {
-        let caps = device.caps();
-        // Of a device that takes none software cuts up what every IPv4 header can say.
-        let superframe_end = (caps.gso_max_bytes + 1).max(GRO_BYTES_MAX);
-        let superframe_ipv4 = device.gso_ipv4_size();
-        Self { name: &caps.name, queues: caps.queues, superframe_end, superframe_ipv4 }
+    /// A device with so many receive queues. `superframe_end` is the largest superframe that it can be asked for, and one more;
+    /// `superframe_ipv4` the bound over IPv4 where nothing else is set.
+    pub(crate) const fn new(
+        name: &'a str,
+        queues: u16,
+        superframe_end: u32,
+        superframe_ipv4: u32,
+    ) -> Self {
+        Self { name, queues, superframe_end, superframe_ipv4 }
     }
 }
 
@@ -200,6 +200,165 @@ impl DeviceSysctls {
             return Err(refuse(stranger.name.clone(), allowed));
         }
         Ok(())
+    }
+}
+
+/// A name taken apart: `DEVICE[.rx-N].SETTING`, or with `tx-N`. A device's name may have dots.
+struct Name<'a> {
+    device: &'a str,
+    queue: Option<(Direction, u16)>,
+    setting: &'a str,
+}
+
+impl<'a> Name<'a> {
+    fn parse(full: &'a str) -> Option<Self> {
+        let (head, setting) = full.strip_prefix(PREFIX)?.rsplit_once('.')?;
+        let queue = head.rsplit_once('.').and_then(|(device, queue)| {
+            let (word, number) = queue.split_once('-')?;
+            let direction =
+                [Direction::Rx, Direction::Tx].into_iter().find(|it| it.word() == word)?;
+            Some((device, (direction, number.parse().ok()?)))
+        });
+        Some(match queue {
+            Some((device, queue)) => Self { device, queue: Some(queue), setting },
+            None => Self { device: head, queue: None, setting },
+        })
+    }
+
+    /// The number of its queue, or all of them; `None` when that is one of the other direction.
+    fn queue_of(&self, direction: Direction) -> Option<Option<u16>> {
+        match self.queue {
+            Some((other, _)) if other != direction => None,
+            queue => Some(queue.map(|(_, number)| number)),
+        }
+    }
+}
+
+/// What a queue is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Rx,
+    Tx,
+}
+
+impl Direction {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Rx => "rx",
+            Self::Tx => "tx",
+        }
+    }
+}
+
+/// Settings of the queues of one direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Queues<T> {
+    /// Of those that have none of their own.
+    all: T,
+    /// Of those that were set apart.
+    apart: Vec<(u16, T)>,
+}
+
+impl<T: Clone> Queues<T> {
+    #[inline]
+    fn of(&self, queue: u16) -> &T {
+        match self.apart.iter().find(|(apart, _)| *apart == queue) {
+            Some((_, settings)) => settings,
+            None => &self.all,
+        }
+    }
+
+    fn of_mut(&mut self, queue: u16) -> &mut T {
+        let index = match self.apart.iter().position(|(apart, _)| *apart == queue) {
+            Some(index) => index,
+            None => {
+                self.apart.push((queue, self.all.clone()));
+                self.apart.len() - 1
+            }
+        };
+        &mut self.apart[index].1
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.apart.iter().map(|(_, settings)| settings).chain([&self.all])
+    }
+
+    /// Writes a setting of one queue, or of all.
+    fn write(&mut self, line: &Setting<T>, queue: Option<u16>, value: &str) -> Result<(), String> {
+        let write = |settings| (line.write)(settings, value, &line.allowed);
+        let good = match queue {
+            Some(queue) => write(self.of_mut(queue)),
+            None => {
+                write(&mut self.all) && self.apart.iter_mut().all(|(_, settings)| write(settings))
+            }
+        };
+        good.then_some(()).ok_or_else(|| describe(line.form, &line.allowed))
+    }
+
+    fn read(&self, line: &Setting<T>, queue: Option<u16>) -> String {
+        (line.read)(queue.map_or(&self.all, |queue| self.of(queue)))
+    }
+}
+
+impl DeviceSysctls {
+    /// Every setting with its value: that of all devices, then those of each device and of queues that were set apart.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (String, String)> + '_ {
+        let default = lines(&self.default, PREFIX.to_owned() + DEFAULT);
+        let named = self.devices.iter().flat_map(|device| {
+            let (prefix, settings) = (format!("{PREFIX}{}", device.name), &device.settings);
+            let of = {
+                let prefix = prefix.clone();
+                move |(direction, queue): (Direction, u16)| {
+                    queue_lines(settings, &prefix, direction, Some(queue))
+                }
+            };
+            lines(settings, prefix).chain(settings.apart().flat_map(of))
+        });
+        default.chain(named)
+    }
+
+    /// The names for all devices, and what each accepts.
+    pub(super) fn names() -> impl Iterator<Item = (&'static str, String)> {
+        let device =
+            DEVICE_TABLE.iter().map(|line| (line.name, describe(line.form, &line.allowed)));
+        let rx = RX_QUEUE_TABLE.iter().map(|line| (line.name, describe(line.form, &line.allowed)));
+        let tx = TX_QUEUE_TABLE.iter().map(|line| (line.name, describe(line.form, &line.allowed)));
+        device.chain(rx).chain(tx)
+    }
+}
+
+fn lines(settings: &DeviceSettings, prefix: String) -> impl Iterator<Item = (String, String)> + '_ {
+    let device = DEVICE_TABLE.iter().map({
+        let prefix = prefix.clone();
+        move |line| (format!("{prefix}.{}", line.word()), (line.read)(settings))
+    });
+    let both = [Direction::Rx, Direction::Tx].into_iter();
+    device.chain(both.flat_map(move |direction| queue_lines(settings, &prefix, direction, None)))
+}
+
+/// The settings of one queue, or of all.
+fn queue_lines(
+    settings: &DeviceSettings,
+    prefix: &str,
+    direction: Direction,
+    queue: Option<u16>,
+) -> Vec<(String, String)> {
+    let prefix = match queue {
+        Some(queue) => format!("{prefix}.{}-{queue}", direction.word()),
+        None => prefix.to_owned(),
+    };
+    fn of<T: Clone>(
+        (table, queues): (&[Setting<T>], &Queues<T>),
+        prefix: &str,
+        queue: Option<u16>,
+    ) -> Vec<(String, String)> {
+        let line =
+            |line: &Setting<T>| (format!("{prefix}.{}", line.word()), queues.read(line, queue));
+        table.iter().map(line).collect()
+    }
+    match direction {
+        Direction::Rx => of((RX_QUEUE_TABLE, &settings.rx), &prefix, queue),
+        Direction::Tx => of((TX_QUEUE_TABLE, &settings.tx), &prefix, queue),
     }
 }
 

@@ -20,17 +20,12 @@ use super::{
         Ports, PowerOfTwo, RoundedUp, RxContexts, RxDstModes, Seconds, Switch, TsqProtocols,
     },
     entry,
+    modes::{
+        ArpIgnore, BusyPollFlush, DefaultQdisc, DevOrphan, DstLayout, DstRefMode, GroExit,
+        NeighborConfig, RxContext, RxDstMode,
+    },
 };
-use crate::{
-    core::WEIGHT,
-    gro::{BusyPollFlush, GroExit},
-    link::ArpIgnore,
-    neighbour::NeighborConfig,
-    qdisc::{DefaultQdisc, DevOrphan},
-    route::dst::{DstLayout, DstRefMode, RxDstMode},
-    socket::RxContext,
-    tcp_memory::MemoryLimits,
-};
+use crate::base::{limits::WEIGHT, tcp_memory::MemoryLimits};
 
 /// Expands the rows below into [`Sysctls`] and [`HOST_TABLE`].
 macro_rules! host_rows {

@@ -4,7 +4,7 @@
 //! of docs/sysctl.md and of `quietline sysctl`: complete sentences that say the unit, the effect and the reason to change
 //! the value.
 //!
-//! Not here: defaults (`tcp::TcpConfig`, `neighbour`), settings of the host itself (`host_rows`).
+//! Not here: defaults (`tcp::TcpConfig`, `neighbor`), settings of the host itself (`host_rows`).
 
 use super::{
     Entry, INT_MAX, Tier, WORDS,

@@ -14,10 +14,12 @@ use std::{
 use pkt::{Batch, Instant, PacketList, PoolStats};
 use stack::{
     Capabilities, Cx, Device, Errno, Memory,
-    config::{DeviceConfig, HostConfig},
-    counters::Snapshot,
+    base::counters::Snapshot,
     device::{Completed, LinkType, QueueId},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     socket::{Listener, TcpSocket},
 };
 

@@ -134,7 +134,7 @@ fn what_waits_in_a_discipline_dies_with_its_device() {
 }
 
 #[test]
-fn packets_that_wait_for_a_neighbour_die_with_its_device() {
+fn packets_that_wait_for_a_neighbor_die_with_its_device() {
     let mut net = net(&WireConfig::default(), &[]);
     let nobody: SocketAddr = "10.0.0.77:80".parse().expect("an address");
     let socket = TcpSocket::connect(&net.client, &mut net.cx, None, nobody).expect("a route");

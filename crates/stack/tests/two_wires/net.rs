@@ -10,9 +10,11 @@ use std::{
 use pkt::{DropReason, Instant};
 use stack::{
     Cx, Errno, Memory,
-    config::{DeviceConfig, HostConfig},
     device::{Wire, WireConfig},
-    host::Host,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
     route::fib::RouteSpec,
     socket::{Listener, TcpSocket},
 };

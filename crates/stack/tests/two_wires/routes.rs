@@ -3,11 +3,8 @@
 use std::time::Duration;
 
 use stack::{
-    Errno,
-    device::WireConfig,
-    host::Host,
-    route::fib::{RouteKind, RouteSpec},
-    socket::TcpSocket,
+    Errno, device::WireConfig, host::Host, route::fib::RouteSpec, socket::TcpSocket,
+    transmit::dst::RouteKind,
 };
 
 use super::net::{Net, via};
@@ -153,7 +150,7 @@ fn a_refused_change_changes_nothing() {
     let error = net.client.add_route(&via("10.1.0.2")).unwrap_err();
     assert!(error.to_string().contains("there is a route with this prefix and metric"), "{error}");
     let stranger = RouteSpec { metric: 3, ..via("10.7.0.2") };
-    assert!(net.client.add_route(&stranger).is_err(), "nobody's neighbour");
+    assert!(net.client.add_route(&stranger).is_err(), "nobody's neighbor");
     assert!(net.client.replace_route(&stranger).is_err());
     assert!(net.client.delete_route(&stranger).is_err(), "there is none");
     assert!(net.client.delete_route(&via("10.1.0.2")).is_err(), "another next hop");

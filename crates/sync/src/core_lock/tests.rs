@@ -1,4 +1,4 @@
-//! One owner at a time, and no event waits for the next.
+//! The lock has one owner at a time, and no event waits for the next one.
 
 use super::*;
 
@@ -9,20 +9,20 @@ mod threads {
     use super::*;
 
     #[test]
-    fn schedule_claim_release() {
+    fn a_scheduled_run_is_claimed_once() {
         let core = CoreLock::new(0);
         assert!(core.claim().is_none());
         assert!(core.schedule(0));
         assert!(!core.schedule(0));
         let mut guard = core.claim().unwrap();
         *guard += 1;
-        // What was scheduled before the run began is part of the run.
+        // An event scheduled before the run began is part of the run.
         guard.release().unwrap();
         assert!(!core.is_scheduled() && core.claim().is_none());
     }
 
     #[test]
-    fn an_event_during_the_run_is_missed_once() {
+    fn an_event_during_a_run_causes_one_further_run() {
         let core = CoreLock::new(());
         let guard = core.own_if_idle().unwrap();
         assert!(!core.schedule(0));
@@ -40,7 +40,8 @@ mod threads {
         core.own_if_idle().unwrap().reschedule();
         assert!(!core.schedule(0));
         core.claim().unwrap().release().unwrap();
-        // Busy polling may take an owed run; the one who was told then finds nothing to claim.
+        // Busy polling may take an owed run; the scheduler that was told to claim it then finds
+        // none.
         assert!(core.schedule(0));
         core.own_if_idle().unwrap().release().unwrap();
         assert!(core.claim().is_none());
@@ -50,23 +51,26 @@ mod threads {
     }
 
     #[test]
-    fn a_scheduled_queue_is_looked_at_before_the_core_is_given_up() {
+    fn a_scheduled_queue_is_taken_before_the_core_is_released() {
         let core = CoreLock::new(());
         assert!(core.schedule(0b101));
         let guard = core.claim().unwrap();
         assert_eq!(guard.take_queues(0b001), 0b001);
         assert!(!core.schedule(0b010));
-        // Neither MISSED nor a queue lets the owner go; the first refusal takes MISSED away, queues stay until taken.
+        // MISSED and queue bits both make `release` fail. The first failure clears MISSED; queue
+        // bits stay until taken.
         let guard = guard.release().unwrap_err().release().unwrap_err();
         assert_eq!(guard.take_queues(!0 >> 3), 0b110);
         assert_eq!(guard.take_queues(!0 >> 3), 0);
         guard.put_back(0b100);
-        // The budget is over: the bit waits for the next owner, who need not be told of the queue again.
+        // The budget is used up: the bit waits for the next owner, and no thread needs to schedule
+        // the queue again.
         guard.reschedule();
         let guard = core.claim().unwrap();
         assert_eq!(guard.take_queues(!0 >> 3), 0b100);
         guard.release().unwrap();
-        // A queue that is marked when nobody owns the core does not ask for a run, but is part of the next one.
+        // A queue that is marked while the core has no owner does not request a run, but is part of
+        // the next one.
         core.mark(1 << (QUEUES_MAX - 1));
         assert!(!core.is_scheduled());
         let guard = core.own_if_idle().unwrap();
@@ -75,7 +79,7 @@ mod threads {
     }
 
     #[test]
-    fn an_unwinding_owner_leaves_the_queues_to_the_next() {
+    fn an_unwinding_owner_leaves_the_queues_to_the_next_owner() {
         let core = CoreLock::new(());
         assert!(core.schedule(0b1));
         drop(core.claim());
@@ -86,20 +90,18 @@ mod threads {
     }
 
     #[test]
-    fn a_claim_is_the_ownership_with_its_queues() {
+    fn a_claim_carries_ownership_and_queues() {
         let core = CoreLock::new(());
-        let claim = core.own_or_schedule(0b1).expect("nobody has it");
-        assert!(
-            core.own_if_idle().is_none() && core.claim().is_none(),
-            "it is owned from there on"
-        );
-        assert!(core.own_or_schedule(0b10).is_none(), "the owner will see it");
+        let claim = core.own_or_schedule(0b1).expect("the core has no owner");
+        assert!(core.own_if_idle().is_none() && core.claim().is_none(), "a claim owns the core");
+        assert!(core.own_or_schedule(0b10).is_none(), "the owner will see the queue");
         let guard = core.adopt(claim);
         assert_eq!(guard.take_queues(0b1), 0b1);
         let guard = guard.release().unwrap_err();
         assert_eq!(guard.take_queues(!0 >> 3), 0b10);
         guard.release().unwrap();
-        // What came with a claim and was not looked at is the next owner's, however the guard ends.
+        // A queue that came with a claim and was not checked goes to the next owner, however the
+        // guard ends.
         let guard = core.adopt(core.own_or_schedule(0b100).unwrap()).release().unwrap_err();
         assert_eq!(guard.take_queues(!0 >> 3), 0b100);
         guard.release().unwrap();
@@ -109,37 +111,40 @@ mod threads {
         drop(guard);
         drop(core.adopt(core.own_or_schedule(0b1).unwrap()));
         assert_eq!(core.own_if_idle().unwrap().take_queues(!0 >> 3), 0b1);
-        // A run that is owed already is not ours to begin.
+        // A run that is owed already is not the caller's to begin.
         assert!(core.schedule(0) && core.own_or_schedule(0b1).is_none());
         drop(core.claim());
     }
 
     #[test]
-    fn a_polled_queue_needs_no_telling() {
+    fn a_polled_queue_needs_no_notification() {
         let core = CoreLock::new(());
         let guard = core.own_if_idle().unwrap();
         guard.poll_queues(0b101);
         assert!(core.own_or_schedule(0b001).is_none() && !guard.is_wanted());
-        assert!(core.own_or_schedule(0b010).is_none() && guard.is_wanted(), "this one is not");
+        assert!(
+            core.own_or_schedule(0b010).is_none() && guard.is_wanted(),
+            "this queue is not polled"
+        );
         assert_eq!(guard.take_queues(!0 >> 3), 0b010);
         assert_eq!((guard.stop_polling(), guard.stop_polling()), (0b101, 0));
         assert!(core.own_or_schedule(0b001).is_none());
         assert_eq!(guard.take_queues(!0 >> 3), 0b001);
         guard.release().unwrap_err().release().unwrap();
-        // A poller that unwinds leaves all that it polled to the next owner.
+        // A poller that unwinds leaves all the queues it polled to the next owner.
         core.own_if_idle().unwrap().poll_queues(0b100);
         assert_eq!(core.adopt(core.own_or_schedule(0b1).unwrap()).take_queues(!0 >> 3), 0b101);
     }
 
     #[test]
     #[should_panic(expected = "the claim of another core")]
-    fn a_claim_is_of_one_core() {
+    fn a_claim_belongs_to_one_core() {
         let (core, other) = (CoreLock::new(()), CoreLock::new(()));
         drop(other.adopt(core.own_or_schedule(0).unwrap()));
     }
 
     #[test]
-    fn stress_all_events_are_worked_off() {
+    fn stress_all_events_are_processed() {
         const EVENTS: u64 = 50_000;
         let queue = AtomicU64::new(0);
         let core = CoreLock::new(0);
@@ -179,7 +184,8 @@ mod models {
     use super::*;
     use crate::shim::AtomicU32;
 
-    /// A core whose queue is one flag for each producer, and whose state is what its last look saw.
+    /// A core whose queue is one flag for each producer, and whose state is the result of its last
+    /// check.
     struct World {
         core: CoreLock<u32>,
         events: [AtomicU32; 2],
@@ -191,7 +197,7 @@ mod models {
             Arc::new(Self { core: CoreLock::new(0), events })
         }
 
-        /// Relaxed: the lock alone must order the event against the look.
+        /// Relaxed: the lock alone must order the event against the check.
         fn event(&self, producer: usize) {
             self.events[producer].store(1, Ordering::Relaxed);
         }
@@ -206,7 +212,7 @@ mod models {
             }
         }
 
-        fn assert_last_look_saw(&self, events: u32) {
+        fn assert_last_check_saw(&self, events: u32) {
             assert!(!self.core.is_scheduled());
             assert_eq!(*self.core.own_if_idle().unwrap(), events);
         }
@@ -228,16 +234,16 @@ mod models {
             };
             produce(&world, 1);
             other.join().unwrap();
-            world.assert_last_look_saw(2);
+            world.assert_last_check_saw(2);
         });
     }
 
-    /// Two doorbells that run the core themselves, and a thread that polls it.
+    /// Two producers that run the core themselves, and a thread that polls it.
     #[test]
     fn loom_claims_against_each_other_and_a_poller() {
         crate::shim::model(|| {
             let world = World::new();
-            let look = |world: &World, mut guard: CoreGuard<'_, u32>| {
+            let run = |world: &World, mut guard: CoreGuard<'_, u32>| {
                 loop {
                     let _ = guard.take_queues(0b11);
                     *guard = world.events.iter().map(|event| event.load(Ordering::Relaxed)).sum();
@@ -250,7 +256,7 @@ mod models {
             let produce = move |world: &World, producer| {
                 world.event(producer);
                 if let Some(claim) = world.core.own_or_schedule(1 << producer) {
-                    look(world, world.core.adopt(claim));
+                    run(world, world.core.adopt(claim));
                 }
             };
             let other = {
@@ -258,9 +264,9 @@ mod models {
                 thread::spawn(move || produce(&world, 0))
             };
             produce(&world, 1);
-            world.core.own_if_idle().into_iter().for_each(|guard| look(&world, guard));
+            world.core.own_if_idle().into_iter().for_each(|guard| run(&world, guard));
             other.join().unwrap();
-            world.assert_last_look_saw(2);
+            world.assert_last_check_saw(2);
         });
     }
 
@@ -287,12 +293,12 @@ mod models {
             }
             poller.join().unwrap();
             pusher.join().unwrap();
-            world.assert_last_look_saw(2);
+            world.assert_last_check_saw(2);
         });
     }
 
-    /// A worker that wakes a reader after it has let go, and leaves it a queue of which nobody told: the reader finds the core free
-    /// and what was left.
+    /// A worker releases the core before it wakes a reader, and leaves it a queue that no thread
+    /// scheduled. The reader finds the core free, and the worker's writes.
     #[test]
     fn loom_a_reader_woken_by_the_worker_gets_the_core() {
         use crate::eventcount::{EventCount, Wakes};
@@ -306,7 +312,7 @@ mod models {
                     if world.events[0].load(Ordering::Relaxed) == 0 {
                         let _ = readers.wait(token, None);
                         let guard = world.core.own_if_idle().expect("woken when the core is free");
-                        assert_eq!(*guard, 1, "what the worker did");
+                        assert_eq!(*guard, 1, "the worker's write");
                         world.run(guard);
                     } else {
                         readers.cancel(token);
@@ -314,20 +320,20 @@ mod models {
                 })
             };
             let mut wakes = Wakes::new();
-            let mut guard = world.core.try_own().expect("nobody runs it");
+            let mut guard = world.core.try_own().expect("the core has no owner");
             *guard = 1;
             world.event(0);
             readers.notify_all_later(&mut wakes);
             world.event(1);
-            assert!(guard.release().is_ok(), "nobody was told of the second event");
+            assert!(guard.release().is_ok(), "the second event was not scheduled");
             wakes.wake();
             reader.join().unwrap();
         });
     }
 
-    /// The budget ends with an event missed: the claimer that follows sees it.
+    /// The budget ends with an event missed: the next claimer sees it.
     #[test]
-    fn loom_reschedule_hands_a_missed_event_on() {
+    fn loom_reschedule_passes_a_missed_event_on() {
         crate::shim::model(|| {
             let world = World::new();
             let guard = world.core.own_if_idle().unwrap();
@@ -343,12 +349,12 @@ mod models {
             guard.reschedule();
             world.core.claim().into_iter().for_each(|guard| world.run(guard));
             pusher.join().unwrap();
-            world.assert_last_look_saw(1);
+            world.assert_last_check_saw(1);
         });
     }
 
-    /// A core with two queues of one place each, whose state counts what its polls have found. Only the queues that are
-    /// scheduled are looked at.
+    /// A core with two queues of one place each, whose state counts the items its polls have found.
+    /// Only scheduled queues are polled.
     struct Queues {
         core: CoreLock<u32>,
         arrived: [AtomicU32; 2],
@@ -368,7 +374,7 @@ mod models {
             }
         }
 
-        /// Polls scheduled queues, at most `budget` of them; the rest goes back.
+        /// Polls scheduled queues, at most `budget` of them, and puts the rest back.
         fn poll(&self, guard: &mut CoreGuard<'_, u32>, budget: usize) {
             let due = guard.take_queues(0b11);
             let mut left = due;
@@ -417,7 +423,8 @@ mod models {
         });
     }
 
-    /// Busy polling takes the core while both queues are rung; whoever rang finds the core taken or polls itself.
+    /// A busy-polling thread takes the core while both queues are scheduled; each producer finds
+    /// the core owned or polls it itself.
     #[test]
     fn loom_busy_poll_against_two_queues() {
         crate::shim::model(|| {
@@ -439,8 +446,8 @@ mod models {
         });
     }
 
-    /// A poller that need not be told: what it is not told of it finds when it stops.
-    fn nothing_stays_in_a_polled_queue(senders: u32, rounds: usize) {
+    /// A poller that need not be notified finds the unannounced items when it stops polling.
+    fn no_item_stays_in_a_polled_queue(senders: u32, rounds: usize) {
         crate::shim::model(move || {
             let queues = Queues::new();
             let arrive = |queues: &Queues, queue: u32| {
@@ -472,17 +479,18 @@ mod models {
     }
 
     #[test]
-    fn loom_nothing_stays_in_two_polled_queues() {
-        nothing_stays_in_a_polled_queue(2, 1);
+    fn loom_no_item_stays_in_two_polled_queues() {
+        no_item_stays_in_a_polled_queue(2, 1);
     }
 
-    /// What the first time left behind would show in the second.
+    /// A bit left behind by the first round would show in the second.
     #[test]
-    fn loom_nothing_stays_in_a_queue_polled_twice() {
-        nothing_stays_in_a_polled_queue(1, 2);
+    fn loom_no_item_stays_in_a_queue_polled_twice() {
+        no_item_stays_in_a_polled_queue(1, 2);
     }
 
-    /// The budget is over after one queue: the other is put back and the run handed on, while a third thread rings.
+    /// The budget is used up after one queue: the other is put back and the run passed on, while a
+    /// third thread schedules.
     #[test]
     fn loom_a_queue_put_back_is_polled_by_the_next_owner() {
         crate::shim::model(|| {

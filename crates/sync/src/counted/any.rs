@@ -1,4 +1,4 @@
-//! A reference that a packet carries, which knows no types.
+//! A reference without a type, which a packet carries.
 
 use core::any::TypeId;
 use core::fmt;
@@ -9,7 +9,7 @@ use super::{Parts, Ref, block::Header, put};
 use crate::epoch::Section;
 use crate::refcount::RefCount;
 
-/// A counted reference that has forgotten what its entry is made of: one word, for a packet to carry.
+/// A counted reference without the types of its entry's parts: one word, for a packet to carry.
 pub struct AnyRef {
     header: NonNull<Header>,
 }
@@ -21,15 +21,15 @@ unsafe impl Sync for AnyRef {}
 
 impl AnyRef {
     /// # Safety
-    /// The caller has a reference to give.
+    /// The caller passes on a reference it holds.
     #[inline]
     pub(super) unsafe fn new_raw(header: NonNull<Header>) -> Self {
         Self { header }
     }
 
-    /// Remembers the parts; `Err` when they are others.
+    /// Restores the type; `Err` gives the reference back if the entry has other parts.
     pub fn downcast<P: Parts>(self) -> Result<Ref<P>, Self> {
-        // SAFETY: alive as long as this reference.
+        // SAFETY: the entry is alive as long as this reference.
         let kind = unsafe { self.header.as_ref() }.kind;
         if (kind.parts)() != TypeId::of::<P>() {
             return Err(self);
@@ -39,11 +39,11 @@ impl AnyRef {
         Ok(unsafe { Ref::new_raw(header) })
     }
 
-    /// Gives the reference back in a read section.
+    /// Puts the reference in a read section.
     #[inline]
     pub fn release(self, section: &Section<'_>) {
         let header = ManuallyDrop::new(self).header;
-        // SAFETY: the reference is given up by this put.
+        // SAFETY: this put gives up the reference.
         unsafe { put(header, |count, counting| count.put(counting, section)) };
     }
 }
@@ -59,7 +59,7 @@ impl<P: Parts> From<Ref<P>> for AnyRef {
 
 impl Drop for AnyRef {
     fn drop(&mut self) {
-        // SAFETY: the reference is given up by this put.
+        // SAFETY: this put gives up the reference.
         unsafe { put(self.header, RefCount::put_alone) };
     }
 }

@@ -1,9 +1,9 @@
-//! The memory of an entry: a block in one of three layouts, and where its parts lie.
+//! The memory of an entry: a block in one of three layouts, and the positions of its parts.
 //!
-//! A block is reached by the pointer to its header alone, so that a reference is one word and does not know the layout; the header
-//! says where the other parts are.
+//! A block is accessed through the pointer to its header alone, so that a reference is one word and
+//! independent of the layout; the header stores the positions of the other parts.
 //!
-//! Not here: who may look at a block, and when it dies (`counted`).
+//! Not here: access to a block, and the time at which it is freed (`counted`).
 
 use core::any::TypeId;
 use core::marker::PhantomData;
@@ -15,50 +15,51 @@ use crate::epoch::Domain;
 use crate::padded::Padded;
 use crate::refcount::{Counting, RefCount};
 
-/// Where the parts of an entry lie: see [`counted`](super).
+/// Positions of the parts of an entry: see [`counted`](super).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Layout {
-    /// The count shares its lines with what is read for every packet: Linux up to 6.3.
+    /// The count shares its lines with data that is read for every packet: Linux up to 6.3.
     Packed,
     /// The count has its lines for itself.
     Padded,
-    /// The count shares its lines with what nobody reads: Linux since 6.4.
+    /// The count shares its lines with data that is rarely read: Linux since 6.4.
     #[default]
     Filled,
 }
 
-/// What an entry is made from.
+/// Initial parts of an entry.
 #[derive(Debug)]
 pub struct Entry<P: Parts> {
-    /// Read for every packet.
+    /// Part that is read for every packet.
     pub head: P::Head,
-    /// Read for every packet.
+    /// The other part that is read for every packet.
     pub tail: P::Tail,
-    /// Hardly ever read.
+    /// Part that is rarely read.
     pub cold: P::Cold,
-    /// Written by readers.
+    /// Part that readers write.
     pub stats: P::Stats,
 }
 
-/// What every block begins with. Never written once the block is made.
+/// First part of every block. Never written once the block is made.
 pub(super) struct Header {
-    /// Where the other parts are, in bytes from here.
+    /// Positions of the other parts, in bytes from the header.
     pub(super) count: u16,
     tail: u16,
     cold: u16,
     stats: u16,
     pub(super) counting: Counting,
     layout: Layout,
-    /// What of a block depends on its type.
+    /// Functions that depend on the block's type.
     pub(super) kind: &'static Kind,
-    /// Taken out when the block is retired: a domain that holds blocks that hold the domain would never end.
+    /// Epoch domain. Taken out when the block is retired: a domain that holds blocks that hold the
+    /// domain would never be dropped.
     pub(super) domain: ManuallyDrop<Domain>,
 }
 
 pub(super) struct Kind {
     pub(super) parts: fn() -> TypeId,
-    /// Retires the block to the domain in its header.
+    /// Function that retires the block to the domain in its header.
     ///
     /// Safety: the block is of this kind, its last reference is gone, and this is called once.
     pub(super) retire: unsafe fn(NonNull<Header>),
@@ -92,7 +93,7 @@ struct Filled<P: Parts> {
     stats: Padded<P::Stats>,
 }
 
-/// The count and what shares its lines.
+/// The count and the part that shares its lines.
 #[repr(C)]
 struct Beside<T> {
     count: RefCount,
@@ -102,22 +103,22 @@ struct Beside<T> {
 /// Offsets of the parts in a block, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
-    /// What is read for every packet.
+    /// Part that is read for every packet.
     pub head: usize,
-    /// The count of references.
+    /// The reference count.
     pub count: usize,
-    /// What else is read for every packet.
+    /// The other part that is read for every packet.
     pub tail: usize,
-    /// What is hardly ever read.
+    /// Part that is rarely read.
     pub cold: usize,
-    /// What readers write.
+    /// Part that readers write.
     pub stats: usize,
-    /// The whole block.
+    /// Size of the whole block.
     pub size: usize,
 }
 
 impl Offsets {
-    /// Where the parts of an entry of `P` lie in `layout`.
+    /// Returns the positions of the parts of an entry of `P` in `layout`.
     #[must_use]
     pub const fn of<P: Parts>(layout: Layout) -> Self {
         match layout {
@@ -148,14 +149,14 @@ impl Offsets {
         }
     }
 
-    /// Whether `bytes` bytes at `offset` lie outside of the count's 128 bytes.
+    /// Returns whether `bytes` bytes at `offset` lie outside of the count's 128 bytes.
     #[must_use]
     pub const fn is_apart(&self, offset: usize, bytes: usize) -> bool {
         offset + bytes <= self.count || offset >= self.count + 128
     }
 }
 
-/// A layout's block: the one type parameter.
+/// The block of a layout.
 trait Block<P: Parts>: Sized + Send + 'static {
     const LAYOUT: Layout;
     const KIND: Kind = Kind { parts: TypeId::of::<P>, retire: retire::<P, Self> };
@@ -193,7 +194,7 @@ impl<P: Parts> Block<P> for Filled<P> {
     }
 }
 
-/// Makes an entry with one reference: where its block begins.
+/// Makes an entry with one reference, and returns the start of its block.
 pub(super) fn make<P: Parts>(
     domain: &Domain,
     layout: Layout,
@@ -231,12 +232,12 @@ fn leak<P: Parts, B: Block<P>>(
 /// # Safety
 /// `header` begins a leaked box of a `B` whose last reference is gone; this is called once.
 unsafe fn retire<P: Parts, B: Block<P>>(header: NonNull<Header>) {
-    // SAFETY: the block is alive until it is retired below. Its domain is moved out once, here: only holders of references
-    // look at it, and there are none any more.
+    // SAFETY: the block is alive until it is retired below. Its domain is moved out once, here:
+    // only holders of references access it, and none is left.
     let domain =
         ManuallyDrop::into_inner(unsafe { ptr::read(&raw const (*header.as_ptr()).domain) });
-    // SAFETY: a leaked box by the caller. Nobody can reach it anew: its count is dead, and whoever published it cleared
-    // the place before the reference was put.
+    // SAFETY: a leaked box by the caller's promise. No thread can reach it anew: its count is dead,
+    // and the slot that published it was cleared before the reference was put.
     unsafe { domain.retire_raw(header.cast::<B>()) };
 }
 
@@ -266,8 +267,8 @@ impl<'a, P: Parts> View<'a, P> {
     /// At `offset` of the block is a `T`.
     #[inline]
     unsafe fn part<T>(self, offset: u16) -> &'a T {
-        // SAFETY: in bounds of the block, by the caller; the pointer is the one to the whole block, which is alive as long
-        // as `'a`; parts are never borrowed mutably.
+        // SAFETY: in bounds of the block, by the caller's promise. The pointer covers the whole
+        // block, which is alive as long as `'a`; parts are never borrowed mutably.
         unsafe { self.header.byte_add(usize::from(offset)).cast().as_ref() }
     }
 
@@ -275,7 +276,7 @@ impl<'a, P: Parts> View<'a, P> {
     pub(super) fn head(self) -> &'a P::Head {
         const { assert!(offset_of!(Packed<P>, head) == offset_of!(Filled<P>, head)) };
         const { assert!(offset_of!(PaddedApart<P>, head) == offset_of!(Filled<P>, head)) };
-        // SAFETY: the head has one place in all layouts.
+        // SAFETY: the head has the same position in all layouts.
         let head = unsafe { self.header.byte_add(offset_of!(Filled<P>, head)) };
         // SAFETY: a `P::Head` of the block, as above.
         unsafe { head.cast().as_ref() }
@@ -283,18 +284,18 @@ impl<'a, P: Parts> View<'a, P> {
 
     #[inline]
     pub(super) fn tail(self) -> &'a P::Tail {
-        // SAFETY: the header says where its block has its tail.
+        // SAFETY: the header stores the position of the tail.
         unsafe { self.part(self.header().tail) }
     }
 
     pub(super) fn cold(self) -> &'a P::Cold {
-        // SAFETY: the header says where its block has its cold part.
+        // SAFETY: the header stores the position of the cold part.
         unsafe { self.part(self.header().cold) }
     }
 
     #[inline]
     pub(super) fn stats(self) -> &'a P::Stats {
-        // SAFETY: the header says where its block has its stats.
+        // SAFETY: the header stores the position of the stats.
         unsafe { self.part(self.header().stats) }
     }
 
@@ -308,7 +309,7 @@ impl<'a, P: Parts> View<'a, P> {
 
     #[inline]
     pub(super) fn count(self) -> &'a RefCount {
-        // SAFETY: the header says where its block has its count.
+        // SAFETY: the header stores the position of the count.
         unsafe { self.part(self.header().count) }
     }
 

@@ -1,8 +1,9 @@
-//! Entries live as long as anybody may look at them, and lie where their layout says.
+//! Entries stay allocated as long as a thread may access them, and their parts lie where the layout
+//! says.
 
 use super::*;
 
-/// Counts its drops through a counter of the test's own.
+/// Counts its drops in a counter of the test.
 #[derive(Debug)]
 struct Marked(crate::shim::Arc<crate::shim::AtomicUsize>);
 
@@ -72,7 +73,7 @@ mod threads {
         assert_eq!(dropped(&drops), 6);
     }
 
-    /// DST1: the count is alone in its 128 bytes, but for the packed layout, whose point that is.
+    /// DST1: the count is alone in its 128 bytes, except in the packed layout.
     #[test]
     fn the_count_is_apart_from_what_is_read() {
         for layout in LAYOUTS {
@@ -87,10 +88,11 @@ mod threads {
         assert!(size(Layout::Filled) < size(Layout::Padded), "filling the gap saves memory");
     }
 
-    /// BUG-DST-5: where the count lies may not follow from how wide a pointer is. Parts as a 32-bit build makes them, next to nothing,
-    /// and more than a line: the count begins a line of its own in all of them.
+    /// The position of the count must not depend on the size of a pointer. With parts as a 32-bit
+    /// build makes them, with almost empty ones, and with parts longer than a line, the count
+    /// begins a line of its own.
     #[test]
-    fn the_count_is_apart_whatever_the_parts_measure() {
+    fn the_count_is_apart_for_parts_of_any_size() {
         struct Words;
         impl Parts for Words {
             type Head = [u32; 11];
@@ -134,9 +136,13 @@ mod threads {
             drop(slot.take());
             assert_eq!((held.refs(), slot.is_empty()), (1, true));
             held.release(&section);
-            assert!(handle.try_get().is_none(), "BUG-DST-1: no get on zero");
+            assert!(handle.try_get().is_none(), "no get succeeds at zero references");
             assert_eq!(domain.reclaim(), 1);
-            assert_eq!((dropped(&drops), *handle.tail()), (0, 9), "the section keeps it");
+            assert_eq!(
+                (dropped(&drops), *handle.tail()),
+                (0, 9),
+                "the section keeps the entry allocated"
+            );
             drop(section);
             assert_eq!(domain.reclaim(), 0);
             assert_eq!(dropped(&drops), 1);
@@ -144,13 +150,13 @@ mod threads {
     }
 
     #[test]
-    fn a_reference_without_its_type_remembers_it() {
+    fn a_reference_without_its_type_can_be_downcast() {
         let (domain, drops) = (Domain::new(), drops());
         let entry = sample(&domain, Layout::Padded, Counting::Rcuref, &drops);
         let any = AnyRef::from(entry.clone());
         assert_eq!(entry.refs(), 2);
-        let any = any.downcast::<Other>().expect_err("made of other parts");
-        let typed = any.downcast::<Sample>().expect("its own");
+        let any = any.downcast::<Other>().expect_err("the entry has other parts");
+        let typed = any.downcast::<Sample>().expect("the entry's type");
         assert!(typed.is(&entry));
         drop(AnyRef::from(typed));
         assert_eq!(entry.refs(), 1);
@@ -170,13 +176,13 @@ mod threads {
 
     #[test]
     #[should_panic(expected = "another domain")]
-    fn a_foreign_section_is_refused() {
+    fn a_section_of_another_domain_is_refused() {
         let slot = Slot::<Sample>::new(&Domain::new());
         let reader = Domain::new().reader();
         let _ = slot.load(&reader.pin());
     }
 
-    /// DST3: what was got and put by many threads adds up.
+    /// DST3: the gets and puts of several threads add up.
     #[test]
     fn gets_and_puts_of_threads_add_up() {
         for counting in COUNTINGS {
@@ -207,8 +213,9 @@ mod models {
     use super::*;
     use crate::shim::model;
 
-    /// BUG-PQ-6, BUG-DST-2: one core looks (early demux) while another invalidates: clears, then releases. Whatever the first
-    /// finds is alive, and what it holds stays alive.
+    /// One core loads a slot (early demux) while another invalidates it: clears it, then puts the
+    /// reference. An entry that the first core finds is alive, and stays alive while the core holds
+    /// it.
     fn demux_against_invalidation(counting: Counting) {
         model(move || {
             let (domain, drops) = (Domain::new(), drops());
@@ -253,16 +260,18 @@ mod models {
         demux_against_invalidation(Counting::Rcuref);
     }
 
-    /// An entry that is published while somebody looks is found whole, with everything that was written to it before.
+    /// A thread that finds an entry while it is published sees everything that was written to it
+    /// before.
     #[test]
-    fn a_published_entry_is_found_whole() {
+    fn a_published_entry_is_complete() {
         #[derive(Debug)]
         struct Written(crate::shim::UnsafeCell<u32>);
-        // SAFETY: written before it is published and read after it was found: loom fails when that is not in order.
+        // SAFETY: written before it is published and read after it was found; loom fails if these
+        // are not ordered.
         unsafe impl Sync for Written {}
         #[derive(Debug)]
-        struct Whole;
-        impl Parts for Whole {
+        struct Complete;
+        impl Parts for Complete {
             type Head = Written;
             type Tail = ();
             type Cold = ();
@@ -270,23 +279,23 @@ mod models {
         }
         model(|| {
             let domain = Domain::new();
-            let slot = Arc::new(Slot::<Whole>::new(&domain));
+            let slot = Arc::new(Slot::<Complete>::new(&domain));
             let other = {
                 let (slot, domain) = (Arc::clone(&slot), domain.clone());
                 thread::spawn(move || {
                     let head = Written(crate::shim::UnsafeCell::new(0));
-                    // SAFETY: nobody else has it yet.
+                    // SAFETY: no other thread has it yet.
                     head.0.with_mut(|value| unsafe { *value = 7 });
                     let entry = Entry { head, tail: (), cold: (), stats: () };
                     let entry = Ref::new(&domain, Layout::Filled, Counting::Rcuref, entry);
-                    assert!(slot.publish(entry).is_ok(), "nobody else publishes");
+                    assert!(slot.publish(entry).is_ok(), "no other thread publishes");
                 })
             };
             let reader = domain.reader();
             {
                 let section = reader.pin();
                 if let Some(handle) = slot.load(&section) {
-                    // SAFETY: nobody writes it any more.
+                    // SAFETY: no thread writes it any more.
                     assert_eq!(handle.head().0.with(|value| unsafe { *value }), 7);
                 }
             }
@@ -297,13 +306,14 @@ mod models {
         });
     }
 
-    /// BUG-DST-2: in the order of 2014, release before clear, a reader finds an entry that is dead already.
+    /// The order of Linux in 2014, which puts the reference before it clears the slot: a reader
+    /// finds an entry without references.
     #[test]
-    fn release_before_clear_shows_a_dead_entry() {
+    fn a_put_before_the_clear_exposes_an_entry_without_references() {
         use std::sync::atomic::{AtomicBool, Ordering as StdOrdering};
         static DEAD_SEEN: AtomicBool = AtomicBool::new(false);
         model(|| {
-            // A slot of 2014: full or not, and the count of what is in it.
+            // The slot of that time: whether it is full, and the count of its entry.
             let slot =
                 Arc::new((crate::shim::AtomicBool::new(true), RefCount::new(Counting::Rcuref)));
             let other = {
@@ -318,6 +328,6 @@ mod models {
             }
             other.join().unwrap();
         });
-        assert!(DEAD_SEEN.load(StdOrdering::Relaxed), "the bug shows");
+        assert!(DEAD_SEEN.load(StdOrdering::Relaxed), "a model finds the bug");
     }
 }

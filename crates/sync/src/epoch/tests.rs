@@ -1,4 +1,4 @@
-//! Nothing dies under a section, and everything dies in the end.
+//! An object stays allocated under a section that may have seen it, and is dropped in the end.
 
 use super::*;
 
@@ -14,7 +14,7 @@ mod threads {
     }
 
     #[test]
-    fn without_readers_one_reclaim_drops_all() {
+    fn without_readers_one_reclaim_drops_all_objects() {
         let (domain, live) = (Domain::new(), Live::new(()));
         retire(&domain, &live);
         assert_eq!((domain.pending(), Live::strong_count(&live)), (1, 2));
@@ -29,7 +29,7 @@ mod threads {
         assert!(domain.set_on_waiting(move || {
             count.fetch_add(1, Ordering::Relaxed);
         }));
-        assert!(!domain.set_on_waiting(|| ()), "one for good");
+        assert!(!domain.set_on_waiting(|| ()), "a domain has one such function for good");
         assert!(!domain.is_waiting());
         for round in 1..4 {
             retire(&domain, &live);
@@ -43,7 +43,7 @@ mod threads {
     }
 
     #[test]
-    fn a_settlement_that_readers_hold_up_is_wanted_again() {
+    fn a_settlement_delayed_by_readers_must_be_repeated() {
         let (domain, live) = (Domain::new(), Live::new(()));
         let reader = domain.reader();
         let section = reader.pin();
@@ -55,7 +55,7 @@ mod threads {
     }
 
     #[test]
-    fn a_section_keeps_what_was_retired_since() {
+    fn a_section_keeps_objects_retired_while_it_is_open() {
         let (domain, live) = (Domain::new(), Live::new(()));
         let (reader, other) = (domain.reader(), domain.reader());
         let outer = reader.pin();
@@ -70,7 +70,7 @@ mod threads {
     }
 
     #[test]
-    fn a_core_is_quiescent_once_a_turn() {
+    fn an_online_reader_releases_objects_when_it_is_quiescent() {
         let (domain, live) = (Domain::new(), Live::new(()));
         let reader = domain.reader();
         reader.stay_online();
@@ -80,7 +80,7 @@ mod threads {
         let section = reader.pin();
         assert!(!reader.quiescent());
         drop(section);
-        // Each turn lets the epoch go on by one.
+        // Each turn lets the epoch advance by one.
         assert!(reader.quiescent());
         domain.reclaim();
         assert!(reader.quiescent());
@@ -88,7 +88,8 @@ mod threads {
         retire(&domain, &live);
         reader.go_offline();
         assert_eq!(domain.reclaim(), 0);
-        // Online or offline twice is once; offline inside a section waits for its end.
+        // Repeated calls to go online or offline count once; going offline inside a section takes
+        // effect at the section's end.
         reader.stay_online();
         reader.stay_online();
         let section = reader.pin();
@@ -101,12 +102,12 @@ mod threads {
     }
 
     #[test]
-    fn who_lingers_keeps_what_it_may_have_seen_until_it_rests() {
+    fn a_lingering_reader_keeps_objects_until_it_rests() {
         let (domain, live) = (Domain::new(), Live::new(()));
         let reader = domain.reader();
         reader.linger();
         retire(&domain, &live);
-        assert_eq!(domain.reclaim(), 0, "it has opened nothing yet");
+        assert_eq!(domain.reclaim(), 0, "the reader has opened no section yet");
         drop(reader.pin());
         retire(&domain, &live);
         assert_eq!(domain.reclaim(), 1);
@@ -117,7 +118,7 @@ mod threads {
         assert_eq!(domain.reclaim(), 1);
         reader.rest();
         assert_eq!((domain.reclaim(), Live::strong_count(&live)), (0, 1));
-        // The end of a turn, and of being online, are such ends too.
+        // `quiescent` and `go_offline` end the announcement too.
         for end in [|reader: &Reader| assert!(reader.quiescent()), Reader::go_offline] {
             drop(reader.pin());
             retire(&domain, &live);
@@ -132,7 +133,7 @@ mod threads {
     }
 
     #[test]
-    fn retiring_alone_reclaims_now_and_then() {
+    fn retirements_reclaim_earlier_objects() {
         let (domain, live) = (Domain::new(), Live::new(()));
         for _ in 0..100 * RECLAIM_EVERY {
             retire(&domain, &live);
@@ -144,7 +145,7 @@ mod threads {
     }
 
     #[test]
-    fn a_reader_gone_or_leaked_section_does_no_harm() {
+    fn dropping_a_reader_releases_its_leaked_section() {
         let (domain, live) = (Domain::new(), Live::new(()));
         let reader = domain.reader();
         core::mem::forget(reader.pin());
@@ -154,9 +155,9 @@ mod threads {
         assert_eq!(domain.reclaim(), 0);
     }
 
-    /// A dropped object may retire others, as a socket does with what hangs on it.
+    /// The drop of an object may retire others, as a socket does with the objects it owns.
     #[test]
-    fn a_drop_may_retire() {
+    fn a_drop_may_retire_further_objects() {
         struct Parent(Domain, Live<()>);
         impl Drop for Parent {
             fn drop(&mut self) {
@@ -172,7 +173,7 @@ mod threads {
     }
 
     #[test]
-    fn stress_a_reader_never_sees_a_dead_object() {
+    fn stress_a_reader_never_sees_a_dropped_object() {
         const ALIVE: u64 = 0x600d;
         struct Object(AtomicU64);
         impl Drop for Object {
@@ -193,7 +194,8 @@ mod threads {
                     while !done.load(Ordering::Relaxed) {
                         let section = reader.pin();
                         for _ in 0..10 {
-                            // SAFETY: unlinked before it is retired, and this thread has a section.
+                            // SAFETY: an object is unlinked before it is retired, and this thread
+                            // has a section.
                             let object = unsafe { &*shared.load(Ordering::Acquire) };
                             assert_eq!(object.0.load(Ordering::Relaxed), ALIVE);
                         }
@@ -204,12 +206,12 @@ mod threads {
             }
             for _ in 0..50_000 {
                 let old = NonNull::new(shared.swap(make(), Ordering::AcqRel)).unwrap();
-                // SAFETY: the only pointer to it was just taken away.
+                // SAFETY: the swap took the only pointer to it.
                 unsafe { domain.retire_raw(old) };
             }
             done.store(true, Ordering::Relaxed);
         });
-        // SAFETY: the readers are gone.
+        // SAFETY: the readers have ended.
         drop(unsafe { Box::from_raw(shared.into_inner()) });
         assert_eq!(domain.reclaim(), 0);
     }
@@ -238,20 +240,20 @@ mod models {
         }
 
         fn read(&self, _: &Section<'_>) -> u32 {
-            // SAFETY: unlinked before it is retired, and the caller has a section.
+            // SAFETY: an object is unlinked before it is retired, and the caller has a section.
             unsafe { &*self.shared.load(Ordering::Acquire) }.read()
         }
 
         fn replace(&self) {
             let old = self.shared.swap(Self::leak(), Ordering::AcqRel);
-            // SAFETY: the only pointer to it was just taken away.
+            // SAFETY: the swap took the only pointer to it.
             unsafe { self.domain.retire_raw(NonNull::new(old).unwrap()) };
         }
     }
 
     impl Drop for World {
         fn drop(&mut self) {
-            // SAFETY: the last one to hold the world.
+            // SAFETY: this is the last holder of the world.
             drop(unsafe { Box::from_raw(self.shared.load(Ordering::Relaxed)) });
         }
     }
@@ -320,7 +322,7 @@ mod models {
         });
     }
 
-    /// Two threads advance the epoch while a reader comes and goes.
+    /// Two threads advance the epoch while a reader opens and closes a section.
     #[test]
     fn loom_two_reclaimers() {
         shim::model(|| {

@@ -1,4 +1,4 @@
-//! No wake-up is lost, none goes to two.
+//! No wake-up is lost, and none goes to two waiters.
 
 use super::*;
 
@@ -8,9 +8,10 @@ mod threads {
 
     use super::*;
 
-    /// Going to sleep again and again allocates nothing, unless somebody still holds what the thread slept with.
+    /// Repeated sleeps allocate nothing, unless another thread still holds the waiter of the last
+    /// sleep.
     #[test]
-    fn a_waiter_is_used_again() {
+    fn a_waiter_is_reused() {
         let event = EventCount::new();
         let first = event.prepare();
         let waiter = Arc::as_ptr(&first.waiter);
@@ -21,7 +22,7 @@ mod threads {
         let (held, address) = (Arc::clone(&second.waiter), Arc::as_ptr(&second.waiter));
         assert_eq!(event.wait(second, None), WaitResult::Notified);
         let third = event.prepare();
-        assert_ne!(Arc::as_ptr(&third.waiter), address, "its notifier may still be at it");
+        assert_ne!(Arc::as_ptr(&third.waiter), address, "the notifier may still use the waiter");
         assert!(!third.waiter.is_notified());
         drop(held);
         event.cancel(third);
@@ -46,17 +47,17 @@ mod threads {
         event.register(&waker);
         event.register(&waker);
         assert!(event.notify_all() && !event.notify_all());
-        assert_eq!(count.0.load(Ordering::Relaxed), 1, "queued once, called once");
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "the waker was queued once and called once");
         event.register(&waker);
         let mut wakes = Wakes::new();
         assert!(event.notify_all_later(&mut wakes));
-        assert_eq!(count.0.load(Ordering::Relaxed), 1, "chosen only");
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "the waker was only chosen");
         wakes.wake();
         assert_eq!(count.0.load(Ordering::Relaxed), 2);
     }
 
     #[test]
-    fn without_waiters_nothing_is_notified() {
+    fn without_waiters_a_notification_does_nothing() {
         let event = EventCount::new();
         assert!(!event.notify_one() && !event.notify_all());
         event.cancel(event.prepare());
@@ -66,11 +67,11 @@ mod threads {
     #[test]
     fn chosen_waiters_are_woken_later() {
         let (event, mut wakes) = (EventCount::new(), Wakes::new());
-        assert!(!event.notify_all_later(&mut wakes), "nobody waits");
+        assert!(!event.notify_all_later(&mut wakes), "there is no waiter");
         let tokens = [event.prepare(), event.prepare()];
         assert!(event.notify_all_later(&mut wakes));
-        assert_eq!(event.waiting.load(Ordering::Relaxed), 0, "so that nobody looks for them");
-        assert!(!event.notify_one(), "they have been chosen");
+        assert_eq!(event.waiting.load(Ordering::Relaxed), 0, "the queue is empty");
+        assert!(!event.notify_one(), "both waiters were chosen before");
         assert!(tokens.iter().all(|token| !token.waiter.is_notified()));
         wakes.wake();
         for token in tokens {
@@ -79,7 +80,11 @@ mod threads {
         let last = event.prepare();
         assert!(event.notify_all_later(&mut wakes));
         drop(wakes);
-        assert_eq!(event.wait(last, None), WaitResult::Notified, "whoever goes wakes them");
+        assert_eq!(
+            event.wait(last, None),
+            WaitResult::Notified,
+            "dropping the set wakes its waiters"
+        );
     }
 
     #[test]
@@ -91,19 +96,19 @@ mod threads {
     }
 
     #[test]
-    fn notified_before_waiting_returns_at_once() {
+    fn a_notification_before_the_wait_ends_it_at_once() {
         let event = EventCount::new();
         let token = event.prepare();
         assert!(event.notify_one());
         assert_eq!(event.wait(token, Some(Duration::ZERO)), WaitResult::Notified);
-        // The endless timeout is no deadline at all, not an overflow.
+        // The longest timeout means no deadline, not an overflow.
         let token = event.prepare();
         assert!(event.notify_all());
         assert_eq!(event.wait(token, Some(Duration::MAX)), WaitResult::Notified);
     }
 
     #[test]
-    fn first_come_first_woken_and_cancel_passes_on() {
+    fn the_first_waiter_is_woken_first_and_cancel_passes_the_notification_on() {
         let event = EventCount::new();
         let (first, second) = (event.prepare(), event.prepare());
         assert!(event.notify_one());
@@ -151,7 +156,7 @@ mod models {
 
     use super::*;
 
-    /// Waits until `ready` gives an item, as the module head says a sleeper does.
+    /// Waits until `ready` gives an item, following the protocol in the head of the module.
     fn take(event: &EventCount, ready: &AtomicUsize) {
         loop {
             let token = event.prepare();
@@ -164,8 +169,8 @@ mod models {
         }
     }
 
-    /// Relaxed accesses to the condition: the eventcount alone must prevent the lost wake-up, which loom
-    /// would report as a deadlock.
+    /// Relaxed accesses to the condition: the event count alone must prevent the lost wake-up,
+    /// which loom would report as a deadlock.
     #[test]
     fn loom_one_sleeper_is_woken() {
         shim::model(|| {
@@ -180,7 +185,8 @@ mod models {
         });
     }
 
-    /// Chosen while it goes to sleep, and woken after its notifier has let go of what both want.
+    /// A waiter is chosen while it goes to sleep, and woken after its notifier has released the
+    /// resource that both want.
     #[test]
     fn loom_a_sleeper_that_was_chosen_is_woken_later() {
         shim::model(|| {
@@ -214,7 +220,8 @@ mod models {
         });
     }
 
-    /// A waiter that gives up, by `cancel` or by its deadline, never takes the notification with it.
+    /// A waiter that gives up, by `cancel` or at its deadline, never takes the notification with
+    /// it.
     #[test]
     fn loom_giving_up_passes_the_notification_on() {
         shim::model(|| {

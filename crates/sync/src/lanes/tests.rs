@@ -1,4 +1,4 @@
-//! Order, wake-ups, and the promise of `done`.
+//! Order, wake-ups, and the guarantee of `done`.
 
 use std::sync::Arc as Live;
 
@@ -15,14 +15,14 @@ fn a_lane_is_fifo_and_only_the_first_push_wakes() {
     let live = Live::new(());
     let lanes = Lanes::new(3);
     assert_eq!(lanes.take_ready(), 0);
-    assert!(!lanes.push(0, Chain::new(), 0), "nothing to be woken for");
+    assert!(!lanes.push(0, Chain::new(), 0), "no item was pushed");
     assert!(lanes.push(2, items(2, 0..2, &live), 2));
     assert!(!lanes.push(0, items(0, 0..1, &live), 1));
     assert!(!lanes.push(2, items(2, 2..3, &live), 1));
     assert_eq!((lanes.len(), lanes.take_ready(), lanes.take_ready()), (4, 0b101, 0));
     let order: Vec<_> = lanes.take(2).map(|item| item.id()).collect();
     assert_eq!(order, [(2, 0), (2, 1), (2, 2)]);
-    assert_eq!(lanes.done(2), 0, "taken is not done");
+    assert_eq!(lanes.done(2), 0, "a taken item is not finished");
     lanes.finish(2, 3);
     assert_eq!((lanes.done(2), lanes.done(0), lanes.len()), (3, 0, 1));
     assert!(lanes.push(2, items(2, 3..4, &live), 1), "all bits were taken");
@@ -30,10 +30,10 @@ fn a_lane_is_fifo_and_only_the_first_push_wakes() {
     assert_eq!(Live::strong_count(&live), 1);
 }
 
-/// Two senders, and a receiver that looks only when it was woken: it gets everything.
+/// Two senders, and a receiver that checks only when it was woken: it gets every item.
 #[cfg(loom)]
 #[test]
-fn loom_nothing_waits_for_the_next_push() {
+fn loom_no_item_waits_for_the_next_push() {
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicUsize;
 
@@ -71,8 +71,9 @@ fn loom_nothing_waits_for_the_next_push() {
     });
 }
 
-/// The reason for `done`: a sender that sees its first item finished by one receiver may give the second to another, who
-/// finds what the first has done. Loom reports the receivers' plain accesses as racing if it were otherwise.
+/// The reason for `done`: a sender that sees its first item finished by one receiver may give the
+/// second to another receiver, which sees the effects of the first. Otherwise loom reports the
+/// receivers' plain accesses as racing.
 #[cfg(loom)]
 #[test]
 fn loom_a_flow_that_changes_its_receiver_stays_in_order() {
@@ -80,7 +81,7 @@ fn loom_a_flow_that_changes_its_receiver_stays_in_order() {
     use loom::sync::Arc;
 
     struct Stream(UnsafeCell<Vec<u32>>);
-    // SAFETY: that no two accesses overlap is what the model checks.
+    // SAFETY: that no two accesses overlap is the property that the model checks.
     unsafe impl Sync for Stream {}
     // SAFETY: as above.
     unsafe impl Send for Stream {}
@@ -114,14 +115,14 @@ fn loom_a_flow_that_changes_its_receiver_stays_in_order() {
             let (lanes, stream) = (lanes.clone(), stream.clone());
             loom::thread::spawn(move || receive(&lanes[0], &stream))
         };
-        // Only reached by a flow that has moved: no second receiver of the first lanes exists.
+        // Only a flow that has moved gets here, and the second lanes have no other receiver.
         receive(&lanes[1], &stream);
         sender.join().unwrap();
         receiver.join().unwrap();
         for lanes in &*lanes {
             receive(lanes, &stream);
         }
-        // SAFETY: everybody else is gone.
+        // SAFETY: the other threads have ended.
         stream.0.with(|stream| assert_eq!(unsafe { &*stream }, &[0, 1]));
     });
 }

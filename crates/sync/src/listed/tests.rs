@@ -1,4 +1,4 @@
-//! One hook for each object, whoever asks; what is listed is seen once and stays alive.
+//! Each object has one hook; a listed object is seen once and kept alive.
 
 use super::*;
 use crate::llist::Llist;
@@ -9,10 +9,10 @@ fn there_is_one_hook_at_a_time() {
     let object = Listed::new(7);
     let list = Llist::new();
     for _ in 0..3 {
-        let hook = Listed::hook(&object).expect("it is at home");
+        let hook = Listed::hook(&object).expect("the hook is free");
         assert!(Listed::hook(&object).is_none());
         assert!(list.push(hook), "the list was empty");
-        assert!(Listed::hook(&object).is_none(), "while it is in the list as well");
+        assert!(Listed::hook(&object).is_none(), "the hook is in the list");
         let taken: Vec<i32> = list.take_all().map(|hook| *hook).collect();
         assert_eq!(taken, [7]);
     }
@@ -21,20 +21,21 @@ fn there_is_one_hook_at_a_time() {
 
 #[cfg(not(loom))]
 #[test]
-fn a_list_keeps_what_is_in_it_alive_and_lets_go_of_it_at_its_end() {
+fn a_list_keeps_its_objects_alive_until_it_is_dropped() {
     let value = Arc::new(());
     let list = Llist::new();
     for _ in 0..3 {
         let object = Listed::new(Arc::clone(&value));
-        list.push(Listed::hook(&object).expect("a new one"));
+        list.push(Listed::hook(&object).expect("a new object"));
     }
     assert_eq!(Arc::strong_count(&value), 4);
     drop(list);
     assert_eq!(Arc::strong_count(&value), 1);
 }
 
-/// One lists the object, and takes and lists it again while another lists it: every round that got the hook is seen, and the link
-/// passes without a race from whoever has taken it out to whoever lists it next.
+/// One thread lists the object, and takes and lists it again while another thread lists it. Every
+/// call that got the hook is seen once, and the link passes without a race from the thread that
+/// took it out to the thread that lists it next.
 #[cfg(loom)]
 #[test]
 fn loom_a_hook_passes_from_thread_to_thread() {
@@ -62,8 +63,8 @@ fn loom_a_hook_passes_from_thread_to_thread() {
         listed += list_it(&object, &list);
         listed += other.join().unwrap();
         let rest: u32 = list.take_all().map(|_| 1).sum();
-        // That it is at home again is not asked here: to loom a store and a swap that are concurrent have no order, be it that the
-        // swap has read what came before the store.
+        // The model does not check that the hook is free again: loom does not order a store and a
+        // concurrent swap, even if the swap has read the value before the store.
         assert_eq!(taken + rest, listed);
     });
 }

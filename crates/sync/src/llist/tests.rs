@@ -78,8 +78,8 @@ fn stress_each_producer_stays_in_order() {
     assert_eq!(Live::strong_count(&live), 1);
 }
 
-/// Two pushers and a taker: nothing is lost or doubled, each pusher's items stay in order, and the taker
-/// sees the items' contents (loom checks the plain accesses to the links).
+/// Two pushers and a taker: no item is lost or doubled, each pusher's items stay in order, and the
+/// taker sees the items' contents (loom checks the plain accesses to the links).
 #[cfg(loom)]
 #[test]
 fn loom_push_against_take_all() {

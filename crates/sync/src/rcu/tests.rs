@@ -1,4 +1,4 @@
-//! A loaded value stays whole; no update is lost.
+//! A loaded value stays allocated and unchanged, and no update is lost.
 
 use super::*;
 
@@ -7,7 +7,7 @@ mod threads {
     use super::*;
 
     #[test]
-    fn load_replace_update() {
+    fn a_section_keeps_the_value_it_loaded() {
         let domain = Domain::new();
         let mut cell = RcuCell::new(&domain, String::from("one"));
         let reader = domain.reader();
@@ -24,7 +24,7 @@ mod threads {
     }
 
     #[test]
-    fn what_is_exchanged_is_retired_when_the_caller_lets_go() {
+    fn an_exchanged_value_is_retired_when_the_result_is_dropped() {
         let domain = Domain::new();
         let mut cell = RcuCell::new(&domain, 1);
         let replaced = cell.exchange(2);
@@ -36,7 +36,7 @@ mod threads {
 
     #[test]
     #[should_panic(expected = "another domain")]
-    fn a_foreign_section_is_refused() {
+    fn a_section_of_another_domain_is_refused() {
         let cell = RcuCell::new(&Domain::new(), 0);
         let reader = Domain::new().reader();
         cell.load(&reader.pin());
@@ -75,7 +75,7 @@ mod models {
     use crate::shim;
     use crate::test_item::Watched;
 
-    /// The readers' value is whole and never goes back; neither writer's update is lost.
+    /// The readers' value is complete and never goes back; neither writer's update is lost.
     #[test]
     fn loom_load_against_updates() {
         shim::model(|| {

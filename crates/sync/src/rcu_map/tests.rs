@@ -1,4 +1,4 @@
-//! The map against a plain one, its growth, and its readers under change.
+//! The map compared with a plain one, its growth, and its readers during changes.
 
 use super::*;
 
@@ -11,7 +11,7 @@ mod threads {
     use super::*;
 
     #[test]
-    fn insert_replace_remove() {
+    fn entries_are_inserted_replaced_and_removed() {
         let domain = Domain::new();
         let map = RcuMap::new(&domain, 0);
         let reader = domain.reader();
@@ -19,7 +19,7 @@ mod threads {
         assert!(map.is_empty());
         assert_eq!(map.insert(1, "a", 1), Ok(()));
         assert_eq!(map.insert(1, "a", 2), Err(("a", 2)));
-        // The same hash is not the same key.
+        // Two keys may have the same hash.
         assert_eq!(map.insert(1, "b", 3), Ok(()));
         let old = map.lookup(1, &"a", &section).unwrap();
         assert_eq!(map.replace_if(1, "a", 4, |present| *present == 9), Err(("a", 4)));
@@ -38,7 +38,7 @@ mod threads {
     }
 
     #[test]
-    fn grows_and_stays_short_in_its_chains() {
+    fn a_growing_map_keeps_its_chains_short() {
         const ENTRIES: u32 = 100_000;
         let domain = Domain::new();
         let map = RcuMap::new(&domain, 16);
@@ -60,9 +60,9 @@ mod threads {
         assert!(map.is_empty() && domain.reclaim() == 0);
     }
 
-    /// Pieces of a walk between which the table grows.
+    /// A walk between whose parts the table grows.
     #[test]
-    fn a_walk_in_pieces_misses_nothing_while_the_table_grows() {
+    fn a_walk_in_parts_misses_no_entry_while_the_table_grows() {
         const ENTRIES: u32 = 2000;
         let domain = Domain::new();
         let map = RcuMap::new(&domain, 16);
@@ -78,7 +78,7 @@ mod threads {
                     *times += 1;
                 }
             });
-            assert!(visited < 64 + 20, "{visited}: as many as wanted and the rest of a chain");
+            assert!(visited < 64 + 20, "{visited}: the requested number and the rest of a chain");
             pieces += 1;
             if added < 4 * ENTRIES {
                 (0..500).for_each(|key| map.insert(added + key, added + key, ()).unwrap());
@@ -89,9 +89,9 @@ mod threads {
         assert!(seen.iter().all(|times| *times > 0));
     }
 
-    /// A reader that never ends its section forbids all growing but the first, and costs nothing else.
+    /// A section that stays open forbids all growth but the first, and has no other effect.
     #[test]
-    fn does_not_grow_over_a_section_twice() {
+    fn a_stripe_grows_only_once_during_a_section() {
         let domain = Domain::new();
         let map = RcuMap::new(&domain, 1);
         let reader = domain.reader();
@@ -123,7 +123,7 @@ mod threads {
         assert_eq!(Live::strong_count(&live), 1);
     }
 
-    /// A value's drop may come back to the map: a child socket that takes its request out.
+    /// The drop of a value may use the map: a child socket removes its request.
     #[test]
     fn a_dropped_value_may_use_the_map() {
         type Map = RcuMap<u32, Option<Child>>;
@@ -146,7 +146,7 @@ mod threads {
     }
 
     #[test]
-    fn stress_what_stays_is_always_found() {
+    fn stress_an_entry_that_stays_is_always_found() {
         const STAYING: u32 = 500;
         let domain = Domain::new();
         let map = RcuMap::new(&domain, 8);
@@ -189,7 +189,7 @@ mod threads {
     }
 
     fn tables<K, V>(map: &RcuMap<K, V>) -> impl Iterator<Item = &Table<K, V>> {
-        // SAFETY: the tests that ask have no writer at work.
+        // SAFETY: the callers have no concurrent writer.
         map.tables.iter().map(|table| unsafe { &*table.load(Ordering::Acquire) })
     }
 
@@ -250,7 +250,7 @@ mod models {
         });
     }
 
-    /// A replaced key is found at every moment, old or new.
+    /// A replaced key is found at every moment, with the old value or the new one.
     #[test]
     fn loom_lookup_against_replace() {
         shim::model(|| {
@@ -269,8 +269,9 @@ mod models {
         });
     }
 
-    /// The chain is re-threaded under the reader, twice if the grace period allows it: what was there all the
-    /// time is found, and what came before the reader's look is found.
+    /// The chain is linked anew under the reader, twice if the grace period allows it. An entry
+    /// that is present all the time is found, and so is an entry inserted before the reader's
+    /// lookup.
     #[test]
     fn loom_lookup_against_growth() {
         shim::model(|| {
@@ -297,7 +298,7 @@ mod models {
         });
     }
 
-    /// One of two writers of the same key wins, the other is told.
+    /// One of two writers of the same key wins, and the other gets its entry back.
     #[test]
     fn loom_two_writers_of_one_key() {
         shim::model(|| {

@@ -1,4 +1,5 @@
-//! The rules of both counts: step by step, at their limits, and in every interleaving of three threads.
+//! The rules of both counts: step by step, at their limits, and in every interleaving of three
+//! threads.
 
 use super::*;
 
@@ -17,13 +18,13 @@ mod steps {
         count.word.load(Ordering::Relaxed)
     }
 
-    /// The subtraction of a put, to be finished later by `rcuref_put_slow`.
+    /// The subtraction of a put, to be completed later by `rcuref_put_slow`.
     fn subtract(count: &RefCount) -> u32 {
         count.word.fetch_sub(1, Ordering::Release).wrapping_sub(1)
     }
 
     #[test]
-    fn a_count_ends_once() {
+    fn a_count_has_one_last_put() {
         let domain = Domain::new();
         let reader = domain.reader();
         for counting in BOTH {
@@ -37,9 +38,9 @@ mod steps {
         }
     }
 
-    /// BUG-DST-1: a get on a count that has reached zero fails, however often it is tried.
+    /// A get on a count that has reached zero fails, however often it is tried.
     #[test]
-    fn nobody_gets_a_dead_object() {
+    fn no_get_succeeds_after_the_last_put() {
         for counting in BOTH {
             let count = RefCount::new(counting);
             assert_eq!(count.put_alone(counting), Put::Last);
@@ -50,9 +51,10 @@ mod steps {
         }
     }
 
-    /// SCN-C2: the trace of two threads, with the value of the word after each step.
+    /// A get of one thread revives the object between the subtraction and the swap of another
+    /// thread's put. The test checks the value of the word after each step.
     #[test]
-    fn the_critical_trace_step_by_step() {
+    fn a_get_may_revive_an_object_before_its_put_completes() {
         let count = RefCount::new(Counting::Rcuref);
         assert_eq!(word(&count), 0);
         assert!(count.rcuref_get(), "T2 gets");
@@ -60,12 +62,12 @@ mod steps {
         assert_eq!(count.rcuref_put(), Put::Shared, "T1 puts");
         assert_eq!(word(&count), 0);
         let left = subtract(&count);
-        assert_eq!((left, word(&count)), (NOREF, NOREF), "T2 puts, and has not buried yet");
-        assert!(count.rcuref_get(), "T1 gets, and revives");
+        assert_eq!((left, word(&count)), (NOREF, NOREF), "T2 puts, and has not swapped yet");
+        assert!(count.rcuref_get(), "T1 gets, which revives the object");
         assert_eq!(word(&count), 0);
         assert_eq!(count.rcuref_put_slow(left), Put::Shared, "T2's swap fails");
         assert_eq!(word(&count), 0);
-        assert_eq!(count.rcuref_put(), Put::Last, "T1 puts and buries");
+        assert_eq!(count.rcuref_put(), Put::Last, "T1 puts the last reference");
         assert_eq!(word(&count), DEAD);
         let raised = count.word.fetch_add(1, Ordering::Relaxed) + 1;
         assert_eq!((raised, word(&count)), (DEAD + 1, DEAD + 1), "T2 tries to get");
@@ -79,10 +81,11 @@ mod steps {
         count.rcuref_put_slow(word)
     }
 
-    /// BUG-DST-3: T1 puts and is interrupted, T2 revives the object and puts; T1 buries it. With the word read again T2
-    /// reports a put too many; with the word its subtraction left it does not.
+    /// T1 puts and is interrupted, T2 revives the object and puts; T1 then releases it. With the
+    /// word read again, T2 reports one put too many; with the word that its subtraction left, it
+    /// does not.
     #[test]
-    fn an_object_buried_by_another_is_no_imbalance() {
+    fn a_put_completed_by_another_thread_is_no_imbalance() {
         let interrupted = |finish: fn(&RefCount, u32) -> Put| {
             let count = RefCount::new(Counting::Rcuref);
             let first = subtract(&count);
@@ -97,7 +100,7 @@ mod steps {
     }
 
     #[test]
-    fn a_put_too_many_is_told_and_changes_nothing() {
+    fn a_put_too_many_is_reported_and_changes_nothing() {
         let domain = Domain::new();
         let reader = domain.reader();
         for counting in BOTH {
@@ -109,7 +112,7 @@ mod steps {
         }
     }
 
-    /// BUG-DST-4: the 2^31st reference saturates the count; the object leaks and never dies.
+    /// The 2^31st reference saturates the count; the object leaks and is never freed.
     #[test]
     fn a_count_that_overflows_saturates() {
         let count = at(MAXREF);
@@ -147,15 +150,15 @@ mod models {
 
     struct Object {
         count: RefCount,
-        /// Puts that returned `Last`.
-        buried: AtomicUsize,
+        /// Number of puts that returned `Last`.
+        released: AtomicUsize,
         imbalanced: AtomicUsize,
     }
 
     impl Object {
         fn new(counting: Counting) -> Arc<Self> {
             let count = RefCount::new(counting);
-            Arc::new(Self { count, buried: AtomicUsize::new(0), imbalanced: AtomicUsize::new(0) })
+            Arc::new(Self { count, released: AtomicUsize::new(0), imbalanced: AtomicUsize::new(0) })
         }
 
         fn get(&self, counting: Counting) -> bool {
@@ -166,16 +169,20 @@ mod models {
             got
         }
 
-        /// Who holds a reference holds a living object.
+        /// Checks that the object of a held reference has not been released.
         fn check_alive(&self) {
-            assert_eq!(self.buried.load(Ordering::Relaxed), 0, "a reference to a dead object");
+            assert_eq!(
+                self.released.load(Ordering::Relaxed),
+                0,
+                "a reference to a released object"
+            );
         }
 
         fn note(&self, put: Put) {
             match put {
                 Put::Shared => {}
                 Put::Last => {
-                    self.buried.fetch_add(1, Ordering::Relaxed);
+                    self.released.fetch_add(1, Ordering::Relaxed);
                 }
                 Put::Imbalanced => {
                     self.imbalanced.fetch_add(1, Ordering::Relaxed);
@@ -197,13 +204,13 @@ mod models {
         }
 
         fn check_end(&self) {
-            assert_eq!(self.buried.load(Ordering::Relaxed), 1);
+            assert_eq!(self.released.load(Ordering::Relaxed), 1);
             assert_eq!(self.imbalanced.load(Ordering::Relaxed), 0);
         }
     }
 
-    /// DST6: three threads, three operations each: get, put, and a get that may come after the end. The maker's reference is
-    /// put by one of them.
+    /// DST6: three threads, three operations each: get, put, and a get that may come after the last
+    /// put. One of the threads puts the creator's reference.
     fn three_threads(counting: Counting) {
         model(move || {
             let object = Object::new(counting);
@@ -236,24 +243,25 @@ mod models {
     }
 
     #[test]
-    fn cas_inc_not_zero_ends_exactly_once() {
+    fn cas_inc_not_zero_has_exactly_one_last_put() {
         three_threads(Counting::CasIncNotZero);
     }
 
     #[test]
-    fn rcuref_ends_exactly_once() {
+    fn rcuref_has_exactly_one_last_put() {
         three_threads(Counting::Rcuref);
     }
 
-    /// Whoever ends an object comes after all that others have done with it.
-    fn the_end_comes_last(counting: Counting, put: fn(&RefCount) -> Put) {
+    /// The last put comes after all accesses of other holders.
+    fn last_put_comes_last(counting: Counting, put: fn(&RefCount) -> Put) {
         struct Used(RefCount, crate::shim::UnsafeCell<u32>);
-        // SAFETY: read with a reference and written by whoever ends it: loom fails when that is not in order.
+        // SAFETY: read with a reference, and written by the thread of the last put; loom fails if
+        // these are not ordered.
         unsafe impl Sync for Used {}
         // SAFETY: as above.
         unsafe impl Send for Used {}
-        let end = move |used: &Used| {
-            // SAFETY: nobody writes while there is a reference.
+        let finish = move |used: &Used| {
+            // SAFETY: no thread writes while there is a reference.
             assert_eq!(used.1.with(|value| unsafe { *value }), 7);
             if put(&used.0) == Put::Last {
                 // SAFETY: there is no reference any more.
@@ -265,23 +273,24 @@ mod models {
             assert!(used.0.try_get(counting));
             let other = {
                 let used = Arc::clone(&used);
-                thread::spawn(move || end(&used))
+                thread::spawn(move || finish(&used))
             };
-            end(&used);
+            finish(&used);
             other.join().unwrap();
         });
     }
 
     #[test]
-    fn whoever_ends_an_object_comes_last() {
-        the_end_comes_last(Counting::Rcuref, RefCount::rcuref_put);
-        the_end_comes_last(Counting::Rcuref, RefCount::rcuref_put_alone);
-        the_end_comes_last(Counting::CasIncNotZero, RefCount::cas_put);
+    fn the_last_put_comes_after_all_accesses() {
+        last_put_comes_last(Counting::Rcuref, RefCount::rcuref_put);
+        last_put_comes_last(Counting::Rcuref, RefCount::rcuref_put_alone);
+        last_put_comes_last(Counting::CasIncNotZero, RefCount::cas_put);
     }
 
-    /// BUG-DST-3: some interleaving of two threads makes the slow path of Linux 6.12 and before report a put too many.
+    /// In some interleaving of two threads, the slow path of Linux 6.12 and before reports one put
+    /// too many.
     #[test]
-    fn rereading_the_count_reports_imbalances_that_are_none() {
+    fn rereading_the_count_reports_false_imbalances() {
         use std::sync::atomic::{AtomicBool, Ordering as StdOrdering};
         static SEEN: AtomicBool = AtomicBool::new(false);
         fn put(count: &RefCount) -> Put {
@@ -307,6 +316,6 @@ mod models {
             }
             other.join().unwrap();
         });
-        assert!(SEEN.load(StdOrdering::Relaxed), "the bug shows");
+        assert!(SEEN.load(StdOrdering::Relaxed), "a model finds the bug");
     }
 }

@@ -1,4 +1,4 @@
-//! Order, limits, and what becomes of items that nobody receives.
+//! Order, limits, and the drop of items that are not received.
 
 use std::sync::Arc as Live;
 
@@ -6,15 +6,15 @@ use super::*;
 
 #[cfg(not(loom))]
 #[test]
-fn it_is_first_in_first_out_and_full_at_its_limit() {
+fn a_ring_is_fifo_and_full_at_its_limit() {
     let ring = Arc::new(Ring::new(3));
     let mut receiver = Ring::receiver(&ring).expect("the first");
-    assert!(Ring::receiver(&ring).is_none(), "one at a time");
+    assert!(Ring::receiver(&ring).is_none(), "there is one receiver at a time");
     for round in 0..10 {
         let mut sender = ring.sender();
         let sent: Vec<_> = (0..4).map(|n| sender.push(round * 10 + n)).collect();
         assert_eq!(sent, [Ok(()), Ok(()), Ok(()), Err(round * 10 + 3)]);
-        assert_eq!(receiver.pop(), None, "nothing is there before the sender lets go");
+        assert_eq!(receiver.pop(), None, "no item is visible before the sender is dropped");
         drop(sender);
         assert!(!ring.is_empty() && !receiver.is_empty());
         let received: Vec<_> = std::iter::from_fn(|| receiver.pop()).collect();
@@ -27,7 +27,7 @@ fn it_is_first_in_first_out_and_full_at_its_limit() {
 
 #[cfg(not(loom))]
 #[test]
-fn what_is_not_received_is_dropped_with_it() {
+fn items_not_received_are_dropped_with_the_ring() {
     let live = Live::new(());
     let ring = Arc::new(Ring::new(4));
     for _ in 0..3 {
@@ -42,7 +42,7 @@ fn what_is_not_received_is_dropped_with_it() {
 
 #[cfg(not(loom))]
 #[test]
-fn threads_meet_in_a_small_ring() {
+fn a_small_ring_keeps_each_senders_order() {
     const ITEMS: u64 = if cfg!(miri) { 50 } else { 20_000 };
     let ring = Arc::new(Ring::new(8));
     let senders: Vec<_> = (0..2usize)
@@ -71,11 +71,11 @@ fn threads_meet_in_a_small_ring() {
     senders.into_iter().for_each(|sender| sender.join().unwrap());
 }
 
-/// Two senders of two items each, a ring of two, and a receiver: each item comes once, those of one sender in order, and
-/// what did not fit comes back.
+/// Two senders of two items each, a ring of two, and a receiver: each item arrives once, those of
+/// one sender in order, and an item that does not fit is given back.
 #[cfg(loom)]
 #[test]
-fn loom_every_item_comes_once_and_in_order() {
+fn loom_every_item_arrives_once_and_in_order() {
     shim::model(|| {
         let live = Live::new(());
         let ring = Arc::new(Ring::new(2));
@@ -90,7 +90,7 @@ fn loom_every_item_comes_once_and_in_order() {
         let mut next = [0, 0];
         let mut take = |receiver: &mut Receiver<(usize, usize, Live<()>)>| {
             while let Some((name, number, _)) = receiver.pop() {
-                assert!(number >= next[name], "an item overtook another, or came twice");
+                assert!(number >= next[name], "an item overtook another, or arrived twice");
                 next[name] = number + 1;
             }
         };
@@ -105,7 +105,7 @@ fn loom_every_item_comes_once_and_in_order() {
     });
 }
 
-/// The right to receive goes from one thread to another, and with it everything the first has seen.
+/// A second thread becomes the receiver after the first, and sees everything the first has seen.
 #[cfg(loom)]
 #[test]
 fn loom_receivers_follow_each_other() {
@@ -124,7 +124,7 @@ fn loom_receivers_follow_each_other() {
         let here = Ring::receiver(&ring).and_then(|mut receiver| receiver.pop()).unwrap_or(0);
         let sum = here + other.join().unwrap();
         let rest: u32 = {
-            let mut receiver = Ring::receiver(&ring).expect("nobody else");
+            let mut receiver = Ring::receiver(&ring).expect("no other receiver");
             core::iter::from_fn(|| receiver.pop()).sum()
         };
         assert_eq!(sum + rest, 3);

@@ -1,4 +1,5 @@
-//! The two orders of steps: what the robust one promises, and the three wake-ups that the seed loses.
+//! The two orders of steps: the guarantees of the robust one, and the three wake-ups that the seed
+//! loses.
 
 use super::*;
 
@@ -15,7 +16,7 @@ fn a_completion_queues_a_throttled_socket_once() {
     assert!(queue.throttle(TsqProtocol::Robust, |bytes| bytes >= 3 * PACKET));
     assert!(queue.complete(TsqProtocol::Robust, PACKET));
     assert_eq!(queue.bytes(), 2 * PACKET + 1, "the list entry keeps one byte");
-    assert!(!queue.complete(TsqProtocol::Robust, PACKET), "nobody is throttled any more");
+    assert!(!queue.complete(TsqProtocol::Robust, PACKET), "the socket is no longer throttled");
     assert!(queue.is_queued() && !queue.is_throttled());
     queue.begin(TsqProtocol::Robust);
     assert!(!queue.is_queued());
@@ -24,10 +25,10 @@ fn a_completion_queues_a_throttled_socket_once() {
     assert_eq!(queue.bytes(), 0);
 }
 
-/// SCN-D4, BUG-TSQ-1: everything completes between the sender's look at the bytes and its announcement.
+/// All packets complete between the sender's check of the bytes and its announcement.
 #[cfg(not(loom))]
 #[test]
-fn seed_stops_although_everything_has_completed() {
+fn the_seed_stops_although_all_packets_have_completed() {
     for protocol in [TsqProtocol::Seed, TsqProtocol::Robust] {
         let queue = SmallQueue::new();
         for _ in 0..57 {
@@ -42,10 +43,10 @@ fn seed_stops_although_everything_has_completed() {
     }
 }
 
-/// SCN-D5, BUG-TSQ-3: what the handler sends completes on another core before the handler has ended.
+/// A packet that the handler sends completes on another core before the handler has ended.
 #[cfg(not(loom))]
 #[test]
-fn seed_loses_the_wake_up_of_what_its_handler_sends() {
+fn the_seed_loses_the_wake_up_for_a_packet_of_its_handler() {
     for protocol in [TsqProtocol::Seed, TsqProtocol::Robust] {
         let queue = SmallQueue::new();
         queue.charge(PACKET);
@@ -57,11 +58,12 @@ fn seed_loses_the_wake_up_of_what_its_handler_sends() {
         let queued = queue.complete(protocol, PACKET);
         queue.end(protocol);
         assert_eq!(queued, protocol == TsqProtocol::Robust, "{protocol:?}");
-        assert!(!queue.is_throttled(), "the announcement is used up either way");
+        assert!(!queue.is_throttled(), "either protocol clears the announcement");
     }
 }
 
-/// The models: a socket with packets to send, of which one may be below it at a time; a device; cores that complete.
+/// Models with a socket that has packets to send, of which one may be below it at a time; a device;
+/// and cores that complete.
 #[cfg(loom)]
 mod models {
     use loom::sync::{Arc, Mutex};
@@ -72,7 +74,7 @@ mod models {
     struct World {
         protocol: TsqProtocol,
         queue: SmallQueue,
-        /// The socket lock, around the packets still to be sent.
+        /// Packets still to be sent, under the socket lock.
         socket: Mutex<u32>,
         /// Packets in the device.
         device: Mutex<u32>,
@@ -102,7 +104,8 @@ mod models {
             }
         }
 
-        /// Completes one packet if there is one, and runs the handler if it has to. False when there was none.
+        /// Completes one packet if there is one, and runs the handler if required. Returns false if
+        /// there was none.
         fn complete(&self) -> bool {
             {
                 let mut device = self.device.lock().unwrap();
@@ -119,15 +122,15 @@ mod models {
             true
         }
 
-        /// The device completes what it holds, as it would by itself. Then nothing may be left to send.
+        /// Completes the packets in the device. Afterwards no packet may be left to send.
         fn finish(&self) {
             while self.complete() {}
-            assert_eq!(*self.socket.lock().unwrap(), 0, "nobody wakes the sender");
+            assert_eq!(*self.socket.lock().unwrap(), 0, "no completion wakes the sender");
             assert_eq!(self.queue.bytes(), 0);
         }
     }
 
-    /// A sender against one core that completes: the announcement (D1) and the subtraction (D2).
+    /// A sender against one core that completes: the announcement and the subtraction.
     fn sender_against_completion(protocol: TsqProtocol) {
         model(move || {
             let world = World::new(protocol, 2);
@@ -143,8 +146,8 @@ mod models {
         });
     }
 
-    /// A handler against another core that completes what it sends (D3). The first packet is below already, its
-    /// sender throttled.
+    /// A handler against another core that completes the packets it sends. The first packet is
+    /// below already, and its sender throttled.
     fn handler_against_completion(protocol: TsqProtocol) {
         model(move || {
             let world = World::new(protocol, 3);
@@ -171,23 +174,25 @@ mod models {
         handler_against_completion(TsqProtocol::Robust);
     }
 
-    /// BUG-TSQ-1, BUG-TSQ-2.
+    /// The seed does not check the bytes again after its announcement, and a completion checks the
+    /// flags before it subtracts.
     #[test]
-    #[should_panic(expected = "nobody wakes the sender")]
+    #[should_panic(expected = "no completion wakes the sender")]
     fn loom_seed_loses_the_wake_up_of_its_sender() {
         sender_against_completion(TsqProtocol::Seed);
     }
 
-    /// BUG-TSQ-3.
+    /// The seed clears QUEUED after the handler has sent.
     #[test]
-    #[should_panic(expected = "nobody wakes the sender")]
+    #[should_panic(expected = "no completion wakes the sender")]
     fn loom_seed_loses_the_wake_up_of_its_handler() {
         handler_against_completion(TsqProtocol::Seed);
     }
 
-    /// BUG-TSQ-2 alone: the seed's completion, which looks at the flags first, against a sender that does look again.
+    /// Only the seed's completion, which checks the flags before it subtracts, against a sender
+    /// that does check again.
     #[test]
-    #[should_panic(expected = "nobody wakes the sender")]
+    #[should_panic(expected = "no completion wakes the sender")]
     fn loom_flags_before_bytes_lose_a_wake_up() {
         model(|| {
             let queue = Arc::new(SmallQueue::new());
@@ -199,7 +204,7 @@ mod models {
             let over = |bytes| bytes >= PACKET;
             let stopped = over(queue.bytes()) && queue.throttle(TsqProtocol::Robust, over);
             let queued = core.join().unwrap();
-            assert!(!stopped || queued, "nobody wakes the sender");
+            assert!(!stopped || queued, "no completion wakes the sender");
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The way out of the lock, which both kinds of holder take.
+//! Release of the lock, the same for both kinds of holder.
 
 use core::marker::PhantomData;
 
@@ -6,27 +6,29 @@ use super::{BACKLOG, DEFERRED, DEFERRED_SHIFT, SocketLock, WAITERS, Work};
 use crate::llist::Linked;
 use crate::shim::Ordering;
 
-/// The held lock of either kind. Dropping it (a panic in `run`) frees the lock and leaves the work marked.
+/// The held lock, of either kind. Dropping it (a panic in `run`) frees the lock and leaves the work
+/// marked.
 pub(super) struct Held<'a, T, P: Linked> {
     pub(super) lock: &'a SocketLock<T, P>,
-    /// `OWNED` or `SOFTIRQ_BUSY`: set by us.
+    /// `OWNED` or `SOFTIRQ_BUSY`, whichever this holder has set.
     holder: u64,
-    /// As a `&mut T` for the compiler's question who may send or share a guard.
+    /// Marker: for `Send` and `Sync`, a guard is like a `&mut T`.
     owns: PhantomData<&'a mut T>,
 }
 
 impl<'a, T, P: Linked> Held<'a, T, P> {
-    /// The caller has just set `holder` in a word that was free.
+    /// Makes the guard of a caller that has just set `holder` in a word that was free.
     pub(super) fn new(lock: &'a SocketLock<T, P>, holder: u64) -> Self {
         Self { lock, holder, owns: PhantomData }
     }
 
     pub(super) fn value_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held by this guard, and `&mut self` makes this the only reference through it.
+        // SAFETY: this guard holds the lock, and `&mut self` makes this the only reference through
+        // it.
         unsafe { &mut *self.lock.value.with_mut(|value| value) }
     }
 
-    /// Runs what there is to run and frees the lock.
+    /// Runs all work and frees the lock.
     #[inline]
     pub(super) fn leave(self, run: &mut impl FnMut(&mut T, Work<P>)) {
         match self.lock.exchange(self.holder, 0, Ordering::AcqRel) {
@@ -35,7 +37,7 @@ impl<'a, T, P: Linked> Held<'a, T, P> {
         }
     }
 
-    /// As [`leave`](Self::leave), where somebody has left work, or sleeps.
+    /// As [`leave`](Self::leave), if there is work, or threads sleep.
     #[cold]
     fn leave_disturbed(mut self, mut word: u64, run: &mut impl FnMut(&mut T, Work<P>)) {
         loop {
@@ -53,8 +55,8 @@ impl<'a, T, P: Linked> Held<'a, T, P> {
         core::mem::forget(self);
     }
 
-    /// One round of the backlog, or of deferred work once there is no backlog; `None` when `word` shows
-    /// neither. Returns the word as last seen, which may be out of date.
+    /// Runs one round of the backlog, or of deferred work if there is no backlog; `None` if `word`
+    /// shows neither. Returns the word as last seen, which may be out of date.
     pub(super) fn run_some(
         &mut self,
         word: u64,
@@ -66,7 +68,7 @@ impl<'a, T, P: Linked> Held<'a, T, P> {
         if word & DEFERRED == 0 {
             return None;
         }
-        // Acquire: what a bit stands for is visible before the work looks at it.
+        // Acquire: the data that a bit stands for is visible to the work.
         let before = self.lock.word.fetch_and(!DEFERRED, Ordering::AcqRel);
         let bits = (before & DEFERRED) >> DEFERRED_SHIFT;
         let bits = u8::try_from(bits).expect("masked to eight bits");
@@ -74,10 +76,11 @@ impl<'a, T, P: Linked> Held<'a, T, P> {
         Some(before & !DEFERRED)
     }
 
-    /// One round of the backlog: what is in it now.
+    /// Runs one round of the backlog: the items in it now.
     #[cold]
     pub(super) fn drain(&mut self, run: &mut impl FnMut(&mut T, Work<P>)) -> u64 {
-        // First the bit, then the list: an item pushed after the list was taken has its bit set after this.
+        // The bit is cleared before the list is taken: an item pushed after that sets the bit
+        // again.
         let before = self.lock.word.fetch_and(!BACKLOG, Ordering::AcqRel);
         for item in self.lock.backlog.take_all() {
             run(self.value_mut(), Work::Item(item));

@@ -1,4 +1,4 @@
-//! What an application thread has while it owns a socket.
+//! The guard of an application thread that owns a socket.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -11,8 +11,8 @@ use crate::shim::Ordering;
 
 /// The socket, owned by an application thread. End with [`release`](Self::release).
 ///
-/// Dropping it frees the lock but runs nothing: backlog and deferred work wait for the next holder, whoever
-/// that is and whenever it comes. That is meant for unwinding.
+/// Dropping it frees the lock but runs no work: backlog and deferred work wait for the next holder,
+/// however late that comes. That is meant for unwinding.
 #[must_use = "release it, so that the backlog is run"]
 pub struct Owned<'a, T, P: Linked> {
     pub(super) held: Held<'a, T, P>,
@@ -25,7 +25,8 @@ impl<T, P: Linked> Owned<'_, T, P> {
         self.held.leave(&mut run);
     }
 
-    /// Runs backlog and deferred work without giving the lock up: a long call lets packets in.
+    /// Runs backlog and deferred work without releasing the lock, so that a long call processes
+    /// packets.
     pub fn run_backlog(&mut self, mut run: impl FnMut(&mut T, Work<P>)) {
         let lock = self.held.lock;
         let mut word = lock.word.load(Ordering::Relaxed);
@@ -43,20 +44,21 @@ impl<T, P: Linked> Owned<'_, T, P> {
         }
     }
 
-    /// Deferred work that waits for this holder, as the bits given to [`SocketLock::defer`](super::SocketLock::defer). A hint: more may come at once.
+    /// Returns the deferred work that waits for this holder, as the bits given to
+    /// [`SocketLock::defer`](super::SocketLock::defer). A hint: more may arrive at once.
     pub fn deferred(&self) -> u8 {
         let bits = (self.held.lock.word.load(Ordering::Relaxed) & DEFERRED) >> DEFERRED_SHIFT;
         u8::try_from(bits).expect("masked to eight bits")
     }
 
-    /// Nothing has come in since the lock was taken, or all of it was worked off: `run_backlog` would find nothing, not even
-    /// bytes to forget. A hint: more may come at once.
+    /// Returns whether no work has arrived since the lock was taken, or all of it was processed:
+    /// `run_backlog` would find no work and no bytes to reset. A hint: more may arrive at once.
     #[inline]
     pub fn is_undisturbed(&self) -> bool {
         self.held.lock.word.load(Ordering::Relaxed) & !(HELD | WAITERS) == 0
     }
 
-    /// True when `run_backlog` would find work.
+    /// Returns true if `run_backlog` would find work.
     pub fn has_backlog(&self) -> bool {
         self.held.lock.word.load(Ordering::Relaxed) & (BACKLOG | DEFERRED) != 0
     }
@@ -66,7 +68,8 @@ impl<T, P: Linked> Deref for Owned<'_, T, P> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held by this guard, and `&self` admits only shared references to the value.
+        // SAFETY: this guard holds the lock, and `&self` admits only shared references to the
+        // value.
         unsafe { &*self.held.lock.value.with(|value| value) }
     }
 }

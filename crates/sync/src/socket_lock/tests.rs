@@ -1,4 +1,4 @@
-//! The contract in the module head, point by point.
+//! The properties in the head of the module, one by one.
 
 use super::*;
 use crate::test_item::Item;
@@ -7,7 +7,7 @@ mod prequeue;
 #[cfg(loom)]
 mod read_list;
 
-/// The protected value of these tests: what has been run, in order.
+/// The protected value of these tests: the work that has run, in order.
 #[derive(Debug, Default)]
 struct Socket {
     items: Vec<(u32, u32)>,
@@ -41,7 +41,7 @@ mod threads {
     }
 
     #[test]
-    fn a_free_socket_runs_at_once() {
+    fn a_free_socket_runs_work_at_once() {
         let mut lock = Lock::default();
         assert!(matches!(bring(&lock, 0), Entry::Ran));
         assert!(matches!(lock.defer(0b11, run), Entry::Ran));
@@ -50,7 +50,7 @@ mod threads {
     }
 
     #[test]
-    fn an_owned_socket_queues_until_release() {
+    fn an_owned_socket_queues_work_until_release() {
         let mut lock = Lock::default();
         let owned = lock.own();
         assert!(lock.is_owned() && lock.try_own().is_none());
@@ -71,7 +71,7 @@ mod threads {
     }
 
     #[test]
-    fn the_limit_refuses_and_gives_back() {
+    fn an_item_beyond_the_limit_is_given_back() {
         let lock = Lock::default();
         let owned = lock.own();
         for sequence in 0..10 {
@@ -87,7 +87,7 @@ mod threads {
 
     /// A producer that is always faster than the drain is refused in the end, so the drain ends.
     #[test]
-    fn a_flood_cannot_keep_the_holder() {
+    fn a_flood_cannot_prevent_release() {
         let lock = Lock::default();
         let (mut next, mut refused) = (0, 0);
         let owned = lock.own();
@@ -109,7 +109,7 @@ mod threads {
     }
 
     #[test]
-    fn run_backlog_keeps_the_socket() {
+    fn run_backlog_keeps_the_lock() {
         let lock = Lock::default();
         let mut owned = lock.own();
         for sequence in 0..10 {
@@ -118,7 +118,7 @@ mod threads {
         assert!(matches!(lock.defer(1, run), Entry::Queued));
         owned.run_backlog(run);
         assert_eq!((owned.items.len(), owned.deferred), (10, 1));
-        // Empty, so the limit begins anew.
+        // The backlog is empty, so the limit applies anew.
         assert!(!owned.has_backlog() && lock.is_owned());
         assert_eq!(lock.backlog_bytes(), 0);
         assert!(matches!(bring(&lock, 10), Entry::Queued));
@@ -136,7 +136,7 @@ mod threads {
         assert!(matches!(bring(&lock, 1), Entry::Ran));
         assert_eq!((sequences(&mut lock), lock.get_mut().deferred), (vec![0, 1], 1));
         assert_eq!(lock.backlog_bytes(), 0);
-        // The same for a holder that only deferred work finds.
+        // The same for a holder that has only deferred work.
         let owned = lock.own();
         assert!(matches!(bring(&lock, 2), Entry::Queued));
         drop(owned);
@@ -184,7 +184,7 @@ mod threads {
     }
 
     #[test]
-    fn stress_nothing_is_lost_and_order_holds() {
+    fn stress_no_item_is_lost_or_reordered() {
         const EACH: u32 = 30_000;
         let live = Live::new(());
         let mut lock = Lock::default();
@@ -239,7 +239,8 @@ mod models {
         }
     }
 
-    /// Everything `producers` brought was run, in their order, and the word is as at the beginning.
+    /// Checks that every item of `producers` was run, in order, and that the word is as at the
+    /// beginning.
     fn assert_all_ran(lock: &Lock, producers: &[(u32, u32)], deferred: u8) {
         assert_eq!(lock.word.load(Ordering::Relaxed), 0);
         let socket = lock.try_own().unwrap();
@@ -285,10 +286,11 @@ mod models {
         });
     }
 
-    /// A waiter that passes the lock before it looks is woken without a fence on the other side, by a holder in softirq or a
-    /// call, also one that finds others waiting for the lock.
+    /// A waiter that passes the lock before it checks is woken without a fence on the other side:
+    /// by a holder in softirq or in a call, and also by a holder that finds threads waiting for the
+    /// lock.
     #[test]
-    fn loom_who_passes_the_lock_is_woken_without_a_fence() {
+    fn loom_a_waiter_that_passes_the_lock_is_woken_without_a_fence() {
         for softirq in [true, false] {
             shim::model(move || {
                 let lock = Arc::new(Lock::default());
@@ -337,7 +339,8 @@ mod models {
         });
     }
 
-    /// The owner is dropped, not released: what it leaves is run by the next holder, before newer items.
+    /// The owner is dropped, not released: the next holder runs the work it leaves, before newer
+    /// items.
     #[test]
     fn loom_dropped_owner_against_softirq() {
         shim::model(|| {
@@ -397,8 +400,8 @@ mod models {
         });
     }
 
-    /// What a deferred bit stands for was written before, without ordering of its own: the run that takes
-    /// the bit sees it.
+    /// The data that a deferred bit stands for is written before, without ordering of its own; the
+    /// run that takes the bit sees it.
     #[test]
     fn loom_deferred_work_sees_its_cause() {
         shim::model(|| {
@@ -422,7 +425,8 @@ mod models {
         socket.items = vec![(cause.load(Ordering::Relaxed), 0)];
     }
 
-    /// The limit holds against the drain that empties the backlog: an item is refused or run, never lost.
+    /// The limit holds against the drain that empties the backlog: an item is refused or run, never
+    /// lost.
     #[test]
     fn loom_limit_against_release() {
         shim::model(|| {

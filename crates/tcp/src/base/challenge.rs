@@ -1,11 +1,11 @@
 //! A limit of challenge ACKs that all connections of a host share.
 //!
-//! Above: `cx` lends it, `input::reset` takes from it. RFC 5961 §7; Linux: tcp_send_challenge_ack,
-//! `tcp_challenge_ack_limit`.
+//! Above: `cx` refers to it, `input::reset` takes from it. RFC 5961 §7; Linux:
+//! tcp_send_challenge_ack, `tcp_challenge_ack_limit`.
 //!
 //! An outsider can use a shared limit as an oracle: challenges that it provokes on one connection
-//! show whether others were sent meanwhile (CVE-2016-5696). Therefore the limit is drawn anew each
-//! second, and the default is no shared limit: each connection has a limit of its own
+//! show whether others were sent in the same second (CVE-2016-5696). Therefore the limit is drawn
+//! anew each second, and the default is no shared limit: each connection has a limit of its own
 //! (`tcp_invalid_ratelimit`).
 
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -17,23 +17,26 @@ use crate::base::rng::Rng;
 /// `tcp_challenge_ack_limit` of this value is no limit (Linux: INT_MAX).
 pub const UNLIMITED: u32 = i32::MAX as u32;
 
-/// What is left of the present second. One per host; without a limit it is never touched.
+/// Challenge ACKs that the host may still send in the current second. One per host; not accessed
+/// when there is no limit.
 #[derive(Debug, Default)]
 pub struct ChallengeBudget {
-    /// The second `left` is of, plus one. Written by whoever challenges first in it. Relaxed, as `left`: two at once may
-    /// draw twice, which changes nothing that could be relied on.
+    /// Second in which `left` was drawn, plus one. The first connection that challenges in a second
+    /// updates it. Relaxed, as `left` is: two threads that draw at the same time replace one random
+    /// limit by another, which is harmless.
     second: AtomicU32,
     left: AtomicU32,
 }
 
 impl ChallengeBudget {
-    /// A budget that nothing was taken from.
+    /// A budget from which no challenge was taken.
     #[must_use]
     pub const fn new() -> Self {
         Self { second: AtomicU32::new(0), left: AtomicU32::new(0) }
     }
 
-    /// Takes one challenge out of about `limit` a second: between half of it and one and a half (RFC 5961 §7).
+    /// Takes one challenge from a limit of about `limit` a second, drawn between half and one and a
+    /// half times `limit` (RFC 5961 §7).
     pub(crate) fn take(&self, now: Instant, limit: u32, rng: &mut Rng) -> bool {
         if limit >= UNLIMITED {
             return true;
@@ -56,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_another_each_second() {
+    fn the_limit_changes_each_second() {
         let (budget, mut rng) = (ChallengeBudget::new(), Rng::new(1));
         let counts: [usize; 20] = core::array::from_fn(|second| {
             let now = Instant::from_secs(1000 + u64::try_from(second).unwrap());
@@ -68,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_allows_none_and_the_default_all() {
+    fn a_limit_of_zero_allows_none_and_the_default_allows_all() {
         let (budget, mut rng) = (ChallengeBudget::new(), Rng::new(1));
         assert_eq!(taken(&budget, Instant::from_secs(1), 0, &mut rng), 0);
         assert_eq!(taken(&budget, Instant::from_secs(2), UNLIMITED, &mut rng), 1000);

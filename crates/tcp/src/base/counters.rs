@@ -1,18 +1,20 @@
-//! What the engine counts, under the names `nstat` prints.
+//! Counters of the engine, under the names that `nstat` prints.
 //!
 //! Linux: include/uapi/linux/snmp.h, net/ipv4/proc.c, RFC 4022 for the `Tcp*` group. A variant's
 //! name *is* the printed name, so a search for either finds both.
 //!
 //! One table yields the enum, the text and the page. A page has one writer at a time and any number
-//! of readers; the value of a counter is the wrapping sum over all pages. What Linux counts and
-//! this engine never counts is in [`NOT_COUNTED`], with the reason; docs/counters.md shows both.
+//! of readers; the value of a counter is the wrapping sum over all pages. Counters of Linux that
+//! this engine never increments are in [`NOT_COUNTED`], with the reason; docs/counters.md shows
+//! both.
 //!
 //! Not here: counters of IP and of devices, drop reasons, printing (crate stack).
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Builds an enum `Counter` and its tables from one line of text per counter; the stack's counters are made by it, too.
+/// Builds an enum `Counter` and its tables from one row of text per counter. The crate stack builds
+/// its counters with it, too.
 #[macro_export]
 macro_rules! counters {
     ($(#[$what:meta])* $($name:ident: $doc:literal,)*) => {
@@ -33,7 +35,7 @@ macro_rules! counters {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// What one count means.
+            /// Returns the meaning of one count.
             #[must_use]
             pub const fn doc(self) -> &'static str {
                 match self { $(Self::$name => $doc,)* }
@@ -43,31 +45,31 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Something counted by the engine; the variant's name is what `nstat` prints.
-    TcpActiveOpens: "Connections opened from here: CLOSE to SYN_SENT.",
-    TcpPassiveOpens: "Connections opened by a peer: LISTEN to SYN_RECV.",
+    /// An event counted by the engine; the variant's name is the name that `nstat` prints.
+    TcpActiveOpens: "Connections opened by this host: CLOSE to SYN_SENT.",
+    TcpPassiveOpens: "Connections opened by peers: LISTEN to SYN_RECV.",
     TcpAttemptFails: "Handshakes that failed: SYN_SENT or SYN_RECV to CLOSE.",
-    TcpEstabResets: "Connections that went from ESTABLISHED or CLOSE_WAIT to CLOSE at once, reset by either side or given up.",
-    TcpCurrEstab: "Connections in ESTABLISHED or CLOSE_WAIT now: a gauge.",
-    TcpInSegs: "Segments received, bad ones included.",
-    TcpOutSegs: "Segments sent, without pure retransmissions; a superframe counts each of its segments.",
-    TcpRetransSegs: "Segments sent again.",
+    TcpEstabResets: "Connections that went from ESTABLISHED or CLOSE_WAIT directly to CLOSE, because either side reset them or a timer expired.",
+    TcpCurrEstab: "Connections that are in ESTABLISHED or CLOSE_WAIT: a gauge.",
+    TcpInSegs: "Segments received, including malformed ones.",
+    TcpOutSegs: "Segments sent, except those that carry only retransmitted data; a superframe counts as all its segments.",
+    TcpRetransSegs: "Segments retransmitted.",
     TcpInErrs: "Segments received with a bad header or checksum.",
     TcpOutRsts: "Segments sent with RST.",
     TcpInCsumErrors: "Segments received with a bad checksum.",
 
     TcpExtSyncookiesSent: "SYN cookies sent.",
-    TcpExtSyncookiesRecv: "SYN cookies that came back good.",
-    TcpExtSyncookiesFailed: "Acknowledgments that carried no good SYN cookie.",
+    TcpExtSyncookiesRecv: "Acknowledgments that carried a valid SYN cookie.",
+    TcpExtSyncookiesFailed: "Acknowledgments that carried no valid SYN cookie.",
     TcpExtEmbryonicRsts: "Resets received for connections in SYN_RECV.",
-    TcpExtPruneCalled: "Receive queues pruned because their buffer overran.",
-    TcpExtRcvPruned: "Packets dropped from a receive queue by pruning.",
-    TcpExtOfoPruned: "Out-of-order queues thrown away because their socket overran its buffer.",
+    TcpExtPruneCalled: "Receive queues pruned because they exceeded their buffer.",
+    TcpExtRcvPruned: "Packets dropped from receive queues by pruning.",
+    TcpExtOfoPruned: "Out-of-order queues dropped because the socket exceeded its buffer.",
     TcpExtOutOfWindowIcmps: "ICMP errors dropped because their sequence number was outside the window.",
     TcpExtLockDroppedIcmps: "ICMP errors dropped because the socket was busy.",
-    TcpExtTW: "Connections that ended TIME_WAIT by its timer.",
-    TcpExtTWRecycled: "TIME_WAIT connections taken over by an active open.",
-    TcpExtTWKilled: "TIME_WAIT connections ended early.",
+    TcpExtTW: "Connections whose TIME_WAIT ended by its timer.",
+    TcpExtTWRecycled: "TIME_WAIT connections replaced by an active open.",
+    TcpExtTWKilled: "TIME_WAIT connections ended before their timer expired.",
     TcpExtPAWSActive: "Acknowledgments of our SYN refused because of their timestamp echo.",
     TcpExtPAWSEstab: "Segments refused because of an old timestamp.",
     TcpExtBeyondWindow: "Segments refused because they ended beyond the window.",
@@ -75,70 +77,70 @@ counters! {
     TcpExtPAWSOldAck: "Old pure acknowledgments ignored because of their timestamp.",
     TcpExtPAWSTimewait: "Segments to TIME_WAIT refused because of an old timestamp.",
     TcpExtDelayedACKs: "Acknowledgments sent by the delayed-ACK timer.",
-    TcpExtDelayedACKLocked: "Delayed-ACK timers put off because the socket was busy.",
-    TcpExtDelayedACKLost: "Segments received again, so that an acknowledgment was sent at once.",
+    TcpExtDelayedACKLocked: "Delayed-ACK timers deferred because the socket was busy.",
+    TcpExtDelayedACKLost: "Segments received a second time, which are acknowledged at once.",
     TcpExtTCPPrequeued: "Times a reader processed the packets of its socket's prequeue.",
-    TcpExtTCPPrequeueDropped: "Prequeued packets processed in softirq because the prequeue was full; none is lost.",
-    TcpExtTCPDirectCopyFromBacklog: "Bytes copied from the backlog straight to a reader, past the receive queue.",
-    TcpExtTCPDirectCopyFromPrequeue: "Bytes copied from the prequeue straight to a reader, past the receive queue.",
+    TcpExtTCPPrequeueDropped: "Prequeued packets processed in softirq because the prequeue was full; no packet is lost.",
+    TcpExtTCPDirectCopyFromBacklog: "Bytes copied from the backlog directly to a reader, without the receive queue.",
+    TcpExtTCPDirectCopyFromPrequeue: "Bytes copied from the prequeue directly to a reader, without the receive queue.",
     TcpExtTCPSchedulerFailed: "Times the delayed-ACK timer found packets on a prequeue, because their reader had not run.",
     TcpExtListenOverflows: "Handshakes dropped because the accept queue was full.",
     TcpExtListenDrops: "SYNs and handshakes dropped by a listener for any reason.",
-    TcpExtTCPHPHits: "Data segments taken by the fast path.",
-    TcpExtTCPHPHitsToUser: "Data segments taken by the fast path straight to a waiting reader.",
-    TcpExtTCPPureAcks: "Acknowledgments without data that took the slow path, or the fast path and acknowledged nothing new.",
-    TcpExtTCPHPAcks: "Acknowledgments of something new taken by the fast path, with data or without.",
-    TcpExtTCPRenoRecovery: "Recoveries entered on duplicate acknowledgments without SACK.",
-    TcpExtTCPSackRecovery: "Recoveries entered on SACK information.",
-    TcpExtTCPSACKReneging: "Peers found to have dropped data they had reported by SACK.",
-    TcpExtTCPSACKReorder: "Reorderings noticed by SACK.",
-    TcpExtTCPRenoReorder: "Reorderings noticed by duplicate acknowledgments.",
-    TcpExtTCPTSReorder: "Reorderings noticed by the timestamp that a partial acknowledgment echoed.",
-    TcpExtTCPFullUndo: "Window reductions undone when every retransmission proved needless.",
+    TcpExtTCPHPHits: "Data segments processed by the fast path.",
+    TcpExtTCPHPHitsToUser: "Data segments that the fast path copied directly to a waiting reader.",
+    TcpExtTCPPureAcks: "Acknowledgments without data that took the slow path, or took the fast path and acknowledged no new data.",
+    TcpExtTCPHPAcks: "Acknowledgments of new data processed by the fast path, with data or without.",
+    TcpExtTCPRenoRecovery: "Recoveries started by duplicate acknowledgments without SACK.",
+    TcpExtTCPSackRecovery: "Recoveries started by SACK information.",
+    TcpExtTCPSACKReneging: "Peers that discarded data that they had reported by SACK.",
+    TcpExtTCPSACKReorder: "Reorderings detected by SACK.",
+    TcpExtTCPRenoReorder: "Reorderings detected by duplicate acknowledgments.",
+    TcpExtTCPTSReorder: "Reorderings detected by the timestamp that a partial acknowledgment echoed.",
+    TcpExtTCPFullUndo: "Window reductions undone because every retransmission was spurious.",
     TcpExtTCPPartialUndo: "Window reductions undone on a partial acknowledgment.",
     TcpExtTCPDSACKUndo: "Window reductions undone by duplicate SACK.",
-    TcpExtTCPLossUndo: "Window reductions undone after a spurious time-out.",
-    TcpExtTCPLostRetransmit: "Retransmissions found lost.",
-    TcpExtTCPRenoFailures: "Time-outs after duplicate acknowledgments, too few for recovery, without SACK.",
-    TcpExtTCPSackFailures: "Time-outs after SACK had reported data out of order, too little for recovery.",
-    TcpExtTCPLossFailures: "Time-outs during time-out recovery that had made progress.",
-    TcpExtTCPFastRetrans: "Segments sent again before a time-out.",
-    TcpExtTCPSlowStartRetrans: "Segments sent again in slow start after a time-out.",
-    TcpExtTCPTimeouts: "Retransmission time-outs.",
+    TcpExtTCPLossUndo: "Window reductions undone after a spurious timeout.",
+    TcpExtTCPLostRetransmit: "Retransmissions detected as lost.",
+    TcpExtTCPRenoFailures: "Timeouts after duplicate acknowledgments, too few for recovery, without SACK.",
+    TcpExtTCPSackFailures: "Timeouts after SACK had reported out-of-order data, too little for recovery.",
+    TcpExtTCPLossFailures: "Timeouts during recovery from a timeout that had made progress.",
+    TcpExtTCPFastRetrans: "Segments retransmitted before a timeout.",
+    TcpExtTCPSlowStartRetrans: "Segments retransmitted in slow start after a timeout.",
+    TcpExtTCPTimeouts: "Retransmission timeouts.",
     TcpExtTCPLossProbes: "Tail loss probes sent.",
     TcpExtTCPLossProbeRecovery: "Losses repaired by a tail loss probe.",
-    TcpExtTCPRenoRecoveryFail: "Time-outs that ended a recovery without SACK.",
-    TcpExtTCPSackRecoveryFail: "Time-outs that ended a recovery with SACK.",
+    TcpExtTCPRenoRecoveryFail: "Timeouts that ended a recovery without SACK.",
+    TcpExtTCPSackRecoveryFail: "Timeouts that ended a recovery with SACK.",
     TcpExtTCPRcvCollapsed: "Received packets copied together to save memory.",
     TcpExtTCPBacklogCoalesce: "Packets merged into the tail of a busy socket's backlog.",
     TcpExtTCPDSACKOldSent: "Duplicate SACKs sent for data below the window.",
     TcpExtTCPDSACKOfoSent: "Duplicate SACKs sent for data in the out-of-order queue.",
     TcpExtTCPDSACKRecv: "Duplicate SACKs received for data below SND.UNA.",
     TcpExtTCPDSACKOfoRecv: "Duplicate SACKs received for data above SND.UNA.",
-    TcpExtTCPAbortOnData: "Connections reset because data came after the application had stopped reading, or by a linger time of zero.",
+    TcpExtTCPAbortOnData: "Connections reset because data arrived after the application had stopped reading, or by a linger time of zero.",
     TcpExtTCPAbortOnClose: "Connections reset because unread data was left at close.",
-    TcpExtTCPAbortOnMemory: "Connections reset because too many closing ones held memory.",
-    TcpExtTCPAbortOnTimeout: "Connections given up because a timer ran out of tries.",
-    TcpExtTCPAbortOnLinger: "Connections reset because the linger time in FIN_WAIT2 was over.",
+    TcpExtTCPAbortOnMemory: "Connections reset because too many orphaned connections held memory.",
+    TcpExtTCPAbortOnTimeout: "Connections ended because a timer reached its number of retries.",
+    TcpExtTCPAbortOnLinger: "Connections reset because their linger time in FIN_WAIT2 expired.",
     TcpExtTCPAbortFailed: "Resets that could not be sent for lack of memory.",
-    TcpExtTCPMemoryPressures: "Times memory pressure began.",
-    TcpExtTCPMemoryPressuresChrono: "Milliseconds spent under memory pressure.",
+    TcpExtTCPMemoryPressures: "Number of times that memory pressure began.",
+    TcpExtTCPMemoryPressuresChrono: "Milliseconds under memory pressure.",
     TcpExtTCPSACKDiscard: "SACK blocks ignored as invalid.",
     TcpExtTCPDSACKIgnoredOld: "Duplicate SACKs ignored as too old.",
     TcpExtTCPDSACKIgnoredNoUndo: "Duplicate SACKs ignored because nothing could be undone.",
-    TcpExtTCPSpuriousRTOs: "Time-outs found spurious by F-RTO.",
+    TcpExtTCPSpuriousRTOs: "Timeouts detected as spurious by F-RTO.",
     TcpExtTCPSackShiftFallback: "SACK shifts that had to split a packet instead.",
     TcpExtTCPBacklogDrop: "Packets dropped because a busy socket's backlog was full.",
     TcpExtTCPDeferAcceptDrop: "Bare acknowledgments dropped because the listener defers until data.",
     TcpExtIPReversePathFilter: "Packets dropped because the route back to their source fails the check of `rp_filter`.",
-    TcpExtTCPTimeWaitOverflow: "TIME_WAIT connections not kept because there were too many.",
+    TcpExtTCPTimeWaitOverflow: "TIME_WAIT connections not kept because their limit was reached.",
     TcpExtTCPReqQFullDoCookies: "SYN queue overflows answered with SYN cookies.",
     TcpExtTCPReqQFullDrop: "SYNs dropped because the SYN queue was full and cookies are off.",
     TcpExtTCPRetransFail: "Retransmissions that could not be sent.",
     TcpExtTCPRcvCoalesce: "Received packets merged into the tail of the receive queue.",
     TcpExtTCPOFOQueue: "Segments queued out of order.",
     TcpExtTCPOFODrop: "Out-of-order segments dropped because the queue was full.",
-    TcpExtTCPOFOMerge: "Out-of-order segments that held nothing new, or made a queued one redundant.",
+    TcpExtTCPOFOMerge: "Out-of-order segments that held no new data, or made a queued one redundant.",
     TcpExtTCPChallengeACK: "Challenge acknowledgments sent (RFC 5961).",
     TcpExtTCPSYNChallenge: "Challenge acknowledgments sent because of a SYN in a synchronized state.",
     TcpExtTCPFastOpenActive: "Fast Open connections whose SYN's data was acknowledged.",
@@ -146,26 +148,26 @@ counters! {
     TcpExtTCPFastOpenPassive: "Fast Open connections accepted.",
     TcpExtTCPFastOpenPassiveFail: "Fast Open attempts refused.",
     TcpExtTCPFastOpenListenOverflow: "Fast Open attempts beyond the listener's limit.",
-    TcpExtTCPFastOpenCookieReqd: "Fast Open cookies asked for.",
-    TcpExtTCPFastOpenBlackhole: "Times Fast Open was switched off because it seemed to be blocked.",
-    TcpExtTCPSpuriousRtxHostQueues: "Retransmissions held back because the first copy was still in a queue of ours.",
+    TcpExtTCPFastOpenCookieReqd: "Fast Open cookies requested.",
+    TcpExtTCPFastOpenBlackhole: "Number of times that Fast Open was switched off because the path seemed to block it.",
+    TcpExtTCPSpuriousRtxHostQueues: "Retransmissions deferred because the first copy was still queued in this host.",
     TcpExtBusyPollRxPackets: "Packets received by an application thread that polled its device.",
-    TcpExtTCPAutoCorking: "Sends held back because a packet of the connection was still in the device.",
+    TcpExtTCPAutoCorking: "Sends deferred because a packet of the connection was still in the device.",
     TcpExtTCPFromZeroWindowAdv: "Announcements of an open window after a closed one.",
     TcpExtTCPToZeroWindowAdv: "Announcements of a closed window after an open one.",
     TcpExtTCPWantZeroWindowAdv: "Closed windows not announced because the window may not shrink.",
-    TcpExtTCPSynRetrans: "SYNs and SYN-ACKs sent again.",
+    TcpExtTCPSynRetrans: "SYNs and SYN-ACKs retransmitted.",
     TcpExtTCPOrigDataSent: "Segments with data sent for the first time.",
     TcpExtTCPHystartTrainDetect: "Slow starts ended by a train of acknowledgments as long as half the path.",
-    TcpExtTCPHystartTrainCwnd: "Sum of the windows, in segments, at those ends.",
+    TcpExtTCPHystartTrainCwnd: "Sum of the windows, in segments, when a train of acknowledgments ended slow start.",
     TcpExtTCPHystartDelayDetect: "Slow starts ended by a rise of the round-trip time.",
-    TcpExtTCPHystartDelayCwnd: "Sum of the windows, in segments, at those ends.",
-    TcpExtTCPACKSkippedSynRecv: "Acknowledgments held back in SYN_RECV by their rate limit.",
-    TcpExtTCPACKSkippedPAWS: "Acknowledgments of segments with an old timestamp held back by their rate limit.",
-    TcpExtTCPACKSkippedSeq: "Acknowledgments of segments outside the window held back by their rate limit.",
-    TcpExtTCPACKSkippedFinWait2: "Acknowledgments held back in FIN_WAIT2 by their rate limit.",
-    TcpExtTCPACKSkippedTimeWait: "Acknowledgments held back in TIME_WAIT by their rate limit.",
-    TcpExtTCPACKSkippedChallenge: "Challenge acknowledgments held back by their rate limit.",
+    TcpExtTCPHystartDelayCwnd: "Sum of the windows, in segments, when a rise of the round-trip time ended slow start.",
+    TcpExtTCPACKSkippedSynRecv: "Acknowledgments suppressed in SYN_RECV by their rate limit.",
+    TcpExtTCPACKSkippedPAWS: "Acknowledgments of segments with an old timestamp suppressed by their rate limit.",
+    TcpExtTCPACKSkippedSeq: "Acknowledgments of segments outside the window suppressed by their rate limit.",
+    TcpExtTCPACKSkippedFinWait2: "Acknowledgments suppressed in FIN_WAIT2 by their rate limit.",
+    TcpExtTCPACKSkippedTimeWait: "Acknowledgments suppressed in TIME_WAIT by their rate limit.",
+    TcpExtTCPACKSkippedChallenge: "Challenge acknowledgments suppressed by their rate limit.",
     TcpExtTCPWinProbe: "Zero-window probes sent.",
     TcpExtTCPKeepAlive: "Keepalive probes sent.",
     TcpExtTCPMTUPFail: "Path MTU probes lost.",
@@ -174,21 +176,21 @@ counters! {
     TcpExtTCPDeliveredCE: "Segments delivered with a congestion mark reported.",
     TcpExtTCPAckCompressed: "Acknowledgments saved by compressing them during loss.",
     TcpExtTCPZeroWindowDrop: "Segments dropped because our window was closed.",
-    TcpExtTCPRcvQDrop: "In-order segments dropped because the receive queue had no room.",
+    TcpExtTCPRcvQDrop: "In-order segments dropped because the receive queue had no space.",
     TcpExtTCPWqueueTooBig: "Splits of queued packets refused because the send queue was too large.",
     TcpExtTCPFastOpenPassiveAltKey: "Fast Open cookies accepted by the backup key.",
     TcpExtTCPDSACKRecvSegs: "Segments reported by duplicate SACKs.",
     TcpExtTCPDSACKIgnoredDubious: "Duplicate SACKs ignored as implausible.",
 
-    IdleTimeouts: "Connections reset because nothing moved on them for the idle timeout; `TcpExtTCPAbortOnTimeout` counts them, too.",
-    SkbTxCacheHit: "Writes into the packet that the connection kept from an earlier one.",
-    SkbTxCacheMiss: "Writes that found no packet kept, and allocated one.",
-    SkbTxCacheRejectCloned: "Acknowledged packets not kept because their copy was still on its way out.",
-    SkbTxCacheRejectFull: "Acknowledged packets not kept because another one was.",
-    SkbRxCacheHandoff: "Packets that were read and kept, and then freed by the core of the next segment.",
-    SkbRxCacheFull: "Packets that were read and not kept because another one was.",
-    SkbRxCacheGated: "Packets that were read and not kept because packets may change core (RPS, RFS).",
-    SkbSocketCacheBytes: "Bytes of packet memory that connections keep: a gauge.",
+    IdleTimeouts: "Connections reset because they made no progress for the idle timeout; `TcpExtTCPAbortOnTimeout` counts them, too.",
+    SkbTxCacheHit: "Writes into a packet that the connection had cached.",
+    SkbTxCacheMiss: "Writes that found no cached packet, and allocated one.",
+    SkbTxCacheRejectCloned: "Acknowledged packets not cached because their clone was still below TCP.",
+    SkbTxCacheRejectFull: "Acknowledged packets not cached because another one was.",
+    SkbRxCacheHandoff: "Read packets that were cached, and then freed by the core of the next segment.",
+    SkbRxCacheFull: "Read packets not cached because another one was.",
+    SkbRxCacheGated: "Read packets not cached because packets may change core (RPS, RFS).",
+    SkbSocketCacheBytes: "Bytes of packet memory cached by connections: a gauge.",
 }
 
 /// Rows of Linux's `Tcp` and `TcpExt` that are not counted, and why.
@@ -236,7 +238,7 @@ impl Counter {
     /// Number of counters, and of slots in a page.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// A level that goes up and down; the others only grow.
+    /// Whether the counter is a gauge, a level that rises and falls. All other counters only grow.
     #[must_use]
     pub const fn is_gauge(self) -> bool {
         matches!(self, Self::TcpCurrEstab | Self::SkbSocketCacheBytes)
@@ -245,10 +247,11 @@ impl Counter {
 
 /// One writer's page of counters.
 ///
-/// The writer is whoever owns the page for the time being; a counter is then a load, an addition
-/// and a store, with no locked instruction. Two writers at once lose counts, nothing else.
+/// One thread at a time owns a page and writes it, so counting is a load, an addition and a store
+/// without a locked instruction. Two writers at once would only lose counts.
 pub struct Counters {
-    /// Written by the page's owner, read by anybody who prints. Relaxed: a counter orders nothing.
+    /// Values, written by the page's owner and read by any thread. Relaxed: no other memory access
+    /// depends on the order of a counter's updates.
     values: [AtomicU64; Counter::COUNT],
 }
 
@@ -259,14 +262,14 @@ impl Counters {
         Self { values: [const { AtomicU64::new(0) }; Counter::COUNT] }
     }
 
-    /// Counts `n`.
+    /// Adds `n` to a counter.
     #[inline]
     pub fn add(&self, counter: Counter, n: u64) {
         let slot = &self.values[counter as usize];
         slot.store(slot.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Counts one.
+    /// Adds one to a counter.
     #[inline]
     pub fn inc(&self, counter: Counter) {
         self.add(counter, 1);
@@ -274,15 +277,15 @@ impl Counters {
 
     /// Lowers a gauge by `n`.
     ///
-    /// A page may go below zero (a connection established on one page may end on another): the
-    /// value wraps, and so does the sum over all pages, back to the truth.
+    /// The value of one page may wrap below zero, because a connection established on one page may
+    /// end on another. The wrapping sum over all pages is still exact.
     #[inline]
     pub fn sub(&self, counter: Counter, n: u64) {
         debug_assert!(counter.is_gauge(), "{} only grows", counter.name());
         self.add(counter, n.wrapping_neg());
     }
 
-    /// This page's share of a counter.
+    /// Returns this page's share of a counter.
     #[must_use]
     pub fn value(&self, counter: Counter) -> u64 {
         self.values[counter as usize].load(Ordering::Relaxed)
@@ -303,7 +306,7 @@ impl Default for Counters {
 }
 
 impl fmt::Debug for Counters {
-    /// The counters that are not zero.
+    /// Prints the counters that are not zero.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = Counter::ALL.iter().map(|&counter| (counter.name(), self.value(counter)));
         f.debug_map().entries(counted.filter(|&(_, value)| value != 0)).finish()
@@ -318,7 +321,7 @@ mod tests {
     use super::{Counter, Counters};
 
     #[test]
-    fn all_is_in_the_order_of_the_slots() {
+    fn all_counters_are_in_the_order_of_their_slots() {
         for (index, &counter) in Counter::ALL.iter().enumerate() {
             assert_eq!(counter as usize, index);
         }
@@ -329,17 +332,17 @@ mod tests {
         let names: BTreeSet<_> = Counter::ALL.iter().map(|counter| counter.name()).collect();
         assert_eq!(names.len(), Counter::COUNT);
         for counter in Counter::ALL {
-            // Ours, as Linux counts nothing of the kind.
+            // Counters without a counterpart in Linux.
             let ours = *counter == Counter::IdleTimeouts || counter.name().starts_with("Skb");
             assert!(ours || counter.name().starts_with("Tcp"));
             assert!(counter.doc().ends_with('.'), "{}", counter.name());
         }
     }
 
-    /// A kernel older than the table may lack a name or two, a kernel that hides the file proves
+    /// A kernel older than the table may lack a name or two; a kernel that hides the file proves
     /// nothing.
     #[test]
-    fn names_are_the_kernels() {
+    fn names_are_those_of_the_kernel() {
         let Ok(text) = std::fs::read_to_string("/proc/net/netstat") else { return };
         let Some(header) = text.lines().find(|line| line.starts_with("TcpExt:")) else { return };
         let known: BTreeSet<_> =
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn gauge_sums_over_pages() {
+    fn a_gauge_is_the_sum_over_all_pages() {
         let (opened, closed) = (Counters::new(), Counters::new());
         opened.add(Counter::TcpCurrEstab, 5);
         closed.sub(Counter::TcpCurrEstab, 3);
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_what_was_counted() {
+    fn debug_shows_the_counters_that_are_not_zero() {
         let page = Counters::new();
         page.inc(Counter::TcpExtTCPTimeouts);
         assert_eq!(format!("{page:?}"), r#"{"TcpExtTCPTimeouts": 1}"#);

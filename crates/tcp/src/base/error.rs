@@ -1,8 +1,8 @@
-//! Errors of the engine: what ended a connection, why a call moved no bytes, what ICMP reported.
+//! Errors of the engine: why a connection ended, why a call moved no bytes, and the ICMP errors.
 //!
 //! Above: the socket layer maps each error to its errno.
 
-/// What ended a connection or an attempt. The socket layer maps each to its errno.
+/// The reason why a connection or an attempt to connect ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpError {
     /// ECONNREFUSED: a reset answered our SYN.
@@ -11,29 +11,29 @@ pub enum TcpError {
     ConnectionReset,
     /// EPIPE: a reset came after the peer had closed its side.
     BrokenPipe,
-    /// ETIMEDOUT: R2, keepalive or the user timeout gave up.
+    /// ETIMEDOUT: the R2 limit of RFC 9293 §3.8.3, keepalive or the user timeout was reached.
     TimedOut,
-    /// EHOSTUNREACH: the network said so.
+    /// EHOSTUNREACH: an ICMP error reported it.
     HostUnreachable,
-    /// ENETUNREACH: the network said so.
+    /// ENETUNREACH: an ICMP error reported it.
     NetworkUnreachable,
     /// ENOPROTOOPT: the peer's host does not speak TCP.
     ProtocolUnreachable,
     /// EHOSTDOWN: the last router does not know the host.
     HostDown,
-    /// ENONET: a router says that our host is isolated.
+    /// ENONET: a router reports that our host is isolated.
     NotOnNetwork,
     /// EOPNOTSUPP: a source route failed.
     NotSupported,
-    /// EPROTO: somebody on the way did not understand our header.
+    /// EPROTO: a host on the path reported a problem with our header.
     Protocol,
-    /// ECONNABORTED: the stack ended it.
+    /// ECONNABORTED: the stack ended the connection.
     Aborted,
     /// ENETDOWN: the host has lost the local address together with the device that had it.
     NetworkDown,
 }
 
-/// Why nothing was sent.
+/// Reason why a call sent nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// EAGAIN: the send buffer is full, or the handshake is not done.
@@ -46,31 +46,32 @@ pub enum SendError {
     Connection(TcpError),
 }
 
-/// Why nothing was received.
+/// Reason why a call received nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvError {
-    /// EAGAIN: nothing has come yet.
+    /// EAGAIN: no data has arrived yet.
     WouldBlock,
     /// ENOTCONN: there is no connection.
     NotConnected,
-    /// EINVAL: no urgent data, or none that is not read in line.
+    /// EINVAL: there is no urgent data, or `SO_OOBINLINE` leaves it in the stream.
     NoUrgentData,
-    /// The connection ended; reported once, after everything received was read.
+    /// The connection ended; reported once, after all received data was read.
     Connection(TcpError),
 }
 
-/// What an ICMP error says, independent of the IP version.
+/// The meaning of an ICMP error, independent of the IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
-    /// Fragmentation needed, or packet too big: the path takes IP packets of at most this many bytes.
+    /// Fragmentation needed, or packet too big: the path accepts IP packets of at most this many
+    /// bytes.
     PacketTooBig {
-        /// Next-hop MTU, as reported or guessed; the network layer bounds it from below.
+        /// Next-hop MTU, as reported or guessed; the network layer enforces a lower bound.
         mtu: u32,
     },
-    /// Network or host unreachable by the plain codes 0 and 1: the path is broken at present (RFC 6069 §4.1).
+    /// Network or host unreachable, codes 0 and 1: the path is broken at present (RFC 6069 §4.1).
     PathBroken(TcpError),
     /// Any other destination unreachable, time exceeded, parameter problem.
     Unreachable(TcpError),
-    /// Whatever says nothing that TCP may act upon.
+    /// An error that TCP does not act upon.
     Other,
 }

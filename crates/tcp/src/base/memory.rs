@@ -1,38 +1,39 @@
-//! How scarce memory for TCP is, as the stack tells the engine with every call.
+//! Memory pressure, which the stack passes to the engine with every call.
 //!
-//! Above: `stack` keeps the account of a host (`net.ipv4.tcp_mem`) and puts its verdict into `Cx`.
-//! Linux: __sk_mem_raise_allocated, tcp_under_memory_pressure.
+//! Above: `stack` accounts for the memory of the host (`net.ipv4.tcp_mem`) and puts the result into
+//! `Cx`. Linux: __sk_mem_raise_allocated, tcp_under_memory_pressure.
 //!
 //! ```text
 //!   pages of all connections    0 ------- low ------- pressure ------- high
 //!   verdict                       None     '-- stays -->  Pressure      Exhausted
 //! ```
 //!
-//! Not here: what a connection does without (`tcb::memory`).
+//! Not here: the reaction of a connection to pressure (`tcb::memory`).
 
-/// How scarce memory is.
+/// Degree of memory scarcity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryPressure {
-    /// Enough for everybody.
+    /// Memory is sufficient for all connections.
     #[default]
     None,
-    /// `tcp_mem[1]` was exceeded and `tcp_mem[0]` is not yet reached again: nobody grows.
+    /// `tcp_mem[1]` was exceeded and usage is not yet below `tcp_mem[0]`: no buffer grows.
     Pressure,
-    /// `tcp_mem[2]` is exceeded: nobody gets any.
+    /// `tcp_mem[2]` is exceeded: no connection is granted more memory.
     Exhausted,
 }
 
-/// What the engine is told of the host's memory.
+/// The host's memory, as the engine sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryState {
-    /// How scarce it is.
+    /// Degree of scarcity.
     pub pressure: MemoryPressure,
-    /// Under pressure: bytes of memory that a connection may hold and still get more, `tcp_mem[2]` over the connections.
+    /// Under pressure: bytes of memory up to which a connection is still granted more, `tcp_mem[2]`
+    /// divided by the number of connections.
     pub share_bytes: u32,
 }
 
 impl MemoryState {
-    /// Memory without end.
+    /// Unlimited memory.
     pub const PLENTY: Self = Self { pressure: MemoryPressure::None, share_bytes: u32::MAX };
 
     /// Buffers and windows may grow.
@@ -40,7 +41,7 @@ impl MemoryState {
         self.pressure == MemoryPressure::None
     }
 
-    /// A connection that holds `bytes` gets no more.
+    /// Whether a connection that holds `bytes` is denied more memory.
     pub(crate) fn suppresses(&self, bytes: u32) -> bool {
         match self.pressure {
             MemoryPressure::None => false,

@@ -1,12 +1,11 @@
-//! The engine's source of chance: a keyed generator, and a seeded one for replays.
+//! The engine's random numbers: a keyed generator, and a seeded one for replays.
 //!
 //! The keyed generator is SipHash-2-4 over a counter: with a key from the operating system, an
 //! observer of any number of outputs cannot compute another one. The seeded generator is
 //! xoshiro256++ filled from SplitMix64 (Blackman and Vigna): one seed gives one sequence, which
 //! lets the simulator replay a run, and a few of its outputs give away all others.
 //!
-//! Not here: keys of sequence numbers, ports and cookies (`open::isn::keyed_pair`), which no
-//! generator makes.
+//! Not here: the keyed hashes behind sequence numbers, ports and cookies (`open::isn::keyed_pair`).
 
 use core::fmt;
 
@@ -28,21 +27,22 @@ enum Source {
 }
 
 impl Rng {
-    /// A generator that nobody can predict without `key`, which must come from the operating system.
+    /// Returns a generator that cannot be predicted without `key`, which must come from the
+    /// operating system.
     #[must_use]
     pub fn keyed(key: &[u8; RNG_KEY_BYTES]) -> Self {
         Self { source: Source::Keyed { key: SipHasher24::new_with_key(key), counter: 0 } }
     }
 
-    /// A generator whose whole sequence follows from `seed`; any seed will do. For replays: simulations, tests and
-    /// simulated wires.
+    /// Returns a generator whose whole sequence follows from `seed`, which may be any number. For
+    /// replays: simulations, tests and simulated links.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut fill = seed;
         Self { source: Source::Replay(core::array::from_fn(|_| split_mix(&mut fill))) }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         match &mut self.source {
@@ -54,21 +54,22 @@ impl Rng {
         }
     }
 
-    /// The next 32 bits: the upper half of [`Rng::next_u64`].
+    /// Returns the next 32 bits: the upper half of [`Rng::next_u64`].
     #[inline]
     pub fn next_u32(&mut self) -> u32 {
         (self.next_u64() >> 32) as u32
     }
 
-    /// A number below `bound`; 0 when `bound` is 0.
+    /// Returns a number below `bound`, or 0 when `bound` is 0.
     ///
-    /// Multiply and shift: the bias is below `bound` / 2^32, which no caller here can notice.
+    /// Multiply and shift: the bias is below `bound` / 2^32, which is negligible for every caller
+    /// here.
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         ((u64::from(self.next_u32()) * u64::from(bound)) >> 32) as u32
     }
 
-    /// Fills `bytes`.
+    /// Fills `bytes` with random numbers.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let random = self.next_u64().to_le_bytes();
@@ -78,7 +79,7 @@ impl Rng {
 }
 
 impl fmt::Debug for Rng {
-    /// Without the state, from which all further numbers follow.
+    /// Omits the state, from which all further numbers follow.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rng").finish_non_exhaustive()
     }
@@ -141,30 +142,30 @@ mod tests {
     }
 
     #[test]
-    fn a_key_gives_numbers_of_its_own() {
+    fn each_key_gives_its_own_numbers() {
         let draw = |key: [u8; RNG_KEY_BYTES]| -> [u64; 64] {
             let mut rng = Rng::keyed(&key);
             core::array::from_fn(|_| rng.next_u64())
         };
         let numbers = draw([1; RNG_KEY_BYTES]);
         assert_eq!(numbers, draw([1; RNG_KEY_BYTES]));
-        // One bit of the key changes every number.
+        // Flipping one bit of the key changes every number.
         let mut other = [1; RNG_KEY_BYTES];
         other[15] ^= 0x80;
         assert!(numbers.iter().zip(draw(other)).all(|(a, b)| *a != b));
-        // Even bits: 4,096 of them, 32 is the standard deviation.
+        // 4,096 bits, half of them ones on average, with a standard deviation of 32.
         let ones: u32 = numbers.iter().map(|number| number.count_ones()).sum();
         assert!((1_888..2_208).contains(&ones), "{ones}");
     }
 
     #[test]
-    fn debug_shows_no_state() {
+    fn debug_output_hides_the_state() {
         assert_eq!(format!("{:?}", Rng::new(1)), "Rng { .. }");
         assert_eq!(format!("{:?}", Rng::keyed(&[1; RNG_KEY_BYTES])), "Rng { .. }");
     }
 
     #[test]
-    fn below_stays_below_and_reaches_all() {
+    fn below_returns_every_number_below_its_bound() {
         let mut rng = Rng::new(1);
         let mut seen = [0u32; 6];
         for _ in 0..6_000 {
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn fill_covers_a_ragged_tail() {
+    fn fill_also_fills_an_incomplete_last_word() {
         let mut bytes = [0u8; 37];
         Rng::new(3).fill(&mut bytes);
         assert!(bytes[32..].iter().any(|&byte| byte != 0));

@@ -1,9 +1,9 @@
-//! The states of a connection and the moves between them.
+//! The states of a connection and the transitions between them.
 //!
 //! RFC 9293 §3.3.2; Linux: include/net/tcp_states.h, whose names and numbers these are.
 //!
-//! NEW_SYN_RECV has no variant: a passive open lives in its own small type until the handshake is
-//! done, and TIME_WAIT's own type likewise reports [`State::TimeWait`].
+//! NEW_SYN_RECV has no variant: a passive open is a small type of its own until the handshake
+//! completes, and the type for TIME-WAIT likewise reports [`State::TimeWait`].
 
 use core::fmt;
 
@@ -11,25 +11,25 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum State {
-    /// Data flows both ways.
+    /// Open in both directions.
     Established = 1,
-    /// Active open: our SYN is out.
+    /// Active open: our SYN is sent.
     SynSent = 2,
     /// Simultaneous open: SYNs have crossed, ours is not acknowledged.
     SynRecv = 3,
-    /// Our FIN is out, not acknowledged; the peer still sends.
+    /// Our FIN is sent, not acknowledged; the peer still sends.
     FinWait1 = 4,
     /// Our FIN is acknowledged; the peer still sends.
     FinWait2 = 5,
-    /// Both FINs are acknowledged; old duplicates drain.
+    /// Both FINs are acknowledged; the connection waits until old duplicates have left the network.
     TimeWait = 6,
     /// No connection (RFC: CLOSED).
     Close = 7,
     /// The peer has closed its direction; we still send.
     CloseWait = 8,
-    /// The peer has closed and our FIN is out.
+    /// The peer has closed and our FIN is sent.
     LastAck = 9,
-    /// Waiting for a peer.
+    /// Listening for connection requests.
     Listen = 10,
     /// FINs have crossed; ours is not acknowledged.
     Closing = 11,
@@ -69,19 +69,20 @@ impl State {
         }
     }
 
-    /// Both sides know both initial sequence numbers (RFC 9293 §3.5.2's synchronized group).
+    /// Whether both sides know both initial sequence numbers (the synchronized states of
+    /// RFC 9293 §3.5.2).
     #[must_use]
     pub const fn is_synchronized(self) -> bool {
         !matches!(self, Self::Close | Self::Listen | Self::SynSent | Self::SynRecv)
     }
 
-    /// New application data may be accepted for sending once it can be sent.
+    /// Whether the application may enqueue data, to be sent as soon as the state allows it.
     #[must_use]
     pub const fn may_queue_data(self) -> bool {
         matches!(self, Self::SynSent | Self::SynRecv | Self::Established | Self::CloseWait)
     }
 
-    /// Queued data and a first FIN may go out, or again after loss.
+    /// Whether queued data and our FIN may be sent, or retransmitted after a loss.
     #[must_use]
     pub const fn may_transmit(self) -> bool {
         matches!(
@@ -90,19 +91,19 @@ impl State {
         )
     }
 
-    /// The peer may still send new data: no FIN of its has been taken.
+    /// Whether the peer may still send new data, because its FIN has not been processed.
     #[must_use]
     pub const fn may_receive(self) -> bool {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
-    /// The peer's FIN has been taken: the stream has an end.
+    /// Whether the peer's FIN has been processed: the received stream has an end.
     #[must_use]
     pub const fn peer_closed(self) -> bool {
         matches!(self, Self::CloseWait | Self::LastAck | Self::Closing | Self::TimeWait)
     }
 
-    /// We have closed our direction: a FIN is sent or is behind the queued data.
+    /// Whether we have closed our direction: our FIN is sent or enqueued behind the data.
     #[must_use]
     pub const fn local_closed(self) -> bool {
         matches!(
@@ -111,15 +112,17 @@ impl State {
         )
     }
 
-    /// Counted by `TcpCurrEstab`: ESTABLISHED or CLOSE_WAIT (RFC 4022 tcpCurrEstab).
+    /// Whether `TcpCurrEstab` counts the connection: ESTABLISHED or CLOSE_WAIT (RFC 4022
+    /// tcpCurrEstab).
     #[must_use]
     pub const fn counts_as_established(self) -> bool {
         matches!(self, Self::Established | Self::CloseWait)
     }
 
-    /// `next` is an edge of RFC 9293 figure 5, an abort, or Linux's tolerance of a FIN in SYN_RECV.
+    /// Whether `next` is a transition of RFC 9293 figure 5, an abort, or the FIN that Linux accepts
+    /// in SYN_RECV.
     ///
-    /// For assertions; no state changes because of it.
+    /// Only assertions use it.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         use State::{
@@ -127,7 +130,7 @@ impl State {
             SynSent, TimeWait,
         };
         match (self, next) {
-            // A reset, an abort or a give-up ends any state.
+            // A reset, an abort or a timeout ends any state.
             (_, Close)
             | (Close, SynSent | Listen)
             | (SynSent, SynRecv | Established)
@@ -152,16 +155,16 @@ mod tests {
     use super::State;
 
     #[test]
-    fn numbers_are_linux_numbers() {
+    fn state_numbers_are_those_of_linux() {
         for (index, state) in (1u8..).zip(State::ALL) {
             assert_eq!(state as u8, index);
         }
     }
 
     #[test]
-    fn closed_flags_follow_the_edges() {
+    fn closed_flags_follow_the_transitions() {
         for state in State::ALL {
-            // Taking the peer's FIN ends receiving, and both are false before the handshake.
+            // The peer's FIN ends receiving, and both are false before the handshake.
             assert!(!(state.may_receive() && state.peer_closed()), "{state}");
             if state.counts_as_established() {
                 assert!(state.may_queue_data() && state.may_transmit() && !state.local_closed());
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_is_left_and_only_close_is_final() {
+    fn every_state_can_be_entered_and_closed() {
         for state in State::ALL {
             assert!(state.may_become(State::Close), "{state}");
             let reached = State::ALL.iter().any(|from| from.may_become(state));

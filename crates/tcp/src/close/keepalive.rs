@@ -1,5 +1,5 @@
-//! The slot of keepalive and of the idle timeout fires: a probe, the end of the connection, or
-//! another wait.
+//! Handles the timer shared by keepalive and the idle timeout: sends a probe, ends the connection,
+//! or arms the timer again.
 //!
 //! Above: `close::timer`. RFC 9293 §3.8.4; Linux: tcp_keepalive_timer.
 //!
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// The slot fires. Either deadline may have moved since it was armed.
+/// Handles the expiry of the timer. Either deadline may have moved since it was armed.
 pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if !is_watched(tcb) {
         return;
@@ -34,20 +34,21 @@ pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// The peer learns that the connection is over, in case it is there.
+/// Ends the connection and sends a reset, in case the peer is still alive.
 fn abort(tcb: &mut Tcb, cx: &mut Cx<'_>, error: TcpError) {
     segment::send_reset(tcb, cx);
     cx.count(Counter::TcpExtTCPAbortOnTimeout);
     tcb.finish(cx, Some(error));
 }
 
-/// RFC 9293 §3.8.4. The deadline is lazy: traffic since it was armed only moves it here.
+/// Handles the keepalive deadline (RFC 9293 §3.8.4). Traffic does not move the armed timer; this
+/// function compensates for it.
 fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let busy = tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_some();
     let idle = cx.now - tcb.last_received_at;
     let keepalive = tcb.idle.times().or_config(cx.config);
     if busy || idle < keepalive.time {
-        // Data in flight has the retransmission timer to find out.
+        // The retransmission timer supervises data in flight, so keepalive waits.
         let left = if busy { keepalive.time } else { keepalive.time - idle };
         tcb.idle.probe_at = cx.now + left;
         return;

@@ -1,11 +1,11 @@
-//! TIME-WAIT as a small object: the part of a connection that stays while old duplicates may
-//! arrive.
+//! TIME-WAIT as a small object, which replaces the control block while old duplicates may arrive.
 //!
-//! Above: the stack's demux keeps it in place of the connection for 60 s. RFC 9293 §3.6.1 and
-//! §3.10.7.4, RFC 1337, RFC 6191; Linux: inet_timewait_sock, tcp_timewait_state_process.
+//! Above: the stack's demux keeps it in place of the connection for 60 s.
+//! RFC 9293 §3.6.1 and §3.10.7.4, RFC 1337, RFC 6191; Linux: inet_timewait_sock,
+//! tcp_timewait_state_process.
 //!
-//! It answers segments that the peer repeats, ends with a valid RST (unless `tcp_rfc1337`), and is
-//! replaced by a connection whose SYN cannot be an old duplicate.
+//! It acknowledges segments that the peer retransmits, ends with a valid RST (unless
+//! `tcp_rfc1337`), and is replaced by a connection whose SYN cannot be an old duplicate.
 //!
 //! Not here: FIN-WAIT-2, which keeps its control block.
 
@@ -27,13 +27,14 @@ use crate::{
     },
 };
 
-/// 2 MSL as Linux counts it (`TCP_TIMEWAIT_LEN`).
+/// 2 MSL as Linux defines it (`TCP_TIMEWAIT_LEN`).
 pub const TIME_WAIT_LEN: Duration = Duration::from_secs(60);
 
-/// Distance of a reopened connection's ISS from the old SND.NXT: beyond any window without scaling, and 0 avoided.
+/// Distance of a reopened connection's ISS from the old SND.NXT: beyond any unscaled window, as in
+/// Linux.
 const REOPEN_DISTANCE: u32 = 65_535 + 2;
 
-/// See the module head.
+/// A connection in TIME-WAIT. See the module head.
 #[derive(Clone, Debug)]
 pub struct TimeWait {
     tuple: FourTuple,
@@ -44,39 +45,39 @@ pub struct TimeWait {
     ts_recent: u32,
     ts_offset: u32,
     flow_hash: u32,
-    /// When `ts_recent` was taken.
+    /// Time at which `ts_recent` was received.
     ts_recent_at: Instant,
     window: u16,
     timestamps: bool,
 }
 
-/// What an active open takes over from the connection that waits.
+/// Values that an active open takes over from a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reuse {
-    /// Smallest ISS that no old segment can be confused with.
+    /// Smallest ISS that cannot be confused with old segments.
     pub iss: SeqNum,
     /// TS.Recent of the old connection.
     pub ts_recent: u32,
 }
 
-/// What became of the connection that waits.
+/// Effect of a segment on a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeWaitVerdict {
-    /// It waits on; its deadline may have moved.
+    /// TIME-WAIT continues; its deadline may have moved.
     Keep,
-    /// A new connection may begin: the listener takes the SYN, its ISS is at least this (RFC 6191), and the wait ends.
-    /// Without a listener the wait goes on, and [`TimeWait::acknowledge`] answers the SYN.
+    /// A new connection may replace it (RFC 6191). If a listener accepts the SYN, TIME-WAIT ends.
+    /// Without a listener it continues, and [`TimeWait::acknowledge`] answers the SYN.
     Reopen {
-        /// Smallest ISS that no old segment can be confused with.
+        /// Smallest ISS that cannot be confused with old segments.
         iss: SeqNum,
     },
-    /// A reset ended it.
+    /// A reset ended TIME-WAIT.
     Closed,
 }
 
 impl TimeWait {
-    /// What is left of a connection that is in TIME-WAIT. The caller then ends the block with
-    /// [`Tcb::release_time_wait`] and puts this in its place.
+    /// Copies the state that a connection in TIME-WAIT needs. The caller then ends the block with
+    /// [`Tcb::release_time_wait`] and replaces it by this object.
     #[must_use]
     pub fn from_tcb(tcb: &Tcb, now: Instant) -> Self {
         let window = (tcb.rcv_wnd >> tcb.rcv_wscale).min(u32::from(u16::MAX));
@@ -95,7 +96,8 @@ impl TimeWait {
         }
     }
 
-    /// Processes a segment with `payload_len` bytes of data. The caller frees the packet: nothing in it counts.
+    /// Processes a segment with `payload_len` bytes of data. The caller frees the packet; its data
+    /// is ignored.
     pub fn on_segment(
         &mut self,
         cx: &mut Cx<'_>,
@@ -129,7 +131,8 @@ impl TimeWait {
         }
         if !rst {
             if paws_reject || header.has(Flags::ACK) {
-                // The peer repeats its FIN: its wait for our ACK starts over, and so does ours.
+                // The peer retransmits its FIN, so its wait for our ACK starts again, and TIME-WAIT
+                // starts again with it.
                 self.deadline = cx.now + TIME_WAIT_LEN;
             }
             self.acknowledge(cx);
@@ -137,9 +140,9 @@ impl TimeWait {
         TimeWaitVerdict::Keep
     }
 
-    /// `<SEQ=SND.NXT><ACK=RCV.NXT>`, at most one per `tcp_invalid_ratelimit`.
+    /// Sends `<SEQ=SND.NXT><ACK=RCV.NXT>`, at most once per `tcp_invalid_ratelimit`.
     ///
-    /// The caller asks for it when nobody listens for the SYN of a [`TimeWaitVerdict::Reopen`].
+    /// The caller calls it if no listener accepts the SYN of a [`TimeWaitVerdict::Reopen`].
     pub fn acknowledge(&mut self, cx: &mut Cx<'_>) {
         let limit = cx.config.tcp_invalid_ratelimit;
         if self.ack_sent_at.is_some_and(|at| cx.now - at < limit) {
@@ -168,9 +171,11 @@ impl TimeWait {
         cx.out.push_back(packet);
     }
 
-    /// May an active open take the four-tuple over (RFC 6191 §2; Linux: tcp_twsk_unique)? Only with timestamps, which tell
-    /// the old segments from the new, and not before the peer's clock has ticked: `delay` (`tcp_tw_reuse_delay`) since its
-    /// last one. The caller then ends the wait and counts `TcpExtTWRecycled`.
+    /// Returns the values for an active open that reuses the four-tuple, if that is safe
+    /// (RFC 6191 §2; Linux: tcp_twsk_unique). It is safe only with timestamps, which distinguish
+    /// old segments from new ones, and once the peer's clock has advanced: `delay`
+    /// (`tcp_tw_reuse_delay`) after its last timestamp. The caller then ends TIME-WAIT and counts
+    /// `TcpExtTWRecycled`.
     #[must_use]
     pub fn reuse(&self, now: Instant, delay: Duration) -> Option<Reuse> {
         let ticked = now.checked_duration_since(self.ts_recent_at).is_some_and(|age| age >= delay);
@@ -178,20 +183,20 @@ impl TimeWait {
             .then(|| Reuse { iss: self.snd_nxt + REOPEN_DISTANCE, ts_recent: self.ts_recent })
     }
 
-    /// When the wait ends. May move later: the caller asks again before it removes the object, and then counts
-    /// `TcpExtTW`.
+    /// Returns the end of TIME-WAIT. It may move later, so the caller checks it again before it
+    /// frees the object and counts `TcpExtTW`.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The connection's name.
+    /// Returns the connection's four-tuple.
     #[must_use]
     pub fn tuple(&self) -> &FourTuple {
         &self.tuple
     }
 }
 
-/// A busy server holds tens of thousands of these.
+/// Upper bound of the object's size: a busy server holds tens of thousands of them.
 const TIME_WAIT_BYTES_MAX: usize = 128;
 const _: () = assert!(size_of::<TimeWait>() <= TIME_WAIT_BYTES_MAX);

@@ -1,7 +1,7 @@
-//! A deadline of a connection has passed.
+//! Expiry of a connection's timers.
 //!
-//! Above: the stack's timer wheel. Below: each slot has a step of its own in `loss`,
-//! `segment::ack_compression` or `keepalive`; probes of a closed window are here. RFC 9293 §3.8,
+//! Above: the stack's timer wheel. Below: each timer has a function of its own in `loss`,
+//! `segment::ack_compression` or `keepalive`; zero window probes are here. RFC 9293 §3.8,
 //! RFC 6298 §5, RFC 1122 §4.2.3; Linux: net/ipv4/tcp_timer.c.
 //!
 //! Not here: the deadlines as data (`tcb::timers`), the retransmission timeout
@@ -19,10 +19,11 @@ use crate::{
     },
 };
 
-/// Handles every deadline that is due at `cx.now`, and none that is not. The caller calls [`output`](crate::output()) after it.
+/// Handles every deadline that is due at `cx.now`. The caller calls [`output`](crate::output())
+/// afterwards.
 pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.timers.pacing <= cx.now {
-        // The output that follows sends what waited.
+        // The following `output` call sends the paced segments.
         tcb.timers.stop_pacing();
     }
     if tcb.timers.delack <= cx.now {
@@ -46,7 +47,8 @@ pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// RFC 9293 §3.8.6.3: no second segment came and the application sent nothing to carry the ACK.
+/// Schedules the delayed ACK: neither a second segment arrived nor did data of the application
+/// carry the ACK (RFC 9293 §3.8.6.3).
 fn on_delack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_delack();
     if tcb.ack_compression.is_waiting() && tcb.state != State::Close {
@@ -61,12 +63,12 @@ fn on_delack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.ack.schedule_now();
 }
 
-/// An orphan's peer never sent its FIN. Linux: tcp_keepalive_timer in TCP_FIN_WAIT2.
+/// Ends an orphan whose peer has not sent a FIN. Linux: tcp_keepalive_timer in TCP_FIN_WAIT2.
 fn on_fin_wait_2(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.finish(cx, None);
 }
 
-/// RFC 9293 §3.8.6.1: ask whether the window opened, for as long as somebody answers.
+/// Probes whether the peer's window has opened, as long as the peer answers (RFC 9293 §3.8.6.1).
 fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_rtx();
     if tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_none() {
@@ -80,7 +82,8 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     tcb.send_queue.mark_held_pushed();
     if next::send_held(tcb, cx) {
-        // The window had room and a cork, Nagle or missing memory held the data: it is out, RTO watches it.
+        // The window had room, and a cork, Nagle or missing memory held the data. It is sent now,
+        // and the RTO is armed.
         return;
     }
     segment::send_probe(tcb, cx);
@@ -93,7 +96,8 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     arm_persist(tcb, cx);
 }
 
-/// R2 for probes: counted since the last ACK of any kind, as RFC 9293 §3.8.6.1 keeps a connection whose peer answers.
+/// Returns whether R2 is exceeded for probes. They are counted since the last ACK of any kind: a
+/// connection whose peer answers stays open (RFC 9293 §3.8.6.1).
 fn probes_exhausted(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     if let Some(limit) = tcb.user_timeout
         && tcb.probes_out > 0
@@ -102,7 +106,8 @@ fn probes_exhausted(tcb: &Tcb, cx: &Cx<'_>) -> bool {
         return true;
     }
     if tcb.flags.contains(TcbFlags::ORPHAN) {
-        // Nobody waits for this data: a peer that keeps its window closed may not hold it for ever.
+        // No application waits for this data, so a peer must not hold the connection forever with a
+        // closed window.
         let alive = persist_wait(tcb) < tcb.rtt.rto_max();
         return tcb.persist_backoff >= retransmit::orphan_retries(tcb, cx.config, alive);
     }

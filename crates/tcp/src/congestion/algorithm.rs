@@ -1,10 +1,11 @@
-//! The algorithms by name.
+//! The names of the congestion control algorithms.
 //!
-//! Above: `net.ipv4.tcp_congestion_control` and `TCP_CONGESTION`, which both parse here. Linux: tcp_cong.c.
+//! Above: `net.ipv4.tcp_congestion_control` and `TCP_CONGESTION` parse their values here. Linux:
+//! tcp_cong.c.
 
 use core::{fmt, str::FromStr};
 
-/// An algorithm by name, as `net.ipv4.tcp_congestion_control` and `TCP_CONGESTION` know it.
+/// A congestion control algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
     /// RFC 9438, with the slow start of RFC 9406 and HyStart's ACK train.
@@ -14,7 +15,7 @@ pub enum Algorithm {
     Reno,
     /// draft-ietf-ccwg-bbr, third version: a model of the path instead of loss.
     Bbr,
-    /// RFC 8257, for networks whose routers mark early.
+    /// RFC 8257, for networks whose routers mark at short queues.
     Dctcp,
 }
 
@@ -22,10 +23,10 @@ impl Algorithm {
     /// Every algorithm.
     pub const ALL: [Self; 4] = [Self::Cubic, Self::Reno, Self::Bbr, Self::Dctcp];
 
-    /// The names of all, as `net.ipv4.tcp_available_congestion_control` lists them.
+    /// Names of all algorithms, as `net.ipv4.tcp_available_congestion_control` lists them.
     pub const NAMES: &str = "cubic reno bbr dctcp";
 
-    /// Linux's name.
+    /// Returns Linux's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,20 +37,21 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of a name, if there is one.
+    /// Returns the algorithm of a name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// It steers by marks: ECN is offered and taken whatever `net.ipv4.tcp_ecn` says, and every segment is ECN-capable
-    /// (RFC 8257 §3.5; Linux: `TCP_CONG_NEEDS_ECN`).
+    /// Whether the algorithm reacts to marks: ECN is offered and accepted regardless of
+    /// `net.ipv4.tcp_ecn`, and every segment is ECN-capable (RFC 8257 §3.5; Linux:
+    /// `TCP_CONG_NEEDS_ECN`).
     #[must_use]
     pub const fn needs_ecn(self) -> bool {
         matches!(self, Self::Dctcp)
     }
 
-    /// It says how fast segments leave, not only how many: the engine paces them.
+    /// Whether the algorithm sets a pacing rate, which the engine enforces.
     #[must_use]
     pub const fn needs_pacing(self) -> bool {
         matches!(self, Self::Bbr)
@@ -62,7 +64,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// No algorithm has this name: `ENOENT` in Linux.
+/// Error of a name that belongs to no algorithm: `ENOENT` in Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownAlgorithm;
 

@@ -1,31 +1,38 @@
-//! BBR: the window and the pace follow a model of the path, its bandwidth and its round trip, instead of its losses.
+//! BBR: window and pacing rate follow a model of the path, its bandwidth and its round-trip time,
+//! instead of its losses.
 //!
-//! Above: `congestion`, which gives every ACK with its delivery-rate sample. draft-ietf-ccwg-bbr (BBRv3); Linux: tcp_bbr.c.
+//! Above: `congestion`, which passes every ACK with its delivery-rate sample. draft-ietf-ccwg-bbr
+//! (BBRv3); Linux: tcp_bbr.c.
 //!
 //! ```text
-//!   Startup ──► Drain ──► Down ──► Cruise ──► Refill ──► Up ──┐        every 5 s: ProbeRTT, and back
+//!   Startup ──► Drain ──► Down ──► Cruise ──► Refill ──► Up ──┐      every 5 s: ProbeRTT, and back
 //!    2.77×       0.5×   ▲ 0.9×      1×          1×     1.25×  │
 //!                       └─────────────────────────────────────┘
 //! ```
 //!
-//! Two bounds are learnt beside the model, and neither is a reaction to a single loss: `inflight_hi` from probing, where more
-//! than LossThresh of what was in flight was lost; `inflight_lo` and `bw_lo` from rounds between probes which lost as much or
-//! were marked: they shrink by three tenths per round at most and are forgotten when the next probe begins.
+//! The algorithm keeps two kinds of bounds beside the model, and none of them reacts to a single
+//! loss. `inflight_hi` comes from probing: it is set when more than LossThresh of the data in
+//! flight was lost. `inflight_lo` and `bw_lo` come from rounds between probes in which as much was
+//! lost or a mark was echoed. They shrink by three tenths per round at most and are reset when the
+//! next probe begins.
 //!
-//! The files follow the draft: `signals` what ACKs tell (§5.5), `startup` (§5.3.1), `probe_bw` (§5.3.3), `probe_rtt` (§5.3.4),
-//! and here the order of an update and the control parameters (§5.6). Names are the draft's.
+//! The files follow the draft: `signals` has the signals of ACKs (§5.5), `startup` §5.3.1,
+//! `probe_bw` §5.3.3, `probe_rtt` §5.3.4; this file has the order of an update and the control
+//! parameters (§5.6). Names are the draft's.
 //!
-//! Differs from the draft: a round in which a mark was echoed counts as one with a loss, because RFC 3168 §6.1.2 asks for
-//! the same answer to both.
+//! Differs from the draft: a round in which a mark was echoed counts as a round with a loss,
+//! because RFC 3168 §6.1.2 requires the same reaction to both.
 //!
-//! Differs from the draft: LossThresh is a setting, `net.quietline.bbr_loss_thresh`, of 10 % instead of 2 %, and what stays below
-//! it lowers no bound between probes either. There the draft takes any loss for a sign of a full queue, so that a path which
-//! loses by chance takes a part of the bounds away with every round: 5 % of loss at 200 ms left a quarter of the bandwidth.
-//! Linux's BBR, which is version 1, takes no notice of loss, and would take up to 20 % (1 − 1/1.25) without its probes
-//! failing. Half of that is enough to stay the kernel's equal on paths that lose 5 %, and leaves CUBIC half as much again as
-//! 20 % would.
+//! Differs from the draft: LossThresh is a setting, `net.quietline.bbr_loss_thresh`, of 10 %
+//! instead of 2 %, and losses below it do not lower a bound between probes either. The draft treats
+//! any loss between probes as a sign of a full queue, so that a path with random loss lowers the
+//! bounds in every round: 5 % of loss at 200 ms leave a quarter of the bandwidth. Linux's BBR,
+//! which is version 1, ignores loss, and its probes would tolerate up to 20 % (1 − 1/1.25). Half of
+//! that gives the kernel's throughput on paths that lose 5 %, and leaves CUBIC one and a half times
+//! the share that 20 % would.
 //!
-//! Differs from Linux as the draft does: no window is conserved in recovery, the model's bounds are what recovery has.
+//! Differs from Linux, as the draft does: recovery does not conserve the window; only the model's
+//! bounds limit it.
 
 mod probe_bw;
 mod probe_rtt;
@@ -40,40 +47,41 @@ use self::signals::{AckAggregation, MaxBw};
 use super::{ModelSample, window::Window};
 use crate::base::rng::Rng;
 
-/// No bound is known.
+/// Value of a bound that is not known.
 const INFINITE: u32 = u32::MAX;
 const INFINITE_BW: u64 = u64::MAX;
 
-/// BBR.PacingMarginPercent: the pace stays this much below the estimate, so that the queue drains.
+/// BBR.PacingMarginPercent: the pacing rate stays this much below the estimate, so that the queue
+/// drains.
 const PACING_MARGIN_PERCENT: u64 = 1;
 
-/// BBR.MinPipeCwnd, in segments: enough for an ACK of every second one.
+/// BBR.MinPipeCwnd, in segments: enough for a receiver that acknowledges every second segment.
 const MIN_PIPE_SEGMENTS: u32 = 4;
 
-/// BBR.Beta: seven tenths stay.
+/// BBR.Beta: bounds are reduced to seven tenths.
 const BETA: (u64, u64) = (7, 10);
 
 /// BBR.DefaultCwndGain in percent, and that of ProbeBW_UP.
 const CWND_GAIN: u64 = 200;
 const CWND_GAIN_UP: u64 = 225;
 
-/// Where the state machine stands (BBR.state).
+/// State of the state machine (BBR.state).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Startup,
     Drain,
-    /// ProbeBW: the queue that a probe left drains.
+    /// ProbeBW: the queue of the last probe drains.
     Down,
-    /// ProbeBW: room is left to others.
+    /// ProbeBW: capacity is left to other flows.
     Cruise,
-    /// ProbeBW: the pipe is filled before the probe.
+    /// ProbeBW: the path is filled before the probe.
     Refill,
-    /// ProbeBW: more is asked for.
+    /// ProbeBW: the flow probes for more bandwidth.
     Up,
     ProbeRtt,
 }
 
-/// What the ACKs of this moment are feedback to (BBR.ack_phase).
+/// Meaning of the ACKs that currently arrive (BBR.ack_phase).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckPhase {
     Init,
@@ -83,7 +91,7 @@ enum AckPhase {
     ProbeStopping,
 }
 
-/// See the module head.
+/// State of BBR. Names are the draft's.
 #[derive(Clone, Debug)]
 pub(super) struct Bbr {
     phase: Phase,
@@ -91,7 +99,7 @@ pub(super) struct Bbr {
 
     // ---- the model ----
     max_bw: MaxBw,
-    /// BBR.bw: what the model says, bytes per second; 0 before the first sample.
+    /// BBR.bw: bandwidth of the model, bytes per second; 0 before the first sample.
     bw: u64,
     bw_lo: u64,
     bw_latest: u64,
@@ -109,7 +117,7 @@ pub(super) struct Bbr {
     round_start: bool,
     loss_round_delivered: u64,
     loss_round_start: bool,
-    /// Something was lost, or marked, in this round.
+    /// Whether a loss, or a mark, was reported in this round.
     loss_in_round: bool,
     mark_in_round: bool,
 
@@ -123,14 +131,15 @@ pub(super) struct Bbr {
     marked_rounds: u8,
 
     // ---- ProbeBW ----
-    /// BBR.bw_probe_samples: losses are feedback to a probe.
+    /// BBR.bw_probe_samples: whether losses are feedback to a probe.
     probing: bool,
     cycle_at: Instant,
     probe_wait: Duration,
     rounds_since_probe: u32,
     probe_up_rounds: u8,
     probe_up_acked: u32,
-    /// Bytes to acknowledge per segment that `inflight_hi` rises; `u32::MAX` when it does not.
+    /// Acknowledged bytes per segment by which `inflight_hi` rises; `u32::MAX` when it does not
+    /// rise.
     probe_up_count: u32,
 
     // ---- ProbeRTT ----
@@ -146,12 +155,12 @@ pub(super) struct Bbr {
     /// BBR.prior_cwnd.
     prior_cwnd: u32,
     idle_restart: bool,
-    /// A timeout is being recovered from.
+    /// Whether recovery from a timeout is in progress.
     in_loss: bool,
 }
 
 impl Bbr {
-    /// A model that knows nothing (BBRInit; §5.2.1).
+    /// Returns a model without samples (BBRInit; §5.2.1).
     pub(super) fn new() -> Self {
         Self {
             phase: Phase::Startup,
@@ -198,7 +207,7 @@ impl Bbr {
         }
     }
 
-    /// BBRUpdateOnACK (§5.2.3), losses first.
+    /// Updates the model, window and pacing rate (BBRUpdateOnACK; §5.2.3), losses first.
     pub(super) fn on_ack(&mut self, window: &mut Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         self.on_losses(window, sample, rng);
         self.update_latest_delivery(sample);
@@ -222,8 +231,8 @@ impl Bbr {
         self.set_cwnd(window, sample);
     }
 
-    /// Nothing was in flight and something leaves (BBRHandleRestartFromIdle; §5.4.1). `app_limited` as the delivery rate
-    /// sees it.
+    /// Reports that a segment is sent while none was in flight (BBRHandleRestartFromIdle; §5.4.1).
+    /// `app_limited` is the value in the delivery-rate sampler.
     pub(super) fn on_restart(&mut self, window: &mut Window, now: Instant, app_limited: bool) {
         if !app_limited {
             return;
@@ -231,7 +240,8 @@ impl Bbr {
         self.idle_restart = true;
         self.aggregation.restart(now);
         if self.is_probe_bw() {
-            // No faster than the path: the gain of the phase would be a burst into an empty pipe.
+            // At the rate of the path: the gain of the phase would cause a burst into an empty
+            // path.
             self.pacing_rate = Some(self.paced(self.bw, 100)).filter(|_| self.bw > 0);
         } else if self.phase == Phase::ProbeRtt {
             // The next ACK leaves the state.
@@ -239,30 +249,32 @@ impl Bbr {
         }
     }
 
-    /// Fast recovery begins (§5.6.4.4): the window is remembered, and the model bounds it from here on.
+    /// Begins fast recovery (§5.6.4.4): saves the window, which the model's bounds limit from here
+    /// on.
     pub(super) fn on_enter_recovery(&mut self, window: &Window) {
         self.save_cwnd(window);
     }
 
-    /// A timeout: everything is lost, what is in flight is what is sent from here on.
+    /// Handles a timeout: the whole flight is lost, so only segments sent from here on are in
+    /// flight.
     pub(super) fn on_rto(&mut self, window: &Window) {
         self.save_cwnd(window);
         self.in_loss = true;
-        // What filled the pipe may be gone.
+        // The path may have changed since the pipe was filled.
         self.reset_full_bw();
         if !self.is_probing_bw() && self.inflight_lo == INFINITE {
             self.inflight_lo = window.cwnd.max(self.prior_cwnd);
         }
     }
 
-    /// Recovery is over.
+    /// Ends recovery.
     pub(super) fn on_recovered(&mut self, window: &mut Window) {
         if core::mem::take(&mut self.in_loss) {
             window.set_cwnd(window.cwnd.max(self.prior_cwnd));
         }
     }
 
-    /// The loss was none.
+    /// Undoes the reaction to a loss that was spurious.
     pub(super) fn on_undo(&mut self) {
         self.in_loss = false;
         self.reset_full_bw();
@@ -270,7 +282,7 @@ impl Bbr {
         self.loss_in_round = false;
     }
 
-    /// BBRSaveCwnd.
+    /// Saves the window (BBRSaveCwnd).
     fn save_cwnd(&mut self, window: &Window) {
         self.prior_cwnd = if self.in_loss || self.phase == Phase::ProbeRtt {
             self.prior_cwnd.max(window.cwnd)
@@ -279,17 +291,18 @@ impl Bbr {
         };
     }
 
-    /// Bytes per second at which segments are to leave; `None` before the first ACK.
+    /// Returns the pacing rate in bytes per second; `None` before the first ACK.
     pub(super) const fn pacing_rate(&self) -> Option<u64> {
         self.pacing_rate
     }
 
-    /// The flight is held small on purpose: what is measured now is not what the path can do.
+    /// Whether the algorithm keeps the flight small, so that measured rates are below the capacity
+    /// of the path.
     pub(super) fn is_draining_for_rtt(&self) -> bool {
         self.phase == Phase::ProbeRtt
     }
 
-    /// The gains of the state in percent: pacing and window (§5.1).
+    /// Returns the gains of the state for pacing rate and window, in percent (§5.1).
     const fn gains(&self) -> (u64, u64) {
         match self.phase {
             Phase::Startup => (startup::PACING_GAIN, CWND_GAIN),
@@ -301,16 +314,17 @@ impl Bbr {
         }
     }
 
-    /// The pace of `gain` percent of `bw`, less the margin.
+    /// Returns `gain` percent of `bw`, less the margin.
     const fn paced(&self, bw: u64, gain: u64) -> u64 {
         bw.saturating_mul(gain * (100 - PACING_MARGIN_PERCENT)) / 10_000
     }
 
-    /// BBRSetPacingRate (§5.6.2): before the pipe was filled it only rises.
+    /// Sets the pacing rate (BBRSetPacingRate, §5.6.2). Until the pipe is filled the rate only
+    /// rises.
     fn set_pacing_rate(&mut self, window: &Window, sample: &ModelSample<'_>) {
         let (gain, _) = self.gains();
         if self.bw == 0 {
-            // §5.6.2, BBRInitPacingRate: as if the first window were a round trip's worth.
+            // §5.6.2, BBRInitPacingRate: one initial window per round trip.
             let rtt = sample.srtt.unwrap_or(Duration::from_millis(1)).max(Duration::from_micros(1));
             let nominal = u64::from(window.cwnd) * 1_000_000 / micros(rtt);
             if self.pacing_rate.is_none() {
@@ -324,7 +338,7 @@ impl Bbr {
         }
     }
 
-    /// BBRBDPMultiple: `gain` percent of what the path holds (§5.6.4.2).
+    /// Returns `gain` percent of the bandwidth-delay product (BBRBDPMultiple, §5.6.4.2).
     fn bdp(&self, window: &Window, bw: u64, gain: u64) -> u32 {
         if self.min_rtt == Duration::MAX || bw == 0 {
             return window.cwnd;
@@ -333,25 +347,26 @@ impl Bbr {
         u32::try_from(bdp).unwrap_or(u32::MAX)
     }
 
-    /// BBRQuantizationBudget: enough for the bursts that offload makes (§5.6.4.2).
-    fn quantised(&self, window: &Window, inflight: u32) -> u32 {
+    /// BBRQuantizationBudget: raises `inflight` to allow for the bursts of segmentation offload
+    /// (§5.6.4.2).
+    fn quantized(&self, window: &Window, inflight: u32) -> u32 {
         let quantum = u32::try_from(self.pacing_rate.unwrap_or(0) / 1000).unwrap_or(u32::MAX);
         let quantum = quantum.clamp(2 * window.mss, (64 << 10).max(2 * window.mss));
         let more = if self.phase == Phase::Up { 2 * window.mss } else { 0 };
         inflight.max(quantum.saturating_mul(3)).max(min_pipe(window)).saturating_add(more)
     }
 
-    /// BBRInflight.
+    /// Returns the volume in flight that `gain` allows (BBRInflight).
     fn inflight(&self, window: &Window, bw: u64, gain: u64) -> u32 {
-        self.quantised(window, self.bdp(window, bw, gain))
+        self.quantized(window, self.bdp(window, bw, gain))
     }
 
-    /// BBRSetCwnd (§5.6.4.6).
+    /// Sets the window (BBRSetCwnd, §5.6.4.6).
     fn set_cwnd(&self, window: &mut Window, sample: &ModelSample<'_>) {
         let (_, gain) = self.gains();
         let extra = if self.phase == Phase::ProbeRtt { 0 } else { self.aggregation.extra() };
         let max = self.bdp(window, self.bw, gain).saturating_add(extra);
-        let max = self.quantised(window, max);
+        let max = self.quantized(window, max);
         let acked = sample.rate.newly_acked;
         let mut cwnd = window.cwnd;
         if self.full_bw_reached {
@@ -366,7 +381,7 @@ impl Bbr {
         window.set_cwnd(cwnd.min(self.model_cap(window)));
     }
 
-    /// BBRBoundCwndForModel (§5.6.4.7).
+    /// Returns the model's upper bound of the window (BBRBoundCwndForModel, §5.6.4.7).
     fn model_cap(&self, window: &Window) -> u32 {
         let cap = match self.phase {
             Phase::Cruise | Phase::ProbeRtt => self.inflight_with_headroom(window),
@@ -377,17 +392,17 @@ impl Bbr {
     }
 }
 
-/// BBR.MinPipeCwnd in bytes.
+/// Returns BBR.MinPipeCwnd in bytes.
 const fn min_pipe(window: &Window) -> u32 {
     window.mss.saturating_mul(MIN_PIPE_SEGMENTS)
 }
 
-/// Seven tenths.
+/// Returns seven tenths of `value`.
 const fn beta(value: u64) -> u64 {
     value / BETA.1 * BETA.0 + value % BETA.1 * BETA.0 / BETA.1
 }
 
-/// The same of a number of bytes.
+/// Returns seven tenths of a number of bytes.
 fn beta_bytes(bytes: u32) -> u32 {
     u32::try_from(beta(u64::from(bytes))).unwrap_or(bytes)
 }

@@ -2,10 +2,11 @@
 //!
 //! RFC 9438; Linux: tcp_cubic.c.
 //!
-//! It returns fast to where the loss was (W_max), stays around it, then looks for more ever faster: growth depends on time
-//! and not on the round trip. Where Reno would grow faster (short round trips, small windows) it grows as Reno does.
+//! The window quickly returns to its value at the loss (W_max), stays near it for a while, then
+//! grows ever faster. Growth depends on time and not on the round-trip time. Where Reno would grow
+//! faster (short round trips, small windows), the window grows as Reno's does.
 //!
-//! Everything is in bytes and milliseconds, in integers.
+//! All arithmetic is in integers, in bytes and milliseconds.
 
 use core::time::Duration;
 
@@ -17,41 +18,43 @@ use super::window::Window;
 /// β_cubic = 0.7 (RFC 9438 §4.6).
 const BETA: (u32, u32) = (7, 10);
 
-/// α_cubic = 3 × (1 − β) / (1 + β) = 9 / 17 (RFC 9438 §4.3): with it the average window equals Reno's.
+/// α_cubic = 3 × (1 − β) / (1 + β) = 9 / 17 (RFC 9438 §4.3): with it the average window equals
+/// Reno's.
 const ALPHA: (u64, u64) = (9, 17);
 
-/// 1 / C in units of the arithmetic here: C = 0.4 segments/s³ (RFC 9438 §5.1) is 4 segments / 10¹⁰ ms³.
+/// C = 0.4 segments/s³ (RFC 9438 §5.1), in the units used here: 4 segments / 10¹⁰ ms³.
 const C: (u128, u128) = (4, 10_000_000_000);
 
-/// Times beyond this count as this, so that cubes stay in bounds: 1,000 s.
+/// Upper bound of times in the cubic function, so that cubes do not overflow: 1,000 s.
 const TIME_MS_MAX: u64 = 1_000_000;
 
-/// CUBIC's state. Names as in RFC 9438 §4.1.
+/// State of CUBIC. Names as in RFC 9438 §4.1.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cubic {
-    /// When this stage of congestion avoidance began; `None` before its first acknowledgment.
+    /// Start of this stage of congestion avoidance; `None` before its first acknowledgment.
     epoch: Option<Instant>,
-    /// The last acknowledgment that was looked at: time in which the window is not used does not count.
+    /// Time of the last processed acknowledgment. Time in which the window is not used is not
+    /// counted.
     last: Instant,
-    /// K: time from the epoch until the window is back at `origin`.
+    /// K: time from the epoch until the window is at `origin` again.
     k_ms: u64,
-    /// The plateau: W_max, or the window of the epoch when that is larger.
+    /// Plateau of the cubic function: W_max, or the window of the epoch when that is larger.
     origin: u32,
     /// W_max: the window at the last loss; 0 before the first.
     w_max: u32,
     /// cwnd_prior: the window before the last reduction.
     cwnd_prior: u32,
-    /// W_est: what Reno would have.
+    /// W_est: the window that Reno would have.
     w_est: u64,
     /// Remainders of the two divisions by the window.
     est_rest: u64,
     rest: u64,
-    /// The last round-trip time.
+    /// Latest round-trip time.
     rtt: Duration,
 }
 
 impl Cubic {
-    /// Congestion avoidance (RFC 9438 §4.2–4.5).
+    /// Grows the window in congestion avoidance (RFC 9438 §4.2–4.5).
     pub(super) fn avoid(&mut self, window: &mut Window, acked: u32, sample: &AckSample) {
         let epoch = match self.epoch {
             Some(epoch) => epoch,
@@ -68,7 +71,8 @@ impl Cubic {
             window.set_cwnd(window.cwnd.max(est));
             return;
         }
-        // §4.4 and §4.5: towards where the curve is a round trip later, at most half a window more.
+        // §4.4 and §4.5: towards the value of the curve a round trip later, at most half a window
+        // more.
         let target = self.curve(t + self.rtt, window.mss).clamp(cwnd, cwnd + cwnd / 2);
         self.rest += (target - cwnd) * u64::from(acked);
         let growth = self.rest / cwnd;
@@ -76,7 +80,7 @@ impl Cubic {
         window.set_cwnd(u32::try_from(cwnd + growth).unwrap_or(u32::MAX));
     }
 
-    /// The first acknowledgment of a stage.
+    /// Begins a stage on its first acknowledgment.
     fn begin(&mut self, window: &Window, now: Instant) -> Instant {
         self.epoch = Some(now);
         self.origin = self.w_max.max(window.cwnd);
@@ -88,7 +92,8 @@ impl Cubic {
         now
     }
 
-    /// §4.3, equation 4: W_est grows as Reno's window, slower until it is back where the reduction was.
+    /// §4.3, equation 4: grows W_est as Reno's window, but more slowly until it is back at the
+    /// window before the reduction.
     fn follow_reno(&mut self, window: &Window, acked: u32) {
         let (numerator, divisor) =
             if self.w_est < u64::from(self.cwnd_prior) { ALPHA } else { (1, 1) };
@@ -98,7 +103,7 @@ impl Cubic {
         self.est_rest %= divisor;
     }
 
-    /// W_cubic(t), equation 1, in bytes.
+    /// Returns W_cubic(t), equation 1, in bytes.
     fn curve(&self, t: Duration, mss: u32) -> u64 {
         let t = u64::try_from(t.as_millis()).unwrap_or(TIME_MS_MAX);
         let distance = u128::from(t.abs_diff(self.k_ms).min(TIME_MS_MAX));
@@ -108,15 +113,18 @@ impl Cubic {
         if t < self.k_ms { origin.saturating_sub(offset) } else { origin.saturating_add(offset) }
     }
 
-    /// A loss: the new `ssthresh` (§4.6), and W_max with fast convergence (§4.7).
+    /// Handles a loss: returns the new `ssthresh` (§4.6), and sets W_max with fast convergence
+    /// (§4.7).
     ///
-    /// Differs from RFC 9438 §4.6, which takes FlightSize: as in Linux it is the window, because one that is not used
-    /// shrinks by itself (`validation`), and what SACK reports has left the flight without being lost.
+    /// Differs from RFC 9438 §4.6, which reduces FlightSize: as in Linux the window is reduced,
+    /// because an unused window is already shrunk by `validation`, and data reported by SACK has
+    /// left the flight without being lost.
     pub(super) fn on_loss(&mut self, window: &Window) -> u32 {
         let cwnd = window.cwnd;
         self.cwnd_prior = cwnd;
         self.w_max = if cwnd < self.w_max {
-            // Someone else needs room: give up more of it.
+            // The window is smaller than at the last loss, so another flow needs bandwidth: release
+            // more of it.
             share(cwnd, BETA.1 + BETA.0, 2 * BETA.1)
         } else {
             cwnd
@@ -125,12 +133,12 @@ impl Cubic {
         share(cwnd, BETA.0, BETA.1)
     }
 
-    /// A timeout: a new stage begins behind slow start (§4.8).
+    /// Handles a timeout: a new stage begins after slow start (§4.8).
     pub(super) fn on_rto(&mut self) {
         self.epoch = None;
     }
 
-    /// The window was not used: the curve waits (§5.8).
+    /// Stops the time of the curve while the window is not used (§5.8).
     pub(super) fn pause(&mut self, now: Instant) {
         if let Some(epoch) = &mut self.epoch {
             *epoch += now - self.last;
@@ -139,14 +147,15 @@ impl Cubic {
     }
 }
 
-/// `bytes` × `numerator` / `divisor`.
+/// Returns `bytes` × `numerator` / `divisor`.
 fn share(bytes: u32, numerator: u32, divisor: u32) -> u32 {
     u32::try_from(u64::from(bytes) * u64::from(numerator) / u64::from(divisor)).unwrap_or(bytes)
 }
 
-/// The largest number whose cube is not above `n`, bit by bit: once per loss.
+/// Returns the largest number whose cube is not above `n`, computed bit by bit. Called once per
+/// loss.
 fn cube_root(n: u64) -> u64 {
-    // 2^21 cubed is 2^63, so that 22 bits are enough and no cube overflows 66 bits.
+    // 2^21 cubed is 2^63, so 22 bits are enough and no cube exceeds 66 bits.
     let mut root = 0u64;
     for bit in (0..22).rev() {
         let try_root = root | 1 << bit;
@@ -182,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn cube_roots() {
+    fn cube_roots_are_rounded_down() {
         for (n, root) in [(0, 0), (7, 1), (8, 2), (26, 2), (27, 3), (999_999, 99), (1_000_000, 100)]
         {
             assert_eq!(cube_root(n), root);
@@ -199,9 +208,10 @@ mod tests {
         assert_eq!(cubic.w_max, 68 * MSS);
     }
 
-    /// RFC 9438 §4.2: K = cbrt(W_max × (1 − β) / C) is cbrt(300 / 0.4) = 9.086 s for 1,000 segments.
+    /// RFC 9438 §4.2: K = cbrt(W_max × (1 − β) / C) is cbrt(300 / 0.4) = 9.086 s for 1,000
+    /// segments.
     #[test]
-    fn the_window_is_back_after_k() {
+    fn the_window_returns_to_w_max_after_k() {
         let mut cubic = Cubic::default();
         let mut window = window(1000);
         window.cwnd = cubic.on_loss(&window);
@@ -215,12 +225,12 @@ mod tests {
                 half = window.cwnd;
             }
         }
-        assert!((950 * MSS..1001 * MSS).contains(&half), "concave: most of it is back early");
+        assert!((950 * MSS..1001 * MSS).contains(&half), "concave: most of the growth comes early");
         assert!((990 * MSS..1005 * MSS).contains(&window.cwnd), "{}", window.cwnd);
     }
 
     #[test]
-    fn a_short_round_trip_grows_as_reno() {
+    fn the_window_grows_as_renos_on_short_round_trips() {
         let mut cubic = Cubic::default();
         let mut window = window(10);
         window.cwnd = cubic.on_loss(&window);
@@ -229,12 +239,13 @@ mod tests {
             let acked = window.cwnd;
             cubic.avoid(&mut window, acked, &sample);
         }
-        // A hundred round trips: nearly a segment each, where the cubic curve has gained less than one.
+        // A hundred round trips: nearly a segment each, where the cubic curve gains less than one
+        // in total.
         assert!((90 * MSS..110 * MSS).contains(&window.cwnd), "{}", window.cwnd);
     }
 
     #[test]
-    fn time_without_use_does_not_count() {
+    fn time_in_which_the_window_is_not_used_does_not_count() {
         let (mut used, mut idle) = (Cubic::default(), Cubic::default());
         let mut windows = [window(100), window(100)];
         for (cubic, window) in [&mut used, &mut idle].into_iter().zip(&mut windows) {

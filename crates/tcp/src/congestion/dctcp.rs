@@ -1,9 +1,10 @@
-//! DCTCP: the window falls by as much as the share of bytes that were marked.
+//! DCTCP: a reduction is proportional to the share of bytes that were marked.
 //!
-//! RFC 8257; Linux: tcp_dctcp.c. For networks whose routers mark ECN-capable packets as soon as a queue builds up; on the
-//! open internet it takes more than its share.
+//! RFC 8257; Linux: tcp_dctcp.c. For networks whose routers mark ECN-capable packets as soon as a
+//! queue builds up; on the open internet it takes more than its fair share.
 //!
-//! Between marks it grows as Reno does. The receiver's half, which tells marks exactly, is `input::ecn`.
+//! Without marks the window grows as Reno's does. The receiver's half, which reports marks exactly,
+//! is `input::ecn`.
 
 use super::{reno::Reno, window::Window};
 use crate::wire::seq::SeqNum;
@@ -14,11 +15,11 @@ const ALPHA_ONE: u32 = 1 << 20;
 /// g = 1/16: the weight of the newest window in α (RFC 8257 §4.2; Linux `dctcp_shift_g`).
 const GAIN_SHIFT: u32 = 4;
 
-/// Names as in RFC 8257 §3.3.
+/// State of DCTCP. Names as in RFC 8257 §3.3.
 #[derive(Clone, Debug)]
 pub(super) struct Dctcp {
     reno: Reno,
-    /// DCTCP.Alpha × 2^20. Begins at 1: a first mark counts as a loss does.
+    /// DCTCP.Alpha × 2^20. The initial value is 1, so the first mark counts as a loss does.
     alpha: u32,
     /// DCTCP.BytesAcked: bytes delivered in this window of observation.
     delivered: u32,
@@ -35,7 +36,8 @@ impl Default for Dctcp {
 }
 
 impl Dctcp {
-    /// An ACK delivered bytes, `marked` when it echoes a mark: once per window α follows (RFC 8257 §3.3).
+    /// Processes an ACK of `delivered` bytes that echoes a mark if `marked`. Updates α once per
+    /// window (RFC 8257 §3.3).
     pub(super) fn on_delivered(
         &mut self,
         delivered: u32,
@@ -53,7 +55,7 @@ impl Dctcp {
         }
         let share = u64::from(self.marked) * u64::from(ALPHA_ONE) / u64::from(self.delivered);
         let share = u32::try_from(share).unwrap_or(ALPHA_ONE) >> GAIN_SHIFT;
-        // What is left of α below one part of the gain would never go: it does.
+        // The shift would keep the last units of α for ever: subtract at least one.
         let fall = (self.alpha >> GAIN_SHIFT).max(u32::from(self.alpha > 0));
         self.alpha = (self.alpha - fall + share).min(ALPHA_ONE);
         (self.delivered, self.marked) = (0, 0);
@@ -64,13 +66,13 @@ impl Dctcp {
         self.reno.avoid(window, acked);
     }
 
-    /// cwnd × (1 − α / 2) (RFC 8257 §3.3, step 9).
+    /// Returns the new `ssthresh`, cwnd × (1 − α / 2) (RFC 8257 §3.3, step 9).
     pub(super) fn on_mark(&self, window: &Window) -> u32 {
         let fall = u64::from(window.cwnd) * u64::from(self.alpha) / u64::from(2 * ALPHA_ONE);
         window.cwnd - u32::try_from(fall).unwrap_or(window.cwnd)
     }
 
-    /// A loss is a loss (RFC 8257 §3.5).
+    /// Returns the new `ssthresh` after a loss, to which DCTCP reacts as Reno does (RFC 8257 §3.5).
     pub(super) fn on_loss(&mut self, window: &Window) -> u32 {
         self.reno.on_loss(window)
     }
@@ -90,7 +92,7 @@ mod tests {
         Window { cwnd: segments * MSS, ssthresh: segments * MSS, mss: MSS, cwnd_max: 1 << 30 }
     }
 
-    /// A window of ten segments of which `marked` come back with a mark.
+    /// Delivers a window of ten segments, the first `marked` of which echo a mark.
     fn round(dctcp: &mut Dctcp, number: u32, marked: u32) {
         for index in 1..=10 {
             let una = SeqNum((number * 10 + index) * MSS);
@@ -112,11 +114,11 @@ mod tests {
         let fifth = ALPHA_ONE / 5;
         assert!(dctcp.alpha.abs_diff(fifth) < ALPHA_ONE / 50, "{}", dctcp.alpha);
         let ssthresh = dctcp.on_mark(&window(100));
-        assert!((88 * MSS..92 * MSS).contains(&ssthresh), "{ssthresh}: a tenth less");
+        assert!((88 * MSS..92 * MSS).contains(&ssthresh), "{ssthresh}: ssthresh is a tenth lower");
     }
 
     #[test]
-    fn without_marks_alpha_goes_to_nothing() {
+    fn alpha_falls_to_zero_without_marks() {
         let mut dctcp = Dctcp::default();
         for number in 0..1000 {
             round(&mut dctcp, number, 0);
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_halves_whatever_alpha_is() {
+    fn a_loss_halves_the_window_for_any_alpha() {
         let mut dctcp = Dctcp { alpha: 0, ..Dctcp::default() };
         assert_eq!(dctcp.on_loss(&window(100)), 50 * MSS);
     }

@@ -1,20 +1,25 @@
 //! The end of the first slow start, before it overflows the path's queue.
 //!
-//! Above: `congestion`. Two signs, each of which `net.quietline.hystart_detect` may switch off ([`HystartDetect`]):
+//! Above: `congestion`. Two signals end slow start, each of which `net.quietline.hystart_detect`
+//! may switch off ([`HystartDetect`]):
 //!
-//! - **Delay**, HyStart++ (RFC 9406). When the smallest round trip of a round is clearly longer than the round before's, a queue
-//!   builds up: growth falls to a quarter (conservative slow start). Five such rounds end slow start; a round trip that falls again was a
-//!   false alarm. Linux stops at once instead, on a rise against the shortest round trip of the connection (hystart_update,
-//!   `HYSTART_DELAY`).
-//! - **Train**, Linux's other half (hystart_update, `HYSTART_ACK_TRAIN`), which RFC 9406 §4.1 leaves out because it finds little where
-//!   acknowledgments are compressed; it costs nothing there. A flight leaves in bursts and is acknowledged at the pace of the bottleneck:
-//!   acknowledgments that come close together for half a round trip tell that the flight fills half the path, and the window, which
-//!   has grown by as much meanwhile, all of it. That ends slow start at once. On a path of less than a millisecond, where a
-//!   rise of 4 ms is a long queue, this sign is the one that comes in time.
+//! - **Delay**, HyStart++ (RFC 9406). When the minimum round-trip time of a round is clearly longer
+//!   than that of the round before, a queue builds up: growth is reduced to a quarter (conservative
+//!   slow start). Five such rounds end slow start; a round-trip time that falls again was a false
+//!   alarm. Linux instead stops at once, on a rise above the minimum round-trip time of the
+//!   connection (hystart_update, `HYSTART_DELAY`).
+//! - **Train**, the other signal of Linux (hystart_update, `HYSTART_ACK_TRAIN`). RFC 9406 §4.1
+//!   omits it because it detects little where ACKs are compressed; but it costs nothing there. A
+//!   flight leaves in bursts and is acknowledged at the rate of the bottleneck. ACKs that arrive
+//!   close together for half a round trip show that the flight fills half the path. The window has
+//!   doubled since the flight was sent, so it fills the whole path, and slow start ends at once. On
+//!   a path of less than a millisecond, where a rise of 4 ms is a long queue, only this signal is
+//!   early enough.
 //!
-//! Where TCP Small Queues hold sending back, the queue that grows is our own and there is nothing to find out about the path: then
-//! a rise against the shortest round trip ends slow start at once, as in Linux. An acknowledgment of a superframe counts there as the
-//! samples of its segments.
+//! Where TCP Small Queues throttle the connection, the growing queue is in our own host and slow
+//! start has nothing to learn about the path. There a rise above the minimum round-trip time ends
+//! slow start at once, as in Linux. An ACK of a superframe then counts as the samples of all its
+//! segments.
 
 use core::time::Duration;
 
@@ -23,70 +28,73 @@ use pkt::Instant;
 use super::AckSample;
 use crate::wire::seq::SeqNum;
 
-/// RFC 9406 §4.3: a rise counts from an eighth of the round trip, but within these bounds.
+/// RFC 9406 §4.3: a rise is an eighth of the round-trip time, within these bounds.
 const RTT_THRESH_MIN: Duration = Duration::from_millis(4);
 const RTT_THRESH_MAX: Duration = Duration::from_millis(16);
 const RTT_DIVISOR: u32 = 8;
-/// Samples of a round before it is judged.
+/// Samples of a round that are needed for a decision.
 const RTT_SAMPLES: u8 = 8;
-/// Conservative slow start grows by this part of what slow start would.
+/// Divisor of the growth in conservative slow start.
 const CSS_GROWTH_DIVISOR: u32 = 4;
-/// Rounds of it.
+/// Number of rounds of conservative slow start.
 const CSS_ROUNDS: u8 = 5;
 
-/// Acknowledgments farther apart are no train (Linux: `hystart_ack_delta_us`).
+/// Longest gap between two acknowledgments of a train (Linux: `hystart_ack_delta_us`).
 const TRAIN_GAP: Duration = Duration::from_millis(2);
-/// Windows of fewer segments have no train (Linux: `hystart_low_window`).
+/// Smallest window, in segments, in which a train is looked for (Linux: `hystart_low_window`).
 const TRAIN_SEGMENTS_MIN: u32 = 16;
-/// What a superframe, or what a receiver merges, may be (Linux: `sk_gso_max_size`, at least).
+/// Least size that is assumed for superframes, and for the segments that a receiver merges (Linux:
+/// `sk_gso_max_size`).
 const MERGED_BYTES: u32 = 65_536;
-/// Most that is allowed for it.
+/// Upper bound of the time that is added for them.
 const MERGED_MAX: Duration = Duration::from_millis(1);
 
-/// What ends CUBIC's first slow start before a loss does (`net.quietline.hystart_detect`; Linux: parameter `hystart_detect` of
-/// tcp_cubic, and `hystart`).
+/// Signals that end CUBIC's first slow start before a loss (`net.quietline.hystart_detect`; Linux:
+/// parameter `hystart_detect` of tcp_cubic, and `hystart`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HystartDetect {
-    /// Nothing.
+    /// No signal.
     Off,
     /// A train of acknowledgments as long as half the path.
     Train,
-    /// A round trip that grows: as RFC 9406 has it, and at once where the queue that grows is our own.
+    /// A growing round-trip time: by the rules of RFC 9406, and at once where the growing queue is
+    /// in our own host.
     Delay,
-    /// Whichever comes first.
+    /// Either signal.
     #[default]
     Both,
 }
 
 impl HystartDetect {
-    /// A round trip that grows.
+    /// Whether a growing round-trip time is a signal.
     #[must_use]
     pub const fn delay(self) -> bool {
         matches!(self, Self::Delay | Self::Both)
     }
 
-    /// A long train.
+    /// Whether a long train of acknowledgments is a signal.
     #[must_use]
     pub const fn train(self) -> bool {
         matches!(self, Self::Train | Self::Both)
     }
 }
 
-/// What ended slow start.
+/// The signal that ended slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowStartEnd {
-    /// A round trip that grew.
+    /// A growing round-trip time.
     Delay,
     /// A train of acknowledgments.
     Train,
 }
 
-/// How long the acknowledgments of one flight may come close together before the window must fill a path of `min_rtt`. `pace` in
-/// bytes per second.
+/// Returns the length of an acknowledgment train at which the window must fill a path of `min_rtt`.
+/// `pace` in bytes per second.
 ///
-/// To the path belongs what superframes of up to `superframe_bytes`, and receivers that merge, add: one that is sent and one
-/// that waits, at twice their size because the pace is twice the window's; at most a millisecond. Departures that are `paced`
-/// stretch a train over half of the round trip by themselves (Linux: hystart_ack_delay, hystart_update).
+/// Superframes of up to `superframe_bytes`, and receivers that merge segments, lengthen the path by
+/// one superframe that is being sent and one that waits. Both count twice because the pacing rate
+/// is twice the window per round trip; the sum is at most a millisecond. Paced departures (`paced`)
+/// already spread a train over half of the round trip (Linux: hystart_ack_delay, hystart_update).
 pub(crate) fn train_max(
     min_rtt: Duration,
     pace: u64,
@@ -99,16 +107,16 @@ pub(crate) fn train_max(
     if paced { whole } else { whole / 2 }
 }
 
-/// What the next acknowledgment may do.
+/// The growth that the next acknowledgment may cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Grow by what it acknowledges, divided by this.
+    /// The window may grow by the acknowledged bytes divided by this number.
     Grow(u32),
-    /// Slow start is over.
+    /// Slow start has ended.
     Stop(SlowStartEnd),
 }
 
-/// Names as in RFC 9406 §4.2.
+/// State of HyStart. Names as in RFC 9406 §4.2.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HyStart {
     /// windowEnd.
@@ -117,12 +125,12 @@ pub(super) struct HyStart {
     last_round_min: Option<Duration>,
     /// currentRoundMinRTT.
     round_min: Option<Duration>,
-    /// cssBaselineMinRtt: conservative slow start runs while there is one.
+    /// cssBaselineMinRtt; `Some` during conservative slow start.
     css_baseline: Option<Duration>,
-    /// When the round began, and the last acknowledgment of its train.
+    /// Start of the round, and time of the last acknowledgment of its train.
     round_start: Instant,
     train_end: Instant,
-    /// Segments that this round's samples stand for.
+    /// Number of segments that the samples of this round cover.
     segments: u8,
     samples: u8,
     css_rounds: u8,
@@ -130,7 +138,7 @@ pub(super) struct HyStart {
 }
 
 impl HyStart {
-    /// `cwnd` and `mss` in bytes, `mss` not 0.
+    /// Processes an acknowledgment. `cwnd` and `mss` in bytes, `mss` not 0.
     pub(super) fn on_ack(&mut self, sample: &AckSample, cwnd: u32, mss: u32) -> Verdict {
         if !self.started || sample.snd_una.ge(self.round_end) {
             self.begin_round(sample);
@@ -166,7 +174,8 @@ impl HyStart {
         }
     }
 
-    /// How long the train is that began with the round. A gap ends it: what follows is none.
+    /// Returns the length of the train that began with the round. A gap ends the train for the rest
+    /// of the round.
     fn train(&mut self, now: Instant) -> Duration {
         if now - self.train_end > TRAIN_GAP {
             return Duration::ZERO;
@@ -175,7 +184,7 @@ impl HyStart {
         now - self.round_start
     }
 
-    /// Judges the round so far; answers whether a queue of our own has grown.
+    /// Evaluates the round so far; returns whether a queue in our own host has grown.
     fn rises(&mut self, sample: &AckSample, rtt: Duration, mss: u32) -> bool {
         let current = self.round_min.map_or(rtt, |min| min.min(rtt));
         self.round_min = Some(current);
@@ -201,7 +210,7 @@ impl HyStart {
     }
 }
 
-/// What counts as a rise.
+/// Returns the increase of the round-trip time that counts as a rise.
 fn rtt_thresh(rtt: Duration) -> Duration {
     (rtt / RTT_DIVISOR).clamp(RTT_THRESH_MIN, RTT_THRESH_MAX)
 }
@@ -225,7 +234,7 @@ mod tests {
         }
     }
 
-    /// A round of ten acknowledgments with this round trip.
+    /// Acknowledges a round of ten segments with this round-trip time.
     fn round(hystart: &mut HyStart, number: u32, rtt_ms: u64) -> Verdict {
         let mut verdict = Verdict::Grow(1);
         for index in 0..10 {
@@ -240,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growing_round_trip_ends_slow_start_after_five_careful_rounds() {
+    fn a_growing_round_trip_ends_slow_start_after_five_conservative_rounds() {
         let mut hystart = HyStart::default();
         assert_eq!(round(&mut hystart, 0, 40), Verdict::Grow(1));
         assert_eq!(round(&mut hystart, 1, 44), Verdict::Grow(1), "an eighth of 40 is 5");
@@ -252,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_false_alarm_is_taken_back() {
+    fn a_false_alarm_ends_conservative_slow_start() {
         let mut hystart = HyStart::default();
         round(&mut hystart, 0, 40);
         assert_eq!(round(&mut hystart, 1, 50), Verdict::Grow(4));
@@ -260,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growing_round_trip_that_nobody_watches_ends_nothing() {
+    fn a_growing_round_trip_is_ignored_when_delay_detection_is_off() {
         let mut hystart = HyStart::default();
         for index in 0..400 {
             let rtt = Duration::from_millis(40 + u64::from(index));
@@ -271,7 +280,8 @@ mod tests {
         }
     }
 
-    /// Superframes of 20 segments, acknowledged whole: the second shows the rise, and the shortest round trip is what counts.
+    /// Superframes of 20 segments, each acknowledged whole: the second shows a rise above the
+    /// minimum round-trip time.
     #[test]
     fn a_queue_of_our_own_ends_slow_start_at_once() {
         let mut hystart = HyStart::default();
@@ -287,8 +297,8 @@ mod tests {
         assert_eq!(superframe(2, 6), Verdict::Stop(SlowStartEnd::Delay));
     }
 
-    /// One flight over a path of 20 ms whose acknowledgments come `gap_us` apart, the window being `segments`: after how many of them,
-    /// and after what time, slow start ended.
+    /// Acknowledges one flight over a path of 20 ms, one segment every `gap_us`, with a window of
+    /// `segments`. Returns the number of acknowledgments and the time after which slow start ended.
     fn train(gap_us: u64, segments: u32) -> Option<(u32, Duration)> {
         let mut hystart = HyStart::default();
         let train_max = Some(train_max(Duration::from_millis(20), 100_000_000, 0, false));
@@ -304,7 +314,8 @@ mod tests {
         })
     }
 
-    /// Half of 20 ms and the millisecond for what is merged: the first one beyond.
+    /// Half of 20 ms, plus the millisecond for superframes: the first acknowledgment beyond ends
+    /// slow start.
     #[test]
     fn a_train_as_long_as_half_the_path_ends_slow_start() {
         assert_eq!(train(100, 16), Some((106, Duration::from_micros(10_600))));
@@ -312,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgments_far_apart_or_of_a_small_window_are_no_train() {
+    fn acknowledgments_far_apart_or_in_a_small_window_are_no_train() {
         assert_eq!(train(2001, 16), None);
         assert_eq!(train(100, 15), None);
     }
@@ -322,7 +333,7 @@ mod tests {
         let mut hystart = HyStart::default();
         let train_max = Some(Duration::from_millis(10));
         for index in 0..1000 {
-            // A hundred acknowledgments are a round, and take 9.9 ms.
+            // A round is a hundred acknowledgments, which take 9.9 ms.
             let now = Instant::ZERO + Duration::from_micros(100) * index;
             let sample =
                 AckSample { now, train_max, ..ack(Duration::from_millis(20), index, index + 100) };
@@ -331,10 +342,10 @@ mod tests {
     }
 
     #[test]
-    fn a_short_path_is_as_long_as_four_superframes_but_no_more_than_a_millisecond() {
+    fn superframes_lengthen_a_short_path_by_at_most_a_millisecond() {
         let path = Duration::from_micros(40);
         let micros = |pace, bytes, paced| train_max(path, pace, bytes, paced).as_micros();
-        assert_eq!(micros(250_000_000, 0, false), 520, "1 Gbit/s, twice: 1.05 ms are too many");
+        assert_eq!(micros(250_000_000, 0, false), 520, "1 Gbit/s, twice: 1.05 ms exceed the bound");
         assert_eq!(micros(2_500_000_000, 1448, false), (40 + 104) / 2, "10 Gbit/s, twice");
         assert_eq!(micros(2_500_000_000, 1448, true), 40 + 104);
         assert_eq!(micros(2_500_000_000, 262_144, true), 40 + 419, "BIG TCP");

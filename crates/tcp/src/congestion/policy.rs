@@ -1,8 +1,10 @@
-//! What one algorithm decides, behind one `match` each.
+//! The decisions of one algorithm, behind one `match` each.
 //!
-//! Above: `congestion`, which does for every algorithm what all have in common. Linux: struct tcp_congestion_ops.
+//! Above: `congestion`, which has the parts that all algorithms share. Linux: struct
+//! tcp_congestion_ops.
 //!
-//! A closed enum: another algorithm adds a variant, its file beside `reno.rs`, and an arm here.
+//! The enum is closed: another algorithm adds a variant, its file beside `reno.rs`, and an arm
+//! here.
 
 use alloc::boxed::Box;
 
@@ -15,7 +17,7 @@ use super::{
 pub(super) enum Policy {
     Cubic(Cubic),
     Reno(Reno),
-    /// Large, and only of connections that chose it.
+    /// Boxed, because it is large and only connections that choose BBR need it.
     Bbr(Box<Bbr>),
     Dctcp(Dctcp),
 }
@@ -39,12 +41,14 @@ impl Policy {
         }
     }
 
-    /// It looks at acknowledgments for the growth of the window alone: no model, no count of marks.
+    /// Whether the algorithm uses acknowledgments only to grow the window: it has no model and
+    /// counts no marks.
     pub(super) const fn counts_growth_only(&self) -> bool {
         matches!(self, Self::Cubic(_) | Self::Reno(_))
     }
 
-    /// The model, of an algorithm that steers by one: it sets the window itself, with every ACK.
+    /// Returns the model of an algorithm that has one. Such an algorithm sets the window itself,
+    /// with every ACK.
     pub(super) fn model(&mut self) -> Option<&mut Bbr> {
         match self {
             Self::Bbr(bbr) => Some(bbr),
@@ -52,7 +56,7 @@ impl Policy {
         }
     }
 
-    /// Congestion avoidance: `counted` bytes were acknowledged.
+    /// Grows the window in congestion avoidance, after `counted` bytes were acknowledged.
     pub(super) fn avoid(&mut self, window: &mut Window, counted: u32, sample: &AckSample) {
         match self {
             Self::Cubic(cubic) => cubic.avoid(window, counted, sample),
@@ -62,7 +66,7 @@ impl Policy {
         }
     }
 
-    /// A loss: the new `ssthresh`.
+    /// Handles a loss and returns the new `ssthresh`.
     pub(super) fn on_loss(&mut self, window: &Window) -> u32 {
         match self {
             Self::Cubic(cubic) => cubic.on_loss(window),
@@ -72,7 +76,8 @@ impl Policy {
         }
     }
 
-    /// A congestion mark: the new `ssthresh`. The same as for a loss (RFC 3168 §6.1.2), except where marks are counted.
+    /// Handles a congestion mark and returns the new `ssthresh`: the same as for a loss
+    /// (RFC 3168 §6.1.2), except in DCTCP.
     pub(super) fn on_mark(&mut self, window: &Window) -> u32 {
         match self {
             Self::Dctcp(dctcp) => dctcp.on_mark(window),
@@ -89,7 +94,7 @@ impl Policy {
         }
     }
 
-    /// The window is not used: what depends on time waits.
+    /// Stops the algorithm's time while the window is not used.
     pub(super) fn pause(&mut self, now: pkt::Instant) {
         if let Self::Cubic(cubic) = self {
             cubic.pause(now);

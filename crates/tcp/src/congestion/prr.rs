@@ -1,19 +1,21 @@
-//! Proportional rate reduction: during recovery as much leaves as arrives, in proportion to the reduction.
+//! Proportional rate reduction: in recovery, the bytes sent are a fraction of the bytes delivered.
 //!
-//! Above: `congestion` while recovery with SACK runs. RFC 6937bis (draft-ietf-tcpm-prr-rfc6937bis); Linux:
+//! Above: `congestion`, during SACK recovery. RFC 6937bis (draft-ietf-tcpm-prr-rfc6937bis); Linux:
 //! tcp_cwnd_reduction.
 //!
-//! The window is set to the pipe and what may leave, ACK by ACK: at the end of recovery the flight is near `ssthresh`, and
-//! on the way there are neither the silence of half a round trip nor the burst after it.
+//! With every ACK the window is set to the bytes in flight plus the bytes that may be sent. The
+//! flight is then near `ssthresh` at the end of recovery, and sending neither pauses for half a
+//! round trip nor bursts afterwards.
 
-/// Names as in the draft.
+/// State of one reduction. Names as in the draft.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prr {
     /// Bytes delivered since recovery began.
     delivered: u64,
     /// Bytes sent since then.
     out: u64,
-    /// The window when it began, where the draft has RecoverFS: the reduction is a share of it (Linux: prior_cwnd).
+    /// Window at the start of recovery, which replaces the draft's RecoverFS: the reduction is a
+    /// fraction of it (Linux: prior_cwnd).
     before: u64,
 }
 
@@ -26,8 +28,9 @@ impl Prr {
         self.out += u64::from(bytes);
     }
 
-    /// `delivered` bytes arrived and `pipe` are left: answers the new window. `safe` when SND.UNA moved and nothing more
-    /// was found lost: the path then takes a segment more than it delivers.
+    /// Returns the new window after `delivered` bytes arrived and `pipe` bytes remain in flight.
+    /// `safe` when SND.UNA advanced and no further loss was detected: the path can then take one
+    /// segment more than it delivers.
     pub(super) fn on_ack(
         &mut self,
         delivered: u32,
@@ -45,7 +48,7 @@ impl Prr {
             (arrived + if safe { mss } else { 0 }).min(ssthresh - pipe)
         };
         if self.out == 0 {
-            // The retransmission that begins recovery.
+            // The first retransmission of recovery.
             room = room.max(mss);
         }
         u32::try_from(pipe + room).unwrap_or(u32::MAX)

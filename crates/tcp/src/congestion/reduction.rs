@@ -1,8 +1,9 @@
-//! The window after a loss, a mark, a time-out; and back, when the loss was none.
+//! Reductions of the window after a loss, a mark or a timeout, and their undo.
 //!
-//! Above: `loss::recovery`. RFC 5681 §3.1–3.2, RFC 6582 §3.2, RFC 3168 §6.1.2, RFC 6937bis. How far it falls is the policy's.
+//! Above: `loss::recovery`. RFC 5681 §3.1–3.2, RFC 6582 §3.2, RFC 3168 §6.1.2, RFC 6937bis. The
+//! size of a reduction is the policy's decision.
 //!
-//! To a model (BBR) these are only news: its window follows its bounds.
+//! A model (BBR) is only notified of these events: its bounds limit its window.
 
 use alloc::boxed::Box;
 
@@ -11,12 +12,12 @@ use super::{Congestion, policy::Policy, prr::Prr, window::Window};
 /// Segments that left the network before fast retransmit: the three duplicate acknowledgments.
 const DUP_ACK_SEGMENTS: u32 = 3;
 
-/// What a reduction may return to.
+/// State that an undo restores.
 #[derive(Clone, Debug)]
 pub(super) struct Prior {
     cwnd: u32,
     ssthresh: u32,
-    /// `None` for a model, which keeps its own.
+    /// `None` for a model, which restores its own state.
     policy: Option<Policy>,
 }
 
@@ -27,8 +28,9 @@ impl Prior {
 }
 
 impl Congestion {
-    /// Fast retransmit: RFC 6582 §3.2, step 2. `in_flight` is FlightSize before the retransmission,
-    /// without segments sent by limited transmit. After a mark of the same window nothing is reduced again.
+    /// Begins fast retransmit: RFC 6582 §3.2, step 2. `in_flight` is FlightSize before the
+    /// retransmission, without segments sent by limited transmit. Does not reduce `ssthresh` again
+    /// when a mark has already reduced it in this window.
     pub fn on_enter_recovery(&mut self, in_flight: u32) {
         if self.tell_model_of_recovery() {
             return;
@@ -41,29 +43,29 @@ impl Congestion {
         self.inflation_left = in_flight.saturating_sub(DUP_ACK_SEGMENTS * mss);
     }
 
-    /// A further duplicate acknowledgment in recovery: a segment left the network (RFC 5681 §3.2,
-    /// step 4).
+    /// Inflates the window for a further duplicate acknowledgment in recovery, because a segment
+    /// has left the network (RFC 5681 §3.2, step 4).
     pub fn on_dup_ack(&mut self) {
         let inflation = self.window.mss.min(self.inflation_left);
         self.inflation_left -= inflation;
         self.window.set_cwnd(self.window.cwnd + inflation);
     }
 
-    /// New data was acknowledged, but not all that recovery began with: RFC 6582 §3.2, step 3.
-    /// `in_flight` is FlightSize after it.
+    /// Deflates the window for a partial acknowledgment, which does not cover the whole flight of
+    /// the start of recovery: RFC 6582 §3.2, step 3. `in_flight` is FlightSize after it.
     pub fn on_partial_ack(&mut self, acked_bytes: u32, in_flight: u32) {
         if self.policy.model().is_some() {
             return;
         }
         let mss = self.window.mss;
-        // Deflate by what left, and let one segment out when at least one arrived.
+        // Deflate by the acknowledged bytes, and allow one new segment if at least one arrived.
         let add_back = if acked_bytes >= mss { mss } else { 0 };
         self.window.set_cwnd(self.window.cwnd.saturating_sub(acked_bytes).saturating_add(add_back));
         self.inflation_left = in_flight;
     }
 
-    /// All that recovery began with is acknowledged: RFC 6582 §3.2, step 3, the choice that avoids
-    /// a burst. `in_flight` is FlightSize after it.
+    /// Ends recovery after the whole flight of its start is acknowledged: RFC 6582 §3.2, step 3, in
+    /// the variant that avoids a burst. `in_flight` is FlightSize after it.
     pub fn on_exit_recovery(&mut self, in_flight: u32) {
         self.inflation_left = 0;
         if let Some(bbr) = self.policy.model() {
@@ -73,8 +75,8 @@ impl Congestion {
         self.window.set_cwnd(ssthresh.min(in_flight.max(mss).saturating_add(mss)));
     }
 
-    /// Recovery with SACK begins. The window follows with [`Congestion::on_recovery_ack`]. After a mark of the same window
-    /// the reduction that runs goes on.
+    /// Begins SACK recovery, in which [`Congestion::on_recovery_ack`] sets the window. A reduction
+    /// that a mark of the same window has begun continues.
     pub fn on_enter_sack_recovery(&mut self) {
         if self.tell_model_of_recovery() || self.prr.is_some() {
             return;
@@ -84,8 +86,8 @@ impl Congestion {
         self.prr = Some(Prr::new(before));
     }
 
-    /// The peer echoes a congestion mark: once per window, as for a loss (RFC 3168 §6.1.2). No later evidence takes it back:
-    /// the router meant it.
+    /// Handles an echoed congestion mark, once per window, like a loss (RFC 3168 §6.1.2). The
+    /// reduction cannot be undone, because the mark is a signal of the router and not an inference.
     pub fn on_mark(&mut self) {
         if self.policy.model().is_some() {
             return;
@@ -97,8 +99,8 @@ impl Congestion {
         self.prr = Some(Prr::new(self.window.cwnd));
     }
 
-    /// An ACK in recovery with SACK: `delivered` bytes arrived, `pipe` are in flight. `safe` when SND.UNA moved and
-    /// nothing more was found lost.
+    /// Sets the window on an ACK in SACK recovery: `delivered` bytes arrived, `pipe` bytes are in
+    /// flight. `safe` when SND.UNA advanced and no further loss was detected.
     pub fn on_recovery_ack(&mut self, delivered: u32, pipe: u32, safe: bool) {
         let Window { ssthresh, mss, .. } = self.window;
         if let Some(prr) = &mut self.prr {
@@ -107,14 +109,15 @@ impl Congestion {
         }
     }
 
-    /// Bytes were sent, for the first time or again.
+    /// Counts bytes that were sent, first transmissions and retransmissions.
     pub fn on_transmitted(&mut self, bytes: u32) {
         if let Some(prr) = &mut self.prr {
             prr.on_transmitted(bytes);
         }
     }
 
-    /// Everything that recovery with SACK, or after a time-out, began with is acknowledged.
+    /// Ends SACK recovery or recovery after a timeout, when the whole flight of its start is
+    /// acknowledged.
     pub fn on_recovery_complete(&mut self) {
         if let Some(bbr) = self.policy.model() {
             bbr.on_recovered(&mut self.window);
@@ -124,7 +127,7 @@ impl Congestion {
         }
     }
 
-    /// A loss is repaired already when it becomes known (RFC 8985 §7.4.2): the reduction at once.
+    /// Reduces the window at once for a loss that is detected after its repair (RFC 8985 §7.4.2).
     pub fn on_repaired_loss(&mut self) {
         if self.policy.model().is_some() {
             return;
@@ -133,9 +136,9 @@ impl Congestion {
         self.window.set_cwnd(self.window.ssthresh.min(self.window.cwnd));
     }
 
-    /// The retransmission timer expired: RFC 5681 §3.1, equation 4, and the loss window. `repeated`
-    /// when the same data timed out before or was being recovered: `ssthresh` is then reduced
-    /// already.
+    /// Handles an expired retransmission timer: RFC 5681 §3.1, equation 4, and the loss window.
+    /// `repeated` when the same data timed out before or recovery was in progress, so that
+    /// `ssthresh` is already reduced.
     pub fn on_rto(&mut self, repeated: bool) {
         if !repeated {
             self.reduce_ssthresh();
@@ -149,8 +152,8 @@ impl Congestion {
         self.window.set_cwnd(self.window.mss);
     }
 
-    /// The last reduction proved needless (Eifel, F-RTO, D-SACK): both variables return to at least
-    /// what they were.
+    /// Undoes the last reduction, which was spurious (Eifel, F-RTO, D-SACK): both variables return
+    /// at least to their previous values.
     pub fn undo(&mut self) {
         if let Some(bbr) = self.policy.model() {
             bbr.on_undo();
@@ -165,12 +168,12 @@ impl Congestion {
             self.inflation_left = 0;
             self.prr = None;
         } else if self.prr.take().is_some() {
-            // The mark of the same window stands.
+            // The reduction by the mark of the same window is kept.
             self.window.set_cwnd(self.window.cwnd.max(self.window.ssthresh));
         }
     }
 
-    /// Answers whether there is a model, which then knows.
+    /// Notifies the model, if there is one, and returns whether there is one.
     fn tell_model_of_recovery(&mut self) -> bool {
         let Some(bbr) = self.policy.model() else { return false };
         bbr.on_enter_recovery(&self.window);
@@ -183,7 +186,7 @@ impl Congestion {
         let Window { cwnd, ssthresh, .. } = self.window;
         let policy = self.policy.model().is_none().then(|| self.policy.clone());
         self.prior = Some(Box::new(Prior { cwnd, ssthresh, policy }));
-        // RFC 9406 §4.2: for the first slow start only.
+        // RFC 9406 §4.2: HyStart++ is for the first slow start only.
         self.hystart = None;
         let ssthresh = self.policy.on_loss(&self.window);
         self.window.set_ssthresh(ssthresh);

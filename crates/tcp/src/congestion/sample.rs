@@ -1,4 +1,4 @@
-//! What the rest of the engine tells congestion control.
+//! Arguments that the rest of the engine passes to congestion control.
 
 use core::time::Duration;
 
@@ -7,23 +7,24 @@ use pkt::Instant;
 use super::Algorithm;
 use crate::wire::seq::SeqNum;
 
-/// What a connection's window starts from.
+/// Initial parameters of a connection's congestion control.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CongestionConfig {
-    /// Which algorithm.
+    /// Algorithm.
     pub algorithm: Algorithm,
     /// Initial window in segments. 10: RFC 6928, Linux TCP_INIT_CWND.
     ///
-    /// Differs from RFC 6928: no cap of 14,600 bytes, because Linux has none and ten large segments
-    /// on a path with a large MTU are no more of a burst to it.
+    /// Differs from RFC 6928: no cap of 14,600 bytes. Linux has none, and to a path with a large
+    /// MTU ten large segments are no larger burst.
     pub initial_window_segments: u32,
-    /// Bytes of one acknowledgment that slow start counts, in segments. `u32::MAX`: all.
+    /// Bytes of one acknowledgment that slow start counts at most, in segments. `u32::MAX`: no
+    /// limit.
     ///
     /// Differs from RFC 3465 (L = 2) as Linux does: receivers that merge segments acknowledge
-    /// dozens at once, and counting two of them would make slow start slower the better the
-    /// receiver is.
+    /// dozens at once. A limit of two would slow down slow start most for the most efficient
+    /// receivers.
     pub slow_start_limit_segments: u32,
-    /// The window grows no further, in bytes (Linux: snd_cwnd_clamp).
+    /// Upper bound of the window, in bytes (Linux: snd_cwnd_clamp).
     pub cwnd_max_bytes: u32,
 }
 
@@ -42,133 +43,138 @@ impl Default for CongestionConfig {
 /// An acknowledgment of new data.
 #[derive(Clone, Copy, Debug)]
 pub struct AckSample {
-    /// When it arrived.
+    /// Time of arrival.
     pub now: Instant,
-    /// Bytes it newly acknowledged.
+    /// Newly acknowledged bytes.
     pub acked_bytes: u32,
-    /// Round-trip time it measured, if it did.
+    /// Measured round-trip time, if the acknowledgment allows a measurement.
     pub rtt: Option<Duration>,
-    /// SND.UNA after it.
+    /// SND.UNA after the acknowledgment.
     pub snd_una: SeqNum,
-    /// The shortest round trip of the connection, while TCP Small Queues limit its flight.
+    /// Minimum round-trip time of the connection; `Some` while TCP Small Queues limit its flight.
     pub held_min_rtt: Option<Duration>,
-    /// How long the acknowledgments of one flight may come close together before slow start ends; `None` while nobody looks.
+    /// Length of an acknowledgment train that ends slow start; `None` when trains are not looked
+    /// for.
     pub train_max: Option<Duration>,
-    /// A round trip that grows may end slow start.
+    /// Whether a growing round-trip time may end slow start.
     pub watches_delay: bool,
-    /// SND.NXT: a round of growth ends when `snd_una` passes the value noted at its start.
+    /// SND.NXT. A round of growth ends when `snd_una` passes the value recorded at its start.
     pub snd_nxt: SeqNum,
 }
 
-/// BBR.LossThresh (draft-ietf-ccwg-bbr): the part of what was in flight, in thousandths, that a path may lose without being
-/// taken for full.
+/// BBR.LossThresh (draft-ietf-ccwg-bbr): fraction of the data in flight, in thousandths, that may
+/// be lost before the path counts as full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LossThresh(pub u16);
 
 impl LossThresh {
-    /// `lost` of `in_flight` bytes are too many.
+    /// Whether `lost` of `in_flight` bytes exceed the fraction.
     #[must_use]
     pub fn is_exceeded(self, lost: u32, in_flight: u32) -> bool {
         u64::from(lost) * 1000 > u64::from(in_flight) * u64::from(self.0)
     }
 }
 
-/// One estimate (the draft's `RS`), given for every ACK that delivered or lost something.
+/// One estimate of the delivery rate (the draft's `RS`), made for every ACK that delivers data or
+/// detects a loss.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateSample {
     /// RS.delivered: bytes that arrived in `interval`.
     pub delivered: u32,
-    /// RS.interval; `None` when this ACK gives no estimate: nothing new arrived, or it took less than the smallest round
-    /// trip, as after a peer dropped what it had reported.
+    /// RS.interval; `None` when this ACK gives no estimate, because it delivered nothing new, or
+    /// the interval is below the minimum round-trip time, which happens after a peer has discarded
+    /// data that it had reported by SACK.
     pub interval: Option<Duration>,
-    /// RS.prior_delivered: what had been delivered when the transmission left that this estimate rests on.
+    /// RS.prior_delivered: bytes that had been delivered when the transmission was sent on which
+    /// this estimate is based.
     pub prior_delivered: u64,
     /// RS.newly_acked: bytes this ACK delivered.
     pub newly_acked: u32,
-    /// RS.newly_lost: bytes found lost since the ACK before.
+    /// RS.newly_lost: bytes detected as lost since the previous ACK.
     pub newly_lost: u32,
-    /// RS.lost: bytes found lost since that transmission left.
+    /// RS.lost: bytes detected as lost since that transmission was sent.
     pub lost: u32,
-    /// RS.tx_in_flight: bytes in flight when it had left.
+    /// RS.tx_in_flight: bytes in flight after it was sent.
     pub tx_in_flight: u32,
     /// RS.is_app_limited.
     pub is_app_limited: bool,
-    /// The transmission was a retransmission.
+    /// Whether the transmission was a retransmission.
     pub is_retransmission: bool,
 }
 
 impl RateSample {
-    /// RS.delivery_rate in bytes per second.
+    /// Returns RS.delivery_rate in bytes per second.
     #[must_use]
     pub fn rate(&self) -> Option<u64> {
         self.interval.map(|interval| bytes_per_second(self.delivered, interval))
     }
 }
 
-/// Bytes per second; an interval of less than a nanosecond counts as one.
+/// Returns a rate in bytes per second; an interval of less than a nanosecond counts as one.
 pub(crate) fn bytes_per_second(delivered: u32, interval: Duration) -> u64 {
     let ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
     u64::from(delivered) * 1_000_000_000 / ns
 }
 
-/// What every acknowledgment tells an algorithm that steers by more than losses, whatever recovery is doing.
+/// Sample of every acknowledgment, in any state of recovery, for algorithms that use more than
+/// losses.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelSample<'a> {
-    /// When it arrived.
+    /// Time of arrival.
     pub now: Instant,
-    /// What was delivered and lost, and how fast.
+    /// Delivered and lost bytes, and the delivery rate.
     pub rate: &'a RateSample,
-    /// C.delivered: bytes delivered in the life of the connection, this acknowledgment included.
+    /// C.delivered: bytes delivered since the connection began, this acknowledgment included.
     pub delivered: u64,
-    /// Round-trip time it measured, if it did.
+    /// Measured round-trip time, if the acknowledgment allows a measurement.
     pub rtt: Option<Duration>,
-    /// Smoothed round-trip time, once there is one.
+    /// Smoothed round-trip time; `None` before the first measurement.
     pub srtt: Option<Duration>,
-    /// Bytes in flight after it.
+    /// Bytes in flight after the acknowledgment.
     pub in_flight: u32,
-    /// It echoes a congestion mark.
+    /// Whether the acknowledgment echoes a congestion mark.
     pub marked: bool,
-    /// Fast or timeout recovery runs.
+    /// Whether fast recovery or recovery from a timeout is in progress.
     pub in_recovery: bool,
-    /// The window was what limited the connection in this round.
+    /// Whether the window limited the connection in this round.
     pub is_cwnd_limited: bool,
-    /// The first loss since the acknowledgment before that was one too many.
+    /// First loss since the previous acknowledgment that exceeded `loss_thresh`.
     pub excessive_loss: Option<LossSample>,
-    /// How many are too many.
+    /// Fraction of the flight that may be lost.
     pub loss_thresh: LossThresh,
-    /// The window of a fresh connection, bytes.
+    /// Initial window in bytes.
     pub initial_window: u32,
-    /// SND.UNA after it.
+    /// SND.UNA after the acknowledgment.
     pub snd_una: SeqNum,
     /// SND.NXT.
     pub snd_nxt: SeqNum,
 }
 
-/// A transmission that was found lost.
+/// A transmission that was detected as lost.
 #[derive(Clone, Copy, Debug)]
 pub struct LossSample {
-    /// Bytes in flight when it had left.
+    /// Bytes in flight after it was sent.
     pub tx_in_flight: u32,
-    /// Bytes found lost since then, its own included.
+    /// Bytes detected as lost since then, its own included.
     pub lost: u32,
-    /// Its own.
+    /// Bytes of the transmission.
     pub len: u32,
 }
 
-/// What output did in one run.
+/// Result of one run of output.
 #[derive(Clone, Copy, Debug)]
 pub struct SendSample {
-    /// When.
+    /// Time of the run.
     pub now: Instant,
-    /// Bytes in flight after it.
+    /// Bytes in flight after the run.
     pub in_flight: u32,
-    /// The congestion window, and nothing else, kept more from being sent.
+    /// Whether the congestion window alone prevented more data from being sent.
     pub cwnd_limited: bool,
     /// SND.UNA.
     pub snd_una: SeqNum,
-    /// SND.NXT after it.
+    /// SND.NXT after the run.
     pub snd_nxt: SeqNum,
-    /// The time-out in microseconds: how long an unused window stays trusted. `u64::MAX` trusts it for ever, as
-    /// `net.ipv4.tcp_slow_start_after_idle` = 0 asks.
+    /// Retransmission timeout in microseconds, the time for which an unused window stays valid.
+    /// `u64::MAX` keeps the window for ever, for `net.ipv4.tcp_slow_start_after_idle` = 0.
     pub rto_us: u64,
 }

@@ -1,4 +1,4 @@
-//! Window arithmetic step by step, and its bounds under any order of events.
+//! Window arithmetic step by step, and its bounds for any order of events.
 
 use core::time::Duration;
 
@@ -30,14 +30,14 @@ fn sent(in_flight: u32, cwnd_limited: bool, now: Instant) -> SendSample {
     SendSample { now, in_flight, cwnd_limited, snd_una, snd_nxt, rto_us: RTO_US }
 }
 
-/// A connection whose output always fills the window.
+/// Returns a connection whose output always fills the window.
 fn limited() -> Congestion {
     let mut congestion = fresh();
     congestion.on_sent(&sent(congestion.cwnd(), true, Instant::ZERO));
     congestion
 }
 
-/// In congestion avoidance with ten segments.
+/// Returns a connection in congestion avoidance with a window of five segments.
 fn avoiding() -> Congestion {
     let mut congestion = limited();
     congestion.on_enter_recovery(20 * MSS);
@@ -49,7 +49,7 @@ fn avoiding() -> Congestion {
 }
 
 #[test]
-fn starts_with_ten_segments_and_no_threshold() {
+fn a_connection_starts_with_ten_segments_and_no_threshold() {
     let congestion = fresh();
     assert_eq!(congestion.cwnd(), 10 * MSS);
     assert_eq!(congestion.cwnd_segments(), 10);
@@ -60,26 +60,26 @@ fn starts_with_ten_segments_and_no_threshold() {
 }
 
 #[test]
-fn lossy_handshake_starts_with_one_segment() {
+fn a_lossy_handshake_starts_with_one_segment() {
     let mut congestion = fresh();
     congestion.on_lossy_handshake();
     assert_eq!(congestion.cwnd(), MSS);
 }
 
 #[test]
-fn slow_start_doubles_each_round() {
+fn slow_start_doubles_the_window_each_round() {
     let mut congestion = limited();
     for _ in 0..10 {
         congestion.on_ack(&ack(MSS));
     }
     assert_eq!(congestion.cwnd(), 20 * MSS);
-    // One acknowledgment for a whole window counts as much as one for each segment.
+    // One acknowledgment of a whole window counts as much as one for each segment.
     congestion.on_ack(&ack(20 * MSS));
     assert_eq!(congestion.cwnd(), 40 * MSS);
 }
 
 #[test]
-fn byte_counting_limit_is_a_number() {
+fn slow_start_counts_no_more_than_its_limit_per_acknowledgment() {
     let config = CongestionConfig { slow_start_limit_segments: 2, ..CongestionConfig::default() };
     let mut congestion = Congestion::new(&config, MSS);
     congestion.on_sent(&sent(10 * MSS, true, Instant::ZERO));
@@ -88,7 +88,7 @@ fn byte_counting_limit_is_a_number() {
 }
 
 #[test]
-fn avoidance_adds_one_segment_a_window() {
+fn congestion_avoidance_adds_one_segment_per_window() {
     let mut congestion = avoiding();
     for _ in 0..4 {
         congestion.on_ack(&ack(MSS));
@@ -96,7 +96,7 @@ fn avoidance_adds_one_segment_a_window() {
     assert_eq!(congestion.cwnd(), 5 * MSS);
     congestion.on_ack(&ack(MSS));
     assert_eq!(congestion.cwnd(), 6 * MSS);
-    // Five segments short of the next window: none yet. The sixth completes it.
+    // Five segments are less than the next window; the sixth completes it.
     congestion.on_ack(&ack(5 * MSS));
     assert_eq!(congestion.cwnd(), 6 * MSS);
     congestion.on_ack(&ack(MSS));
@@ -104,17 +104,17 @@ fn avoidance_adds_one_segment_a_window() {
 }
 
 #[test]
-fn slow_start_stops_at_the_threshold_and_hands_the_rest_on() {
+fn slow_start_stops_at_the_threshold_and_avoidance_counts_the_rest() {
     let mut congestion = limited();
     congestion.on_rto(false);
     assert_eq!((congestion.cwnd(), congestion.ssthresh()), (MSS, 5 * MSS));
-    // Four segments reach the threshold; the other five are a window of it.
+    // Four segments reach the threshold; the other five are a full window for congestion avoidance.
     congestion.on_ack(&ack(9 * MSS));
     assert_eq!(congestion.cwnd(), 6 * MSS);
 }
 
 #[test]
-fn recovery_follows_rfc_6582() {
+fn newreno_recovery_follows_rfc_6582() {
     let mut congestion = limited();
     congestion.on_enter_recovery(10 * MSS);
     assert_eq!(congestion.ssthresh(), 5 * MSS);
@@ -134,7 +134,7 @@ fn recovery_follows_rfc_6582() {
 }
 
 #[test]
-fn forged_duplicates_inflate_no_further_than_what_is_outstanding() {
+fn forged_duplicates_inflate_the_window_by_the_outstanding_data_at_most() {
     let mut congestion = limited();
     congestion.on_enter_recovery(10 * MSS);
     for _ in 0..10_000 {
@@ -144,7 +144,7 @@ fn forged_duplicates_inflate_no_further_than_what_is_outstanding() {
 }
 
 #[test]
-fn threshold_follows_the_window_not_the_flight_and_is_at_least_two_segments() {
+fn the_threshold_is_half_the_window_and_at_least_two_segments() {
     let mut congestion = limited();
     congestion.on_enter_recovery(MSS);
     assert_eq!(congestion.ssthresh(), 5 * MSS, "half of ten, though one segment is in flight");
@@ -155,7 +155,7 @@ fn threshold_follows_the_window_not_the_flight_and_is_at_least_two_segments() {
 }
 
 #[test]
-fn repeated_time_out_keeps_the_threshold() {
+fn a_repeated_timeout_keeps_the_threshold() {
     let mut congestion = limited();
     congestion.on_rto(false);
     congestion.on_rto(true);
@@ -163,7 +163,7 @@ fn repeated_time_out_keeps_the_threshold() {
 }
 
 #[test]
-fn undo_restores_both_once() {
+fn an_undo_restores_window_and_threshold_once() {
     let mut congestion = limited();
     congestion.on_rto(false);
     congestion.on_rto(true);
@@ -175,19 +175,20 @@ fn undo_restores_both_once() {
 }
 
 #[test]
-fn unused_window_does_not_grow() {
+fn an_unused_window_does_not_grow() {
     let mut congestion = fresh();
     congestion.on_sent(&sent(2 * MSS, false, Instant::ZERO));
     congestion.on_ack(&ack(2 * MSS));
     assert_eq!(congestion.cwnd(), 10 * MSS);
-    // More than half a window in flight: slow start goes on although output was never held back.
+    // More than half a window is in flight: slow start continues although the window did not limit
+    // output.
     congestion.on_sent(&sent(6 * MSS, false, Instant::ZERO));
     congestion.on_ack(&ack(6 * MSS));
     assert_eq!(congestion.cwnd(), 16 * MSS);
 }
 
 #[test]
-fn limited_once_in_a_round_counts_for_the_round() {
+fn a_window_that_was_full_once_counts_as_full_for_the_round() {
     let mut congestion = fresh();
     let round = |una: u32, nxt: u32, limited| SendSample {
         snd_una: SeqNum(una),
@@ -202,7 +203,7 @@ fn limited_once_in_a_round_counts_for_the_round() {
 }
 
 #[test]
-fn window_unused_for_a_time_out_loses_half_of_the_rest() {
+fn a_window_not_filled_for_a_timeout_loses_half_of_its_unused_part() {
     let mut congestion = limited();
     congestion.on_ack(&ack(10 * MSS));
     congestion.on_ack(&ack(20 * MSS));
@@ -214,7 +215,7 @@ fn window_unused_for_a_time_out_loses_half_of_the_rest() {
     assert_eq!(congestion.cwnd(), 27 * MSS);
     congestion.on_sent(&sent(MSS, false, at(300)));
     assert_eq!(congestion.cwnd(), 27 * MSS);
-    // Unused to the initial window at least, which is not taken away.
+    // The window does not fall below the initial window.
     for ms in [400, 600, 800, 1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400, 2600, 2800, 3000] {
         congestion.on_sent(&sent(MSS, false, at(ms)));
     }
@@ -222,7 +223,7 @@ fn window_unused_for_a_time_out_loses_half_of_the_rest() {
 }
 
 #[test]
-fn idle_halves_per_time_out_down_to_the_initial_window() {
+fn idling_halves_the_window_per_timeout_down_to_the_initial_window() {
     let mut congestion = limited();
     congestion.on_ack(&ack(70 * MSS));
     assert_eq!(congestion.cwnd(), 80 * MSS);
@@ -233,14 +234,14 @@ fn idle_halves_per_time_out_down_to_the_initial_window() {
     congestion.on_idle(RTO * 1000, RTO, Instant::ZERO);
     assert_eq!(congestion.cwnd(), 10 * MSS);
     assert_eq!(congestion.ssthresh(), SSTHRESH_INFINITE);
-    // A window below the initial one is left as it is.
+    // A window below the initial window is kept.
     congestion.on_rto(false);
     congestion.on_idle(RTO * 1000, RTO, Instant::ZERO);
     assert_eq!(congestion.cwnd(), MSS);
 }
 
 #[test]
-fn idle_remembers_three_quarters_of_the_window() {
+fn idling_keeps_three_quarters_of_the_window_as_threshold() {
     let mut congestion = avoiding();
     congestion.on_ack(&ack(200 * MSS));
     let cwnd = congestion.cwnd();
@@ -251,7 +252,7 @@ fn idle_remembers_three_quarters_of_the_window() {
 }
 
 #[test]
-fn new_segment_size_keeps_the_count() {
+fn a_new_segment_size_keeps_the_number_of_segments() {
     let mut congestion = limited();
     congestion.on_rto(false);
     congestion.on_ack(&ack(3 * MSS));
@@ -262,7 +263,7 @@ fn new_segment_size_keeps_the_count() {
 }
 
 #[test]
-fn ceiling_holds() {
+fn the_window_never_exceeds_its_upper_bound() {
     let config = CongestionConfig { cwnd_max_bytes: 12 * MSS, ..CongestionConfig::default() };
     let mut congestion = Congestion::new(&config, MSS);
     congestion.on_sent(&sent(10 * MSS, true, Instant::ZERO));
@@ -275,7 +276,7 @@ fn ceiling_holds() {
 }
 
 #[test]
-fn names_lead_back() {
+fn every_algorithm_is_found_by_its_name() {
     for algorithm in Algorithm::ALL {
         assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
     }
@@ -291,16 +292,17 @@ fn names_lead_back() {
 }
 
 #[test]
-fn prr_sends_in_proportion_to_what_arrives() {
+fn prr_sends_in_proportion_to_the_delivered_bytes() {
     let mut congestion = limited();
     congestion.on_ack(&ack(10 * MSS));
     assert_eq!(congestion.cwnd(), 20 * MSS);
     congestion.on_enter_sack_recovery();
-    // ssthresh is ten segments; of twenty in flight one was lost, and the head may leave at once.
+    // ssthresh is ten segments; one of twenty in flight was lost, and its retransmission may be
+    // sent at once.
     let ssthresh = congestion.ssthresh();
     assert_eq!(ssthresh, 10 * MSS);
     congestion.on_recovery_ack(MSS, 18 * MSS, false);
-    assert_eq!(congestion.cwnd(), 19 * MSS, "the fast retransmission");
+    assert_eq!(congestion.cwnd(), 19 * MSS, "room for the fast retransmission");
     congestion.on_transmitted(MSS);
     let mut pipe = 19 * MSS;
     let mut out = MSS;
@@ -310,17 +312,17 @@ fn prr_sends_in_proportion_to_what_arrives() {
         let room = congestion.cwnd().saturating_sub(pipe) / MSS * MSS;
         congestion.on_transmitted(room);
         (pipe, out) = (pipe + room, out + room);
-        assert!(out <= MSS + arrived * MSS, "no more leaves than arrives");
+        assert!(out <= MSS + arrived * MSS, "no more is sent than delivered");
     }
-    assert!(pipe.abs_diff(ssthresh) <= MSS, "{pipe}: the flight is what it should become");
+    assert!(pipe.abs_diff(ssthresh) <= MSS, "{pipe}: the flight is near ssthresh");
     congestion.on_recovery_complete();
     assert_eq!(congestion.cwnd(), ssthresh);
 }
 
 proptest! {
-    /// Whatever is told in whatever order, the window stays within its bounds.
+    /// The window stays within its bounds for any order of events.
     #[test]
-    fn bounds_hold(
+    fn the_window_stays_within_its_bounds(
         mss in 1u32..70_000,
         cubic: bool,
         steps in proptest::collection::vec((0u8..14, any::<u32>()), 0..60),

@@ -1,7 +1,7 @@
-//! A window that is not used: it does not grow, and it is not trusted for ever.
+//! Congestion window validation: an unused window does not grow, and shrinks after some time.
 //!
-//! Above: `output`. RFC 7661, RFC 2861, RFC 5681 §4.1; Linux: tcp_cwnd_validate(), tcp_cwnd_restart(). A model (BBR) has its
-//! own way to begin again, and none of this.
+//! Above: `output`. RFC 7661, RFC 2861, RFC 5681 §4.1; Linux: tcp_cwnd_validate(),
+//! tcp_cwnd_restart(). Does not apply to a model (BBR), which has its own restart from idle.
 
 use core::time::Duration;
 
@@ -10,8 +10,8 @@ use pkt::Instant;
 use super::{Congestion, SendSample, window::Window};
 
 impl Congestion {
-    /// Output ran: notes whether the window was the bottleneck. Call it outside recovery (a model wants it always), when
-    /// something was sent.
+    /// Records whether the window limited a run of output. Called when a segment was sent; outside
+    /// recovery, except that a model needs every call.
     pub fn on_sent(&mut self, sample: &SendSample) {
         self.usage.on_sent(sample);
         if self.is_cwnd_limited() {
@@ -27,8 +27,8 @@ impl Congestion {
         }
     }
 
-    /// A time-out long the window was not filled: half of what is unused goes (RFC 7661's aim,
-    /// Linux's way).
+    /// Shrinks a window that was not filled for one timeout: half of its unused part is removed.
+    /// The aim is RFC 7661's, the method Linux's.
     fn shrink_to_use(&mut self, now: Instant) {
         let used = self.usage.used.max(self.initial_window());
         if used < self.window.cwnd {
@@ -39,9 +39,9 @@ impl Congestion {
         self.usage.full_at = now;
     }
 
-    /// Nothing was sent for `idle`: for each time-out of it the window halves, down to the initial
-    /// one (RFC 5681 §4.1 softened as in Linux; `net.ipv4.tcp_slow_start_after_idle`). Call it
-    /// before sending again.
+    /// Halves the window for each timeout of the idle time `idle`, down to the initial window.
+    /// Called before sending resumes. Milder than RFC 5681 §4.1, as in Linux
+    /// (`net.ipv4.tcp_slow_start_after_idle`).
     pub fn on_idle(&mut self, idle: Duration, rto: Duration, now: Instant) {
         if self.policy.model().is_some() {
             return;
@@ -63,39 +63,42 @@ impl Congestion {
         self.usage.full_at = now;
     }
 
-    /// The window held sending back in this round: the bare fact.
+    /// Whether the window limited sending in this round, without the exception for slow start.
     pub(crate) const fn was_window_full(&self) -> bool {
         self.usage.cwnd_limited
     }
 
-    /// The window is what limits the connection, so acknowledgments may raise it. In slow start
-    /// half a window in flight is enough, because a full one must be allowed to double.
+    /// Whether the window limits the connection, so that acknowledgments may raise it. In slow
+    /// start half a window in flight is enough, because the window doubles each round.
     #[must_use]
     pub const fn is_cwnd_limited(&self) -> bool {
         self.usage.cwnd_limited
             || (self.in_slow_start() && self.window.cwnd / 2 < self.usage.in_flight_max)
     }
 
-    /// No algorithm wants to know what leaves, and no reduction spreads over it.
+    /// Whether transmissions need not be reported: no model uses them, and no reduction is in
+    /// progress.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.policy.counts_growth_only() && self.prr.is_none()
     }
 
-    /// An acknowledgment changes nothing: the window is not filled, and no algorithm counts what arrives.
+    /// Whether acknowledgments change nothing: the window is not filled, and no algorithm counts
+    /// delivered bytes.
     #[inline]
     pub(crate) fn is_unused(&self) -> bool {
         self.policy.counts_growth_only() && !self.is_cwnd_limited()
     }
 
-    /// What [`on_ack`](Self::on_ack) does while [`is_unused`](Self::is_unused).
+    /// Does the part of [`on_ack`](Self::on_ack) that remains while [`is_unused`](Self::is_unused).
     #[inline]
     pub(crate) fn pause(&mut self, now: Instant) {
         self.policy.pause(now);
     }
 
-    /// Three quarters of the window as a floor of `ssthresh`: what to return to after the window is
-    /// lowered for reasons other than loss (RFC 7661 §4.4; Linux: tcp_current_ssthresh).
+    /// Returns `ssthresh`, but at least three quarters of the window: slow start returns to it
+    /// after the window is lowered for reasons other than loss (RFC 7661 §4.4; Linux:
+    /// tcp_current_ssthresh).
     fn remembered_ssthresh(&self) -> u32 {
         let Window { cwnd, ssthresh, .. } = self.window;
         ssthresh.max(cwnd / 2 + cwnd / 4)

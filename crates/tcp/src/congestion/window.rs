@@ -1,6 +1,6 @@
-//! The two variables every algorithm works on, and how far they are used.
+//! The two variables on which every algorithm works, and their usage.
 //!
-//! Above: `congestion`, which decides what to set them to. RFC 5681 §2, RFC 7661; Linux:
+//! Above: `congestion`, which decides on their values. RFC 5681 §2, RFC 7661; Linux:
 //! tcp_slow_start(), tcp_cwnd_validate().
 
 use pkt::Instant;
@@ -8,7 +8,7 @@ use pkt::Instant;
 use super::{SSTHRESH_SEGMENTS_MIN, SendSample};
 use crate::wire::seq::SeqNum;
 
-/// The two variables every algorithm works on, and their unit.
+/// The two variables on which every algorithm works, and their unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     /// Congestion window, bytes. At least one segment.
@@ -21,7 +21,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Grows by up to `acked` bytes towards `ssthresh` and answers the bytes used up.
+    /// Grows by up to `acked` bytes towards `ssthresh` and returns the bytes used.
     pub(super) fn slow_start(&mut self, acked: u32) -> u32 {
         let growth = acked.min(self.ssthresh.saturating_sub(self.cwnd));
         self.set_cwnd(self.cwnd.saturating_add(growth));
@@ -37,23 +37,23 @@ impl Window {
     }
 }
 
-/// How much of the window the application uses (RFC 7661; Linux: tcp_cwnd_validate).
+/// Usage of the window by the application (RFC 7661; Linux: tcp_cwnd_validate).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
-    /// In this round the window was what held sending back.
+    /// Whether the window limited sending in this round.
     pub(super) cwnd_limited: bool,
-    /// Most bytes in flight in this round.
+    /// Largest number of bytes in flight in this round.
     pub(super) in_flight_max: u32,
-    /// The round ends when SND.UNA reaches this.
+    /// Sequence number at which SND.UNA ends the round.
     pub(super) round_end: SeqNum,
-    /// Most bytes in flight since the window was last full.
+    /// Largest number of bytes in flight since the window was last full.
     pub(super) used: u32,
-    /// When the window was last full, or last lowered for not being so.
+    /// Time when the window was last full, or was last lowered because it was not.
     pub(super) full_at: Instant,
 }
 
 impl Usage {
-    /// Notes one run of output.
+    /// Records one run of output.
     pub(super) fn on_sent(&mut self, sample: &SendSample) {
         let new_round = sample.snd_una.ge(self.round_end);
         let fuller = !self.cwnd_limited && sample.in_flight > self.in_flight_max;

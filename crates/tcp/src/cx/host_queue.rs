@@ -1,49 +1,56 @@
-//! Packets that a connection has below TCP, and the setting that limits them.
+//! Packets of a connection below TCP, and the setting that limits them.
 //!
 //! Above: `stack::socket` counts packets in qdiscs and devices, and passes the number with every
 //! call. Linux: `sk_wmem_alloc`, tcp_small_queue_check.
 //!
-//! Not here: the limit in bytes, and a connection that has reached it (`segment::small_queue`).
+//! Not here: the limit in bytes, and the handling of a connection that has reached it
+//! (`segment::small_queue`).
 
-/// What a connection has below TCP, as the stack counts it.
+/// The packets of a connection below TCP, as counted by the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostQueue {
-    /// Truesize of its packets in queues and devices, those on `cx.out` included.
+    /// Truesize of the connection's packets in queues and devices, those on `cx.out` included.
     pub bytes: u32,
-    /// Completions are told, so that who stops is resumed. Without them nothing may stop.
+    /// Whether completions are reported, so that a throttled connection is resumed. Otherwise the
+    /// connection must not be throttled.
     pub completes: bool,
-    /// A queue below holds packets until their departure times (Linux: `SK_PACING_FQ`).
+    /// Whether a queue below holds packets until their departure times (Linux: `SK_PACING_FQ`).
     pub paces: bool,
-    /// Nothing below keeps a packet: what is handed down has left the host before this connection asks for it again.
+    /// Whether no layer below keeps packets: a packet that is handed down has left the host before
+    /// this connection needs it again.
     pub direct: bool,
 }
 
 impl HostQueue {
-    /// Nothing, and nobody has looked at what is below.
+    /// No packets, and no knowledge of the layers below.
     pub const NONE: Self = Self { bytes: 0, completes: false, paces: false, direct: false };
 }
 
-/// How the limit is found (`net.quietline.tsq_limit`): as the versions of Linux did.
+/// How the limit of TCP Small Queues is computed (`net.quietline.tsq_limit`). Each value follows a
+/// version of Linux.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TsqLimit {
     /// No limit.
     Off,
-    /// Linux 3.6: `tcp_limit_output_bytes`, reached when it is met. Superframes are at most half of it.
+    /// Linux 3.6: `tcp_limit_output_bytes`, reached when the queued bytes equal it. Superframes are
+    /// at most half of it.
     Static131072Ge,
-    /// Linux 3.16: that, or a millisecond of the pace, whichever is more.
+    /// Linux 3.16: the larger of `tcp_limit_output_bytes` and a millisecond of the pacing rate.
     DynMax,
-    /// Linux 4.4: a millisecond of the pace but at least two packets, at most `tcp_limit_output_bytes`. With the exception that
-    /// Linux 4.11 added: a connection that has nothing in flight may send.
+    /// Linux 4.4: a millisecond of the pacing rate but at least two packets, at most
+    /// `tcp_limit_output_bytes`. Includes the exception of Linux 4.11: a connection with nothing in
+    /// flight may send.
     DynMin2,
-    /// Linux 5.0: as [`DynMin2`](Self::DynMin2), and paced connections know no upper bound.
+    /// Linux 5.0: as [`DynMin2`](Self::DynMin2), but paced connections have no upper bound.
     PacedExempt,
-    /// Linux 6.19: as [`DynMin2`](Self::DynMin2), with an exception also for a connection that has one packet in flight.
+    /// Linux 6.19: as [`DynMin2`](Self::DynMin2), with the exception also for a connection that has
+    /// one packet in flight.
     #[default]
     V619,
 }
 
 impl TsqLimit {
-    /// Every way, in the order of its age.
+    /// Every value, oldest Linux version first.
     pub const ALL: [Self; 6] = [
         Self::Off,
         Self::Static131072Ge,
@@ -53,7 +60,7 @@ impl TsqLimit {
         Self::V619,
     ];
 
-    /// Its name.
+    /// Name of the value in the setting.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,7 +73,7 @@ impl TsqLimit {
         }
     }
 
-    /// `tcp_limit_output_bytes` of the versions of Linux that had it.
+    /// Returns the `tcp_limit_output_bytes` of the Linux versions that computed the limit this way.
     #[must_use]
     pub const fn default_limit_bytes(self) -> u32 {
         match self {

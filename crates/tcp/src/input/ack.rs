@@ -1,9 +1,9 @@
-//! Fifth step: what the peer acknowledges, and its window.
+//! Fifth step: the ACK field and the send window.
 //!
 //! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue,
 //! tcp_ack_update_window.
 //!
-//! Not here: what SACK blocks mark (`loss::scoreboard`), what a duplicate ACK means
+//! Not here: the marks of SACK blocks (`loss::scoreboard`), the reaction to duplicate ACKs
 //! (`loss::recovery`).
 
 mod predicted;
@@ -33,11 +33,12 @@ use crate::{
     wire::{header::Flags, seq::SeqNum},
 };
 
-/// Whether the segment's ACK may be the peer's, and all that follows from it.
+/// Checks whether the ACK is acceptable, and processes it.
 ///
-/// TS.Recent moves only once that is known: RFC 7323 §5.3 takes the timestamp of whatever lies in the window (R3), and one made
-/// up by somebody who guessed the window but not SND.UNA would have PAWS refuse all the peer sends. Linux goes further:
-/// there a late ACK's timestamp is not taken either, not even with data.
+/// TS.Recent is updated only for an acceptable ACK. RFC 7323 §5.3 takes the timestamp of every
+/// segment in the window (R3). A blind attacker can guess a number in the window more easily than
+/// SND.UNA, and could then inject a timestamp that makes PAWS reject all segments of the peer.
+/// Linux goes further: it ignores the timestamp of a late ACK even if the segment carries data.
 pub(super) fn check(
     tcb: &mut Tcb,
     segment: &Segment<'_>,
@@ -51,15 +52,16 @@ pub(super) fn check(
         establish(tcb, segment, cx)?;
     }
     if ack.gt(tcb.snd_nxt) {
-        // RFC 9293 answers an ACK for something not yet sent. Differs from it in ESTABLISHED, as Linux: who sends such
-        // a segment is not the peer, and an answer would tell where the window is.
+        // RFC 9293 answers an ACK of unsent data. Differs from it in ESTABLISHED, as Linux does:
+        // the peer does not send such a segment, and an answer would reveal the window to an
+        // attacker.
         if tcb.state != State::Established {
             reset::challenge(tcb, cx);
         }
         return Err(DropReason::TcpAckUnsentData);
     }
     if ack.lt(tcb.snd_una) {
-        // RFC 5961 §5: older than any window the peer can have meant, or than anything it can have acknowledged, is a
+        // RFC 5961 §5: an ACK older than the largest window, or than all acknowledged data, is a
         // blind injection.
         let acked = u32::try_from(tcb.totals.bytes_acked).unwrap_or(u32::MAX);
         if ack.lt(tcb.snd_una - tcb.mss.max_window().min(acked)) {
@@ -67,7 +69,8 @@ pub(super) fn check(
             return Err(DropReason::TcpTooOldAck);
         }
         sequence::take_timestamp(tcb, segment, cx.now);
-        // A late ACK acknowledges nothing new, but its segment may carry data, and its SACK blocks may be news.
+        // A late ACK acknowledges no new data, but the segment may carry data, and its SACK blocks
+        // may be new.
         note_alive(tcb, cx.now);
         process_old_blocks(tcb, segment, cx);
         return Ok(());
@@ -80,7 +83,8 @@ pub(super) fn check(
     after_fin_acked(tcb, cx)
 }
 
-/// SYN-RECEIVED: an ACK of our SYN establishes; any other gets a reset.
+/// Completes a passive open (SYN-RECEIVED): an ACK of our SYN establishes the connection, and any
+/// other is answered by a reset.
 fn establish(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     let ack = segment.header.ack;
     if ack.le(tcb.snd_una) || ack.gt(tcb.snd_nxt) {
@@ -92,22 +96,22 @@ fn establish(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<()
     note_window(tcb, tcb.snd_wnd);
     on_syn_acked(tcb, segment, cx);
     if tcb.send_queue.sent_count() > 0 {
-        // What Fast Open sent early was watched by the SYN-ACK's timer.
+        // Until now the SYN-ACK's timer supervised the data that Fast Open has sent.
         timers::arm_rto(tcb, cx);
     }
     Ok(())
 }
 
-/// The handshake is complete: its round trip is the first sample.
+/// Completes the handshake: its round trip is the first RTT sample.
 pub(super) fn on_syn_acked(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
-    // The SYN alone is acknowledged here, whatever came with it or after it.
+    // Only the SYN is acknowledged here, even if data was sent with it or after it.
     tcb.snd_una = tcb.iss + 1;
     let rtt = if tcb.recovery.handshake_is_unsampled() {
         None
     } else if tcb.recovery.handshake_was_lossy()
         || (tcb.state == State::SynRecv && tcb.snd_nxt != tcb.iss + 1)
     {
-        // The SYN left more than once, or data has left since.
+        // The SYN was sent more than once, or data was sent since.
         timestamp_rtt(tcb, segment, cx.now)
     } else {
         Some(cx.now - tcb.last_sent_at)
@@ -121,7 +125,7 @@ pub(super) fn on_syn_acked(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     }
 }
 
-/// An ACK of SND.UNA or later, not beyond SND.NXT.
+/// Processes an ACK from SND.UNA to SND.NXT.
 pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     let ack = segment.header.ack;
     let in_flight = tcb.send_queue.sent_count() > 0;
@@ -138,7 +142,8 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     mtu_probe::on_ack(tcb, cx);
     let rtt = sample_rtt(tcb, cx, segment, &acked);
     note_alive(tcb, cx.now);
-    // RFC 5681 §2: data outstanding, no payload, no SYN or FIN, nothing acknowledged, the window as it was.
+    // RFC 5681 §2: data is outstanding; the segment has no payload, SYN or FIN, acknowledges no new
+    // data, and does not change the window.
     let duplicate = in_flight && acked.bytes == 0 && !acked.has_news;
     let reorder = recovery::on_ack(tcb, cx, &acked, rtt, duplicate);
     if in_flight {
@@ -150,7 +155,8 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     }
 }
 
-/// The delivery rate this ACK shows, once it is known what was lost; what a model makes of it; and the pace that follows.
+/// Takes a delivery rate sample after loss detection, passes it to a model-based algorithm, and
+/// updates the pacing rate.
 fn measure(tcb: &mut Tcb, cx: &mut Cx<'_>, acked: &Acked, rtt: Option<Duration>) {
     let lost = tcb.send_queue.lost_total();
     let rate = tcb.rate.on_ack(cx.now, acked, lost, tcb.rtt.min_rtt_us());
@@ -184,8 +190,8 @@ fn measure(tcb: &mut Tcb, cx: &mut Cx<'_>, acked: &Acked, rtt: Option<Duration>)
     pacing::update(tcb, cx);
 }
 
-/// The SACK blocks of an ACK that others have overtaken: what they report has arrived all the same (Linux tcp_ack,
-/// old_ack).
+/// Processes the SACK blocks of an ACK that later ACKs have overtaken: the reported data has
+/// arrived nevertheless (Linux tcp_ack, old_ack).
 fn process_old_blocks(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     if segment.header.options.sack_blocks.is_empty() || tcb.send_queue.sent_count() == 0 {
         return;
@@ -198,7 +204,8 @@ fn process_old_blocks(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     update_timer(tcb, cx, &acked, reorder);
 }
 
-/// SND.WND from the newest segment (RFC 9293 §3.10.7.4: SND.WL1, SND.WL2). Answers whether the window changed.
+/// Updates SND.WND from the newest segment (RFC 9293 §3.10.7.4: SND.WL1, SND.WL2). Returns whether
+/// the window changed.
 fn update_window(tcb: &mut Tcb, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let window = scaled_window(tcb, segment);
@@ -215,7 +222,7 @@ fn update_window(tcb: &mut Tcb, segment: &Segment<'_>) -> bool {
     changed
 }
 
-/// The largest window of the peer bounds the segments.
+/// Updates MAX.WND, which bounds the segment size.
 fn note_window(tcb: &mut Tcb, window: u32) {
     if tcb.mss.on_window(window) {
         tcb.congestion.set_mss(tcb.mss.effective());
@@ -227,7 +234,7 @@ fn scaled_window(tcb: &Tcb, segment: &Segment<'_>) -> u32 {
     u32::from(segment.header.window) << shift
 }
 
-/// SND.UNA moves to `ack`; what is before it leaves the queue.
+/// Advances SND.UNA to `ack` and removes the acknowledged data from the queue.
 fn advance(tcb: &mut Tcb, cx: &mut Cx<'_>, ack: SeqNum, acked: &mut Acked) {
     if ack == tcb.snd_una {
         return;
@@ -241,7 +248,8 @@ fn advance(tcb: &mut Tcb, cx: &mut Cx<'_>, ack: SeqNum, acked: &mut Acked) {
     tcb.totals.on_progress(cx.now);
 }
 
-/// RFC 6298 §3: from the send time when the segment was sent once (Karn), else from the echoed timestamp.
+/// Takes an RTT sample (RFC 6298 §3): from the transmission time if the segment was sent once
+/// (Karn's algorithm), else from the echoed timestamp.
 fn sample_rtt(
     tcb: &mut Tcb,
     cx: &Cx<'_>,
@@ -259,31 +267,32 @@ fn sample_rtt(
     Some(rtt)
 }
 
-/// Round trip from TSecr, in our millisecond clock: never less than one tick.
+/// Returns the round trip from TSecr in our millisecond clock, at least one tick.
 fn timestamp_rtt(tcb: &Tcb, segment: &Segment<'_>, now: Instant) -> Option<Duration> {
     let (_, echo) = segment.header.options.timestamps?;
     if !tcb.flags.contains(TcbFlags::TIMESTAMPS) || echo == 0 {
         return None;
     }
     let ms = tcb.ts_now(now).wrapping_sub(echo);
-    // An echo from the future is a peer's invention.
+    // An echo from the future is invalid.
     (ms < u32::MAX / 2).then(|| Duration::from_millis(u64::from(ms.max(1))))
 }
 
-/// The peer is there: probes start over.
+/// Records that the peer is alive: probes are counted from zero again.
 pub(super) fn note_alive(tcb: &mut Tcb, now: Instant) {
     tcb.last_received_at = now;
     tcb.probes_out = 0;
     tcb.soft_error = None;
 }
 
-/// RFC 6298 §5.2–5.3, and the persist timer once the window opened.
+/// Updates the retransmission timer (RFC 6298 §5.2–5.3), or the persist timer after the window has
+/// opened.
 fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Duration>) {
     match tcb.timers.rtx() {
         Some(RtxPurpose::Persist) => {
             let held = tcb.send_queue.first_unsent().is_some();
-            // Nothing was probed: a cork or missing memory holds the data, and what the peer says changes nothing. The
-            // wait must not begin anew, or a talkative peer would make it endless.
+            // No probe was sent: a cork or missing memory holds the data, and an ACK does not
+            // change that. Restarting the timer would let frequent ACKs postpone it forever.
             if held && tcb.snd_wnd > 0 && tcb.persist_backoff == 0 {
                 return;
             }
@@ -304,7 +313,7 @@ fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Durat
     }
 }
 
-/// Figure 5's edges that wait for the ACK of our FIN.
+/// Makes the transitions of figure 5 that require the ACK of our FIN.
 fn after_fin_acked(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     let closing = matches!(tcb.state, State::FinWait1 | State::Closing | State::LastAck);
     if !closing || tcb.snd_una != tcb.send_queue.write_seq() {

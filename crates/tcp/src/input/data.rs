@@ -3,9 +3,9 @@
 //! RFC 9293 §3.10.7.4 seventh and eighth, RFC 5681 §4.2; Linux: tcp_data_queue, tcp_ofo_queue,
 //! tcp_fin.
 //!
-//! The segment starts at RCV.NXT or later and lies inside the window (first step). In order it goes
-//! to the receive queue with everything it makes contiguous; out of order it waits in `reassembly`
-//! and is answered at once, because three such answers are what fast retransmit needs.
+//! The segment starts at RCV.NXT or later and lies inside the window (first step). In-order data
+//! goes to the receive queue, together with queued data that becomes contiguous. Out-of-order data
+//! is queued in `reassembly` and answered at once, because fast retransmit needs three such ACKs.
 
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};
@@ -22,8 +22,8 @@ use crate::{
     wire::{header::Flags, seq::SeqNum},
 };
 
-/// Duplicate ranges that one superframe may report. The segments of a superframe would have been answered one by one, each
-/// by a D-SACK of its own; this bounds the ACKs that one packet of a hostile peer causes.
+/// Upper bound of D-SACKs for one superframe. Each segment of a superframe would have been answered
+/// by its own D-SACK; the bound limits the ACKs that one packet of a hostile peer causes.
 const DUPLICATES_MAX: usize = 4;
 
 pub(super) fn process(
@@ -35,7 +35,7 @@ pub(super) fn process(
         return Ok(());
     }
     if !tcb.state.may_receive() {
-        // The peer sends beyond its FIN: nothing of it counts.
+        // The peer sends data after its FIN, which is ignored.
         return Err(DropReason::TcpClosed);
     }
     if segment.len > 0 && tcb.flags.contains(TcbFlags::SHUT_READ) && tcb.state != State::Established
@@ -52,7 +52,8 @@ pub(super) fn process(
     }
 }
 
-/// Data behind a FIN that came early is none of the stream's: such a peer contradicts itself.
+/// Trims data after a FIN that arrived earlier: it is not part of the stream, and such a peer
+/// contradicts itself.
 fn cut_behind_fin(tcb: &Tcb, segment: &mut Segment<'_>) {
     let Some(fin) = tcb.reassembly.fin() else { return };
     if segment.seq.lt(fin) && (segment.seq + segment.len).gt(fin) {
@@ -63,8 +64,9 @@ fn cut_behind_fin(tcb: &Tcb, segment: &mut Segment<'_>) {
     }
 }
 
-/// Nobody will ever read this: the peer must not believe otherwise (RFC 1122 §4.2.2.13). The reset takes its number from
-/// the segment's ACK, which is where the peer waits: SND.NXT is not, when our FIN was lost.
+/// Resets a connection that receives data after its reader has closed, so that the peer does not
+/// count the data as delivered (RFC 1122 §4.2.2.13). The reset takes its sequence number from the
+/// segment's ACK, which the peer expects; SND.NXT would be wrong if our FIN was lost.
 #[cold]
 fn abort_on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     cx.count(Counter::TcpExtTCPAbortOnData);
@@ -78,8 +80,9 @@ fn queue_in_order(
     segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
-    // The window promised room for these bytes, so small packets may overdraw the buffer by their descriptors.
-    // Differs from Linux: twice the buffer instead of once, because a drop here costs the peer a recovery.
+    // The announced window promised room for these bytes, so small packets may exceed the buffer by
+    // their descriptors. Differs from Linux: up to twice the buffer, because a drop here forces the
+    // peer into loss recovery.
     let limit = tcb.receive_buffer.rcvbuf().saturating_mul(2);
     if !prune::has_room(tcb, cx, segment.seq, limit) && !tcb.receive_queue.is_empty() {
         cx.count(Counter::TcpExtTCPRcvQDrop);
@@ -98,7 +101,7 @@ fn queue_in_order(
     Ok(())
 }
 
-/// RCV.NXT moves to the end of a segment that starts there.
+/// Queues a segment that starts at RCV.NXT, and advances RCV.NXT to its end.
 #[inline]
 fn queue_next(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) {
     if let Some(packet) = segment.packet.take() {
@@ -109,9 +112,9 @@ fn queue_next(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) {
     }
 }
 
-/// A segment in order has come, and something waits behind it or behind a hole. What waited and came again with it is
-/// reported: one range for each of the `reports` segments that the packet was merged from (RFC 2883 §4 asks for the first
-/// range of a segment only).
+/// Queues the out-of-order data that a segment in order has made contiguous. Queued data that this
+/// packet repeats is reported by D-SACK: at most one range for each of the `reports` segments that
+/// the packet was merged from (RFC 2883 §4 allows one range per segment).
 #[inline(never)]
 fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>, reports: u32) {
     let repeated: ArrayVec<_, DUPLICATES_MAX> = tcb
@@ -121,7 +124,7 @@ fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>, reports: u32) {
         .collect();
     let mut ready = tcb.reassembly.take_contiguous(tcb.rcv_nxt);
     while let Some(packet) = ready.packets.pop_front() {
-        let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
+        let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32 bytes");
         accept(tcb, cx, packet, len);
     }
     debug_assert_eq!(tcb.rcv_nxt, ready.rcv_nxt);
@@ -130,15 +133,16 @@ fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>, reports: u32) {
         tcb.sack_report.on_in_order();
     }
     for range in repeated {
-        // Counted as Linux does: these bytes are below RCV.NXT by now.
+        // Counted as in Linux: the bytes are below RCV.NXT by now.
         sack_report::on_duplicate(tcb, cx, range, Counter::TcpExtTCPDSACKOldSent);
     }
-    // RFC 5681 §4.2: a segment that fills a hole is answered at once.
+    // RFC 5681 §4.2: a segment that fills a hole is acknowledged at once.
     tcb.ack.schedule_now();
 }
 
-/// One ACK for every second full segment (RFC 5681 §4.2), if it moves the window's edge: else the reader sends it. Bytes
-/// that the application waits for (`SO_RCVLOWAT`) are acknowledged anyway, because it will not read before they are there.
+/// Schedules one ACK for every second full segment (RFC 5681 §4.2) if it advances the window's
+/// right edge; otherwise the reader's next read sends it. Below `SO_RCVLOWAT` an ACK is sent in any
+/// case, because the application reads only when that many bytes have arrived.
 fn schedule_ack(tcb: &mut Tcb) {
     let unacked = tcb.rcv_nxt.since(tcb.rcv_wup);
     let useful = unacked <= tcb.ack.rcv_mss()
@@ -147,9 +151,9 @@ fn schedule_ack(tcb: &mut Tcb) {
     tcb.ack.schedule(unacked, useful);
 }
 
-/// Copies the payload to the reader that runs this call, if there is one and it has read everything before; the part of
-/// the packet that it has no room for stays. `Err` gives back a packet that belongs into the queue. Linux:
-/// tcp_copy_to_iovec, tcp_data_queue.
+/// Copies the payload to the reader that runs this call, if there is one and it has read all
+/// earlier data; the part that does not fit stays in the packet. `Err` returns a packet that must
+/// be queued. Linux: tcp_copy_to_iovec, tcp_data_queue.
 fn copy_to_reader(
     tcb: &Tcb,
     segment: &mut Segment<'_>,
@@ -163,11 +167,11 @@ fn copy_to_reader(
     }
     let copied = packet.copy_to(0, segment.user);
     packet.advance(copied);
-    segment.copied = u32::try_from(copied).expect("a packet is shorter than 2^32");
+    segment.copied = u32::try_from(copied).expect("a packet is shorter than 2^32 bytes");
     Ok(packet)
 }
 
-/// A segment whose front the reader has already.
+/// Accepts a segment whose front was copied to the reader; the rest is queued.
 fn take_read(tcb: &mut Tcb, cx: &mut Cx<'_>, rest: Packet, len: u32) {
     if !rest.is_empty() {
         return accept(tcb, cx, rest, len);
@@ -206,7 +210,7 @@ fn queue_out_of_order(
         cx.count(Counter::TcpExtTCPOFOQueue);
     }
     let Some(mut packet) = segment.packet.take() else { return Ok(()) };
-    // It may be held for long, by a peer that means it to be.
+    // A hostile peer could make the host hold the packet for long.
     packet.condense(cx.pool);
     let limit = rcvbuf as usize * 2;
     let end = segment.seq + segment.len;
@@ -234,14 +238,15 @@ fn queue_out_of_order(
     }
 }
 
-/// Notes what the answer reports by SACK. `range` is the segment, with its FIN if that has come before.
+/// Records the blocks that the next ACK reports by SACK. `range` is the segment, including its FIN
+/// if that was received earlier.
 fn report(tcb: &mut Tcb, cx: &mut Cx<'_>, inserted: &Insert, range: (SeqNum, SeqNum)) {
     let (block, duplicate) = match inserted {
         Insert::Queued(queued) => (Some(queued.block), queued.duplicate),
         Insert::Refused(DropReason::TcpOfoDuplicate, _) => {
             (tcb.reassembly.block_of(range.0), Some(range))
         }
-        // Empty, and no duplicate, unless the FIN has come before.
+        // The segment is empty and no duplicate, unless its FIN was received earlier.
         Insert::FinNoted(_) => (tcb.reassembly.block_of(range.0), Some(range)),
         Insert::Refused(..) => (None, None),
     };
@@ -256,7 +261,7 @@ fn report(tcb: &mut Tcb, cx: &mut Cx<'_>, inserted: &Insert, range: (SeqNum, Seq
     }
 }
 
-/// Estimates that every accepted segment with payload feeds.
+/// Updates the estimates that depend on accepted segments with payload.
 #[inline]
 fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     if let Some(packet) = &segment.packet {
@@ -285,7 +290,7 @@ fn on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     tcb.last_received_at = cx.now;
 }
 
-/// The limit of the announced window follows what arrives, and what its memory costs.
+/// Adapts the limit of the announced window to the arriving data and its memory cost.
 fn grow_window(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     let Some(packet) = &segment.packet else { return };
     let (truesize, rcv_mss) = (packet.truesize(), tcb.ack.rcv_mss());
@@ -298,7 +303,7 @@ fn grow_window(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
         return;
     }
     if segment.len < GROW_BYTES_MIN {
-        // Nothing grows by so little.
+        // Small segments do not increase the limit.
         return;
     }
     let free = window::free_window(tcb);
@@ -307,7 +312,7 @@ fn grow_window(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     }
 }
 
-/// The FIN, once everything before it is there.
+/// Processes the FIN once all data before it has arrived.
 pub(super) fn process_fin(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     let is_next = (segment.fin && segment.end_seq() == tcb.rcv_nxt + 1)
         || tcb.reassembly.is_fin_next(tcb.rcv_nxt);

@@ -1,9 +1,9 @@
-//! Congestion marks and control bits of a segment that arrives.
+//! ECN marks and control bits of an arriving segment.
 //!
 //! Above: `input::data` and `input::syn_sent`. RFC 3168 §6.1, RFC 8257 §3.2; Linux:
 //! `__tcp_ecn_check_ce`, dctcp_ece_ack_update.
 //!
-//! Not here: the state of both directions, and the bits of segments that leave (`tcb::ecn`).
+//! Not here: the state of both directions, and the bits of sent segments (`tcb::ecn`).
 
 use pkt::Ecn;
 
@@ -17,10 +17,10 @@ use crate::{
     wire::header::{Flags, SegmentHeader},
 };
 
-/// The peer's SYN-ACK, or its SYN that crossed ours, answers our offer.
+/// Processes the answer to our ECN offer: the peer's SYN-ACK, or its SYN in a simultaneous open.
 pub(super) fn on_answer(tcb: &mut Tcb, header: &SegmentHeader) {
     let agreed = if header.has(Flags::ACK) {
-        // Both bits set: something reflects what it gets.
+        // A SYN-ACK with both bits set is an echo of the SYN's flags by a broken host or middlebox.
         header.flags & ECN_SETUP == Flags::ECE
     } else {
         header.flags.contains(ECN_SETUP)
@@ -30,7 +30,8 @@ pub(super) fn on_answer(tcb: &mut Tcb, header: &SegmentHeader) {
     }
 }
 
-/// A segment with data arrived under `codepoint` (RFC 3168 §6.1.3). Call it before RCV.NXT moves.
+/// Processes the ECN field `codepoint` of a segment with data (RFC 3168 §6.1.3). Must be called
+/// before RCV.NXT advances.
 pub(super) fn on_data(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, codepoint: Ecn) {
     if !tcb.ecn.contains(EcnState::AGREED) {
         return;
@@ -43,7 +44,7 @@ pub(super) fn on_data(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, co
     }
     if header.has(Flags::CWR) {
         tcb.ecn.remove(EcnState::ECHO);
-        // A peer that reduced waits for our ACKs.
+        // A peer that has reduced its window waits for our ACKs.
         tcb.ack.schedule_now();
     }
     if codepoint == Ecn::Ce && !tcb.ecn.contains(EcnState::ECHO) {
@@ -52,14 +53,15 @@ pub(super) fn on_data(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, co
     }
 }
 
-/// RFC 8257 §3.2: every ACK tells of data that was marked all the same, so that the sender can count.
+/// Makes every ACK cover either only marked or only unmarked data, so that the sender can count the
+/// marked bytes (RFC 8257 §3.2).
 fn on_data_dctcp(tcb: &mut Tcb, cx: &mut Cx<'_>, codepoint: Ecn) {
     let marked = codepoint == Ecn::Ce;
     if marked == tcb.ecn.contains(EcnState::CE) {
         return;
     }
     if tcb.ack.is_pending() {
-        // What came before is acknowledged with what was true of it.
+        // The data before the change is acknowledged with the echo that applies to it.
         segment::send_ack(tcb, cx);
     }
     tcb.ecn.set(EcnState::CE, marked);

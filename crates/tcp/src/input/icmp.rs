@@ -4,21 +4,21 @@
 //! RFC 5461, RFC 5927, RFC 1191, RFC 6069; Linux: tcp_v4_err, tcp_v4_mtu_reduced,
 //! tcp_ld_RTO_revert.
 //!
-//! A report counts only if it quotes a sequence number that is in flight: others are forged or too
-//! late. In a synchronized state no report ends the connection; it becomes the reason a timer gives
-//! when it gives up, or with `IP_RECVERR` an error that the next call answers with.
+//! A report is accepted only if it quotes a sequence number in flight; others are forged or late.
+//! In a synchronized state no report ends the connection: it is kept as the reason for a later
+//! timeout, or with `IP_RECVERR` becomes the error of the next call.
 //!
 //! ```text
 //!                        SYN-SENT, SYN-RECEIVED    synchronized
-//!    too big             PMTU                      PMTU, and what was too big is sent again at once
-//!    net, host unreach.  ends                      soft error; takes back a doubling of the RTO (RFC 6069)
+//!    too big             PMTU                      PMTU; larger segments are retransmitted at once
+//!    net, host unreach.  ends                      soft error; reverts one RTO backoff (RFC 6069)
 //!    other unreachable   ends                      soft error
 //!    time exceeded,
 //!    parameter problem   ends                      soft error
 //!    source quench       ignored (RFC 6633 §3)     ignored
 //! ```
 //!
-//! Not here: parsing ICMP, which code maps to which kind, what is known about a destination's path
+//! Not here: parsing of ICMP, the mapping of codes to kinds, the path MTU of a destination
 //! (`stack::route`).
 
 use pkt::Instant;
@@ -35,10 +35,10 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Tells the connection about an ICMP error that quotes a segment with `seq`. The caller runs `output` after it.
+/// Processes an ICMP error that quotes a segment with `seq`. The caller runs `output` afterwards.
 ///
-/// Answers the path MTU that a believable report names: the caller notes it for the destination, and comes back with
-/// what has become of it by [`Tcb::set_path_mtu`].
+/// Returns the path MTU that a credible report contains. The caller records it for the destination
+/// and passes the resulting value to [`Tcb::set_path_mtu`].
 pub fn on_icmp(tcb: &mut Tcb, cx: &mut Cx<'_>, error: IcmpError, seq: SeqNum) -> Option<u32> {
     // RFC 5927 §4.1: SND.UNA =< SEG.SEQ < SND.NXT.
     let in_flight = seq.ge(tcb.snd_una) && seq.lt(tcb.snd_nxt);
@@ -63,7 +63,8 @@ pub fn on_icmp(tcb: &mut Tcb, cx: &mut Cx<'_>, error: IcmpError, seq: SeqNum) ->
     None
 }
 
-/// An open connection goes on; its application learns at once if it asked to (`IP_RECVERR`), else when a timer gives up.
+/// Keeps an ICMP error of an open connection: as its error at once (`IP_RECVERR`), or as the reason
+/// for a later timeout.
 fn note_error(tcb: &mut Tcb, reason: TcpError) {
     if tcb.flags.contains(TcbFlags::RECEIVE_ERROR) {
         tcb.error = Some(reason);
@@ -72,8 +73,9 @@ fn note_error(tcb: &mut Tcb, reason: TcpError) {
     }
 }
 
-/// RFC 6069 §4.2: the retransmission did not die of congestion but of a hole in the path, so the doubling it caused is
-/// taken back. What is overdue by the smaller timeout leaves at once.
+/// Reverts one RTO backoff: the retransmission was lost because of a broken path and not because of
+/// congestion (RFC 6069 §4.2). If the shorter RTO has passed already, the retransmission follows at
+/// once.
 fn revert_backoff(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
     let waits = tcb.timers.rtx() == Some(RtxPurpose::Retransmit);
     if seq != tcb.snd_una || tcb.recovery.timeouts() == 0 || tcb.rtt.backoff() == 0 || !waits {
@@ -90,9 +92,9 @@ fn revert_backoff(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
 }
 
 impl Tcb {
-    /// The path carries IP packets of `mtu` bytes: as the route says, as ICMP has reported, or again after a report has
-    /// expired. What is in flight too large is sent again at once (RFC 1191 §6.4). It was not congestion, so the window
-    /// stays as many segments as it was.
+    /// Sets the path MTU: from the route, from an ICMP report, or again after a report has expired.
+    /// Larger segments in flight are retransmitted at once (RFC 1191 §6.4). There was no
+    /// congestion, so the window keeps its number of segments.
     pub fn set_path_mtu(&mut self, mtu: u32) {
         if mtu == self.mss.pmtu() {
             return;
@@ -102,7 +104,7 @@ impl Tcb {
         self.on_mss_changed();
     }
 
-    /// Whatever decides the size of segments has changed.
+    /// Adapts the connection to a changed segment size.
     pub(crate) fn on_mss_changed(&mut self) {
         let (before, mss) = (self.congestion.mss(), self.mss.effective());
         if mss == before {

@@ -1,15 +1,16 @@
-//! Room in the receive buffer, and the packets that are dropped for it.
+//! Limits of the receive buffer, and pruning of packets that exceed them.
 //!
-//! Above: `data`, before it queues anything; `stack`, when the host looks for memory. Below:
-//! `tcb::reassembly`. RFC 2018 §8 (what SACK reported may be dropped); Linux:
-//! tcp_try_rmem_schedule, tcp_prune_queue, tcp_prune_ofo_queue.
+//! Above: `data`, before it queues a segment; `stack`, when packet memory runs low. Below:
+//! `tcb::reassembly`. RFC 2018 §8 (SACKed data may be dropped); Linux: tcp_try_rmem_schedule,
+//! tcp_prune_queue, tcp_prune_ofo_queue.
 //!
-//! Data in order was acknowledged and is kept; the peer can send data out of order again. It is
-//! dropped from its far end, which the reader needs last, and an eighth of the buffer at a time, so
-//! that many segments share the cost of one walk (CVE-2018-5390, SegmentSmack).
+//! Data in order was acknowledged and is kept. Data out of order may be dropped, because the peer
+//! retransmits it. It is dropped from its far end, which the reader needs last, and an eighth of
+//! the buffer at a time, so that many segments share the cost of one scan (CVE-2018-5390,
+//! SegmentSmack).
 //!
-//! Not here: how far the buffer may grow (`tcb::receive_buffer`), whether memory is scarce
-//! (`tcb::memory`), small packets in order (`tcb::receive_queue` copies them).
+//! Not here: the growth of the buffer (`tcb::receive_buffer`), memory pressure (`tcb::memory`),
+//! small packets in order (`tcb::receive_queue` copies them).
 
 use crate::{
     base::{counters::Counter, memory::MemoryPressure},
@@ -22,9 +23,10 @@ use crate::{
 };
 
 impl Tcb {
-    /// The host looks for memory (`stack` calls it when packet memory runs low): what the connection keeps for later goes, small
-    /// payloads that wait are copied together, and when memory is exhausted everything out of order goes, whether or not the peer
-    /// sends. Answers whether it gave anything up. Linux: none; there only a segment that comes makes room (`tcp_prune_queue`).
+    /// Releases memory when the host's packet memory runs low (called by `stack`): frees cached
+    /// packets, and copies small queued payloads together. When memory is exhausted, it also drops
+    /// all data out of order, even if the peer is silent. Returns whether it dropped data. Linux
+    /// has no counterpart; there only an arriving segment triggers pruning (`tcp_prune_queue`).
     pub fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
         self.trim_packet_cache(cx);
         if cx.memory.is_plenty() {
@@ -41,7 +43,8 @@ impl Tcb {
     }
 }
 
-/// Whether a segment at `seq` may be queued: no more than `limit` bytes are held before it.
+/// Returns whether a segment at `seq` may be queued: at most `limit` bytes are held before it.
+/// Prunes the queues if necessary.
 #[inline]
 pub(super) fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32) -> bool {
     let scarce = memory::suppresses_receive(tcb, cx);
@@ -54,15 +57,15 @@ pub(super) fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32) 
 #[cold]
 fn make_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32, scarce: bool) -> bool {
     relieve(tcb, cx, seq);
-    if scarce && give_all_up(tcb, cx, seq) {
+    if scarce && drop_out_of_order(tcb, cx, seq) {
         return rmem_alloc(tcb) <= limit;
     }
     rmem_alloc(tcb) <= limit && !scarce
 }
 
-/// The host has no memory left: everything out of order goes, unless the segment comes behind it all. Answers whether
-/// that made room.
-fn give_all_up(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
+/// Drops all data out of order because the host's memory is exhausted, unless the segment starts
+/// after all of it. Returns whether that made room.
+fn drop_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
     if tcb.reassembly.highest_end().is_some_and(|end| seq.lt(end)) {
         cx.count(Counter::TcpExtOfoPruned);
         tcb.reassembly.prune(0).free_all(cx.pool);
@@ -74,10 +77,10 @@ fn give_all_up(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
     !left
 }
 
-/// The buffer overran: what is out of order shrinks, and the window stops growing.
+/// Prunes data out of order after the buffer was exceeded, and stops the growth of the window.
 ///
-/// Differs from Linux: the buffer grows for data in order only. That was promised; what is out of order may be a peer's
-/// attempt to make us hold it.
+/// Differs from Linux: the buffer grows only for data in order. The announced window promised room
+/// for that data; data out of order may be a peer's attempt to consume memory.
 fn relieve(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
     cx.count(Counter::TcpExtPruneCalled);
     tcb.ack.stop_quick();
@@ -93,15 +96,15 @@ fn relieve(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
     }
 }
 
-/// Small packets that wait out of order are copied together.
+/// Copies small out-of-order packets together.
 fn collapse(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let worth = tcb.receive_buffer.rcvbuf() / 8;
     let saved = tcb.reassembly.collapse(cx.pool, worth as usize);
     cx.counters.add(Counter::TcpExtTCPRcvCollapsed, saved as u64);
 }
 
-/// Drops from the far end until an eighth of the buffer is free; `false` when that did not help. A segment that would be
-/// the furthest itself drops nothing.
+/// Drops data from the far end until an eighth of the buffer is free; returns `false` if that was
+/// not enough. For a segment after all queued data, nothing is dropped.
 fn prune_far_end(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
     let rcvbuf = tcb.receive_buffer.rcvbuf();
     if tcb.reassembly.highest_end().is_none_or(|end| seq.ge(end)) {

@@ -3,9 +3,9 @@
 //! RFC 9293 §3.10.7.4 second and fourth, RFC 5961 §3 and §4; Linux: tcp_validate_incoming,
 //! tcp_reset, tcp_send_challenge_ack.
 //!
-//! A blind attacker guesses a sequence number in the window; only the exact one ends a connection.
-//! Everything else is answered by a challenge ACK, which a peer that really reset the connection
-//! answers with the exact number.
+//! A blind attacker can guess a sequence number in the window, so only the exact one ends a
+//! connection. Every other RST or SYN is answered by a challenge ACK; a peer that really reset the
+//! connection answers it with the exact number.
 
 use pkt::DropReason;
 
@@ -17,7 +17,7 @@ use crate::{
     wire::header::Flags,
 };
 
-/// Any RST ends here, one way or the other.
+/// Processes the RST bit. A segment with RST is always consumed here.
 pub(super) fn check_rst(
     tcb: &mut Tcb,
     segment: &Segment<'_>,
@@ -35,13 +35,14 @@ pub(super) fn check_rst(
     Err(DropReason::TcpReset)
 }
 
-/// A valid RST: the peer knows no such connection.
+/// Ends the connection after a valid RST.
 pub(super) fn on_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let error = match tcb.state {
         State::SynRecv if tcb.is_open_early() => TcpError::ConnectionReset,
         State::SynSent | State::SynRecv => TcpError::ConnectionRefused,
         State::CloseWait => TcpError::BrokenPipe,
-        // CLOSING and LAST-ACK among them: the peer has not acknowledged our FIN, and perhaps not our data.
+        // CLOSING and LAST-ACK included: the peer has not acknowledged our FIN, and perhaps not our
+        // data.
         _ => TcpError::ConnectionReset,
     };
     if tcb.state == State::SynRecv {
@@ -50,8 +51,9 @@ pub(super) fn on_reset(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.finish(cx, Some(error));
 }
 
-/// A SYN in a synchronized connection is a stale duplicate, a restarted peer or an attack (RFC 5961 §4). In
-/// SYN-RECEIVED the crossed SYN or a repetition of it: its ACK, if any, still counts.
+/// Rejects a SYN in a synchronized connection: it is an old duplicate, or comes from a restarted
+/// peer or an attacker (RFC 5961 §4). In SYN-RECEIVED a retransmitted or simultaneous SYN may carry
+/// an acceptable ACK.
 pub(super) fn check_syn(
     tcb: &mut Tcb,
     segment: &Segment<'_>,
@@ -71,13 +73,14 @@ pub(super) fn check_syn(
     Err(DropReason::TcpInvalidSyn)
 }
 
-/// Owes the ACK that asks whoever sent a SYN whether it was the peer.
+/// Schedules the challenge ACK for a SYN, whose answer shows whether the peer sent the SYN.
 pub(super) fn challenge_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     cx.count(Counter::TcpExtTCPSYNChallenge);
     challenge(tcb, cx);
 }
 
-/// Owes a challenge ACK, if the limits of RFC 5961 §7 allow one: the connection's, then the host's.
+/// Schedules a challenge ACK, if the limits of RFC 5961 §7 allow one: the connection's, then the
+/// host's.
 pub(super) fn challenge(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let limit = cx.config.tcp_challenge_ack_limit;
     if tcb.may_answer_invalid(cx) && cx.challenges.take(cx.now, limit, cx.rng) {

@@ -1,13 +1,13 @@
-//! First step: is the segment inside the window, and not from an earlier time around the sequence
-//! space?
+//! First step: checks that the segment is inside the window and not an old duplicate (PAWS).
 //!
 //! RFC 9293 §3.4 and §3.10.7.4 first, RFC 7323 §5 (PAWS); Linux: tcp_validate_incoming,
 //! tcp_sequence, tcp_paws_discard.
 //!
-//! After it the segment starts at RCV.NXT or later and ends inside the window: what was received
-//! before and what lies beyond are cut off. The one exception carries nothing
-//! (`ends_at_retracted_edge`). A segment that is refused is answered by an ACK, at most one per
-//! `tcp_invalid_ratelimit` unless it carries data (a lost ACK made the peer repeat it).
+//! After this step the segment starts at RCV.NXT or later and ends inside the window: old data and
+//! data beyond the window are trimmed. The one exception is a segment without data
+//! (`ends_at_retracted_edge`). A rejected segment is answered by an ACK, at most one per
+//! `tcp_invalid_ratelimit` unless it carries data (the peer retransmits data because an ACK was
+//! lost).
 
 use core::time::Duration;
 
@@ -23,7 +23,8 @@ use crate::{
     wire::{header::Flags, option::is_older},
 };
 
-/// TS.Recent of an idle connection is no longer trusted after this (RFC 7323 §5.5): half the wrap of a 1 ms clock.
+/// Time after which TS.Recent of an idle connection is invalid (RFC 7323 §5.5): half the wrap of a
+/// 1 ms clock.
 const TS_RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 
 pub(super) fn check(
@@ -34,7 +35,7 @@ pub(super) fn check(
     let rst = segment.header.has(Flags::RST);
     if !rst && is_paws_reject(tcb, segment, cx.now) {
         if segment.seq_len() == 0 && segment.header.ack.lt(tcb.snd_una) {
-            // An ACK that was overtaken: it needs no answer.
+            // An overtaken ACK needs no answer.
             cx.count(Counter::TcpExtPAWSOldAck);
             return Err(DropReason::TcpPaws);
         }
@@ -60,12 +61,15 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A bare ACK with a number before RCV.NXT, from a peer that keeps its numbers inside a window we have retracted although what
-/// it had sent beyond that has arrived (`segment::acceptable_seq`): no further back than the edges we retracted to.
+/// Returns whether the segment is a bare ACK before RCV.NXT from a peer that respects a window we
+/// have retracted. Such a peer sends sequence numbers inside the retracted window although its data
+/// beyond it has arrived (`segment::acceptable_seq`). Numbers before the retracted edges are
+/// rejected.
 ///
-/// Its ACK field and its window count, its timestamp does not (`take_timestamp`), and it is answered like the refused, because
-/// a probe looks the same. Differs from RFC 9293 §3.10.7.4, because two ends that retract their windows at once would
-/// refuse each other's ACKs for ever; Linux takes what is not before the last window it announced.
+/// The segment's ACK field and window are used, its timestamp is not (`take_timestamp`). It is
+/// answered like a rejected segment, because a probe looks the same. Differs from
+/// RFC 9293 §3.10.7.4, because two ends that retract their windows at the same time would reject
+/// each other's ACKs forever. Linux accepts segments that are not before the last announced window.
 fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     tcb.flags.contains(TcbFlags::HAS_RETRACTED)
         && segment.header.flags == Flags::ACK
@@ -73,7 +77,8 @@ fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && segment.seq.ge(tcb.retracted_to)
 }
 
-/// The client repeats its SYN: our SYN-ACK was lost. True if the segment is that.
+/// Answers a retransmitted SYN of the client, whose SYN-ACK was lost. Returns whether the segment
+/// is one.
 pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let repeated = tcb.is_open_early()
@@ -85,21 +90,21 @@ pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<
     repeated
 }
 
-/// Names why the segment is refused, and answers it.
+/// Returns the reason for the rejection, and schedules the answer.
 fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>, window: u32) -> DropReason {
     if segment.header.has(Flags::RST) {
         return DropReason::TcpResetInvalid;
     }
     let old = segment.end_seq().le(tcb.rcv_nxt);
     if repeats(segment) && old {
-        // The peer repeats what we have: our ACK was lost or late.
+        // The peer retransmits received data: our ACK was lost or late.
         cx.count(Counter::TcpExtDelayedACKLost);
         let rcv_wnd = tcb.rcv_wnd;
         tcb.ack.enter_quick(rcv_wnd);
         report_old(tcb, segment, cx);
     }
     if segment.header.has(Flags::SYN) {
-        // RFC 5961 §4.2: challenged whatever its sequence number.
+        // RFC 5961 §4.2: a SYN is challenged for any sequence number.
         reset::challenge_syn(tcb, cx);
     } else {
         answer(tcb, segment, cx, Counter::TcpExtTCPACKSkippedSeq);
@@ -115,7 +120,7 @@ fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>, window: u32) ->
     }
 }
 
-/// Data below RCV.NXT arrived twice (RFC 2883 §4.1.1). A FIN counts as data, as in Linux.
+/// Reports data below RCV.NXT as a duplicate (RFC 2883 §4.1.1). A FIN counts as data, as in Linux.
 fn report_old(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     if segment.header.has(Flags::SYN) {
         return;
@@ -124,12 +129,13 @@ fn report_old(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     sack_report::on_duplicate(tcb, cx, (segment.seq, end), Counter::TcpExtTCPDSACKOldSent);
 }
 
-/// It carries data or a FIN, which a peer repeats when our ACK was lost. A SYN is challenged instead (RFC 5961 §4).
+/// Returns whether the segment carries data or a FIN, which a peer retransmits if our ACK was lost.
+/// A SYN is challenged instead (RFC 5961 §4).
 fn repeats(segment: &Segment<'_>) -> bool {
     segment.seq_len() > 0 && !segment.header.has(Flags::SYN)
 }
 
-/// Owes the ACK that tells the peer where we are.
+/// Schedules an ACK that informs the peer of our state, within the rate limit.
 fn answer(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, skipped: Counter) {
     if repeats(segment) || tcb.may_answer_invalid(cx) {
         tcb.ack.schedule_now();
@@ -140,11 +146,13 @@ fn answer(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, skipped: Counter) {
     }
 }
 
-/// Cuts off what was received before and what lies beyond the window. The ACK of a segment that only touches the
-/// edge still counts, else two closed windows would never open (RFC 9293 §3.10.7.4, "special allowance").
+/// Trims old data and data beyond the window. The ACK of a segment that only touches the window's
+/// edge is still processed; otherwise two closed windows could never open (RFC 9293 §3.10.7.4,
+/// "special allowance").
 ///
-/// A FIN stays if all data before it does, although its number may be one beyond the window: it needs no buffer. Some stacks
-/// send a bare FIN into a closed window again and again until it is acknowledged (Linux takes it, too).
+/// A FIN is kept if all data before it is kept, even one number beyond the window: it needs no
+/// buffer. Some stacks retransmit a bare FIN into a closed window until it is acknowledged (Linux
+/// accepts it, too).
 fn trim(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>, window: u32) {
     if segment.seq.lt(tcb.rcv_nxt) {
         report_old(tcb, segment, cx);
@@ -172,7 +180,8 @@ fn trim(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>, window: u32) 
     tcb.ack.schedule_now();
 }
 
-/// RFC 7323 §5.2, with the exception Linux makes for ACKs that overtook each other.
+/// Returns whether PAWS rejects the segment (RFC 7323 §5.2), with Linux's exception for reordered
+/// ACKs.
 fn is_paws_reject(tcb: &Tcb, segment: &Segment<'_>, now: Instant) -> bool {
     let Some((value, _)) = segment.header.options.timestamps else { return false };
     if !tcb.flags.contains(TcbFlags::TIMESTAMPS)
@@ -184,7 +193,8 @@ fn is_paws_reject(tcb: &Tcb, segment: &Segment<'_>, now: Instant) -> bool {
     !is_disordered_ack(tcb, segment, value)
 }
 
-/// An old pure ACK that says nothing new: a network reordered it, and refusing it would send ACKs for nothing.
+/// Returns whether the segment is an old pure ACK without new information. The network has
+/// reordered it, and an answer would be useless.
 fn is_disordered_ack(tcb: &Tcb, segment: &Segment<'_>, value: u32) -> bool {
     let late_ms = u128::from(tcb.ts_recent.wrapping_sub(value));
     segment.seq_len() == 0
@@ -195,8 +205,9 @@ fn is_disordered_ack(tcb: &Tcb, segment: &Segment<'_>, value: u32) -> bool {
         && late_ms <= tcb.rtt.rto().as_millis()
 }
 
-/// TS.Recent follows segments that touch what was last acknowledged (RFC 7323 §4.3). What is not at RCV.NXT or beyond by now
-/// is outside the window (§5.3, R2) and was let in for its ACK field only.
+/// Updates TS.Recent from a segment that includes the last acknowledged sequence number
+/// (RFC 7323 §4.3). A segment that is still before RCV.NXT here is outside the window (§5.3, R2):
+/// only its ACK field is used.
 pub(super) fn take_timestamp(tcb: &mut Tcb, segment: &Segment<'_>, now: Instant) {
     if let Some((value, _)) = segment.header.options.timestamps
         && tcb.flags.contains(TcbFlags::TIMESTAMPS)

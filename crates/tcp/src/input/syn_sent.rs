@@ -1,8 +1,8 @@
-//! SYN-SENT: the answer to our SYN, or the peer's own.
+//! SYN-SENT: processing of the SYN-ACK, or of the peer's own SYN.
 //!
 //! RFC 9293 §3.10.7.3; Linux: tcp_rcv_synsent_state_process.
 //!
-//! Data that comes with a SYN-ACK is dropped and comes again, unless the handshake used Fast Open.
+//! Data in a SYN-ACK is dropped and retransmitted by the peer, unless the handshake used Fast Open.
 
 use pkt::DropReason;
 
@@ -31,7 +31,7 @@ pub(super) fn process(
     if has_ack {
         check_ack(tcb, segment, cx)?;
     }
-    // Second: the RST bit. Without an acceptable ACK it is somebody's guess.
+    // Second: the RST bit. Without an acceptable ACK it may be a blind injection.
     if header.has(Flags::RST) {
         if !has_ack {
             return Err(DropReason::TcpResetInvalid);
@@ -48,13 +48,13 @@ pub(super) fn process(
     if has_ack {
         return on_syn_ack(tcb, segment, cx);
     }
-    // Simultaneous open: the SYNs crossed.
+    // Simultaneous open: both SYNs are in flight.
     tcb.set_state(cx, State::SynRecv);
     syn::send_syn(tcb, cx);
     Ok(())
 }
 
-/// An ACK has to be for our SYN, and the segment of this connection.
+/// Checks that the ACK acknowledges our SYN and that the segment belongs to this connection.
 fn check_ack(tcb: &Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     let header = segment.header;
     if !header.ack.between(tcb.iss + 1, tcb.snd_nxt) {
@@ -76,7 +76,7 @@ fn check_ack(tcb: &Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), Dr
     Ok(())
 }
 
-/// Our SYN is acknowledged: ESTABLISHED, with what it carried, and what came with the answer.
+/// Enters ESTABLISHED after a SYN-ACK, and processes its acknowledged and received data.
 fn on_syn_ack(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     let header = segment.header;
     ack::on_syn_acked(tcb, segment, cx);
@@ -84,11 +84,12 @@ fn on_syn_ack(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Resu
     if header.ack.gt(tcb.snd_una) {
         ack::process(tcb, segment, cx);
     }
-    // What the peer did not take of the SYN's data is sent again at once (RFC 7413 §4.2.1).
+    // Data of the SYN that the peer has not accepted is retransmitted at once (RFC 7413 §4.2.1).
     tcb.send_queue.mark_all_lost();
     if tcb.send_queue.head().is_some() {
-        // It carries the ACK (Linux: tcp_rcv_fastopen_synack). A bare one, should the data have to wait for its first copy to leave,
-        // begins behind bytes that a server with SYN cookies has not kept, and which takes it for nobody's.
+        // The retransmission carries the ACK (Linux: tcp_rcv_fastopen_synack). A bare ACK would
+        // start after bytes that a server with SYN cookies has not kept, and the server would find
+        // no connection for it.
     } else if is_writer_waiting(tcb) {
         tcb.ack.on_awaited_syn_ack(tcb.rcv_wnd, cx.now);
     } else {
@@ -101,7 +102,7 @@ fn on_syn_ack(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Resu
     Ok(())
 }
 
-/// What every SYN tells: the peer's ISS and options.
+/// Takes the peer's ISS and options from its SYN.
 fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     let header = segment.header;
     let options = &header.options;
@@ -123,7 +124,7 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
         tcb.ts_recent = value;
         tcb.ts_recent_at = cx.now;
     }
-    // SND.WL1: the window of a SYN is never scaled (RFC 7323 §2.2).
+    // SND.WL1; the window of a SYN is never scaled (RFC 7323 §2.2).
     tcb.snd_wnd = u32::from(header.window);
     tcb.mss.on_window(tcb.snd_wnd);
     tcb.snd_wl1 = header.seq;
@@ -131,7 +132,8 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
     tcb.congestion.set_mss(tcb.mss.effective());
 }
 
-/// The segment is older than the connection whose TIME-WAIT we have taken over: it is that one's (RFC 6191 §2).
+/// Returns whether the segment belongs to the earlier connection whose TIME-WAIT was reused: its
+/// timestamp is older (RFC 6191 §2).
 fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     match segment.header.options.timestamps {
         Some((value, _)) => tcb.ts_recent != 0 && is_older(value, tcb.ts_recent),
@@ -139,7 +141,8 @@ fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     }
 }
 
-/// The segment echoes a timestamp we cannot have sent (RFC 7323 §5.2 leaves this check to us).
+/// Returns whether the segment echoes a timestamp that we cannot have sent (RFC 7323 §5.2 leaves
+/// this check to the implementation).
 fn is_echo_invented(tcb: &Tcb, segment: &Segment<'_>, cx: &Cx<'_>) -> bool {
     match segment.header.options.timestamps {
         Some((_, echo)) if tcb.flags.contains(TcbFlags::OFFERS_TIMESTAMPS) && echo != 0 => {

@@ -1,4 +1,4 @@
-//! Sixth step: the URG bit, and the byte that the pointer names.
+//! Sixth step: the URG bit, and the byte that the urgent pointer addresses.
 //!
 //! RFC 9293 §3.8.5 and §3.10.7.4 sixth; Linux: tcp_urg, tcp_check_urg.
 //!
@@ -18,7 +18,8 @@ use crate::{
     },
 };
 
-/// RFC 9293 §3.10.7.4, sixth: the URG bit. `packet` is what is left of the payload, `seq` its first byte.
+/// Processes the URG bit (RFC 9293 §3.10.7.4, sixth). `packet` is the remaining payload, `seq` its
+/// first byte.
 pub(super) fn on_segment(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
@@ -42,7 +43,8 @@ pub(super) fn on_segment(
     }
 }
 
-/// A pointer: only one that is newer than what is known counts, and none to what was read (RFC 9293 §3.8.5).
+/// Processes an urgent pointer. Only a newer one counts, and one to data that was already read is
+/// ignored (RFC 9293 §3.8.5).
 fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
     let behind = u32::from(header.urgent);
     let at = header.seq + if cx.config.tcp_stdurg { behind } else { behind.saturating_sub(1) };
@@ -53,7 +55,8 @@ fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
     if tcb.has_mark() && at.le(tcb.urgent.seq) {
         return;
     }
-    // The old byte was at the mark and nobody read past it: it must not become part of the stream now.
+    // The old urgent byte is next in the queue and was not read. It is removed, so that it does not
+    // become part of the stream.
     if tcb.skips_urgent_byte() {
         tcb.receive_queue.skip(1, &mut |packet| cx.pool.free(packet));
     }

@@ -1,19 +1,20 @@
-//! RACK: a transmission is lost when one that left enough later has arrived.
+//! RACK: a transmission is lost if one that was sent sufficiently later has been delivered.
 //!
 //! Above: `recovery::sack` and the reordering timer. Below: marks in `send_queue`. RFC 8985 §6;
 //! Linux: tcp_recovery.c.
 //!
-//! Time replaces counting: lost retransmissions, lost tails behind a later segment and small
-//! flights are found the same way. How much later is enough follows the path: a quarter of the
-//! smallest round trip at first, nothing while no reordering was ever seen, and more for every
-//! round in which the peer reports that a retransmission was needless.
+//! RACK compares times instead of counting duplicates, so that one rule detects lost
+//! retransmissions, lost tails before a later segment, and losses in small flights. The reordering
+//! window adapts to the path. It is a quarter of the minimum RTT at first. As long as no reordering
+//! was seen, it is zero in recovery or once enough segments are SACKed. It grows in every round in
+//! which the peer reports a needless retransmission.
 //!
-//! Transmissions are looked at in the order they were made, in two queues: entries sent once, which
-//! are in that order already, and `send_queue`'s list of retransmissions. Each stops at the first
-//! that is not due, so that an ACK costs a step per loss it declares.
+//! Transmissions are examined in the order of their transmission, in two queues: entries sent once,
+//! which are in that order already, and `send_queue`'s list of retransmissions. Each scan stops at
+//! the first entry that is not due, so that an ACK costs one step per loss that it declares.
 //!
-//! Not here: the state as data (`tcb::rack`), tail loss probes (`tlp`), what a loss means for the
-//! window (`recovery`).
+//! Not here: the state as data (`tcb::rack`), tail loss probes (`tlp`), the reaction of the window
+//! (`recovery`).
 
 use core::time::Duration;
 
@@ -28,7 +29,7 @@ use crate::{
     },
 };
 
-/// Takes what an ACK delivered.
+/// Updates the RACK state from an ACK.
 pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     let highest = tcb.send_queue.highest_sacked().map_or(tcb.snd_una, |end| end.max(tcb.snd_una));
     if let Some(distance) = tcb.recovery.rack.on_delivered(acked, highest, cx.now) {
@@ -41,8 +42,8 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     }
 }
 
-/// The path was seen to deliver something `distance` bytes late: so many segments behind a hole mean nothing from here on
-/// (Linux: tcp_check_sack_reordering).
+/// Raises the reordering degree: the path delivered data `distance` bytes late, so that as many
+/// segments behind a hole do not indicate a loss (Linux: tcp_check_sack_reordering).
 pub(crate) fn note_reordering(tcb: &mut Tcb, cx: &Cx<'_>, distance: u32, seen_by: Counter) {
     let segments = distance.div_ceil(tcb.mss.effective());
     let most = u32::from(cx.config.tcp_max_reordering);
@@ -52,14 +53,16 @@ pub(crate) fn note_reordering(tcb: &mut Tcb, cx: &Cx<'_>, distance: u32, seen_by
     cx.count(seen_by);
 }
 
-/// A reduction was taken back: what the needless retransmissions said of the order of arrivals is out of date. What is
-/// known of the originals stays, or nothing would ever tell of the holes between those that arrived.
+/// Discards the delivery times of retransmissions after an undo, because needless retransmissions
+/// say nothing about the order of delivery. The newest delivered original stays: without it RACK
+/// would not detect the holes between delivered originals.
 pub(crate) fn forget_retransmissions(tcb: &mut Tcb) {
     tcb.recovery.rack.newest = tcb.send_queue.newest_sacked_original();
     tcb.recovery.rack.rtt_ns = u64::from(tcb.rtt.srtt_us().unwrap_or(0)) * 1_000;
 }
 
-/// RFC 8985 §6.2 step 4: how much later than a lost transmission the one that proves it left.
+/// Returns the reordering window: how much later the delivered transmission must have been sent
+/// (RFC 8985 §6.2 step 4).
 fn reordering_window(tcb: &Tcb) -> Duration {
     let rack = &tcb.recovery.rack;
     if !rack.reordering_seen {
@@ -73,26 +76,27 @@ fn reordering_window(tcb: &Tcb) -> Duration {
     (quarter * u32::from(rack.window_mult)).min(tcb.rtt.srtt().unwrap_or(Duration::ZERO))
 }
 
-/// What one look at the flight found.
+/// Result of one scan of the flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
-    /// Something was marked lost.
+    /// At least one entry was marked lost.
     pub(crate) lost: bool,
-    /// How long until the next one will be, unless it arrives.
+    /// Time until the next entry counts as lost, unless it is delivered.
     pub(crate) wait: Option<Duration>,
 }
 
-/// RFC 8985 §6.2 step 5: marks what is lost.
+/// Marks lost entries (RFC 8985 §6.2 step 5).
 pub(crate) fn detect(tcb: &mut Tcb, cx: &Cx<'_>) -> Found {
     let Some(newest) = tcb.recovery.rack.newest else { return Found::default() };
     if tcb.send_queue.sent_count() == 0 {
         return Found::default();
     }
-    let patience = Duration::from_nanos(tcb.recovery.rack.rtt_ns) + reordering_window(tcb);
+    let delay = Duration::from_nanos(tcb.recovery.rack.rtt_ns) + reordering_window(tcb);
     let due = |entry: &Entry| {
         let this = Transmission { sent_at: entry.sent_at, end_seq: entry.end_seq() };
-        // A wait of zero means lost. An entry that left later than all that arrived is never due.
-        newest.is_after(&this).then(|| (entry.sent_at + patience) - cx.now)
+        // A remaining wait of zero means lost. An entry sent after every delivered transmission is
+        // never due.
+        newest.is_after(&this).then(|| (entry.sent_at + delay) - cx.now)
     };
     let again = detect_retransmissions(tcb, cx, due);
     let first = detect_originals(tcb, due);
@@ -100,7 +104,7 @@ pub(crate) fn detect(tcb: &mut Tcb, cx: &Cx<'_>) -> Found {
     Found { lost: again.lost || first.lost, wait }
 }
 
-/// Entries sent once, oldest first.
+/// Scans the entries sent once, oldest first.
 fn detect_originals(tcb: &mut Tcb, due: impl Fn(&Entry) -> Option<Duration>) -> Found {
     let mut lost = false;
     let mut index = tcb.send_queue.scan_start();
@@ -128,7 +132,7 @@ fn detect_originals(tcb: &mut Tcb, due: impl Fn(&Entry) -> Option<Duration>) -> 
     Found { lost, wait: None }
 }
 
-/// Entries sent again, in the order of that.
+/// Scans the retransmitted entries in the order of their retransmission.
 fn detect_retransmissions(
     tcb: &mut Tcb,
     cx: &Cx<'_>,

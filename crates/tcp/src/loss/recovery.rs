@@ -1,5 +1,4 @@
-//! Loss recovery: the consequence for the window when a segment counts as lost, and without SACK
-//! the decision that it does.
+//! Loss recovery: the reaction of the congestion window to a loss, and loss detection without SACK.
 //!
 //! Above: `input::ack` and the retransmission timer. Below: marks in `send_queue`. RFC 5681 §3.2,
 //! RFC 6582 (NewReno), RFC 3042 (limited transmit), RFC 5827 (early retransmit); Linux:
@@ -12,14 +11,15 @@
 //!      '---- RTO -----------'------------------------'--> Loss --- ACK of `recover` ---> Open
 //! ```
 //!
-//! Declaring a loss marks entries of the send queue; `retransmit` sends what is marked as the
-//! window allows. With SACK the marks are RACK's (`recovery/sack.rs`); duplicate ACKs count only
-//! without it.
+//! Declaring a loss marks entries of the send queue; `retransmit` sends marked entries as the
+//! window allows. With SACK, RACK sets the marks (`recovery/sack.rs`); duplicate ACKs are counted
+//! only without SACK.
 //!
-//! A mark that the peer echoes lowers the window without a loss: CWR, until what was in flight is
-//! acknowledged (RFC 3168 §6.1.2). A loss moves it to Recovery or Loss without a second reduction.
+//! An ECN echo lowers the window without a loss: the state is CWR until the data in flight is
+//! acknowledged (RFC 3168 §6.1.2). A loss during CWR moves to Recovery or Loss without a second
+//! reduction.
 //!
-//! Not here: the state as data (`tcb::recovery`), how far the window falls (`congestion`), the
+//! Not here: the state as data (`tcb::recovery`), the size of the reduction (`congestion`), the
 //! timer (`retransmit`).
 
 mod sack;
@@ -46,8 +46,8 @@ use crate::{
     },
 };
 
-/// An ACK was processed: `acked` is what it tells, `duplicate` says that it fits RFC 5681's definition of one. Answers
-/// when the reordering timer is due, if it has to run.
+/// Processes an ACK. `acked` is what it acknowledges; `duplicate` says that it is a duplicate by
+/// RFC 5681's definition. Returns the time until the reordering timer is due, if it must run.
 pub(crate) fn on_ack(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
@@ -64,7 +64,7 @@ pub(crate) fn on_ack(
     }
     match tcb.recovery.state {
         CaState::Recovery | CaState::Loss if undo::is_original(tcb, acked) => {
-            take_back(tcb, cx);
+            undo_reduction(tcb, cx);
         }
         CaState::Cwr if is_over(tcb) => {
             tcb.congestion.on_recovery_complete();
@@ -79,7 +79,7 @@ pub(crate) fn on_ack(
             tcb.congestion.on_recovery_ack(acked.bytes, tcb.pipe(), true);
         }
         CaState::Open | CaState::Disorder if progress => {
-            let fresh = not_told_by_duplicates(tcb, acked.bytes);
+            let fresh = not_counted_by_duplicates(tcb, acked.bytes);
             tcb.recovery.dup_acks = 0;
             tcb.recovery.state = CaState::Open;
             grow(tcb, cx, fresh, rtt);
@@ -107,8 +107,8 @@ pub(crate) fn on_ack(
     None
 }
 
-/// The segment that was taken for lost has arrived after all: the episode was for nothing.
-fn take_back(tcb: &mut Tcb, cx: &Cx<'_>) {
+/// Ends the episode and restores the window: the segment that counted as lost has arrived.
+fn undo_reduction(tcb: &mut Tcb, cx: &Cx<'_>) {
     let counter = if tcb.recovery.state == CaState::Loss {
         Counter::TcpExtTCPLossUndo
     } else {
@@ -118,15 +118,16 @@ fn take_back(tcb: &mut Tcb, cx: &Cx<'_>) {
     open(tcb);
 }
 
-/// RFC 6582 §3.2 step 3, partial ACK: the next hole begins at SND.UNA.
+/// Processes a partial ACK (RFC 6582 §3.2 step 3): the next hole begins at SND.UNA.
 fn on_partial_ack(tcb: &mut Tcb, cx: &mut Cx<'_>, acked_bytes: u32) {
     let flight = tcb.snd_nxt.since(tcb.snd_una);
     tcb.congestion.on_partial_ack(acked_bytes, flight);
     mark_head_lost(tcb, cx);
 }
 
-/// Whether everything the episode began with is acknowledged. A reduction for marks lasts until more than that is: the
-/// segment that carries CWR (RFC 3168 §6.1.2), or the echoes before it would reduce the window again.
+/// Returns whether all data that was in flight at the start of the episode is acknowledged. CWR
+/// ends one byte later, when the segment with the CWR flag is acknowledged (RFC 3168 §6.1.2): the
+/// echoes before it would otherwise reduce the window again.
 fn is_over(tcb: &Tcb) -> bool {
     match tcb.recovery.state {
         CaState::Cwr => tcb.snd_una.gt(tcb.recovery.recover),
@@ -161,11 +162,12 @@ fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
     cx.counters.add(cwnd, u64::from(tcb.congestion.cwnd_segments()));
 }
 
-/// Each duplicate had told of a segment that arrived: it does not count twice (Linux: tcp_remove_reno_sacks).
-fn not_told_by_duplicates(tcb: &Tcb, acked_bytes: u32) -> u32 {
+/// Returns the acknowledged bytes that no duplicate ACK has counted yet: each duplicate stood for
+/// one delivered segment (Linux: tcp_remove_reno_sacks).
+fn not_counted_by_duplicates(tcb: &Tcb, acked_bytes: u32) -> u32 {
     let mss = tcb.mss.effective();
-    let told = tcb.recovery.dup_acks.saturating_mul(mss);
-    acked_bytes.saturating_sub(told).max(mss.min(acked_bytes))
+    let counted = tcb.recovery.dup_acks.saturating_mul(mss);
+    acked_bytes.saturating_sub(counted).max(mss.min(acked_bytes))
 }
 
 fn open(tcb: &mut Tcb) {
@@ -174,8 +176,9 @@ fn open(tcb: &mut Tcb) {
     tcb.send_queue.clear_marks();
 }
 
-/// A duplicate ACK: a segment has left the network. More of them than there are segments behind the hole mean that the
-/// path reorders or copies, so that as many are no loss from here on (Linux: tcp_check_reno_reordering).
+/// Counts a duplicate ACK: a segment has left the network. More duplicates than segments behind the
+/// hole mean that the path reorders or duplicates, so the duplicate threshold is raised to that
+/// number (Linux: tcp_check_reno_reordering).
 fn count_duplicate(tcb: &mut Tcb, cx: &Cx<'_>) {
     let flight = tcb.snd_nxt.since(tcb.snd_una);
     let packets = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
@@ -187,7 +190,7 @@ fn count_duplicate(tcb: &mut Tcb, cx: &Cx<'_>) {
     rack::note_reordering(tcb, cx, flight, Counter::TcpExtTCPRenoReorder);
 }
 
-/// RFC 5681 §3.2 and RFC 6582 §3.2 steps 1–2.
+/// Processes a duplicate ACK (RFC 5681 §3.2 and RFC 6582 §3.2 steps 1–2).
 fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     count_duplicate(tcb, cx);
     let cwr = tcb.recovery.state == CaState::Cwr;
@@ -198,10 +201,10 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     if tcb.snd_una.le(tcb.recovery.recover) && !cwr {
-        // Duplicates of an episode that is over: its retransmissions caused them (RFC 6582 §4.1).
+        // Duplicates after the end of an episode: its retransmissions caused them (RFC 6582 §4.1).
         return;
     }
-    if probe_took_the_loss(tcb, cx) {
+    if is_mtu_probe_loss(tcb, cx) {
         return;
     }
     let mss = tcb.mss.effective();
@@ -211,7 +214,7 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.recovery.since = cx.now;
     tcb.recovery.state = CaState::Recovery;
     tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
-    // No hole of an earlier episode goes on here.
+    // `hole_end` does not match SND.UNA: the episode starts with a hole of its own.
     tcb.recovery.hole_end = tcb.snd_una - 1;
     tcb.congestion.on_enter_recovery(flight.saturating_sub(limited).max(mss));
     ecn::on_reduced(tcb);
@@ -219,38 +222,42 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     mark_head_lost(tcb, cx);
 }
 
-/// The peer echoes a mark: the window falls once for everything in flight (RFC 3168 §6.1.2).
+/// Reduces the window on an ECN echo, once for all data in flight (RFC 3168 §6.1.2).
 fn enter_cwr(tcb: &mut Tcb) {
     tcb.recovery.state = CaState::Cwr;
     tcb.recovery.recover = tcb.snd_nxt;
     tcb.recovery.probe = None;
-    // No later evidence unsays a mark.
+    // Later evidence cannot refute an ECN mark, so there is no undo.
     tcb.recovery.undo = None;
     tcb.congestion.on_mark();
     ecn::on_reduced(tcb);
 }
 
 impl Tcb {
-    /// A queue of this host had no room for what was sent: the window falls as for a mark, once for everything in flight. What
-    /// was dropped is found out like any loss. Linux: `tcp_enter_cwr` after `NET_XMIT_DROP` or `NET_XMIT_CN`.
+    /// Reduces the window because a queue of this host dropped a packet: as for an ECN echo, once
+    /// for all data in flight. Loss detection finds the dropped data as usual. Linux:
+    /// `tcp_enter_cwr` after `NET_XMIT_DROP` or `NET_XMIT_CN`.
     pub fn on_local_congestion(&mut self) {
         if matches!(self.recovery.state, CaState::Open | CaState::Disorder) {
             enter_cwr(self);
         }
     }
 
-    /// As [`on_local_congestion`](Self::on_local_congestion), by a queue that holds packets until their departure times: what
-    /// departs at `from` or later was dropped, so that these times are free. Linux: `tcp_update_skb_after_send` only when
-    /// `__tcp_transmit_skb` has succeeded.
+    /// Like [`on_local_congestion`](Self::on_local_congestion), for a queue that holds packets
+    /// until their departure times: packets with departure time `from` or later were dropped, so
+    /// pacing reuses these times. Linux: `tcp_update_skb_after_send` only when `__tcp_transmit_skb`
+    /// has succeeded.
     pub fn on_local_drop(&mut self, from: Instant) {
         self.pacing.take_back(from);
         self.on_local_congestion();
     }
 }
 
-/// Duplicate ACKs that mean a loss: what the path is known to reorder, or one per packet after the first when fewer are in flight
-/// and none can follow (early retransmit, RFC 5827 §3; counted in packets, as a superframe causes one ACK). With one
-/// segment out none means a loss: whatever the peer answers, it was not what came behind the lost one.
+/// Returns the number of duplicate ACKs that indicate a loss: the reordering degree of the path. If
+/// fewer packets are in flight and no new data can follow, it is one per packet after the first
+/// (early retransmit, RFC 5827 §3; counted in packets, because a superframe causes one ACK). A
+/// single segment in flight keeps the full threshold: no segment follows it that could cause a
+/// duplicate.
 fn dup_ack_threshold(tcb: &Tcb) -> u32 {
     let reordering = u32::from(tcb.reordering);
     let in_flight = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
@@ -261,11 +268,12 @@ fn dup_ack_threshold(tcb: &Tcb) -> u32 {
     in_flight.saturating_sub(1).max(1)
 }
 
-/// The hole at SND.UNA is lost: one segment of it, or more when the last retransmission filled just a part.
+/// Marks the hole at SND.UNA lost: one segment of it, or more when the last retransmission filled
+/// only a part.
 ///
-/// Differs from RFC 6582: a superframe that a virtual device lost whole is a hole of dozens of segments, which one
-/// segment per round trip would take seconds to fill. So a partial ACK that ends exactly where the last
-/// retransmission did doubles the next one.
+/// Differs from RFC 6582: a superframe that a virtual device lost whole is a hole of dozens of
+/// segments, and one segment per round trip would take seconds to fill it. So a partial ACK that
+/// ends exactly at the end of the last retransmission doubles the next one.
 fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let Some(head) = tcb.send_queue.head() else { return };
     let len = head.len;
@@ -281,9 +289,9 @@ fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.send_queue.mark_lost(0);
 }
 
-/// Whether the path has refused a probe of its MTU, and nothing else was lost: then segments stay as small as they are, and
-/// the window as large as it is.
-fn probe_took_the_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
+/// Returns whether only a probe of the path MTU was lost. Then the segments keep their size, and
+/// the window is not reduced.
+fn is_mtu_probe_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     let took = mtu_probe::took_the_loss(tcb, cx);
     if took {
         enter_resize(tcb);
@@ -291,7 +299,8 @@ fn probe_took_the_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     took
 }
 
-/// The path takes smaller segments only: what was too large is sent again, and it was not congestion.
+/// Enters Loss without a reduction: the path accepts only smaller segments, so the large ones are
+/// retransmitted, and there was no congestion.
 pub(crate) fn enter_resize(tcb: &mut Tcb) {
     if tcb.recovery.state.is_calm() || tcb.recovery.state == CaState::Cwr {
         tcb.recovery.state = CaState::Loss;
@@ -302,7 +311,8 @@ pub(crate) fn enter_resize(tcb: &mut Tcb) {
     }
 }
 
-/// RFC 5681 §3.1 after a timeout: everything is lost, the window is one segment.
+/// Enters Loss after a timeout: all data in flight is lost, and the window is one segment
+/// (RFC 5681 §3.1).
 pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     let repeated = match tcb.recovery.state {
         CaState::Open | CaState::Disorder => false,
@@ -313,13 +323,15 @@ pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     let calm = tcb.recovery.state.is_calm();
     let known = tcb.send_queue.sacked_segments(tcb.mss.effective());
     if calm && known >= u32::from(config.tcp_reordering) {
-        // Enough had arrived behind the hole: waiting for more was too patient (Linux: tcp_enter_loss).
+        // Enough segments behind the hole were SACKed, so the reordering degree was too high
+        // (Linux: tcp_enter_loss).
         tcb.reordering = tcb.reordering.min(config.tcp_reordering.into());
     }
     if !repeated {
         tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     }
-    // A timeout in fast recovery that repeats nothing says that retransmissions were lost: F-RTO could not tell.
+    // A first timeout during fast recovery means that retransmissions were lost, which F-RTO cannot
+    // distinguish.
     let frto = config.tcp_frto != 0 && tcb.flags.contains(TcbFlags::SACK);
     tcb.recovery.frto =
         if frto && (calm || tcb.recovery.timeouts > 0) { Frto::Head } else { Frto::Off };

@@ -1,11 +1,11 @@
-//! Retransmission: the timer, its limits, and the transmission of entries that are marked lost.
+//! Retransmission: the timer, its limits, and the transmission of entries marked lost.
 //!
 //! Above: `close::timer`, `output` and `input::icmp`. Below: `segment::transmit`. RFC 6298 §5,
 //! RFC 9293 §3.8.1 and §3.8.3 (R1, R2), RFC 5482 (user timeout); Linux: tcp_retransmit_timer,
 //! tcp_xmit_retransmit_queue, tcp_write_timeout.
 //!
-//! Not here: which entries count as lost (`recovery`), the deadline as data (`tcb::timers`), probes
-//! of a closed window (`close::timer`).
+//! Not here: loss detection (`recovery`), the deadline as data (`tcb::timers`), zero window probes
+//! (`close::timer`).
 
 use core::time::Duration;
 
@@ -28,16 +28,17 @@ use crate::{
     },
 };
 
-/// R2 of an orphan when `tcp_orphan_retries` is 0 and the peer may be alive.
+/// Retries of an orphan (R2) if `tcp_orphan_retries` is 0 and the peer may be alive.
 const ORPHAN_RETRIES_DEFAULT: u8 = 8;
 
-/// Timeouts of a thin stream that do not double its RTO (Linux `TCP_THIN_LINEAR_RETRIES`).
+/// Number of timeouts of a thin stream that do not double its RTO (Linux
+/// `TCP_THIN_LINEAR_RETRIES`).
 const THIN_LINEAR_RETRIES: u8 = 6;
 
-/// Packets in flight from which on a stream is not thin.
+/// Number of packets in flight from which a stream is not thin.
 const THIN_SEGMENTS: usize = 4;
 
-/// The retransmission timer ran out.
+/// Handles the expiry of the retransmission timer.
 pub(crate) fn on_rto(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_rtx();
     match tcb.state {
@@ -47,9 +48,10 @@ pub(crate) fn on_rto(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// RFC 6298 §5.4–5.7 for the SYN or SYN-ACK.
+/// Handles a timeout of the SYN or SYN-ACK (RFC 6298 §5.4–5.7).
 ///
-/// Differs from RFC 6298 §5.5 as Linux does: the first `tcp_syn_linear_timeouts` of a SYN do not double the wait.
+/// Differs from RFC 6298 §5.5 as Linux does: the first `tcp_syn_linear_timeouts` of a SYN do not
+/// double the timeout.
 fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let active = tcb.state == State::SynSent;
     let retries = match tcb.syn_retries {
@@ -82,7 +84,7 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     syn::send_syn(tcb, cx);
 }
 
-/// RFC 6298 §5.4–5.6 for data and FIN.
+/// Handles a timeout of data or FIN (RFC 6298 §5.4–5.6).
 fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     cx.count(Counter::TcpExtTCPTimeouts);
     if timed_out(tcb, cx, cx.config.tcp_retries1) {
@@ -102,7 +104,8 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         count_failure(tcb, cx);
     }
     if tcb.send_queue.head().is_some_and(|head| head.flags.contains(EntryFlags::SACKED)) {
-        // RFC 2018 §8: what the peer reported it should have acknowledged by then, so it dropped it.
+        // RFC 2018 §8: the peer should have acknowledged SACKed data by now, so it has dropped it
+        // (reneging).
         cx.count(Counter::TcpExtTCPSACKReneging);
         tcb.send_queue.renege();
     }
@@ -116,46 +119,47 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     send_lost(tcb, cx, false);
     if tcb.timers.rtx().is_none() {
-        // Memory ran out: nothing left, so nothing to wait an RTO for.
+        // Packet memory ran out, and no segment was sent: the retry does not wait for an RTO.
         tcb.timers.arm_rtx(RtxPurpose::Retransmit, cx.now + MEMORY_RETRY.min(tcb.rtt.rto()));
     }
 }
 
-/// What the timeout that begins a series has found unfinished.
+/// Counts the state that the first timeout of a series interrupted.
 fn count_failure(tcb: &Tcb, cx: &Cx<'_>) {
     let sack = tcb.flags.contains(TcbFlags::SACK);
     cx.count(match tcb.recovery.state() {
         CaState::Recovery if sack => Counter::TcpExtTCPSackRecoveryFail,
         CaState::Recovery => Counter::TcpExtTCPRenoRecoveryFail,
         CaState::Loss => Counter::TcpExtTCPLossFailures,
-        CaState::Open | CaState::Disorder | CaState::Cwr if !told_of_arrivals(tcb) => return,
+        CaState::Open | CaState::Disorder | CaState::Cwr if !has_reported_arrivals(tcb) => return,
         _ if sack => Counter::TcpExtTCPSackFailures,
         _ => Counter::TcpExtTCPRenoFailures,
     });
 }
 
-/// The peer has told of arrivals behind a hole, by SACK or by duplicates.
-fn told_of_arrivals(tcb: &Tcb) -> bool {
+/// Returns whether the peer has reported segments behind a hole, by SACK or by duplicate ACKs.
+fn has_reported_arrivals(tcb: &Tcb) -> bool {
     tcb.recovery.state() == CaState::Disorder
         || tcb.send_queue.sacked_bytes() > 0
         || tcb.recovery.dup_acks() > 0
 }
 
-/// Few segments in flight, in a state that sends: what is lost has nobody behind it to report it (Linux:
-/// tcp_stream_is_thin).
+/// Returns whether few segments are in flight: too few segments follow a lost one to report it
+/// (Linux: tcp_stream_is_thin).
 fn is_thin(tcb: &Tcb) -> bool {
     let flight = tcb.snd_nxt.since(tcb.snd_una);
     let few = tcb.send_queue.sent_count() < THIN_SEGMENTS && flight < 4 * tcb.mss.effective();
     few && tcb.state == State::Established
 }
 
-/// Sends what is marked lost, oldest first, as the windows allow. The hole at the head may always leave: its loss
-/// paid for it (RFC 5681 §3.2 step 3).
+/// Sends entries marked lost, oldest first, as the windows allow. The entry at SND.UNA may always
+/// be sent: the reduction for its loss has made room (RFC 5681 §3.2 step 3).
 pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     send_lost(tcb, cx, true);
 }
 
-/// `paced` retransmissions wait for their moment; the one that answers a timeout does not.
+/// Sends lost entries. `paced` retransmissions wait for their departure time; the one that answers
+/// a timeout does not.
 fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
     if tcb.recovery.wants_new_data() {
         if tcb.recovery.has_new_data(tcb.snd_nxt) || next::has_sendable(tcb, cx) {
@@ -170,7 +174,7 @@ fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
     while let Some(index) = tcb.send_queue.next_lost() {
         let mss = tcb.mss.effective();
         if still_in_host_queue(tcb, cx, index) {
-            // Its completion comes back to it, or else an ACK or the timer.
+            // The packet's completion triggers the retransmission, or else an ACK or the timer.
             small_queue::wait_for_completion(tcb, cx);
             break;
         }
@@ -187,7 +191,8 @@ fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
             break;
         }
         let limit = ((room / mss).max(1) * mss).min(burst);
-        // The first and the last entry are cut whatever they cost, so that a tiny send buffer stalls nothing.
+        // The first and the last entry are split at any memory cost, so that a tiny send buffer
+        // never stalls the connection.
         let inner = index > 0 && index + 1 < tcb.send_queue.sent_count();
         if len > limit && inner && tcb.send_queue.is_too_big(tcb.sndbuf) {
             cx.count(Counter::TcpExtTCPWqueueTooBig);
@@ -216,8 +221,8 @@ fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
     }
 }
 
-/// The copy of entry `index` that was sent last has not left the host: it waits in a queue of ours, and another behind it
-/// would only make that longer (Linux: skb_still_in_host_queue).
+/// Returns whether the last copy of entry `index` is still in a queue of this host. Another copy
+/// behind it would only lengthen that queue (Linux: skb_still_in_host_queue).
 pub(crate) fn still_in_host_queue(tcb: &Tcb, cx: &Cx<'_>, index: usize) -> bool {
     let busy = tcb.send_queue.entry(index).packet.as_ref().is_some_and(Packet::clone_busy);
     if busy {
@@ -246,8 +251,9 @@ pub(crate) fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
     }
 }
 
-/// Arms what watches the flight: the reordering timer when it has to run, else a tail loss probe or the RTO. `restart`
-/// counts the RTO from now, because something was acknowledged (RFC 6298 §5.3).
+/// Arms the timer that supervises the flight: the reordering timer if `reorder` is set, else a tail
+/// loss probe or the RTO. `restart` restarts the RTO from now, because new data was acknowledged
+/// (RFC 6298 §5.3).
 pub(crate) fn arm_watch(tcb: &mut Tcb, cx: &Cx<'_>, reorder: Option<Duration>, restart: bool) {
     let rto_at =
         if restart { cx.now.plus_micros(tcb.rtt.rto_us().into()) } else { rto_deadline(tcb, cx) };
@@ -262,7 +268,7 @@ pub(crate) fn arm_watch(tcb: &mut Tcb, cx: &Cx<'_>, reorder: Option<Duration>, r
     }
 }
 
-/// R2 of RFC 9293 §3.8.3: too long without progress.
+/// Returns whether R2 of RFC 9293 §3.8.3 is exceeded: no progress for too long.
 fn r2_exceeded(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     if tcb.recovery.timeouts() == 0 {
         return false;
@@ -271,7 +277,7 @@ fn r2_exceeded(tcb: &Tcb, cx: &Cx<'_>) -> bool {
         return cx.now - tcb.recovery.since() >= limit;
     }
     if tcb.snd_wnd == 0 && cx.now - tcb.last_received_at < tcb.rtt.rto_max() * 2 {
-        // The peer closed its window over data in flight, and still answers.
+        // The peer closed its window with data in flight, and still answers.
         return false;
     }
     if !tcb.flags.contains(TcbFlags::ORPHAN) {
@@ -281,14 +287,15 @@ fn r2_exceeded(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     timed_out(tcb, cx, orphan_retries(tcb, cx.config, alive))
 }
 
-/// Nothing was acknowledged for as long as so many retransmissions take (Linux: retransmits_timed_out).
+/// Returns whether no data was acknowledged for as long as `retries` retransmissions take (Linux:
+/// retransmits_timed_out).
 fn timed_out(tcb: &Tcb, cx: &Cx<'_>, retries: u8) -> bool {
     tcb.recovery.timeouts() > 0
         && cx.now - tcb.recovery.since() >= time_of_retries(retries, cx.config, tcb.rtt.rto_max())
 }
 
-/// Retries of a connection nobody holds. `alive` says that its waits are still short; once they are not, what ICMP has
-/// reported is reason enough to stop (Linux: tcp_orphan_retries).
+/// Returns the number of retries of an orphan. `alive` says that its RTO is still below the
+/// maximum; once it is not, a reported ICMP error ends the retries (Linux: tcp_orphan_retries).
 pub(crate) fn orphan_retries(tcb: &Tcb, config: &TcpConfig, alive: bool) -> u8 {
     match config.tcp_orphan_retries {
         _ if tcb.soft_error.is_some() && !alive => 0,
@@ -297,8 +304,8 @@ pub(crate) fn orphan_retries(tcb: &Tcb, config: &TcpConfig, alive: bool) -> u8 {
     }
 }
 
-/// How long `retries` retransmissions take when the RTO starts at its minimum and doubles up to its maximum:
-/// 15 retries of 200 ms are 924.6 s.
+/// Returns the time that `retries` retransmissions take if the RTO starts at its minimum and
+/// doubles up to its maximum: 15 retries from 200 ms take 924.6 s.
 fn time_of_retries(retries: u8, config: &TcpConfig, rto_max: Duration) -> Duration {
     let mut total = Duration::ZERO;
     let mut wait = config.tcp_rto_min;
@@ -310,8 +317,8 @@ fn time_of_retries(retries: u8, config: &TcpConfig, rto_max: Duration) -> Durati
 }
 
 impl Tcb {
-    /// Whether timeouts have made the route doubtful since the last time this was asked: then the caller looks for
-    /// another (RFC 9293 §3.8.3; Linux: dst_negative_advice).
+    /// Returns and clears whether timeouts made the route doubtful since the last call. Then the
+    /// caller looks for another route (RFC 9293 §3.8.3; Linux: dst_negative_advice).
     pub fn take_route_doubt(&mut self) -> bool {
         core::mem::take(&mut self.doubts_route)
     }
@@ -328,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fifteen_retries_are_924_seconds() {
+    fn fifteen_retries_take_924_seconds() {
         let config = TcpConfig::default();
         assert_eq!(
             time_of_retries(15, &config, config.tcp_rto_max),

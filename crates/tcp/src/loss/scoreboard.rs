@@ -1,15 +1,15 @@
-//! The peer's SACK blocks: which are believed, and what they mark.
+//! The peer's SACK blocks: their validation, and the marks that they set.
 //!
 //! Above: `input::ack`. Below: marks in `send_queue`. RFC 2018 §5, RFC 2883, RFC 3708 §3; Linux:
 //! tcp_sacktag_write_queue, tcp_check_dsack, tcp_is_sackblock_valid.
 //!
-//! Hostile blocks cost little: at most four of them, each a binary search and a step per entry
-//! marked for the first time; only an edge can cut an entry, at a multiple of the segment size, so
-//! that no block makes pieces smaller than segments; and a queue whose pieces cost more memory than
-//! its data is not cut further.
+//! Hostile blocks cost little. An ACK has at most four blocks, each of which costs a binary search
+//! and one step per newly marked entry. Only an edge of a block can split an entry, at a multiple
+//! of the segment size, so that no block creates pieces smaller than a segment. A queue whose
+//! pieces cost more memory than its data is not split further.
 //!
-//! Not here: what is lost (`rack`), reneging (`retransmit`: a timeout whose oldest entry was
-//! reported).
+//! Not here: loss detection (`rack`), reneging (`retransmit`: a timeout whose oldest entry was
+//! SACKed).
 
 use crate::{
     base::counters::Counter,
@@ -18,8 +18,8 @@ use crate::{
     wire::{header::SegmentHeader, seq::SeqNum},
 };
 
-/// Takes the SACK blocks of an ACK not beyond SND.NXT; it may be older than SND.UNA. `Acked` then tells what they reported for the first
-/// time, and what the peer received twice.
+/// Processes the SACK blocks of an ACK not beyond SND.NXT; the ACK may be older than SND.UNA.
+/// Records in `acked` the newly SACKed data and the data that the peer received twice.
 pub(crate) fn process(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, acked: &mut Acked) {
     let blocks = &header.options.sack_blocks[..];
     if blocks.is_empty() || !tcb.flags.contains(TcbFlags::SACK) {
@@ -33,7 +33,7 @@ pub(crate) fn process(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, ac
     for &(start, end) in &blocks[usize::from(is_duplicate)..] {
         let inside = start.lt(end) && end.le(tcb.snd_nxt) && start.ge(tcb.snd_una);
         if !inside {
-            // Below SND.UNA an old ACK's blocks are common and mean nothing.
+            // Blocks below SND.UNA are common in old ACKs and are no error.
             if start.ge(end) || end.gt(tcb.snd_una) {
                 cx.count(Counter::TcpExtTCPSACKDiscard);
             }
@@ -49,7 +49,8 @@ pub(crate) fn process(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, ac
     }
 }
 
-/// RFC 2883 §4: the first block lies below the acknowledgment, or inside the second.
+/// Returns whether the first block is a D-SACK: it lies below the acknowledgment or inside the
+/// second block (RFC 2883 §4).
 fn is_duplicate_report(blocks: &[(SeqNum, SeqNum)], ack: SeqNum) -> bool {
     let (start, end) = blocks[0];
     let inside_second = |&(left, right): &(SeqNum, SeqNum)| start.ge(left) && end.le(right);
@@ -70,7 +71,8 @@ fn on_duplicate(
     }
     let segments = end.since(start).div_ceil(tcb.mss.effective());
     if segments > tcb.totals.total_retrans {
-        // More than was ever sent again: the network made the copies, or the peer made them up.
+        // More segments than were ever retransmitted: the network duplicated them, or the peer
+        // lies.
         cx.count(Counter::TcpExtTCPDSACKIgnoredDubious);
         return;
     }

@@ -1,14 +1,15 @@
-//! Tail loss probe: when the tail of a flight stays unanswered, one segment asks.
+//! Tail loss probe: one segment that solicits an ACK when the tail of a flight stays
+//! unacknowledged.
 //!
 //! Above: `retransmit` arms it in place of the RTO, `close::timer` runs it. RFC 8985 §7; Linux:
 //! tcp_schedule_loss_probe, tcp_send_loss_probe, tcp_process_tlp_ack.
 //!
-//! Nothing follows the last segments of a flight, so no SACK tells of their loss. A probe after two
-//! round trips brings an answer that RACK can read, an RTO earlier. A probe that repeats the lost
-//! segment repairs the loss before anything else detects it: the ACK that proves it lowers the
-//! window.
+//! No segment follows the tail of a flight, so no SACK reports its loss. A probe after two round
+//! trips solicits an ACK from which RACK detects the loss earlier than the RTO would. A probe that
+//! retransmits the lost segment repairs the loss before it is detected, so the ACK that proves the
+//! repair lowers the window.
 //!
-//! Not here: what the answer marks lost (`rack`).
+//! Not here: the losses that RACK detects from the answer (`rack`).
 
 use core::time::Duration;
 
@@ -28,10 +29,12 @@ use crate::{
     },
 };
 
-/// Added to two round trips so that an answer on its way is not overtaken (Linux `TCP_TIMEOUT_MIN`).
+/// Added to two round trips, so that the probe does not precede an ACK that is on its way (Linux
+/// `TCP_TIMEOUT_MIN`).
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// When a probe is due, if the connection is in a state for one (RFC 8985 §7.2). `rto_at` bounds it.
+/// Returns when a probe is due, if the state allows one (RFC 8985 §7.2). The RTO deadline `rto_at`
+/// bounds it.
 pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instant> {
     let srtt_us = tcb.rtt.srtt_us()?;
     let allowed = cx.config.tcp_early_retrans >= 3
@@ -44,14 +47,15 @@ pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instan
     if !allowed {
         return None;
     }
-    // A lone segment's ACK may be delayed.
+    // The peer may delay the ACK of a single segment.
     let alone = tcb.snd_nxt.since(tcb.snd_una) <= tcb.mss.effective();
     let margin = if alone { cx.config.tcp_delack_max } else { MARGIN };
     let departed = pacing::all_departed(tcb, cx);
     Some((departed.plus_micros(2 * u64::from(srtt_us)) + margin).min(rto_at.max(departed)))
 }
 
-/// The probe timer ran out (RFC 8985 §7.3): new data if the peer's window has room, else the last segment again.
+/// Handles the expiry of the probe timer (RFC 8985 §7.3): sends new data if the peer's window has
+/// room, else the last segment again.
 pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_rtx();
     if tcb.send_queue.sent_count() == 0 {
@@ -65,7 +69,8 @@ pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         debug_assert!(new_data == (tcb.snd_nxt != end_before));
         cx.count(Counter::TcpExtTCPLossProbes);
     }
-    // RFC 8985 §7.3: the RTO counts from the probe, whose answer else would come too late.
+    // RFC 8985 §7.3: the RTO restarts at the probe, so that it does not expire before the probe's
+    // answer arrives.
     let rto_at = if probed { cx.now + tcb.rtt.rto() } else { timers::rto_deadline(tcb, cx) };
     tcb.timers.arm_rtx(RtxPurpose::Retransmit, rto_at);
 }
@@ -90,7 +95,7 @@ fn repeat_last(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     true
 }
 
-/// RFC 8985 §7.4.2: did the probe repair a loss? Then the window owes a reduction.
+/// Ends the probe episode (RFC 8985 §7.4.2). If the probe repaired a loss, reduces the window.
 pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     let Some(probe) = tcb.recovery.probe else { return };
     if tcb.snd_una.lt(probe.end_seq) {
@@ -107,7 +112,7 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
             ecn::on_reduced(tcb);
         }
     } else if acked.delivered == 0 && !acked.has_news {
-        // A peer without D-SACK repeats its ACK for the copy.
+        // A peer without D-SACK answers the copy with a duplicate ACK.
         tcb.recovery.probe = None;
     }
 }

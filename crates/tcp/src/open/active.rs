@@ -1,4 +1,4 @@
-//! The beginning of an active open, and the step into ESTABLISHED that both kinds of open share.
+//! Start of an active open, and the transition to ESTABLISHED that active and passive opens share.
 //!
 //! Above: `stack::socket` connects; `input::ack` establishes. RFC 9293 §3.10.1; Linux:
 //! tcp_v4_connect, tcp_finish_connect, tcp_init_transfer.
@@ -14,10 +14,12 @@ use crate::{
 };
 
 impl Tcb {
-    /// Active open: a connection in SYN-SENT whose SYN is in `cx.out` (RFC 9293 §3.10.1).
+    /// Opens a connection actively: returns it in SYN-SENT, with its SYN in `cx.out`
+    /// (RFC 9293 §3.10.1).
     ///
-    /// Without packet memory the SYN leaves with the first retransmission timeout. With a Fast Open cookie it waits for the
-    /// first write and leaves with [`output`](crate::output::output).
+    /// Without packet memory the SYN is sent by the first retransmission timeout. With a Fast Open
+    /// cookie the SYN is held until the first write, and [`output`](crate::output::output) sends
+    /// it.
     #[must_use]
     pub fn connect(cx: &mut Cx<'_>, params: &OpenParams) -> Self {
         let mut tcb = Self::new(cx, params);
@@ -33,7 +35,7 @@ impl Tcb {
         tcb
     }
 
-    /// ESTABLISHED is reached: buffers, timers and the first window take their real values.
+    /// Enters ESTABLISHED: sizes the buffers and the window, and replaces the handshake's timers.
     pub(crate) fn establish(&mut self, cx: &Cx<'_>) {
         self.set_state(cx, State::Established);
         self.congestion.set_mss(self.mss.effective());

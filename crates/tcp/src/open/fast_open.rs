@@ -1,27 +1,28 @@
-//! TCP Fast Open: data in the SYN of a peer that has proved its address before.
+//! TCP Fast Open: data in the SYN of a peer whose address an earlier handshake has validated.
 //!
 //! Above: `stack::socket`, which keeps the client's cookies and the server's queue. RFC 7413;
 //! Linux: net/ipv4/tcp_fastopen.c.
 //!
-//! A server gives every client address a cookie: a keyed hash that only it can make. A client that
-//! brings its cookie along with data in the SYN is answered as if the handshake were done: the data
-//! goes to the application at once, and the application may answer before the third segment.
+//! A server gives every client address a cookie: a keyed hash that only this server can compute.
+//! When a client sends its cookie and data in the SYN, the server proceeds as if the handshake were
+//! complete: the data is readable at once, and the application may answer before the third segment
+//! arrives.
 //!
 //! *Consequence for the application* (RFC 7413 §6): the network may duplicate a SYN after its
-//! connection has ended, which opens a second connection with the same data. A server that turns
-//! Fast Open on accepts that a request may be executed twice.
+//! connection has ended, which opens a second connection with the same data. A server that enables
+//! Fast Open accepts that a request may be executed twice.
 //!
 //! A client with a cookie holds its SYN until the first write (`TCP_FASTOPEN_CONNECT`,
-//! `MSG_FASTOPEN`). A server that does not take the data acknowledges the SYN alone, and the data
-//! is sent again at once.
+//! `MSG_FASTOPEN`). A server that does not accept the data acknowledges the SYN alone, and the
+//! client retransmits the data at once.
 //!
-//! Before RFC 7413 assigned a kind the option was an experiment (kind 254, RFC 6994). Both forms
-//! are read, a server answers in the form of the client, and a client whose request in the first
-//! form gets no answer tries the other form once.
+//! Before RFC 7413 assigned an option kind, Fast Open used an experimental one (kind 254,
+//! RFC 6994). Both forms are parsed. A server answers in the client's form, and a client whose
+//! cookie request in the first form gets no answer tries the other form once.
 //!
-//! Not here: the state of a connection that uses it (`tcb::fast_open`), the SYN with its data
-//! (`open::syn`), and in `stack` the cache of cookies, the pause after suspicion, the queue of a
-//! listener.
+//! Not here: the state of a connection that uses Fast Open (`tcb::fast_open`), the SYN with its
+//! data (`open::syn`), and in `stack` the client's cookie cache, the pause after failures, and the
+//! listener's queue.
 
 pub mod keys;
 
@@ -41,14 +42,16 @@ use crate::{
 /// MSS of a peer that announces none (RFC 9293 §3.7.1).
 const MSS_UNKNOWN: u16 = 536;
 
-/// The SYN-ACK has come, and the block is established: what became of the data (RFC 7413 §4.2.1).
+/// Records whether the server accepted the data, from the SYN-ACK that established the connection
+/// (RFC 7413 §4.2.1).
 pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
     let lossy = tcb.recovery.handshake_was_lossy();
     let Some(state) = &mut tcb.fast_open else { return };
-    // What acknowledges a part comes from a server that has not understood, on a path that carries such SYNs.
+    // A server that acknowledges only a part has not understood the option, but the path passes
+    // such SYNs.
     let taken = header.ack.ge(tcb.iss + 1 + state.syn_data);
     let offered = header.options.fast_open.filter(|cookie| !cookie.is_request());
-    // A cookie that nobody has asked for is not kept.
+    // A cookie that was not requested is ignored.
     let cookie = offered.filter(|_| state.cookie.is_some());
     let asked = state.cookie.filter(|cookie| cookie.is_request());
     state.news = Some(FastOpenNews {
@@ -75,8 +78,8 @@ pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
     });
 }
 
-/// A server takes the data of a SYN: the block is as good as open. `cookie` goes into the SYN-ACK, if the client's is out
-/// of date.
+/// Accepts the data of a SYN: the connection may send and receive from now on. `cookie` is set if
+/// the client's cookie is outdated; the SYN-ACK carries it.
 pub(crate) fn accept(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
@@ -84,7 +87,7 @@ pub(crate) fn accept(
     packet: Packet,
     cookie: Option<Cookie>,
 ) {
-    let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
+    let len = u32::try_from(packet.len()).expect("a packet is shorter than 2^32 bytes");
     let mut state = FastOpenState::new(true, cookie, SynPhase::Left);
     state.syn_data = len;
     state.taken = len > 0;

@@ -2,15 +2,15 @@
 //!
 //! RFC 6528, RFC 7323 §5.4 and §7.1; Linux: net/core/secure_seq.c.
 //!
-//! ISN = M + F(connection, secret), M counting every 4 µs. F is SipHash-2-4, a keyed function an
-//! outsider cannot evaluate, so that who sees the numbers of one connection learns nothing of
-//! another's; M keeps the numbers of one four-tuple's successive incarnations apart. The timestamp
-//! offset is a second such function under its own key: it hides the uptime and how many hosts share
-//! an address, and never changes for a four-tuple, so that PAWS and TIME_WAIT's reuse rule hold
-//! across incarnations.
+//! ISN = M + F(connection, secret), where M advances every 4 µs. F is SipHash-2-4, a keyed hash
+//! that an outsider cannot evaluate, so the numbers of one connection reveal nothing about
+//! another's. M separates the sequence numbers of successive connections with the same four-tuple.
+//! The timestamp offset is a second keyed hash with its own key. It hides the uptime and the number
+//! of hosts behind an address. It is constant for a four-tuple, so that PAWS and the reuse of
+//! TIME-WAIT work across successive connections.
 //!
-//! The secret behind these numbers is that of ports and SYN cookies, too: two keys of SipHash-2-4
-//! each (`keyed_pair`).
+//! Port selection and SYN cookies use the same kind of secret: two keys of SipHash-2-4 each
+//! (`keyed_pair`).
 //!
 //! Not here: SYN cookies ([`crate::open::syn_cookie`]), which need a secret of their own.
 
@@ -21,14 +21,15 @@ use siphasher::sip::SipHasher24;
 
 use crate::wire::{four_tuple::FourTuple, seq::SeqNum};
 
-/// Bytes of a secret, which must come from the operating system's source of randomness except in tests and simulations.
+/// Bytes of a secret. It must come from the operating system's random source, except in tests and
+/// simulations.
 pub const SECRET_BYTES: usize = 32;
 
-/// Nanoseconds of one step of the ISN clock: RFC 9293 §3.4.1's 4 µs, one turn of the circle in 4.77
-/// hours.
+/// Nanoseconds of one step of the ISN clock: the 4 µs of RFC 9293 §3.4.1. The sequence space wraps
+/// in 4.77 hours.
 const TICK_NS: u64 = 4_000;
 
-/// Chooses numbers an outsider must not predict. One per stack.
+/// Generates the initial sequence numbers and timestamp offsets. One per stack.
 #[derive(Clone)]
 pub struct IsnGenerator {
     sequence: SipHasher24,
@@ -36,21 +37,21 @@ pub struct IsnGenerator {
 }
 
 impl IsnGenerator {
-    /// A generator with a secret.
+    /// Creates a generator keyed by `secret`.
     #[must_use]
     pub fn new(secret: &[u8; SECRET_BYTES]) -> Self {
         let [sequence, timestamp] = keyed_pair(secret);
         Self { sequence, timestamp }
     }
 
-    /// The initial sequence number of a connection opened at `now`.
+    /// Returns the initial sequence number of a connection opened at `now`.
     #[must_use]
     pub fn isn(&self, tuple: &FourTuple, now: Instant) -> SeqNum {
         let clock = low_half(now.as_nanos() / TICK_NS);
         SeqNum(hash(&self.sequence, tuple)) + clock
     }
 
-    /// What a connection adds to the millisecond clock in its timestamps.
+    /// Returns the connection's offset from the millisecond clock in its timestamps.
     #[must_use]
     pub fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         hash(&self.timestamp, tuple)
@@ -62,13 +63,13 @@ fn hash(hasher: &SipHasher24, tuple: &FourTuple) -> u32 {
     low_half(hasher.hash(tuple.write_key(&mut key)))
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low half is used")]
 const fn low_half(number: u64) -> u32 {
     number as u32
 }
 
-/// The two functions of a secret: each number that an outsider must not predict needs two keyed hashes (SipHash-2-4)
-/// that know nothing of each other.
+/// Returns two independent SipHash-2-4 functions keyed by the halves of `secret`. Every generator
+/// of unpredictable numbers needs two.
 pub(crate) fn keyed_pair(secret: &[u8; SECRET_BYTES]) -> [SipHasher24; 2] {
     let (mut first, mut second) = ([0; 16], [0; 16]);
     first.copy_from_slice(&secret[..16]);
@@ -77,7 +78,7 @@ pub(crate) fn keyed_pair(secret: &[u8; SECRET_BYTES]) -> [SipHasher24; 2] {
 }
 
 impl fmt::Debug for IsnGenerator {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IsnGenerator").finish_non_exhaustive()
     }
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_advances_one_number_every_four_microseconds() {
+    fn the_isn_advances_by_one_every_four_microseconds() {
         let isn = IsnGenerator::new(&[1; SECRET_BYTES]);
         let start = Instant::from_secs(1_000);
         let first = isn.isn(&tuple(1), start);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_and_secrets_are_unrelated() {
+    fn isns_of_connections_and_secrets_are_unrelated() {
         let isn = IsnGenerator::new(&[1; SECRET_BYTES]);
         let other = IsnGenerator::new(&[2; SECRET_BYTES]);
         let now = Instant::ZERO;
@@ -116,7 +117,7 @@ mod tests {
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), 1000);
-        // Spread over the circle: the largest gap of 1000 even draws is about 7 / 1000 of it.
+        // Uniform over the sequence space: the expected largest gap of 1000 draws is about 0.7 %.
         let gap = numbers.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         assert!(gap < u32::MAX / 50, "{gap}");
         assert_ne!(isn.isn(&tuple(1), now), other.isn(&tuple(1), now));

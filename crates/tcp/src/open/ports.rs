@@ -2,17 +2,18 @@
 //!
 //! RFC 6056 §3.3.4 (double-hash selection); Linux: __inet_hash_connect().
 //!
-//! One keyed hash of the destination says where in the range to begin, so that ports of one
-//! destination tell nothing about another's. A second chooses a slot in a table of counters that
-//! destinations of the same slot advance, so that successive connections to one destination walk
-//! the range in order: a port comes back as late as possible, after its TIME_WAIT.
+//! A keyed hash of the destination gives the position in the range to start from, so that the ports
+//! of one destination reveal nothing about another's. A second hash selects a slot in a table of
+//! counters. Destinations of the same slot advance its counter, so that successive connections to
+//! one destination use the range in order: a port is reused as late as possible, after its
+//! TIME-WAIT.
 //!
-//! An observer of many destinations could find those that share a slot, and know the host again by
-//! them (CVE-2022-1012, CVE-2022-32296). Against this the table is large, each slot begins at a
-//! number of its own, a connection advances it by a random step, and the first hash changes every
-//! ten seconds.
+//! An observer of many destinations could detect which of them share a slot, and identify the host
+//! by that pattern (CVE-2022-1012, CVE-2022-32296). Four measures prevent this: the table is large,
+//! each slot starts at its own random number, a connection advances the counter by a random step,
+//! and the first hash changes every ten seconds.
 //!
-//! Not here: whether a port is free, which the caller finds out by claiming the four-tuple.
+//! Not here: whether a port is free. The caller finds out by claiming the four-tuple.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -31,43 +32,42 @@ use crate::{
 /// Linux's `net.ipv4.ip_local_port_range`.
 pub const PORT_RANGE_DEFAULT: RangeInclusive<u16> = 32768..=60999;
 
-/// Counters of the perturbation table, 256 KiB. RFC 6056 asks for 10 or more; with a few, a host
-/// that many destinations watch together could be recognised by the way their counters move. Linux:
+/// Number of counters in the perturbation table (256 KiB). RFC 6056 asks for 10 or more; with a
+/// few, colluding destinations could identify a host by the movement of its counters. Linux:
 /// `INET_TABLE_PERTURB_SIZE`.
 ///
-/// A fuzzer makes a host for each of its runs, and few connections: the table it need not fill.
+/// A fuzzer creates a host for each run and opens few connections, so a small table saves its time.
 const TABLE_LEN: usize = if cfg!(fuzzing) { 1 << 8 } else { 1 << 16 };
 
-/// How long one hash of a destination holds (Linux: `EPHEMERAL_PORT_SHUFFLE_PERIOD`).
+/// Lifetime of a destination's hash, in nanoseconds (Linux: `EPHEMERAL_PORT_SHUFFLE_PERIOD`).
 const PERIOD_NS: u64 = 10_000_000_000;
 
-/// Ports that a connection passes over at most, besides those that it finds taken. Linux passes over
-/// as many.
+/// Upper bound of the random step of a connection, in ports, as in Linux.
 const STEP_MAX: u32 = 8;
 
-/// Address, address, port, and the number of the period.
+/// Both addresses, the remote port, and the number of the period.
 const KEY_BYTES_MAX: usize = 34 + 8;
 
-/// Chooses local ports. One per stack, shared by all threads.
+/// Selects local ports. One per stack, shared by all threads.
 pub struct PortSelector {
     offset: SipHasher24,
     slot: SipHasher24,
-    /// How far the destinations of each slot have walked from where the slot begins. Read and advanced by any connecting
-    /// thread. Relaxed: two that start at the same port collide when they claim the four-tuple, and
-    /// one goes on.
+    /// Offset of each slot's destinations from the slot's start. Any connecting thread reads and
+    /// advances it. Relaxed is enough: two threads that start at the same port collide when they
+    /// claim the four-tuple, and one of them tries the next port.
     table: Box<[AtomicU32]>,
 }
 
 impl PortSelector {
-    /// A selector with a secret.
+    /// Creates a selector keyed by `secret`.
     #[must_use]
     pub fn new(secret: &[u8; SECRET_BYTES]) -> Self {
         let [offset, slot] = keyed_pair(secret);
         Self { offset, slot, table: (0..TABLE_LEN).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Every port of `range`, once, in the order to try them for a connection from `local` to
-    /// `remote` at `now`. An empty range gives none.
+    /// Returns every port of `range` once, in the order to try them for a connection from `local`
+    /// to `remote` at `now`. An empty range yields no port.
     #[must_use]
     pub fn candidates(
         &self,
@@ -90,14 +90,15 @@ impl PortSelector {
         let count = u32::from(*range.end()) + 1;
         let count = count.saturating_sub(u32::from(*range.start()));
         let (begin, random) = self.of_slot(slot, walked, now);
-        // The sum is taken in 64 bits: it wraps nowhere, so that the walk has no seam.
+        // 64 bits: the sum cannot overflow, which would break the order.
         let start = (offset >> 32) + u64::from(begin) + u64::from(walked);
         let step = random % STEP_MAX;
         Candidates { counter, first: *range.start(), count, start, tried: 0, step }
     }
 
-    /// The number that a slot begins at, as if the table had been filled with random numbers, and one for the step of this
-    /// connection. The keys of the lengths 8 and 20 bytes are no destination's.
+    /// Returns the start of a slot, as if the table had been filled with random numbers, and the
+    /// random number for this connection's step. The keys are 8 and 20 bytes long, so they collide
+    /// with no destination's key.
     fn of_slot(&self, slot: usize, walked: u32, now: Instant) -> (u32, u32) {
         let mut key = [0; 20];
         key[..8].copy_from_slice(&(slot as u64).to_be_bytes());
@@ -108,27 +109,27 @@ impl PortSelector {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "only the low half is wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low half is used")]
 const fn low_half(hash: u64) -> u32 {
     hash as u32
 }
 
-/// A slot of the table.
-#[expect(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]
+/// Returns the slot of the table for `hash`.
+#[expect(clippy::cast_possible_truncation, reason = "only the low bits are used")]
 const fn low_bits(hash: u64) -> usize {
     hash as usize % TABLE_LEN
 }
 
 impl fmt::Debug for PortSelector {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PortSelector").finish_non_exhaustive()
     }
 }
 
-/// The ports of a range in the order to try them. They advance the shared counter by as many as are
-/// tried, or by a random step if that is more, so that the next connection to the same destination
-/// begins behind them.
+/// The ports of a range in the order to try them. The iterator advances the shared counter by the
+/// number of tried ports, or by a random step if that is larger, so that the next connection to the
+/// same destination starts after them.
 #[derive(Debug)]
 pub struct Candidates<'a> {
     counter: &'a AtomicU32,
@@ -136,7 +137,7 @@ pub struct Candidates<'a> {
     count: u32,
     start: u64,
     tried: u32,
-    /// Ports to pass over, from 0 to [`STEP_MAX`] - 1.
+    /// Number of ports to skip, from 0 to [`STEP_MAX`] - 1.
     step: u32,
 }
 
@@ -149,7 +150,8 @@ impl Iterator for Candidates<'_> {
         }
         let index = (self.start + u64::from(self.tried)) % u64::from(self.count);
         self.tried += 1;
-        // The first one pays for the whole step, those within it pay nothing.
+        // The first port advances the counter by the whole step, so the ports within the step add
+        // nothing.
         let advance = match self.tried {
             1 => self.step + 1,
             tried => u32::from(tried > self.step + 1),
@@ -199,13 +201,13 @@ mod tests {
         selector.candidates(LOCAL, remote, range, NOW)
     }
 
-    /// The port of the next connection to `remote` at `now`.
+    /// Returns the port of the next connection to `remote` at `now`.
     fn port_at(selector: &PortSelector, remote: SocketAddr, now: Instant) -> u16 {
         selector.candidates(LOCAL, remote, &(0..=u16::MAX), now).next().unwrap()
     }
 
     #[test]
-    fn every_port_comes_once() {
+    fn candidates_contain_every_port_once() {
         let selector = selector();
         let candidates = candidates(&selector, remote("10.0.0.2:80"), &PORT_RANGE_DEFAULT);
         assert_eq!(candidates.len(), 28_232);
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn next_connection_goes_on_behind_the_last_one() {
+    fn the_next_connection_starts_after_the_last_port_tried() {
         let selector = selector();
         let range = 1000..=1099;
         let take = |count: usize| -> Vec<u16> {
@@ -226,7 +228,7 @@ mod tests {
             for pair in ports.windows(2) {
                 assert_eq!(pair[1], if pair[0] == 1099 { 1000 } else { pair[0] + 1 });
             }
-            // As many as were tried, or a step.
+            // The next connection starts after the tried ports, or after a step if that is larger.
             let next = take(1)[0];
             let behind = (next + 100 - ports[0]) % 100;
             let tried = u16::try_from(tried).unwrap();
@@ -235,7 +237,8 @@ mod tests {
         }
     }
 
-    /// The device tracking of CVE-2022-32296 counts by how much a slot advances between two connections of its own.
+    /// The device tracking of CVE-2022-32296 measures how much a slot advances between two
+    /// connections of the tracker.
     #[test]
     fn a_connection_advances_its_slot_by_a_random_step() {
         let selector = selector();
@@ -249,9 +252,10 @@ mod tests {
         assert!(steps.windows(2).filter(twice).count() < 100, "no pattern");
     }
 
-    /// Of CVE-2022-1012: with a key that never changes, the ports of a destination can be compared for ever.
+    /// CVE-2022-1012: with a key that never changes, the ports of a destination could be compared
+    /// forever.
     #[test]
-    fn a_destination_begins_elsewhere_every_ten_seconds() {
+    fn the_start_for_a_destination_changes_every_ten_seconds() {
         let selector = selector();
         let to = remote("10.0.0.2:80");
         let mut starts = BTreeSet::new();
@@ -266,8 +270,8 @@ mod tests {
         assert!(starts.last().unwrap() - starts.first().unwrap() > 50_000);
     }
 
-    /// Two destinations in one slot move together, and a host is known again by which ones do. In a small table 2,000
-    /// destinations would share 200 slots; in this one 30.
+    /// Two destinations in one slot advance together, and the set of such pairs identifies a host.
+    /// In a small table 2,000 destinations would share 200 slots; in this table they share 30.
     #[test]
     fn few_destinations_share_a_slot() {
         let selector = selector();
@@ -282,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_begin_anywhere() {
+    fn slots_start_at_random_numbers() {
         let selector = selector();
         let begins: BTreeSet<u32> =
             (0..1_000).map(|slot| selector.of_slot(slot, 0, NOW).0).collect();
@@ -291,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_start_apart() {
+    fn destinations_start_at_different_ports() {
         let selector = selector();
         let mut starts: Vec<u16> = (0..200u8)
             .map(|host| {
@@ -308,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn whole_single_and_empty_ranges() {
+    fn whole_single_and_empty_ranges_yield_all_their_ports() {
         let selector = selector();
         let count = |range| candidates(&selector, remote("10.0.0.2:80"), &range).count();
         assert_eq!(count(0..=u16::MAX), 65536);
         assert_eq!(count(7..=7), 1);
-        #[expect(clippy::reversed_empty_ranges, reason = "what a wrong setting would give")]
+        #[expect(clippy::reversed_empty_ranges, reason = "an invalid setting yields such a range")]
         let empty = 8..=7;
         assert_eq!(count(empty), 0);
     }

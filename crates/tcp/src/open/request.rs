@@ -1,14 +1,15 @@
-//! SYN-RECEIVED of a passive open as a small object: the SYN queue's entry.
+//! SYN-RECEIVED of a passive open as a small object: an entry of the SYN queue.
 //!
-//! Above: a listener of `stack` keeps these until the handshake ends. RFC 9293 §3.10.7.2 and
-//! §3.10.7.4; Linux: struct tcp_request_sock, tcp_conn_request, tcp_check_req.
+//! Above: a listener of `stack` keeps the requests until the handshake ends.
+//! RFC 9293 §3.10.7.2 and §3.10.7.4; Linux: struct tcp_request_sock, tcp_conn_request,
+//! tcp_check_req.
 //!
-//! A SYN costs a request and one packet that leaves at once; the third segment of the handshake
-//! creates the control block. Until then data of the peer is dropped: the peer has seen no window
-//! to rely on.
+//! A SYN costs one request and one packet, which is sent at once; the third segment of the
+//! handshake creates the control block. Data that arrives before it is dropped, which is safe: the
+//! peer retransmits it.
 //!
-//! Not here: how many requests a listener holds, the accept queue. Requests that are not kept are
-//! in `cookie`.
+//! Not here: the limit of requests per listener, the accept queue. Requests without state are in
+//! `cookie`.
 
 mod cookie;
 
@@ -42,16 +43,16 @@ use crate::{
     },
 };
 
-/// First wait for the ACK of a SYN-ACK (RFC 6298 §2.1); it doubles.
+/// Initial retransmission timeout of a SYN-ACK (RFC 6298 §2.1); it doubles.
 const TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 
-/// See the module head.
+/// A connection request of a listener. See the module head.
 #[derive(Clone, Debug)]
 pub struct Request {
     tuple: FourTuple,
-    /// When the SYN-ACK is repeated or the request given up.
+    /// Time of the next SYN-ACK retransmission, or of giving up.
     deadline: Instant,
-    /// When the SYN-ACK was last sent.
+    /// Time of the last SYN-ACK.
     sent_at: Instant,
     last_challenge_at: Option<Instant>,
     path: PathParams,
@@ -59,68 +60,70 @@ pub struct Request {
     irs: SeqNum,
     ts_offset: u32,
     ts_recent: u32,
-    /// What the SYN-ACK announces.
+    /// Window that the SYN-ACK announces.
     rcv_wnd: u16,
     advertised_mss: u16,
-    /// The peer's MSS option.
+    /// MSS option of the peer.
     peer_mss: Option<u16>,
-    /// The peer's window scale; `None` without scaling.
+    /// Window scale of the peer; `None` without scaling.
     snd_wscale: Option<u8>,
     rcv_wscale: u8,
     timestamps: bool,
-    /// SACK was offered and is accepted.
+    /// SACK is agreed on.
     sack: bool,
-    /// It was never kept: when its SYN-ACK left is not known.
+    /// The request was restored from a SYN cookie, so the time of its SYN-ACK is unknown.
     from_cookie: bool,
-    /// ECN was offered and is accepted.
+    /// ECN is agreed on.
     ecn: bool,
     retransmits: u8,
-    /// `TCP_DEFER_ACCEPT`: bare ACKs are ignored until the SYN-ACK was repeated this often.
+    /// SYN-ACK retransmissions during which bare ACKs are ignored (`TCP_DEFER_ACCEPT`).
     defer: u8,
     /// TSval of the first SYN-ACK.
     ts_first: u32,
-    /// A bare ACK has come: the peer is there, and silent.
+    /// A bare ACK has arrived: the peer considers the connection established and sends no data yet.
     acked: bool,
     /// Fast Open cookie of the SYN-ACK.
     cookie: Option<Cookie>,
 }
 
-/// The SYN queue is what a flood fills.
+/// Upper bound of a request's size: a SYN flood fills the queue with them.
 const REQUEST_BYTES_MAX: usize = 256;
 const _: () = assert!(size_of::<Request>() <= REQUEST_BYTES_MAX);
 
-/// What a segment did to a request.
+/// Effect of a segment on a request.
 #[derive(Debug)]
 #[must_use]
 pub enum RequestVerdict {
-    /// The segment is dropped for this reason, the request stays.
+    /// The segment is dropped for this reason; the request stays.
     Drop(DropReason, Packet),
-    /// A reset, received or sent, ended the request: the caller forgets it and drops the packet for this reason.
+    /// A received or sent reset ended the request. The caller frees it and drops the packet for
+    /// this reason.
     Closed(DropReason, Packet),
-    /// The handshake is complete. The caller makes the connection with [`Request::to_tcb`], puts it in the
-    /// request's place, and gives it this same segment with [`input`](crate::input::input).
+    /// The handshake is complete. The caller creates the connection with [`Request::to_tcb`],
+    /// replaces the request by it, and passes it this same segment with
+    /// [`input`](crate::input::input).
     Establish(Packet),
 }
 
-/// What the timer of a request did.
+/// Effect of a request's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestTimer {
-    /// It waits on, until `deadline`.
+    /// The request stays, until `deadline`.
     Keep,
-    /// The peer did not answer: the caller forgets it.
+    /// The peer did not answer: the caller frees the request.
     GiveUp,
 }
 
 impl Request {
-    /// LISTEN, third: a SYN arrives. The SYN-ACK is in `cx.out`.
+    /// Processes a SYN (LISTEN, third). The SYN-ACK is in `cx.out`.
     ///
-    /// The caller has checked that the SYN queue has room and that the segment has SYN and neither RST nor ACK
-    /// (RFC 9293 §3.10.7.2, first and second: an ACK is answered by [`reset::reply`]). `codepoint` is the ECN field of
-    /// its IP header.
+    /// The caller has checked that the SYN queue has room and that the segment has SYN and neither
+    /// RST nor ACK (RFC 9293 §3.10.7.2, first and second; [`reset::reply`] answers an ACK).
+    /// `codepoint` is the ECN field of the segment's IP header.
     ///
     /// # Errors
     ///
-    /// [`DropReason::NoMemory`]: the peer will repeat its SYN.
+    /// [`DropReason::NoMemory`]: the peer will retransmit its SYN.
     pub fn on_syn(
         cx: &mut Cx<'_>,
         params: &OpenParams,
@@ -133,7 +136,7 @@ impl Request {
         Ok(request)
     }
 
-    /// The first SYN-ACK.
+    /// Sends the first SYN-ACK.
     fn answer_syn(&mut self, cx: &mut Cx<'_>) -> Result<(), DropReason> {
         if !self.send_syn_ack(cx) {
             return Err(DropReason::NoMemory);
@@ -142,14 +145,14 @@ impl Request {
         Ok(())
     }
 
-    /// Whether ECN is agreed on with the sender of `syn`, which came under `codepoint`.
+    /// Agrees on ECN with the sender of `syn`, whose IP header has the ECN field `codepoint`.
     fn take_ecn(&mut self, cx: &Cx<'_>, params: &OpenParams, syn: &SegmentHeader, codepoint: Ecn) {
         let algorithm = params.options.congestion(cx.config);
         self.ecn = ecn::accepts(cx.config, algorithm, syn, codepoint);
     }
 
-    /// LISTEN, third: a SYN with data and a good Fast Open cookie (RFC 7413 §4.2.2): the connection, in SYN-RECEIVED, with
-    /// the data readable. The SYN-ACK is in `cx.out`.
+    /// Processes a SYN with data and a valid Fast Open cookie (LISTEN, third; RFC 7413 §4.2.2).
+    /// Returns the connection in SYN-RECEIVED, with the data readable. The SYN-ACK is in `cx.out`.
     #[must_use]
     pub fn fast_open(
         cx: &mut Cx<'_>,
@@ -164,7 +167,7 @@ impl Request {
         tcb
     }
 
-    /// What a SYN asks for and the settings agree to.
+    /// Creates a request with the options that the SYN offers and the settings allow.
     fn new(cx: &Cx<'_>, params: &OpenParams, header: &SegmentHeader) -> Self {
         let OpenParams { tuple, iss, ts_offset, path, options, .. } = params;
         let offered = &header.options;
@@ -202,8 +205,8 @@ impl Request {
         }
     }
 
-    /// SYN-RECEIVED: a segment of the request's connection arrives. `accept_room` says that the accept queue can
-    /// take one more connection.
+    /// Processes a segment of the request's connection (SYN-RECEIVED). `accept_room` says that the
+    /// accept queue can take one more connection.
     pub fn on_segment(
         &mut self,
         cx: &mut Cx<'_>,
@@ -229,7 +232,8 @@ impl Request {
             }
             Ok(()) => {
                 self.acked = true;
-                // The peer believes the connection stands; it repeats its data until there is room.
+                // The peer considers the connection established; it retransmits its data until the
+                // queue has room.
                 cx.count(Counter::TcpExtListenOverflows);
                 cx.count(Counter::TcpExtListenDrops);
                 RequestVerdict::Drop(DropReason::ListenOverflow, packet)
@@ -243,12 +247,12 @@ impl Request {
         }
     }
 
-    /// An ACK without data, while the listener wants data first.
+    /// Returns whether the segment is a bare ACK that `TCP_DEFER_ACCEPT` ignores.
     fn defers(&self, header: &SegmentHeader, len: u32) -> bool {
         self.retransmits < self.defer && header.segment_len(len) == 0
     }
 
-    /// RFC 9293 §3.10.7.4, first to fifth, for SYN-RECEIVED.
+    /// Performs the checks of RFC 9293 §3.10.7.4, first to fifth, for SYN-RECEIVED.
     fn check(
         &mut self,
         cx: &mut Cx<'_>,
@@ -258,7 +262,7 @@ impl Request {
         let rst = header.has(Flags::RST);
         let syn_alone = header.has(Flags::SYN) && !header.has(Flags::ACK) && !rst;
         if syn_alone && header.seq == self.irs {
-            // The peer repeats its SYN: our SYN-ACK was lost.
+            // The peer retransmits its SYN: our SYN-ACK was lost.
             self.challenge(cx, Self::send_syn_ack);
             return Err(DropReason::TcpInvalidSyn);
         }
@@ -286,7 +290,7 @@ impl Request {
             return Err(DropReason::TcpInvalidSequence);
         }
         if rst {
-            // RFC 5961 §3: only the exact number.
+            // RFC 5961 §3: only the exact sequence number resets.
             if header.seq == rcv_nxt {
                 return Err(DropReason::TcpReset);
             }
@@ -307,8 +311,9 @@ impl Request {
         Ok(())
     }
 
-    /// The segment echoes a timestamp from before our first SYN-ACK, or from the future: who guessed the sequence number blindly did not guess
-    /// this as well (Linux: tcp_check_req).
+    /// Returns whether the segment echoes a timestamp from before the first SYN-ACK or from the
+    /// future. A blind attacker may guess the sequence number, but not the timestamp as well
+    /// (Linux: tcp_check_req).
     fn is_echo_invented(&self, cx: &Cx<'_>, header: &SegmentHeader) -> bool {
         let Some((_, echo)) = header.options.timestamps.filter(|_| self.timestamps) else {
             return false;
@@ -317,7 +322,7 @@ impl Request {
         echo != 0 && !self.from_cookie && (is_older(echo, self.ts_first) || is_older(now, echo))
     }
 
-    /// The connection this request stands for, in SYN-RECEIVED, with the listener's options.
+    /// Creates the request's connection, in SYN-RECEIVED, with the listener's options.
     #[must_use]
     pub fn to_tcb(&self, cx: &Cx<'_>, options: &SocketOptions) -> Tcb {
         let params = OpenParams {
@@ -329,7 +334,7 @@ impl Request {
             ts_recent: None,
             fast_open: FastOpen::Off,
         };
-        // Counted here as in Linux: a flood of SYNs opens nothing.
+        // Counted here, as in Linux, because a SYN flood creates no connection.
         cx.count(Counter::TcpPassiveOpens);
         let mut tcb = Tcb::new(cx, &params);
         tcb.state = State::SynRecv;
@@ -354,7 +359,8 @@ impl Request {
         tcb
     }
 
-    /// The deadline came: repeats the SYN-ACK, or gives up after `tcp_synack_retries`. Does nothing too early.
+    /// Retransmits the SYN-ACK at the deadline, or gives up after `tcp_synack_retries`. Does
+    /// nothing before the deadline.
     pub fn on_timer(&mut self, cx: &mut Cx<'_>) -> RequestTimer {
         if cx.now < self.deadline {
             return RequestTimer::Keep;
@@ -364,7 +370,8 @@ impl Request {
             cx.count(Counter::TcpAttemptFails);
             return RequestTimer::GiveUp;
         }
-        // While a silent peer is waited for, only the last repetition leaves: its answer opens the connection.
+        // While a deferred request waits for data, only the last SYN-ACK is sent: the answer to it
+        // opens the connection.
         let waits = silent && self.retransmits + 1 < self.defer;
         self.retransmits = self.retransmits.saturating_add(1);
         if !waits {
@@ -376,10 +383,11 @@ impl Request {
         RequestTimer::Keep
     }
 
-    /// An ICMP error quotes a segment of ours with `seq`. Answers whether the request ends: the peer, if it is there, repeats
-    /// its SYN (RFC 5927 §4.1; Linux: tcp_req_err).
+    /// Processes an ICMP error that quotes a segment of ours with `seq`. Returns whether the
+    /// request ends; a live peer retransmits its SYN (RFC 5927 §4.1; Linux: tcp_req_err).
     ///
-    /// Differs from Linux: port and protocol unreachable end a request too, because RFC 1122 §4.2.3.9 calls them hard.
+    /// Differs from Linux: port and protocol unreachable end a request too, because
+    /// RFC 1122 §4.2.3.9 calls them hard errors.
     #[must_use]
     pub fn on_icmp(&self, cx: &Cx<'_>, error: IcmpError, seq: SeqNum) -> bool {
         if seq != self.iss {
@@ -459,26 +467,26 @@ impl Request {
         true
     }
 
-    /// When [`Request::on_timer`] has something to do.
+    /// Returns the time at which [`Request::on_timer`] must be called.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The connection's name.
+    /// Returns the connection's four-tuple.
     #[must_use]
     pub fn tuple(&self) -> &FourTuple {
         &self.tuple
     }
 
-    /// How often the SYN-ACK was repeated.
+    /// Returns the number of SYN-ACK retransmissions.
     #[must_use]
     pub fn retransmits(&self) -> u8 {
         self.retransmits
     }
 }
 
-/// How many repetitions of a SYN-ACK fit into `wait`: Linux's secs_to_retrans.
+/// Returns the number of SYN-ACK retransmissions within `wait` (Linux: secs_to_retrans).
 fn retransmits_in(wait: Duration, config: &TcpConfig) -> u8 {
     let mut retransmits = 0;
     let (mut passed, mut next) = (Duration::ZERO, TIMEOUT_INITIAL);

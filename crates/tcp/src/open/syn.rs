@@ -1,12 +1,12 @@
-//! The SYN of an active open, and the SYN-ACK of a block whose peer's SYN has come already.
+//! SYN of an active open, and SYN-ACK of a connection that has received the peer's SYN.
 //!
 //! Above: `open::active`, `loss::retransmit`, `input::syn_sent` and `output`. Below: `segment`.
 //! RFC 9293 §3.5, RFC 7413 §4; Linux: tcp_connect, tcp_send_syn_data, tcp_send_synack.
 //!
-//! With Fast Open the first SYN carries data: it waits for the first write, and a repetition of it
-//! is plain.
+//! With Fast Open the first SYN carries data: it is held until the first write. A retransmitted SYN
+//! carries none.
 //!
-//! Not here: the SYN-ACK of a request without a block (`open::request`).
+//! Not here: the SYN-ACK of a connection request (`open::request`).
 
 use pkt::{Ecn, Packet};
 
@@ -27,13 +27,14 @@ use crate::{
     },
 };
 
-/// The SYN of an active open, or the SYN-ACK once the peer's SYN crossed ours; arms its retransmission.
+/// Sends the SYN of an active open, or the SYN-ACK of a simultaneous or Fast Open, and arms its
+/// retransmission.
 pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     timers::arm_rto(tcb, cx);
     let crossed = tcb.state == State::SynRecv;
     let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
     let Some((mut packet, len)) = syn_packet(tcb, cx, &mut options) else { return };
-    // The first SYN offers, the crossed one agrees to what the peer offered.
+    // A SYN offers options; a SYN-ACK agrees to the options that the peer offered.
     let has = |agreed, offered| tcb.flags.contains(if crossed { agreed } else { offered });
     options.sack_permitted = has(TcbFlags::SACK, TcbFlags::OFFERS_SACK);
     options.timestamps = has(TcbFlags::TIMESTAMPS, TcbFlags::OFFERS_TIMESTAMPS)
@@ -64,7 +65,7 @@ pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 }
 
 impl Tcb {
-    /// The SYN leaves now, with what data there is for it: a client with a cookie and nothing to write.
+    /// Sends a held SYN now, with any queued data: the caller will not wait for the first write.
     pub fn release_syn(&mut self, cx: &mut Cx<'_>) {
         if self.is_syn_held() {
             send_syn(self, cx);
@@ -75,7 +76,8 @@ impl Tcb {
     }
 }
 
-/// The held SYN leaves as soon as there is data for it; one that was too large for the path leaves again without.
+/// Sends a held SYN as soon as data is queued, and retransmits a SYN that was too large for the
+/// path, without data.
 pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.state != State::SynSent {
         return;
@@ -83,7 +85,8 @@ pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     match tcb.fast_open.as_mut() {
         Some(state) if state.phase == SynPhase::TooLarge => {
             state.phase = SynPhase::Plain;
-            // Nothing was lost to congestion; which of the two is answered remains open.
+            // The SYN was not lost to congestion, but an RTT sample would be ambiguous: either SYN
+            // may be answered.
             tcb.recovery.on_unsampled_handshake();
             tcb.totals.total_retrans += 1;
             cx.count(Counter::TcpExtTCPSynRetrans);
@@ -95,8 +98,9 @@ pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// The packet of a SYN or SYN-ACK, how much payload it carries, and its Fast Open option. Data goes with the first SYN
-/// only: a repetition is plain, in case the path minds.
+/// Returns the packet of a SYN or SYN-ACK and its payload length, and sets the Fast Open option.
+/// Only the first SYN carries data: a retransmitted SYN is plain, in case the path drops SYNs with
+/// data.
 fn syn_packet(tcb: &mut Tcb, cx: &mut Cx<'_>, options: &mut Options) -> Option<(Packet, u32)> {
     let Some(state) = &mut tcb.fast_open else { return Some((cx.pool.alloc()?, 0)) };
     if state.passive {
@@ -119,7 +123,7 @@ fn syn_packet(tcb: &mut Tcb, cx: &mut Cx<'_>, options: &mut Options) -> Option<(
     Some((packet, len))
 }
 
-/// The data of the first SYN has left with it.
+/// Accounts for the data that the first SYN carried.
 fn on_syn_sent(tcb: &mut Tcb, cx: &Cx<'_>, len: u32) {
     if len == 0 {
         return;

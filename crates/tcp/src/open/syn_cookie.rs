@@ -1,18 +1,18 @@
-//! SYN cookies: a SYN-ACK whose sequence number encodes the request, so that the host keeps no
+//! SYN cookies: the sequence number of the SYN-ACK encodes the request, so that the host keeps no
 //! state.
 //!
 //! Above: [`Request::send_cookie`](crate::Request::send_cookie) and
 //! [`Request::from_cookie`](crate::Request::from_cookie). RFC 4987 §3.6; Linux:
 //! net/ipv4/syncookies.c.
 //!
-//! The number is made of a keyed hash of the four-tuple, the peer's own initial number, the time
-//! slot, and in its low 24 bits a second keyed hash that covers the last two as well, plus which of
-//! four segment sizes the peer announced. The third segment of the handshake brings it back; a
-//! cookie is good in the slot it was made in and in the one after it. Window scale, SACK and ECN
-//! stand in the low bits of the timestamp, which comes back as well if the peer speaks timestamps,
-//! and are lost otherwise.
+//! The number is the sum of a keyed hash of the four-tuple, the peer's initial sequence number, the
+//! time slot, and in the low 24 bits a second keyed hash, which also covers the peer's number and
+//! the slot, plus the index of the announced MSS in a table of four. The third segment of the
+//! handshake acknowledges the number. A cookie is valid in the time slot of its creation and in the
+//! next one. Window scale, SACK and ECN are encoded in the low bits of the SYN-ACK's timestamp,
+//! which the third segment echoes. Without timestamps these options are not used.
 //!
-//! Not here: when cookies are sent and believed (`stack::socket`).
+//! Not here: when cookies are sent and accepted (`stack::socket`).
 
 use core::fmt;
 
@@ -24,26 +24,28 @@ use crate::{
     wire::{four_tuple::FourTuple, option::is_older, seq::SeqNum},
 };
 
-/// Seconds of a time slot. With [`SLOTS_VALID`] a third segment may take one to two minutes, above the longest wait
-/// between two repetitions of a SYN-ACK (RFC 4987 §3.6 speaks of a slowly increasing counter).
+/// Seconds of a time slot. With [`SLOTS_VALID`] the third segment may arrive one to two minutes
+/// later, which exceeds the longest interval between two SYN-ACK retransmissions (RFC 4987 §3.6
+/// asks for a slowly increasing counter).
 const SLOT_SECONDS: u64 = 64;
 
-/// The slot a cookie was made in and the one after it.
+/// Number of valid slots: the slot of the cookie's creation and the next one.
 const SLOTS_VALID: u32 = 2;
 
-/// How long after the last cookie was sent one may come back.
+/// Seconds for which a cookie is valid at most.
 pub const COOKIE_LIFETIME_SECONDS: u64 = SLOT_SECONDS * SLOTS_VALID as u64;
 
-/// Bits of the number below the time slot.
+/// Number of bits below the time slot.
 const LOW_BITS: u32 = 24;
 const LOW_MASK: u32 = (1 << LOW_BITS) - 1;
 
-/// The sizes that peers announce, ascending: the default of RFC 9293 §3.7.1, PPPoE with tunnels, PPPoE, Ethernet. A
-/// size in between counts as the one below it. Four, because each doubles what a blind guess may hit.
+/// Common MSS values, ascending: the default of RFC 9293 §3.7.1, PPPoE with tunnels, PPPoE,
+/// Ethernet. Other values are rounded down. The table is small because each doubling of it doubles
+/// the chance of a blind guess.
 const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS_V6: [u16; 4] = [1220, 1420, 1440, 8940];
 
-/// Makes cookies and reads them. One per stack.
+/// Generates and verifies SYN cookies. One per stack.
 #[derive(Clone)]
 pub struct SynCookies {
     tuple: SipHasher24,
@@ -51,14 +53,15 @@ pub struct SynCookies {
 }
 
 impl SynCookies {
-    /// Cookies under a secret.
+    /// Creates the cookie functions keyed by `secret`.
     #[must_use]
     pub fn new(secret: &[u8; SECRET_BYTES]) -> Self {
         let [tuple, slot] = keyed_pair(secret);
         Self { tuple, slot }
     }
 
-    /// The initial sequence number that answers a SYN with number `irs` and MSS option `mss` (RFC 4987 §3.6).
+    /// Returns the initial sequence number that answers a SYN with number `irs` and MSS option
+    /// `mss` (RFC 4987 §3.6).
     #[must_use]
     pub fn isn(&self, tuple: &FourTuple, irs: SeqNum, mss: u16, now: Instant) -> SeqNum {
         let slot = slot_of(now);
@@ -69,12 +72,12 @@ impl SynCookies {
         irs + self.tuple_hash(tuple).wrapping_add(slot << LOW_BITS).wrapping_add(low)
     }
 
-    /// The MSS that `isn` stands for, if it is a cookie for `tuple` and `irs` and not too old.
+    /// Returns the MSS that `isn` encodes, if it is a valid cookie for `tuple` and `irs`.
     #[must_use]
     pub fn mss(&self, tuple: &FourTuple, irs: SeqNum, isn: SeqNum, now: Instant) -> Option<u16> {
         let value = isn.0.wrapping_sub(irs.0).wrapping_sub(self.tuple_hash(tuple));
         let slot = slot_of(now);
-        // The slot is known modulo 256; a cookie from the future wraps to a large age.
+        // The cookie holds the slot modulo 256; a slot in the future results in a large age.
         let age = slot.wrapping_sub(value >> LOW_BITS) & 0xff;
         if age >= SLOTS_VALID {
             return None;
@@ -101,13 +104,13 @@ impl SynCookies {
 }
 
 impl fmt::Debug for SynCookies {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SynCookies").finish_non_exhaustive()
     }
 }
 
-/// What a cookie's timestamp says about the peer's SYN.
+/// Options of the peer's SYN that a cookie's timestamp encodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CookieOptions {
     pub(crate) window_scale: Option<u8>,
@@ -115,16 +118,17 @@ pub(crate) struct CookieOptions {
     pub(crate) ecn: bool,
 }
 
-/// Low bits of a timestamp that carry options: 64 ms of the millisecond clock.
+/// Low bits of a timestamp that carry options. They cover 64 ms of the millisecond clock.
 const OPTION_BITS: u32 = 6;
 const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
-/// The shift, of which 15 is impossible (RFC 7323 §2.3) and stands for no scaling.
+/// Mask of the window scale. The value 15 is not a valid shift (RFC 7323 §2.3) and means no
+/// scaling.
 const SCALE_MASK: u32 = 0xf;
 const SACK_BIT: u32 = 1 << 4;
 const ECN_BIT: u32 = 1 << 5;
 
 impl CookieOptions {
-    /// The latest timestamp not after `clock` that carries these options.
+    /// Returns the latest timestamp not after `clock` that carries these options.
     pub(crate) fn encode(self, clock: u32) -> u32 {
         let mut bits = self.window_scale.map_or(SCALE_MASK, u32::from);
         bits |= if self.sack { SACK_BIT } else { 0 };
@@ -151,7 +155,7 @@ fn slot_of(now: Instant) -> u32 {
     (now.as_nanos() / (SLOT_SECONDS * 1_000_000_000)) as u32
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low half is used")]
 const fn low_half(number: u64) -> u32 {
     number as u32
 }
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_brings_the_mss_back_rounded_down() {
+    fn a_cookie_encodes_the_mss_rounded_down() {
         let (cookies, now) = (cookies(), Instant::from_secs(1000));
         for (mss, read) in [(100, 536), (536, 536), (1299, 536), (1459, 1440), (9000, 1460)] {
             let isn = cookies.isn(&tuple(1), SeqNum(77), mss, now);
@@ -184,18 +188,18 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_two_slots() {
+    fn a_cookie_is_valid_for_two_slots() {
         let (cookies, made) = (cookies(), Instant::from_secs(64 * 300 - 1));
         let isn = cookies.isn(&tuple(1), SeqNum(77), 1460, made);
         let read = |at| cookies.mss(&tuple(1), SeqNum(77), isn, at);
         assert_eq!(read(made + Duration::from_secs(64)), Some(1460));
         assert_eq!(read(made + Duration::from_secs(66)), None);
-        // The slot before is a cookie of the future.
+        // Two slots earlier the cookie's slot lies in the future.
         assert_eq!(read(Instant::from_secs(64 * 298)), None);
     }
 
     #[test]
-    fn a_cookie_belongs_to_its_connection_and_its_secret() {
+    fn a_cookie_is_valid_only_for_its_connection_and_secret() {
         let (cookies, now) = (cookies(), Instant::from_secs(1000));
         let isn = cookies.isn(&tuple(1), SeqNum(77), 1460, now);
         assert_eq!(cookies.mss(&tuple(2), SeqNum(77), isn, now), None);
@@ -205,18 +209,19 @@ mod tests {
     }
 
     #[test]
-    fn guesses_fail() {
+    fn guessed_cookies_are_rejected() {
         let (cookies, now) = (cookies(), Instant::from_secs(1000));
         let mut rng = Rng::new(1);
         let hits = (0..100_000)
             .filter(|_| cookies.mss(&tuple(1), SeqNum(77), SeqNum(rng.next_u32()), now).is_some())
             .count();
-        // Two slots of 256, four sizes of 2^24: less than one in 2^28.
+        // Two valid slots of 256 and four of 2^24 low values: less than one guess in 2^28 is
+        // accepted.
         assert_eq!(hits, 0);
     }
 
     #[test]
-    fn options_ride_in_a_timestamp_that_is_never_ahead() {
+    fn encoded_options_never_put_a_timestamp_ahead_of_the_clock() {
         let mut rng = Rng::new(2);
         for _ in 0..1000 {
             let clock = rng.next_u32();

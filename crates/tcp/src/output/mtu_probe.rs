@@ -1,10 +1,9 @@
-//! A probe of the path MTU leaves: the next bytes of the stream in one segment of the size in
-//! question.
+//! Sends a probe of the path MTU: the next bytes of the stream in one segment of the probed size.
 //!
 //! Above: `output`, before each run of new data. RFC 4821 §7.3 and §7.4; Linux: tcp_mtu_probe,
 //! tcp_mtu_check_reprobe.
 //!
-//! Not here: the search, and what an answer or a loss means for it (`tcb::mtu_probe`).
+//! Not here: the search, and its reaction to an answer or a loss (`tcb::mtu_probe`).
 
 use crate::{
     cx::Cx,
@@ -12,21 +11,22 @@ use crate::{
     tcb::{Tcb, mtu_probe::Probe, recovery::CaState},
 };
 
-/// Segments of the window that a probe needs to be worth its risk (Linux: 11 in tcp_mtu_probe).
+/// Congestion window in segments from which a probe is worth its risk (Linux: 11 in tcp_mtu_probe).
 const CWND_SEGMENTS_MIN: u32 = 11;
 
-/// What `output` does next.
+/// Next step of `output`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probed {
-    /// No probe is wanted or possible: send as usual.
+    /// No probe is needed or possible: send as usual.
     No,
-    /// A probe left.
+    /// A probe was sent.
     Sent,
-    /// A probe is wanted and the window has no room: send nothing until an ACK makes some.
+    /// A probe is needed but the window is full: send nothing until an ACK makes room.
     Wait,
 }
 
-/// Sends the stream's next bytes in one segment of the size in question, if this is a moment for it (RFC 4821 §7.3–7.4).
+/// Sends the next bytes of the stream in one segment of the probed size, if the state allows a
+/// probe (RFC 4821 §7.3–7.4).
 pub(crate) fn probe(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Probed {
     let Some(search) = &mut tcb.mtu_probing else { return Probed::No };
     let mss = tcb.mss.effective();
@@ -40,7 +40,8 @@ pub(crate) fn probe(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Probed {
         search_again(tcb, cx);
         return Probed::No;
     }
-    // What follows the probe tells its loss from that of the whole flight.
+    // Enough segments must follow the probe: their acknowledgment distinguishes its loss from the
+    // loss of the whole flight.
     let needed = len + (u32::from(cx.config.tcp_reordering) + 1) * mss;
     let unsent = tcb.send_queue.write_seq().since(tcb.snd_nxt);
     if unsent < needed || tcb.snd_wnd < needed || len > tcb.congestion.cwnd() {
@@ -62,8 +63,8 @@ pub(crate) fn probe(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Probed {
     Probed::Sent
 }
 
-/// The search is over: after `tcp_probe_interval` the path may have become wider (RFC 4821 §7.2; Linux:
-/// tcp_mtu_check_reprobe).
+/// Restarts a finished search after `tcp_probe_interval`, because the path MTU may have grown
+/// (RFC 4821 §7.2; Linux: tcp_mtu_check_reprobe).
 fn search_again(tcb: &mut Tcb, cx: &Cx<'_>) {
     let high = tcb.mss.searchable_mtu();
     if let Some(search) = &mut tcb.mtu_probing

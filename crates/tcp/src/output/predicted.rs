@@ -1,12 +1,12 @@
-//! Two short forms of a run: one small segment leaves while nothing is in flight, or nothing
-//! leaves.
+//! Two short forms of `output`: it sends one small segment with nothing in flight, or it sends
+//! nothing.
 //!
-//! [`super::output`] is the long form. Under the conditions of [`is_lone_write`] and
-//! [`output_nothing`] most of its steps change nothing, and the rest stands here in one piece;
-//! `tests::fast_path` compares both forms. Linux has the second as the checks in front of
+//! [`super::output`] has the complete form. Under the conditions of [`is_lone_write`] and
+//! [`output_nothing`] most of its steps change nothing, and this file contains the remaining ones;
+//! `tests::fast_path` compares both forms. Linux has the second short form as the checks before
 //! tcp_push_pending_frames and tcp_data_snd_check.
 //!
-//! Not here: which header a segment has in general (`segment`).
+//! Not here: the headers of segments in general (`segment`).
 
 use pkt::{Gso, Instant, Packet, TxChecksum};
 
@@ -28,8 +28,8 @@ use crate::{
     },
 };
 
-/// Where nothing is to be sent and no ACK is due before its timer, says so to who watches, and that is all. False leaves
-/// the connection to [`super::output`].
+/// Handles the case that nothing is to be sent and no ACK is due before its timer: updates the
+/// timers and totals. Returns false if the connection needs [`super::output`].
 #[inline]
 pub fn output_nothing(tcb: &mut Tcb, now: Instant) -> bool {
     const WATCHED: TcbFlags = TcbFlags::NO_FAST_PATH
@@ -51,8 +51,8 @@ pub fn output_nothing(tcb: &mut Tcb, now: Instant) -> bool {
     true
 }
 
-/// Sends the one segment that waits, if it is small and may leave as a matter of course. False leaves the connection as it
-/// was.
+/// Sends the only queued segment, if it is small and no mechanism delays it. Returns false without
+/// a change if the complete form is needed.
 #[inline]
 pub(super) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     if !is_lone_write(tcb, cx) {
@@ -85,15 +85,16 @@ pub(super) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     cx.count(Counter::TcpExtTCPOrigDataSent);
     cx.count(Counter::TcpOutSegs);
     tcb.flags -= TcbFlags::WRITTEN | TcbFlags::HOST_LIMITED | TcbFlags::CWND_LIMITED;
-    watch(tcb, cx);
+    arm_timer(tcb, cx);
     super::note_use(tcb, cx, false);
     totals::on_output(tcb, cx.now);
     true
 }
 
-/// One write waits, of one segment at most; nothing is in flight, so neither Nagle nor the congestion window holds it back;
-/// the peer's window has room, no cork, pace or limit below is in the way, and no mark, probe, repair or block has to go with
-/// it.
+/// Returns whether exactly one write of at most one segment is queued and can be sent at once.
+/// Nothing is in flight, so neither Nagle nor the congestion window delays it. The peer's window
+/// has room, no cork, pacing or limit of lower queues applies, and no urgent pointer, probe,
+/// retransmission or SACK block must be sent with it.
 #[inline]
 fn is_lone_write(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     const WATCHED: TcbFlags = TcbFlags::TIMESTAMPS
@@ -128,7 +129,7 @@ fn is_lone_write(tcb: &Tcb, cx: &Cx<'_>) -> bool {
         && cx.now.nanos_since(tcb.last_sent_at) <= u64::from(tcb.rtt.rto_us()) * 1_000
 }
 
-/// Puts the header in front of `packet` and the packet on `cx.out`.
+/// Adds the header to `packet` and enqueues the packet on `cx.out`.
 #[inline]
 fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, mut packet: Packet, header: PlainHeader) {
     cx.host_queue.bytes = cx.host_queue.bytes.saturating_add(packet.truesize());
@@ -146,9 +147,9 @@ fn emit(tcb: &mut Tcb, cx: &mut Cx<'_>, mut packet: Packet, header: PlainHeader)
     cx.out.push_back(packet);
 }
 
-/// The first segment of a flight is watched by a tail loss probe, or else by the RTO.
+/// Arms the tail loss probe for the first segment of a flight, or else the RTO.
 #[inline]
-fn watch(tcb: &mut Tcb, cx: &Cx<'_>) {
+fn arm_timer(tcb: &mut Tcb, cx: &Cx<'_>) {
     match tlp::deadline(tcb, cx, timers::rto_deadline(tcb, cx)) {
         Some(at) => tcb.timers.arm_rtx(RtxPurpose::LossProbe, at),
         None => timers::arm_rto(tcb, cx),

@@ -1,16 +1,15 @@
-//! Answers to segments out of order: each at once while they tell the sender of a loss, one for
-//! many afterwards.
+//! Answers to out-of-order segments: ACKs are sent at once while they indicate a loss to the
+//! sender, and are compressed afterwards.
 //!
 //! Above: `input::data`, and `close::timer` when the delayed-ACK slot fires. Below: `segment`
 //! sends. RFC 5681 §4.2, RFC 2018 §4; Linux: __tcp_ack_snd_check, tcp_sack_compress_send_ack.
 //!
-//! Fast retransmit needs three duplicate ACKs, so the first three of a hole leave at once. Later
-//! ones tell the sender only that more has arrived, and one ACK can say that for many segments: it
-//! waits for a twentieth of the round trip, at most `tcp_comp_sack_delay`, and answers at most
-//! `tcp_comp_sack_nr` segments. Without SACK the sender counts duplicates, so that every one
-//! leaves.
+//! Fast retransmit needs three duplicate ACKs, so the first three of a hole are sent at once. Later
+//! ones only report further arrivals, and one ACK can report many segments: it waits for a
+//! twentieth of the round-trip time, at most `tcp_comp_sack_delay`, and answers at most
+//! `tcp_comp_sack_nr` segments. Without SACK the sender counts duplicates, so every ACK is sent.
 //!
-//! Not here: ACKs of data in order (`tcb::delayed_ack`), which blocks an ACK carries
+//! Not here: ACKs of data in order (`tcb::delayed_ack`), the choice of SACK blocks
 //! (`tcb::sack_report`).
 
 use core::time::Duration;
@@ -21,13 +20,14 @@ use crate::{
     tcb::{Tcb, TcbFlags},
 };
 
-/// Duplicate ACKs that leave at once for each hole (Linux `TCP_FASTRETRANS_THRESH`).
+/// Duplicate ACKs that are sent at once for each hole (Linux `TCP_FASTRETRANS_THRESH`).
 const DUP_ACKS_AT_ONCE: u8 = 3;
 
-/// A compressed ACK waits for this part of the round trip.
+/// Fraction of the round-trip time for which a compressed ACK waits.
 const RTT_DIVISOR: u32 = 20;
 
-/// A segment came out of order: its answer leaves, or joins those that wait.
+/// Answers an out-of-order segment: sends an ACK, or adds the segment to those of the compressed
+/// ACK.
 pub(crate) fn answer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if compress(tcb, cx) {
         return;
@@ -37,14 +37,14 @@ pub(crate) fn answer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// Whether the answer may wait, and then makes it wait.
+/// Arms the timer of the compressed ACK if the answer may wait; returns whether it may.
 fn compress(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     let rcv_nxt = tcb.rcv_nxt;
     let state = &mut tcb.ack_compression;
     if !tcb.flags.contains(TcbFlags::SACK) || state.compressed >= cx.config.tcp_comp_sack_nr {
         return false;
     }
-    // A duplicate is reported once: the sender asks now. So does one whose window we watch closely.
+    // A duplicate is reported once, so its ACK is sent now. So are all ACKs in quick-ACK mode.
     if tcb.ack.is_quick() || tcb.ack.is_now() || tcb.sack_report.has_duplicate() {
         return false;
     }
@@ -67,7 +67,7 @@ fn compress(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     true
 }
 
-/// How long an answer may wait: the sender must see it within the round trip it belongs to.
+/// Returns the time that an answer may wait: the sender must receive it within the same round trip.
 fn delay(tcb: &Tcb, cx: &Cx<'_>) -> Duration {
     let mut rtt = tcb.receive_buffer.rtt();
     if let Some(srtt) = tcb.rtt.srtt() {
@@ -76,7 +76,8 @@ fn delay(tcb: &Tcb, cx: &Cx<'_>) -> Duration {
     (rtt / RTT_DIVISOR).min(cx.config.tcp_comp_sack_delay)
 }
 
-/// What waits leaves now: the time is over, or a block is about to be forgotten before it was reported.
+/// Sends the compressed ACK: its timer has expired, or a block would be discarded before it was
+/// reported.
 pub(crate) fn release(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.ack_compression.on_timeout();
     if !segment::send_ack(tcb, cx) {

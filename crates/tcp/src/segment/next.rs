@@ -1,11 +1,11 @@
-//! The next new segment: how many bytes of it may leave now, what holds it back, and its first
+//! The next new segment: how many of its bytes may be sent now, why it is held back, and its first
 //! transmission.
 //!
 //! Above: `output`, the tail loss probe and the persist timer, which send new data, and
-//! `loss::retransmit`, which asks whether there is some. RFC 9293 §3.7.4 and §3.8.6.2.1,
+//! `loss::retransmit`, which asks whether new data can be sent. RFC 9293 §3.7.4 and §3.8.6.2.1,
 //! RFC 5681 §3.1; Linux: tcp_snd_wnd_test, tcp_cwnd_test, tcp_nagle_test, tcp_tso_should_defer.
 //!
-//! Not here: the loop over new segments (`output`), the pace and the limit of what waits below
+//! Not here: the loop over new segments (`output`), pacing and the limit of packets below TCP
 //! (`pacing`, `small_queue`).
 
 use core::time::Duration;
@@ -18,29 +18,30 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Longest wait of a part of a superframe for the ACK that lets more of it go.
+/// Longest time that a partial superframe waits for an ACK that allows a larger one.
 const SUPERFRAME_WAIT_MAX: Duration = Duration::from_millis(1);
 
-/// Why transmission of new data stopped.
+/// Reason why the transmission of new data stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocked {
-    /// Nothing is left to send.
+    /// No new data is queued.
     Nothing,
     /// `cwnd` is full.
     Congestion,
-    /// The peer's window is full, or holds back a small segment (RFC 9293 §3.8.6.2.1).
+    /// The peer's window is full, or too small for a full segment (RFC 9293 §3.8.6.2.1).
     Window,
-    /// Nagle, cork, or waiting for a fuller superframe.
+    /// Nagle's algorithm, a cork, or a superframe that is not full yet.
     Hold,
-    /// The pace.
+    /// Pacing.
     Pace,
-    /// Enough waits below TCP.
+    /// TCP Small Queues: too many packets of the connection are below TCP.
     HostQueue,
     /// No packet memory.
     Memory,
 }
 
-/// Index of the next new entry and how many of its payload bytes may leave in one packet, at most `burst`.
+/// Returns the index of the next new entry and how many of its payload bytes may be sent in one
+/// packet, at most `burst`.
 pub(crate) fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32), Blocked> {
     let Some((index, entry)) = tcb.send_queue.first_unsent() else { return Err(Blocked::Nothing) };
     let mss = tcb.mss.effective();
@@ -49,14 +50,15 @@ pub(crate) fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32
     let congestion = (tcb.congestion.cwnd() + limited).saturating_sub(tcb.pipe());
     let mut limit = window.min(congestion).min(burst);
     if tcb.flags.contains(TcbFlags::URGENT_OUT) {
-        // Each segment carries a pointer of its own.
+        // Each segment has its own urgent pointer.
         limit = limit.min(mss);
     }
     let fin = entry.flags.contains(EntryFlags::FIN);
     let room = window.min(congestion);
     let fits = entry.len <= limit;
     if fits && entry.len > mss && room < burst {
-        // As good as cut, as long as more may be written to it. Linux asks for that behind the windows, and only then.
+        // The entry counts as partial while the application may append to it. Linux defers here
+        // only after the tests of both windows.
         let grows = tcb.send_queue.is_tail(index) && (!entry.is_closed() || entry.len == room);
         if grows && defer_superframe(tcb, cx, room) {
             return Err(deferred(congestion <= window && entry.len == room));
@@ -66,12 +68,13 @@ pub(crate) fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32
         return hold_small(tcb, index, entry.len, fin);
     }
     if fits && entry.len > 0 {
-        // The data fits and its FIN does not: the FIN follows alone.
+        // The data fits and its FIN does not: the FIN is sent later, alone.
         return Ok((index, entry.len));
     }
     let whole = limit - limit % mss;
     if whole == 0 {
-        // RFC 9293 §3.8.6.2.1 (3): less than a segment only if it is half of the largest window seen.
+        // RFC 9293 §3.8.6.2.1 (3): less than a segment only if it is half of the largest window
+        // seen.
         if window < mss && window > 0 && window >= tcb.mss.max_window() / 2 && congestion >= window
         {
             return Ok((index, window));
@@ -84,20 +87,22 @@ pub(crate) fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32
     Ok((index, whole))
 }
 
-/// New data may leave now.
+/// Whether new data may be sent now.
 pub(crate) fn has_sendable(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     next_len(tcb, cx, tcb.mss.transmit_max()).is_ok()
 }
 
-/// Bytes of the peer's window from `seq` on.
+/// Returns the bytes of the peer's window from `seq` on.
 fn window_left(tcb: &Tcb, seq: SeqNum) -> u32 {
-    // The SYN-ACK of a connection that is open early takes nothing of what the peer's SYN offered.
+    // On a connection that is open early, the SYN-ACK is unacknowledged and uses no space in the
+    // window of the peer's SYN.
     let end = tcb.snd_una + tcb.snd_wnd + u32::from(tcb.is_open_early());
     if end.gt(seq) { end.since(seq) } else { 0 }
 }
 
-/// Nagle's rule with Minshall's reading (RFC 9293 §3.7.4): a small segment waits while an earlier small one is not
-/// acknowledged; with `TCP_CORK` or `MSG_MORE` it waits anyway. Only the tail can be small, and a FIN ends all waiting.
+/// Applies Nagle's algorithm with Minshall's modification (RFC 9293 §3.7.4): a small segment waits
+/// while an earlier small one is unacknowledged, and always with `TCP_CORK` or `MSG_MORE`. Only the
+/// last entry can be small, and one with a FIN never waits.
 fn hold_small(tcb: &Tcb, index: usize, len: u32, fin: bool) -> Result<(usize, u32), Blocked> {
     let mss = tcb.mss.effective();
     let small = len % mss;
@@ -115,13 +120,13 @@ fn hold_small(tcb: &Tcb, index: usize, len: u32, fin: bool) -> Result<(usize, u3
     if len > small { Ok((index, len - small)) } else { Err(Blocked::Hold) }
 }
 
-/// What a superframe waits for: more of the congestion window, or more of something else.
+/// Returns the reason why a superframe waits: the congestion window, or another limit.
 const fn deferred(cwnd_limited: bool) -> Blocked {
     if cwnd_limited { Blocked::Congestion } else { Blocked::Hold }
 }
 
-/// A part of a superframe waits for the next ACK when that will let a fuller one go: cutting it now would turn the
-/// rest of the transfer into small packets. Linux: tcp_tso_should_defer.
+/// Whether a partial superframe waits for the next ACK, which will allow a fuller one. Splitting it
+/// now would leave small packets for the rest of the transfer. Linux: tcp_tso_should_defer.
 fn defer_superframe(tcb: &Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     let divisor = u32::from(cx.config.tcp_tso_win_divisor);
     let open = matches!(tcb.recovery.state(), CaState::Open | CaState::Cwr);
@@ -131,16 +136,18 @@ fn defer_superframe(tcb: &Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     if cx.now - tcb.last_sent_at > SUPERFRAME_WAIT_MAX {
         return false;
     }
-    // The next ACK answers the oldest segment. Half a round trip is too long to wait for it, and so is more than a millisecond.
+    // The next ACK answers the oldest segment. Do not wait for it longer than half a round trip or
+    // a millisecond.
     let srtt = tcb.rtt.srtt().unwrap_or(Duration::ZERO);
-    let patience = (srtt / 2).min(SUPERFRAME_WAIT_MAX);
-    if tcb.send_queue.head().is_some_and(|head| head.sent_at + srtt > cx.now + patience) {
+    let wait_max = (srtt / 2).min(SUPERFRAME_WAIT_MAX);
+    if tcb.send_queue.head().is_some_and(|head| head.sent_at + srtt > cx.now + wait_max) {
         return false;
     }
     limit < tcb.snd_wnd.min(tcb.congestion.cwnd()) / divisor
 }
 
-/// First transmission of `len` payload bytes of entry `index`, which is cut when it holds more.
+/// Sends `len` payload bytes of entry `index` for the first time, and splits the entry if it holds
+/// more.
 pub(crate) fn send_first(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, len: u32) -> bool {
     let entry = tcb.send_queue.entry(index);
     let fin_fits = entry.seq_len() <= window_left(tcb, entry.seq);
@@ -160,7 +167,7 @@ pub(crate) fn send_first(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, len: u32)
     true
 }
 
-/// Entry `index` has left for the first time, as so many segments.
+/// Updates the state after entry `index` was sent for the first time, as `segments` segments.
 pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32) {
     let entry = tcb.send_queue.entry(index);
     tcb.snd_nxt = entry.end_seq();
@@ -176,8 +183,9 @@ pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32
     }
 }
 
-/// Sends what Nagle, a cork or a small window holds back, as far as the window has room; `false` when it has none.
-/// The persist timer calls it: nothing waits for ever.
+/// Sends data that Nagle's algorithm, a cork or a small window holds back, as far as the window has
+/// space. Returns `false` when it has none. Called by the persist timer, so that no data waits for
+/// ever.
 pub(crate) fn send_held(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     let Some((index, entry)) = tcb.send_queue.first_unsent() else { return false };
     let window = window_left(tcb, entry.seq);

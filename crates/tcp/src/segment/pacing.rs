@@ -1,19 +1,19 @@
-//! Pacing: how fast segments leave, and how large one packet is at that pace.
+//! Pacing: the rate at which segments are sent, and the size of one packet at that rate.
 //!
 //! Above: `output` and `loss::retransmit` ask before they send; `input::ack` sets the rate. Linux:
 //! tcp_update_pacing_rate, tcp_update_skb_after_send, tcp_pacing_check, tcp_tso_autosize.
 //!
 //! Every connection has a rate. An algorithm that models the path computes its own; for the others
-//! it is twice the window per round trip in slow start, and 1.2 times the window later. The rate
-//! decides how much one packet carries (a millisecond's worth), and `TCP_INFO` reports it. Packets
-//! are held back to the rate only if the algorithm needs that or `SO_MAX_PACING_RATE` asks for it.
-//! Then each transmission sets the moment of the next one, and a timer in the wheel of the core
-//! waits for it; connections whose moments fall into one tick of the wheel are sent in one turn.
-//! Every packet carries its departure time in its metadata. A queue below TCP that holds packets
-//! until their departure (`fq`) replaces the timer, and then every connection is paced (Linux:
-//! `SK_PACING_FQ`).
+//! the rate is twice the window per round trip in slow start, and 1.2 times the window later. The
+//! rate determines the payload of one packet (a millisecond's worth), and `TCP_INFO` reports it.
+//! Packets are delayed to the rate only if the algorithm needs that or `SO_MAX_PACING_RATE`
+//! requests it. Then each transmission sets the time of the next one, and a timer in the timer
+//! wheel of the core fires at that time; connections whose times fall into one tick of the wheel
+//! are sent in one turn. Every packet carries its departure time in its metadata. A queue below TCP
+//! that holds packets until their departure (`fq`) replaces the timer, and then every connection is
+//! paced (Linux: `SK_PACING_FQ`).
 //!
-//! Not here: the rate and the next departure as data (`tcb::pacing`), which rate a model wants
+//! Not here: the rate and the next departure as data (`tcb::pacing`), the rate of a model
 //! (`congestion`).
 
 use core::time::Duration;
@@ -26,13 +26,16 @@ use crate::{
     tcb::{Tcb, pacing::UNLIMITED},
 };
 
-/// Segments at the start of a connection that are not paced (Linux: the first ten): the peer waits for them.
+/// Segments at the start of a connection that are not paced (Linux: the first ten), to keep short
+/// transfers fast.
 const UNPACED_SEGMENTS: u64 = 10;
 
-/// Below this pace a model's packets are single segments (Linux `bbr_min_tso_rate`): 1.2 Mbit/s in bytes per second.
+/// Rate below which the packets of a model are single segments (Linux `bbr_min_tso_rate`): 1.2
+/// Mbit/s in bytes per second.
 const SINGLE_SEGMENT_RATE: u64 = 150_000;
 
-/// An ACK may have changed the round trip, the window or the model: the rate follows.
+/// Updates the rate after an ACK, which may have changed the round-trip time, the window or the
+/// model.
 pub(crate) fn update(tcb: &mut Tcb, cx: &Cx<'_>) {
     if tcb.congestion.algorithm().needs_pacing() {
         if let Some(rate) = tcb.congestion.pacing_rate() {
@@ -43,7 +46,8 @@ pub(crate) fn update(tcb: &mut Tcb, cx: &Cx<'_>) {
     let Some(srtt_us) = tcb.rtt.srtt_us() else { return };
     let srtt_us = u64::from(srtt_us.max(1));
     let cwnd = tcb.congestion.cwnd();
-    // Below half of the threshold the next round trip doubles the window; above it the pace must not overshoot.
+    // Below half of the threshold the window doubles with the next round trip; above it the rate
+    // must not overshoot.
     let ratio = if cwnd < tcb.congestion.ssthresh() / 2 {
         cx.config.tcp_pacing_ss_ratio
     } else {
@@ -53,12 +57,12 @@ pub(crate) fn update(tcb: &mut Tcb, cx: &Cx<'_>) {
     tcb.pacing.set_rate(flight * u64::from(ratio) * 10_000 / srtt_us);
 }
 
-/// Packets are held back to the pace.
+/// Whether packets are delayed to the rate.
 pub(crate) fn is_needed(tcb: &Tcb) -> bool {
     tcb.pacing.max_rate != UNLIMITED || tcb.congestion.algorithm().needs_pacing()
 }
 
-/// See [`congestion::train_max`]; `None` without a round trip to compare with.
+/// See [`congestion::train_max`]; `None` without a minimum round-trip time.
 pub(crate) fn train_max(tcb: &Tcb, cx: &Cx<'_>) -> Option<Duration> {
     let paced = cx.host_queue.paces || is_needed(tcb);
     let superframe = tcb.mss.superframe_max();
@@ -66,17 +70,20 @@ pub(crate) fn train_max(tcb: &Tcb, cx: &Cx<'_>) -> Option<Duration> {
     Some(congestion::train_max(min_rtt, tcb.pacing.rate, superframe, paced))
 }
 
-/// When the packet that is sent now departs, as far as this host decides: its round trip begins then.
+/// Returns the departure time of a packet that is sent now, as scheduled by this host: its round
+/// trip starts then.
 pub(crate) fn departure(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
     if cx.host_queue.paces { tcb.pacing.departure(cx.now) } else { cx.now }
 }
 
-/// When all that was sent has departed, as far as this host decides: answers cannot come before (Linux: tcp_pacing_delay).
+/// Returns the time when all sent packets have departed, as scheduled by this host. No ACK can
+/// arrive earlier (Linux: tcp_pacing_delay).
 pub(crate) fn all_departed(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
     if cx.host_queue.paces || is_needed(tcb) { tcb.pacing.departure(cx.now) } else { cx.now }
 }
 
-/// Whether a packet may leave now. If not, a timer waits for its moment. A queue that holds packets takes them all.
+/// Whether a packet may be sent now. If not, arms the pacing timer. A queue below TCP that holds
+/// packets admits them all.
 pub(crate) fn admit(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     if tcb.pacing.next_at <= cx.now || cx.host_queue.paces || !is_needed(tcb) {
         return true;
@@ -85,7 +92,7 @@ pub(crate) fn admit(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     false
 }
 
-/// `bytes` of payload were handed down.
+/// Schedules the next departure after `bytes` of payload were sent.
 pub(crate) fn on_transmit(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {
     let paces = cx.host_queue.paces;
     if tcb.pacing.rate == UNLIMITED || bytes == 0 || !(paces || is_needed(tcb)) {
@@ -101,8 +108,9 @@ pub(crate) fn on_transmit(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {
     }
 }
 
-/// Payload bytes of one packet: what leaves in a millisecond, more where the round trip is shorter than that, because there
-/// bursts harm nobody; a multiple of the segment size (Linux: tcp_tso_autosize).
+/// Returns the payload bytes of one packet: those of a millisecond at the pacing rate, and more on
+/// paths with a shorter round-trip time, where bursts are harmless. A multiple of the segment size
+/// (Linux: tcp_tso_autosize).
 pub(crate) fn burst_bytes(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
     let (largest, mss) = (tcb.mss.transmit_max(), tcb.mss.effective());
     if largest == mss || tcb.pacing.rate == UNLIMITED {
@@ -117,8 +125,8 @@ pub(crate) fn burst_bytes(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
     segments.saturating_mul(mss).min(largest)
 }
 
-/// Segments of `mss` bytes that fit into `pace` bytes and what short round trips are allowed beside: a superframe of `largest` bytes,
-/// halved so many times.
+/// Returns the number of `mss`-byte segments that fit into `pace` bytes plus the bonus of a short
+/// round-trip time: a superframe of `largest` bytes, halved `halvings` times.
 fn autosize(pace: u64, halvings: Option<u128>, largest: u32, mss: u32) -> u32 {
     let near = halvings.filter(|halvings| *halvings < 32).map_or(0, |halvings| largest >> halvings);
     let bytes = pace.saturating_add(u64::from(near)).min(u64::from(largest));
@@ -129,19 +137,21 @@ fn autosize(pace: u64, halvings: Option<u128>, largest: u32, mss: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// 1,448 bytes a segment, superframes of 64 KB, and the shift, `rtt_log` and minimum that are the default.
+    /// Returns the segments of 1,448 bytes in one packet, with superframes of 64 KB and the default
+    /// `rtt_log` and minimum.
     fn segments(rate: u64, rtt_us: Option<u128>, shift: u32) -> u32 {
         autosize(rate >> shift, rtt_us.map(|rtt| rtt >> 9), 65_536, 1448).max(2)
     }
 
-    /// Of 1 Gbit/s, 100 and 10 Mbit/s, for round trips of 50, 512, 1,024 and 5,000 µs, and for a path without a measured one.
+    /// Rates of 1 Gbit/s, 100 and 10 Mbit/s; round-trip times of 50, 512, 1,024 and 5,000 µs, and
+    /// an unmeasured one.
     #[test]
-    fn packets_are_as_large_as_pace_and_path_allow() {
+    fn packets_are_as_large_as_rate_and_round_trip_time_allow() {
         let rates = [125_000_000, 12_500_000, 1_250_000];
         let rtts = [Some(50), Some(512), Some(1024), Some(5000), None];
         let sizes = rates.map(|rate| rtts.map(|rtt| segments(rate, rtt, 10)));
         assert_eq!(sizes, [[45; 5], [45, 31, 19, 8, 8], [45, 23, 12, 2, 2]]);
-        // 8 ms of the pace, for devices that send many packets together.
+        // 8 ms at the pacing rate, for devices that aggregate many packets.
         assert_eq!(rates.map(|rate| segments(rate, None, 7)), [45, 45, 6]);
     }
 }

@@ -1,11 +1,11 @@
-//! Reset segments for what belongs to no connection.
+//! Reset segments in answer to segments that belong to no connection.
 //!
 //! Above: the stack's demux, `open::request`, `input`, and `close::time_wait`. RFC 9293 §3.5.2 and
 //! §3.10.7.1; Linux: tcp_v4_send_reset.
 //!
-//! A reset is never answered by a reset, so two stacks cannot reset each other for ever.
+//! A reset is never answered by a reset, so two stacks cannot reset each other endlessly.
 //!
-//! Not here: resets that abort a connection (`segment::send_reset`), resets received
+//! Not here: resets that abort a connection (`segment::send_reset`), received resets
 //! (`input::reset`).
 
 use crate::{
@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// Answers a segment no connection wants. `tuple` is the pair as seen from here; `payload_len` the bytes of data it
-/// carried. Puts at most one segment on `cx.out`.
+/// Answers a segment that belongs to no connection. `tuple` has our end as local end; `payload_len`
+/// is the length of the segment's data. Puts at most one segment on `cx.out`.
 pub fn reply(cx: &mut Cx<'_>, tuple: &FourTuple, received: &SegmentHeader, payload_len: u32) {
     if received.has(Flags::RST) {
         return;

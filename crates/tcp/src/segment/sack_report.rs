@@ -1,4 +1,4 @@
-//! Data that arrived twice: one ACK reports one range.
+//! Reports of data that arrived twice: one range per ACK.
 //!
 //! Above: `input::data` and `input::sequence`. RFC 2883 §4; Linux: tcp_dsack_set.
 //!
@@ -12,7 +12,8 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Notes a range that arrived twice. One ACK reports one range: another that still waits leaves at once.
+/// Records a range that arrived twice. One ACK reports one range, so an ACK with an unreported
+/// range is sent first.
 pub(crate) fn on_duplicate(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
@@ -26,7 +27,7 @@ pub(crate) fn on_duplicate(
     cx.count(counter);
     if !tcb.sack_report.add_duplicate(range) {
         if !segment::send_duplicate_ack(tcb, cx) {
-            // No memory: the newer range is what the peer asks about next.
+            // No memory: drop the older range, because the newer one is more useful to the peer.
             tcb.sack_report.on_sent();
         }
         tcb.sack_report.add_duplicate(range);

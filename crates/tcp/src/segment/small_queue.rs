@@ -1,13 +1,13 @@
-//! TCP Small Queues: how much of one connection may wait below TCP, in qdiscs and devices.
+//! TCP Small Queues: the limit on one connection's packets below TCP, in qdiscs and devices.
 //!
 //! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts the
 //! packets that it hands down and passes the number with each call ([`HostQueue`]); a completion
-//! resumes a connection that stops here. Linux: tcp_small_queue_check, tcp_tsq_write,
+//! resumes a throttled connection. Linux: tcp_small_queue_check, tcp_tsq_write,
 //! tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
 //!
 //! Packets that wait in our own queues delay other flows, and congestion control takes the delay
-//! for the path's: a connection keeps about a millisecond of its pace below itself, and never less
-//! than two packets.
+//! for one of the path. Therefore a connection keeps about a millisecond of its pacing rate below
+//! TCP, and never less than two packets.
 //!
 //! Not here: the setting (`cx::host_queue`), the wake-up and its races (`sync::small_queue`).
 
@@ -21,8 +21,8 @@ use crate::{
 };
 
 impl TsqLimit {
-    /// The limit of a connection whose next packet takes `truesize`, and of which `pace` bytes leave in about a millisecond
-    /// (`TcpConfig::pacing_shift`).
+    /// Returns the limit of a connection whose next packet has `truesize` and whose pacing rate is
+    /// `pace` bytes in about a millisecond (`TcpConfig::pacing_shift`).
     const fn bytes(self, sysctl: u32, truesize: u32, pace: u64, paced: bool) -> u64 {
         let sysctl = sysctl as u64;
         let two = 2 * truesize as u64;
@@ -38,24 +38,27 @@ impl TsqLimit {
         }
     }
 
-    /// Bytes above which a connection with this limit stops.
+    /// Returns the number of bytes above which a connection with this limit is throttled.
     ///
-    /// Linux's `sk_wmem_alloc` holds one more for the socket itself, so that what meets a limit stops there, too. It matters where two
-    /// packets are the limit, which is a multiple of the packet: two are the most then, not three.
+    /// In Linux `sk_wmem_alloc` includes one byte for the socket itself, so a connection whose
+    /// packets equal the limit is throttled, too. This matters when the limit is two packets: then
+    /// two are the maximum, not three.
     ///
-    /// Differs from Linux in [`DynMax`](Self::DynMax), which lets one more pass where packets divide its limit.
+    /// Differs from Linux in [`DynMax`](Self::DynMax), which admits one more packet when packets
+    /// divide its limit.
     const fn stops_above(self, limit: u64) -> u64 {
         match self {
             Self::Off | Self::DynMax => limit,
-            // The first one stops when it is met.
+            // Linux 3.6 throttles a connection that equals the limit.
             Self::Static131072Ge | Self::DynMin2 | Self::PacedExempt | Self::V619 => {
                 limit.saturating_sub(1)
             }
         }
     }
 
-    /// Packets in flight up to which nothing is held back, because an ACK may be late where a completion is too; and with none in
-    /// flight nothing but a completion would come at all, which a device may put off until there is more to send.
+    /// Returns the number of packets in flight up to which a connection is not throttled. A delayed
+    /// completion may delay the ACKs, too. And with nothing in flight only a completion could
+    /// resume the connection, but a device may defer completions until more packets are sent.
     ///
     /// Differs from Linux 3.16, which had no exception.
     const fn exempt_in_flight(self) -> Option<usize> {
@@ -67,30 +70,30 @@ impl TsqLimit {
     }
 }
 
-/// Which packets the limit is doubled for.
+/// Kind of transmission. The limit is doubled for retransmissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     New,
-    /// A repetition is worth more than new data.
+    /// A retransmission, which is more urgent than new data.
     Retransmission,
 }
 
-/// Whether the packet of entry `index`, cut to `len` bytes of payload, must wait until what is below has shrunk. Then
-/// the connection is marked as throttled, and the stack sees to it that a completion resumes it.
+/// Whether the packet of entry `index`, cut to `len` bytes of payload, must wait for completions.
+/// If so, marks the connection as throttled, and the stack arranges that a completion resumes it.
 pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: Kind) -> bool {
     let mode = cx.config.tsq_limit;
     if !cx.host_queue.completes || mode == TsqLimit::Off || cx.config.tcp_limit_output_bytes == 0 {
         return false;
     }
     let sent = tcb.send_queue.sent_count();
-    // A retransmission is itself one of them.
+    // A retransmission is itself one of the segments in flight.
     if mode.exempt_in_flight().is_some_and(|exempt| sent <= exempt) {
         return false;
     }
     let entry = tcb.send_queue.entry(index);
     let truesize = entry.packet.as_ref().map_or(0, Packet::truesize);
     let truesize = truesize.saturating_sub(entry.len.saturating_sub(len));
-    // A connection that has no pace yet is held to the bound alone.
+    // A connection without a pacing rate has only the fixed limit.
     let pace = tcb.pacing.rate().unwrap_or(u64::MAX) >> cx.config.pacing_shift;
     let sysctl = cx.config.tcp_limit_output_bytes;
     let limit = mode.bytes(sysctl, truesize, pace, pacing::is_needed(tcb) || cx.host_queue.paces);
@@ -98,7 +101,7 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
     stop_above(tcb, cx, u32::try_from(mode.stops_above(limit)).unwrap_or(u32::MAX))
 }
 
-/// Stops the connection if more than `limit` is below it.
+/// Throttles the connection if more than `limit` bytes are below TCP.
 fn stop_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     let stops = cx.host_queue.bytes > limit;
     if stops {
@@ -108,14 +111,16 @@ fn stop_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     stops
 }
 
-/// Something must wait until what is below has completed, all of it: a copy of what is to be sent again is among it.
+/// Throttles the connection until all of its packets below TCP have completed, because a copy of a
+/// segment that has to be retransmitted is among them.
 pub(crate) fn wait_for_completion(tcb: &mut Tcb, cx: &Cx<'_>) {
     if cx.host_queue.completes {
         stop_above(tcb, cx, 0);
     }
 }
 
-/// Largest payload of a packet: the first version made two fit below its limit.
+/// Returns the largest payload of a packet: in the mode of Linux 3.6 two packets must fit below the
+/// limit.
 pub(crate) const fn burst_max(cx: &Cx<'_>) -> u32 {
     match (cx.config.tsq_limit, cx.config.tcp_limit_output_bytes) {
         (TsqLimit::Static131072Ge, limit) if limit > 0 => limit / 2,
@@ -123,20 +128,21 @@ pub(crate) const fn burst_max(cx: &Cx<'_>) -> u32 {
     }
 }
 
-/// A part of a segment waits because packets of this connection are still below, whose completion sends it on: small
-/// writes grow together instead of leaving one by one (`tcp_autocorking`).
+/// Whether a partial segment waits for the completion of packets of this connection below TCP
+/// (`tcp_autocorking`), so that small writes are sent together.
 pub(crate) fn autocorks(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32) -> bool {
     let queue = &tcb.send_queue;
     if !cx.config.tcp_autocorking
         || !cx.host_queue.completes
-        // The first packet of an exchange goes at once: nothing but its own answer could send it on.
+        // The first packet of an exchange is sent at once: there may be no completion that would
+        // resume the connection.
         || queue.sent_count() == 0
         || !queue.is_tail(index)
         || len >= tcb.mss.transmit_max()
     {
         return false;
     }
-    // More is below than a bare ACK.
+    // More than a pure ACK is below TCP.
     let truesize = queue.entry(index).packet.as_ref().map_or(0, Packet::truesize);
     let waits = stop_above(tcb, cx, truesize);
     if waits {
@@ -146,8 +152,9 @@ pub(crate) fn autocorks(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32) -> b
 }
 
 impl Tcb {
-    /// Whether `output` has stopped, since this was last asked, because of what is below: the bytes above which it
-    /// stays stopped. Whoever takes this must announce it (`sync::SmallQueue::throttle`) or run `output` again.
+    /// Returns, if `output` was throttled since the last call, the number of bytes above which the
+    /// connection stays throttled. The caller must publish it (`sync::SmallQueue::throttle`) or run
+    /// `output` again.
     pub fn take_throttled(&mut self) -> Option<u32> {
         let throttled = self.flags.contains(TcbFlags::THROTTLED);
         self.flags -= TcbFlags::THROTTLED;
@@ -172,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_those_of_their_versions() {
+    fn limits_are_those_of_their_linux_versions() {
         use TsqLimit as Mode;
         assert_eq!(limits(Mode::Static131072Ge, LARGE, false), [131_072; 4]);
         let expected = [131_072, 131_072, 1_220_703, 12_207_031];
@@ -188,7 +195,8 @@ mod tests {
         assert_eq!(limits(Mode::Off, LARGE, true), [u64::MAX; 4]);
     }
 
-    /// The fewest bytes below that stop a packet of a connection with two in flight.
+    /// Returns the fewest bytes below TCP that throttle a packet of a connection with two segments
+    /// in flight.
     fn stops_at(mode: TsqLimit, kind: Kind) -> u32 {
         let mut net = Net::established(1);
         net.host(Side::A).config.tsq_limit = mode;
@@ -209,12 +217,13 @@ mod tests {
         stops
     }
 
-    /// Linux's tcp_small_queue_check doubles the limit, and then counts the one byte of the socket itself.
+    /// Linux's tcp_small_queue_check doubles the limit, and then counts the one byte of the socket
+    /// itself.
     #[test]
     fn a_retransmission_has_twice_the_limit() {
         use Kind::{New, Retransmission};
         for mode in [TsqLimit::Static131072Ge, TsqLimit::DynMax] {
-            // The second lets one more pass that divides the limit.
+            // `DynMax` admits one more packet when packets divide the limit.
             let more = u32::from(mode == TsqLimit::DynMax);
             assert_eq!(stops_at(mode, New), 10_000 + more);
             assert_eq!(stops_at(mode, Retransmission), 20_000 + more);
@@ -222,13 +231,13 @@ mod tests {
         for mode in [TsqLimit::DynMin2, TsqLimit::PacedExempt, TsqLimit::V619] {
             let two_packets = stops_at(mode, New);
             assert!(two_packets.is_multiple_of(2) && two_packets < 10_000, "{two_packets}");
-            assert_eq!(stops_at(mode, Retransmission), 2 * two_packets, "{mode:?}: four");
+            assert_eq!(stops_at(mode, Retransmission), 2 * two_packets, "{mode:?}: four packets");
         }
     }
 
-    /// Devices that send many packets together, as wireless ones do, want 8 ms of the pace.
+    /// Devices that aggregate many packets, such as wireless ones, need 8 ms of the pacing rate.
     #[test]
-    fn the_part_of_the_pace_is_a_setting() {
+    fn the_limit_follows_the_pacing_shift() {
         let limits = |mode: TsqLimit| {
             RATES.map(|rate| mode.bytes(mode.default_limit_bytes(), SMALL, rate >> 7, false))
         };
@@ -237,15 +246,15 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_has_a_name_of_its_own() {
+    fn every_mode_has_its_own_name() {
         for (index, mode) in TsqLimit::ALL.iter().enumerate() {
             assert!(TsqLimit::ALL[..index].iter().all(|other| other.name() != mode.name()));
         }
         assert!(TsqLimit::ALL.contains(&TsqLimit::default()));
     }
 
-    /// Whether a packet of `kind` waits for completions, with far too much below TCP, while `in_flight` segments are not
-    /// acknowledged.
+    /// Whether a packet of `kind` waits for completions, with far too much below TCP, while
+    /// `in_flight` segments are unacknowledged.
     fn waits(mode: TsqLimit, in_flight: usize, kind: Kind) -> bool {
         let mut net = Net::established(1);
         net.host(Side::A).config.tsq_limit = mode;
@@ -264,9 +273,9 @@ mod tests {
         waits
     }
 
-    /// Linux's tcp_small_queue_check makes no difference here between what is new and what is sent again.
+    /// Linux's tcp_small_queue_check makes no difference here between new data and retransmissions.
     #[test]
-    fn what_is_alone_in_flight_waits_for_nothing_be_it_new_or_sent_again() {
+    fn a_packet_with_at_most_one_segment_in_flight_is_never_throttled() {
         use Kind::{New, Retransmission};
         for kind in [New, Retransmission] {
             assert!(!waits(TsqLimit::V619, 1, kind), "{kind:?}");

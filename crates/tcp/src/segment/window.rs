@@ -1,18 +1,18 @@
-//! The receive window: how much the peer may send.
+//! The receive window: the number of bytes that the peer may send.
 //!
-//! Above: every segment that leaves announces one; `input::sequence` asks how much of it is left.
-//! RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge stays), RFC 7323 §2;
-//! Linux: __tcp_select_window, tcp_select_window.
+//! Above: every transmitted segment announces a window; `input::sequence` asks for its remaining
+//! part. RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge is kept),
+//! RFC 7323 §2; Linux: __tcp_select_window, tcp_select_window.
 //!
 //! The right edge of an announced window never moves back, unless `tcp_shrink_window` allows it;
-//! then data up to the highest edge ever announced is still taken, because it may be in flight
+//! then data up to the highest edge ever announced is still accepted, because it may be in flight
 //! (RFC 7323 §2.4; Linux: tcp_max_receive_window).
 //!
-//! Differs from Linux: the edge stays also when memory has run out, because a peer whose data in
-//! flight lies beyond a moved edge can only guess what became of it; it repeats data that was
-//! dropped.
+//! Differs from Linux: the edge is kept even when memory has run out, because a peer whose data in
+//! flight lies beyond a moved edge would have to guess whether that data was accepted. It
+//! retransmits data that was dropped.
 //!
-//! Not here: how the buffer grows (`tcb::receive_buffer`), data beyond the window
+//! Not here: the growth of the buffer (`tcb::receive_buffer`), data beyond the window
 //! (`input::sequence`).
 
 use crate::{
@@ -26,13 +26,13 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// What is left of the announced window.
+/// Returns the remaining part of the announced window.
 pub(crate) fn receive_window(tcb: &Tcb) -> u32 {
     let end = tcb.rcv_wup + tcb.rcv_wnd;
     if end.gt(tcb.rcv_nxt) { end.since(tcb.rcv_nxt) } else { 0 }
 }
 
-/// The right edge of the largest window ever announced.
+/// Returns the right edge of the largest window ever announced.
 pub(crate) fn highest_edge(tcb: &Tcb) -> SeqNum {
     if tcb.flags.contains(TcbFlags::RETRACTED) {
         tcb.retracted_edge
@@ -41,28 +41,29 @@ pub(crate) fn highest_edge(tcb: &Tcb) -> SeqNum {
     }
 }
 
-/// Bytes from RCV.NXT on that are taken: what is left of the largest window ever announced (RFC 7323 §2.4, the first rule for
-/// receivers).
+/// Returns the bytes from RCV.NXT on that are accepted: the remaining part of the largest window
+/// ever announced (RFC 7323 §2.4, the first rule for receivers).
 pub(crate) fn acceptable_window(tcb: &Tcb) -> u32 {
     let end = highest_edge(tcb);
     if end.gt(tcb.rcv_nxt) { end.since(tcb.rcv_nxt) } else { 0 }
 }
 
-/// The window that the memory left carries.
+/// Returns the window for the free memory of the buffer.
 pub(crate) fn free_window(tcb: &Tcb) -> u32 {
     let buffer = &tcb.receive_buffer;
     buffer.window_of(buffer.rcvbuf().saturating_sub(rmem_alloc(tcb)))
 }
 
-/// The smallest window that is no silly one: a segment of the peer, or all that the buffer carries.
+/// Returns the smallest window that is not silly: one segment of the peer, or the whole buffer.
 pub(crate) fn least_window(tcb: &Tcb) -> u32 {
     tcb.ack.rcv_mss().min(tcb.receive_buffer.window_clamp())
 }
 
-/// The window the free buffer allows, in whole segments: 0 rather than a silly one (RFC 9293 §3.8.6.2.2).
+/// Returns the window that the free buffer allows, in whole segments, and 0 rather than a silly
+/// window (RFC 9293 §3.8.6.2.2).
 ///
-/// `ssthresh` never bounds it below one segment: that limit grows only with the data that arrives, and a closed window
-/// lets none in.
+/// `ssthresh` never reduces the window below one segment: `ssthresh` grows only with arriving data,
+/// and a closed window admits none.
 pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
     let buffer = &tcb.receive_buffer;
     let free = free_window(tcb);
@@ -77,7 +78,8 @@ pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
         let below = (1 << tcb.rcv_wscale) - 1;
         return (free + below) & !below;
     }
-    // Unscaled: move the edge by whole segments only, unless the window would stay below one.
+    // Unscaled: move the edge by whole segments only, unless the window would stay below one
+    // segment.
     let current = tcb.rcv_wnd;
     if current <= free.saturating_sub(mss) || current > free || current < mss {
         free - free % mss.max(1)
@@ -86,7 +88,7 @@ pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
     }
 }
 
-/// Chooses the window of the segment about to leave and answers its 16-bit field.
+/// Chooses the window of the segment to be sent and returns its 16-bit field.
 pub(crate) fn select_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
     let before = tcb.rcv_wnd;
     if !cx.memory.is_plenty() {
@@ -113,7 +115,7 @@ pub(crate) fn select_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
     u16::try_from(field).unwrap_or(u16::MAX)
 }
 
-/// The peer will be told of `window` bytes from RCV.NXT on.
+/// Records that the segment to be sent announces `window` bytes from RCV.NXT on.
 fn announce(tcb: &mut Tcb, window: u32, may_shrink: bool) {
     let (highest, last) = (highest_edge(tcb), tcb.rcv_wup + tcb.rcv_wnd);
     tcb.rcv_wnd = window;
@@ -123,7 +125,7 @@ fn announce(tcb: &mut Tcb, window: u32, may_shrink: bool) {
     let retracted = edge.lt(highest);
     tcb.flags.set(TcbFlags::RETRACTED, retracted);
     if tcb.flags.contains(TcbFlags::HAS_RETRACTED) && tcb.rcv_nxt.gt(tcb.retracted_edge) {
-        // Who sends beyond all we retracted has seen a later window.
+        // Data beyond the retracted edge shows that the peer has received a later window.
         tcb.flags -= TcbFlags::HAS_RETRACTED;
     }
     if retracted {
@@ -134,8 +136,9 @@ fn announce(tcb: &mut Tcb, window: u32, may_shrink: bool) {
     }
 }
 
-/// The window of a duplicate ACK: the same as in the one before it, although there may be more room by now. The peer
-/// takes an ACK that changes the window for news (RFC 5681 §2), and would not count it.
+/// Returns the window of a duplicate ACK: the previous one, although more may be free by now. The
+/// peer treats an ACK that changes the window as a window update (RFC 5681 §2), and would not count
+/// it as a duplicate.
 pub(crate) fn hold_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
     if tcb.rcv_nxt != tcb.rcv_wup {
         return select_window(tcb, cx);
@@ -144,8 +147,8 @@ pub(crate) fn hold_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
 }
 
 impl Tcb {
-    /// Sends a window update if it is worth a segment: the window at least doubles, which is half the buffer or two
-    /// segments (RFC 9293 §3.8.6.2.2; Linux `__tcp_cleanup_rbuf`).
+    /// Schedules a window update if it is worth a segment, which means that the window at least
+    /// doubles from at most half of the buffer (RFC 9293 §3.8.6.2.2; Linux `__tcp_cleanup_rbuf`).
     pub(crate) fn announce_room(&mut self) {
         if !self.state.may_receive() {
             return;

@@ -3,7 +3,7 @@
 //! Above: `stack::socket`. RFC 9293 §3.10.2–3.10.3; Linux: tcp_sendmsg, tcp_recvmsg, tcp_poll.
 //!
 //! No call blocks or sends: it moves bytes between the application and the queues. The caller runs
-//! `output` after it, and waits if the answer is `WouldBlock`.
+//! `output` afterwards, and waits if the result is `WouldBlock`.
 //!
 //! Not here: the limit of the send buffer (`tcb::send_buffer`), closing (`close`), options
 //! (`sockopt`).
@@ -27,27 +27,28 @@ use crate::{
 };
 
 bitflags! {
-    /// What the application may do without waiting (Linux `tcp_poll`).
+    /// Operations that the application can perform without waiting (Linux `tcp_poll`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Readiness: u8 {
-        /// Data, end of stream or an error can be read (EPOLLIN).
+        /// A read returns data, end of stream or an error (EPOLLIN).
         const READ = 1;
-        /// Room to write, or writing fails at once (EPOLLOUT).
+        /// A write finds room or fails at once (EPOLLOUT).
         const WRITE = 1 << 1;
-        /// The peer will send no more (EPOLLRDHUP).
+        /// The peer will send no more data (EPOLLRDHUP).
         const RDHUP = 1 << 2;
-        /// Both directions are over (EPOLLHUP).
+        /// Both directions are closed (EPOLLHUP).
         const HUP = 1 << 3;
-        /// An error waits to be taken (EPOLLERR).
+        /// An error is pending (EPOLLERR).
         const ERROR = 1 << 4;
-        /// An urgent byte can be taken (EPOLLPRI).
+        /// An urgent byte can be read (EPOLLPRI).
         const PRI = 1 << 5;
     }
 }
 
 impl Tcb {
-    /// Puts the bytes of `bufs` into the send queue and answers how many: at least one, or an error. `more` promises
-    /// another write soon (`MSG_MORE`): the last small segment waits for it, as under a cork.
+    /// Appends the bytes of `bufs` to the send queue and returns their number: at least one, or an
+    /// error. `more` announces another write soon (`MSG_MORE`): the last small segment is held for
+    /// it, as under a cork.
     ///
     /// # Errors
     ///
@@ -87,7 +88,8 @@ impl Tcb {
                 }
             }
         }
-        // A write that found no room cannot be followed up at once: nothing waits for it.
+        // A write that found no room is not followed by another one at once, so no segment is held
+        // for it.
         self.flags.set(TcbFlags::MORE, more && sent == wanted);
         self.flags -= TcbFlags::PUSH_HELD;
         if sent == 0 && wanted > 0 {
@@ -101,23 +103,24 @@ impl Tcb {
         Ok(sent)
     }
 
-    /// A write goes on, or is over: until then its last small segment is not sent, because the caller brings more at once.
+    /// Sets whether a write is in progress. Until it is over, its last small segment is not sent,
+    /// because the caller appends more data at once.
     pub fn set_mid_write(&mut self, on: bool) {
         self.flags.set(TcbFlags::MID_WRITE, on);
     }
 
-    /// A write ends before its end, with what was taken so far: nothing waits for the rest.
+    /// Ends a write early, with the bytes appended so far: no segment is held for the rest.
     pub fn cut_write(&mut self) {
         self.flags -= TcbFlags::MORE;
     }
 
-    /// What was queued last ends a record (`MSG_EOR`): no later byte is put into the same packet, and so into the same
-    /// segment, as its last. Without effect on what has left already.
+    /// Ends a record after the last queued byte (`MSG_EOR`): later bytes go into another packet,
+    /// and so into another segment. Without effect on data that was already sent.
     pub fn end_record(&mut self) {
         self.send_queue.mark_record_end();
     }
 
-    /// Data for the held SYN: as much as it carries.
+    /// Appends data to the held SYN, as much as the SYN can carry.
     fn send_early<P: Payload>(&mut self, cx: &mut Cx<'_>, bufs: &[P]) -> Result<usize, SendError> {
         let wanted: usize = bufs.iter().map(Payload::byte_len).sum();
         let mut sent = 0;
@@ -141,13 +144,14 @@ impl Tcb {
         Ok(sent)
     }
 
-    /// Appends at most one packet's worth.
+    /// Appends at most one packet of data.
     fn append(&mut self, cx: &mut Cx<'_>, bytes: impl Payload) -> Result<usize, SendError> {
         let goal = self.mss.size_goal();
-        // Linux: sk_stream_memory_free, which is asked for a new packet only. So the buffer is exceeded by one at most.
+        // Linux: sk_stream_memory_free, which is checked only for a new packet. So the buffer is
+        // exceeded by one packet at most.
         let no_space = self.send_queue.wmem_queued() >= self.sndbuf;
         let full = no_space || self.not_sent() >= self.not_sent_lowat;
-        // A packet that was begun is filled, another one has to wait.
+        // A full buffer still lets the last packet be filled, but no new one be started.
         let room = if full { self.send_queue.tail_room(goal) } else { goal };
         self.flags.set(TcbFlags::NO_SPACE, no_space && room == 0);
         if room == 0 {
@@ -161,7 +165,8 @@ impl Tcb {
         let (pool, _, lent) = Lent::split(cx);
         let cache = &mut self.packet_cache;
         let sizes = (goal, self.mss.summed_piece());
-        // What was begun may have no fragment left for the bytes that it has room for (Linux: MAX_SKB_FRAGS).
+        // The last packet may have no fragment left for bytes that its size still allows (Linux:
+        // MAX_SKB_FRAGS).
         let packet_for = |pool: &mut _| if full { None } else { cache.take_tx(pool, &lent) };
         let taken = self.send_queue.append(pool, piece, sizes, packet_for);
         if taken == 0 && full {
@@ -171,7 +176,7 @@ impl Tcb {
         if taken == 0 {
             return Err(SendError::NoMemory);
         }
-        // Push what the application is slow to follow up: half a window (Linux `forced_push`).
+        // Sets PSH after half a window without a push (Linux `forced_push`).
         if self.send_queue.write_seq().since(self.pushed_seq) > self.mss.max_window() / 2 {
             self.send_queue.mark_push();
             self.pushed_seq = self.send_queue.write_seq();
@@ -179,8 +184,9 @@ impl Tcb {
         Ok(taken)
     }
 
-    /// Copies received bytes to `buf` and answers how many; 0 is the end of the stream. With `peek` they stay. A read stops
-    /// before a byte that the peer marked urgent, and the next one begins behind it (`SO_OOBINLINE`: with it).
+    /// Copies received bytes to `buf` and returns their number; 0 is the end of the stream. With
+    /// `peek` the bytes stay in the queue. A read stops before a byte that the peer marked urgent,
+    /// and the next read starts after it (`SO_OOBINLINE`: with it).
     ///
     /// # Errors
     ///
@@ -203,7 +209,7 @@ impl Tcb {
             ReadLimit::SkipOne => (buf, 1),
         };
         if skip == self.receive_queue.bytes() {
-            // The urgent byte is all there is.
+            // The queue contains the urgent byte only.
             return self.recv_nothing();
         }
         if peek {
@@ -211,23 +217,24 @@ impl Tcb {
         }
         let (pool, read, lent) = Lent::split(cx);
         let cache = &mut self.packet_cache;
-        let mut served = |packet| cache.put_read((pool, read), &lent, packet);
-        self.receive_queue.skip(skip, &mut served);
-        let copied = self.receive_queue.read(buf, &mut served);
+        let mut free_read = |packet| cache.put_read((pool, read), &lent, packet);
+        self.receive_queue.skip(skip, &mut free_read);
+        let copied = self.receive_queue.read(buf, &mut free_read);
         urgent::on_read(self);
         self.on_read(cx, u32::try_from(copied).unwrap_or(u32::MAX) + skip);
         Ok(copied)
     }
 
-    /// Bytes that `input_to_user` has copied to the application since the last call: they count as read.
+    /// Accounts for bytes that `input_to_user` has copied to the application since the last call:
+    /// they count as read.
     pub fn on_direct_read(&mut self, cx: &mut Cx<'_>, bytes: usize) {
         self.on_read(cx, u32::try_from(bytes).unwrap_or(u32::MAX));
     }
 
-    /// What reading an empty queue means.
+    /// Returns the result of a read from an empty queue.
     fn recv_nothing(&mut self) -> Result<usize, RecvError> {
         if self.flags.contains(TcbFlags::FIN_RECEIVED) {
-            // The stream is complete: an error that came later is the writer's (Linux: SOCK_DONE).
+            // The stream is complete: a later error belongs to the writer (Linux: SOCK_DONE).
             return Ok(0);
         }
         if let Some(error) = self.error.take() {
@@ -242,8 +249,8 @@ impl Tcb {
         Err(RecvError::WouldBlock)
     }
 
-    /// The application made room: autotuning, and an ACK that tells the peer, when it is worth one (Linux
-    /// `tcp_cleanup_rbuf`).
+    /// Updates autotuning after a read, and schedules an ACK that announces the freed space if that
+    /// is worth a segment (Linux `tcp_cleanup_rbuf`).
     fn on_read(&mut self, cx: &Cx<'_>, copied: u32) {
         self.receive_buffer.on_read(copied, cx.memory.is_plenty(), cx.config, cx.now);
         if copied == 0 || !self.state.may_receive() {
@@ -258,7 +265,7 @@ impl Tcb {
         self.announce_room();
     }
 
-    /// What the application may do without waiting.
+    /// Returns the operations that the application can perform without waiting.
     #[inline]
     #[must_use]
     pub fn readiness(&self) -> Readiness {
@@ -267,7 +274,7 @@ impl Tcb {
         if self.state != State::Established || self.flags.intersects(ODD) || self.error.is_some() {
             return self.readiness_in_any_state();
         }
-        // Nothing but the two queues can tell.
+        // In this case only the two queues determine the readiness.
         let mut ready = Readiness::empty();
         ready.set(Readiness::READ, !self.receive_queue.is_empty() && self.is_readable());
         ready.set(Readiness::WRITE, self.has_write_space());
@@ -283,7 +290,7 @@ impl Tcb {
         ready.set(Readiness::HUP, self.state == State::Close || (shut_read && shut_write));
         ready.set(Readiness::RDHUP, shut_read);
         if matches!(self.state, State::SynSent | State::SynRecv) && !self.is_open_early() {
-            // The first write lets a held SYN go.
+            // The first write sends a held SYN.
             ready.set(Readiness::WRITE, self.is_syn_held() && self.send_queue.is_empty());
             return ready;
         }
@@ -293,14 +300,15 @@ impl Tcb {
         ready
     }
 
-    /// An error waits to be taken: `Readiness::ERROR` alone.
+    /// Returns whether an error is pending: `Readiness::ERROR` alone.
     #[must_use]
     pub const fn has_error(&self) -> bool {
         self.error.is_some()
     }
 
-    /// `SO_RCVLOWAT` bytes are there, or as many as there will be before the application reads: the buffer is nearly
-    /// full, memory scarce, or the window nearly closed (Linux `tcp_epollin_ready`).
+    /// Returns whether `SO_RCVLOWAT` bytes are readable, or as many as can arrive before the
+    /// application reads: the buffer is nearly full, memory scarce, or the window nearly closed
+    /// (Linux `tcp_epollin_ready`).
     fn is_readable(&self) -> bool {
         let readable = self.receive_queue.bytes() - u32::from(self.skips_urgent_byte());
         if readable == 0 {
@@ -313,19 +321,19 @@ impl Tcb {
             || receive_window(self) <= self.ack.rcv_mss()
     }
 
-    /// Takes the error that ended the connection, or else what the network has reported about it since it last got through
-    /// (`SO_ERROR`; RFC 9293 §3.9.1.8).
+    /// Takes the error that ended the connection, or else the ICMP error reported since the last
+    /// segment arrived (`SO_ERROR`; RFC 9293 §3.9.1.8).
     pub fn take_error(&mut self) -> Option<TcpError> {
         self.error.take().or_else(|| self.soft_error.take())
     }
 
-    /// Bytes that can be read now, up to the urgent one (`SIOCINQ`).
+    /// Returns the number of bytes that can be read now, up to the urgent byte (`SIOCINQ`).
     #[must_use]
     pub fn readable_bytes(&self) -> usize {
         urgent::bytes_before_mark(self).unwrap_or_else(|| self.receive_queue.bytes()) as usize
     }
 
-    /// Bytes queued and not acknowledged (`SIOCOUTQ`).
+    /// Returns the number of queued bytes that are not acknowledged (`SIOCOUTQ`).
     #[must_use]
     pub fn unacked_bytes(&self) -> usize {
         self.send_queue.write_seq().since(self.snd_una) as usize

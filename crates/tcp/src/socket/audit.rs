@@ -1,12 +1,12 @@
-//! Invariants of a connection between two turns, which simulator, fuzzer and tests check.
+//! Invariants of a connection between two turns, for the simulator, the fuzzer and the tests.
 //!
-//! Above: `sim`, `fuzz` and the tests of this crate; nothing on the data path calls it.
+//! Above: `sim`, `fuzz` and the tests of this crate; no code on the data path calls it.
 //!
-//! Sums are computed anew from their parts, sequence numbers are compared with each other and with
-//! earlier values ([`Edges`]), and everything that waits must have a timer. A check that fails is a
-//! bug of the engine, whatever the peer did.
+//! The checks recompute sums from their parts and compare sequence numbers with each other and with
+//! earlier values ([`Edges`]). Everything that waits must have an armed timer. A failed check is a
+//! bug of the engine, for any input.
 //!
-//! Not here: what needs both ends or the network (`sim`).
+//! Not here: checks that need both ends or the network (`sim`).
 
 use pkt::Instant;
 
@@ -17,10 +17,10 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Sequence numbers that only move forward while a connection lives.
+/// Sequence numbers that never decrease during a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edges {
-    /// ISS: tells connections of one four-tuple apart.
+    /// ISS, which distinguishes connections with the same four-tuple.
     pub iss: SeqNum,
     /// SND.UNA.
     pub snd_una: SeqNum,
@@ -28,33 +28,34 @@ pub struct Edges {
     pub snd_nxt: SeqNum,
     /// RCV.NXT.
     pub rcv_nxt: SeqNum,
-    /// Right edge of the largest window announced: what it held is taken although the window may have shrunk (RFC 7323 §2.4).
+    /// Right edge of the largest announced window: data inside it is accepted even if the window
+    /// has shrunk since (RFC 7323 §2.4).
     pub window_end: SeqNum,
 }
 
 impl Edges {
-    /// Compares with what the same connection showed earlier.
+    /// Compares with an earlier state of the same connection.
     ///
     /// # Panics
     ///
-    /// If one of them has moved back.
+    /// If a number has decreased.
     pub fn check_after(&self, before: &Self) {
         assert!(self.snd_una.ge(before.snd_una), "SND.UNA moved back: {before:?} to {self:?}");
         assert!(self.snd_nxt.ge(before.snd_nxt), "SND.NXT moved back: {before:?} to {self:?}");
         assert!(self.rcv_nxt.ge(before.rcv_nxt), "RCV.NXT moved back: {before:?} to {self:?}");
         assert!(
             self.window_end.ge(before.window_end),
-            "what was promised is refused: {before:?} to {self:?}"
+            "the accepted window moved back: {before:?} to {self:?}"
         );
     }
 }
 
 impl Tcb {
-    /// Walks the block's invariants. May be asked at any time.
+    /// Checks the connection's invariants. May be called at any time.
     ///
     /// # Panics
     ///
-    /// If one does not hold: the engine has a bug.
+    /// If an invariant does not hold: the engine has a bug.
     pub fn check(&self) {
         assert!(self.snd_una.le(self.snd_nxt), "SND.UNA <= SND.NXT");
         assert!(self.rcv_wup.le(self.rcv_nxt), "RCV.NXT only grows");
@@ -63,8 +64,8 @@ impl Tcb {
         self.reassembly.check(self.rcv_nxt);
         self.congestion.check();
         if self.state == State::Close {
-            assert!(self.send_queue.is_empty(), "a closed connection queues nothing");
-            assert_eq!(self.next_deadline(), None, "a closed connection waits for nothing");
+            assert!(self.send_queue.is_empty(), "a closed connection has an empty send queue");
+            assert_eq!(self.next_deadline(), None, "a closed connection has no timer");
             return;
         }
         let syn_acked = self.snd_una != self.iss;
@@ -73,23 +74,24 @@ impl Tcb {
         let window_end = highest_edge(self);
         let fin = u32::from(self.flags.contains(TcbFlags::FIN_RECEIVED));
         if self.state.is_synchronized() {
-            assert!(self.rcv_nxt.le(window_end + fin), "RCV.NXT stays inside the window");
+            assert!(self.rcv_nxt.le(window_end + fin), "RCV.NXT is inside the window");
         }
         assert!(self.snd_wnd <= self.mss.max_window(), "MAX.WND is the largest window");
         let waits = self.next_deadline().is_some();
         let outstanding = !self.send_queue.is_empty() || !syn_acked;
         assert!(
             !outstanding || waits || self.state == State::SynRecv || self.is_syn_held(),
-            "what is outstanding has a timer"
+            "outstanding data has a timer"
         );
     }
 
-    /// [`check`](Self::check), and what holds once [`output`](crate::output()) has run after everything that happened up
-    /// to `now`. Answers the numbers that may only grow; `None` before the handshake and after the end.
+    /// Checks the invariants of [`check`](Self::check), and those that hold after
+    /// [`output`](crate::output()) has processed all events up to `now`. Returns the numbers that
+    /// never decrease; `None` before the handshake and after the end.
     ///
     /// # Panics
     ///
-    /// If one does not hold: the engine has a bug.
+    /// If an invariant does not hold: the engine has a bug.
     pub fn check_turn(&self, now: Instant) -> Option<Edges> {
         self.check();
         if self.state == State::Close {
@@ -99,28 +101,30 @@ impl Tcb {
             assert!(deadline >= now, "a timer was due {:?} ago", now - deadline);
         }
         if self.state.may_transmit() {
-            // RFC 6298 §5.1: what is in flight is watched. RFC 9293 §3.8.6.1: what is held back is probed for.
+            // RFC 6298 §5.1: data in flight has a timer. RFC 9293 §3.8.6.1: held data is probed
+            // for.
             let unsent = self.send_queue.first_unsent().is_some();
             assert!(
                 self.send_queue.sent_count() == 0 || self.timers.is_watching(),
-                "data is in flight and nothing watches it: {:?}",
+                "data is in flight without a timer: {:?}",
                 self.timers
             );
             let waits = self.timers.rtx().is_some() || self.timers.is_pacing();
-            assert!(!unsent || waits, "data waits without a timer");
+            assert!(!unsent || waits, "unsent data is held without a timer");
         }
         if self.state.may_receive() && self.receive_queue.is_empty() && self.reassembly.is_empty() {
-            // RFC 9293 §3.8.6.2.2: an empty buffer has room for a segment, and the peer is told.
+            // RFC 9293 §3.8.6.2.2: an empty buffer has room for a segment, and the peer's window is
+            // open.
             let (wanted, least) = (wanted_window(self), least_window(self));
             assert!(wanted >= least, "{wanted} bytes of window with an empty buffer, not {least}");
             assert!(
                 receive_window(self) > 0 || self.ack.is_pending(),
-                "the buffer is empty, and the peer holds a closed window: {:?}",
+                "the buffer is empty, and the announced window is closed: {:?}",
                 self.receive_buffer
             );
         }
         if self.ack.is_pending() {
-            assert!(self.timers.delack().is_some(), "an ACK is owed and no timer sends it");
+            assert!(self.timers.delack().is_some(), "an ACK is pending without a timer");
         }
         self.state.is_synchronized().then(|| Edges {
             iss: self.iss,

@@ -1,8 +1,8 @@
-//! A snapshot of a connection.
+//! Snapshot of a connection's state.
 //!
 //! Above: `TCP_INFO`, `ss`. Linux: tcp_get_info.
 //!
-//! Not here: the invariants of the block (`audit`).
+//! Not here: the invariants of the connection (`audit`).
 
 use core::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::{
     tcb::{Tcb, TcbFlags, ecn::EcnState, fast_open::FastOpenFailure, totals::SenderTime},
 };
 
-/// What `TCP_INFO` reports of the handshake.
+/// Results of the handshake for `TCP_INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeInfo {
-    /// Data in the SYN was taken (`TCPI_OPT_SYN_DATA`).
+    /// The peer accepted the data in the SYN (`TCPI_OPT_SYN_DATA`).
     pub syn_data: bool,
-    /// Why data did not go with the SYN, or not for good.
+    /// Reason why the SYN carried no data, or the peer did not accept it.
     pub fast_open_failure: FastOpenFailure,
-    /// Our SYN has been acknowledged, as a segment of its own: not with its data.
+    /// Our SYN was acknowledged alone, without its data.
     pub syn_acked: bool,
 }
 
-/// What `TCP_INFO` reports. Windows and queues in bytes.
+/// Values of `TCP_INFO`. Windows and queues are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// State.
+    /// State of the connection.
     pub state: State,
-    /// State of loss recovery by Linux's number: 0 open, 1 disorder, 2 window reduced, 3 recovery, 4 loss.
+    /// State of loss recovery by Linux's number: 0 Open, 1 Disorder, 2 CWR, 3 Recovery, 4 Loss.
     pub ca_state: u8,
     /// Window scales were exchanged.
     pub window_scaling: bool,
@@ -38,7 +38,7 @@ pub struct TcpInfo {
     pub timestamps: bool,
     /// SACK is in use.
     pub sack: bool,
-    /// What became of our SYN.
+    /// Results of the handshake.
     pub handshake: HandshakeInfo,
     /// Window scales: the peer's, ours.
     pub window_scales: (u8, u8),
@@ -46,13 +46,13 @@ pub struct TcpInfo {
     pub rto: Duration,
     /// Delayed-ACK time.
     pub ato: Duration,
-    /// Payload of a full segment we send.
+    /// Payload of a full segment that we send.
     pub snd_mss: u32,
-    /// Payload of a full segment we receive, as seen.
+    /// Estimated payload of a full segment that the peer sends.
     pub rcv_mss: u32,
     /// Smoothed round-trip time.
     pub rtt: Option<Duration>,
-    /// Its deviation.
+    /// Mean deviation of the round-trip time.
     pub rttvar: Duration,
     /// Smallest round-trip time.
     pub min_rtt: Option<Duration>,
@@ -64,43 +64,43 @@ pub struct TcpInfo {
     pub in_flight: u32,
     /// Bytes sent and not acknowledged.
     pub unacked: u32,
-    /// Of them, reported by SACK; without it, a segment for each duplicate ACK.
+    /// Bytes of `unacked` reported by SACK; without SACK, one segment for each duplicate ACK.
     pub sacked: u32,
-    /// Of them, taken to be lost.
+    /// Bytes of `unacked` that count as lost.
     pub lost: u32,
-    /// Of them, sent again.
+    /// Bytes of `unacked` that were retransmitted.
     pub retrans: u32,
     /// Time since data was last sent.
     pub last_data_sent: Duration,
     /// Time since data was last received; `None` if there was none.
     pub last_data_received: Option<Duration>,
-    /// Time since an acceptable segment last came.
+    /// Time since the last acceptable segment.
     pub last_ack_received: Duration,
-    /// The peer's window.
+    /// Send window.
     pub snd_wnd: u32,
-    /// Our window, as announced and not yet used.
+    /// Receive window: its announced part that the peer has not used yet.
     pub rcv_wnd: u32,
-    /// Round-trip time as the receiver sees it.
+    /// Round-trip time measured as receiver.
     pub rcv_rtt: Duration,
-    /// Bytes read in the best round trip.
+    /// Largest number of bytes read in one round trip.
     pub rcv_space: u32,
-    /// Largest window to be announced for now.
+    /// Current limit of the announced window.
     pub rcv_ssthresh: u32,
-    /// Largest IP packet of the path.
+    /// Path MTU.
     pub pmtu: u32,
-    /// Announced MSS, without the timestamps of every segment.
+    /// Announced MSS, less the timestamp option of every segment.
     pub advmss: u16,
     /// Timeouts since the last progress.
     pub retransmits: u8,
     /// Unanswered probes.
     pub probes: u8,
-    /// Exponent of the back-off of the RTO, or of the persist timer.
+    /// Exponent of the backoff of the RTO or of the persist timer.
     pub backoff: u8,
-    /// Fast or timeout recovery runs.
+    /// Fast recovery or timeout recovery is in progress.
     pub in_recovery: bool,
-    /// Segments retransmitted.
+    /// Retransmitted segments.
     pub total_retrans: u32,
-    /// Payload bytes the peer acknowledged.
+    /// Payload bytes that the peer has acknowledged.
     pub bytes_acked: u64,
     /// Payload bytes received in order.
     pub bytes_received: u64,
@@ -118,37 +118,37 @@ pub struct TcpInfo {
     pub data_segs_in: u32,
     /// Segments that duplicate SACKs reported.
     pub dsack_dups: u32,
-    /// Times the path was seen to reorder.
+    /// Number of times that reordering on the path was detected.
     pub reord_seen: u32,
-    /// Segments behind a hole that mean a loss.
+    /// Number of segments behind a hole that indicates a loss.
     pub reordering: u16,
-    /// Segments that came out of order.
+    /// Segments received out of order.
     pub rcv_ooopack: u32,
     /// Retransmission timeouts.
     pub total_rto: u16,
-    /// How many of them began a series.
+    /// Series of timeouts without progress between them.
     pub total_rto_recoveries: u16,
-    /// How long such series lasted.
+    /// Total duration of these series.
     pub total_rto_time: Duration,
-    /// What the sender's time went by.
+    /// Time that the sender was busy or limited, by cause.
     pub sender_time: SenderTime,
     /// Bytes queued and never sent.
     pub notsent_bytes: u32,
-    /// Bytes known to have arrived, by acknowledgment or SACK.
+    /// Bytes known to have been delivered, by acknowledgment or SACK.
     pub bytes_delivered: u64,
-    /// Bytes per second at which the path delivers, once there is a sample.
+    /// Delivery rate in bytes per second, once there is a sample.
     pub delivery_rate: Option<u64>,
-    /// The application limited that rate.
+    /// The delivery rate was limited by the application.
     pub delivery_rate_app_limited: bool,
-    /// Bytes of `bytes_delivered` whose acknowledgment echoed a congestion mark.
+    /// Bytes of `bytes_delivered` whose acknowledgment carried an ECN echo.
     pub bytes_delivered_ce: u64,
-    /// The pace in bytes per second, once there is one.
+    /// Pacing rate in bytes per second, once it is known.
     pub pacing_rate: Option<u64>,
     /// `SO_MAX_PACING_RATE`.
     pub max_pacing_rate: Option<u64>,
     /// ECN is in use.
     pub ecn: bool,
-    /// The peer sent something ECN-capable.
+    /// The peer has sent ECN-capable packets.
     pub ecn_seen: bool,
 }
 
@@ -165,17 +165,17 @@ impl Tcb {
         if self.flags.contains(TcbFlags::SACK) {
             return self.send_queue.sacked_bytes();
         }
-        let told = self.recovery.dup_acks().saturating_mul(self.mss.effective());
-        told.min(self.snd_nxt.since(self.snd_una))
+        let counted = self.recovery.dup_acks().saturating_mul(self.mss.effective());
+        counted.min(self.snd_nxt.since(self.snd_una))
     }
 
-    /// A snapshot as of the last segment that was sent or received.
+    /// Returns the state as of the last sent or received segment.
     #[must_use]
     pub fn info(&self) -> TcpInfo {
         self.info_at(self.last_sent_at.max(self.last_received_at))
     }
 
-    /// A snapshot for `TCP_INFO`.
+    /// Returns the state at `now`, for `TCP_INFO`.
     #[must_use]
     pub fn info_at(&self, now: Instant) -> TcpInfo {
         TcpInfo {

@@ -1,8 +1,8 @@
-//! Options of a live connection.
+//! Options of an existing connection.
 //!
 //! Above: `setsockopt` in the socket layer. Linux: do_tcp_setsockopt, sk_setsockopt.
 //!
-//! A setter changes state only; the caller runs `output` after one that may release data
+//! A setter only changes the state; the caller runs `output` after one that may release held data
 //! (`set_nodelay`, `set_cork`).
 //!
 //! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)),
@@ -17,7 +17,8 @@ use crate::{
 };
 
 impl Tcb {
-    /// `TCP_NODELAY`: small segments leave at once. Turning it on releases what is held, even under a cork.
+    /// `TCP_NODELAY`: sends small segments at once. Turning it on releases held data, even under a
+    /// cork.
     pub fn set_nodelay(&mut self, on: bool) {
         self.flags.set(TcbFlags::NODELAY, on);
         self.flags.set(TcbFlags::PUSH_HELD, on);
@@ -29,7 +30,8 @@ impl Tcb {
         self.flags.contains(TcbFlags::NODELAY)
     }
 
-    /// `TCP_CORK`: only full segments leave, at most for one retransmission timeout. Turning it off releases them.
+    /// `TCP_CORK`: holds segments that are not full, for at most one retransmission timeout.
+    /// Turning it off releases them.
     pub fn set_cork(&mut self, on: bool) {
         self.flags.set(TcbFlags::CORK, on);
     }
@@ -40,7 +42,7 @@ impl Tcb {
         self.flags.contains(TcbFlags::CORK)
     }
 
-    /// `SO_LINGER`: `None` is off, zero makes close reset.
+    /// `SO_LINGER`: `None` disables it, and zero makes `close` send a reset.
     pub fn set_linger(&mut self, linger: Option<Duration>) {
         self.linger_ms = linger_ms(linger);
     }
@@ -51,7 +53,7 @@ impl Tcb {
         (self.linger_ms != LINGER_OFF).then(|| Duration::from_millis(u64::from(self.linger_ms)))
     }
 
-    /// `TCP_USER_TIMEOUT` (RFC 5482): `None` leaves it to `tcp_retries2`.
+    /// `TCP_USER_TIMEOUT` (RFC 5482): with `None`, `tcp_retries2` applies.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.user_timeout = timeout.filter(|timeout| !timeout.is_zero());
     }
@@ -62,8 +64,8 @@ impl Tcb {
         self.user_timeout
     }
 
-    /// `SO_RCVBUF` in bytes of memory: ends autotuning. A window once announced is kept; one that at least doubles is
-    /// announced at once.
+    /// `SO_RCVBUF` in bytes of memory: ends autotuning. The announced window is kept; a window that
+    /// at least doubles is announced at once.
     pub fn set_rcvbuf(&mut self, bytes: u32) {
         self.receive_buffer.set_rcvbuf(bytes);
         self.announce_room();
@@ -75,8 +77,8 @@ impl Tcb {
         self.receive_buffer.rcvbuf()
     }
 
-    /// `SO_RCVLOWAT`: the socket becomes readable with this many bytes, and the buffer grows to hold them. At least 1, at
-    /// most half of the largest buffer.
+    /// `SO_RCVLOWAT`: the socket becomes readable with this many bytes, and the buffer grows to
+    /// hold them. At least 1, at most half of the largest buffer.
     pub fn set_rcvlowat(&mut self, cx: &Cx<'_>, bytes: u32) {
         self.receive_buffer.set_lowat(bytes, cx.config);
         self.announce_room();
@@ -88,7 +90,8 @@ impl Tcb {
         self.receive_buffer.lowat()
     }
 
-    /// `TCP_WINDOW_CLAMP`: no window above this many bytes is announced from here on; 0 lifts it.
+    /// `TCP_WINDOW_CLAMP`: no window above this many bytes is announced from now on; 0 removes the
+    /// limit.
     pub fn set_window_clamp(&mut self, bytes: u32) {
         self.receive_buffer.set_window_clamp(bytes, self.rcv_wnd);
         self.announce_room();
@@ -100,13 +103,14 @@ impl Tcb {
         self.receive_buffer.window_clamp()
     }
 
-    /// Memory of what waits to be read, in order or not (Linux `sk_rmem_alloc`).
+    /// Returns the memory of received data that was not read, in order or not (Linux
+    /// `sk_rmem_alloc`).
     #[must_use]
     pub fn rmem_alloc(&self) -> u32 {
         rmem_alloc(self)
     }
 
-    /// Memory of what waits to be sent or acknowledged (Linux `sk_wmem_queued`).
+    /// Returns the memory of data that is unsent or unacknowledged (Linux `sk_wmem_queued`).
     #[must_use]
     pub fn wmem_queued(&self) -> u32 {
         self.send_queue.wmem_queued()
@@ -124,7 +128,7 @@ impl Tcb {
         self.sndbuf
     }
 
-    /// `TCP_MAXSEG` on a connection: segments become no larger.
+    /// `TCP_MAXSEG` on a connection: limits the size of sent segments.
     pub fn set_maxseg(&mut self, maxseg: u16) {
         self.mss.clamp_to(maxseg);
         self.congestion.set_mss(self.mss.effective());
@@ -136,43 +140,44 @@ impl Tcb {
         self.mss.effective()
     }
 
-    /// `TCP_QUICKACK`: on sends what is owed at once and leaves the mode in which answers carry ACKs; off enters it.
+    /// `TCP_QUICKACK`: `true` sends a pending ACK at once and leaves the mode in which data
+    /// segments carry the ACKs; `false` enters that mode.
     pub fn set_quickack(&mut self, on: bool) {
         self.ack.set_quick(on);
     }
 
-    /// `TCP_QUICKACK`: ACKs do not wait for answers to carry them.
+    /// `TCP_QUICKACK`: ACKs are not delayed for data segments to carry them.
     #[must_use]
     pub fn quickack(&self) -> bool {
         !self.ack.is_pingpong()
     }
 
-    /// `TCP_NOTSENT_LOWAT`; `None` leaves it to `tcp_notsent_lowat`.
+    /// `TCP_NOTSENT_LOWAT`; with `None`, `tcp_notsent_lowat` applies.
     #[must_use]
     pub fn notsent_lowat(&self) -> Option<u32> {
         self.flags.contains(TcbFlags::OWN_NOTSENT_LOWAT).then_some(self.not_sent_lowat)
     }
 
-    /// The socket's `TCP_NOTSENT_LOWAT` is taken back: `default` is the sysctl's.
+    /// Removes the socket's own `TCP_NOTSENT_LOWAT`; `default` is the value of the sysctl.
     pub fn reset_notsent_lowat(&mut self, default: u32) {
         self.not_sent_lowat = default;
         self.flags -= TcbFlags::OWN_NOTSENT_LOWAT;
     }
 
-    /// `TCP_NOTSENT_LOWAT`: a write begins no new packet above this many unsent bytes, and the socket is writable below half
-    /// of it. 0 lifts it.
+    /// `TCP_NOTSENT_LOWAT`: a write starts no new packet above this many unsent bytes, and the
+    /// socket is writable below half of it. 0 removes the limit.
     pub fn set_notsent_lowat(&mut self, bytes: u32) {
         self.not_sent_lowat = if bytes == 0 { u32::MAX } else { bytes };
         self.flags |= TcbFlags::OWN_NOTSENT_LOWAT;
     }
 
-    /// `IP_MTU`: the largest IP packet that the path is known to carry.
+    /// `IP_MTU`: the path MTU as far as it is known.
     #[must_use]
     pub fn path_mtu(&self) -> u32 {
         self.mss.pmtu()
     }
 
-    /// `TCP_SYNCNT`: repetitions of the SYN; `None` leaves it to `tcp_syn_retries`.
+    /// `TCP_SYNCNT`: number of SYN retransmissions; with `None`, `tcp_syn_retries` applies.
     pub fn set_syn_retries(&mut self, retries: Option<u8>) {
         self.syn_retries = retries;
     }
@@ -183,7 +188,7 @@ impl Tcb {
         self.syn_retries
     }
 
-    /// `TCP_RTO_MAX_MS`: the longest retransmission timeout. The caller allows 1 s to 120 s.
+    /// `TCP_RTO_MAX_MS`: upper bound of the retransmission timeout. The caller allows 1 s to 120 s.
     pub fn set_rto_max(&mut self, limit: Duration) {
         self.rtt.set_rto_max(limit);
     }
@@ -194,7 +199,8 @@ impl Tcb {
         self.rtt.rto_max()
     }
 
-    /// `TCP_THIN_LINEAR_TIMEOUTS`: the first six timeouts of a stream with few segments in flight do not double.
+    /// `TCP_THIN_LINEAR_TIMEOUTS`: the first six timeouts of a stream with few segments in flight
+    /// do not double the RTO.
     pub fn set_thin_linear_timeouts(&mut self, on: bool) {
         self.thin_linear_timeouts = on;
     }
@@ -205,17 +211,17 @@ impl Tcb {
         self.thin_linear_timeouts
     }
 
-    /// `TCP_CONGESTION`: the algorithm from here on. It begins without memory; the window stays, and the
-    /// pace follows with the next ACK.
+    /// `TCP_CONGESTION`: replaces the congestion control algorithm. The new one starts without
+    /// history; the congestion window stays, and the pacing rate follows with the next ACK.
     ///
-    /// ECN is a matter of the handshake: one that needs it (DCTCP) finds no marks on a connection that did not agree on it, and
-    /// behaves as Reno.
+    /// ECN is negotiated in the handshake. An algorithm that needs ECN (DCTCP) receives no marks on
+    /// a connection that has not agreed on it, and behaves as Reno.
     pub fn set_congestion(&mut self, algorithm: Algorithm) {
         self.congestion.set_algorithm(algorithm);
     }
 
-    /// `IP_RECVERR`: what ICMP reports about the open connection is its error at once, instead of the reason that a timer
-    /// gives when it gives up.
+    /// `IP_RECVERR`: an ICMP error about the open connection becomes its error at once. Otherwise
+    /// it is kept as the reason for a later timeout.
     pub fn set_receive_error(&mut self, on: bool) {
         self.flags.set(TcbFlags::RECEIVE_ERROR, on);
     }
@@ -226,7 +232,7 @@ impl Tcb {
         self.flags.contains(TcbFlags::RECEIVE_ERROR)
     }
 
-    /// `SO_MAX_PACING_RATE`, bytes per second: segments leave no faster. `None` lifts the limit.
+    /// `SO_MAX_PACING_RATE` in bytes per second: upper bound of the pacing rate. `None` removes it.
     pub fn set_max_pacing_rate(&mut self, bytes_per_second: Option<u64>) {
         self.pacing.set_max_rate(bytes_per_second);
     }
@@ -237,7 +243,8 @@ impl Tcb {
         self.pacing.max_rate()
     }
 
-    /// The pace, bytes per second, whether packets are held back to it or not; `None` before the first round trip.
+    /// Returns the pacing rate in bytes per second, even if packets are not paced; `None` before
+    /// the first round trip.
     #[must_use]
     pub fn pacing_rate(&self) -> Option<u64> {
         self.pacing.rate()
@@ -249,13 +256,14 @@ impl Tcb {
         self.congestion.algorithm()
     }
 
-    /// The route changed its device: `PathParams::gso_bytes_max` and `PathParams::sums_payload` of the new one.
+    /// Sets the values of a new route's device: `PathParams::gso_bytes_max` and
+    /// `PathParams::sums_payload`.
     pub fn set_device(&mut self, gso_bytes_max: u32, sums_payload: bool) {
         self.mss.set_device(gso_bytes_max, sums_payload);
     }
 
-    /// Header prediction on or off: the mechanism's switch, so that its gain can be measured and its equality
-    /// tested.
+    /// Enables or disables header prediction, so that tests and benchmarks can compare it with the
+    /// general path.
     pub fn set_header_prediction(&mut self, on: bool) {
         self.flags.set(TcbFlags::NO_FAST_PATH, !on);
     }

@@ -1,9 +1,9 @@
-//! Calls that send and take the urgent byte.
+//! Calls that send and receive the urgent byte.
 //!
 //! Above: `stack::socket` (`MSG_OOB`, `SO_OOBINLINE`). RFC 9293 §3.8.5, RFC 6093; Linux:
 //! tcp_recv_urg, tcp_mark_urg.
 //!
-//! Not here: the marks of both directions (`tcb::urgent`), a pointer that arrives
+//! Not here: the marks of both directions (`tcb::urgent`), a received urgent pointer
 //! (`input::urgent`).
 
 use crate::{
@@ -16,8 +16,9 @@ use crate::{
 };
 
 impl Tcb {
-    /// Sends `bytes`, the last of which is urgent (`MSG_OOB`), and answers how many were taken. When not all were, the
-    /// last one taken is marked, as in Linux. The caller runs `output` after it.
+    /// Sends `bytes`, the last of which is urgent (`MSG_OOB`), and returns the number of accepted
+    /// bytes. If only a part was accepted, its last byte is marked, as in Linux. The caller runs
+    /// `output` afterwards.
     ///
     /// # Errors
     ///
@@ -31,12 +32,14 @@ impl Tcb {
         Ok(sent)
     }
 
-    /// The urgent byte (`recv` with `MSG_OOB`); `None` is the end of the stream. With `peek` it stays.
+    /// Returns the urgent byte (`recv` with `MSG_OOB`); `None` is the end of the stream. With
+    /// `peek` the byte stays.
     ///
     /// # Errors
     ///
-    /// [`RecvError::NoUrgentData`] when there is none, it was read, or it is read in line; [`RecvError::WouldBlock`] when
-    /// it was announced and has not come; [`RecvError::NotConnected`].
+    /// [`RecvError::NoUrgentData`] if there is none, it was already read, or it is read in line;
+    /// [`RecvError::WouldBlock`] if it was announced and has not arrived;
+    /// [`RecvError::NotConnected`].
     pub fn recv_oob(&mut self, peek: bool) -> Result<Option<u8>, RecvError> {
         if self.urgent.inline || !self.has_mark() || self.urgent.byte == Byte::Read {
             return Err(RecvError::NoUrgentData);
@@ -53,7 +56,8 @@ impl Tcb {
         Err(RecvError::WouldBlock)
     }
 
-    /// `SO_OOBINLINE`: the urgent byte is read with the stream, which still stops before it.
+    /// `SO_OOBINLINE`: the urgent byte is read as part of the stream, and reads still stop before
+    /// it.
     pub fn set_oob_inline(&mut self, on: bool) {
         self.urgent.inline = on;
     }

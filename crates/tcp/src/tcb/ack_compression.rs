@@ -1,20 +1,21 @@
-//! Duplicate ACKs of the hole that is being answered, and segments that wait for a common ACK.
+//! State of ACK compression: duplicate ACKs of the current hole, and segments that one ACK will
+//! answer.
 //!
 //! Above: `segment::ack_compression`. Linux: `dup_ack_counter` and `compressed_ack` of struct
 //! tcp_sock.
 //!
-//! Not here: which answer leaves at once and which waits (`segment::ack_compression`).
+//! Not here: the choice between an ACK now and a compressed one (`segment::ack_compression`).
 
 use crate::wire::seq::SeqNum;
 
-/// See the module head.
+/// State of ACK compression of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct AckCompression {
-    /// RCV.NXT of the hole that is being answered.
+    /// RCV.NXT at the current hole.
     pub(crate) rcv_nxt: SeqNum,
     /// Duplicate ACKs sent for it.
     pub(crate) dup_acks: u8,
-    /// Segments since then that the next ACK answers together.
+    /// Segments since then that the next ACK will answer.
     pub(crate) compressed: u8,
 }
 
@@ -23,17 +24,18 @@ impl AckCompression {
         Self { rcv_nxt: SeqNum(0), dup_acks: 0, compressed: 0 }
     }
 
-    /// Segments wait for one ACK.
+    /// Whether segments wait for a compressed ACK.
     pub(crate) fn is_waiting(&self) -> bool {
         self.compressed > 0
     }
 
-    /// An ACK left: it answers everything. Answers how many ACKs it saved.
+    /// Resets the state after an ACK, which answers all segments. Returns the number of ACKs that
+    /// it saved.
     pub(crate) fn on_ack_sent(&mut self) -> u8 {
         core::mem::take(&mut self.compressed)
     }
 
-    /// The wait is over: the ACK that leaves is none of those saved.
+    /// Called before the timer sends the compressed ACK, which is not one of those saved.
     pub(crate) fn on_timeout(&mut self) {
         self.compressed = self.compressed.saturating_sub(1);
     }

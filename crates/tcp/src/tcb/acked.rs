@@ -1,4 +1,4 @@
-//! Facts that one acknowledgment tells, gathered while the send queue is walked.
+//! Facts about one acknowledgment, gathered while the send queue is traversed.
 //!
 //! Above: `send_queue` and `loss::scoreboard` fill it; `loss`, `congestion` and the round-trip
 //! estimate read it. Linux: struct tcp_sacktag_state, and the FLAG_* of tcp_ack.
@@ -14,7 +14,8 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// A transmission, in the order of transmissions: by time, and by sequence number among those of one moment.
+/// A transmission. Transmissions are ordered by time, and by sequence number if sent at the same
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transmission {
     pub(crate) sent_at: Instant,
@@ -29,18 +30,18 @@ impl Transmission {
     }
 }
 
-/// The transmission that a delivery-rate sample rests on.
+/// The transmission on which a delivery-rate sample is based.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rated {
     pub(crate) transmission: Transmission,
-    /// What its entry remembered when it left.
+    /// Snapshot in its entry, taken when it was sent.
     pub(crate) snapshot: Snapshot,
-    /// The application limited the connection when it left.
+    /// Whether the application limited the connection when it was sent.
     pub(crate) app_limited: bool,
     pub(crate) retransmission: bool,
 }
 
-/// See the module head.
+/// Facts about one acknowledgment.
 #[derive(Clone, Debug)]
 pub(crate) struct Acked {
     now: Instant,
@@ -49,35 +50,37 @@ pub(crate) struct Acked {
     pub(crate) bytes: u32,
     /// Sequence numbers reported by SACK for the first time.
     pub(crate) sacked: u32,
-    /// Sequence numbers known to have arrived for the first time, in either way.
+    /// Sequence numbers newly known to have arrived, by acknowledgment or SACK.
     pub(crate) delivered: u32,
-    /// When the newest removed entry was sent, if it was sent once only: the RTT sample.
+    /// Time when the newest removed entry was sent, if it was sent only once: the RTT sample.
     pub(crate) sent_at: Option<Instant>,
-    /// When the newest entry reported by SACK was sent, of those sent once only.
+    /// Time when the newest of the entries reported by SACK was sent, of those sent only once.
     pub(crate) sacked_sent_at: Option<Instant>,
-    /// Something removed had been retransmitted.
+    /// Whether a removed entry had been retransmitted.
     pub(crate) retransmitted: bool,
-    /// The transmission that was sent last of those which arrived.
+    /// Latest transmission of those that arrived, without retransmissions that cannot have arrived
+    /// yet.
     pub(crate) newest: Option<Transmission>,
-    /// The same, of all that arrived for the first time: what the delivery rate is measured by.
+    /// Latest transmission of all that newly arrived, for the delivery rate.
     pub(crate) rated: Option<Rated>,
-    /// Lowest number that arrived and was sent once only.
+    /// Lowest sequence number that arrived and was sent only once.
     pub(crate) lowest_original: Option<SeqNum>,
-    /// TSecr of its segment.
+    /// TSecr of the ACK's segment.
     pub(crate) echo: Option<u32>,
-    /// Its segment carried data or another window, so that it is no repetition of an ACK.
+    /// Whether the segment carried data or another window, so that it is not a duplicate ACK.
     pub(crate) has_news: bool,
-    /// It echoes a congestion mark (RFC 3168 §6.1.2).
+    /// Whether it echoes a congestion mark (RFC 3168 §6.1.2).
     pub(crate) marked: bool,
-    /// The peer reported data that arrived twice: this range of it.
+    /// Range that the peer reported as arrived twice.
     pub(crate) duplicate: Option<(SeqNum, SeqNum)>,
 }
 
 impl Acked {
-    /// Nothing yet. Retransmissions younger than `min_rtt` prove nothing: their original arrived.
+    /// Returns an empty record. If a retransmission younger than `min_rtt` is acknowledged, its
+    /// original has arrived.
     ///
-    /// Differs from RFC 8985 §6.2 step 2 as Linux does: timestamps are not asked, because the ACK of a segment out of
-    /// order echoes an older one.
+    /// Differs from RFC 8985 §6.2 step 2 as Linux does: timestamps are not used, because the ACK of
+    /// an out-of-order segment echoes an older one.
     pub(crate) fn new(now: Instant, min_rtt: Option<Duration>) -> Self {
         Self {
             now,
@@ -98,7 +101,7 @@ impl Acked {
         }
     }
 
-    /// `bytes` of `entry`, up to `end_seq`, arrived for the first time.
+    /// Records that `bytes` of `entry`, up to `end_seq`, newly arrived.
     pub(crate) fn deliver(&mut self, entry: &Entry, bytes: u32, end_seq: SeqNum) {
         self.delivered += bytes;
         self.rate(entry, end_seq);
@@ -115,7 +118,7 @@ impl Acked {
         }
     }
 
-    /// The newest transmission is the sample: it spans the least time, and all of it is known.
+    /// Makes the newest transmission the sample: it covers the shortest time.
     fn rate(&mut self, entry: &Entry, end_seq: SeqNum) {
         let transmission = Transmission { sent_at: entry.sent_at, end_seq };
         if self.rated.is_none_or(|rated| transmission.is_after(&rated.transmission)) {

@@ -1,16 +1,16 @@
-//! Delayed acknowledgments: when an ACK is owed, and whether it may wait for data to carry it.
+//! Delayed acknowledgments: when an ACK is owed, and whether it may wait to travel with data.
 //!
 //! RFC 9293 §3.8.6.3, RFC 5681 §4.2; Linux: inet_connection_sock's icsk_ack, tcp_event_data_recv,
 //! __tcp_ack_snd_check, tcp_send_delayed_ack.
 //!
-//! An ACK is owed at once after more than one full segment (counted in bytes, so that a superframe
-//! counts as what it carries), for anything out of order, and while `quick` lasts: at the start of
-//! a connection the peer's slow start needs every ACK. A connection that answers requests
-//! (`pingpong`) lets its answers carry the ACKs instead. `input` notes that an ACK is owed; one ACK
-//! for everything leaves with `output`. Once the reader has fallen behind so far that an ACK could
-//! not move the edge of the window, the ACK waits for the reader.
+//! An ACK is sent at once after more than one full segment (counted in bytes, so that a superframe
+//! counts as all its segments), for any out-of-order segment, and in quick-ACK mode: at the start
+//! of a connection the peer's slow start needs every ACK. A connection that answers requests
+//! (`pingpong`) lets its replies carry the ACKs instead. `input` records that an ACK is owed;
+//! `output` sends one ACK for all segments. When the reader has fallen behind so far that an ACK
+//! could not move the edge of the window, the ACK waits for the reader.
 //!
-//! Not here: the timer slot (`timers`), the segment (`output`), answers to segments out of order
+//! Not here: the timer slot (`timers`), the segment (`output`), answers to out-of-order segments
 //! (`segment::ack_compression`).
 
 use core::time::Duration;
@@ -19,57 +19,60 @@ use pkt::Instant;
 
 use crate::cx::config::TcpConfig;
 
-/// ACKs sent at once when a connection starts or wakes: Linux `TCP_MAX_QUICKACKS`, enough for slow start to pass
-/// the initial window.
+/// Number of ACKs sent at once when a connection starts or resumes: Linux `TCP_MAX_QUICKACKS`,
+/// enough for slow start to exceed the initial window.
 const QUICK_ACKS_MAX: u8 = 16;
 
-/// First guess of the peer's segment size, until a larger segment shows it.
+/// Initial estimate of the peer's segment size, until a larger segment arrives.
 const RCV_MSS_INITIAL: u32 = 536;
 
-/// Segment sizes below this say nothing about the peer's MSS (Linux `TCP_MIN_MSS`).
+/// Segment size below which a segment says nothing about the peer's MSS (Linux `TCP_MIN_MSS`).
 const RCV_MSS_MIN: u32 = 88;
 
-/// What is owed.
+/// State of the ACK that is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,
-    /// Within the delayed-ACK time, unless data carries it first.
+    /// Owed within the delayed-ACK time, unless a data segment carries it first.
     Delayed,
-    /// With the next `output`.
+    /// Owed with the next `output`.
     Now,
 }
 
-/// A segment with data, as the delayed-ACK engine sees it.
+/// A received segment with data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataSeen {
     pub(crate) now: Instant,
-    /// Size of one segment of it: a superframe's MSS.
+    /// Size of one segment; of a superframe, its MSS.
     pub(crate) segment_bytes: u32,
-    /// It ends a write of the peer: PSH, FIN or URG.
+    /// Whether the segment ends a write of the peer: PSH, FIN or URG.
     pub(crate) pushed: bool,
-    /// The MSS we announced.
+    /// MSS that we announced.
     pub(crate) advmss: u16,
     pub(crate) rcv_wnd: u32,
     pub(crate) rto_us: u32,
 }
 
-/// See the module head.
+/// State of delayed acknowledgments.
 #[derive(Clone, Debug)]
 pub(crate) struct DelayedAck {
-    /// When data last came.
+    /// Time of the last arrival of data.
     last_data_at: Instant,
-    /// ATO: how long an ACK may wait; follows the gaps between arrivals. 0 until data came.
+    /// ATO: time that an ACK may wait, which follows the gaps between arrivals. 0 until data
+    /// arrives.
     ato_us: u32,
-    /// The peer's segment size as seen: the unit of "every second segment".
+    /// Estimate of the peer's segment size: the unit of "every second segment".
     rcv_mss: u32,
     delack_min_us: u32,
     delack_max_us: u32,
-    /// The last segment that was smaller than `rcv_mss`: two of one size are the peer's new MSS.
+    /// Size of the last segment that was smaller than `rcv_mss`: two of one size are the peer's new
+    /// MSS.
     last_small_bytes: u16,
     pending: Pending,
-    /// ACKs still to be sent at once.
+    /// Number of ACKs still to be sent at once.
     quick: u8,
-    /// Answers that left within the ATO of what they answer; at `tcp_pingpong_thresh` ACKs ride on the answers.
+    /// Number of replies sent within the ATO of a request; from `tcp_pingpong_thresh` on, ACKs
+    /// travel with replies.
     pingpong: u8,
     /// Ends of writes since the last ACK, up to two (Linux `ICSK_ACK_PUSHED`, `ICSK_ACK_PUSHED2`).
     pushed: u8,
@@ -93,15 +96,17 @@ impl DelayedAck {
         }
     }
 
-    /// The handshake is read: the first guess of the peer's segment size is no larger than `mss`, which both ends can
-    /// send, nor than half of the window `rcv_wnd` (Linux tcp_initialize_rcv_mss). A size that data has shown stays.
+    /// Sets the initial estimate of the peer's segment size after the handshake: at most `mss`,
+    /// which both ends can send, and at most half of the window `rcv_wnd` (Linux
+    /// tcp_initialize_rcv_mss). An estimate that comes from data is kept.
     pub(crate) fn on_handshake(&mut self, mss: u32, rcv_wnd: u32) {
         if self.rcv_mss == RCV_MSS_INITIAL {
             self.rcv_mss = mss.min(rcv_wnd / 2).clamp(RCV_MSS_MIN, RCV_MSS_INITIAL);
         }
     }
 
-    /// A segment with data was accepted: the ATO follows the gaps between arrivals, between 40 ms and the RTO.
+    /// Processes an accepted segment with data: the ATO follows the gaps between arrivals, between
+    /// 40 ms and the RTO.
     pub(crate) fn on_data(&mut self, seen: &DataSeen) {
         self.measure_rcv_mss(seen);
         let gap_us = micros_since(seen.now, self.last_data_at);
@@ -114,14 +119,15 @@ impl DelayedAck {
         } else if gap_us < self.ato_us {
             self.ato_us = (self.ato_us / 2 + gap_us).min(seen.rto_us);
         } else if gap_us > seen.rto_us {
-            // The peer was silent for an RTO: it may have restarted slow start.
+            // The peer sent nothing for an RTO, so it may have restarted slow start.
             self.start_quick(seen.rcv_wnd);
         }
         self.last_data_at = seen.now;
     }
 
-    /// The peer's segment size: the largest seen, or what two segments in a row agree on once it became smaller. Also
-    /// notes what ends a write: its reader is acknowledged at once (Linux tcp_measure_rcv_mss).
+    /// Estimates the peer's segment size: the largest seen, or the smaller size of two consecutive
+    /// segments. Also counts the ends of writes, which are acknowledged as soon as the application
+    /// has read them (Linux tcp_measure_rcv_mss).
     fn measure_rcv_mss(&mut self, seen: &DataSeen) {
         let len = seen.segment_bytes;
         if len >= self.rcv_mss {
@@ -145,32 +151,35 @@ impl DelayedAck {
         self.quick = self.quick.max(u8::try_from(acks).unwrap_or(QUICK_ACKS_MAX));
     }
 
-    /// The peer seems to miss our ACKs (it repeats itself): answer at once for a while.
+    /// Enters quick-ACK mode, because the peer retransmits and so seems to miss our ACKs.
     pub(crate) fn enter_quick(&mut self, rcv_wnd: u32) {
         self.start_quick(rcv_wnd);
         self.pingpong = 0;
         self.ato_us = self.delack_min_us;
     }
 
-    /// The window opened further: the peer may use it as soon as it knows.
+    /// Sends the next ACK at once, because the window has grown and the peer can use it as soon as
+    /// it is announced.
     pub(crate) fn on_window_grown(&mut self) {
         self.quick |= 1;
     }
 
-    /// The receive buffer overran: more ACKs would only bring more data.
+    /// Leaves quick-ACK mode after the receive buffer overran, because more ACKs would only bring
+    /// more data.
     pub(crate) fn stop_quick(&mut self) {
         self.quick = 0;
     }
 
-    /// The SYN-ACK has come, and a writer sleeps until it does: its data carries the ACK, and is an answer (Linux:
-    /// `sk_write_pending`).
+    /// Processes a SYN-ACK for which a writer sleeps: the writer's data will carry the ACK, as a
+    /// reply (Linux: `sk_write_pending`).
     pub(crate) fn on_awaited_syn_ack(&mut self, rcv_wnd: u32, now: Instant) {
         self.enter_quick(rcv_wnd);
         self.last_data_at = now;
         self.pending = Pending::Delayed;
     }
 
-    /// `TCP_QUICKACK`. It is no lasting state, as in Linux: what follows may enter or leave it again.
+    /// Sets `TCP_QUICKACK`. As in Linux the mode is not permanent: later segments may leave or
+    /// enter it.
     pub(crate) fn set_quick(&mut self, on: bool) {
         self.pingpong = if on { 0 } else { self.pingpong_thresh };
         if on && self.pending == Pending::Delayed {
@@ -178,8 +187,9 @@ impl DelayedAck {
         }
     }
 
-    /// Data is owed an ACK; `unacked` is `rcv_nxt - rcv_wup`, the bytes since the last one. `useful` says that an ACK would
-    /// move the window's edge, or that the application waits for more; else it is left to the reader.
+    /// Schedules the ACK of received data; `unacked` is `rcv_nxt - rcv_wup`, the bytes since the
+    /// last ACK. `useful` when an ACK would move the window's edge, or the application waits for
+    /// more data; otherwise the ACK is left to the reader.
     pub(crate) fn schedule(&mut self, unacked: u32, useful: bool) {
         if (unacked > self.rcv_mss && useful) || self.is_quick() {
             self.schedule_now();
@@ -188,12 +198,12 @@ impl DelayedAck {
         }
     }
 
-    /// An ACK is owed with the next `output`.
+    /// Schedules an ACK with the next `output`.
     pub(crate) fn schedule_now(&mut self) {
         self.pending = Pending::Now;
     }
 
-    /// A segment with ACK left: nothing is owed.
+    /// Cancels the owed ACK after a segment with ACK was sent.
     pub(crate) fn on_ack_sent(&mut self) {
         if self.pending != Pending::Nothing && self.quick > 0 {
             self.quick -= 1;
@@ -205,14 +215,15 @@ impl DelayedAck {
         self.pushed = 0;
     }
 
-    /// Data left soon after data came: an interactive connection.
+    /// Counts a reply: data that is sent soon after data arrived, as on an interactive connection.
     pub(crate) fn on_data_sent(&mut self, now: Instant) {
         if self.ato_us != 0 && micros_since(now, self.last_data_at) < self.ato_us {
             self.pingpong = self.pingpong.saturating_add(1);
         }
     }
 
-    /// The delayed-ACK timer ran out: no answer came in time, so do not count on the next.
+    /// Processes the expiry of the delayed-ACK timer: no reply was sent in time, so none is
+    /// expected for the next segments.
     pub(crate) fn on_delack_timeout(&mut self, rto: Duration) {
         if self.is_pingpong() {
             self.pingpong = 0;
@@ -234,22 +245,23 @@ impl DelayedAck {
         self.pending == Pending::Now
     }
 
-    /// Every segment is answered at once.
+    /// Whether every segment is acknowledged at once.
     pub(crate) fn is_quick(&self) -> bool {
         self.quick > 0 && !self.is_pingpong()
     }
 
-    /// The application has read everything: the end of a write is acknowledged, unless an answer will carry the ACK.
+    /// Whether an ACK is sent when the application has read all data: after the end of a write,
+    /// unless a reply will carry the ACK.
     pub(crate) fn wants_ack_when_drained(&self) -> bool {
         self.pushed > 1 || (self.pushed > 0 && !self.is_pingpong())
     }
 
-    /// The peer's segment size as seen.
+    /// Returns the estimate of the peer's segment size.
     pub(crate) fn rcv_mss(&self) -> u32 {
         self.rcv_mss
     }
 
-    /// When data last came, if it ever did.
+    /// Returns the time of the last arrival of data, if there was any.
     pub(crate) fn last_data_at(&self) -> Option<Instant> {
         Some(self.last_data_at).filter(|at| *at != Instant::ZERO)
     }
@@ -262,13 +274,13 @@ impl DelayedAck {
         Duration::from_micros(u64::from(self.ato_us))
     }
 
-    /// How long the owed ACK may wait from now on, in microseconds.
+    /// Returns the time in microseconds that the owed ACK may wait from now on.
     pub(crate) fn delay_us(&self, srtt_us: Option<u32>) -> u32 {
         let mut ceiling = self.delack_max_us.saturating_mul(5) / 2;
         if self.is_pingpong() || self.pushed > 0 {
             ceiling = self.delack_max_us;
         }
-        // Never much longer than the round trip: the peer's RTO has to cover both.
+        // Never much longer than the round-trip time: the peer's RTO has to cover both.
         if let Some(srtt_us) = srtt_us {
             ceiling = ceiling.min(srtt_us.max(self.delack_min_us));
         }

@@ -1,9 +1,9 @@
-//! How fast the path delivers: one estimate per ACK, of what arrived between two moments in the
-//! life of one transmission.
+//! The delivery rate of the path: one estimate per ACK, from the bytes delivered between the
+//! sending of one transmission and its ACK.
 //!
 //! Above: `input::ack` takes an estimate with every ACK, for `congestion` (a model of the path) and
 //! for `TCP_INFO`. Below: `send_queue` keeps a `Snapshot` with every entry, `acked` picks the
-//! newest that arrived. draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
+//! newest transmission that arrived. draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
 //!
 //! ```text
 //!   sending     |<------- send interval ------->|
@@ -12,15 +12,15 @@
 //!                                delivered_at                 now
 //! ```
 //!
-//! The rate is the bytes delivered between the snapshot and now, over the longer of the two
-//! intervals: neither a burst of ACKs nor a burst of sending shows more than the path can carry. A
-//! sample taken while the application had nothing to send shows the rate of the application, and is
-//! marked so.
+//! The rate is the bytes delivered between the snapshot and now, divided by the longer of the two
+//! intervals, so that neither a burst of ACKs nor a burst of sending shows more than the path can
+//! carry. A sample taken while the application had nothing to send shows the rate of the
+//! application, and is marked as such.
 //!
 //! Names as in the draft: `C.delivered` is `DeliveryRate::delivered`, `P.delivered`
 //! `Snapshot::delivered`.
 //!
-//! Not here: the estimate as `congestion` takes it (`congestion::RateSample`), what follows from a
+//! Not here: the estimate as `congestion` uses it (`congestion::RateSample`), the reaction to a
 //! rate.
 
 use core::time::Duration;
@@ -36,28 +36,30 @@ use crate::{
     },
 };
 
-/// See the module head.
+/// Delivery-rate sampler of one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeliveryRate {
     /// C.delivered: bytes known to have arrived, by acknowledgment or SACK.
     delivered: u64,
-    /// Bytes of it whose ACK echoed a mark.
+    /// Part of these bytes whose ACK echoed a mark.
     delivered_ce: u64,
     /// C.delivered_time.
     delivered_at: Instant,
     /// C.first_sent_time.
     first_sent_at: Instant,
-    /// C.app_limited: until more than this was delivered, samples show the application's pace; 0 when they do not.
+    /// C.app_limited: samples show the application's rate until more than this number of bytes is
+    /// delivered; 0 when they do not.
     app_limited: u64,
-    /// The best sample that `TCP_INFO` reports: what arrived, in how many nanoseconds, and whether the application limited
-    /// it.
+    /// Best sample, reported by `TCP_INFO`: delivered bytes, interval in nanoseconds, and whether
+    /// the application limited it.
     best: (u32, u64, bool),
-    /// Losses the last ACK had seen.
+    /// Number of lost bytes at the last ACK.
     lost_seen: u32,
 }
 
 impl DeliveryRate {
-    /// A transmission leaves: what its entry remembers. `idle` when nothing was in flight, `in_flight` bytes are with it.
+    /// Returns the snapshot for the entry of a transmission. `idle` when nothing was in flight;
+    /// `in_flight` includes the transmission.
     pub(crate) fn on_transmit(
         &mut self,
         now: Instant,
@@ -66,7 +68,7 @@ impl DeliveryRate {
         lost_total: u32,
     ) -> Snapshot {
         if idle {
-            // The flight begins here, and with it both intervals.
+            // A new flight starts, and with it both intervals.
             self.first_sent_at = now;
             self.delivered_at = now;
         }
@@ -79,32 +81,33 @@ impl DeliveryRate {
         }
     }
 
-    /// What leaves now shows the application's pace.
+    /// Whether transmissions are currently limited by the application.
     pub(crate) fn is_app_limited(&self) -> bool {
         self.app_limited != 0
     }
 
-    /// The application is what limits the connection, until everything in flight has arrived.
+    /// Marks samples as limited by the application until everything in flight is delivered.
     pub(crate) fn mark_app_limited(&mut self, in_flight: u32) {
         self.app_limited = (self.delivered + u64::from(in_flight)).max(1);
     }
 
-    /// C.delivered_time: when something of ours last arrived, or left while nothing was in flight.
+    /// Returns C.delivered_time: the time of the last delivery, or of the last transmission that
+    /// started a flight.
     pub(crate) fn delivered_at(&self) -> Instant {
         self.delivered_at
     }
 
-    /// C.delivered.
+    /// Returns C.delivered.
     pub(crate) fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Bytes of it whose ACK echoed a mark.
+    /// Returns the delivered bytes whose ACK echoed a mark.
     pub(crate) fn delivered_ce(&self) -> u64 {
         self.delivered_ce
     }
 
-    /// Takes what an ACK tells and answers the estimate it gives.
+    /// Processes an ACK and returns its estimate.
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
@@ -118,7 +121,7 @@ impl DeliveryRate {
         self.on_delivered(now, acked.delivered, acked.rated.as_ref(), lost_total, min_rtt_us)
     }
 
-    /// As [`on_ack`](Self::on_ack), of an ACK that echoes no mark and delivered so many bytes.
+    /// As [`on_ack`](Self::on_ack), for an ACK that echoes no mark and delivered `delivered` bytes.
     #[inline]
     pub(crate) fn on_delivered(
         &mut self,
@@ -140,7 +143,7 @@ impl DeliveryRate {
         let mut sample = RateSample { newly_acked: delivered, newly_lost, ..RateSample::default() };
         let Some(rated) = rated else { return sample };
         let snapshot = &rated.snapshot;
-        // The next send interval begins with the transmission that is known to have arrived.
+        // The next send interval begins with the newest transmission that has arrived.
         self.first_sent_at = rated.transmission.sent_at;
         let sending_ns = rated.transmission.sent_at.nanos_since(snapshot.first_sent_at);
         let arriving_ns = now.nanos_since(snapshot.delivered_at);
@@ -151,7 +154,7 @@ impl DeliveryRate {
         sample.tx_in_flight = snapshot.in_flight;
         sample.is_app_limited = rated.app_limited;
         sample.is_retransmission = rated.retransmission;
-        // Less than the smallest round trip cannot have brought an answer.
+        // An interval below the minimum round-trip time cannot contain an answer.
         let min_ns = min_rtt_us.map_or(0, |us| u64::from(us) * 1_000);
         if interval_ns != 0 && interval_ns >= min_ns {
             sample.interval = Some(Duration::from_nanos(interval_ns));
@@ -172,8 +175,8 @@ impl DeliveryRate {
         }
     }
 
-    /// What `TCP_INFO` reports as tcpi_delivery_rate and tcpi_delivery_rate_app_limited: bytes per second, and whether
-    /// the application limited them. `None` before the first sample.
+    /// Returns tcpi_delivery_rate and tcpi_delivery_rate_app_limited of `TCP_INFO`: bytes per
+    /// second, and whether the application limited them. `None` before the first sample.
     pub(crate) fn best(&self) -> Option<(u64, bool)> {
         let (delivered, interval_ns, app_limited) = self.best;
         (interval_ns != 0)
@@ -181,8 +184,8 @@ impl DeliveryRate {
     }
 }
 
-/// Notes that the application, and not the path, limits the connection, if it does: less than a segment is unsent, the
-/// window has room and nothing waits to be sent again (draft-cheng-iccrg-delivery-rate-estimation §4.2).
+/// Marks samples as limited by the application if less than a segment is unsent, the window has
+/// space and no loss waits for retransmission (draft-cheng-iccrg-delivery-rate-estimation §4.2).
 pub(crate) fn check_app_limited(tcb: &mut Tcb) {
     let unsent = tcb.send_queue.write_seq().since(tcb.snd_nxt);
     let pipe = tcb.pipe();

@@ -1,5 +1,5 @@
-//! Explicit congestion notification: the agreement of the handshake, the echo of marks, and the
-//! answer to an echo.
+//! Explicit congestion notification: its negotiation in the handshake, the echo of marks, and the
+//! reaction to an echo.
 //!
 //! Above: the handshake (`open::syn`, `open::request`), `input::ecn`, and `segment`, which sends
 //! the bits. RFC 3168 §6.1, RFC 8257 §3.2; Linux: tcp_ecn.h.
@@ -9,16 +9,16 @@
 //!        ◄─────────────────── CWR on the next new data ends the echo ◄───────┘
 //! ```
 //!
-//! Nothing here trusts the path. A peer that echoes without end costs one reduction per window. A
-//! path that clears marks makes ECN useless and does no other harm. A path that drops SYNs with ECN
-//! bits costs one retransmission (`tcp_ecn_fallback`). A SYN-ACK that repeats our own bits is a
-//! reflection, not an agreement.
+//! ECN does not rely on a cooperative path or peer. A peer that echoes without end causes one
+//! reduction per window. A path that clears marks makes ECN useless and does no other harm. A path
+//! that drops SYNs with ECN bits costs one retransmission (`tcp_ecn_fallback`). A SYN-ACK that
+//! repeats our own bits is a reflection, and ECN is not used.
 //!
-//! Only new data is ECN-capable: a mark on anything else could be lost without notice
-//! (RFC 3168 §6.1.4–6.1.6). With DCTCP every segment is, because its routers drop segments that are
-//! not.
+//! Only new data is ECN-capable: a mark on any other segment could be lost without notice
+//! (RFC 3168 §6.1.4–6.1.6). With DCTCP every segment is ECN-capable, because DCTCP routers drop
+//! other segments.
 //!
-//! Not here: marks that arrive (`input::ecn`), the reduction that an echo causes (`loss`,
+//! Not here: received marks (`input::ecn`), the reduction that an echo causes (`loss`,
 //! `congestion`), AccECN, the bits of the IP header (crate stack).
 
 use bitflags::bitflags;
@@ -31,18 +31,18 @@ use crate::{
     wire::header::{Flags, SegmentHeader},
 };
 
-/// A SYN that asks for ECN (RFC 3168 §6.1.1).
+/// Flags of a SYN that requests ECN (RFC 3168 §6.1.1).
 pub(crate) const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
 
 bitflags! {
-    /// Where a connection stands.
+    /// State of ECN on a connection.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct EcnState: u8 {
-        /// Both sides speak it; between SYN and SYN-ACK: we asked.
+        /// ECN is negotiated; between SYN and SYN-ACK: our SYN requested it.
         const AGREED = 1;
-        /// The peer sent something ECN-capable.
+        /// The peer has sent an ECN-capable segment.
         const SEEN = 1 << 1;
-        /// A mark came in and the peer has not said that it reduced: every ACK carries ECE.
+        /// A mark has arrived and no CWR since: every ACK carries ECE.
         const ECHO = 1 << 2;
         /// The window was reduced: the next new data carries CWR.
         const OWES_CWR = 1 << 3;
@@ -51,8 +51,8 @@ bitflags! {
     }
 }
 
-/// The control bits of our SYN; `retransmission` of one that may have been dropped because it asked for ECN (RFC 3168
-/// §6.1.1.1).
+/// Returns the ECN flags of our SYN. `retransmission` when an earlier SYN may have been dropped
+/// because it requested ECN (RFC 3168 §6.1.1.1).
 pub(crate) fn offer(tcb: &mut Tcb, config: &TcpConfig, retransmission: bool) -> Flags {
     let wanted = config.tcp_ecn == 1 || tcb.congestion.algorithm().needs_ecn();
     let offered = wanted && !(retransmission && config.tcp_ecn_fallback);
@@ -60,8 +60,8 @@ pub(crate) fn offer(tcb: &mut Tcb, config: &TcpConfig, retransmission: bool) -> 
     if offered { ECN_SETUP } else { Flags::empty() }
 }
 
-/// Whether a SYN from a peer makes an ECN connection. `codepoint` is that of its IP header: a SYN that arrives ECN-capable
-/// comes through something that writes these bits as it likes.
+/// Whether a peer's SYN negotiates ECN. `codepoint` is that of the IP header: a SYN must not be
+/// ECN-capable, so one that arrives so shows that the path rewrites these bits.
 pub(crate) fn accepts(
     config: &TcpConfig,
     algorithm: Algorithm,
@@ -72,19 +72,21 @@ pub(crate) fn accepts(
     syn.flags.contains(ECN_SETUP) && (intact || algorithm.needs_ecn())
 }
 
-/// The window was reduced, for whatever reason: the peer is told (RFC 3168 §6.1.2).
+/// Records that the window was reduced, for any reason, so that the peer is informed by CWR
+/// (RFC 3168 §6.1.2).
 pub(crate) fn on_reduced(tcb: &mut Tcb) {
     if tcb.ecn.contains(EcnState::AGREED) {
         tcb.ecn |= EcnState::OWES_CWR;
     }
 }
 
-/// The segment echoes a mark.
+/// Whether the segment echoes a mark.
 pub(crate) fn is_echo(tcb: &Tcb, header: &SegmentHeader) -> bool {
     tcb.ecn.contains(EcnState::AGREED) && header.has(Flags::ECE) && !header.has(Flags::SYN)
 }
 
-/// Sets the bits of a segment of a synchronized connection. `new_data` when it is the first transmission of its payload.
+/// Sets the ECN bits of a segment of a synchronized connection. `new_data` for the first
+/// transmission of its payload.
 pub(crate) fn dress(
     tcb: &mut Tcb,
     packet: &mut Packet,

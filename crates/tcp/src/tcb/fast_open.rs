@@ -1,9 +1,9 @@
-//! Fast Open's part of a connection: the setting of an open, how far the SYN is, and what the
-//! handshake has shown.
+//! Fast Open's part of a connection: its mode, the state of the SYN, and the result of the
+//! handshake.
 //!
-//! Above: `open` sends and takes a SYN with data; timers, resets and the end of a connection raise
-//! a suspicion here. RFC 7413; Linux: struct tcp_fastopen_context, `syn_fastopen` of struct
-//! tcp_sock.
+//! Above: `open` sends and receives SYNs with data; timers, resets and the end of a connection
+//! report here that the path may drop Fast Open segments. RFC 7413; Linux: struct
+//! tcp_fastopen_context, `syn_fastopen` of struct tcp_sock.
 //!
 //! Not here: the handshake itself (`open::fast_open`, `open::syn`), the cache of cookies
 //! (`stack::fast_open`).
@@ -12,89 +12,94 @@ use alloc::boxed::Box;
 
 use crate::{base::state::State, tcb::Tcb, wire::cookie::Cookie};
 
-/// Bytes of options that a SYN with our own cookie carries: MSS, SACK and timestamps, window scale, cookie.
+/// Bytes of options in a SYN with a cookie of our size: MSS, SACK and timestamps, window scale,
+/// cookie.
 const SYN_OPTION_BYTES: u32 = 4 + 12 + 4 + 20;
 
-/// What an open does about Fast Open.
+/// Mode of Fast Open in an active or passive open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FastOpen {
-    /// Nothing.
+    /// No Fast Open.
     #[default]
     Off,
-    /// A client without a cookie: the SYN asks for one and leaves at once.
+    /// A client without a cookie: the SYN requests one and is sent at once.
     Ask {
-        /// By the experimental option: the other was not answered last time.
+        /// Whether to use the experimental option, because the last request in the other one was
+        /// not answered.
         experimental: bool,
     },
-    /// A client with a cookie: the SYN waits for data.
+    /// A client with a cookie: the SYN is held until the first write.
     Connect {
-        /// The peer's cookie; `None` sends the data without any (bit 0x4 of `tcp_fastopen`).
+        /// The peer's cookie; `None` sends the data without a cookie (bit 0x4 of `tcp_fastopen`).
         cookie: Option<Cookie>,
-        /// MSS that the peer announced when it gave the cookie: no more data goes with the SYN.
+        /// MSS that the peer announced together with the cookie: upper bound of the data in the
+        /// SYN.
         peer_mss: u16,
     },
     /// A server: the SYN-ACK carries this cookie.
     Grant(Cookie),
 }
 
-/// What a handshake has taught about the peer and the path.
+/// Facts about the peer and the path that a handshake has revealed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpenNews {
-    /// The peer's cookie for us, if we had asked for one or brought one.
+    /// The peer's cookie for us, if our SYN requested or carried one.
     pub cookie: Option<Cookie>,
-    /// The MSS that the peer has announced; 0 if it has not answered.
+    /// MSS that the peer has announced; 0 if it has not answered.
     pub peer_mss: u16,
-    /// The SYN was answered only when it came without data or cookie.
+    /// Whether the peer answered only a SYN without data and cookie.
     pub syn_dropped: bool,
-    /// The peer has answered our request, and not with a cookie. True when the request was the experimental one.
+    /// `Some` if the peer answered our request without a cookie; true when the request was in the
+    /// experimental option.
     pub refused: Option<bool>,
 }
 
-/// How far the SYN of a client is.
+/// State of a client's SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SynPhase {
-    /// It waits for data.
+    /// Held until the first write.
     Held,
-    /// It has left.
+    /// Sent.
     Left,
-    /// It has left, and the path is too narrow for it: it is due again, plain.
+    /// Sent, but too large for the path according to ICMP: a SYN without data and cookie is due.
     TooLarge,
-    /// It is repeated without data and cookie.
+    /// Retransmitted without data and cookie.
     Plain,
 }
 
-/// Why a client's Fast Open came to nothing (Linux `enum tcp_fastopen_client_fail`, `tcpi_fastopen_client_fail`).
+/// Reason why a client's Fast Open failed (Linux `enum tcp_fastopen_client_fail`,
+/// `tcpi_fastopen_client_fail`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FastOpenFailure {
-    /// It did not, or was not tried.
+    /// Fast Open did not fail, or was not tried.
     #[default]
     None = 0,
-    /// There was no cookie yet: the SYN asked for one.
+    /// There was no cookie: the SYN requested one.
     NoCookie = 1,
     /// The SYN-ACK acknowledged the SYN and not its data.
     DataNotAcknowledged = 2,
-    /// The SYN had to be repeated, without its data.
+    /// The SYN had to be retransmitted, without its data.
     SynRetransmitted = 3,
 }
 
-/// Fast Open's part of a block. Boxed: few connections have it.
+/// State of Fast Open on a connection. Boxed, because few connections have it.
 #[derive(Debug)]
 pub(crate) struct FastOpenState {
-    /// We are the server, and the SYN's data was taken.
+    /// Whether we are the server and accepted the data of the SYN.
     pub(crate) passive: bool,
-    /// What the SYN or the SYN-ACK carries.
+    /// Cookie that the SYN or the SYN-ACK carries.
     pub(crate) cookie: Option<Cookie>,
     pub(crate) phase: SynPhase,
-    /// What the peer announced last time.
+    /// MSS that the peer announced on an earlier connection.
     pub(crate) peer_mss: u16,
-    /// Bytes that left with the SYN, or came with it.
+    /// Bytes that were sent or received in the SYN.
     pub(crate) syn_data: u32,
-    /// Data in the SYN was taken, by the peer or by us.
+    /// Whether data in the SYN was accepted, by the peer or by us.
     pub(crate) taken: bool,
-    /// The path may swallow what belongs to Fast Open; nobody has been told.
+    /// Whether the path may drop Fast Open segments, and the caller has not read this fact yet.
     pub(crate) suspicion: bool,
-    /// A writer sleeps until the handshake ends.
+    /// Whether a writer sleeps until the handshake ends.
     pub(crate) writer_waits: bool,
     pub(crate) failure: FastOpenFailure,
     pub(crate) news: Option<FastOpenNews>,
@@ -116,7 +121,7 @@ impl FastOpenState {
         })
     }
 
-    /// An active open begins.
+    /// Returns the state for an active open.
     pub(crate) fn connect(fast_open: FastOpen) -> Option<Box<Self>> {
         match fast_open {
             FastOpen::Off | FastOpen::Grant(_) => None,
@@ -136,19 +141,21 @@ impl FastOpenState {
 }
 
 impl Tcb {
-    /// The SYN waits for the first write.
+    /// Whether the SYN is held until the first write.
     #[must_use]
     pub fn is_syn_held(&self) -> bool {
         let held = |state: &FastOpenState| state.phase == SynPhase::Held;
         self.state == State::SynSent && self.fast_open.as_deref().is_some_and(held)
     }
 
-    /// The server's side before the third segment: the application may read and write already.
+    /// Whether the server side is before the third segment, so that the application may already
+    /// read and write.
     pub(crate) fn is_open_early(&self) -> bool {
         self.state == State::SynRecv && self.fast_open.as_ref().is_some_and(|state| state.passive)
     }
 
-    /// Whether data in the SYN was taken: by the peer as a client, by us as a server (TCPI_OPT_SYN_DATA).
+    /// Whether data in the SYN was accepted: by the peer if we are the client, by us if we are the
+    /// server (TCPI_OPT_SYN_DATA).
     #[must_use]
     pub fn syn_data_taken(&self) -> bool {
         self.fast_open.as_ref().is_some_and(|state| state.taken)
@@ -158,30 +165,33 @@ impl Tcb {
         self.fast_open.as_ref().map_or(FastOpenFailure::None, |state| state.failure)
     }
 
-    /// The peer has taken the data of our SYN.
+    /// Whether the peer has accepted the data of our SYN.
     pub(crate) fn is_syn_data_acked(&self) -> bool {
         self.fast_open.as_ref().is_some_and(|state| state.taken && !state.passive)
     }
 
-    /// A writer with more than the SYN has carried sleeps until the handshake ends: the ACK of the SYN-ACK waits for its data.
+    /// Records that a writer with more data than the SYN carries sleeps until the handshake ends:
+    /// the ACK of the SYN-ACK waits for its data.
     pub fn expect_write(&mut self) {
         if let Some(state) = self.fast_open.as_mut().filter(|_| self.state == State::SynSent) {
             state.writer_waits = true;
         }
     }
 
-    /// Segments with data have arrived.
+    /// Whether segments with data have arrived.
     #[must_use]
     pub const fn has_received_data(&self) -> bool {
         self.totals.data_segs_in > 0
     }
 
-    /// Whether the path is suspected from here on to swallow what belongs to Fast Open: told once, at any time.
+    /// Returns, once, whether the path is suspected to drop Fast Open segments. May be called at
+    /// any time.
     pub fn take_fast_open_suspicion(&mut self) -> bool {
         self.fast_open.as_mut().is_some_and(|state| core::mem::take(&mut state.suspicion))
     }
 
-    /// What the handshake has taught, once. The caller remembers it for the next connection to the peer.
+    /// Returns, once, the facts that the handshake has revealed. The caller keeps them for the next
+    /// connection to the peer.
     pub fn take_fast_open_news(&mut self) -> Option<FastOpenNews> {
         if self.state == State::SynSent {
             return None;
@@ -189,7 +199,7 @@ impl Tcb {
         self.fast_open.as_mut().and_then(|state| state.news.take())
     }
 
-    /// Payload bytes that fit into the held SYN.
+    /// Returns the payload bytes that fit into the held SYN.
     pub(crate) fn syn_data_room(&self) -> usize {
         let peer = self.fast_open.as_ref().map_or(u16::MAX, |state| state.peer_mss);
         let mss = self.mss.effective().min(u32::from(peer));
@@ -197,7 +207,7 @@ impl Tcb {
     }
 }
 
-/// The SYN has been repeated, so that the peer has answered none with data.
+/// Records, after the SYN was retransmitted without data, that the peer answered no SYN with data.
 pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
     let timeouts = tcb.recovery.timeouts();
     if let Some(state) = &mut tcb.fast_open
@@ -208,9 +218,9 @@ pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
     }
 }
 
-/// A retransmission timeout, of the SYN or of data: a path may swallow what follows a SYN with data, too. The third in a row
-/// is suspicious, and so is one after which the connection is given up (RFC 7413 §7.1; Linux:
-/// tcp_fastopen_active_detect_blackhole).
+/// Handles a retransmission timeout of the SYN or of data, because a path may drop the segments
+/// after a SYN with data, too. The third timeout in a row raises the suspicion, and so does a
+/// timeout that ends the connection (RFC 7413 §7.1; Linux: tcp_fastopen_active_detect_blackhole).
 pub(crate) fn on_timeout(tcb: &mut Tcb, gives_up: bool) {
     let timeouts = tcb.recovery.timeouts();
     if timeouts == 2 || (timeouts < 2 && gives_up) {
@@ -221,14 +231,16 @@ pub(crate) fn on_timeout(tcb: &mut Tcb, gives_up: bool) {
     }
 }
 
-/// A reset of the connection has come from beyond what has arrived, and nothing had arrived: what was between was swallowed.
+/// Handles a reset whose sequence number is beyond RCV.NXT on a connection without any received
+/// data: the path may have dropped the data before it.
 pub(crate) fn on_early_reset(tcb: &mut Tcb) {
     if tcb.state == State::Established && tcb.totals.data_segs_in == 0 {
         suspect(tcb);
     }
 }
 
-/// The connection ends: all that has arrived is a FIN from beyond (Linux: tcp_fastopen_active_disable_ofo_check).
+/// Handles the end of the connection: the suspicion arises if only an out-of-order FIN has arrived
+/// (Linux: tcp_fastopen_active_disable_ofo_check).
 pub(crate) fn on_finish(tcb: &mut Tcb) {
     if tcb.totals.data_segs_in == 0 && tcb.reassembly.fin().is_some() {
         suspect(tcb);
@@ -241,8 +253,8 @@ fn suspect(tcb: &mut Tcb) {
     }
 }
 
-/// The path has become narrower while the SYN waits for its answer: one with data may have been too large, and a plain one
-/// leaves at once (Linux: tcp_simple_retransmit).
+/// Handles a reduced path MTU while the SYN is unanswered: a SYN with data may have been too large,
+/// so one without data is sent at once (Linux: tcp_simple_retransmit).
 pub(crate) fn on_narrow_path(tcb: &mut Tcb) {
     let first = tcb.recovery.timeouts() == 0;
     if let Some(state) = &mut tcb.fast_open
@@ -258,8 +270,9 @@ pub(crate) fn is_writer_waiting(tcb: &Tcb) -> bool {
     tcb.fast_open.as_ref().is_some_and(|state| state.writer_waits)
 }
 
-/// Whether data that comes with the SYN-ACK is taken: from a server that Fast Open was spoken with, unless it has left data
-/// of our SYN to be sent again (RFC 7413 §4.2.1).
+/// Whether data in the SYN-ACK is accepted: the handshake must have used Fast Open, and the server
+/// must not have refused data of our SYN, which would have to be retransmitted first
+/// (RFC 7413 §4.2.1).
 pub(crate) fn takes_syn_ack_data(tcb: &Tcb) -> bool {
     tcb.fast_open.as_ref().is_some_and(|state| state.syn_data == 0 || state.taken)
 }

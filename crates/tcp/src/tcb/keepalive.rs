@@ -1,20 +1,20 @@
-//! Keepalive and the idle timeout: two limits of a connection on which nothing happens, behind one
-//! deadline.
+//! Keepalive and the idle timeout: two limits for an inactive connection, with one common deadline.
 //!
 //! Above: `close::keepalive` runs when the `keep` slot of `timers` fires, which holds the earlier
 //! of both deadlines. Keepalive: RFC 9293 §3.8.4; Linux: tcp_keepalive_timer. Linux has no idle
-//! timeout (`net.quietline.tcp_idle_timeout`); the daemons above its sockets have one each.
+//! timeout (`net.quietline.tcp_idle_timeout`); servers on its sockets implement their own.
 //!
-//! Keepalive asks whether the peer is there, and any acceptable segment is an answer. The idle
-//! timeout asks whether the connection makes progress: new payload arrived, payload of ours was
-//! acknowledged or reported by SACK, or payload left while none was in flight. A peer that answers
-//! probes and keeps its window closed makes no progress, so that only the idle timeout ends it.
+//! Keepalive checks whether the peer is reachable, and any acceptable segment is an answer. The
+//! idle timeout checks whether the connection makes progress: new payload arrived, payload of ours
+//! was acknowledged or reported by SACK, or payload was sent while none was in flight. A peer that
+//! answers probes but keeps its window closed makes no progress, so only the idle timeout ends the
+//! connection.
 //!
 //! Both deadlines are lazy. A segment stores its time of arrival in fields that other mechanisms
-//! need as well. The deadline moves when the slot fires, so that a segment costs nothing here.
+//! also use. The deadline is recomputed when the slot fires, so a segment costs nothing here.
 //!
 //! Not here: the probes themselves (`close::keepalive`), probes of a closed window
-//! (`close::timer`), the wait of an orphan in FIN-WAIT-2, which has the slot for itself (`close`).
+//! (`close::timer`), the timeout of an orphan in FIN-WAIT-2, which uses the slot alone (`close`).
 
 use core::time::Duration;
 
@@ -29,23 +29,25 @@ use crate::{
     tcb::{Tcb, TcbFlags},
 };
 
-/// `IdleLimits::timeout_s` of a socket that leaves it to `tcp_idle_timeout`.
+/// Value of `IdleLimits::timeout_s` when the socket uses `tcp_idle_timeout`.
 const TIMEOUT_DEFAULT: u32 = u32::MAX;
 
-/// What a connection keeps for both limits.
+/// State of both limits on a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct IdleLimits {
-    /// When keepalive looks again; never without `SO_KEEPALIVE`.
+    /// Next keepalive deadline; far in the future without `SO_KEEPALIVE`.
     pub(crate) probe_at: Instant,
-    /// Idle time counts from here at the earliest: the handshake, the call that set the timeout, the peer's FIN.
+    /// Earliest start of the idle time: the handshake, the call that set the timeout, or the peer's
+    /// FIN.
     from: Instant,
-    /// The socket's idle timeout in seconds: 0 is none, [`TIMEOUT_DEFAULT`] is the sysctl's.
+    /// Idle timeout of the socket in seconds: 0 is no timeout, [`TIMEOUT_DEFAULT`] means the
+    /// sysctl.
     timeout_s: u32,
-    /// `TCP_KEEPIDLE` in milliseconds; 0 is the sysctl's.
+    /// `TCP_KEEPIDLE` in milliseconds; 0 means the sysctl.
     time_ms: u32,
-    /// `TCP_KEEPINTVL` in milliseconds; 0 is the sysctl's.
+    /// `TCP_KEEPINTVL` in milliseconds; 0 means the sysctl.
     interval_ms: u32,
-    /// `TCP_KEEPCNT`; 0 is the sysctl's.
+    /// `TCP_KEEPCNT`; 0 means the sysctl.
     probes: u8,
 }
 
@@ -69,7 +71,7 @@ impl IdleLimits {
         self.probes = times.probes;
     }
 
-    /// What the socket has set of keepalive's times.
+    /// Returns the keepalive times that the socket has set.
     pub(crate) fn times(&self) -> Keepalive {
         Keepalive {
             time: Duration::from_millis(self.time_ms.into()),
@@ -78,14 +80,14 @@ impl IdleLimits {
         }
     }
 
-    /// The connection moved, and no other field records it.
+    /// Records progress that no other field records.
     pub(crate) fn note_progress(&mut self, now: Instant) {
         self.from = now;
     }
 }
 
 impl Tcb {
-    /// `SO_KEEPALIVE` and its three numbers; `None` switches it off.
+    /// Sets `SO_KEEPALIVE` and its three parameters; `None` switches keepalive off.
     pub fn set_keepalive(&mut self, cx: &Cx<'_>, keepalive: Option<Keepalive>) {
         self.flags.set(TcbFlags::KEEPALIVE, keepalive.is_some());
         if let Some(keepalive) = keepalive {
@@ -94,26 +96,27 @@ impl Tcb {
         arm(self, cx);
     }
 
-    /// `SO_KEEPALIVE`.
+    /// Returns `SO_KEEPALIVE`.
     #[must_use]
     pub fn keepalive(&self) -> bool {
         self.flags.contains(TcbFlags::KEEPALIVE)
     }
 
-    /// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`, whether or not keepalive is on.
+    /// Sets `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`, whether or not keepalive is on.
     pub fn set_keepalive_times(&mut self, cx: &Cx<'_>, times: Keepalive) {
         self.idle.set_times(times);
         arm(self, cx);
     }
 
-    /// What the socket has set of these times.
+    /// Returns the values of these options that the socket has set.
     #[must_use]
     pub fn keepalive_times(&self) -> Keepalive {
         self.idle.times()
     }
 
-    /// `QUIETLINE_IDLE_TIMEOUT`, in whole seconds: a connection on which nothing moved for so long is reset. Zero is none, `None`
-    /// leaves it to `tcp_idle_timeout`. The time counts from this call at the earliest.
+    /// Sets `QUIETLINE_IDLE_TIMEOUT`, in whole seconds: a connection without progress for that time
+    /// is reset. Zero is no timeout, `None` means `tcp_idle_timeout`. The time starts with this
+    /// call at the earliest.
     pub fn set_idle_timeout(&mut self, cx: &Cx<'_>, timeout: Option<Duration>) {
         self.idle.timeout_s = timeout_s(timeout);
         self.idle.from = cx.now;
@@ -122,7 +125,7 @@ impl Tcb {
         }
     }
 
-    /// `QUIETLINE_IDLE_TIMEOUT` as the socket has set it.
+    /// Returns `QUIETLINE_IDLE_TIMEOUT` as the socket has set it.
     #[must_use]
     pub fn idle_timeout(&self) -> Option<Duration> {
         (self.idle.timeout_s != TIMEOUT_DEFAULT)
@@ -130,7 +133,7 @@ impl Tcb {
     }
 }
 
-/// Milliseconds, a part of one counted whole; 49 days at most.
+/// Returns a time in milliseconds, rounded up; 49 days at most.
 fn ms(time: Duration) -> u32 {
     u32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
@@ -141,13 +144,13 @@ fn timeout_s(timeout: Option<Duration>) -> u32 {
     })
 }
 
-/// The `keep` slot is keepalive's and the idle timeout's in this state.
+/// Whether keepalive and the idle timeout use the `keep` slot in this state.
 pub(crate) fn is_watched(tcb: &Tcb) -> bool {
     let orphan_waits = tcb.state == State::FinWait2 && tcb.flags.contains(TcbFlags::ORPHAN);
     tcb.state.is_synchronized() && tcb.state != State::TimeWait && !orphan_waits
 }
 
-/// The connection is established, or an option of keepalive has changed: its idle time begins.
+/// Starts the idle time when the connection is established or a keepalive option has changed.
 pub(crate) fn arm(tcb: &mut Tcb, cx: &Cx<'_>) {
     if !is_watched(tcb) {
         return;
@@ -163,7 +166,8 @@ pub(crate) fn arm_earlier(tcb: &mut Tcb, config: &TcpConfig) {
     tcb.timers.arm_keep(tcb.idle.probe_at.min(idle_end));
 }
 
-/// When the idle timeout ends the connection if nothing moves any more; `None` without a timeout.
+/// Returns the time at which the idle timeout ends the connection unless it makes progress; `None`
+/// without a timeout.
 pub(crate) fn idle_end(tcb: &Tcb, config: &TcpConfig) -> Option<Instant> {
     let timeout = tcb.idle_timeout().unwrap_or(config.tcp_idle_timeout);
     let received = tcb.ack.last_data_at().unwrap_or(Instant::ZERO);

@@ -1,15 +1,15 @@
-//! Memory that a connection holds, and what it does without while memory is scarce.
+//! Memory that a connection holds, and its restrictions while memory is scarce.
 //!
-//! Above: `socket::api` and `input::prune` ask before they queue. Below: the state of the host
-//! (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf, tcp_out_of_memory.
+//! Above: `socket::api` and `input::prune` ask before they queue. Below: the memory state of the
+//! host (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf, tcp_out_of_memory.
 //!
 //! Under pressure buffers and windows stop growing, the limit of the announced window falls to four
-//! segments, and a connection that holds more than its share gets no more. When memory is exhausted
-//! no connection gets any, except for the first few kilobytes of each direction (`tcp_rmem[0]`,
-//! `tcp_wmem[0]`) that keep a connection alive.
+//! segments, and a connection that holds more than its share is denied more. When memory is
+//! exhausted every connection is denied more, except for the first few kilobytes of each direction
+//! (`tcp_rmem[0]`, `tcp_wmem[0]`) that keep a connection usable.
 //!
-//! Not here: packets that are dropped to make room (`input::prune`), the account of the host
-//! (`stack`), packet memory, whose own limit is a hard one.
+//! Not here: packets that are dropped to release memory (`input::prune`), the memory accounting of
+//! the host (`stack`), packet memory, which has a hard limit of its own.
 
 use crate::{
     base::memory::{MemoryPressure, MemoryState},
@@ -17,15 +17,15 @@ use crate::{
     tcb::Tcb,
 };
 
-/// Smallest send buffer that scarcity leaves a socket (Linux `SOCK_MIN_SNDBUF`).
+/// Smallest send buffer to which scarcity reduces a socket (Linux `SOCK_MIN_SNDBUF`).
 const SNDBUF_MIN: u32 = 4608;
 
-/// Segments that may be announced under pressure beyond what was promised.
+/// Segments that may be announced under pressure beyond the window that is already announced.
 pub(crate) const PRESSURE_SEGMENTS: u32 = 4;
 
 impl Tcb {
-    /// Memory that the connection's queues hold, in `truesize` bytes (Linux `sk_wmem_queued` and `sk_rmem_alloc`): what the
-    /// host's account is charged, after every call.
+    /// Returns the memory of the connection's queues, in `truesize` bytes (Linux `sk_wmem_queued`
+    /// and `sk_rmem_alloc`). The stack charges it to the host's account after every call.
     #[must_use]
     pub fn memory_bytes(&self) -> u32 {
         self.send_queue.wmem_queued().saturating_add(rmem_alloc(self))
@@ -33,16 +33,16 @@ impl Tcb {
 }
 
 impl Tcb {
-    /// Memory is exhausted and the connection's unsent data holds more than a minimum: one that nobody waits for is better
-    /// ended (Linux `tcp_out_of_memory`).
+    /// Whether memory is exhausted and the send queue of the connection holds more than a minimum:
+    /// then an orphan is aborted (Linux `tcp_out_of_memory`).
     #[must_use]
     pub fn is_out_of_memory(&self, memory: &MemoryState) -> bool {
         memory.pressure == MemoryPressure::Exhausted && self.send_queue.wmem_queued() > SNDBUF_MIN
     }
 }
 
-/// The send queue gets no more memory. The buffer falls to half of what is queued, so that the socket is writable again
-/// once the peer has acknowledged some of it.
+/// Whether the send queue is denied more memory. If so, reduces the send buffer to half of the
+/// queued memory, so that the socket is writable again after the peer has acknowledged a part.
 pub(crate) fn suppresses_send(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     let queued = tcb.send_queue.wmem_queued();
     if !cx.memory.suppresses(tcb.memory_bytes()) || queued < cx.config.tcp_wmem.min {
@@ -52,12 +52,12 @@ pub(crate) fn suppresses_send(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     true
 }
 
-/// The receive queues get no more memory.
+/// Whether the receive queues are denied more memory.
 pub(crate) fn suppresses_receive(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     cx.memory.suppresses(tcb.memory_bytes()) && rmem_alloc(tcb) >= cx.config.tcp_rmem.min
 }
 
-/// Memory the receive side holds.
+/// Returns the memory of the receive queues.
 pub(crate) fn rmem_alloc(tcb: &Tcb) -> u32 {
     let waiting = u32::try_from(tcb.reassembly.truesize()).unwrap_or(u32::MAX);
     tcb.receive_queue.rmem_alloc().saturating_add(waiting)

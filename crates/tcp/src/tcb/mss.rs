@@ -1,13 +1,15 @@
-//! Segment sizes: what we announce, what we may send, and how much one packet holds.
+//! Segment sizes: the MSS that we announce, the size that we may send, and the payload of one
+//! packet.
 //!
 //! RFC 9293 §3.7.1, RFC 6691, RFC 1191; Linux: tcp_sync_mss, tcp_current_mss, tcp_send_mss.
 //!
 //! `effective` is Eff.snd.MSS: payload bytes of a full segment, options already subtracted. It is
-//! never 0. What a hostile peer or ICMP can make us do per byte is bounded: neither path nor MSS
-//! option pushes it below `tcp_min_snd_mss`, options included, and a small window, which that
-//! setting does not reach (as in Linux), not below what a packet of 68 bytes holds.
+//! never 0. The work per byte that a hostile peer or ICMP error can cause is bounded: neither path
+//! nor MSS option reduces the size below `tcp_min_snd_mss`, options included. A small window may,
+//! because as in Linux that setting does not apply to it; but not below the payload of a packet of
+//! 68 bytes.
 //!
-//! Not here: cutting queued data to a new size (`output` does it when it sends).
+//! Not here: splitting queued data to a new size (`output` does that when it sends).
 
 use crate::{
     cx::config::{PathParams, SocketOptions, TcpConfig},
@@ -22,20 +24,22 @@ use crate::{
 const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
 
-/// A payload of this size is the largest that an IP length field and a GSO size can express with any header.
+/// Largest payload that an IP length field and a GSO size can express with any header.
 const MSS_MAX: u32 = 65_535 - 20 - 60;
 
-/// Up to this window a segment may take all of it (Linux `TCP_MSS_DEFAULT`).
+/// Largest window that one segment may fill (Linux `TCP_MSS_DEFAULT`); of larger ones it may fill
+/// half.
 const WINDOW_UNSHARED: u32 = DEFAULT_MSS_V4 as u32;
 
-/// The IP packet that every path carries (RFC 791 §3.1): no window makes segments smaller than what fits with our header.
+/// Size of an IP packet that every path carries (RFC 791 §3.1): no window makes segments smaller
+/// than its payload.
 const PACKET_MIN: u32 = 68;
 
-/// Header lengths in the type of the arithmetic here; equal to those of the wire format.
-/// Segments of one packet whose sums it keeps.
+/// Number of segments of one packet whose checksums the packet keeps.
 #[expect(clippy::cast_possible_truncation, reason = "64")]
 const SUMMED_MAX: u32 = pkt::SUMS_MAX as u32;
 
+/// Header lengths in the type of the arithmetic here; equal to those of the wire format.
 const TCP_HEADER: u32 = 20;
 const TCP_OPTIONS: u32 = 40;
 const TIMESTAMPS: u8 = 12;
@@ -46,7 +50,7 @@ const _: () = assert!(TIMESTAMPS as usize == TIMESTAMPS_BYTES);
 const IPV4_HEADER_BYTES: u8 = 20;
 const IPV6_HEADER_BYTES: u8 = 40;
 
-/// See the module head.
+/// Segment sizes of a connection and the values from which they are computed.
 #[derive(Clone, Debug)]
 pub(crate) struct PathMss {
     /// Payload bytes of a full segment.
@@ -54,11 +58,11 @@ pub(crate) struct PathMss {
     /// Payload bytes of a full packet: a multiple of `effective`.
     size_goal: u32,
     gso_bytes_max: u32,
-    /// MAX.WND: largest window the peer ever offered; 0 before the handshake.
+    /// MAX.WND: largest window that the peer has ever offered; 0 before the handshake.
     max_window: u32,
-    /// Largest IP packet of the path, as the route or ICMP says.
+    /// Largest IP packet of the path, as known from the route or from ICMP.
     pmtu: u16,
-    /// Largest IP packet that probing lets us send; without it, no bound.
+    /// Largest IP packet that path MTU probing permits; no bound without probing.
     searched: u16,
     /// The peer's MSS option, bounded by `TCP_MAXSEG`.
     clamp: u16,
@@ -66,7 +70,7 @@ pub(crate) struct PathMss {
     advertised: u16,
     min_snd_mss: u16,
     ip_header_bytes: u8,
-    /// Bytes of options every segment carries.
+    /// Bytes of options that every segment carries.
     option_bytes: u8,
     /// See [`PathParams::sums_payload`].
     sums_payload: bool,
@@ -94,15 +98,17 @@ impl PathMss {
             option_bytes: 0,
             sums_payload: path.sums_payload,
         };
-        // RFC 9293 §3.7.1 (MUST-67): what can be received. A narrow path to the peer says nothing about the way back
-        // (RFC 1191 §3.1). Differs from Linux, which announces the path MTU that it has learned.
+        // RFC 9293 §3.7.1 (MUST-67): the size that we can receive. A small MTU of the path to the
+        // peer says nothing about the path back (RFC 1191 §3.1). Differs from Linux, which
+        // announces the path MTU that it has learned.
         let announced = mss.payload_within(length(path.receive_mtu));
         mss.advertised = u16::try_from(announced).unwrap_or(u16::MAX);
         mss.update();
         mss
     }
 
-    /// The handshake is read: the peer's MSS option, and whether every segment carries timestamps.
+    /// Processes the options of the handshake: the peer's MSS, and whether every segment carries
+    /// timestamps.
     pub(crate) fn on_handshake(&mut self, peer: Option<u16>, timestamps: bool) {
         let default =
             if self.ip_header_bytes == IPV4_HEADER_BYTES { DEFAULT_MSS_V4 } else { DEFAULT_MSS_V6 };
@@ -111,29 +117,32 @@ impl PathMss {
         self.update();
     }
 
-    /// The path takes packets of `mtu` bytes, as the network layer knows it by now.
+    /// Sets the MTU of the path, as the network layer knows it.
     pub(crate) fn set_pmtu(&mut self, mtu: u32) {
         self.pmtu = length(mtu);
         self.update();
     }
 
-    /// Probing lets us send IP packets of `mtu` bytes.
+    /// Sets the largest IP packet that path MTU probing permits.
     pub(crate) fn set_searched(&mut self, mtu: u32) {
         self.searched = length(mtu);
         self.update();
     }
 
-    /// Largest IP packet that is worth a probe: what path, peer and `TCP_MAXSEG` allow.
+    /// Returns the largest IP packet that is worth a probe, within the limits of path, peer and
+    /// `TCP_MAXSEG`.
     pub(crate) fn searchable_mtu(&self) -> u32 {
         u32::from(self.pmtu).min(u32::from(self.clamp) + self.headers())
     }
 
-    /// Bytes of the IP packet that carries `payload` bytes in a segment of this connection.
+    /// Returns the size of the IP packet that carries `payload` bytes in a segment of this
+    /// connection.
     pub(crate) fn mtu_of(&self, payload: u32) -> u32 {
         payload + self.headers() + u32::from(self.option_bytes)
     }
 
-    /// Payload bytes of an IP packet of `mtu` bytes: the inverse of `mtu_of`, at least 1.
+    /// Returns the payload bytes of an IP packet of `mtu` bytes: the inverse of `mtu_of`, at least
+    /// 1.
     pub(crate) fn payload_of(&self, mtu: u32) -> u32 {
         mtu.saturating_sub(self.headers() + u32::from(self.option_bytes)).max(1)
     }
@@ -142,13 +151,14 @@ impl PathMss {
         u32::from(self.ip_header_bytes) + TCP_HEADER
     }
 
-    /// `TCP_MAXSEG` on a connection: segments become no larger than this.
+    /// Applies `TCP_MAXSEG` to an open connection: segments become no larger than this.
     pub(crate) fn clamp_to(&mut self, maxseg: u16) {
         self.clamp = self.clamp.min(maxseg);
         self.update();
     }
 
-    /// The peer offers a window of `bytes`. Answers whether a full segment has another size from here on.
+    /// Records the window of `bytes` that the peer offers. Returns whether the size of a full
+    /// segment has changed.
     pub(crate) fn on_window(&mut self, bytes: u32) -> bool {
         if bytes <= self.max_window {
             return false;
@@ -159,13 +169,14 @@ impl PathMss {
         self.effective != before
     }
 
-    /// MAX.WND.
+    /// Returns MAX.WND.
     pub(crate) fn max_window(&self) -> u32 {
         self.max_window
     }
 
-    /// What is full for a peer with small buffers: half its window, so that two segments can be on their way, and all of it
-    /// when that is smaller than anybody's segments (Linux: tcp_bound_to_half_wnd).
+    /// Returns the largest segment for a peer with small buffers: half its window, so that two
+    /// segments can be in flight, or all of a window that is smaller than the default MSS (Linux:
+    /// tcp_bound_to_half_wnd).
     fn window_share(&self) -> u32 {
         let share = match self.max_window {
             0 => u32::MAX,
@@ -175,24 +186,26 @@ impl PathMss {
         share.max(PACKET_MIN.saturating_sub(TCP_HEADER + u32::from(self.option_bytes)))
     }
 
-    /// The route changed its device.
+    /// Updates the properties of the device after a route change.
     pub(crate) fn set_device(&mut self, gso_bytes_max: u32, sums_payload: bool) {
         self.gso_bytes_max = gso_bytes_max;
         self.sums_payload = sums_payload;
         self.update();
     }
 
-    /// Bytes of the pieces in which payload is summed while it is copied: segments. 0 where the device completes checksums.
+    /// Returns the bytes of the pieces, one segment each, in which payload is summed while it is
+    /// copied; 0 if the device completes checksums.
     pub(crate) fn summed_piece(&self) -> u16 {
         if self.sums_payload { u16::try_from(self.effective).unwrap_or(0) } else { 0 }
     }
 
-    /// Payload of a full segment without options.
+    /// Returns the payload of a full segment without options.
     fn without_options(&self) -> u32 {
         self.payload_within(self.pmtu.min(self.searched))
     }
 
-    /// Payload of a segment without options in an IP packet of `mtu` bytes, within the limits of peer and settings.
+    /// Returns the payload of a segment without options in an IP packet of `mtu` bytes, within the
+    /// limits of peer and settings.
     fn payload_within(&self, mtu: u16) -> u32 {
         let from_path = u32::from(mtu).saturating_sub(self.headers()).min(MSS_MAX);
         from_path.min(u32::from(self.clamp)).max(u32::from(self.min_snd_mss))
@@ -204,26 +217,28 @@ impl PathMss {
         let room = self.gso_bytes_max.saturating_sub(self.headers() + TCP_OPTIONS);
         let mut segments = room / self.effective;
         if self.sums_payload {
-            // A packet keeps the sums of so many segments, and of a longer one all are summed anew: no reason to make less than 64 KB
-            // of tiny ones, but one not to make more.
+            // A packet keeps the checksums of only so many segments; beyond them all segments are
+            // summed again. Therefore larger packets are avoided, but 64 KB of very small segments
+            // are still allowed.
             segments = segments.min(SUMMED_MAX.max(MSS_MAX / self.effective));
         }
         let segments = segments.clamp(1, u32::from(u16::MAX));
         self.size_goal = segments * self.effective;
     }
 
-    /// Bytes of a superframe, headers included, as its device says.
+    /// Returns the largest superframe of the device, headers included.
     pub(crate) fn superframe_max(&self) -> u32 {
         self.gso_bytes_max
     }
 
-    /// Payload bytes of a full segment (Eff.snd.MSS).
+    /// Returns the payload bytes of a full segment (Eff.snd.MSS).
     pub(crate) fn effective(&self) -> u32 {
         self.effective
     }
 
-    /// Payload bytes to gather in one packet, at most half the largest window the peer ever offered, so that one
-    /// packet can be on its way while the other is acknowledged.
+    /// Returns the payload bytes to collect in one packet: at most half the largest window that the
+    /// peer has ever offered, so that one packet can be in flight while another one is
+    /// acknowledged.
     pub(crate) fn size_goal(&self) -> u32 {
         if self.size_goal <= self.max_window / 2 {
             return self.size_goal;
@@ -231,28 +246,29 @@ impl PathMss {
         (self.max_window / 2 / self.effective).max(1) * self.effective
     }
 
-    /// Payload bytes one transmission may carry: a packet that was filled for a larger size is cut.
+    /// Returns the payload bytes that one transmission may carry. A queued packet that is larger is
+    /// split.
     pub(crate) fn transmit_max(&self) -> u32 {
         self.size_goal
     }
 
-    /// What our SYN announces.
+    /// Returns the MSS that our SYN announces.
     pub(crate) fn advertised(&self) -> u16 {
         self.advertised
     }
 
-    /// What is left of it for payload in segments that carry the options agreed on (Linux `tp->advmss`).
+    /// Returns the announced MSS less the options that every segment carries (Linux `tp->advmss`).
     pub(crate) fn advertised_payload(&self) -> u16 {
         self.advertised.saturating_sub(self.option_bytes.into())
     }
 
-    /// Largest IP packet of the path.
+    /// Returns the largest IP packet of the path.
     pub(crate) fn pmtu(&self) -> u32 {
         u32::from(self.pmtu)
     }
 }
 
-/// An IP packet has 65,535 bytes at most, whatever the device takes (Linux: IP_MAX_MTU).
+/// Converts a packet size, bounded by the 65,535 bytes of an IP packet (Linux: IP_MAX_MTU).
 fn length(bytes: u32) -> u16 {
     u16::try_from(bytes).unwrap_or(u16::MAX)
 }

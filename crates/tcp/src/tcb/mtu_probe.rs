@@ -1,21 +1,21 @@
-//! Packetization-layer path MTU discovery: finds the path MTU by probes, where ICMP does not report
-//! it.
+//! Packetization-layer path MTU discovery: finds the path MTU by probes if ICMP does not report it.
 //!
-//! Above: `output::mtu_probe` sends a probe, `input::ack` and `loss::recovery` report its end, and
-//! `loss::retransmit` reports a path that seems to drop every full segment. RFC 4821, RFC 8899;
+//! Above: `output::mtu_probe` sends a probe, `input::ack` and `loss::recovery` report its result,
+//! and `loss::retransmit` reports a path that seems to drop every full segment. RFC 4821, RFC 8899;
 //! Linux: tcp_mtup_probe_success, tcp_mtup_probe_failed, tcp_mtu_probing.
 //!
-//! Between `low`, which passes, and `high`, which may not, one segment of the size in the middle is
-//! sent with the stream's next bytes in it. Acknowledged, it raises `low` and with it every
-//! segment; lost alone, it lowers `high` and is sent again in small segments, and the loss is no
-//! congestion (RFC 4821 §7.6.2). The search ends when the two are within `tcp_probe_threshold`, and
-//! begins anew after `tcp_probe_interval`.
+//! `low` is a size that passes, `high` the largest that may pass. The probe is one segment of the
+//! size halfway between them, filled with the next bytes of the stream. When it is acknowledged,
+//! `low` and the size of all segments rise to its size. When it alone is lost, `high` falls, its
+//! bytes are retransmitted in small segments, and the loss is not treated as congestion
+//! (RFC 4821 §7.6.2). The search ends when the two sizes are within `tcp_probe_threshold`, and
+//! starts again after `tcp_probe_interval`.
 //!
-//! `tcp_mtu_probing` 2 searches from the handshake on, 1 only once a black hole is suspected:
-//! timeouts beyond `tcp_retries1` first fall back to `tcp_base_mss`, each further one halves that,
-//! down to `tcp_mtu_probe_floor` (RFC 4821 §7.7). 0 never does.
+//! `tcp_mtu_probing` 2 searches from the handshake on, 1 only once a black hole is suspected, 0
+//! never. The first timeout beyond `tcp_retries1` reduces the size to `tcp_base_mss`, each further
+//! one halves it, down to `tcp_mtu_probe_floor` (RFC 4821 §7.7).
 //!
-//! Not here: reports (`input::icmp`), what a connection may send at present (`mss`).
+//! Not here: ICMP errors (`input::icmp`), the current segment size (`mss`).
 
 use alloc::boxed::Box;
 
@@ -33,23 +33,23 @@ use crate::{
 pub(crate) struct Probe {
     pub(crate) start: SeqNum,
     pub(crate) end: SeqNum,
-    /// Its IP packet in bytes.
+    /// Size of its IP packet in bytes.
     pub(crate) mtu: u32,
 }
 
 /// The search of one connection. Sizes are bytes of IP packet.
 #[derive(Clone, Debug)]
 pub(crate) struct MtuProbing {
-    /// Largest size taken to pass: segments are no larger.
+    /// Largest size that is assumed to pass: segments are no larger.
     pub(crate) low: u32,
     /// Largest size that may pass.
     pub(crate) high: u32,
-    /// When the search began.
+    /// Start of the search.
     pub(crate) began_at: Instant,
     pub(crate) probe: Option<Probe>,
 }
 
-/// ESTABLISHED: the search begins with it when `tcp_mtu_probing` says so.
+/// Starts the search when the connection is established and `tcp_mtu_probing` is 2.
 pub(crate) fn on_established(tcb: &mut Tcb, cx: &Cx<'_>) {
     if cx.config.tcp_mtu_probing >= 2 {
         start(tcb, cx);
@@ -64,8 +64,9 @@ fn start(tcb: &mut Tcb, cx: &Cx<'_>) {
     tcb.congestion.set_mss(tcb.mss.effective());
 }
 
-/// Timeouts beyond `tcp_retries1`: full segments may vanish without a word (RFC 4821 §7.7, RFC 2923 §2.1). What is in
-/// flight is about to be marked lost anyway.
+/// Reduces the segment size after timeouts beyond `tcp_retries1`, because the path may silently
+/// drop full segments (RFC 4821 §7.7, RFC 2923 §2.1). The caller marks all segments in flight as
+/// lost.
 pub(crate) fn on_black_hole(tcb: &mut Tcb, cx: &Cx<'_>) {
     if cx.config.tcp_mtu_probing == 0 {
         return;
@@ -78,13 +79,14 @@ pub(crate) fn on_black_hole(tcb: &mut Tcb, cx: &Cx<'_>) {
     tcb.congestion.set_mss(tcb.mss.effective());
 }
 
-/// The next smaller payload to try.
+/// Returns the next smaller payload.
 fn halved(payload: u32, config: &TcpConfig) -> u32 {
     let floor = config.tcp_mtu_probe_floor.max(config.tcp_min_snd_mss);
     (payload / 2).min(u32::from(config.tcp_base_mss)).max(u32::from(floor))
 }
 
-/// The path MTU that the network layer knows has changed to `mtu`. What was found to pass passes no longer, if it is more.
+/// Handles a change of the path MTU of the network layer to `mtu`: both sizes fall to it if they
+/// are larger.
 pub(crate) fn on_path_mtu(tcb: &mut Tcb, mtu: u32) {
     if let Some(search) = &mut tcb.mtu_probing {
         search.high = search.high.min(mtu);
@@ -95,20 +97,21 @@ pub(crate) fn on_path_mtu(tcb: &mut Tcb, mtu: u32) {
     }
 }
 
-/// SND.UNA moved: has the probe arrived?
+/// Handles an advance of SND.UNA, which may acknowledge the probe.
 pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>) {
     let Some(search) = &mut tcb.mtu_probing else { return };
     let Some(probe) = search.probe.filter(|probe| tcb.snd_una.ge(probe.end)) else { return };
     cx.count(Counter::TcpExtTCPMTUPSuccess);
     search.probe = None;
-    // A report may have come since the probe left.
+    // An ICMP error may have lowered `high` since the probe was sent.
     search.low = probe.mtu.min(search.high);
     tcb.mss.set_searched(search.low);
     tcb.congestion.set_mss_in_bytes(tcb.mss.effective());
 }
 
-/// A loss was found. Answers whether it is the probe alone that the path did not take: then the window stays, and the
-/// probe's bytes leave again in small segments. Lost together with others it says nothing (RFC 4821 §7.6.2).
+/// Whether a detected loss concerns the probe alone. Then the congestion window is kept, and the
+/// probe's bytes are retransmitted in small segments. A probe that is lost together with other
+/// segments proves nothing (RFC 4821 §7.6.2).
 pub(crate) fn took_the_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     let Some(search) = &mut tcb.mtu_probing else { return false };
     let Some(probe) = search.probe.take_if(|probe| tcb.snd_una == probe.start) else {
@@ -123,7 +126,8 @@ pub(crate) fn took_the_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     true
 }
 
-/// Something was sent again: what arrives says nothing certain about the probe any more.
+/// Ends the probe after a retransmission, because acknowledgments no longer prove that the probe
+/// itself arrived.
 pub(crate) fn on_retransmitted(tcb: &mut Tcb) {
     if let Some(search) = &mut tcb.mtu_probing {
         search.probe = None;

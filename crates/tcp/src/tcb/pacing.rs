@@ -1,33 +1,36 @@
-//! The pace of a connection, and the moment its next packet may leave.
+//! Pacing rate of a connection, and the departure time of its next packet.
 //!
-//! Above: `segment::pacing` sets the pace and asks for it. Linux: `sk_pacing_rate`,
-//! `tcp_wstamp_ns`; tcp_update_skb_after_send.
+//! Above: `segment::pacing` sets the rate and reads it. Linux: `sk_pacing_rate`, `tcp_wstamp_ns`;
+//! tcp_update_skb_after_send.
 //!
-//! Not here: which pace an ACK leads to, and which packets are held back to it (`segment::pacing`).
+//! Not here: the computation of the rate, and the choice of packets that are delayed
+//! (`segment::pacing`).
 
 use core::time::Duration;
 
 use pkt::Instant;
 
-/// No pace.
+/// Rate of a connection that is not paced.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
-/// How much a late timer may make up for.
+/// Delay of a timer that later departures may catch up.
 ///
-/// Differs from Linux, which gives half a packet and has timers of a microsecond: the wheel that calls us ticks once a
-/// millisecond, so that what was due meanwhile leaves together.
+/// Differs from Linux, which allows half a packet and has timers of microsecond resolution: our
+/// timer wheel ticks once a millisecond, so packets that became due between two ticks are sent
+/// together.
 const CATCH_UP: Duration = Duration::from_millis(2);
 
-/// See the module head.
+/// Pacing state of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacing {
-    /// Linux `sk_pacing_rate`: bytes per second.
+    /// Pacing rate in bytes per second (Linux `sk_pacing_rate`).
     pub(crate) rate: u64,
     /// `SO_MAX_PACING_RATE`, bytes per second.
     pub(crate) max_rate: u64,
-    /// When the next transmission may leave (Linux `tcp_wstamp_ns`).
+    /// Departure time of the next transmission (Linux `tcp_wstamp_ns`).
     pub(crate) next_at: Instant,
-    /// While THROTTLED: bytes below TCP above which output stays stopped (`segment::small_queue`).
+    /// While THROTTLED: bytes below TCP above which output stays throttled
+    /// (`segment::small_queue`).
     pub(crate) throttle_limit: u32,
 }
 
@@ -36,12 +39,12 @@ impl Pacing {
         Self { rate: UNLIMITED, max_rate: UNLIMITED, next_at: Instant::ZERO, throttle_limit: 0 }
     }
 
-    /// Bytes per second; `None` without a limit.
+    /// Returns the rate in bytes per second; `None` without a limit.
     pub(crate) fn rate(&self) -> Option<u64> {
         (self.rate != UNLIMITED).then_some(self.rate)
     }
 
-    /// `SO_MAX_PACING_RATE`.
+    /// Returns `SO_MAX_PACING_RATE`.
     pub(crate) fn max_rate(&self) -> Option<u64> {
         (self.max_rate != UNLIMITED).then_some(self.max_rate)
     }
@@ -55,24 +58,25 @@ impl Pacing {
         self.rate = rate.min(self.max_rate).max(1);
     }
 
-    /// When what is sent at `now` departs.
+    /// Returns the departure time of a packet that is sent at `now`.
     pub(crate) fn departure(&self, now: Instant) -> Instant {
         self.next_at.max(now)
     }
 
-    /// `bytes` leave: the next ones follow when these are through.
+    /// Moves the next departure by the duration of `bytes`, which are sent now.
     pub(crate) fn advance(&mut self, now: Instant, bytes: u32) {
         self.next_at = self.next_at.max(now - CATCH_UP) + self.lasts(bytes);
     }
 
-    /// `bytes` have their departure time: the next ones follow then. What came late makes up for half a packet, because the
-    /// moments below are exact (Linux: tcp_update_skb_after_send).
+    /// Moves the next departure by the duration of `bytes`, which depart at their time in a queue
+    /// below. A late packet catches up at most half of its duration, because the queue below meets
+    /// departure times exactly (Linux: tcp_update_skb_after_send).
     pub(crate) fn advance_departure(&mut self, now: Instant, bytes: u32) {
         let (late, lasts) = (now - self.next_at, self.lasts(bytes));
         self.next_at = self.departure(now) + (lasts - late.min(lasts / 2));
     }
 
-    /// What was to depart at `from` or later does not: the next ones may.
+    /// Cancels departures at `from` or later, so that following packets may use their time.
     pub(crate) fn take_back(&mut self, from: Instant) {
         self.next_at = self.next_at.min(from);
     }

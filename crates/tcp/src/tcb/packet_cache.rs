@@ -1,26 +1,26 @@
 //! Packets that a connection keeps for reuse: the one-packet caches of Linux 5.2 and their
 //! successor.
 //!
-//! Above: `socket::api` (reads, writes), `input::ack`; `stack` takes what softirq frees. Below:
-//! `pkt::Pool`. Linux: sk_tx_skb_cache and sk_rx_skb_cache (5.2 to 5.15: sk_wmem_free_skb,
+//! Above: `socket::api` (reads, writes), `input::ack`; `stack` takes packets that softirq frees.
+//! Below: `pkt::Pool`. Linux: sk_tx_skb_cache and sk_rx_skb_cache (5.2 to 5.15: sk_wmem_free_skb,
 //! sk_stream_alloc_skb, sk_eat_skb, tcp_v4_rcv), the defer_list of a socket (5.16 to 5.18).
 //!
 //! ```text
 //!   write ──alloc──► send queue ──ACK, on another core──► tx ──► the next write
-//!   receive, on another core ──► receive queue ──read──► rx ──► freed by the core of the next segment
+//!   receive, on another core ──► receive queue ──read──► rx ──► freed by the next segment's core
 //! ```
 //!
-//! Without them a request costs its server two frees on a foreign core: softirq frees packets that
-//! the application allocated, and the application frees packets that softirq allocated. A packet
-//! that comes here is uncharged and has lost its payload: a connection keeps at most two
+//! Without the caches a request costs its server two frees on a foreign core: softirq frees packets
+//! that the application allocated, and the application frees packets that softirq allocated. A
+//! cached packet is uncharged and has lost its payload, so a connection keeps at most two
 //! descriptors. It keeps none while memory is scarce, after it was closed, and after the setting
 //! has changed.
 //!
-//! Differs from Linux: payload is dropped when a packet is put in, not when it is used again, so
-//! that an idle connection pins no page (in Linux up to 64 KB each). Heads are never shared, so
-//! that a packet is refused only while a clone of it may still be queued below.
+//! Differs from Linux: payload is dropped when a packet enters the cache, not when it is reused, so
+//! an idle connection pins no page (in Linux up to 64 KB each). Heads are never shared, so a packet
+//! is refused only while a clone of it may still be queued below TCP.
 //!
-//! Not here: what the pool does with packets of other cores (`pkt::FreeMode`).
+//! Not here: the pool's treatment of packets of other cores (`pkt::FreeMode`).
 
 use alloc::boxed::Box;
 
@@ -39,19 +39,19 @@ use crate::{
     tcb::{Tcb, TcbFlags},
 };
 
-/// See the module head. In most modes it is never made.
+/// Cache of a connection. Most modes never allocate it.
 #[derive(Debug, Default)]
 pub(crate) struct PacketCache(Option<Box<Slots>>);
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// For the next write (Linux `sk_tx_skb_cache`).
+    /// Packet for the next write (Linux `sk_tx_skb_cache`).
     tx: Option<Packet>,
-    /// For softirq to free (Linux `sk_rx_skb_cache`).
+    /// Packet that softirq frees (Linux `sk_rx_skb_cache`).
     rx: Option<Packet>,
 }
 
-/// What the caches need of [`Cx`] beside the pool.
+/// Fields of [`Cx`] that the caches need, without the pool.
 pub(crate) struct Lent<'a> {
     pub(crate) config: &'a TcpConfig,
     pub(crate) counters: &'a Counters,
@@ -60,7 +60,7 @@ pub(crate) struct Lent<'a> {
 }
 
 impl<'a> Lent<'a> {
-    /// The parts of `cx` that are no pool.
+    /// Splits `cx` into the pool, the list of read packets and the other fields.
     pub(crate) fn split<'b>(cx: &'b mut Cx<'a>) -> (&'b mut Pool, &'b mut PacketList, Self) {
         let Cx { config, counters, memory, rps_needed, .. } = *cx;
         (cx.pool, cx.read, Lent { config, counters, memory, rps_needed })
@@ -72,7 +72,7 @@ impl<'a> Lent<'a> {
 }
 
 impl PacketCache {
-    /// What an acknowledged or purged packet comes to, whose charge has been given back already.
+    /// Caches or frees an acknowledged or purged packet, which must be uncharged.
     #[inline]
     pub(crate) fn put_tx(&mut self, pool: &mut Pool, lent: &Lent<'_>, packet: Packet) {
         if lent.config.caches_tx() && lent.memory.is_plenty() {
@@ -101,7 +101,7 @@ impl PacketCache {
         }
     }
 
-    /// An empty packet to write into. `None` when there is no memory.
+    /// Returns an empty packet for a write. `None` when there is no memory.
     #[inline]
     pub(crate) fn take_tx(&mut self, pool: &mut Pool, lent: &Lent<'_>) -> Option<Packet> {
         if !lent.config.caches_tx() {
@@ -116,7 +116,8 @@ impl PacketCache {
         Some(packet)
     }
 
-    /// What a packet comes to that the application has read to its end, whose charge has been given back already.
+    /// Caches, lists or frees a packet that the application has read completely, which must be
+    /// uncharged.
     #[inline]
     pub(crate) fn put_read(
         &mut self,
@@ -138,7 +139,7 @@ impl PacketCache {
         if !lent.memory.is_plenty() {
             return pool.free(packet);
         }
-        // The core of the next segment need not be the one that allocated this one.
+        // The core of the next segment may not be the core that allocated this packet.
         if lent.rps_needed && lent.config.rx_packet_cache_rps_gate {
             lent.count(Counter::SkbRxCacheGated);
             return pool.free(packet);
@@ -157,13 +158,13 @@ impl PacketCache {
         }
     }
 
-    /// Nothing was ever kept: most connections, in most modes.
+    /// Whether no packet was ever cached, as on most connections in most modes.
     #[inline]
     fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Empties both slots.
+    /// Frees the packets of both slots.
     #[cold]
     pub(crate) fn clear(&mut self, pool: &mut Pool, counters: &Counters) {
         let Some(slots) = self.0.take() else { return };
@@ -173,21 +174,24 @@ impl PacketCache {
         }
     }
 
-    /// Panics unless what is kept holds nothing but itself.
+    /// Panics if a cached packet has payload, a clone or an owner.
     pub(crate) fn check(&self) {
         for packet in self.0.iter().flat_map(|slots| slots.tx.iter().chain(&slots.rx)) {
             assert!(
                 packet.is_empty() && packet.frag_count() == 0,
-                "no payload is kept: {packet:?}"
+                "a cached packet has payload: {packet:?}"
             );
-            assert!(!packet.clone_busy() && !packet.has_owner(), "nobody else knows of {packet:?}");
+            assert!(
+                !packet.clone_busy() && !packet.has_owner(),
+                "a cached packet is shared: {packet:?}"
+            );
         }
     }
 }
 
 impl Tcb {
-    /// Softirq, about to process a segment of a connection that nobody owns: what the reader has left for it, to be freed
-    /// after the connection was let go.
+    /// Returns the packet that a reader has left for softirq, which is about to process a segment
+    /// of an unlocked connection. Softirq frees it after it has released the connection.
     #[inline]
     pub fn take_read_packet(&mut self, counters: &Counters) -> Option<Packet> {
         let packet = self.packet_cache.0.as_mut()?.rx.take()?;
@@ -196,15 +200,17 @@ impl Tcb {
         Some(packet)
     }
 
-    /// Something is kept: [`trim_packet_cache`](Self::trim_packet_cache) has something to look at.
+    /// Whether packets are cached, so that [`trim_packet_cache`](Self::trim_packet_cache) may have
+    /// to free them.
     #[inline]
     #[must_use]
     pub fn keeps_packets(&self) -> bool {
         !self.packet_cache.is_empty()
     }
 
-    /// Empties the caches if they may not be kept any more: the connection is over or nobody's, memory is scarce, the
-    /// setting has changed. After every change of the connection.
+    /// Frees the cached packets if they may not be kept any longer: the connection has ended or is
+    /// an orphan, memory is scarce, or the setting has changed. Called after every change of the
+    /// connection.
     #[inline]
     pub fn trim_packet_cache(&mut self, cx: &mut Cx<'_>) {
         if !self.packet_cache.is_empty() && !self.may_cache(cx) {

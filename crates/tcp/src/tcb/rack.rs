@@ -1,9 +1,8 @@
-//! State of RACK: the transmission that left last of those which arrived, and how far the path
-//! reorders.
+//! State of RACK: the latest transmission of those that arrived, and the reordering of the path.
 //!
 //! Above: `loss::rack`. RFC 8985 §5.3; Linux: struct tcp_rack.
 //!
-//! Not here: which transmissions count as lost (`loss::rack`).
+//! Not here: the decision which transmissions are lost (`loss::rack`).
 
 use pkt::Instant;
 
@@ -12,21 +11,23 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Recoveries after which an enlarged window is forgotten (RFC 8985 §6.2 step 4: RACK.reo_wnd_persist).
+/// Number of recoveries after which an enlarged reordering window is reset (RFC 8985 §6.2 step 4:
+/// RACK.reo_wnd_persist).
 const PERSIST_RECOVERIES: u8 = 16;
 
-/// See the module head. Names as in RFC 8985 §5.3.
+/// State of RACK. Names as in RFC 8985 §5.3.
 #[derive(Clone, Debug)]
 pub(crate) struct Rack {
-    /// The transmission that left last of those which arrived: RACK.xmit_ts and RACK.end_seq.
+    /// Latest transmission of those that arrived: RACK.xmit_ts and RACK.end_seq.
     pub(crate) newest: Option<Transmission>,
-    /// RACK.rtt: how long it took, in nanoseconds.
+    /// RACK.rtt: round-trip time of that transmission in nanoseconds.
     pub(crate) rtt_ns: u64,
-    /// RACK.fack: behind the highest byte that arrived.
+    /// RACK.fack: end of the highest byte that arrived.
     fack: SeqNum,
-    /// RACK.dsack_round: SND.NXT when the window was last enlarged; once per round trip.
+    /// RACK.dsack_round: SND.NXT when the window was last enlarged, which happens once per round
+    /// trip.
     duplicate_round: Option<SeqNum>,
-    /// RACK.reo_wnd_mult: quarters of the smallest round trip.
+    /// RACK.reo_wnd_mult: reordering window in quarters of the minimum round-trip time.
     pub(crate) window_mult: u8,
     /// RACK.reo_wnd_persist.
     persist: u8,
@@ -47,7 +48,8 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 §6.2 steps 2 and 3. Answers by how many bytes something was overtaken.
+    /// Applies RFC 8985 §6.2 steps 2 and 3. Returns the distance in bytes by which later segments
+    /// overtook a delivered one.
     pub(crate) fn on_delivered(
         &mut self,
         acked: &Acked,
@@ -64,7 +66,7 @@ impl Rack {
         distance
     }
 
-    /// A transmission has arrived; if it left after all the others that did, it is the one to compare with.
+    /// Records a delivered transmission if it was sent after all other delivered ones.
     #[inline]
     pub(crate) fn on_newest(&mut self, newest: Transmission, now: Instant) {
         if self.newest.is_none_or(|before| newest.is_after(&before)) {
@@ -73,19 +75,20 @@ impl Rack {
         }
     }
 
-    /// What lies before `highest` is the highest that arrived, as far as this ACK knows.
+    /// Records that bytes up to `highest` have arrived.
     #[inline]
     pub(crate) fn on_highest(&mut self, highest: SeqNum) {
         self.fack = self.fack.max(highest);
     }
 
-    /// RACK.fack.
+    /// Returns RACK.fack.
     #[inline]
     pub(crate) fn fack(&self) -> SeqNum {
         self.fack
     }
 
-    /// RFC 8985 §6.2 step 4: a needless retransmission was reported.
+    /// Enlarges the reordering window after a spurious retransmission was reported (RFC 8985 §6.2
+    /// step 4).
     pub(crate) fn on_duplicate(&mut self, snd_una: SeqNum, snd_nxt: SeqNum) {
         if self.duplicate_round.is_some_and(|round| snd_una.lt(round)) {
             return;
@@ -95,7 +98,7 @@ impl Rack {
         self.persist = PERSIST_RECOVERIES;
     }
 
-    /// A recovery ended.
+    /// Counts a recovery that has ended.
     pub(crate) fn on_recovery_end(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {

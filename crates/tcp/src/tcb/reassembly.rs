@@ -1,8 +1,9 @@
-//! Packets that arrived before their turn, until the gap before them closes.
+//! The out-of-order queue: packets that arrived before their predecessors, until the gap before
+//! them is filled.
 //!
-//! Above: `input` inserts what is in the window but not next, and takes what became next.
-//! RFC 9293 §3.10.7.4 (seventh), RFC 2018, RFC 2883; Linux: tcp_data_queue_ofo(), tcp_ofo_queue(),
-//! tcp_prune_ofo_queue().
+//! Above: `input` inserts packets that are in the window but not next, and takes the ones that have
+//! become next. RFC 9293 §3.10.7.4 (seventh), RFC 2018, RFC 2883; Linux: tcp_data_queue_ofo(),
+//! tcp_ofo_queue(), tcp_prune_ofo_queue().
 //!
 //! ```text
 //!    rcv_nxt                run 0                      run 1
@@ -10,24 +11,24 @@
 //!                      [pkt][ pkt ]              [pkt][pkt][ pkt ]
 //! ```
 //!
-//! Packets are kept by *run*: a stretch of the sequence space without a gap, holding its packets as
-//! a list. Runs are sorted, and neither overlap nor touch. A run is what SACK calls a block, so
-//! their number is the number of gaps and not of packets: the segments that follow one loss arrive
-//! in order and each costs one comparison and one list append. A search is binary; an insertion of
-//! a new run moves at most half of at most [`RUNS_MAX`] small entries, which bounds what a peer
-//! that fills the window with single bytes can cost.
+//! Packets are grouped into *runs*: a run is a range of the sequence space without a gap, with its
+//! packets in a list. Runs are sorted, and neither overlap nor touch. A run is a SACK block, so the
+//! number of runs is the number of gaps and not of packets: the segments that follow one loss
+//! arrive in order, and each costs one comparison and one list append. A search is binary; an
+//! insertion of a new run moves at most half of at most [`RUNS_MAX`] small entries, which bounds
+//! the cost of a peer that fills the window with single bytes.
 //!
 //! The bytes of a run's packets are exactly its range: a new packet is trimmed where it overlaps,
-//! and a run that it covers whole gives way to it. Which copy of a byte survives is not defined,
-//! because both are the peer's.
+//! and replaces a run that it covers completely. It is not defined which copy of a byte is kept,
+//! because both come from the peer.
 //!
 //! A FIN is a mark at a sequence number, since it has no byte.
 //!
-//! Nothing is freed here: packets that leave without being delivered go back to the caller, which
-//! counts and frees them.
+//! The queue frees nothing: packets that are removed without being delivered are returned to the
+//! caller, which counts and frees them.
 //!
-//! Not here: whether a segment is acceptable, memory accounting of the socket, the order of SACK
-//! blocks.
+//! Not here: the check that a segment is acceptable, memory accounting of the socket, the order of
+//! SACK blocks.
 
 mod place;
 mod run;
@@ -42,12 +43,12 @@ use self::{
 };
 use crate::wire::seq::SeqNum;
 
-/// Runs held at once. One for each gap: a 64 MiB window of full segments at 1 % random loss has
-/// about 450. More is a peer that wants the queue to be slow.
+/// Largest number of runs. There is one for each gap: a 64 MiB window of full segments at 1 %
+/// random loss has about 450. A peer that causes more tries to make the queue slow.
 pub const RUNS_MAX: usize = 4096;
 
-/// Entries kept allocated once the queue is empty: enough for a usual loss, small beside the
-/// control block.
+/// Entries that stay allocated while the queue is empty: enough for a usual loss, small compared to
+/// the control block.
 const RUNS_KEPT: usize = 8;
 
 /// The out-of-order queue of one connection.
@@ -55,24 +56,25 @@ const RUNS_KEPT: usize = 8;
 pub struct Reassembly {
     /// Sorted; `runs[i].end` is before `runs[i + 1].start`.
     runs: VecDeque<Run>,
-    /// The peer's FIN comes with this number. Not before the end of any run.
+    /// Sequence number of the peer's FIN. Not before the end of any run.
     fin: Option<SeqNum>,
     /// Sum of the packets' memory.
     truesize: usize,
     /// Memory of the small packets queued since they were last copied together.
     small_truesize: usize,
-    /// Runs moved and packets walked since the beginning: what a hostile peer makes us do.
+    /// Number of runs moved and packets traversed since the beginning: the work that a hostile peer
+    /// can cause.
     #[cfg(test)]
     pub(crate) steps: usize,
 }
 
-/// What became of an inserted packet.
+/// Result of an insertion.
 #[derive(Debug)]
 #[must_use]
 pub enum Insert {
-    /// Some of it was new and is queued.
+    /// A part of the packet was new and is queued.
     Queued(Queued),
-    /// A FIN without data: it is noted, and the packet has done its duty.
+    /// The packet was a FIN without data: the FIN is recorded, and the packet is returned.
     FinNoted(Packet),
     /// Nothing was queued.
     Refused(DropReason, Packet),
@@ -81,29 +83,30 @@ pub enum Insert {
 /// A packet was queued.
 #[derive(Debug)]
 pub struct Queued {
-    /// Bytes of the stream it added, less those of `redundant`: above 0.
+    /// Bytes of the stream that the packet added, less those of `redundant`: above 0.
     pub new_bytes: u32,
-    /// The run it is in: the first SACK block to report (RFC 2018 §4).
+    /// Run that contains the packet: the first SACK block to report (RFC 2018 §4).
     pub block: (SeqNum, SeqNum),
-    /// The first range that was here before, if any: the D-SACK block to report (RFC 2883 §4).
+    /// First range of the packet that was already queued, if any: the D-SACK block to report
+    /// (RFC 2883 §4).
     pub duplicate: Option<(SeqNum, SeqNum)>,
-    /// Packets it made superfluous, to be dropped with [`DropReason::TcpOfoDuplicate`].
+    /// Packets that the new one replaces, to be dropped with [`DropReason::TcpOfoDuplicate`].
     pub redundant: PacketList,
 }
 
-/// What became deliverable.
+/// Packets that have become deliverable.
 #[derive(Debug, Default)]
 pub struct Ready {
-    /// Packets in order, their first byte being the `rcv_nxt` asked about.
+    /// Packets in order, starting at the given `rcv_nxt`.
     pub packets: PacketList,
-    /// RCV.NXT behind them.
+    /// RCV.NXT after these packets.
     pub rcv_nxt: SeqNum,
-    /// Packets that hold nothing new, to be dropped with [`DropReason::TcpOfoDuplicate`].
+    /// Packets without new data, to be dropped with [`DropReason::TcpOfoDuplicate`].
     pub stale: PacketList,
 }
 
 impl Reassembly {
-    /// An empty queue; it allocates with its first packet.
+    /// Returns an empty queue, which allocates memory for its first packet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -116,11 +119,11 @@ impl Reassembly {
         }
     }
 
-    /// Queues a packet that holds nothing but data, whose first byte is `seq`, trimmed to the
-    /// window. `fin` says that its segment carried one.
+    /// Queues a packet that consists only of data, whose first byte is `seq`, trimmed to the
+    /// window. `fin` when its segment carried a FIN.
     ///
-    /// `limit_bytes` bounds the memory of all queued packets; a packet that would exceed it is
-    /// refused, as is one that would open one gap too many.
+    /// `limit_bytes` bounds the memory of all queued packets. A packet that would exceed it is
+    /// refused, as is one that would exceed the number of runs.
     pub fn insert(
         &mut self,
         seq: SeqNum,
@@ -128,7 +131,7 @@ impl Reassembly {
         fin: bool,
         limit_bytes: usize,
     ) -> Insert {
-        // Data behind the FIN is none of the stream's.
+        // Data behind the FIN does not belong to the stream.
         let end = match self.fin {
             Some(last) => (seq + payload_len(&packet)).min(last.max(seq)),
             None => seq + payload_len(&packet),
@@ -167,7 +170,7 @@ impl Reassembly {
         })
     }
 
-    /// Takes what has become contiguous with `rcv_nxt`, and what lies before it.
+    /// Removes the packets that have become contiguous with `rcv_nxt`, and those before it.
     pub fn take_contiguous(&mut self, rcv_nxt: SeqNum) -> Ready {
         let mut ready = Ready { rcv_nxt, ..Ready::default() };
         while self.runs.front().is_some_and(|run| run.start.le(rcv_nxt)) {
@@ -182,14 +185,14 @@ impl Reassembly {
             self.note_steps(1 + ready.stale.len() - stale);
             ready.packets = run.packets;
             ready.rcv_nxt = run.end;
-            // The next run starts behind a gap.
+            // There is a gap before the next run.
             break;
         }
         self.shrink();
         ready
     }
 
-    /// Gives back everything and forgets the FIN: the connection takes no more data.
+    /// Returns all packets and resets the FIN: the connection receives no more data.
     #[must_use]
     pub fn clear(&mut self) -> PacketList {
         let mut all = PacketList::default();
@@ -200,57 +203,58 @@ impl Reassembly {
         all
     }
 
-    /// The peer's FIN is next: everything before it has been taken.
+    /// Whether the peer's FIN is next, because all data before it has been received.
     #[must_use]
     pub fn is_fin_next(&self, rcv_nxt: SeqNum) -> bool {
         self.fin == Some(rcv_nxt)
     }
 
-    /// The number of the peer's FIN, if one came out of order.
+    /// Returns the sequence number of the peer's FIN, if one arrived out of order.
     #[must_use]
     pub const fn fin(&self) -> Option<SeqNum> {
         self.fin
     }
 
-    /// No packet is queued. A FIN may be noted.
+    /// Whether no packet is queued. A FIN may be recorded.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// No packet is queued and no FIN is noted: the stream has no gap.
+    /// Whether no packet is queued and no FIN is recorded: the stream has no gap.
     #[inline]
     #[must_use]
     pub fn is_clear(&self) -> bool {
         self.runs.is_empty() && self.fin.is_none()
     }
 
-    /// Memory of the queued packets.
+    /// Returns the memory of the queued packets.
     #[must_use]
     pub const fn truesize(&self) -> usize {
         self.truesize
     }
 
-    /// Bytes of the stream held.
+    /// Returns the number of queued bytes of the stream.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.blocks().map(|(start, end)| u64::from(end.since(start))).sum()
     }
 
-    /// Behind the last byte held.
+    /// Returns the end of the last queued byte.
     #[must_use]
     pub fn highest_end(&self) -> Option<SeqNum> {
         self.runs.back().map(|run| run.end)
     }
 
-    /// Start and end of each run, in order.
+    /// Returns start and end of each run, in order.
     pub fn blocks(&self) -> impl ExactSizeIterator<Item = (SeqNum, SeqNum)> + '_ {
         self.runs.iter().map(|run| (run.start, run.end))
     }
 
-    /// The SACK block that holds `seq`, if it is held. A FIN that follows a run is part of its block, as
-    /// in Linux: a sender keeps FIN and payload in one packet, and repeats what no block covers whole.
+    /// Returns the SACK block that contains `seq`, if `seq` is queued. A FIN that follows a run is
+    /// part of its block, as in Linux: a sender keeps FIN and payload in one packet, and
+    /// retransmits a packet that no block covers completely.
     #[must_use]
     pub fn block_of(&self, seq: SeqNum) -> Option<(SeqNum, SeqNum)> {
         let next = self.first_ending_after(seq);
@@ -266,17 +270,18 @@ impl Reassembly {
         Some((start, seq + 1))
     }
 
-    /// Ranges held that lie before `rcv_nxt`, in order: data in order has brought them again.
+    /// Returns the queued ranges before `rcv_nxt`, in order: in-order data has delivered them a
+    /// second time.
     pub fn ranges_before(&self, rcv_nxt: SeqNum) -> impl Iterator<Item = (SeqNum, SeqNum)> + '_ {
         let reached = self.blocks().take_while(move |(start, _)| start.lt(rcv_nxt));
         reached.map(move |(start, end)| (start, end.min(rcv_nxt)))
     }
 
-    /// Asserts what always holds.
+    /// Asserts the invariants of the queue.
     ///
     /// # Panics
     ///
-    /// If it does not.
+    /// If an invariant is violated.
     pub fn check(&self, rcv_nxt: SeqNum) {
         let mut before = rcv_nxt;
         let mut total = 0;
@@ -293,15 +298,16 @@ impl Reassembly {
         assert!(self.runs.len() <= RUNS_MAX);
     }
 
-    /// Notes a FIN. One that contradicts what is known is ignored: it comes again when it is next.
+    /// Records a FIN. A FIN that contradicts the known stream is ignored: the peer retransmits it,
+    /// and it is processed when it is next.
     fn note_fin(&mut self, seq: SeqNum) {
         if self.fin.is_none() && self.highest_end().is_none_or(|end| end.le(seq)) {
             self.fin = Some(seq);
         }
     }
 
-    /// Takes out the runs a packet covers whole; answers their packets and how many bytes they
-    /// held.
+    /// Removes the runs that a packet covers completely; returns their packets and the number of
+    /// their bytes.
     fn remove_covered(&mut self, place: &Place) -> (PacketList, u32) {
         let mut redundant = PacketList::default();
         let mut bytes = 0;
@@ -317,7 +323,7 @@ impl Reassembly {
         (redundant, bytes)
     }
 
-    /// Puts a trimmed packet in its place and answers the run it is in.
+    /// Links a trimmed packet into its place and returns the run that contains it.
     fn link(&mut self, place: &Place, packet: Packet) -> (SeqNum, SeqNum) {
         self.truesize += truesize(&packet);
         if is_small(&packet) {
@@ -367,7 +373,7 @@ impl Reassembly {
     )]
     fn note_steps(&mut self, _steps: usize) {}
 
-    /// An empty queue keeps no large allocation.
+    /// Releases a large allocation when the queue is empty.
     fn shrink(&mut self) {
         if self.runs.is_empty() && self.runs.capacity() > RUNS_KEPT {
             self.runs.shrink_to(RUNS_KEPT);
@@ -375,15 +381,16 @@ impl Reassembly {
     }
 }
 
-/// Memory given back: the far end of the queue dropped, small packets copied together (RFC 2018 §8; Linux:
-/// tcp_prune_ofo_queue, tcp_collapse_ofo_queue).
+/// Release of memory: dropping the end of the queue, and copying small packets together
+/// (RFC 2018 §8; Linux: tcp_prune_ofo_queue, tcp_collapse_ofo_queue).
 ///
-/// Both walk packets. The caller makes room for many segments at once, so that a peer which fills the queue with tiny
-/// ones pays for each walk with as many of them (CVE-2018-5390, SegmentSmack).
+/// Both traverse packets. The caller releases memory for many segments at once, so a peer that
+/// fills the queue with very small ones must send many of them to cause one traversal
+/// (CVE-2018-5390, SegmentSmack).
 impl Reassembly {
-    /// Frees memory down to `limit_bytes` by giving back the packets furthest from their turn, to
-    /// be dropped with `DropReason::TcpOfoPrune`. The peer must keep what it has not been
-    /// acknowledged for, even when SACK reported it (RFC 2018 §8).
+    /// Reduces memory to `limit_bytes` by returning the packets with the highest sequence numbers,
+    /// to be dropped with `DropReason::TcpOfoPrune`. That is safe because the peer must keep
+    /// unacknowledged data even if SACK has reported it (RFC 2018 §8).
     #[must_use]
     pub fn prune(&mut self, limit_bytes: usize) -> PacketList {
         let mut pruned = PacketList::default();
@@ -402,8 +409,8 @@ impl Reassembly {
         pruned
     }
 
-    /// Copies small neighbours within a run together, if small packets of at least `worth_bytes` of memory came since that
-    /// was last done; answers how many packets that saved.
+    /// Copies adjacent small packets of a run together, if small packets of at least `worth_bytes`
+    /// of memory have arrived since the last time. Returns the number of packets that this saves.
     pub fn collapse(&mut self, pool: &mut Pool, worth_bytes: usize) -> usize {
         if self.small_truesize < worth_bytes.max(1) {
             return 0;

@@ -1,21 +1,21 @@
-//! The receive buffer: how much memory arrivals may hold, how much window that is, and how both
-//! grow.
+//! The receive buffer: the memory that received packets may hold, the corresponding window, and the
+//! growth of both.
 //!
-//! Above: `segment::window` announces what is free; `input::data` and `socket::api` report.
-//! RFC 7323 §1.1 (a window of one bandwidth-delay product) and §2 (its scale), RFC 9293 §3.8.6;
-//! Linux: tcp_rcv_space_adjust (dynamic right-sizing), tcp_grow_window, tcp_clamp_window,
-//! tcp_set_window_clamp, tcp_set_rcvlowat.
+//! Above: `segment::window` announces the free part; `input::data` and `socket::api` report
+//! arrivals and reads. RFC 7323 §1.1 (a window of one bandwidth-delay product) and §2 (its scale),
+//! RFC 9293 §3.8.6; Linux: tcp_rcv_space_adjust (dynamic right-sizing), tcp_grow_window,
+//! tcp_clamp_window, tcp_set_window_clamp, tcp_set_rcvlowat.
 //!
 //! Three limits, each below the next:
 //!
 //! ```text
-//!   ssthresh       grows with what arrives: a sender of tiny segments must not be promised what they would cost
-//!   window_clamp   the window that `rcvbuf` bytes of memory carry, and TCP_WINDOW_CLAMP
-//!   rcvbuf         grows with what the application reads per round trip, up to tcp_rmem[2]
+//!   ssthresh       grows with arriving data, by the overhead of its segments
+//!   window_clamp   window of `rcvbuf` bytes of memory, and TCP_WINDOW_CLAMP
+//!   rcvbuf         grows with the application's reads per round trip, up to tcp_rmem[2]
 //! ```
 //!
-//! The buffer counts `truesize`, the window counts bytes; `scaling_ratio` converts and follows what
-//! arrives.
+//! The buffer counts `truesize`, the window counts bytes; `scaling_ratio` converts between them and
+//! follows the arriving packets.
 //!
 //! Not here: the window of a segment (`segment::window`), pruning (`input::prune`).
 
@@ -28,57 +28,59 @@ use crate::{
     wire::{option::WINDOW_SCALE_MAX, seq::SeqNum},
 };
 
-/// Half of the buffer is window until arrivals show better (Linux `tcp_adv_win_scale` = 1).
+/// Initial ratio: half of the buffer is window until arriving packets show the real ratio (Linux
+/// `tcp_adv_win_scale` = 1).
 const SCALING_RATIO_INITIAL: u8 = 128;
 
 /// Largest window of a SYN, which is never scaled.
 pub(crate) const UNSCALED_MAX: u32 = 65_535;
 
-/// Segments of the initial window of a sender: what the first round trip is expected to bring.
+/// Segments of a sender's initial window: the expected data of the first round trip.
 const INITIAL_ROUND_SEGMENTS: u32 = 10;
 
-/// Smallest receive buffer a socket may ask for (Linux `SOCK_MIN_RCVBUF`); half of it is the smallest window clamp.
+/// Smallest receive buffer that a socket may request (Linux `SOCK_MIN_RCVBUF`); half of it is the
+/// smallest window clamp.
 const RCVBUF_MIN: u32 = 2304;
 
-/// Packets below this size say nothing about how much window the buffer carries: they are copied together.
+/// Smallest packet that affects the limit of the announced window. Smaller ones are copied
+/// together.
 pub(crate) const GROW_BYTES_MIN: u32 = 128;
 
-/// Overhead of a descriptor that a packet's first kilobyte or so would hide: not held against large packets (Linux
-/// truesize_adjust).
+/// Overhead of a descriptor, which is not charged to large packets (Linux truesize_adjust).
 const DESCRIPTOR_BYTES: u32 = 704;
 
-/// See the module head.
+/// Receive buffer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceiveBuffer {
-    /// Limit of what the receive and out-of-order queues hold, in `truesize` bytes (`SO_RCVBUF`).
+    /// Limit of the receive and out-of-order queues, in `truesize` bytes (`SO_RCVBUF`).
     rcvbuf: u32,
-    /// No larger window is announced, whatever is free.
+    /// Upper bound of the announced window.
     window_clamp: u32,
-    /// No larger window is announced yet (Linux `rcv_ssthresh`).
+    /// Current limit of the announced window (Linux `rcv_ssthresh`).
     ssthresh: u32,
     /// `TCP_WINDOW_CLAMP`; `u32::MAX` without one.
     user_clamp: u32,
-    /// `SO_RCVLOWAT`: bytes that make the socket readable. At least 1.
+    /// `SO_RCVLOWAT`: number of bytes that make the socket readable. At least 1.
     lowat: u32,
     /// Bytes of window per 256 bytes of buffer.
     scaling_ratio: u8,
-    /// `SO_RCVBUF` was set: no autotuning.
+    /// Whether `SO_RCVBUF` was set, which disables autotuning.
     locked: bool,
-    /// Memory was scarce when data last came.
+    /// Whether memory was scarce when data last arrived.
     scarce: bool,
     advmss: u16,
-    /// Round-trip time as the receiver sees it, microseconds × 8; 0 when unknown.
+    /// Round-trip time measured by the receiver, in microseconds × 8; 0 when unknown.
     rtt_us_x8: u32,
-    /// The last echo that gave a sample: each of our timestamps measures one round trip.
+    /// Last echo that gave a sample: each of our timestamps measures one round trip.
     rtt_echo: u32,
-    /// Without timestamps: the round ends when RCV.NXT reaches this.
+    /// Without timestamps: value of RCV.NXT that ends the round.
     rtt_end: SeqNum,
     rtt_start: Instant,
-    /// Bytes the application read in the best round so far.
+    /// Bytes that the application read in the best round so far.
     space: u32,
-    /// Bytes it read in this round.
+    /// Bytes that the application read in this round.
     copied: u32,
-    /// When this round began.
+    /// Start of this round.
     round_start: Instant,
 }
 
@@ -111,7 +113,8 @@ impl ReceiveBuffer {
         buffer
     }
 
-    /// The shift our SYN offers: enough for the largest window autotuning may reach.
+    /// Returns the shift that our SYN offers: enough for the largest window that autotuning may
+    /// reach.
     pub(crate) fn offered_scale(&self, config: &TcpConfig) -> u8 {
         if !config.tcp_window_scaling {
             return 0;
@@ -126,7 +129,8 @@ impl ReceiveBuffer {
         u8::try_from(bits.saturating_sub(16)).map_or(WINDOW_SCALE_MAX, |s| s.min(WINDOW_SCALE_MAX))
     }
 
-    /// The window of a SYN: whole segments, as many as the buffer holds, as far as 16 bits say it.
+    /// Returns the window of a SYN: as many whole segments as the buffer holds and 16 bits can
+    /// express.
     pub(crate) fn initial_window(&self) -> u32 {
         let space = self.window_clamp;
         let mss = u32::from(self.advmss.max(1));
@@ -143,16 +147,19 @@ impl ReceiveBuffer {
         self.rtt_end = rcv_nxt + self.initial_window();
     }
 
-    /// `SO_RCVBUF` on a connection: ends autotuning. The announced window shrinks only as data arrives.
+    /// Sets `SO_RCVBUF` on an open connection, which ends autotuning. The announced window shrinks
+    /// only as data arrives.
     pub(crate) fn set_rcvbuf(&mut self, bytes: u32) {
         self.rcvbuf = bytes;
         self.locked = true;
         self.follow_rcvbuf();
     }
 
-    /// `TCP_WINDOW_CLAMP`: no larger window is announced from here on; the one announced already is kept.
+    /// Sets `TCP_WINDOW_CLAMP`, the upper bound of windows announced later; an already announced
+    /// window is kept.
     ///
-    /// Differs from Linux: autotuning does not lift it, because whoever set a bound meant it.
+    /// Differs from Linux: autotuning does not raise the clamp, because the application has set it
+    /// as a bound.
     pub(crate) fn set_window_clamp(&mut self, bytes: u32, rcv_wnd: u32) {
         self.user_clamp = if bytes == 0 { u32::MAX } else { bytes.max(RCVBUF_MIN / 2) };
         self.follow_rcvbuf();
@@ -160,7 +167,8 @@ impl ReceiveBuffer {
         self.ssthresh = self.ssthresh.min(self.window_clamp).max(promised);
     }
 
-    /// `SO_RCVLOWAT`: the buffer grows so that the window can hold as much; never beyond half of what it may become.
+    /// Sets `SO_RCVLOWAT`. The buffer grows so that the window can hold as many bytes, but not
+    /// beyond half of its upper bound.
     pub(crate) fn set_lowat(&mut self, bytes: u32, config: &TcpConfig) {
         let cap = if self.locked { self.rcvbuf / 2 } else { config.tcp_rmem.max / 2 };
         self.lowat = bytes.min(cap).max(1);
@@ -173,7 +181,8 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Follows how much memory a byte costs: `bytes` of a full-sized packet against its `truesize`.
+    /// Updates the ratio of window to buffer from `bytes` of a full-sized packet and its
+    /// `truesize`.
     pub(crate) fn on_packet(&mut self, bytes: u32, truesize: u32) {
         if bytes < u32::from(self.advmss) / 2 {
             // Small packets are copied together under pressure; they say nothing about bulk data.
@@ -187,9 +196,9 @@ impl ReceiveBuffer {
         }
     }
 
-    /// `bytes` arrived in packets of `truesize`; `free` is the window that the memory left carries. The limit of the
-    /// announced window grows by what such packets can fill, so that a full window of them fits into the largest
-    /// buffer. Answers whether it grew.
+    /// Raises the limit of the announced window after `bytes` arrived in packets of `truesize`;
+    /// `free` is the window of the free memory. The limit grows only as far as a full window of
+    /// such packets fits into the largest buffer. Returns whether it grew.
     pub(crate) fn on_arrival(
         &mut self,
         bytes: u32,
@@ -215,8 +224,8 @@ impl ReceiveBuffer {
         true
     }
 
-    /// Packets that carry less than the buffer's share of them: each halving of the largest window allows them twice the
-    /// overhead.
+    /// Returns the growth for packets with more overhead than the ratio allows for: each halving of
+    /// the largest window permits twice the overhead.
     fn cautious_step(&self, bytes: u32, truesize: u32, rcv_mss: u32, config: &TcpConfig) -> u32 {
         let mut cost = self.window_of(truesize) / 2;
         let mut window = self.window_of(config.tcp_rmem.max) / 2;
@@ -230,8 +239,9 @@ impl ReceiveBuffer {
         0
     }
 
-    /// Data came, and memory was scarce or not. While it is, no more than `segments` full segments are promised beyond what
-    /// was (Linux tcp_adjust_rcv_ssthresh), and whatever is there is worth reading.
+    /// Records whether memory is scarce when data arrives. While it is, the announced window is
+    /// limited to `segments` full segments (Linux tcp_adjust_rcv_ssthresh), and any data makes the
+    /// socket readable.
     pub(crate) fn note_scarcity(&mut self, scarce: bool, segments: u32) {
         self.scarce = scarce;
         if scarce {
@@ -243,7 +253,8 @@ impl ReceiveBuffer {
         self.scarce
     }
 
-    /// The queues hold more than the buffer: grow it if it may, else promise two segments (Linux tcp_clamp_window).
+    /// Handles queues that exceed the buffer: grows the buffer if it may grow, else limits the
+    /// window to two segments (Linux tcp_clamp_window).
     pub(crate) fn on_overrun(&mut self, rmem_alloc: u32, may_grow: bool, config: &TcpConfig) {
         if may_grow && !self.locked && self.rcvbuf < config.tcp_rmem.max {
             self.rcvbuf = rmem_alloc.min(config.tcp_rmem.max).max(self.rcvbuf);
@@ -253,13 +264,13 @@ impl ReceiveBuffer {
         }
     }
 
-    /// A round-trip sample from an echoed timestamp, milliseconds.
+    /// Takes a round-trip sample from an echoed timestamp, in milliseconds.
     pub(crate) fn on_rtt_timestamp(&mut self, echo: u32, ms: u32) {
         if core::mem::replace(&mut self.rtt_echo, echo) == echo {
-            // A later segment of the same round: its delay is the sender's.
+            // A later segment of the same round: the sender delayed it.
             return;
         }
-        // A tick may just have passed: less than one cannot be told from one.
+        // A sample of less than one tick cannot be distinguished from one tick.
         let sample = ms.max(1).saturating_mul(1000).min(1 << 28);
         if self.rtt_us_x8 == 0 {
             self.rtt_us_x8 = sample * 8;
@@ -268,7 +279,8 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Without timestamps: a whole window takes at least one round trip to arrive.
+    /// Takes a round-trip sample without timestamps: a whole window takes at least one round trip
+    /// to arrive.
     pub(crate) fn on_rtt_window(&mut self, rcv_nxt: SeqNum, rcv_wnd: u32, now: Instant) {
         if rcv_nxt.lt(self.rtt_end) {
             return;
@@ -281,8 +293,8 @@ impl ReceiveBuffer {
         self.rtt_start = now;
     }
 
-    /// The application read `copied` bytes: once per round trip the buffer becomes twice what it read, with room
-    /// for a sender that is still doubling (`tcp_moderate_rcvbuf`).
+    /// Processes a read of `copied` bytes: once per round trip the buffer grows to twice the bytes
+    /// read in it, plus space for a sender whose window still doubles (`tcp_moderate_rcvbuf`).
     pub(crate) fn on_read(
         &mut self,
         copied: u32,
@@ -321,13 +333,13 @@ impl ReceiveBuffer {
         self.window_clamp = self.window_of(self.rcvbuf).min(self.user_clamp);
     }
 
-    /// Bytes of window that `space` bytes of buffer carry.
+    /// Returns the window for `space` bytes of buffer.
     pub(crate) fn window_of(&self, space: u32) -> u32 {
         let window = u64::from(space) * u64::from(self.scaling_ratio) / 256;
         u32::try_from(window).unwrap_or(u32::MAX)
     }
 
-    /// Bytes of buffer that carry `window` bytes.
+    /// Returns the buffer for a window of `window` bytes.
     fn space_of(&self, window: u32) -> u32 {
         let space = (u64::from(window) * 256).div_ceil(u64::from(self.scaling_ratio));
         u32::try_from(space).unwrap_or(u32::MAX)
@@ -341,22 +353,22 @@ impl ReceiveBuffer {
         self.window_clamp
     }
 
-    /// Largest window that is announced for now.
+    /// Returns the current limit of the announced window.
     pub(crate) fn ssthresh(&self) -> u32 {
         self.ssthresh
     }
 
-    /// `SO_RCVLOWAT`.
+    /// Returns `SO_RCVLOWAT`.
     pub(crate) fn lowat(&self) -> u32 {
         self.lowat
     }
 
-    /// Round-trip time as the receiver sees it.
+    /// Returns the round-trip time measured by the receiver.
     pub(crate) fn rtt(&self) -> Duration {
         Duration::from_micros(u64::from(self.rtt_us_x8 / 8))
     }
 
-    /// Bytes the application read in the best round.
+    /// Returns the bytes that the application read in the best round.
     pub(crate) fn space(&self) -> u32 {
         self.space
     }

@@ -1,39 +1,42 @@
-//! Receive queue: bytes in order, waiting for the application.
+//! The receive queue: in-order bytes that wait for the application.
 //!
 //! Above: `input::data` appends, `socket::api` copies out. Linux: sk_receive_queue, tcp_queue_rcv.
 //!
-//! Packets hold payload only and are never empty. `read_offset` bytes of the first are read
-//! already; the packet goes back to the pool of the thread that reads its last byte. Small payloads
-//! are copied into the tail when a reader lags, so that a flood of tiny segments costs about what
-//! it carries instead of a descriptor each. When it is far behind, or memory is scarce, payloads
-//! below an eighth of a page are copied together, so that they do not keep whole pages each.
+//! Packets hold only payload and are never empty. `read_offset` bytes of the first packet are
+//! already read; a packet returns to the pool of the thread that reads its last byte. Small
+//! payloads are copied into the tail packet when the reader lags, so that a flood of small segments
+//! costs about its bytes instead of one descriptor each. When the reader is far behind, or memory
+//! is scarce, payloads below an eighth of a page are copied together, so that each of them does not
+//! pin a whole page.
 //!
-//! Not here: segments out of order (`reassembly`), the window (`segment::window`).
+//! Not here: out-of-order segments (`reassembly`), the window (`segment::window`).
 
 use alloc::collections::VecDeque;
 
 use pkt::{Packet, Pool};
 
-/// Payloads up to this size are copied into the tail packet: below it a descriptor weighs more than its bytes.
+/// Largest payload that is copied into the tail packet: a descriptor takes more memory than a
+/// smaller payload.
 const COALESCE_BYTES_MAX: usize = 512;
 
-/// With so many packets waiting the reader is behind: what comes now is going to be held.
+/// Number of queued packets from which on the reader counts as lagging, so that arriving packets
+/// will be held for some time.
 const BEHIND_PACKETS: usize = 64;
 
-/// See the module head.
+/// Receive queue of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     packets: VecDeque<Packet>,
-    /// Bytes of the first packet the application has read.
+    /// Bytes of the first packet that the application has read.
     read_offset: u32,
     /// Bytes not yet read.
     bytes: u32,
-    /// Sum of `truesize`.
+    /// Sum of the packets' `truesize`.
     rmem_alloc: u32,
 }
 
 impl ReceiveQueue {
-    /// Appends a segment's payload; `true` when it was copied into the tail.
+    /// Appends a segment's payload; returns `true` when it was copied into the tail.
     pub(crate) fn push(&mut self, pool: &mut Pool, packet: Packet) -> bool {
         self.bytes += u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
         if packet.len() <= COALESCE_BYTES_MAX && self.coalesce(pool, &packet) {
@@ -45,20 +48,21 @@ impl ReceiveQueue {
         false
     }
 
-    /// The reader has left so much that a segment waits long enough for a copy to be worth its while.
+    /// Whether the reader lags so far that copying a segment's payload is worth its cost.
     #[inline]
     pub(crate) fn is_behind(&self) -> bool {
         self.packets.len() >= BEHIND_PACKETS
     }
 
-    /// Copies small payloads that lie scattered over pages together.
+    /// Copies small payloads that are scattered over pages together.
     pub(crate) fn condense(&mut self, pool: &mut Pool) {
         for packet in &mut self.packets {
             packet.condense(pool);
         }
     }
 
-    /// Copies a small payload into the tail; `false` leaves the tail as it was.
+    /// Copies a small payload into the tail; returns `false` and leaves the tail unchanged if it
+    /// does not fit.
     fn coalesce(&mut self, pool: &mut Pool, packet: &Packet) -> bool {
         let Some(tail) = self.packets.back_mut() else { return false };
         let (old_len, old_truesize) = (tail.len(), tail.truesize());
@@ -70,8 +74,9 @@ impl ReceiveQueue {
         fitted
     }
 
-    /// Copies up to `buf.len()` bytes from the front and removes them. `served` gets the packets that are empty by that.
-    pub(crate) fn read(&mut self, buf: &mut [u8], served: &mut impl FnMut(Packet)) -> usize {
+    /// Copies up to `buf.len()` bytes from the front and removes them. `release` takes the packets
+    /// that become empty.
+    pub(crate) fn read(&mut self, buf: &mut [u8], release: &mut impl FnMut(Packet)) -> usize {
         let mut copied = 0;
         while copied < buf.len()
             && let Some(front) = self.packets.front()
@@ -80,7 +85,7 @@ impl ReceiveQueue {
             let n = front.copy_to(offset, &mut buf[copied..]);
             copied += n;
             if offset + n == front.len() {
-                self.pop_front(served);
+                self.pop_front(release);
             } else {
                 self.read_offset += u32::try_from(n).expect("a packet is shorter than 2^32");
             }
@@ -89,8 +94,8 @@ impl ReceiveQueue {
         copied
     }
 
-    /// Removes `count` bytes from the front unread; there are as many.
-    pub(crate) fn skip(&mut self, count: u32, served: &mut impl FnMut(Packet)) {
+    /// Removes `count` bytes from the front without copying; there must be as many.
+    pub(crate) fn skip(&mut self, count: u32, release: &mut impl FnMut(Packet)) {
         let mut rest = count as usize;
         while rest > 0
             && let Some(front) = self.packets.front()
@@ -101,12 +106,12 @@ impl ReceiveQueue {
                 break;
             }
             rest -= left;
-            self.pop_front(served);
+            self.pop_front(release);
         }
         self.bytes -= count;
     }
 
-    /// Copies up to `buf.len()` bytes behind the first `skip` ones and leaves them.
+    /// Copies up to `buf.len()` bytes after the first `skip` ones, without removing them.
     pub(crate) fn peek(&self, buf: &mut [u8], skip: usize) -> usize {
         let mut copied = 0;
         let mut offset = self.read_offset as usize + skip;
@@ -121,15 +126,15 @@ impl ReceiveQueue {
         copied
     }
 
-    fn pop_front(&mut self, served: &mut impl FnMut(Packet)) {
+    fn pop_front(&mut self, release: &mut impl FnMut(Packet)) {
         if let Some(packet) = self.packets.pop_front() {
             self.rmem_alloc -= packet.truesize();
             self.read_offset = 0;
-            served(packet);
+            release(packet);
         }
     }
 
-    /// Frees everything.
+    /// Frees all packets.
     pub(crate) fn purge(&mut self, pool: &mut Pool) {
         while !self.packets.is_empty() {
             self.pop_front(&mut |packet| pool.free(packet));
@@ -141,24 +146,28 @@ impl ReceiveQueue {
         self.bytes == 0
     }
 
-    /// Bytes the application can read.
+    /// Returns the bytes that the application can read.
     pub(crate) fn bytes(&self) -> u32 {
         self.bytes
     }
 
-    /// Memory held (Linux `sk_rmem_alloc`, its in-order part).
+    /// Returns the memory of the queue (Linux `sk_rmem_alloc`, its in-order part).
     pub(crate) fn rmem_alloc(&self) -> u32 {
         self.rmem_alloc
     }
 
-    /// Panics unless the sums of the module head hold.
+    /// Panics unless the sums described in the module head are right.
     pub(crate) fn check(&self) {
         let bytes: usize = self.packets.iter().map(Packet::len).sum();
-        assert_eq!(bytes, (self.bytes + self.read_offset) as usize, "unread and read bytes add up");
+        assert_eq!(
+            bytes,
+            (self.bytes + self.read_offset) as usize,
+            "unread and read bytes do not add up"
+        );
         let truesize: u32 = self.packets.iter().map(Packet::truesize).sum();
-        assert_eq!(truesize, self.rmem_alloc, "rmem_alloc is the sum of truesize");
-        assert!(self.packets.iter().all(|packet| !packet.is_empty()), "no packet is empty");
+        assert_eq!(truesize, self.rmem_alloc, "rmem_alloc is not the sum of truesize");
+        assert!(self.packets.iter().all(|packet| !packet.is_empty()), "a packet is empty");
         let front = self.packets.front().map_or(0, Packet::len);
-        assert!((self.read_offset as usize) < front.max(1), "the first packet has unread bytes");
+        assert!((self.read_offset as usize) < front.max(1), "the first packet has no unread bytes");
     }
 }

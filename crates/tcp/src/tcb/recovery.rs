@@ -1,9 +1,9 @@
-//! State of loss recovery, and the questions that other modules ask it.
+//! State of loss recovery, and its accessors.
 //!
 //! Above: `loss` changes it. RFC 5681 §3.2, RFC 6582, RFC 3522, RFC 5682; Linux: the `TCP_CA_*`
 //! states of struct inet_connection_sock.
 //!
-//! Not here: what an ACK or a timeout changes of it (`loss::recovery`).
+//! Not here: the changes that ACKs and timeouts make to it (`loss::recovery`).
 
 use pkt::Instant;
 
@@ -12,18 +12,20 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Segments limited transmit may send beyond the window, one per early duplicate ACK (RFC 3042 §2).
+/// Segments that limited transmit may send beyond the window, one per early duplicate ACK
+/// (RFC 3042 §2).
 const LIMITED_TRANSMIT_SEGMENTS: u32 = 2;
 
-/// Where the connection stands in recovering from loss, by Linux's numbers (`TCP_CA_*`, `tcpi_ca_state`).
+/// State of congestion avoidance and loss recovery, numbered as in Linux (`TCP_CA_*`,
+/// `tcpi_ca_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum CaState {
-    /// Nothing unusual.
+    /// No sign of a loss.
     Open = 0,
-    /// Duplicate ACKs, too few to mean a loss.
+    /// Duplicate ACKs or SACK blocks, too few to indicate a loss.
     Disorder = 1,
-    /// The window follows a congestion mark: once per window.
+    /// The window is being reduced after a congestion mark, once per window.
     Cwr = 2,
     /// Fast recovery.
     Recovery = 3,
@@ -32,25 +34,25 @@ pub(crate) enum CaState {
 }
 
 impl CaState {
-    /// Nothing is taken for lost.
+    /// Whether no loss is assumed.
     pub(crate) fn is_calm(self) -> bool {
         matches!(self, Self::Open | Self::Disorder)
     }
 
-    /// What was lost is sent again.
+    /// Whether lost segments are being retransmitted.
     pub(crate) fn is_repairing(self) -> bool {
         matches!(self, Self::Recovery | Self::Loss)
     }
 }
 
-/// What a later ACK is held against.
+/// State that allows a later ACK to undo a reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
     /// SND.UNA when the window was reduced.
     pub(crate) marker: SeqNum,
-    /// Bytes sent again since then and not reported as duplicates.
+    /// Bytes retransmitted since then and not reported as duplicates.
     pub(crate) outstanding: u32,
-    /// TSval of the first retransmission; `None` until there is one.
+    /// TSval of the first retransmission; `None` before it.
     pub(crate) stamp: Option<u32>,
 }
 
@@ -59,58 +61,60 @@ impl Undo {
         Self { marker: snd_una, outstanding: 0, stamp: None }
     }
 
-    /// Every retransmission was reported as a duplicate.
+    /// Whether every retransmission was reported as a duplicate, which proves the reduction
+    /// spurious.
     #[inline]
     pub(crate) fn is_refuted(self) -> bool {
         self.stamp.is_some() && self.outstanding == 0
     }
 }
 
-/// Where F-RTO stands (RFC 5682 §3.1).
+/// State of F-RTO (RFC 5682 §3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frto {
-    /// Not running: the timeout is taken at its word.
+    /// Not running: the timeout is assumed to be genuine.
     Off,
-    /// The head was sent again, step 2.
+    /// The head was retransmitted, step 2.
     Head,
-    /// New data is sent in place of what is marked lost, step 3.
+    /// New data is sent before segments that are marked lost, step 3.
     NewData,
 }
 
-/// A probe that waits for its answer.
+/// An unanswered tail loss probe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
-    /// TLP.end_seq: SND.NXT when it left.
+    /// TLP.end_seq: SND.NXT when the probe was sent.
     pub(crate) end_seq: SeqNum,
-    /// TLP.is_retrans: it repeated the last segment.
+    /// TLP.is_retrans: whether the probe retransmitted the last segment.
     pub(crate) is_retransmission: bool,
 }
 
-/// See the module head.
+/// State of loss recovery of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
-    /// When the first retransmission without progress happened (Linux `retrans_stamp`): R2 counts from here.
+    /// Time of the first retransmission without progress (Linux `retrans_stamp`), from which R2
+    /// counts.
     pub(crate) since: Instant,
     pub(crate) rack: Rack,
-    /// A tail loss probe without an answer.
+    /// Unanswered tail loss probe.
     pub(crate) probe: Option<Probe>,
-    /// What may show that the last reduction was needless.
+    /// State that may prove the last reduction spurious.
     pub(crate) undo: Option<Undo>,
     pub(crate) frto: Frto,
     /// RFC 6582's `recover`: SND.NXT when the last recovery began.
     pub(crate) recover: SeqNum,
-    /// Where the last retransmission of a hole ended.
+    /// End of the last retransmission of a hole.
     pub(crate) hole_end: SeqNum,
-    /// Duplicate ACKs since SND.UNA moved.
+    /// Duplicate ACKs since SND.UNA advanced.
     pub(crate) dup_acks: u32,
     /// Segments of that retransmission.
     pub(crate) hole_segments: u16,
     pub(crate) state: CaState,
-    /// Timeouts since SND.UNA moved.
+    /// Timeouts since SND.UNA advanced.
     pub(crate) timeouts: u8,
-    /// The SYN or SYN-ACK was sent more than once.
+    /// Whether the SYN or SYN-ACK was sent more than once.
     pub(crate) handshake_lossy: bool,
-    /// When our SYN-ACK left is not known: a cookie keeps nothing.
+    /// Whether the time of our SYN-ACK is unknown, because a SYN cookie keeps no state.
     pub(crate) handshake_unsampled: bool,
 }
 
@@ -133,12 +137,12 @@ impl Recovery {
         }
     }
 
-    /// The handshake needed `retransmits` repetitions while it was a request.
+    /// Records that the handshake needed `retransmits` retransmissions of the SYN-ACK.
     pub(crate) fn on_request_retransmits(&mut self, retransmits: u8) {
         self.handshake_lossy = retransmits > 0;
     }
 
-    /// The handshake's round trip is unknown.
+    /// Records that the round-trip time of the handshake is unknown.
     pub(crate) fn on_unsampled_handshake(&mut self) {
         self.handshake_unsampled = true;
     }
@@ -156,7 +160,7 @@ impl Recovery {
         self.rack = Rack::new(snd_una);
     }
 
-    /// Nothing is outstanding any more.
+    /// Resets the state when nothing is outstanding any longer.
     pub(crate) fn forget(&mut self, snd_una: SeqNum) {
         *self = Self::new(snd_una);
     }
@@ -165,13 +169,14 @@ impl Recovery {
         self.state
     }
 
-    /// The SYN or SYN-ACK of this block is sent again.
+    /// Records a retransmission of the SYN or SYN-ACK.
     pub(crate) fn on_handshake_timeout(&mut self) {
         self.handshake_lossy = true;
     }
 
-    /// Nothing is being repaired or probed for, and no reduction has turned out to be needless. One that still may is no
-    /// matter: the evidence against it is a D-SACK.
+    /// Whether no recovery, probe or F-RTO is in progress and no reduction has been proved
+    /// spurious. A reduction that may still be proved spurious does not matter, because the proof
+    /// is a D-SACK, which the fast path does not process.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.state == CaState::Open
@@ -180,7 +185,8 @@ impl Recovery {
             && self.frto == Frto::Off
     }
 
-    /// While [`is_quiet`](Self::is_quiet), all that was in flight has arrived, `newest` last and nothing behind it before.
+    /// Processes an ACK while [`is_quiet`](Self::is_quiet): the whole flight has arrived, `newest`
+    /// is its last transmission, and no byte after it arrived before.
     #[inline]
     pub(crate) fn on_predicted(&mut self, newest: Transmission, now: Instant) {
         self.timeouts = 0;
@@ -188,22 +194,24 @@ impl Recovery {
         self.rack.on_highest(newest.end_seq);
     }
 
-    /// When the first retransmission without progress happened.
+    /// Returns the time of the first retransmission without progress.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
 
-    /// Duplicate ACKs since SND.UNA moved: segments that left the network (Linux `sacked_out` without SACK).
+    /// Returns the duplicate ACKs since SND.UNA advanced: segments that left the network (Linux
+    /// `sacked_out` without SACK).
     pub(crate) fn dup_acks(&self) -> u32 {
         self.dup_acks
     }
 
-    /// Timeouts since SND.UNA moved (Linux `icsk_retransmits`).
+    /// Returns the timeouts since SND.UNA advanced (Linux `icsk_retransmits`).
     pub(crate) fn timeouts(&self) -> u8 {
         self.timeouts
     }
 
-    /// Segments that may leave beyond the window because others arrived (RFC 3042).
+    /// Returns the segments that may be sent beyond the window because other segments arrived
+    /// (RFC 3042).
     pub(crate) fn limited_transmit_segments(&self) -> u32 {
         if self.state == CaState::Disorder {
             self.dup_acks.min(LIMITED_TRANSMIT_SEGMENTS)
@@ -212,27 +220,28 @@ impl Recovery {
         }
     }
 
-    /// F-RTO wants new data to leave before what is marked lost (RFC 5682 §3.1 step 2.b).
+    /// Whether F-RTO needs new data to be sent before segments that are marked lost (RFC 5682 §3.1
+    /// step 2.b).
     pub(crate) fn wants_new_data(&self) -> bool {
         self.frto == Frto::NewData
     }
 
-    /// New data was sent since F-RTO asked for it: its answer decides.
+    /// Whether new data was sent after F-RTO requested it: its ACK decides.
     pub(crate) fn has_new_data(&self, snd_nxt: SeqNum) -> bool {
         snd_nxt.gt(self.recover)
     }
 
-    /// There is no new data to send: F-RTO ends.
+    /// Ends F-RTO because there is no new data to send.
     pub(crate) fn stop_frto(&mut self) {
         self.frto = Frto::Off;
     }
 
-    /// Segments of the hole at SND.UNA that may leave whatever the window says.
+    /// Returns the segments of the hole at SND.UNA that may be sent regardless of the window.
     pub(crate) fn head_segments(&self) -> u32 {
         if self.state == CaState::Recovery { u32::from(self.hole_segments).max(1) } else { 1 }
     }
 
-    /// Counts a timeout of whatever is outstanding.
+    /// Counts a timeout.
     pub(crate) fn count_timeout(&mut self, now: Instant) {
         if self.timeouts == 0 {
             self.since = now;

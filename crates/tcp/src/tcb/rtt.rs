@@ -1,24 +1,24 @@
-//! Round-trip time and the retransmission time-out.
+//! Round-trip time and the retransmission timeout.
 //!
 //! RFC 6298; Linux: tcp_rtt_estimator(), tcp_set_rto(), tcp_rtt_init().
 //!
-//! Linux's reading of the RFC is followed, because the peers' delayed acknowledgments are tuned to
-//! it:
+//! The estimator follows Linux's variant of the RFC, because delayed acknowledgments of common
+//! peers are tuned to it:
 //!
-//! - The floor of 200 ms stands under the variance term, not under the sum, so `rto >= srtt +
+//! - The lower bound of 200 ms applies to the variance term, not to the sum, so `rto >= srtt +
 //!   rto_min`. A peer that delays its acknowledgment by up to 200 ms then causes no spurious
-//!   time-out.
-//! - With timestamps every acknowledgment is a sample. The variance therefore rises with the
-//!   largest deviation of a round at once and falls once per round, so that many small samples
-//!   cannot wash out one large one.
-//! - A sample far *below* the estimate raises the deviation slowly: a path that got faster is no
-//!   reason to wait longer.
+//!   timeout.
+//! - With timestamps every acknowledgment gives a sample. The variance therefore rises with the
+//!   largest deviation of a round at once and falls once per round, so that many small samples do
+//!   not hide one large one.
+//! - A sample far *below* the estimate raises the deviation slowly: a path that became faster is no
+//!   reason for a longer timeout.
 //!
 //! Time is kept in microseconds, scaled: `srtt` by 8, deviations by 4, so that the gains of 1/8 and
 //! 1/4 are shifts. The product's largest value, 8 × 2^28 µs (268 s), fits 32 bits.
 //!
-//! Not here: which acknowledgments give a sample (Karn's rule is the caller's), when the timer
-//! runs, F-RTO.
+//! Not here: the choice of acknowledgments that give a sample (the caller applies Karn's
+//! algorithm), the timer, F-RTO.
 
 use core::time::Duration;
 
@@ -26,26 +26,27 @@ use pkt::Instant;
 
 use crate::wire::seq::SeqNum;
 
-/// Samples beyond this count as this: 2^28 µs, above any time-out.
+/// Upper bound of samples: 2^28 µs, above any timeout.
 const SAMPLE_US_MAX: u32 = 1 << 28;
 
-/// Time-out after a handshake whose SYN was sent again, when no timestamp told which copy was
+/// Timeout after a handshake whose SYN was retransmitted, when no timestamp showed which copy was
 /// answered (RFC 6298 §5.7). Linux: TCP_TIMEOUT_FALLBACK.
 const FALLBACK: Duration = Duration::from_secs(3);
 
-/// Doublings counted; beyond it every time-out is at its ceiling.
+/// Largest number of doublings, at which every timeout has reached its upper bound.
 const BACKOFF_MAX: u8 = 31;
 
-/// Bounds of the time-out.
+/// Bounds of the timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RttConfig {
-    /// Before the first sample. 1 s: RFC 6298 §2.1, Linux TCP_TIMEOUT_INIT.
+    /// Timeout before the first sample. 1 s: RFC 6298 §2.1, Linux TCP_TIMEOUT_INIT.
     pub rto_initial: Duration,
-    /// Floor of the variance term. 200 ms: Linux TCP_RTO_MIN; RFC 6298 §2.4 says 1 s of the whole.
+    /// Lower bound of the variance term. 200 ms: Linux TCP_RTO_MIN; RFC 6298 §2.4 has 1 s for the
+    /// whole timeout.
     pub rto_min: Duration,
-    /// Ceiling. 120 s: Linux TCP_RTO_MAX.
+    /// Upper bound of the timeout. 120 s: Linux TCP_RTO_MAX.
     pub rto_max: Duration,
-    /// How long the smallest round trip stays believed. 300 s: `net.ipv4.tcp_min_rtt_wlen`.
+    /// Time for which the minimum round-trip time stays valid. 300 s: `net.ipv4.tcp_min_rtt_wlen`.
     pub min_rtt_window: Duration,
 }
 
@@ -60,32 +61,32 @@ impl Default for RttConfig {
     }
 }
 
-/// Estimate of the round-trip time of one connection and the time-out that follows from it.
+/// Estimate of the round-trip time of one connection, and the timeout that follows from it.
 #[derive(Clone, Debug)]
 pub struct RttEstimator {
     /// Smoothed round-trip time × 8; 0 before the first sample.
     srtt_us_x8: u32,
     /// Smoothed mean deviation × 4.
     mdev_us_x4: u32,
-    /// Largest `mdev_us_x4` of this round, never below the floor.
+    /// Largest `mdev_us_x4` of this round, never below the lower bound.
     mdev_max_us_x4: u32,
-    /// RTTVAR × 4: what the time-out adds to `srtt`.
+    /// RTTVAR × 4, which is added to `srtt`.
     rttvar_us_x4: u32,
     min_rtt: MinRtt,
-    /// The last sample.
+    /// Latest sample.
     latest_us: u32,
-    /// The round ends when SND.UNA passes this.
+    /// Sequence number at which SND.UNA ends the round.
     round_end: SeqNum,
-    /// Time-out before doubling.
+    /// Timeout before doubling.
     rto_us: u32,
     rto_min_us: u32,
     rto_max_us: u32,
-    /// Time-outs since the last sample; each doubled the time-out.
+    /// Timeouts since the last sample; each doubled the timeout.
     backoff: u8,
 }
 
 impl RttEstimator {
-    /// An estimator without samples: the time-out is `rto_initial`.
+    /// Returns an estimator without samples: the timeout is `rto_initial`.
     #[must_use]
     pub fn new(config: &RttConfig) -> Self {
         let rto_min_us = micros(config.rto_min);
@@ -104,15 +105,15 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample at `now` and ends any back-off (RFC 6298 §5, note after 5.7).
+    /// Takes a sample at `now` and resets the back-off (RFC 6298 §5, note after 5.7).
     ///
-    /// `snd_una` is the acknowledgment that gave it, `snd_nxt` the end of what is sent: together
-    /// they tell rounds apart.
+    /// `snd_una` is the acknowledgment that gave the sample, `snd_nxt` the end of the sent data:
+    /// together they delimit rounds.
     pub fn on_sample(&mut self, now: Instant, rtt: Duration, snd_una: SeqNum, snd_nxt: SeqNum) {
         self.on_sample_us(now, micros(rtt), snd_una, snd_nxt);
     }
 
-    /// As [`on_sample`](Self::on_sample), of a round trip in microseconds.
+    /// As [`on_sample`](Self::on_sample), with a round-trip time in microseconds.
     #[inline]
     pub(crate) fn on_sample_us(
         &mut self,
@@ -126,7 +127,7 @@ impl RttEstimator {
         self.min_rtt.on_sample(now, sample);
         self.backoff = 0;
         if self.srtt_us_x8 == 0 {
-            // RFC 6298 §2.2: srtt = R, rttvar = R/2, and the time-out adds four times that.
+            // RFC 6298 §2.2: srtt = R, rttvar = R/2, and the timeout adds four times rttvar.
             self.srtt_us_x8 = sample * 8;
             self.mdev_us_x4 = sample * 2;
             self.rttvar_us_x4 = self.mdev_us_x4.max(self.rto_min_us);
@@ -139,14 +140,14 @@ impl RttEstimator {
         self.rto_us = (self.srtt_us_x8 / 8 + self.rttvar_us_x4).min(self.rto_max_us);
     }
 
-    /// RFC 6298 §2.3 with gains 1/8 and 1/4.
+    /// Updates `srtt` and the deviation: RFC 6298 §2.3 with gains 1/8 and 1/4.
     fn smooth(&mut self, sample: u32) {
         let srtt = self.srtt_us_x8 / 8;
         let deviation = sample.abs_diff(srtt);
         if sample >= srtt {
             self.srtt_us_x8 += deviation;
         } else {
-            // At least one sample's worth stays: 0 would mean "no sample yet".
+            // Never 0, which means that there is no sample yet.
             self.srtt_us_x8 = (self.srtt_us_x8 - deviation).max(1);
         }
         let mdev = self.mdev_us_x4 / 4;
@@ -155,13 +156,14 @@ impl RttEstimator {
         } else if sample >= srtt {
             self.mdev_us_x4 += deviation - mdev;
         } else {
-            // The path got faster: gain 1/32 (Linux), else the time-out would grow when the delay
-            // falls.
+            // The path became faster: gain 1/32 (Linux), because otherwise the timeout would grow
+            // while the delay falls.
             self.mdev_us_x4 += (deviation - mdev) / 8;
         }
     }
 
-    /// Lets `rttvar` rise with the deviation at once and fall by a quarter of the gap once a round.
+    /// Raises `rttvar` with the deviation at once, and lowers it by a quarter of the difference
+    /// once per round.
     fn follow_deviation(&mut self, snd_una: SeqNum, snd_nxt: SeqNum) {
         self.mdev_max_us_x4 = self.mdev_max_us_x4.max(self.mdev_us_x4);
         self.rttvar_us_x4 = self.rttvar_us_x4.max(self.mdev_max_us_x4);
@@ -172,24 +174,25 @@ impl RttEstimator {
         }
     }
 
-    /// The timer expired: RFC 6298 §5.5, the time-out doubles.
+    /// Doubles the timeout after the timer expired: RFC 6298 §5.5.
     pub fn on_rto(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
-    /// Takes one doubling back (RFC 6069 §4.2).
+    /// Reverts one doubling (RFC 6069 §4.2).
     pub fn revert_rto(&mut self) {
         self.backoff = self.backoff.saturating_sub(1);
     }
 
-    /// Ends the back-off without a sample, for a caller that knows by other means that the path
-    /// works again. An acknowledgment of retransmitted data is no such means: RFC 6298 §5 and Linux
-    /// keep the doubled time-out until a sample.
+    /// Resets the back-off without a sample, when the caller knows by other means that the path
+    /// works again. An acknowledgment of retransmitted data does not prove that: RFC 6298 §5 and
+    /// Linux keep the doubled timeout until a sample.
     pub fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
 
-    /// The handshake needed a retransmission and gave no sample: RFC 6298 §5.7.
+    /// Sets the timeout after a handshake that needed a retransmission and gave no sample:
+    /// RFC 6298 §5.7.
     pub fn on_handshake_without_sample(&mut self) {
         if self.srtt_us_x8 == 0 {
             self.rto_us = micros(FALLBACK).min(self.rto_max_us);
@@ -197,25 +200,26 @@ impl RttEstimator {
         }
     }
 
-    /// Another ceiling (`TCP_RTO_MAX_MS`).
+    /// Sets another upper bound of the timeout (`TCP_RTO_MAX_MS`).
     pub fn set_rto_max(&mut self, limit: Duration) {
         self.rto_max_us = micros(limit);
         self.rto_us = self.rto_us.min(self.rto_max_us);
     }
 
-    /// The ceiling.
+    /// Returns the upper bound of the timeout.
     #[must_use]
     pub fn rto_max(&self) -> Duration {
         Duration::from_micros(u64::from(self.rto_max_us))
     }
 
-    /// The time-out to arm: doubled once for each expiry since the last sample, within the ceiling.
+    /// Returns the timeout to arm: doubled for each expiry since the last sample, within the upper
+    /// bound.
     #[must_use]
     pub fn rto(&self) -> Duration {
         Duration::from_micros(u64::from(self.rto_us()))
     }
 
-    /// The same in microseconds.
+    /// Returns [`rto`](Self::rto) in microseconds.
     #[inline]
     #[must_use]
     pub fn rto_us(&self) -> u32 {
@@ -223,69 +227,69 @@ impl RttEstimator {
         u32::try_from(doubled).map_or(self.rto_max_us, |us| us.min(self.rto_max_us))
     }
 
-    /// The time-out as it was before any doubling.
+    /// Returns the timeout before any doubling.
     #[must_use]
     pub fn base_rto(&self) -> Duration {
         Duration::from_micros(u64::from(self.rto_us))
     }
 
-    /// Expiries since the last sample.
+    /// Returns the expiries since the last sample.
     #[must_use]
     pub const fn backoff(&self) -> u8 {
         self.backoff
     }
 
-    /// Smoothed round-trip time, once there is a sample.
+    /// Returns the smoothed round-trip time, once there is a sample.
     #[must_use]
     pub fn srtt(&self) -> Option<Duration> {
         self.srtt_us().map(|us| Duration::from_micros(u64::from(us)))
     }
 
-    /// The same in microseconds.
+    /// Returns [`srtt`](Self::srtt) in microseconds.
     #[inline]
     #[must_use]
     pub fn srtt_us(&self) -> Option<u32> {
         (self.srtt_us_x8 != 0).then_some(self.srtt_us_x8 / 8)
     }
 
-    /// RTTVAR as RFC 6298 names it: a quarter of what the time-out adds.
+    /// Returns RTTVAR of RFC 6298: a quarter of the term that the timeout adds.
     #[must_use]
     pub fn rttvar(&self) -> Duration {
         Duration::from_micros(u64::from(self.rttvar_us_x4 / 4))
     }
 
-    /// Smallest sample of the last `min_rtt_window`, once there is one.
+    /// Returns the smallest sample of the last `min_rtt_window`, once there is one.
     #[must_use]
     pub fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt_us().map(|us| Duration::from_micros(u64::from(us)))
     }
 
-    /// The same in microseconds.
+    /// Returns [`min_rtt`](Self::min_rtt) in microseconds.
     #[inline]
     #[must_use]
     pub fn min_rtt_us(&self) -> Option<u32> {
         Some(self.min_rtt.best_us).filter(|&us| us != u32::MAX)
     }
 
-    /// The last sample, once there is one.
+    /// Returns the latest sample, once there is one.
     #[must_use]
     pub fn latest(&self) -> Option<Duration> {
         (self.srtt_us_x8 != 0).then(|| Duration::from_micros(u64::from(self.latest_us)))
     }
 }
 
-/// The smallest sample of a window of time that moves along: a route that became longer is noticed once the window has
-/// passed.
+/// The smallest sample of a sliding time window: a path that became longer is noticed when the
+/// window has passed.
 ///
-/// The best sample expires to the instant. What follows it is the best of those that came after, or of the last half
-/// window of them, so that two samples are enough.
+/// The smallest sample expires exactly. Its successor is the smallest of the later samples, or of
+/// those of the last half window, so that two samples are enough.
 #[derive(Clone, Debug)]
 struct MinRtt {
     window_ns: u64,
     /// `u32::MAX` before the first sample.
     best_us: u32,
     best_at: Instant,
-    /// Its successor.
+    /// Sample that succeeds the best one.
     next_us: u32,
     next_at: Instant,
 }
@@ -313,7 +317,7 @@ impl MinRtt {
     }
 }
 
-/// Microseconds, clamped to what the scaled arithmetic holds.
+/// Returns a duration in microseconds, bounded by the range of the scaled arithmetic.
 fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).map_or(SAMPLE_US_MAX, |us| us.min(SAMPLE_US_MAX))
 }

@@ -1,14 +1,14 @@
-//! Ranges that arrived out of order or twice, as the next ACK reports them.
+//! Blocks that the next ACK reports: ranges that arrived out of order or twice.
 //!
-//! Above: `input` notes arrivals; `segment` asks for the blocks of an ACK. Below: `reassembly`,
+//! Above: `input` records arrivals; `segment` reads the blocks of an ACK. Below: `reassembly`,
 //! whose runs are the blocks. RFC 2018 §4, RFC 2883 §4; Linux: tcp_sack_new_ofo_skb.
 //!
-//! Kept here are places, not blocks: a sequence number in each of the runs that changed last,
-//! newest first. The block is looked up when an ACK leaves, so that it is as long as the run has
-//! become, that merged runs are one block, and that what was pruned or delivered is never reported.
+//! The report keeps positions, not blocks: one sequence number in each of the runs that changed
+//! last, newest first. The block is looked up when an ACK is sent. So a block has the current
+//! length of its run, merged runs are one block, and pruned or delivered data is never reported.
 //!
-//! Not here: how many blocks fit beside the other options (`wire::option`), a duplicate that has to
-//! leave at once (`segment::sack_report`), what the peer's blocks mean (`loss::scoreboard`).
+//! Not here: the number of blocks that fit beside the other options (`wire::option`), a duplicate
+//! that must be reported at once (`segment::sack_report`), the peer's blocks (`loss::scoreboard`).
 
 use arrayvec::ArrayVec;
 
@@ -17,17 +17,18 @@ use crate::{
     wire::{option::SACK_BLOCKS_MAX, seq::SeqNum},
 };
 
-/// See the module head.
+/// Blocks that the next ACK of a connection reports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SackReport {
-    /// A number inside each of the runs that changed last, newest first.
+    /// A sequence number inside each of the runs that changed last, newest first.
     recent: ArrayVec<SeqNum, SACK_BLOCKS_MAX>,
-    /// The range that arrived twice and is not reported yet.
+    /// Range that arrived twice and is not reported yet.
     duplicate: Option<(SeqNum, SeqNum)>,
 }
 
 impl SackReport {
-    /// A packet joined `block`, or was found in it: the next ACK reports it first (RFC 2018 §4).
+    /// Records that a packet joined `block` or was found in it: the next ACK reports the block
+    /// first (RFC 2018 §4).
     pub(crate) fn on_block(&mut self, block: (SeqNum, SeqNum)) {
         let (start, end) = block;
         self.recent.retain(|seq| !(seq.ge(start) && seq.lt(end)));
@@ -37,12 +38,14 @@ impl SackReport {
         self.recent.insert(0, start);
     }
 
-    /// Reporting `block` would push out another that no ACK has carried yet, if ACKs were saved meanwhile.
+    /// Whether recording `block` would discard another block, which no ACK may have reported if
+    /// ACKs were compressed meanwhile.
     pub(crate) fn is_full_for(&self, (start, end): (SeqNum, SeqNum)) -> bool {
         self.recent.is_full() && !self.recent.iter().any(|seq| seq.ge(start) && seq.lt(end))
     }
 
-    /// `range` arrived twice. `false` when another range waits to be reported that it does not touch.
+    /// Records that `range` arrived twice. Returns `false` if another range is unreported and does
+    /// not touch it.
     pub(crate) fn add_duplicate(&mut self, range: (SeqNum, SeqNum)) -> bool {
         let (start, end) = range;
         match &mut self.duplicate {
@@ -55,12 +58,12 @@ impl SackReport {
         true
     }
 
-    /// A duplicate waits to be reported.
+    /// Whether an unreported duplicate exists.
     pub(crate) fn has_duplicate(&self) -> bool {
         self.duplicate.is_some()
     }
 
-    /// The blocks of an ACK that leaves now: a duplicate first, then the runs that changed last.
+    /// Returns the blocks of an ACK: a duplicate first, then the runs that changed last.
     pub(crate) fn blocks(
         &self,
         reassembly: &Reassembly,
@@ -76,12 +79,12 @@ impl SackReport {
         blocks
     }
 
-    /// The duplicate is reported: once only (RFC 2883 §4).
+    /// Removes the duplicate after it was reported, which happens only once (RFC 2883 §4).
     pub(crate) fn on_sent(&mut self) {
         self.duplicate = None;
     }
 
-    /// Everything received is in order.
+    /// Removes all blocks when all received data is in order.
     pub(crate) fn on_in_order(&mut self) {
         self.recent.clear();
     }

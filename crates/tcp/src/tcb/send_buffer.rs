@@ -1,4 +1,4 @@
-//! The limit of the send buffer, and the room that a writer has.
+//! The limit of the send buffer, and the free space for a writer.
 //!
 //! Above: `socket::api`, `input::ack`, `tcb::memory`. Linux: tcp_sndbuf_expand,
 //! sk_stream_write_space, sk_stream_moderate_sndbuf.
@@ -10,12 +10,13 @@ use crate::{
     tcb::{Tcb, TcbFlags},
 };
 
-/// Sizes of the send buffer's share per segment: payload plus descriptor (Linux `tcp_sndbuf_expand`).
+/// Overhead of a segment in the send buffer: headers and descriptor (Linux `tcp_sndbuf_expand`).
 const SEGMENT_OVERHEAD_BYTES: u32 = 1024;
 
 impl Tcb {
-    /// A third of the buffer is free (Linux `sk_stream_min_wspace`), and few enough bytes are unsent: half of what a write
-    /// may leave, so that a writer is not woken for every segment (Linux `__tcp_stream_memory_free` with `wake`).
+    /// Whether a third of the buffer is free (Linux `sk_stream_min_wspace`), and fewer bytes are
+    /// unsent than half of `TCP_NOTSENT_LOWAT`, so that a writer is not woken for every segment
+    /// (Linux `__tcp_stream_memory_free` with `wake`).
     ///
     /// `SO_SNDLOWAT` is always 1 and cannot be set, as in Linux.
     pub(crate) fn has_write_space(&self) -> bool {
@@ -29,13 +30,13 @@ impl Tcb {
             && (self.not_sent_lowat == u32::MAX || drained())
     }
 
-    /// Bytes queued and never sent.
+    /// Returns the bytes that are queued and were never sent.
     pub(crate) fn not_sent(&self) -> u32 {
         self.send_queue.write_seq().since(self.snd_nxt)
     }
 
-    /// The send buffer follows the congestion window: twice of it, so that the application refills one half while the
-    /// other is in flight (Linux `tcp_sndbuf_expand`).
+    /// Grows the send buffer to twice the congestion window, so that the application refills one
+    /// half while the other is in flight (Linux `tcp_sndbuf_expand`).
     #[inline]
     pub(crate) fn grow_sndbuf(&mut self, cx: &Cx<'_>) {
         if self.flags.contains(TcbFlags::SNDBUF_LOCKED) || !cx.memory.is_plenty() {
@@ -43,7 +44,7 @@ impl Tcb {
         }
         let (cwnd, mss) = (self.congestion.cwnd(), self.mss.effective());
         if self.sndbuf_follows == (cwnd, mss) {
-            // It has grown as far as it would now.
+            // The limit was already raised for these values.
             return;
         }
         let cwnd = cwnd.max(self.congestion.initial_window());
@@ -51,11 +52,13 @@ impl Tcb {
         let wanted = cwnd.saturating_add(overhead).saturating_mul(2);
         let max = cx.config.tcp_wmem.max;
         self.sndbuf = self.sndbuf.max(wanted.min(max));
-        // The limit may be raised while it is what keeps the window from being filled, and so from changing.
+        // At the upper bound the buffer may keep the window from being filled and so from changing.
+        // Check again each time, because the bound is a setting that may be raised.
         self.sndbuf_follows = if wanted > max { (0, 0) } else { (cwnd, mss) };
     }
 
-    /// Memory is scarce: the send buffer falls to `bytes`, not below `min`, unless the application chose it.
+    /// Reduces the send buffer to `bytes`, but not below `min`, while memory is scarce, unless the
+    /// application has set its size.
     pub(crate) fn moderate_sndbuf(&mut self, bytes: u32, min: u32) {
         if !self.flags.contains(TcbFlags::SNDBUF_LOCKED) {
             self.sndbuf = self.sndbuf.min(bytes.max(min));

@@ -1,7 +1,8 @@
-//! Send queue: every byte the application wrote and the peer has not acknowledged.
+//! The send queue: all bytes that the application wrote and the peer has not acknowledged.
 //!
 //! Above: `socket::api` appends, `segment` transmits clones of the entries, `input::ack` removes
-//! them. Linux: sk_write_queue and tcp_rtx_queue; here one queue, cut in two by `sent`.
+//! them. Linux: sk_write_queue and tcp_rtx_queue; here both are one queue, divided by the index
+//! `sent`.
 //!
 //! ```text
 //!    snd_una                     snd_nxt                      write_seq
@@ -10,11 +11,11 @@
 //! ```
 //!
 //! Entries are contiguous in sequence space and hold at least one sequence number each. An entry is
-//! transmitted whole or cut first (`split`), so that what is in flight, lost, retransmitted or
-//! reported by SACK is always a whole entry: the scoreboard (`marks`) is flags and the sums over
-//! them.
+//! transmitted whole or split first (`split`), so that data in flight, lost, retransmitted or
+//! reported by SACK always consists of whole entries: the scoreboard (`marks`) consists of flags
+//! and their sums.
 //!
-//! Not here: which entry to send and when (`output`, `loss::retransmit`), headers (`segment`).
+//! Not here: the choice of the entry to send (`output`, `loss::retransmit`), headers (`segment`).
 
 mod audit;
 pub(crate) mod entry;
@@ -36,15 +37,15 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// See the module head.
+/// Send queue of a connection.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
-    /// Entries at the front that were transmitted at least once.
+    /// Number of entries at the front that were transmitted at least once.
     sent: usize,
-    /// No entry before this index is lost and waiting for its retransmission.
+    /// Index before which no entry is lost and waits for its retransmission.
     lost_hint: usize,
-    /// First sequence number after the queue: the next byte the application writes.
+    /// First sequence number after the queue: that of the next byte that the application writes.
     write_seq: SeqNum,
     /// Sum of the entries' charges in `truesize` bytes (Linux `sk_wmem_queued`).
     wmem_queued: u32,
@@ -56,17 +57,18 @@ pub(crate) struct SendQueue {
     sacked_bytes: u32,
     /// Entries flagged `SACKED`.
     sacked_count: u32,
-    /// Sequence numbers ever found lost, modulo 2^32; a retransmission found lost counts again (Linux `tp->lost`).
+    /// Sequence numbers ever detected as lost, modulo 2^32; a lost retransmission counts again
+    /// (Linux `tp->lost`).
     lost_total: u32,
-    /// The first loss that was one too many since it was last asked for.
+    /// First loss that exceeded `loss_thresh` since the field was last read.
     excessive_loss: Option<LossSample>,
-    /// How many are too many.
+    /// Fraction of the flight that may be lost.
     loss_thresh: LossThresh,
-    /// The ranges of those entries.
+    /// Ranges of the entries flagged `SACKED`.
     sacked: Sacked,
-    /// Retransmissions in flight, in the order they left; some are out of date.
+    /// Retransmissions in flight, in the order of sending; some are obsolete.
     again: VecDeque<Again>,
-    /// Everything sent before this was looked at for loss; `None` is the front.
+    /// Sequence number before which all transmissions were checked for loss; `None` is the front.
     scan_from: Option<SeqNum>,
 }
 
@@ -91,11 +93,11 @@ impl SendQueue {
         }
     }
 
-    /// Puts `bytes` behind the tail and answers how many fitted: fewer only when packet memory ran out.
+    /// Appends `bytes` and returns how many were appended: fewer only when packet memory ran out.
     ///
-    /// The tail grows up to `size_goal` while it is unsent; the copy into pool pages, where there is one, is the only one on
-    /// the way out. On the way it sums in pieces of `piece` bytes, unless that is 0.
-    /// `alloc` gives the packets to copy to.
+    /// The tail grows up to `size_goal` while it is unsent. The copy into pool pages, if there is
+    /// one, is the only copy on the transmit path. It also computes checksums of pieces of `piece`
+    /// bytes, unless that is 0. `alloc` allocates the packets.
     pub(crate) fn append(
         &mut self,
         pool: &mut Pool,
@@ -121,7 +123,7 @@ impl SendQueue {
         total - bytes.byte_len()
     }
 
-    /// The tail, if bytes may still be added to it.
+    /// Returns the index of the tail if bytes may still be appended to it.
     fn growable_tail(&self, size_goal: u32) -> Option<usize> {
         let index = self.entries.len().checked_sub(1)?;
         let tail = &self.entries[index];
@@ -129,7 +131,7 @@ impl SendQueue {
         (open && !tail.is_closed()).then_some(index)
     }
 
-    /// Bytes the tail takes before a write begins another packet.
+    /// Returns the bytes that the tail takes before a write begins another packet.
     pub(crate) fn tail_room(&self, size_goal: u32) -> u32 {
         self.growable_tail(size_goal).map_or(0, |index| size_goal - self.entries[index].len)
     }
@@ -154,7 +156,8 @@ impl SendQueue {
         taken
     }
 
-    /// Adds a packet at the tail with as many of `bytes` as it takes, and answers how many: none when there is no memory.
+    /// Adds a packet at the tail with as many of `bytes` as fit, and returns their number: 0 when
+    /// there is no memory.
     fn push_packet(
         &mut self,
         pool: &mut Pool,
@@ -176,7 +179,7 @@ impl SendQueue {
         taken
     }
 
-    /// Adds an entry of `len` bytes that `charge` is charged for.
+    /// Adds an entry of `len` bytes whose memory is charged with `charge`.
     fn push_entry(&mut self, packet: Option<Packet>, (len, charge): (u32, u32), flags: EntryFlags) {
         let (seq, sent_at, snapshot) = (self.write_seq, Instant::ZERO, Snapshot::default());
         self.write_seq += len;
@@ -192,14 +195,15 @@ impl SendQueue {
         });
     }
 
-    /// What has waited longest leaves by a timer: its segment carries PSH, as nothing else may follow soon.
+    /// Sets PSH on the first unsent entry, which a timer will send, because no data may follow it
+    /// soon.
     pub(crate) fn mark_held_pushed(&mut self) {
         if let Some(entry) = self.entries.get_mut(self.sent) {
             entry.flags |= EntryFlags::PSH;
         }
     }
 
-    /// The record ended here: what follows goes into another packet.
+    /// Marks the end of a record: later data goes into another packet.
     pub(crate) fn mark_record_end(&mut self) {
         if self.entries.len() > self.sent
             && let Some(tail) = self.entries.back_mut()
@@ -208,7 +212,7 @@ impl SendQueue {
         }
     }
 
-    /// The write ended here: the last unsent entry carries PSH.
+    /// Marks the end of a write: the last unsent entry carries PSH.
     pub(crate) fn mark_push(&mut self) {
         if self.entries.len() > self.sent
             && let Some(tail) = self.entries.back_mut()
@@ -229,8 +233,8 @@ impl SendQueue {
         self.write_seq += 1;
     }
 
-    /// Cuts entry `index` after `at` bytes of payload; `false` when there is no memory. The first part keeps its
-    /// fast clone, the second takes over PSH, FIN and the end of a record.
+    /// Splits entry `index` after `at` bytes of payload; returns `false` when there is no memory.
+    /// The first part keeps its fast clone; PSH, FIN and the end of a record move to the second.
     pub(crate) fn split(&mut self, pool: &mut Pool, index: usize, at: u32) -> bool {
         let entry = &mut self.entries[index];
         debug_assert!(at > 0 && at < entry.seq_len() && at <= entry.len);
@@ -268,8 +272,8 @@ impl SendQueue {
         true
     }
 
-    /// Entry `index` was transmitted: for the first time, or again. `snapshot` and `app_limited` are the connection's
-    /// state for the delivery rate.
+    /// Records a first transmission or retransmission of entry `index`. `snapshot` and
+    /// `app_limited` are the connection's state for the delivery rate.
     #[inline]
     pub(crate) fn on_transmit(
         &mut self,
@@ -290,13 +294,13 @@ impl SendQueue {
         }
     }
 
-    /// Removes everything before `una`, cutting the front of an entry that is acknowledged in part. `served` gets the packets,
-    /// which are not charged for any more.
+    /// Removes all data before `una`, trimming an entry that is acknowledged in part. `release`
+    /// takes the packets, which are uncharged.
     pub(crate) fn ack_to(
         &mut self,
         una: SeqNum,
         acked: &mut Acked,
-        mut served: impl FnMut(Packet),
+        mut release: impl FnMut(Packet),
     ) {
         while let Some(front) = self.entries.front() {
             if self.sent == 0 || front.seq.ge(una) {
@@ -314,25 +318,26 @@ impl SendQueue {
                 break;
             }
             acked.bytes += front.seq_len();
-            self.pop_front(&mut served);
+            self.pop_front(&mut release);
         }
         self.sacked.drop_before(una);
         self.drop_again_before(una);
     }
 
-    /// The entry in flight, where there is exactly one and no list knows of a retransmission.
+    /// Returns the entry in flight if it is the only one and the list of retransmissions is empty.
     #[inline]
     pub(crate) fn lone(&self) -> Option<&Entry> {
         if self.sent != 1 || !self.again.is_empty() { None } else { self.entries.front() }
     }
 
-    /// The entry that waits to be sent, where it is the only one and nothing is in flight.
+    /// Returns the entry that waits to be sent if it is the only one and nothing is in flight.
     #[inline]
     pub(crate) fn lone_unsent(&self) -> Option<&Entry> {
         if self.sent != 0 || self.entries.len() != 1 { None } else { self.entries.front() }
     }
 
-    /// Removes the only entry in flight, on which there is no mark: what [`ack_to`](Self::ack_to) its end would do.
+    /// Removes the only entry in flight, which has no marks: a short form of
+    /// [`ack_to`](Self::ack_to) its end.
     #[inline]
     pub(crate) fn take_lone(&mut self) -> Option<Entry> {
         debug_assert!(self.lone().is_some());
@@ -343,7 +348,7 @@ impl SendQueue {
         Some(entry)
     }
 
-    fn pop_front(&mut self, served: &mut impl FnMut(Packet)) {
+    fn pop_front(&mut self, release: &mut impl FnMut(Packet)) {
         let Some(entry) = self.entries.pop_front() else { return };
         self.wmem_queued -= entry.charge;
         self.sacked_count -= u32::from(entry.flags.contains(EntryFlags::SACKED));
@@ -351,14 +356,17 @@ impl SendQueue {
         self.sent -= 1;
         self.lost_hint = self.lost_hint.saturating_sub(1);
         if let Some(packet) = entry.packet {
-            served(packet);
+            release(packet);
         }
     }
 
     fn trim_front(&mut self, una: SeqNum) -> u32 {
         let entry = &mut self.entries[0];
         let cut = una.since(entry.seq);
-        debug_assert!(cut > 0 && cut <= entry.len, "only payload can be acknowledged in part");
+        debug_assert!(
+            cut > 0 && cut <= entry.len,
+            "an entry without payload was acknowledged in part"
+        );
         entry.seq = una;
         entry.len -= cut;
         if let Some(packet) = entry.packet.as_mut() {
@@ -372,7 +380,7 @@ impl SendQueue {
         cut
     }
 
-    /// Frees everything and forgets the unsent: the connection is over.
+    /// Frees all entries, the unsent ones included, when the connection ends.
     pub(crate) fn purge(&mut self, pool: &mut Pool) {
         while let Some(entry) = self.entries.pop_front() {
             free(pool, entry.packet);
@@ -380,27 +388,28 @@ impl SendQueue {
         *self = Self::new(self.write_seq, self.loss_thresh);
     }
 
-    /// The entry at `index`.
+    /// Returns the entry at `index`.
     pub(crate) fn entry(&self, index: usize) -> &Entry {
         &self.entries[index]
     }
 
-    /// The oldest entry in flight.
+    /// Returns the oldest entry in flight.
     pub(crate) fn head(&self) -> Option<&Entry> {
         self.entries.front().filter(|_| self.sent > 0)
     }
 
-    /// Index and entry of the next new transmission.
+    /// Returns index and entry of the next new transmission.
     pub(crate) fn first_unsent(&self) -> Option<(usize, &Entry)> {
         self.entries.get(self.sent).map(|entry| (self.sent, entry))
     }
 
-    /// Entry `index` is the last one.
+    /// Whether entry `index` is the last one.
     pub(crate) fn is_tail(&self, index: usize) -> bool {
         index + 1 == self.entries.len()
     }
 
-    /// Entries in flight (Linux `packets_out`, in packets rather than segments).
+    /// Returns the number of entries in flight (Linux `packets_out`, in packets rather than
+    /// segments).
     pub(crate) fn sent_count(&self) -> usize {
         self.sent
     }

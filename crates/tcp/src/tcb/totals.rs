@@ -1,8 +1,8 @@
-//! Totals over the life of a connection, for `TCP_INFO`: bytes, segments, events, and what limited
-//! the sender for how long.
+//! Totals over the life of a connection, for `TCP_INFO`: bytes, segments, events, and the times for
+//! which each limit stopped the sender.
 //!
-//! Above: `socket::info`. The steps add to them where the events happen. Linux: the totals of
-//! struct tcp_sock, tcp_chrono_start, tcp_update_rto_stats.
+//! Above: `socket::info`. The processing steps increment the totals where the events happen. Linux:
+//! the totals of struct tcp_sock, tcp_chrono_start, tcp_update_rto_stats.
 //!
 //! Not here: counters of the host ([`counters`](crate::base::counters)).
 
@@ -24,38 +24,38 @@ pub(crate) struct Totals {
     pub(crate) data_segs_out: u32,
     pub(crate) data_segs_in: u32,
     pub(crate) total_retrans: u32,
-    /// Segments that duplicate SACKs reported.
+    /// Segments reported by duplicate SACKs.
     pub(crate) dsack_dups: u32,
-    /// Times the path was seen to reorder.
+    /// Detected reorderings.
     pub(crate) reord_seen: u32,
-    /// Segments that came out of order.
+    /// Segments that arrived out of order.
     pub(crate) rcv_ooopack: u32,
     /// Retransmission timeouts.
     pub(crate) total_rto: u16,
-    /// How many of them began a series.
+    /// Number of timeouts that were the first of a series.
     pub(crate) total_rto_recoveries: u16,
-    /// How long such series lasted, milliseconds.
+    /// Total duration of these series in milliseconds.
     total_rto_ms: u32,
-    /// Since when one runs.
+    /// Start of the current series.
     rto_since: Option<Instant>,
     chrono: Chrono,
 }
 
-/// What the sender's time goes by.
+/// Reason why the sender does not send more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Limit {
     /// Nothing is queued.
     #[default]
     Idle,
-    /// The congestion window, the path or Nagle: the network is busy with us.
+    /// The congestion window, the path or Nagle's algorithm.
     Busy,
     /// The peer's window.
     ReceiveWindow,
-    /// The send buffer: everything it holds is in flight.
+    /// The send buffer: all of its data is in flight.
     SendBuffer,
 }
 
-/// A stopwatch with three hands; one of them runs, or none.
+/// Time spent in each limit; at most one is running.
 #[derive(Clone, Debug, Default)]
 struct Chrono {
     runs: Limit,
@@ -64,14 +64,14 @@ struct Chrono {
     busy_us: [u64; 3],
 }
 
-/// The sender's time so far.
+/// Times for which the sender had data and was limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderTime {
-    /// Data was queued or in flight.
+    /// Time in which data was queued or in flight.
     pub busy: Duration,
-    /// Of that, the peer's window held data back.
+    /// Part of it in which the peer's window held data back.
     pub rwnd_limited: Duration,
-    /// Of that, everything the send buffer may hold was in flight.
+    /// Part of it in which all data that the send buffer may hold was in flight.
     pub sndbuf_limited: Duration,
 }
 
@@ -85,19 +85,19 @@ impl Chrono {
             return;
         }
         let elapsed = self.elapsed_us(now);
-        if let Some(hand) = (self.runs as usize).checked_sub(1) {
-            self.busy_us[hand] += elapsed;
+        if let Some(index) = (self.runs as usize).checked_sub(1) {
+            self.busy_us[index] += elapsed;
         }
         self.runs = runs;
         self.since = now;
     }
 
     fn read(&self, now: Instant) -> SenderTime {
-        let mut hands = self.busy_us;
-        if let Some(hand) = (self.runs as usize).checked_sub(1) {
-            hands[hand] += self.elapsed_us(now);
+        let mut times = self.busy_us;
+        if let Some(index) = (self.runs as usize).checked_sub(1) {
+            times[index] += self.elapsed_us(now);
         }
-        let [busy, rwnd_limited, sndbuf_limited] = hands;
+        let [busy, rwnd_limited, sndbuf_limited] = times;
         SenderTime {
             busy: Duration::from_micros(busy + rwnd_limited + sndbuf_limited),
             rwnd_limited: Duration::from_micros(rwnd_limited),
@@ -107,7 +107,7 @@ impl Chrono {
 }
 
 impl Totals {
-    /// A retransmission timeout; `first` of a series.
+    /// Counts a retransmission timeout; `first` of a series.
     pub(crate) fn on_timeout(&mut self, first: bool, now: Instant) {
         self.total_rto = self.total_rto.saturating_add(1);
         if first {
@@ -116,26 +116,26 @@ impl Totals {
         }
     }
 
-    /// The peer acknowledged something new: a series of timeouts is over.
+    /// Ends a series of timeouts after the peer acknowledged new data.
     pub(crate) fn on_progress(&mut self, now: Instant) {
         if let Some(since) = self.rto_since.take() {
             self.total_rto_ms = self.total_rto_ms.saturating_add(ms(now - since));
         }
     }
 
-    /// How long series of timeouts lasted.
+    /// Returns the total duration of series of timeouts.
     pub(crate) fn total_rto_time(&self, now: Instant) -> Duration {
         let open = self.rto_since.map_or(0, |since| ms(now - since));
         Duration::from_millis(u64::from(self.total_rto_ms.saturating_add(open)))
     }
 
-    /// The sender's time until `now`.
+    /// Returns the sender's times until `now`.
     pub(crate) fn sender_time(&self, now: Instant) -> SenderTime {
         self.chrono.read(now)
     }
 }
 
-/// Everything that may leave has left: what keeps the rest?
+/// Updates the sender's limit after a run of output, which has sent all segments that may be sent.
 pub(crate) fn on_output(tcb: &mut Tcb, now: Instant) {
     if tcb.flags.contains(TcbFlags::NO_SPACE) && tcb.has_write_space() {
         tcb.flags -= TcbFlags::NO_SPACE;
@@ -144,7 +144,7 @@ pub(crate) fn on_output(tcb: &mut Tcb, now: Instant) {
     tcb.totals.chrono.switch(limit, now);
 }
 
-/// As [`on_output`], where nothing is queued and nobody waits for room.
+/// As [`on_output`], when the queue is empty and no writer waits for space.
 #[inline]
 pub(crate) fn on_idle(tcb: &mut Tcb, now: Instant) {
     tcb.totals.chrono.switch(Limit::Idle, now);
@@ -155,7 +155,7 @@ fn sender_limit(tcb: &Tcb, queue: &SendQueue) -> Limit {
         return Limit::Idle;
     }
     let Some((_, unsent)) = queue.first_unsent() else {
-        // Everything is on its way, and a writer waits for room (Linux: tcp_cwnd_validate).
+        // All data is in flight, and a writer waits for space (Linux: tcp_cwnd_validate).
         let full = tcb.flags.contains(TcbFlags::NO_SPACE);
         return if full { Limit::SendBuffer } else { Limit::Busy };
     };
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hands_of_the_stopwatch_add_up() {
+    fn the_times_of_the_limits_add_up() {
         let mut chrono = Chrono::default();
         chrono.switch(Limit::Busy, at(10));
         chrono.switch(Limit::ReceiveWindow, at(15));
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(time.rwnd_limited, Duration::from_millis(2));
         assert_eq!(time.sndbuf_limited, Duration::from_millis(3));
         chrono.switch(Limit::Busy, at(500));
-        assert_eq!(chrono.read(at(501)).busy, Duration::from_millis(11), "the running hand counts");
+        assert_eq!(chrono.read(at(501)).busy, Duration::from_millis(11), "the running time counts");
     }
 
     #[test]

@@ -1,28 +1,29 @@
-//! Urgent data: the one byte that the sockets API calls out of band.
+//! Urgent data: the one byte that the sockets API calls out-of-band.
 //!
 //! Above: `socket` (`MSG_OOB`, `SIOCATMARK`), step six of `input`, and `segment`, which writes the
 //! pointer. RFC 9293 §3.8.5, RFC 6093; Linux: `urg_data`, `urg_seq` and `snd_up` of struct
 //! tcp_sock.
 //!
-//! TCP knows no second channel: the pointer marks a place in the one stream. As in BSD and Linux
-//! the pointer names the byte *behind* the last urgent one (RFC 6093 §3.2; §4 makes that the
-//! standard's reading too; `tcp_stdurg` reads a peer's pointer as RFC 1122 wanted it), only the
-//! newest mark is kept, and the byte before it is taken out of the stream unless `SO_OOBINLINE`
-//! leaves it there. RFC 6093 §5 and §6: new applications should not use it, and those that must
-//! should read in line; middleboxes clear pointers (§3.4), so a mark may be lost while its byte
-//! arrives as plain data.
+//! TCP has no second channel: the urgent pointer marks a position in the one stream. As in BSD and
+//! Linux the pointer points *behind* the last urgent byte (RFC 6093 §3.2; §4 makes that the
+//! standard's interpretation, too; `tcp_stdurg` interprets a peer's pointer as RFC 1122 does). Only
+//! the newest mark is kept, and the byte before the pointer is taken out of the stream unless
+//! `SO_OOBINLINE` leaves it there. RFC 6093 §5 and §6: new applications should not use urgent data,
+//! and others should read it in line. Middleboxes clear pointers (§3.4), so a mark may be lost
+//! while its byte arrives as plain data.
 //!
 //! ```text
 //!   stream     ... a b c [!] d e ...        copied_seq --> next byte to read
-//!                         ^ `seq`           a read stops before it, and the next one begins behind it
+//!                         ^ `seq`           a read stops before it, the next one starts behind it
 //! ```
 //!
-//! While the peer has not acknowledged the mark (urgent mode), segments leave one by one, without
-//! Nagle and without being gathered into superframes, so that each can carry its own pointer.
+//! While the peer has not acknowledged the mark (urgent mode), segments are sent one by one,
+//! without Nagle's algorithm and without superframes, so that each can carry its own pointer.
 //!
-//! Differs from Linux: no process gets a SIGURG; [`Readiness::PRI`](crate::Readiness::PRI) tells.
+//! Differs from Linux: no process gets a SIGURG; [`Readiness::PRI`](crate::Readiness::PRI) reports
+//! urgent data.
 //!
-//! Not here: a pointer that arrives (`input::urgent`), the calls that send and take the byte
+//! Not here: received pointers (`input::urgent`), the calls that send and read the byte
 //! (`socket::urgent`).
 
 use crate::{
@@ -33,27 +34,28 @@ use crate::{
     },
 };
 
-/// What is known of the peer's urgent byte.
+/// State of the peer's urgent byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Byte {
-    /// A pointer announced it, it has not come (Linux `TCP_URG_NOTYET`).
+    /// A pointer announced it, but it has not arrived (Linux `TCP_URG_NOTYET`).
     Announced,
-    /// It is here (Linux `TCP_URG_VALID`).
+    /// It has arrived (Linux `TCP_URG_VALID`).
     Valid(u8),
-    /// The application has it; the mark stays until the stream was read past it (Linux `TCP_URG_READ`).
+    /// The application has read it; the mark stays until the stream was read past it (Linux
+    /// `TCP_URG_READ`).
     Read,
 }
 
-/// Both directions' marks. [`TcbFlags::URGENT_OUT`] and [`TcbFlags::URGENT_IN`] say whether there is one, so that
-/// everybody else's path never looks here.
+/// Urgent marks of both directions. [`TcbFlags::URGENT_OUT`] and [`TcbFlags::URGENT_IN`] say
+/// whether there is one, so that connections without urgent data never access this type.
 #[derive(Clone, Debug)]
 pub(crate) struct Urgent {
-    /// SND.UP: behind the last byte that was sent as urgent.
+    /// SND.UP: end of the last byte that was sent as urgent.
     pub(crate) snd_up: SeqNum,
     /// Sequence number of the peer's urgent byte: RCV.UP less one.
     pub(crate) seq: SeqNum,
     pub(crate) byte: Byte,
-    /// `SO_OOBINLINE`: the byte stays in the stream.
+    /// `SO_OOBINLINE`: whether the byte stays in the stream.
     pub(crate) inline: bool,
 }
 
@@ -63,19 +65,19 @@ impl Urgent {
     }
 }
 
-/// How far the next read may go.
+/// Limit of the next read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadLimit {
-    /// As far as there is data.
+    /// No limit.
     None,
     /// Up to the mark.
     Bytes(usize),
-    /// It begins with the urgent byte, which is not part of the stream.
+    /// The read begins with the urgent byte, which is skipped because it is not part of the stream.
     SkipOne,
 }
 
 impl Tcb {
-    /// The next byte to read is the urgent one (`SIOCATMARK`).
+    /// Whether the next byte to read is the urgent one (`SIOCATMARK`).
     #[must_use]
     pub fn at_mark(&self) -> bool {
         self.has_mark() && self.urgent.seq == copied_seq(self)
@@ -85,24 +87,24 @@ impl Tcb {
         self.flags.contains(TcbFlags::URGENT_IN)
     }
 
-    /// The urgent byte can be taken: `EPOLLPRI`.
+    /// Whether the urgent byte can be read: `EPOLLPRI`.
     pub(crate) fn has_urgent_byte(&self) -> bool {
         self.has_mark() && matches!(self.urgent.byte, Byte::Valid(_))
     }
 
-    /// The next byte of the queue is urgent and none of the stream's.
+    /// Whether the next byte of the queue is the urgent one and is not part of the stream.
     pub(crate) fn skips_urgent_byte(&self) -> bool {
         self.at_mark() && !self.urgent.inline && !self.receive_queue.is_empty()
     }
 }
 
-/// Linux `copied_seq`: the next byte the application reads.
+/// Returns the sequence number of the next byte that the application reads (Linux `copied_seq`).
 pub(crate) fn copied_seq(tcb: &Tcb) -> SeqNum {
     let fin = u32::from(tcb.flags.contains(TcbFlags::FIN_RECEIVED));
     tcb.rcv_nxt - (tcb.receive_queue.bytes() + fin)
 }
 
-/// How far a read may go that begins now.
+/// Returns the limit of a read that begins now.
 pub(crate) fn read_limit(tcb: &Tcb) -> ReadLimit {
     if !tcb.has_mark() {
         return ReadLimit::None;
@@ -117,7 +119,8 @@ pub(crate) fn read_limit(tcb: &Tcb) -> ReadLimit {
     ReadLimit::None
 }
 
-/// Bytes before the mark, when it lies in what was received: all that `SIOCINQ` counts.
+/// Returns the bytes before the mark, if it is in the received data: only these are counted by
+/// `SIOCINQ`.
 pub(crate) fn bytes_before_mark(tcb: &Tcb) -> Option<u32> {
     let copied = copied_seq(tcb);
     let seq = tcb.urgent.seq;
@@ -125,22 +128,23 @@ pub(crate) fn bytes_before_mark(tcb: &Tcb) -> Option<u32> {
     counts.then(|| seq.since(copied))
 }
 
-/// The application has read: a mark behind it is over.
+/// Clears the mark after the application has read past it.
 pub(crate) fn on_read(tcb: &mut Tcb) {
     if tcb.has_mark() && copied_seq(tcb).gt(tcb.urgent.seq) {
         tcb.flags -= TcbFlags::URGENT_IN;
     }
 }
 
-/// SND.UNA moved: a mark that is acknowledged ends urgent mode.
+/// Ends urgent mode after SND.UNA advanced past the mark.
 pub(crate) fn on_acked(tcb: &mut Tcb) {
     if tcb.flags.contains(TcbFlags::URGENT_OUT) && tcb.urgent.snd_up.le(tcb.snd_una) {
         tcb.flags -= TcbFlags::URGENT_OUT;
     }
 }
 
-/// Puts the pointer into a segment that begins before the mark. Where 16 bits do not reach, the largest pointer stands for
-/// it, as long as it names nothing that was sent already; later segments move it on.
+/// Writes the pointer into a segment that begins before the mark. If the distance exceeds 16 bits,
+/// the largest pointer is written instead, provided that it points to data that was not sent
+/// before; later segments move it forward.
 pub(crate) fn mark(tcb: &Tcb, header: &mut SegmentHeader) {
     if !tcb.flags.contains(TcbFlags::URGENT_OUT) || header.seq.ge(tcb.urgent.snd_up) {
         return;
@@ -153,7 +157,7 @@ pub(crate) fn mark(tcb: &Tcb, header: &mut SegmentHeader) {
     header.flags |= Flags::URG;
 }
 
-/// A probe of a closed window tells of the mark too, with a pointer that 16 bits hold.
+/// Whether a probe of a closed window announces the mark, too: the distance must fit into 16 bits.
 pub(crate) fn wants_probe(tcb: &Tcb) -> bool {
     let up = tcb.urgent.snd_up;
     let told = tcb.snd_una + u32::from(u16::MAX);

@@ -1,4 +1,4 @@
-//! When an ACK leaves: quick start, delay, pingpong, batches, slow readers.
+//! Times at which ACKs are sent: quick ACKs, delayed ACKs, pingpong mode, batches, slow readers.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -7,31 +7,32 @@ use super::net::{Impairment, Net, Side};
 use crate::{Counter, SeqNum, input};
 
 const MSS: usize = 1460 - 12;
-/// A window in whole segments, so that it has nowhere to grow and leaves ACKs alone.
+/// Window of whole segments that does not grow, so that it causes no ACKs.
 const STILL_WINDOW: u32 = 41 * 1460;
 
 fn still(seed: u64) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::B).options.window_clamp = Some(STILL_WINDOW);
     net.open();
-    deafen(&mut net);
+    lose_all_packets(&mut net);
     net
 }
 
-/// A hears nothing of what B answers to segments it never sent.
-fn deafen(net: &mut Net) {
+/// Loses all packets, so that A does not receive B's answers to injected segments.
+fn lose_all_packets(net: &mut Net) {
     net.run_for(Duration::from_millis(100));
     net.impairment = Impairment { loss: 1000, ..Impairment::default() };
 }
 
-/// Gives B a segment as A would send it, `offset` bytes behind `start`.
+/// Delivers to B a segment from A that starts `offset` bytes after `start`.
 fn give(net: &mut Net, start: SeqNum, offset: usize, len: usize) {
     let mut header = net.forge(Side::B);
     header.seq = start + u32::try_from(offset).unwrap();
     net.inject(Side::B, &header, &std::vec![7; len]);
 }
 
-/// As [`still`], past the quick ACKs: eighteen segments of 1000 bytes have come and wait to be read.
+/// Like [`still`], after the quick ACKs: B has received eighteen segments of 1000 bytes and read
+/// them.
 fn calm(seed: u64) -> (Net, SeqNum) {
     let mut net = still(seed);
     for _ in 0..18 {
@@ -45,13 +46,13 @@ fn calm(seed: u64) -> (Net, SeqNum) {
     (net, start)
 }
 
-/// How long after `from` each segment of B since `before` left.
+/// Returns for each segment that B has sent since `before` the time since `from`.
 fn waits(net: &Net, before: usize, from: pkt::Instant) -> Vec<Duration> {
     net.sent_by(Side::B, before).iter().map(|sent| sent.at - from).collect()
 }
 
 #[test]
-fn quick_acks_last_sixteen_segments() {
+fn quick_acks_cover_sixteen_segments() {
     let mut net = still(1);
     let mut at_once = 0;
     for _ in 0..24 {
@@ -67,12 +68,12 @@ fn quick_acks_last_sixteen_segments() {
 }
 
 #[test]
-fn quick_acks_last_half_a_small_window() {
+fn quick_acks_cover_half_of_a_small_window() {
     let mut net = Net::new(2);
-    // Six segments of window: three quick ACKs.
+    // A window of six segments: three quick ACKs.
     net.host(Side::B).options.window_clamp = Some(6 * 1460);
     net.open();
-    deafen(&mut net);
+    lose_all_packets(&mut net);
     let mut at_once = 0;
     for _ in 0..5 {
         let (next, before) = (net.tcb(Side::B).rcv_nxt, net.log.len());
@@ -86,7 +87,7 @@ fn quick_acks_last_half_a_small_window() {
 }
 
 #[test]
-fn a_silence_of_an_rto_starts_quick_acks_anew() {
+fn quick_acks_restart_after_an_idle_rto() {
     let (mut net, start) = calm(3);
     net.run_for(Duration::from_secs(2));
     let before = net.log.len();
@@ -128,10 +129,10 @@ fn a_batch_is_answered_by_one_ack() {
 }
 
 #[test]
-fn segments_that_became_smaller_are_still_acknowledged_by_twos() {
+fn every_second_segment_is_acknowledged_after_the_mss_has_shrunk() {
     let (mut net, start) = calm(6);
     let before = net.log.len();
-    // The path's MTU fell: two segments of one size are the peer's new MSS.
+    // The path MTU has fallen: two segments of the same size show the peer's new MSS.
     for index in 0..8 {
         give(&mut net, start, index * 600, 600);
     }
@@ -141,12 +142,12 @@ fn segments_that_became_smaller_are_still_acknowledged_by_twos() {
 }
 
 #[test]
-fn the_delay_follows_missed_acks_up_to_200_ms() {
+fn the_ack_delay_doubles_up_to_200_ms() {
     let mut net = Net::new(7);
     net.delay = Duration::from_millis(150);
     net.host(Side::B).options.window_clamp = Some(STILL_WINDOW);
     net.open();
-    deafen(&mut net);
+    lose_all_packets(&mut net);
     let mut delays = Vec::new();
     for _ in 0..24 {
         let (next, before, now) = (net.tcb(Side::B).rcv_nxt, net.log.len(), net.now);
@@ -161,7 +162,7 @@ fn the_delay_follows_missed_acks_up_to_200_ms() {
 }
 
 #[test]
-fn answers_carry_acks_once_there_were_enough_of_them() {
+fn responses_carry_acks_after_tcp_pingpong_thresh_of_them() {
     for thresh in [1, 3] {
         let mut net = Net::new(8);
         net.host(Side::B).config.tcp_pingpong_thresh = thresh;
@@ -180,7 +181,7 @@ fn answers_carry_acks_once_there_were_enough_of_them() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_ends_pingpong() {
+fn a_missing_response_ends_pingpong_mode() {
     let (mut net, start) = calm(9);
     net.call(Side::B, |tcb, _| tcb.set_quickack(false));
     assert!(!net.tcb(Side::B).quickack());
@@ -193,7 +194,7 @@ fn an_answer_that_does_not_come_ends_pingpong() {
 }
 
 #[test]
-fn quickack_sends_what_is_owed_at_once() {
+fn quickack_sends_a_pending_ack_at_once() {
     let (mut net, start) = calm(10);
     let before = net.log.len();
     give(&mut net, start, 0, 1000);
@@ -204,7 +205,7 @@ fn quickack_sends_what_is_owed_at_once() {
 }
 
 #[test]
-fn a_reader_that_takes_the_end_of_a_write_acknowledges_it() {
+fn reading_the_end_of_a_write_acknowledges_it() {
     let (mut net, start) = calm(11);
     let before = net.log.len();
     give(&mut net, start, 0, 10);
@@ -215,11 +216,11 @@ fn a_reader_that_takes_the_end_of_a_write_acknowledges_it() {
 }
 
 #[test]
-fn an_ack_that_moves_no_edge_is_left_to_the_reader() {
+fn an_ack_without_a_window_advance_is_left_to_the_reader() {
     let mut net = Net::new(12);
     net.host(Side::B).options.rcvbuf = Some(40_000);
     net.open();
-    deafen(&mut net);
+    lose_all_packets(&mut net);
     let start = net.tcb(Side::B).rcv_nxt;
     let window = net.tcb(Side::B).info().rcv_wnd as usize;
     let mut acks = Vec::new();
@@ -237,12 +238,12 @@ fn an_ack_that_moves_no_edge_is_left_to_the_reader() {
 }
 
 #[test]
-fn a_reader_that_waits_for_more_gets_its_acks() {
+fn data_below_rcvlowat_is_acknowledged() {
     let mut net = Net::new(13);
     net.host(Side::B).options.rcvbuf = Some(40_000);
     net.host(Side::B).options.rcvlowat = Some(20_000);
     net.open();
-    deafen(&mut net);
+    lose_all_packets(&mut net);
     let start = net.tcb(Side::B).rcv_nxt;
     let before = net.log.len();
     for index in 0..12 {
@@ -255,7 +256,7 @@ fn a_reader_that_waits_for_more_gets_its_acks() {
 }
 
 #[test]
-fn duplicate_acks_behind_the_third_are_compressed() {
+fn duplicate_acks_after_the_third_are_compressed() {
     let (mut net, start) = calm(14);
     let (before, now) = (net.log.len(), net.now);
     for index in 1..11 {
@@ -268,7 +269,7 @@ fn duplicate_acks_behind_the_third_are_compressed() {
     assert_eq!(net.count(Side::B, Counter::TcpExtTCPAckCompressed), 6);
     let last = &net.log.last().unwrap().header;
     assert_eq!(last.options.sack_blocks[..], [(start + 1000, start + 11_000)]);
-    // Filling the hole is answered at once.
+    // A segment that fills the hole is answered at once.
     let before = net.log.len();
     give(&mut net, start, 0, 1000);
     assert_eq!(net.sent_by(Side::B, before).len(), 1);
@@ -292,21 +293,21 @@ fn a_new_hole_is_answered_at_once_again() {
 }
 
 #[test]
-fn a_compressed_ack_answers_a_bounded_number() {
+fn a_compressed_ack_replaces_a_bounded_number_of_acks() {
     let (mut net, start) = calm(16);
     net.host(Side::B).config.tcp_comp_sack_nr = 2;
     let before = net.log.len();
     for index in 1..13 {
         give(&mut net, start, index * 1000, 1000);
     }
-    // Three, then each third.
+    // The first three, then every third.
     assert_eq!(net.sent_by(Side::B, before).len(), 3 + 3);
     assert_eq!(net.count(Side::B, Counter::TcpExtTCPAckCompressed), 6);
     net.finish_clean();
 }
 
 #[test]
-fn without_sack_or_with_a_number_of_zero_no_duplicate_ack_is_saved() {
+fn without_sack_or_with_comp_sack_nr_zero_no_ack_is_compressed() {
     for sack in [true, false] {
         let (mut net, start) = if sack {
             let (mut net, start) = calm(17);
@@ -329,7 +330,7 @@ fn without_sack_or_with_a_number_of_zero_no_duplicate_ack_is_saved() {
 }
 
 #[test]
-fn no_block_is_forgotten_before_it_was_reported() {
+fn every_sack_block_is_reported_at_least_once() {
     let (mut net, start) = calm(18);
     let before = net.log.len();
     for index in 0..12 {

@@ -1,4 +1,4 @@
-//! Ends of a connection that are not the orderly one, and TIME-WAIT.
+//! Ends of a connection other than the orderly close, and TIME-WAIT.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ fn quiet(seed: u64) -> Net {
     net
 }
 
-/// A waits in TIME-WAIT, B is closed.
+/// A is in TIME-WAIT, B is closed.
 fn time_wait(seed: u64) -> Net {
     let mut net = quiet(seed);
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -26,7 +26,7 @@ fn time_wait(seed: u64) -> Net {
 #[test]
 fn close_with_unread_data_resets() {
     let mut net = quiet(1);
-    net.send(Side::A, b"nobody reads this");
+    net.send(Side::A, b"never read");
     net.run_for(Duration::from_millis(50));
     net.call(Side::B, |tcb, cx| tcb.close(cx));
     assert_eq!(net.state(Side::B), State::Close);
@@ -52,7 +52,7 @@ fn data_for_an_orphan_is_answered_by_a_reset() {
 }
 
 #[test]
-fn linger_of_zero_resets_and_sends_nothing_queued() {
+fn a_linger_time_of_zero_resets_and_discards_queued_data() {
     let mut net = quiet(3);
     net.tcb(Side::A).set_linger(Some(Duration::ZERO));
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -66,7 +66,7 @@ fn linger_of_zero_resets_and_sends_nothing_queued() {
 }
 
 #[test]
-fn close_delivers_everything_written_before() {
+fn close_delivers_all_data_written_before() {
     let mut net = quiet(4);
     let body = [6; 20_000];
     net.send(Side::A, &body);
@@ -83,7 +83,7 @@ fn close_delivers_everything_written_before() {
 }
 
 #[test]
-fn close_in_syn_sent_and_in_syn_received() {
+fn close_works_in_syn_sent_and_in_syn_received() {
     let mut net = Net::new(5);
     net.connect(Side::A);
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -104,7 +104,7 @@ fn close_in_syn_sent_and_in_syn_received() {
 }
 
 #[test]
-fn time_wait_answers_a_repeated_fin_and_waits_anew() {
+fn time_wait_answers_a_retransmitted_fin_and_restarts() {
     let mut net = time_wait(7);
     let fin = net
         .sent_by(Side::B, 0)
@@ -117,7 +117,7 @@ fn time_wait_answers_a_repeated_fin_and_waits_anew() {
     let before = net.log.len();
     net.inject(Side::A, &fin, b"");
     assert_eq!(net.sent_by(Side::A, before)[0].header.flags, Flags::ACK);
-    // B is gone and would answer by a reset.
+    // B is closed and would answer by a reset.
     net.lose_in_flight();
     net.run_for(Duration::from_secs(59));
     assert_eq!(net.state(Side::A), State::TimeWait);
@@ -127,7 +127,7 @@ fn time_wait_answers_a_repeated_fin_and_waits_anew() {
 }
 
 #[test]
-fn a_reset_ends_time_wait_unless_rfc_1337() {
+fn a_reset_ends_time_wait_unless_tcp_rfc1337_is_set() {
     for protect in [false, true] {
         let mut net = time_wait(8);
         net.host(Side::A).config.tcp_rfc1337 = protect;
@@ -175,7 +175,7 @@ fn an_old_syn_does_not_reopen_time_wait() {
 }
 
 #[test]
-fn shutdown_of_reading_ends_reads_and_keeps_the_connection() {
+fn shutdown_read_ends_reads_and_keeps_the_connection() {
     let mut net = quiet(11);
     net.call(Side::B, |tcb, _| tcb.shutdown_read());
     let mut buf = [0; 4];
@@ -187,7 +187,7 @@ fn shutdown_of_reading_ends_reads_and_keeps_the_connection() {
 }
 
 #[test]
-fn peek_leaves_what_it_shows() {
+fn a_peek_leaves_the_data_in_the_queue() {
     let mut net = quiet(12);
     net.send(Side::A, b"abcdef");
     net.run_for(Duration::from_millis(50));
@@ -199,9 +199,9 @@ fn peek_leaves_what_it_shows() {
     net.finish_clean();
 }
 
-/// `TCP_LINGER2`: shorter than `tcp_fin_timeout`, or no wait at all.
+/// `TCP_LINGER2` shorter than `tcp_fin_timeout`, or zero: no FIN-WAIT-2 at all.
 #[test]
-fn an_orphan_waits_in_fin_wait_2_as_long_as_its_socket_says() {
+fn tcp_linger2_limits_the_fin_wait_2_of_an_orphan() {
     let mut net = quiet(13);
     net.tcb(Side::A).set_linger2(Some(Duration::from_secs(5)));
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -222,7 +222,7 @@ fn an_orphan_waits_in_fin_wait_2_as_long_as_its_socket_says() {
 }
 
 #[test]
-fn challenges_of_a_host_are_limited_together() {
+fn challenge_acks_of_a_host_share_one_limit() {
     let mut net = quiet(15);
     net.host(Side::A).config.tcp_challenge_ack_limit = 10;
     net.host(Side::A).config.tcp_invalid_ratelimit = Duration::ZERO;

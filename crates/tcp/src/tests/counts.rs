@@ -1,4 +1,4 @@
-//! Counters that take a history of their own to move; most are asserted where the behaviour is tested.
+//! Counters that need a scenario of their own; most are asserted by the tests of their mechanism.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -20,7 +20,7 @@ fn a_reset_without_memory_is_counted() {
 }
 
 #[test]
-fn a_block_inside_a_superframe_cuts_it() {
+fn a_sack_block_inside_a_superframe_splits_it() {
     let mut net = Net::new(2);
     net.host(Side::A).path.gso_bytes_max = 65_536;
     net.open();
@@ -39,7 +39,7 @@ fn a_block_inside_a_superframe_cuts_it() {
 }
 
 #[test]
-fn a_round_trip_that_grows_ends_slow_start() {
+fn a_growing_rtt_ends_slow_start() {
     let mut net = Net::established(3);
     net.tcb(Side::A).set_sndbuf(8 << 20);
     let end = net.now + Duration::from_secs(4);

@@ -1,4 +1,4 @@
-//! ECN: who agrees, what is capable, one answer per window, and paths that write into the bits.
+//! ECN: negotiation, ECN-capable packets, one reduction per window, and paths that alter the bits.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{Algorithm, Counter, Flags, State};
 
 const SETUP: Flags = Flags::ECE.union(Flags::CWR);
 
-/// Two hosts whose `tcp_ecn` is this, not connected yet.
+/// Two hosts with these values of `tcp_ecn`, not connected yet.
 fn hosts(a: u8, b: u8) -> Net {
     let mut net = Net::new(7);
     net.host(Side::A).config.tcp_ecn = a;
@@ -22,7 +22,7 @@ fn agreed(net: &mut Net) -> (bool, bool) {
     (net.tcb(Side::A).info().ecn, net.tcb(Side::B).info().ecn)
 }
 
-/// Both ends agreed, and a window of some tens of segments is known to fit.
+/// Both ends have agreed on ECN, and the window has grown to some tens of segments.
 fn warm(seed: u64) -> Net {
     let mut net = Net::new(seed);
     for side in [Side::A, Side::B] {
@@ -38,7 +38,7 @@ fn warm(seed: u64) -> Net {
 }
 
 #[test]
-fn it_is_agreed_on_when_one_side_asks_and_the_other_takes_it() {
+fn ecn_is_negotiated_if_one_side_requests_and_the_other_accepts_it() {
     for (a, b, expected) in
         [(1, 1, true), (1, 2, true), (1, 0, false), (2, 1, false), (0, 2, false)]
     {
@@ -51,13 +51,13 @@ fn it_is_agreed_on_when_one_side_asks_and_the_other_takes_it() {
             syn_ack.header.flags & SETUP,
             if expected { Flags::ECE } else { Flags::empty() }
         );
-        assert!(net.log.iter().all(|sent| sent.ecn == Ecn::NotEct), "no SYN is capable");
+        assert!(net.log.iter().all(|sent| sent.ecn == Ecn::NotEct), "no SYN is ECN-capable");
         net.finish_clean();
     }
 }
 
 #[test]
-fn only_new_data_is_capable() {
+fn only_new_data_is_ecn_capable() {
     let mut net = warm(1);
     let from = net.log.len();
     net.drop_segments(&[3, 4]);
@@ -76,11 +76,11 @@ fn only_new_data_is_capable() {
 }
 
 #[test]
-fn a_mark_lowers_the_window_once_and_is_echoed_until_the_sender_says_so() {
+fn a_mark_reduces_the_window_once_and_is_echoed_until_cwr() {
     let mut net = warm(2);
     let before = net.tcb(Side::A).info().cwnd;
     let from = net.log.len();
-    // Everything of this flight is marked: one window, one reduction.
+    // All packets of this flight are marked: one window, one reduction.
     net.ecn.mark = 1000;
     net.send(Side::A, &[1; 20_000]);
     net.ecn.mark = 0;
@@ -92,27 +92,28 @@ fn a_mark_lowers_the_window_once_and_is_echoed_until_the_sender_says_so() {
     net.run_for(Duration::from_millis(100));
     assert_eq!(net.tcb(Side::A).info().ssthresh, ssthresh, "reduced once");
     let data = net.sent_by(Side::A, from);
-    let told: std::vec::Vec<_> = data.iter().filter(|sent| sent.header.has(Flags::CWR)).collect();
-    assert_eq!(told.len(), 1, "told once");
-    let told_at = told[0].at;
+    let with_cwr: std::vec::Vec<_> =
+        data.iter().filter(|sent| sent.header.has(Flags::CWR)).collect();
+    assert_eq!(with_cwr.len(), 1, "one segment with CWR");
+    let cwr_at = with_cwr[0].at;
     for ack in net.sent_by(Side::B, from) {
-        let heard = ack.at > told_at + Duration::from_millis(10);
-        assert!(!heard || !ack.header.has(Flags::ECE), "no echo after CWR");
+        let after_cwr = ack.at > cwr_at + Duration::from_millis(10);
+        assert!(!after_cwr || !ack.header.has(Flags::ECE), "no echo after CWR");
     }
     let echoes = net.sent_by(Side::B, from).iter().filter(|ack| ack.header.has(Flags::ECE)).count();
-    assert!(echoes > 2, "every ACK until then");
+    assert!(echoes > 2, "every ACK until CWR");
     assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);
     assert!(net.count(Side::A, Counter::TcpExtTCPDeliveredCE) > 0);
     net.finish_clean();
 }
 
 #[test]
-fn only_the_first_segment_of_a_superframe_says_that_the_window_fell() {
+fn only_the_first_segment_of_a_superframe_carries_cwr() {
     let mut net = hosts(1, 1);
     net.host(Side::A).path.gso_bytes_max = 65_536;
     net.host(Side::A).config.tcp_tso_rtt_log = 63;
     net.open();
-    // A window of which half is more than a segment when it has fallen.
+    // The window is large enough that half of it still holds more than one segment.
     net.send(Side::A, &[1; 40_000]);
     net.run_for(Duration::from_millis(100));
     assert_eq!(net.recv(Side::B).len(), 40_000);
@@ -122,31 +123,31 @@ fn only_the_first_segment_of_a_superframe_says_that_the_window_fell() {
     net.run_for(Duration::from_millis(100));
     net.send(Side::A, &[1; 10_000]);
     net.run_for(Duration::from_millis(100));
-    let told: std::vec::Vec<_> =
+    let with_cwr: std::vec::Vec<_> =
         net.log.iter().filter(|sent| sent.len > 0 && sent.header.has(Flags::CWR)).collect();
-    assert_eq!(told.len(), 1);
-    assert!(told[0].gso.segs > 1 && told[0].gso.ecn, "{:?}", told[0].gso);
+    assert_eq!(with_cwr.len(), 1);
+    assert!(with_cwr[0].gso.segs > 1 && with_cwr[0].gso.ecn, "{:?}", with_cwr[0].gso);
     net.finish_clean();
 }
 
 #[test]
-fn a_lost_window_says_that_it_fell() {
+fn a_loss_sets_cwr_in_the_next_new_segment() {
     let mut net = warm(3);
     let from = net.log.len();
     net.drop_segments(&[2]);
     net.send(Side::A, &[1; 40_000]);
     net.run_for(Duration::from_secs(1));
-    let told = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();
-    assert_eq!(told, 0, "nothing new was left to send");
+    let with_cwr = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();
+    assert_eq!(with_cwr, 0, "no new data was left to send");
     net.send(Side::A, &[1; 3000]);
     net.run_for(Duration::from_secs(1));
-    let told = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();
-    assert_eq!(told, 1);
+    let with_cwr = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();
+    assert_eq!(with_cwr, 1);
     net.finish_clean();
 }
 
 #[test]
-fn a_syn_that_is_not_answered_asks_no_more() {
+fn a_retransmitted_syn_does_not_request_ecn() {
     for fallback in [true, false] {
         let mut net = hosts(1, 1);
         net.host(Side::A).config.tcp_ecn_fallback = fallback;
@@ -160,7 +161,7 @@ fn a_syn_that_is_not_answered_asks_no_more() {
 }
 
 #[test]
-fn a_reflection_of_our_own_bits_is_no_agreement() {
+fn a_syn_ack_that_reflects_our_flags_does_not_agree() {
     let mut net = hosts(1, 1);
     net.connect(Side::A);
     net.lose_in_flight();
@@ -176,7 +177,7 @@ fn a_reflection_of_our_own_bits_is_no_agreement() {
 }
 
 #[test]
-fn a_syn_that_arrives_capable_came_through_something_broken() {
+fn an_ecn_capable_syn_disables_ecn() {
     let mut net = hosts(1, 1);
     net.ecn.rewrite = Some(Ecn::Ect0);
     net.open();
@@ -185,7 +186,7 @@ fn a_syn_that_arrives_capable_came_through_something_broken() {
 }
 
 #[test]
-fn a_path_that_clears_marks_takes_nothing_but_the_marks() {
+fn a_path_that_clears_the_ecn_field_does_not_disturb_a_transfer() {
     let mut net = warm(4);
     net.ecn = EcnPath { mark: 500, rewrite: Some(Ecn::NotEct), echo: false };
     transfer(&mut net, 4, (300_000, 0), |_| {});
@@ -194,7 +195,7 @@ fn a_path_that_clears_marks_takes_nothing_but_the_marks() {
 }
 
 #[test]
-fn a_path_that_marks_everything_and_an_echo_without_end_slow_but_do_not_stop() {
+fn permanent_marks_and_echoes_do_not_stop_a_transfer() {
     for (mark, echo) in [(1000, false), (0, true), (1000, true)] {
         let mut net = warm(5);
         net.ecn = EcnPath { mark, rewrite: None, echo };
@@ -215,7 +216,7 @@ fn dctcp(seed: u64) -> Net {
 }
 
 #[test]
-fn dctcp_agrees_whatever_the_setting_and_everything_it_sends_is_capable() {
+fn dctcp_negotiates_ecn_for_any_setting_and_sends_only_capable_packets() {
     let mut net = dctcp(6);
     assert_eq!(agreed(&mut net), (true, true));
     net.drop_segments(&[2]);
@@ -228,7 +229,7 @@ fn dctcp_agrees_whatever_the_setting_and_everything_it_sends_is_capable() {
 }
 
 #[test]
-fn dctcp_acks_tell_exactly_which_bytes_were_marked() {
+fn dctcp_acks_report_exactly_the_marked_bytes() {
     for seed in 0..10 {
         let mut net = dctcp(seed);
         for _ in 0..20 {
@@ -246,7 +247,7 @@ fn dctcp_acks_tell_exactly_which_bytes_were_marked() {
 }
 
 #[test]
-fn dctcp_gives_up_in_proportion() {
+fn dctcp_reduces_the_window_in_proportion_to_the_marks() {
     let mut cwnd = [0; 2];
     for (index, mark) in [30, 500].into_iter().enumerate() {
         let mut net = dctcp(9);

@@ -1,4 +1,4 @@
-//! Header prediction changes nothing but the way.
+//! Header prediction and the short forms of `output` change no result.
 
 use core::time::Duration;
 use std::format;
@@ -13,7 +13,8 @@ use crate::{
     output::{is_settled_after_read, output},
 };
 
-/// Everything there is to know of both ends: the blocks, field by field, and the counters but those that count the ways.
+/// Returns the complete state of both ends: all fields of both blocks, and all counters except
+/// those of header prediction.
 fn complete_state(net: &mut Net, prediction: bool) -> String {
     let mut state = String::new();
     for side in [Side::A, Side::B] {
@@ -21,24 +22,25 @@ fn complete_state(net: &mut Net, prediction: bool) -> String {
         tcb.set_header_prediction(true);
         state += &format!("{tcb:?} {:?}\n", tcb.readiness());
         tcb.set_header_prediction(prediction);
-        for counter in Counter::ALL.iter().filter(|counter| !counts_ways(**counter)) {
+        for counter in Counter::ALL.iter().filter(|counter| !counts_predictions(**counter)) {
             state += &format!("{} {}\n", counter.name(), net.count(side, *counter));
         }
     }
     state
 }
 
-fn counts_ways(counter: Counter) -> bool {
+fn counts_predictions(counter: Counter) -> bool {
     matches!(
         counter,
         Counter::TcpExtTCPHPHits | Counter::TcpExtTCPHPAcks | Counter::TcpExtTCPPureAcks
     )
 }
 
-/// A setting of one end.
+/// Configures one end.
 type Set = fn(&mut Host);
 
-/// What both ends may be set to: each is the business of a condition of the fast paths, or of what they do.
+/// Configurations of both ends. Each one affects a condition of the fast paths or a step that they
+/// perform.
 const SETTINGS: [(&str, Set); 14] = [
     ("defaults", |_| {}),
     ("reno", |host| host.options.congestion = Some(Algorithm::Reno)),
@@ -53,19 +55,19 @@ const SETTINGS: [(&str, Set); 14] = [
     ("small send buffer", |host| host.options.sndbuf = Some(4608)),
     ("small receive buffer", |host| host.options.rcvbuf = Some(2304)),
     ("limited send buffer", |host| host.config.tcp_wmem.max = 16_000),
-    ("windows trusted for ever", |host| host.config.tcp_slow_start_after_idle = false),
+    ("no slow start after idle", |host| host.config.tcp_slow_start_after_idle = false),
 ];
 
-/// How a conversation goes.
+/// Parameters of a conversation.
 #[derive(Clone, Copy)]
-struct Course {
+struct Scenario {
     set: Set,
     impairment: Impairment,
-    /// With corks, urgent bytes, ends that do not read, and the end of one direction.
+    /// Includes corks, urgent bytes, pauses of the reader, and a half-close.
     wild: bool,
 }
 
-/// One round of it: a write, some time, and mostly a read.
+/// Performs one round of a conversation: a write, a pause, and usually a read.
 fn round(net: &mut Net, round: usize, wild: bool) {
     let (from, len) = match round % 3 {
         0 => (Side::A, [9000, 1, 1448][round / 3 % 3]),
@@ -89,29 +91,29 @@ fn round(net: &mut Net, round: usize, wild: bool) {
     }
 }
 
-/// A conversation with everything in it that a conversation has; what was sent, and what was known of both blocks after
-/// every round.
-fn conversation(seed: u64, prediction: bool, course: Course) -> (String, u64) {
+/// Runs a conversation with a varied load. Returns a trace of the sent segments and of both blocks
+/// after every round, and the number of predicted segments.
+fn conversation(seed: u64, prediction: bool, scenario: Scenario) -> (String, u64) {
     let mut net = Net::new(seed);
     for side in [Side::A, Side::B] {
-        (course.set)(net.host(side));
+        (scenario.set)(net.host(side));
     }
     net.open();
     net.ecn.mark = 50;
-    net.impairment = course.impairment;
+    net.impairment = scenario.impairment;
     for side in [Side::A, Side::B] {
         net.tcb(side).set_header_prediction(prediction);
     }
     let mut trace = String::new();
     for number in 0..60 {
         if number == 30 {
-            // The limit is lifted, for those that have it.
+            // Raises the limit in the configurations that have lowered it.
             let of_default = TcpConfig::default().tcp_wmem;
             for side in [Side::A, Side::B] {
                 net.host(side).config.tcp_wmem = of_default;
             }
         }
-        round(&mut net, number, course.wild);
+        round(&mut net, number, scenario.wild);
         trace += &complete_state(&mut net, prediction);
     }
     net.run_for(Duration::from_secs(20));
@@ -126,11 +128,11 @@ fn conversation(seed: u64, prediction: bool, course: Course) -> (String, u64) {
     (trace, hits.iter().sum())
 }
 
-/// Both ways say the same.
-fn compare(seed: u64, name: &str, course: Course) -> u64 {
-    let (fast, hits) = conversation(seed, true, course);
-    let (slow, none) = conversation(seed, false, course);
-    assert_eq!(none, 0);
+/// Asserts that both paths produce the same trace.
+fn compare(seed: u64, name: &str, scenario: Scenario) -> u64 {
+    let (fast, hits) = conversation(seed, true, scenario);
+    let (slow, slow_hits) = conversation(seed, false, scenario);
+    assert_eq!(slow_hits, 0);
     for (fast, slow) in fast.split(", ").zip(slow.split(", ")) {
         assert_eq!(fast, slow, "seed {seed}, {name}");
     }
@@ -139,7 +141,7 @@ fn compare(seed: u64, name: &str, course: Course) -> u64 {
 }
 
 #[test]
-fn a_fin_that_overtook_its_data_is_taken_with_it() {
+fn a_fin_that_overtook_its_data_is_processed_after_the_data() {
     let mut net = Net::established(1);
     net.run_for(Duration::from_millis(100));
     let data = net.forge(Side::A);
@@ -160,30 +162,32 @@ const BAD: Impairment = Impairment { loss: 20, duplicate: 20, reorder: 100, spli
 fn fast_and_slow_path_lead_to_the_same_state() {
     for seed in 0..30 {
         for (impairment, most) in [(BAD, 20), (Impairment::default(), 60)] {
-            let hits = compare(seed, "defaults", Course { set: |_| {}, impairment, wild: false });
+            let hits = compare(seed, "defaults", Scenario { set: |_| {}, impairment, wild: false });
             assert!(hits > most, "seed {seed}: {hits} hits");
         }
     }
 }
 
-/// A condition that one of these settings makes necessary cannot be left out unnoticed.
+/// Covers every condition of the fast paths: omitting a condition changes the result under one of
+/// these configurations.
 #[test]
-fn fast_and_slow_path_lead_to_the_same_state_whatever_is_set() {
+fn fast_and_slow_path_lead_to_the_same_state_for_all_settings() {
     for (seed, (name, set)) in (0..).zip(SETTINGS.into_iter().cycle().take(5 * SETTINGS.len())) {
         for impairment in [BAD, Impairment::default()] {
             for wild in [false, true] {
-                compare(seed, name, Course { set, impairment, wild });
+                compare(seed, name, Scenario { set, impairment, wild });
             }
         }
     }
 }
 
-/// A read after which `is_settled_after_read` holds lets the caller leave `output` out: a run of it sends no data, and no ACK but
-/// one whose timer is armed. Connections that a pace holds back are left out: they are resumed by its timer.
+/// If `is_settled_after_read` holds after a read, the caller may omit `output`. So `output` must
+/// send no data then, and no ACK unless the ACK timer is armed. Paced connections are excluded,
+/// because their timer resumes them.
 #[test]
-fn a_settled_read_leaves_nothing_to_send() {
+fn output_sends_nothing_after_a_settled_read() {
     let settings = SETTINGS.into_iter().filter(|(name, _)| !matches!(*name, "paced" | "bbr"));
-    let (mut settled, mut owing) = (0, 0);
+    let (mut settled, mut unsettled) = (0, 0);
     for (seed, (name, set)) in (0..).zip(settings.cycle().take(5 * SETTINGS.len())) {
         for (impairment, wild) in [(BAD, false), (BAD, true), (Impairment::default(), false)] {
             let mut net = Net::new(seed);
@@ -207,19 +211,19 @@ fn a_settled_read_leaves_nothing_to_send() {
                         }
                         is_settled
                     });
-                    *if is_settled { &mut settled } else { &mut owing } += 1;
+                    *if is_settled { &mut settled } else { &mut unsettled } += 1;
                 }
             }
             net.run_for(Duration::from_secs(20));
             net.finish_clean();
         }
     }
-    assert!(settled > 1000 && owing > 1000, "{settled} settled, {owing} not");
+    assert!(settled > 1000 && unsettled > 1000, "{settled} settled, {unsettled} not");
 }
 
-/// A request and its answer go the predicted way altogether.
+/// A request and its response are predicted throughout.
 #[test]
-fn a_request_and_its_answer_are_predicted() {
+fn a_request_and_its_response_are_predicted() {
     let mut net = Net::established(1);
     net.run_for(Duration::from_millis(100));
     for _ in 0..10 {
@@ -230,7 +234,7 @@ fn a_request_and_its_answer_are_predicted() {
             assert_eq!(net.recv(from.other()), b"1");
         }
     }
-    // The first request finds its peer in quick mode, and is answered by a bare ACK too.
+    // The first request arrives in quick-ACK mode and is also answered by a bare ACK.
     for side in [Side::A, Side::B] {
         assert_eq!(net.count(side, Counter::TcpExtTCPHPHits), 10);
         assert!(net.count(side, Counter::TcpExtTCPHPAcks) >= 9, "{side:?}");
@@ -239,9 +243,9 @@ fn a_request_and_its_answer_are_predicted() {
     net.finish_clean();
 }
 
-/// A reduction that may still be unsaid does not keep a connection off the predicted way for the rest of its life.
+/// A possible undo does not exclude a connection from header prediction permanently.
 #[test]
-fn a_loss_that_was_repaired_is_over() {
+fn a_repaired_loss_allows_header_prediction_again() {
     let mut net = Net::established(1);
     net.run_for(Duration::from_millis(100));
     net.drop_segments(&[3]);

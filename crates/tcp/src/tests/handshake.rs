@@ -1,4 +1,4 @@
-//! Passive opens as requests, and the options of the handshake.
+//! Passive opens with requests, and the options of the handshake.
 
 use core::time::Duration;
 
@@ -8,14 +8,14 @@ use super::net::{Net, Side};
 use crate::{Counter, Flags, Request, State, Tcb, TcpError, TimeWait};
 
 #[test]
-fn small_objects_are_small() {
+fn sizes_of_requests_connections_and_time_waits_are_bounded() {
     assert!(size_of::<Request>() <= 256, "{}", size_of::<Request>());
     assert!(size_of::<TimeWait>() <= 128, "{}", size_of::<TimeWait>());
     assert!(size_of::<Tcb>() <= 1472, "{}", size_of::<Tcb>());
 }
 
 #[test]
-fn a_full_accept_queue_drops_the_ack_and_takes_the_next() {
+fn a_full_accept_queue_drops_the_ack_and_accepts_a_later_segment() {
     let mut net = Net::new(1);
     net.host(Side::B).listening = true;
     net.host(Side::B).accept_room = false;
@@ -48,7 +48,7 @@ fn a_lost_ack_is_replaced_by_the_first_data() {
 }
 
 #[test]
-fn a_repeated_syn_is_answered_again() {
+fn a_retransmitted_syn_is_answered_again() {
     let mut net = Net::new(3);
     net.host(Side::B).listening = true;
     net.connect(Side::A);
@@ -61,7 +61,7 @@ fn a_repeated_syn_is_answered_again() {
 }
 
 #[test]
-fn a_wrong_ack_of_the_syn_ack_is_reset() {
+fn a_wrong_ack_of_the_syn_ack_is_answered_by_a_reset() {
     let mut net = Net::new(4);
     net.host(Side::B).listening = true;
     net.connect(Side::A);
@@ -118,7 +118,7 @@ fn options_are_used_only_when_both_sides_offer_them() {
 }
 
 #[test]
-fn the_smaller_mss_counts() {
+fn the_smaller_mss_bounds_both_directions() {
     let mut net = Net::new(7);
     net.host(Side::B).path.mtu = 600;
     net.host(Side::B).path.receive_mtu = 600;
@@ -132,7 +132,7 @@ fn the_smaller_mss_counts() {
 }
 
 #[test]
-fn a_narrow_path_to_the_peer_lowers_no_mss_option() {
+fn a_small_path_mtu_does_not_lower_the_mss_option() {
     for narrow in [Side::A, Side::B] {
         let mut net = Net::new(9);
         net.host(narrow).path.mtu = 600;
@@ -155,7 +155,7 @@ fn a_lossy_handshake_starts_with_one_segment() {
     net.run_until(|net| net.state(Side::B) == State::Established);
     let info = net.tcb(Side::A).info();
     assert_eq!(info.cwnd, info.snd_mss);
-    // The timestamp told which SYN was answered.
+    // The timestamp identified the SYN that was answered.
     assert_eq!(info.rtt, Some(Duration::from_millis(20)));
     net.finish_clean();
 }
@@ -177,9 +177,10 @@ fn a_deferred_handshake_waits_for_data() {
     net.finish_clean();
 }
 
-/// Three seconds are two repetitions: the first is held back, the second asks the silent peer for one more ACK.
+/// Three seconds are two retransmissions: the first is suppressed, and the second makes the silent
+/// peer send one more ACK.
 #[test]
-fn a_deferred_handshake_is_accepted_when_its_time_is_over() {
+fn a_deferred_handshake_completes_after_its_timeout() {
     let mut net = Net::new(10);
     net.host(Side::B).listening = true;
     net.host(Side::B).options.defer_accept = Some(Duration::from_secs(3));
@@ -189,7 +190,7 @@ fn a_deferred_handshake_is_accepted_when_its_time_is_over() {
     let syn_acks = |net: &Net| {
         net.sent_by(Side::B, 0).iter().filter(|sent| sent.header.has(Flags::SYN)).count()
     };
-    assert_eq!(syn_acks(&net), 1, "the peer is there: it is not bothered");
+    assert_eq!(syn_acks(&net), 1, "the peer has answered, so the SYN-ACK is not retransmitted");
     net.run_for(Duration::from_secs(2));
     assert_eq!(syn_acks(&net), 2);
     assert_eq!(net.state(Side::B), State::Established);
@@ -197,7 +198,7 @@ fn a_deferred_handshake_is_accepted_when_its_time_is_over() {
 }
 
 #[test]
-fn a_full_accept_queue_resets_if_told_to() {
+fn a_full_accept_queue_resets_with_tcp_abort_on_overflow() {
     let mut net = Net::new(11);
     net.host(Side::B).listening = true;
     net.host(Side::B).accept_room = false;

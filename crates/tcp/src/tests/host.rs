@@ -1,6 +1,7 @@
-//! One end of the test network: what the stack would be around one connection.
+//! One end of the test network: the work of the stack around one connection.
 //!
-//! A listener or none, a request, a control block, a TIME-WAIT; segments go to whichever is there.
+//! A host has a listener or none, a request, a control block, and a TIME-WAIT object. A segment
+//! goes to the one that exists.
 
 use std::vec::Vec;
 
@@ -12,7 +13,7 @@ use crate::{
     TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, output_nothing, segment::reset,
 };
 
-/// What a host lends the engine for one call.
+/// Lends the host's parts to the engine for one call.
 macro_rules! lend {
     ($host:expr, $now:expr) => {
         $crate::Cx {
@@ -100,7 +101,7 @@ impl Host {
         self.counters.value(counter)
     }
 
-    /// Runs `f` with the connection and everything it needs.
+    /// Runs `f` with the connection and its context.
     pub(super) fn enter<R>(
         &mut self,
         now: Instant,
@@ -112,7 +113,7 @@ impl Host {
     }
 
     pub(super) fn receive(&mut self, now: Instant, mut packet: Packet) {
-        let header = SegmentHeader::parse(packet.linear()).expect("we sent a sound header");
+        let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
         assert!(packet.pull(usize::from(header.header_len)));
         if self.time_wait.is_some() {
             return self.receive_in_time_wait(now, &header, packet);
@@ -204,13 +205,13 @@ impl Host {
         }
     }
 
-    /// What the stack does after a batch.
+    /// Performs the stack's work after a batch.
     pub(super) fn finish_batch(&mut self, now: Instant) {
         if self.tcb.is_none() {
             return;
         }
         self.enter(now, |tcb, cx| {
-            // As the stack does.
+            // The same sequence as in the stack.
             if !output_nothing(tcb, cx.now) {
                 output(tcb, cx);
             }

@@ -1,11 +1,12 @@
-//! Segments no honest peer sends, in every state: nothing panics, and the invariants hold after each.
+//! Segments that no conforming peer sends, in every state: no panic occurs, and the invariants hold
+//! after each.
 
 use core::time::Duration;
 
 use super::net::{Impairment, Net, Side};
 use crate::{Flags, Rng, SegmentHeader, SeqNum};
 
-/// A number near `base` more often than not.
+/// Returns a number that is usually near `base`.
 fn near(rng: &mut Rng, base: SeqNum, window: u32) -> SeqNum {
     match rng.below(6) {
         0 => base,
@@ -43,7 +44,7 @@ fn segment(rng: &mut Rng, net: &mut Net, to: Side) -> SegmentHeader {
     header
 }
 
-/// What an application might do.
+/// Performs a random application call.
 fn act(rng: &mut Rng, net: &mut Net, side: Side) {
     let mut buf = [0; 3000];
     let len = rng.below(3000) as usize;
@@ -60,7 +61,7 @@ fn act(rng: &mut Rng, net: &mut Net, side: Side) {
 }
 
 #[test]
-fn any_segment_in_any_state_is_survived() {
+fn arbitrary_segments_in_any_state_keep_the_invariants() {
     for seed in 0..3_000 {
         let mut rng = Rng::new(seed);
         let mut net = Net::new(seed);

@@ -1,4 +1,4 @@
-//! The idle timeout: connections on which nothing moves end, and others do not.
+//! The idle timeout ends connections without progress, and only those.
 
 use core::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{Counter, Flags, Keepalive, SendError, State, TcpError};
 const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An established connection whose A has this setting.
+/// An established connection whose A has this timeout.
 fn with_timeout(seed: u64, timeout: Duration) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_idle_timeout = timeout;
@@ -16,8 +16,8 @@ fn with_timeout(seed: u64, timeout: Duration) -> Net {
     net
 }
 
-/// A has been closed by the idle timeout, and B has heard of it.
-fn assert_reaped(mut net: Net) {
+/// Asserts that the idle timeout has closed A and that the reset has reached B.
+fn assert_timed_out(mut net: Net) {
     assert_eq!(net.state(Side::A), State::Close);
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
     let counters = [Counter::IdleTimeouts, Counter::TcpExtTCPAbortOnTimeout, Counter::TcpOutRsts];
@@ -44,11 +44,11 @@ fn an_idle_connection_is_reset_exactly_at_its_timeout() {
     let sent = net.sent_by(Side::A, before);
     assert_eq!(sent.len(), 1, "no probes");
     assert!(sent[0].header.flags.contains(Flags::RST));
-    assert_reaped(net);
+    assert_timed_out(net);
 }
 
 #[test]
-fn a_connection_that_moves_lives() {
+fn a_connection_with_progress_is_kept() {
     let mut net = with_timeout(2, TIMEOUT);
     for turn in 0..40 {
         net.run_for(TIMEOUT - Duration::from_secs(5));
@@ -62,7 +62,7 @@ fn a_connection_that_moves_lives() {
 }
 
 #[test]
-fn without_the_setting_an_idle_connection_waits_for_ever() {
+fn without_the_setting_an_idle_connection_is_kept_forever() {
     let mut net = with_timeout(3, Duration::ZERO);
     net.run_for(Duration::from_secs(30 * 24 * 3600));
     assert_eq!(net.state(Side::A), State::Established);
@@ -71,7 +71,7 @@ fn without_the_setting_an_idle_connection_waits_for_ever() {
 }
 
 #[test]
-fn a_peer_that_holds_its_window_closed_is_reset_although_it_answers_probes() {
+fn a_peer_that_keeps_its_window_closed_is_reset_although_it_answers_probes() {
     let mut net = Net::new(4);
     net.host(Side::A).config.tcp_idle_timeout = TIMEOUT;
     net.host(Side::B).options.rcvbuf = Some(16_384);
@@ -88,11 +88,11 @@ fn a_peer_that_holds_its_window_closed_is_reset_although_it_answers_probes() {
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert!(net.count(Side::A, Counter::TcpExtTCPWinProbe) >= 5);
     assert_eq!(net.now - last, TIMEOUT);
-    assert_reaped(net);
+    assert_timed_out(net);
 }
 
 #[test]
-fn answers_to_keepalive_probes_move_nothing() {
+fn answers_to_keepalive_probes_do_not_extend_the_timeout() {
     let mut net = with_timeout(5, TIMEOUT);
     let times =
         Keepalive { time: Duration::from_secs(10), interval: Duration::from_secs(3), probes: 3 };
@@ -100,13 +100,13 @@ fn answers_to_keepalive_probes_move_nothing() {
     net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, Some(times)));
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert!((net.now - start) <= TIMEOUT);
-    // One each ten seconds, as without the idle timeout.
+    // One probe every ten seconds, as without the idle timeout.
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPKeepAlive), 5);
-    assert_reaped(net);
+    assert_timed_out(net);
 }
 
 #[test]
-fn keepalive_finds_a_dead_peer_before_the_idle_timeout_does() {
+fn keepalive_detects_a_dead_peer_before_the_idle_timeout() {
     let mut net = with_timeout(6, Duration::from_secs(3600));
     let times =
         Keepalive { time: Duration::from_secs(10), interval: Duration::from_secs(3), probes: 3 };
@@ -120,7 +120,7 @@ fn keepalive_finds_a_dead_peer_before_the_idle_timeout_does() {
 }
 
 #[test]
-fn what_is_sent_again_and_again_moves_nothing() {
+fn retransmissions_do_not_extend_the_timeout() {
     let mut net = with_timeout(7, TIMEOUT);
     net.run_for(Duration::from_secs(1));
     net.impairment = BLACK_HOLE;
@@ -133,24 +133,24 @@ fn what_is_sent_again_and_again_moves_nothing() {
 }
 
 #[test]
-fn a_socket_has_a_timeout_of_its_own_or_none() {
+fn a_socket_can_set_or_disable_its_own_timeout() {
     let mut net = with_timeout(8, TIMEOUT);
     net.call(Side::A, |tcb, cx| tcb.set_idle_timeout(cx, Some(Duration::ZERO)));
     assert_eq!(net.tcb(Side::A).idle_timeout(), Some(Duration::ZERO));
     net.run_for(TIMEOUT * 100);
-    assert_eq!(net.state(Side::A), State::Established, "zero is none");
-    // The time counts from the call, however long the connection has been idle.
+    assert_eq!(net.state(Side::A), State::Established, "zero disables the timeout");
+    // The timeout starts at the call, however long the connection has been idle.
     net.call(Side::A, |tcb, cx| tcb.set_idle_timeout(cx, Some(Duration::from_secs(7))));
     let set = net.now;
     net.run_for(Duration::from_secs(3));
     net.call(Side::A, |tcb, cx| tcb.set_keepalive_times(cx, Keepalive::default()));
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert_eq!((net.now - set).as_secs(), 7, "another option of the timer changes nothing");
-    assert_reaped(net);
+    assert_timed_out(net);
 }
 
 #[test]
-fn the_peers_fin_gives_the_application_the_whole_time_to_close() {
+fn the_peers_fin_restarts_the_timeout() {
     let mut net = with_timeout(9, TIMEOUT);
     net.run_for(TIMEOUT - Duration::from_secs(2));
     net.call(Side::B, |tcb, cx| tcb.shutdown_write(cx));
@@ -164,13 +164,13 @@ fn the_peers_fin_gives_the_application_the_whole_time_to_close() {
 }
 
 #[test]
-fn an_orphan_in_fin_wait_2_keeps_its_own_limit() {
+fn the_idle_timeout_does_not_replace_the_fin_wait_2_timeout() {
     let mut net = with_timeout(10, Duration::from_secs(3600));
     net.run_for(Duration::from_millis(100));
     net.call(Side::A, |tcb, cx| tcb.close(cx));
     net.run_for(Duration::from_millis(100));
     assert_eq!(net.state(Side::A), State::FinWait2);
-    // A handle that outlives close does not take the timer away.
+    // A handle that outlives close cannot stop the timer.
     net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, None));
     net.call(Side::A, |tcb, cx| tcb.set_idle_timeout(cx, Some(TIMEOUT * 10)));
     net.run_for(Duration::from_secs(61));

@@ -1,4 +1,4 @@
-//! What `TCP_INFO` says, group by group, against connections whose history is known.
+//! Values of `TCP_INFO`, group by group, for connections with a known history.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ fn info(net: &mut Net, side: Side) -> TcpInfo {
 }
 
 #[test]
-fn segments_and_bytes_are_those_of_the_wire() {
+fn segment_and_byte_counts_match_the_network() {
     let mut net = Net::established(21);
     net.send(Side::A, &[1; 4344]);
     net.run_for(Duration::from_millis(300));
@@ -30,7 +30,7 @@ fn segments_and_bytes_are_those_of_the_wire() {
 }
 
 #[test]
-fn a_timeout_and_what_it_repaired_are_counted() {
+fn a_timeout_and_its_retransmissions_are_counted() {
     let mut net = Net::established(22);
     net.impairment = Impairment { loss: 1000, ..Impairment::default() };
     net.send(Side::A, &[1; 1448]);
@@ -45,13 +45,16 @@ fn a_timeout_and_what_it_repaired_are_counted() {
     assert!(after.total_rto_time > Duration::ZERO);
     net.run_for(Duration::from_secs(2));
     let later = info(&mut net, Side::A);
-    assert_eq!(later.total_rto_time, after.total_rto_time, "progress has ended the series");
+    assert_eq!(
+        later.total_rto_time, after.total_rto_time,
+        "the series has ended with the progress"
+    );
     assert_eq!(net.recv(Side::B).len(), 1448);
     net.finish_clean();
 }
 
 #[test]
-fn what_comes_out_of_order_is_counted_at_the_receiver() {
+fn segments_received_out_of_order_are_counted() {
     let mut net = Net::established(23);
     net.tcb(Side::A).set_nodelay(true);
     net.send(Side::A, &[1; 100]);
@@ -67,7 +70,7 @@ fn what_comes_out_of_order_is_counted_at_the_receiver() {
 }
 
 #[test]
-fn a_closed_window_is_told_apart_from_a_busy_network() {
+fn time_limited_by_the_receive_window_is_counted() {
     let mut net = Net::new(24);
     net.host(Side::B).options.rcvbuf = Some(16_384);
     net.open();
@@ -89,12 +92,16 @@ fn a_closed_window_is_told_apart_from_a_busy_network() {
     net.run_for(Duration::from_secs(1));
     let idle = info(&mut net, Side::A).sender_time;
     net.run_for(Duration::from_secs(5));
-    assert_eq!(info(&mut net, Side::A).sender_time, idle, "nothing queued costs no time");
+    assert_eq!(
+        info(&mut net, Side::A).sender_time,
+        idle,
+        "an empty queue is neither busy nor limited"
+    );
     net.finish_clean();
 }
 
 #[test]
-fn a_full_send_buffer_limits_until_the_ack_that_makes_room() {
+fn time_limited_by_the_send_buffer_ends_with_the_ack_that_makes_room() {
     let mut net = Net::established(26);
     net.tcb(Side::A).set_sndbuf(16_384);
     net.run_for(Duration::from_millis(100));
@@ -114,7 +121,7 @@ fn a_full_send_buffer_limits_until_the_ack_that_makes_room() {
 }
 
 #[test]
-fn a_full_send_buffer_is_told_apart() {
+fn time_limited_by_the_send_buffer_is_counted() {
     let mut net = Net::established(25);
     net.tcb(Side::A).set_sndbuf(4608);
     for _ in 0..10 {

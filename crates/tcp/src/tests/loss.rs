@@ -1,4 +1,4 @@
-//! Losses placed by hand: what repairs them, and how fast, with duplicate ACKs alone.
+//! Recovery from chosen losses with duplicate ACKs alone: the mechanism and its duration.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -6,12 +6,12 @@ use std::vec::Vec;
 use super::net::{Impairment, Net, Side};
 use crate::{Algorithm, Counter};
 
-/// A established connection whose window is wide open.
+/// An established connection with a large congestion window.
 fn warm(seed: u64) -> Net {
     warmed(Net::new(seed))
 }
 
-/// The same without SACK: duplicate ACKs are counted.
+/// Like [`warm`] without SACK: duplicate ACKs are counted.
 fn warm_reno(seed: u64) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_sack = false;
@@ -30,7 +30,7 @@ fn warmed(mut net: Net) -> Net {
 
 const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
 
-/// Sends `count` full segments of which those listed are lost, and answers how long they took to be read.
+/// Sends `count` full segments, loses those listed, and returns the time until all are read.
 fn send_with_losses(net: &mut Net, count: usize, lost: &[usize]) -> Duration {
     net.tcb(Side::A).set_nodelay(true);
     let start = net.now;
@@ -48,7 +48,7 @@ fn send_with_losses(net: &mut Net, count: usize, lost: &[usize]) -> Duration {
 }
 
 #[test]
-fn one_loss_is_repaired_by_fast_retransmit() {
+fn fast_retransmit_repairs_a_single_loss() {
     let mut net = warm_reno(1);
     let took = send_with_losses(&mut net, 10, &[2]);
     assert_eq!(took, Duration::from_millis(30), "half a round trip, and one more");
@@ -59,7 +59,7 @@ fn one_loss_is_repaired_by_fast_retransmit() {
 }
 
 #[test]
-fn two_losses_in_a_window_cost_a_round_trip_each() {
+fn two_losses_in_a_window_take_a_round_trip_each() {
     let mut net = warm_reno(2);
     let took = send_with_losses(&mut net, 10, &[2, 5]);
     assert_eq!(took, Duration::from_millis(50));
@@ -87,13 +87,13 @@ fn early_retransmit_repairs_a_loss_among_three_segments() {
 }
 
 #[test]
-fn a_superframe_lost_whole_is_refilled_in_growing_steps() {
+fn a_superframe_lost_whole_is_retransmitted_in_doubling_steps() {
     let mut net = Net::new(5);
     for side in [Side::A, Side::B] {
         net.host(side).path.gso_bytes_max = 65_536;
     }
     net.host(Side::A).config.tcp_sack = false;
-    // A packet carries all that is written, however long the round trip.
+    // A packet carries a whole write, for any round-trip time.
     net.host(Side::A).config.tcp_tso_rtt_log = 63;
     net.open();
     for _ in 0..20 {
@@ -123,7 +123,7 @@ fn a_superframe_lost_whole_is_refilled_in_growing_steps() {
 #[test]
 fn every_segment_out_of_order_is_answered_at_once() {
     let mut net = warm(6);
-    // Those behind the third may be compressed: `tests::acks`.
+    // ACKs after the third may be compressed (`tests::acks`); this test disables that.
     net.host(Side::B).config.tcp_comp_sack_nr = 0;
     net.impairment = BLACK_HOLE;
     net.tcb(Side::A).set_nodelay(true);
@@ -141,7 +141,7 @@ fn every_segment_out_of_order_is_answered_at_once() {
 }
 
 #[test]
-fn timeout_halves_ssthresh_once_and_slow_starts() {
+fn a_timeout_halves_ssthresh_once_and_starts_slow_start() {
     let mut net = Net::new(7);
     net.host(Side::A).options.congestion = Some(Algorithm::Reno);
     let mut net = warmed(net);
@@ -165,7 +165,7 @@ fn timeout_halves_ssthresh_once_and_slow_starts() {
 }
 
 #[test]
-fn karn_takes_no_sample_from_a_retransmission_without_timestamps() {
+fn a_retransmission_without_timestamps_gives_no_rtt_sample() {
     let mut net = Net::new(8);
     net.host(Side::A).config.tcp_timestamps = false;
     net.open();
@@ -183,7 +183,7 @@ fn karn_takes_no_sample_from_a_retransmission_without_timestamps() {
 }
 
 #[test]
-fn duplicate_acks_after_recovery_start_no_second_one() {
+fn duplicate_acks_after_recovery_start_no_second_recovery() {
     let mut net = warm_reno(9);
     send_with_losses(&mut net, 10, &[2]);
     net.run_for(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Packet memory runs out for a while: everything waits, nothing is lost, and nobody gives up.
+//! Temporary exhaustion of packet memory: transfers pause, no data is lost, and no connection ends.
 
 use std::vec::Vec;
 
@@ -8,11 +8,12 @@ use super::net::{Impairment, Net, Side};
 use super::stress::transfer;
 use crate::{Counter, Rng, State};
 
-/// A few slabs of descriptors (64 KB) and of pages (256 KB): few enough to be taken away whole.
+/// A few slabs of descriptors (64 KB) and of pages (256 KB): few enough for a test to allocate all
+/// of them.
 const LITTLE: DomainConfig = DomainConfig { max_bytes: 12 * 64 * 1024 + 6 * 256 * 1024 };
 
 #[test]
-fn transfers_survive_exhaustion() {
+fn transfers_complete_despite_memory_exhaustion() {
     let mut failures = 0;
     for seed in 0..60 {
         let mut rng = Rng::new(seed);

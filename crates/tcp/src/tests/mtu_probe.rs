@@ -1,4 +1,4 @@
-//! Path MTU found by trying: probes that pass, probes that vanish, black holes.
+//! Path MTU discovery by probing: delivered probes, lost probes, black holes.
 
 use core::time::Duration;
 use std::vec;
@@ -7,7 +7,8 @@ use std::vec::Vec;
 use super::net::{Net, Side};
 use crate::Counter;
 
-/// A connection that searches from the handshake on, over a path that carries IP packets of `mtu` bytes.
+/// A connection that probes from the handshake on, over a path that carries IP packets of `mtu`
+/// bytes.
 fn searching(seed: u64, mtu: u32, gso: u32) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_mtu_probing = 2;
@@ -18,7 +19,7 @@ fn searching(seed: u64, mtu: u32, gso: u32) -> Net {
     net
 }
 
-/// Sends `total` bytes as fast as the buffer takes them, and checks what arrives.
+/// Sends `total` bytes as fast as the buffer accepts them, and checks the received data.
 fn transfer(net: &mut Net, total: usize) {
     let body: Vec<u8> = (0..total).map(|at| u8::try_from(at % 251).unwrap()).collect();
     let (mut sent, mut got) = (0, vec![]);
@@ -37,7 +38,7 @@ fn transfer(net: &mut Net, total: usize) {
 }
 
 #[test]
-fn a_search_starts_at_the_base_and_finds_the_mtu_of_a_path_that_says_nothing() {
+fn a_search_starts_at_the_base_and_finds_the_mtu_without_icmp() {
     for (seed, gso) in [(1, 0), (2, 65_535)] {
         for mtu in [1500, 1400, 1280] {
             let mut net = searching(seed, mtu, gso);
@@ -55,7 +56,7 @@ fn a_search_starts_at_the_base_and_finds_the_mtu_of_a_path_that_says_nothing() {
 }
 
 #[test]
-fn a_lost_probe_leaves_the_window_alone() {
+fn a_lost_probe_does_not_reduce_the_window() {
     let mut net = searching(3, 1100, 0);
     let mut seen = 0;
     let body = vec![5; 400_000];
@@ -71,15 +72,15 @@ fn a_lost_probe_leaves_the_window_alone() {
         net.count(Side::A, Counter::TcpExtTCPMTUPFail) >= 2
     });
     let tcb = net.tcb(Side::A);
-    assert_eq!(tcb.congestion.ssthresh(), u32::MAX, "nothing was taken for congestion");
+    assert_eq!(tcb.congestion.ssthresh(), u32::MAX, "no loss counted as congestion");
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 0);
     net.finish_clean();
 }
 
 #[test]
-fn a_probe_lost_with_others_is_congestion_and_says_nothing() {
+fn a_probe_lost_together_with_segments_indicates_congestion() {
     let mut net = searching(4, 1500, 0);
-    // A flight of a probe and full segments behind it; the probe and the next one vanish.
+    // A flight of a probe and full segments; the probe and the next segment are lost.
     net.send(Side::A, &vec![5; 20_000]);
     net.run_for(Duration::from_millis(100));
     net.recv(Side::B);
@@ -95,13 +96,13 @@ fn a_probe_lost_with_others_is_congestion_and_says_nothing() {
 }
 
 #[test]
-fn a_black_hole_is_found_by_timeouts_and_escaped() {
+fn timeouts_detect_a_black_hole_and_lower_the_mss() {
     let mut net = Net::new(5);
     net.host(Side::A).config.tcp_mtu_probing = 1;
     net.open();
     net.run_for(Duration::from_millis(100));
     assert_eq!(net.tcb(Side::A).mss(), 1448);
-    // Small enough to pass: a black hole that the handshake and small messages do not see.
+    // The handshake and small messages pass this path, so they do not reveal the black hole.
     net.path_mtu = Some(700);
     let start = net.now;
     transfer(&mut net, 100_000);
@@ -112,19 +113,19 @@ fn a_black_hole_is_found_by_timeouts_and_escaped() {
 }
 
 #[test]
-fn without_probing_a_black_hole_is_never_escaped() {
+fn without_probing_a_black_hole_stalls_the_connection() {
     let mut net = Net::new(6);
     net.open();
     net.run_for(Duration::from_millis(100));
     net.path_mtu = Some(700);
     net.send(Side::A, &vec![1; 5000]);
     net.run_for(Duration::from_secs(120));
-    assert!(net.recv(Side::B).is_empty(), "the small tail alone got through");
+    assert!(net.recv(Side::B).is_empty(), "only the small tail passed the path");
     net.finish_clean();
 }
 
 #[test]
-fn the_fallback_halves_down_to_the_floor() {
+fn the_fallback_halves_the_mss_down_to_the_floor() {
     let mut net = Net::new(7);
     net.host(Side::A).config.tcp_mtu_probing = 1;
     net.host(Side::A).config.tcp_mtu_probe_floor = 200;
@@ -138,13 +139,13 @@ fn the_fallback_halves_down_to_the_floor() {
 }
 
 #[test]
-fn a_finished_search_begins_again_after_its_interval() {
+fn a_finished_search_restarts_after_its_interval() {
     let mut net = searching(8, 1280, 0);
     transfer(&mut net, 1_000_000);
     assert!(net.tcb(Side::A).mss() + 52 <= 1280);
     net.path_mtu = None;
     transfer(&mut net, 1_000_000);
-    assert!(net.tcb(Side::A).mss() + 52 <= 1280, "nobody asked");
+    assert!(net.tcb(Side::A).mss() + 52 <= 1280, "no search before the interval");
     net.run_for(Duration::from_secs(600));
     transfer(&mut net, 1_000_000);
     assert!(net.tcb(Side::A).mss() > 1430, "tcp_probe_interval");
@@ -152,7 +153,7 @@ fn a_finished_search_begins_again_after_its_interval() {
 }
 
 #[test]
-fn a_report_below_what_the_search_has_found_takes_it_back() {
+fn an_icmp_report_below_the_found_mtu_lowers_it() {
     let mut net = searching(9, 1500, 0);
     transfer(&mut net, 1_000_000);
     assert!(net.tcb(Side::A).mss() > 1300, "the search has found more than it began with");

@@ -1,6 +1,7 @@
-//! A tiny network in virtual time: two hosts, two directions, seeded impairment.
+//! A small network in virtual time: two hosts, two directions, seeded impairment.
 //!
-//! After every event the blocks' invariants are checked; at the end no packet may be left over.
+//! The invariants of both connections are checked after every event; at the end every packet must
+//! be free.
 
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -12,7 +13,7 @@ use pkt::{Domain, DomainConfig, Ecn, Gso, GsoKind, Instant, Packet};
 use super::host::{Host, lend};
 use crate::{Counter, Cx, Flags, FourTuple, Rng, SegmentHeader, State, Tcb};
 
-/// Which end.
+/// One end of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     A,
@@ -25,28 +26,28 @@ impl Side {
     }
 }
 
-/// Chances per thousand packets.
+/// Probabilities per thousand packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Impairment {
     pub(crate) loss: u32,
     pub(crate) duplicate: u32,
     pub(crate) reorder: u32,
-    /// Superframes are cut into segments before anything happens to them.
+    /// Superframes are split into segments before the impairment.
     pub(crate) split: bool,
 }
 
-/// What routers do to the ECN field, and broken ones to the echo.
+/// Changes that routers make to the ECN field, and broken ones to the ECN echo.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EcnPath {
-    /// ECN-capable packets that are marked, per thousand.
+    /// CE marks per thousand ECN-capable packets.
     pub(crate) mark: u32,
-    /// The path writes this into the ECN field of everything.
+    /// Value that the path writes into the ECN field of every packet.
     pub(crate) rewrite: Option<Ecn>,
     /// The path sets ECE in every segment that is not a SYN.
     pub(crate) echo: bool,
 }
 
-/// A segment somebody sent.
+/// Record of a sent segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,
@@ -54,32 +55,32 @@ pub(crate) struct Sent {
     pub(crate) header: SegmentHeader,
     pub(crate) len: u32,
     pub(crate) gso: Gso,
-    /// The codepoint it left with.
+    /// ECN field at the time of sending.
     pub(crate) ecn: Ecn,
-    /// Its departure time.
+    /// Departure time.
     pub(crate) departs: Instant,
 }
 
-/// See the module head.
+/// The test network. See the module head.
 pub(crate) struct Net {
     pub(crate) now: Instant,
     pub(crate) delay: Duration,
     pub(crate) impairment: Impairment,
     pub(crate) ecn: EcnPath,
-    /// What A sends stays in its own host until [`Net::release`].
+    /// Packets of A stay in A's device queue until [`Net::release`].
     pub(crate) holds: bool,
     held: Vec<Packet>,
-    /// IP packets above this many bytes vanish.
+    /// Size in bytes above which IP packets are lost.
     pub(crate) path_mtu: Option<u32>,
     pub(crate) log: Vec<Sent>,
-    /// Payload bytes of packets that were marked.
+    /// Payload bytes of packets that were CE-marked.
     pub(crate) marked_bytes: u64,
     pub(crate) rng: Rng,
     a: Host,
     b: Host,
     in_flight: BTreeMap<(Instant, u64), (Side, Packet)>,
     order: u64,
-    /// Which of the next packets are lost, counted down.
+    /// Positions of the packets to lose among the next ones, counted down.
     to_drop: Vec<usize>,
     domain: Domain,
 }
@@ -89,7 +90,7 @@ impl Net {
         Self::with_memory(seed, DomainConfig::default())
     }
 
-    /// A network with little packet memory for both ends together.
+    /// A network whose ends share little packet memory.
     pub(crate) fn with_memory(seed: u64, config: DomainConfig) -> Self {
         let domain = Domain::new(config);
         let a = "10.0.0.1:1000".parse().unwrap();
@@ -114,14 +115,14 @@ impl Net {
         }
     }
 
-    /// Two hosts whose connection is established: A opened it.
+    /// A network with an established connection that A has opened.
     pub(crate) fn established(seed: u64) -> Self {
         let mut net = Self::new(seed);
         net.open();
         net
     }
 
-    /// A connects to a listening B and both reach ESTABLISHED.
+    /// Connects A to a listening B, until both are in ESTABLISHED.
     pub(crate) fn open(&mut self) {
         self.host(Side::B).listening = true;
         self.connect(Side::A);
@@ -161,7 +162,7 @@ impl Net {
         self.finish(side);
     }
 
-    /// An application call followed by what the stack does after it.
+    /// Runs an application call, followed by the stack's work after a batch.
     pub(crate) fn call<R>(&mut self, side: Side, f: impl FnOnce(&mut Tcb, &mut Cx<'_>) -> R) -> R {
         let now = self.now;
         let result = self.host(side).enter(now, f);
@@ -169,13 +170,13 @@ impl Net {
         result
     }
 
-    /// Sends `bytes`, which must fit.
+    /// Sends `bytes`, which must fit into the send buffer.
     pub(crate) fn send(&mut self, side: Side, bytes: &[u8]) {
         let sent = self.call(side, |tcb, cx| tcb.send(cx, &[bytes], false));
         assert_eq!(sent, Ok(bytes.len()));
     }
 
-    /// Reads what is there.
+    /// Reads all available data.
     pub(crate) fn recv(&mut self, side: Side) -> Vec<u8> {
         let mut all = Vec::new();
         let mut buf = [0; 4096];
@@ -185,12 +186,13 @@ impl Net {
         all
     }
 
-    /// Delivers a segment made by the test.
+    /// Delivers a segment that the test has built.
     pub(crate) fn inject(&mut self, to: Side, header: &SegmentHeader, payload: &[u8]) {
         self.inject_merged(to, header, payload, Gso::default());
     }
 
-    /// As [`inject`](Self::inject), of a packet that receive offload has merged as `gso` says.
+    /// Like [`inject`](Self::inject), for a packet that receive offload has merged as described by
+    /// `gso`.
     pub(crate) fn inject_merged(
         &mut self,
         to: Side,
@@ -207,7 +209,7 @@ impl Net {
         self.finish(to);
     }
 
-    /// A plausible next segment from the peer of `to`, to be changed and injected.
+    /// Returns an acceptable next segment from the peer of `to`, for the test to modify and inject.
     pub(crate) fn forge(&mut self, to: Side) -> SegmentHeader {
         let now = self.now;
         let tuple = self.host(to).tuple;
@@ -227,12 +229,12 @@ impl Net {
         header
     }
 
-    /// Takes everything in flight away.
+    /// Loses all packets in flight.
     pub(crate) fn lose_in_flight(&mut self) {
         self.in_flight.clear();
     }
 
-    /// Segments `side` sent since `from` in the log.
+    /// Returns the segments that `side` has sent since entry `from` of the log.
     pub(crate) fn sent_by(&self, side: Side, from: usize) -> Vec<&Sent> {
         self.log[from..].iter().filter(|sent| sent.from == side).collect()
     }
@@ -246,7 +248,7 @@ impl Net {
     }
 
     fn transmit(&mut self, from: Side, mut packet: Packet) {
-        let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
+        let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
         let len = u32::try_from(packet.len()).unwrap() - u32::from(header.header_len);
         let gso = packet.meta().gso;
         let (ecn, departs) = (packet.meta().ecn, packet.meta().timestamp);
@@ -254,7 +256,7 @@ impl Net {
         if self.holds && from == Side::A {
             return self.held.push(packet);
         }
-        // It leaves the host: what is in flight is nobody's to wait for.
+        // The packet has left the host, so its transmission is complete for the sender.
         packet.orphan();
         if self.impairment.split && gso.kind != GsoKind::None {
             for segment in self.segments(from, packet) {
@@ -265,7 +267,7 @@ impl Net {
         }
     }
 
-    /// The device of A sends what it held.
+    /// Sends the packets that A's device queue holds.
     pub(crate) fn release(&mut self) {
         self.holds = false;
         for mut packet in core::mem::take(&mut self.held) {
@@ -274,9 +276,9 @@ impl Net {
         }
     }
 
-    /// What GSO would do.
+    /// Splits a superframe as GSO does.
     fn segments(&mut self, from: Side, packet: Packet) -> Vec<Packet> {
-        let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
+        let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
         let header_len = usize::from(header.header_len);
         let size = usize::from(packet.meta().gso.size);
         let total = packet.len() - header_len;
@@ -300,12 +302,12 @@ impl Net {
         segments
     }
 
-    /// Loses the packets that have these places among those sent from now on.
+    /// Loses the packets at these positions among those sent from now on.
     pub(crate) fn drop_segments(&mut self, places: &[usize]) {
         self.to_drop = places.to_vec();
     }
 
-    /// Whether the packet sent now is one of those.
+    /// Returns whether the current packet is one of those.
     fn is_to_drop(&mut self) -> bool {
         let lost = self.to_drop.contains(&0);
         self.to_drop.retain(|&place| place > 0);
@@ -332,7 +334,7 @@ impl Net {
         self.schedule(from, packet, self.delay + extra);
     }
 
-    /// What [`EcnPath`] says.
+    /// Applies [`EcnPath`].
     fn congest(&mut self, packet: &mut Packet) {
         let EcnPath { mark, rewrite, echo } = self.ecn;
         let codepoint = rewrite.unwrap_or_else(|| packet.meta().ecn);
@@ -353,13 +355,13 @@ impl Net {
         self.in_flight.insert((self.now + delay, self.order), (from.other(), packet));
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         let delivery = self.in_flight.keys().next().map(|&(at, _)| at);
         [delivery, self.a.deadline(), self.b.deadline()].into_iter().flatten().min()
     }
 
-    /// Handles the next event; `false` when nothing will ever happen.
+    /// Handles the next event; returns `false` if there is none.
     pub(crate) fn step(&mut self) -> bool {
         let Some(at) = self.next_event() else { return false };
         self.now = self.now.max(at);
@@ -390,13 +392,13 @@ impl Net {
     pub(crate) fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
         let mut steps = 0;
         while !done(self) {
-            assert!(self.step(), "nothing will happen any more");
+            assert!(self.step(), "no event is left");
             steps += 1;
             assert!(steps < 2_000_000, "no progress");
         }
     }
 
-    /// Ends both hosts and checks that no packet is left.
+    /// Aborts both connections and checks that every packet is free.
     pub(crate) fn finish_clean(mut self) {
         for side in [Side::A, Side::B] {
             if self.host(side).tcb.is_some() {
@@ -409,9 +411,10 @@ impl Net {
     }
 }
 
-/// Bytes of the IPv4 packet around a segment, or around the largest one of a superframe.
+/// Returns the size of the IPv4 packet around a segment, or around the largest segment of a
+/// superframe.
 fn ip_bytes(packet: &Packet) -> u32 {
-    let header = SegmentHeader::parse(packet.linear()).expect("a sound header");
+    let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
     let gso = packet.meta().gso;
     let segment = match gso.kind {
         GsoKind::None => packet.len(),

@@ -1,4 +1,4 @@
-//! Pace: what is held back, how large packets are, and a change of algorithm under way.
+//! Pacing: departure times, packet sizes, and a change of the algorithm during a transfer.
 
 use core::time::Duration;
 use std::vec;
@@ -7,7 +7,7 @@ use super::net::{Impairment, Net, Side};
 use super::stress::transfer;
 use crate::{Algorithm, Counter, Cx, Tcb};
 
-/// Sends for `time` as fast as the connection takes it and answers the bytes that arrived.
+/// Sends for `time` as fast as the connection accepts data, and returns the delivered bytes.
 fn send_for(net: &mut Net, time: Duration) -> u64 {
     let end = net.now + time;
     let mut got = 0;
@@ -20,7 +20,7 @@ fn send_for(net: &mut Net, time: Duration) -> u64 {
 }
 
 #[test]
-fn so_max_pacing_rate_is_the_rate() {
+fn so_max_pacing_rate_determines_the_rate() {
     let mut net = Net::new(1);
     net.host(Side::A).options.max_pacing_rate = Some(1_000_000);
     net.open();
@@ -30,7 +30,7 @@ fn so_max_pacing_rate_is_the_rate() {
     assert!((1_950_000..=2_050_000).contains(&got), "{got}");
     let sent = net.sent_by(Side::A, from);
     for pair in sent.windows(2) {
-        // 1,448 bytes at a megabyte per second, and what a late timer may make up for.
+        // 1,448 bytes at a megabyte per second, and the time that a late timer may compensate.
         assert!(pair[1].at - pair[0].at <= Duration::from_micros(2900));
     }
     assert_eq!(net.tcb(Side::A).info().max_pacing_rate, Some(1_000_000));
@@ -43,7 +43,7 @@ fn so_max_pacing_rate_is_the_rate() {
 }
 
 #[test]
-fn a_pace_of_almost_nothing_stalls_nobody() {
+fn a_minimal_pacing_rate_does_not_stall_a_transfer() {
     let mut net = Net::new(2);
     net.host(Side::A).options.max_pacing_rate = Some(2000);
     net.open();
@@ -53,9 +53,9 @@ fn a_pace_of_almost_nothing_stalls_nobody() {
 }
 
 #[test]
-fn the_pace_is_twice_the_window_in_slow_start_and_a_fifth_above_it_later() {
+fn the_pacing_rate_is_200_percent_in_slow_start_and_120_percent_later() {
     let mut net = Net::new(3);
-    // Room for more than a window, so that what is lost is among data that goes on.
+    // Room for more than a window, so that data follows the lost segments.
     net.host(Side::A).options.sndbuf = Some(1 << 20);
     net.open();
     send_for(&mut net, Duration::from_millis(60));
@@ -72,14 +72,14 @@ fn the_pace_is_twice_the_window_in_slow_start_and_a_fifth_above_it_later() {
         / u64::try_from(info.rtt.unwrap().as_micros()).unwrap();
     let rate = info.pacing_rate.unwrap();
     assert!(rate.abs_diff(per_second * 6 / 5) < per_second / 5, "{rate} of {per_second}");
-    // Nobody asked for it: nothing was held back.
+    // Pacing was not enabled, so no packet was delayed.
     assert!(net.log.iter().filter(|sent| sent.len > 0).all(|sent| sent.departs == sent.at));
     net.lose_in_flight();
     net.finish_clean();
 }
 
 #[test]
-fn a_packet_carries_a_millisecond_on_long_paths_and_all_it_can_on_short_ones() {
+fn a_packet_carries_a_millisecond_of_data_on_long_paths_and_more_on_short_ones() {
     let mut largest = [0; 2];
     for (index, delay) in
         [Duration::from_millis(20), Duration::from_micros(100)].into_iter().enumerate()
@@ -108,9 +108,10 @@ fn a_packet_carries_a_millisecond_on_long_paths_and_all_it_can_on_short_ones() {
     assert!(largest[1] > 30_000 && largest[0] < largest[1], "{largest:?}");
 }
 
-/// A part of a superframe waits for the next ACK if that comes within a millisecond, and not for one that is farther away.
+/// A partial superframe is deferred if the next ACK is due within a millisecond, and sent
+/// otherwise.
 #[test]
-fn a_part_of_a_superframe_waits_for_a_near_ack_only() {
+fn a_partial_superframe_is_deferred_only_for_a_near_ack() {
     for (divisor, wait_us, segments) in [(3, 25_000, 10), (3, 39_500, 9), (0, 39_500, 10)] {
         let mut net = Net::new(8);
         net.delay = Duration::from_millis(20);
@@ -122,7 +123,8 @@ fn a_part_of_a_superframe_waits_for_a_near_ack_only() {
         let from = net.log.len();
         net.send(Side::A, &vec![1; 3 * mss as usize]);
         net.run_for(Duration::from_micros(wait_us));
-        // Seven of ten segments of the window are left: three packets of two, and a part.
+        // The window has room for seven of its ten segments: three packets of two, and a partial
+        // one.
         net.send(Side::A, &[1; 60_000]);
         let sent: u32 = net.sent_by(Side::A, from).iter().map(|sent| sent.len).sum();
         assert_eq!(sent, segments * mss, "{divisor}, {wait_us} us");
@@ -131,17 +133,19 @@ fn a_part_of_a_superframe_waits_for_a_near_ack_only() {
     }
 }
 
-/// What becomes of the end of a stream, or of a record.
+/// Action after the last write: none, a FIN, or a record end.
 type End = fn(&mut Tcb, &mut Cx<'_>);
 
-/// One that would fit waits as well, for more may be written to it. Behind a FIN nothing is, but the congestion window comes first:
-/// Linux's tcp_tso_should_defer looks for the FIN where the packet is smaller than what the windows leave.
+/// A superframe that fits is deferred as well, because later writes may enlarge it. After a FIN no
+/// data can follow, but Linux's tcp_tso_should_defer checks the congestion window first, and the
+/// FIN only if the packet is smaller than the windows allow.
 #[test]
-fn a_superframe_that_may_still_grow_waits_for_a_near_ack() {
+fn a_superframe_that_may_still_grow_is_deferred_for_a_near_ack() {
     const NOTHING: End = |_, _| ();
     const FIN: End = |tcb, cx| tcb.shutdown_write(cx);
     const RECORD: End = |tcb, _| tcb.end_record();
-    // The window leaves three segments: so many are written, what ends them, so many leave at once, if so many would be enough.
+    // The window has room for three segments. Columns: segments written, what ends them, segments
+    // sent at once, and `tcp_min_tso_segs`.
     let cases = [
         (1, NOTHING, 1, 5),
         (2, NOTHING, 0, 5),
@@ -181,7 +185,7 @@ fn a_superframe_that_may_still_grow_waits_for_a_near_ack() {
 }
 
 #[test]
-fn bbr_spreads_its_segments() {
+fn bbr_paces_its_segments() {
     let mut net = Net::new(5);
     net.host(Side::A).options.congestion = Some(Algorithm::Bbr);
     net.host(Side::A).options.sndbuf = Some(200_000);
@@ -197,7 +201,7 @@ fn bbr_spreads_its_segments() {
 }
 
 #[test]
-fn the_algorithm_changes_under_way() {
+fn the_algorithm_can_change_during_a_transfer() {
     for seed in 0..20 {
         let mut net = Net::established(seed);
         net.impairment = Impairment { loss: 10, reorder: 20, ..Impairment::default() };
@@ -218,7 +222,7 @@ fn the_algorithm_changes_under_way() {
     }
 }
 
-/// The window before and after three idle seconds.
+/// Returns the window before and after three idle seconds.
 fn windows_around_idling(algorithm: Algorithm, slow_start_after_idle: bool) -> (u32, u32) {
     let mut net = Net::new(6);
     net.host(Side::A).options.congestion = Some(algorithm);
@@ -237,7 +241,7 @@ fn windows_around_idling(algorithm: Algorithm, slow_start_after_idle: bool) -> (
 }
 
 #[test]
-fn an_idle_window_is_given_up_unless_it_is_not_to_be_or_a_model_knows_better() {
+fn an_idle_window_is_reduced_unless_the_setting_or_bbr_prevents_it() {
     for algorithm in Algorithm::ALL {
         let (before, after) = windows_around_idling(algorithm, true);
         assert!(before > 40_000, "{algorithm}: {before}");

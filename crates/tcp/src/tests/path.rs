@@ -1,4 +1,4 @@
-//! What the network says, and how long TCP goes on without an answer.
+//! ICMP reports, and the limits of a connection without answers.
 
 use core::time::Duration;
 use std::vec;
@@ -11,7 +11,7 @@ const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0
 const HOST: IcmpError = IcmpError::PathBroken(TcpError::HostUnreachable);
 const PORT: IcmpError = IcmpError::Unreachable(TcpError::ConnectionRefused);
 
-/// Milliseconds between the segments A sent since `from`.
+/// Returns the milliseconds between the segments that A has sent since `from`.
 fn gaps(net: &Net, from: usize) -> Vec<u128> {
     let sent = net.sent_by(Side::A, from);
     sent.windows(2).map(|pair| (pair[1].at - pair[0].at).as_millis()).collect()
@@ -21,7 +21,8 @@ fn report(net: &mut Net, error: IcmpError, seq: SeqNum) -> Option<u32> {
     net.call(Side::A, |tcb, cx| on_icmp(tcb, cx, error, seq))
 }
 
-/// A has sent one segment that vanished, as has everything since; TLP is off, so that timeouts are all there is.
+/// A has sent a segment that was lost, as are all later packets. Tail loss probes are off, so that
+/// only timeouts retransmit.
 fn cut_off(seed: u64) -> (Net, usize) {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_early_retrans = 0;
@@ -34,7 +35,7 @@ fn cut_off(seed: u64) -> (Net, usize) {
 }
 
 #[test]
-fn any_unreachable_ends_a_connection_that_is_being_opened() {
+fn any_unreachable_error_ends_a_connection_attempt() {
     for error in [HOST, PORT, IcmpError::Unreachable(TcpError::Protocol)] {
         let mut net = Net::new(1);
         net.impairment = BLACK_HOLE;
@@ -51,7 +52,7 @@ fn any_unreachable_ends_a_connection_that_is_being_opened() {
 }
 
 #[test]
-fn what_is_only_a_hint_ends_nothing() {
+fn other_icmp_errors_do_not_end_a_connection_attempt() {
     let mut net = Net::new(2);
     net.impairment = BLACK_HOLE;
     net.connect(Side::A);
@@ -62,7 +63,7 @@ fn what_is_only_a_hint_ends_nothing() {
 }
 
 #[test]
-fn a_report_counts_only_about_what_is_in_flight() {
+fn an_icmp_error_counts_only_for_a_sequence_number_in_flight() {
     let (mut net, _) = cut_off(3);
     let (una, nxt) = (net.tcb(Side::A).snd_una, net.tcb(Side::A).snd_nxt);
     for seq in [una - 1, nxt, nxt + 1, una + (1 << 31)] {
@@ -79,7 +80,7 @@ fn a_report_counts_only_about_what_is_in_flight() {
 }
 
 #[test]
-fn a_soft_error_is_the_reason_when_time_runs_out() {
+fn a_soft_error_becomes_the_error_of_a_timeout() {
     let (mut net, _) = cut_off(4);
     net.run_for(Duration::from_millis(300));
     let una = net.tcb(Side::A).snd_una;
@@ -91,18 +92,18 @@ fn a_soft_error_is_the_reason_when_time_runs_out() {
 }
 
 #[test]
-fn a_soft_error_can_be_asked_for() {
+fn take_error_returns_a_soft_error() {
     let (mut net, _) = cut_off(19);
     let una = net.tcb(Side::A).snd_una;
     report(&mut net, PORT, una);
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::ConnectionRefused));
-    assert_eq!(net.tcb(Side::A).take_error(), None, "reading takes it");
+    assert_eq!(net.tcb(Side::A).take_error(), None, "taking it clears it");
     assert_eq!(net.state(Side::A), State::Established);
     net.finish_clean();
 }
 
 #[test]
-fn an_ack_forgets_the_soft_error() {
+fn an_ack_clears_the_soft_error() {
     let (mut net, _) = cut_off(5);
     let una = net.tcb(Side::A).snd_una;
     report(&mut net, HOST, una);
@@ -113,10 +114,10 @@ fn an_ack_forgets_the_soft_error() {
     net.finish_clean();
 }
 
-/// RFC 6069 §4.2: a router says that the path is broken, so the doubling is taken back and the connection notices the end
-/// of the outage early.
+/// RFC 6069 §4.2: a router reports a broken path, so one backoff is reverted, and the connection
+/// detects the end of the outage early.
 #[test]
-fn an_unreachable_takes_a_doubling_back() {
+fn an_unreachable_error_reverts_one_backoff() {
     let (mut net, before) = cut_off(6);
     net.run_for(Duration::from_secs(5));
     assert_eq!(gaps(&net, before), [220, 440, 880, 1760]);
@@ -134,7 +135,7 @@ fn an_unreachable_takes_a_doubling_back() {
 }
 
 #[test]
-fn only_the_oldest_segment_and_only_the_plain_codes_take_a_doubling_back() {
+fn only_network_and_host_unreachable_for_the_oldest_segment_revert_a_backoff() {
     let (mut net, _) = cut_off(7);
     net.send(Side::A, b"more");
     net.run_for(Duration::from_secs(3));
@@ -147,7 +148,7 @@ fn only_the_oldest_segment_and_only_the_plain_codes_take_a_doubling_back() {
 }
 
 #[test]
-fn a_syn_is_repeated_each_second_four_times_before_its_wait_doubles() {
+fn tcp_syn_linear_timeouts_delays_the_backoff_of_a_syn() {
     for (linear, last) in [(0, 63), (4, 67)] {
         let mut net = Net::new(8);
         net.host(Side::A).config.tcp_syn_linear_timeouts = linear;
@@ -164,19 +165,19 @@ fn a_syn_is_repeated_each_second_four_times_before_its_wait_doubles() {
 }
 
 #[test]
-fn a_socket_may_say_how_often_its_syn_is_repeated() {
+fn tcp_syncnt_limits_the_retransmissions_of_a_syn() {
     let mut net = Net::new(9);
     net.host(Side::A).options.syn_retries = Some(2);
     net.impairment = BLACK_HOLE;
     net.connect(Side::A);
     net.run_until(|net| net.state(Side::A) == State::Close);
-    assert_eq!(net.sent_by(Side::A, 0).len(), 1 + 2 + 4, "TCP_SYNCNT, and the linear ones");
+    assert_eq!(net.sent_by(Side::A, 0).len(), 1 + 2 + 4, "TCP_SYNCNT and tcp_syn_linear_timeouts");
     net.finish_clean();
 }
 
-/// RFC 6298 §5.7: without timestamps nobody knows which SYN was answered.
+/// RFC 6298 §5.7: without timestamps the answered SYN cannot be identified.
 #[test]
-fn a_repeated_syn_without_timestamps_starts_with_three_seconds() {
+fn a_retransmitted_syn_without_timestamps_sets_the_rto_to_three_seconds() {
     for timestamps in [true, false] {
         let mut net = Net::new(10);
         net.host(Side::A).config.tcp_timestamps = timestamps;
@@ -195,19 +196,20 @@ fn a_repeated_syn_without_timestamps_starts_with_three_seconds() {
 }
 
 #[test]
-fn waits_double_up_to_the_socket_s_own_maximum() {
+fn the_rto_doubles_up_to_the_maximum_of_the_socket() {
     let (mut net, before) = cut_off(11);
     net.tcb(Side::A).set_rto_max(Duration::from_secs(2));
     net.run_until(|net| net.state(Side::A) == State::Close);
     let gaps = gaps(&net, before);
     assert_eq!(gaps[..6], [220, 440, 880, 1760, 2000, 2000]);
-    // Nine doublings of 200 ms would have passed 2 s after three: 3 s, then twelve of 2 s.
+    // R2 is computed with the lower maximum: four doubling intervals take 3 s, and twelve intervals
+    // of 2 s follow.
     assert!((14..=17).contains(&gaps.len()), "{}", gaps.len());
     net.finish_clean();
 }
 
 #[test]
-fn the_first_timeouts_of_a_thin_stream_do_not_double_if_wanted() {
+fn thin_linear_timeouts_do_not_double_the_rto() {
     let (mut net, before) = cut_off(12);
     net.tcb(Side::A).set_thin_linear_timeouts(true);
     net.run_for(Duration::from_secs(4));
@@ -227,18 +229,18 @@ fn the_first_timeouts_of_a_thin_stream_do_not_double_if_wanted() {
 }
 
 #[test]
-fn timeouts_beyond_r1_ask_for_another_route() {
+fn timeouts_beyond_r1_request_another_route() {
     let (mut net, _) = cut_off(14);
     net.run_for(Duration::from_secs(2));
     assert!(!net.tcb(Side::A).take_route_doubt());
     net.run_for(Duration::from_secs(3));
     assert!(net.tcb(Side::A).take_route_doubt(), "tcp_retries1");
-    assert!(!net.tcb(Side::A).take_route_doubt(), "asked once per timeout");
+    assert!(!net.tcb(Side::A).take_route_doubt(), "reported once per timeout");
     net.finish_clean();
 }
 
 #[test]
-fn an_orphan_with_a_report_stops_when_its_waits_are_long() {
+fn an_icmp_error_ends_an_orphan_at_the_maximum_rto() {
     let (mut net, _) = cut_off(15);
     net.host(Side::A).config.tcp_orphan_retries = 100;
     net.tcb(Side::A).set_rto_max(Duration::from_secs(10));
@@ -252,9 +254,10 @@ fn an_orphan_with_a_report_stops_when_its_waits_are_long() {
     net.finish_clean();
 }
 
-/// The peer crashed and opens anew with the same four-tuple (RFC 9293 §3.5.1, figure 9): our ACK makes it reset us.
+/// The peer crashed and opens a connection with the same four-tuple (RFC 9293 §3.5.1, figure 9):
+/// our ACK makes it send a reset.
 #[test]
-fn half_open_is_discovered_by_the_challenged_syn() {
+fn a_challenged_syn_reveals_a_half_open_connection() {
     let mut net = Net::established(16);
     net.run_for(Duration::from_millis(100));
     net.host(Side::B).tcb = None;
@@ -268,9 +271,9 @@ fn half_open_is_discovered_by_the_challenged_syn() {
     net.finish_clean();
 }
 
-/// The other half of it (figure 10): whoever has forgotten the connection resets what still comes.
+/// The opposite case (figure 10): the host without the connection answers data by a reset.
 #[test]
-fn half_open_is_discovered_by_data() {
+fn data_reveals_a_half_open_connection() {
     let mut net = Net::established(17);
     net.run_for(Duration::from_millis(100));
     net.host(Side::B).tcb = None;
@@ -282,10 +285,10 @@ fn half_open_is_discovered_by_data() {
     net.finish_clean();
 }
 
-/// Data on a SYN is acceptable (RFC 9293 §3.10.7.4, MUST be kept until ESTABLISHED, or dropped to come again). As Linux
-/// does without Fast Open, only the SYN is acknowledged.
+/// A SYN may carry data, which must be kept until ESTABLISHED or dropped and retransmitted
+/// (RFC 9293 §3.10.7.4). As in Linux without Fast Open, only the SYN is acknowledged.
 #[test]
-fn data_on_a_syn_is_acknowledged_only_once_the_connection_stands() {
+fn data_in_a_syn_is_not_acknowledged_without_fast_open() {
     let mut net = Net::new(18);
     net.host(Side::B).listening = true;
     let syn = SegmentHeader {
@@ -300,7 +303,7 @@ fn data_on_a_syn_is_acknowledged_only_once_the_connection_stands() {
     net.inject(Side::B, &syn, b"early");
     let answer = net.log.last().expect("a SYN-ACK").clone();
     assert_eq!(answer.header.flags, Flags::SYN | Flags::ACK);
-    assert_eq!(answer.header.ack, SeqNum(5001), "the data comes again");
+    assert_eq!(answer.header.ack, SeqNum(5001), "the data is retransmitted");
     let ack = SegmentHeader {
         seq: SeqNum(5001),
         ack: answer.header.seq + 1,

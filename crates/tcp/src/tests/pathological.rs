@@ -1,5 +1,6 @@
-//! Peers that try to make us work or hold memory: SegmentSmack (CVE-2018-5390), the SACK panic class (CVE-2019-11477,
-//! -11478, -11479), overlaps in the style of FragmentSmack (CVE-2018-5391). Work is counted in steps, never in time.
+//! Peers that try to consume CPU time or memory: SegmentSmack (CVE-2018-5390), the SACK panic class
+//! (CVE-2019-11477, -11478, -11479), overlaps in the style of FragmentSmack (CVE-2018-5391). Work
+//! is counted in steps, never in time.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -10,7 +11,7 @@ use pkt::DropReason;
 use crate::{Counter, Rng, SeqNum, tcb::memory};
 
 const RCVBUF: u32 = 131_072;
-/// What the smallest packet costs.
+/// Memory cost of the smallest packet.
 const PACKET: u32 = 704;
 
 fn target(seed: u64, rcvbuf: Option<u32>) -> (Net, SeqNum) {
@@ -22,15 +23,21 @@ fn target(seed: u64, rcvbuf: Option<u32>) -> (Net, SeqNum) {
     (net, start)
 }
 
-/// Gives B `bytes` at `offset` behind `start`.
+/// Delivers to B `len` bytes at `offset` after `start`.
 fn give(net: &mut Net, start: SeqNum, offset: u32, len: usize) {
     let mut header = net.forge(Side::B);
     header.seq = start + offset;
     net.inject(Side::B, &header, &std::vec![7; len]);
 }
 
-/// Sends tiny segments at `offsets` and answers the steps that reassembly took for each.
-fn smack(net: &mut Net, start: SeqNum, len: usize, offsets: impl Iterator<Item = u32>) -> usize {
+/// Sends segments of `len` bytes at `offsets` and returns the average number of reassembly steps
+/// per segment.
+fn send_tiny_segments(
+    net: &mut Net,
+    start: SeqNum,
+    len: usize,
+    offsets: impl Iterator<Item = u32>,
+) -> usize {
     let before = net.tcb(Side::B).reassembly.steps;
     let mut count = 0;
     for offset in offsets {
@@ -45,20 +52,20 @@ fn smack(net: &mut Net, start: SeqNum, len: usize, offsets: impl Iterator<Item =
 }
 
 #[test]
-fn thousands_of_adjacent_tiny_segments_cost_little_each() {
+fn adjacent_tiny_segments_have_a_bounded_cost() {
     let (mut net, start) = target(1, None);
-    let steps = smack(&mut net, start, 1, (1..20_000).map(|index| index + 1));
+    let steps = send_tiny_segments(&mut net, start, 1, (1..20_000).map(|index| index + 1));
     assert!(steps <= 16, "{steps} steps for each segment");
     assert!(net.count(Side::B, Counter::TcpExtTCPRcvCollapsed) > 10_000);
     assert_eq!(net.count(Side::B, Counter::TcpExtTCPOFODrop), 0, "they fit when copied together");
-    // What waited is delivered with the byte before it.
+    // The queued data is delivered together with the byte before it.
     give(&mut net, start, 0, 2);
     assert_eq!(net.recv(Side::B).len(), 20_001);
     net.finish_clean();
 }
 
 #[test]
-fn thousands_of_tiny_segments_with_gaps_cost_little_each() {
+fn tiny_segments_with_gaps_have_a_bounded_cost() {
     for order in ["ascending", "descending", "random"] {
         let (mut net, start) = target(2, None);
         let mut rng = Rng::new(2);
@@ -67,7 +74,7 @@ fn thousands_of_tiny_segments_with_gaps_cost_little_each() {
             "descending" => (1..20_000).rev().map(|index| 2 * index).collect(),
             _ => (0..20_000).map(|_| 2 + 2 * rng.below(20_000)).collect(),
         };
-        let steps = smack(&mut net, start, 1, offsets.into_iter());
+        let steps = send_tiny_segments(&mut net, start, 1, offsets.into_iter());
         assert!(steps <= 200, "{order}: {steps} steps for each segment");
         net.finish_clean();
     }
@@ -97,30 +104,30 @@ fn overlapping_pieces_in_any_order_hold_no_more_than_the_buffer() {
     let (mut net, start) = target(4, None);
     let mut rng = Rng::new(4);
     let offsets: Vec<u32> = (0..10_000).map(|_| 1 + rng.below(40_000)).collect();
-    let steps = smack(&mut net, start, 97, offsets.into_iter());
+    let steps = send_tiny_segments(&mut net, start, 97, offsets.into_iter());
     assert!(steps <= 200, "{steps} steps for each segment");
     net.finish_clean();
 }
 
 #[test]
-fn pruning_gives_up_the_far_end_and_keeps_what_is_next() {
+fn pruning_drops_the_far_end_and_keeps_the_nearest_data() {
     let (mut net, start) = target(5, Some(40_000));
-    // The far end first, then what is nearer: there is room for about eighteen.
+    // The far end first, then nearer data: the buffer has room for about eighteen segments.
     for index in (1..17).rev() {
         give(&mut net, start, index * 1000, 1000);
     }
     net.host(Side::B).drops.clear();
     let before = net.tcb(Side::B).reassembly.highest_end().unwrap();
     for index in 0..20 {
-        // Small pieces that stand apart inside the first gap.
+        // Small separate pieces inside the first gap.
         give(&mut net, start, 2 + index * 40, 20);
     }
     assert!(net.count(Side::B, Counter::TcpExtOfoPruned) > 0);
     assert!(net.count(Side::B, Counter::TcpExtPruneCalled) > 0);
     let after = net.tcb(Side::B).reassembly.highest_end().unwrap();
-    assert!(after.lt(before), "the far end went");
+    assert!(after.lt(before), "the far end was dropped");
     let first = net.tcb(Side::B).reassembly.blocks().next().unwrap();
-    assert_eq!(first, (start + 2, start + 22), "what is nearest stays");
+    assert_eq!(first, (start + 2, start + 22), "the nearest data is kept");
     net.finish_clean();
 }
 
@@ -143,7 +150,7 @@ fn a_segment_beyond_all_others_displaces_none_of_them() {
     net.finish_clean();
 }
 
-/// A sender of superframes whose peer announced the smallest MSS, with much in flight.
+/// A sender of superframes whose peer announced the smallest MSS, with a large window.
 fn tiny_mss(seed: u64, sndbuf: u32) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::A).path.gso_bytes_max = 65_536;
@@ -164,7 +171,7 @@ fn tiny_mss(seed: u64, sndbuf: u32) -> Net {
     net
 }
 
-/// Reports every second segment of what is in flight, four blocks an ACK.
+/// SACKs every second segment in flight, with four blocks per ACK.
 fn report_every_second_segment(net: &mut Net) {
     let (una, nxt) = (net.tcb(Side::A).snd_una, net.tcb(Side::A).snd_nxt);
     let segments = nxt.since(una) / 36;
@@ -180,7 +187,7 @@ fn report_every_second_segment(net: &mut Net) {
 }
 
 #[test]
-fn sack_blocks_cut_superframes_only_until_the_pieces_cost_too_much() {
+fn sack_blocks_split_superframes_only_up_to_a_memory_limit() {
     let mut net = tiny_mss(7, 60_000);
     while net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false)).is_ok() {}
     net.lose_in_flight();
@@ -189,9 +196,9 @@ fn sack_blocks_cut_superframes_only_until_the_pieces_cost_too_much() {
     report_every_second_segment(&mut net);
     assert!(net.count(Side::A, Counter::TcpExtTCPWqueueTooBig) > 0, "the cap was never reached");
     let wmem = net.tcb(Side::A).send_queue.wmem_queued();
-    // Twice the send buffer with its slack, and the superframe that was last cut.
+    // Twice the send buffer with its slack, and the last superframe that was split.
     assert!(wmem <= 2 * (60_000 + 131_072) + 2 * 66_000, "{wmem}");
-    // The connection goes on: what was not believed is sent again.
+    // The connection continues: segments of the ignored blocks are retransmitted.
     let mut got = 0;
     let start = net.now;
     while net.tcb(Side::A).unacked_bytes() > 0 {
@@ -201,14 +208,18 @@ fn sack_blocks_cut_superframes_only_until_the_pieces_cost_too_much() {
     net.finish_clean();
 }
 
-/// CVE-2019-11477: however small the segments, however large the superframes, and whatever a peer's blocks cut them
-/// into and losses join again, a packet's number of segments fits what counts it.
+/// CVE-2019-11477: the segment count of a packet never overflows, for any segment and superframe
+/// size, however SACK blocks split the packets and retransmissions merge them.
 #[test]
-fn a_tiny_mss_and_a_large_queue_do_not_exceed_what_a_packet_can_say() {
+fn a_tiny_mss_does_not_overflow_the_segment_count_of_a_packet() {
     for gso_bytes_max in [65_536, 524_280] {
         let mut net = tiny_mss(8, 400_000);
-        net.host(Side::A).tcb.as_mut().expect("it is open").set_device(gso_bytes_max, false);
-        // As large as half of the window, whatever the pace.
+        net.host(Side::A)
+            .tcb
+            .as_mut()
+            .expect("the connection is open")
+            .set_device(gso_bytes_max, false);
+        // Packets of up to half the window, for any pacing rate.
         net.host(Side::A).config.tcp_tso_rtt_log = 31;
         let before = net.log.len();
         while net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false)).is_ok() {}
@@ -216,7 +227,10 @@ fn a_tiny_mss_and_a_large_queue_do_not_exceed_what_a_packet_can_say() {
         net.lose_in_flight();
         report_every_second_segment(&mut net);
         net.run_for(Duration::from_secs(5));
-        assert!(net.sent_by(Side::A, first).iter().any(|sent| sent.len > 0), "it is repeated");
+        assert!(
+            net.sent_by(Side::A, first).iter().any(|sent| sent.len > 0),
+            "the data is retransmitted"
+        );
         for sent in net.sent_by(Side::A, before) {
             let segments = sent.len.div_ceil(36);
             assert!(segments <= 1 || u32::from(sent.gso.segs) == segments, "{sent:?}");
@@ -231,7 +245,7 @@ fn a_tiny_mss_and_a_large_queue_do_not_exceed_what_a_packet_can_say() {
 }
 
 #[test]
-fn blocks_of_an_overtaken_ack_are_believed() {
+fn sack_blocks_of_an_overtaken_ack_are_processed() {
     let mut net = Net::established(9);
     for _ in 0..6 {
         net.send(Side::A, &[7; 14_480]);
@@ -244,7 +258,7 @@ fn blocks_of_an_overtaken_ack_are_believed() {
     let mut newer = net.forge(Side::A);
     newer.ack = una + 1448;
     net.inject(Side::A, &newer, b"");
-    // An ACK sent before that one, which reports what came out of order.
+    // An ACK sent before that one, with a SACK block.
     let mut older = net.forge(Side::A);
     older.ack = una;
     older.options.sack_blocks.push((una + 3 * 1448, una + 5 * 1448));
@@ -255,7 +269,7 @@ fn blocks_of_an_overtaken_ack_are_believed() {
 }
 
 #[test]
-fn an_ack_of_bytes_never_sent_is_challenged_however_large_the_window() {
+fn an_ack_below_the_first_sent_byte_is_rejected_for_any_window() {
     let mut net = Net::established(10);
     net.run_for(Duration::from_millis(100));
     net.send(Side::A, &[7; 1000]);

@@ -1,4 +1,4 @@
-//! What connections do without when the host's memory for them is scarce (`tcp_mem`).
+//! Restrictions of connections under memory pressure (`tcp_mem`).
 
 use core::time::Duration;
 
@@ -14,7 +14,7 @@ fn write(net: &mut Net, len: usize) -> Result<usize, SendError> {
     net.call(Side::A, |tcb, cx| tcb.send(cx, &[&std::vec![7; len][..]], false))
 }
 
-/// Sends from A for `time` as fast as it may while B reads.
+/// Sends from A for `time` as fast as possible while B reads.
 fn stream(net: &mut Net, time: Duration) -> usize {
     let (end, mut got) = (net.now + time, 0);
     while net.now < end {
@@ -40,7 +40,11 @@ fn under_pressure_no_buffer_grows() {
     let got = stream(&mut net, Duration::from_secs(2));
     assert!(got > 100_000, "{got}");
     assert_eq!((net.tcb(Side::A).sndbuf(), net.tcb(Side::B).rcvbuf()), (sndbuf, rcvbuf));
-    assert_eq!(net.tcb(Side::B).info().rcv_ssthresh, 4 * 1460, "four segments are promised");
+    assert_eq!(
+        net.tcb(Side::B).info().rcv_ssthresh,
+        4 * 1460,
+        "the window is limited to four segments"
+    );
     for side in [Side::A, Side::B] {
         net.host(side).memory = MemoryState::PLENTY;
     }
@@ -50,7 +54,7 @@ fn under_pressure_no_buffer_grows() {
 }
 
 #[test]
-fn under_pressure_a_window_closes_as_data_comes_and_never_shrinks() {
+fn under_pressure_a_window_closes_as_data_arrives_and_never_shrinks() {
     let mut net = Net::new(2);
     net.delay = Duration::from_millis(25);
     net.open();
@@ -69,7 +73,7 @@ fn under_pressure_a_window_closes_as_data_comes_and_never_shrinks() {
 }
 
 #[test]
-fn a_writer_gets_its_minimum_and_waits_for_the_rest() {
+fn under_exhaustion_a_writer_gets_only_its_minimum() {
     let mut net = Net::established(3);
     net.run_for(Duration::from_millis(100));
     net.host(Side::A).memory = EXHAUSTED;
@@ -80,7 +84,7 @@ fn a_writer_gets_its_minimum_and_waits_for_the_rest() {
     assert!((2000..12_000).contains(&written), "{written}");
     assert!(net.tcb(Side::A).send_queue.wmem_queued() >= 4096, "tcp_wmem[0]");
     assert!(!net.tcb(Side::A).readiness().contains(Readiness::WRITE));
-    // What is acknowledged makes room for as much again.
+    // The acknowledgment makes room for the same amount again.
     net.run_for(Duration::from_millis(100));
     assert!(net.tcb(Side::A).readiness().contains(Readiness::WRITE));
     assert!(write(&mut net, 1000).is_ok());
@@ -88,7 +92,7 @@ fn a_writer_gets_its_minimum_and_waits_for_the_rest() {
 }
 
 #[test]
-fn a_buffer_that_the_application_chose_stays_and_is_not_writable_meanwhile() {
+fn a_fixed_send_buffer_is_kept_and_not_writable_under_exhaustion() {
     let mut net = Net::new(4);
     net.host(Side::A).options.sndbuf = Some(200_000);
     net.open();
@@ -96,7 +100,10 @@ fn a_buffer_that_the_application_chose_stays_and_is_not_writable_meanwhile() {
     net.host(Side::A).memory = EXHAUSTED;
     while write(&mut net, 1000).is_ok() {}
     assert_eq!(net.tcb(Side::A).sndbuf(), 200_000);
-    assert!(!net.tcb(Side::A).readiness().contains(Readiness::WRITE), "else a writer would spin");
+    assert!(
+        !net.tcb(Side::A).readiness().contains(Readiness::WRITE),
+        "a writable socket would make a writer spin"
+    );
     net.host(Side::A).memory = MemoryState::PLENTY;
     net.call(Side::A, |_, _| ());
     assert!(net.tcb(Side::A).readiness().contains(Readiness::WRITE));
@@ -104,7 +111,7 @@ fn a_buffer_that_the_application_chose_stays_and_is_not_writable_meanwhile() {
 }
 
 #[test]
-fn under_pressure_who_holds_more_than_its_share_gets_no_more() {
+fn under_pressure_a_connection_above_its_share_gets_no_memory() {
     for (share_bytes, fits) in [(20_000, false), (1_000_000, true)] {
         let mut net = Net::new(5);
         net.host(Side::A).options.sndbuf = Some(100_000);
@@ -120,7 +127,7 @@ fn under_pressure_who_holds_more_than_its_share_gets_no_more() {
 }
 
 #[test]
-fn what_is_out_of_order_is_given_up_first() {
+fn under_exhaustion_out_of_order_data_is_dropped_first() {
     let mut net = Net::established(6);
     net.run_for(Duration::from_millis(100));
     let first = net.forge(Side::B);
@@ -133,12 +140,12 @@ fn what_is_out_of_order_is_given_up_first() {
     net.inject(Side::B, &first, &[7; 1000]);
     assert!(net.tcb(Side::B).reassembly.is_empty());
     assert_eq!(net.count(Side::B, Counter::TcpExtOfoPruned), 1);
-    assert_eq!(net.recv(Side::B).len(), 1000, "what is in order is kept");
+    assert_eq!(net.recv(Side::B).len(), 1000, "data in order is kept");
     net.finish_clean();
 }
 
 #[test]
-fn a_reader_that_lags_is_bounded_by_the_minimum_and_loses_nothing() {
+fn under_exhaustion_a_slow_reader_is_limited_to_its_minimum_without_data_loss() {
     let mut net = Net::established(7);
     net.run_for(Duration::from_millis(100));
     net.host(Side::B).memory = EXHAUSTED;
@@ -161,7 +168,7 @@ fn a_reader_that_lags_is_bounded_by_the_minimum_and_loses_nothing() {
 }
 
 #[test]
-fn a_transfer_goes_on_without_any_memory_to_spare() {
+fn a_transfer_continues_under_exhaustion() {
     let mut net = Net::established(8);
     for side in [Side::A, Side::B] {
         net.host(side).memory = EXHAUSTED;
@@ -172,7 +179,7 @@ fn a_transfer_goes_on_without_any_memory_to_spare() {
 }
 
 #[test]
-fn a_low_water_mark_does_not_wait_for_what_memory_will_not_hold() {
+fn under_pressure_rcvlowat_does_not_delay_readability() {
     let mut net = Net::new(9);
     net.host(Side::B).options.rcvlowat = Some(50_000);
     net.open();

@@ -1,11 +1,12 @@
-//! How the receive buffer and the window it announces grow, and what bounds them.
+//! Growth and bounds of the receive buffer and of the announced window.
 
 use core::time::Duration;
 
 use super::net::{Net, Side};
 use crate::{Counter, Readiness, SendError, tcb::TcbFlags};
 
-/// Sends from A for `time` as fast as the buffers let it; B reads with every step if `reads`. Answers what B read.
+/// Sends from A for `time` as fast as the buffers allow; with `reads`, B reads after every step.
+/// Returns the bytes that B has read.
 fn stream(net: &mut Net, time: Duration, reads: bool) -> usize {
     let (end, mut got) = (net.now + time, 0);
     while net.now < end {
@@ -26,7 +27,7 @@ fn stream(net: &mut Net, time: Duration, reads: bool) -> usize {
     got
 }
 
-/// B's right edges, in the order announced, without the one of its SYN.
+/// Returns B's announced right edges in order, without the one of its SYN.
 fn edges(net: &Net, shift: u8) -> std::vec::Vec<crate::SeqNum> {
     let sent = net.log.iter().filter(|sent| sent.from == Side::B).skip(1);
     sent.map(|sent| sent.header.ack + (u32::from(sent.header.window) << shift)).collect()
@@ -59,7 +60,7 @@ fn a_reader_at_a_fixed_rate_gets_a_buffer_of_about_twice_what_it_reads_per_round
     let mut turns = 0;
     while turns < 1000 {
         let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 40_000][..]], false));
-        // 20 kB each 10 ms: 200 kB per round trip.
+        // 20 kB every 10 ms: 200 kB per round trip.
         net.run_for(Duration::from_millis(10));
         let _ = net.call(Side::B, |tcb, cx| tcb.recv(cx, &mut buf, false));
         turns += 1;
@@ -113,7 +114,7 @@ fn the_round_trip_is_measured_with_and_without_timestamps() {
 }
 
 #[test]
-fn the_window_grows_with_what_arrives_and_not_at_once() {
+fn the_window_grows_with_the_arriving_data() {
     let mut net = Net::established(6);
     let start = net.tcb(Side::B).info().rcv_ssthresh;
     assert!(start <= 65_535, "{start}");
@@ -121,7 +122,7 @@ fn the_window_grows_with_what_arrives_and_not_at_once() {
     net.run_for(Duration::from_millis(15));
     let after = net.tcb(Side::B).info().rcv_ssthresh;
     assert!(after > start || after >= net.tcb(Side::B).window_clamp(), "{start} to {after}");
-    assert!(after - start <= 4 * 2 * 1460, "two segments for each that came: {}", after - start);
+    assert!(after - start <= 4 * 2 * 1460, "two segments for each received one: {}", after - start);
     net.finish_clean();
 }
 
@@ -140,7 +141,7 @@ fn tiny_segments_do_not_open_the_window() {
 }
 
 #[test]
-fn a_window_clamp_bounds_what_is_announced() {
+fn a_window_clamp_bounds_the_announced_window() {
     let mut net = Net::new(8);
     net.host(Side::B).options.window_clamp = Some(20_000);
     net.delay = Duration::from_millis(25);
@@ -187,7 +188,7 @@ fn a_smaller_buffer_on_a_connection_never_shrinks_the_window() {
     net.finish_clean();
 }
 
-/// A window that shrinks while a flight is on its way, of which nothing may be refused.
+/// Shrinks the window while a flight is on its way, no part of which may be rejected.
 fn shrinking(shrink: bool) -> (u64, u64) {
     let mut net = Net::new(14);
     net.delay = Duration::from_millis(25);
@@ -198,7 +199,7 @@ fn shrinking(shrink: bool) -> (u64, u64) {
     net.recv(Side::B);
     let shift = net.tcb(Side::B).info().window_scales.1;
     let before = net.log.len();
-    // The buffer becomes small while the first half of a flight is on its way.
+    // The buffer shrinks while the first half of the flight is on its way.
     for _ in 0..10 {
         net.send(Side::A, &[7; 1448]);
         net.run_for(Duration::from_millis(1));
@@ -219,13 +220,13 @@ fn shrinking(shrink: bool) -> (u64, u64) {
 }
 
 #[test]
-fn tcp_shrink_window_moves_the_edge_back_and_takes_what_is_on_its_way() {
+fn tcp_shrink_window_retracts_the_edge_and_accepts_data_in_flight() {
     assert_eq!(shrinking(true), (0, 0));
     assert_eq!(shrinking(false), (0, 0));
 }
 
 #[test]
-fn a_retraction_excuses_old_numbers_until_the_peer_is_past_what_was_retracted() {
+fn a_retraction_allows_old_numbers_until_the_peer_passes_the_retracted_edge() {
     let mut net = Net::new(15);
     net.delay = Duration::from_millis(25);
     net.host(Side::B).config.tcp_shrink_window = true;
@@ -239,14 +240,14 @@ fn a_retraction_excuses_old_numbers_until_the_peer_is_past_what_was_retracted() 
     let tcb = net.tcb(Side::B);
     assert!(tcb.flags.contains(TcbFlags::RETRACTED | TcbFlags::HAS_RETRACTED));
     let (low, high) = (tcb.retracted_to, tcb.retracted_edge);
-    assert!(low.lt(high) && low.ge(tcb.rcv_nxt), "nothing before RCV.NXT is excused yet");
-    // The new edge is passed, the old one is not.
+    assert!(low.lt(high) && low.ge(tcb.rcv_nxt), "no number before RCV.NXT is allowed yet");
+    // RCV.NXT passes the new edge, but not the old one.
     while net.tcb(Side::B).rcv_nxt.le(low) {
         net.send(Side::A, &[7; 1448]);
         net.run_for(Duration::from_millis(100));
         net.recv(Side::B);
     }
-    assert!(net.tcb(Side::B).rcv_nxt.lt(high), "otherwise this shows nothing");
+    assert!(net.tcb(Side::B).rcv_nxt.lt(high), "the test needs data between both edges");
     assert!(net.tcb(Side::B).flags.contains(TcbFlags::HAS_RETRACTED));
     assert_eq!(net.tcb(Side::B).retracted_to, low);
     stream(&mut net, Duration::from_secs(10), true);
@@ -258,13 +259,14 @@ fn a_retraction_excuses_old_numbers_until_the_peer_is_past_what_was_retracted() 
 }
 
 #[test]
-fn a_peer_that_shrinks_its_window_is_obeyed_and_nothing_is_lost() {
+fn a_shrunk_window_of_the_peer_is_respected_without_data_loss() {
     let mut net = Net::established(11);
     net.run_for(Duration::from_millis(100));
     net.send(Side::A, &[7; 8 * 1448]);
     let una = net.tcb(Side::A).snd_una;
     net.run_for(Duration::from_millis(14));
-    // RFC 9293 §3.8.6: a sender must be robust against it. One segment is acknowledged, the window ends behind the next.
+    // RFC 9293 §3.8.6: a sender must be robust against it. One segment is acknowledged, and the
+    // window ends after the next one.
     let mut header = net.forge(Side::A);
     header.ack = una + 1448;
     header.window = u16::try_from(1448u32.div_ceil(1 << net.tcb(Side::A).snd_wscale)).unwrap();
@@ -273,14 +275,14 @@ fn a_peer_that_shrinks_its_window_is_obeyed_and_nothing_is_lost() {
     assert!(net.tcb(Side::A).info().snd_wnd < 2000);
     let before = net.log.len();
     let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[8; 1448][..]], false));
-    assert!(net.sent_by(Side::A, before).is_empty(), "nothing new beyond the window");
+    assert!(net.sent_by(Side::A, before).is_empty(), "no new data beyond the window");
     net.run_for(Duration::from_secs(20));
     assert_eq!(net.recv(Side::B).len(), 9 * 1448);
     net.finish_clean();
 }
 
 #[test]
-fn rcvlowat_makes_readable_with_enough_and_not_before() {
+fn rcvlowat_delays_readability_until_enough_data_arrived() {
     let mut net = Net::new(12);
     net.host(Side::B).options.rcvlowat = Some(5000);
     net.open();
@@ -294,12 +296,15 @@ fn rcvlowat_makes_readable_with_enough_and_not_before() {
     net.send(Side::A, b"end");
     net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
     net.run_for(Duration::from_millis(100));
-    assert!(net.tcb(Side::B).readiness().contains(Readiness::READ), "the end is news enough");
+    assert!(
+        net.tcb(Side::B).readiness().contains(Readiness::READ),
+        "the end of the stream makes it readable"
+    );
     net.finish_clean();
 }
 
 #[test]
-fn rcvlowat_grows_the_buffer_and_is_bounded_by_it() {
+fn rcvlowat_enlarges_the_buffer_and_is_bounded_by_it() {
     let mut net = Net::established(13);
     net.call(Side::B, |tcb, cx| tcb.set_rcvlowat(cx, 1_000_000));
     assert_eq!(net.tcb(Side::B).rcvlowat(), 1_000_000);
@@ -316,7 +321,7 @@ fn rcvlowat_grows_the_buffer_and_is_bounded_by_it() {
 }
 
 #[test]
-fn a_low_water_mark_that_the_window_cannot_reach_does_not_stall() {
+fn a_rcvlowat_larger_than_the_window_does_not_stall() {
     let mut net = Net::new(14);
     net.host(Side::B).options.rcvbuf = Some(16_384);
     net.host(Side::B).options.rcvlowat = Some(1 << 20);
@@ -334,7 +339,8 @@ fn a_low_water_mark_that_the_window_cannot_reach_does_not_stall() {
         if net.tcb(Side::B).readiness().contains(Readiness::READ) {
             got += net.recv(Side::B).len();
         } else if sent == body.len() && net.tcb(Side::A).unacked_bytes() == 0 {
-            // The tail is below the mark: only the end of the stream would tell.
+            // The tail is below the mark, so the socket becomes readable only at the end of the
+            // stream.
             got += net.recv(Side::B).len();
         }
         assert!(net.now - start < Duration::from_secs(30), "{got} bytes so far");

@@ -1,4 +1,4 @@
-//! Losses placed by hand: what repairs them with SACK, RACK, PRR and tail loss probes.
+//! Recovery from chosen losses with SACK, RACK, PRR and tail loss probes.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -9,7 +9,7 @@ use crate::{Counter, SeqNum};
 const MSS: u32 = 1448;
 const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
 
-/// An established connection whose window is wide open.
+/// An established connection with a large congestion window.
 fn warm(seed: u64) -> Net {
     let mut net = Net::established(seed);
     for _ in 0..8 {
@@ -21,7 +21,7 @@ fn warm(seed: u64) -> Net {
     net
 }
 
-/// Sends `count` full segments of which those listed are lost.
+/// Sends `count` full segments and loses those listed.
 fn send_losing(net: &mut Net, count: usize, lost: &[usize]) {
     for index in 0..count {
         net.impairment = if lost.contains(&index) { BLACK_HOLE } else { Impairment::default() };
@@ -30,7 +30,7 @@ fn send_losing(net: &mut Net, count: usize, lost: &[usize]) {
     net.impairment = Impairment::default();
 }
 
-/// How long until B has read `bytes`.
+/// Returns the time until B has read `bytes`.
 fn read_all(net: &mut Net, bytes: usize) -> Duration {
     let start = net.now;
     let mut got = 0;
@@ -46,10 +46,10 @@ fn retransmitted(net: &mut Net) -> u32 {
 }
 
 #[test]
-fn many_losses_in_a_window_cost_one_round_trip() {
+fn many_losses_in_a_window_take_one_round_trip() {
     let mut net = warm(1);
     send_losing(&mut net, 16, &[2, 3, 5, 7, 11, 12]);
-    // And the millisecond for which ACKs behind the third are compressed.
+    // One round trip, and the millisecond for which ACKs after the third are compressed.
     assert_eq!(read_all(&mut net, 16 * MSS as usize), Duration::from_millis(31));
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 0);
@@ -58,7 +58,7 @@ fn many_losses_in_a_window_cost_one_round_trip() {
 }
 
 #[test]
-fn a_lost_tail_is_found_by_a_probe() {
+fn a_tail_loss_probe_detects_a_lost_tail() {
     let mut net = warm(2);
     send_losing(&mut net, 10, &[7, 8, 9]);
     let took = read_all(&mut net, 10 * MSS as usize);
@@ -70,7 +70,7 @@ fn a_lost_tail_is_found_by_a_probe() {
 }
 
 #[test]
-fn a_probe_that_repairs_the_only_loss_costs_a_reduction() {
+fn a_probe_that_repairs_the_only_loss_reduces_the_window() {
     let mut net = warm(3);
     let before = net.tcb(Side::A).info().cwnd;
     send_losing(&mut net, 10, &[9]);
@@ -83,10 +83,10 @@ fn a_probe_that_repairs_the_only_loss_costs_a_reduction() {
 }
 
 #[test]
-fn a_probe_that_was_needless_costs_nothing() {
+fn a_needless_probe_does_not_reduce_the_window() {
     let mut net = warm(4);
     let before = net.tcb(Side::A).info();
-    // The ACKs are lost: B has everything.
+    // Only the ACKs are lost: B has received all data.
     net.send(Side::A, &[1; 2 * MSS as usize]);
     net.impairment = BLACK_HOLE;
     net.run_for(Duration::from_millis(30));
@@ -114,10 +114,10 @@ fn without_probes_a_lost_tail_waits_for_the_timeout() {
 }
 
 #[test]
-fn a_lost_retransmission_is_found_without_a_timeout() {
+fn a_lost_retransmission_is_detected_without_a_timeout() {
     let mut net = warm(6);
     send_losing(&mut net, 10, &[2]);
-    // The retransmission leaves with the ACKs of what followed, 20 ms later.
+    // The retransmission is sent when the ACKs of the following segments arrive, 20 ms later.
     net.run_for(Duration::from_millis(19));
     net.impairment = BLACK_HOLE;
     net.run_for(Duration::from_millis(1));
@@ -135,7 +135,7 @@ fn a_lost_retransmission_is_found_without_a_timeout() {
 fn reordering_within_the_window_retransmits_nothing() {
     let mut net = warm(7);
     for round in 0..20 {
-        // One segment is overtaken by two others, by a fifth of the round trip.
+        // Two segments overtake one, by a fifth of the round trip.
         let delay = net.delay;
         net.delay = delay + Duration::from_millis(4);
         net.send(Side::A, &[1; MSS as usize]);
@@ -150,7 +150,7 @@ fn reordering_within_the_window_retransmits_nothing() {
 }
 
 #[test]
-fn deep_reordering_widens_the_window_by_dsack() {
+fn dsacks_widen_the_reordering_window() {
     let mut net = warm(8);
     let mut needless = Vec::new();
     for _ in 0..12 {
@@ -170,7 +170,7 @@ fn deep_reordering_widens_the_window_by_dsack() {
 }
 
 #[test]
-fn the_window_is_reduced_once_and_in_proportion() {
+fn a_window_with_many_losses_is_reduced_once() {
     let mut net = warm(9);
     let before = net.log.len();
     send_losing(&mut net, 20, &[0, 4, 8, 12]);
@@ -180,7 +180,7 @@ fn the_window_is_reduced_once_and_in_proportion() {
     let sent_at = net.now;
     net.run_for(Duration::from_millis(200));
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
-    // Never more than arrived leaves in one moment: no burst at either end of recovery.
+    // At any moment no more data is sent than was delivered: no burst at either end of recovery.
     let sent = net.sent_by(Side::A, before);
     let later = sent.iter().filter(|sent| sent.at > sent_at).count();
     assert!(later >= 4, "retransmissions and new data: {later}");
@@ -189,11 +189,11 @@ fn the_window_is_reduced_once_and_in_proportion() {
 }
 
 #[test]
-fn a_peer_that_reneges_gets_everything_again() {
+fn a_reneging_peer_gets_all_data_again() {
     let mut net = warm(10);
     send_losing(&mut net, 10, &[0]);
     net.run_for(Duration::from_millis(15));
-    // B drops what it reported, and acknowledges nothing of it.
+    // B drops SACKed data that it has not acknowledged.
     let mut header = net.forge(Side::A);
     let una = net.tcb(Side::A).snd_una;
     header.ack = una;
@@ -208,7 +208,7 @@ fn a_peer_that_reneges_gets_everything_again() {
 }
 
 #[test]
-fn a_superframe_is_cut_where_its_segments_were_lost() {
+fn a_superframe_is_split_at_its_lost_segments() {
     let mut net = Net::new(11);
     for side in [Side::A, Side::B] {
         net.host(side).path.gso_bytes_max = 65_536;
@@ -229,7 +229,7 @@ fn a_superframe_is_cut_where_its_segments_were_lost() {
 }
 
 #[test]
-fn hostile_blocks_mark_nothing_and_break_nothing() {
+fn hostile_sack_blocks_mark_no_segment() {
     let mut net = warm(12);
     for seed in 0..200u32 {
         net.impairment = BLACK_HOLE;
@@ -249,7 +249,7 @@ fn hostile_blocks_mark_nothing_and_break_nothing() {
         }
         header.options.timestamps = None;
         net.inject(Side::A, &header, b"");
-        // `check` runs after every call; a block never makes pieces smaller than segments.
+        // `check` runs after every call; a block never creates pieces smaller than a segment.
         let queue = &net.tcb(Side::A).send_queue;
         assert!((0..queue.sent_count()).all(|index| queue.entry(index).len == MSS));
         assert_eq!(net.tcb(Side::A).snd_una, una);

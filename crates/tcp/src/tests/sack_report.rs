@@ -1,4 +1,4 @@
-//! What the receiver reports by SACK and D-SACK.
+//! SACK blocks and D-SACKs that the receiver reports.
 
 use std::vec::Vec;
 
@@ -9,19 +9,19 @@ use crate::{Counter, Flags, SeqNum};
 
 const MSS: u32 = 1000;
 
-/// Gives B the segment number `index` behind RCV.NXT of the start, as A would send it.
+/// Delivers to B the segment number `index` after `start`, as A would send it.
 fn give(net: &mut Net, start: SeqNum, index: u32) {
     let mut header = net.forge(Side::B);
     header.seq = start + index * MSS;
     net.inject(Side::B, &header, &[7; MSS as usize]);
 }
 
-/// The blocks of B's last segment, as segment numbers.
+/// Returns the blocks of B's last segment, as segment numbers.
 fn blocks(net: &Net, start: SeqNum) -> Vec<(u32, u32)> {
     blocks_since(net, start, 0).pop().expect("B answered")
 }
 
-/// The blocks of each segment that B sent since the log had `from` entries.
+/// Returns the blocks of each segment that B has sent since the log had `from` entries.
 fn blocks_since(net: &Net, start: SeqNum, from: usize) -> Vec<Vec<(u32, u32)>> {
     let number = |seq: SeqNum| (seq - start) / i32::try_from(MSS).unwrap();
     let number = |seq| u32::try_from(number(seq)).unwrap();
@@ -48,7 +48,7 @@ fn both_syns_permit_sack() {
 }
 
 #[test]
-fn either_side_may_do_without() {
+fn either_side_can_disable_sack() {
     for off in [Side::A, Side::B] {
         let mut net = Net::new(2);
         net.host(off).config.tcp_sack = false;
@@ -64,7 +64,7 @@ fn either_side_may_do_without() {
 }
 
 #[test]
-fn the_block_that_changed_last_comes_first() {
+fn the_block_that_changed_last_is_reported_first() {
     let (mut net, start) = receiver(3);
     give(&mut net, start, 2);
     assert_eq!(blocks(&net, start), [(2, 3)]);
@@ -72,7 +72,7 @@ fn the_block_that_changed_last_comes_first() {
     assert_eq!(blocks(&net, start), [(4, 5), (2, 3)]);
     give(&mut net, start, 6);
     give(&mut net, start, 8);
-    // Three fit beside the timestamps.
+    // Three blocks fit beside the timestamps.
     assert_eq!(blocks(&net, start), [(8, 9), (6, 7), (4, 5)]);
     give(&mut net, start, 3);
     assert_eq!(blocks(&net, start), [(2, 5), (8, 9), (6, 7)]);
@@ -103,7 +103,7 @@ fn a_segment_below_the_window_is_reported_once() {
 }
 
 #[test]
-fn a_duplicate_out_of_order_is_followed_by_its_block() {
+fn a_dsack_out_of_order_is_followed_by_its_block() {
     let (mut net, start) = receiver(5);
     for index in [2, 3, 4, 6] {
         give(&mut net, start, index);
@@ -115,8 +115,9 @@ fn a_duplicate_out_of_order_is_followed_by_its_block() {
 }
 
 #[test]
-fn a_superframe_reports_each_range_that_it_repeats() {
-    // Each segment of a superframe would have had an answer of its own; a single segment reports its first range only.
+fn a_superframe_reports_each_duplicate_range() {
+    // Each segment of a superframe would have been answered individually; a single segment reports
+    // its first range only.
     let merged = |segments: u16| Gso {
         kind: GsoKind::TcpV4,
         size: u16::try_from(MSS).unwrap(),
@@ -141,7 +142,7 @@ fn a_superframe_reports_each_range_that_it_repeats() {
 }
 
 #[test]
-fn no_superframe_causes_acks_without_bound() {
+fn the_acks_for_one_superframe_are_bounded() {
     let (mut net, start) = receiver(8);
     for index in (1..40).step_by(2) {
         give(&mut net, start, index);
@@ -157,7 +158,7 @@ fn no_superframe_causes_acks_without_bound() {
 }
 
 #[test]
-fn an_original_that_its_timestamp_makes_old_is_reported_too() {
+fn a_duplicate_that_paws_rejects_is_reported() {
     let (mut net, start) = receiver(6);
     give(&mut net, start, 0);
     net.run_for(core::time::Duration::from_millis(600));
@@ -172,13 +173,13 @@ fn an_original_that_its_timestamp_makes_old_is_reported_too() {
 }
 
 #[test]
-fn full_segments_leave_the_report_to_an_ack() {
+fn a_dsack_that_does_not_fit_into_a_full_segment_gets_its_own_ack() {
     let (mut net, start) = receiver(7);
     give(&mut net, start, 0);
     net.tcb(Side::B).set_nodelay(true);
     let before = net.log.len();
     let header = net.forge(Side::B);
-    // Data waits while the duplicate comes: both leave in one batch.
+    // Data is queued when the duplicate arrives: both segments are sent in one batch.
     net.call(Side::B, |tcb, cx| {
         let mut old = header.clone();
         old.seq = start;
@@ -195,7 +196,7 @@ fn full_segments_leave_the_report_to_an_ack() {
 }
 
 #[test]
-fn without_dsack_nothing_is_reported_twice() {
+fn without_dsack_duplicates_are_not_reported() {
     let mut net = Net::new(8);
     net.host(Side::B).config.tcp_dsack = false;
     net.open();

@@ -15,7 +15,7 @@ fn quiet(seed: u64) -> Net {
 }
 
 #[test]
-fn paws_refuses_an_old_timestamp_and_answers() {
+fn paws_rejects_an_old_timestamp_and_answers() {
     let mut net = quiet(1);
     let mut old = net.forge(Side::A);
     let (value, echo) = old.options.timestamps.unwrap();
@@ -30,7 +30,7 @@ fn paws_refuses_an_old_timestamp_and_answers() {
 }
 
 #[test]
-fn paws_trusts_no_timestamp_older_than_24_days() {
+fn paws_ignores_a_ts_recent_older_than_24_days() {
     let mut net = quiet(2);
     net.run_for(Duration::from_secs(25 * 24 * 3600));
     let mut segment = net.forge(Side::A);
@@ -57,7 +57,7 @@ fn an_old_duplicate_is_answered_and_not_delivered_again() {
 }
 
 #[test]
-fn a_segment_that_overlaps_the_past_delivers_its_new_part() {
+fn a_segment_that_overlaps_old_data_delivers_its_new_part() {
     let mut net = quiet(4);
     let mut segment = net.forge(Side::A);
     net.inject(Side::A, &segment, b"abcd");
@@ -69,7 +69,7 @@ fn a_segment_that_overlaps_the_past_delivers_its_new_part() {
 }
 
 #[test]
-fn data_beyond_the_window_is_cut_and_far_beyond_refused() {
+fn data_beyond_the_window_is_trimmed_and_segments_far_beyond_rejected() {
     let mut net = Net::new(5);
     net.host(Side::A).options.rcvbuf = Some(8192);
     net.open();
@@ -103,14 +103,14 @@ fn an_ack_of_unsent_data_changes_nothing_and_is_not_answered() {
 }
 
 #[test]
-fn an_ack_older_than_any_window_is_refused() {
+fn an_ack_older_than_any_window_is_rejected() {
     let mut net = quiet(7);
     let mut segment = net.forge(Side::A);
     segment.ack -= net.tcb(Side::A).mss.max_window() + 1;
     net.inject(Side::A, &segment, b"injected");
     assert_eq!(net.host(Side::A).drops, [DropReason::TcpTooOldAck]);
     assert!(net.recv(Side::A).is_empty());
-    // An ACK that is merely late carries its data.
+    // A late ACK with data: the data is accepted.
     net.send(Side::A, &[7; 1000]);
     net.run_for(Duration::from_millis(100));
     let mut late = net.forge(Side::A);
@@ -150,7 +150,7 @@ fn challenge_acks_are_limited_to_one_per_half_second() {
 }
 
 #[test]
-fn a_wrong_ack_in_syn_sent_is_reset_and_the_attempt_goes_on() {
+fn a_wrong_ack_in_syn_sent_is_reset_and_the_attempt_continues() {
     let mut net = Net::new(10);
     net.connect(Side::A);
     net.lose_in_flight();
@@ -166,7 +166,7 @@ fn a_wrong_ack_in_syn_sent_is_reset_and_the_attempt_goes_on() {
 }
 
 #[test]
-fn superframes_leave_and_arrive_whole() {
+fn superframes_are_sent_and_received_whole() {
     let mut net = Net::new(11);
     for side in [Side::A, Side::B] {
         net.host(side).path.gso_bytes_max = 65_536;
@@ -194,7 +194,7 @@ fn superframes_leave_and_arrive_whole() {
 }
 
 #[test]
-fn path_mtu_cuts_what_is_queued_and_sends_it_again() {
+fn a_lower_path_mtu_splits_queued_data_and_retransmits_it() {
     let mut net = quiet(12);
     net.send(Side::A, &[1; 8000]);
     net.lose_in_flight();
@@ -202,13 +202,13 @@ fn path_mtu_cuts_what_is_queued_and_sends_it_again() {
     let before = net.log.len();
     net.call(Side::A, |tcb, cx| {
         let mtu = crate::on_icmp(tcb, cx, crate::IcmpError::PacketTooBig { mtu: 576 }, seq);
-        tcb.set_path_mtu(mtu.expect("it is in flight"));
+        tcb.set_path_mtu(mtu.expect("the segment is in flight"));
     });
     let sent = net.sent_by(Side::A, before);
     assert!(!sent.is_empty() && sent.iter().all(|sent| sent.len <= 576 - 52));
     net.run_for(Duration::from_secs(2));
     assert_eq!(net.recv(Side::B).len(), 8000);
-    // A report about something not in flight is forged.
+    // A report about a segment that is not in flight is forged.
     net.call(Side::A, |tcb, cx| {
         let mtu = crate::on_icmp(tcb, cx, crate::IcmpError::PacketTooBig { mtu: 100 }, seq);
         assert_eq!(mtu, None);
@@ -219,7 +219,7 @@ fn path_mtu_cuts_what_is_queued_and_sends_it_again() {
 }
 
 #[test]
-fn a_record_ends_its_segment() {
+fn a_record_end_also_ends_its_segment() {
     let mut net = quiet(31);
     net.tcb(Side::A).set_cork(true);
     let before = net.log.len();

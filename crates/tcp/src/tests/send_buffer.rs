@@ -1,4 +1,4 @@
-//! The send buffer: how it grows, when it is writable, and what holds small segments back.
+//! Growth of the send buffer, writability, and the rules that hold small segments.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -16,13 +16,13 @@ fn write(net: &mut Net, len: usize) -> Result<usize, SendError> {
     net.call(Side::A, |tcb, cx| tcb.send(cx, &[&std::vec![7; len][..]], false))
 }
 
-/// Writes until nothing more fits.
+/// Writes until the send buffer is full.
 fn fill(net: &mut Net) -> usize {
     core::iter::from_fn(|| write(net, 4000).ok()).sum()
 }
 
 #[test]
-fn notsent_lowat_bounds_what_waits_behind_the_window() {
+fn notsent_lowat_bounds_the_unsent_data() {
     for lowat in [None, Some(20_000)] {
         let mut net = Net::new(1);
         net.host(Side::A).options.notsent_lowat = lowat;
@@ -40,7 +40,7 @@ fn notsent_lowat_bounds_what_waits_behind_the_window() {
 }
 
 #[test]
-fn a_notsent_lowat_of_zero_is_none() {
+fn a_notsent_lowat_of_zero_removes_the_limit() {
     let mut net = Net::new(12);
     net.host(Side::A).options.notsent_lowat = Some(5000);
     net.open();
@@ -51,7 +51,7 @@ fn a_notsent_lowat_of_zero_is_none() {
 }
 
 #[test]
-fn a_writer_is_woken_at_half_of_notsent_lowat() {
+fn the_socket_becomes_writable_at_half_of_notsent_lowat() {
     let mut net = Net::new(2);
     net.host(Side::A).config.tcp_notsent_lowat = 20_000;
     net.host(Side::A).options.sndbuf = Some(1 << 20);
@@ -71,7 +71,7 @@ fn a_writer_is_woken_at_half_of_notsent_lowat() {
 }
 
 #[test]
-fn a_tiny_notsent_lowat_slows_and_never_stalls() {
+fn a_tiny_notsent_lowat_does_not_stall_a_transfer() {
     let mut net = Net::new(3);
     net.host(Side::A).options.notsent_lowat = Some(1);
     net.open();
@@ -91,7 +91,7 @@ fn a_tiny_notsent_lowat_slows_and_never_stalls() {
 }
 
 #[test]
-fn a_third_of_the_buffer_must_be_free_for_a_writer_to_be_woken() {
+fn the_socket_becomes_writable_when_a_third_of_the_buffer_is_free() {
     let mut net = Net::new(4);
     net.host(Side::A).options.sndbuf = Some(60_000);
     net.open();
@@ -130,9 +130,9 @@ fn the_send_buffer_grows_to_two_windows_and_not_beyond_its_limit() {
     }
 }
 
-/// Linux: tcp_new_space, which works the buffer out anew with every acknowledgment.
+/// Linux: tcp_new_space, which computes the buffer again with every acknowledgment.
 #[test]
-fn a_larger_limit_is_taken_up_though_the_window_stays() {
+fn a_raised_limit_takes_effect_without_window_growth() {
     let mut net = Net::new(6);
     net.host(Side::A).config.tcp_wmem.max = 16_000;
     net.open();
@@ -148,7 +148,7 @@ fn a_larger_limit_is_taken_up_though_the_window_stays() {
 }
 
 #[test]
-fn a_cork_is_pulled_after_200_ms() {
+fn corked_data_is_sent_after_200_ms() {
     for more in [false, true] {
         let mut net = Net::established(6);
         net.run_for(Duration::from_millis(500));
@@ -166,7 +166,7 @@ fn a_cork_is_pulled_after_200_ms() {
 }
 
 #[test]
-fn a_corked_tail_behind_data_in_flight_leaves_200_ms_after_its_ack() {
+fn a_corked_tail_after_data_in_flight_is_sent_200_ms_after_its_ack() {
     let mut net = Net::established(7);
     net.run_for(Duration::from_millis(500));
     net.call(Side::A, |tcb, _| tcb.set_cork(true));
@@ -181,7 +181,7 @@ fn a_corked_tail_behind_data_in_flight_leaves_200_ms_after_its_ack() {
 }
 
 #[test]
-fn maxseg_before_connect_is_announced_and_kept() {
+fn maxseg_before_connect_is_announced_and_used() {
     let mut net = Net::new(8);
     net.host(Side::A).options.maxseg = Some(600);
     net.open();
@@ -198,7 +198,7 @@ fn maxseg_before_connect_is_announced_and_kept() {
 }
 
 #[test]
-fn maxseg_on_a_connection_makes_our_segments_smaller_and_never_larger() {
+fn maxseg_on_a_connection_only_reduces_the_segment_size() {
     let mut net = Net::established(9);
     net.run_for(Duration::from_millis(100));
     net.call(Side::A, |tcb, _| tcb.set_maxseg(700));
@@ -212,12 +212,13 @@ fn maxseg_on_a_connection_makes_our_segments_smaller_and_never_larger() {
     net.finish_clean();
 }
 
-/// RFC 9293 §3.8.6.2.1: what is less than a segment waits for more window, unless it is half of the largest seen.
+/// RFC 9293 §3.8.6.2.1: less than a segment is held until the window is larger, unless it is half
+/// of the largest window seen.
 #[test]
 fn a_silly_window_is_not_used_before_the_override_timer() {
     let mut net = Net::established(10);
     net.run_for(Duration::from_millis(100));
-    // The peer opens 300 bytes of what was a window of 64 KB.
+    // The peer's window is only 300 bytes, after one of 64 KB.
     let mut header = net.forge(Side::A);
     header.seq += 1;
     header.window = u16::try_from(300 >> net.tcb(Side::A).snd_wscale).unwrap();
@@ -247,7 +248,7 @@ fn probes_of_a_closed_window_end_with_the_user_timeout() {
         net.run_for(Duration::from_millis(100));
     }
     assert_eq!(net.tcb(Side::A).info().snd_wnd, 0);
-    // Nobody answers any more.
+    // The peer does not answer from now on.
     net.impairment.loss = 1000;
     let start = net.now;
     net.run_until(|net| net.state(Side::A) == crate::State::Close);
@@ -257,30 +258,32 @@ fn probes_of_a_closed_window_end_with_the_user_timeout() {
     net.finish_clean();
 }
 
-/// Linux: sk_stream_memory_free, which is asked for a new packet only, and which a kernel shows by a last write that is short.
+/// Linux: sk_stream_memory_free, which is checked only for a new packet; a kernel shows this by a
+/// partial last write.
 #[test]
-fn a_packet_that_was_begun_is_filled_and_the_buffer_exceeded_by_one_at_most() {
+fn the_last_packet_is_filled_and_the_buffer_exceeded_by_one_packet_at_most() {
     for (sndbuf, size) in [(20_000, 1000), (20_000, 300), (4608, 1000), (100_000, 50_000)] {
         let mut net = Net::new(13);
         net.host(Side::A).options.sndbuf = Some(sndbuf);
         net.open();
         net.run_for(Duration::from_millis(100));
         let taken: Vec<usize> = core::iter::from_fn(|| write(&mut net, size).ok()).collect();
-        let (last, whole) = taken.split_last().expect("an empty buffer takes something");
+        let (last, whole) = taken.split_last().expect("an empty buffer accepts data");
         assert!(whole.iter().all(|taken| *taken == size) || size > 1448, "{taken:?}");
         assert!(*last <= size);
         let tcb = net.tcb(Side::A);
         let (goal, queued) = (tcb.mss.size_goal(), tcb.send_queue.wmem_queued());
-        assert_eq!(tcb.send_queue.tail_room(goal), 0, "what was begun is full, or has left");
+        assert_eq!(tcb.send_queue.tail_room(goal), 0, "the last packet is full or was sent");
         assert!((sndbuf..sndbuf + goal + 1024).contains(&queued), "{queued} of {sndbuf}");
         net.finish_clean();
     }
 }
 
-/// What was begun is filled only as long as it takes another fragment: who writes byte by byte out of lent memory, none of which
-/// continues the one before, begins no new packet in a full buffer.
+/// The last packet is filled only while it accepts another fragment. A writer of single bytes from
+/// lent memory, none of which continues the previous one, must not start a new packet in a full
+/// buffer.
 #[test]
-fn fragments_that_run_out_do_not_lift_the_limits() {
+fn exhausted_fragments_do_not_bypass_the_limits() {
     const SNDBUF: u32 = 20_000;
     for lowat in [None, Some(200)] {
         let mut net = Net::new(15);
@@ -298,20 +301,20 @@ fn fragments_that_run_out_do_not_lift_the_limits() {
         assert!(queued < SNDBUF + goal + 1024, "{queued} after {writes}");
         let unsent = tcb.info().notsent_bytes;
         assert!(lowat.is_none_or(|lowat| unsent < lowat + goal), "{unsent} after {writes}");
-        // Whoever was refused is woken.
+        // The rejected writer is notified.
         assert!(!writable(&mut net));
         net.run_until(writable);
         assert_eq!(write(&mut net), Ok(1));
-        // Pages that live longer than their domain keep its memory.
+        // Pages that outlive their domain keep its memory alive.
         drop(pages);
         net.finish_clean();
     }
 }
 
-/// Charges follow what becomes of a packet in the queue: cut, acknowledged in part, sent again. In the end everything was given
-/// back.
+/// Memory charges follow every change of a packet in the queue: splits, partial acknowledgment,
+/// retransmission. At the end all charges are released.
 #[test]
-fn charges_are_given_back_to_the_byte() {
+fn memory_charges_are_released_exactly() {
     let mut net = Net::new(14);
     net.host(Side::A).options.sndbuf = Some(200_000);
     net.host(Side::A).path.gso_bytes_max = 65_536;
@@ -332,7 +335,7 @@ fn charges_are_given_back_to_the_byte() {
     assert!(most > 50_000, "{most}");
     net.impairment.loss = 0;
     while net.tcb(Side::A).send_queue.wmem_queued() > 0 {
-        assert!(net.step(), "everything is acknowledged in the end");
+        assert!(net.step(), "all data is acknowledged eventually");
         net.recv(Side::B);
     }
     assert_eq!((net.tcb(Side::A).memory_bytes(), net.tcb(Side::B).memory_bytes()), (0, 0));

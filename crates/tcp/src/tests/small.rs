@@ -1,4 +1,4 @@
-//! Small writes: Nagle, cork, no delay, push, and what ends the waiting.
+//! Small writes: Nagle, cork, `TCP_NODELAY`, PSH, and the events that release held data.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -18,7 +18,7 @@ fn quiet(seed: u64) -> (Net, usize) {
 }
 
 #[test]
-fn nagle_gathers_small_writes_while_one_is_unacknowledged() {
+fn nagle_holds_small_writes_while_one_is_unacknowledged() {
     let (mut net, before) = quiet(1);
     for _ in 0..10 {
         net.send(Side::A, b"0123456789");
@@ -31,7 +31,7 @@ fn nagle_gathers_small_writes_while_one_is_unacknowledged() {
 }
 
 #[test]
-fn nagle_lets_full_segments_go() {
+fn nagle_sends_full_segments_at_once() {
     let (mut net, before) = quiet(2);
     net.send(Side::A, b"small");
     net.send(Side::A, &[1; 1448 * 2 + 10]);
@@ -42,7 +42,7 @@ fn nagle_lets_full_segments_go() {
 }
 
 #[test]
-fn minshall_lets_a_small_tail_follow_full_segments() {
+fn a_small_tail_follows_full_segments_at_once() {
     let (mut net, before) = quiet(3);
     net.send(Side::A, &[1; 1448 + 10]);
     assert_eq!(data_lens(&net, before), [1448, 10]);
@@ -62,7 +62,7 @@ fn nodelay_sends_each_write_at_once() {
 }
 
 #[test]
-fn turning_nodelay_on_releases_what_nagle_holds() {
+fn turning_nodelay_on_releases_data_held_by_nagle() {
     let (mut net, before) = quiet(5);
     net.send(Side::A, b"one");
     net.send(Side::A, b"two");
@@ -73,7 +73,7 @@ fn turning_nodelay_on_releases_what_nagle_holds() {
 }
 
 #[test]
-fn cork_holds_a_small_tail_until_it_is_pulled() {
+fn a_cork_holds_a_small_tail_until_it_is_removed() {
     let (mut net, before) = quiet(6);
     net.call(Side::A, |tcb, _| tcb.set_cork(true));
     net.send(Side::A, &[1; 100]);
@@ -85,7 +85,7 @@ fn cork_holds_a_small_tail_until_it_is_pulled() {
 }
 
 #[test]
-fn cork_holds_no_longer_than_a_timeout() {
+fn a_cork_holds_data_no_longer_than_a_timeout() {
     let (mut net, before) = quiet(7);
     net.call(Side::A, |tcb, _| tcb.set_cork(true));
     net.send(Side::A, &[1; 100]);
@@ -96,15 +96,16 @@ fn cork_holds_no_longer_than_a_timeout() {
     net.finish_clean();
 }
 
-/// Each segment of the peer once started the wait anew: a talkative peer kept a corked tail back for ever.
+/// Regression: each segment of the peer restarted the timer, so that a peer that sent often held a
+/// corked tail back forever.
 #[test]
-fn cork_holds_no_longer_than_a_timeout_while_the_peer_talks() {
+fn a_cork_holds_data_no_longer_than_a_timeout_while_the_peer_sends() {
     let (mut net, before) = quiet(11);
     net.tcb(Side::A).set_header_prediction(false);
     net.call(Side::A, |tcb, _| tcb.set_cork(true));
     net.send(Side::A, &[1; 100]);
     for _ in 0..6 {
-        net.send(Side::B, b"news");
+        net.send(Side::B, b"data");
         net.run_for(Duration::from_millis(50));
     }
     assert_eq!(data_lens(&net, before), [100]);
@@ -113,7 +114,7 @@ fn cork_holds_no_longer_than_a_timeout_while_the_peer_talks() {
 }
 
 #[test]
-fn close_sends_what_was_held_with_its_fin() {
+fn close_sends_held_data_with_its_fin() {
     let (mut net, before) = quiet(8);
     net.send(Side::A, b"one");
     net.send(Side::A, b"two");
@@ -127,7 +128,7 @@ fn close_sends_what_was_held_with_its_fin() {
 }
 
 #[test]
-fn push_ends_a_write_and_not_its_segments() {
+fn only_the_last_segment_of_a_write_carries_psh() {
     let (mut net, before) = quiet(9);
     net.send(Side::A, &[1; 3 * 1448]);
     let pushed: Vec<bool> =
@@ -137,7 +138,7 @@ fn push_ends_a_write_and_not_its_segments() {
 }
 
 #[test]
-fn more_to_come_holds_a_small_tail_for_the_last_write() {
+fn msg_more_holds_a_small_tail_for_the_next_write() {
     let (mut net, before) = quiet(10);
     net.tcb(Side::A).set_nodelay(true);
     let sent = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&b"head"[..]], true));
@@ -151,7 +152,7 @@ fn more_to_come_holds_a_small_tail_for_the_last_write() {
 }
 
 #[test]
-fn an_ack_in_the_middle_of_a_write_releases_no_small_segment() {
+fn an_ack_during_a_write_releases_no_small_segment() {
     let (mut net, before) = quiet(11);
     net.tcb(Side::A).set_nodelay(true);
     net.tcb(Side::A).set_mid_write(true);

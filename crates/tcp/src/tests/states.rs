@@ -1,4 +1,4 @@
-//! Every edge of RFC 9293 figure 5, and what a reset does in every state.
+//! Every transition of RFC 9293 figure 5, and the effect of a reset in every state.
 
 use core::time::Duration;
 
@@ -95,12 +95,12 @@ fn simultaneous_close_goes_through_closing() {
 }
 
 #[test]
-fn fin_with_the_ack_of_our_fin_goes_straight_to_time_wait() {
+fn a_fin_with_the_ack_of_our_fin_enters_time_wait_directly() {
     let mut net = Net::established(5);
     net.run_for(Duration::from_millis(100));
     net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
     net.step();
-    // B's ACK of the FIN is lost; its own FIN carries the same number.
+    // B's ACK of the FIN is lost; B's own FIN acknowledges it as well.
     net.lose_in_flight();
     net.call(Side::B, |tcb, cx| tcb.shutdown_write(cx));
     net.step();
@@ -109,7 +109,7 @@ fn fin_with_the_ack_of_our_fin_goes_straight_to_time_wait() {
 }
 
 #[test]
-fn half_close_still_carries_data_the_other_way() {
+fn a_half_closed_connection_carries_data_in_the_other_direction() {
     let mut net = Net::established(6);
     net.send(Side::A, b"request");
     net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
@@ -141,7 +141,7 @@ fn half_close_still_carries_data_the_other_way() {
 }
 
 #[test]
-fn reset_answers_a_syn_to_a_closed_port() {
+fn a_syn_to_a_closed_port_is_answered_by_a_reset() {
     let mut net = Net::new(7);
     net.connect(Side::A);
     net.run_for(Duration::from_millis(100));
@@ -153,7 +153,7 @@ fn reset_answers_a_syn_to_a_closed_port() {
 }
 
 #[test]
-fn reset_ends_established_once_everything_was_read() {
+fn a_reset_keeps_received_data_readable() {
     let mut net = Net::established(8);
     net.send(Side::B, b"last words");
     net.run_for(Duration::from_millis(20));
@@ -166,7 +166,7 @@ fn reset_ends_established_once_everything_was_read() {
     let mut buf = [0; 4];
     let reset = Err(RecvError::Connection(TcpError::ConnectionReset));
     let mut read = |net: &mut Net| net.call(Side::A, |tcb, cx| tcb.recv(cx, &mut buf, false));
-    // `Net::recv` stopped at the error and took it.
+    // `Net::recv` stopped at the error and cleared it.
     assert_ne!(read(&mut net), reset);
     assert_eq!(read(&mut net), Ok(0));
     let sent = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&b"x"[..]], false));
@@ -175,7 +175,7 @@ fn reset_ends_established_once_everything_was_read() {
     net.finish_clean();
 }
 
-/// Brings a connection's A into `state`, or `None` where A's block does not live in it.
+/// Returns a network whose A is in `state`.
 fn in_state(state: State) -> Net {
     let mut net = Net::new(9);
     match state {
@@ -230,7 +230,7 @@ const WITH_BLOCK: [State; 8] = [
 ];
 
 #[test]
-fn an_exact_reset_ends_every_state() {
+fn a_reset_with_the_exact_number_ends_every_state() {
     for state in WITH_BLOCK {
         let mut net = in_state(state);
         let mut rst = net.forge(Side::A);
@@ -290,7 +290,7 @@ fn a_syn_in_a_connection_is_challenged() {
 }
 
 #[test]
-fn an_abort_that_drops_unread_data_is_no_end_of_stream() {
+fn an_abort_that_discards_unread_data_is_an_error_for_the_reader() {
     let mut net = Net::established(31);
     net.send(Side::B, b"unread");
     net.call(Side::B, |tcb, cx| tcb.shutdown_write(cx));

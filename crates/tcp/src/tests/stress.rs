@@ -1,11 +1,11 @@
-//! Loss, reordering and duplication in every mixture: the bytes read are the bytes written.
+//! Loss, reordering and duplication in random mixtures: the bytes read equal the bytes written.
 
 use core::time::Duration;
 
 use super::net::{Impairment, Net, Side};
 use crate::{Algorithm, RecvError, Rng, SendError, State};
 
-/// One direction of a transfer: a stream whose byte at a position follows from the position.
+/// One direction of a transfer. The position of a byte in the stream determines its value.
 struct Flow {
     from: Side,
     total: u64,
@@ -24,7 +24,7 @@ impl Flow {
         Self { from, total, written: 0, read: 0, ended: false }
     }
 
-    /// Writes as much as fits, and the FIN behind the last byte.
+    /// Writes until the buffer is full, and queues the FIN after the last byte.
     fn write(&mut self, net: &mut Net, rng: &mut Rng) {
         let mut buf = [0; 70_000];
         while self.written < self.total {
@@ -45,7 +45,7 @@ impl Flow {
         }
     }
 
-    /// Reads what is there, sometimes in small pieces, sometimes not at all.
+    /// Reads the available data, sometimes in small pieces, sometimes not at all.
     fn read(&mut self, net: &mut Net, rng: &mut Rng) {
         if rng.below(4) == 0 {
             return;
@@ -73,7 +73,8 @@ impl Flow {
     }
 }
 
-/// Runs a transfer both ways, each side writing so many bytes. `disturb` acts between the steps.
+/// Runs a transfer of the given byte counts in both directions. `disturb` is called between the
+/// steps.
 pub(super) fn transfer(
     net: &mut Net,
     seed: u64,
@@ -97,7 +98,7 @@ pub(super) fn transfer(
             flow.read(net, &mut rng);
         }
         disturb(net);
-        // An idle network still has an application that comes back to read.
+        // The application reads periodically even if the network is idle.
         let soon = net.now + Duration::from_millis(5);
         if net.next_event().is_some_and(|at| at <= soon) {
             net.step();
@@ -143,7 +144,7 @@ fn run(seed: u64, impairment: Impairment, gso_bytes_max: u32) {
 }
 
 #[test]
-fn clean_network_delivers() {
+fn a_clean_network_delivers_all_data() {
     for seed in 0..40 {
         run(seed, Impairment::default(), 0);
         run(seed, Impairment::default(), 65_536);
@@ -151,7 +152,7 @@ fn clean_network_delivers() {
 }
 
 #[test]
-fn loss_reordering_and_duplication_deliver() {
+fn all_data_arrives_despite_loss_reordering_and_duplication() {
     for seed in 0..800 {
         let mut rng = Rng::new(seed ^ 0x1234);
         let impairment = Impairment {

@@ -1,4 +1,4 @@
-//! Delayed ACKs, retransmission time-outs, keepalive, and how each of them gives up.
+//! Delayed ACKs, retransmission timeouts, keepalive, and the limits at which the connection ends.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -8,14 +8,14 @@ use crate::{Counter, Flags, Keepalive, SendError, State, TcpError};
 
 const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
 
-/// Milliseconds between the segments A sent since `from`.
+/// Returns the milliseconds between the segments that A has sent since `from`.
 fn gaps(net: &Net, from: usize) -> Vec<u128> {
     let sent = net.sent_by(Side::A, from);
     sent.windows(2).map(|pair| (pair[1].at - pair[0].at).as_millis()).collect()
 }
 
 #[test]
-fn syn_is_repeated_ten_times_with_ever_longer_waits_and_then_times_out() {
+fn a_syn_is_retransmitted_ten_times_at_growing_intervals_and_then_times_out() {
     let mut net = Net::new(1);
     net.impairment = BLACK_HOLE;
     net.connect(Side::A);
@@ -31,7 +31,7 @@ fn syn_is_repeated_ten_times_with_ever_longer_waits_and_then_times_out() {
 }
 
 #[test]
-fn syn_ack_is_repeated_five_times_and_the_request_forgotten() {
+fn a_syn_ack_is_retransmitted_five_times_and_its_request_then_freed() {
     let mut net = Net::new(2);
     net.host(Side::B).listening = true;
     net.connect(Side::A);
@@ -47,9 +47,9 @@ fn syn_ack_is_repeated_five_times_and_the_request_forgotten() {
 }
 
 #[test]
-fn second_segment_is_acknowledged_at_once_and_a_single_one_within_40_ms() {
+fn a_second_segment_is_acknowledged_at_once_and_a_single_one_within_40_ms() {
     let mut net = Net::established(3);
-    // Past the quick ACKs of the start: this side answers what it receives.
+    // Without quick ACKs: this side is in pingpong mode.
     net.tcb(Side::B).set_quickack(false);
     net.send(Side::A, b"one");
     let before = net.log.len();
@@ -72,7 +72,7 @@ fn second_segment_is_acknowledged_at_once_and_a_single_one_within_40_ms() {
 }
 
 #[test]
-fn an_answer_carries_the_ack() {
+fn a_response_carries_the_ack() {
     let mut net = Net::established(4);
     net.run_for(Duration::from_millis(100));
     for _ in 0..20 {
@@ -94,7 +94,7 @@ fn an_answer_carries_the_ack() {
 }
 
 #[test]
-fn first_segments_of_a_connection_are_acknowledged_at_once() {
+fn the_first_segments_of_a_connection_are_acknowledged_at_once() {
     let mut net = Net::established(5);
     net.tcb(Side::A).set_nodelay(true);
     let before = net.log.len();
@@ -107,9 +107,9 @@ fn first_segments_of_a_connection_are_acknowledged_at_once() {
 }
 
 #[test]
-fn retransmission_doubles_its_wait_and_gives_up_after_r2() {
+fn the_rto_doubles_and_the_connection_ends_after_r2() {
     let mut net = Net::new(6);
-    // A probe would come first.
+    // Without tail loss probes, which would be sent before the first timeout.
     net.host(Side::A).config.tcp_early_retrans = 0;
     net.open();
     net.run_for(Duration::from_millis(100));
@@ -132,7 +132,7 @@ fn retransmission_doubles_its_wait_and_gives_up_after_r2() {
 }
 
 #[test]
-fn user_timeout_replaces_r2() {
+fn a_user_timeout_replaces_r2() {
     let mut net = Net::established(7);
     net.run_for(Duration::from_millis(100));
     net.tcb(Side::A).set_user_timeout(Some(Duration::from_secs(5)));
@@ -147,7 +147,7 @@ fn user_timeout_replaces_r2() {
 }
 
 #[test]
-fn an_orphan_gives_up_earlier() {
+fn an_orphan_ends_after_fewer_retransmissions() {
     let mut net = Net::established(8);
     net.run_for(Duration::from_millis(100));
     net.impairment = BLACK_HOLE;
@@ -161,7 +161,7 @@ fn an_orphan_gives_up_earlier() {
 }
 
 #[test]
-fn keepalive_finds_a_dead_peer() {
+fn keepalive_detects_a_dead_peer() {
     let mut net = Net::established(9);
     net.run_for(Duration::from_millis(100));
     let keepalive =
@@ -181,7 +181,7 @@ fn keepalive_finds_a_dead_peer() {
 }
 
 #[test]
-fn keepalive_leaves_a_living_peer_alone() {
+fn keepalive_keeps_a_connection_whose_peer_answers() {
     let mut net = Net::established(10);
     net.run_for(Duration::from_millis(100));
     let keepalive =
@@ -197,8 +197,8 @@ fn keepalive_leaves_a_living_peer_alone() {
     net.finish_clean();
 }
 
-/// tcp(7): with keepalive, `TCP_USER_TIMEOUT` says when the connection ends, whatever `TCP_KEEPCNT` is, but not before one
-/// probe has gone unanswered.
+/// tcp(7): with keepalive, `TCP_USER_TIMEOUT` determines when the connection ends, for any
+/// `TCP_KEEPCNT`, but not before one probe has stayed unanswered.
 #[test]
 fn a_user_timeout_ends_keepalive_by_time_instead_of_count() {
     for (timeout, ends, probes) in [(30, 30, 20), (5, 11, 1)] {
@@ -222,7 +222,7 @@ fn a_user_timeout_ends_keepalive_by_time_instead_of_count() {
 }
 
 #[test]
-fn orphan_retries_are_a_setting() {
+fn tcp_orphan_retries_limits_the_retransmissions_of_an_orphan() {
     let mut net = Net::established(15);
     net.run_for(Duration::from_millis(100));
     net.host(Side::A).config.tcp_orphan_retries = 2;
@@ -231,14 +231,15 @@ fn orphan_retries_are_a_setting() {
     net.call(Side::A, |tcb, cx| tcb.close(cx));
     let start = net.now;
     net.run_until(|net| net.state(Side::A) == State::Close);
-    // Two retransmissions of 200 ms and their last wait are 1.4 s; it is looked at when the timer expires after that.
+    // Two retransmissions from 200 ms and their last timeout take 1.4 s; the limit is checked at
+    // the next expiry of the timer.
     let took = (net.now - start).as_millis();
     assert!((1400..3600).contains(&took), "gave up after {took} ms");
     net.finish_clean();
 }
 
 #[test]
-fn fin_wait_2_of_an_orphan_ends_by_itself() {
+fn fin_wait_2_of_an_orphan_ends_after_its_timeout() {
     let mut net = Net::established(11);
     net.run_for(Duration::from_millis(100));
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -252,7 +253,7 @@ fn fin_wait_2_of_an_orphan_ends_by_itself() {
 }
 
 #[test]
-fn fin_wait_2_of_an_open_socket_waits() {
+fn fin_wait_2_of_an_open_socket_has_no_timeout() {
     let mut net = Net::established(12);
     net.run_for(Duration::from_millis(100));
     net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
@@ -262,7 +263,7 @@ fn fin_wait_2_of_an_open_socket_waits() {
 }
 
 #[test]
-fn deadline_of_an_idle_connection_is_none() {
+fn an_idle_connection_has_no_deadline() {
     let mut net = Net::established(13);
     net.send(Side::A, b"x");
     net.run_for(Duration::from_secs(1));
@@ -271,16 +272,21 @@ fn deadline_of_an_idle_connection_is_none() {
     net.finish_clean();
 }
 
-/// The device is slow, not the network: another copy behind the first would make it slower.
+/// The device is slow, not the network: another copy behind the first would delay the connection
+/// further.
 #[test]
-fn what_is_still_in_our_own_queue_is_not_sent_again() {
+fn a_segment_still_in_the_host_queue_is_not_retransmitted() {
     let mut net = Net::established(14);
     net.run_for(Duration::from_millis(100));
     net.holds = true;
     let before = net.log.len();
     net.send(Side::A, b"slow");
     net.run_for(Duration::from_secs(2));
-    assert_eq!(net.sent_by(Side::A, before).len(), 1, "neither a probe nor a timeout repeats it");
+    assert_eq!(
+        net.sent_by(Side::A, before).len(),
+        1,
+        "neither a probe nor a timeout retransmits it"
+    );
     assert!(net.count(Side::A, Counter::TcpExtTCPSpuriousRtxHostQueues) >= 2);
     assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);
     net.release();

@@ -1,4 +1,4 @@
-//! Losses that were none: what is taken back, and by which evidence.
+//! Spurious loss detection: the reductions that are undone, and the evidence for it.
 
 use core::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{Counter, TcpConfig, TcpInfo};
 const MSS: usize = 1448;
 const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
 
-/// An established connection whose window is wide open; No probe comes before a timeout.
+/// An established connection with a large congestion window. No tail loss probe precedes a timeout.
 fn warm(seed: u64, timestamps: bool) -> Net {
     warm_with(seed, |config| config.tcp_timestamps = timestamps)
 }
@@ -28,7 +28,8 @@ fn warm_with(seed: u64, configure: impl FnOnce(&mut TcpConfig)) -> Net {
     net
 }
 
-/// The path takes 300 ms longer for a moment: longer than the timeout, which finds more to send than the window holds.
+/// Delays the path by 300 ms for a moment, which exceeds the RTO; there is more data than the
+/// window allows.
 fn delay_spike(net: &mut Net) -> (TcpInfo, TcpInfo) {
     let before = net.tcb(Side::A).info();
     let delay = net.delay;
@@ -44,7 +45,7 @@ fn delay_spike(net: &mut Net) -> (TcpInfo, TcpInfo) {
 }
 
 #[test]
-fn a_spurious_timeout_is_found_by_frto() {
+fn frto_detects_a_spurious_timeout() {
     let mut net = warm(1, false);
     let (before, after) = delay_spike(&mut net);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 1);
@@ -56,7 +57,7 @@ fn a_spurious_timeout_is_found_by_frto() {
 }
 
 #[test]
-fn a_spurious_timeout_is_found_by_its_timestamp() {
+fn a_timestamp_reveals_a_spurious_timeout() {
     for sack in [false, true] {
         let mut net = warm_with(2, |config| {
             config.tcp_sack = sack;
@@ -72,7 +73,7 @@ fn a_spurious_timeout_is_found_by_its_timestamp() {
 }
 
 #[test]
-fn without_frto_and_timestamps_everything_is_sent_again() {
+fn without_frto_and_timestamps_a_spurious_timeout_is_not_undone() {
     let mut net = warm_with(3, |config| {
         config.tcp_timestamps = false;
         config.tcp_frto = 0;
@@ -83,7 +84,7 @@ fn without_frto_and_timestamps_everything_is_sent_again() {
 }
 
 #[test]
-fn a_true_timeout_stays() {
+fn a_genuine_timeout_is_not_undone() {
     for timestamps in [false, true] {
         let mut net = warm(4, timestamps);
         let before = net.tcb(Side::A).info();
@@ -107,7 +108,7 @@ fn a_true_timeout_stays() {
     }
 }
 
-/// One segment is overtaken by eight, by more than the reordering window.
+/// Eight segments overtake one, by more than the reordering window.
 fn overtaken(net: &mut Net) -> (TcpInfo, TcpInfo) {
     let before = net.tcb(Side::A).info();
     let delay = net.delay;
@@ -121,7 +122,7 @@ fn overtaken(net: &mut Net) -> (TcpInfo, TcpInfo) {
 }
 
 #[test]
-fn a_needless_fast_retransmit_is_undone_by_dsack() {
+fn a_dsack_undoes_a_needless_fast_retransmit() {
     let mut net = warm(5, false);
     let (before, after) = overtaken(&mut net);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
@@ -131,7 +132,7 @@ fn a_needless_fast_retransmit_is_undone_by_dsack() {
 }
 
 #[test]
-fn a_needless_fast_retransmit_is_undone_by_its_timestamp() {
+fn a_timestamp_undoes_a_needless_fast_retransmit() {
     let mut net = warm(6, true);
     let (before, after) = overtaken(&mut net);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);

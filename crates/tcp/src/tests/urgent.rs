@@ -1,4 +1,4 @@
-//! Urgent data, both ways, as Linux does it.
+//! Urgent data in both directions, with Linux's semantics.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -21,7 +21,7 @@ fn recv_oob(net: &mut Net) -> Result<Option<u8>, RecvError> {
     net.call(Side::B, |tcb, _| tcb.recv_oob(false))
 }
 
-/// One read of B.
+/// Performs one read of B.
 fn read(net: &mut Net) -> Result<Vec<u8>, RecvError> {
     let mut buf = [0; 4096];
     let read = net.call(Side::B, |tcb, cx| tcb.recv(cx, &mut buf, false));
@@ -33,7 +33,7 @@ fn is_urgent(net: &mut Net) -> bool {
 }
 
 #[test]
-fn the_pointer_names_the_byte_behind_the_last() {
+fn the_urgent_pointer_addresses_the_byte_after_the_urgent_one() {
     let mut net = quiet(1);
     let before = net.log.len();
     send_oob(&mut net, b"abc");
@@ -44,7 +44,7 @@ fn the_pointer_names_the_byte_behind_the_last() {
 }
 
 #[test]
-fn the_last_byte_is_taken_out_of_the_stream() {
+fn the_urgent_byte_is_removed_from_the_stream() {
     let mut net = quiet(2);
     net.send(Side::A, b"before");
     send_oob(&mut net, b"!");
@@ -64,7 +64,7 @@ fn the_last_byte_is_taken_out_of_the_stream() {
 }
 
 #[test]
-fn the_mark_stays_for_a_reader_that_never_takes_the_byte() {
+fn a_read_stops_at_the_mark_if_the_urgent_byte_was_not_read() {
     let mut net = quiet(3);
     send_oob(&mut net, b"ab!");
     net.send(Side::A, b"c");
@@ -72,12 +72,12 @@ fn the_mark_stays_for_a_reader_that_never_takes_the_byte() {
     assert_eq!(read(&mut net), Ok(b"ab".to_vec()));
     assert!(net.tcb(Side::B).at_mark());
     assert_eq!(read(&mut net), Ok(b"c".to_vec()));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::NoUrgentData), "the stream went past it");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::NoUrgentData), "the stream was read past it");
     net.finish_clean();
 }
 
 #[test]
-fn in_line_the_byte_is_read_behind_the_mark() {
+fn with_oob_inline_the_urgent_byte_is_read_after_the_mark() {
     let mut net = Net::new(4);
     net.host(Side::B).options.oob_inline = true;
     net.open();
@@ -95,7 +95,7 @@ fn in_line_the_byte_is_read_behind_the_mark() {
 }
 
 #[test]
-fn an_urgent_byte_alone_is_nothing_to_read() {
+fn an_urgent_byte_alone_does_not_make_the_socket_readable() {
     let mut net = quiet(5);
     send_oob(&mut net, b"!");
     net.run_for(Duration::from_millis(100));
@@ -108,7 +108,7 @@ fn an_urgent_byte_alone_is_nothing_to_read() {
 }
 
 #[test]
-fn peeking_leaves_byte_and_stream() {
+fn a_peek_leaves_the_urgent_byte_and_the_stream() {
     let mut net = quiet(6);
     send_oob(&mut net, b"!");
     net.send(Side::A, b"abc");
@@ -126,15 +126,15 @@ fn peeking_leaves_byte_and_stream() {
 }
 
 #[test]
-fn a_pointer_may_come_before_its_byte() {
+fn an_urgent_pointer_may_precede_its_byte() {
     let mut net = quiet(7);
     let mut header = net.forge(Side::B);
     header.flags |= Flags::URG;
     header.urgent = 6;
     net.inject(Side::B, &header, b"ab");
     assert!(!is_urgent(&mut net));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "announced, not here");
-    // Later segments need no pointer of their own.
+    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "announced, not received yet");
+    // Later segments need no urgent pointer of their own.
     let header = net.forge(Side::B);
     net.inject(Side::B, &header, b"cde!f");
     assert!(is_urgent(&mut net));
@@ -145,7 +145,7 @@ fn a_pointer_may_come_before_its_byte() {
 }
 
 #[test]
-fn a_byte_that_comes_out_of_order_is_urgent_at_once() {
+fn an_urgent_byte_received_out_of_order_is_available_at_once() {
     let mut net = quiet(8);
     let first = net.forge(Side::B);
     let mut second = first.clone();
@@ -162,7 +162,7 @@ fn a_byte_that_comes_out_of_order_is_urgent_at_once() {
 }
 
 #[test]
-fn stdurg_reads_the_pointer_as_the_byte_itself() {
+fn with_tcp_stdurg_the_pointer_addresses_the_urgent_byte() {
     for (stdurg, expected) in [(false, b'b'), (true, b'c')] {
         let mut net = Net::new(9);
         net.host(Side::B).config.tcp_stdurg = stdurg;
@@ -189,12 +189,12 @@ fn only_the_newest_mark_is_kept_and_an_older_pointer_is_ignored() {
     stale.urgent = 2;
     net.inject(Side::B, &stale, b"a1b2");
     assert_eq!(recv_oob(&mut net), Ok(Some(b'2')));
-    assert_eq!(read(&mut net), Ok(b"a1b".to_vec()), "the older byte has become plain data");
+    assert_eq!(read(&mut net), Ok(b"a1b".to_vec()), "the older byte has become normal data");
     net.finish_clean();
 }
 
 #[test]
-fn a_new_mark_behind_an_unread_one_keeps_the_old_byte_out_of_the_stream() {
+fn a_second_mark_keeps_the_first_urgent_byte_out_of_the_stream() {
     let mut net = quiet(11);
     send_oob(&mut net, b"1");
     net.run_for(Duration::from_millis(100));
@@ -202,13 +202,13 @@ fn a_new_mark_behind_an_unread_one_keeps_the_old_byte_out_of_the_stream() {
     assert_eq!(recv_oob(&mut net), Ok(Some(b'1')));
     send_oob(&mut net, b"x2");
     net.run_for(Duration::from_millis(100));
-    assert_eq!(read(&mut net), Ok(b"x".to_vec()), "not the urgent byte once more");
+    assert_eq!(read(&mut net), Ok(b"x".to_vec()), "the stream does not contain the urgent byte");
     assert_eq!(recv_oob(&mut net), Ok(Some(b'2')));
     net.finish_clean();
 }
 
 #[test]
-fn a_pointer_into_the_past_is_ignored() {
+fn an_urgent_pointer_to_read_data_is_ignored() {
     let mut net = quiet(12);
     net.send(Side::A, b"abcdef");
     net.run_for(Duration::from_millis(100));
@@ -235,7 +235,7 @@ fn the_end_of_the_stream_ends_the_wait_for_an_announced_byte() {
 }
 
 #[test]
-fn urgent_mode_knows_no_nagle_and_no_cork() {
+fn urgent_data_ignores_nagle_and_cork() {
     let mut net = quiet(14);
     net.call(Side::A, |tcb, _| tcb.set_cork(true));
     net.send(Side::A, b"held");
@@ -248,7 +248,7 @@ fn urgent_mode_knows_no_nagle_and_no_cork() {
 }
 
 #[test]
-fn urgent_mode_sends_segment_by_segment_each_with_its_pointer() {
+fn urgent_data_is_sent_without_superframes() {
     let mut net = Net::new(15);
     net.host(Side::A).path.gso_bytes_max = 65_536;
     net.open();
@@ -260,7 +260,7 @@ fn urgent_mode_sends_segment_by_segment_each_with_its_pointer() {
     assert_eq!(pointers, [(1448, 7240), (1448, 5792), (1448, 4344), (1448, 2896), (1448, 1448)]);
     assert!(sent.iter().all(|sent| sent.header.has(Flags::URG)));
     net.run_for(Duration::from_millis(100));
-    // The mark is acknowledged: everything is as before.
+    // The mark is acknowledged: superframes are sent again.
     let before = net.log.len();
     net.send(Side::A, &[7; 5 * 1448]);
     let sent = net.sent_by(Side::A, before);
@@ -271,7 +271,7 @@ fn urgent_mode_sends_segment_by_segment_each_with_its_pointer() {
 }
 
 #[test]
-fn a_retransmission_carries_the_pointer() {
+fn a_retransmission_carries_the_urgent_pointer() {
     let mut net = quiet(16);
     send_oob(&mut net, b"ab!");
     net.lose_in_flight();
@@ -285,7 +285,7 @@ fn a_retransmission_carries_the_pointer() {
 }
 
 #[test]
-fn a_mark_beyond_sixteen_bits_is_told_as_far_as_they_reach() {
+fn a_mark_beyond_sixteen_bits_is_clamped() {
     let mut net = Net::new(17);
     net.host(Side::A).options.sndbuf = Some(400_000);
     net.host(Side::B).options.rcvbuf = Some(600_000);
@@ -313,7 +313,7 @@ fn a_mark_beyond_sixteen_bits_is_told_as_far_as_they_reach() {
 }
 
 #[test]
-fn a_closed_window_is_told_of_the_mark() {
+fn window_probes_announce_the_urgent_mark() {
     let mut net = Net::new(18);
     net.host(Side::B).options.rcvbuf = Some(16_384);
     net.open();
@@ -327,7 +327,7 @@ fn a_closed_window_is_told_of_the_mark() {
     let unread = net.tcb(Side::A).unacked_bytes();
     assert!(unread < 65_000, "{unread}");
     net.run_for(Duration::from_secs(30));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "it is known to come");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "announced by a probe");
     while net.tcb(Side::A).unacked_bytes() > 0 || !is_urgent(&mut net) {
         let _ = read(&mut net);
         net.run_for(Duration::from_millis(20));
@@ -337,7 +337,7 @@ fn a_closed_window_is_told_of_the_mark() {
 }
 
 #[test]
-fn marks_survive_a_lossy_path() {
+fn urgent_marks_arrive_over_a_lossy_path() {
     let mut net = Net::established(19);
     net.impairment.loss = 50;
     net.impairment.reorder = 100;
@@ -361,14 +361,15 @@ fn marks_survive_a_lossy_path() {
     net.finish_clean();
 }
 
-/// Regression: a mark at the next byte to read, whose byte had not come, counted as a byte to leave out of an empty queue.
+/// Regression: a mark at the next byte to read, without that byte, was counted as a byte to skip in
+/// the empty queue.
 #[test]
-fn an_announced_byte_that_has_not_come_is_nothing_to_read() {
+fn an_announced_urgent_byte_that_is_missing_leaves_the_queue_empty() {
     let mut net = quiet(40);
     let header = net.forge(Side::B);
     let header = SegmentHeader { flags: header.flags | Flags::URG, urgent: 1, ..header };
     net.inject(Side::B, &header, b"");
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "it is announced");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "announced, not received yet");
     assert!(net.tcb(Side::B).at_mark());
     assert!(!net.tcb(Side::B).readiness().intersects(Readiness::READ | Readiness::PRI));
     assert_eq!(read(&mut net), Err(RecvError::WouldBlock));

@@ -1,11 +1,11 @@
-//! The window: scaling, closing and reopening, probes, silly windows, buffers that grow.
+//! The window: scaling, closing and reopening, probes, silly windows, growing buffers.
 
 use core::time::Duration;
 
 use super::net::{Impairment, Net, Side};
 use crate::{Counter, Readiness, SendError, State};
 
-/// Writes until nothing more fits.
+/// Writes until the send buffer is full.
 fn fill(net: &mut Net) -> usize {
     let chunk = [9; 10_000];
     let mut total = 0;
@@ -18,7 +18,7 @@ fn fill(net: &mut Net) -> usize {
     }
 }
 
-/// A connection over which A has filled B's closed window.
+/// A connection on which A has filled B's window.
 fn stalled(seed: u64) -> (Net, usize) {
     let mut net = Net::new(seed);
     net.host(Side::B).options.rcvbuf = Some(16_384);
@@ -33,7 +33,7 @@ fn stalled(seed: u64) -> (Net, usize) {
 }
 
 #[test]
-fn a_closed_window_is_probed_with_growing_waits() {
+fn a_closed_window_is_probed_at_growing_intervals() {
     let (mut net, _) = stalled(1);
     let before = net.log.len();
     net.run_for(Duration::from_secs(60));
@@ -58,7 +58,7 @@ fn a_closed_window_is_probed_for_as_long_as_the_peer_answers() {
 }
 
 #[test]
-fn an_orphan_does_not_wait_for_a_closed_window_for_ever() {
+fn an_orphan_does_not_wait_forever_for_a_closed_window() {
     let (mut net, _) = stalled(3);
     net.call(Side::A, |tcb, cx| tcb.close(cx));
     net.run_for(Duration::from_secs(1200));
@@ -82,7 +82,7 @@ fn reading_reopens_a_closed_window_at_once() {
 }
 
 #[test]
-fn a_lost_window_update_is_found_by_a_probe() {
+fn a_lost_window_update_is_recovered_by_a_probe() {
     let (mut net, written) = stalled(5);
     net.run_for(Duration::from_secs(1));
     let mut got = net.recv(Side::B).len();
@@ -96,7 +96,7 @@ fn a_lost_window_update_is_found_by_a_probe() {
 }
 
 #[test]
-fn the_announced_edge_never_moves_back_and_small_reads_announce_nothing() {
+fn the_announced_edge_never_moves_back_and_small_reads_send_no_ack() {
     let (mut net, _) = stalled(6);
     let before = net.log.len();
     let mut byte = [0; 1];
@@ -130,7 +130,7 @@ fn scaled_windows_exceed_64_kilobytes() {
 }
 
 #[test]
-fn without_scaling_the_window_fits_sixteen_bits() {
+fn without_scaling_the_window_fits_into_sixteen_bits() {
     let mut net = Net::new(8);
     net.host(Side::B).config.tcp_window_scaling = false;
     net.open();
@@ -146,7 +146,7 @@ fn without_scaling_the_window_fits_sixteen_bits() {
 }
 
 #[test]
-fn receive_buffer_follows_what_is_read_and_a_fixed_one_does_not() {
+fn the_receive_buffer_grows_with_the_read_rate_unless_it_is_fixed() {
     for fixed in [None, Some(100_000)] {
         let mut net = Net::new(9);
         net.host(Side::B).options.rcvbuf = fixed;
@@ -168,7 +168,7 @@ fn receive_buffer_follows_what_is_read_and_a_fixed_one_does_not() {
 }
 
 #[test]
-fn send_buffer_grows_with_the_window_and_a_full_one_is_not_writable() {
+fn the_send_buffer_grows_with_the_window_and_is_not_writable_when_full() {
     let mut net = Net::established(10);
     let first = fill(&mut net);
     assert!(!net.tcb(Side::A).readiness().contains(Readiness::WRITE));
@@ -209,7 +209,7 @@ fn a_window_smaller_than_a_segment_is_used() {
 }
 
 #[test]
-fn tiny_segments_cost_about_what_they_carry() {
+fn tiny_segments_are_coalesced_in_the_receive_queue() {
     let mut net = Net::established(12);
     net.tcb(Side::A).set_nodelay(true);
     for _ in 0..3000 {

@@ -1,27 +1,28 @@
 //! The cookie that the Fast Open option carries.
 //!
-//! RFC 7413 §4.1.1. Not here: the keys that make cookies (`open::fast_open`), the cache of a
-//! client's cookies (`stack::fast_open`).
+//! RFC 7413 §4.1.1. Not here: the keys from which cookies are computed (`open::fast_open`), the
+//! cache of a client's cookies (`stack::fast_open`).
 
 /// Bytes of the longest cookie (RFC 7413 §4.1.1).
 const COOKIE_BYTES_MAX: usize = 16;
-/// Bytes of the shortest.
+/// Bytes of the shortest cookie.
 const COOKIE_BYTES_MIN: usize = 4;
 
-/// What the Fast Open option carries; empty when a client asks for a cookie.
+/// The value of a Fast Open option; empty when a client requests a cookie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cookie {
-    /// The option is the experimental one.
+    /// Whether the option is the experimental one.
     experimental: bool,
     len: u8,
     bytes: [u8; COOKIE_BYTES_MAX],
 }
 
 impl Cookie {
-    /// A client asks for one.
+    /// A client's request for a cookie.
     pub const REQUEST: Self = Self { experimental: false, len: 0, bytes: [0; COOKIE_BYTES_MAX] };
 
-    /// A cookie of these bytes, or a request; `None` for a length that RFC 7413 §4.1.1 does not allow.
+    /// Returns a cookie of these bytes, or a request if there are none; `None` for a length that
+    /// RFC 7413 §4.1.1 does not allow.
     #[must_use]
     pub fn new(value: &[u8]) -> Option<Self> {
         let allowed = value.is_empty()
@@ -35,32 +36,33 @@ impl Cookie {
         Some(Self { experimental: false, len: u8::try_from(value.len()).ok()?, bytes })
     }
 
-    /// The first eight bytes of a keyed hash.
+    /// Returns a cookie of eight bytes, the start of a keyed hash.
     pub(crate) fn of_hash(hash: [u8; 8]) -> Self {
         let mut bytes = [0; COOKIE_BYTES_MAX];
         bytes[..hash.len()].copy_from_slice(&hash);
         Self { experimental: false, len: 8, bytes }
     }
 
-    /// The value.
+    /// Returns the bytes of the cookie.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The same in the experimental option (kind 254 with the number 0xF989), or in the one of RFC 7413.
+    /// Returns the same cookie for the experimental option (kind 254 with the number 0xF989), or
+    /// for the option of RFC 7413.
     #[must_use]
     pub const fn in_form(self, experimental: bool) -> Self {
         Self { experimental, ..self }
     }
 
-    /// It is carried by the experimental option.
+    /// Whether the experimental option carries the cookie.
     #[must_use]
     pub const fn is_experimental(&self) -> bool {
         self.experimental
     }
 
-    /// A client asks for a cookie.
+    /// Whether a client requests a cookie.
     #[must_use]
     pub const fn is_request(&self) -> bool {
         self.len == 0

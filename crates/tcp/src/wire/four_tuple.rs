@@ -1,4 +1,4 @@
-//! The four numbers that name a connection.
+//! The addresses and ports that identify a connection.
 //!
 //! RFC 9293 §3.3.1 (local and remote socket); Linux: inet_sock's addresses and ports.
 //!
@@ -20,26 +20,26 @@ impl FourTuple {
     /// Bytes of the longest [`FourTuple::write_key`]: two IPv6 addresses and two ports.
     pub const KEY_BYTES_MAX: usize = 36;
 
-    /// A tuple from its two ends.
+    /// Returns the tuple of two ends.
     #[must_use]
     pub const fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         Self { local, remote }
     }
 
-    /// The same connection as the peer names it.
+    /// Returns the same connection as seen by the peer.
     #[must_use]
     pub const fn reversed(self) -> Self {
         Self { local: self.remote, remote: self.local }
     }
 
-    /// Both ends are IPv4.
+    /// Whether both ends are IPv4.
     #[must_use]
     pub const fn is_ipv4(&self) -> bool {
         self.local.is_ipv4() && self.remote.is_ipv4()
     }
 
-    /// The tuple as bytes for a keyed hash: addresses, then ports, in network order. Flow labels
-    /// and scope ids stay out, so equal keys mean the same header fields on the wire.
+    /// Writes the tuple as the input of a keyed hash: addresses, then ports, in network order. Flow
+    /// labels and scope ids are left out, so equal keys mean equal header fields on the wire.
     pub fn write_key(self, key: &mut [u8; Self::KEY_BYTES_MAX]) -> &[u8] {
         let local_len = write_address(&mut key[..16], self.local.ip());
         let remote_len = write_address(&mut key[local_len..local_len + 16], self.remote.ip());
@@ -50,7 +50,7 @@ impl FourTuple {
     }
 }
 
-/// Writes an address at the front of `bytes` (16 or more) and answers its length.
+/// Writes an address at the front of `bytes` (16 or more) and returns its length.
 pub(crate) fn write_address(bytes: &mut [u8], address: IpAddr) -> usize {
     match address {
         IpAddr::V4(v4) => {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn key_is_the_wire_order() {
+    fn the_key_is_in_wire_order() {
         let mut key = [0; FourTuple::KEY_BYTES_MAX];
         let v4 = tuple("10.0.0.1:258", "10.0.0.2:80");
         assert_eq!(v4.write_key(&mut key), [10, 0, 0, 1, 10, 0, 0, 2, 1, 2, 0, 80]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn reversed_twice_is_the_same() {
+    fn a_tuple_reversed_twice_is_unchanged() {
         let tuple = tuple("10.0.0.1:1", "10.0.0.2:2");
         assert_ne!(tuple.reversed(), tuple);
         assert_eq!(tuple.reversed().reversed(), tuple);

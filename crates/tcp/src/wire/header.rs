@@ -13,11 +13,11 @@
 //! ```
 //!
 //! [`SegmentHeader::parse`] is the only reader of these bytes: after it the engine works with
-//! values and no index can be out of range. It checks the shape alone. `stack` has checked the
-//! checksum before it, `input` checks the meaning after it.
+//! values and no index can be out of range. It checks the layout only. `stack` verifies the
+//! checksum before it, and `input` checks the values after it.
 //!
 //! Not here: the checksum's arithmetic (crate pkt), the ninth flag AE of accurate ECN (reserved
-//! bits are read as nothing and written as zero).
+//! bits are ignored on reading and written as zero).
 
 use core::fmt;
 
@@ -35,7 +35,7 @@ pub const HEADER_BYTES_MIN: usize = 20;
 /// Bytes of a header with all the options it can hold: data offset 15.
 pub const HEADER_BYTES_MAX: usize = HEADER_BYTES_MIN + OPTIONS_BYTES_MAX;
 
-/// Where the checksum stands, from the start of the header.
+/// Offset of the checksum from the start of the header.
 pub const CHECKSUM_OFFSET: usize = 16;
 
 bitflags! {
@@ -44,15 +44,15 @@ bitflags! {
     pub struct Flags: u8 {
         /// The sender has no more data.
         const FIN = 0x01;
-        /// Synchronise: the sequence number is an initial one.
+        /// Synchronize: the sequence number is an initial one.
         const SYN = 0x02;
         /// Reset the connection.
         const RST = 0x04;
-        /// Push: hand what arrived to the application.
+        /// Push: deliver received data to the application.
         const PSH = 0x08;
-        /// The acknowledgment number counts.
+        /// The acknowledgment number is valid.
         const ACK = 0x10;
-        /// The urgent pointer counts.
+        /// The urgent pointer is valid.
         const URG = 0x20;
         /// ECN echo (RFC 3168).
         const ECE = 0x40;
@@ -61,7 +61,7 @@ bitflags! {
     }
 }
 
-/// One segment's header, read or to be written.
+/// The header of one segment, parsed or to be written.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SegmentHeader {
     /// Sender's port.
@@ -70,40 +70,40 @@ pub struct SegmentHeader {
     pub dst_port: u16,
     /// SEG.SEQ: number of the first byte of data, or of the SYN.
     pub seq: SeqNum,
-    /// SEG.ACK: next number the sender expects; counts only with [`Flags::ACK`].
+    /// SEG.ACK: next number the sender expects; valid only with [`Flags::ACK`].
     pub ack: SeqNum,
     /// Control bits.
     pub flags: Flags,
     /// SEG.WND as on the wire, before scaling.
     pub window: u16,
-    /// SEG.UP: counts only with [`Flags::URG`].
+    /// SEG.UP: valid only with [`Flags::URG`].
     pub urgent: u16,
-    /// Bytes of the header as read. Writing derives it from the options and ignores this.
+    /// Bytes of the parsed header. Writing derives the length from the options and ignores this
+    /// field.
     pub header_len: u8,
     /// Options.
     pub options: Options,
 }
 
 impl SegmentHeader {
-    /// Reads a header at the front of `bytes`, which holds at least the whole header when the
-    /// segment is sound.
+    /// Parses a header at the front of `bytes`, which must hold the whole header.
     ///
     /// # Errors
     ///
-    /// [`DropReason::TcpHeader`] when the bytes end before the header does, or the data offset is
-    /// below 5. Bad options are no error (see [`Options`]).
+    /// [`DropReason::TcpHeader`] when `bytes` is shorter than the header, or the data offset is
+    /// below 5. Malformed options are no error (see [`Options`]).
     pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
         let mut header = Self::default();
         header.read(bytes)?;
         Ok(header)
     }
 
-    /// As [`parse`](Self::parse), into a header that is still as by `default`: one that is returned is copied, and the copy has to
-    /// wait for the stores of its parts.
+    /// Like [`parse`](Self::parse), but fills `self`, which must equal `default()`. Returning a
+    /// header copies it, and the copy stalls until the stores to its fields have completed.
     ///
     /// # Errors
     ///
-    /// As [`parse`](Self::parse); then it is as it was.
+    /// As [`parse`](Self::parse); `self` is then unchanged.
     #[inline]
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), DropReason> {
         let fixed: &[u8; HEADER_BYTES_MIN] = bytes.first_chunk().ok_or(DropReason::TcpHeader)?;
@@ -122,25 +122,24 @@ impl SegmentHeader {
         Ok(())
     }
 
-    /// Source and destination port alone, for a look-up that comes before the header is read.
+    /// Returns source and destination port, for a lookup before the header is parsed.
     #[must_use]
     pub fn ports(bytes: &[u8]) -> Option<(u16, u16)> {
         let &[a, b, c, d] = bytes.first_chunk()?;
         Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
     }
 
-    /// Bytes [`SegmentHeader::emit`] writes.
+    /// Returns the number of bytes that [`SegmentHeader::emit`] writes.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
         HEADER_BYTES_MIN + self.options.encoded_len()
     }
 
-    /// Writes the header at the front of `bytes`, with a checksum of zero, and answers how many
-    /// bytes it took.
+    /// Writes the header at the front of `bytes`, with a checksum of zero, and returns its length.
     ///
     /// # Panics
     ///
-    /// If `bytes` is shorter than [`SegmentHeader::header_bytes`]: the caller sized it by that.
+    /// If `bytes` is shorter than [`SegmentHeader::header_bytes`].
     pub fn emit(&self, bytes: &mut [u8]) -> usize {
         let (fixed, rest) = bytes.split_at_mut(HEADER_BYTES_MIN);
         let header_len = HEADER_BYTES_MIN + self.options.emit(rest);
@@ -157,8 +156,8 @@ impl SegmentHeader {
         header_len
     }
 
-    /// SEG.LEN: sequence numbers the segment occupies, SYN and FIN included, for `payload_len`
-    /// bytes of data.
+    /// Returns SEG.LEN: the sequence numbers that the segment occupies with `payload_len` bytes of
+    /// data, SYN and FIN included.
     #[must_use]
     pub const fn segment_len(&self, payload_len: u32) -> u32 {
         payload_len
@@ -166,7 +165,7 @@ impl SegmentHeader {
             + self.flags.contains(Flags::FIN) as u32
     }
 
-    /// The control bit is set.
+    /// Whether the control bit is set.
     #[inline]
     #[must_use]
     pub const fn has(&self, flag: Flags) -> bool {
@@ -174,11 +173,11 @@ impl SegmentHeader {
     }
 }
 
-/// The header of nearly every segment: no urgent pointer, and no option but the timestamps. [`SegmentHeader::emit`] writes
-/// the same.
+/// The header of nearly every segment: no urgent pointer, and no option but the timestamps.
+/// [`SegmentHeader::emit`] writes the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainHeader {
-    /// The sender's and the receiver's.
+    /// Source and destination port.
     pub(crate) ports: (u16, u16),
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
@@ -189,10 +188,10 @@ pub(crate) struct PlainHeader {
 }
 
 impl PlainHeader {
-    /// Its length.
+    /// Length of the header.
     pub(crate) const BYTES: usize = HEADER_BYTES_MIN + TIMESTAMPS_BYTES;
 
-    /// The header as it is on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub(crate) fn bytes(&self, checksum: u16) -> [u8; Self::BYTES] {
         let Self { ports, seq, ack, flags, window, timestamps } = *self;
@@ -215,7 +214,7 @@ impl PlainHeader {
     }
 }
 
-/// The low byte of a number known to be below 16.
+/// Returns the low byte of a number below 16.
 #[expect(clippy::cast_possible_truncation, reason = "a data offset is at most 15")]
 const fn nibble(number: usize) -> u8 {
     debug_assert!(number < 16);
@@ -226,13 +225,13 @@ const fn nibble(number: usize) -> u8 {
 ///
 /// # Panics
 ///
-/// If `header` is shorter than a header.
+/// If `header` is shorter than 18 bytes.
 pub fn write_checksum(header: &mut [u8], checksum: u16) {
     header[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
 impl fmt::Display for Flags {
-    /// One letter each, as tcpdump: `[S.]`, `[P.]`, `[R]`.
+    /// Prints one letter per flag, as tcpdump does: `[S.]`, `[P.]`, `[R]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LETTERS: [(Flags, char); 8] = [
             (Flags::FIN, 'F'),

@@ -1,16 +1,16 @@
-//! TCP options as values: read from any bytes, written in Linux's order.
+//! TCP options as values: parsed from any bytes, written in Linux's order.
 //!
 //! RFC 9293 §3.2, RFC 7323, RFC 2018; Linux: tcp_parse_options(), tcp_options_write().
 //!
-//! Reading never fails. A malformed length ends the list, and the options before it count: Linux
-//! reads them so, and a peer that works with Linux must work here. Options that only a SYN may
-//! carry are ignored elsewhere. Every option is padded on writing, so that 32-bit fields stay
-//! aligned; then the fast path of the peer, and ours, recognizes the header of an established
+//! Parsing never fails. A malformed length ends the list, and the options before it are valid:
+//! Linux parses them so, and a peer that works with Linux must work here. Options that only a SYN
+//! may carry are ignored in other segments. Every option is padded on writing, so that 32-bit
+//! fields stay aligned; then the fast paths of both sides recognize the header of an established
 //! connection by one word.
 //!
-//! Not here: whether an option was negotiated (the control block knows), MD5, AO. The kinds not
-//! listed are skipped by their length, so a new one needs a field, an arm in `parse` and a place in
-//! `emit`.
+//! Not here: whether an option was negotiated (the control block records it), MD5, AO. Unknown
+//! kinds are skipped by their length, so a new option needs a field, an arm in `parse` and a place
+//! in `emit`.
 
 use pkt::Instant;
 
@@ -21,10 +21,10 @@ use crate::wire::{cookie::Cookie, seq::SeqNum};
 /// Bytes of options a header can hold: 60 bytes at most (data offset 15), less the fixed 20.
 pub const OPTIONS_BYTES_MAX: usize = 40;
 
-/// SACK blocks that fit beside nothing else: (40 - 4) / 8.
+/// SACK blocks that fit without other options: (40 - 4) / 8.
 pub const SACK_BLOCKS_MAX: usize = 4;
 
-/// Largest shift RFC 7323 §2.3 allows; a larger one counts as this.
+/// Largest shift that RFC 7323 §2.3 allows; a larger one is treated as this.
 pub const WINDOW_SCALE_MAX: u8 = 14;
 
 /// Bytes the timestamp option costs each segment, padding included.
@@ -33,7 +33,7 @@ pub const TIMESTAMPS_BYTES: usize = 12;
 /// The timestamp option alone, aligned: NOP, NOP, kind 8, length 10.
 pub(crate) const TIMESTAMPS_WORD: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
-/// The number of Fast Open among the experiments with options (RFC 7413 §4.1.1, RFC 6994).
+/// Number of Fast Open among the experimental options (RFC 7413 §4.1.1, RFC 6994).
 const FAST_OPEN_EXPERIMENT: [u8; 2] = [0xf9, 0x89];
 
 mod kind {
@@ -45,35 +45,35 @@ mod kind {
     pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
     pub(super) const FAST_OPEN: u8 = 34;
-    /// RFC 6994: an experiment, told by the number that follows.
+    /// RFC 6994: an experimental option, identified by the number that follows.
     pub(super) const EXPERIMENT: u8 = 254;
 }
 
 /// The options of one segment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// Maximum segment size the sender takes (SYN only). Never 0: a zero is ignored.
+    /// Maximum segment size that the sender accepts (SYN only). Never 0: a zero is ignored.
     pub mss: Option<u16>,
     /// Shift of the sender's later windows (SYN only), at most [`WINDOW_SCALE_MAX`].
     pub window_scale: Option<u8>,
-    /// The sender understands SACK (SYN only).
+    /// Whether the sender supports SACK (SYN only).
     pub sack_permitted: bool,
     /// TSval and TSecr (RFC 7323 §3).
     pub timestamps: Option<(u32, u32)>,
-    /// Fast Open cookie, or the request for one (SYN only, RFC 7413 §4.1.1).
+    /// Fast Open cookie or a request for a cookie (SYN only, RFC 7413 §4.1.1).
     pub fast_open: Option<Cookie>,
     /// Left and right edge of each reported block (RFC 2018 §3), in the order sent.
     pub sack_blocks: ArrayVec<(SeqNum, SeqNum), SACK_BLOCKS_MAX>,
 }
 
 impl Options {
-    /// No option.
+    /// Returns a list without options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the bytes between the fixed header and the data. `is_syn` admits the options of a
+    /// Parses the bytes between the fixed header and the data. `is_syn` admits the options of a
     /// handshake.
     #[must_use]
     pub fn parse(bytes: &[u8], is_syn: bool) -> Self {
@@ -82,10 +82,10 @@ impl Options {
         options
     }
 
-    /// As [`parse`](Self::parse), where there is no option yet.
+    /// Like [`parse`](Self::parse), but fills `self`, which must hold no option yet.
     #[inline]
     pub(crate) fn read(&mut self, bytes: &[u8], is_syn: bool) {
-        // An established connection's segments carry this and nothing else.
+        // Segments of an established connection carry only this option.
         self.timestamps = parse_timestamps_alone(bytes);
         if self.timestamps.is_none() {
             self.take_all(bytes, is_syn);
@@ -102,7 +102,7 @@ impl Options {
                 _ => {
                     let Some(&length) = after.first() else { break };
                     let length = usize::from(length);
-                    // Below 2 the option would not even cover itself; beyond the header it is cut
+                    // A length below 2 does not cover kind and length; one beyond the header is cut
                     // off.
                     if length < 2 || length > rest.len() {
                         break;
@@ -115,8 +115,8 @@ impl Options {
         }
     }
 
-    /// Takes one option with its kind and length bytes removed. A wrong length for its kind is
-    /// ignored.
+    /// Stores one option, whose kind and length bytes are removed from `value`. An option whose
+    /// length does not fit its kind is ignored.
     fn take(&mut self, kind: u8, value: &[u8], is_syn: bool) {
         match (kind, value) {
             (kind::MSS, &[high, low]) if is_syn => {
@@ -150,7 +150,8 @@ impl Options {
         }
     }
 
-    /// Bytes [`Options::emit`] writes: a multiple of 4, at most [`OPTIONS_BYTES_MAX`].
+    /// Returns the number of bytes that [`Options::emit`] writes: a multiple of 4, at most
+    /// [`OPTIONS_BYTES_MAX`].
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         let fixed = self.fixed_len();
@@ -158,14 +159,15 @@ impl Options {
         if blocks == 0 { fixed } else { fixed + 4 + 8 * blocks }
     }
 
-    /// SACK blocks there is room for beside the other options: 4, or 3 with timestamps.
+    /// Returns the number of SACK blocks that fit beside the other options: 4, or 3 with
+    /// timestamps.
     #[must_use]
     pub fn sack_blocks_that_fit(&self) -> usize {
         self.sack_blocks.len().min((OPTIONS_BYTES_MAX - self.fixed_len()).saturating_sub(4) / 8)
     }
 
-    /// Bytes of everything but the SACK blocks. At most 20 without a cookie, so at least two blocks always fit outside a
-    /// SYN; at most 40 with one.
+    /// Returns the bytes of all options but the SACK blocks. At most 20 without a cookie, so at
+    /// least two blocks always fit outside a SYN; at most 40 with one.
     fn fixed_len(&self) -> usize {
         let mut len = 0;
         if self.mss.is_some() {
@@ -187,12 +189,12 @@ impl Options {
         len
     }
 
-    /// Writes the options in Linux's order (MSS, SACK-permitted, timestamps, window scale, SACK),
-    /// answering how many bytes. SACK blocks that do not fit are left out from the end.
+    /// Writes the options in Linux's order (MSS, SACK-permitted, timestamps, window scale, SACK)
+    /// and returns their length. Trailing SACK blocks that do not fit are left out.
     ///
     /// # Panics
     ///
-    /// If `bytes` is shorter than [`Options::encoded_len`]: the caller sized it by that.
+    /// If `bytes` is shorter than [`Options::encoded_len`].
     pub fn emit(&self, bytes: &mut [u8]) -> usize {
         let mut writer = Writer { bytes, at: 0 };
         if let Some(mss) = self.mss {
@@ -230,14 +232,14 @@ impl Options {
     }
 }
 
-/// The timestamps of a header that carries them alone and aligned, else nothing.
+/// Returns the timestamps of a header whose only option they are, aligned by two NOPs.
 #[inline]
 fn parse_timestamps_alone(bytes: &[u8]) -> Option<(u32, u32)> {
     let aligned = bytes.len() == TIMESTAMPS_BYTES && bytes[..4] == TIMESTAMPS_WORD;
     aligned.then(|| (be32(&bytes[4..]), be32(&bytes[8..])))
 }
 
-/// The first four bytes as a big-endian number. The caller has checked the length.
+/// Returns the first four bytes as a big-endian number; `bytes` must have that many.
 fn be32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
@@ -248,7 +250,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// The Fast Open option, padded behind.
+    /// Writes the Fast Open option, followed by its padding.
     fn put_cookie(&mut self, cookie: &Cookie) {
         let experimental = cookie.is_experimental();
         let kind = if experimental { kind::EXPERIMENT } else { kind::FAST_OPEN };
@@ -272,13 +274,14 @@ impl Writer<'_> {
     }
 }
 
-/// The millisecond clock of TSval, shifted by a connection's `offset` (RFC 7323 §5.4, §7.1).
+/// Returns the millisecond clock of TSval, shifted by a connection's `offset`
+/// (RFC 7323 §5.4, §7.1).
 #[expect(clippy::cast_possible_truncation, reason = "the timestamp clock wraps")]
 pub(crate) fn ts_clock(now: Instant, offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(offset)
 }
 
-/// Timestamp `a` is before `b`, modulo 2^32.
+/// Whether timestamp `a` is before `b`, modulo 2^32.
 pub(crate) fn is_older(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) > u32::MAX / 2
 }

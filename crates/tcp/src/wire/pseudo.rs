@@ -1,4 +1,4 @@
-//! The sum over the pseudo-header of a segment.
+//! The checksum of a segment's pseudo-header.
 //!
 //! RFC 9293 §3.1. A connection sums its addresses once; each segment adds its length.
 
@@ -9,12 +9,13 @@ use crate::wire::four_tuple::FourTuple;
 /// Protocol number of TCP in a pseudo-header.
 const PROTOCOL_TCP: u8 = 6;
 
-/// What the pseudo-headers of a connection's segments have in common: all but their length, summed and folded.
+/// Returns the folded sum of the addresses and the protocol, which all segments of a connection
+/// share. The length is not included.
 pub(crate) fn pseudo_sum(tuple: &FourTuple) -> u16 {
     checksum::pseudo_header(tuple.local.ip(), tuple.remote.ip(), PROTOCOL_TCP, 0).fold()
 }
 
-/// The sum of a whole pseudo-header, of `pseudo_sum` and a segment of `len` bytes.
+/// Returns the sum of a whole pseudo-header: `pseudo_sum` plus the length of the segment.
 #[inline]
 pub(crate) fn pseudo_header(pseudo_sum: u16, len: usize) -> u16 {
     let mut sum = Sum::from_folded(pseudo_sum);

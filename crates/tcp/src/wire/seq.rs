@@ -4,8 +4,8 @@
 //!
 //! A comparison is meaningful only for two numbers less than 2^31 apart, which holds for all
 //! numbers of one connection because no window exceeds 2^30 (RFC 7323 §2.3). There is no `Ord`: the
-//! order is not transitive around the circle, so sorting by it must be a choice made where the
-//! bound on the distance is known.
+//! order is not transitive around the circle, so only code that knows a bound on the distance may
+//! sort by it.
 //!
 //! Not here: 64-bit stream positions.
 
@@ -17,58 +17,58 @@ use core::ops::{Add, AddAssign, Sub, SubAssign};
 pub struct SeqNum(pub u32);
 
 impl SeqNum {
-    /// `self` comes before `other`.
+    /// Whether `self` comes before `other`.
     #[inline]
     #[must_use]
     pub const fn lt(self, other: Self) -> bool {
         self.signed_distance(other) < 0
     }
 
-    /// `self` comes before `other` or is the same.
+    /// Whether `self` comes before `other` or is equal.
     #[inline]
     #[must_use]
     pub const fn le(self, other: Self) -> bool {
         self.signed_distance(other) <= 0
     }
 
-    /// `self` comes after `other`.
+    /// Whether `self` comes after `other`.
     #[inline]
     #[must_use]
     pub const fn gt(self, other: Self) -> bool {
         self.signed_distance(other) > 0
     }
 
-    /// `self` comes after `other` or is the same.
+    /// Whether `self` comes after `other` or is equal.
     #[inline]
     #[must_use]
     pub const fn ge(self, other: Self) -> bool {
         self.signed_distance(other) >= 0
     }
 
-    /// The later of two.
+    /// Returns the later of two numbers.
     #[inline]
     #[must_use]
     pub const fn max(self, other: Self) -> Self {
         if self.lt(other) { other } else { self }
     }
 
-    /// The earlier of two.
+    /// Returns the earlier of two numbers.
     #[inline]
     #[must_use]
     pub const fn min(self, other: Self) -> Self {
         if other.lt(self) { other } else { self }
     }
 
-    /// `low <= self <= high`, both ends included, for any span below 2^32.
+    /// Whether `low <= self <= high`, for any span below 2^32.
     #[inline]
     #[must_use]
     pub const fn between(self, low: Self, high: Self) -> bool {
         self.since(low) <= high.since(low)
     }
 
-    /// Bytes from `earlier` up to `self`, going forward around the circle.
+    /// Returns the bytes from `earlier` up to `self`, going forward around the circle.
     ///
-    /// Use it where the order is already known; `self - earlier` gives the signed distance.
+    /// For numbers whose order is known; `self - earlier` gives the signed distance.
     #[inline]
     #[must_use]
     pub const fn since(self, earlier: Self) -> u32 {
@@ -120,7 +120,7 @@ impl SubAssign<u32> for SeqNum {
 impl Sub for SeqNum {
     type Output = i32;
 
-    /// Signed distance: negative when `self` comes before `other`.
+    /// Returns the signed distance: negative when `self` comes before `other`.
     #[inline]
     fn sub(self, other: Self) -> i32 {
         self.signed_distance(other)
@@ -158,7 +158,7 @@ mod tests {
     use super::SeqNum;
 
     #[test]
-    fn order_survives_the_wrap() {
+    fn numbers_are_ordered_across_the_wrap() {
         let before = SeqNum(u32::MAX - 1);
         let after = before + 4;
         assert_eq!(after, SeqNum(2));
@@ -189,14 +189,15 @@ mod tests {
         assert!(!(low - 1).between(low, high));
     }
 
-    /// Numbers around every quarter of the circle: where the sign, the wrap and the largest window change something.
+    /// Returns the numbers around every quarter of the circle, where the sign, the wrap or the
+    /// largest window matters.
     fn corners() -> impl Iterator<Item = u32> + Clone {
         (0..4_u32).flat_map(|quarter| {
             (0..9).map(move |at| (quarter << 30).wrapping_add(at).wrapping_sub(4))
         })
     }
 
-    /// The distance from `low` to `high` as RFC 9293 §3.4 has it, in numbers that do not wrap.
+    /// Returns the distance from `low` to `high` of RFC 9293 §3.4, in numbers that do not wrap.
     fn distance(low: u32, high: u32) -> i64 {
         let forward = (i64::from(high) - i64::from(low)).rem_euclid(1 << 32);
         if forward < 1 << 31 { forward } else { forward - (1 << 32) }
@@ -206,7 +207,8 @@ mod tests {
     fn every_pair_of_corners_is_ordered_by_its_distance() {
         for (one, other) in corners().flat_map(|one| corners().map(move |other| (one, other))) {
             let (low, high) = (SeqNum(one), SeqNum(other));
-            // Half a circle apart both come before the other: both distances are negative then.
+            // Two numbers half a circle apart each come before the other: both distances are
+            // negative.
             let (forward, back) = (distance(one, other), distance(other, one));
             assert_eq!((i64::from(high - low), i64::from(low - high)), (forward, back));
             assert_eq!(i64::from(high.since(low)), forward.rem_euclid(1 << 32), "{one} {other}");
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_three_corners_are_between_or_not() {
+    fn between_is_right_for_every_three_corners() {
         let forward = |low: u32, high: u32| (i64::from(high) - i64::from(low)).rem_euclid(1 << 32);
         for low in corners() {
             for high in corners() {
@@ -237,9 +239,10 @@ mod tests {
         }
     }
 
-    /// The order depends on the distance alone: one in every 4096 bytes, and its neighbors.
+    /// The order depends on the distance alone. The test tries every 4096th distance and its
+    /// neighbors.
     #[test]
-    fn every_distance_in_steps_decides_by_its_sign() {
+    fn the_sign_of_every_distance_decides_the_order() {
         let low = SeqNum(0x8000_0001);
         for step in 0..1_u32 << 20 {
             for ahead in [step << 12, step << 12 | 1, step << 12 | 0xfff] {
@@ -251,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn distance_below_half_the_circle_decides(base: u32, ahead in 1..=i32::MAX) {
+        fn a_distance_below_half_the_circle_decides_the_order(base: u32, ahead in 1..=i32::MAX) {
             let low = SeqNum(base);
             let high = low + ahead.unsigned_abs();
             prop_assert!(low.lt(high) && high.gt(low));

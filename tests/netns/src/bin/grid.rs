@@ -1,11 +1,13 @@
-//! Throughput over loss and round-trip time: kernel to kernel, and quietline to kernel, through the same path.
+//! Throughput over loss and round-trip time: kernel to kernel, and quietline to kernel, through the
+//! same path.
 //!
-//! By hand, as root: `cargo build --release -p netns-tests && target/release/grid [cubic|bbr] [repeats] [LOSS RTT]`, for all
-//! cells or for one. Each cell transfers for some seconds in both directions, kernel and quietline by turns (A B B A), both
-//! of a pair with the same seed of loss; the table shows medians in Mbit/s, and the geometric mean of the pairs' ratios.
-//! Cells run four at a time: a transfer that waits for round trips leaves the machine idle.
+//! By hand, as root: `cargo build --release -p netns-tests && target/release/grid [cubic|bbr]
+//! [repeats] [LOSS RTT]`, for all cells or for one. Each cell transfers for some seconds in both
+//! directions, kernel and quietline in turn (A B B A), both of a pair with the same seed of loss.
+//! The table shows medians in Mbit/s, and the geometric mean of the pairs' ratios. Four cells run
+//! at a time: a transfer that waits for round trips leaves the machine idle.
 //!
-//! Not here: a verdict. A ratio below 0.9 is for a person to look at.
+//! Not here: a verdict. A person should examine a ratio below 0.9.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,23 +21,23 @@ use anyhow::{Context as _, Result};
 use netns_tests::{FAR, Impaired, Link, Namespace, Quietline, STACK, WirePath};
 use rustix::net::sockopt::set_tcp_congestion;
 
-/// Per cent of packets lost in each direction.
+/// Percent of packets lost in each direction.
 const LOSSES: [f64; 5] = [0.1, 0.5, 1.0, 2.0, 5.0];
 
-/// Milliseconds.
+/// Round-trip times in milliseconds.
 const RTTS: [u64; 4] = [10, 50, 100, 200];
 
-/// Cells at work at once.
+/// Number of cells that run at once.
 const AT_ONCE: usize = 4;
 
-/// Low enough that the machine is never what limits.
+/// Low enough that the machine never limits a transfer.
 const RATE_BPS: u64 = 20_000_000;
 
-/// Port of whoever sends for ever, and of whoever only reads.
+/// Ports of the service that sends without end, and of the one that only reads.
 const CHARGEN: u16 = 19;
 const DISCARD: u16 = 9;
 
-/// Which way the stream goes.
+/// Direction of the stream.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// The far end sends: quietline, or the kernel.
@@ -52,7 +54,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// Geometric mean of what quietline reaches of the kernel's, pair by pair.
+    /// Geometric mean of the ratios of quietline's rate to the kernel's, pair by pair.
     fn ratio(&self) -> f64 {
         let pairs = self.kernel.iter().zip(&self.quietline);
         let logs: Vec<f64> =
@@ -105,7 +107,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One row of the table.
+/// Measures one row of the table.
 fn cell(relay: &Path, (loss, rtt): (f64, u64), congestion: &str, repeats: usize) -> Result<String> {
     let far = Namespace::create()?;
     let path = WirePath {
@@ -117,7 +119,7 @@ fn cell(relay: &Path, (loss, rtt): (f64, u64), congestion: &str, repeats: usize)
     };
     let impaired = Impaired::open(relay, &far, &path)?;
     far.enter(|| {
-        serve_kernel(CHARGEN, congestion, send_for_ever)?;
+        serve_kernel(CHARGEN, congestion, send_endlessly)?;
         serve_kernel(DISCARD, congestion, read_to_the_end)
     })?;
     let time = Duration::from_secs(3) + path.rtt * 40;
@@ -154,11 +156,11 @@ fn measure(
     let server = Quietline::serve(far, &Link::default(), &words)?;
     let mut figures = Figures::default();
     for repeat in 0..2 * repeats {
-        // A B B A: what drifts meets both alike.
+        // In the order A B B A, drift affects both alike.
         let is_kernel = matches!(repeat % 4, 0 | 3);
         let address = if is_kernel { FAR } else { STACK };
         let address: SocketAddr = format!("{address}:{port}").parse()?;
-        impaired.begin_again()?;
+        impaired.restart_loss()?;
         let bits = impaired.near.enter(|| match way {
             Way::Down => download(address, time),
             Way::Up => upload(address, congestion, time),
@@ -169,7 +171,7 @@ fn measure(
     Ok(figures)
 }
 
-/// Bits per second received, from the first byte on.
+/// Measures the bits per second received, from the first byte on.
 fn download(address: SocketAddr, time: Duration) -> Result<f64> {
     let mut stream = connect(address)?;
     let mut buffer = vec![0; 65_536];
@@ -182,7 +184,7 @@ fn download(address: SocketAddr, time: Duration) -> Result<f64> {
     Ok(per_second(bytes, start.elapsed()))
 }
 
-/// Bits per second that the peer has acknowledged.
+/// Measures the bits per second that the peer has acknowledged.
 fn upload(address: SocketAddr, congestion: &str, time: Duration) -> Result<f64> {
     let mut stream = connect(address)?;
     set_tcp_congestion(&stream, congestion).context("TCP_CONGESTION")?;
@@ -190,14 +192,14 @@ fn upload(address: SocketAddr, congestion: &str, time: Duration) -> Result<f64> 
     let start = Instant::now();
     stream.set_write_timeout(Some(Duration::from_millis(100)))?;
     while start.elapsed() < time {
-        // A full buffer is a reason to look at the clock.
+        // A full send buffer returns, so that the time is checked.
         let _ = stream.write(&buffer);
     }
     let took = start.elapsed();
     Ok(per_second(acknowledged(&stream)?, took))
 }
 
-/// `tcpi_bytes_acked`, by ss(8).
+/// Reads `tcpi_bytes_acked`, by ss(8).
 fn acknowledged(stream: &TcpStream) -> Result<u64> {
     let port = stream.local_addr()?.port();
     let listed = std::process::Command::new("ss")
@@ -213,12 +215,12 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(30))
         .with_context(|| format!("connecting to {address}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-    // The end resets: what is still queued must not disturb the next transfer.
+    // Closing resets the connection: queued data must not disturb the next transfer.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     Ok(stream)
 }
 
-/// Serves connections on threads of the calling thread's namespace, as long as the program runs.
+/// Serves connections on threads in the calling thread's namespace, as long as the program runs.
 fn serve_kernel(
     port: u16,
     congestion: &str,
@@ -228,14 +230,14 @@ fn serve_kernel(
     set_tcp_congestion(&listener, congestion).context("TCP_CONGESTION")?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // The client ends each by a reset: that is no failure.
+            // The client ends each connection by a reset, which is no failure.
             thread::spawn(move || serve(stream));
         }
     });
     Ok(())
 }
 
-fn send_for_ever(mut stream: TcpStream) -> std::io::Result<()> {
+fn send_endlessly(mut stream: TcpStream) -> std::io::Result<()> {
     let buffer = vec![0x5a; 65_536];
     loop {
         stream.write_all(&buffer)?;

@@ -1,8 +1,10 @@
-//! Runs a program on a kernel that seems to lack system calls: `lacking landlock,seccomp PROGRAM [WORD...]`.
+//! Runs a program on a kernel that seems to lack system calls: `lacking landlock,seccomp PROGRAM
+//! [WORD...]`.
 //!
-//! A seccomp filter answers ENOSYS to the named calls, as a kernel does that was built without them. The program inherits it.
+//! A seccomp filter answers ENOSYS to the named calls, like a kernel that was built without them.
+//! The program inherits the filter.
 //!
-//! Not here: what the program is to do about it (`tests/sandbox.rs`).
+//! Not here: the required behavior of the program (`tests/sandbox.rs`).
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +15,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 fn main() -> Result<()> {
     let mut words = std::env::args_os().skip(1);
-    let names = words.next().context("names of what is missing")?;
+    let names = words.next().context("names of the missing system calls")?;
     let program = words.next().context("a program")?;
     let names = names.to_string_lossy().into_owned();
     let calls = names.split(',').map(|name| match name {

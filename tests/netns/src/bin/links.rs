@@ -1,11 +1,13 @@
-//! The same stack on each kind of link, the kernel at its other end: bulk both ways and one-byte round trips.
+//! The same stack on each kind of link, with the kernel at the other end: bulk transfers in both
+//! directions and one-byte round trips.
 //!
-//! By hand, as root: `cargo build --release -p quietline-cli -p netns-tests && QUIETLINE_BIN=target/release/quietline
-//! target/release/links [repeats]`. Every measurement has a fresh link and a fresh server; the links come by turns and in turned
-//! order each round. The tables show medians with the least and the most.
+//! By hand, as root: `cargo build --release -p quietline-cli -p netns-tests &&
+//! QUIETLINE_BIN=target/release/quietline target/release/links [repeats]`. Every measurement has a
+//! new link and a new server; links take turns, in reversed order every other round. The tables
+//! show medians with the minimum and the maximum.
 //!
-//! A veth pair has all of its offloads with af_packet. With af_xdp, which does not tell of unfinished checksums, the kernel's end
-//! finishes them.
+//! With af_packet a veth pair keeps all of its offloads. AF_XDP does not report unfinished
+//! checksums, so the kernel's end finishes them.
 //!
 //! Not here: correctness (`tests/`), other stacks (`bench-peers`).
 
@@ -16,16 +18,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use netns_tests::{KERNEL, Namespace, Quietline, STACK};
 
-/// How long one measurement takes.
+/// Duration of one measurement.
 const TIME: Duration = Duration::from_secs(2);
 
-/// Rounds where nothing else is said.
+/// Default number of rounds.
 const REPEATS: usize = 5;
 
 /// The kernel's end of a veth pair.
 const PEER: &str = "peer0";
 
-/// A kind of link: its name, what quietline is told, and what the kernel's end of its veth pair is told.
+/// A kind of link: its name, the arguments of quietline, and the offloads of the kernel's end of
+/// its veth pair.
 struct Kind {
     name: &'static str,
     words: &'static [&'static str],
@@ -52,7 +55,7 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-/// What is done.
+/// What a measurement transfers.
 #[derive(Debug, Clone, Copy)]
 enum Task {
     Send,
@@ -80,14 +83,14 @@ impl Task {
     }
 }
 
-/// What one measurement gave.
+/// Result of one measurement.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     /// Gbit/s, or microseconds of the median round trip.
     value: f64,
-    /// Frames per second, both ways, as the kernel's end counts them: a superframe is one.
+    /// Frames per second in both directions, as the kernel's end counts them: a superframe is one.
     frames: f64,
-    /// CPU time of quietline in each second.
+    /// CPU time of quietline per second.
     cores: f64,
 }
 
@@ -127,7 +130,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Least, median and most.
+/// Returns minimum, median and maximum.
 fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -137,7 +140,7 @@ fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
     }
 }
 
-/// One measurement on a link of its own.
+/// Makes one measurement on a link of its own.
 fn measure(kind: &Kind, task: Task) -> Result<Sample> {
     let kernel = Namespace::create()?;
     let own = kind.veth.map(|offloads| veth(&kernel, offloads)).transpose()?;
@@ -165,7 +168,7 @@ fn measure(kind: &Kind, task: Task) -> Result<Sample> {
     Ok(sample)
 }
 
-/// A veth pair between `kernel` and a new namespace.
+/// Makes a veth pair between `kernel` and a new namespace.
 fn veth(kernel: &Namespace, offloads: &str) -> Result<Namespace> {
     let own = Namespace::create()?;
     kernel.ip(&format!("link add {PEER} type veth peer name ql0"))?;
@@ -177,7 +180,7 @@ fn veth(kernel: &Namespace, offloads: &str) -> Result<Namespace> {
     Ok(own)
 }
 
-/// Moves bytes for this long.
+/// Transfers bytes for `time`.
 fn work(stream: &mut TcpStream, task: Task, time: Duration) -> Result<f64> {
     let mut buffer = vec![0x55; 256 << 10];
     let (start, mut bytes, mut trips) = (Instant::now(), 0, Vec::new());
@@ -204,7 +207,7 @@ fn work(stream: &mut TcpStream, task: Task, time: Duration) -> Result<f64> {
     Ok(bits / start.elapsed().as_secs_f64() / 1e9)
 }
 
-/// Frames that an interface has counted, both ways.
+/// Returns the frames that an interface has counted in both directions.
 fn frames(namespace: &Namespace, interface: &str) -> Result<f64> {
     let directory = format!("/sys/class/net/{interface}/statistics");
     let printed = namespace.shell(&format!("cat {directory}/rx_packets {directory}/tx_packets"))?;
@@ -212,10 +215,11 @@ fn frames(namespace: &Namespace, interface: &str) -> Result<f64> {
     numbers.sum::<Result<f64, _>>().context("no number")
 }
 
-/// CPU time that a process has used, in clock ticks of a hundredth of a second.
+/// Returns the CPU time of a process in clock ticks, hundredths of a second.
 fn cpu_ticks(process: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // utime and stime are the 14th and 15th field; the second, a name, ends with the last parenthesis.
+    // utime and stime are the 14th and 15th field; the second, a name, ends with the last
+    // parenthesis.
     let fields = stat.rsplit(')').next().context("no name")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
     ticks.sum::<Result<f64, _>>().context("no number")

@@ -1,8 +1,9 @@
-//! The queue that a bulk sender keeps in the kernel's `tbf`, and what a 1-byte request beside it waits: quietline on `af_packet`
-//! with TCP Small Queues and without, and the kernel.
+//! The queue that a bulk sender keeps in the kernel's `tbf`, and the latency of concurrent 1-byte
+//! requests: quietline on `af_packet` with TCP Small Queues and without, and the kernel.
 //!
-//! By hand, as root: `cargo build --release -p netns-tests && target/release/queue [repeats [seconds]]`. The senders take turns,
-//! three seconds each if nothing else is said; a line has the medians over the repeats.
+//! By hand, as root: `cargo build --release -p netns-tests && target/release/queue [repeats
+//! [seconds]]`. The senders take turns, three seconds each by default; a row has the medians over
+//! the repeats.
 //!
 //! Not here: a verdict (`tests/queue.rs`).
 
@@ -16,7 +17,8 @@ const RATES: [&str; 2] = ["100mbit", "1gbit"];
 const REPEATS: u64 = 3;
 const SECONDS: u64 = 3;
 
-/// Without a limit the queue is what slow start has made it when it ends, and what CUBIC adds in seconds and minutes.
+/// Without a limit the queue is the result of slow start, plus the growth of CUBIC over seconds and
+/// minutes.
 const SENDERS: [(&str, Sender<'_>); 7] = [
     ("quietline, `static131072_ge`", Sender::Quietline("static131072_ge", "both")),
     ("quietline, `v619` (default)", Sender::Quietline("v619", "both")),

@@ -1,14 +1,16 @@
-//! Two namespaces joined by a path of our own: what enters one tun device leaves the other late, or not at all.
+//! Two namespaces joined by a simulated path: a packet that enters one tun device leaves the other
+//! late, or is lost.
 //!
-//! The kernel of a test machine may have no netem. This is the part of it that a comparison of TCPs needs: for each
-//! direction a rate with a queue in front, a delay, and loss by chance from a seed. Packets are never reordered, changed or
-//! merged: neither device offers an offload.
+//! The kernel of a test machine may have no netem. The relay is the part of it that a comparison of
+//! TCPs needs: for each direction a rate with a queue in front, a delay, and random loss from a
+//! seed. Packets are never reordered, changed or merged: neither device offers an offload.
 //!
 //!     relay LEFT RIGHT [delay_us=N] [rate_bps=N] [queue=PACKETS] [loss=FRACTION] [seed=N]
 //!
-//! LEFT and RIGHT are namespaces as ip-netns(8) names them; each gets a device `imp0`, which is gone when the relay ends.
-//! It says `ready` on stderr, ends at SIGINT, and prints what became of the packets, a line for each direction. At SIGUSR1
-//! chance begins anew: transfers that begin so lose the same packets, by their numbers, for as long as they send alike.
+//! LEFT and RIGHT are namespaces as ip-netns(8) names them; each gets a device `imp0`, which is
+//! removed when the relay ends. The relay prints `ready` on stderr, ends at SIGINT, and prints the
+//! packet counts, a line for each direction. SIGUSR1 restarts the random sequence: transfers that
+//! begin after it lose the same packets, by their numbers, as long as they send alike.
 //!
 //! Not here: addresses and routes (`netns_tests::Impaired`), TCP.
 
@@ -29,13 +31,14 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// The device in each namespace.
 const DEVICE: &str = "imp0";
 
-/// Bytes a frame occupies on a real link besides its IP packet: Ethernet header and FCS, preamble, gap.
+/// Bytes that a frame occupies on a real link besides its IP packet: Ethernet header and FCS,
+/// preamble, gap.
 const FRAMING_BYTES: u64 = 38;
 
-/// Longest sleep, so that the end is noticed.
+/// Longest sleep, so that a stop request is noticed.
 const NAP: Duration = Duration::from_millis(50);
 
-/// What both directions do to packets.
+/// Effects of both directions on packets.
 #[derive(Clone, Copy, Debug)]
 struct Impairment {
     delay: Duration,
@@ -45,7 +48,7 @@ struct Impairment {
     seed: u64,
 }
 
-/// Packets of one direction by what became of them.
+/// Packets of one direction by outcome.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     received: u64,
@@ -106,11 +109,11 @@ fn parse(settings: &[String]) -> Result<Impairment> {
     Ok(impairment)
 }
 
-/// A new tun device in `namespace`, which lives as long as its descriptor.
+/// Makes a tun device in `namespace`, which exists as long as its descriptor.
 fn open(namespace: &str) -> Result<OwnedFd> {
     let path = format!("/run/netns/{namespace}");
     let inside = File::open(&path).with_context(|| format!("opening {path}"))?;
-    // A thread of its own: it never comes back from there.
+    // A thread of its own, because it cannot leave the namespace again.
     let made = thread::spawn(move || -> Result<OwnedFd> {
         move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Network))?;
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -121,14 +124,14 @@ fn open(namespace: &str) -> Result<OwnedFd> {
     made.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Makes the device: layer 3, and no header in front of packets.
+/// Creates the device: layer 3, without a header in front of packets.
 fn attach(tun: &OwnedFd) -> Result<()> {
     let mut request = [0_u8; size_of::<libc::ifreq>()];
     request[..DEVICE.len()].copy_from_slice(DEVICE.as_bytes());
     let flags = i16::try_from(libc::IFF_TUN | libc::IFF_NO_PI).context("the flags fit")?;
     request[libc::IFNAMSIZ..libc::IFNAMSIZ + 2].copy_from_slice(&flags.to_ne_bytes());
-    // SAFETY: TUNSETIFF reads and writes one `ifreq` at the address it is given; `request` has its size, lives through the
-    // call, and bytes need no alignment because the kernel copies them.
+    // SAFETY: TUNSETIFF reads and writes one `ifreq` at the given address; `request` has its size
+    // and outlives the call, and bytes need no alignment because the kernel copies them.
     let result = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, request.as_mut_ptr()) };
     ensure!(result == 0, "TUNSETIFF: {}", std::io::Error::last_os_error());
     Ok(())
@@ -137,14 +140,14 @@ fn attach(tun: &OwnedFd) -> Result<()> {
 /// One direction.
 struct Direction {
     impairment: Impairment,
-    /// When the link has sent everything it was given.
+    /// When the link becomes idle.
     idle_at: Instant,
     /// When each packet has left the queue in front of the link.
     departures: VecDeque<Instant>,
-    /// On their way, in order.
+    /// Packets in flight, in order.
     flying: VecDeque<(Instant, Vec<u8>)>,
     chance: u64,
-    /// Chance began here.
+    /// Seed of the random sequence.
     seed: u64,
     epoch: u64,
     counts: Counts,
@@ -164,7 +167,7 @@ impl Direction {
         }
     }
 
-    /// Carries packets until it is told to stop.
+    /// Relays packets until `stop` is set.
     fn run(
         mut self,
         from: &OwnedFd,
@@ -176,7 +179,7 @@ impl Direction {
             self.wait(from)?;
             let now = epoch.load(Ordering::Relaxed);
             if now != self.epoch {
-                // Two transfers begin with each number: the two that are compared.
+                // Two transfers begin with each number: the pair that is compared.
                 self.epoch = now;
                 self.chance = self.seed.wrapping_add((now.saturating_sub(1) / 2) << 32);
             }
@@ -197,7 +200,7 @@ impl Direction {
         Ok(self.counts)
     }
 
-    /// Until a packet comes, or the next one arrives.
+    /// Waits until a packet arrives at the device, or the next one in flight is due.
     fn wait(&self, from: &OwnedFd) -> Result<()> {
         let now = Instant::now();
         let next = self.flying.front().map_or(NAP, |(due, _)| due.saturating_duration_since(now));
@@ -209,7 +212,7 @@ impl Direction {
         }
     }
 
-    /// A packet enters the queue, the link, and chance.
+    /// Passes a packet through the queue, the link and random loss.
     fn enter(&mut self, now: Instant, packet: &[u8]) {
         self.counts.received += 1;
         while self.departures.front().is_some_and(|left| *left <= now) {
@@ -230,14 +233,14 @@ impl Direction {
         self.flying.push_back((self.idle_at + self.impairment.delay, packet.to_vec()));
     }
 
-    /// What is due arrives.
+    /// Delivers the packets that are due.
     fn leave(&mut self, to: &OwnedFd) -> Result<()> {
         let now = Instant::now();
         while self.flying.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, packet)) = self.flying.pop_front() else { break };
             match rustix::io::write(to, &packet) {
                 Ok(_) => self.counts.delivered += 1,
-                // The other device is down: nobody is there.
+                // The other device is down.
                 Err(Errno::IO | Errno::NOBUFS | Errno::AGAIN) => self.counts.lost += 1,
                 Err(error) => return Err(error).context("writing to the device"),
             }
@@ -245,7 +248,7 @@ impl Direction {
         Ok(())
     }
 
-    /// A number between 0 and 1 (SplitMix64).
+    /// Draws a number between 0 and 1 (SplitMix64).
     fn draw(&mut self) -> f64 {
         self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.chance;

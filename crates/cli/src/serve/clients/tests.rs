@@ -7,10 +7,11 @@ use std::{
 use super::*;
 use crate::endpoint::{KernelHost, Stream as _};
 
-/// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of every wait in these tests: far more than any of them needs.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// Threads inside `serve`, and the most there have been; connections that have ended, and those that came too late.
+/// Threads inside `serve` and their maximum; connections that have ended, and connections that
+/// expired.
 #[derive(Debug, Default)]
 struct Seen {
     serving: AtomicUsize,
@@ -19,7 +20,7 @@ struct Seen {
     late: AtomicUsize,
 }
 
-/// Answers every byte at once, and waits for the next for so long.
+/// Echoes received bytes at once. `wait` is the time limit for the next ones.
 struct Echo {
     stream: TcpStream,
     wait: Duration,
@@ -85,7 +86,7 @@ impl Server {
 
 fn ask(stream: &mut TcpStream) {
     let mut answer = [0; 2];
-    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    stream.set_read_timeout(Some(WAIT_MAX)).expect("an option");
     stream.write_all(b"hi").expect("written");
     stream.read_exact(&mut answer).expect("an answer");
     assert_eq!(&answer, b"hi");
@@ -94,25 +95,26 @@ fn ask(stream: &mut TcpStream) {
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     let begin = Instant::now();
     while !done() {
-        assert!(begin.elapsed() < PATIENCE, "{what}");
+        assert!(begin.elapsed() < WAIT_MAX, "{what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn idle_connections_have_no_threads() {
+fn idle_connections_hold_no_threads() {
     let server = Server::new(1000);
-    let mut streams: Vec<_> = (0..200).map(|_| server.connect(PATIENCE)).collect();
-    assert_eq!(server.threads(), 0, "nothing has come");
+    let mut streams: Vec<_> = (0..200).map(|_| server.connect(WAIT_MAX)).collect();
+    assert_eq!(server.threads(), 0, "no data has arrived");
     for _ in 0..3 {
         streams.iter_mut().for_each(ask);
     }
     let most = server.seen.serving_max.load(Ordering::SeqCst);
-    // A thread that was descheduled behind its answer may still be there when the next exchange has begun.
+    // A thread that is descheduled after its response may still be counted when the next exchange
+    // begins.
     assert!(most <= 20, "one exchange at a time needs no {most} threads");
     assert!(server.threads() <= 20, "{} threads for one exchange at a time", server.threads());
     drop(streams);
-    // A connection has ended when its client says so, and gives up its place after that.
+    // A client is counted as ended when it is dropped, and frees its slot after that.
     wait_until("connections end with their peers", || {
         server.clients.shared.lock().connections == 0
     });
@@ -123,23 +125,23 @@ fn idle_connections_have_no_threads() {
 fn silent_connections_end_at_their_deadline() {
     let server = Server::new(10);
     let mut silent = server.connect(Duration::from_millis(50));
-    let mut other = server.connect(PATIENCE);
-    silent.set_read_timeout(Some(PATIENCE)).expect("an option");
+    let mut other = server.connect(WAIT_MAX);
+    silent.set_read_timeout(Some(WAIT_MAX)).expect("an option");
     assert_eq!(silent.read(&mut [0; 1]).expect("the end"), 0);
     assert_eq!(server.seen.late.load(Ordering::SeqCst), 1);
     ask(&mut other);
 }
 
 #[test]
-fn no_more_connections_than_allowed_are_taken() {
+fn connections_beyond_the_limit_are_not_taken() {
     let server = Server::new(2);
-    let first = server.connect(PATIENCE);
-    let mut second = server.connect(PATIENCE);
+    let first = server.connect(WAIT_MAX);
+    let mut second = server.connect(WAIT_MAX);
     thread::scope(|scope| {
-        let third = scope.spawn(|| server.connect(PATIENCE));
+        let third = scope.spawn(|| server.connect(WAIT_MAX));
         ask(&mut second);
         assert_eq!(server.clients.shared.lock().connections, 2);
         drop(first);
-        ask(&mut third.join().expect("the place of the first"));
+        ask(&mut third.join().expect("the slot of the first"));
     });
 }

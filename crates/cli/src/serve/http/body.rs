@@ -1,4 +1,4 @@
-//! Request bodies: a known length, or chunks (RFC 9112 §7.1).
+//! Request bodies: of a known length, or chunked (RFC 9112 §7.1).
 
 use std::io::{self, ErrorKind};
 
@@ -9,54 +9,54 @@ use super::{
 };
 use crate::endpoint::Stream;
 
-/// Reads the body of one request, no byte more.
+/// Reads the body of one request, and no byte after it.
 #[derive(Debug)]
 pub(super) struct BodyReader<'c, S> {
     connection: &'c mut Connection<S>,
-    state: State,
+    state: Position,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Bytes left of a known length.
+enum Position {
+    /// Remaining bytes of a body of known length.
     Length(u64),
-    /// Before the line with a chunk's length.
+    /// Before the line with the next chunk's length.
     ChunkHead,
-    /// Bytes left of a chunk; a line end follows.
+    /// Remaining bytes of a chunk; a line end follows.
     Chunk(u64),
-    /// All was read.
+    /// The body has been read completely.
     Done,
 }
 
 impl<'c, S: Stream> BodyReader<'c, S> {
-    /// A reader placed after the head.
+    /// Creates a reader. The connection must be positioned after the head.
     pub(super) fn new(connection: &'c mut Connection<S>, body: Body) -> Self {
         let state = match body {
-            Body::Length(length) => State::Length(length),
-            Body::Chunked => State::ChunkHead,
+            Body::Length(length) => Position::Length(length),
+            Body::Chunked => Position::ChunkHead,
         };
         Self { connection, state }
     }
 
-    /// The next bytes of the body; 0 at its end. A body cut short is an error, so that half a file is never
-    /// taken for a whole one.
+    /// Reads the next bytes of the body; 0 at its end. A truncated body is an error, so that a
+    /// partial file is never stored as a complete one.
     pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, Trouble> {
         loop {
             match self.state {
-                State::Length(0) | State::Done => return Ok(0),
-                State::Length(left) => {
+                Position::Length(0) | Position::Done => return Ok(0),
+                Position::Length(left) => {
                     let count = self.read_some(into, left)?;
-                    self.state = State::Length(left - count as u64);
+                    self.state = Position::Length(left - count as u64);
                     return Ok(count);
                 }
-                State::ChunkHead => self.state = self.chunk_head()?,
-                State::Chunk(0) => {
+                Position::ChunkHead => self.state = self.chunk_head()?,
+                Position::Chunk(0) => {
                     self.line_end()?;
-                    self.state = State::ChunkHead;
+                    self.state = Position::ChunkHead;
                 }
-                State::Chunk(left) => {
+                Position::Chunk(left) => {
                     let count = self.read_some(into, left)?;
-                    self.state = State::Chunk(left - count as u64);
+                    self.state = Position::Chunk(left - count as u64);
                     return Ok(count);
                 }
             }
@@ -71,16 +71,16 @@ impl<'c, S: Stream> BodyReader<'c, S> {
         }
     }
 
-    fn chunk_head(&mut self) -> Result<State, Trouble> {
+    fn chunk_head(&mut self) -> Result<Position, Trouble> {
         loop {
             match httparse::parse_chunk_size(self.connection.buffered()) {
                 Ok(httparse::Status::Complete((used, size))) => {
                     self.connection.consume(used);
                     if size > 0 {
-                        return Ok(State::Chunk(size));
+                        return Ok(Position::Chunk(size));
                     }
                     self.trailers()?;
-                    return Ok(State::Done);
+                    return Ok(Position::Done);
                 }
                 Ok(httparse::Status::Partial) => self.more()?,
                 Err(_) => {
@@ -90,7 +90,7 @@ impl<'c, S: Stream> BodyReader<'c, S> {
         }
     }
 
-    /// Reads past the trailer lines. None of them means anything here.
+    /// Skips the trailer lines. None of them is used.
     fn trailers(&mut self) -> Result<(), Trouble> {
         loop {
             let mut lines = [httparse::EMPTY_HEADER; 16];
@@ -100,7 +100,7 @@ impl<'c, S: Stream> BodyReader<'c, S> {
                     return Ok(());
                 }
                 Ok(httparse::Status::Partial) => self.more()?,
-                Err(_) => return Err(Refusal::new(400, "the trailers cannot be read").into()),
+                Err(_) => return Err(Refusal::new(400, "the trailers are invalid").into()),
             }
         }
     }
@@ -110,7 +110,7 @@ impl<'c, S: Stream> BodyReader<'c, S> {
             self.more()?;
         }
         if !self.connection.buffered().starts_with(b"\r\n") {
-            return Err(Refusal::new(400, "a chunk is longer than its length says").into());
+            return Err(Refusal::new(400, "a chunk is longer than its stated length").into());
         }
         self.connection.consume(2);
         Ok(())
@@ -127,7 +127,10 @@ impl<'c, S: Stream> BodyReader<'c, S> {
     }
 }
 
-/// The client ended its side within the body.
+/// Returns the error of a client that closed its side within the body.
 fn cut_short() -> io::Error {
-    io::Error::new(ErrorKind::UnexpectedEof, "the client ended within the body of a request")
+    io::Error::new(
+        ErrorKind::UnexpectedEof,
+        "the client closed the connection within the body of a request",
+    )
 }

@@ -1,20 +1,22 @@
-//! A stream with a small read buffer in front, for heads; bodies pass it by.
+//! A stream with a small read buffer for heads; bodies bypass the buffer.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 
 use super::{super::meter::Metered, pace::Pace};
 use crate::endpoint::Stream;
 
-/// Largest request head. What servers commonly take; beyond it comes 431.
+/// Largest request head, in bytes: a common limit of HTTP servers. A larger head is answered with
+/// 431.
 pub(super) const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// One client's connection.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
     stream: Metered<S>,
-    /// Empty while nothing is buffered: a connection between two requests holds no memory for heads.
+    /// Empty while no bytes are buffered, so that a connection between two requests holds no memory
+    /// for heads.
     buffer: Vec<u8>,
-    /// `buffer[start..end]` was received and not consumed. `start <= end <= buffer.len()`.
+    /// `buffer[start..end]` is received and not yet consumed. `start <= end <= buffer.len()`.
     start: usize,
     end: usize,
     pace: Pace,
@@ -26,12 +28,12 @@ impl<S: Stream> Connection<S> {
         Self { stream, buffer: Vec::new(), start: 0, end: 0, pace: Pace::begin() }
     }
 
-    /// A body or a response begins, whose pace counts.
+    /// Begins a body or a response, for which a minimum rate applies.
     pub(super) fn begin_exchange(&mut self) {
         self.pace = Pace::begin();
     }
 
-    /// Gives the buffer's memory back, if nothing is in it.
+    /// Frees the buffer if it is empty.
     pub(super) fn release_buffer(&mut self) {
         if self.start == self.end {
             (self.buffer, self.start, self.end) = (Vec::new(), 0, 0);
@@ -43,22 +45,23 @@ impl<S: Stream> Connection<S> {
         self.stream.inner()
     }
 
-    /// What was received and not consumed.
+    /// Bytes that are received and not yet consumed.
     pub(super) fn buffered(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Whether `fill` could only make room by dropping bytes.
+    /// Whether the buffer is full of unconsumed bytes.
     pub(super) fn is_full(&self) -> bool {
         self.end - self.start == HEAD_BYTES_MAX
     }
 
-    /// Takes `count` buffered bytes away.
+    /// Removes `count` bytes from the front of the buffer.
     pub(super) fn consume(&mut self, count: usize) {
         self.start = (self.start + count).min(self.end);
     }
 
-    /// Reads more into the buffer, and waits for it; 0 at the end of the stream. The buffer must not be full.
+    /// Reads more bytes into the buffer, and waits for them; 0 at the end of the stream. The buffer
+    /// must not be full.
     pub(super) fn fill(&mut self) -> io::Result<usize> {
         self.make_room();
         let count = self.stream.read(&mut self.buffer[self.end..])?;
@@ -67,7 +70,7 @@ impl<S: Stream> Connection<S> {
         Ok(count)
     }
 
-    /// As [`fill`](Self::fill), without waiting: `WouldBlock` when nothing has come.
+    /// Like [`fill`](Self::fill), without waiting: `WouldBlock` when no bytes have been received.
     pub(super) fn fill_now(&mut self) -> io::Result<usize> {
         self.make_room();
         let count = self.stream.try_read(&mut self.buffer[self.end..])?;
@@ -85,7 +88,7 @@ impl<S: Stream> Connection<S> {
         }
     }
 
-    /// Reads what comes next: buffered bytes first, then straight from the stream.
+    /// Reads the next bytes: buffered ones first, then directly from the stream.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let buffered = self.buffered();
         if buffered.is_empty() {
@@ -99,7 +102,7 @@ impl<S: Stream> Connection<S> {
         Ok(count)
     }
 
-    /// Writes everything, unless the client takes it too slowly.
+    /// Writes all bytes; fails if the client is slower than the minimum rate.
     pub(super) fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
@@ -117,7 +120,7 @@ impl<S: Stream> Connection<S> {
 }
 
 impl<S> Connection<S> {
-    /// Bytes of this connection: received, sent.
+    /// Returns the bytes of this connection: received, sent.
     pub(super) fn moved(&self) -> (u64, u64) {
         self.stream.moved()
     }

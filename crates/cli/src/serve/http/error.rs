@@ -1,33 +1,33 @@
-//! How a request can go wrong.
+//! Errors of HTTP requests.
 
 use std::io;
 
-/// Why a request was not served.
+/// Reason why a request was not served.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The client gets an answer that says no.
+    /// The request is refused: the client receives an error response.
     Refused(Refusal),
-    /// The client went away between two requests: the ordinary end.
+    /// The client closed the connection between two requests: the ordinary end.
     Gone,
-    /// The connection broke, or the file under the answer did: nothing more can be said on it.
+    /// The connection failed, or the served file did: no response can be sent.
     Io(io::Error),
 }
 
-/// An answer that says no.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct Refusal {
     /// HTTP status, 3xx to 5xx.
     pub(super) status: u16,
-    /// One sentence for the person who reads it.
+    /// One sentence for the reader of the response.
     pub(super) reason: String,
-    /// One more header line.
+    /// An additional header line.
     pub(super) header: Option<(&'static str, String)>,
-    /// Whether the sentence is sent: not to HEAD.
+    /// Whether the sentence is sent. A response to HEAD has no body.
     pub(super) shows_body: bool,
 }
 
 impl Refusal {
-    /// A refusal with a status and a sentence.
+    /// Creates a refusal with a status and a sentence.
     pub(super) fn new(status: u16, reason: impl Into<String>) -> Self {
         Self { status, reason: reason.into(), header: None, shows_body: true }
     }
@@ -37,12 +37,13 @@ impl Refusal {
         Self { header: Some((name, value.into())), ..self }
     }
 
-    /// The same as an answer to HEAD.
+    /// Returns the same refusal as a response to HEAD.
     pub(super) fn without_body(self) -> Self {
         Self { shows_body: false, ..self }
     }
 
-    /// What a file system error means to a client. The error's text stays here: it may hold paths.
+    /// Maps a file system error to a response. The error's text is not sent, because it may contain
+    /// paths.
     pub(super) fn from_file_error(error: &io::Error) -> Self {
         use rustix::io::Errno;
         let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
@@ -53,7 +54,7 @@ impl Refusal {
         } else if is(Errno::NAMETOOLONG) {
             Self::new(414, "the path is too long")
         } else if is(Errno::ISDIR) || is(Errno::EXIST) {
-            Self::new(409, "there is a directory of this name")
+            Self::new(409, "a directory of this name exists")
         } else if is(Errno::NOSPC) || is(Errno::DQUOT) {
             Self::new(507, "there is no space left")
         } else {

@@ -1,4 +1,4 @@
-//! GET and HEAD: files, ranges of files, and plain listings of directories.
+//! GET and HEAD: files, ranges of files, and plain directory listings.
 
 use std::{
     ffi::OsStr,
@@ -24,7 +24,8 @@ use super::{
 };
 use crate::endpoint::Stream;
 
-/// The directory that is served, as a handle: renaming it changes nothing, and paths resolve beneath it.
+/// The served directory, as a handle: it stays valid when the directory is renamed, and paths
+/// resolve beneath it.
 #[derive(Debug)]
 pub(super) struct Root(OwnedFd);
 
@@ -35,7 +36,7 @@ impl Root {
         Ok(Self(rustix::fs::open(dir, flags, Mode::empty())?))
     }
 
-    /// Opens a path that may not leave the root, by `..` or by symbolic link.
+    /// Opens a path. A path that leaves the root by `..` or by a symbolic link is refused.
     pub(super) fn open_beneath(&self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
         let path = if path.is_empty() { b"." } else { path };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -57,7 +58,7 @@ pub(super) fn send<S: Stream>(
     request: &Request,
 ) -> Result<(), Trouble> {
     let refuse = |error: io::Error| Trouble::from(Refusal::from_file_error(&error));
-    // Nonblocking, so that a named pipe in the directory cannot hold the thread.
+    // Nonblocking, so that a named pipe in the directory cannot block the thread.
     let file =
         root.open_beneath(&request.path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(refuse)?;
     let file = File::from(file);
@@ -143,7 +144,7 @@ fn send_file<S: Stream>(
     Ok(send_content(connection, head, &file, length)?)
 }
 
-/// Sends head and content. They share the first write, so that a small file is one segment.
+/// Sends head and content. They share the first write, so that a small file fits one segment.
 fn send_content<S: Stream>(
     connection: &mut Connection<S>,
     head: Vec<u8>,
@@ -158,7 +159,8 @@ fn send_content<S: Stream>(
         let room_bytes = room.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let count = file.read(&mut room[..room_bytes])?;
         if count == 0 {
-            // The file became shorter than the length that was promised: only a broken connection says so.
+            // The file became shorter than the announced length: only breaking the connection can
+            // report that.
             let reason = "the file became shorter while it was sent";
             return Err(io::Error::new(ErrorKind::UnexpectedEof, reason));
         }
@@ -170,7 +172,8 @@ fn send_content<S: Stream>(
 }
 
 impl Range {
-    /// First byte and length of the range in a file of `size` bytes; `None` if it lies beyond the end.
+    /// Returns the first byte and the length of the range in a file of `size` bytes; `None` if it
+    /// lies beyond the end.
     fn of(self, size: u64) -> Option<(u64, u64)> {
         let (first, end) = match self {
             Self::From(first, last) => {
@@ -182,7 +185,7 @@ impl Range {
     }
 }
 
-/// A plain page with links to a directory's entries, directories first.
+/// Returns a plain page with links to a directory's entries, directories first.
 fn listing(path: &[u8], directory: OwnedFd) -> io::Result<String> {
     let mut names = Vec::new();
     for entry in Dir::new(directory)? {
@@ -253,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_fit_the_file() {
+    fn ranges_are_limited_to_the_file() {
         assert_eq!(Range::From(0, Some(0)).of(10), Some((0, 1)));
         assert_eq!(Range::From(3, None).of(10), Some((3, 7)));
         assert_eq!(Range::From(3, Some(99)).of(10), Some((3, 7)));
@@ -266,13 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn names_are_made_safe_for_links() {
+    fn file_names_are_escaped_in_listings() {
         assert_eq!(percent_encode(b"a b%\"<.txt"), "a%20b%25%22%3C.txt");
         assert_eq!(escape("<a&\"b\">"), "&lt;a&amp;&quot;b&quot;&gt;");
     }
 
     #[test]
-    fn types_follow_the_extension() {
+    fn the_media_type_follows_the_extension() {
         assert_eq!(media_type(b"a/b.HTML"), "text/html; charset=utf-8");
         assert_eq!(media_type(b"a.tar/noext"), "application/octet-stream");
     }

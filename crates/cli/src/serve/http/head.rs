@@ -1,4 +1,4 @@
-//! Request heads: from bytes to values this server acts on (RFC 9112 §2-§6).
+//! Request heads: parsing and validation (RFC 9112 §2-§6).
 
 use std::io::ErrorKind;
 
@@ -9,81 +9,82 @@ use super::{
 };
 use crate::endpoint::Stream;
 
-/// Header lines one request may have.
+/// Most header lines of one request.
 const HEADERS_MAX: usize = 64;
 
 /// A request whose head was accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// What to do.
+    /// Method of the request.
     pub(super) method: Method,
-    /// The decoded path below the root: components joined by `/`, none of them empty, and none that begins with a dot but
-    /// `.well-known`.
+    /// Decoded path below the root: components joined by `/`. No component is empty, and none
+    /// begins with a dot except `.well-known`.
     pub(super) path: Vec<u8>,
-    /// The target ended in a slash: it names a directory.
+    /// The target ends in a slash: it names a directory.
     pub(super) names_directory: bool,
-    /// The path as the client wrote it, for redirects.
+    /// Path as the client wrote it, for redirects.
     pub(super) raw_path: String,
-    /// How the body is delimited.
+    /// Framing of the body.
     pub(super) body: Body,
-    /// The one byte range that was asked for.
+    /// Requested byte range.
     pub(super) range: Option<Range>,
-    /// When the range counts.
+    /// Condition of the range.
     pub(super) if_range: IfRange,
-    /// The client has the file as it was at this date.
+    /// Date of the client's copy, from `If-Modified-Since`.
     pub(super) modified_since: Option<HttpDate>,
     /// The client waits for `100 Continue`.
     pub(super) expects_continue: bool,
-    /// The connection goes on after the answer.
+    /// The connection is kept after the response.
     pub(super) keep_alive: bool,
 }
 
-/// What a look for the next request has found.
+/// Result of a check for the next request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It is complete.
+    /// The head is complete.
     Request(Box<Request>),
-    /// More of it has to come.
+    /// More bytes of the head are needed.
     Wait,
-    /// The client ended the connection.
+    /// The client closed the connection.
     End,
 }
 
-/// The methods this server knows.
+/// Request methods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
-    /// Fetch.
+    /// Returns the content of a file.
     Get,
-    /// Fetch without the content.
+    /// Returns the head of the response only.
     Head,
-    /// Store.
+    /// Stores a file.
     Put,
-    /// A method HTTP knows and this server does not do.
+    /// A method of HTTP that this server does not implement.
     Other,
 }
 
-/// How a request's body is delimited.
+/// Framing of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
-    /// No body, or a known length.
+    /// A known length; 0 if there is no body.
     Length(u64),
-    /// Chunks, until one of length 0.
+    /// Chunks, up to one of length 0.
     Chunked,
 }
 
-/// The condition of a range (RFC 9110 §13.1.5): the client has a part of the file and wants the rest of the same one.
+/// Condition of a range (RFC 9110 §13.1.5): a client with a part of a file only wants the rest of
+/// the same version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfRange {
-    /// There is none.
+    /// No condition.
     Always,
     /// The file must have exactly this date.
     Unchanged(HttpDate),
-    /// An entity tag, which no file has here, or what cannot be read.
+    /// An entity tag, which files have none of here, or an invalid value.
     Never,
 }
 
 impl IfRange {
-    /// Whether the range of a file of this date is sent; else the whole file is.
+    /// Whether the range is sent for a file of this date; otherwise the whole file is sent.
     pub(super) fn holds(self, modified: Option<HttpDate>) -> bool {
         match self {
             Self::Always => true,
@@ -93,17 +94,17 @@ impl IfRange {
     }
 }
 
-/// A byte range (RFC 9110 §14.1.2), still to be held against a length.
+/// A byte range (RFC 9110 §14.1.2), not yet limited to the length of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Range {
     /// From a position to the end or to another position, inclusive.
     From(u64, Option<u64>),
-    /// The last bytes.
+    /// The last bytes of the file.
     Last(u64),
 }
 
 impl Request {
-    /// The next request, as far as it has come.
+    /// Returns the next request, if its head has been received completely.
     pub(super) fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Next, Trouble> {
         loop {
             if !connection.buffered().is_empty()
@@ -131,7 +132,8 @@ impl Request {
         }
     }
 
-    /// Parses a head and says how many bytes it had; `None` when it is not complete yet.
+    /// Parses a head. Returns the request and the length of its head; `None` while the head is
+    /// incomplete.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Refusal> {
         let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut head = httparse::Request::new(&mut lines);
@@ -142,7 +144,7 @@ impl Request {
                 return Err(Refusal::new(431, "the request has too many header lines"));
             }
             Err(httparse::Error::Version) => {
-                return Err(Refusal::new(505, "only HTTP/1.0 and HTTP/1.1 are spoken here"));
+                return Err(Refusal::new(505, "only HTTP/1.0 and HTTP/1.1 are supported"));
             }
             Err(error) => return Err(Refusal::new(400, format!("bad request: {error}"))),
         };
@@ -169,12 +171,12 @@ impl Request {
         };
         if method == Method::Put && headers.all("Content-Range").next().is_some() {
             // RFC 9110 §14.5: storing a part as if it were the whole would corrupt the file.
-            return Err(Refusal::new(400, "a partial PUT is not possible here"));
+            return Err(Refusal::new(400, "partial PUT is not supported"));
         }
         Ok(Some((request, used)))
     }
 
-    /// Whether bytes of the request follow its head.
+    /// Whether a body follows the head.
     pub(super) fn has_body(&self) -> bool {
         self.body != Body::Length(0)
     }
@@ -189,22 +191,26 @@ impl<'h> Headers<'h> {
         lines.map(|line| line.value.trim_ascii())
     }
 
-    /// The comma-separated elements of all lines of a name.
+    /// Returns the comma-separated elements of all lines of a name.
     fn elements(&self, name: &'static str) -> impl Iterator<Item = &'h [u8]> + use<'h> {
         self.all(name).flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
     }
 
-    /// RFC 9112 §6.3, and strict where two readings would let a request be smuggled past a proxy.
+    /// Determines the framing of the body (RFC 9112 §6.3). Ambiguous framing is refused, because a
+    /// proxy may read it differently (request smuggling).
     fn body(&self) -> Result<Body, Refusal> {
         let mut encodings = self.elements("Transfer-Encoding");
         let first = encodings.next();
         let mut lengths = self.elements("Content-Length");
         if let Some(encoding) = first {
             if lengths.next().is_some() {
-                return Err(Refusal::new(400, "a request has a length or an encoding, not both"));
+                return Err(Refusal::new(
+                    400,
+                    "Content-Length and Transfer-Encoding exclude each other",
+                ));
             }
             if !encoding.eq_ignore_ascii_case(b"chunked") || encodings.next().is_some() {
-                return Err(Refusal::new(501, "this transfer encoding is not known here"));
+                return Err(Refusal::new(501, "this transfer encoding is not supported"));
             }
             return Ok(Body::Chunked);
         }
@@ -212,11 +218,11 @@ impl<'h> Headers<'h> {
             return Ok(Body::Length(0));
         };
         if lengths.any(|other| other != length) {
-            return Err(Refusal::new(400, "a request has one length"));
+            return Err(Refusal::new(400, "the values of Content-Length differ"));
         }
         match number(length) {
             Some(length) => Ok(Body::Length(length)),
-            None => Err(Refusal::new(400, "the length is not a number")),
+            None => Err(Refusal::new(400, "Content-Length is not a number")),
         }
     }
 
@@ -224,18 +230,19 @@ impl<'h> Headers<'h> {
         match self.all("Expect").next() {
             None => Ok(false),
             Some(value) if value.eq_ignore_ascii_case(b"100-continue") => Ok(true),
-            Some(_) => Err(Refusal::new(417, "only 100-continue can be expected")),
+            Some(_) => Err(Refusal::new(417, "only 100-continue is supported in Expect")),
         }
     }
 
-    /// RFC 9112 §9.3.
+    /// Whether the connection persists (RFC 9112 §9.3).
     fn keep_alive(&self, is_1_1: bool) -> bool {
         let has =
             |option: &[u8]| self.elements("Connection").any(|e| e.eq_ignore_ascii_case(option));
         !has(b"close") && (is_1_1 || has(b"keep-alive"))
     }
 
-    /// RFC 9110 §13.1.3: not with If-None-Match, which no file here can match, and only a date that can be read.
+    /// Returns the date of If-Modified-Since, if it is valid. RFC 9110 §13.1.3: ignored if there is
+    /// an If-None-Match, which no file here can match.
     fn modified_since(&self) -> Option<HttpDate> {
         if self.all("If-None-Match").next().is_some() {
             return None;
@@ -250,7 +257,8 @@ impl<'h> Headers<'h> {
         }
     }
 
-    /// A range that cannot be read, or more than one, counts as none: RFC 9110 §14.2 lets a server ignore it.
+    /// Returns the requested range. An invalid range, or several, count as none: RFC 9110 §14.2
+    /// lets a server ignore them.
     fn range(&self) -> Option<Range> {
         let value = self.all("Range").next()?;
         let unit_bytes = value.len() > 6 && value[..6].eq_ignore_ascii_case(b"bytes=");
@@ -268,7 +276,7 @@ impl<'h> Headers<'h> {
     }
 }
 
-/// Digits only: `+1` and ` 1` are numbers to `parse`, not to HTTP.
+/// Parses digits only: `parse` alone would accept `+1`, which HTTP does not.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -282,11 +290,12 @@ fn method(name: &str) -> Result<Method, Refusal> {
         "HEAD" => Ok(Method::Head),
         "PUT" => Ok(Method::Put),
         "POST" | "DELETE" | "OPTIONS" | "PATCH" | "TRACE" | "CONNECT" => Ok(Method::Other),
-        _ => Err(Refusal::new(501, "this method is not known here")),
+        _ => Err(Refusal::new(501, "this method is not supported")),
     }
 }
 
-/// The path of a request target in origin or absolute form (RFC 9112 §3.2), without its query.
+/// Returns the path of a request target in origin or absolute form (RFC 9112 §3.2), without its
+/// query.
 fn raw_path(target: &str) -> Result<&str, Refusal> {
     let path = if target.starts_with('/') {
         target
@@ -298,7 +307,7 @@ fn raw_path(target: &str) -> Result<&str, Refusal> {
     Ok(path.split(['?', '#']).next().unwrap_or(path))
 }
 
-/// Percent-decodes a path and takes it apart; refuses what would lead out of the root.
+/// Percent-decodes and normalizes a path; refuses a path that would leave the root.
 fn decode_path(raw: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut decoded = Vec::with_capacity(raw.len());
     let mut rest = raw;
@@ -307,10 +316,16 @@ fn decode_path(raw: &[u8]) -> Result<Vec<u8>, Refusal> {
         decoded.push(*byte);
         if *byte == b'%' {
             let Some((digits, after)) = rest.split_first_chunk::<2>() else {
-                return Err(Refusal::new(400, "a percent sign stands before two digits"));
+                return Err(Refusal::new(
+                    400,
+                    "a percent sign must be followed by two hexadecimal digits",
+                ));
             };
             let (Some(high), Some(low)) = (hex(digits[0]), hex(digits[1])) else {
-                return Err(Refusal::new(400, "a percent sign stands before two digits"));
+                return Err(Refusal::new(
+                    400,
+                    "a percent sign must be followed by two hexadecimal digits",
+                ));
             };
             decoded.pop();
             decoded.push(high << 4 | low);
@@ -318,15 +333,15 @@ fn decode_path(raw: &[u8]) -> Result<Vec<u8>, Refusal> {
         }
     }
     if decoded.contains(&0) {
-        return Err(Refusal::new(400, "a path has no zero bytes"));
+        return Err(Refusal::new(400, "a path must not contain zero bytes"));
     }
-    // Taken apart after decoding: an encoded slash must not hide a `..`.
+    // Split after decoding, so that an encoded slash cannot hide a `..`.
     let mut components = Vec::new();
     for component in decoded.split(|byte| *byte == b'/') {
         match component {
             b"" | b"." => {}
-            b".." => return Err(Refusal::new(403, "a path does not climb")),
-            // RFC 8615: the one such name that is meant for everybody.
+            b".." => return Err(Refusal::new(403, "a path must not contain '..'")),
+            // RFC 8615: the only name with a leading dot that is meant for public access.
             b".well-known" => components.push(component),
             name if name.starts_with(b".") => {
                 return Err(Refusal::new(403, "names that begin with a dot are not served"));

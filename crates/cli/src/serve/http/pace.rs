@@ -1,21 +1,22 @@
-//! How slow a client may be within an exchange.
+//! Minimum rate of a client within an exchange.
 //!
-//! A body that arrives, or a response that leaves, occupies a thread. A client that takes hours for it would keep the thread
-//! from others, so after a grace period the average must reach a minimum (as Apache's `RequestReadTimeout` with `MinRate`).
+//! Receiving a body or sending a response occupies a thread. A client that takes hours would keep
+//! the thread from other clients, so after a grace period the average rate must reach a minimum (as
+//! Apache's `RequestReadTimeout` with `MinRate`).
 
 use std::{
     io::{self, ErrorKind},
     time::{Duration, Instant},
 };
 
-/// Time in which a client may be as slow as it likes, in each exchange.
+/// Grace period of each exchange, in which no minimum rate applies.
 pub(super) const GRACE: Duration = Duration::from_secs(20);
 
-/// Average that a client must reach behind it, in bytes a second: less than any modem, and 4,096 clients that keep to it are
-/// no outage for longer than their files last.
+/// Minimum average rate after the grace period, in bytes per second. It is below the rate of any
+/// modem, and bounds how long 4,096 slow clients can occupy all threads.
 pub(super) const RATE_MIN: u64 = 500;
 
-/// The bytes of one exchange, and since when.
+/// Byte count of one exchange, and its start time.
 #[derive(Debug)]
 pub(super) struct Pace {
     began: Instant,
@@ -23,12 +24,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// An exchange begins.
+    /// Begins an exchange.
     pub(super) fn begin() -> Self {
         Self { began: Instant::now(), bytes: 0 }
     }
 
-    /// So many bytes more; an error when the client is too slow.
+    /// Counts bytes; fails if the client is too slow.
     pub(super) fn advance(&mut self, count: usize) -> io::Result<()> {
         self.bytes += count as u64;
         if is_enough(self.began.elapsed(), self.bytes) {

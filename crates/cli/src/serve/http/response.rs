@@ -1,11 +1,11 @@
-//! Answers: a status line, header lines, and a short content.
+//! Responses: a status line, header lines, and short content.
 
 use std::{fmt::Write as _, io, time::SystemTime};
 
 use super::{connection::Connection, date::http_date, error::Refusal};
 use crate::endpoint::Stream;
 
-/// An answer whose content is in memory. Files have only their head made here.
+/// A response with its content in memory. For a file, only the head is built here.
 #[derive(Debug)]
 pub(super) struct Response {
     status: u16,
@@ -16,7 +16,7 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// An answer with a status and nothing else.
+    /// Creates a response with a status only.
     pub(super) fn empty(status: u16) -> Self {
         Self {
             status,
@@ -27,23 +27,23 @@ impl Response {
         }
     }
 
-    /// An answer whose content of `length` bytes the caller sends itself.
+    /// Creates a response whose content of `length` bytes the caller sends.
     pub(super) fn with_length(status: u16, length: u64) -> Self {
         Self { length: Some(length), ..Self::empty(status) }
     }
 
-    /// An answer with content of a type.
+    /// Creates a response with content of a media type.
     pub(super) fn content(status: u16, media_type: &str, content: Vec<u8>) -> Self {
         let response = Self::with_length(status, content.len() as u64);
         Self { content, ..response }.header("Content-Type", media_type)
     }
 
-    /// A short text.
+    /// Creates a response with a short text.
     pub(super) fn text(status: u16, text: &str) -> Self {
         Self::content(status, "text/plain; charset=utf-8", text.as_bytes().to_vec())
     }
 
-    /// The answer that says no.
+    /// Creates an error response.
     pub(super) fn refusal(refusal: &Refusal) -> Self {
         let text = format!("{} {}: {}\n", refusal.status, phrase(refusal.status), refusal.reason);
         let response = Self::text(refusal.status, &text);
@@ -59,12 +59,12 @@ impl Response {
         self
     }
 
-    /// Says whether the connection goes on.
+    /// Sets whether the connection is kept.
     pub(super) fn keep_alive(self, keep_alive: bool) -> Self {
         Self { keep_alive, ..self }
     }
 
-    /// Status line and header lines.
+    /// Returns the status line and the header lines.
     pub(super) fn head(&self) -> String {
         let mut head = format!(
             "HTTP/1.1 {} {}\r\nServer: quietline\r\nDate: {}\r\n{}",
@@ -81,7 +81,7 @@ impl Response {
         head
     }
 
-    /// Sends the answer in one write; without its content to HEAD.
+    /// Sends the response in one write; a response to HEAD without its content.
     pub(super) fn send<S: Stream>(
         self,
         connection: &mut Connection<S>,
@@ -95,7 +95,7 @@ impl Response {
     }
 }
 
-/// The reason phrases of RFC 9110 §15 for the statuses used here.
+/// Returns the reason phrase of RFC 9110 §15 for a status used here.
 fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",

@@ -9,10 +9,10 @@ use super::{
     *,
 };
 
-/// Bytes of one upload.
+/// Largest size of one upload, in bytes.
 const UPLOAD_MAX: u64 = 100_000;
 
-/// A directory being served to one client over the kernel's loopback.
+/// A client of a server for one directory and one connection, over the kernel's loopback.
 struct Client {
     dir: tempfile::TempDir,
     stream: TcpStream,
@@ -38,9 +38,9 @@ impl Client {
         Self { dir, stream, server: Some(server) }
     }
 
-    /// Sends bytes, ends our side, and returns everything that comes back.
+    /// Sends bytes, closes the local side, and returns everything that the server sends.
     fn exchange(&mut self, request: impl AsRef<[u8]>) -> String {
-        // The server may refuse and stop reading before everything is written.
+        // The server may refuse the request and stop reading before everything is written.
         let _ = self.stream.write_all(request.as_ref());
         let _ = self.stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
@@ -50,19 +50,19 @@ impl Client {
     }
 }
 
-/// A connection that nobody asks about.
-fn visit() -> Visit {
+/// Returns a session whose log and counters are not checked.
+fn session() -> Session {
     let peer: SocketAddr = ([127, 0, 0, 1], 1).into();
-    let place = Peers::new(None).admit(peer.ip()).expect("no limit");
-    Visit::begin(&Arc::<Totals>::default(), &Arc::new(Log::new(false)), peer, place)
+    let permit = Peers::new(None).admit(peer.ip()).expect("no limit");
+    Session::begin(&Arc::<Totals>::default(), &Arc::new(Log::new(false)), peer, permit)
 }
 
-/// A thread for one connection, which waits for readability as `clients` would.
+/// Serves one connection on the calling thread, which waits for readability instead of `clients`.
 fn serve_alone(service: &Arc<HttpService>, stream: TcpStream) {
     let (mut client, _) =
-        service.client(Metered::new(stream, &Arc::default()), visit()).expect("a connection");
+        service.client(Metered::new(stream, &Arc::default()), session()).expect("a connection");
     while client.serve().is_some() {
-        // Waits for as long as it takes, and takes nothing.
+        // Waits until the socket is readable, without consuming data.
         let _ = client.stream().peek(&mut [0; 1]);
     }
 }
@@ -84,7 +84,7 @@ fn content(answer: &str) -> &str {
 }
 
 #[test]
-fn files_are_sent_whole() {
+fn files_are_sent_completely() {
     let answer = get("/hello.txt", "");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.contains("Content-Length: 13\r\n") && answer.contains("text/plain"));
@@ -94,7 +94,7 @@ fn files_are_sent_whole() {
 }
 
 #[test]
-fn head_has_no_content() {
+fn a_response_to_head_has_no_content() {
     let answer = ask("HEAD /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(status(&answer) == "200" && answer.contains("Content-Length: 13\r\n"));
     assert_eq!(content(&answer), "");
@@ -103,7 +103,7 @@ fn head_has_no_content() {
 }
 
 #[test]
-fn ranges_are_cut_out() {
+fn a_requested_range_is_sent() {
     let answer = get("/hello.txt", "Range: bytes=7-11\r\n");
     assert!(status(&answer) == "206" && answer.contains("Content-Range: bytes 7-11/13\r\n"));
     assert_eq!(content(&answer), "world");
@@ -111,13 +111,13 @@ fn ranges_are_cut_out() {
 }
 
 #[test]
-fn a_file_that_the_client_has_is_not_sent_again() {
+fn an_unmodified_file_is_not_sent_again() {
     let (past, future) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 31 Dec 9999 23:59:59 GMT");
     let since = |date: &str| format!("If-Modified-Since: {date}\r\n");
     let answer = get("/hello.txt", &since(future));
     assert_eq!((status(&answer), content(&answer)), ("304", ""));
     assert!(answer.contains("Last-Modified: ") && !answer.contains("Content-Length"), "{answer}");
-    // The date that the server itself gave.
+    // The date that the server itself sent.
     let client = Client::new(false);
     let ask = |headers: &str| {
         let request = format!("GET /hello.txt HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
@@ -130,11 +130,11 @@ fn a_file_that_the_client_has_is_not_sent_again() {
     let modified = answer.lines().find_map(|line| line.strip_prefix("Last-Modified: "));
     let modified = modified.expect("a date");
     assert_eq!(status(&ask(&since(modified))), "304", "{modified}");
-    // And the connection goes on.
+    // The connection must be kept.
     assert_eq!(status(&ask(&since(past))), "200");
     assert_eq!(status(&get("/hello.txt", &since("tomorrow"))), "200");
     let headers = format!("{}If-None-Match: \"x\"\r\n", since(future));
-    assert_eq!(status(&get("/hello.txt", &headers)), "200", "If-None-Match comes first");
+    assert_eq!(status(&get("/hello.txt", &headers)), "200", "If-None-Match takes precedence");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_range_of_another_version_is_not_sent() {
 }
 
 #[test]
-fn connections_carry_many_requests() {
+fn a_connection_serves_several_requests() {
     let one = "GET /hello.txt HTTP/1.1\r\nHost: x\r\n\r\n";
     let answer = ask(&format!("{one}GET /none HTTP/1.1\r\nHost: x\r\n\r\n{one}"));
     assert_eq!(answer.matches("HTTP/1.1 200").count(), 2);
@@ -158,7 +158,7 @@ fn connections_carry_many_requests() {
 }
 
 #[test]
-fn nothing_outside_is_served() {
+fn files_outside_the_directory_are_not_served() {
     for path in
         ["/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/outside", "/sub/..%2f../etc/passwd"]
     {
@@ -192,7 +192,7 @@ fn uploads_are_stored_whole_or_not_at_all() {
     assert!(answer[..count].starts_with(b"HTTP/1.1 201"));
     stored.replace(std::fs::read(&keep).expect("stored"));
     assert_eq!(stored.as_deref(), Some(&b"12345"[..]));
-    // The second one says ten bytes and brings three.
+    // The second upload announces ten bytes and sends three.
     (&stream)
         .write_all(format!("{head}Content-Length: 10\r\n\r\nabc").as_bytes())
         .expect("written");
@@ -203,7 +203,7 @@ fn uploads_are_stored_whole_or_not_at_all() {
 }
 
 #[test]
-fn chunks_are_put_together() {
+fn a_chunked_upload_is_reassembled() {
     let mut client = Client::new(true);
     let mut request = b"PUT /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
     request
@@ -224,7 +224,7 @@ fn broken_chunks_are_refused() {
 }
 
 #[test]
-fn a_client_that_asks_first_gets_its_go_ahead() {
+fn a_client_that_expects_100_continue_receives_it() {
     let head = "PUT /c HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok";
     let answer = Client::new(true).exchange(head);
     assert!(
@@ -236,14 +236,14 @@ fn a_client_that_asks_first_gets_its_go_ahead() {
 }
 
 #[test]
-fn uploads_stay_inside() {
+fn uploads_cannot_leave_the_directory() {
     for (path, expected) in [("/../x", "403"), ("/sub", "409"), ("/", "409"), ("/none/x", "404")] {
         let request = format!("PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx");
         assert_eq!(status(&Client::new(true).exchange(request)), expected, "{path}");
     }
     let mut client = Client::new(true);
     let target = client.dir.path().join("outside");
-    // The link itself is replaced, what it points to stays.
+    // The symbolic link itself is replaced; its target is unchanged.
     let answer = client.exchange("PUT /outside HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx");
     assert_eq!(status(&answer), "204");
     drop(target);
@@ -251,7 +251,7 @@ fn uploads_stay_inside() {
 }
 
 #[test]
-fn garbage_gets_an_answer_and_an_end() {
+fn an_invalid_request_is_answered_and_the_connection_ends() {
     assert_eq!(status(&ask("\x16\x03\x01\x02\r\n\r\n")), "400");
     assert_eq!(
         status(&ask(&format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(20_000)))),
@@ -262,7 +262,7 @@ fn garbage_gets_an_answer_and_an_end() {
 }
 
 #[test]
-fn a_head_that_does_not_end_is_refused_at_its_deadline() {
+fn an_incomplete_head_is_refused_at_its_deadline() {
     let dir = tempfile::tempdir().expect("directory");
     let service = Arc::new(HttpService::open(dir.path(), false, UPLOAD_MAX).expect("service"));
     let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
@@ -270,9 +270,9 @@ fn a_head_that_does_not_end_is_refused_at_its_deadline() {
         TcpStream::connect(listener.local_addr().expect("address")).expect("connection");
     let (accepted, _) = listener.accept().expect("connection");
     let (mut client, first) =
-        service.client(Metered::new(accepted, &Arc::default()), visit()).expect("a connection");
+        service.client(Metered::new(accepted, &Arc::default()), session()).expect("a connection");
     let idle = client.serve().expect("it waits for a request");
-    assert!(first < idle, "a connection that has asked nothing yet gets less time");
+    assert!(first < idle, "the first request has a shorter time limit");
     let mut deadlines = Vec::new();
     for part in ["GET / HTTP/1.1\r\n", "Host: x\r\n", "A: b\r\n"] {
         stream.write_all(part.as_bytes()).expect("written");
@@ -282,7 +282,10 @@ fn a_head_that_does_not_end_is_refused_at_its_deadline() {
         {}
         deadlines.push(client.serve().expect("the head is not complete"));
     }
-    assert!(deadlines.iter().all(|deadline| *deadline == deadlines[0]), "more bytes gain no time");
+    assert!(
+        deadlines.iter().all(|deadline| *deadline == deadlines[0]),
+        "more bytes do not extend the deadline"
+    );
     assert!(deadlines[0] < idle + HEAD_MAX);
     client.expire();
     drop(client);
@@ -320,7 +323,7 @@ fn uploads_have_a_limit() {
 }
 
 #[test]
-fn an_upload_that_replaces_a_file_leaves_nothing_beside_it() {
+fn an_upload_that_replaces_a_file_leaves_no_temporary_file() {
     let client = Client::new(true);
     let dir = client.dir.path().to_owned();
     let mut stream = client.stream.try_clone().expect("stream");

@@ -1,8 +1,10 @@
-//! PUT: a body becomes a file, all of it or nothing.
+//! PUT: stores a body as a file, completely or not at all.
 //!
-//! Written to a file without a name (`O_TMPFILE`), which gets its name when it is complete: readers see the old file or the new
-//! one, and a broken upload leaves nothing, whatever becomes of the process. Where the file system has no such files, and for
-//! the moment in which an existing file is replaced, the file has a temporary name with a dot, which no request can ask for.
+//! The body is written to an unnamed file (`O_TMPFILE`), which is linked to its name when it is
+//! complete. Readers therefore see the old file or the new one, and an interrupted upload leaves no
+//! file, even if the process is killed. On a file system without `O_TMPFILE`, and at the moment an
+//! existing file is replaced, the file has a temporary name with a leading dot, which no request
+//! can ask for.
 
 use std::{
     ffi::OsString,
@@ -29,30 +31,31 @@ use super::{
 };
 use crate::endpoint::Stream;
 
-/// Makes the temporary names of simultaneous uploads different. Relaxed: only uniqueness matters.
+/// Counter that makes the temporary names of concurrent uploads unique. Relaxed: only uniqueness
+/// matters.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// An upload in progress. Dropping it before the end removes what was written.
+/// An upload in progress. Dropping it before the end removes the temporary file.
 #[derive(Debug)]
 pub(super) struct Upload {
     directory: OwnedFd,
     name: OsString,
     temporary: OsString,
     file: File,
-    /// Most bytes of the body.
+    /// Largest size of the body, in bytes.
     bytes_max: u64,
-    /// The file has its temporary name, which is to be removed.
+    /// The file has its temporary name, which must be removed.
     is_named: bool,
 }
 
 impl Upload {
-    /// Checks the target and creates the temporary file. No byte of the body was read yet.
+    /// Checks the target and creates the temporary file, before any byte of the body is read.
     pub(super) fn begin(root: &Root, request: &Request, bytes_max: u64) -> Result<Self, Refusal> {
         if matches!(request.body, Body::Length(length) if length > bytes_max) {
             return Err(too_large(bytes_max));
         }
         if request.names_directory || request.path.is_empty() {
-            return Err(Refusal::new(409, "a directory cannot be stored"));
+            return Err(Refusal::new(409, "the path names a directory"));
         }
         let slash = request.path.iter().rposition(|byte| *byte == b'/');
         let (directory, name) = match slash {
@@ -77,7 +80,7 @@ impl Upload {
         let write = OFlags::WRONLY | OFlags::CLOEXEC;
         let (file, is_named) = match openat(&directory, ".", write | OFlags::TMPFILE, mode) {
             Ok(file) => (file, false),
-            // What kernels and file systems without O_TMPFILE answer.
+            // Errors of kernels and file systems without O_TMPFILE.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
                 let create = write | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
                 (openat(&directory, &temporary, create, mode)?, true)
@@ -87,7 +90,7 @@ impl Upload {
         Ok(Self { directory, name, temporary, file: file.into(), bytes_max, is_named })
     }
 
-    /// Writes the body and gives the file its name; `true` if there was none of that name before.
+    /// Writes the body and gives the file its name; `true` if no file had that name before.
     pub(super) fn receive<S: Stream>(
         mut self,
         body: &mut BodyReader<'_, S>,
@@ -100,7 +103,7 @@ impl Upload {
             if count == 0 {
                 break;
             }
-            // A body in chunks says its length only by its end.
+            // The length of a chunked body is unknown until its end.
             let Some(rest) = left.checked_sub(count as u64) else {
                 return Err(too_large(self.bytes_max).into());
             };
@@ -110,14 +113,14 @@ impl Upload {
         self.publish().map_err(|errno| refuse(errno.into()))
     }
 
-    /// Gives the file its name; `true` if there was none of that name before.
+    /// Gives the file its name; `true` if no file had that name before.
     fn publish(&mut self) -> Result<bool, Errno> {
         let created = statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_err();
         if !self.is_named {
             let unnamed = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             let follow = AtFlags::SYMLINK_FOLLOW;
             match linkat(CWD, &unnamed, &self.directory, &self.name, follow) {
-                // A link cannot replace what is there; a rename can.
+                // linkat cannot replace an existing file; renameat can.
                 Err(Errno::EXIST) => {
                     linkat(CWD, &unnamed, &self.directory, &self.temporary, follow)?;
                     self.is_named = true;
@@ -132,7 +135,7 @@ impl Upload {
 }
 
 fn too_large(bytes_max: u64) -> Refusal {
-    Refusal::new(413, format!("an upload has at most {bytes_max} bytes here"))
+    Refusal::new(413, format!("an upload is limited to {bytes_max} bytes"))
 }
 
 impl Drop for Upload {

@@ -1,10 +1,10 @@
-//! Payloads that are held leave the pages they were received into.
+//! `Packet::condense`: payloads that are held for long leave the pages they were received into.
 
 use super::*;
 
-/// A frame of a device that is held while others of its page are not.
+/// One small frame of each receive page is held while the other frames of the page are freed.
 #[test]
-fn a_condensed_packet_lets_its_page_go() {
+fn a_condensed_packet_releases_its_receive_page() {
     let (domain, mut pool) = pool();
     let mut held = Vec::new();
     for number in 0..100_u8 {
@@ -15,7 +15,7 @@ fn a_condensed_packet_lets_its_page_go() {
         assert!(packet.condense(&mut pool));
         assert_eq!((packet.to_vec(), packet.truesize()), (vec![number; 1000], charged));
         held.push(packet);
-        // The rest of the page.
+        // Frames that use up the rest of the page.
         for _ in 0..22 {
             let mut slot = pool.rx_slot(1500).expect("memory");
             slot.write(&[0; 1500]);
@@ -36,14 +36,14 @@ fn only_small_payloads_in_pages_are_condensed_and_only_with_memory() {
     let mut linear = pool.alloc_from(&[1; 100]).expect("memory");
     assert!(!linear.condense(&mut pool));
     let mut large = in_frags(&mut pool, &pattern(DENSE_BYTES_MAX), 1000);
-    assert!(!large.condense(&mut pool), "it holds enough of its pages");
+    assert!(!large.condense(&mut pool), "the payload is a large enough part of its pages");
     let mut scattered = in_frags(&mut pool, &pattern(DENSE_BYTES_MAX - 1), 1000);
     scattered.push(4).copy_from_slice(b"head");
     let clone = scattered.clone_in(&mut pool).expect("memory");
     assert!(scattered.condense(&mut pool));
     assert_eq!((scattered.frag_count(), clone.frag_count()), (1, 5));
     assert_eq!(scattered.to_vec(), clone.to_vec());
-    // A slab of descriptors, and one of pages.
+    // Memory for one slab of descriptors and one of pages.
     let domain = Domain::new(DomainConfig { max_bytes: 512 * 1024 });
     let mut small = domain.pool();
     let mut packet = in_frags(&mut small, &pattern(3000), 3000);

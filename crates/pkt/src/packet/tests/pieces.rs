@@ -1,11 +1,11 @@
-//! Sums taken by the copy, and packets cut into pieces, against the bytes themselves.
+//! Sums computed by the copy, and packets cut into pieces, compared with the bytes themselves.
 
 use super::*;
 use proptest::prelude::*;
 
 use crate::pages::{Pages, Payload};
 
-/// The sums that a packet claims to have are those of its bytes.
+/// Checks every sum that the packet has against its bytes.
 fn check_sums(packet: &Packet, what: &str) {
     let bytes = packet.to_vec();
     let headers = packet.linear().len();
@@ -37,14 +37,14 @@ fn full_segments_are_summed_by_the_copy() {
     assert!(summed(&clone));
     check_sums(&clone, "a clone with headers");
     let received = clone.clone_range(&mut pool, 54, 3000).expect("memory");
-    assert!(!summed(&received), "a range knows nothing");
+    assert!(!summed(&received), "the clone of a range has no sums");
     for packet in [packet, clone, received] {
         pool.free(packet);
     }
     assert_eq!(domain.balance(), 0);
 }
 
-/// What a call finds no room for leaves the sum of the piece that was begun before as it is.
+/// A call that finds no room does not change the sum of the piece that an earlier call began.
 #[test]
 fn a_packet_without_room_keeps_the_sum_of_its_last_piece() {
     let (domain, mut pool) = pool();
@@ -53,7 +53,8 @@ fn a_packet_without_room_keeps_the_sum_of_its_last_piece() {
     let bytes = pattern(5000);
     assert_eq!(packet.append_in_pieces(&mut pool, &bytes[..1000], 48), 1000);
     let mut end = 1000;
-    // Each part in a slice of its own, because another packet has taken what follows it.
+    // Each part gets a slice of its own, because another packet has taken the bytes behind the
+    // previous one.
     for part in bytes[1000..].chunks(61) {
         assert_eq!(other.append(&mut pool, &[7; 200]), 200);
         if other.frag_count() == FRAGS_MAX {
@@ -76,7 +77,7 @@ fn a_packet_without_room_keeps_the_sum_of_its_last_piece() {
 }
 
 #[test]
-fn payload_in_the_head_moves_out_for_the_sums() {
+fn payload_in_the_head_moves_to_pages_to_make_room_for_sums() {
     let (domain, mut pool) = pool();
     let mut packet = pool.alloc().expect("memory");
     let bytes = pattern(4000);
@@ -104,7 +105,7 @@ fn without_memory_payload_stays_in_the_head() {
 }
 
 #[test]
-fn other_pieces_and_too_many_are_forgotten() {
+fn sums_of_another_size_or_of_too_many_pieces_are_discarded() {
     let (domain, mut pool) = pool();
     let mut packet = pool.alloc().expect("memory");
     assert_eq!(packet.append_in_pieces(&mut pool, &pattern(2000), 1000), 2000);
@@ -123,7 +124,7 @@ fn other_pieces_and_too_many_are_forgotten() {
 }
 
 #[test]
-fn references_are_taken_once_and_come_home() {
+fn the_references_of_pieces_are_taken_once_and_returned() {
     let (domain, mut pool) = pool();
     let bytes = pattern(40_000);
     let mut packet = in_frags(&mut pool, &bytes, 7000);
@@ -134,14 +135,14 @@ fn references_are_taken_once_and_come_home() {
         pieces.push(cutter.next_piece(&mut pool).expect("memory").0);
     }
     assert_eq!(cutter.left(), 15_000);
-    // What was not cut goes with the packet.
+    // The payload that was not cut is freed with the packet.
     pool.free(packet);
     let mut whole = pieces.remove(0);
     for piece in pieces {
         whole.append_frags_of(&mut pool, piece).expect("as many frags as before");
     }
     assert_eq!(whole.to_vec(), bytes[..25_000]);
-    assert_eq!(whole.frag_count(), 4, "what was one slice is one again");
+    assert_eq!(whole.frag_count(), 4, "the parts of one slice are joined again");
     drop(whole);
     drop(pool);
     assert_eq!(domain.balance(), 0);
@@ -149,7 +150,7 @@ fn references_are_taken_once_and_come_home() {
 
 proptest! {
     #[test]
-    fn pieces_are_the_bytes(
+    fn cut_pieces_are_the_bytes_of_the_packet(
         parts in prop::collection::vec(1..4000usize, 1..12),
         summed in 1..2000u16,
         size in 1..2000u16,
@@ -183,9 +184,9 @@ proptest! {
         prop_assert_eq!(domain.balance(), 0);
     }
 
-    /// Whatever is done to a packet, the sums it still has are right.
+    /// After any operation on a packet, the sums it still has are right.
     #[test]
-    fn sums_are_right_or_forgotten(
+    fn sums_are_right_or_discarded(
         piece in 1..700u16,
         steps in prop::collection::vec((0..7u8, 0..4000usize), 1..20),
     ) {
@@ -235,11 +236,11 @@ proptest! {
     }
 }
 
-/// A packet and what its bytes must be.
+/// A packet and its expected bytes.
 type Known = (Packet, Vec<u8>);
 
-/// What `n` makes of one of `set`: headers come and go, pages are lent, packets are cloned, split, joined
-/// and cut up.
+/// Applies operation `step` with parameter `n` to one packet of `set`: headers are pushed and
+/// pulled, pages lent, packets cloned, split, joined and cut up.
 fn change(pool: &mut Pool, pages: &Pages, set: &mut Vec<Known>, (step, n): (u8, usize)) {
     let (mut packet, mut bytes) = set.swap_remove(n % set.len());
     match step {
@@ -250,7 +251,7 @@ fn change(pool: &mut Pool, pages: &Pages, set: &mut Vec<Known>, (step, n): (u8, 
         }
         1 if packet.pull(n % 100) => drop(bytes.drain(..n % 100)),
         2 => {
-            // Reads the same, whether or not there is room in the head.
+            // The bytes are the same whether or not there is room in the head.
             let _ = packet.require_linear(n % 140);
         }
         3 => {
@@ -285,7 +286,7 @@ fn change(pool: &mut Pool, pages: &Pages, set: &mut Vec<Known>, (step, n): (u8, 
         }
         7 => {
             let at = if n.is_multiple_of(2) { n / 100 * 100 } else { n }.min(bytes.len());
-            // Without a frag for what is linear it stays whole.
+            // If the linear bytes would need a frag too many, the packet is not split.
             if let Some(rest) = packet.split_off(pool, at) {
                 set.push((rest, bytes.split_off(at)));
             }
@@ -300,9 +301,9 @@ fn change(pool: &mut Pool, pages: &Pages, set: &mut Vec<Known>, (step, n): (u8, 
 }
 
 proptest! {
-    /// The same for packets that share their pages with others, whichever of them changes.
+    /// The same property for packets that share pages, when any of them changes.
     #[test]
-    fn sums_of_packets_that_share_are_right_or_forgotten(
+    fn sums_of_packets_that_share_pages_are_right_or_discarded(
         steps in prop::collection::vec((0..12u8, 0..3000usize), 1..40),
     ) {
         let (domain, mut pool) = pool();
@@ -312,7 +313,7 @@ proptest! {
             change(&mut pool, &pages, &mut set, step);
             for (packet, bytes) in &set {
                 prop_assert_eq!(&packet.to_vec(), bytes);
-                check_sums(packet, "one of them has changed");
+                check_sums(packet, "one packet of the set has changed");
             }
         }
         set.into_iter().for_each(|(packet, _)| pool.free(packet));

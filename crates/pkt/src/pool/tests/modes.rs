@@ -1,11 +1,11 @@
-//! What becomes of packets that die away from home, mode by mode.
+//! Treatment of packets freed by another pool than their home, mode by mode.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::packet::{PARCEL_LEN, PacketOwner};
 
-/// Two pools that free by `mode`.
+/// Makes two pools that free by `mode`.
 fn pools(mode: FreeMode) -> (Domain, Pool, Pool) {
     let domain = Domain::new(DomainConfig::default());
     let (mut here, mut there) = (domain.pool(), domain.pool());
@@ -33,7 +33,7 @@ impl PacketOwner for Owner {
 }
 
 #[test]
-fn home_mode_sends_every_descriptor_alone() {
+fn home_mode_returns_every_descriptor_by_itself() {
     let (domain, mut here, mut there) = pools(FreeMode::Home);
     for round in 1..=10 {
         there.free(here.alloc().expect("memory"));
@@ -44,9 +44,9 @@ fn home_mode_sends_every_descriptor_alone() {
     assert_eq!(domain.balance(), 0);
 }
 
-/// SCN-E1, its last sentence: one core allocates what the other frees, and the other way round.
+/// Each of two cores allocates the packets that the other frees.
 #[test]
-fn unified_mode_keeps_magazines_level_when_flows_cancel() {
+fn unified_mode_takes_no_lock_when_two_cores_free_each_others_packets() {
     let (domain, mut here, mut there) = pools(FreeMode::Unified);
     let exchange = |here: &mut Pool, there: &mut Pool| {
         let (request, response) = (here.alloc().expect("memory"), there.alloc().expect("memory"));
@@ -69,22 +69,23 @@ fn unified_mode_keeps_magazines_level_when_flows_cancel() {
     assert_eq!(domain.balance(), 0);
 }
 
-/// Packets that nobody frees through a pool go to whoever made them; at the limit another pool finds them there.
+/// Packets freed without a pool return to the pool that allocated them; at the limit another pool
+/// takes them from there.
 #[test]
-fn at_the_limit_returns_are_anybodys() {
+fn at_the_limit_a_pool_takes_descriptors_returned_to_another() {
     let domain = Domain::new(DomainConfig { max_bytes: 4 * 64 * 1024 });
     let (mut here, mut there) = (domain.pool(), domain.pool());
     let held: Vec<_> = core::iter::from_fn(|| here.alloc()).collect();
     assert!(held.len() > 300 && there.alloc().is_none());
     drop(held);
-    let packet = there.alloc().expect("it waits for the other pool");
+    let packet = there.alloc().expect("it was returned to the other pool");
     there.free(packet);
     drop((here, there));
     assert_eq!(domain.balance(), 0);
 }
 
 #[test]
-fn one_way_traffic_passes_the_depot_a_parcel_at_a_time() {
+fn descriptors_of_one_way_traffic_pass_the_depot_in_parcels() {
     let (domain, mut here, mut there) = pools(FreeMode::Unified);
     for _ in 0..10_000 {
         there.free(here.alloc().expect("memory"));
@@ -98,7 +99,8 @@ fn one_way_traffic_passes_the_depot_a_parcel_at_a_time() {
     assert!(here_stats.magazine_refills >= parcels - 12, "{here_stats:?}");
     assert!(here_stats.slab_refill <= 4, "a magazine and what is on its way: {here_stats:?}");
     assert_eq!((there_stats.free_remote, there_stats.adopted), (0, 10_000));
-    // A lock for a parcel, and one for a share of a slab. For a new slab one more: room for its descriptors in the depot.
+    // One lock per parcel and one per share of a slab. A new slab takes one more, which reserves
+    // room for its descriptors in the depot.
     assert_eq!(there_stats.locks, there_stats.magazine_flushes);
     let for_slabs = here_stats.slab_shares + here_stats.slab_refill;
     assert_eq!(here_stats.locks, here_stats.magazine_refills + for_slabs);
@@ -108,9 +110,10 @@ fn one_way_traffic_passes_the_depot_a_parcel_at_a_time() {
     assert_eq!(domain.stats().descriptors_free.unsigned_abs(), here_stats.slab_refill * 93);
 }
 
-/// SCN-E5.
+/// With a limit of 128, the packet after half of the limit kicks the home, and packets from number
+/// 128 on are freed by the sender.
 #[test]
-fn the_65th_of_128_kicks_and_the_128th_dies_where_it_is() {
+fn the_65th_of_128_packets_kicks_and_the_128th_is_freed_by_the_sender() {
     let (domain, mut here, mut there) = pools(FreeMode::Defer { max: 128 });
     let kicks = Arc::new(Kicks::default());
     here.set_kick(Some(Arc::<Kicks>::clone(&kicks)));
@@ -133,9 +136,9 @@ fn the_65th_of_128_kicks_and_the_128th_dies_where_it_is() {
     assert_eq!((domain.balance(), domain.stats().packets_deferred), (0, 0));
 }
 
-/// SC4, TSQ: who waits for a packet's end does not wait for its home.
+/// SC4, TSQ: the end of a packet is reported before its home frees the packet.
 #[test]
-fn a_deferred_packet_tells_its_owner_and_its_original_at_once() {
+fn a_deferred_packet_notifies_its_owner_and_its_original_at_once() {
     let (domain, mut here, mut there) = pools(FreeMode::Defer { max: 64 });
     let owner = Arc::new(Owner::default());
     let original = here.alloc_fclone().expect("memory");
@@ -150,13 +153,14 @@ fn a_deferred_packet_tells_its_owner_and_its_original_at_once() {
     assert_eq!(domain.balance(), 0);
 }
 
-/// What came home to die and leaves no descriptor, as its clone is still on its way, does not stand for one that is free.
+/// An original that is freed before its clone leaves no free descriptor, so its drain must not
+/// count as one.
 #[test]
-fn a_dry_pool_grows_although_an_original_has_come_home_before_its_clone() {
+fn an_empty_pool_grows_if_the_drained_original_leaves_no_descriptor() {
     let (domain, mut here, mut there) = pools(FreeMode::Defer { max: 64 });
     let original = here.alloc_fclone().expect("memory");
     let clone = original.clone_in(&mut here).expect("memory");
-    // The rest of a slab of 93.
+    // Allocates the rest of a slab of 93.
     let mut held: Vec<_> = (0..91).map(|_| here.alloc().expect("memory")).collect();
     assert_eq!(here.stats().slab_refill, 1, "the first slab is used up, and no more");
     there.free(original);
@@ -170,9 +174,10 @@ fn a_dry_pool_grows_although_an_original_has_come_home_before_its_clone() {
     assert_eq!(domain.balance(), 0);
 }
 
-/// Rule of M§6.5: what may wait for long waits without its payload. Where somebody can be kicked it does not wait for long.
+/// A packet that may wait for long waits without its payload. If its home can be kicked, it does
+/// not wait for long.
 #[test]
-fn payload_goes_home_only_with_somebody_to_kick() {
+fn a_deferred_packet_keeps_its_payload_only_if_its_home_can_be_kicked() {
     let (domain, mut here, mut there) = pools(FreeMode::Defer { max: 64 });
     there.free(here.alloc_from(&[7; 40_000]).expect("memory"));
     let opened = domain.stats().pages_live;
@@ -185,9 +190,9 @@ fn payload_goes_home_only_with_somebody_to_kick() {
     assert_eq!((domain.balance(), domain.stats().pages_live), (0, 0));
 }
 
-/// A thread that leaves takes nothing with it that others could use.
+/// A thread that leaves keeps no memory that other threads could use.
 #[test]
-fn a_pool_that_is_left_keeps_a_magazine_in_every_mode() {
+fn a_dropped_pool_keeps_one_magazine_in_every_mode() {
     for mode in [FreeMode::Home, FreeMode::Defer { max: 64 }, FreeMode::Unified] {
         let (domain, mut here, mut there) = pools(mode);
         let held: Vec<_> = (0..2000).map(|_| here.alloc().expect("memory")).collect();
@@ -197,31 +202,31 @@ fn a_pool_that_is_left_keeps_a_magazine_in_every_mode() {
         let depot = domain.stats().descriptors_depot;
         assert!(depot >= 2000 - 8 * PARCEL_LEN, "{mode:?}: {depot}");
         let held: Vec<_> = (0..depot).map(|_| there.alloc().expect("memory")).collect();
-        assert_eq!(domain.live_bytes(), bytes, "{mode:?}: what was left serves");
+        assert_eq!(domain.live_bytes(), bytes, "{mode:?}: the memory left is used");
         held.into_iter().for_each(|packet| there.free(packet));
         drop(there);
         assert_eq!(domain.balance(), 0);
     }
 }
 
-/// BUG-SC-10: the thread whose packets come home has exited.
+/// The thread that allocated the packets has exited.
 #[test]
-fn nothing_is_sent_to_a_home_that_nobody_lives_in() {
+fn no_packet_is_sent_to_a_pool_without_a_thread() {
     let (domain, mut here, mut there) = pools(FreeMode::Defer { max: 64 });
     let packets: Vec<_> = (0..10).map(|_| here.alloc().expect("memory")).collect();
     let mut packets = packets.into_iter();
     there.free(packets.next().expect("ten"));
     drop(here);
-    assert_eq!(domain.stats().packets_deferred, 0, "it was ended by the thread that left");
+    assert_eq!(domain.stats().packets_deferred, 0, "the packet was freed by the thread that left");
     packets.for_each(|packet| there.free(packet));
     let stats = there.stats();
     assert_eq!((stats.defer_pushed, stats.defer_overflow, stats.free_remote), (1, 9, 9));
     assert_eq!(domain.balance(), 0);
 }
 
-/// Modes change while packets of every earlier one are on their way.
+/// The mode changes while packets sent under every earlier mode are on their way.
 #[test]
-fn modes_change_with_packets_under_way() {
+fn the_mode_can_change_while_packets_are_on_their_way() {
     let (domain, mut here, mut there) = pools(FreeMode::Home);
     let modes = [
         FreeMode::Home,
@@ -250,9 +255,10 @@ fn modes_change_with_packets_under_way() {
     assert_eq!(domain.stats().pages_live, 0);
 }
 
-/// SC2 and SC8: what begins anew has nothing of its earlier life, and does not while its clone is under way.
+/// SC2 and SC8: a renewed packet has no state of its earlier use, and a packet is not renewed while
+/// its clone is alive.
 #[test]
-fn a_renewed_packet_is_as_new() {
+fn a_renewed_packet_equals_a_new_one() {
     let (domain, mut here, mut there) = pools(FreeMode::Unified);
     let owner = Arc::new(Owner::default());
     let mut packet = here.alloc_fclone().expect("memory");
@@ -262,12 +268,12 @@ fn a_renewed_packet_is_as_new() {
     packet.meta_mut().rx_device = 3;
     packet.set_owner(Arc::<Owner>::clone(&owner));
     let clone = packet.clone_in(&mut here).expect("memory");
-    let packet = there.renew(packet).expect_err("its clone is under way");
+    let packet = there.renew(packet).expect_err("its clone is alive");
     assert_eq!((packet.len(), owner.0.load(Ordering::Relaxed)), (5020, 0), "untouched");
     here.free(clone);
     let address = packet.head_from(0).as_ptr();
     let before = (here.stats().free_local, there.stats());
-    let packet = there.renew(packet).expect("nobody shares it");
+    let packet = there.renew(packet).expect("no clone is left");
     assert_eq!((here.stats().free_local, there.stats()), before, "neither freed nor allocated");
     assert_eq!(owner.0.load(Ordering::Relaxed), 1);
     let fresh = there.alloc_fclone().expect("memory");
@@ -276,11 +282,11 @@ fn a_renewed_packet_is_as_new() {
     assert_eq!(
         packet.truesize() as usize,
         DESCRIPTOR_BYTES,
-        "of the capacity, not of what was in it"
+        "charged for its capacity, not for its former content"
     );
     assert!(!packet.is_cloned() && !packet.has_owner() && packet.frag_count() == 0);
     assert_eq!(packet.head_from(0).as_ptr().wrapping_sub(128), address.wrapping_sub(128));
-    // Its next clone is tracked again.
+    // The next clone of the renewed packet is tracked again.
     let clone = packet.clone_in(&mut here).expect("memory");
     assert!(packet.clone_busy());
     here.free(clone);
@@ -290,7 +296,7 @@ fn a_renewed_packet_is_as_new() {
 }
 
 #[test]
-fn a_pool_keeps_nothing_of_another_domain() {
+fn a_pool_keeps_no_descriptor_of_another_domain() {
     let (ours, mut here, _) = pools(FreeMode::Unified);
     let (theirs, mut there, _) = pools(FreeMode::Defer { max: 64 });
     here.free(there.alloc().expect("memory"));

@@ -1,4 +1,4 @@
-//! What pools hold that send little, and what is left of memory when threads end.
+//! Memory held by pools that send little, and memory left when threads end.
 
 use super::*;
 use crate::packet::DESCRIPTOR_BYTES;
@@ -38,12 +38,12 @@ fn a_pool_that_sends_much_takes_whole_slabs() {
     let mut pool = domain.pool();
     let packets: Vec<_> = (0..1000).map(|_| pool.alloc_from(&[1; 3000]).expect("memory")).collect();
     let stats = pool.stats();
-    assert!(stats.slab_shares <= stats.slab_refill + 8, "few shares of much memory: {stats:?}");
+    assert!(stats.slab_shares <= stats.slab_refill + 8, "few shares for much memory: {stats:?}");
     packets.into_iter().for_each(|packet| pool.free(packet));
 }
 
 #[test]
-fn memory_of_ended_threads_goes_back_to_the_system() {
+fn memory_of_ended_threads_is_released_to_the_system() {
     let domain = Domain::new(DomainConfig::default());
     let mut pools: Vec<_> = (0..50).map(|_| domain.pool()).collect();
     let packets: Vec<_> = pools
@@ -55,7 +55,7 @@ fn memory_of_ended_threads_goes_back_to_the_system() {
     drop(pools);
     trim_all(&domain);
     assert_eq!(domain.live_bytes(), peak, "packets still hold all of it");
-    // They return to pools that no thread has.
+    // The packets return to pools that no thread has.
     drop(packets);
     assert_eq!(domain.balance(), 0);
     trim_all(&domain);
@@ -70,21 +70,21 @@ fn memory_of_ended_threads_goes_back_to_the_system() {
 }
 
 #[test]
-fn a_domain_that_grows_keeps_what_it_has() {
+fn a_growing_domain_releases_no_memory() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     let packets: Vec<_> = (0..1000).map(|_| pool.alloc().expect("memory")).collect();
     drop(packets);
     drop(pool);
     let before = domain.live_bytes();
-    assert!(domain.trim(), "slabs were taken since the last look");
+    assert!(domain.trim(), "slabs were taken since the last trim");
     assert_eq!(domain.live_bytes(), before);
-    assert!(domain.trim(), "half of what could be released was");
+    assert!(domain.trim(), "half of the releasable slabs was released");
     let after = domain.live_bytes();
     assert!(after < before && after > before / 3, "{before} before, {after} after");
 }
 
-/// Whatever is released, what packets hold is not.
+/// Memory that packets hold is never released.
 #[test]
 fn packets_keep_their_bytes_while_memory_is_released_around_them() {
     let domain = Domain::new(DomainConfig::default());

@@ -6,9 +6,11 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use pkt::{Batch, DropReason, Instant, Packet, PacketList};
-use stack::counters::Counter;
-use stack::cx::Cx;
-use stack::device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
+use stack::{
+    base::counters::Counter,
+    cx::Cx,
+    device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal},
+};
 
 use super::receive::{Received, RxRing};
 use super::recvmsg::{Frames, RxCalls};

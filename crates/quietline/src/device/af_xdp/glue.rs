@@ -1,14 +1,16 @@
 //! The device as the stack sees it.
 //!
-//! Above: `stack::core` and `stack::tx_queue`.
+//! Above: `stack::core` and `stack::transmit::tx_queue`.
 
 use std::sync::atomic::Ordering;
 
 use pkt::{Batch, DropReason, PacketList, RxChecksum};
-use stack::counters::Counter;
-use stack::cx::Cx;
-use stack::device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
-use stack::host::Event;
+use stack::{
+    base::counters::Counter,
+    cx::Cx,
+    device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal},
+    host::Event,
+};
 
 use super::AfXdp;
 use super::queue::Queue;

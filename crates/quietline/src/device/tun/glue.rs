@@ -5,10 +5,11 @@
 use std::sync::atomic::Ordering;
 
 use pkt::{Batch, DropReason, PacketList};
-use stack::core::WEIGHT;
-use stack::cx::Cx;
-use stack::device::{Capabilities, Device, Doorbell, GSO_BYTES_MAX, QueueId, RxSignal};
-use stack::gro::GRO_BYTES_MAX;
+use stack::{
+    base::limits::{GRO_BYTES_MAX, GSO_BYTES_MAX, WEIGHT},
+    cx::Cx,
+    device::{Capabilities, Device, Doorbell, QueueId, RxSignal},
+};
 
 use super::Tun;
 use super::receive::Frame;

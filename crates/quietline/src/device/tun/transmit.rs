@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};
 use rustix::io::{Errno, writev};
-use stack::device::GSO_BYTES_MAX;
+use stack::base::limits::GSO_BYTES_MAX;
 
 use super::super::checksum::complete_tx_checksum;
 use super::super::vnet_hdr::VnetHdr;

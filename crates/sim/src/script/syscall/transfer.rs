@@ -1,228 +1,132 @@
-//! Calls that move bytes.
+//! Calls that move bytes. Every byte is a function of its place in the stream, and is compared.
 //!
-//! Not here: everything else about sockets (`syscall`, `query`).
+//! Not here: all other calls (`syscall`, `query`).
 
-use std::{io::IoSliceMut, sync::Arc};
-
-use stack::{
-    Errno, Readiness,
-    host::Host,
-    socket::{SendFlags, TcpSocket},
+use std::{
+    io::{IoSlice, IoSliceMut},
+    sync::Arc,
 };
-use tcp::State;
 
-use super::{Answer, Kind, Outcome, Process, Running, address, done_bytes, fail};
+use posix::{
+    Answer as Stepped, GiveUp, Received, Recv, Send, Step,
+    abi::{MSG_FASTOPEN, MSG_OOB, MSG_PEEK},
+};
+use stack::{Cx, Errno, host::Host};
+
+use super::{Answer, File, Process, Progress, Running, address, fail, number_or, outcome};
 use crate::{
     World,
-    script::{
-        ast::Arg,
-        conn::stream_bytes,
-        constants::{
-            MSG_DONTWAIT, MSG_FASTOPEN, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_WAITALL,
-        },
-    },
+    script::{ast::Arg, conn::stream_bytes},
 };
 
 impl Process {
-    pub(super) fn send(
-        &mut self,
-        world: &mut World,
-        host: &Arc<Host>,
-        running: &mut Running,
-        fd: i64,
-        args: &[Arg],
-    ) -> Answer {
-        let len = size(args.get(2))?;
-        let flags = args.get(3).map_or(Ok(0), Arg::number)?;
-        known_flags(flags, MSG_DONTWAIT | MSG_MORE | MSG_NOSIGNAL | MSG_OOB | MSG_FASTOPEN)?;
-        let waits = !self.file(fd).nonblocking && flags & MSG_DONTWAIT == 0;
-        if let Some(answer) = self.send_opening(world, host, running, (fd, waits), args)? {
-            return Ok(answer);
-        }
-        let file = self.file(fd);
-        let Kind::Stream(socket) = &file.kind else { return fail(Errno::EPIPE) };
-        let bytes = stream_bytes(file.written, len - running.moved);
-        let sent = if flags & MSG_OOB != 0 {
-            socket.send_oob(host, &mut world.cx, &bytes)
-        } else {
-            let more = SendFlags::MORE;
-            let flags = if flags & MSG_MORE == 0 { SendFlags::empty() } else { more };
-            socket.send_with_flags(host, &mut world.cx, &[std::io::IoSlice::new(&bytes)], flags)
+    pub(super) fn begin_send(&self, file: &File, args: &[Arg]) -> Result<Progress, String> {
+        let flags = number_or(args.get(3), 0)?;
+        let to = match args.get(4) {
+            Some(to) if flags & MSG_FASTOPEN != 0 => Some(address(Some(to), self.peer)?),
+            _ => None,
         };
-        match sent {
-            Ok(sent) => {
-                file.written = file.written.wrapping_add(u32::try_from(sent).expect("a write"));
-                running.moved += sent;
-                if waits && running.moved < len {
-                    Ok(Outcome::Blocks)
-                } else {
-                    done_bytes(running.moved)
-                }
-            }
-            Err(Errno::EAGAIN) if waits => Ok(Outcome::Blocks),
-            Err(_) if running.moved > 0 => done_bytes(running.moved),
-            Err(errno) => fail(errno),
-        }
+        let bytes = stream_bytes(file.written, size(args.get(2))?);
+        Ok(Progress::Send { call: Send::new(flags, to), bytes, start: file.written })
     }
 
-    /// The first write of a connection with Fast Open: what its SYN carries. `MSG_FASTOPEN` connects, too. An answer if the
-    /// call ends here or sleeps (Linux: `tcp_sendmsg_fastopen`, `__inet_stream_connect`).
-    fn send_opening(
+    pub(super) fn step_send(
+        &mut self,
+        args: &[Arg],
+        (call, bytes, start): (&mut Send, &[u8], u32),
+        host: &Arc<Host>,
+        cx: &mut Cx,
+    ) -> Result<Stepped<usize>, String> {
+        let socket = Arc::clone(&self.file(args)?.socket);
+        let step = call.step(&socket, host, cx, &[IoSlice::new(bytes)]);
+        self.file(args)?.written = start.wrapping_add(length(call.sent()));
+        self.note_begun(&socket);
+        Ok(step)
+    }
+
+    pub(super) fn step_recv(
         &mut self,
         world: &mut World,
         host: &Arc<Host>,
         running: &mut Running,
-        (fd, waits): (i64, bool),
-        args: &[Arg],
-    ) -> Result<Option<Outcome>, String> {
-        let len = size(args.get(2))?;
-        let fast_open = args.get(3).map_or(Ok(0), Arg::number)? & MSG_FASTOPEN != 0;
-        let mut opened = running.begun;
-        if !running.begun {
-            let bytes = stream_bytes(self.file(fd).written, len);
-            let sent = match &self.file(fd).kind {
-                Kind::Listener(_) if fast_open => Err(Errno::EISCONN),
-                Kind::Listener(_) => Ok(None),
-                Kind::Stream(socket) => {
-                    Ok(socket.send_with_syn(host, &mut world.cx, &[&bytes[..]]))
-                }
-                Kind::Fresh if fast_open => self.connect_sending(world, host, fd, args, &bytes)?,
-                Kind::Fresh => Ok(None),
-            };
-            match sent {
-                Ok(Some(sent)) => {
-                    (opened, running.begun, running.moved) = (true, true, sent);
-                    let file = self.file(fd);
-                    file.written = file.written.wrapping_add(u32::try_from(sent).expect("a write"));
-                }
-                Ok(None) => {}
-                Err(errno) => return Ok(Some(Outcome::Done(Err(errno)))),
-            }
-        }
-        let Kind::Stream(socket) = self.file(fd).kind.clone() else { return Ok(None) };
-        let opening = socket.with_tcb(host, &mut world.cx, |tcb, _| tcb.state() == State::SynSent);
-        if !opened {
-            let already = fast_open && opening;
-            // The first call after the handshake learns of it, as `connect` would.
-            let late = fast_open && !opening && !std::mem::take(&mut self.file(fd).connecting);
-            return Ok(match (already, late) {
-                (true, _) => Some(Outcome::Done(Err(Errno::EALREADY))),
-                (_, true) => Some(Outcome::Done(Err(Errno::EISCONN))),
-                _ => None,
+    ) -> Answer {
+        let file = self.file(&running.call.args)?;
+        let Progress::Recv { call, buf, start, .. } = &mut running.progress else {
+            return Err(String::from("a call that receives nothing"));
+        };
+        // The urgent byte has a place in the stream, and a read skips it.
+        let skips = call.received() == 0
+            && file.socket.stream().is_some_and(|stream| {
+                stream.with_tcb(host, &mut world.cx, |tcb, _| {
+                    tcb.at_mark() && !tcb.oob_inline() && tcb.readable_bytes() == 0
+                })
             });
+        let bufs = &mut [IoSliceMut::new(buf)];
+        let step = call.step(&file.socket, host, &mut world.cx, bufs);
+        if skips && call.received() > 0 {
+            *start = start.wrapping_add(1);
         }
-        if opening && waits {
-            if running.moved < len {
-                socket.with_tcb(host, &mut world.cx, |tcb, _| tcb.expect_write());
-            }
-            return Ok(Some(Outcome::Blocks));
-        }
-        if opening {
-            return Ok(Some(Outcome::Done(match running.moved {
-                0 => Err(Errno::EINPROGRESS),
-                moved => Ok(i64::try_from(moved).unwrap_or(i64::MAX)),
-            })));
-        }
-        // A write that the SYN took along has failed when the handshake has.
-        let error = socket.take_error(host, &mut world.cx);
-        Ok(error.map(|errno| Outcome::Done(Err(errno))))
+        file.compare(running)?;
+        Ok(outcome(step, count))
     }
 
-    fn connect_sending(
-        &mut self,
-        world: &mut World,
-        host: &Arc<Host>,
-        fd: i64,
-        args: &[Arg],
-        bytes: &[u8],
-    ) -> Result<Result<Option<usize>, Errno>, String> {
-        let remote = address(args.get(4), self.peer)?;
-        let file = self.file(fd);
-        let options = file.settings.connect_options(file.local);
-        let begun = TcpSocket::connect_sending(host, &mut world.cx, remote, &options, &[bytes]);
-        Ok(begun.map(|(socket, sent)| {
-            self.begin_stream(fd, &socket);
-            Some(sent)
-        }))
-    }
-
-    pub(super) fn recv(
+    /// Ends a call whose time is over.
+    pub(super) fn give_up_recv(
         &mut self,
         world: &mut World,
         host: &Arc<Host>,
         running: &mut Running,
-        fd: i64,
-        args: &[Arg],
     ) -> Answer {
-        let len = size(args.get(2))?;
-        let flags = args.get(3).map_or(Ok(0), Arg::number)?;
-        known_flags(flags, MSG_DONTWAIT | MSG_OOB | MSG_PEEK | MSG_WAITALL)?;
-        let file = self.file(fd);
-        let Kind::Stream(socket) = &file.kind else { return fail(Errno::ENOTCONN) };
-        let waits = !file.nonblocking && flags & MSG_DONTWAIT == 0;
-        let peek = flags & MSG_PEEK != 0;
-        if flags & MSG_OOB != 0 {
-            return match socket.recv_oob(host, &mut world.cx, peek) {
-                Ok(byte) => done_bytes(usize::from(byte.is_some())),
-                Err(errno) => fail(errno),
-            };
-        }
-        // The urgent byte is none of the stream's.
-        let skips = socket.with_tcb(host, &mut world.cx, |tcb, _| {
-            tcb.at_mark() && !tcb.oob_inline() && tcb.readable_bytes() == 0
-        });
-        let mut buf = vec![0; len - running.moved];
-        let got = if waits && !peek {
-            let bufs = &mut [IoSliceMut::new(&mut buf)];
-            socket.recv_or_wait(host, &mut world.cx, &mut file.reader, bufs)
-        } else {
-            socket.recv(host, &mut world.cx, &mut buf, peek)
+        let file = self.file(&running.call.args)?;
+        let Progress::Recv { call, buf, .. } = &mut running.progress else {
+            return fail(Errno::EAGAIN);
         };
-        match got {
-            Ok(read) => {
-                let before = file.read;
-                file.read = file.read.wrapping_add(u32::from(skips && read > 0));
-                if buf[..read] != stream_bytes(file.read, read) {
-                    return Err(format!("read: wrong bytes at {} of the stream", file.read));
-                }
-                if peek {
-                    file.read = before;
-                } else {
-                    file.read = file.read.wrapping_add(u32::try_from(read).expect("a read"));
-                    running.moved += read;
-                }
-                let target = if flags & MSG_WAITALL != 0 {
-                    len
-                } else if waits {
-                    len.min(socket.rcvlowat() as usize)
-                } else {
-                    0
-                };
-                let failed = socket.readiness().contains(Readiness::ERROR);
-                let ends = peek || read == 0 || failed || socket.at_mark(host, &mut world.cx);
-                let all = ends || running.moved >= target;
-                if all {
-                    done_bytes(if peek { read } else { running.moved })
-                } else {
-                    self.recv(world, host, running, fd, args)
-                }
-            }
-            Err(Errno::EAGAIN) if waits => Ok(Outcome::Blocks),
-            Err(_) if running.moved > 0 => done_bytes(running.moved),
-            Err(errno) => fail(errno),
-        }
+        let bufs = &mut [IoSliceMut::new(buf)];
+        let received = call.give_up(&file.socket, host, &mut world.cx, bufs, GiveUp::TimedOut);
+        file.compare(running)?;
+        Ok(outcome(received.map(Step::Ready), count))
     }
+}
+
+/// Begins a call that receives; without `flags` it is read(2).
+pub(super) fn begin_recv(
+    file: &File,
+    args: &[Arg],
+    flags: Option<i32>,
+) -> Result<Progress, String> {
+    let buf = vec![0; size(args.get(2))?];
+    let call = flags.map_or_else(Recv::read, Recv::new);
+    Ok(Progress::Recv { call, buf, start: file.read, flags: flags.unwrap_or(0) })
+}
+
+impl File {
+    /// Compares the received bytes with those that their place demands, and notes how far the
+    /// process has read.
+    fn compare(&mut self, running: &Running) -> Result<(), String> {
+        let Progress::Recv { call, buf, start, flags } = &running.progress else { return Ok(()) };
+        let received = call.received();
+        if flags & MSG_OOB != 0 {
+            return Ok(());
+        }
+        if buf[..received] != stream_bytes(*start, received) {
+            return Err(format!("read: wrong bytes at {start} of the stream"));
+        }
+        if flags & MSG_PEEK == 0 {
+            self.read = start.wrapping_add(length(received));
+        }
+        Ok(())
+    }
+}
+
+fn count(received: Received) -> i64 {
+    i64::try_from(received.bytes).unwrap_or(i64::MAX)
+}
+
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("fewer bytes than sequence numbers")
 }
 
 fn size(arg: Option<&Arg>) -> Result<usize, String> {
     let value = arg.ok_or("a length is missing")?.number()?;
-    usize::try_from(value).map_err(|_| format!("{value} is no length"))
-}
-
-fn known_flags(flags: i64, known: i64) -> Result<(), String> {
-    if flags & !known == 0 {
-        Ok(())
-    } else {
-        Err(format!("flags {:#x}: not known here", flags & !known))
-    }
+    usize::try_from(value).map_err(|_| format!("{value} is not a length"))
 }

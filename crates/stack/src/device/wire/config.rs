@@ -5,7 +5,7 @@
 use std::{string::String, time::Duration};
 
 use super::{BIG_TCP_BYTES_MAX, PathMtu, direction::RING_MAX};
-use crate::config::ConfigError;
+use crate::base::config_error::ConfigError;
 
 /// What one direction of a wire does to packets. The default does nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]

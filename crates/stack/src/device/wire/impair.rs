@@ -8,7 +8,10 @@ use super::{
     Impairment,
     direction::{Completion, Direction, InFlight, Timed, insert_by_due},
 };
-use crate::{cx::Cx, gso, ip, link::ethernet};
+use crate::{
+    cx::Cx,
+    header::{self, ecn, ethernet},
+};
 
 /// Bytes a frame occupies on a real link besides the IP packet: Ethernet header and FCS, preamble, gap.
 const FRAMING_BYTES: u64 = 38;
@@ -64,7 +67,7 @@ fn pass_transmitter(
     let start = in_flight.idle_at.max(cx.now);
     let congested = impairment.mark_above.is_some_and(|limit| start - cx.now > limit);
     if congested || chance(&mut in_flight.rng, impairment.mark) {
-        ip::set_ce(packet.linear_mut().get_mut(ethernet::HEADER_LEN..).unwrap_or_default());
+        ecn::set_ce(packet.linear_mut().get_mut(ethernet::HEADER_LEN..).unwrap_or_default());
     }
     in_flight.waits.count(start - cx.now);
     let sent = start + transmission_time(impairment.rate_bps, packet);
@@ -109,7 +112,7 @@ fn chance(rng: &mut tcp::Rng, fraction: f64) -> bool {
 pub(super) fn transmission_time(rate_bps: Option<u64>, packet: &Packet) -> Duration {
     let Some(rate_bps) = rate_bps else { return Duration::ZERO };
     let frames = u64::from(packet.meta().gso.segs.max(1));
-    let header = 14 + gso::header_bytes(packet, 14) as u64;
+    let header = 14 + header::header_bytes(packet, 14) as u64;
     let bytes = packet.len() as u64 + (frames - 1) * header + frames * FRAMING_BYTES - frames * 14;
     // A packet has at most 512 KB: the product stays below 2^53.
     Duration::from_nanos(bytes * 8 * 1_000_000_000 / rate_bps)

@@ -12,10 +12,12 @@ use pkt::{Gso, Packet, RxChecksum, Sum};
 
 use crate::{
     cx::Cx,
-    gso,
-    icmp::header::{CHECKSUM_OFFSET, IcmpMessage},
-    ip::header::{ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol, set_segment},
-    link::ethernet::EthernetHeader,
+    header::{
+        self,
+        ethernet::EthernetHeader,
+        icmp::{CHECKSUM_OFFSET, IcmpMessage},
+        ip::{ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol, set_segment},
+    },
 };
 
 /// Address the reports come from: TEST-NET-1 (RFC 5737), nobody's.
@@ -153,7 +155,7 @@ impl PathMtu {
 fn segment_bytes(packet: &Packet) -> usize {
     let gso = packet.meta().gso;
     if gso.segs > 1 {
-        gso::header_bytes(packet, ETHERNET) + usize::from(gso.size)
+        header::header_bytes(packet, ETHERNET) + usize::from(gso.size)
     } else {
         packet.len() - ETHERNET
     }

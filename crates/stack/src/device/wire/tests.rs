@@ -5,12 +5,16 @@ use pkt::PacketOwner;
 
 use super::{impair::transmission_time, *};
 use crate::{
-    config::{DeviceConfig, HostConfig},
     core::Kick,
     cx::Memory,
-    host::Host,
-    ip::header::{ETHER_TYPE_IPV4, Fragment, IpHeader, parse, protocol},
-    link::ethernet::EthernetHeader,
+    header::{
+        ethernet::EthernetHeader,
+        ip::{ETHER_TYPE_IPV4, Fragment, IpHeader, parse, protocol},
+    },
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
 };
 
 const START: Instant = Instant::from_secs(1000);

@@ -7,10 +7,10 @@ use sync::Counting;
 
 use super::*;
 use crate::{
-    config::{DeviceConfig, HostConfig},
-    core::CoreId,
+    base::ids::CoreId,
     cx::{Cx, Memory},
     device::{Wire, WireConfig},
+    host::config::{DeviceConfig, HostConfig},
 };
 
 const CORE: CoreId = CoreId(0);

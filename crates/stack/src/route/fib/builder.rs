@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{Fib, NO_DEVICE, RouteEntry, RouteKind, Tables};
-use crate::config::ConfigError;
+use super::{Fib, NO_DEVICE, RouteEntry, Tables};
+use crate::{base::config_error::ConfigError, transmit::dst::RouteKind};
 
 /// Smallest MTU of a route: RFC 791 for IPv4, RFC 8200 §5 for IPv6.
 const MTU_MIN_V4: u32 = 68;

@@ -7,8 +7,8 @@ use std::vec::Vec;
 
 use ipnet::IpNet;
 
-use super::{FibBuilder, RouteEntry, RouteKind, RouteSpec, builder};
-use crate::config::ConfigError;
+use super::{FibBuilder, RouteEntry, RouteSpec, builder};
+use crate::{base::config_error::ConfigError, transmit::dst::RouteKind};
 
 impl FibBuilder {
     /// Adds a route, in place of the one with the same prefix and metric if there is one: `ip route replace`.

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::ConfigError;
+use crate::base::config_error::ConfigError;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()

@@ -14,11 +14,13 @@ use tcp::{
     open::syn_cookie::COOKIE_LIFETIME_SECONDS,
 };
 
-use super::{
-    super::{request::RequestSocket, source_limit::SourcePlace},
-    Listener,
+use super::{Listener, request::RequestSocket, source_limit::SourcePlace};
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    host::Host,
+    transmit::{dst::DstHandle, ip_output},
 };
-use crate::{counters::Counter, cx::Cx, host::Host, ip, route::DstHandle};
 
 impl Listener {
     /// Softirq: a segment for a port we listen on, of a connection we do not know. `iss_min` is set when the four-tuple
@@ -75,7 +77,7 @@ impl Listener {
 
     /// Requests that may wait for their third segment.
     pub(in crate::socket) fn syn_backlog(&self, cx: &Cx) -> usize {
-        self.backlog.min(cx.sysctls().tcp_max_syn_backlog as usize)
+        self.backlog().min(cx.sysctls().tcp_max_syn_backlog as usize)
     }
 
     /// How a SYN is answered. A SYN that reopens a connection in TIME-WAIT needs a number above the old ones, which no
@@ -134,7 +136,7 @@ impl Listener {
         }
         cx.pool.free(packet);
         self.note_cookie(cx.now);
-        ip::output(host, cx, dst, &tuple, host.core_for(cx, hash));
+        ip_output::output(host, cx, dst, &tuple, host.core_for(cx, hash));
     }
 
     /// Written at most once a second: the line is shared.

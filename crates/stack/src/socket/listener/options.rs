@@ -9,11 +9,17 @@ use super::{
     super::{
         BusyPoll,
         options::{OptionValue, SocketOption, SocketSettings},
-        stream::TcpSocket,
     },
     Listener,
 };
-use crate::{core::CoreId, cx::Cx, errno::Errno, host::Host, ip::IpFields, sysctl::FastOpenKey};
+use crate::{
+    base::{errno::Errno, ids::CoreId},
+    cx::Cx,
+    host::Host,
+    socket::connection::TcpSocket,
+    sysctl::FastOpenKey,
+    transmit::ip_output::IpFields,
+};
 
 /// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
 pub const BACKLOG_DEFAULT: u32 = 128;

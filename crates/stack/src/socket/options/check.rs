@@ -8,12 +8,10 @@ use tcp::{Algorithm, Keepalive, TcpConfig};
 
 use super::{OptionValue, SocketOption};
 use crate::{
-    core::CoreId,
-    errno::Errno,
-    fast_open::mode,
-    ip::MtuDiscover,
-    socket::BusyPoll,
+    base::{errno::Errno, ids::CoreId},
+    socket::{BusyPoll, fast_open::mode},
     sysctl::{FastOpenKey, Sysctls},
+    transmit::ip_output::MtuDiscover,
 };
 
 /// Smallest send buffer (`SOCK_MIN_SNDBUF`): two of the smallest packets with their descriptors.

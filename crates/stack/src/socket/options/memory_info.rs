@@ -20,7 +20,7 @@ use super::OptionValue;
 use crate::{
     cx::Cx,
     host::Host,
-    socket::{TcpSocket, stream::StreamState},
+    socket::{TcpSocket, connection::StreamState},
     sysctl::Sysctls,
 };
 
@@ -78,7 +78,7 @@ impl MemoryInfo {
     pub const fn account_pages(&self) -> u64 {
         // Each may be near the largest: their sum needs more bits.
         let bytes = self.rmem_alloc as u64 + self.wmem_queued as u64 + self.forward_alloc as u64;
-        bytes / crate::tcp_memory::PAGE_BYTES as u64
+        bytes / crate::base::tcp_memory::PAGE_BYTES as u64
     }
 
     /// In the order of `SK_MEMINFO_*`. Options that a socket keeps for itself have no memory of their own here

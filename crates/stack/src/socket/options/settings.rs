@@ -10,11 +10,10 @@ use tcp::State;
 
 use super::{Access, MemoryInfo, OptionValue, SocketOption, check, tcp_info};
 use crate::{
-    core::CoreId,
-    errno::Errno,
-    ip::IpFields,
+    base::{errno::Errno, ids::CoreId},
     socket::{BusyPoll, ConnectOptions, ListenOptions},
     sysctl::{FastOpenKey, Sysctls},
+    transmit::ip_output::IpFields,
 };
 
 /// `SOCK_STREAM`.

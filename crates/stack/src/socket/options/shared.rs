@@ -6,9 +6,11 @@ use core::{
 };
 
 use crate::{
-    demux::BindFlags,
-    ip::{IpFields, MtuDiscover},
-    socket::busy_poll::{BusyPoll, BusyPollCell},
+    socket::{
+        connection::busy_poll::{BusyPoll, BusyPollCell},
+        demux::BindFlags,
+    },
+    transmit::ip_output::{IpFields, MtuDiscover},
 };
 
 /// See the module head. Written by `setsockopt`, read by every call that may wait. Relaxed: an option orders nothing.

@@ -7,7 +7,9 @@ use super::{
     settings::{AF_INET, AF_INET6, SOCK_STREAM},
     tcp_info,
 };
-use crate::{cx::Cx, errno::Errno, host::Host, ip::IpFields, socket::TcpSocket};
+use crate::{
+    base::errno::Errno, cx::Cx, host::Host, socket::TcpSocket, transmit::ip_output::IpFields,
+};
 
 impl TcpSocket {
     /// Sets an option by Linux's rules.

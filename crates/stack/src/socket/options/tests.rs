@@ -7,11 +7,10 @@ use super::{
     Access, Form, IPPROTO_TCP, OptionValue, SOL_SOCKET, SocketOption as O, SocketSettings,
 };
 use crate::{
-    config::HostConfig,
+    base::errno::Errno,
     cx::{Cx, Memory},
-    errno::Errno,
-    host::Host,
-    socket::{Listener, TcpSocket},
+    host::{Host, config::HostConfig},
+    socket::{BUSY_POLL_BUDGET, BusyPoll, Listener, TcpSocket},
     sysctl::Sysctls,
 };
 
@@ -421,7 +420,6 @@ fn answers_are_cut_to_the_room_there_is() {
 /// `SO_BUSY_POLL` and its companions, before and after there is a connection: the settings answer where no option was set.
 #[test]
 fn busy_polling_is_set_by_options_or_settings() {
-    use crate::socket::{BUSY_POLL_BUDGET, BusyPoll};
     let sysctls = Sysctls { busy_read: 20, busy_poll: 30, ..Sysctls::default() };
     let mut settings = SocketSettings::default();
     assert_eq!(settings.get(O::BusyPoll, &sysctls), Ok(OptionValue::Int(20)));

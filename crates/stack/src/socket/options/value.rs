@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::borrow::Cow;
 
 use super::{Form, SocketOption};
-use crate::errno::Errno;
+use crate::base::errno::Errno;
 
 /// Bytes of a congestion control's name with its end (`TCP_CA_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 16;

@@ -6,11 +6,10 @@ use sync::TsqProtocol;
 use tcp::{Algorithm, HystartDetect, PacketRecycle, TsqLimit};
 
 use super::Codec;
-use crate::gro::{BusyPollFlush, GroExit};
-use crate::link::ArpIgnore;
-use crate::qdisc::{DefaultQdisc, DevOrphan};
-use crate::route::dst::{DstLayout, DstRefMode, RxDstMode};
-use crate::socket::RxContext;
+use crate::sysctl::modes::{
+    ArpIgnore, BusyPollFlush, DefaultQdisc, DevOrphan, DstLayout, DstRefMode, GroExit, RxContext,
+    RxDstMode,
+};
 
 /// The codec of a closed enum: one word for each of its values.
 macro_rules! words {

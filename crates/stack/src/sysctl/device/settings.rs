@@ -6,20 +6,14 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{
-    DeviceSysctls,
-    name::{Direction, Name},
-    queues::Queues,
-};
+use super::{DeviceSysctls, Direction, Name, Queues};
 use crate::{
-    bql,
-    device::BIG_TCP_BYTES_MAX,
-    gro::GRO_BYTES_MAX,
-    qdisc::QdiscConfig,
+    base::limits::{self, BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
     sysctl::{
         Row, Tier, WORDS,
         codec::{Codec, Discipline, Mask, Nanos, Number, NumberOrDefault, RoundedUp, Switch},
         describe,
+        qdisc::QdiscConfig,
     },
 };
 
@@ -176,10 +170,10 @@ device_sysctls! {
         tx_queue_len: u32 = 1000, Number 1..=0x7fff_ffff, Operate;
         /// Lower bound of the byte queue limit, in bytes: a transmit queue may always hand over this much before the device
         /// completes any (`byte_queue_limits/limit_min`). Raise it if the limit starves a device with late completions.
-        bql_limit_min: u32 = 0, Number 0..=bql::LIMIT_MAX as u64, Tune;
+        bql_limit_min: u32 = 0, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
         /// Upper bound of the byte queue limit, in bytes: a transmit queue hands over at most this much before the device
         /// completes some (`byte_queue_limits/limit_max`). Lower it if packets wait too long inside the device.
-        bql_limit_max: u32 = bql::LIMIT_MAX, Number 0..=bql::LIMIT_MAX as u64, Tune;
+        bql_limit_max: u32 = limits::BQL_LIMIT_MAX, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
     }
     rx_queue {
         /// Cores among which the packets of this queue are spread by the hash of their flow (RPS), one bit for each; bits of

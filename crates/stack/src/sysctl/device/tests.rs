@@ -1,7 +1,10 @@
 //! Names, who a value is for, and what is refused.
 
 use super::*;
-use crate::{device::BIG_TCP_BYTES_MAX, sysctl::Sysctls};
+use crate::{
+    base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
+    sysctl::Sysctls,
+};
 
 /// What superframes over IPv4 stay below on a device that does best with large ones.
 const BEST: u32 = 196_608;

@@ -1,9 +1,11 @@
-//! The lock, its backlog and a prequeue together: a reader sleeps while softirq context queues for it, and a second owner
-//! meets both queues. What `stack::socket::prequeue` and `TcpSocket::wake` do, without packets.
+//! The lock, its backlog and a prequeue together: a reader sleeps while softirq context queues for
+//! it, and a second owner finds both queues. These tests repeat the steps of
+//! `stack::socket::prequeue` and `TcpSocket::wake`, without packets.
 //!
-//! Softirq context queues a batch packet by packet, and wakes at the end of it, in a flush that takes the lock anew and may find
-//! somebody else holding it. So the news that somebody must be woken cannot lie under the lock ([`News::UnderLock`] is how it
-//! was): who runs the flush in softirq's stead would have to know of it.
+//! Softirq context queues a batch packet by packet, and wakes the reader at the end of the batch,
+//! in a flush that takes the lock anew and may find another holder. So the note that a wake is due
+//! must not be protected by the lock ([`WakeNote::UnderLock`], which loses it): another holder that
+//! runs the flush in place of softirq context would have to know of it.
 
 use std::sync::atomic::AtomicBool as Plain;
 use std::time::Duration;
@@ -12,51 +14,53 @@ use super::*;
 use crate::eventcount::{EventCount, WaitResult};
 use crate::shim::AtomicBool;
 
-/// The end of a batch.
+/// Deferred work at the end of a batch.
 const FLUSH: u8 = 1;
 
-/// Where it is noted that the reader is to be woken.
+/// Place of the note that the reader must be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
-    /// In what the lock protects: the flush takes it, if it runs where it was called.
+enum WakeNote {
+    /// In the protected value: the flush takes it, if it runs in the context that called it.
     UnderLock,
-    /// Beside the lock: set under it, taken by whoever looks first.
-    Beside,
+    /// In an atomic beside the lock: set under the lock, taken by the first thread that checks it.
+    Atomic,
 }
 
-/// What the lock protects.
+/// The protected value.
 #[derive(Debug, Default)]
 struct Waited {
-    /// A thread waits: softirq context queues for it.
+    /// Whether a thread waits: softirq context queues for it.
     reader: bool,
     prequeue: Vec<(u32, u32)>,
     processed: Vec<(u32, u32)>,
-    /// With [`News::UnderLock`].
+    /// The note of [`WakeNote::UnderLock`].
     wake: bool,
 }
 
 /// A socket whose reader may sleep.
 struct Socket {
     lock: SocketLock<Waited, Item>,
-    /// Something waits for the reader, or has been processed for it. Written under the lock, read by the sleeper.
+    /// Whether an item waits for the reader, or has been processed for it. Written under the lock,
+    /// read by the sleeper.
     due: AtomicBool,
-    /// `due` has come true, and nobody was woken for it. Set under the lock.
-    news: AtomicBool,
+    /// Whether `due` has become true and the reader was not woken for it. Set under the lock.
+    wake_due: AtomicBool,
     readers: EventCount,
-    protocol: News,
-    /// The reader is asleep for good, and only whether somebody wakes it is of interest: in `woken`, which orders nothing.
+    protocol: WakeNote,
+    /// Whether the reader is taken to be asleep for good; then a wake only sets `woken`, which
+    /// orders nothing.
     asleep: bool,
     woken: Plain,
-    /// A thread has panicked: nobody will come any more.
+    /// Whether a thread has panicked: no further item will arrive.
     abandoned: AtomicBool,
 }
 
 impl Socket {
-    fn new(protocol: News) -> Self {
+    fn new(protocol: WakeNote) -> Self {
         Self {
             lock: SocketLock::default(),
             due: AtomicBool::new(false),
-            news: AtomicBool::new(false),
+            wake_due: AtomicBool::new(false),
             readers: EventCount::new(),
             protocol,
             asleep: false,
@@ -65,17 +69,17 @@ impl Socket {
         }
     }
 
-    /// Under the lock.
-    fn publish(&self, news: bool) {
+    /// Publishes that the reader has work. Under the lock.
+    fn publish(&self, wake_due: bool) {
         self.due.store(true, Ordering::Release);
-        if news {
-            self.news.fetch_or(true, Ordering::Release);
+        if wake_due {
+            self.wake_due.fetch_or(true, Ordering::Release);
         }
     }
 
-    /// Outside the lock.
+    /// Wakes the reader if that is due. Outside the lock.
     fn wake(&self) {
-        if self.news.load(Ordering::Relaxed) && self.news.swap(false, Ordering::AcqRel) {
+        if self.wake_due.load(Ordering::Relaxed) && self.wake_due.swap(false, Ordering::AcqRel) {
             self.notify();
         }
     }
@@ -88,13 +92,13 @@ impl Socket {
         }
     }
 
-    /// What waits is processed. Under the lock.
+    /// Processes the waiting items. Under the lock.
     fn drain(waited: &mut Waited) {
         waited.processed.append(&mut waited.prequeue);
         waited.wake = false;
     }
 
-    /// The owner's side: what is older is processed first.
+    /// Work of an owner: older items are processed first.
     fn owner(&self, waited: &mut Waited, work: Work<Item>) {
         if let Work::Item(item) | Work::Direct(item) = work {
             Self::drain(waited);
@@ -103,30 +107,30 @@ impl Socket {
         }
     }
 
-    /// The softirq side.
+    /// Work in softirq context.
     fn softirq(&self, waited: &mut Waited, work: Work<Item>) {
         let (Work::Item(item) | Work::Direct(item)) = work else { return };
         if waited.reader {
             waited.prequeue.push(item.id());
             if waited.prequeue.len() == 1 {
                 waited.wake = true;
-                self.publish(self.protocol == News::Beside);
+                self.publish(self.protocol == WakeNote::Atomic);
             }
         } else {
-            assert!(waited.prequeue.is_empty(), "nothing waits for nobody");
+            assert!(waited.prequeue.is_empty(), "an item in the prequeue has a reader");
             waited.processed.push(item.id());
             self.publish(true);
         }
     }
 
-    /// One packet of a batch. Nobody is woken yet.
+    /// Brings one packet of a batch, without a wake.
     fn arrives(&self, item: Item) {
         let run = |waited: &mut Waited, work| self.softirq(waited, work);
         let entry = self.lock.softirq(item, 1, u32::MAX, |_| {}, run);
         assert!(!matches!(entry, Entry::Full(_)));
     }
 
-    /// The end of a batch.
+    /// Ends a batch.
     fn flush(&self) {
         let mut due = false;
         let _ = self.lock.defer(FLUSH, |waited, work| {
@@ -134,32 +138,33 @@ impl Socket {
             due |= core::mem::take(&mut waited.wake);
         });
         self.wake();
-        if due && self.protocol == News::UnderLock {
+        if due && self.protocol == WakeNote::UnderLock {
             self.notify();
         }
     }
 
-    /// Another thread's call.
+    /// A call of another thread.
     fn owns(&self) {
         self.lock.own().release(|waited, work| self.owner(waited, work));
         self.wake();
     }
 
-    /// One step of the reader, which is done when `count` items have been processed, and else waits.
+    /// One step of the reader, which is done if `count` items have been processed, and otherwise
+    /// waits.
     fn step(&self, count: usize) -> bool {
         let mut owned = self.lock.own();
         Self::drain(&mut owned);
         self.due.store(false, Ordering::Relaxed);
-        self.news.fetch_and(false, Ordering::Relaxed);
+        self.wake_due.fetch_and(false, Ordering::Relaxed);
         let done = owned.processed.len() == count;
         owned.reader = !done;
         owned.release(|waited, work| self.owner(waited, work));
         done
     }
 
-    /// The reader between two steps.
+    /// Sleeps between two steps of the reader.
     fn sleep(&self) {
-        /// Longer than any machine needs for what the reader waits for.
+        /// Longer than any machine needs for the awaited event.
         const LIMIT: Duration = Duration::from_secs(60);
         let token = self.readers.prepare();
         if self.due.load(Ordering::Acquire) {
@@ -168,7 +173,7 @@ impl Socket {
         let limit = if cfg!(loom) { None } else { Some(LIMIT) };
         let woken = self.readers.wait(token, limit);
         assert!(!self.abandoned.load(Ordering::Relaxed), "another thread has panicked");
-        assert_eq!(woken, WaitResult::Notified, "nobody wakes the reader");
+        assert_eq!(woken, WaitResult::Notified, "no thread wakes the reader");
     }
 
     /// Reads until `count` items have been processed.
@@ -179,7 +184,7 @@ impl Socket {
     }
 }
 
-/// Wakes the reader when its thread panics, so that the test fails and does not hang.
+/// Wakes the reader when its own thread panics, so that the test fails instead of hanging.
 #[cfg(not(loom))]
 struct Alarm<'a>(&'a Socket);
 
@@ -196,10 +201,10 @@ impl Drop for Alarm<'_> {
 
 #[cfg(not(loom))]
 #[test]
-fn stress_a_reader_with_a_prequeue_misses_nothing() {
+fn stress_a_reader_with_a_prequeue_misses_no_item() {
     const EACH: u32 = 20_000;
     let live = std::sync::Arc::new(());
-    let socket = Socket::new(News::Beside);
+    let socket = Socket::new(WakeNote::Atomic);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _alarm = Alarm(&socket);
@@ -224,25 +229,25 @@ fn stress_a_reader_with_a_prequeue_misses_nothing() {
     assert!(waited.processed.iter().map(|id| id.1).eq(0..EACH), "in order");
 }
 
-/// The stress test's own: a thread that dies does not leave the reader asleep.
+/// A check of the stress test itself: a panicking thread does not leave the reader asleep.
 #[cfg(not(loom))]
 #[test]
-fn a_reader_is_told_of_a_thread_that_panics() {
-    let socket = Socket::new(News::Beside);
+fn a_reader_is_woken_when_another_thread_panics() {
+    let socket = Socket::new(WakeNote::Atomic);
     let read = std::thread::scope(|scope| {
         let reader = scope.spawn(|| socket.reads(1));
-        let dies = scope.spawn(|| {
+        let failing = scope.spawn(|| {
             let _alarm = Alarm(&socket);
-            // Not before the reader waits: it would find out by itself.
+            // Waits for the reader: otherwise it would find the panic by itself.
             while !socket.lock.own().reader {
                 std::thread::yield_now();
             }
             panic!("on purpose");
         });
-        assert!(dies.join().is_err());
+        assert!(failing.join().is_err());
         reader.join()
     });
-    let message = read.expect_err("the reader fails, too");
+    let message = read.expect_err("the reader fails too");
     assert_eq!(message.downcast_ref(), Some(&"another thread has panicked"));
 }
 
@@ -262,11 +267,12 @@ mod models {
         })
     }
 
-    /// Nothing is lost, nothing is out of order, and the reader does not sleep for ever: loom reports that as a deadlock.
+    /// No item is lost or out of order, and the reader does not sleep for ever, which loom reports
+    /// as a deadlock.
     #[test]
     fn loom_a_reader_sleeps_on_its_prequeue() {
         shim::model(|| {
-            let socket = Arc::new(Socket::new(News::Beside));
+            let socket = Arc::new(Socket::new(WakeNote::Atomic));
             let core = arrive(&socket, 2);
             socket.reads(2);
             core.join().unwrap();
@@ -276,11 +282,11 @@ mod models {
         });
     }
 
-    /// A second owner finds a prequeue and a backlog, and processes them in the order of their age.
+    /// A second owner finds a prequeue and a backlog, and processes the older one first.
     #[test]
     fn loom_another_owner_keeps_the_order_of_the_queues() {
         shim::model(|| {
-            let socket = Arc::new(Socket::new(News::Beside));
+            let socket = Arc::new(Socket::new(WakeNote::Atomic));
             assert!(!socket.step(1));
             let core = arrive(&socket, 2);
             socket.owns();
@@ -291,9 +297,9 @@ mod models {
         });
     }
 
-    /// The reader sleeps. A packet comes to wait for it, and another thread may hold the socket when it comes, when the batch
-    /// ends, or both times.
-    fn another_owner_against_a_batch(protocol: News) {
+    /// The reader sleeps. A packet is queued for it, and another thread may hold the socket when
+    /// the packet arrives, when the batch ends, or both times.
+    fn another_owner_against_a_batch(protocol: WakeNote) {
         shim::model(move || {
             let socket = Arc::new(Socket { asleep: true, ..Socket::new(protocol) });
             assert!(!socket.step(1));
@@ -301,27 +307,27 @@ mod models {
             socket.owns();
             core.join().unwrap();
             assert!(socket.due.load(Ordering::Relaxed));
-            assert!(socket.woken.load(Ordering::Relaxed), "nobody wakes the reader");
+            assert!(socket.woken.load(Ordering::Relaxed), "no thread wakes the reader");
         });
     }
 
     #[test]
-    fn loom_a_sleeping_reader_is_woken_whoever_holds_the_socket() {
-        another_owner_against_a_batch(News::Beside);
+    fn loom_a_sleeping_reader_is_woken_while_another_thread_owns_the_socket() {
+        another_owner_against_a_batch(WakeNote::Atomic);
     }
 
-    /// The flush runs in the other thread, which does not know whom to wake.
+    /// The flush runs in the other thread, which does not see the note.
     #[test]
-    #[should_panic(expected = "nobody wakes the reader")]
-    fn loom_news_under_the_lock_is_lost_on_another_owner() {
-        another_owner_against_a_batch(News::UnderLock);
+    #[should_panic(expected = "no thread wakes the reader")]
+    fn loom_a_wake_note_under_the_lock_is_lost_with_another_owner() {
+        another_owner_against_a_batch(WakeNote::UnderLock);
     }
 
     /// All three at once: a core with a batch, a thread that reads and one that owns.
     #[test]
     fn loom_a_batch_a_reader_and_another_owner() {
         shim::model(|| {
-            let socket = Arc::new(Socket::new(News::Beside));
+            let socket = Arc::new(Socket::new(WakeNote::Atomic));
             let core = arrive(&socket, 1);
             let other = {
                 let socket = socket.clone();

@@ -1,6 +1,7 @@
-//! The deferred-free list of a socket: what a reader has emptied it leaves on a list before it lets the socket go, and frees what is
-//! there after it; softirq frees what it finds before it takes the socket. That is `net.quietline.skb_recycle` at
-//! `list_after_unlock`, as `stack::socket` does it; Linux: `sk_defer_free_flush`.
+//! The deferred-free list of a socket. A reader leaves the packets it has emptied on a list before
+//! it releases the socket, and frees the packets on the list afterwards; softirq frees the packets
+//! it finds before it takes the socket. That is `net.quietline.skb_recycle` at `list_after_unlock`,
+//! as `stack::socket` does it; Linux: `sk_defer_free_flush`.
 
 use loom::{
     sync::{Arc, Mutex},
@@ -17,13 +18,13 @@ struct Shared {
 }
 
 impl Shared {
-    /// Of whoever has no lock: one look, and everything there is.
+    /// Frees all packets on the list, by a thread without the lock.
     fn free(&self) {
         if self.read_packets.is_empty() {
             return;
         }
         for packet in self.read_packets.take_all() {
-            // The link and the contents are plain memory: loom reports who reads them unordered.
+            // The link and the contents are plain memory: loom reports unordered reads.
             self.freed.lock().unwrap().push(packet.id());
         }
     }
@@ -38,14 +39,14 @@ impl Shared {
         self.free();
     }
 
-    /// A segment comes in.
+    /// A segment arrives.
     fn segment(&self, producer: u32) {
         self.free();
         let item = Item::new(producer, 0, &std::sync::Arc::new(()));
         assert!(!matches!(self.lock.softirq(item, 1, 8, |_| {}, run), Entry::Full(_)));
     }
 
-    /// All calls have ended: nothing waits for a next one, and each packet was freed once.
+    /// After all calls have ended: no packet waits for a further call, and each was freed once.
     fn finish(&self, readers: &[(u32, u32)]) {
         assert!(self.read_packets.is_empty(), "a packet waits for a call that may never come");
         let mut freed = core::mem::take(&mut *self.freed.lock().unwrap());
@@ -57,7 +58,7 @@ impl Shared {
 }
 
 #[test]
-fn loom_what_a_reader_leaves_is_freed_once_and_none_stays() {
+fn loom_every_packet_of_a_reader_is_freed_once() {
     shim::model(|| {
         let socket = Arc::new(Shared::default());
         let core = {

@@ -1,4 +1,5 @@
-//! ProbeBW: every two or three seconds a little more is asked for, and what the path says to it is remembered.
+//! ProbeBW: every two or three seconds the flow probes for more bandwidth, and the result sets the
+//! bounds.
 //!
 //! draft-ietf-ccwg-bbr §5.3.3.
 
@@ -10,17 +11,18 @@ use crate::{
     congestion::{LossSample, LossThresh, ModelSample, window::Window},
 };
 
-/// The shortest wait between two probes; up to a second more is drawn by lot (§5.3.3.9).
+/// Shortest wait between two probes; up to a second is added at random (§5.3.3.9).
 const PROBE_WAIT: Duration = Duration::from_secs(2);
 const PROBE_WAIT_RANDOM_US: u32 = 1_000_000;
 
-/// A probe comes at the latest after as many rounds as Reno would need to fill the same window, but after 63 at most.
+/// Rounds after which a probe starts at the latest: as many as Reno would need to fill the same
+/// window, at most 63.
 const RENO_ROUNDS_MAX: u32 = 63;
 
-/// BBR.Headroom: a part of `inflight_hi` is left to others while cruising, in percent.
+/// BBR.Headroom: percentage of `inflight_hi` that is left to other flows while cruising.
 const HEADROOM: u64 = 15;
 
-/// `probe_up_rounds` at which the slope is as steep as it gets.
+/// Largest `probe_up_rounds`: the slope does not become steeper.
 const PROBE_UP_ROUNDS_MAX: u8 = 30;
 
 impl Bbr {
@@ -46,7 +48,7 @@ impl Bbr {
                 self.check_time_to_probe(window, sample);
             }
             Phase::Refill if self.round_start => {
-                // What is lost from here on is feedback to the probe.
+                // Losses from here on are feedback to the probe.
                 self.probing = true;
                 self.start_up(window, sample);
             }
@@ -60,7 +62,7 @@ impl Bbr {
         }
     }
 
-    /// BBRIsTimeToProbeBW: then Refill begins.
+    /// Starts Refill if a probe is due (BBRIsTimeToProbeBW); returns whether it is.
     fn check_time_to_probe(&mut self, window: &Window, sample: &ModelSample<'_>) -> bool {
         let waited = sample.now - self.cycle_at > self.probe_wait;
         let due = waited || self.is_reno_coexistence_time(window);
@@ -87,7 +89,8 @@ impl Bbr {
             && sample.in_flight <= self.inflight(window, self.max_bw.value(), 100)
     }
 
-    /// BBRIsTimeToGoDown: the bandwidth grows no more although the window is not what holds it.
+    /// BBRIsTimeToGoDown: whether the bandwidth has stopped growing although the window does not
+    /// limit it.
     fn is_time_to_go_down(&mut self, window: &Window, sample: &ModelSample<'_>) -> bool {
         if sample.is_cwnd_limited && window.cwnd >= self.inflight_hi {
             self.reset_full_bw();
@@ -146,7 +149,7 @@ impl Bbr {
             self.ack_phase = AckPhase::ProbeFeedback;
         }
         if self.ack_phase == AckPhase::ProbeStopping && self.round_start {
-            // The last ACKs of the probe are in.
+            // The last ACKs of the probe have arrived.
             self.probing = false;
             self.ack_phase = AckPhase::Init;
             if self.is_probe_bw() && !sample.rate.is_app_limited {
@@ -166,14 +169,14 @@ impl Bbr {
         if self.inflight_hi == INFINITE {
             return;
         }
-        // It went well: the bound is at least what was in flight.
+        // No excessive loss: the bound is at least the flight of this sample.
         self.inflight_hi = self.inflight_hi.max(sample.rate.tx_in_flight);
         if self.phase == Phase::Up {
             self.probe_inflight_hi_upward(window, sample);
         }
     }
 
-    /// BBRRaiseInflightHiSlope: twice as many segments each round.
+    /// BBRRaiseInflightHiSlope: doubles the growth of `inflight_hi` each round.
     fn raise_inflight_hi_slope(&mut self, window: &Window) {
         let growth = 1u32 << self.probe_up_rounds;
         self.probe_up_rounds = (self.probe_up_rounds + 1).min(PROBE_UP_ROUNDS_MAX);
@@ -195,7 +198,8 @@ impl Bbr {
         }
     }
 
-    /// BBRHandleInflightTooHigh: what the path could not hold becomes the bound.
+    /// BBRHandleInflightTooHigh: ends the probe and sets the bound to the flight that was too
+    /// large.
     fn handle_inflight_too_high(
         &mut self,
         window: &Window,
@@ -213,7 +217,7 @@ impl Bbr {
         }
     }
 
-    /// BBRHandleLostPacket, for the first loss of this ACK that was one too many.
+    /// BBRHandleLostPacket, for the first loss of this ACK that exceeded LossThresh.
     pub(super) fn on_losses(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         let Some(loss) = sample.excessive_loss.filter(|_| self.probing) else { return };
         self.handle_inflight_too_high(
@@ -225,7 +229,8 @@ impl Bbr {
     }
 }
 
-/// BBRInflightAtLoss: what was in flight when the losses crossed the limit, between two packets.
+/// BBRInflightAtLoss: returns the flight at which the losses crossed LossThresh, interpolated
+/// within the lost packet.
 pub(super) fn inflight_at_loss(loss: &LossSample, thresh: LossThresh) -> u32 {
     let (flight, lost, len) =
         (u64::from(loss.tx_in_flight), u64::from(loss.lost), u64::from(loss.len));

@@ -1,4 +1,5 @@
-//! ProbeRTT: twice in ten seconds at most the flight is halved, so that the queue cannot hide how short the path is.
+//! ProbeRTT: at most twice in ten seconds the flight is halved, so that a queue does not hide the
+//! minimum round-trip time.
 //!
 //! draft-ietf-ccwg-bbr §5.3.4.
 
@@ -15,10 +16,11 @@ use crate::{
 /// BBR.ProbeRTTCwndGain in percent.
 pub(super) const CWND_GAIN: u64 = 50;
 
-/// BBR.MinRTTFilterLen: how long a smallest round trip is believed.
+/// BBR.MinRTTFilterLen: time for which a minimum round-trip time stays valid.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 
-/// BBR.ProbeRTTInterval: how long until one is looked for, unless it turned up by itself.
+/// BBR.ProbeRTTInterval: time after which ProbeRTT starts, unless a new minimum was measured
+/// meanwhile.
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// BBR.ProbeRTTDuration.
@@ -65,7 +67,7 @@ impl Bbr {
         }
     }
 
-    /// BBRHandleProbeRTT: 200 ms and a round trip with the small flight.
+    /// BBRHandleProbeRTT: keeps the flight small for 200 ms and at least one round trip.
     fn handle_probe_rtt(&mut self, window: &mut Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         match self.probe_rtt_done_at {
             None if sample.in_flight <= self.probe_rtt_cwnd(window) => {
@@ -83,7 +85,8 @@ impl Bbr {
         }
     }
 
-    /// BBRCheckProbeRTTDone; a restart from idle has no ACK to leave the state with, the next one will.
+    /// BBRCheckProbeRTTDone. Called on a restart from idle, too, where the next ACK leaves the
+    /// state.
     pub(super) fn check_probe_rtt_done(&mut self, window: &mut Window, now: Instant) -> bool {
         let done = self.probe_rtt_done_at.is_some_and(|at| now > at);
         if done {

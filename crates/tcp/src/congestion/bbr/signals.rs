@@ -1,4 +1,4 @@
-//! What ACKs tell the model: rounds, bandwidth, losses, aggregation.
+//! Signals that the model takes from ACKs: rounds, bandwidth, losses, aggregation.
 //!
 //! draft-ietf-ccwg-bbr §5.5. Above: `Bbr::on_ack`, in this order.
 
@@ -7,7 +7,7 @@ use pkt::Instant;
 use super::{Bbr, INFINITE, INFINITE_BW, Phase, beta, beta_bytes};
 use crate::congestion::{ModelSample, window::Window};
 
-/// BBR.MaxBwFilter: the largest bandwidth of this probing cycle and the one before.
+/// BBR.MaxBwFilter: the largest bandwidth of this probing cycle and the previous one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MaxBw {
     this_cycle: u64,
@@ -23,7 +23,7 @@ impl MaxBw {
         self.this_cycle = self.this_cycle.max(bw);
     }
 
-    /// BBRAdvanceMaxBwFilter; a cycle without samples changes nothing.
+    /// BBRAdvanceMaxBwFilter; a cycle without samples keeps the previous value.
     pub(super) fn advance(&mut self) {
         if self.this_cycle != 0 {
             self.last_cycle = core::mem::take(&mut self.this_cycle);
@@ -31,17 +31,17 @@ impl MaxBw {
     }
 }
 
-/// Rounds of one of the two windows over which aggregation is remembered: ten together.
+/// Rounds of one of the two windows over which aggregation is measured: ten together.
 const AGGREGATION_ROUNDS: u32 = 5;
 
-/// How much more arrives at once than the bandwidth explains (§5.5.9).
+/// Excess of the bytes acknowledged at once over those that the bandwidth explains (§5.5.9).
 #[derive(Clone, Debug, Default)]
 pub(super) struct AckAggregation {
-    /// When this run of ACKs began.
+    /// Start of this run of ACKs.
     start: Instant,
-    /// What it delivered.
+    /// Bytes that it delivered.
     delivered: u64,
-    /// The largest excess of this window and the one before.
+    /// Largest excess of this window and the previous one.
     extra: [u32; 2],
     window_began: u32,
 }
@@ -75,7 +75,7 @@ impl AckAggregation {
         self.extra[0] = self.extra[0].max(extra);
     }
 
-    /// After idling nothing is expected.
+    /// Restarts the measurement after an idle time, in which no ACKs were expected.
     pub(super) fn restart(&mut self, now: Instant) {
         self.start = now;
         self.delivered = 0;
@@ -87,7 +87,7 @@ impl AckAggregation {
     }
 }
 
-/// More was lost than the path may lose: IsInflightTooHigh.
+/// IsInflightTooHigh: whether losses exceed LossThresh.
 pub(super) fn is_inflight_too_high(sample: &ModelSample<'_>) -> bool {
     sample.loss_thresh.is_exceeded(sample.rate.lost, sample.rate.tx_in_flight)
 }
@@ -130,7 +130,7 @@ impl Bbr {
         if !self.loss_round_start {
             return;
         }
-        // Unlike the draft, for which `loss_in_round` is enough: see the head of `bbr`.
+        // Differs from the draft, where `loss_in_round` is enough: see the head of `bbr`.
         let lossy = self.loss_in_round && is_inflight_too_high(sample);
         if !self.is_probing_bw() && (lossy || self.mark_in_round) {
             self.lower_bounds(window);
@@ -144,7 +144,7 @@ impl Bbr {
         self.mark_in_round = false;
     }
 
-    /// BBRUpdateRound: a round ends when what was sent after its beginning arrives.
+    /// BBRUpdateRound: a round ends when data that was sent after its start is delivered.
     fn update_round(&mut self, sample: &ModelSample<'_>) {
         self.round_start = false;
         if sample.rate.interval.is_some()
@@ -162,7 +162,8 @@ impl Bbr {
         self.next_round_delivered = sample.delivered;
     }
 
-    /// BBRUpdateMaxBw: what the application limited counts only when it is more.
+    /// BBRUpdateMaxBw: a sample that the application limited counts only when it exceeds the
+    /// maximum.
     fn update_max_bw(&mut self, sample: &ModelSample<'_>) {
         if let Some(bw) = sample.rate.rate()
             && (bw >= self.max_bw.value() || !sample.rate.is_app_limited)
@@ -171,7 +172,8 @@ impl Bbr {
         }
     }
 
-    /// BBRInitLowerBounds and BBRLossLowerBounds: what got through in this round, and no less than seven tenths.
+    /// BBRInitLowerBounds and BBRLossLowerBounds: sets the lower bounds to the delivery of this
+    /// round, but no less than seven tenths of their values.
     fn lower_bounds(&mut self, window: &Window) {
         if self.bw_lo == INFINITE_BW {
             self.bw_lo = self.max_bw.value();
@@ -189,7 +191,7 @@ impl Bbr {
         self.inflight_lo = INFINITE;
     }
 
-    /// BBRIsProbingBW: losses are expected.
+    /// BBRIsProbingBW: whether losses are expected.
     pub(super) fn is_probing_bw(&self) -> bool {
         matches!(self.phase, Phase::Startup | Phase::Refill | Phase::Up)
     }

@@ -1,4 +1,5 @@
-//! Startup and Drain: the window doubles until the bandwidth grows no more, then the queue this made is drained.
+//! Startup and Drain: the window doubles until the bandwidth stops growing, then the resulting
+//! queue is drained.
 //!
 //! draft-ietf-ccwg-bbr §5.3.1, §5.3.2.
 
@@ -8,22 +9,25 @@ use crate::{
     congestion::{ModelSample, window::Window},
 };
 
-/// BBR.StartupPacingGain in percent: 4 × ln 2, the smallest that doubles the delivery rate each round.
+/// BBR.StartupPacingGain in percent: 4 × ln 2, the smallest gain that doubles the delivery rate
+/// each round.
 pub(super) const PACING_GAIN: u64 = 277;
 
 /// BBR.DrainPacingGain in percent: the inverse of the window's gain of two.
 pub(super) const DRAIN_GAIN: u64 = 50;
 
-/// The bandwidth must grow by a quarter in a round to count as growing (BBR.StartupFullBwThreshold), in percent.
+/// BBR.StartupFullBwThreshold in percent: the bandwidth counts as growing if it grows by a quarter
+/// in a round.
 const FULL_BW_GROWTH: u64 = 125;
 
-/// Rounds without that growth which say that the pipe is full (BBR.StartupFullBwCount).
+/// BBR.StartupFullBwCount: rounds without that growth after which the pipe counts as full.
 const FULL_BW_ROUNDS: u8 = 3;
 
-/// ACKs with losses in one round from which Startup ends, when more than 2 % was lost (BBRStartupFullLossCnt).
+/// BBRStartupFullLossCnt: ACKs with losses in one round that end Startup, when more than LossThresh
+/// was lost.
 const FULL_LOSS_EVENTS: u8 = 6;
 
-/// Rounds with marks in a row from which it ends.
+/// Consecutive rounds with marks that end Startup.
 const FULL_MARKED_ROUNDS: u8 = 2;
 
 impl Bbr {
@@ -61,7 +65,8 @@ impl Bbr {
         }
     }
 
-    /// BBRCheckStartupHighLoss, and the same for marks: a queue that overflows is full, whatever the bandwidth says.
+    /// BBRCheckStartupHighLoss, and the same for marks: losses show that the queue is full, even if
+    /// the bandwidth still grows.
     fn check_startup_congestion(&mut self, window: &Window, sample: &ModelSample<'_>) {
         if self.full_bw_reached {
             return;

@@ -1,4 +1,4 @@
-//! The state machine, told what a path would tell it round by round.
+//! The state machine, driven by the samples of a simulated path, one per round.
 
 use core::time::Duration;
 
@@ -19,14 +19,14 @@ const MSS: u32 = 1000;
 const THRESH: LossThresh = LossThresh(20);
 const RTT: Duration = Duration::from_millis(20);
 
-/// A path of a fixed bandwidth and round trip, seen once per round.
+/// A path of a fixed bandwidth and round-trip time, sampled once per round.
 struct Path {
     bbr: Bbr,
     window: Window,
     rng: Rng,
     now: Instant,
     delivered: u64,
-    /// Bytes per second the path can carry.
+    /// Bandwidth of the path in bytes per second.
     capacity: u64,
     rtt: Duration,
 }
@@ -49,12 +49,13 @@ impl Path {
         }
     }
 
-    /// What the path carries in a round trip.
+    /// Returns the bandwidth-delay product of the path.
     fn bdp(&self) -> u32 {
         u32::try_from(u128::from(self.capacity) * self.rtt.as_nanos() / 1_000_000_000).unwrap()
     }
 
-    /// One round trip in which a full window was sent at the pace; a twentieth of it is lost when `lossy`.
+    /// Simulates one round trip in which a full window is sent at the pacing rate; a twentieth of
+    /// it is lost when `lossy`.
     fn round(&mut self, lossy: bool) {
         self.round_with(|sample, flight| {
             if lossy {
@@ -82,7 +83,7 @@ impl Path {
             ..RateSample::default()
         };
         change(&mut sample, flight);
-        // Startup leaves a queue, whose end nobody has to wait for here.
+        // Startup leaves a queue; this path drains it at once.
         let queue = self.bbr.phase == Phase::Startup;
         self.ack(&sample, if queue { flight } else { flight.min(self.bdp()) });
     }
@@ -119,10 +120,10 @@ impl Path {
 }
 
 #[test]
-fn startup_doubles_until_the_bandwidth_grows_no_more_and_then_drains() {
+fn startup_doubles_the_window_until_the_bandwidth_stops_growing_and_then_drains() {
     let mut path = Path::new(12_500_000);
     let rounds = path.run_until(20, Phase::Drain);
-    // From 10 segments to 250 in five doublings, and three rounds to be sure.
+    // From 10 segments to 250 in five doublings, plus three rounds to detect the full pipe.
     assert!((7..=11).contains(&rounds), "{rounds}");
     assert_eq!(path.bbr.max_bw.value(), 12_500_000);
     assert_eq!(path.bbr.min_rtt, RTT);
@@ -131,17 +132,17 @@ fn startup_doubles_until_the_bandwidth_grows_no_more_and_then_drains() {
 }
 
 #[test]
-fn the_pace_is_the_bandwidth_within_the_gains() {
+fn the_pacing_rate_is_one_percent_below_the_bandwidth() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     path.round(false);
-    assert_eq!(path.bbr.pacing_rate(), Some(12_375_000), "a hundredth below it");
+    assert_eq!(path.bbr.pacing_rate(), Some(12_375_000), "one percent below the bandwidth");
     let bdp = path.bdp();
     assert!((bdp..=3 * bdp).contains(&path.window.cwnd), "{} of {bdp}", path.window.cwnd);
 }
 
 #[test]
-fn the_cycle_goes_round_and_finds_new_bandwidth() {
+fn the_probing_cycle_finds_new_bandwidth() {
     let mut path = Path::new(1_250_000);
     path.run_until(30, Phase::Cruise);
     path.run_until(400, Phase::Refill);
@@ -154,23 +155,24 @@ fn the_cycle_goes_round_and_finds_new_bandwidth() {
 }
 
 #[test]
-fn a_narrower_path_is_believed_after_two_probes() {
+fn a_lower_bandwidth_is_accepted_after_two_probes() {
     let mut path = Path::new(2_500_000);
     path.run_until(30, Phase::Cruise);
     path.capacity = 1_250_000;
     for _ in 0..800 {
         path.round(false);
     }
-    // A cycle that ended without a probe leaves what cruising shows: the margin below it.
+    // A cycle without a probe measures the rate of cruising, which is below the bandwidth by the
+    // margin.
     let bw = path.bbr.max_bw.value();
     assert!((1_225_000..=1_250_000).contains(&bw), "{bw}");
 }
 
 #[test]
-fn the_round_trip_is_measured_with_a_small_flight_every_five_seconds() {
+fn probe_rtt_measures_with_a_small_flight_every_five_seconds() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
-    // Somebody else's queue hides the round trip.
+    // The queue of another flow hides the round-trip time.
     path.rtt = RTT * 2;
     let before = path.now;
     path.run_until(300, Phase::ProbeRtt);
@@ -190,7 +192,7 @@ fn the_round_trip_is_measured_with_a_small_flight_every_five_seconds() {
 }
 
 #[test]
-fn losses_between_probes_lower_the_bounds_and_a_probe_forgets_them() {
+fn losses_between_probes_lower_the_bounds_and_a_probe_resets_them() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     path.round(false);
@@ -203,7 +205,7 @@ fn losses_between_probes_lower_the_bounds_and_a_probe_forgets_them() {
 }
 
 #[test]
-fn rounds_that_lose_less_than_the_threshold_lower_no_bound() {
+fn losses_below_the_threshold_lower_no_bound() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     for _ in 0..5 {
@@ -216,7 +218,7 @@ fn rounds_that_lose_less_than_the_threshold_lower_no_bound() {
 }
 
 #[test]
-fn a_probe_that_loses_too_much_bounds_the_flight() {
+fn a_probe_with_excessive_loss_bounds_the_flight() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     path.run_until(400, Phase::Up);
@@ -226,7 +228,7 @@ fn a_probe_that_loses_too_much_bounds_the_flight() {
     assert!(!path.bbr.probing);
     assert!(path.bbr.inflight_hi < INFINITE);
     let headroom = path.bbr.inflight_with_headroom(&path.window);
-    assert!(headroom < path.bbr.inflight_hi, "others find room");
+    assert!(headroom < path.bbr.inflight_hi, "cruising leaves headroom to other flows");
 }
 
 #[test]
@@ -259,7 +261,7 @@ fn marks_in_two_rounds_end_startup() {
 }
 
 #[test]
-fn a_timeout_is_a_segment_and_recovery_gives_the_window_back() {
+fn recovery_from_a_timeout_restores_the_window() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     let before = path.window.cwnd;
@@ -270,7 +272,7 @@ fn a_timeout_is_a_segment_and_recovery_gives_the_window_back() {
 }
 
 #[test]
-fn after_idling_the_pace_is_that_of_the_path() {
+fn a_restart_from_idle_paces_at_the_bandwidth_of_the_path() {
     let mut path = Path::new(12_500_000);
     path.run_until(400, Phase::Cruise);
     path.run_until(400, Phase::Up);
@@ -282,7 +284,7 @@ fn after_idling_the_pace_is_that_of_the_path() {
 }
 
 #[test]
-fn what_the_application_limits_lowers_no_estimate() {
+fn application_limited_samples_lower_no_estimate() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     for _ in 0..1000 {
@@ -295,7 +297,7 @@ fn what_the_application_limits_lowers_no_estimate() {
 }
 
 #[test]
-fn two_cycles_of_bandwidth_are_remembered() {
+fn the_bandwidth_filter_covers_two_cycles() {
     let mut filter = MaxBw::default();
     filter.on_sample(10);
     filter.advance();
@@ -304,17 +306,17 @@ fn two_cycles_of_bandwidth_are_remembered() {
     filter.advance();
     assert_eq!(filter.value(), 5);
     filter.advance();
-    assert_eq!(filter.value(), 5, "a cycle without a sample is none");
+    assert_eq!(filter.value(), 5, "a cycle without a sample does not count");
 }
 
 #[test]
-fn the_flight_at_a_loss_is_where_two_percent_were_reached() {
-    // 100 segments in flight, the 100th is the fourth to be lost: two too many.
+fn the_flight_at_a_loss_is_interpolated_to_two_percent_lost() {
+    // 100 segments are in flight. The 100th is the fourth to be lost, two more than the threshold.
     let loss = LossSample { tx_in_flight: 100 * MSS, lost: 4 * MSS, len: MSS };
     assert!(THRESH.is_exceeded(loss.lost, loss.tx_in_flight));
-    assert_eq!(inflight_at_loss(&loss, THRESH), 99 * MSS, "too many before it already");
+    assert_eq!(inflight_at_loss(&loss, THRESH), 99 * MSS, "the threshold was exceeded before it");
     let loss = LossSample { tx_in_flight: 100 * MSS, lost: 20 * MSS, len: 20 * MSS };
-    // Of the last twenty, as many as make it 2 % in all: 80 and 1.6 of 0.98.
+    // The part of the last twenty segments at which losses reach 2 %: 80 segments and 1.6 / 0.98.
     assert_eq!(inflight_at_loss(&loss, THRESH), 80 * MSS + 1632);
     assert!(!THRESH.is_exceeded(2 * MSS, 100 * MSS));
 }

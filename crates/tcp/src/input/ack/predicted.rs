@@ -1,12 +1,12 @@
-//! The short form of the fifth step, for a segment that header prediction has let through: it
-//! acknowledges everything in flight, or nothing is in flight, and no mechanism has work to do.
-//! Requests, answers and data in one direction take it.
+//! Short form of the fifth step, for a segment that passed header prediction: it acknowledges
+//! everything in flight, or nothing is in flight, and no mechanism has work to do. Requests,
+//! responses and the receiver of one-way data take it.
 //!
-//! [`super::process`] is the long form. Under the conditions of [`is_predicted`] most of its steps
-//! change nothing, and the rest stands here in one piece; `tests::fast_path` compares both forms.
-//! Linux: the part of tcp_ack without `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
+//! [`super::process`] is the complete form. Under the conditions of [`is_predicted`] most of its
+//! steps change nothing, and this file contains the remaining ones; `tests::fast_path` compares
+//! both forms. Linux: the part of tcp_ack without `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
 //!
-//! Not here: any condition of the header (`input::fast_path`).
+//! Not here: the conditions on the header (`input::fast_path`).
 
 use crate::{
     base::counters::Counter,
@@ -23,13 +23,14 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Takes the ACK, if everything about it was to be expected. False leaves the connection as it was.
+/// Processes the ACK if [`is_predicted`] holds. Returns false without a change if the complete form
+/// is needed.
 #[inline]
 pub(in crate::input) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> bool {
     let ack = segment.header.ack;
     if ack == tcb.snd_una {
-        let rests = tcb.send_queue.sent_count() == 0 && tcb.timers.rtx().is_none();
-        if !rests || !tcb.recovery.is_quiet() {
+        let is_idle = tcb.send_queue.sent_count() == 0 && tcb.timers.rtx().is_none();
+        if !is_idle || !tcb.recovery.is_quiet() {
             return false;
         }
     } else if !is_predicted(tcb, ack) {
@@ -55,7 +56,8 @@ pub(in crate::input) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut C
     true
 }
 
-/// As [`delivery_rate::check_app_limited`](crate::tcb::delivery_rate::check_app_limited), where nothing in flight has a mark.
+/// Like [`delivery_rate::check_app_limited`](crate::tcb::delivery_rate::check_app_limited), without
+/// marks in flight.
 #[inline]
 fn note_app_limited(tcb: &mut Tcb) {
     let in_flight = tcb.snd_nxt.since(tcb.snd_una);
@@ -65,8 +67,9 @@ fn note_app_limited(tcb: &mut Tcb) {
     }
 }
 
-/// One segment is in flight, sent once, and the header acknowledges it; the window is known; nothing is being repaired,
-/// probed, undone or marked urgent; the congestion window has room, so that it does not grow, and no model wants to know.
+/// Returns whether the short form applies: one segment, sent once, is in flight, and the ACK covers
+/// it. The window is known, no loss recovery, probe, undo or urgent data is pending, the congestion
+/// window was not full, so that it does not grow, and no model-based algorithm needs a sample.
 #[inline]
 fn is_predicted(tcb: &Tcb, ack: SeqNum) -> bool {
     const WATCHED: TcbFlags = TcbFlags::SACK
@@ -91,7 +94,7 @@ fn is_predicted(tcb: &Tcb, ack: SeqNum) -> bool {
         && tcb.timers.rtx() != Some(RtxPurpose::Persist)
 }
 
-/// The only entry in flight has arrived.
+/// Removes the only entry in flight after its delivery.
 #[inline]
 fn on_delivered(tcb: &mut Tcb, cx: &Cx<'_>, entry: &Entry) {
     let (now, end_seq) = (cx.now, entry.end_seq());

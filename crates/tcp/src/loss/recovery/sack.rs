@@ -1,10 +1,10 @@
-//! Recovery with SACK: losses are what RACK finds, the window follows PRR.
+//! Recovery with SACK: RACK detects losses, and PRR controls the window.
 //!
 //! Above: `recovery::on_ack` and the reordering timer. RFC 8985, RFC 6675 (pipe), RFC 6937bis;
 //! Linux: tcp_fastretrans_alert, tcp_rack_reo_timeout.
 //!
-//! Limited transmit needs no rule of its own: bytes reported by SACK have left the pipe, so that
-//! new data takes their place.
+//! Limited transmit needs no rule of its own: SACKed bytes have left the pipe, so that new data can
+//! be sent.
 //!
 //! Not here: which transmissions are lost (`rack`), recovery without SACK (`recovery`).
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// An ACK was processed. Answers when the reordering timer is due, if it has to run.
+/// Processes an ACK. Returns the time until the reordering timer is due, if it must run.
 pub(super) fn on_ack(
     tcb: &mut Tcb,
     cx: &Cx<'_>,
@@ -33,11 +33,11 @@ pub(super) fn on_ack(
     rack::on_ack(tcb, cx, acked);
     tlp::on_ack(tcb, cx, acked);
     undo::on_ack(tcb, cx, acked);
-    let taken_back = match tcb.recovery.state {
+    let undone = match tcb.recovery.state {
         CaState::Loss => undo::process_loss(tcb, cx, acked),
         _ => undo::process(tcb, cx, acked),
     };
-    if taken_back {
+    if undone {
         tcb.recovery.state = calm(tcb);
     }
     if !tcb.recovery.state.is_calm() && super::is_over(tcb) {
@@ -46,7 +46,7 @@ pub(super) fn on_ack(
     let found = rack::detect(tcb, cx);
     match tcb.recovery.state {
         CaState::Open | CaState::Disorder | CaState::Cwr if tcb.send_queue.lost_bytes() > 0 => {
-            if !super::probe_took_the_loss(tcb, cx) {
+            if !super::is_mtu_probe_loss(tcb, cx) {
                 enter(tcb, cx, acked.delivered);
             }
         }
@@ -56,7 +56,7 @@ pub(super) fn on_ack(
         }
         CaState::Open | CaState::Disorder => {
             tcb.recovery.state = calm(tcb);
-            // What an earlier SACK block had reported does not count twice, as in Linux.
+            // Data that an earlier SACK block reported is not counted twice, as in Linux.
             if acked.bytes > 0 {
                 super::grow(tcb, cx, acked.delivered, rtt);
             }
@@ -76,12 +76,12 @@ pub(super) fn on_ack(
     found.wait
 }
 
-/// Open, or Disorder while the peer reports holes.
+/// Returns Open, or Disorder while the peer reports holes.
 pub(super) fn calm(tcb: &Tcb) -> CaState {
     if tcb.send_queue.sacked_bytes() > 0 { CaState::Disorder } else { CaState::Open }
 }
 
-/// Everything that recovery began with is acknowledged.
+/// Leaves recovery: all data that was in flight at its start is acknowledged.
 fn leave(tcb: &mut Tcb) {
     tcb.congestion.on_recovery_complete();
     if tcb.recovery.state != CaState::Cwr {
@@ -90,7 +90,7 @@ fn leave(tcb: &mut Tcb) {
     tcb.recovery.state = calm(tcb);
 }
 
-/// A loss was found: one reduction for everything in flight.
+/// Enters recovery after a loss, with one reduction for all data in flight.
 fn enter(tcb: &mut Tcb, cx: &Cx<'_>, delivered: u32) {
     tcb.recovery.recover = tcb.snd_nxt;
     tcb.recovery.since = cx.now;
@@ -103,7 +103,7 @@ fn enter(tcb: &mut Tcb, cx: &Cx<'_>, delivered: u32) {
     tcb.congestion.on_recovery_ack(delivered, tcb.pipe(), false);
 }
 
-/// The reordering timer ran out: what waited for a late arrival is lost.
+/// Handles the expiry of the reordering timer: entries that were still missing are lost.
 pub(crate) fn on_reorder_timer(tcb: &mut Tcb, cx: &Cx<'_>) {
     tcb.timers.stop_rtx();
     if tcb.send_queue.sent_count() == 0 || !tcb.flags.contains(TcbFlags::SACK) {
@@ -111,7 +111,7 @@ pub(crate) fn on_reorder_timer(tcb: &mut Tcb, cx: &Cx<'_>) {
     }
     let found = rack::detect(tcb, cx);
     let calm = !tcb.recovery.state.is_repairing();
-    if calm && tcb.send_queue.lost_bytes() > 0 && !super::probe_took_the_loss(tcb, cx) {
+    if calm && tcb.send_queue.lost_bytes() > 0 && !super::is_mtu_probe_loss(tcb, cx) {
         enter(tcb, cx, 0);
     }
     retransmit::arm_watch(tcb, cx, found.wait, false);

@@ -1,16 +1,18 @@
-//! Undo of a reduction: the segment that counted as lost had arrived.
+//! Undo of a window reduction after a spurious loss detection: the segment that counted as lost had
+//! arrived.
 //!
-//! Above: `recovery` and `recovery::sack`, with every ACK. Below: `congestion` remembers both
-//! variables. RFC 4015 (Eifel response), RFC 3522 (detection by timestamps), RFC 3708 (by D-SACK),
-//! RFC 5682 (F-RTO); Linux: tcp_may_undo, tcp_process_loss.
+//! Above: `recovery` and `recovery::sack`, with every ACK. Below: `congestion` keeps the previous
+//! cwnd and ssthresh. RFC 4015 (Eifel response), RFC 3522 (detection by timestamps), RFC 3708 (by
+//! D-SACK), RFC 5682 (F-RTO); Linux: tcp_may_undo, tcp_process_loss.
 //!
-//! Three kinds of evidence: the first new ACK echoes a timestamp from before the first
-//! retransmission, so that an original is what arrived; every retransmission is reported as a
-//! duplicate; or, after a timeout, something that was sent once only arrives although it was taken
-//! for lost. For the last one F-RTO sends new data instead of the second retransmission, and waits
-//! for what the next ACK covers.
+//! Three kinds of evidence trigger an undo. The first new ACK echoes a timestamp from before the
+//! first retransmission, so an original arrived. Or the peer reports every retransmission as a
+//! duplicate. Or, after a timeout, data that was sent once and counted as lost is acknowledged. For
+//! the last kind F-RTO sends new data instead of the second retransmission, and examines what the
+//! next ACK covers.
 //!
-//! Differs from RFC 5682: F-RTO runs with SACK only; without it timestamps alone tell.
+//! Differs from RFC 5682: F-RTO runs with SACK only; without SACK only timestamps detect a spurious
+//! timeout.
 
 use crate::{
     base::counters::Counter,
@@ -24,7 +26,7 @@ use crate::{
     wire::option::is_older,
 };
 
-/// `bytes` were sent again.
+/// Records that `bytes` were retransmitted.
 pub(crate) fn on_retransmitted(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {
     let now = tcb.ts_now(cx.now);
     if let Some(undo) = &mut tcb.recovery.undo {
@@ -33,7 +35,7 @@ pub(crate) fn on_retransmitted(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {
     }
 }
 
-/// Counts what an ACK reports as received twice.
+/// Subtracts the data that an ACK reports as received twice.
 pub(super) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     let Some((start, end)) = acked.duplicate else { return };
     match &mut tcb.recovery.undo {
@@ -44,12 +46,12 @@ pub(super) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     }
 }
 
-/// The reduction, if there was one, is unsaid by duplicates.
+/// Returns whether duplicate reports cover all retransmissions, which refutes the loss.
 pub(super) fn all_duplicates(tcb: &Tcb) -> bool {
     tcb.recovery.undo.is_some_and(Undo::is_refuted)
 }
 
-/// SND.UNA moved by what was sent before the first retransmission (RFC 3522 §3).
+/// Returns whether SND.UNA advanced over data sent before the first retransmission (RFC 3522 §3).
 pub(super) fn is_original(tcb: &Tcb, acked: &Acked) -> bool {
     let stamp = tcb.recovery.undo.and_then(|undo| undo.stamp);
     match (stamp, acked.echo) {
@@ -60,7 +62,7 @@ pub(super) fn is_original(tcb: &Tcb, acked: &Acked) -> bool {
     }
 }
 
-/// Both variables return; what was marked lost is in flight again.
+/// Restores cwnd and ssthresh, and marks the lost entries as in flight again.
 pub(super) fn revert(tcb: &mut Tcb, cx: &Cx<'_>, counter: Counter) {
     cx.count(counter);
     tcb.recovery.undo = None;
@@ -71,7 +73,7 @@ pub(super) fn revert(tcb: &mut Tcb, cx: &Cx<'_>, counter: Counter) {
     tcb.rtt.reset_backoff();
 }
 
-/// An ACK after a timeout. Answers whether the timeout is taken back.
+/// Processes an ACK after a timeout. Returns whether the timeout's reduction was undone.
 pub(super) fn process_loss(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
     let by_duplicates = all_duplicates(tcb);
     if acked.bytes > 0 && (by_duplicates || is_original(tcb, acked)) {
@@ -84,7 +86,7 @@ pub(super) fn process_loss(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
         return false;
     }
     if acked.lowest_original.is_some_and(|lowest| lowest.lt(tcb.recovery.recover)) {
-        // Step 3.b: sent once, taken for lost, arrived.
+        // Step 3.b: an entry that was sent once and counted as lost has arrived.
         cx.count(Counter::TcpExtTCPSpuriousRTOs);
         revert(tcb, cx, Counter::TcpExtTCPLossUndo);
         return true;
@@ -92,11 +94,11 @@ pub(super) fn process_loss(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
     let repeated = acked.bytes == 0 && !acked.has_news;
     tcb.recovery.frto = match tcb.recovery.frto {
         Frto::Head if acked.bytes > 0 && tcb.snd_una.lt(tcb.recovery.recover) => {
-            // Step 2.b. What follows from here on is new.
+            // Step 2.b: only new data follows from here.
             tcb.recovery.recover = tcb.snd_nxt;
             Frto::NewData
         }
-        // Step 3.a: the ACK of new data leaves the holes: they are real.
+        // Step 3.a: the ACK of new data does not cover the holes, so the loss is real.
         Frto::NewData if acked.delivered > 0 || repeated => Frto::Off,
         Frto::Head if acked.sacked > 0 || repeated => Frto::Off,
         other => other,
@@ -104,14 +106,14 @@ pub(super) fn process_loss(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
     false
 }
 
-/// Evidence outside time-out recovery. Answers whether the reduction is taken back.
+/// Processes evidence outside of timeout recovery. Returns whether the reduction was undone.
 pub(super) fn process(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
     let counter = match tcb.recovery.state {
         _ if tcb.recovery.undo.is_none() => return false,
         _ if all_duplicates(tcb) => Counter::TcpExtTCPDSACKUndo,
         CaState::Recovery if !is_original(tcb, acked) => return false,
         CaState::Recovery if tcb.snd_una.ge(tcb.recovery.recover) => Counter::TcpExtTCPFullUndo,
-        // While another retransmission is out, its answer says more.
+        // While another retransmission is in flight, the ACK of that one is better evidence.
         CaState::Recovery if tcb.send_queue.retrans_bytes() == 0 => Counter::TcpExtTCPPartialUndo,
         _ => return false,
     };
@@ -121,7 +123,7 @@ pub(super) fn process(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
         rack::note_reordering(tcb, cx, distance, Counter::TcpExtTCPTSReorder);
     }
     revert(tcb, cx, counter);
-    // What was sent again arrived late, and nothing else was wrong with it.
+    // The original arrived late: the path reorders.
     tcb.recovery.rack.reordering_seen = true;
     true
 }

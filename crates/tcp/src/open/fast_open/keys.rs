@@ -1,4 +1,4 @@
-//! The keys of a Fast Open server. They make the cookie of a client's address, and check the cookie
+//! Keys of a Fast Open server: they generate the cookie of a client address and verify the cookie
 //! of a SYN.
 //!
 //! RFC 7413 §4.1. Not here: the cookie as bytes of an option (`wire::cookie`), the client's cache
@@ -16,16 +16,17 @@ use crate::wire::{
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
 
-/// Which key a cookie was made with.
+/// The key that a cookie was generated with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyUsed {
-    /// The present one.
+    /// The current key.
     Primary,
-    /// The one before: the client gets a new cookie.
+    /// The previous key: the client gets a new cookie.
     Backup,
 }
 
-/// The server's keys: one makes cookies, both read them, so that keys can be exchanged without a gap (RFC 7413 §4.1.2).
+/// The server's keys. The primary generates cookies, and both verify them, so that a key can be
+/// replaced without invalidating cookies at once (RFC 7413 §4.1.2).
 #[derive(Clone)]
 pub struct FastOpenKeys {
     primary: SipHasher24,
@@ -33,7 +34,7 @@ pub struct FastOpenKeys {
 }
 
 impl FastOpenKeys {
-    /// Keys as `tcp_fastopen_key` gives them.
+    /// Creates the keys from the values of `tcp_fastopen_key`.
     #[must_use]
     pub fn new(primary: &[u8; KEY_BYTES], backup: Option<&[u8; KEY_BYTES]>) -> Self {
         Self {
@@ -42,14 +43,15 @@ impl FastOpenKeys {
         }
     }
 
-    /// The cookie of the client of `tuple`: of its address and ours, not of ports. It is the one that Linux makes with the same
-    /// key, so that the servers behind one address may be of both kinds.
+    /// Returns the cookie for `tuple`: a hash of the client's and the server's address, without
+    /// ports. With the same key Linux computes the same cookie, so that servers of both kinds can
+    /// share one address.
     #[must_use]
     pub fn cookie(&self, tuple: &FourTuple) -> Cookie {
         cookie(&self.primary, tuple)
     }
 
-    /// Whether `offered` is the client's cookie, and under which key.
+    /// Returns the key that `offered` was generated with, if it is this client's cookie.
     #[must_use]
     pub fn check(&self, tuple: &FourTuple, offered: &Cookie) -> Option<KeyUsed> {
         let offered = &offered.in_form(false);
@@ -69,7 +71,7 @@ fn cookie(key: &SipHasher24, tuple: &FourTuple) -> Cookie {
 }
 
 impl fmt::Debug for FastOpenKeys {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FastOpenKeys").finish_non_exhaustive()
     }
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_of_the_address_not_of_the_port() {
+    fn a_cookie_depends_on_the_address_and_not_on_the_port() {
         let keys = FastOpenKeys::new(&[1; KEY_BYTES], None);
         let cookie = keys.cookie(&tuple("10.0.0.2:1000"));
         assert_eq!(cookie.as_bytes().len(), 8);
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_exchanged_still_reads() {
+    fn the_backup_key_still_verifies_cookies() {
         let old = FastOpenKeys::new(&[1; KEY_BYTES], None);
         let new = FastOpenKeys::new(&[2; KEY_BYTES], Some(&[1; KEY_BYTES]));
         let cookie = old.cookie(&tuple("10.0.0.2:1000"));

@@ -1,6 +1,7 @@
-//! Requests without state: the SYN-ACK is a cookie, and the third segment brings the request back.
+//! Connection requests without state: the SYN-ACK is a SYN cookie, and the third segment restores
+//! the request.
 //!
-//! Below: [`crate::open::syn_cookie`] makes and checks the number. RFC 4987 §3.6; Linux:
+//! Below: [`crate::open::syn_cookie`] encodes and verifies the number. RFC 4987 §3.6; Linux:
 //! cookie_v4_init_sequence, cookie_v4_check.
 
 use pkt::{DropReason, Ecn};
@@ -14,16 +15,17 @@ use crate::{
     wire::{header::SegmentHeader, option},
 };
 
-/// MSS of a peer that announces none, as far as a cookie is concerned: rounded down in any case.
+/// MSS encoded for a peer that announces none.
 const MSS_UNKNOWN: u16 = 536;
 
 impl Request {
-    /// LISTEN, third, without room for a request: answers a SYN with a cookie and forgets it (RFC 4987 §3.6). The
-    /// SYN-ACK is in `cx.out`. `codepoint` is the ECN field of the SYN's IP header.
+    /// Answers a SYN with a cookie and keeps no request (LISTEN, third; RFC 4987 §3.6). Used when
+    /// the SYN queue is full. The SYN-ACK is in `cx.out`. `codepoint` is the ECN field of the SYN's
+    /// IP header.
     ///
     /// # Errors
     ///
-    /// [`DropReason::NoMemory`]: the peer will repeat its SYN.
+    /// [`DropReason::NoMemory`]: the peer will retransmit its SYN.
     pub fn send_cookie(
         cx: &mut Cx<'_>,
         params: &OpenParams,
@@ -38,7 +40,8 @@ impl Request {
         if request.timestamps {
             let clock = option::ts_clock(cx.now, 0);
             let value = request.cookie_options().encode(clock);
-            // What every later timestamp is compared with: ours never goes back.
+            // The peer compares every later timestamp with this one (PAWS), so the offset moves
+            // with it: timestamps never decrease.
             request.ts_offset = request.ts_offset.wrapping_sub(clock.wrapping_sub(value));
         } else {
             request.forget_options();
@@ -48,8 +51,9 @@ impl Request {
         Ok(())
     }
 
-    /// An ACK for no connection arrives at a listener that has sent cookies lately: the request it stands for, if it
-    /// brings a good one back. `params` are those of the SYN, whose ISS is not looked at.
+    /// Restores the request that a cookie stands for, from an ACK that belongs to no connection and
+    /// reaches a listener that has sent cookies lately. Returns `None` if the cookie is invalid.
+    /// `params` are those of the SYN; their ISS is ignored.
     #[must_use]
     pub fn from_cookie(
         cx: &Cx<'_>,
@@ -80,7 +84,7 @@ impl Request {
             }
             None => CookieOptions::default(),
         };
-        // The SYN as far as it is remembered.
+        // The SYN's fields as far as the cookie and the ACK preserve them.
         let mut syn = SegmentHeader { seq: irs, ..SegmentHeader::default() };
         syn.options.mss = Some(mss);
         syn.options.window_scale = options.window_scale;
@@ -97,7 +101,7 @@ impl Request {
         CookieOptions { window_scale: self.snd_wscale, sack: self.sack, ecn: self.ecn }
     }
 
-    /// Nothing would remember what was agreed on.
+    /// Declines the options: without timestamps the cookie cannot carry them.
     fn forget_options(&mut self) {
         self.snd_wscale = None;
         self.rcv_wscale = 0;
@@ -106,7 +110,8 @@ impl Request {
     }
 }
 
-/// A cookie from before a setting was changed is as good as none.
+/// Returns whether the settings still allow the options. A cookie sent before a setting changed is
+/// invalid.
 fn are_allowed(options: CookieOptions, config: &TcpConfig) -> bool {
     config.tcp_timestamps
         && (options.window_scale.is_none() || config.tcp_window_scaling)

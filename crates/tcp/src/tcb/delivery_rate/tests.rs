@@ -1,4 +1,4 @@
-//! Rates of known flights.
+//! Delivery rates of known flights.
 
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(10_000 + ms)
 }
 
-/// A flight of a thousand bytes per entry, remembered as the send queue would.
+/// A flight of a thousand bytes per entry, with the snapshots that the send queue would keep.
 struct Flight {
     rate: DeliveryRate,
     sent: std::vec::Vec<Rated>,
@@ -41,7 +41,7 @@ impl Flight {
         });
     }
 
-    /// The oldest `count` entries arrive together.
+    /// Delivers the oldest `count` entries together.
     fn deliver(&mut self, ms: u64, count: usize) -> RateSample {
         let mut acked = Acked::new(at(ms), Some(MIN_RTT));
         acked.delivered = u32::try_from(count * 1000).unwrap();
@@ -51,14 +51,14 @@ impl Flight {
 }
 
 #[test]
-fn a_paced_flight_shows_the_rate_it_was_sent_at() {
+fn a_paced_flight_shows_its_sending_rate() {
     let mut flight = Flight::new();
     for ms in 0..60 {
         flight.send(ms);
         if ms >= 20 {
             let sample = flight.deliver(ms, 1);
             if ms > 40 {
-                // A thousand bytes per millisecond, whatever the sample spans.
+                // A thousand bytes per millisecond, whatever interval the sample covers.
                 assert_eq!(sample.rate(), Some(1_000_000), "at {ms}");
             }
         }
@@ -68,19 +68,19 @@ fn a_paced_flight_shows_the_rate_it_was_sent_at() {
 }
 
 #[test]
-fn compressed_acks_show_no_more_than_was_sent() {
+fn compressed_acks_show_no_more_than_the_sending_rate() {
     let mut flight = Flight::new();
     for ms in 0..20 {
         flight.send(ms);
     }
     flight.deliver(20, 1);
-    // The other nineteen arrive at once: the send interval is what counts.
+    // The other nineteen arrive at once: the send interval is the longer one.
     let sample = flight.deliver(40, 19);
     assert!(sample.rate().unwrap() <= 1_000_000, "{sample:?}");
 }
 
 #[test]
-fn a_burst_shows_no_more_than_arrived() {
+fn a_burst_shows_no_more_than_the_rate_of_arrival() {
     let mut flight = Flight::new();
     for _ in 0..10 {
         flight.send(0);
@@ -89,12 +89,12 @@ fn a_burst_shows_no_more_than_arrived() {
     for ms in 0..10 {
         last = flight.deliver(20 + 2 * ms, 1);
     }
-    // Ten thousand bytes in 38 ms from the first transmission: nothing faster is claimed.
+    // Ten thousand bytes in 38 ms from the first transmission.
     assert_eq!(last.rate(), Some(10_000 * 1000 / 38));
 }
 
 #[test]
-fn faster_than_the_smallest_round_trip_is_no_sample() {
+fn an_interval_below_the_minimum_round_trip_is_no_sample() {
     let mut flight = Flight::new();
     flight.send(0);
     let sample = flight.deliver(10, 1);
@@ -102,7 +102,7 @@ fn faster_than_the_smallest_round_trip_is_no_sample() {
 }
 
 #[test]
-fn what_the_application_limits_is_marked_until_it_has_arrived() {
+fn application_limited_samples_are_marked_until_their_flight_is_delivered() {
     let mut flight = Flight::new();
     flight.send(0);
     flight.rate.mark_app_limited(1000);
@@ -111,14 +111,14 @@ fn what_the_application_limits_is_marked_until_it_has_arrived() {
     assert!(!flight.deliver(20, 1).is_app_limited, "sent before the application stopped");
     assert!(flight.deliver(21, 1).is_app_limited);
     flight.send(22);
-    // More than was in flight at the mark has arrived: the mark is gone.
+    // More bytes were delivered than were in flight at the mark, so the mark is cleared.
     assert!(!flight.rate.is_app_limited());
     assert!(flight.deliver(23, 1).is_app_limited);
     assert!(!flight.deliver(43, 1).is_app_limited);
 }
 
 #[test]
-fn a_slow_limited_sample_does_not_replace_a_better_one() {
+fn a_slow_application_limited_sample_does_not_replace_a_better_one() {
     let mut flight = Flight::new();
     for _ in 0..10 {
         flight.send(0);
@@ -133,7 +133,7 @@ fn a_slow_limited_sample_does_not_replace_a_better_one() {
 }
 
 #[test]
-fn a_bulk_transfer_reports_its_rate_and_a_trickle_that_it_was_limited() {
+fn a_bulk_transfer_reports_its_rate_and_a_short_one_its_application_limit() {
     let mut net = Net::established(1);
     net.send(Side::A, b"ping");
     net.run_for(Duration::from_secs(1));
@@ -146,7 +146,7 @@ fn a_bulk_transfer_reports_its_rate_and_a_trickle_that_it_was_limited() {
         net.recv(Side::B);
     }
     let info = net.tcb(Side::A).info();
-    // At least a window of ten segments per round trip of 20 ms.
+    // At least a window of ten segments per round-trip time of 20 ms.
     assert!(info.delivery_rate.is_some_and(|rate| rate >= 10 * 1448 * 50), "{info:?}");
     net.finish_clean();
 }

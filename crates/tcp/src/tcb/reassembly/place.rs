@@ -1,27 +1,29 @@
-//! Where a range of the sequence space goes among the runs, and how it meets what is there.
+//! The place of a range of the sequence space among the runs, and its overlaps with them.
 //!
-//! Above: `reassembly`, before anything is changed. Linux: none; tcp_data_queue_ofo walks its tree.
+//! Above: `reassembly`, before it changes anything. Linux has no counterpart; tcp_data_queue_ofo
+//! walks its tree.
 
 use super::Reassembly;
 use crate::wire::seq::SeqNum;
 
-/// Where a range goes and how it meets what is there.
+/// Place of a range among the runs, and its overlaps.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// The range without what overlaps its neighbours; runs in its middle are covered.
+    /// Start of the range without its overlap with neighboring runs; runs inside the range are
+    /// covered.
     pub(super) start: SeqNum,
     pub(super) end: SeqNum,
-    /// First run behind `start`.
+    /// Index of the first run behind `start`.
     pub(super) index: usize,
-    /// First run behind `index` that is not covered whole.
+    /// Index of the first run from `index` on that is not completely covered.
     pub(super) covered_end: usize,
-    /// Run `index - 1` ends at `start`.
+    /// Whether run `index - 1` ends at `start`.
     pub(super) joins_left: bool,
-    /// Run `covered_end` starts at `end`.
+    /// Whether run `covered_end` starts at `end`.
     pub(super) joins_right: bool,
-    /// All of it is here already.
+    /// Whether the whole range is already queued.
     pub(super) is_duplicate: bool,
-    /// The first range that is here already.
+    /// First part of the range that is already queued.
     pub(super) duplicate: Option<(SeqNum, SeqNum)>,
 }
 
@@ -42,8 +44,8 @@ impl Reassembly {
         self.runs.partition_point(|run| run.end.le(seq))
     }
 
-    /// Index of the first run that ends at `seq` or later. The usual answer, the last or none,
-    /// costs no search.
+    /// Returns the index of the first run that ends at `seq` or later. The usual results, the last
+    /// run or none, need no search.
     fn first_touching(&self, seq: SeqNum) -> usize {
         let count = self.runs.len();
         match self.runs.back() {
@@ -53,7 +55,7 @@ impl Reassembly {
         }
     }
 
-    /// Where the range `seq..end` goes.
+    /// Returns the place of the range `seq..end`.
     pub(super) fn place(&self, seq: SeqNum, end: SeqNum) -> Place {
         let index = self.first_touching(seq);
         let mut place = Place {

@@ -1,19 +1,20 @@
-//! A stretch of the sequence space without a gap, and the packets that fill it.
+//! A run: a range of the sequence space without a gap, and its packets.
 //!
-//! Above: `reassembly`, which keeps runs sorted and apart. Linux: none; its queue is a tree of
-//! packets.
+//! Above: `reassembly`, which keeps runs sorted and apart. Linux has no counterpart; its queue is a
+//! tree of packets.
 
 use pkt::{Packet, PacketList, Pool};
 
 use crate::wire::seq::SeqNum;
 
-/// Packets up to this size are copied together: below it a descriptor weighs more than their bytes.
+/// Largest packet that is copied together with others: a descriptor takes more memory than a
+/// smaller payload.
 const COLLAPSE_BYTES_MAX: usize = 512;
 
-/// What they are copied into holds at most this: a page's worth, so that no copy grows without end.
+/// Largest packet that results: about a page, so that repeated copies have a bounded cost.
 const COLLAPSED_BYTES_MAX: usize = 4096;
 
-/// A stretch without a gap.
+/// A range without a gap.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) start: SeqNum,
@@ -30,7 +31,7 @@ impl Run {
         Self { start, end, packets, truesize }
     }
 
-    /// Takes over the run that starts at this one's end.
+    /// Appends the run that starts at the end of this one.
     pub(super) fn absorb(&mut self, next: &mut Self) {
         debug_assert_eq!(self.end, next.start);
         self.end = next.end;
@@ -38,8 +39,8 @@ impl Run {
         self.packets.append(&mut next.packets);
     }
 
-    /// Drops the bytes before `seq`, which is inside: whole packets go to `stale`, one may lose its
-    /// front.
+    /// Drops the bytes before `seq`, which is inside: whole packets go to `stale`, and one may be
+    /// trimmed.
     pub(super) fn skip_to(&mut self, seq: SeqNum, stale: &mut PacketList) {
         let mut skip = seq.since(self.start);
         self.start = seq;
@@ -58,8 +59,8 @@ impl Run {
         }
     }
 
-    /// Keeps as many packets from the front as `limit_bytes` of memory holds; the rest goes to
-    /// `pruned`.
+    /// Keeps as many packets from the front as fit into `limit_bytes` of memory; the other packets
+    /// go to `pruned`.
     pub(super) fn keep_front(&mut self, limit_bytes: usize, pruned: &mut PacketList) {
         let mut kept = PacketList::default();
         let (mut end, mut memory) = (self.start, 0);
@@ -76,7 +77,8 @@ impl Run {
         (self.packets, self.end, self.truesize) = (kept, end, memory);
     }
 
-    /// Copies small neighbours together; answers how many packets that saved. Without memory they stay as they are.
+    /// Copies adjacent small packets together; returns the number of packets that this saves.
+    /// Without memory the packets stay as they are.
     pub(super) fn collapse(&mut self, pool: &mut Pool) -> usize {
         let before = self.packets.len();
         let (mut kept, mut memory) = (PacketList::default(), 0);
@@ -102,7 +104,7 @@ impl Run {
     }
 }
 
-/// It is worth copying: a descriptor weighs more than its bytes.
+/// Whether the packet is worth copying, because a descriptor takes more memory than its payload.
 pub(super) fn is_small(packet: &Packet) -> bool {
     packet.len() <= COLLAPSE_BYTES_MAX
 }
@@ -126,7 +128,7 @@ pub(super) fn trim(packet: &mut Packet, skip: u32, len: u32) {
     packet.truncate(len as usize);
 }
 
-/// A packet's length. No packet is longer than a superframe, so it fits.
+/// Returns a packet's length, which fits because no packet is longer than a superframe.
 pub(super) fn payload_len(packet: &Packet) -> u32 {
     u32::try_from(packet.len()).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Reassembly against an array of bytes, with the leak check of packet memory.
+//! Reassembly compared with an array of bytes, with the leak check of packet memory.
 
 use std::vec::Vec;
 
@@ -10,10 +10,10 @@ use crate::wire::seq::SeqNum;
 
 mod exhaustive;
 
-/// Large enough never to refuse.
+/// A memory limit that is never reached.
 const UNBOUNDED: usize = usize::MAX / 2;
 
-/// A queue with the packet memory behind it, and a stream whose byte at offset `i` is `byte_at(i)`.
+/// A queue with its packet memory, and a stream whose byte at offset `i` is `byte_at(i)`.
 struct Bench {
     queue: Reassembly,
     rcv_nxt: SeqNum,
@@ -63,7 +63,7 @@ impl Bench {
         insert
     }
 
-    /// Inserts what must be queued.
+    /// Inserts a packet that must be queued.
     fn insert(&mut self, start: u32, end: u32) -> Queued {
         match self.offer(start, end, false, UNBOUNDED) {
             Insert::Queued(queued) => queued,
@@ -71,7 +71,7 @@ impl Bench {
         }
     }
 
-    /// The in-order path received everything up to `offset`.
+    /// Removes the contiguous packets after all data up to `offset` was received in order.
     fn take(&mut self, offset: u32) -> Ready {
         let ready = self.queue.take_contiguous(self.base + offset);
         self.rcv_nxt = ready.rcv_nxt;
@@ -87,7 +87,7 @@ impl Bench {
         (start.since(self.base), end.since(self.base))
     }
 
-    /// Every packet has gone home.
+    /// Checks that every packet was returned.
     fn finish(mut self) {
         drop(self.queue);
         self.pool.drain_returns();
@@ -103,7 +103,7 @@ fn refused(insert: Insert) -> DropReason {
 }
 
 #[test]
-fn segments_behind_one_loss_form_one_run() {
+fn segments_after_one_loss_form_one_run() {
     let mut bench = Bench::new();
     for start in [10, 20, 30] {
         let queued = bench.insert(start, start + 10);
@@ -124,13 +124,13 @@ fn segments_behind_one_loss_form_one_run() {
 }
 
 #[test]
-fn runs_stay_sorted_and_join() {
+fn runs_stay_sorted_and_are_joined() {
     let mut bench = Bench::new();
     for (start, end, expected) in [
         (50, 60, &[(50, 60)][..]),
         (10, 20, &[(10, 20), (50, 60)]),
         (30, 40, &[(10, 20), (30, 40), (50, 60)]),
-        // Touches the right neighbour only, then the left only, then both.
+        // Touches the right neighbor only, then the left only, then both.
         (45, 50, &[(10, 20), (30, 40), (45, 60)]),
         (20, 25, &[(10, 25), (30, 40), (45, 60)]),
         (40, 45, &[(10, 25), (30, 60)]),
@@ -146,7 +146,7 @@ fn runs_stay_sorted_and_join() {
 }
 
 #[test]
-fn overlaps_are_trimmed_and_reported() {
+fn overlapping_packets_are_trimmed_and_reported() {
     let mut bench = Bench::new();
     drop(bench.insert(20, 30));
     drop(bench.insert(40, 50));
@@ -164,7 +164,7 @@ fn overlaps_are_trimmed_and_reported() {
 }
 
 #[test]
-fn covered_runs_give_way() {
+fn covered_runs_are_replaced() {
     let mut bench = Bench::new();
     for start in [10, 20, 30] {
         drop(bench.insert(start, start + 5));
@@ -180,7 +180,7 @@ fn covered_runs_give_way() {
 }
 
 #[test]
-fn duplicates_come_back() {
+fn duplicate_packets_are_returned() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 30));
     for (start, end) in [(10, 30), (10, 20), (20, 30), (15, 16)] {
@@ -194,7 +194,7 @@ fn duplicates_come_back() {
 }
 
 #[test]
-fn in_order_data_may_overtake_the_queue() {
+fn in_order_data_may_reach_into_the_queue() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 15));
     drop(bench.insert(20, 25));
@@ -210,7 +210,7 @@ fn in_order_data_may_overtake_the_queue() {
 }
 
 #[test]
-fn memory_limit_refuses_and_counts_truesize() {
+fn the_memory_limit_counts_truesize_and_refuses_packets() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 20));
     let one = bench.queue.truesize();
@@ -223,7 +223,7 @@ fn memory_limit_refuses_and_counts_truesize() {
 }
 
 #[test]
-fn number_of_gaps_is_bounded() {
+fn the_number_of_gaps_is_bounded() {
     let mut bench = Bench::new();
     let runs = u32::try_from(RUNS_MAX).unwrap();
     for index in 0..runs {
@@ -233,7 +233,7 @@ fn number_of_gaps_is_bounded() {
     }
     let insert = bench.offer(2 * runs + 1, 2 * runs + 2, false, UNBOUNDED);
     assert_eq!(refused(insert), DropReason::TcpOfoQueueFull);
-    // What joins a run opens no gap.
+    // A packet that joins a run opens no gap.
     assert!(matches!(bench.offer(2 * runs, 2 * runs + 1, false, UNBOUNDED), Insert::Queued(_)));
     drop(bench.queue.clear());
     assert!(bench.queue.runs.capacity() <= super::RUNS_KEPT);
@@ -241,13 +241,13 @@ fn number_of_gaps_is_bounded() {
 }
 
 #[test]
-fn pruning_takes_from_the_far_end() {
+fn pruning_removes_the_highest_sequence_numbers_first() {
     let mut bench = Bench::new();
     for start in [10, 20, 30, 50, 60, 80] {
         drop(bench.insert(start, start + 10));
     }
     let one = bench.queue.truesize() / 6;
-    // Two packets more than fit: the last run, and the end of the one before.
+    // Two packets more than fit: the last run, and the end of the one before it.
     let pruned = bench.queue.prune(4 * one);
     assert_eq!(pruned.len(), 2);
     assert_eq!(bench.blocks(), [(10, 40), (50, 60)]);
@@ -262,7 +262,7 @@ fn pruning_takes_from_the_far_end() {
 }
 
 #[test]
-fn fin_waits_for_its_turn() {
+fn a_fin_waits_for_the_data_before_it() {
     let mut bench = Bench::new();
     assert!(matches!(bench.offer(10, 20, true, UNBOUNDED), Insert::Queued(_)));
     assert_eq!(bench.queue.fin(), Some(bench.base + 20));
@@ -274,28 +274,28 @@ fn fin_waits_for_its_turn() {
 }
 
 #[test]
-fn bare_fin_is_noted_once() {
+fn a_fin_without_data_is_recorded_once() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 20));
     assert!(matches!(bench.offer(30, 30, true, UNBOUNDED), Insert::FinNoted(_)));
-    // Another place for it is nonsense, and so is data behind it.
+    // A FIN at another number is ignored, and so is data behind the FIN.
     assert!(matches!(bench.offer(25, 25, true, UNBOUNDED), Insert::FinNoted(_)));
     assert_eq!(bench.queue.fin(), Some(bench.base + 30));
     let insert = bench.offer(30, 40, false, UNBOUNDED);
     assert_eq!(refused(insert), DropReason::TcpOfoDuplicate);
-    // What reaches across it is cut.
+    // Data that reaches beyond the FIN is trimmed.
     assert_eq!(bench.insert(15, 50).new_bytes, 10);
     assert_eq!(bench.blocks(), [(10, 30)]);
     bench.finish();
 }
 
 #[test]
-fn fin_below_queued_data_is_ignored() {
+fn a_fin_below_queued_data_is_ignored() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 20));
     assert!(matches!(bench.offer(15, 15, true, UNBOUNDED), Insert::FinNoted(_)));
     assert_eq!(bench.queue.fin(), None);
-    // A duplicate may still bring the real one.
+    // A duplicate segment may still carry the real FIN.
     let insert = bench.offer(15, 20, true, UNBOUNDED);
     assert_eq!(refused(insert), DropReason::TcpOfoDuplicate);
     assert_eq!(bench.queue.fin(), Some(bench.base + 20));
@@ -303,7 +303,7 @@ fn fin_below_queued_data_is_ignored() {
 }
 
 #[test]
-fn clear_gives_everything_back() {
+fn clear_returns_all_packets() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 20));
     drop(bench.offer(30, 40, true, UNBOUNDED));
@@ -312,7 +312,7 @@ fn clear_gives_everything_back() {
     bench.finish();
 }
 
-/// Which bytes have arrived, one by one.
+/// Model of the queue: one flag per byte that has arrived.
 struct Model {
     present: Vec<bool>,
     rcv_nxt: u32,
@@ -348,9 +348,9 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The queue holds, reports and delivers what an array of bytes would.
+    /// The queue holds, reports and delivers the same bytes as the model.
     #[test]
-    fn equals_a_naive_model(steps in proptest::collection::vec(any_step(), 1..120)) {
+    fn the_queue_behaves_as_a_naive_model(steps in proptest::collection::vec(any_step(), 1..120)) {
         let mut bench = Bench::new();
         let mut model = Model { present: std::vec![false; 6_000], rcv_nxt: 0 };
         for step in steps {
@@ -364,7 +364,7 @@ proptest! {
                     let limit = bench.queue.truesize() * percent / 100;
                     drop(bench.queue.prune(limit));
                     prop_assert!(bench.queue.truesize() <= limit);
-                    // Only the far end may go: what is left is a prefix of what was held.
+                    // Only the end may be removed: the rest is a prefix of the former content.
                     let keep = bench.queue.highest_end().map_or(0, |end| end.since(bench.base));
                     model.present[keep as usize..].fill(false);
                 }
@@ -376,7 +376,7 @@ proptest! {
     }
 }
 
-/// A segment arrives at both.
+/// Delivers a segment to the queue and the model.
 fn arrive(bench: &mut Bench, model: &mut Model, start: u32, end: u32) {
     let range = start as usize..end as usize;
     let already = model.present[range.clone()].iter().filter(|&&present| present).count();
@@ -398,7 +398,7 @@ fn arrive(bench: &mut Bench, model: &mut Model, start: u32, end: u32) {
     model.present[range].fill(true);
 }
 
-/// In-order data arrives at both and what it frees is delivered.
+/// Delivers in-order data to both, and checks the data that becomes deliverable.
 fn advance(bench: &mut Bench, model: &mut Model, by: u32) {
     let arrived = model.rcv_nxt + by;
     let mut ready = bench.take(arrived);

@@ -1,4 +1,4 @@
-//! The arithmetic of RFC 6298, its bounds, and the ways Linux departs from it.
+//! The arithmetic of RFC 6298, its bounds, and the differences of Linux.
 
 use core::time::Duration;
 
@@ -14,7 +14,7 @@ fn fresh() -> RttEstimator {
     RttEstimator::new(&RttConfig::default())
 }
 
-/// Feeds samples of which each ends a round.
+/// Takes samples each of which ends a round.
 struct Rounds {
     rtt: RttEstimator,
     una: SeqNum,
@@ -32,7 +32,7 @@ impl Rounds {
 }
 
 #[test]
-fn before_a_sample_the_time_out_is_one_second() {
+fn the_timeout_before_a_sample_is_one_second() {
     let mut rtt = fresh();
     assert_eq!(rtt.rto(), Duration::from_secs(1));
     assert_eq!((rtt.srtt(), rtt.min_rtt(), rtt.latest()), (None, None, None));
@@ -41,7 +41,7 @@ fn before_a_sample_the_time_out_is_one_second() {
 }
 
 #[test]
-fn first_sample_gives_srtt_and_half_of_it_as_variance() {
+fn the_first_sample_gives_srtt_and_half_of_it_as_variance() {
     let mut rounds = Rounds::new();
     rounds.sample(400 * MS);
     assert_eq!(rounds.rtt.srtt(), Some(400 * MS));
@@ -51,7 +51,7 @@ fn first_sample_gives_srtt_and_half_of_it_as_variance() {
 }
 
 #[test]
-fn second_sample_moves_by_an_eighth_and_a_quarter() {
+fn the_second_sample_has_the_gains_of_an_eighth_and_a_quarter() {
     let mut rounds = Rounds::new();
     rounds.sample(400 * MS);
     rounds.sample(1200 * MS);
@@ -62,7 +62,7 @@ fn second_sample_moves_by_an_eighth_and_a_quarter() {
 }
 
 #[test]
-fn floor_stands_under_the_variance_term() {
+fn the_lower_bound_applies_to_the_variance_term() {
     let mut rounds = Rounds::new();
     for _ in 0..100 {
         rounds.sample(10 * MS);
@@ -71,7 +71,7 @@ fn floor_stands_under_the_variance_term() {
 }
 
 #[test]
-fn ceiling_holds_for_samples_and_doubling() {
+fn the_upper_bound_applies_to_samples_and_doubling() {
     let mut rounds = Rounds::new();
     rounds.sample(Duration::from_secs(3600));
     assert_eq!(rounds.rtt.rto(), Duration::from_secs(120));
@@ -82,7 +82,7 @@ fn ceiling_holds_for_samples_and_doubling() {
 }
 
 #[test]
-fn each_expiry_doubles_until_a_sample() {
+fn each_expiry_doubles_the_timeout_until_a_sample() {
     let mut rounds = Rounds::new();
     rounds.sample(50 * MS);
     let base = rounds.rtt.rto();
@@ -100,7 +100,7 @@ fn each_expiry_doubles_until_a_sample() {
 }
 
 #[test]
-fn handshake_without_sample_falls_back_to_three_seconds() {
+fn a_handshake_without_sample_falls_back_to_three_seconds() {
     let mut rtt = fresh();
     rtt.on_rto();
     rtt.on_handshake_without_sample();
@@ -113,7 +113,7 @@ fn handshake_without_sample_falls_back_to_three_seconds() {
 }
 
 #[test]
-fn variance_rises_at_once_and_falls_once_a_round() {
+fn the_variance_rises_at_once_and_falls_once_per_round() {
     let mut rounds = Rounds::new();
     for _ in 0..50 {
         rounds.sample(100 * MS);
@@ -122,7 +122,7 @@ fn variance_rises_at_once_and_falls_once_a_round() {
     rounds.sample(600 * MS);
     let alarmed = rounds.rtt.rttvar();
     assert!(alarmed > calm);
-    // Many samples within one round change nothing downwards.
+    // Further samples of the same round do not lower the variance.
     let (una, nxt) = (rounds.una, rounds.una + 50);
     for _ in 0..50 {
         rounds.rtt.on_sample(Instant::ZERO, 150 * MS, una, nxt);
@@ -135,7 +135,7 @@ fn variance_rises_at_once_and_falls_once_a_round() {
 }
 
 #[test]
-fn faster_path_does_not_raise_the_time_out() {
+fn a_faster_path_does_not_raise_the_timeout() {
     let mut rounds = Rounds::new();
     for _ in 0..50 {
         rounds.sample(1000 * MS);
@@ -149,7 +149,7 @@ fn faster_path_does_not_raise_the_time_out() {
 }
 
 #[test]
-fn zero_sample_counts_as_a_microsecond() {
+fn a_zero_sample_counts_as_a_microsecond() {
     let mut rounds = Rounds::new();
     for _ in 0..100 {
         rounds.sample(Duration::ZERO);
@@ -160,7 +160,7 @@ fn zero_sample_counts_as_a_microsecond() {
 
 proptest! {
     #[test]
-    fn time_out_stays_within_its_bounds(samples in proptest::collection::vec(any::<u32>(), 1..100)) {
+    fn the_timeout_stays_within_its_bounds(samples in proptest::collection::vec(any::<u32>(), 1..100)) {
         let mut rounds = Rounds::new();
         let config = RttConfig::default();
         for &sample in &samples {
@@ -174,9 +174,9 @@ proptest! {
         prop_assert!(srtt <= *high.max(&1) && srtt + 1 >= (*low).min(1 << 28));
     }
 
-    /// In steady state the estimate is the sample.
+    /// In steady state the estimate equals the samples.
     #[test]
-    fn constant_samples_converge(ms in 1u32..2000) {
+    fn the_estimate_converges_to_constant_samples(ms in 1u32..2000) {
         let mut rounds = Rounds::new();
         rounds.sample(1000 * MS);
         for _ in 0..300 {
@@ -189,7 +189,7 @@ proptest! {
 }
 
 #[test]
-fn the_smallest_round_trip_is_forgotten_after_its_window() {
+fn the_minimum_round_trip_expires_after_its_window() {
     let mut rtt = fresh();
     let mut sample = |secs: u64, ms: u32| {
         let at = Instant::from_secs(1000 + secs);
@@ -200,13 +200,13 @@ fn the_smallest_round_trip_is_forgotten_after_its_window() {
     assert_eq!(sample(100, 40), 10 * MS);
     assert_eq!(sample(200, 30), 10 * MS);
     assert_eq!(sample(300, 35), 10 * MS);
-    // The route is longer since the first sample: the best of those after it takes over.
+    // The first sample has expired: the smallest of the later ones becomes the minimum.
     assert_eq!(sample(301, 50), 30 * MS);
     assert_eq!(sample(302, 20), 20 * MS);
 }
 
 #[test]
-fn a_window_of_zero_believes_the_last_sample() {
+fn a_window_of_zero_uses_the_last_sample() {
     let config = RttConfig { min_rtt_window: Duration::ZERO, ..RttConfig::default() };
     let mut rtt = RttEstimator::new(&config);
     for (secs, ms) in [(1, 10), (2, 30), (3, 20)] {

@@ -8,24 +8,27 @@ use super::{Entry, EntryFlags, SendQueue};
 use crate::wire::seq::SeqNum;
 
 impl SendQueue {
-    /// Panics unless the sums and the order of the module head hold. `una` and `nxt` are SND.UNA and SND.NXT.
+    /// Panics unless the order and the sums described in the module head are right. `una` and `nxt`
+    /// are SND.UNA and SND.NXT.
     ///
-    /// Simulator and fuzzer ask after every turn, so that a queue of thousands would take most of their time: a long one is walked in
-    /// one of [`turns_per_walk`](Self::turns_per_walk) turns, which its own numbers choose, so that a run repeats itself exactly.
+    /// Simulator and fuzzer call this after every turn, and walking a queue of thousands of entries
+    /// would take most of their time. Therefore a long queue is walked in only one of
+    /// [`turns_per_walk`](Self::turns_per_walk) turns. The queue's own numbers choose that turn, so
+    /// that a run is reproducible.
     pub(crate) fn check(&self, una: SeqNum, nxt: SeqNum) {
         assert_eq!(
             self.entries.front().map_or(self.write_seq, |entry| entry.seq),
             una,
-            "it begins at SND.UNA"
+            "the queue does not begin at SND.UNA"
         );
         assert_eq!(
             self.entries.back().map_or(una, Entry::end_seq),
             self.write_seq,
-            "it ends at write_seq"
+            "the queue does not end at write_seq"
         );
         assert!(self.sent <= self.entries.len());
         let first_unsent = self.entries.get(self.sent).map_or(self.write_seq, |entry| entry.seq);
-        assert_eq!(first_unsent, nxt, "SND.NXT is the first unsent byte");
+        assert_eq!(first_unsent, nxt, "SND.NXT is not the first unsent byte");
         let numbers = [una.0, nxt.0, self.write_seq.0, self.sacked_bytes, self.lost_bytes];
         let mixed = numbers
             .iter()
@@ -36,7 +39,7 @@ impl SendQueue {
         }
     }
 
-    /// Of so many turns one walks the queue: a turn costs some 64 entries in the mean.
+    /// Returns the number of turns per walk: on average a turn checks about 64 entries.
     fn turns_per_walk(&self) -> u32 {
         u32::try_from(self.entries.len() / 64).unwrap_or(u32::MAX).max(1)
     }
@@ -45,27 +48,33 @@ impl SendQueue {
         let mut wmem = 0;
         let mut seq = self.entries.front().map_or(self.write_seq, |entry| entry.seq);
         for (index, entry) in self.entries.iter().enumerate() {
-            assert_eq!(entry.seq, seq, "entry {index} is contiguous");
-            assert!(entry.seq_len() > 0, "entry {index} is not empty");
+            assert_eq!(entry.seq, seq, "entry {index} is not contiguous");
+            assert!(entry.seq_len() > 0, "entry {index} is empty");
             let packet_len = entry.packet.as_ref().map_or(0, Packet::len);
-            assert_eq!(packet_len, entry.len as usize, "entry {index} holds its bytes");
+            assert_eq!(
+                packet_len, entry.len as usize,
+                "the packet of entry {index} has another length"
+            );
             let truesize = entry.packet.as_ref().map_or(0, Packet::truesize);
-            assert_eq!(truesize, entry.charge, "entry {index} is charged what it holds");
+            assert_eq!(truesize, entry.charge, "the charge of entry {index} is not its truesize");
             seq = entry.end_seq();
             wmem += entry.charge;
         }
-        assert_eq!(wmem, self.wmem_queued, "wmem_queued is the sum of the charges");
+        assert_eq!(wmem, self.wmem_queued, "wmem_queued is not the sum of the charges");
     }
 
-    /// Panics unless the marks agree with their sums.
+    /// Panics unless the sums agree with the marks.
     fn check_marks(&self) {
         let (mut lost_bytes, mut retrans_bytes, mut sacked_bytes) = (0, 0, 0);
         let (mut count, mut again) = (0, 0);
         for (index, entry) in self.entries.iter().enumerate() {
             let marks = entry.flags & (EntryFlags::LOST | EntryFlags::RETRANSMITTED);
             let sacked = entry.flags.contains(EntryFlags::SACKED);
-            assert!(index < self.sent || (marks.is_empty() && !sacked), "unsent has no marks");
-            assert!(marks.is_empty() || !sacked, "what arrived is not lost");
+            assert!(
+                index < self.sent || (marks.is_empty() && !sacked),
+                "an unsent entry has marks"
+            );
+            assert!(marks.is_empty() || !sacked, "an entry is both SACKED and LOST");
             let bytes_if = |marked: bool| if marked { entry.seq_len() } else { 0 };
             lost_bytes += bytes_if(marks.contains(EntryFlags::LOST));
             retrans_bytes += bytes_if(marks.contains(EntryFlags::RETRANSMITTED));
@@ -73,13 +82,13 @@ impl SendQueue {
             count += u32::from(sacked);
             again += usize::from(marks.contains(EntryFlags::RETRANSMITTED));
             let waits = marks == EntryFlags::LOST;
-            assert!(!waits || index >= self.lost_hint, "lost_hint skips nothing");
+            assert!(!waits || index >= self.lost_hint, "lost_hint skips a lost entry");
         }
-        assert_eq!(lost_bytes, self.lost_bytes, "LOST adds up");
-        assert_eq!(retrans_bytes, self.retrans_bytes, "RETRANSMITTED adds up");
-        assert_eq!(sacked_bytes, self.sacked_bytes, "SACKED adds up");
-        assert_eq!(self.sacked.check(), sacked_bytes, "the ranges are the entries");
-        assert_eq!(count, self.sacked_count, "sacked_count is the entries'");
-        assert!(again <= self.again.len(), "every retransmission is listed");
+        assert_eq!(lost_bytes, self.lost_bytes, "lost_bytes is not the sum of the marks");
+        assert_eq!(retrans_bytes, self.retrans_bytes, "retrans_bytes is not the sum of the marks");
+        assert_eq!(sacked_bytes, self.sacked_bytes, "sacked_bytes is not the sum of the marks");
+        assert_eq!(self.sacked.check(), sacked_bytes, "the SACK ranges differ from the marks");
+        assert_eq!(count, self.sacked_count, "sacked_count is not the number of marks");
+        assert!(again <= self.again.len(), "a retransmission is not listed");
     }
 }

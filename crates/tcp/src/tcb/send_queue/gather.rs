@@ -1,4 +1,4 @@
-//! One entry of a wanted size out of what is not yet sent: the payload of a path MTU probe.
+//! Collects unsent data into one entry of a given size: the payload of a path MTU probe.
 //!
 //! Above: `output::mtu_probe`. Linux: the copying half of tcp_mtu_probe.
 
@@ -7,8 +7,9 @@ use pkt::{Packet, Pool};
 use super::{Entry, EntryFlags, SendQueue, free};
 
 impl SendQueue {
-    /// Makes the first unsent entry hold exactly `len` bytes: cuts it, or gathers its successors' bytes in a packet of its
-    /// own. `false`, and nothing changed, when there are fewer or no memory. What follows must hold more than a FIN.
+    /// Makes the first unsent entry hold exactly `len` bytes: splits it, or copies the bytes of its
+    /// successors into a new packet. Returns `false`, without any change, when there is less data
+    /// or no memory. More than a FIN must remain after the entry.
     pub(crate) fn gather(&mut self, pool: &mut Pool, len: u32) -> bool {
         let index = self.sent;
         let Some(first) = self.entries.get(index) else { return false };
@@ -63,7 +64,7 @@ impl SendQueue {
         false
     }
 
-    /// Removes the first `left` unsent bytes, which are fewer than there are.
+    /// Removes the first `left` unsent bytes; there must be more.
     fn drop_unsent(&mut self, pool: &mut Pool, mut left: u32) {
         while left > 0 {
             let entry = &mut self.entries[self.sent];

@@ -1,4 +1,4 @@
-//! The scoreboard: what is known about the entries in flight.
+//! The scoreboard: the marks of the entries in flight.
 //!
 //! Above: the files of `loss` set and read the marks. RFC 6675 §4; Linux: TCPCB_* flags and
 //! the counters sacked_out, lost_out, retrans_out.
@@ -10,7 +10,8 @@
 //!     └─ lost ──► LOST ── sent again ──► LOST | RETRANSMITTED ── lost ──► LOST
 //! ```
 //!
-//! `SACKED` excludes the other two. `RETRANSMITTED` alone is a probe's copy: both may be in flight.
+//! `SACKED` excludes the other two. `RETRANSMITTED` alone marks the copy of a probe: original and
+//! copy may both be in flight.
 
 use pkt::{Instant, Pool};
 
@@ -21,10 +22,11 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Charge of the queue above the send buffer at which no entry is cut for SACK any more: two superframes' worth.
+/// Charge of the queue above the send buffer from which on no entry is split for SACK: two
+/// superframes.
 const SPLIT_SLACK: u32 = 2 << 16;
 
-/// A retransmission that is taken to be in flight: which number began it, and when.
+/// A retransmission that is assumed to be in flight: its first sequence number and its time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Again {
     seq: SeqNum,
@@ -32,8 +34,8 @@ pub(super) struct Again {
 }
 
 impl SendQueue {
-    /// The peer holds `start..end`, which lies in flight: marks the entries that lie inside whole, cutting those at the
-    /// edges at a multiple of `mss`.
+    /// Marks the entries that lie completely in `start..end`, a range in flight that the peer has
+    /// reported. Splits entries at the edges of the range at a multiple of `mss`.
     pub(crate) fn mark_sacked(
         &mut self,
         pool: &mut Pool,
@@ -66,14 +68,15 @@ impl SendQueue {
         cuts
     }
 
-    /// The queue holds so much more than the send buffer that nothing in flight is cut any more: a piece costs more than
-    /// it holds, and a peer whose SACK blocks or tiny MSS ask for many pieces would own our memory (CVE-2019-11478).
-    /// Better to send some of it twice (Linux tcp_fragment).
+    /// Whether the queue exceeds the send buffer so far that entries in flight are no longer split.
+    /// Each split costs more memory than the data it separates, and a peer could use up our memory
+    /// with SACK blocks or a very small MSS that require many splits (CVE-2019-11478). Sending a
+    /// part of the data twice is cheaper (Linux tcp_fragment).
     pub(crate) fn is_too_big(&self, sndbuf: u32) -> bool {
         self.wmem_queued / 2 > sndbuf.saturating_add(SPLIT_SLACK)
     }
 
-    /// How the entry at `index` lies to a reported range.
+    /// Returns the position of the entry at `index` relative to a reported range.
     fn inside(&self, index: usize, start: SeqNum, end: SeqNum, mss: u32) -> Inside {
         let entry = &self.entries[index];
         if start.le(entry.seq) && end.ge(entry.end_seq()) {
@@ -110,7 +113,7 @@ impl SendQueue {
         self.sacked.insert(start, end);
     }
 
-    /// Takes `bytes` of an entry with these marks out of the sums.
+    /// Subtracts `bytes` of an entry with these marks from the sums.
     pub(super) fn forget_marks(&mut self, flags: EntryFlags, bytes: u32) {
         if flags.contains(EntryFlags::LOST) {
             self.lost_bytes -= bytes;
@@ -123,7 +126,7 @@ impl SendQueue {
         }
     }
 
-    /// Entry `index` is lost, and so is a retransmission of it: it may be sent again.
+    /// Marks entry `index` as lost, and its retransmission, too: the entry may be retransmitted.
     pub(crate) fn mark_lost(&mut self, index: usize) {
         let entry = &mut self.entries[index];
         if entry.flags.contains(EntryFlags::SACKED) {
@@ -152,7 +155,7 @@ impl SendQueue {
         self.lost_hint = self.lost_hint.min(index);
     }
 
-    /// A retransmission timeout: everything in flight is lost.
+    /// Marks everything in flight as lost after a retransmission timeout.
     pub(crate) fn mark_all_lost(&mut self) {
         for index in 0..self.sent {
             self.mark_lost(index);
@@ -160,7 +163,8 @@ impl SendQueue {
         self.again.clear();
     }
 
-    /// Everything in flight that is larger than `len` is lost: the path cannot carry it. Answers whether anything is.
+    /// Marks everything in flight that is larger than `len` as lost, because the path cannot carry
+    /// it. Returns whether anything is lost.
     pub(crate) fn mark_larger_lost(&mut self, len: u32) -> bool {
         for index in 0..self.sent {
             if self.entries[index].len > len {
@@ -170,7 +174,7 @@ impl SendQueue {
         self.lost_bytes > 0
     }
 
-    /// Nothing is lost any more: recovery ended or was undone.
+    /// Clears the marks of loss and retransmission when recovery has ended or was undone.
     pub(crate) fn clear_marks(&mut self) {
         self.again.clear();
         self.scan_from = None;
@@ -184,7 +188,8 @@ impl SendQueue {
         self.retrans_bytes = 0;
     }
 
-    /// What was taken for lost is in flight after all; copies that were sent of it are too.
+    /// Clears the marks of loss, which were wrong: the data is in flight, and copies of it may be,
+    /// too.
     pub(crate) fn unmark_lost(&mut self) {
         self.scan_from = None;
         if self.lost_bytes == 0 {
@@ -196,7 +201,8 @@ impl SendQueue {
         self.lost_bytes = 0;
     }
 
-    /// The transmission that left last of those which the peer reports and which were made once only.
+    /// Returns the latest transmission of those that the peer has reported and that were sent only
+    /// once.
     pub(crate) fn newest_sacked_original(&self) -> Option<Transmission> {
         let sent = self.entries.iter().take(self.sent);
         let originals = sent.filter(|entry| {
@@ -208,7 +214,8 @@ impl SendQueue {
         made.reduce(|newest, this| if this.is_after(&newest) { this } else { newest })
     }
 
-    /// The peer has dropped data that it had reported (RFC 2018 §8): nothing is believed any more.
+    /// Clears the SACK marks, because the peer has discarded reported data and its reports are no
+    /// longer reliable (RFC 2018 §8).
     pub(crate) fn renege(&mut self) {
         for entry in self.entries.iter_mut().take(self.sent) {
             entry.flags -= EntryFlags::SACKED;
@@ -218,7 +225,7 @@ impl SendQueue {
         self.sacked_count = 0;
     }
 
-    /// The first lost entry whose retransmission is not out yet.
+    /// Returns the first lost entry that is not retransmitted yet.
     pub(crate) fn next_lost(&mut self) -> Option<usize> {
         if self.lost_bytes == 0 {
             return None;
@@ -233,7 +240,7 @@ impl SendQueue {
         None
     }
 
-    /// Entry `index` was sent again.
+    /// Records a retransmission of entry `index`.
     pub(super) fn note_again(&mut self, index: usize) {
         let entry = &mut self.entries[index];
         entry.retransmits = entry.retransmits.saturating_add(1);
@@ -244,7 +251,7 @@ impl SendQueue {
         self.again.push_back(Again { seq: entry.seq, sent_at: entry.sent_at });
     }
 
-    /// The second half of a retransmission that was cut, at `index`, takes its place in the list.
+    /// Adds the second part of a split retransmission, at `index`, to the list of retransmissions.
     pub(super) fn note_split(&mut self, index: usize) {
         let entry = &self.entries[index];
         if entry.flags.contains(EntryFlags::RETRANSMITTED) {
@@ -254,7 +261,7 @@ impl SendQueue {
         }
     }
 
-    /// The retransmission in flight that left first.
+    /// Returns the oldest retransmission in flight.
     pub(crate) fn oldest_retransmission(&mut self) -> Option<usize> {
         let una = self.entries.front()?.seq;
         while let Some(again) = self.again.front() {
@@ -270,10 +277,10 @@ impl SendQueue {
         None
     }
 
-    /// Retransmissions before `una` are acknowledged.
+    /// Removes retransmissions before `una`, which are acknowledged.
     pub(super) fn drop_again_before(&mut self, una: SeqNum) {
         while self.again.front().is_some_and(|again| again.seq.lt(una)) {
-            // What begins before `una` may end behind it.
+            // A retransmission that begins before `una` may end after it.
             let Some(again) = self.again.pop_front() else { break };
             let rest = self.entries.front().filter(|front| front.sent_at == again.sent_at);
             if rest.is_some_and(|front| front.flags.contains(EntryFlags::RETRANSMITTED)) {
@@ -283,12 +290,13 @@ impl SendQueue {
         }
     }
 
-    /// Index of the entry that holds `seq`.
+    /// Returns the index of the entry that contains `seq`.
     pub(super) fn index_of(&self, seq: SeqNum) -> usize {
         self.entries.partition_point(|entry| entry.end_seq().le(seq))
     }
 
-    /// Index of the first entry behind the reported run that holds entry `index`, or `index`.
+    /// Returns the index of the first entry after the reported range that contains entry `index`,
+    /// or `index`.
     pub(crate) fn after_sacked(&self, index: usize) -> usize {
         let entry = &self.entries[index];
         if !entry.flags.contains(EntryFlags::SACKED) {
@@ -297,7 +305,7 @@ impl SendQueue {
         self.index_of(self.sacked.end_of(entry.seq)).max(index + 1)
     }
 
-    /// No entry before this index waits to be found lost for the first time.
+    /// Returns the index before which no entry has to be checked for its first loss.
     pub(crate) fn scan_start(&self) -> usize {
         self.scan_from.map_or(0, |seq| self.index_of(seq))
     }
@@ -310,17 +318,17 @@ impl SendQueue {
         self.lost_bytes
     }
 
-    /// Takes the first loss since the last call that was one too many for what was in flight.
+    /// Returns the first loss since the last call that exceeded LossThresh.
     pub(crate) fn take_excessive_loss(&mut self) -> Option<LossSample> {
         self.excessive_loss.take()
     }
 
-    /// How many losses are too many.
+    /// Returns the fraction of the flight that may be lost.
     pub(crate) fn loss_thresh(&self) -> LossThresh {
         self.loss_thresh
     }
 
-    /// Bytes ever found lost, modulo 2^32.
+    /// Returns the bytes ever detected as lost, modulo 2^32.
     pub(crate) fn lost_total(&self) -> u32 {
         self.lost_total
     }
@@ -329,35 +337,35 @@ impl SendQueue {
         self.retrans_bytes
     }
 
-    /// Bytes in flight that the peer has reported.
+    /// Returns the bytes in flight that the peer has reported.
     pub(crate) fn sacked_bytes(&self) -> u32 {
         self.sacked_bytes
     }
 
-    /// Segments of them: small ones count as much as full ones.
+    /// Returns the number of reported segments; a small segment counts as a full one.
     pub(crate) fn sacked_segments(&self, mss: u32) -> u32 {
         self.sacked_count.max(self.sacked_bytes / mss)
     }
 
-    /// Behind the highest byte reported.
+    /// Returns the end of the highest byte reported.
     pub(crate) fn highest_sacked(&self) -> Option<SeqNum> {
         self.sacked.highest()
     }
 }
 
-/// What the edges of a reported range did to entries.
+/// Number of splits at the edges of a reported range.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cuts {
     pub(crate) made: u32,
-    /// Not made because the queue is too large.
+    /// Splits refused because the queue is too large.
     pub(crate) refused: u32,
 }
 
-/// How an entry lies to a reported range.
+/// Position of an entry relative to a reported range.
 enum Inside {
     Whole,
-    /// Cut it here: one of the parts may lie inside.
+    /// Split at this offset: one of the parts may lie inside.
     CutAt(u32),
-    /// No whole segment of it does.
+    /// No whole segment of the entry lies inside.
     None,
 }

@@ -1,27 +1,27 @@
-//! Which ranges of the queue the peer has reported by SACK: sorted, apart from each other.
+//! Ranges of the send queue that the peer has reported by SACK, sorted and disjoint.
 //!
-//! Above: `send_queue`, whose entries carry the same fact as a flag. RFC 6675 §4; Linux: none,
-//! which walks the queue.
+//! Above: `send_queue`, whose entries have the same information as a flag. RFC 6675 §4. Linux has
+//! no counterpart and walks the queue.
 //!
-//! A peer repeats its blocks in every ACK, and a hostile one in any order. These ranges leave only
-//! new entries to walk, so that an ACK costs a binary search per block and a step per entry that it
-//! marks for the first time.
+//! A peer repeats its blocks in every ACK, and a hostile one in any order. With these ranges only
+//! new entries have to be visited: an ACK costs a binary search per block and one step per newly
+//! marked entry.
 //!
-//! Not here: validity of a block (`loss::scoreboard`), cutting entries at a block's edges.
+//! Not here: validity of a block (`loss::scoreboard`), splitting entries at the edges of a block.
 
 use alloc::collections::VecDeque;
 
 use crate::wire::seq::SeqNum;
 
-/// See the module head.
+/// Ranges reported by SACK.
 #[derive(Debug, Default)]
 pub(super) struct Sacked {
-    /// Sorted; the end of one is before the start of the next.
+    /// Sorted; the end of one range is before the start of the next.
     runs: VecDeque<(SeqNum, SeqNum)>,
 }
 
 impl Sacked {
-    /// The first part of `from..end` that is not reported yet.
+    /// Returns the first part of `from..end` that is not reported yet.
     pub(super) fn next_gap(&self, from: SeqNum, end: SeqNum) -> Option<(SeqNum, SeqNum)> {
         let index = self.runs.partition_point(|run| run.1.le(from));
         let (start, next) = match self.runs.get(index) {
@@ -32,7 +32,7 @@ impl Sacked {
         start.lt(stop).then_some((start, stop))
     }
 
-    /// End of the run that holds `seq`, or `seq` itself.
+    /// Returns the end of the range that contains `seq`, or `seq` itself.
     pub(super) fn end_of(&self, seq: SeqNum) -> SeqNum {
         let index = self.runs.partition_point(|run| run.1.le(seq));
         match self.runs.get(index) {
@@ -41,7 +41,7 @@ impl Sacked {
         }
     }
 
-    /// Adds a range, joining what it touches.
+    /// Adds a range, and joins it with the ranges that it touches.
     pub(super) fn insert(&mut self, start: SeqNum, end: SeqNum) {
         let index = self.runs.partition_point(|run| run.1.lt(start));
         let Some(run) = self.runs.get_mut(index).filter(|run| run.0.le(end)) else {
@@ -59,7 +59,7 @@ impl Sacked {
         self.runs[index].1 = right;
     }
 
-    /// Everything before `una` is acknowledged.
+    /// Removes everything before `una`, which is acknowledged.
     pub(super) fn drop_before(&mut self, una: SeqNum) {
         while self.runs.front().is_some_and(|run| run.1.le(una)) {
             self.runs.pop_front();
@@ -76,17 +76,20 @@ impl Sacked {
         *self = Self::default();
     }
 
-    /// Behind the highest byte reported.
+    /// Returns the end of the highest byte reported.
     pub(super) fn highest(&self) -> Option<SeqNum> {
         self.runs.back().map(|run| run.1)
     }
 
-    /// Bytes reported. Panics unless the ranges are sorted and apart.
+    /// Returns the number of bytes reported. Panics unless the ranges are sorted and disjoint.
     pub(super) fn check(&self) -> u32 {
         let mut before: Option<SeqNum> = None;
         let mut bytes = 0;
         for &(start, end) in &self.runs {
-            assert!(before.is_none_or(|before| before.lt(start)) && start.lt(end), "sorted, apart");
+            assert!(
+                before.is_none_or(|before| before.lt(start)) && start.lt(end),
+                "ranges are not sorted and disjoint"
+            );
             before = Some(end);
             bytes += end.since(start);
         }
@@ -101,9 +104,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a bit per byte, across the wrap.
+        /// Compares the ranges with one bit per byte, across the wrap.
         #[test]
-        fn behaves_as_a_set(ops in prop::collection::vec((0u32..200, 1u32..40), 1..60), una in 0u32..200) {
+        fn the_ranges_behave_as_a_set_of_bytes(ops in prop::collection::vec((0u32..200, 1u32..40), 1..60), una in 0u32..200) {
             let base = SeqNum(u32::MAX - 100);
             let mut sacked = Sacked::default();
             let mut model = [false; 256];

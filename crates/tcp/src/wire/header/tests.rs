@@ -1,4 +1,4 @@
-//! Headers against the bytes of a SYN, and against any bytes.
+//! Headers compared with the bytes of a SYN, and parsed from arbitrary bytes.
 
 use std::string::ToString;
 use std::vec::Vec;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::wire::{option::Options, seq::SeqNum};
 
-/// A SYN laid out as Linux lays it out; the numbers, checksum included, are invented.
+/// A SYN in Linux's layout; the numbers, checksum included, are invented.
 const SYN: [u8; 40] = [
     0xd4, 0x31, 0x00, 0x50, 0xa1, 0xb2, 0xc3, 0xd4, 0x00, 0x00, 0x00, 0x00, 0xa0, 0x02, 0xfa, 0xf0,
     0xfe, 0x30, 0x00, 0x00, 0x02, 0x04, 0x05, 0xb4, 0x04, 0x02, 0x08, 0x0a, 0x11, 0x22, 0x33, 0x44,
@@ -25,7 +25,7 @@ fn emitted(header: &SegmentHeader) -> Vec<u8> {
 }
 
 #[test]
-fn syn_is_read_and_written_alike() {
+fn a_syn_is_written_as_it_was_parsed() {
     let header = SegmentHeader::parse(&SYN).unwrap();
     assert_eq!((header.src_port, header.dst_port), (54321, 80));
     assert_eq!(header.seq, SeqNum(0xa1b2_c3d4));
@@ -40,7 +40,7 @@ fn syn_is_read_and_written_alike() {
 }
 
 #[test]
-fn short_or_crooked_headers_are_refused() {
+fn truncated_and_malformed_headers_are_refused() {
     for len in 0..SYN.len() {
         assert_eq!(SegmentHeader::parse(&SYN[..len]), Err(DropReason::TcpHeader), "{len}");
     }
@@ -52,14 +52,14 @@ fn short_or_crooked_headers_are_refused() {
 }
 
 #[test]
-fn reserved_bits_change_nothing() {
+fn reserved_bits_are_ignored() {
     let mut bytes = SYN;
     bytes[12] |= 0x0f;
     assert_eq!(SegmentHeader::parse(&bytes), SegmentHeader::parse(&SYN));
 }
 
 #[test]
-fn data_behind_the_header_is_left_alone() {
+fn bytes_behind_the_header_are_not_written() {
     let header = SegmentHeader { flags: Flags::ACK | Flags::PSH, ..SegmentHeader::default() };
     let mut bytes = [0xabu8; 30];
     assert_eq!(header.emit(&mut bytes), HEADER_BYTES_MIN);
@@ -68,7 +68,7 @@ fn data_behind_the_header_is_left_alone() {
 }
 
 #[test]
-fn syn_and_fin_take_a_sequence_number_each() {
+fn syn_and_fin_each_take_a_sequence_number() {
     let mut header = SegmentHeader::default();
     assert_eq!(header.segment_len(5), 5);
     header.flags = Flags::SYN;
@@ -78,13 +78,13 @@ fn syn_and_fin_take_a_sequence_number_each() {
 }
 
 #[test]
-fn ports_are_found_without_the_rest() {
+fn ports_are_read_without_the_rest_of_the_header() {
     assert_eq!(SegmentHeader::ports(&SYN[..4]), Some((54321, 80)));
     assert_eq!(SegmentHeader::ports(&SYN[..3]), None);
 }
 
 #[test]
-fn flags_print_as_tcpdump_does() {
+fn flags_print_as_in_tcpdump() {
     assert_eq!((Flags::SYN | Flags::ACK).to_string(), "[S.]");
     assert_eq!((Flags::PSH | Flags::ACK | Flags::FIN).to_string(), "[FP.]");
     assert_eq!(Flags::empty().to_string(), "[]");
@@ -92,7 +92,7 @@ fn flags_print_as_tcpdump_does() {
 
 proptest! {
     #[test]
-    fn a_plain_header_is_written_as_any_other(
+    fn a_plain_header_is_written_as_the_general_one(
         ports: (u16, u16),
         numbers: (u32, u32),
         flags: u8,
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read(
+    fn a_written_header_is_parsed_unchanged(
         ports: (u16, u16), seq: u32, ack: u32, flags: u8, window: u16, urgent: u16,
         timestamps: Option<(u32, u32)>, mss in proptest::option::of(1u16..),
     ) {
@@ -141,12 +141,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn arbitrary_bytes_are_parsed_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         if let Ok(header) = SegmentHeader::parse(&bytes) {
             let header_len = usize::from(header.header_len);
             prop_assert!((HEADER_BYTES_MIN..=HEADER_BYTES_MAX).contains(&header_len));
             prop_assert!(header_len <= bytes.len());
-            // Everything but padding, unknown options and the checksum survives a rewrite.
+            // A rewrite keeps everything except padding, unknown options and the checksum.
             let again = SegmentHeader::parse(&emitted(&header)).unwrap();
             prop_assert_eq!(again.options.timestamps, header.options.timestamps);
             prop_assert_eq!((again.seq, again.ack, again.flags), (header.seq, header.ack, header.flags));

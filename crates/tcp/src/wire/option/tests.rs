@@ -1,4 +1,4 @@
-//! Options: layout as Linux writes it, tolerance as Linux reads it, and a round trip.
+//! Options: Linux's layout on writing, Linux's tolerance on parsing, and a round trip.
 
 use std::vec::Vec;
 
@@ -21,7 +21,7 @@ fn blocks(edges: &[(u32, u32)]) -> Options {
 }
 
 #[test]
-fn syn_has_the_order_and_bytes_of_linux() {
+fn a_syn_has_the_option_order_and_bytes_of_linux() {
     let options = Options {
         mss: Some(1460),
         window_scale: Some(7),
@@ -35,14 +35,14 @@ fn syn_has_the_order_and_bytes_of_linux() {
 }
 
 #[test]
-fn syn_without_timestamps_pads_sack_permitted() {
+fn a_syn_without_timestamps_pads_sack_permitted() {
     let options =
         Options { mss: Some(536), window_scale: Some(0), sack_permitted: true, ..Options::new() };
     assert_eq!(emitted(&options), [2, 4, 2, 24, 1, 1, 4, 2, 1, 3, 3, 0]);
 }
 
 #[test]
-fn no_options_are_no_bytes() {
+fn a_list_without_options_has_no_bytes() {
     assert_eq!(Options::new().encoded_len(), 0);
     assert_eq!(Options::parse(&[], true), Options::new());
 }
@@ -58,24 +58,24 @@ fn timestamps_leave_room_for_three_blocks() {
 }
 
 #[test]
-fn handshake_options_are_ignored_after_it() {
+fn handshake_options_are_ignored_outside_a_syn() {
     let bytes = [2, 4, 5, 0xb4, 4, 2, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 3, 3, 7];
     let read = Options::parse(&bytes, false);
     assert_eq!(read, Options { timestamps: Some((0x0102_0304, 0)), ..Options::new() });
 }
 
 #[test]
-fn fast_path_equals_the_walk() {
+fn the_timestamp_fast_path_equals_the_general_parser() {
     let alone = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-    // Four bytes longer, so that the walk reads the same option.
-    let mut walked = alone.to_vec();
-    walked.extend([1, 1, 1, 0]);
+    // Four bytes longer, so that the general parser reads the same option.
+    let mut general = alone.to_vec();
+    general.extend([1, 1, 1, 0]);
     assert_eq!(Options::parse(&alone, false).timestamps, Some((1, 2)));
-    assert_eq!(Options::parse(&alone, false), Options::parse(&walked, false));
+    assert_eq!(Options::parse(&alone, false), Options::parse(&general, false));
 }
 
 #[test]
-fn malformed_length_keeps_what_came_before() {
+fn a_malformed_length_keeps_the_options_before_it() {
     let mss = Options { mss: Some(1000), ..Options::new() };
     for tail in [&[8u8, 1][..], &[8, 0], &[8], &[8, 10, 0], &[3, 200, 7], &[0, 3, 3, 7]] {
         let mut bytes = std::vec![2, 4, 3, 0xe8];
@@ -85,7 +85,7 @@ fn malformed_length_keeps_what_came_before() {
 }
 
 #[test]
-fn wrong_length_for_the_kind_is_skipped() {
+fn an_option_of_the_wrong_length_is_skipped() {
     // MSS of length 3, window scale of length 4, SACK-permitted of length 3, timestamps of length
     // 6.
     let bytes = [2, 3, 9, 3, 4, 7, 7, 4, 3, 0, 8, 6, 1, 2, 3, 4, 254, 4, 0, 0, 2, 4, 1, 0];
@@ -93,7 +93,7 @@ fn wrong_length_for_the_kind_is_skipped() {
 }
 
 #[test]
-fn odd_sack_lengths_are_ignored_and_the_last_sack_counts() {
+fn sack_options_of_odd_lengths_are_ignored_and_the_last_one_counts() {
     assert!(Options::parse(&[5, 2], false).sack_blocks.is_empty());
     assert!(Options::parse(&[5, 6, 0, 0, 0, 1], false).sack_blocks.is_empty());
     let twice = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2, 5, 10, 0, 0, 0, 3, 0, 0, 0, 4];
@@ -101,7 +101,7 @@ fn odd_sack_lengths_are_ignored_and_the_last_sack_counts() {
 }
 
 #[test]
-fn zero_mss_is_ignored_and_large_shift_is_clamped() {
+fn a_zero_mss_is_ignored_and_a_large_shift_is_clamped() {
     assert_eq!(Options::parse(&[2, 4, 0, 0], true).mss, None);
     assert_eq!(Options::parse(&[3, 3, 200], true).window_scale, Some(WINDOW_SCALE_MAX));
 }
@@ -125,7 +125,7 @@ fn any_options() -> impl Strategy<Value = Options> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(options in any_options()) {
+    fn written_options_are_parsed_unchanged(options in any_options()) {
         let bytes = emitted(&options);
         prop_assert!(bytes.len() <= OPTIONS_BYTES_MAX && bytes.len().is_multiple_of(4));
         let fit = options.sack_blocks_that_fit();
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..64), is_syn: bool) {
+    fn arbitrary_bytes_are_parsed_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), is_syn: bool) {
         let read = Options::parse(&bytes, is_syn);
         prop_assert!(read.encoded_len() <= OPTIONS_BYTES_MAX);
         if !is_syn {
@@ -144,8 +144,8 @@ proptest! {
     }
 
     #[test]
-    fn likely_bytes_are_survived(bytes in proptest::collection::vec(0u8..12, 0..40), is_syn: bool) {
-        // What was understood is understood again: reading is a projection.
+    fn parsed_options_survive_a_rewrite(bytes in proptest::collection::vec(0u8..12, 0..40), is_syn: bool) {
+        // Small byte values make valid kinds and lengths likely.
         let read = Options::parse(&bytes, is_syn);
         let again = Options::parse(&emitted(&read), is_syn);
         prop_assert_eq!(again.timestamps, read.timestamps);

@@ -20,7 +20,7 @@ fn put(headers: &str) -> Result<Request, u16> {
 }
 
 #[test]
-fn a_plain_request() {
+fn a_plain_request_is_parsed() {
     let request = get("/a/b%20c?q=1", "").expect("valid");
     assert_eq!((request.method, request.path.as_slice()), (Method::Get, &b"a/b c"[..]));
     assert!(request.keep_alive && !request.has_body() && !request.names_directory);
@@ -54,7 +54,7 @@ fn paths_stay_below_the_root() {
 }
 
 #[test]
-fn bodies_have_one_reading() {
+fn ambiguous_body_framing_is_refused() {
     assert_eq!(put("Content-Length: 5\r\n").expect("valid").body, Body::Length(5));
     assert_eq!(
         put("Content-Length: 5\r\ncontent-length: 5\r\n").expect("valid").body,
@@ -79,7 +79,7 @@ fn connections_persist_by_version_and_option() {
 }
 
 #[test]
-fn ranges() {
+fn valid_ranges_are_parsed_and_others_ignored() {
     let range = |text: &str| get("/", &format!("Range: {text}\r\n")).expect("valid").range;
     assert_eq!(range("bytes=0-99"), Some(Range::From(0, Some(99))));
     assert_eq!(range("bytes=7-"), Some(Range::From(7, None)));
@@ -92,7 +92,7 @@ fn ranges() {
 }
 
 #[test]
-fn other_refusals() {
+fn other_invalid_requests_are_refused() {
     assert_eq!(parse("GET / HTTP/1.1\r\n\r\n"), Err(400));
     assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), Err(400));
     assert_eq!(parse("GET / HTTP/2.0\r\nHost: a\r\n\r\n"), Err(505));

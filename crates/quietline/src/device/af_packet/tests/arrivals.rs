@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::thread::sleep;
 
 use pkt::TxChecksum;
-use stack::counters::Counter;
+use stack::base::counters::Counter;
 
 use super::*;
 

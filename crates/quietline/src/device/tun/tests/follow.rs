@@ -8,8 +8,10 @@ use std::net::TcpStream as KernelStream;
 use std::thread;
 use std::time::Instant as Clock;
 
-use stack::core::CoreId;
-use stack::socket::options::{OptionValue, SocketOption};
+use stack::{
+    base::ids::CoreId,
+    socket::options::{OptionValue, SocketOption},
+};
 
 use super::super::{Tun, TunConfig};
 use super::end::{PATIENCE, US, in_namespace};

@@ -6,8 +6,7 @@ use std::time::Instant as Clock;
 
 use pkt::{Packet, PacketList};
 use rustix::net::sockopt::set_socket_send_buffer_size;
-use stack::device::GSO_BYTES_MAX;
-use stack::{Cx, Memory};
+use stack::{Cx, Memory, base::limits::GSO_BYTES_MAX};
 
 use super::*;
 use crate::{Stack, TcpStream};

@@ -1,6 +1,6 @@
-//! Every queue of a few bytes and every range that may arrive, against one bit for each byte.
+//! Every queue of a few bytes and every range that may arrive, compared with one bit per byte.
 //!
-//! The stream lies across the wrap of sequence numbers.
+//! The stream crosses the wrap of sequence numbers.
 //!
 //! Not here: longer streams (the properties of `tests`), memory limits.
 
@@ -15,10 +15,10 @@ use crate::{
 /// Bytes of the stream.
 const BYTES: u32 = 9;
 
-/// The first of them: numbers wrap in the middle.
+/// Sequence number of the first byte: numbers wrap in the middle of the stream.
 const BASE: SeqNum = SeqNum(u32::MAX - 3);
 
-/// The stretches of bytes that are there.
+/// Returns the ranges of the bytes that are present.
 fn stretches(there: u32) -> Vec<(u32, u32)> {
     let mut found: Vec<(u32, u32)> = Vec::new();
     for at in (0..BYTES).filter(|at| there >> at & 1 != 0) {
@@ -30,7 +30,7 @@ fn stretches(there: u32) -> Vec<(u32, u32)> {
     found
 }
 
-/// A queue with these stretches, without packets: `place` looks at numbers only.
+/// Returns a queue with these ranges but without packets: `place` reads only sequence numbers.
 fn queue(stretches: &[(u32, u32)]) -> Reassembly {
     let mut queue = Reassembly::new();
     let run = |&(start, end): &(u32, u32)| Run {
@@ -43,7 +43,7 @@ fn queue(stretches: &[(u32, u32)]) -> Reassembly {
     queue
 }
 
-/// The bits of a range.
+/// Returns the bits of a range.
 fn bits(start: u32, end: u32) -> u32 {
     (1 << end) - (1 << start)
 }
@@ -76,7 +76,7 @@ fn check(place: &Place, stretches: &[(u32, u32)], there: u32, (start, end): (u32
     let (from, to) = (place.start.since(BASE), place.end.since(BASE));
     assert!(start <= from && from < to && to <= end, "{why}");
 
-    // What is inserted and what it covers are the bytes that were missing and no other.
+    // The inserted range minus the runs that it covers consists exactly of the missing bytes.
     let covered = &stretches[place.index..place.covered_end];
     let covered_bits: u32 = covered.iter().map(|&(start, end)| bits(start, end)).sum();
     assert_eq!(covered_bits & !bits(from, to), 0, "{why}");
@@ -86,7 +86,7 @@ fn check(place: &Place, stretches: &[(u32, u32)], there: u32, (start, end): (u32
     assert!(stretches[..place.index].iter().all(|run| run.1 <= from), "{why}");
     assert!(stretches[place.covered_end..].iter().all(|run| run.0 >= to), "{why}");
 
-    // Neighbors that would touch join.
+    // Neighbors that would touch are joined.
     let touches_left = place.index > 0 && stretches[place.index - 1].1 == from;
     let right = stretches.get(place.covered_end);
     assert_eq!(place.joins_left, touches_left, "{why}");
@@ -103,7 +103,7 @@ fn check(place: &Place, stretches: &[(u32, u32)], there: u32, (start, end): (u32
 fn every_range_is_inserted_once() {
     let mut bench = Bench::new();
     for_every_range(|there, start, end| {
-        // The bench's stream begins before the wrap, too, and its byte 0 is never in the queue.
+        // The stream of `Bench` also begins before the wrap, and its byte 0 is never in the queue.
         for (start, end) in stretches(there) {
             bench.insert(start + 38, end + 38);
         }

@@ -1,0 +1,62 @@
+//! Sums of counters that must balance: at each layer every packet received is passed on or counted
+//! as dropped.
+
+use pkt::DropReason;
+use stack::base::counters::{Counter, Snapshot};
+
+use super::Play;
+
+pub(super) fn check(play: &Play<'_>) {
+    let counters = play.rig.host().counters();
+    link(play, &counters);
+    check_layers(&counters);
+}
+
+/// Checks the layers above the link, of any host.
+pub(crate) fn check_layers(counters: &Snapshot) {
+    internet(counters);
+    transport(counters);
+}
+
+/// Checks that every frame is ARP, IP, merged by GRO, or dropped by the link layer.
+fn link(play: &Play<'_>, counters: &Snapshot) {
+    let processed = counters.stack(Counter::SoftnetProcessed);
+    assert_eq!(processed, play.rig.delivered(), "frames taken from the device");
+    let mut accounted = counters.stack(Counter::ArpInPackets)
+        + counters.stack(Counter::IpInReceives)
+        + counters.stack(Counter::GroMerged)
+        + counters.stack(Counter::GroMergedFree)
+        + counters.drops(DropReason::EthernetType)
+        + counters.drops(DropReason::OtherHost)
+        + play.short_frames;
+    if !play.is_ethernet() {
+        accounted += counters.drops(DropReason::IpVersion);
+    }
+    assert_eq!(accounted, processed, "frames: {counters:?}");
+}
+
+/// Checks that every IP packet is delivered, or counted with one reason why not.
+fn internet(counters: &Snapshot) {
+    let ends = [
+        Counter::IpInHdrErrors,
+        Counter::IpInAddrErrors,
+        Counter::IpExtInNoRoutes,
+        Counter::IpInDiscards,
+        Counter::IpReasmReqds,
+        Counter::IpInUnknownProtos,
+        Counter::IpInDelivers,
+    ];
+    let accounted: u64 = ends.iter().map(|&counter| counters.stack(counter)).sum();
+    assert_eq!(accounted, counters.stack(Counter::IpInReceives), "IP packets: {counters:?}");
+}
+
+/// Checks that every delivered packet is a segment or an ICMP message. A segment sent to a
+/// broadcast or multicast address is dropped.
+fn transport(counters: &Snapshot) {
+    let delivered = counters.stack(Counter::IpInDelivers);
+    let taken = counters.tcp(tcp::Counter::TcpInSegs) + counters.stack(Counter::IcmpInMsgs);
+    let to_many = counters.drops(DropReason::TcpNoSocket);
+    assert!(taken <= delivered && delivered <= taken + to_many, "deliveries: {counters:?}");
+    let replies = counters.stack(Counter::IcmpOutEchoReps);
+    assert!(replies <= counters.stack(Counter::IcmpInEchos), "echo replies: {counters:?}");
+}

@@ -1,0 +1,13 @@
+//! Names that every other module reads: counters, error numbers, limits, indices, timers, secrets.
+//!
+//! Nothing here imports another module of this crate.
+
+pub(crate) mod armed;
+pub mod config_error;
+pub mod counters;
+pub mod errno;
+pub mod ids;
+pub mod limits;
+pub mod secrets;
+pub mod tcp_memory;
+pub mod timer;

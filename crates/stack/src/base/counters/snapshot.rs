@@ -1,0 +1,247 @@
+//! Counters as a reader sees them: the sum of all pages at one moment, in the order of `nstat -az`.
+
+use std::fmt;
+
+use pkt::DropReason;
+
+use super::{Counter, CounterPage};
+
+/// Sums over pages. Not atomic over all counters: each is read once while its writer goes on.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    stack: [u64; Counter::COUNT],
+    tcp: [u64; tcp::Counter::COUNT],
+    drops: [u64; DropReason::COUNT],
+}
+
+/// Width of the name column, as in nstat.
+const NAME_WIDTH: usize = 32;
+
+impl Snapshot {
+    /// The sum of `pages`.
+    pub fn sum<'a>(pages: impl IntoIterator<Item = &'a CounterPage>) -> Self {
+        let mut sums = Self::default();
+        for page in pages {
+            sums.add(page);
+        }
+        sums
+    }
+
+    /// Adds one page.
+    pub fn add(&mut self, page: &CounterPage) {
+        page.stack.0.add_to(&mut self.stack);
+        page.tcp.add_to(&mut self.tcp);
+        page.drops.0.add_to(&mut self.drops);
+    }
+
+    /// Adds what is counted elsewhere than on a page.
+    pub(crate) fn add_stack(&mut self, counter: Counter, n: u64) {
+        let sum = &mut self.stack[counter as usize];
+        *sum = sum.wrapping_add(n);
+    }
+
+    /// What was counted after `earlier` was taken. A gauge becomes its change, modulo 2^64.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut change = self.clone();
+        let pairs = change.values_mut().zip(earlier.values());
+        for (value, before) in pairs {
+            *value = value.wrapping_sub(before);
+        }
+        change
+    }
+
+    /// One of the stack's counters.
+    #[must_use]
+    pub const fn stack(&self, counter: Counter) -> u64 {
+        self.stack[counter as usize]
+    }
+
+    /// One of the engine's counters.
+    #[must_use]
+    pub const fn tcp(&self, counter: tcp::Counter) -> u64 {
+        self.tcp[counter as usize]
+    }
+
+    /// Packets that died of `reason`.
+    #[must_use]
+    pub const fn drops(&self, reason: DropReason) -> u64 {
+        self.drops[reason.index()]
+    }
+
+    /// Packets that died, of whatever reason.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+
+    /// The counter with this printed name, `"TcpInSegs"` or `"TCP_CSUM"`; `None` when there is no such counter.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.iter().find(|&(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// Every counter by its printed name: Linux's groups in the order of `nstat -az`, then ours, then drop reasons.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let stack = || Counter::ALL.iter().map(|&counter| (counter.name(), self.stack(counter)));
+        let tcp = tcp::Counter::ALL.iter().map(|&counter| (counter.name(), self.tcp(counter)));
+        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self.drops(reason)));
+        stack().take(Self::BEFORE_TCP).chain(tcp).chain(stack().skip(Self::BEFORE_TCP)).chain(drops)
+    }
+
+    /// Linux prints `Ip*` and `Icmp*`, then TCP's groups, then `IpExt*`.
+    const BEFORE_TCP: usize = Counter::IpExtInNoRoutes as usize;
+
+    fn values(&self) -> impl Iterator<Item = u64> + '_ {
+        self.stack.iter().chain(&self.tcp).chain(&self.drops).copied()
+    }
+
+    fn values_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        self.stack.iter_mut().chain(&mut self.tcp).chain(&mut self.drops)
+    }
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self {
+            stack: [0; Counter::COUNT],
+            tcp: [0; tcp::Counter::COUNT],
+            drops: [0; DropReason::COUNT],
+        }
+    }
+}
+
+impl fmt::Display for Snapshot {
+    /// Every counter on a line of its own, zeros included, in the columns of nstat.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in self.iter() {
+            writeln!(f, "{name:<NAME_WIDTH$}{value}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    /// What is not zero.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().filter(|&(_, value)| value != 0)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::base::counters::NOT_COUNTED;
+
+    #[test]
+    fn pages_add_up() {
+        let (a, b) = (CounterPage::new(), CounterPage::new());
+        a.stack.add(Counter::IpInReceives, 3);
+        b.stack.add(Counter::IpInReceives, 4);
+        b.tcp.add(tcp::Counter::TcpInSegs, 5);
+        a.drops.add(DropReason::IpCsum, 1);
+        b.drops.add(DropReason::TcpCsum, 2);
+        let sum = Snapshot::sum([&a, &b]);
+        assert_eq!(sum.stack(Counter::IpInReceives), 7);
+        assert_eq!(sum.get("IpInReceives"), Some(7));
+        assert_eq!(sum.get("TcpInSegs"), Some(5));
+        assert_eq!(sum.get("IP_CSUM"), Some(1));
+        assert_eq!(sum.get("NoSuchCounter"), None);
+        assert_eq!(sum.dropped(), 3);
+    }
+
+    #[test]
+    fn since_is_the_change_and_gauges_may_fall() {
+        let page = CounterPage::new();
+        page.stack.add(Counter::IpOutRequests, 10);
+        page.tcp.add(tcp::Counter::TcpCurrEstab, 2);
+        let earlier = Snapshot::sum([&page]);
+        page.stack.add(Counter::IpOutRequests, 5);
+        page.tcp.sub(tcp::Counter::TcpCurrEstab, 1);
+        let change = Snapshot::sum([&page]).since(&earlier);
+        assert_eq!(change.stack(Counter::IpOutRequests), 5);
+        assert_eq!(change.tcp(tcp::Counter::TcpCurrEstab), u64::MAX);
+        assert_eq!(change.stack(Counter::IpInReceives), 0);
+    }
+
+    #[test]
+    fn names_are_unique_over_all_tables() {
+        let names: Vec<_> = Snapshot::default().iter().map(|(name, _)| name).collect();
+        let unique: BTreeSet<_> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+        assert_eq!(names.len(), Counter::COUNT + tcp::Counter::COUNT + DropReason::COUNT);
+    }
+
+    #[test]
+    fn groups_come_in_the_order_of_nstat() {
+        let names: Vec<_> = Snapshot::default().iter().map(|(name, _)| name).collect();
+        let at = |name| names.iter().position(|&known| known == name).unwrap();
+        let order = [
+            at("IpInReceives"),
+            at("IcmpInMsgs"),
+            at("TcpActiveOpens"),
+            at("TcpExtSyncookiesSent"),
+            at("IpExtInNoRoutes"),
+            at("SoftnetProcessed"),
+            at("PKT_TOO_SMALL"),
+        ];
+        assert!(order.is_sorted(), "{order:?}");
+    }
+
+    /// The kernel's own lists are the reference where they can be read. An older kernel may lack a name or two.
+    #[test]
+    fn names_are_the_kernels() {
+        for (file, groups) in
+            [("/proc/net/snmp", ["Ip", "Icmp"]), ("/proc/net/netstat", ["IpExt", "IpExt"])]
+        {
+            let Ok(text) = std::fs::read_to_string(file) else { continue };
+            for group in groups {
+                let prefix = format!("{group}:");
+                let Some(header) = text.lines().find(|line| line.starts_with(&prefix)) else {
+                    continue;
+                };
+                let known: Vec<_> = header
+                    .split_whitespace()
+                    .skip(1)
+                    .map(|name| format!("{group}{name}"))
+                    .collect();
+                let ours: Vec<_> = Counter::ALL
+                    .iter()
+                    .map(|counter| counter.name())
+                    .filter(|name| known.iter().any(|known| known == name))
+                    .collect();
+                let shared: Vec<_> =
+                    known.iter().filter(|name| ours.contains(&name.as_str())).collect();
+                assert_eq!(shared, ours, "the order of {file}");
+                let explained = |name: &&String| NOT_COUNTED.iter().any(|(not, _)| not == name);
+                let known = known.iter().filter(|name| !shared.contains(name));
+                let missing: Vec<_> = known.filter(|name| !explained(name)).collect();
+                assert!(missing.is_empty(), "of {file} in neither table: {missing:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn texts_are_sentences() {
+        for counter in Counter::ALL {
+            assert!(counter.doc().ends_with('.'), "{}", counter.name());
+        }
+    }
+
+    #[test]
+    fn prints_in_the_columns_of_nstat() {
+        let page = CounterPage::new();
+        page.stack.add(Counter::IpInReceives, 12);
+        let text = Snapshot::sum([&page]).to_string();
+        assert_eq!(text.lines().next(), Some("IpInReceives                    12"));
+        assert_eq!(format!("{page:?}"), r#"{"IpInReceives": 12}"#);
+    }
+
+    #[test]
+    fn pages_do_not_share_lines() {
+        assert_eq!(align_of::<CounterPage>(), 128);
+        assert_eq!(size_of::<CounterPage>() % 128, 0);
+    }
+}

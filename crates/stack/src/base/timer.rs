@@ -1,0 +1,371 @@
+//! A hierarchical timer wheel: what Linux keeps per CPU for its timers (kernel/time/timer.c).
+//!
+//! Above: `core` arms and expires it. Time is an argument; nothing here sleeps.
+//!
+//! Eight levels of 64 slots each take one base-64 digit of the deadline's tick, which covers every instant there is. An entry
+//! sits at the level of the highest digit in which its tick differs from the wheel's, so everything at a level comes before
+//! anything at the level above. When the wheel reaches a slot of a higher level, the slot's entries move down; each
+//! entry moves at most seven times, and one that is due within 67 ms never does.
+//!
+//! ```text
+//!   level 0   64 slots of   1 tick  (1.05 ms)   ▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
+//!   level 1   64 slots of  64 ticks (67 ms)     ▕        ▏       ▏
+//!   level 2   64 slots of 64² ticks (4.3 s)     ▕                        …
+//! ```
+//!
+//! Unlike Linux's wheel since 4.8, which rounds far deadlines to coarse slots, an entry expires in its own tick.
+//!
+//! An owner that has changed its mind ignores the expiry, and one whose deadline moved back arms a second entry then: TCP moves
+//! its deadline with every ACK, so that a cancel each time would cost more than the rare stale expiry. [`TimerWheel::remove`] is for
+//! owners that end, whose entries would otherwise stay for hours (keepalive).
+//!
+//! Invariants: `elapsed` never falls; every stored tick is after `elapsed`, except in `due`; a slot's bit in `occupied`
+//! is set exactly when its list is not empty. `TimerWheel::check` walks them.
+
+mod check;
+
+use std::{fmt, time::Duration};
+
+use pkt::Instant;
+
+use super::ids::CoreId;
+
+/// Nanoseconds in a tick, as a power of two: 2^20 ns = 1.05 ms, the resolution of Linux at HZ=1000. Retransmission and
+/// delayed-ACK times are tens of milliseconds and more, so a finer tick would only wake more often.
+const TICK_SHIFT: u32 = 20;
+/// How late an entry may expire.
+pub(crate) const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
+
+/// Bits of one digit. 64 slots, so that one word says which are occupied.
+const DIGIT_BITS: u32 = 6;
+const SLOTS: usize = 1 << DIGIT_BITS;
+
+/// Digits of the largest tick, which has 64 - 20 = 44 bits.
+const LEVELS: usize = (u64::BITS - TICK_SHIFT).div_ceil(DIGIT_BITS) as usize;
+
+/// End of a list of nodes.
+const NIL: u32 = u32::MAX;
+
+/// Entries of type `T` ordered by deadline, to the tick.
+///
+/// An entry expires on the first `expire` or `pop_due` whose `now` has reached its deadline rounded up to a tick: never
+/// early, at most 1.05 ms late. Entries of one tick expire in the order of their insertion; a tick that has passed when the
+/// entry is inserted counts as the current one.
+pub struct TimerWheel<T> {
+    /// Ticks up to here have expired.
+    elapsed: u64,
+    levels: [Level; LEVELS],
+    /// Entries whose tick had passed when they were inserted, and those of the tick being expired.
+    due: List,
+    nodes: Vec<Node<T>>,
+    /// Unused nodes, linked by `next`.
+    vacant: u32,
+    len: usize,
+}
+
+struct Level {
+    /// Bit i: slot i has entries.
+    occupied: u64,
+    slots: [List; SLOTS],
+}
+
+/// Nodes linked by index, first in, first out.
+#[derive(Clone, Copy)]
+struct List {
+    head: u32,
+    tail: u32,
+    /// No tick in the list is smaller; `u64::MAX` when it is empty. The smallest itself, unless that entry was removed.
+    tick_min: u64,
+}
+
+/// An entry of a wheel, for [`TimerWheel::remove`]. Once the entry has expired or was removed it names nothing; 65,536 entries later it
+/// may name another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerKey {
+    pub(crate) index: u32,
+    pub(crate) generation: u16,
+}
+
+struct Node<T> {
+    tick: u64,
+    next: u32,
+    /// The node before it in its list.
+    prev: u32,
+    /// Entries that the node has had.
+    generation: u16,
+    /// `None` while the node is vacant.
+    entry: Option<T>,
+}
+
+impl List {
+    const EMPTY: Self = Self { head: NIL, tail: NIL, tick_min: u64::MAX };
+}
+
+impl<T> TimerWheel<T> {
+    /// An empty wheel that starts at `now`.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            elapsed: tick_before(now),
+            levels: [const { Level { occupied: 0, slots: [List::EMPTY; SLOTS] } }; LEVELS],
+            due: List::EMPTY,
+            nodes: Vec::new(),
+            vacant: NIL,
+            len: 0,
+        }
+    }
+
+    /// Arms `entry` for `deadline`. O(1); memory is allocated only when more entries are armed than ever before.
+    pub fn insert(&mut self, deadline: Instant, entry: T) -> TimerKey {
+        let tick = tick_after(deadline);
+        let node = Node { tick, next: NIL, prev: NIL, generation: 0, entry: Some(entry) };
+        let index = if self.vacant == NIL {
+            let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index != NIL);
+            self.nodes.push(node);
+            index.expect("fewer than 2^32 timers")
+        } else {
+            let index = self.vacant;
+            let place = &mut self.nodes[index as usize];
+            self.vacant = place.next;
+            *place = Node { generation: place.generation, ..node };
+            index
+        };
+        self.len += 1;
+        self.link(index, tick);
+        TimerKey { index, generation: self.nodes[index as usize].generation }
+    }
+
+    /// Takes an entry out before its time; `None` when it has expired or was removed. O(1). The next deadline may then come too early,
+    /// once.
+    pub fn remove(&mut self, key: TimerKey) -> Option<T> {
+        let node = self.nodes.get(key.index as usize)?;
+        if node.generation != key.generation || node.entry.is_none() {
+            return None;
+        }
+        let Node { tick, next, prev, .. } = *node;
+        let list = self.list_of(tick);
+        if prev == NIL {
+            list.head = next;
+        }
+        if next == NIL {
+            list.tail = prev;
+        }
+        if list.head == NIL {
+            *list = List::EMPTY;
+            if tick > self.elapsed {
+                let level = level_of(tick, self.elapsed);
+                self.levels[level].occupied &= !(1 << digit(tick, level));
+            }
+        }
+        if prev != NIL {
+            self.nodes[prev as usize].next = next;
+        }
+        if next != NIL {
+            self.nodes[next as usize].prev = prev;
+        }
+        self.vacate(key.index)
+    }
+
+    /// Hands over everything that is due at `now`, in the order of ticks. To arm entries meanwhile, use
+    /// [`pop_due`](Self::pop_due).
+    pub fn expire(&mut self, now: Instant, mut on_due: impl FnMut(T)) {
+        while let Some(entry) = self.pop_due(now) {
+            on_due(entry);
+        }
+    }
+
+    /// The next entry that is due at `now`. Entries may be inserted between two calls; one inserted for a time that has
+    /// passed is returned too, so a caller that re-arms must re-arm for later than `now`.
+    pub fn pop_due(&mut self, now: Instant) -> Option<T> {
+        if self.due.head == NIL && !self.advance(tick_before(now)) {
+            return None;
+        }
+        let index = self.due.head;
+        self.due.head = self.nodes[index as usize].next;
+        match self.due.head {
+            NIL => self.due = List::EMPTY,
+            head => self.nodes[head as usize].prev = NIL,
+        }
+        self.vacate(index)
+    }
+
+    /// A node that is in no list any more: its entry.
+    fn vacate(&mut self, index: u32) -> Option<T> {
+        let node = &mut self.nodes[index as usize];
+        node.generation = node.generation.wrapping_add(1);
+        node.next = self.vacant;
+        self.vacant = index;
+        self.len -= 1;
+        node.entry.take()
+    }
+
+    /// When something will be due: the earliest deadline, rounded up to its tick. A caller that sleeps until then finds at least
+    /// one entry due, unless the earliest was removed; one that wakes earlier finds none. O(levels).
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.due.head != NIL {
+            return Some(instant_of(self.elapsed));
+        }
+        let level = self.levels.iter().find(|level| level.occupied != 0)?;
+        let slot = level.occupied.trailing_zeros() as usize;
+        Some(instant_of(level.slots[slot].tick_min))
+    }
+
+    /// Entries armed and not yet handed over.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is armed.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Moves the wheel to `target`, or only to the first tick up to there that has entries; these are then in `due`.
+    /// Returns whether there are any.
+    fn advance(&mut self, target: u64) -> bool {
+        loop {
+            let Some(level) = self.levels.iter().position(|level| level.occupied != 0) else {
+                self.elapsed = self.elapsed.max(target);
+                return false;
+            };
+            let slot = self.levels[level].occupied.trailing_zeros() as usize;
+            let start = self.slot_start(level, slot);
+            if start > target {
+                self.elapsed = self.elapsed.max(target);
+                return false;
+            }
+            self.elapsed = start;
+            let list = self.take_slot(level, slot);
+            if level == 0 {
+                self.due = list;
+                return true;
+            }
+            self.cascade(list);
+            if self.due.head != NIL {
+                return true;
+            }
+        }
+    }
+
+    /// Places every node of a higher slot anew, now that the wheel has reached it.
+    fn cascade(&mut self, list: List) {
+        let mut index = list.head;
+        while index != NIL {
+            let Node { tick, next, .. } = self.nodes[index as usize];
+            self.nodes[index as usize].next = NIL;
+            self.link(index, tick);
+            index = next;
+        }
+    }
+
+    fn take_slot(&mut self, level: usize, slot: usize) -> List {
+        let level = &mut self.levels[level];
+        level.occupied &= !(1 << slot);
+        std::mem::replace(&mut level.slots[slot], List::EMPTY)
+    }
+
+    /// Appends a node to the list that its tick belongs to.
+    fn link(&mut self, index: u32, tick: u64) {
+        if tick > self.elapsed {
+            let level = level_of(tick, self.elapsed);
+            self.levels[level].occupied |= 1 << digit(tick, level);
+        }
+        let list = self.list_of(tick);
+        list.tick_min = list.tick_min.min(tick);
+        let before = core::mem::replace(&mut list.tail, index);
+        if before == NIL {
+            list.head = index;
+        } else {
+            self.nodes[before as usize].next = index;
+        }
+        self.nodes[index as usize].prev = before;
+    }
+
+    /// The list that a tick belongs to: it stays there until the wheel reaches its slot.
+    fn list_of(&mut self, tick: u64) -> &mut List {
+        if tick <= self.elapsed {
+            return &mut self.due;
+        }
+        let level = level_of(tick, self.elapsed);
+        &mut self.levels[level].slots[digit(tick, level)]
+    }
+
+    /// The first tick of a slot: the digits of `elapsed` above the level, then the slot, then zeros.
+    const fn slot_start(&self, level: usize, slot: usize) -> u64 {
+        let shift = shift_of(level);
+        let above = (self.elapsed >> shift) & !(SLOTS as u64 - 1);
+        (above | slot as u64) << shift
+    }
+}
+
+impl<T> fmt::Debug for TimerWheel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimerWheel")
+            .field("len", &self.len)
+            .field("next_deadline", &self.next_deadline())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The last tick that has begun at `now`.
+const fn tick_before(now: Instant) -> u64 {
+    now.as_nanos() >> TICK_SHIFT
+}
+
+/// The first tick that begins at `deadline` or later.
+const fn tick_after(deadline: Instant) -> u64 {
+    deadline.as_nanos().div_ceil(1 << TICK_SHIFT)
+}
+
+/// The moment a tick begins. The tick after the last representable one counts as the end of time.
+const fn instant_of(tick: u64) -> Instant {
+    match tick.checked_mul(1 << TICK_SHIFT) {
+        Some(nanos) => Instant::from_nanos(nanos),
+        None => Instant::FAR_FUTURE,
+    }
+}
+
+/// The highest digit in which two different ticks differ.
+const fn level_of(tick: u64, elapsed: u64) -> usize {
+    ((u64::BITS - 1 - (tick ^ elapsed).leading_zeros()) / DIGIT_BITS) as usize
+}
+
+/// The slot of `tick` at `level`.
+const fn digit(tick: u64, level: usize) -> usize {
+    #[expect(clippy::cast_possible_truncation, reason = "one digit is left")]
+    let digit = ((tick >> shift_of(level)) & (SLOTS as u64 - 1)) as usize;
+    digit
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "eight levels")]
+const fn shift_of(level: usize) -> u32 {
+    level as u32 * DIGIT_BITS
+}
+
+/// An entry in the wheel of some core, for an owner that may end before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimerHandle {
+    pub(crate) core: CoreId,
+    pub(crate) key: TimerKey,
+}
+
+impl TimerHandle {
+    /// In one word, which is not `u64::MAX`: there are fewer cores.
+    pub(crate) fn to_bits(self) -> u64 {
+        let (core, generation) = (u64::from(self.core.0), u64::from(self.key.generation));
+        core << 48 | generation << 32 | u64::from(self.key.index)
+    }
+
+    /// The handle that gave these bits.
+    #[expect(clippy::cast_possible_truncation, reason = "the fields are taken apart")]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        let key = TimerKey { index: bits as u32, generation: (bits >> 32) as u16 };
+        Self { core: CoreId((bits >> 48) as u16), key }
+    }
+}
+
+#[cfg(test)]
+mod tests;

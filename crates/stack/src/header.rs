@@ -1,0 +1,36 @@
+//! Formats on the wire: Ethernet, ARP, IP with its options, ICMP. Nothing but these files reads or writes their bytes.
+//!
+//! Above: the steps of both directions, and devices that look into frames. Below: `base`. The format of TCP is `tcp::wire`.
+//!
+//! Not here: what a header makes somebody do.
+
+use pkt::Packet;
+
+pub mod arp;
+pub(crate) mod ecn;
+pub mod ethernet;
+pub mod icmp;
+pub mod ip;
+pub mod option;
+pub mod repeat;
+
+/// Removes a header that an earlier step has checked and made linear.
+pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {
+    let stripped = packet.pull(header_bytes);
+    debug_assert!(stripped, "the header was linear");
+}
+
+/// Offset of the length field in the TCP header.
+const DATA_OFFSET: usize = 12;
+
+/// Bytes of the IP and TCP headers of a packet whose IP header starts `network` bytes in. 0 when it is not TCP over a
+/// header that is linear.
+pub(crate) fn header_bytes(packet: &Packet, network: usize) -> usize {
+    let bytes = packet.linear();
+    let Some(&first) = bytes.get(network) else { return 0 };
+    let ip = if first >> 4 == 4 { usize::from(first & 0x0f) * 4 } else { ip::IPV6_HEADER_LEN };
+    match bytes.get(network + ip + DATA_OFFSET) {
+        Some(&data_offset) => ip + usize::from(data_offset >> 4) * 4,
+        None => 0,
+    }
+}

@@ -1,0 +1,270 @@
+//! Ethernet II frames: addresses and the 14-byte header.
+//!
+//! Above: `receive::link_input` and `transmit::link_output`. Linux: net/ethernet/eth.c.
+//!
+//! Not here: 802.1Q tags and 802.3 length fields. A frame that has one is dropped as `EthernetType`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use pkt::{DropReason, EtherType, PacketType};
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of the header in front of the payload.
+pub const HEADER_LEN: usize = 14;
+
+/// The smallest value of the type field that names a protocol; below it the field is an 802.3 length.
+const ETHER_TYPE_MIN: u16 = 0x0600;
+
+const _: () = assert!(size_of::<EthernetHeader>() == HEADER_LEN);
+
+/// A 48-bit link address.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(transparent)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// Every station on the link.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+    /// The unspecified address, as in the target field of an ARP request.
+    pub const UNSPECIFIED: Self = Self([0; 6]);
+
+    /// A locally administered unicast address made of `tail`: `02:00` and the four bytes, most significant first.
+    #[must_use]
+    pub const fn local(tail: u32) -> Self {
+        let [a, b, c, d] = tail.to_be_bytes();
+        Self([0x02, 0x00, a, b, c, d])
+    }
+
+    /// Whether the address is all ones.
+    #[must_use]
+    pub const fn is_broadcast(self) -> bool {
+        matches!(self.0, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff])
+    }
+
+    /// Whether the group bit is set. True for broadcast too.
+    #[must_use]
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 0x01 != 0
+    }
+
+    /// Whether the address can name one station: neither a group nor all zeros.
+    #[must_use]
+    pub const fn is_unicast(self) -> bool {
+        !self.is_multicast() && !matches!(self.0, [0, 0, 0, 0, 0, 0])
+    }
+
+    /// The address as the low 48 bits of a word, so that an atomic can hold it.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+    }
+
+    /// The inverse of [`MacAddr::to_bits`]; the upper 16 bits are ignored.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        let [_, _, a, b, c, d, e, f] = bits.to_be_bytes();
+        Self([a, b, c, d, e, f])
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not six hexadecimal bytes separated by colons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MacAddrParseError;
+
+impl fmt::Display for MacAddrParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a link address; expected six hexadecimal bytes such as 02:00:00:00:00:01")
+    }
+}
+
+impl std::error::Error for MacAddrParseError {}
+
+impl FromStr for MacAddr {
+    type Err = MacAddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().ok_or(MacAddrParseError)?;
+            let is_byte = part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
+            if !is_byte {
+                return Err(MacAddrParseError);
+            }
+            *byte = u8::from_str_radix(part, 16).map_err(|_| MacAddrParseError)?;
+        }
+        if parts.next().is_some() { Err(MacAddrParseError) } else { Ok(Self(bytes)) }
+    }
+}
+
+/// The header of an Ethernet II frame.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct EthernetHeader {
+    /// Where the frame goes.
+    pub dst: MacAddr,
+    /// Who sent it.
+    pub src: MacAddr,
+    ether_type: U16,
+}
+
+impl EthernetHeader {
+    /// A header for a frame that carries `ether_type`.
+    #[must_use]
+    pub const fn new(dst: MacAddr, src: MacAddr, ether_type: EtherType) -> Self {
+        Self { dst, src, ether_type: U16::new(ether_type.0) }
+    }
+
+    /// Reads the header at the front of `bytes`.
+    ///
+    /// # Errors
+    /// `PacketTooShort` below 14 bytes, `EthernetType` for an 802.3 length field.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
+        let (header, _) = Self::read_from_prefix(bytes).map_err(|_| DropReason::PacketTooShort)?;
+        if header.ether_type.get() < ETHER_TYPE_MIN {
+            Err(DropReason::EthernetType)
+        } else {
+            Ok(header)
+        }
+    }
+
+    /// Writes the header at the front of `bytes`.
+    ///
+    /// # Panics
+    /// When `bytes` is shorter than [`HEADER_LEN`].
+    #[inline]
+    pub fn emit(&self, bytes: &mut [u8]) {
+        bytes[..HEADER_LEN].copy_from_slice(self.as_bytes());
+    }
+
+    /// The protocol of the payload.
+    #[must_use]
+    #[inline]
+    pub const fn ether_type(&self) -> EtherType {
+        EtherType(self.ether_type.get())
+    }
+
+    /// Whom the frame is for, seen by a station with address `own`.
+    #[must_use]
+    #[inline]
+    pub fn packet_type(&self, own: MacAddr) -> PacketType {
+        if self.dst == own {
+            PacketType::Host
+        } else if self.dst.is_broadcast() {
+            PacketType::Broadcast
+        } else if self.dst.is_multicast() {
+            PacketType::Multicast
+        } else {
+            PacketType::OtherHost
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const PEER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+    #[test]
+    fn header_survives_emit_and_parse() {
+        let header = EthernetHeader::new(OWN, PEER, EtherType(0x0800));
+        let mut bytes = [0xaa; 16];
+        header.emit(&mut bytes);
+        assert_eq!(bytes, [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0xaa, 0xaa]);
+        assert_eq!(EthernetHeader::parse(&bytes), Ok(header));
+        assert_eq!(header.ether_type(), EtherType(0x0800));
+    }
+
+    #[test]
+    fn every_truncation_is_too_short() {
+        let bytes = [0xff; HEADER_LEN];
+        for len in 0..HEADER_LEN {
+            assert_eq!(EthernetHeader::parse(&bytes[..len]), Err(DropReason::PacketTooShort));
+        }
+        assert!(EthernetHeader::parse(&bytes).is_ok());
+    }
+
+    #[test]
+    fn length_fields_are_not_protocols() {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[12..].copy_from_slice(&0x05ff_u16.to_be_bytes());
+        assert_eq!(EthernetHeader::parse(&bytes), Err(DropReason::EthernetType));
+        bytes[12..].copy_from_slice(&0x0600_u16.to_be_bytes());
+        assert!(EthernetHeader::parse(&bytes).is_ok());
+    }
+
+    #[test]
+    fn destination_decides_the_packet_type() {
+        let to = |dst| EthernetHeader::new(dst, PEER, EtherType(0x0800)).packet_type(OWN);
+        assert_eq!(to(OWN), PacketType::Host);
+        assert_eq!(to(MacAddr::BROADCAST), PacketType::Broadcast);
+        assert_eq!(to(MacAddr([1, 0, 0x5e, 0, 0, 1])), PacketType::Multicast);
+        assert_eq!(to(MacAddr([2, 0, 0, 0, 0, 9])), PacketType::OtherHost);
+    }
+
+    #[test]
+    fn addresses_read_and_print() {
+        assert_eq!("02:00:00:00:00:01".parse(), Ok(OWN));
+        assert_eq!(
+            "0A:ff:00:10:20:30".parse::<MacAddr>().unwrap().to_string(),
+            "0a:ff:00:10:20:30"
+        );
+        for bad in [
+            "",
+            "02",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "2:0:0:0:0:1",
+            "+2:00:00:00:00:01",
+            "g2:00:00:00:00:01",
+        ] {
+            assert_eq!(bad.parse::<MacAddr>(), Err(MacAddrParseError), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn address_kinds() {
+        assert!(OWN.is_unicast() && !OWN.is_multicast());
+        assert!(MacAddr::BROADCAST.is_multicast() && MacAddr::BROADCAST.is_broadcast());
+        assert!(!MacAddr::UNSPECIFIED.is_unicast());
+        assert!(MacAddr::local(7).is_unicast());
+        assert_eq!(
+            MacAddr::from_bits(MacAddr::local(0x0102_0304).to_bits()),
+            MacAddr::local(0x0102_0304)
+        );
+    }
+}

@@ -1,0 +1,340 @@
+//! ICMP messages (RFC 792, RFC 4443) as values, and the packet that an error quotes.
+//!
+//! Above: `receive::icmp_input`, and devices that play a router (`device::wire`). Linux: net/ipv4/icmp.c, net/ipv6/icmp.c.
+//!
+//! The two versions say the same things in different numbers. [`IcmpMessage`] is what is said; the numbers are chosen by
+//! `const V4: bool` when bytes are read or written.
+//!
+//! Not here: the checksum, which covers a payload that may lie in fragments and, for IPv6, a pseudo-header; rate limits.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use pkt::{DropReason, PacketType};
+
+use super::ip::{IpHeader, claimed_len, icmp_protocol};
+use crate::base::counters::Counter;
+
+/// Bytes in front of the payload or the quoted packet.
+pub const ICMP_HEADER_LEN: usize = 8;
+
+/// Where the checksum lies in the header; it covers the whole message.
+pub const CHECKSUM_OFFSET: usize = 2;
+
+/// Bytes of an error message, IP header included, that every path carries (RFC 1812 §4.3.2.3).
+pub const ERROR_PACKET_LEN_MAX: usize = 576;
+
+/// Bytes of the offending packet's payload that an error must quote (RFC 792): for TCP both ports and the sequence number.
+const QUOTED_PAYLOAD_MIN: usize = 8;
+
+/// Why a destination cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// No route leads there.
+    Network,
+    /// The last router found no such host.
+    Host,
+    /// The host does not speak the protocol. IPv6 calls it an unknown next header (a parameter problem).
+    Protocol,
+    /// Nobody listens on the port.
+    Port,
+    /// A filter forbids it.
+    Prohibited,
+    /// Any other code, as it was received.
+    Other(u8),
+}
+
+/// What an ICMP message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IcmpMessage {
+    /// "Send this back."
+    EchoRequest {
+        /// Chosen by the asker, one per series.
+        id: u16,
+        /// Number within the series.
+        seq: u16,
+    },
+    /// The answer, with the request's numbers and payload.
+    EchoReply {
+        /// See [`IcmpMessage::EchoRequest`].
+        id: u16,
+        /// See [`IcmpMessage::EchoRequest`].
+        seq: u16,
+    },
+    /// A packet of ours did not arrive.
+    Unreachable(Unreachable),
+    /// A packet of ours was too long for a link and must not be cut (RFC 1191, RFC 8201).
+    PacketTooBig {
+        /// What the next hop carries, in bytes; 0 from a router older than RFC 1191.
+        mtu: u32,
+    },
+    /// A packet of ours ran out of hops, or its fragments out of time.
+    TimeExceeded {
+        /// Fragments, not hops.
+        reassembly: bool,
+    },
+    /// A header of ours was not understood.
+    ParameterProblem {
+        /// The code, as on the wire.
+        code: u8,
+        /// Offset in the quoted packet of the byte at fault.
+        pointer: u32,
+    },
+    /// A type that this host has no use for.
+    Other {
+        /// The type, as on the wire.
+        kind: u8,
+    },
+}
+
+mod v4 {
+    pub(super) const ECHO_REPLY: u8 = 0;
+    pub(super) const UNREACHABLE: u8 = 3;
+    pub(super) const SOURCE_QUENCH: u8 = 4;
+    pub(super) const REDIRECT: u8 = 5;
+    pub(super) const ECHO_REQUEST: u8 = 8;
+    pub(super) const TIME_EXCEEDED: u8 = 11;
+    pub(super) const PARAMETER_PROBLEM: u8 = 12;
+    pub(super) const TIMESTAMP: u8 = 13;
+    pub(super) const TIMESTAMP_REPLY: u8 = 14;
+    pub(super) const ADDRESS_MASK: u8 = 17;
+    pub(super) const ADDRESS_MASK_REPLY: u8 = 18;
+    /// Code of Unreachable: fragmentation needed and DF set.
+    pub(super) const FRAGMENTATION_NEEDED: u8 = 4;
+    /// Codes of Unreachable by which a filter refuses: network, host, packet.
+    pub(super) const PROHIBITED: [u8; 3] = [13, 9, 10];
+}
+
+mod v6 {
+    pub(super) const UNREACHABLE: u8 = 1;
+    pub(super) const PACKET_TOO_BIG: u8 = 2;
+    pub(super) const TIME_EXCEEDED: u8 = 3;
+    pub(super) const PARAMETER_PROBLEM: u8 = 4;
+    pub(super) const ECHO_REQUEST: u8 = 128;
+    pub(super) const ECHO_REPLY: u8 = 129;
+    /// Code of Parameter Problem: unknown next header.
+    pub(super) const UNKNOWN_PROTOCOL: u8 = 1;
+}
+
+impl IcmpMessage {
+    /// Reads the header at the front of a message whose checksum holds.
+    ///
+    /// # Errors
+    /// `IcmpMalformed` below 8 bytes.
+    pub fn parse<const V4: bool>(bytes: &[u8]) -> Result<Self, DropReason> {
+        let Some(&[kind, code, _, _, a, b, c, d]) = bytes.first_chunk() else {
+            return Err(DropReason::IcmpMalformed);
+        };
+        let (id, seq) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        let word = u32::from_be_bytes([a, b, c, d]);
+        Ok(match (V4, kind) {
+            (true, v4::ECHO_REQUEST) | (false, v6::ECHO_REQUEST) => Self::EchoRequest { id, seq },
+            (true, v4::ECHO_REPLY) | (false, v6::ECHO_REPLY) => Self::EchoReply { id, seq },
+            (true, v4::UNREACHABLE) if code == v4::FRAGMENTATION_NEEDED => {
+                Self::PacketTooBig { mtu: u32::from(seq) }
+            }
+            (false, v6::PACKET_TOO_BIG) => Self::PacketTooBig { mtu: word },
+            (true, v4::UNREACHABLE) | (false, v6::UNREACHABLE) => {
+                Self::Unreachable(Unreachable::from_code::<V4>(code))
+            }
+            (true, v4::TIME_EXCEEDED) | (false, v6::TIME_EXCEEDED) => {
+                Self::TimeExceeded { reassembly: code != 0 }
+            }
+            (false, v6::PARAMETER_PROBLEM) if code == v6::UNKNOWN_PROTOCOL => {
+                Self::Unreachable(Unreachable::Protocol)
+            }
+            (true, v4::PARAMETER_PROBLEM) => Self::ParameterProblem { code, pointer: u32::from(a) },
+            (false, v6::PARAMETER_PROBLEM) => Self::ParameterProblem { code, pointer: word },
+            _ => Self::Other { kind },
+        })
+    }
+
+    /// The header's bytes, with a checksum of zero.
+    #[must_use]
+    pub fn header_bytes<const V4: bool>(&self) -> [u8; ICMP_HEADER_LEN] {
+        let (kind, code, word) = match *self {
+            Self::EchoRequest { id, seq } if V4 => (v4::ECHO_REQUEST, 0, pair(id, seq)),
+            Self::EchoRequest { id, seq } => (v6::ECHO_REQUEST, 0, pair(id, seq)),
+            Self::EchoReply { id, seq } if V4 => (v4::ECHO_REPLY, 0, pair(id, seq)),
+            Self::EchoReply { id, seq } => (v6::ECHO_REPLY, 0, pair(id, seq)),
+            Self::Unreachable(why) if V4 => (v4::UNREACHABLE, why.code::<V4>(), 0),
+            Self::Unreachable(Unreachable::Protocol) => {
+                (v6::PARAMETER_PROBLEM, v6::UNKNOWN_PROTOCOL, 6)
+            }
+            Self::Unreachable(why) => (v6::UNREACHABLE, why.code::<V4>(), 0),
+            Self::PacketTooBig { mtu } if V4 => {
+                (v4::UNREACHABLE, v4::FRAGMENTATION_NEEDED, mtu.min(0xffff))
+            }
+            Self::PacketTooBig { mtu } => (v6::PACKET_TOO_BIG, 0, mtu),
+            Self::TimeExceeded { reassembly } if V4 => (v4::TIME_EXCEEDED, reassembly.into(), 0),
+            Self::TimeExceeded { reassembly } => (v6::TIME_EXCEEDED, reassembly.into(), 0),
+            Self::ParameterProblem { code, pointer } if V4 => {
+                (v4::PARAMETER_PROBLEM, code, pointer.min(0xff) << 24)
+            }
+            Self::ParameterProblem { code, pointer } => (v6::PARAMETER_PROBLEM, code, pointer),
+            Self::Other { kind } => (kind, 0, 0),
+        };
+        let [a, b, c, d] = word.to_be_bytes();
+        [kind, code, 0, 0, a, b, c, d]
+    }
+
+    /// Whether the message reports on a packet of ours, which it then quotes.
+    #[must_use]
+    pub const fn is_error(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable(_)
+                | Self::PacketTooBig { .. }
+                | Self::TimeExceeded { .. }
+                | Self::ParameterProblem { .. }
+        )
+    }
+}
+
+const fn pair(high: u16, low: u16) -> u32 {
+    (high as u32) << 16 | low as u32
+}
+
+impl Unreachable {
+    fn from_code<const V4: bool>(code: u8) -> Self {
+        match (V4, code) {
+            (true, 0) | (false, 0) => Self::Network,
+            (true, 1) | (false, 3) => Self::Host,
+            (true, 2) => Self::Protocol,
+            (true, 3) | (false, 4) => Self::Port,
+            (false, 1) => Self::Prohibited,
+            (true, code) if v4::PROHIBITED.contains(&code) => Self::Prohibited,
+            _ => Self::Other(code),
+        }
+    }
+
+    /// The code of `Protocol` exists in IPv4 only; see [`IcmpMessage::header_bytes`] for IPv6.
+    const fn code<const V4: bool>(self) -> u8 {
+        match (V4, self) {
+            (_, Self::Network) => 0,
+            (true, Self::Host) => 1,
+            (_, Self::Protocol) => 2,
+            (true, Self::Port) | (false, Self::Host) => 3,
+            (false, Self::Port) => 4,
+            (true, Self::Prohibited) => v4::PROHIBITED[0],
+            (false, Self::Prohibited) => 1,
+            (_, Self::Other(code)) => code,
+        }
+    }
+}
+
+/// The counter of received messages of an ICMPv4 type; `None` for types that Linux does not count one by one.
+#[must_use]
+pub const fn in_counter(kind: u8) -> Option<Counter> {
+    Some(match kind {
+        v4::ECHO_REPLY => Counter::IcmpInEchoReps,
+        v4::UNREACHABLE => Counter::IcmpInDestUnreachs,
+        v4::SOURCE_QUENCH => Counter::IcmpInSrcQuenchs,
+        v4::REDIRECT => Counter::IcmpInRedirects,
+        v4::ECHO_REQUEST => Counter::IcmpInEchos,
+        v4::TIME_EXCEEDED => Counter::IcmpInTimeExcds,
+        v4::PARAMETER_PROBLEM => Counter::IcmpInParmProbs,
+        v4::TIMESTAMP => Counter::IcmpInTimestamps,
+        v4::TIMESTAMP_REPLY => Counter::IcmpInTimestampReps,
+        v4::ADDRESS_MASK => Counter::IcmpInAddrMasks,
+        v4::ADDRESS_MASK_REPLY => Counter::IcmpInAddrMaskReps,
+        _ => return None,
+    })
+}
+
+/// The counter of sent messages of an ICMPv4 type; `None` for types this host never sends.
+#[must_use]
+pub const fn out_counter(kind: u8) -> Option<Counter> {
+    Some(match kind {
+        v4::ECHO_REPLY => Counter::IcmpOutEchoReps,
+        v4::UNREACHABLE => Counter::IcmpOutDestUnreachs,
+        _ => return None,
+    })
+}
+
+/// Whether RFC 1122 §3.2.2 and RFC 4443 §2.4 (e) let an error be sent about this packet: it came from one host to one
+/// host, is the start of its datagram, and is not an error itself. `payload` is what follows its IP header, as far as
+/// it is linear.
+#[must_use]
+pub fn may_answer_with_error<const V4: bool>(
+    header: &IpHeader,
+    link: PacketType,
+    payload: &[u8],
+) -> bool {
+    let broadcast = matches!(header.dst, IpAddr::V4(dst) if dst.is_broadcast());
+    let to_one_host = link == PacketType::Host && !header.dst.is_multicast() && !broadcast;
+    let from_one_host = !header.src.is_unspecified() && !header.src.is_multicast();
+    let about_error = header.protocol == icmp_protocol::<V4>()
+        && match payload.first() {
+            // An unknown type may be an error of the future.
+            Some(&kind) if V4 => !matches!(kind, v4::ECHO_REPLY | v4::ECHO_REQUEST | 13..=18),
+            Some(&kind) => kind < v6::ECHO_REQUEST,
+            None => true,
+        };
+    to_one_host && from_one_host && header.fragment.offset == 0 && !about_error
+}
+
+/// The start of a packet of ours, as an error message quotes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quote {
+    /// Source of the quoted packet: an address of ours, if the quote is honest.
+    pub src: IpAddr,
+    /// Where it went.
+    pub dst: IpAddr,
+    /// Its protocol.
+    pub protocol: u8,
+    /// Its length by its own header, in bytes of IP packet.
+    pub total_len: u16,
+    /// The first eight bytes of its payload.
+    pub payload: [u8; QUOTED_PAYLOAD_MIN],
+}
+
+impl Quote {
+    /// Reads the quoted packet, which follows the ICMP header. Lengths and checksum of the quoted header are not judged:
+    /// the quote is cut off, and routers rewrite it.
+    ///
+    /// # Errors
+    /// `IcmpMalformed` when there is no header with eight bytes behind it, or the quote is no first fragment.
+    pub fn parse<const V4: bool>(bytes: &[u8]) -> Result<Self, DropReason> {
+        Self::read::<V4>(bytes).ok_or(DropReason::IcmpMalformed)
+    }
+
+    fn read<const V4: bool>(bytes: &[u8]) -> Option<Self> {
+        let header_len = claimed_len::<V4>(bytes).ok()?;
+        let (header, rest) = bytes.split_at_checked(header_len)?;
+        let payload = *rest.first_chunk()?;
+        let (src, dst, protocol, total_len) = if V4 {
+            let fragment_offset = u16::from_be_bytes([header[6], header[7]]) & 0x1fff;
+            if fragment_offset != 0 {
+                return None;
+            }
+            let address = |at: usize| -> Option<IpAddr> {
+                Some(Ipv4Addr::from(*header.get(at..)?.first_chunk::<4>()?).into())
+            };
+            (address(12)?, address(16)?, header[9], u16::from_be_bytes([header[2], header[3]]))
+        } else {
+            let address = |at: usize| -> Option<IpAddr> {
+                Some(Ipv6Addr::from(*header.get(at..)?.first_chunk::<16>()?).into())
+            };
+            let payload_len = u16::from_be_bytes([header[4], header[5]]);
+            (address(8)?, address(24)?, header[6], payload_len.saturating_add(40))
+        };
+        Some(Self { src, dst, protocol, total_len, payload })
+    }
+
+    /// Source and destination port, for TCP and UDP.
+    #[must_use]
+    pub const fn ports(&self) -> (u16, u16) {
+        let [a, b, c, d, ..] = self.payload;
+        (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+    }
+
+    /// Sequence number, for TCP: what RFC 5927 §4.1 checks against the send window.
+    #[must_use]
+    pub const fn tcp_seq(&self) -> u32 {
+        let [_, _, _, _, a, b, c, d] = self.payload;
+        u32::from_be_bytes([a, b, c, d])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,462 @@
+//! The fixed headers of IPv4 (RFC 791) and IPv6 (RFC 8200), read and written by one pair of functions.
+//!
+//! Above: `receive::ip_input` and `transmit::ip_output`, receive offload and segmentation. Linux: `ip_rcv_core` in net/ipv4/ip_input.c, `ip6_rcv_core` in net/ipv6/ip6_input.c.
+//!
+//! [`parse`] and [`IpHeader::emit`] take `const V4: bool`, so that the algorithm above them is written once. What
+//! `parse` returns is checked: lengths fit the packet, the IPv4 checksum holds, options are well formed and no address is
+//! one that no packet may carry. A version without a field has its neutral value (`id` 0, no fragment, flow label 0).
+//!
+//! **BIG TCP.** Length fields have 16 bits. A superframe of more stays inside this process or a device that takes it, and has a
+//! length of 0 in its header: then the packet's own length counts (`parse_packet`). Any other packet with a length of 0 is what
+//! it says. Linux: `iph_totlen`, `iph_set_totlen`. Differs from Linux: IPv6 has no jumbo payload option (RFC 2675) either.
+//!
+//! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers, reassembly.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use pkt::{DropReason, EtherType, GsoKind, Packet};
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::option;
+
+/// Bytes of an IPv4 header without options.
+pub const IPV4_HEADER_LEN: usize = 20;
+/// Bytes of the fixed IPv6 header.
+pub const IPV6_HEADER_LEN: usize = 40;
+/// Payload types of an Ethernet frame or a tun packet.
+pub const ETHER_TYPE_IPV4: EtherType = EtherType::IPV4;
+/// See [`ETHER_TYPE_IPV4`].
+pub const ETHER_TYPE_IPV6: EtherType = EtherType::IPV6;
+
+/// Protocol numbers (IANA) that the stack knows.
+pub mod protocol {
+    /// ICMP for IPv4.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
+}
+
+/// Most bytes that a length field can say.
+const LENGTH_MAX: usize = 0xffff;
+
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+const FRAGMENT_OFFSET: u16 = 0x1fff;
+
+/// The IPv4 header as it is on the wire, without options.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Ipv4Header {
+    version_ihl: u8,
+    tos: u8,
+    total_len: U16,
+    id: U16,
+    flags_fragment: U16,
+    ttl: u8,
+    protocol: u8,
+    checksum: U16,
+    src: [u8; 4],
+    dst: [u8; 4],
+}
+
+/// The fixed IPv6 header as it is on the wire.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Ipv6Header {
+    version_class_flow: U32,
+    payload_len: U16,
+    next_header: u8,
+    hop_limit: u8,
+    src: [u8; 16],
+    dst: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Ipv4Header>() == IPV4_HEADER_LEN);
+const _: () = assert!(size_of::<Ipv6Header>() == IPV6_HEADER_LEN);
+
+/// Where a packet lies in the datagram it was cut from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fragment {
+    /// DF: routers must not cut this packet.
+    pub dont: bool,
+    /// MF: this is not the last piece.
+    pub more: bool,
+    /// Offset of this piece in bytes, a multiple of 8.
+    pub offset: u16,
+}
+
+impl Fragment {
+    /// DF set, a whole datagram: how TCP sends (path MTU discovery).
+    pub const DONT: Self = Self { dont: true, more: false, offset: 0 };
+
+    /// Whether the packet is a piece of a datagram and not the whole.
+    #[must_use]
+    pub const fn is_piece(self) -> bool {
+        self.more || self.offset != 0
+    }
+}
+
+/// The values of a checked header of either version. The field comments give the IPv4 name first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpHeader {
+    /// Source address, of the family that `V4` says.
+    pub src: IpAddr,
+    /// Destination address, same family.
+    pub dst: IpAddr,
+    /// Protocol; Next Header.
+    pub protocol: u8,
+    /// Time to Live; Hop Limit.
+    pub hop_limit: u8,
+    /// Type of Service; Traffic Class. DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// Flow Label, 20 bits. IPv6 only.
+    pub flow_label: u32,
+    /// Identification. IPv4 only.
+    pub id: u16,
+    /// Fragmentation fields. IPv4 only.
+    pub fragment: Fragment,
+    /// Bytes of this header, IPv4 options included.
+    pub header_len: u16,
+    /// Bytes after this header, of a superframe perhaps more than its header can say. The packet may be longer by the padding
+    /// of a short frame.
+    pub payload_len: u32,
+}
+
+/// Bytes of the header without options: what must be linear before [`claimed_len`] can be asked.
+#[must_use]
+pub const fn fixed_len<const V4: bool>() -> usize {
+    if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN }
+}
+
+/// The protocol number of ICMP for this version.
+#[must_use]
+pub const fn icmp_protocol<const V4: bool>() -> u8 {
+    if V4 { protocol::ICMP } else { protocol::ICMPV6 }
+}
+
+/// Bytes of the header as its first byte claims, after a check of the version. The caller makes that many bytes linear and
+/// then calls [`parse`].
+///
+/// # Errors
+/// `PacketTooShort` for an empty slice, `IpVersion` for the other version, `IpHeaderLength` for an IHL below 5.
+#[inline]
+pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
+    let first = *bytes.first().ok_or(DropReason::PacketTooShort)?;
+    if first >> 4 != if V4 { 4 } else { 6 } {
+        return Err(DropReason::IpVersion);
+    }
+    if !V4 {
+        return Ok(IPV6_HEADER_LEN);
+    }
+    let len = usize::from(first & 0x0f) * 4;
+    if len < IPV4_HEADER_LEN { Err(DropReason::IpHeaderLength) } else { Ok(len) }
+}
+
+/// Checks and reads the header at the front of `linear`, which belongs to a packet of `packet_len` bytes from there on.
+///
+/// # Errors
+/// In order: `PacketTooShort`, `IpVersion`, `IpHeaderLength`, `IpCsum`, `PacketTooShort` (total length beyond the
+/// packet), `IpLength`, `IpOptions`, `IpSourceInvalid`, `IpDestinationInvalid`.
+///
+/// Inlined, with its parts: passed on through memory, the values are read in other widths than they were written in, which
+/// stalls.
+#[inline(always)]
+pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
+    parse_as::<V4, false>(linear, packet_len)
+}
+
+/// [`parse`] for `packet`, whose IP header begins `network` bytes in and is linear: a BIG TCP superframe is as long as it is.
+///
+/// # Errors
+/// Those of [`parse`].
+#[inline(always)]
+pub(crate) fn parse_packet<const V4: bool>(
+    packet: &Packet,
+    network: usize,
+) -> Result<IpHeader, DropReason> {
+    let linear = packet.linear().get(network..).ok_or(DropReason::PacketTooShort)?;
+    // `get` has found `network` bytes in the linear part, which is a part of the packet.
+    let packet_len = packet.len() - network;
+    if packet_len > LENGTH_MAX {
+        parse_long::<V4>(packet, linear, packet_len)
+    } else {
+        parse::<V4>(linear, packet_len)
+    }
+}
+
+/// More bytes than a length field can say: a superframe, or a packet with something behind it.
+#[cold]
+fn parse_long<const V4: bool>(
+    packet: &Packet,
+    linear: &[u8],
+    packet_len: usize,
+) -> Result<IpHeader, DropReason> {
+    let kind = if V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+    let length = if V4 { linear.get(2..4) } else { linear.get(4..6) };
+    // What the field counts: all of an IPv4 packet, what follows the header of an IPv6 one. The caller has found more than
+    // LENGTH_MAX bytes, so that the header of IPv6 is among them.
+    let beyond = packet_len - (if V4 { 0 } else { IPV6_HEADER_LEN }) > LENGTH_MAX;
+    if beyond && packet.meta().gso.kind == kind && length == Some(&[0, 0]) {
+        parse_as::<V4, true>(linear, packet_len)
+    } else {
+        parse::<V4>(linear, packet_len)
+    }
+}
+
+/// With `WHOLE` the length is the packet's, whatever the header says.
+#[inline(always)]
+fn parse_as<const V4: bool, const WHOLE: bool>(
+    linear: &[u8],
+    packet_len: usize,
+) -> Result<IpHeader, DropReason> {
+    let header_len = claimed_len::<V4>(linear)?;
+    let header = if V4 {
+        parse_v4::<WHOLE>(linear, header_len, packet_len)?
+    } else {
+        parse_v6::<WHOLE>(linear, packet_len)?
+    };
+    check_addresses(header.src, header.dst)?;
+    Ok(header)
+}
+
+/// RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2, in the order of the latter.
+#[inline(always)]
+fn parse_v4<const WHOLE: bool>(
+    linear: &[u8],
+    header_len: usize,
+    packet_len: usize,
+) -> Result<IpHeader, DropReason> {
+    let bytes = linear.get(..header_len).ok_or(DropReason::PacketTooShort)?;
+    let (wire, options) =
+        Ipv4Header::read_from_prefix(bytes).map_err(|_| DropReason::PacketTooShort)?;
+    if header_checksum(bytes) != 0 {
+        return Err(DropReason::IpCsum);
+    }
+    let total_len = if WHOLE { packet_len } else { usize::from(wire.total_len.get()) };
+    if total_len > packet_len {
+        return Err(DropReason::PacketTooShort);
+    }
+    let payload_len = total_len.checked_sub(header_len).ok_or(DropReason::IpLength)?;
+    if !options.is_empty() && option::check(options).is_err() {
+        return Err(DropReason::IpOptions);
+    }
+    let flags = wire.flags_fragment.get();
+    Ok(IpHeader {
+        src: IpAddr::V4(Ipv4Addr::from(wire.src)),
+        dst: IpAddr::V4(Ipv4Addr::from(wire.dst)),
+        protocol: wire.protocol,
+        hop_limit: wire.ttl,
+        traffic_class: wire.tos,
+        flow_label: 0,
+        id: wire.id.get(),
+        fragment: Fragment {
+            dont: flags & DONT_FRAGMENT != 0,
+            more: flags & MORE_FRAGMENTS != 0,
+            offset: (flags & FRAGMENT_OFFSET) << 3,
+        },
+        header_len: len16(header_len),
+        payload_len: len32(payload_len),
+    })
+}
+
+fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
+    let (wire, _) = Ipv6Header::read_from_prefix(linear).map_err(|_| DropReason::PacketTooShort)?;
+    let carried = packet_len.saturating_sub(IPV6_HEADER_LEN);
+    let payload_len = if WHOLE { carried } else { usize::from(wire.payload_len.get()) };
+    if payload_len > carried {
+        return Err(DropReason::PacketTooShort);
+    }
+    // RFC 2675: a hop-by-hop header with a zero length announces a jumbogram, which no device here carries.
+    if payload_len == 0 && wire.next_header == 0 {
+        return Err(DropReason::IpLength);
+    }
+    let word = wire.version_class_flow.get();
+    let [class, ..] = (word << 4).to_be_bytes();
+    Ok(IpHeader {
+        src: IpAddr::V6(Ipv6Addr::from(wire.src)),
+        dst: IpAddr::V6(Ipv6Addr::from(wire.dst)),
+        protocol: wire.next_header,
+        hop_limit: wire.hop_limit,
+        traffic_class: class,
+        flow_label: word & 0x000f_ffff,
+        id: 0,
+        fragment: Fragment::default(),
+        header_len: len16(IPV6_HEADER_LEN),
+        payload_len: len32(payload_len),
+    })
+}
+
+/// Addresses that no packet may carry whatever the device (RFC 1122 §3.2.1.3, RFC 4291 §2.5.2 and §2.7). 0.0.0.0 is a
+/// source only for a host that asks for its address, so only towards broadcast.
+fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
+    let (src_ok, dst_ok) = match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let this_network = src.octets()[0] == 0;
+            let asks = src.is_unspecified() && dst.is_broadcast();
+            (
+                !src.is_multicast() && !src.is_broadcast() && (!this_network || asks),
+                dst.octets()[0] != 0,
+            )
+        }
+        _ => (!src.is_multicast(), !dst.is_unspecified()),
+    };
+    if !src_ok {
+        Err(DropReason::IpSourceInvalid)
+    } else if !dst_ok {
+        Err(DropReason::IpDestinationInvalid)
+    } else {
+        Ok(())
+    }
+}
+
+impl IpHeader {
+    /// Where the payload ends, counted from the start of the header: what the packet is cut to.
+    #[must_use]
+    #[inline]
+    pub fn total_len(&self) -> usize {
+        usize::from(self.header_len) + self.payload_len as usize
+    }
+
+    /// Writes the header at the front of `bytes`, IPv4 checksum included, always without options: `header_len` is not
+    /// read. A length that the field cannot say is 0, as a superframe's may be.
+    ///
+    /// # Panics
+    /// When `bytes` is shorter than [`fixed_len`], or an address is of the other family: each is a mistake of the caller.
+    #[inline]
+    pub fn emit<const V4: bool>(&self, bytes: &mut [u8]) {
+        match (V4, self.src, self.dst) {
+            (true, IpAddr::V4(src), IpAddr::V4(dst)) => self.emit_v4(src, dst, bytes),
+            (false, IpAddr::V6(src), IpAddr::V6(dst)) => self.emit_v6(src, dst, bytes),
+            _ => {
+                panic!("addresses {} and {} are not of the version to be sent", self.src, self.dst)
+            }
+        }
+    }
+
+    fn emit_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, bytes: &mut [u8]) {
+        let fragment = self.fragment;
+        let mut wire = Ipv4Header {
+            version_ihl: 0x45,
+            tos: self.traffic_class,
+            total_len: length_field(self.payload_len + u32::from(len16(IPV4_HEADER_LEN))),
+            id: U16::new(self.id),
+            flags_fragment: U16::new(
+                if fragment.dont { DONT_FRAGMENT } else { 0 }
+                    | if fragment.more { MORE_FRAGMENTS } else { 0 }
+                    | fragment.offset >> 3,
+            ),
+            ttl: self.hop_limit,
+            protocol: self.protocol,
+            checksum: U16::ZERO,
+            src: src.octets(),
+            dst: dst.octets(),
+        };
+        wire.checksum = U16::new(header_checksum(wire.as_bytes()));
+        bytes[..IPV4_HEADER_LEN].copy_from_slice(wire.as_bytes());
+    }
+
+    fn emit_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, bytes: &mut [u8]) {
+        let wire = Ipv6Header {
+            version_class_flow: U32::new(
+                0x6000_0000 | u32::from(self.traffic_class) << 20 | self.flow_label & 0x000f_ffff,
+            ),
+            payload_len: length_field(self.payload_len),
+            next_header: self.protocol,
+            hop_limit: self.hop_limit,
+            src: src.octets(),
+            dst: dst.octets(),
+        };
+        bytes[..IPV6_HEADER_LEN].copy_from_slice(wire.as_bytes());
+    }
+}
+
+/// Turns a copy of a superframe's header into that of one of its segments: new payload length, IPv4 identification
+/// `id_step` further, checksum. Options stay as they are.
+///
+/// # Panics
+/// When `bytes` does not start with a header that [`parse`] accepted, or an IPv4 packet would exceed 65,535 bytes.
+pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: u16) {
+    if !V4 {
+        let (wire, _) = Ipv6Header::mut_from_prefix(bytes).expect("a whole IPv6 header");
+        wire.payload_len = U16::new(payload_len);
+        return;
+    }
+    rewrite_ipv4(bytes, |wire, header_len| {
+        let total_len = payload_len.checked_add(header_len);
+        wire.total_len = U16::new(total_len.expect("an IPv4 packet of 65,535 bytes at most"));
+        wire.id = U16::new(wire.id.get().wrapping_add(id_step));
+    });
+}
+
+/// Gives the header of a first segment the length of the superframe it begins, `payload_len` bytes behind this header, and
+/// the checksum. A length that the field cannot say is 0 (BIG TCP).
+///
+/// # Panics
+/// When `bytes` does not start with a header that [`parse`] accepted.
+pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32) {
+    if !V4 {
+        let (wire, _) = Ipv6Header::mut_from_prefix(bytes).expect("a whole IPv6 header");
+        wire.payload_len = length_field(payload_len);
+        return;
+    }
+    rewrite_ipv4(bytes, |wire, header_len| {
+        wire.total_len = length_field(payload_len + u32::from(header_len));
+    });
+}
+
+/// Changes an IPv4 header, whose length it says to `change`, and makes its checksum hold again.
+fn rewrite_ipv4(bytes: &mut [u8], change: impl FnOnce(&mut Ipv4Header, u16)) {
+    let header_len = claimed_len::<true>(bytes).expect("an IPv4 header");
+    let header = &mut bytes[..header_len];
+    let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("a whole IPv4 header");
+    change(wire, len16(header_len));
+    wire.checksum = U16::ZERO;
+    let checksum = header_checksum(header);
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// What a length field says of `bytes`: 0 for more than it can.
+fn length_field(bytes: u32) -> U16 {
+    U16::new(u16::try_from(bytes).unwrap_or(0))
+}
+
+/// The Internet checksum (RFC 1071) of an IPv4 header: a multiple of 4 bytes, 60 at most. Zero over a header whose
+/// checksum field holds. Longer data goes through `pkt::checksum`, which is not worth its set-up here.
+#[inline]
+pub(crate) fn header_checksum(header: &[u8]) -> u16 {
+    let (words, _) = header.as_chunks::<4>();
+    let sum: u64 = words.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
+    // At most 15 words of 32 bits: two folds leave 17 bits, the third the carry.
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    !len16_wrapping(sum)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the folds above leave 16 bits")]
+const fn len16_wrapping(sum: u64) -> u16 {
+    sum as u16
+}
+
+/// The length of a header.
+#[expect(clippy::cast_possible_truncation, reason = "at most 60")]
+const fn len16(len: usize) -> u16 {
+    debug_assert!(len <= 60);
+    len as u16
+}
+
+/// Bytes of one packet.
+#[expect(clippy::cast_possible_truncation, reason = "17 fragments of 32 KiB at most")]
+const fn len32(len: usize) -> u32 {
+    debug_assert!(len <= 0xffff_ffff);
+    len as u32
+}
+
+#[cfg(test)]
+mod tests;

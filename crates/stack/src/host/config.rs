@@ -1,0 +1,113 @@
+//! What a host is built from. Validated here; the data path takes valid types only.
+
+use std::{io, sync::Arc};
+
+use ipnet::IpNet;
+
+use crate::{
+    base::{config_error::ConfigError, secrets::Secrets},
+    device::Device,
+    route::fib::RouteSpec,
+    sysctl::Sysctls,
+};
+
+impl From<ConfigError> for io::Error {
+    fn from(error: ConfigError) -> Self {
+        Self::new(error.kind, error)
+    }
+}
+
+/// A device with the addresses that live on it.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// Addresses with their prefix lengths; each makes its network directly reachable.
+    pub addresses: Vec<IpNet>,
+}
+
+/// Everything a host needs.
+///
+/// There is no default: [`new`](Self::new) wants keys that nobody can guess, [`replay`](Self::replay) names the seed of a run
+/// that must repeat. Both give one core and no device.
+///
+/// ```compile_fail,E0599
+/// let config = stack::config::HostConfig::default();
+/// ```
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// Name in messages and captures.
+    pub name: String,
+    /// Devices in order; loopback is always added as the first.
+    pub devices: Vec<DeviceConfig>,
+    /// Routes besides those of the devices' own networks.
+    pub routes: Vec<RouteSpec>,
+    /// Number of cores, 1 to 64. Default 1.
+    pub cores: u16,
+    /// Sysctl values by their Linux names.
+    pub sysctls: Sysctls,
+    /// Keys of sequence numbers, ports, cookies, identifications and tables.
+    pub secrets: Secrets,
+}
+
+impl HostConfig {
+    /// A host without devices, with `secrets` of its own.
+    #[must_use]
+    pub fn new(secrets: Secrets) -> Self {
+        Self {
+            name: String::new(),
+            devices: Vec::new(),
+            routes: Vec::new(),
+            cores: 1,
+            sysctls: Sysctls::default(),
+            secrets,
+        }
+    }
+
+    /// As [`new`](Self::new), with secrets that follow from `seed`: simulations and tests. Whoever knows the seed, or tries
+    /// all of them, can guess every number of this host.
+    #[must_use]
+    pub fn replay(seed: u64) -> Self {
+        Self::new(Secrets::replay(seed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_one_line_with_the_matching_kind() {
+        let refusals = [
+            (
+                ConfigError::new("cores", 0, "1 to 64"),
+                "cores 0: expected 1 to 64",
+                io::ErrorKind::InvalidInput,
+            ),
+            (
+                ConfigError::missing("device", "nope", "no such device"),
+                "device nope: no such device",
+                io::ErrorKind::NotFound,
+            ),
+            (
+                ConfigError::exists("address", "10.0.0.1/24", "a device has it already"),
+                "address 10.0.0.1/24: a device has it already",
+                io::ErrorKind::AlreadyExists,
+            ),
+            (
+                Sysctls::default().set("net.ipv4.no_such", "1").expect_err("no such name").into(),
+                "sysctl net.ipv4.no_such: no such setting",
+                io::ErrorKind::NotFound,
+            ),
+            (
+                Sysctls::default().set("net.ipv4.tcp_sack", "2").expect_err("0 or 1").into(),
+                "sysctl net.ipv4.tcp_sack: \"2\" is not allowed: expected a number from 0 to 1",
+                io::ErrorKind::InvalidInput,
+            ),
+        ];
+        for (refusal, text, kind) in refusals {
+            assert_eq!(refusal.to_string(), text);
+            assert_eq!(io::Error::from(refusal).kind(), kind, "{text}");
+        }
+    }
+}

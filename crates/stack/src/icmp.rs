@@ -1,3 +1,0 @@
-//! ICMP, for both IP versions: the messages as values.
-
-pub mod header;

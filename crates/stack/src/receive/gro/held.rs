@@ -1,0 +1,265 @@
+//! A held packet: the segments of one flow that arrived in a row, merged so far, and the rules of what may join them.
+//!
+//! Linux: `struct napi_gro_cb`, `tcp_gro_receive`, `skb_gro_receive`, `inet_gro_flush`, `tcp4_gro_complete`.
+//!
+//! The rules make sure that [`gso::segment`](crate::transmit::gso) of the completed superframe gives back the very segments it was made
+//! of. So every header field that all segments of a superframe share must be equal, the window and the urgent pointer
+//! included, and what differs must differ the way segmentation makes it differ.
+
+use std::net::IpAddr;
+
+use pkt::{Gso, GsoKind, Instant, Packet, Pool, RxChecksum, Sum, checksum};
+use tcp::{Flags, SeqNum, wire::header::CHECKSUM_OFFSET};
+
+use super::{
+    FlushReason,
+    read::{Candidate, FlowKey, is_final},
+};
+use crate::header::ip::{self, protocol};
+
+mod next;
+
+use next::Common;
+pub(super) use next::Next;
+
+/// Offset of the control bits in a TCP header.
+const FLAGS: usize = 13;
+
+/// How the IPv4 identifications of an aggregate go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ids {
+    /// One segment: the second decides.
+    Open,
+    /// All the same, as senders may do whose packets must not be cut (RFC 6864 §4.1).
+    Fixed,
+    /// One more each.
+    Counting,
+}
+
+/// See the module head.
+#[derive(Debug)]
+pub(super) struct Held {
+    packet: Packet,
+    key: FlowKey,
+    v4: bool,
+    network: u16,
+    transport: u16,
+    headers: u16,
+    /// Sum of the pseudo-header of its segments but for their lengths.
+    pseudo_sum: Sum,
+    /// What all of their headers have in common.
+    common: Common,
+    ids: Ids,
+    /// IPv4 identification of the first segment.
+    first_id: u16,
+    /// Segments merged, the first included.
+    count: u16,
+    /// Payload bytes of the first segment: `gso_size`. Every one but the last has as many.
+    mss: u32,
+    /// Sequence number that continues it.
+    next_seq: SeqNum,
+    /// When the first segment came.
+    pub(super) since: Instant,
+}
+
+impl Held {
+    /// Holds the first segment of what may become a superframe.
+    pub(super) fn new(packet: Packet, new: &Candidate, now: Instant) -> Self {
+        let pseudo_sum = checksum::pseudo_header(new.key.src, new.key.dst, protocol::TCP, 0);
+        Self {
+            common: Common::of(&packet, new, pseudo_sum),
+            packet,
+            key: new.key,
+            v4: new.v4,
+            network: new.network,
+            transport: new.transport,
+            headers: new.headers,
+            pseudo_sum,
+            ids: Ids::Open,
+            first_id: new.id,
+            count: 1,
+            mss: new.payload,
+            next_seq: new.seq + new.payload,
+            since: now,
+        }
+    }
+
+    pub(super) fn is_of(&self, key: &FlowKey) -> bool {
+        self.key == *key
+    }
+
+    pub(super) fn is_between(&self, (src, dst): (IpAddr, IpAddr)) -> bool {
+        self.key.src == src && self.key.dst == dst
+    }
+
+    /// Whether `new`, a segment of the same flow that starts `packet`, continues this one, and may: an IP packet stays below
+    /// `max_bytes`. The answer is the same whatever came in between on other flows.
+    pub(super) fn accepts(
+        &self,
+        new: &Candidate,
+        packet: &Packet,
+        max_bytes: u32,
+    ) -> Result<(), FlushReason> {
+        if new.alone {
+            return Err(FlushReason::Header);
+        }
+        self.accepts_headers(new, packet.linear())?;
+        if !self.accepts_len(new.payload) {
+            return Err(FlushReason::Len);
+        }
+        if new.seq != self.next_seq {
+            return Err(FlushReason::Seq);
+        }
+        if !self.accepts_size(new.payload, max_bytes) {
+            return Err(FlushReason::Size);
+        }
+        Ok(())
+    }
+
+    /// Unsigned: a segment without payload, the pure ACK, is refused by the same test.
+    const fn accepts_len(&self, payload: u32) -> bool {
+        payload.wrapping_sub(1) < self.mss
+    }
+
+    fn accepts_size(&self, payload: u32, max_bytes: u32) -> bool {
+        self.ip_bytes() + payload < max_bytes && self.count < u16::MAX
+    }
+
+    fn accepts_headers(&self, new: &Candidate, bytes: &[u8]) -> Result<(), FlushReason> {
+        let held = self.packet.linear();
+        let same_layout = (self.v4, self.network, self.transport)
+            == (new.v4, new.network, new.transport)
+            && held[..usize::from(self.network)] == bytes[..usize::from(new.network)];
+        if !same_layout || !self.continues_ids(new.id) {
+            return Err(FlushReason::Header);
+        }
+        let network = usize::from(self.network);
+        let (held_ip, new_ip) = (&held[network..], &bytes[network..]);
+        let same_ip = if self.v4 {
+            // TOS; DF; TTL.
+            held_ip[1] == new_ip[1] && held_ip[6] == new_ip[6] && held_ip[8] == new_ip[8]
+        } else {
+            // Traffic class and flow label; hop limit.
+            held_ip[..4] == new_ip[..4] && held_ip[7] == new_ip[7]
+        };
+        if !same_ip {
+            return Err(FlushReason::Header);
+        }
+        let held_tcp = &held[usize::from(self.transport)..usize::from(self.headers)];
+        let new_tcp = &bytes[usize::from(new.transport)..usize::from(new.headers)];
+        same_tcp(held_tcp, new_tcp)
+    }
+
+    /// IPv6 has no identification in its fixed header: there it is 0 for ever.
+    fn continues_ids(&self, id: u16) -> bool {
+        let step = id.wrapping_sub(self.first_id);
+        match self.ids {
+            _ if !self.v4 => true,
+            Ids::Open => step <= 1,
+            Ids::Fixed => step == 0,
+            Ids::Counting => step == self.count,
+        }
+    }
+
+    /// Bytes of the IP packet so far. The headers up to `headers` were parsed in this packet, and what joins it makes it longer:
+    /// no difference of these lengths is below zero.
+    fn ip_bytes(&self) -> u32 {
+        u32::try_from(self.packet.len()).unwrap_or(u32::MAX) - u32::from(self.network)
+    }
+
+    /// Appends the payload of a segment that `accepts` let through: frags move, what lay in the head is copied. Gives it
+    /// back, headers and all, when the frags do not suffice.
+    pub(super) fn merge(
+        &mut self,
+        pool: &mut Pool,
+        mut packet: Packet,
+        new: &Next,
+    ) -> Result<(), Packet> {
+        let pulled = packet.pull(usize::from(new.headers));
+        debug_assert!(pulled, "headers are linear");
+        if let Err(mut packet) = self.packet.append_packet(pool, packet) {
+            // The headers still stand in the head in front of the payload.
+            packet.push(usize::from(new.headers));
+            return Err(packet);
+        }
+        if self.ids == Ids::Open {
+            self.ids = if new.id == self.first_id { Ids::Fixed } else { Ids::Counting };
+        }
+        self.count += 1;
+        self.next_seq += new.payload;
+        let last = new.flags.intersection(Flags::FIN | Flags::PSH);
+        if !last.is_empty() {
+            self.packet.linear_mut()[usize::from(self.transport) + FLAGS] |= last.bits();
+        }
+        Ok(())
+    }
+
+    /// Why the aggregate must not grow any more after `new` was merged, if it must not.
+    pub(super) const fn ends_with(&self, new: &Next) -> Option<FlushReason> {
+        if is_final(new.flags) {
+            Some(FlushReason::Psh)
+        } else if new.payload < self.mss {
+            Some(FlushReason::Len)
+        } else {
+            None
+        }
+    }
+
+    /// The packet that goes up: as it came when it stayed alone, else a superframe. Linux: `napi_gro_complete`.
+    pub(super) fn complete(mut self) -> Packet {
+        if self.count > 1 {
+            if self.v4 {
+                self.finish_headers::<true>();
+            } else {
+                self.finish_headers::<false>();
+            }
+        }
+        self.packet
+    }
+
+    /// Lengths and checksums of the whole, and what `gso` needs to cut it again. The data is known to be good, so the TCP
+    /// checksum field holds the pseudo-header sum only.
+    fn finish_headers<const V4: bool>(&mut self) {
+        let ip_len = self.transport - self.network;
+        let segment_bytes = self.ip_bytes() - u32::from(ip_len);
+        let mut partial = self.pseudo_sum;
+        partial.add_u32(segment_bytes);
+        let partial = partial.fold();
+        let bytes = self.packet.linear_mut();
+        ip::set_superframe::<V4>(&mut bytes[usize::from(self.network)..], segment_bytes);
+        let tcp = &mut bytes[usize::from(self.transport)..];
+        tcp::wire::header::write_checksum(tcp, partial);
+        let ecn = tcp[FLAGS] & Flags::CWR.bits() != 0;
+        let meta = self.packet.meta_mut();
+        let offset = checksum_offset();
+        meta.rx_checksum = RxChecksum::Partial { start: ip_len, offset };
+        meta.gso = Gso {
+            kind: if V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 },
+            ecn,
+            fixed_id: V4 && self.ids == Ids::Fixed,
+            size: u16::try_from(self.mss).unwrap_or(u16::MAX),
+            segs: self.count,
+        };
+    }
+}
+
+/// Fields that all segments of a superframe share. CWR may stand on the first only, FIN and PSH on the last: the last is not
+/// held any more once it is merged.
+fn same_tcp(held: &[u8], new: &[u8]) -> Result<(), FlushReason> {
+    const LAST: u8 = Flags::FIN.union(Flags::PSH).bits();
+    const FIRST: u8 = Flags::CWR.bits();
+    let flags_differ = (held[FLAGS] ^ new[FLAGS]) & !(LAST | FIRST) != 0;
+    // Acknowledgment number; data offset and reserved bits; window; urgent pointer.
+    let same = held[8..FLAGS] == new[8..FLAGS] && held[14..16] == new[14..16];
+    if new[FLAGS] & FIRST != 0 || flags_differ || !same || held[18..20] != new[18..20] {
+        return Err(FlushReason::Flags);
+    }
+    if held[20..] != new[20..] { Err(FlushReason::Options) } else { Ok(()) }
+}
+
+/// Where the checksum stands in a TCP header.
+const fn checksum_offset() -> u16 {
+    #[expect(clippy::cast_possible_truncation, reason = "16")]
+    let offset = CHECKSUM_OFFSET as u16;
+    offset
+}

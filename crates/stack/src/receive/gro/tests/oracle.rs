@@ -1,0 +1,138 @@
+//! GRO1, GRO2, GRO6: random trains of segments go up in order, whole, and come apart again into the very segments they came as.
+
+use pkt::PacketList;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{sysctl::modes::GroExit, transmit::gso};
+
+/// One segment of a train: which flow, how long, and what is odd about it.
+#[derive(Clone, Debug)]
+struct Car {
+    flow: u16,
+    len: u32,
+    oddity: u8,
+    /// The poll ends behind it.
+    ends: bool,
+}
+
+fn train() -> impl Strategy<Value = Vec<Car>> {
+    let len = prop_oneof![6 => Just(500u32), 1 => Just(0), 2 => 1..900u32, 1 => Just(1)];
+    let car = (0..4u16, len, 0..24u8, prop::bool::weighted(0.1))
+        .prop_map(|(flow, len, oddity, ends)| Car { flow, len, oddity, ends });
+    prop::collection::vec(car, 1..60)
+}
+
+/// The frames of a train. Each flow counts its identifications or lets them be, by its number.
+fn frames(train: &[Car], v4: bool) -> Vec<Frame> {
+    let mut next = [0u32, 0xffff_fe00, 5, 70_000];
+    let mut ids = [0xfff8u16, 9, 100, 200];
+    let make = |car: &Car| {
+        let flow = usize::from(car.flow);
+        let mut frame = Frame { v4, ..Frame::new(car.flow, next[flow], car.len) };
+        frame.id = if v4 { ids[flow] } else { 0 };
+        match car.oddity {
+            0 => frame = frame.with(Flags::PSH),
+            1 => frame = frame.with(Flags::FIN),
+            2 => frame = frame.with(Flags::CWR),
+            3 => frame.timestamps = Some((1001, 2000)),
+            4 => frame.window = 499,
+            5 => frame.ack = 78,
+            6 => frame.hop_limit = 63,
+            7 => frame.traffic_class = 3,
+            8 => frame = frame.with(Flags::URG),
+            9 => frame.timestamps = None,
+            _ => {}
+        }
+        next[flow] = next[flow].wrapping_add(car.len);
+        if flow % 2 == 0 {
+            ids[flow] = ids[flow].wrapping_add(1);
+        }
+        frame
+    };
+    train.iter().map(make).collect()
+}
+
+/// What a device does that takes no superframe: cuts it, completes the checksums and puts the link header in front again.
+pub(super) fn cut(cx: &mut Cx, mut packet: Packet) -> Vec<Vec<u8>> {
+    let link = packet.linear()[..LINK.min(packet.linear().len())].to_vec();
+    if packet.meta().gso.segs < 2 {
+        return vec![packet.to_vec()];
+    }
+    assert!(packet.pull(LINK));
+    let RxChecksum::Partial { start, offset } = packet.meta().rx_checksum else {
+        panic!("a superframe's checksum is its segments'")
+    };
+    let v4 = packet.linear()[0] >> 4 == 4;
+    let meta = packet.meta_mut();
+    meta.tx_checksum = TxChecksum::Partial { start, offset };
+    meta.protocol = if v4 { EtherType::IPV4 } else { EtherType::IPV6 };
+    let segs = usize::from(meta.gso.segs);
+    let mut list = PacketList::new();
+    gso::segment(cx, packet, 0, gso::Checksums::Owed, &mut list);
+    assert_eq!(list.len(), segs);
+    list.map(|segment| {
+        let mut bytes = segment.to_vec();
+        let (start, field) = (usize::from(start), usize::from(start + offset));
+        let sum = pkt::Sum::of(&bytes[start..]).finish();
+        bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+        [&link[..], &bytes[..]].concat()
+    })
+    .collect()
+}
+
+fn flow_of(bytes: &[u8]) -> u16 {
+    let transport = LINK + if bytes[LINK] >> 4 == 4 { 20 } else { 40 };
+    u16::from_be_bytes([bytes[transport], bytes[transport + 1]])
+}
+
+/// Runs a train and checks that each flow's frames come out byte by byte in the order they came, if `in_order`.
+fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
+    let mut bench = Bench::new(exit);
+    bench.mode.batch = batch;
+    let frames: Vec<Vec<u8>> = frames(train, v4).iter().map(Frame::bytes).collect();
+    for (car, bytes) in train.iter().zip(&frames) {
+        bench.receive_bytes(bytes);
+        assert!(bench.gro.table.len() <= 64, "GRO5: at most 64");
+        if car.ends {
+            bench.complete();
+            bench.cx.now += std::time::Duration::from_micros(700);
+        }
+    }
+    bench.complete();
+    if exit != GroExit::NormalOnlyList && batch < 16 {
+        let longer = [Counter::RxListSize16To31, Counter::RxListSize32To63, Counter::RxListSize64];
+        assert_eq!(longer.map(|size| bench.count(size)), [0; 3], "GRO8: a batch of {batch}");
+    }
+    let merged = bench.count(Counter::GroMerged) + bench.count(Counter::GroMergedFree);
+    let mut out = Vec::new();
+    for packet in std::mem::take(&mut bench.up) {
+        assert!(packet.len() - LINK < 65_536, "GRO7: below the limit");
+        out.extend(cut(&mut bench.cx, packet));
+    }
+    assert_eq!(out.len(), frames.len(), "GRO2: {merged} merged");
+    for flow in 0..4 {
+        let of = |list: &[Vec<u8>]| -> Vec<Vec<u8>> {
+            list.iter().filter(|bytes| flow_of(bytes) == flow).cloned().collect()
+        };
+        let (mut came, mut went) = (of(&frames), of(&out));
+        if !in_order {
+            came.sort();
+            went.sort();
+        }
+        assert_eq!(came, went, "flow {flow}, {exit:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn superframes_come_apart_as_they_were(train in train(), v4: bool, batch in 1..20u32) {
+        for exit in
+            [GroExit::Immediate, GroExit::UnifiedListPackets, GroExit::UnifiedListSegments]
+        {
+            check(&train, v4, exit, batch, true);
+        }
+        // The seed's mode loses nothing, but the order.
+        check(&train, v4, GroExit::NormalOnlyList, batch, false);
+    }
+}

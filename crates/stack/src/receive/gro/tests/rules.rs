@@ -1,0 +1,358 @@
+//! What may be merged, case by case, for both families.
+
+use super::*;
+
+use crate::base::limits::GRO_BYTES_MAX;
+
+/// Lengths of what goes up when `frames` arrive in one poll.
+fn lengths(frames: &[Frame]) -> Vec<u32> {
+    let mut bench = Bench::new(GroExit::UnifiedListSegments);
+    frames.iter().for_each(|frame| bench.receive(frame));
+    bench.complete();
+    let delivered = bench.delivered();
+    assert!(!is_reordered(&delivered) || frames.iter().any(|frame| frame.seq > 50_000));
+    delivered.iter().map(|(_, len, _)| *len).collect()
+}
+
+/// Two segments in a row of either family; `change` makes the second another.
+fn second(change: impl Fn(Frame) -> Frame) -> [Vec<u32>; 2] {
+    [true, false].map(|v4| {
+        let first = Frame { v4, ..Frame::new(1, 0, 100) };
+        let next = Frame { v4, id: u16::from(v4), ..Frame::new(1, 100, 100) };
+        lengths(&[first, change(next)])
+    })
+}
+
+const MERGED: [[u32; 1]; 2] = [[200]; 2];
+const APART: [[u32; 2]; 2] = [[100, 100]; 2];
+
+#[test]
+fn segments_in_a_row_merge() {
+    assert_eq!(second(|frame| frame), MERGED);
+    assert_eq!(second(|frame| frame.with(Flags::PSH)), MERGED);
+    assert_eq!(second(|frame| frame.with(Flags::FIN)), MERGED);
+}
+
+#[test]
+fn header_fields_that_all_segments_share_keep_them_apart() {
+    assert_eq!(second(|frame| frame.with(Flags::SYN)), APART);
+    assert_eq!(second(|frame| frame.with(Flags::RST)), APART);
+    assert_eq!(second(|frame| frame.with(Flags::URG)), APART);
+    assert_eq!(second(|frame| frame.with(Flags::ECE)), APART);
+    assert_eq!(second(|frame| frame.with(Flags::CWR)), APART, "only the first may carry it");
+    assert_eq!(second(|frame| Frame { ack: 78, ..frame }), APART);
+    assert_eq!(second(|frame| Frame { window: 501, ..frame }), APART);
+    assert_eq!(second(|frame| Frame { timestamps: Some((1001, 2000)), ..frame }), APART);
+    assert_eq!(second(|frame| Frame { timestamps: None, ..frame }), APART);
+    assert_eq!(second(|frame| Frame { hop_limit: 63, ..frame }), APART);
+    assert_eq!(second(|frame| Frame { traffic_class: 4, ..frame }), APART, "DSCP");
+    assert_eq!(second(|frame| Frame { traffic_class: 3, ..frame }), APART, "ECN");
+    assert_eq!(second(|frame| Frame { seq: 90_000, ..frame }), APART);
+    assert_eq!(second(|frame| Frame { src_port: 2, seq: 90_000, ..frame }), APART, "another flow");
+}
+
+#[test]
+fn cwr_may_stand_on_the_first() {
+    let first = Frame::new(1, 0, 100).with(Flags::CWR);
+    let mut bench = Bench::new(GroExit::UnifiedListSegments);
+    bench.receive(&first);
+    bench.receive(&Frame { id: 1, ..Frame::new(1, 100, 100) });
+    bench.complete();
+    assert_eq!(bench.delivered(), [(0, 200, 2)]);
+    assert!(bench.up[0].meta().gso.ecn);
+}
+
+#[test]
+fn lengths_decide() {
+    let row = |lens: &[u32]| {
+        let mut seq = 0;
+        let frames: Vec<Frame> = (0..)
+            .zip(lens)
+            .map(|(id, len)| {
+                let frame = Frame { id, ..Frame::new(1, seq, *len) };
+                seq += len;
+                frame
+            })
+            .collect();
+        lengths(&frames)
+    };
+    assert_eq!(row(&[100, 100, 100]), [300]);
+    assert_eq!(row(&[100, 60]), [160], "large then smaller");
+    assert_eq!(row(&[100, 60, 60]), [160, 60], "the shorter one ends it");
+    assert_eq!(row(&[60, 100]), [60, 100], "small then larger");
+    assert_eq!(row(&[0, 0]), [0, 0], "pure and duplicate ACKs");
+    assert_eq!(row(&[100, 0, 100]), [100, 0, 100]);
+    assert_eq!(row(&[1, 1, 1]), [3]);
+}
+
+/// DF does not matter; the second segment decides whether identifications stay or go on, and the third must follow.
+#[test]
+fn identifications_stay_or_count() {
+    for dont_fragment in [true, false] {
+        let row = |ids: &[u16]| {
+            let frames: Vec<Frame> = (0..)
+                .zip(ids)
+                .map(|(at, id)| Frame { id: *id, dont_fragment, ..Frame::new(1, at * 100, 100) })
+                .collect();
+            lengths(&frames)
+        };
+        assert_eq!(row(&[7, 8, 9]), [300]);
+        assert_eq!(row(&[7, 7, 7]), [300]);
+        assert_eq!(row(&[0xffff, 0, 1]), [300], "the field wraps");
+        assert_eq!(row(&[7, 8, 8]), [200, 100], "two that count and one that stays");
+        assert_eq!(row(&[7, 7, 8]), [200, 100], "two that stay and one that counts");
+        assert_eq!(row(&[7, 9]), [100, 100]);
+    }
+    let fragile = Frame { dont_fragment: false, id: 1, ..Frame::new(1, 100, 100) };
+    assert_eq!(lengths(&[Frame::new(1, 0, 100), fragile]), [100, 100], "DF differs");
+}
+
+/// The fields of the link header count too, and a packet of the flow that cannot be merged still completes what is held.
+#[test]
+fn packets_that_cannot_be_merged_keep_their_place() {
+    for change in 0..3 {
+        let mut bench = Bench::new(GroExit::UnifiedListSegments);
+        bench.receive(&Frame::new(1, 0, 100));
+        let mut bytes = Frame { id: 1, ..Frame::new(1, 100, 100) }.bytes();
+        match change {
+            0 => bytes[6] ^= 4,
+            1 => bytes.extend([0; 3]),
+            _ => {
+                // An IPv4 header with one word of options: end of list.
+                bytes.splice(LINK + 20..LINK + 20, [0; 4]);
+                bytes[LINK] = 0x46;
+                let total = u16::from_be_bytes([bytes[LINK + 2], bytes[LINK + 3]]) + 4;
+                bytes[LINK + 2..LINK + 4].copy_from_slice(&total.to_be_bytes());
+                bytes[LINK + 10..LINK + 12].fill(0);
+                let sum = pkt::Sum::of(&bytes[LINK..LINK + 24]).finish();
+                bytes[LINK + 10..LINK + 12].copy_from_slice(&sum.to_be_bytes());
+            }
+        }
+        bench.receive_bytes(&bytes);
+        assert_eq!(bench.count(Counter::GroFlushHeader), 1, "change {change}");
+        bench.complete();
+        assert_eq!(bench.up.len(), 2);
+        assert_eq!(bench.delivered()[0], (0, 100, 1));
+    }
+}
+
+/// A bad checksum, of TCP or IP, a fragment, another protocol, a wrong version: nothing is merged and nothing is touched.
+#[test]
+fn what_is_no_good_segment_passes_by() {
+    for place in [LINK + 10, LINK + 9, LINK + 40 + 20, LINK] {
+        let mut bench = Bench::new(GroExit::UnifiedListSegments);
+        bench.receive(&Frame::new(1, 0, 100));
+        let good = Frame { id: 1, ..Frame::new(1, 100, 100) }.bytes();
+        let mut bad = good.clone();
+        bad[place] ^= 0x11;
+        bench.receive_bytes(&bad);
+        assert_eq!(bench.gro.table.len(), 1, "byte {place}");
+        bench.receive_bytes(&good);
+        bench.complete();
+        assert_eq!(bench.up.len(), 2, "byte {place}");
+        assert_eq!(bench.delivered()[1], (0, 200, 2), "byte {place}");
+    }
+}
+
+/// A piece of a segment lets nothing of its flow wait behind it: what is held between its addresses leaves first, whatever
+/// the ports, which only the first piece has.
+#[test]
+fn a_fragment_completes_what_is_held_of_its_flow() {
+    for offset in [0u16, 100] {
+        let mut bench = Bench::new(GroExit::UnifiedListSegments);
+        for port in [1, 2] {
+            bench.receive(&Frame::new(port, 0, 100));
+            bench.receive(&Frame { id: 1, ..Frame::new(port, 100, 100) });
+        }
+        let mut stranger = Frame { id: 7, ..Frame::new(3, 0, 100) }.bytes();
+        stranger[LINK + 15] = 9;
+        fix_addresses(&mut stranger);
+        let mut stranger = bench.packet(&stranger);
+        stranger.meta_mut().rx_checksum = RxChecksum::Unnecessary;
+        bench.receive_packet(stranger);
+        assert_eq!(bench.gro.table.len(), 3);
+        let mut piece = Frame { id: 2, ..Frame::new(1, 200, 100) }.bytes();
+        let more = if offset == 0 { 0x2000 } else { 0 };
+        piece[LINK + 6..LINK + 8].copy_from_slice(&(more | (offset / 8)).to_be_bytes());
+        fix_addresses(&mut piece);
+        bench.receive_bytes(&piece);
+        assert_eq!(bench.gro.table.len(), 1, "another host's stays");
+        assert_eq!(bench.count(Counter::GroFlushHeader), 2);
+        bench.complete();
+        let went_up = bench.delivered();
+        assert_eq!(went_up[..2], [(0, 200, 2); 2], "offset {offset}");
+        assert_eq!((went_up[2].2, went_up.len()), (1, 4), "the piece, then the stranger's");
+    }
+}
+
+/// Makes the IP header checksum right. TCP's is not looked at in a fragment.
+fn fix_addresses(bytes: &mut [u8]) {
+    bytes[LINK + 10..LINK + 12].fill(0);
+    let sum = pkt::Sum::of(&bytes[LINK..LINK + 20]).finish();
+    bytes[LINK + 10..LINK + 12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Every truncation of a frame, and every data offset and header length, passes without harm.
+#[test]
+fn headers_that_lie_about_their_length_pass_by() {
+    for v4 in [true, false] {
+        let good = Frame { v4, ..Frame::new(1, 0, 300) }.bytes();
+        for len in 0..good.len() {
+            let mut bench = Bench::new(GroExit::UnifiedListSegments);
+            bench.receive_bytes(&good[..len]);
+            assert_eq!(bench.gro.table.len(), 0, "{len} bytes");
+            bench.complete();
+            assert_eq!(bench.up[0].len(), len);
+        }
+        for value in 0..=255 {
+            for place in [LINK, LINK + if v4 { 20 } else { 40 } + 12] {
+                let mut bytes = good.clone();
+                bytes[place] = value;
+                let mut bench = Bench::new(GroExit::UnifiedListSegments);
+                bench.receive_bytes(&bytes);
+                bench.complete();
+                assert_eq!(bench.up[0].to_vec(), bytes);
+            }
+        }
+    }
+}
+
+/// GRO7: what would not stay below 64 KB begins anew. Pieces of one packet need no more frags than it did.
+#[test]
+fn superframes_stay_below_their_limit() {
+    for v4 in [true, false] {
+        // 65,535 bytes hold 45 segments with their headers.
+        grow(v4, GRO_BYTES_MAX, 100, 45);
+    }
+}
+
+/// GRO6, GRO7: where a device may have larger ones (BIG TCP) a superframe goes on beyond what its header can say, up to what is
+/// set; the length in its header is 0 then, and it comes apart bit by bit as it was.
+#[test]
+fn a_device_may_have_superframes_beyond_64_kb() {
+    for v4 in [true, false] {
+        grow(v4, 100_000, 150, 69);
+        grow(v4, 500_000, 362, 345);
+        grow(v4, BIG_TCP_BYTES_MAX, 362, 362);
+    }
+}
+
+/// IPv4 and IPv6 have limits of their own.
+#[test]
+fn each_family_has_its_limit() {
+    for v4 in [true, false] {
+        let mut bench = Bench::new(GroExit::Immediate);
+        (bench.mode.ipv4_max_bytes, bench.mode.max_bytes) = (200_000, 4000);
+        arrive(&mut bench, v4, 100);
+        let expected = if v4 { (0, 100 * MSS, 100) } else { (0, 2 * MSS, 2) };
+        assert_eq!(bench.delivered()[0], expected);
+    }
+}
+
+/// `count` full segments, which lie in memory in a row, become superframes of `largest` at most.
+fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
+    let mut bench = Bench::new(GroExit::Immediate);
+    (bench.mode.ipv4_max_bytes, bench.mode.max_bytes) = (max_bytes, max_bytes);
+    let came = arrive(&mut bench, v4, count);
+    let full = count / u32::from(largest);
+    assert!(
+        bench.count(Counter::GroFlushSize)
+            >= u64::from(full - u32::from(full * u32::from(largest) == count))
+    );
+    let delivered = bench.delivered();
+    assert_eq!(
+        delivered.iter().map(|(_, len, _)| len).sum::<u32>(),
+        count * MSS,
+        "GRO2: every byte once"
+    );
+    assert_eq!(delivered[0], (0, u32::from(largest) * MSS, largest), "{delivered:?}");
+    assert!(
+        bench.up.iter().all(|packet| packet.len() - LINK < max_bytes as usize),
+        "GRO7: below the limit"
+    );
+    assert!(!is_reordered(&delivered));
+    for packet in &bench.up {
+        let ip = &packet.linear()[LINK..];
+        let (field, bytes) = match v4 {
+            true => (&ip[2..4], packet.len() - LINK),
+            false => (&ip[4..6], packet.len() - LINK - 40),
+        };
+        assert_eq!(field, u16::try_from(bytes).unwrap_or(0).to_be_bytes(), "{bytes} bytes");
+    }
+    let mut went = Vec::new();
+    for packet in std::mem::take(&mut bench.up) {
+        went.extend(oracle::cut(&mut bench.cx, packet));
+    }
+    assert!(came == went, "GRO6: the very segments");
+}
+
+/// `count` full segments of one flow arrive, pieces of one packet, and the poll ends. The frames.
+fn arrive(bench: &mut Bench, v4: bool, count: u32) -> Vec<Vec<u8>> {
+    let stream: Vec<u8> = (0..count * MSS).map(stream_byte).collect();
+    let mut whole = bench.cx.pool.alloc().unwrap();
+    assert_eq!(whole.append(&mut bench.cx.pool, &stream), stream.len());
+    let mut frames = Vec::new();
+    for index in 0..count {
+        let id = if v4 { u16::try_from(index).unwrap() } else { 0 };
+        let bytes = Frame { v4, id, ..Frame::new(1, index * MSS, MSS) }.bytes();
+        let headers = bytes.len() - MSS as usize;
+        let at = (index * MSS) as usize;
+        let mut packet = whole.clone_range(&mut bench.cx.pool, at, MSS as usize).unwrap();
+        packet.push(headers).copy_from_slice(&bytes[..headers]);
+        bench.receive_packet(packet);
+        frames.push(bytes);
+    }
+    bench.complete();
+    bench.cx.pool.free(whole);
+    frames
+}
+
+/// The device's verdict on the checksum is believed, and its sum is checked.
+#[test]
+fn checksum_verdicts() {
+    let verdict = |rx_checksum, spoil: bool| {
+        let mut bench = Bench::new(GroExit::UnifiedListSegments);
+        for frame in [Frame::new(1, 0, 300), Frame { id: 1, ..Frame::new(1, 300, 300) }] {
+            let mut bytes = frame.bytes();
+            if spoil {
+                bytes[LINK + 80] ^= 1;
+            }
+            let mut packet = bench.packet(&bytes);
+            packet.meta_mut().rx_checksum = match rx_checksum {
+                RxChecksum::Complete(_) => {
+                    RxChecksum::Complete(pkt::Sum::of(&bytes[LINK..]).fold())
+                }
+                other => other,
+            };
+            bench.receive_packet(packet);
+        }
+        bench.complete();
+        (bench.up.len(), bench.count(Counter::RxChecksumSoftware))
+    };
+    assert_eq!(verdict(RxChecksum::None, false), (1, 2));
+    assert_eq!(verdict(RxChecksum::None, true), (2, 2));
+    assert_eq!(verdict(RxChecksum::Complete(0), false), (1, 0), "the sum is the device's");
+    assert_eq!(verdict(RxChecksum::Complete(0), true), (2, 2));
+    assert_eq!(verdict(RxChecksum::Unnecessary, false), (1, 0));
+    let partial = RxChecksum::Partial { start: 20, offset: 16 };
+    assert_eq!(verdict(partial, false), (1, 0));
+}
+
+/// With nothing held, what can neither be merged nor held is passed on unread.
+#[test]
+fn frames_that_go_alone_are_not_read() {
+    let mut bench = Bench::new(GroExit::UnifiedListSegments);
+    for frame in [Frame::new(1, 0, 10).with(Flags::PSH), Frame::new(1, 10, 0)] {
+        for v4 in [true, false] {
+            let packet = bench.packet(&Frame { v4, ..frame.clone() }.bytes());
+            assert!(read::goes_alone(&packet, LINK));
+            bench.receive_packet(packet);
+        }
+    }
+    let packet = bench.packet(&Frame::new(1, 0, 10).bytes());
+    assert!(!read::goes_alone(&packet, LINK));
+    bench.receive_packet(packet);
+    bench.complete();
+    assert_eq!(bench.count(Counter::RxChecksumSoftware), 1);
+    assert_eq!(bench.count(Counter::GroNormal), 4);
+}

@@ -1,0 +1,279 @@
+//! ICMP: answers echo requests, reports undeliverable packets, tells connections what routers report.
+//!
+//! RFC 792, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c. Errors are limited to 1,000 a second with bursts of
+//! 50 for the whole host (`icmp_msgs_per_sec`, `icmp_msgs_burst`), both on average: an exact limit that all senders share tells
+//! each of them how many errors the others have caused, and with it which ports are open (CVE-2020-25705).
+
+use std::net::{IpAddr, SocketAddr};
+
+use pkt::{DropReason, Packet, PacketType, RxChecksum, TxChecksum, Verdict};
+use sync::epoch::Section;
+use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
+
+use crate::{
+    base::{counters::Counter, ids::CoreId},
+    cx::Cx,
+    header::{
+        icmp::{
+            ICMP_HEADER_LEN, IcmpMessage, Quote, Unreachable, in_counter, may_answer_with_error,
+            out_counter,
+        },
+        ip::{ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
+        strip,
+    },
+    host::Host,
+    route::exception::plateau_below,
+    socket::demux::Entry,
+    transmit::ip_output::{self},
+};
+
+/// Bytes of the offending packet's payload that an error quotes besides its header: RFC 1812 §4.3.2.3 allows as much
+/// as fits 576 bytes; 548 leaves room for our two headers.
+const QUOTE_BYTES_MAX: usize = 548;
+
+/// One ICMP message, IP header in front.
+pub(super) fn input(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    cx.count(Counter::IcmpInMsgs, 1);
+    strip(&mut packet, usize::from(header.header_len));
+    let message = match check_message(cx, &mut packet) {
+        Ok(message) => message,
+        Err(reason) => {
+            cx.count(Counter::IcmpInErrors, 1);
+            return Verdict::Drop(reason, packet);
+        }
+    };
+    if let Some(counter) = in_counter(packet.linear()[0]) {
+        cx.count(counter, 1);
+    }
+    match message {
+        IcmpMessage::EchoRequest { .. } => echo_reply(host, cx, header, packet),
+        message if message.is_error() => report(host, cx, rcu, message, packet),
+        IcmpMessage::EchoReply { .. } => Verdict::Drop(DropReason::IcmpNoSocket, packet),
+        _ => Verdict::Drop(DropReason::IcmpUnknownType, packet),
+    }
+}
+
+fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason> {
+    if !packet.require_linear(ICMP_HEADER_LEN) {
+        return Err(DropReason::IcmpMalformed);
+    }
+    let trusted = packet.meta().rx_checksum == RxChecksum::Unnecessary;
+    if !trusted && !packet.checksum(0, packet.len()).is_valid() {
+        cx.count(Counter::IcmpInCsumErrors, 1);
+        return Err(DropReason::IcmpCsum);
+    }
+    IcmpMessage::parse::<true>(packet.linear())
+}
+
+/// Sends the request back: only the type and the addresses change, so the checksum is updated (RFC 1624).
+fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
+    let to_us_alone = packet.meta().pkt_type == PacketType::Host && host.is_local(cx, header.dst);
+    let ignored = cx.sysctls().icmp_echo_ignore_all
+        || (!to_us_alone && cx.sysctls().icmp_echo_ignore_broadcasts);
+    if ignored {
+        return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
+    }
+    let source = to_us_alone.then_some(header.dst);
+    let reader = cx.reader();
+    let rcu = reader.pin();
+    let Ok(dst) = host.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
+        cx.count(Counter::IpOutNoRoutes, 1);
+        cx.count(Counter::IcmpOutErrors, 1);
+        return Verdict::Drop(DropReason::IpNoRoute, packet);
+    };
+    {
+        let bytes = packet.linear_mut();
+        let old = u16::from_be_bytes([bytes[0], bytes[1]]);
+        bytes[0] = 0;
+        let new = u16::from_be_bytes([bytes[0], bytes[1]]);
+        let checksum = u16::from_be_bytes([bytes[2], bytes[3]]);
+        // Zero is right unless everything else is zero too; its other form is right for all.
+        let updated = match pkt::checksum::update(checksum, old, new) {
+            0 => 0xffff,
+            updated => updated,
+        };
+        bytes[2..4].copy_from_slice(&updated.to_be_bytes());
+    }
+    if packet.headroom() < IPV4_HEADER_LEN + 14 {
+        return Verdict::Drop(DropReason::NoMemory, packet);
+    }
+    count_sent(cx, 0);
+    send(host, cx, &dst, dst.cold().source, header.src, packet);
+    Verdict::Consumed
+}
+
+fn count_sent(cx: &Cx, kind: u8) {
+    cx.count(Counter::IcmpOutMsgs, 1);
+    if let Some(counter) = out_counter(kind) {
+        cx.count(counter, 1);
+    }
+}
+
+/// Puts the IP header in front of a finished ICMP message and sends it.
+fn send(
+    host: &Host,
+    cx: &mut Cx,
+    dst: &crate::transmit::dst::Dst,
+    src: IpAddr,
+    to: IpAddr,
+    mut packet: Packet,
+) {
+    let id = host.ip_ids().next((src, to, protocol::ICMP), cx.now, &mut cx.rng);
+    let header = IpHeader {
+        src,
+        dst: to,
+        protocol: protocol::ICMP,
+        hop_limit: cx.sysctls().ip_default_ttl,
+        traffic_class: 0,
+        flow_label: 0,
+        id,
+        fragment: Fragment::default(),
+        header_len: 0,
+        payload_len: u32::try_from(packet.len()).expect("it came in one packet"),
+    };
+    header.emit::<true>(packet.push(IPV4_HEADER_LEN));
+    let meta = packet.meta_mut();
+    meta.protocol = ETHER_TYPE_IPV4;
+    meta.tx_checksum = TxChecksum::Done;
+    meta.gso = pkt::Gso::default();
+    ip_output::send(host, cx, dst, packet);
+}
+
+/// A router or the peer reports on a packet of ours: find its connection, which judges the report.
+fn report(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    message: IcmpMessage,
+    mut packet: Packet,
+) -> Verdict {
+    // The quote of a bare header with eight bytes: all that RFC 792 promises.
+    let want = packet.len().min(ICMP_HEADER_LEN + 60 + 8);
+    if !packet.require_linear(want) {
+        return Verdict::Drop(DropReason::IcmpMalformed, packet);
+    }
+    let quote = match Quote::parse::<true>(&packet.linear()[ICMP_HEADER_LEN..]) {
+        Ok(quote) => quote,
+        Err(reason) => {
+            cx.count(Counter::IcmpInErrors, 1);
+            return Verdict::Drop(reason, packet);
+        }
+    };
+    if quote.protocol != protocol::TCP {
+        return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+    }
+    let (src_port, dst_port) = quote.ports();
+    let tuple = FourTuple {
+        local: SocketAddr::new(quote.src, src_port),
+        remote: SocketAddr::new(quote.dst, dst_port),
+    };
+    let hash = host.demux().hash(&tuple);
+    let seq = SeqNum(quote.tcp_seq());
+    let error = tcp_error(message, &quote, cx.sysctls().ip_no_pmtu_disc);
+    match host.demux().established(hash, &tuple, rcu) {
+        Some(Entry::Stream(socket)) => socket.icmp_error(host, cx, error, seq),
+        Some(Entry::Request(request)) => request.icmp_error(host, cx, error, seq),
+        // Its last segment says nothing of interest: whoever repeats his FIN is answered.
+        Some(Entry::TimeWait(_)) => {}
+        None => {
+            cx.count(Counter::IcmpInErrors, 1);
+            return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+        }
+    }
+    cx.pool.free(packet);
+    Verdict::Consumed
+}
+
+/// What TCP makes of the message: RFC 1122 §4.2.3.9, RFC 1191 §4, Linux's `icmp_err_convert`. `no_pmtu_disc` is
+/// `ip_no_pmtu_disc`.
+fn tcp_error(message: IcmpMessage, quote: &Quote, no_pmtu_disc: u8) -> IcmpError {
+    match message {
+        IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 2 => IcmpError::Other,
+        // Whatever it says, it is below any minimum.
+        IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 1 => IcmpError::PacketTooBig { mtu: 0 },
+        IcmpMessage::PacketTooBig { mtu: 0 } => {
+            IcmpError::PacketTooBig { mtu: plateau_below(u32::from(quote.total_len)) }
+        }
+        IcmpMessage::PacketTooBig { mtu } => IcmpError::PacketTooBig { mtu },
+        IcmpMessage::Unreachable(Unreachable::Network) => {
+            IcmpError::PathBroken(TcpError::NetworkUnreachable)
+        }
+        IcmpMessage::Unreachable(Unreachable::Host) => {
+            IcmpError::PathBroken(TcpError::HostUnreachable)
+        }
+        IcmpMessage::Unreachable(why) => match unreachable_error(why) {
+            Some(error) => IcmpError::Unreachable(error),
+            None => IcmpError::Other,
+        },
+        IcmpMessage::TimeExceeded { .. } => IcmpError::Unreachable(TcpError::HostUnreachable),
+        IcmpMessage::ParameterProblem { .. } => IcmpError::Unreachable(TcpError::Protocol),
+        _ => IcmpError::Other,
+    }
+}
+
+/// The errno of each code of RFC 792 and RFC 1122 §3.2.2.1; codes beyond 15 mean nothing to anybody.
+fn unreachable_error(why: Unreachable) -> Option<TcpError> {
+    Some(match why {
+        Unreachable::Network => TcpError::NetworkUnreachable,
+        Unreachable::Host => TcpError::HostUnreachable,
+        Unreachable::Protocol => TcpError::ProtocolUnreachable,
+        Unreachable::Port => TcpError::ConnectionRefused,
+        Unreachable::Prohibited => TcpError::HostUnreachable,
+        // Source route failed.
+        Unreachable::Other(5) => TcpError::NotSupported,
+        // Destination network unknown; network unreachable for this type of service.
+        Unreachable::Other(6 | 11) => TcpError::NetworkUnreachable,
+        // Destination host unknown.
+        Unreachable::Other(7) => TcpError::HostDown,
+        // Source host isolated.
+        Unreachable::Other(8) => TcpError::NotOnNetwork,
+        // Host unreachable for this type of service; precedence violation and cut-off.
+        Unreachable::Other(12 | 14 | 15) => TcpError::HostUnreachable,
+        Unreachable::Other(_) => return None,
+    })
+}
+
+/// Tells the sender of a packet that nobody here speaks its protocol.
+pub(super) fn send_protocol_unreachable(
+    host: &Host,
+    cx: &mut Cx,
+    header: &IpHeader,
+    packet: &Packet,
+) {
+    let header_len = usize::from(header.header_len);
+    let payload = packet.linear().get(header_len..).unwrap_or_default();
+    let link = packet.meta().pkt_type;
+    if !header.dst.is_ipv4() || !may_answer_with_error::<true>(header, link, payload) {
+        return;
+    }
+    if !host.icmp_limiter().allow(cx.now, &mut cx.rng) {
+        cx.count(Counter::IcmpOutRateLimitGlobal, 1);
+        return;
+    }
+    let reader = cx.reader();
+    let rcu = reader.pin();
+    let source = Some(header.dst);
+    let Ok(dst) = host.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
+        return cx.count(Counter::IcmpOutErrors, 1);
+    };
+    let message = IcmpMessage::Unreachable(Unreachable::Protocol);
+    let mut bytes = [0; ICMP_HEADER_LEN + QUOTE_BYTES_MAX];
+    bytes[..ICMP_HEADER_LEN].copy_from_slice(&message.header_bytes::<true>());
+    let quoted = packet.copy_to(0, &mut bytes[ICMP_HEADER_LEN..]);
+    let bytes = &mut bytes[..ICMP_HEADER_LEN + quoted];
+    let mut sum = pkt::Sum::default();
+    sum.add_bytes(bytes);
+    bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+    let Some(error) = cx.pool.alloc_from(bytes) else {
+        cx.count(Counter::IpOutDiscards, 1);
+        return cx.count(Counter::IcmpOutErrors, 1);
+    };
+    count_sent(cx, bytes[0]);
+    send(host, cx, &dst, header.dst, header.src, error);
+}

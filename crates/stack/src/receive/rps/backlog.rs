@@ -1,0 +1,196 @@
+//! The softnet backlog: packets that other cores have handed to this one, and the poll that carries them up.
+//!
+//! Linux: `softnet_data`'s `input_pkt_queue`, `process_queue` and backlog NAPI, `process_backlog`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pkt::{Packet, PacketList};
+use sync::{Lanes, epoch::Section};
+
+use super::softnet::{SoftnetCounts, SoftnetStat};
+use crate::{
+    base::ids::CoreId,
+    cx::Cx,
+    host::Host,
+    receive::{
+        flow::{Flow, LastFlow},
+        link_input,
+    },
+};
+
+/// What others see of a core's backlog.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    lanes: Lanes<Packet>,
+    counts: SoftnetCounts,
+}
+
+impl Backlog {
+    /// For a host of `cores` cores: each may send.
+    pub(crate) fn new(cores: u16) -> Self {
+        Self { lanes: Lanes::new(usize::from(cores)), counts: SoftnetCounts::default() }
+    }
+
+    pub(crate) const fn counts(&self) -> &SoftnetCounts {
+        &self.counts
+    }
+
+    pub(super) const fn lanes(&self) -> &Lanes<Packet> {
+        &self.lanes
+    }
+
+    /// This core's line of softnet_stat.
+    pub(crate) fn stat(&self, core: CoreId) -> SoftnetStat {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let process_qlen = read(&self.counts.process_qlen);
+        SoftnetStat {
+            processed: read(&self.counts.processed),
+            dropped: read(&self.counts.dropped),
+            time_squeeze: read(&self.counts.time_squeeze),
+            received_rps: read(&self.counts.received_rps),
+            flow_limit: read(&self.counts.flow_limit),
+            input_qlen: u64::from(self.lanes.len()).saturating_sub(process_qlen),
+            process_qlen,
+            core: core.0,
+        }
+    }
+}
+
+/// What the owner of the core has taken from its backlog and not yet carried up.
+#[derive(Debug, Default)]
+pub(crate) struct BacklogPoll {
+    /// Lanes that hold something, a bit each, after the present one.
+    ready: u64,
+    /// The sender whose packets `rest` are.
+    sender: usize,
+    rest: PacketList,
+}
+
+impl BacklogPoll {
+    /// Whether a poll would find anything.
+    #[inline]
+    pub(crate) fn is_pending(&self, backlog: &Backlog) -> bool {
+        !self.rest.is_empty() || self.ready != 0 || backlog.lanes.is_ready()
+    }
+
+    /// Carries at most `weight` packets up; returns how many. Fewer than `weight` means that nothing is left. Linux:
+    /// `process_backlog`.
+    pub(crate) fn poll(
+        &mut self,
+        host: &Host,
+        backlog: &Backlog,
+        last_flow: &mut LastFlow,
+        cx: &mut Cx,
+        weight: usize,
+    ) -> usize {
+        let reader = cx.reader();
+        let mut taken = 0;
+        while taken < weight {
+            let packets = self.take(backlog, weight - taken);
+            let count = packets.len();
+            if count == 0 {
+                break;
+            }
+            let rcu = reader.pin();
+            let mut flow = Flow::new(last_flow);
+            carry(host, cx, &rcu, &mut flow, packets);
+            flow.flush(host, cx);
+            // They are through: their sender may let their flows go elsewhere.
+            backlog.lanes.finish(self.sender, u32::try_from(count).expect("at most a weight"));
+            taken += count;
+        }
+        backlog.counts.process_qlen.store(self.rest.len() as u64, Ordering::Relaxed);
+        taken
+    }
+
+    /// Gives the memory of everything that waits back: nobody will carry it up.
+    pub(crate) fn clear(&mut self, backlog: &Backlog) {
+        for sender in 0..backlog.lanes.senders() {
+            drop(backlog.lanes.take(sender));
+        }
+        *self = Self::default();
+    }
+
+    /// At most `max` packets of one sender, oldest first.
+    pub(super) fn take(&mut self, backlog: &Backlog, max: usize) -> PacketList {
+        if self.rest.is_empty() {
+            self.next_lane(backlog);
+        }
+        self.rest.by_ref().take(max).collect()
+    }
+
+    fn next_lane(&mut self, backlog: &Backlog) {
+        // A lane may be announced and empty: what was announced has been taken along with what came before.
+        while self.rest.is_empty() {
+            if self.ready == 0 {
+                self.ready = backlog.lanes.take_ready();
+            }
+            if self.ready == 0 {
+                return;
+            }
+            self.sender = self.ready.trailing_zeros() as usize;
+            self.ready &= self.ready - 1;
+            self.rest = backlog.lanes.take(self.sender).collect();
+        }
+    }
+}
+
+/// Up with them, those in a row that came by one device as a list, so that what IP finds for one serves the next. Differs from
+/// Linux, whose backlog goes up packet by packet.
+fn carry<'s>(
+    host: &'s Host,
+    cx: &mut Cx,
+    rcu: &'s Section<'_>,
+    flow: &mut Flow<'s>,
+    mut packets: PacketList,
+) {
+    let mut list = PacketList::new();
+    let mut from = None;
+    while let Some(packet) = packets.pop_front() {
+        cx.not_before(packet.meta().timestamp);
+        let device = packet.meta().rx_device;
+        match from {
+            Some((before, _)) if before == device => {}
+            before => {
+                if let Some(before) = before {
+                    link_input::input_list(host, cx, rcu, flow, before, &mut list, false);
+                }
+                from = Some((device, host.device(device).caps().link));
+            }
+        }
+        list.push_back(packet);
+    }
+    if let Some(from) = from {
+        link_input::input_list(host, cx, rcu, flow, from, &mut list, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sync::Chain;
+
+    use super::*;
+    use crate::cx::Memory;
+
+    /// Regression: a lane whose bit was set again by what had been taken with the rest hid the lanes behind it.
+    #[test]
+    fn a_lane_that_was_announced_and_emptied_hides_no_other() {
+        let memory = Memory::new(1 << 20);
+        let mut cx = Cx::replay(&memory, 1);
+        let backlog = Backlog::new(4);
+        let mut push = |sender| {
+            let mut chain = Chain::new();
+            chain.push_back(cx.pool.alloc().unwrap());
+            let _ = backlog.lanes.push(sender, chain, 1);
+        };
+        let mut poll = BacklogPoll::default();
+        push(0);
+        push(1);
+        assert_eq!(poll.take(&backlog, 64).len(), 1);
+        push(1);
+        assert_eq!(poll.take(&backlog, 64).len(), 2, "what came meanwhile, too");
+        push(2);
+        assert_eq!(poll.take(&backlog, 64).len(), 1, "sender 2");
+        assert!(!poll.is_pending(&backlog));
+    }
+}

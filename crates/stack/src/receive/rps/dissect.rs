@@ -1,0 +1,83 @@
+//! The hash of the flow of a frame, before anything of it has been checked.
+//!
+//! Linux: `__skb_get_hash`, `skb_flow_dissect`. The hash is the one under which the connection is found (`demux`), so that
+//! it is also that of the table of sockets. What is not IP has none; a fragment, which may have no ports, has that of its
+//! addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use pkt::{EtherType, Packet};
+use tcp::FourTuple;
+
+use crate::{
+    device::LinkType,
+    header::ip::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol},
+    host::Host,
+};
+
+/// Bytes of both ports.
+const PORTS_LEN: usize = 4;
+
+/// UDP's ports are where TCP's are.
+const UDP: u8 = 17;
+
+/// The hash of the flow of a frame with its link header.
+pub(super) fn flow_hash(host: &Host, link: LinkType, packet: &mut Packet) -> Option<u32> {
+    let start = link.header_bytes();
+    // Headers are wanted in one piece by every later step, too.
+    let wanted = (start + IPV6_HEADER_LEN + PORTS_LEN).min(packet.len());
+    if !packet.require_linear(wanted) {
+        return None;
+    }
+    let frame = packet.linear();
+    let ip = frame.get(start..)?;
+    let version = ip.first()? >> 4;
+    if let LinkType::Ethernet { .. } = link {
+        let ether_type = EtherType(u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]));
+        match (ether_type, version) {
+            (EtherType::IPV4, 4) | (EtherType::IPV6, 6) => {}
+            _ => return None,
+        }
+    }
+    let tuple = match version {
+        4 => ipv4(ip)?,
+        6 => ipv6(ip)?,
+        _ => return None,
+    };
+    Some(host.demux().hash(&tuple))
+}
+
+fn ipv4(ip: &[u8]) -> Option<FourTuple> {
+    let header: &[u8; IPV4_HEADER_LEN] = ip.first_chunk()?;
+    let header_len = usize::from(header[0] & 0xf) * 4;
+    let is_piece = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+    let has_ports = !is_piece && has_ports(header[9]);
+    let address = |at: usize| {
+        IpAddr::V4(Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]))
+    };
+    Some(tuple(address(12), address(16), has_ports.then(|| ip.get(header_len..)).flatten()))
+}
+
+fn ipv6(ip: &[u8]) -> Option<FourTuple> {
+    let header: &[u8; IPV6_HEADER_LEN] = ip.first_chunk()?;
+    let address = |at: usize| {
+        let bytes: [u8; 16] = header[at..at + 16].try_into().expect("16 bytes of the header");
+        IpAddr::V6(Ipv6Addr::from(bytes))
+    };
+    let ports = if has_ports(header[6]) { ip.get(IPV6_HEADER_LEN..) } else { None };
+    Some(tuple(address(8), address(24), ports))
+}
+
+const fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, protocol::TCP | UDP)
+}
+
+/// Our end is the destination.
+fn tuple(src: IpAddr, dst: IpAddr, transport: Option<&[u8]>) -> FourTuple {
+    let ports = transport.and_then(|bytes| bytes.first_chunk::<PORTS_LEN>()).unwrap_or(&[0; 4]);
+    let [a, b, c, d] = *ports;
+    FourTuple {
+        local: SocketAddr::new(dst, u16::from_be_bytes([c, d])),
+        remote: SocketAddr::new(src, u16::from_be_bytes([a, b])),
+    }
+}

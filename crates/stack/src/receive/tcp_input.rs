@@ -1,0 +1,181 @@
+//! TCP receive: checksum, then the four-tuple to its socket.
+//!
+//! Linux: `tcp_v4_rcv` up to the socket lock. Segments of connections come by [`established`]; `input` takes the rest: new
+//! connections, half-open ones, remnants, and what belongs nowhere.
+
+use std::net::SocketAddr;
+
+use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, Verdict, checksum};
+use sync::epoch::Section;
+use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
+
+use super::flow::Flow;
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    header::{
+        ip::{IpHeader, protocol},
+        strip,
+    },
+    host::Host,
+    socket::demux::Entry,
+    transmit::packet_dst::OnceDst,
+};
+
+/// One segment of the current connection of `flow`, IP header in front: the fast path, found by early demux.
+#[inline]
+pub(super) fn established(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    flow: &Flow<'_>,
+    dst: &OnceDst<'_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    match admit(host, cx, header, &mut packet) {
+        Ok(()) => {
+            flow.segment(host, cx, rcu, dst.take(), packet);
+            Verdict::Consumed
+        }
+        Err(reason) => Verdict::Drop(reason, packet),
+    }
+}
+
+/// One TCP segment with its IP header in front.
+pub(super) fn input<'s>(
+    host: &'s Host,
+    cx: &mut Cx,
+    rcu: &'s Section<'_>,
+    flow: &mut Flow<'s>,
+    dst: &OnceDst<'_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    // A broadcast or multicast segment cannot belong to a connection (RFC 9293 §3.9.2.3).
+    if packet.meta().pkt_type != PacketType::Host {
+        return Verdict::Drop(DropReason::TcpNoSocket, packet);
+    }
+    if let Err(reason) = admit(host, cx, header, &mut packet) {
+        return Verdict::Drop(reason, packet);
+    }
+    let Some((src_port, dst_port)) = SegmentHeader::ports(packet.linear()) else {
+        return Verdict::Drop(DropReason::PacketTooShort, packet);
+    };
+    let tuple = FourTuple {
+        local: SocketAddr::new(header.dst, dst_port),
+        remote: SocketAddr::new(header.src, src_port),
+    };
+    let hash = flow.hash(host, &tuple);
+    packet.meta_mut().flow_hash = hash;
+    match host.demux().established(hash, &tuple, rcu) {
+        // Early demux is off.
+        Some(Entry::Stream(socket))
+            if socket.is_over_loopback() == host.is_loopback_device(packet.meta().rx_device) =>
+        {
+            flow.follow(host, cx, socket);
+            flow.segment(host, cx, rcu, dst.take(), packet);
+        }
+        // Nobody outside may speak for a connection of this host with itself, nor the other way round.
+        Some(Entry::Stream(_)) => return Verdict::Drop(DropReason::IpSourceInvalid, packet),
+        found => {
+            // Rarer from here on: the values of the header are wanted by every case.
+            let segment = match SegmentHeader::parse(packet.linear()) {
+                Ok(segment) => segment,
+                Err(reason) => {
+                    cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+                    return Verdict::Drop(reason, packet);
+                }
+            };
+            flow.flush(host, cx);
+            strip(&mut packet, usize::from(segment.header_len));
+            match found {
+                Some(Entry::Request(request)) => request.segment(host, cx, &segment, packet),
+                Some(Entry::TimeWait(remnant)) => remnant.segment(host, cx, &segment, packet),
+                _ => new_connection(host, cx, rcu, tuple, hash, &segment, packet),
+            }
+        }
+    }
+    Verdict::Consumed
+}
+
+fn new_connection(
+    host: &Host,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    tuple: FourTuple,
+    hash: u32,
+    segment: &SegmentHeader,
+    packet: Packet,
+) {
+    match host.demux().listener(host.core_for(cx, hash), tuple.local, hash, rcu) {
+        Some(listener) => listener.segment(host, cx, (tuple, hash), None, segment, packet),
+        None => host.reply_with_reset(cx, &tuple, segment, DropReason::TcpNoSocket, packet),
+    }
+}
+
+/// Removes the IP header, counts the segment and checks what can be checked without a connection.
+#[inline]
+fn admit(host: &Host, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
+    cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
+    strip(packet, usize::from(header.header_len));
+    check_segment(cx, header, packet).map_err(|reason| refuse(host, cx, header, packet, reason))
+}
+
+/// Counts a segment that is not admitted, and tells a checksum that was never finished from a wrong one.
+#[cold]
+fn refuse(
+    host: &Host,
+    cx: &Cx,
+    header: &IpHeader,
+    packet: &Packet,
+    reason: DropReason,
+) -> DropReason {
+    cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+    if reason != DropReason::TcpCsum || !has_unfinished_checksum(header, packet) {
+        return reason;
+    }
+    host.report_unfinished_checksum(packet.meta().rx_device);
+    DropReason::TcpCsumUnfinished
+}
+
+/// Whether the checksum field holds the sum of the pseudo-header alone: what a sender writes that leaves the rest to its device
+/// (Linux: `CHECKSUM_PARTIAL`). A wrong checksum looks like that once in 65,536 times.
+fn has_unfinished_checksum(header: &IpHeader, packet: &Packet) -> bool {
+    let field = packet.linear().get(16..18).map(|field| u16::from_be_bytes([field[0], field[1]]));
+    field == Some(pseudo_header(header, packet).fold())
+}
+
+/// The whole TCP header linear, and the checksum right.
+fn check_segment(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
+    if !packet.require_linear(HEADER_BYTES_MIN) {
+        return Err(DropReason::PacketTooShort);
+    }
+    let data_offset = usize::from(packet.linear()[12] >> 4) * 4;
+    if data_offset < HEADER_BYTES_MIN {
+        return Err(DropReason::TcpHeader);
+    }
+    if !packet.require_linear(data_offset) {
+        return Err(DropReason::TcpHeader);
+    }
+    let good = match packet.meta().rx_checksum {
+        RxChecksum::Unnecessary | RxChecksum::Partial { .. } => true,
+        RxChecksum::None | RxChecksum::Complete(_) => {
+            cx.count(Counter::RxChecksumSoftware, 1);
+            let mut sum = pseudo_header(header, packet);
+            sum.combine(packet.checksum(0, packet.len()), 0);
+            sum.is_valid()
+        }
+    };
+    if good {
+        Ok(())
+    } else {
+        cx.counters().tcp.add(tcp::Counter::TcpInCsumErrors, 1);
+        Err(DropReason::TcpCsum)
+    }
+}
+
+fn pseudo_header(header: &IpHeader, packet: &Packet) -> Sum {
+    let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+    checksum::pseudo_header(header.src, header.dst, protocol::TCP, len)
+}

@@ -1,0 +1,217 @@
+//! The softirq side of a connection: segments, timers, ICMP errors and what completes below, for a socket that somebody may hold.
+//!
+//! Above: `receive::tcp_input`, the timers and the tasklet of a core. Each enters with its work at once if nobody holds the socket; else a
+//! packet goes to the backlog, and the rest becomes a DEFERRED bit. Linux: `tcp_v4_rcv`, `tcp_write_timer`, `tcp_tasklet_func`,
+//! `tcp_v4_err`.
+//!
+//! Not here: the work itself (`work`), and what the holder does about what was left for it (`backlog`).
+
+use std::sync::{PoisonError, atomic::Ordering};
+
+use pkt::{DropReason, Packet};
+use sync::{Entry as LockEntry, Work, epoch::Section};
+use tcp::{IcmpError, SeqNum};
+
+use super::{
+    DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, DEFERRED_TSQ, PENDING_ICMP_MAX,
+    StreamState, TcpSocket,
+};
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    host::Host,
+    transmit::{
+        dst::DstHandle,
+        packet_dst::{Left, OnceDst, PacketDst, leave_rcu},
+    },
+};
+
+impl TcpSocket {
+    /// Softirq: one segment for this connection. `flush` follows once the batch is through; with `last`, if nobody holds the
+    /// socket, it is done at once, under the same lock. True if it was.
+    pub(crate) fn segment(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        rcu: &Section<'_>,
+        dst: PacketDst<'_>,
+        packet: Packet,
+        last: bool,
+    ) -> bool {
+        let device = packet.meta().rx_device;
+        let rx_dst_mode = cx.sysctls().rx_dst_mode;
+        let arrival = Arrival::new(rcu, dst);
+        let mut left = Left::Nothing;
+        self.free_read_packets(cx);
+        let leave = |packet: &mut Packet| {
+            let serves = self.rx_dst.serves(host, rx_dst_mode, device, rcu);
+            left = leave_rcu(packet, arrival.take_dst(), serves);
+        };
+        let (entry, flushed, news) = self.bring(host, cx, &arrival, (packet, last), leave);
+        left.count(cx);
+        arrival.take_dst().release(cx, rcu);
+        match entry {
+            LockEntry::Ran => self.wake(cx, news),
+            LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
+            LockEntry::Full(packet) => {
+                cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
+                self.backlog_drops.fetch_add(1, Ordering::Relaxed);
+                cx.drop_packet(DropReason::SocketBacklog, packet);
+            }
+        }
+        flushed
+    }
+
+    /// [`segment`](Self::segment) at the lock; `leave` is called with a packet that is going to be queued. Answers what became of
+    /// the packet, whether the socket was flushed, and whom to wake.
+    #[inline]
+    pub(super) fn bring(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        arrival: &Arrival<'_>,
+        (packet, last): (Packet, bool),
+        leave: impl FnOnce(&mut Packet),
+    ) -> (LockEntry<Packet>, bool, u8) {
+        let bytes = packet.truesize();
+        let limit = self.backlog_limit.load(Ordering::Relaxed);
+        let mut read = None;
+        let (mut flushed, mut news) = (false, 0);
+        let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
+            let direct = matches!(work, Work::Direct(_));
+            // Only for a segment that is processed here and now: what goes to a reader or comes off the backlog finds
+            // an owner, whose slot it is.
+            if direct && !state.prequeue.has_reader() {
+                read = state.tcb.take_read_packet(&cx.counters().tcp);
+            }
+            state.softirq(self, host, cx, work, Some(arrival));
+            // What becomes of the reader's wake is the flush's, which follows.
+            if last && direct {
+                state.flush(self, host, cx);
+                flushed = true;
+            }
+            if flushed {
+                news |= core::mem::take(&mut state.news);
+            }
+        });
+        debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
+        if let Some(read) = read {
+            cx.pool.free(read);
+        }
+        (entry, flushed, news)
+    }
+
+    /// The input route for a packet that came by `device`, if this connection remembers a valid one: what early demux
+    /// attaches.
+    #[inline]
+    pub(crate) fn rx_dst<'s>(
+        &'s self,
+        host: &Host,
+        device: u32,
+        rcu: &'s Section<'_>,
+    ) -> Option<DstHandle<'s>> {
+        self.rx_dst.check(host, device, rcu)
+    }
+
+    /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and wakes once.
+    pub(crate) fn flush(&self, host: &Host, cx: &mut Cx) {
+        let _ = self.deferred(host, cx, DEFERRED_FLUSH);
+    }
+
+    /// Softirq: an entry of this socket in the timer wheel has fired.
+    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+        self.armed.fired(cx.now);
+        let _ = self.deferred(host, cx, DEFERRED_TIMER);
+    }
+
+    /// Softirq: what this socket had below has shrunk, and it may send again.
+    pub(crate) fn on_tasklet(&self, host: &Host, cx: &mut Cx) {
+        cx.count(Counter::TsqRuns, 1);
+        self.wmem.handle(|| {
+            // What waits on the backlog meanwhile may be the reader's.
+            if !matches!(self.deferred(host, cx, DEFERRED_TSQ), LockEntry::Ran) {
+                cx.count(Counter::TsqDeferred, 1);
+            }
+        });
+    }
+
+    /// Softirq: a router or the peer reports that a segment of this connection could not be delivered.
+    pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+        {
+            let mut pending = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
+            if pending.len() >= PENDING_ICMP_MAX {
+                return cx.counters().tcp.add(tcp::Counter::TcpExtLockDroppedIcmps, 1);
+            }
+            pending.push((error, seq));
+        }
+        let _ = self.deferred(host, cx, DEFERRED_ICMP);
+    }
+
+    /// Softirq: what the connection keeps or holds may have to go, as memory is scarce or the setting has changed.
+    pub(crate) fn relieve(&self, host: &Host, cx: &mut Cx) {
+        self.free_read_packets(cx);
+        let _ = self.deferred(host, cx, DEFERRED_TRIM);
+    }
+
+    /// Frees what reads have emptied, if anything; without the lock. Linux: `sk_defer_free_flush`.
+    #[inline]
+    pub(in crate::socket) fn free_read_packets(&self, cx: &mut Cx) {
+        if self.read_packets.is_empty() {
+            return;
+        }
+        for packet in self.read_packets.take_all() {
+            cx.count(Counter::SkbReadAfterUnlock, 1);
+            cx.pool.free(packet);
+        }
+    }
+
+    fn deferred(&self, host: &Host, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
+        let mut news = 0;
+        let entry = self.lock.defer(bit, |state, work| {
+            state.softirq(self, host, cx, work, None);
+            news |= core::mem::take(&mut state.news);
+        });
+        self.wake(cx, news);
+        entry
+    }
+}
+
+/// How a packet comes to its socket: inside a read section, with a dst that is taken once.
+pub(crate) struct Arrival<'s> {
+    pub(in crate::socket) rcu: &'s Section<'s>,
+    pub(in crate::socket) dst: OnceDst<'s>,
+}
+
+impl<'s> Arrival<'s> {
+    pub(super) const fn new(rcu: &'s Section<'s>, dst: PacketDst<'s>) -> Self {
+        Self { rcu, dst: OnceDst::new(dst) }
+    }
+
+    #[inline]
+    pub(crate) fn take_dst(&self) -> PacketDst<'s> {
+        self.dst.take()
+    }
+}
+
+impl StreamState {
+    /// Work in softirq context, on a socket that nobody owns. A packet that is brought has an `arrival`.
+    #[inline]
+    pub(super) fn softirq(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        work: Work<Packet>,
+        arrival: Option<&Arrival<'_>>,
+    ) {
+        if self.prequeue.has_reader() {
+            return self.softirq_with_reader(socket, host, cx, work, arrival);
+        }
+        match (work, arrival) {
+            (Work::Direct(packet), Some(arrival)) => {
+                self.packet(socket, host, cx, packet, arrival.take_dst());
+            }
+            (work, _) => self.work(socket, host, cx, work),
+        }
+    }
+}

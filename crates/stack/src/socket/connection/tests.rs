@@ -1,0 +1,71 @@
+//! One socket, and those who meet at its lock.
+
+use std::{io::IoSlice, net::SocketAddr};
+
+use sync::Entry as LockEntry;
+use tcp::{Flags, SegmentHeader, SeqNum};
+
+use super::{softirq::Arrival, *};
+use crate::{
+    cx::Memory,
+    host::config::HostConfig,
+    socket::{Listener, options::SocketSettings},
+    transmit::packet_dst::PacketDst,
+};
+
+/// The last packet of a poll that was queued for an owner who has left meanwhile is worked off, and that is no flush: the ACK it
+/// asks for would leave with the next one.
+#[test]
+fn a_segment_that_has_met_an_owner_is_flushed_all_the_same() {
+    let memory = Memory::new(1 << 24);
+    let config = HostConfig { cores: 1, ..HostConfig::replay(7) };
+    let host = Host::new(&memory, config).unwrap();
+    host.set_sysctl("net.ipv4.tcp_timestamps", "0").unwrap();
+    let mut cx = Cx::replay(&memory, 7);
+    let at: SocketAddr = "127.0.0.1:80".parse().unwrap();
+    let settings = SocketSettings::default();
+    let listener = Listener::listen_with(&host, &mut cx, at, &settings.listen_options(8)).unwrap();
+    let client =
+        TcpSocket::connect_with(&host, &mut cx, at, &settings.connect_options(None)).unwrap();
+    let poll = |cx: &mut Cx| {
+        for _ in 0..8 {
+            let _ = host.poll(cx);
+        }
+    };
+    poll(&mut cx);
+    let server = listener.accept().unwrap();
+    assert_eq!(client.send(&host, &mut cx, &[IoSlice::new(b"data")]), Ok(4));
+    poll(&mut cx);
+    // What has come already is answered at once, each time.
+    let repeated = SegmentHeader {
+        seq: SeqNum(client.lock.own().tcb.snd_una().0.wrapping_sub(4)),
+        ack: server.lock.own().tcb.snd_una(),
+        flags: Flags::ACK,
+        window: 1000,
+        ..SegmentHeader::default()
+    };
+    let is_answered = || tcp::is_settled_after_read(&server.lock.own().tcb);
+    for (meets_owner, last) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut packet = cx.pool.alloc().expect("memory");
+        assert_eq!(packet.append(&mut cx.pool, b"data"), 4);
+        repeated.emit(packet.push(repeated.header_bytes()));
+        let entered = cx.enter(&host);
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let arrival = Arrival::new(&rcu, PacketDst::None);
+        let owner = meets_owner.then(|| server.lock.own());
+        // The owner has let the packet into the backlog, and is gone when it gets there.
+        let leave = |_: &mut Packet| drop(owner);
+        let (entry, flushed, _) = server.bring(&host, &mut cx, &arrival, (packet, last), leave);
+        assert!(matches!(entry, LockEntry::Ran));
+        assert_eq!(flushed, is_answered(), "meets an owner: {meets_owner}, the last: {last}");
+        assert_eq!(flushed, last && !meets_owner);
+        // As the flow does of which this was the last one.
+        server.flush(&host, &mut cx);
+        assert!(is_answered());
+        drop(rcu);
+        cx.leave(entered);
+        poll(&mut cx);
+    }
+    host.shut_down(&mut cx);
+}

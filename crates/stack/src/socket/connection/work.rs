@@ -1,0 +1,170 @@
+//! What softirq context brings, worked off by whoever holds the socket: at once, or from the backlog.
+//!
+//! Above: `softirq`, `backlog`, `reader`. Below: the engine (`tcp::input`, `tcp::on_timer`, `tcp::on_icmp`). Linux: `tcp_v4_do_rcv`,
+//! `tcp_release_cb`.
+//!
+//! Not here: what follows from it (`settle`).
+
+use std::sync::PoisonError;
+
+use pkt::Packet;
+use sync::Work;
+use tcp::{SegmentHeader, State};
+
+use super::{
+    DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, StreamState, TcpSocket,
+    settle::takes_reports,
+};
+use crate::{cx::Cx, header::strip, host::Host, transmit::packet_dst::PacketDst};
+
+impl StreamState {
+    /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and tells.
+    #[inline]
+    pub(super) fn flush(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        if self.prequeue.has_reader() {
+            self.softirq(socket, host, cx, Work::Deferred(DEFERRED_FLUSH), None);
+        } else {
+            self.settle(socket, host, cx);
+        }
+    }
+
+    /// Works off one item that softirq context brought, at once or from the backlog.
+    pub(in crate::socket) fn work(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        work: Work<Packet>,
+    ) {
+        match work {
+            Work::Item(mut packet) | Work::Direct(mut packet) => {
+                let dst = PacketDst::taken_from(&mut packet);
+                self.packet(socket, host, cx, packet, dst);
+            }
+            Work::Deferred(DEFERRED_TRIM) => self.relieve(socket, host, cx),
+            Work::Deferred(bits) => {
+                self.synchronise(cx);
+                // `settle` looks at the path before it sends; what else there is to do looks here.
+                if self.hashed && bits != DEFERRED_FLUSH {
+                    self.check_path(socket, host, cx);
+                }
+                if bits & DEFERRED_ICMP != 0 {
+                    self.take_reports(socket, host, cx);
+                }
+                if bits & DEFERRED_TRIM != 0 {
+                    self.tcb.relieve(&mut cx.tcp());
+                }
+                if bits & DEFERRED_TIMER != 0 {
+                    self.fetch_prequeue(socket, host, cx);
+                    tcp::on_timer(&mut self.tcb, &mut cx.tcp());
+                }
+                self.settle(socket, host, cx);
+            }
+        }
+    }
+
+    /// What the connection keeps for later may have to go, or more than that; most connections have nothing to give up.
+    fn relieve(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        if self.tcb.relieve(&mut cx.tcp()) {
+            self.settle(socket, host, cx);
+        }
+    }
+
+    /// Works off one packet, with the dst it came with or the reference that it brought along.
+    #[inline]
+    pub(in crate::socket) fn packet(
+        &mut self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &mut Cx,
+        packet: Packet,
+        dst: PacketDst<'_>,
+    ) {
+        self.synchronise(cx);
+        self.remember(socket, host, cx, packet.meta().rx_device, dst);
+        let mut header = SegmentHeader::default();
+        if let Some(packet) = parse(cx, packet, &mut header) {
+            self.input(cx, &header, packet);
+        }
+        // A duplicate ACK or a reset: before the flush another thread may own the socket.
+        self.transmit(socket, host, cx);
+    }
+
+    /// The dst of a packet that came by `device` has served; an established connection without one of its own keeps it.
+    #[inline]
+    pub(in crate::socket) fn remember(
+        &self,
+        socket: &TcpSocket,
+        host: &Host,
+        cx: &Cx,
+        device: u32,
+        dst: PacketDst<'_>,
+    ) {
+        if self.tcb.state() == State::Established {
+            socket.rx_dst.on_packet(host, cx, device, dst);
+        } else {
+            dst.release_outside(cx);
+        }
+    }
+
+    /// Judges the ICMP errors that have come; a smaller path MTU is noted for every connection to the destination.
+    fn take_reports(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
+        let pending =
+            core::mem::take(&mut *socket.icmp.lock().unwrap_or_else(PoisonError::into_inner));
+        for (error, seq) in pending {
+            let mtu = tcp::on_icmp(&mut self.tcb, &mut cx.tcp(), error, seq);
+            if let (Some(mtu), Some(dst)) = (mtu, &self.dst)
+                && takes_reports(socket)
+                && host.learn_path_mtu(socket.tuple.remote.ip(), dst, mtu, cx)
+            {
+                self.check_path(socket, host, cx);
+            }
+        }
+    }
+
+    #[inline]
+    fn input(&mut self, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
+        let verdict = tcp::input(&mut self.tcb, header, packet, &mut cx.tcp());
+        if let pkt::Verdict::Drop(reason, packet) = verdict {
+            self.drops = self.drops.wrapping_add(1);
+            cx.drop_packet(reason, packet);
+        }
+    }
+
+    /// As `input`, by a reader that takes what is next into `user`; answers how much that was.
+    pub(in crate::socket) fn input_to_user(
+        &mut self,
+        cx: &mut Cx,
+        header: &SegmentHeader,
+        packet: Packet,
+        user: &mut [u8],
+    ) -> usize {
+        let (verdict, copied) =
+            tcp::input_to_user(&mut self.tcb, header, packet, &mut cx.tcp(), user);
+        if let pkt::Verdict::Drop(reason, packet) = verdict {
+            self.drops = self.drops.wrapping_add(1);
+            cx.drop_packet(reason, packet);
+        }
+        copied
+    }
+}
+
+/// The packet without its header, whose values are put into `header`, an empty one.
+#[inline]
+pub(in crate::socket) fn parse(
+    cx: &mut Cx,
+    mut packet: Packet,
+    header: &mut SegmentHeader,
+) -> Option<Packet> {
+    match header.read(packet.linear()) {
+        Ok(()) => {
+            strip(&mut packet, usize::from(header.header_len));
+            Some(packet)
+        }
+        Err(reason) => {
+            cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+            cx.drop_packet(reason, packet);
+            None
+        }
+    }
+}

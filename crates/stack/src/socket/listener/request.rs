@@ -1,0 +1,293 @@
+//! A passive open in SYN-RECEIVED: small, because a peer can make many of them for free.
+//!
+//! Lives in the established table under its four-tuple until the third segment, a reset or the last SYN-ACK timeout, or
+//! until its listener closes. Whoever sets `done` ends it, once: takes it out of the listener's SYN queue and replaces or
+//! removes its entry. Linux: `struct request_sock`, `tcp_check_req`.
+//!
+//! Not here: SYNs that are answered with a cookie (`listener`).
+
+use std::sync::{
+    Arc, Mutex, PoisonError, Weak,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use pkt::{DropReason, Packet, Verdict};
+use tcp::{
+    FastOpen, FourTuple, IcmpError, Request, RequestTimer, RequestVerdict, SegmentHeader, SeqNum,
+    Tcb,
+};
+
+use super::{Listener, source_limit::SourcePlace, syn_queue::Refused};
+use crate::{
+    base::ids::CoreId,
+    core::TimerEntry,
+    cx::Cx,
+    host::Host,
+    socket::{connection::TcpSocket, demux::Entry},
+    transmit::ip_output,
+};
+
+/// Not in the SYN queue: a cookie that came back stays for one segment only.
+const NO_SLOT: usize = usize::MAX;
+
+/// A half-open connection.
+#[derive(Debug)]
+pub(crate) struct RequestSocket {
+    tuple: FourTuple,
+    hash: u32,
+    core: CoreId,
+    this: Weak<Self>,
+    listener: Arc<Listener>,
+    /// Its place in the listener's SYN queue. Written once, before the table leads to this object. Relaxed: the table
+    /// orders it.
+    slot: AtomicUsize,
+    /// Its place among the connections of its source, until it ends or hands the place to the connection. Whoever sets `done` takes
+    /// the place, so that the lock is always free. `None` without a limit, which then costs no lock.
+    place: Option<Mutex<Option<Box<SourcePlace>>>>,
+    /// Held for one segment or timer only, and never while segments go out.
+    request: Mutex<Request>,
+    /// Turned into a connection, or given up.
+    done: AtomicBool,
+}
+
+impl RequestSocket {
+    /// Answers a SYN: a request in the table, a SYN-ACK on the wire, a timer to repeat it.
+    pub(super) fn open(
+        host: &Host,
+        cx: &mut Cx,
+        listener: &Arc<Listener>,
+        (tuple, hash): (FourTuple, u32),
+        (iss_min, fast_open): (Option<SeqNum>, FastOpen),
+        header: &SegmentHeader,
+        packet: Packet,
+    ) {
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        let name = (tuple, hash);
+        let Some((dst, mut params)) = listener.open_params(host, cx, name, iss_min, &rcu) else {
+            return cx.drop_packet(DropReason::IpNoRoute, packet);
+        };
+        params.fast_open = fast_open;
+        let place = match listener.claim_place(cx, &tuple) {
+            Ok(place) => place,
+            Err(reason) => return Listener::refuse(cx, reason, packet),
+        };
+        let mut tcx = cx.tcp();
+        let request = match Request::on_syn(&mut tcx, &params, header, packet.meta().ecn) {
+            Ok(request) => request,
+            Err(reason) => return cx.drop_packet(reason, packet),
+        };
+        let deadline = request.deadline();
+        let name = (tuple, hash, host.core_for(cx, hash));
+        let socket = Self::new(listener, name, request, place);
+        if let Err(reason) = socket.register(host, listener.syn_backlog(cx)) {
+            ip_output::discard_output(cx);
+            return Listener::refuse(cx, reason, packet);
+        }
+        cx.pool.free(packet);
+        host.core(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
+        ip_output::output(host, cx, dst, &tuple, socket.core);
+    }
+
+    /// A cookie came back: the request it stands for takes the segment that brought it, and is gone with it.
+    pub(super) fn open_from_cookie(
+        host: &Host,
+        cx: &mut Cx,
+        listener: &Arc<Listener>,
+        (tuple, hash): (FourTuple, u32),
+        request: Request,
+        (header, packet): (&SegmentHeader, Packet),
+    ) {
+        let place = match listener.claim_place(cx, &tuple) {
+            Ok(place) => place,
+            Err(reason) => return Listener::refuse(cx, reason, packet),
+        };
+        let name = (tuple, hash, host.core_for(cx, hash));
+        let socket = Self::new(listener, name, request, place);
+        if host.demux().insert(hash, tuple, Entry::Request(Arc::clone(&socket))).is_err() {
+            // Another core has had the same segment a moment ago.
+            return cx.drop_packet(DropReason::TcpClosed, packet);
+        }
+        socket.segment(host, cx, header, packet);
+        socket.give_up(host);
+    }
+
+    fn new(
+        listener: &Arc<Listener>,
+        (tuple, hash, core): (FourTuple, u32, CoreId),
+        request: Request,
+        place: Option<Box<SourcePlace>>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            tuple,
+            hash,
+            core,
+            this: this.clone(),
+            listener: Arc::clone(listener),
+            slot: AtomicUsize::new(NO_SLOT),
+            place: place.map(|place| Mutex::new(Some(place))),
+            request: Mutex::new(request),
+            done: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes its place in the SYN queue and in the table, or neither.
+    fn register(self: &Arc<Self>, host: &Host, limit: usize) -> Result<(), DropReason> {
+        let syn_queue = self.listener.syn_queue();
+        let slot = syn_queue.add(self.this.clone(), limit).map_err(|refused| match refused {
+            Refused::Closed => DropReason::TcpClosed,
+            Refused::Full => DropReason::SynQueueFull,
+        })?;
+        self.slot.store(slot, Ordering::Relaxed);
+        if host.demux().insert(self.hash, self.tuple, Entry::Request(Arc::clone(self))).is_err() {
+            // Another core answered the same SYN a moment ago; its SYN-ACK is the one that counts.
+            self.give_up(host);
+            return Err(DropReason::TcpInvalidSyn);
+        }
+        if self.done.load(Ordering::Acquire) {
+            // The listener was closed since, and may have looked for the entry before it was there. If not, the lock of
+            // the table has brought us its `done`, or it has found the entry.
+            self.remove_entry(host);
+            return Err(DropReason::TcpClosed);
+        }
+        Ok(())
+    }
+
+    /// Softirq: a segment for this half-open connection.
+    pub(crate) fn segment(
+        self: &Arc<Self>,
+        host: &Host,
+        cx: &mut Cx,
+        header: &SegmentHeader,
+        packet: Packet,
+    ) {
+        let has_room = !self.listener.is_accept_queue_full();
+        let verdict = {
+            let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.done.load(Ordering::Acquire) {
+                drop(request);
+                // The sender repeats what we cannot place; by then the table leads to the connection, or to nobody.
+                return cx.drop_packet(DropReason::TcpClosed, packet);
+            }
+            let reader = cx.reader();
+            let rcu = reader.pin();
+            let mut tcx = cx.tcp();
+            let verdict = request.on_segment(&mut tcx, header, packet, has_room);
+            match verdict {
+                // Its timer, or its listener on another core, may have given the request up just now.
+                RequestVerdict::Establish(packet) if self.done.swap(true, Ordering::AcqRel) => {
+                    Err(RequestVerdict::Drop(DropReason::TcpClosed, packet))
+                }
+                RequestVerdict::Establish(packet) => {
+                    Ok((request.to_tcb(&tcx, &self.listener.settings(&rcu).tcp), packet))
+                }
+                other => Err(other),
+            }
+        };
+        match verdict {
+            Ok((tcb, packet)) => self.establish(host, cx, tcb, header, packet),
+            Err(verdict) => {
+                self.transmit(host, cx);
+                self.refuse(host, cx, verdict);
+            }
+        }
+    }
+
+    /// The third segment: the connection takes the request's place and this segment as its first.
+    fn establish(
+        &self,
+        host: &Host,
+        cx: &mut Cx,
+        mut tcb: Tcb,
+        header: &SegmentHeader,
+        packet: Packet,
+    ) {
+        self.leave_queue();
+        let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp());
+        let name = (self.tuple, self.hash, self.core);
+        let socket = TcpSocket::new(host, cx, name, Box::new(tcb), None, self.listener.flags());
+        self.listener.settle_options(cx, &socket);
+        socket.set_place(self.take_place());
+        let entry = Entry::Stream(Arc::clone(&socket));
+        let begun = socket.begin(host, cx, |_| {
+            host.demux().replace(self.hash, self.tuple, entry);
+            Ok(())
+        });
+        debug_assert!(begun.is_ok());
+        self.listener.offer(host, cx, socket);
+        if let Verdict::Drop(reason, packet) = verdict {
+            cx.drop_packet(reason, packet);
+        }
+    }
+
+    fn refuse(&self, host: &Host, cx: &mut Cx, verdict: RequestVerdict) {
+        match verdict {
+            RequestVerdict::Drop(reason, packet) => cx.drop_packet(reason, packet),
+            RequestVerdict::Closed(reason, packet) => {
+                self.give_up(host);
+                cx.drop_packet(reason, packet);
+            }
+            RequestVerdict::Establish(packet) => cx.drop_packet(DropReason::TcpClosed, packet),
+        }
+    }
+
+    /// Softirq: time to repeat the SYN-ACK, or to give up.
+    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+        let next = {
+            let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.done.load(Ordering::Acquire) {
+                return;
+            }
+            let timer = request.on_timer(&mut cx.tcp());
+            (timer, request.deadline())
+        };
+        self.transmit(host, cx);
+        match next {
+            (RequestTimer::Keep, deadline) => {
+                host.core(self.core).arm(deadline, TimerEntry::Request(self.this.clone()));
+            }
+            (RequestTimer::GiveUp, _) => self.give_up(host),
+        }
+    }
+
+    /// Softirq: a router or the peer reports that our SYN-ACK could not be delivered (Linux: `tcp_req_err`).
+    pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+        let ends = {
+            let request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+            request.on_icmp(&cx.tcp(), error, seq)
+        };
+        if ends {
+            self.give_up(host);
+        }
+    }
+
+    fn transmit(&self, host: &Host, cx: &mut Cx) {
+        host.reply(cx, &self.tuple, self.core);
+    }
+
+    /// Ends it without a connection. Nothing is sent.
+    pub(crate) fn give_up(&self, host: &Host) {
+        if !self.done.swap(true, Ordering::AcqRel) {
+            self.leave_queue();
+            self.remove_entry(host);
+            drop(self.take_place());
+        }
+    }
+
+    fn take_place(&self) -> Option<Box<SourcePlace>> {
+        self.place.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn leave_queue(&self) {
+        match self.slot.load(Ordering::Relaxed) {
+            NO_SLOT => {}
+            slot => self.listener.syn_queue().remove(slot),
+        }
+    }
+
+    fn remove_entry(&self, host: &Host) {
+        host.demux().remove(self.hash, &self.tuple, |entry| {
+            matches!(entry, Entry::Request(request) if std::ptr::eq(&raw const **request, self))
+        });
+    }
+}

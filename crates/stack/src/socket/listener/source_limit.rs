@@ -1,0 +1,181 @@
+//! Connections of each source address with one listener, and the limit of them (`max_per_source`).
+//!
+//! A place is claimed where a SYN becomes a request or an early connection, and where a SYN cookie returns. The request hands its
+//! place to the connection, and the connection returns the place when it leaves the table of connections: a TIME-WAIT remnant has
+//! none. Comparing and counting are one step under one lock, so that the limit holds on any number of cores. Linux has no such
+//! setting of TCP; its counterpart is `connlimit` of iptables, with a rule that drops.
+//!
+//! Without a limit nothing is counted, and a SYN costs one load. An entry exists only while its count is above 0, so that entries
+//! are never more than places. A tree holds them: no choice of addresses makes its look-ups slow.
+//!
+//! Addresses are counted whole, as /32. A limit for prefixes would mask `source` in [`SourceLimit::claim`] and
+//! [`SourceLimit::is_reached`] and change nothing else.
+//!
+//! Not here: what becomes of a refused segment (`listener/input`).
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+/// The limit of one listener, with what it counts. The listener's connections keep it when the listener is gone.
+#[derive(Debug)]
+pub(super) struct SourceLimit {
+    /// Most places of one address; 0 is no limit. Written by `set_option` of the listener, read by SYNs and returned cookies.
+    /// Relaxed: a number that orders nothing; a SYN beside the call may still see the number before.
+    max: AtomicU32,
+    /// Places by address, each above 0. Nothing else is locked under this lock.
+    counts: Mutex<BTreeMap<IpAddr, u32>>,
+}
+
+/// The source has as many connections as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reached;
+
+/// One connection's place among those of its source. Dropping it returns the place.
+#[derive(Debug)]
+pub(crate) struct SourcePlace {
+    limit: Arc<SourceLimit>,
+    source: IpAddr,
+}
+
+impl SourceLimit {
+    pub(super) fn new(max: u32) -> Arc<Self> {
+        Arc::new(Self { max: AtomicU32::new(max), counts: Mutex::default() })
+    }
+
+    /// Changes the limit. Places that are held stay held, also when they are more than `max`.
+    pub(super) fn set_max(&self, max: u32) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    /// The limit, if there is one.
+    fn max(&self) -> Option<u32> {
+        Some(self.max.load(Ordering::Relaxed)).filter(|max| *max != 0)
+    }
+
+    /// Whether `source` would be refused now.
+    pub(super) fn is_reached(&self, source: IpAddr) -> bool {
+        self.max().is_some_and(|max| self.count(source) >= max)
+    }
+
+    /// A place for one more connection of `source`; `None` without a limit.
+    pub(super) fn claim(
+        self: &Arc<Self>,
+        source: IpAddr,
+    ) -> Result<Option<Box<SourcePlace>>, Reached> {
+        let Some(max) = self.max() else { return Ok(None) };
+        {
+            let mut counts = self.lock();
+            let count = counts.get(&source).copied().unwrap_or(0);
+            if count >= max {
+                return Err(Reached);
+            }
+            counts.insert(source, count + 1);
+        }
+        Ok(Some(Box::new(SourcePlace { limit: Arc::clone(self), source })))
+    }
+
+    /// Places of `source`.
+    pub(super) fn count(&self, source: IpAddr) -> u32 {
+        self.lock().get(&source).copied().unwrap_or(0)
+    }
+
+    /// Addresses that have a place.
+    pub(super) fn sources(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u32>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for SourcePlace {
+    fn drop(&mut self) {
+        let mut counts = self.limit.lock();
+        match counts.get_mut(&self.source) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                counts.remove(&self.source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    #[test]
+    fn each_source_has_its_places_and_an_entry_only_while_it_holds_one() {
+        let limit = SourceLimit::new(2);
+        let first = limit.claim(ONE).unwrap();
+        let second = limit.claim(ONE).unwrap();
+        assert_eq!(limit.claim(ONE).unwrap_err(), Reached);
+        assert!(limit.is_reached(ONE) && !limit.is_reached(OTHER));
+        let other = limit.claim(OTHER).unwrap();
+        assert_eq!((limit.count(ONE), limit.sources()), (2, 2));
+        drop(first);
+        assert!(!limit.is_reached(ONE));
+        let third = limit.claim(ONE).unwrap();
+        drop((second, third, other));
+        assert_eq!((limit.count(ONE), limit.sources()), (0, 0));
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_counted() {
+        let limit = SourceLimit::new(0);
+        assert!((0..100).all(|_| matches!(limit.claim(ONE), Ok(None))));
+        assert_eq!(limit.sources(), 0);
+    }
+
+    #[test]
+    fn a_changed_limit_holds_for_claims_to_come() {
+        let limit = SourceLimit::new(3);
+        let held: Vec<_> = (0..3).map(|_| limit.claim(ONE).unwrap()).collect();
+        limit.set_max(1);
+        assert!(limit.is_reached(ONE));
+        limit.set_max(0);
+        assert!(limit.claim(ONE).unwrap().is_none(), "no limit, and no count");
+        limit.set_max(4);
+        let fourth = limit.claim(ONE).unwrap();
+        assert!(limit.is_reached(ONE));
+        drop((held, fourth));
+        assert_eq!(limit.sources(), 0);
+    }
+
+    /// Four threads claim and return places of one address as fast as they can: at no moment are there more than the limit.
+    #[test]
+    fn the_limit_is_exact_under_concurrency() {
+        const MAX: u32 = 3;
+        let limit = SourceLimit::new(MAX);
+        let granted: usize = thread::scope(|scope| {
+            let claimers: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut granted = 0;
+                        for _ in 0..2_000 {
+                            let places = [limit.claim(ONE), limit.claim(ONE)];
+                            assert!(limit.count(ONE) <= MAX);
+                            granted += places.iter().filter(|place| place.is_ok()).count();
+                        }
+                        granted
+                    })
+                })
+                .collect();
+            claimers.into_iter().map(|claimer| claimer.join().unwrap()).sum()
+        });
+        assert!(granted > 0);
+        assert_eq!(limit.sources(), 0, "every place was returned");
+    }
+}

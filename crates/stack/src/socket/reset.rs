@@ -1,0 +1,41 @@
+//! Answers without a socket: resets, and what requests and TIME-WAIT remnants send.
+
+use pkt::{DropReason, Packet};
+use tcp::{FourTuple, SegmentHeader};
+
+use crate::{
+    base::ids::CoreId,
+    cx::Cx,
+    host::Host,
+    transmit::ip_output::{discard_unroutable, output},
+};
+
+impl Host {
+    /// Answers `header` with a reset (RFC 9293 §3.10.7.1) and drops the segment that caused it.
+    pub(crate) fn reply_with_reset(
+        &self,
+        cx: &mut Cx,
+        tuple: &FourTuple,
+        header: &SegmentHeader,
+        reason: DropReason,
+        packet: Packet,
+    ) {
+        let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        tcp::segment::reset::reply(&mut cx.tcp(), tuple, header, payload);
+        cx.drop_packet(reason, packet);
+        self.reply(cx, tuple, cx.running().unwrap_or(CoreId(0)));
+    }
+
+    /// Sends what is in `cx.out` for `tuple`, to which no socket with a path of its own belongs.
+    pub(crate) fn reply(&self, cx: &mut Cx, tuple: &FourTuple, core: CoreId) {
+        if cx.out.is_empty() {
+            return;
+        }
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        match self.reply_path(cx, tuple.remote.ip(), Some(tuple.local.ip()), core, &rcu) {
+            Ok(dst) => output(self, cx, dst, tuple, core),
+            Err(_) => discard_unroutable(cx),
+        }
+    }
+}

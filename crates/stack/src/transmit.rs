@@ -1,0 +1,19 @@
+//! The way of a packet from IP to the device: IP header, link header, queue, device. Each file is one hop.
+//!
+//! Above: connections, resets and ICMP errors, which call [`ip_output`]. Below: devices. Linux: net/ipv4/ip_output.c,
+//! net/core/{neighbour,dev}.c, net/sched.
+//!
+//! A [`Dst`](dst::Dst) says all that a packet needs to leave: the link, the neighbor, the transmit queues. `route` makes it.
+//!
+//! Not here: fragmentation. A packet that would have to be cut is dropped with a counted reason.
+
+pub mod bql;
+pub mod dst;
+pub(crate) mod gso;
+pub(crate) mod ident;
+pub mod ip_output;
+pub(crate) mod link_output;
+pub mod neighbor;
+pub(crate) mod packet_dst;
+pub mod qdisc;
+pub mod tx_queue;

@@ -1,0 +1,388 @@
+use pkt::{Domain, DomainConfig, Pool};
+use proptest::prelude::*;
+
+use super::*;
+
+use crate::sysctl::modes::NeighborConfig;
+
+const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const REACHABLE: Duration = Duration::from_secs(30);
+
+const GRATUITOUS_B: Advertisement = Advertisement { mac: B, solicited: false, gratuitous: true };
+
+const fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+const fn answer(mac: MacAddr) -> Advertisement {
+    Advertisement { mac, solicited: true, gratuitous: false }
+}
+
+const fn hearsay(mac: MacAddr) -> Advertisement {
+    Advertisement { mac, solicited: false, gratuitous: false }
+}
+
+/// A neighbor with the settings and the packet memory around it.
+struct Bench {
+    config: NeighborConfig,
+    neighbor: Neighbor,
+    domain: Domain,
+    pool: Pool,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let domain = Domain::new(DomainConfig::default());
+        let pool = domain.pool();
+        let neighbor = Neighbor::new(Instant::ZERO, REACHABLE);
+        Self { config: NeighborConfig::default(), neighbor, domain, pool }
+    }
+
+    fn packets(&mut self, count: u8) -> PacketList {
+        let mut list = PacketList::new();
+        for number in 0..count {
+            let mut packet = self.pool.alloc().unwrap();
+            packet.append(&mut self.pool, &[number]);
+            list.push_back(packet);
+        }
+        list
+    }
+
+    fn send(&mut self, count: u8, now: Instant) -> Vec<String> {
+        let mut packets = self.packets(count);
+        let actions = self.neighbor.output(&mut packets, now, &self.config);
+        assert!(packets.is_empty());
+        told(actions)
+    }
+
+    fn hear(&mut self, advertisement: Advertisement, now: Instant) -> Vec<String> {
+        told(self.neighbor.on_advertisement(advertisement, now, &self.config))
+    }
+
+    /// Fires the timer at its own deadline, which must be `expected`.
+    fn timer(&mut self, expected: Instant) -> Vec<String> {
+        assert_eq!(self.neighbor.next_deadline(), Some(expected));
+        let early = expected - Duration::from_nanos(1);
+        assert_eq!(told(self.neighbor.on_timer(early, &self.config)), [""; 0], "too early");
+        told(self.neighbor.on_timer(expected, &self.config))
+    }
+}
+
+/// Actions in words: the packets by their first byte.
+fn told(actions: NeighborActions) -> Vec<String> {
+    let numbers = |packets: PacketList| {
+        packets.map(|packet| packet.linear()[0].to_string()).collect::<Vec<_>>().join(" ")
+    };
+    let tell = |action| match action {
+        NeighborAction::SendProbe { unicast: None } => "ask all".to_owned(),
+        NeighborAction::SendProbe { unicast: Some(mac) } => format!("ask {mac}"),
+        NeighborAction::Flush { mac, packets } => format!("send {mac}: {}", numbers(packets)),
+        NeighborAction::Fail { reason, packets } => format!("{reason}: {}", numbers(packets)),
+    };
+    actions.into_iter().map(tell).collect()
+}
+
+#[test]
+fn packets_wait_for_the_answer() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.send(2, at(0)), ["ask all"]);
+    assert_eq!(bench.neighbor.state(), NudState::Incomplete);
+    assert_eq!(bench.send(1, at(5)), [""; 0], "asked already");
+    assert_eq!(bench.neighbor.queue_len(), 3);
+    assert!(!bench.neighbor.may_collect(), "packets wait");
+    assert_eq!(bench.hear(answer(A), at(10)), ["send 02:00:00:00:00:01: 0 1 0"]);
+    assert_eq!(bench.neighbor.state(), NudState::Reachable);
+    assert_eq!(bench.send(1, at(20)), ["send 02:00:00:00:00:01: 0"]);
+    assert_eq!(bench.domain.balance(), 0);
+}
+
+#[test]
+fn resolution_fails_after_three_questions() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.send(2, at(0)), ["ask all"]);
+    assert_eq!(bench.timer(at(1_000)), ["ask all"]);
+    assert_eq!(bench.timer(at(2_000)), ["ask all"]);
+    assert_eq!(bench.timer(at(3_000)), ["NEIGH_FAILED: 0 1"]);
+    assert_eq!(bench.neighbor.state(), NudState::Failed);
+    assert_eq!(bench.neighbor.next_deadline(), None);
+    assert!(bench.neighbor.may_collect());
+    assert_eq!(bench.send(1, at(3_001)), ["ask all"], "the next packet tries anew");
+    assert_eq!(bench.hear(answer(B), at(3_002)), ["send 02:00:00:00:00:02: 0"]);
+}
+
+#[test]
+fn oldest_packets_make_room() {
+    let mut bench = Bench::new();
+    bench.config.unres_qlen = 3;
+    assert_eq!(bench.send(5, at(0)), ["ask all", "NEIGH_QUEUEFULL: 0 1"]);
+    assert_eq!(bench.neighbor.queue_len(), 3);
+    assert_eq!(bench.send(1, at(1)), ["NEIGH_QUEUEFULL: 2"]);
+    assert_eq!(bench.hear(answer(A), at(2)), ["send 02:00:00:00:00:01: 3 4 0"]);
+}
+
+#[test]
+fn memory_of_waiting_packets_is_bounded_but_one_fits() {
+    let mut bench = Bench::new();
+    bench.config.unres_qlen_bytes = 0;
+    assert_eq!(bench.send(1, at(0)), ["ask all"]);
+    assert_eq!(bench.neighbor.queue_len(), 1);
+    assert_eq!(bench.send(1, at(1)), ["NEIGH_QUEUEFULL: 0"]);
+    let truesize = bench.packets(1).pop_front().unwrap().truesize();
+    bench.config.unres_qlen_bytes = truesize * 2;
+    assert_eq!(bench.send(1, at(2)), [""; 0]);
+    assert_eq!(bench.send(1, at(3)), ["NEIGH_QUEUEFULL: 0"]);
+    assert_eq!(bench.neighbor.queue_len(), 2);
+}
+
+#[test]
+fn reachable_becomes_stale_when_unused() {
+    let mut bench = Bench::new();
+    bench.send(1, at(0));
+    bench.hear(answer(A), at(10));
+    assert_eq!(bench.timer(at(30_010)), [""; 0]);
+    assert_eq!(bench.neighbor.state(), NudState::Stale);
+    assert_eq!(bench.neighbor.next_deadline(), None, "nothing to do until it is used");
+    assert_eq!(bench.neighbor.published(), None, "the next use must be noticed");
+}
+
+#[test]
+fn confirmation_extends_reachable_without_a_probe() {
+    let mut bench = Bench::new();
+    bench.send(1, at(0));
+    bench.hear(answer(A), at(0));
+    bench.neighbor.on_confirmed(at(20_000));
+    bench.neighbor.on_confirmed(at(19_000));
+    assert_eq!(bench.timer(at(30_000)), [""; 0]);
+    assert_eq!(bench.neighbor.state(), NudState::Reachable);
+    assert_eq!(bench.neighbor.next_deadline(), Some(at(50_000)));
+}
+
+#[test]
+fn stale_address_is_used_then_doubted_then_asked() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.hear(hearsay(A), at(0)), [""; 0]);
+    assert_eq!(bench.neighbor.state(), NudState::Stale);
+    assert_eq!(bench.send(1, at(100)), ["send 02:00:00:00:00:01: 0"]);
+    assert_eq!(bench.neighbor.state(), NudState::Delay);
+    assert_eq!(bench.timer(at(5_100)), ["ask 02:00:00:00:00:01"]);
+    assert_eq!(bench.neighbor.state(), NudState::Probe);
+    assert_eq!(bench.send(1, at(5_200)), ["send 02:00:00:00:00:01: 0"], "still the best guess");
+    assert_eq!(bench.timer(at(6_100)), ["ask 02:00:00:00:00:01"]);
+    assert_eq!(bench.hear(answer(A), at(6_200)), [""; 0]);
+    assert_eq!(bench.neighbor.state(), NudState::Reachable);
+    assert_eq!(bench.neighbor.next_deadline(), Some(at(36_200)));
+}
+
+#[test]
+fn confirmation_during_the_delay_saves_the_probe() {
+    let mut bench = Bench::new();
+    bench.hear(hearsay(A), at(0));
+    bench.send(1, at(100));
+    bench.neighbor.on_confirmed(at(150));
+    assert_eq!(bench.timer(at(5_100)), [""; 0]);
+    assert_eq!(bench.neighbor.state(), NudState::Reachable);
+    assert_eq!(bench.neighbor.next_deadline(), Some(at(30_150)));
+}
+
+#[test]
+fn vanished_neighbor_fails_after_unicast_probes() {
+    let mut bench = Bench::new();
+    bench.hear(hearsay(A), at(0));
+    bench.send(1, at(0));
+    for second in [5, 6, 7] {
+        assert_eq!(bench.timer(at(second * 1_000)), ["ask 02:00:00:00:00:01"]);
+    }
+    assert_eq!(bench.timer(at(8_000)), [""; 0], "nothing waited");
+    assert_eq!(bench.neighbor.state(), NudState::Failed);
+    assert_eq!(bench.neighbor.link_address(), None);
+    assert_eq!(bench.send(1, at(8_001)), ["ask all"]);
+}
+
+#[test]
+fn first_of_two_differing_answers_holds_for_a_second() {
+    let mut bench = Bench::new();
+    bench.send(1, at(0));
+    bench.hear(answer(A), at(10));
+    bench.hear(answer(B), at(11));
+    bench.hear(hearsay(B), at(1_010));
+    assert_eq!(bench.neighbor.link_address(), Some(A));
+    bench.hear(hearsay(B), at(1_011));
+    assert_eq!(bench.neighbor.link_address(), Some(B));
+    assert_eq!(bench.neighbor.state(), NudState::Stale, "hearsay proves nothing");
+}
+
+#[test]
+fn an_answer_is_awaited_by_an_unresolved_address_and_by_a_probe_of_the_known_one() {
+    let mut bench = Bench::new();
+    assert!(!bench.neighbor.awaits(answer(A)), "nothing was asked");
+    bench.send(1, at(0));
+    assert!(bench.neighbor.awaits(answer(A)) && bench.neighbor.awaits(answer(B)));
+    assert!(!bench.neighbor.awaits(hearsay(A)));
+    bench.hear(answer(A), at(10));
+    assert!(!bench.neighbor.awaits(answer(A)), "it was answered");
+    bench.send(1, at(30_000));
+    bench.timer(at(30_010));
+    assert_eq!(bench.neighbor.state(), NudState::Delay);
+    bench.timer(at(35_010));
+    assert_eq!(bench.neighbor.state(), NudState::Probe);
+    assert!(bench.neighbor.awaits(answer(A)) && !bench.neighbor.awaits(answer(B)));
+}
+
+#[test]
+fn announcements_move_an_address_at_once() {
+    let mut bench = Bench::new();
+    bench.send(1, at(0));
+    bench.hear(answer(A), at(10));
+    assert_eq!(bench.hear(GRATUITOUS_B, at(11)), [""; 0]);
+    assert_eq!(bench.neighbor.link_address(), Some(B));
+    bench.send(1, at(12));
+    assert_eq!(bench.timer(at(5_012)), ["ask 02:00:00:00:00:02"], "not confirmed by the old one");
+}
+
+#[test]
+fn hearsay_of_the_same_address_changes_nothing() {
+    let mut bench = Bench::new();
+    bench.send(1, at(0));
+    bench.hear(answer(A), at(10));
+    bench.hear(hearsay(A), at(5_000));
+    assert_eq!(bench.neighbor.state(), NudState::Reachable);
+    assert_eq!(bench.neighbor.next_deadline(), Some(at(30_010)));
+}
+
+#[test]
+fn hearsay_releases_waiting_packets_and_is_then_doubted() {
+    let mut bench = Bench::new();
+    bench.send(1, at(0));
+    assert_eq!(bench.hear(hearsay(A), at(10)), ["send 02:00:00:00:00:01: 0"]);
+    assert_eq!(bench.neighbor.state(), NudState::Delay);
+}
+
+#[test]
+fn permanent_entries_never_change() {
+    let mut bench = Bench::new();
+    assert_eq!(told(bench.neighbor.set_permanent(A, at(0))), [""; 0]);
+    for advertisement in [answer(B), hearsay(B), GRATUITOUS_B] {
+        bench.hear(advertisement, at(10));
+    }
+    assert_eq!(bench.send(1, at(100_000)), ["send 02:00:00:00:00:01: 0"]);
+    assert_eq!(bench.neighbor.published(), Some(A));
+    assert_eq!(bench.neighbor.next_deadline(), None);
+    assert!(!bench.neighbor.may_collect());
+}
+
+#[test]
+fn a_permanent_link_address_resolves_what_waits_in_any_state() {
+    let mut bench = Bench::new();
+    bench.send(2, at(0));
+    assert_eq!(told(bench.neighbor.set_permanent(A, at(1))), ["send 02:00:00:00:00:01: 0 1"]);
+    assert_eq!(
+        (bench.neighbor.state(), bench.neighbor.next_deadline()),
+        (NudState::Permanent, None)
+    );
+    assert_eq!(told(bench.neighbor.set_permanent(B, at(2))), [""; 0], "another one");
+    assert_eq!(bench.send(1, at(3)), ["send 02:00:00:00:00:02: 0"]);
+    assert_eq!(told(bench.neighbor.forget(at(4))), [""; 0]);
+    assert_eq!((bench.neighbor.state(), bench.neighbor.published()), (NudState::None, None));
+    assert!(bench.neighbor.may_collect());
+    assert_eq!(bench.send(1, at(5)), ["ask all"], "resolved by ARP again");
+    assert_eq!(told(bench.neighbor.forget(at(6))), ["NEIGH_FAILED: 0"]);
+    assert_eq!(bench.domain.balance(), 0);
+}
+
+#[test]
+fn shut_down_gives_the_packets_back() {
+    let mut bench = Bench::new();
+    bench.send(2, at(0));
+    assert_eq!(told(bench.neighbor.shut_down(at(1))), ["NEIGH_FAILED: 0 1"]);
+    assert_eq!(bench.domain.balance(), 0);
+}
+
+#[test]
+fn reachable_times_are_spread_around_the_base() {
+    let config = NeighborConfig::default();
+    assert_eq!(config.reachable_time(0), Duration::from_secs(15));
+    assert_eq!(config.reachable_time(1 << 31), Duration::from_secs(30));
+    assert!(config.reachable_time(u32::MAX) < Duration::from_secs(45));
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Send(u8),
+    Hear(Advertisement),
+    Set(bool),
+    Forget,
+    Confirm,
+    Timer,
+    Wait(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let advertisement =
+        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(first, solicited, gratuitous)| {
+            Event::Hear(Advertisement { mac: if first { A } else { B }, solicited, gratuitous })
+        });
+    let event = prop_oneof![
+        3 => (1_u8..8).prop_map(Event::Send),
+        2 => advertisement,
+        1 => any::<bool>().prop_map(Event::Set),
+        1 => Just(Event::Forget),
+        1 => Just(Event::Confirm),
+        3 => Just(Event::Timer),
+        2 => (0_u64..40_000).prop_map(Event::Wait),
+    ];
+    proptest::collection::vec(event, 1..60)
+}
+
+proptest! {
+    /// Whatever happens, every packet waits or leaves by one action, and a state has what it needs.
+    #[test]
+    fn no_packet_is_lost(events in events()) {
+        let mut bench = Bench::new();
+        bench.config.unres_qlen = 5;
+        let (mut now, mut sent, mut left) = (at(0), 0, 0);
+        for event in events {
+            let actions = match event {
+                Event::Send(count) => {
+                    sent += usize::from(count);
+                    let mut packets = bench.packets(count);
+                    bench.neighbor.output(&mut packets, now, &bench.config)
+                }
+                Event::Hear(told) => bench.neighbor.on_advertisement(told, now, &bench.config),
+                Event::Set(first) => {
+                    bench.neighbor.set_permanent(if first { A } else { B }, now)
+                }
+                Event::Forget => bench.neighbor.forget(now),
+                Event::Confirm => {
+                    bench.neighbor.on_confirmed(now);
+                    NeighborActions::new()
+                }
+                Event::Timer => {
+                    now = now.max(bench.neighbor.next_deadline().unwrap_or(now));
+                    bench.neighbor.on_timer(now, &bench.config)
+                }
+                Event::Wait(millis) => {
+                    now += Duration::from_millis(millis);
+                    NeighborActions::new()
+                }
+            };
+            for action in actions {
+                if let NeighborAction::Flush { packets, .. } | NeighborAction::Fail { packets, .. } = action {
+                    prop_assert!(!packets.is_empty());
+                    left += packets.len();
+                }
+            }
+            let neighbor = &bench.neighbor;
+            prop_assert_eq!(neighbor.queue_len(), sent - left);
+            prop_assert!(neighbor.queue_len() <= 5);
+            prop_assert_eq!(neighbor.link_address().is_some(), neighbor.state().is_valid());
+            let waits = matches!(
+                neighbor.state(),
+                NudState::Incomplete | NudState::Reachable | NudState::Delay | NudState::Probe
+            );
+            prop_assert_eq!(neighbor.next_deadline().is_some(), waits, "{:?}", neighbor.state());
+            prop_assert!(neighbor.queue_len() == 0 || neighbor.state() == NudState::Incomplete);
+        }
+        prop_assert_eq!(usize::try_from(bench.domain.balance()).unwrap(), sent - left);
+    }
+}

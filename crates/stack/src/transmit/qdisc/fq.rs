@@ -1,0 +1,364 @@
+//! `fq`: one queue for each flow, served in turn, none before its packets' departure times.
+//!
+//! Linux: net/sched/sch_fq.c, tc-fq(8). Deficit round robin: a flow may send `quantum` bytes a round; a new flow begins
+//! with a larger credit and goes first, so that short exchanges do not wait behind bulk. A packet whose departure time
+//! (`meta.timestamp`, set by TCP's pacing) has not come makes its flow wait aside, ordered by time.
+//!
+//! Flows are told apart by the whole `flow_hash`. Two that share one are served as one.
+
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration, vec::Vec};
+
+use pkt::{Instant, Packet, PacketList};
+
+use super::{Dequeued, NetXmit, PRIORITY_CONTROL, QdiscStats, turns::Turns, wire_bytes};
+
+use crate::sysctl::qdisc::FqConfig;
+
+/// Chains of the flow table; a power of two (`buckets`).
+const BUCKETS: usize = 1024;
+
+/// Where a flow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It has nothing to send; its entry may be taken for another flow.
+    Detached,
+    /// It has turns.
+    Active,
+    /// In `throttled`.
+    Throttled,
+}
+
+#[derive(Debug)]
+struct Flow {
+    hash: u32,
+    /// Next flow of the same bucket.
+    next: Option<u32>,
+    place: Place,
+    credit: i64,
+    queue: PacketList,
+    /// When it last had something to send.
+    used: Instant,
+}
+
+/// Fair queueing.
+#[derive(Debug)]
+pub struct Fq {
+    config: FqConfig,
+    buckets: Vec<Option<u32>>,
+    flows: Vec<Flow>,
+    free: Vec<u32>,
+    /// Packets of [`PRIORITY_CONTROL`]: no pace and no flow's limit holds them up. Linux: `internal`.
+    control: PacketList,
+    turns: Turns,
+    /// By departure time of the first packet.
+    throttled: BinaryHeap<Reverse<(Instant, u32)>>,
+    stats: QdiscStats,
+}
+
+/// How long an idle flow keeps its credit before its entry is given to another; not while there are more than [`FLOWS_MAX`].
+const FLOW_IDLE: Duration = Duration::from_secs(3);
+
+/// Flows in the table above which idle ones are forgotten at once: two to a chain.
+const FLOWS_MAX: usize = 2 * BUCKETS;
+
+/// Idle flows that one look-up forgets at most. Linux: `FQ_GC_MAX`.
+const COLLECT_MAX: usize = 8;
+
+impl Fq {
+    /// An empty `fq`.
+    #[must_use]
+    pub fn new(config: FqConfig) -> Self {
+        Self {
+            config,
+            buckets: vec![None; BUCKETS],
+            flows: Vec::with_capacity(64),
+            free: Vec::new(),
+            control: PacketList::new(),
+            turns: Turns::with_capacity(64),
+            throttled: BinaryHeap::with_capacity(64),
+            stats: QdiscStats::default(),
+        }
+    }
+
+    pub(super) fn enqueue(
+        &mut self,
+        mut packet: Packet,
+        bytes: u32,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) -> NetXmit {
+        if self.stats.qlen >= u64::from(self.config.limit) {
+            return NetXmit::dropped(packet, &mut self.stats, dropped);
+        }
+        if packet.meta().priority == PRIORITY_CONTROL {
+            self.control.push_back(packet);
+            self.stats.on_enqueue(bytes);
+            return NetXmit::Success;
+        }
+        let horizon = now + self.config.horizon;
+        let beyond = packet.meta().timestamp > horizon;
+        if beyond && self.config.horizon_drop {
+            return NetXmit::dropped(packet, &mut self.stats, dropped);
+        }
+        if beyond {
+            packet.meta_mut().timestamp = horizon;
+        }
+        let index = self.flow_of(packet.meta().flow_hash, now);
+        let flow = &mut self.flows[index as usize];
+        if flow.queue.len() >= self.config.flow_limit as usize {
+            return NetXmit::dropped(packet, &mut self.stats, dropped);
+        }
+        if flow.place == Place::Detached {
+            // A flow that has been away starts with a full turn, but not with what it had left.
+            flow.credit = flow.credit.max(i64::from(self.config.quantum));
+            flow.place = Place::Active;
+            self.turns.begin(index);
+        }
+        flow.used = now;
+        flow.queue.push_back(packet);
+        self.stats.on_enqueue(bytes);
+        NetXmit::Success
+    }
+
+    pub(super) fn dequeue(&mut self, link_header: usize, now: Instant) -> Dequeued {
+        if let Some(packet) = self.control.pop_front() {
+            self.stats.on_dequeue(&packet, wire_bytes(&packet, link_header));
+            return Dequeued::Packet(packet);
+        }
+        self.release(now);
+        loop {
+            let Some(index) = self.turns.first() else {
+                return self.nothing_now();
+            };
+            let flow = &mut self.flows[index as usize];
+            if flow.credit <= 0 {
+                flow.credit += i64::from(self.config.quantum);
+                self.turns.pass();
+                continue;
+            }
+            let Some(packet) = flow.queue.pop_front() else {
+                if self.turns.end() {
+                    self.flows[index as usize].place = Place::Detached;
+                }
+                continue;
+            };
+            if packet.meta().timestamp > now {
+                let due = packet.meta().timestamp;
+                flow.queue.push_front(packet);
+                flow.place = Place::Throttled;
+                self.turns.remove_first();
+                self.throttled.push(Reverse((due, index)));
+                continue;
+            }
+            let bytes = wire_bytes(&packet, link_header);
+            flow.credit -= i64::from(bytes);
+            flow.used = now;
+            self.stats.on_dequeue(&packet, bytes);
+            return Dequeued::Packet(packet);
+        }
+    }
+
+    pub(super) const fn stats(&self) -> &QdiscStats {
+        &self.stats
+    }
+
+    pub(super) const fn stats_mut(&mut self) -> &mut QdiscStats {
+        &mut self.stats
+    }
+
+    /// Flows whose time has come stand in line again.
+    fn release(&mut self, now: Instant) {
+        while let Some(&Reverse((due, index))) = self.throttled.peek() {
+            if due > now {
+                return;
+            }
+            self.throttled.pop();
+            self.flows[index as usize].place = Place::Active;
+            self.turns.resume(index);
+        }
+    }
+
+    fn nothing_now(&mut self) -> Dequeued {
+        match self.throttled.peek() {
+            Some(&Reverse((due, _))) => {
+                self.stats.overlimits += 1;
+                Dequeued::Throttled(due)
+            }
+            None => Dequeued::Empty,
+        }
+    }
+
+    /// The flow of `hash`, made if need be.
+    fn flow_of(&mut self, hash: u32, now: Instant) -> u32 {
+        let bucket = hash as usize % BUCKETS;
+        let mut at = self.buckets[bucket];
+        while let Some(index) = at {
+            let flow = &self.flows[index as usize];
+            if flow.hash == hash {
+                return index;
+            }
+            at = flow.next;
+        }
+        self.collect(bucket, now);
+        let flow = Flow {
+            hash,
+            next: self.buckets[bucket],
+            place: Place::Detached,
+            credit: i64::from(self.config.initial_quantum),
+            queue: PacketList::new(),
+            used: now,
+        };
+        let index = if let Some(index) = self.free.pop() {
+            self.flows[index as usize] = flow;
+            index
+        } else {
+            let index = u32::try_from(self.flows.len()).expect("fewer flows than packets");
+            self.flows.push(flow);
+            index
+        };
+        self.buckets[bucket] = Some(index);
+        index
+    }
+
+    /// Forgets some of a bucket's flows that have been idle for [`FLOW_IDLE`], or at all under a flood of flows. Linux: `fq_gc`.
+    fn collect(&mut self, bucket: usize, now: Instant) {
+        let flooded = self.flows.len() - self.free.len() > FLOWS_MAX;
+        let (mut kept, mut left) = (None, COLLECT_MAX);
+        let mut at = self.buckets[bucket].take();
+        while let Some(index) = at {
+            let flow = &mut self.flows[index as usize];
+            at = flow.next;
+            let idle = flooded || now.saturating_duration_since(flow.used) > FLOW_IDLE;
+            if left > 0 && flow.place == Place::Detached && idle {
+                left -= 1;
+                self.free.push(index);
+            } else {
+                flow.next = kept;
+                kept = Some(index);
+            }
+        }
+        self.buckets[bucket] = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        sysctl::qdisc::FqConfig,
+        transmit::qdisc::{
+            Qdisc,
+            testing::{Bench, Spec},
+        },
+    };
+
+    fn fq(config: FqConfig) -> Bench {
+        Bench::new(Qdisc::Fq(Box::new(Fq::new(config))))
+    }
+
+    #[test]
+    fn flows_take_turns_of_a_quantum() {
+        let config = FqConfig { quantum: 2000, initial_quantum: 2000, ..FqConfig::default() };
+        let mut bench = fq(config);
+        for number in 0..6 {
+            bench.enqueue(Spec { number, flow: 1, bytes: 1000, ..Spec::default() });
+        }
+        for number in 10..14 {
+            bench.enqueue(Spec { number, flow: 2, bytes: 1000, ..Spec::default() });
+        }
+        assert_eq!(bench.drain(), [0, 1, 10, 11, 2, 3, 12, 13, 4, 5]);
+        bench.finish();
+    }
+
+    #[test]
+    fn a_new_flow_goes_before_bulk() {
+        let mut bench = fq(FqConfig::default());
+        for number in 0..40 {
+            bench.enqueue(Spec { number, flow: 1, bytes: 1514, ..Spec::default() });
+        }
+        for _ in 0..20 {
+            bench.dequeue();
+        }
+        bench.enqueue(Spec { number: 99, flow: 2, bytes: 100, ..Spec::default() });
+        assert_eq!(bench.dequeue(), Some(99));
+        bench.finish();
+    }
+
+    #[test]
+    fn packets_leave_at_their_departure_times_and_hold_up_nobody_else() {
+        let mut bench = fq(FqConfig::default());
+        for number in 0..3 {
+            let delay = Duration::from_millis(10 * u64::from(number) + 10);
+            bench.enqueue(Spec { number, flow: 1, delay, ..Spec::default() });
+        }
+        bench.enqueue(Spec { number: 9, flow: 2, ..Spec::default() });
+        let times: Vec<_> =
+            bench.drain_timed().into_iter().map(|(at, number)| (at.as_millis(), number)).collect();
+        assert_eq!(times, [(0, 9), (10, 0), (20, 1), (30, 2)]);
+        bench.finish();
+    }
+
+    #[test]
+    fn limits_of_the_flow_of_all_and_of_the_horizon() {
+        let config = FqConfig { limit: 5, flow_limit: 3, ..FqConfig::default() };
+        let mut bench = fq(config);
+        for number in 0..4 {
+            bench.enqueue(Spec { number, flow: 1, ..Spec::default() });
+        }
+        for number in 10..14 {
+            bench.enqueue(Spec { number, flow: number, ..Spec::default() });
+        }
+        assert_eq!(bench.dropped(), [3, 12, 13]);
+        bench.finish();
+        let mut bench = fq(FqConfig::default());
+        let delay = Duration::from_secs(11);
+        bench.enqueue(Spec { number: 1, delay, ..Spec::default() });
+        assert_eq!(bench.dropped(), [1]);
+        bench.finish();
+        let mut bench = fq(FqConfig { horizon_drop: false, ..FqConfig::default() });
+        bench.enqueue(Spec { number: 1, delay, ..Spec::default() });
+        assert_eq!(bench.drain_timed(), [(Duration::from_secs(10), 1)]);
+        bench.finish();
+    }
+
+    #[test]
+    fn control_packets_go_first_and_know_no_pace_and_no_flow_limit() {
+        let mut bench = fq(FqConfig { flow_limit: 1, ..FqConfig::default() });
+        bench.enqueue(Spec { number: 1, ..Spec::default() });
+        let delay = Duration::from_secs(20);
+        for number in 2..4 {
+            bench.enqueue(Spec { number, priority: 7, delay, ..Spec::default() });
+        }
+        assert_eq!(bench.dropped(), []);
+        assert_eq!(
+            [bench.dequeue(), bench.dequeue(), bench.dequeue()],
+            [Some(2), Some(3), Some(1)]
+        );
+        bench.finish();
+    }
+
+    #[test]
+    fn a_flood_of_flows_does_not_grow_the_table() {
+        let mut bench = fq(FqConfig::default());
+        for flow in 0..20_000 {
+            bench.enqueue(Spec { number: flow, flow, ..Spec::default() });
+            bench.dequeue();
+        }
+        let Qdisc::Fq(fq) = &bench.qdisc else { unreachable!() };
+        assert!(fq.flows.len() <= FLOWS_MAX + BUCKETS, "{}", fq.flows.len());
+        bench.finish();
+    }
+
+    #[test]
+    fn idle_flows_are_forgotten() {
+        let mut bench = fq(FqConfig::default());
+        for flow in 0..200 {
+            bench.enqueue(Spec { number: flow, flow: flow * 1024, ..Spec::default() });
+            bench.drain();
+            bench.advance(Duration::from_secs(1));
+        }
+        let Qdisc::Fq(fq) = &bench.qdisc else { unreachable!() };
+        assert!(fq.flows.len() < 10, "{}", fq.flows.len());
+        bench.finish();
+    }
+}

@@ -1,0 +1,286 @@
+//! `fq_codel`: flows take turns, and each is kept short by CoDel (RFC 8290).
+//!
+//! Linux: net/sched/sch_fq_codel.c, tc-fq_codel(8). Flows are hashed into a fixed number of queues. When all together hold
+//! too much, the one that holds most loses half of its packets, from the front.
+//!
+//! The moment of enqueueing is kept in `meta.timestamp`: departure times are not honoured here.
+
+use std::vec::Vec;
+
+use pkt::{Instant, Packet, PacketList};
+
+use super::{
+    Dequeued, NetXmit, QdiscStats,
+    codel::{Codel, CodelParams, CodelVerdict},
+    turns::Turns,
+    wire_bytes,
+};
+use crate::{header::ecn, sysctl::qdisc::FqCodelConfig};
+
+/// Packets dropped at once from the longest queue (`drop_batch`).
+const DROP_BATCH: usize = 64;
+
+#[derive(Debug, Default)]
+struct Flow {
+    queue: PacketList,
+    /// What `queue` holds, as the wire will see it.
+    bytes: u32,
+    deficit: i64,
+    active: bool,
+    codel: Codel,
+}
+
+/// Fair queueing with controlled delay.
+#[derive(Debug)]
+pub struct FqCodel {
+    config: FqCodelConfig,
+    params: CodelParams,
+    flows: Vec<Flow>,
+    turns: Turns,
+    memory: u64,
+    stats: QdiscStats,
+    link_header: usize,
+}
+
+impl FqCodel {
+    /// An empty `fq_codel`, for packets whose link header is `link_header` bytes long.
+    #[must_use]
+    pub fn new(config: FqCodelConfig, link_header: usize) -> Self {
+        let flows = config.flows.max(1) as usize;
+        Self {
+            config,
+            params: CodelParams {
+                target: config.target,
+                interval: config.interval,
+                mtu: config.quantum,
+            },
+            flows: (0..flows).map(|_| Flow::default()).collect(),
+            turns: Turns::with_capacity(flows),
+            memory: 0,
+            stats: QdiscStats::default(),
+            link_header,
+        }
+    }
+
+    pub(super) fn enqueue(
+        &mut self,
+        mut packet: Packet,
+        bytes: u32,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) -> NetXmit {
+        let scaled = (u64::from(packet.meta().flow_hash) * self.flows.len() as u64) >> 32;
+        let index = u32::try_from(scaled).expect("below the number of flows");
+        packet.meta_mut().timestamp = now;
+        self.memory += u64::from(packet.truesize());
+        let flow = &mut self.flows[index as usize];
+        flow.queue.push_back(packet);
+        flow.bytes += bytes;
+        if !flow.active {
+            flow.active = true;
+            flow.deficit = i64::from(self.config.quantum);
+            self.turns.begin(index);
+        }
+        self.stats.on_enqueue(bytes);
+        let full = self.stats.qlen > u64::from(self.config.limit)
+            || self.memory > self.config.memory_limit;
+        if full && self.drop_from_longest(dropped) == Some(index) {
+            return NetXmit::Cn;
+        }
+        NetXmit::Success
+    }
+
+    pub(super) fn dequeue(
+        &mut self,
+        link_header: usize,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) -> Dequeued {
+        debug_assert_eq!(link_header, self.link_header);
+        loop {
+            let Some(index) = self.turns.first() else {
+                return Dequeued::Empty;
+            };
+            let flow = &mut self.flows[index as usize];
+            if flow.deficit <= 0 {
+                flow.deficit += i64::from(self.config.quantum);
+                self.turns.pass();
+                continue;
+            }
+            match self.next_of(index, now, dropped) {
+                Some((packet, bytes)) => {
+                    self.flows[index as usize].deficit -= i64::from(bytes);
+                    self.stats.on_dequeue(&packet, bytes);
+                    return Dequeued::Packet(packet);
+                }
+                None => {
+                    if self.turns.end() {
+                        self.flows[index as usize].active = false;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) const fn stats(&self) -> &QdiscStats {
+        &self.stats
+    }
+
+    pub(super) const fn stats_mut(&mut self) -> &mut QdiscStats {
+        &mut self.stats
+    }
+
+    /// The first packet of a flow that its CoDel lets go.
+    fn next_of(
+        &mut self,
+        index: u32,
+        now: Instant,
+        dropped: &mut PacketList,
+    ) -> Option<(Packet, u32)> {
+        let flow = &mut self.flows[index as usize];
+        loop {
+            let Some(mut packet) = flow.queue.pop_front() else {
+                flow.codel.on_empty();
+                return None;
+            };
+            let bytes = wire_bytes(&packet, self.link_header);
+            leave(&mut flow.bytes, bytes, &mut self.memory, &packet);
+            let verdict = flow.codel.judge(&packet, flow.bytes, &self.params, now);
+            if verdict == CodelVerdict::Forward {
+                return Some((packet, bytes));
+            }
+            let header = packet.linear_mut().get_mut(self.link_header..).unwrap_or_default();
+            if self.config.ecn && ecn::set_ce(header) {
+                self.stats.ecn_marks += 1;
+                return Some((packet, bytes));
+            }
+            self.stats.on_leave(bytes);
+            self.stats.drops += 1;
+            dropped.push_back(packet);
+        }
+    }
+
+    /// RFC 8290 §4.1: half of the longest queue, from its front, but not more than a batch. Answers which queue that was.
+    fn drop_from_longest(&mut self, dropped: &mut PacketList) -> Option<u32> {
+        let (index, flow) = (0..).zip(&mut self.flows).max_by_key(|(_, flow)| flow.bytes)?;
+        let enough = flow.bytes / 2;
+        let mut bytes_dropped = 0;
+        for _ in 0..DROP_BATCH {
+            let Some(packet) = flow.queue.pop_front() else { break };
+            let bytes = wire_bytes(&packet, self.link_header);
+            leave(&mut flow.bytes, bytes, &mut self.memory, &packet);
+            bytes_dropped += bytes;
+            self.stats.on_leave(bytes);
+            self.stats.drops += 1;
+            dropped.push_back(packet);
+            if bytes_dropped >= enough {
+                break;
+            }
+        }
+        Some(index)
+    }
+}
+
+/// `packet` of `bytes` leaves a queue: both are sums over packets that nobody changes while they wait. A sum that wrapped would be
+/// taken for a queue without end.
+fn leave(queue_bytes: &mut u32, bytes: u32, memory: &mut u64, packet: &Packet) {
+    let truesize = u64::from(packet.truesize());
+    debug_assert!(*queue_bytes >= bytes && *memory >= truesize, "{queue_bytes} and {memory}");
+    *queue_bytes = queue_bytes.saturating_sub(bytes);
+    *memory = memory.saturating_sub(truesize);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        sysctl::qdisc::FqCodelConfig,
+        transmit::qdisc::{
+            Qdisc,
+            testing::{Bench, LINK_HEADER, Spec},
+        },
+    };
+    use std::time::Duration;
+
+    fn fq_codel(config: FqCodelConfig) -> Bench {
+        Bench::new(Qdisc::FqCodel(Box::new(FqCodel::new(config, LINK_HEADER))))
+    }
+
+    /// A link of one packet a millisecond under a load of two: the delay settles near the target.
+    fn overload(bench: &mut Bench, ect: bool) -> Duration {
+        let mut number = 0;
+        let mut last_wait = Duration::ZERO;
+        for _ in 0..4000 {
+            for _ in 0..2 {
+                number += 1;
+                bench.enqueue(Spec { number, flow: 1, bytes: 1000, ect, ..Spec::default() });
+            }
+            last_wait = bench.dequeue_waited().unwrap_or_default();
+            bench.advance(Duration::from_millis(1));
+        }
+        last_wait
+    }
+
+    #[test]
+    fn a_standing_queue_is_dropped_from_until_it_is_short() {
+        let mut bench = fq_codel(FqCodelConfig::default());
+        overload(&mut bench, false);
+        let stats = *bench.qdisc.stats();
+        assert!(stats.drops > 100, "{stats:?}");
+        assert_eq!(stats.ecn_marks, 0);
+        assert_eq!(stats.drops, bench.dropped().len() as u64);
+        bench.finish();
+    }
+
+    #[test]
+    fn ecn_capable_packets_are_marked_and_not_dropped() {
+        let config = FqCodelConfig { limit: 100_000, memory_limit: 1 << 40, ..Default::default() };
+        let mut bench = fq_codel(config);
+        overload(&mut bench, true);
+        let stats = *bench.qdisc.stats();
+        assert_eq!(stats.drops, 0, "{stats:?}");
+        assert!(stats.ecn_marks > 100, "{stats:?}");
+        bench.finish();
+    }
+
+    #[test]
+    fn a_short_queue_is_left_alone() {
+        let mut bench = fq_codel(FqCodelConfig::default());
+        for number in 0..1000 {
+            bench.enqueue(Spec { number, bytes: 1000, ..Spec::default() });
+            bench.advance(Duration::from_millis(1));
+            assert_eq!(bench.dequeue(), Some(number));
+        }
+        assert_eq!(bench.qdisc.stats().drops, 0);
+        bench.finish();
+    }
+
+    #[test]
+    fn a_sparse_flow_does_not_wait_behind_bulk() {
+        let mut bench = fq_codel(FqCodelConfig::default());
+        for number in 0..100 {
+            bench.enqueue(Spec { number, flow: 1, bytes: 1500, ..Spec::default() });
+        }
+        for _ in 0..10 {
+            bench.dequeue();
+        }
+        bench.enqueue(Spec { number: 999, flow: u32::MAX, bytes: 100, ..Spec::default() });
+        assert_eq!(bench.dequeue(), Some(999));
+        bench.finish();
+    }
+
+    #[test]
+    fn over_the_limit_the_longest_flow_loses_half() {
+        let mut bench = fq_codel(FqCodelConfig { limit: 100, ..Default::default() });
+        for number in 0..10 {
+            bench.enqueue(Spec { number, flow: u32::MAX, bytes: 100, ..Spec::default() });
+        }
+        for number in 100..191 {
+            bench.enqueue(Spec { number, flow: 1, bytes: 1500, ..Spec::default() });
+        }
+        let dropped = bench.dropped();
+        assert_eq!(dropped, (100..146).collect::<Vec<_>>());
+        assert_eq!(bench.qdisc.stats().qlen, 55);
+        bench.finish();
+    }
+}

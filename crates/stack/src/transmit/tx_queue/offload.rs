@@ -1,0 +1,129 @@
+//! What a device does not do itself is done last, in front of it: superframes are cut up, checksums completed.
+//!
+//! Above: `tx_queue`. Linux: `validate_xmit_skb`, `skb_checksum_help`, `tbf_segment`.
+//!
+//! Behind the discipline, so that what waits there is one packet for many segments.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use pkt::{Packet, PacketList, TxChecksum};
+
+use crate::{
+    base::{counters::Counter, limits::BIG_TCP_BYTES_MAX},
+    cx::Cx,
+    device::Capabilities,
+    header::ip::ETHER_TYPE_IPV4,
+    transmit::{
+        dst::Dst,
+        gso::{self, Checksums},
+    },
+};
+
+/// What of it a device does. The limits are relaxed: who reads an old one meets the device itself, which refuses again.
+#[derive(Debug)]
+pub(super) struct Offload {
+    /// Bytes in front of the IP header.
+    pub(super) link_header: usize,
+    tx_checksum: bool,
+    /// What the device takes at this moment ([`Device::superframe_max`](crate::device::Device::superframe_max)).
+    superframe_max: AtomicU32,
+    /// Largest superframe in bytes of IP packet, of either family; 0 when it takes none.
+    tso_v4: AtomicUsize,
+    tso_v6: AtomicUsize,
+    /// Everything: no packet need be looked at.
+    all: AtomicBool,
+}
+
+impl Offload {
+    pub(super) fn new(caps: &Capabilities) -> Self {
+        let this = Self {
+            link_header: caps.link.header_bytes(),
+            tx_checksum: caps.tx_checksum,
+            superframe_max: AtomicU32::new(caps.gso_max_bytes),
+            tso_v4: AtomicUsize::new(0),
+            tso_v6: AtomicUsize::new(0),
+            all: AtomicBool::new(false),
+        };
+        this.set_superframe_max(caps, caps.gso_max_bytes);
+        this
+    }
+
+    /// Largest superframe that the device takes at this moment.
+    pub(super) fn superframe_max(&self) -> u32 {
+        self.superframe_max.load(Ordering::Relaxed)
+    }
+
+    /// The device takes superframes of `max` bytes from here on. True if that is news.
+    pub(super) fn set_superframe_max(&self, caps: &Capabilities, max: u32) -> bool {
+        let [v4, v6] = [true, false].map(|v4| Dst::tso_limit(caps, max, v4) as usize);
+        self.tso_v4.store(v4, Ordering::Relaxed);
+        self.tso_v6.store(v6, Ordering::Relaxed);
+        let all = caps.tx_checksum && v4.min(v6) >= BIG_TCP_BYTES_MAX as usize;
+        self.all.store(all, Ordering::Relaxed);
+        self.superframe_max.swap(max, Ordering::Relaxed) != max
+    }
+
+    /// Makes every packet of `list` one that the device takes.
+    #[inline]
+    pub(super) fn fit_list(&self, cx: &mut Cx, list: &mut PacketList) {
+        if self.all.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut packets = core::mem::take(list);
+        while let Some(packet) = packets.pop_front() {
+            self.fit(cx, packet, list);
+        }
+    }
+
+    /// Appends `packet` to `list` as the device takes it.
+    pub(super) fn fit(&self, cx: &mut Cx, packet: Packet, list: &mut PacketList) {
+        if self.takes(&packet) {
+            return self.push(cx, packet, list);
+        }
+        gso::segment(cx, packet, self.link_header, self.checksums(), list);
+    }
+
+    /// Who completes the checksums of what is cut.
+    pub(super) const fn checksums(&self) -> Checksums {
+        if self.tx_checksum { Checksums::Owed } else { Checksums::Completed }
+    }
+
+    /// Whether the device takes a packet as it is: a single segment, or a superframe that it cuts up itself.
+    pub(super) fn takes(&self, packet: &Packet) -> bool {
+        if packet.meta().gso.segs <= 1 {
+            return true;
+        }
+        let max = match packet.meta().protocol {
+            ETHER_TYPE_IPV4 => &self.tso_v4,
+            _ => &self.tso_v6,
+        };
+        packet.len() - self.link_header <= max.load(Ordering::Relaxed)
+    }
+
+    fn push(&self, cx: &Cx, mut packet: Packet, list: &mut PacketList) {
+        if !self.tx_checksum {
+            complete_checksum(cx, &mut packet, self.link_header);
+        }
+        list.push_back(packet);
+    }
+}
+
+/// Fills in a partial checksum: `skb_checksum_help`.
+fn complete_checksum(cx: &Cx, packet: &mut Packet, link_header: usize) {
+    let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return };
+    let start = link_header + usize::from(start);
+    let field = start + usize::from(offset);
+    let sum = match packet.sum_of_pieces() {
+        Some(payload) => {
+            cx.count(Counter::TxChecksumCopied, 1);
+            let headers = packet.linear().len() - start;
+            let mut sum = packet.checksum(start, headers);
+            sum.combine(payload, headers);
+            sum
+        }
+        None => packet.checksum(start, packet.len() - start),
+    };
+    packet.linear_mut()[field..field + 2].copy_from_slice(&sum.finish().to_be_bytes());
+    packet.meta_mut().tx_checksum = TxChecksum::Done;
+    cx.count(Counter::TxChecksumSoftware, 1);
+}

@@ -1,0 +1,307 @@
+//! What the owner of a transmit queue holds: the discipline, what comes next, and the byte queue limit.
+//!
+//! Above: `tx_queue`, which says when. Linux: `dequeue_skb`, `try_bulk_dequeue_skb`, `netdev_tx_sent_queue`.
+
+use std::sync::atomic::Ordering;
+
+use pkt::{DropReason, Instant, Packet, PacketList};
+
+use super::{DeviceTx, TxQueue, WATCHDOG, delay::DelayProbe};
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    sysctl::qdisc::QdiscConfig,
+    transmit::{
+        bql::Dql,
+        gso,
+        qdisc::{Dequeued, NetXmit, Qdisc},
+    },
+};
+
+/// What a queue waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// For nothing: there is more to do.
+    More,
+    /// Completions, or packets.
+    Events,
+    /// This moment.
+    At(Instant),
+}
+
+/// What only the owner touches.
+#[derive(Debug, Default)]
+pub(super) struct TxState {
+    /// Number of the settings that it follows.
+    generation: u64,
+    config: QdiscConfig,
+    pub(super) qdisc: Option<Qdisc>,
+    /// What goes next, ready for the device: what it had no room for stays in front. Linux: `gso_skb`, `skb_bad_txq`.
+    pub(super) ready: PacketList,
+    /// The device had no room: nothing is tried before a completion, or before this moment. Linux: `__QUEUE_STATE_DRV_XOFF`.
+    pub(super) stopped_until: Option<Instant>,
+    /// Packets wait for the byte limit: when the device counts as one that has forgotten its completions.
+    overdue_at: Option<Instant>,
+    /// What the discipline answered when it had no more, so that it is not asked again in the same pass.
+    pub(super) spent: Option<Next>,
+    /// Only for devices that complete, behind a discipline.
+    pub(super) dql: Option<Dql>,
+    pub(super) delay: DelayProbe,
+    /// Length of the last packet of `ready`.
+    last_bytes: u32,
+    /// Packets that the device had no room for, each time it had none.
+    pub(super) requeues: u64,
+}
+
+impl TxState {
+    /// Takes changed settings over. A caller who has not seen the last change does not undo it.
+    pub(super) fn follow(&mut self, tx: &DeviceTx, cx: &mut Cx) {
+        if cx.generation() <= self.generation {
+            return;
+        }
+        self.generation = cx.generation();
+        let (config, settings) = (tx.qdisc_config(cx.sysctls()), cx.sysctls().devices.of(tx.index));
+        let (tx_queue_len, limits) =
+            (settings.tx_queue_len, (settings.bql_limit_min, settings.bql_limit_max));
+        // Without a discipline the limit would have nobody to keep what it holds back.
+        self.dql = self.dql.take().filter(|_| config != QdiscConfig::NoQueue);
+        if tx.async_completion && config != QdiscConfig::NoQueue {
+            let dql = self.dql.get_or_insert_with(|| Dql::new(cx.now));
+            dql.set_limits(limits.0, limits.1);
+        }
+        if config == self.config {
+            return;
+        }
+        self.config = config;
+        let header = tx.offload.link_header;
+        let new = Qdisc::of(&config, tx_queue_len, header, cx.now);
+        if let Some(mut old) = core::mem::replace(&mut self.qdisc, new) {
+            let mut dropped = PacketList::new();
+            old.purge(header, cx.now, &mut dropped);
+            drop_all(cx, DropReason::QueuePurge, dropped);
+        }
+    }
+
+    /// What the device has completed makes room.
+    pub(super) fn take_completed(&mut self, queue: &TxQueue, cx: &Cx) {
+        let bytes = queue.completed.swap(0, Ordering::Relaxed);
+        if bytes == 0 {
+            return;
+        }
+        (self.stopped_until, self.overdue_at) = (None, None);
+        self.delay.on_completed(cx, bytes);
+        if let Some(dql) = &mut self.dql {
+            // What was sent before there were books is not in them.
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(dql.in_flight());
+            dql.on_completed(bytes, cx.now);
+        }
+    }
+
+    /// The device is down: nothing that waits will go, and nothing that it had will be told.
+    pub(super) fn purge(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
+        self.follow(tx, cx);
+        self.take_incoming(tx, queue, cx);
+        let mut waiting = core::mem::take(&mut self.ready);
+        if let Some(qdisc) = &mut self.qdisc {
+            qdisc.purge(tx.offload.link_header, cx.now, &mut waiting);
+        }
+        drop_all(cx, DropReason::DeviceDown, waiting);
+        if let Some(dql) = &mut self.dql {
+            let bytes = dql.in_flight();
+            if bytes > 0 {
+                dql.on_completed(bytes, cx.now);
+            }
+        }
+        (self.stopped_until, self.overdue_at, self.spent) = (None, None, None);
+        self.delay.forget();
+    }
+
+    /// What others have left comes before what the owner has brought.
+    pub(super) fn take_incoming(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
+        if queue.incoming.is_empty() {
+            return;
+        }
+        let mut list: PacketList = PacketList::new();
+        let mut packets = queue.incoming.take_all();
+        while let Some(packet) = packets.pop_front() {
+            list.push_back(packet);
+        }
+        // Their senders have gone.
+        let _ = self.send(tx, cx, &mut list);
+    }
+
+    /// Takes packets in: into the discipline, or past it where it is empty and lets them.
+    pub(super) fn send(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
+        let header = tx.offload.link_header;
+        let may_bypass = self.ready.is_empty() && self.has_room(list.len());
+        let Some(qdisc) = &mut self.qdisc else { return self.send_unqueued(tx, cx, list) };
+        if may_bypass && qdisc.can_bypass() {
+            while let Some(packet) = list.pop_front() {
+                qdisc.on_bypass(&packet, header);
+                self.last_bytes = length(&packet);
+                let departs = packet.meta().timestamp;
+                tx.offload.fit(cx, packet, &mut self.ready);
+                self.delay.watch(self.ready.bytes(), departs);
+            }
+            return NetXmit::Success;
+        }
+        let mut dropped = PacketList::new();
+        let mut result = NetXmit::Success;
+        let max = qdisc.packet_bytes_max();
+        while let Some(packet) = list.pop_front() {
+            if packet.len() > max && packet.meta().gso.segs > 1 {
+                let mut segments = PacketList::new();
+                gso::segment(cx, packet, header, tx.offload.checksums(), &mut segments);
+                for segment in segments {
+                    result = result.and(qdisc.enqueue(segment, header, cx.now, &mut dropped));
+                }
+            } else {
+                result = result.and(qdisc.enqueue(packet, header, cx.now, &mut dropped));
+            }
+        }
+        drop_all(cx, DropReason::QdiscDrop, dropped);
+        result
+    }
+
+    /// Without a discipline what finds the device full waits in `ready`, at most as many packets as a queue may hold.
+    fn send_unqueued(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
+        let max = if self.ready.is_empty() && self.has_room(list.len()) {
+            usize::MAX
+        } else {
+            cx.sysctls().devices.of(tx.index).tx_queue_len as usize
+        };
+        while let Some(packet) = list.pop_front() {
+            if self.ready.len() >= max {
+                let departs = packet.meta().timestamp;
+                list.push_front(packet);
+                drop_all(cx, DropReason::QdiscDrop, core::mem::take(list));
+                return NetXmit::Drop(departs);
+            }
+            tx.offload.fit(cx, packet, &mut self.ready);
+        }
+        NetXmit::Success
+    }
+
+    /// A list of so many packets may go to the device without more ado: one packet may always exceed the limit, more are counted.
+    fn has_room(&self, packets: usize) -> bool {
+        match &self.dql {
+            Some(dql) => packets == 1 && dql.has_room(),
+            None => self.stopped_until.is_none(),
+        }
+    }
+
+    /// What the queue waits for while the device holds as much as it may. One that completes nothing for too long has failed, or
+    /// forgotten: the books begin anew. Linux: `dev_watchdog`, `netdev_tx_reset_queue`.
+    fn wait_for_completions(&mut self, cx: &Cx) -> Option<Next> {
+        let dql = self.dql.as_mut().filter(|dql| !dql.has_room())?;
+        if self.ready.is_empty() && self.qdisc.as_ref().is_none_or(|it| it.stats().qlen == 0) {
+            return Some(Next::Events);
+        }
+        let overdue_at = *self.overdue_at.get_or_insert(cx.now + WATCHDOG);
+        if overdue_at > cx.now {
+            return Some(Next::At(overdue_at));
+        }
+        self.overdue_at = None;
+        dql.reset(cx.now);
+        self.delay.forget();
+        cx.count(Counter::TxTimeouts, 1);
+        None
+    }
+
+    /// Gets ready what may go, at most `quota` packets and as many bytes as the device may hold. `More`: there is something.
+    pub(super) fn fill(&mut self, tx: &DeviceTx, cx: &mut Cx, quota: usize) -> Next {
+        if let Some(wait) = self.wait_for_completions(cx) {
+            return wait;
+        }
+        let mut room = match &self.dql {
+            Some(dql) => i64::from(dql.available()),
+            None => i64::MAX,
+        };
+        if !self.ready.is_empty() {
+            return Next::More;
+        }
+        if let Some(spent) = self.spent {
+            return spent;
+        }
+        let Some(qdisc) = &mut self.qdisc else { return Next::Events };
+        let header = tx.offload.link_header;
+        let mut dropped = PacketList::new();
+        while self.ready.len() < quota {
+            match qdisc.dequeue(header, cx.now, &mut dropped) {
+                Dequeued::Packet(packet) => {
+                    self.last_bytes = length(&packet);
+                    room -= i64::from(self.last_bytes);
+                    let departs = packet.meta().timestamp;
+                    tx.offload.fit(cx, packet, &mut self.ready);
+                    self.delay.watch(self.ready.bytes(), departs);
+                    if room <= 0 {
+                        break;
+                    }
+                }
+                Dequeued::Throttled(at) => {
+                    self.spent = Some(Next::At(at));
+                    break;
+                }
+                Dequeued::Empty => {
+                    self.spent = Some(Next::Events);
+                    break;
+                }
+            }
+        }
+        drop_all(cx, DropReason::QdiscDrop, dropped);
+        match self.spent {
+            Some(spent) if self.ready.is_empty() => spent,
+            _ => Next::More,
+        }
+    }
+
+    /// What goes to the device now: as much as it may hold, and one packet at least. The segments of a superframe need not all be
+    /// among it.
+    pub(super) fn take_portion(&mut self) -> PacketList {
+        let mut room = match &self.dql {
+            Some(dql) => i64::from(dql.available()),
+            None => i64::MAX,
+        };
+        if i64::try_from(self.ready.bytes()).is_ok_and(|bytes| bytes <= room) {
+            return core::mem::take(&mut self.ready);
+        }
+        let mut portion = PacketList::new();
+        while let Some(packet) = self.ready.pop_front() {
+            room -= i64::from(length(&packet));
+            portion.push_back(packet);
+            if room <= 0 {
+                break;
+            }
+        }
+        portion
+    }
+
+    /// What the device had no room for stays in front.
+    pub(super) fn put_back(&mut self, mut list: PacketList) {
+        list.append(&mut self.ready);
+        self.ready = list;
+    }
+
+    /// The device has taken `packets` of `bytes` together.
+    pub(super) fn on_handed(&mut self, packets: usize, bytes: usize) {
+        let Some(dql) = self.dql.as_mut().filter(|_| packets > 0) else { return };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        // One by one as far as it matters: the limit looks at the last. Of a list that was cut off anywhere it is like the others.
+        let mean = bytes / u32::try_from(packets).unwrap_or(u32::MAX);
+        let last = if self.ready.is_empty() { self.last_bytes.min(bytes) } else { mean };
+        if bytes > last {
+            dql.on_queued(bytes - last);
+        }
+        dql.on_queued(last);
+    }
+}
+
+fn length(packet: &Packet) -> u32 {
+    u32::try_from(packet.len()).unwrap_or(u32::MAX)
+}
+
+fn drop_all(cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
+    while let Some(packet) = packets.pop_front() {
+        cx.drop_packet(reason, packet);
+    }
+}
