@@ -1,9 +1,9 @@
 //! Receive rings of a packet socket (TPACKET_V2, TPACKET_V3) with contents that no real kernel need
 //! write.
 //!
-//! A frame that lies inside its place or block is received with its bytes, and is dropped only for
-//! a reason in its metadata. Any other frame is broken: its place, or its block, is returned. The
-//! ring is read to its end, and by then every place and block has been returned.
+//! A frame that lies inside its slot or block is received with its bytes, and is dropped only for
+//! a reason in its metadata. Any other frame is broken: its slot, or its block, is returned. The
+//! ring is read to its end, and by then every slot and block has been returned.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ use std::mem::offset_of;
 use libfuzzer_sys::fuzz_target;
 use pkt::{DropReason, Instant, Pool};
 use quietline::device::af_packet::fuzzing::{
-    BLOCK_BYTES, BLOCKS, Found, PLACE_BYTES, PLACES, Ring,
+    BLOCK_BYTES, BLOCKS, Found, Ring, SLOT_BYTES, SLOTS,
 };
 use quietline_fuzz::{Input, holds, with_pool};
 
@@ -57,7 +57,7 @@ struct Frame {
 #[derive(Debug)]
 struct Expected {
     frame: Frame,
-    /// Bytes of the frame; `None` if they do not lie inside the place or block.
+    /// Bytes of the frame; `None` if they do not lie inside the slot or block.
     bytes: Option<Vec<u8>>,
 }
 
@@ -121,17 +121,17 @@ fn put<const N: usize>(memory: &mut [u8], at: usize, bytes: [u8; N]) {
 fn read_places(ring: &mut Ring, pool: &mut Pool, input: &mut Input<'_>, vnet_hdr: bool) {
     ring.rewind(vnet_hdr);
     let mut expected = Vec::new();
-    while expected.len() < PLACES && !input.0.is_empty() {
+    while expected.len() < SLOTS && !input.0.is_empty() {
         let frame = Frame::read(input);
-        let begin = expected.len() * PLACE_BYTES;
-        let place = &mut ring.bytes()[begin..begin + PLACE_BYTES];
-        frame.fill(place, input);
-        put(place, offset_of!(libc::tpacket2_hdr, tp_len), frame.len.to_ne_bytes());
-        put(place, offset_of!(libc::tpacket2_hdr, tp_snaplen), frame.snaplen.to_ne_bytes());
-        put(place, offset_of!(libc::tpacket2_hdr, tp_mac), frame.mac.to_ne_bytes());
-        put(place, offset_of!(libc::tpacket2_hdr, tp_vlan_tci), frame.vlan_tci.to_ne_bytes());
-        put(place, offset_of!(libc::tpacket2_hdr, tp_status), frame.status.to_ne_bytes());
-        let bytes = frame.range(PLACE_BYTES, vnet_hdr).map(|range| place[range].to_vec());
+        let begin = expected.len() * SLOT_BYTES;
+        let slot = &mut ring.bytes()[begin..begin + SLOT_BYTES];
+        frame.fill(slot, input);
+        put(slot, offset_of!(libc::tpacket2_hdr, tp_len), frame.len.to_ne_bytes());
+        put(slot, offset_of!(libc::tpacket2_hdr, tp_snaplen), frame.snaplen.to_ne_bytes());
+        put(slot, offset_of!(libc::tpacket2_hdr, tp_mac), frame.mac.to_ne_bytes());
+        put(slot, offset_of!(libc::tpacket2_hdr, tp_vlan_tci), frame.vlan_tci.to_ne_bytes());
+        put(slot, offset_of!(libc::tpacket2_hdr, tp_status), frame.status.to_ne_bytes());
+        let bytes = frame.range(SLOT_BYTES, vnet_hdr).map(|range| slot[range].to_vec());
         expected.push(Expected { frame, bytes });
     }
     for expected in &expected {
@@ -141,13 +141,13 @@ fn read_places(ring: &mut Ring, pool: &mut Pool, input: &mut Input<'_>, vnet_hdr
     let losing = |it: &Expected| it.frame.status & libc::TP_STATUS_LOSING != 0;
     assert_eq!(ring.is_losing(), expected.iter().any(losing));
     for (index, expected) in expected.iter().enumerate() {
-        let place = &mut ring.bytes()[index * PLACE_BYTES..(index + 1) * PLACE_BYTES];
-        assert_eq!(place[..4], [0; 4], "place {index} was given back");
+        let slot = &mut ring.bytes()[index * SLOT_BYTES..(index + 1) * SLOT_BYTES];
+        assert_eq!(slot[..4], [0; 4], "slot {index} was given back");
         // Clears the headers, and as many bytes as `Frame::fill` writes.
         let mac = usize::from(expected.frame.mac);
-        place[..64].fill(0);
-        let end = (mac + 256).min(place.len());
-        place[mac.saturating_sub(VNET_HDR_LEN).min(end)..end].fill(0);
+        slot[..64].fill(0);
+        let end = (mac + 256).min(slot.len());
+        slot[mac.saturating_sub(VNET_HDR_LEN).min(end)..end].fill(0);
     }
 }
 

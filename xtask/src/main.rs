@@ -33,6 +33,8 @@ usage: cargo xtask <task>
   rfcs     writes docs/rfcs.md from the citations in the code
   quick    the README's five-minute command: tests of every kind; lists the tests left out at the end
   test     the README's test command: workspace, loom, network namespaces, fuzz, deny
+  outside-device  only the tests of tests/outside-device: a device that uses only the public API (its curl
+           test needs root)
   loom     only the loom models of pkt and sync
   netns    only the tests against the Linux kernel (root, /dev/net/tun)
   matrix   all scripts, simulator tests and kernel tests in every pair of modes, and sanitize: takes a
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         "quick" => quick::run(),
         "test" => suite::run(&suite::ALL),
         "loom" => suite::run(&[suite::LOOM]),
+        "outside-device" => suite::run(&[suite::OUTSIDE]),
         "netns" => suite::run(&[suite::NETNS]),
         "matrix" => suite::run(&[suite::MATRIX]),
         "perf" => suite::run(&[suite::PERF]),

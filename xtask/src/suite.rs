@@ -25,6 +25,8 @@ pub(crate) const WORKSPACE: Step = ("workspace tests", workspace);
 pub(crate) const LOOM: Step = ("loom models", loom);
 /// The stack against the Linux kernel.
 pub(crate) const NETNS: Step = ("network namespaces", netns);
+/// A device of a crate outside of the workspace: its conformance, and curl through it.
+pub(crate) const OUTSIDE: Step = ("device outside of the workspace", outside_device);
 /// The stack against the kernel in other modes than the default.
 pub(crate) const MODES: Step = ("network namespaces in other modes", matrix::netns_in_modes);
 /// Every suite in every pair of modes.
@@ -40,7 +42,8 @@ pub(crate) const DENY: Step = ("deny", deny);
 /// Known vulnerabilities of the dependencies.
 pub(crate) const ADVISORIES: Step = ("advisories", advisories);
 /// All steps of `cargo xtask test`, cheapest first.
-pub(crate) const ALL: [Step; 8] = [WORKSPACE, DENY, ADVISORIES, PERF, LOOM, NETNS, MODES, FUZZ];
+pub(crate) const ALL: [Step; 9] =
+    [WORKSPACE, DENY, ADVISORIES, PERF, OUTSIDE, LOOM, NETNS, MODES, FUZZ];
 
 /// Runs the steps and prints the summary; returns `Ok(true)` if none failed.
 pub(crate) fn run(steps: &[Step]) -> Result<bool> {
@@ -75,6 +78,14 @@ fn loom() -> Result<Outcome> {
             .env("RUSTFLAGS", format!("{flags} --cfg loom").trim_start())
             .env("CARGO_TARGET_DIR", root().join("target-loom")),
     )
+}
+
+fn outside_device() -> Result<Outcome> {
+    // A target directory of its own: this workspace has other features, and so other builds of the same crates.
+    let manifest = ["test", "--locked", "--manifest-path", "tests/outside-device/Cargo.toml"];
+    let uncaptured = ["--", "--nocapture"];
+    let target = root().join("target-outside");
+    steps::run_tests(cargo().args(manifest).args(uncaptured).env("CARGO_TARGET_DIR", target))
 }
 
 fn netns() -> Result<Outcome> {

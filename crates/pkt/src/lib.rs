@@ -1,5 +1,7 @@
 //! Packet memory of quietline: owned packets, per-core pools, checksums.
 //!
+//! Internal to crate `quietline`: it promises no stability, and any release may change or remove any item.
+//!
 //! Below: `sync` (the lock-free return list). Above: every other crate. Linux: `sk_buff`, the slab
 //! and page allocators under it, `csum_partial`.
 //!

@@ -56,8 +56,8 @@
 //!   Options are bytes here, with their lengths.
 //! - *signals*. A `Send` that fails with `EPIPE` without `MSG_NOSIGNAL` raises `SIGPIPE`.
 //!
-//! [`poll`] and [`EpollSet`] work on the driver's descriptors by a function that answers the events
-//! of one of them.
+//! [`poll()`] and [`EpollSet`] work on the driver's descriptors by a function that answers the
+//! events of one of them.
 //!
 //! # Not here
 //!

@@ -82,8 +82,12 @@ impl Send {
         let mut inner = socket.lock().open()?;
         if matches!(self.stage, Stage::New) {
             self.stage = self.begin(&mut inner, host, cx, bufs)?;
+            // As in `Connect`: the program does not see a handshake that has finished in this call.
+            if !waits && matches!(self.stage, Stage::Opening(_, Errno::EINPROGRESS)) {
+                return self.opened().map(Step::Ready);
+            }
         }
-        if let Stage::Opening(stream, errno) = &self.stage {
+        if let Stage::Opening(stream, _) = &self.stage {
             match finish(&mut inner, stream, host, cx)? {
                 Step::Ready(()) => self.stage = Stage::Sending,
                 Step::Blocks if waits => {
@@ -92,8 +96,7 @@ impl Send {
                     }
                     return Ok(Step::Blocks);
                 }
-                Step::Blocks if self.sent > 0 => return Ok(Step::Ready(self.sent)),
-                Step::Blocks => return Err(*errno),
+                Step::Blocks => return self.opened().map(Step::Ready),
             }
         }
         let stream = match &inner.state {
@@ -140,6 +143,14 @@ impl Send {
                 inner.begin(Arc::clone(&stream));
                 Ok(Stage::Opening(stream, Errno::EINPROGRESS))
             }
+        }
+    }
+
+    /// Result of a call that does not wait for the handshake: the bytes in the SYN.
+    const fn opened(&self) -> Result<usize, Errno> {
+        match &self.stage {
+            Stage::Opening(_, errno) if self.sent == 0 => Err(*errno),
+            _ => Ok(self.sent),
         }
     }
 

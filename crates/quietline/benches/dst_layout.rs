@@ -1,15 +1,17 @@
-//! Requests and responses over loopback between two threads: what the layout of the dst entry makes of it.
+//! Requests and responses over loopback between two threads, for each layout of the dst entry.
 //!
-//! `cargo bench -p quietline --bench dst_layout [-- --smoke]`. One thread asks over each of its connections and then takes the
-//! answers, the other answers what it finds; both spin, so that no wake hides what a packet costs. Where `net.quietline.dst_ref`
-//! counts, each packet holds its entry from the thread that sends to the thread that receives, which also checks it: the
-//! line of the count changes hands with every packet, and with *packed* what is checked lies on it (mechanisms of `dst_layout`:
-//! docs/sysctl.md).
+//! `cargo bench -p quietline --bench dst_layout [-- --smoke]`. One thread sends a request on each
+//! of its connections and then reads the answers; the other answers every request that it finds.
+//! Both spin, so that no wake hides the cost of a packet. If `net.quietline.dst_ref` counts
+//! references, each packet holds its entry from the sending thread to the receiving thread, which
+//! also checks the entry: the cache line of the count moves with every packet, and with *packed*
+//! the checked fields are on the same line (mechanisms of `dst_layout`: docs/sysctl.md).
 //!
-//! The arms run in turn, each round beginning with another, and each time on a stack of its own: where its memory happens to lie makes
-//! as much of a difference as the layout. Nothing else may run on the two cores meanwhile, or the threads wait for theirs
-//! (`chrt -f 5` sees to that for the twelve seconds it takes). Printed are the medians of the time per request, and the ratio to
-//! *packed* with the same way to count, round by round, with its quartiles. A ratio of 1 or more: this layout is not slower.
+//! The arms run in turn, each round beginning with another arm, and each time on a new stack: the
+//! placement of its memory makes as much of a difference as the layout. No other program may run on
+//! the two cores meanwhile (`chrt -f 5` ensures that for the twelve seconds of the run). The bench
+//! prints the median time per request, and the ratio to *packed* with the same counting, round by
+//! round, with its quartiles. A ratio of 1 or more: this layout is not slower.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -20,7 +22,7 @@ use std::{
 
 use quietline::{Stack, TcpListener, TcpStream};
 
-/// Rounds, each of which runs every arm once.
+/// Number of rounds, each of which runs every arm once.
 const ROUNDS: usize = 24;
 
 const COUNTINGS: [&str; 3] = ["cas_inc_not_zero", "rcuref", "noref"];
@@ -58,7 +60,7 @@ impl Arm {
         Self { clients, servers, _stack: stack }
     }
 
-    /// Nanoseconds per request.
+    /// Returns the nanoseconds per request.
     fn run(&mut self, time: Duration) -> f64 {
         let Self { clients, servers, .. } = self;
         let stop = AtomicBool::new(false);
@@ -93,11 +95,11 @@ impl Arm {
     }
 }
 
-/// Whether a byte was there.
+/// Reads one byte. Returns whether there was one.
 fn take_byte(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0]) {
         Ok(read) => {
-            assert_eq!(read, 1, "nobody closes");
+            assert_eq!(read, 1, "the stream is open");
             true
         }
         Err(error) => {

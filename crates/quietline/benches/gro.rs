@@ -1,8 +1,10 @@
-//! Receive offload, on and off, with its four exits and lists of one, eight and 64 packets.
+//! Receive offload, on and off, with its four delivery modes and lists of one, eight and 64
+//! packets.
 //!
-//! `cargo bench -p quietline --bench gro [-- --smoke]` prints per setting the time per segment of a bulk transfer over a wire
-//! without superframes, and per round trip of one byte, as the median of the rounds with its quartiles. One thread runs both
-//! ends, and every round runs every setting once, so that the figures of one run may be compared.
+//! `cargo bench -p quietline --bench gro [-- --smoke]` prints, per setting, the time per segment of
+//! a bulk transfer over a wire without superframes, and the time per round trip of one byte, as the
+//! median of the rounds with its quartiles. One thread runs both ends, and every round runs every
+//! setting once, so that the figures of one run are comparable.
 
 mod quartiles;
 
@@ -18,7 +20,7 @@ use quartiles::quartiles;
 /// Payload of a full segment.
 const MSS: f64 = 1448.0;
 
-/// How the receiver is set up: `gro`, `gro_exit`, `gro_normal_batch`.
+/// Settings of the receiver: `gro`, `gro_exit`, `gro_normal_batch`.
 type Setting = (&'static str, &'static str, &'static str);
 
 const SETTINGS: [Setting; 12] = [
@@ -36,7 +38,7 @@ const SETTINGS: [Setting; 12] = [
     ("1", "unified_list_segments", "64"),
 ];
 
-/// Two hosts, a connection between them, and what was measured.
+/// Two hosts, a connection between them, and the results.
 struct Arm {
     setting: Setting,
     server: Stack,
@@ -110,7 +112,7 @@ impl Arm {
     }
 }
 
-/// Reads everything that is there, and answers how many bytes that was.
+/// Reads all received data. Returns the number of bytes.
 fn drain(stream: &mut TcpStream, buf: &mut [u8]) -> f64 {
     let mut received = 0.0;
     loop {

@@ -1,16 +1,20 @@
-//! What recycling costs and saves where packets die on another core than their own: the five modes of
-//! `net.quietline.skb_recycle`, by turns.
+//! Cost of recycling packets that are freed on another core than their own, for the five modes of
+//! `net.quietline.skb_recycle`.
 //!
-//! `cargo bench -p quietline --bench recycle [-- --smoke]` prints three tables, each figure the median of the rounds with its
-//! quartiles:
+//! `cargo bench -p quietline --bench recycle [-- --smoke]` prints three tables. Each figure is the
+//! median of the rounds with its quartiles:
 //!
-//! - *one way*: a thread allocates packets of 64 bytes, another frees them (nanoseconds a packet);
-//! - *both ways*: each frees what the other allocates, as with requests and responses (nanoseconds a packet);
-//! - *requests*: requests and responses of 64 bytes over a wire to a host whose worker receives and whose application is another
-//!   thread, with what packet memory did for each (nanoseconds a request).
+//! - *one way*: a thread allocates packets of 64 bytes, another frees them (nanoseconds per
+//!   packet);
+//! - *both ways*: each thread frees the packets that the other allocates, as with requests and
+//!   responses (nanoseconds per packet);
+//! - *requests*: requests and responses of 64 bytes over a wire to a host with a receiving worker
+//!   and an application on another thread, with the packet memory operations of each request
+//!   (nanoseconds per request).
 //!
-//! Every round runs every mode once, so that figures of one run may be compared. In the first two tables the modes that keep packets
-//! in sockets or free them after the lock are `Home`, as they are for packet memory.
+//! Every round runs every mode once, so that the figures of one run are comparable. In the first
+//! two tables the modes that keep packets in sockets or free them after the lock are `Home`, as
+//! they are for packet memory.
 
 mod quartiles;
 
@@ -26,7 +30,7 @@ use quietline::{Stack, TcpListener, TcpStream, Wire, WireConfig};
 
 use quartiles::quartiles;
 
-/// Packets that change hands at once, as a poll hands them up.
+/// Number of packets handed over at a time, as a poll does.
 const BURST: usize = 32;
 
 const FREE_MODES: [(&str, FreeMode); 3] = [
@@ -38,7 +42,7 @@ const FREE_MODES: [(&str, FreeMode); 3] = [
 const RECYCLE: [&str; 5] =
     ["none", "socket_one", "list_after_unlock", "per_core_defer", "unified_pool"];
 
-/// A thread's packet memory and its two ends of the traffic.
+/// Packet memory of a thread and its two ends of the traffic.
 struct Side {
     pool: Pool,
     out: SyncSender<Vec<Packet>>,
@@ -60,7 +64,7 @@ impl Side {
     }
 }
 
-/// Two threads that exchange packets for a while; nanoseconds for each packet.
+/// Exchanges packets between two threads for `time`. Returns the nanoseconds per packet.
 fn exchange(mode: FreeMode, both_ways: bool, time: Duration) -> f64 {
     let domain = Domain::new(DomainConfig::default());
     let ((to_far, from_near), (to_near, from_far)) = (sync_channel(4), sync_channel(4));
@@ -73,7 +77,7 @@ fn exchange(mode: FreeMode, both_ways: bool, time: Duration) -> f64 {
     let peer = thread::spawn(move || {
         while far.free() > 0 {
             far.pool.drain_returns();
-            // An empty burst says that the packets are through.
+            // An empty burst acknowledges that the packets were freed.
             let answered = if both_ways { far.send() } else { far.out.send(Vec::new()).is_ok() };
             if !answered {
                 return;
@@ -82,7 +86,7 @@ fn exchange(mode: FreeMode, both_ways: bool, time: Duration) -> f64 {
     });
     let begin = Instant::now();
     let mut packets = 0;
-    // As many bursts are under way as fit, so that both threads work.
+    // As many bursts are in flight as fit, so that both threads work.
     for _ in 0..2 {
         near.send();
     }
@@ -95,13 +99,14 @@ fn exchange(mode: FreeMode, both_ways: bool, time: Duration) -> f64 {
     let took = begin.elapsed();
     let Side { out, inward, .. } = near;
     drop(out);
-    // What is still under way.
+    // Drain the remaining bursts.
     while inward.recv().is_ok() {}
     peer.join().expect("the peer does not panic");
     took.as_secs_f64() * 1e9 / packets as f64
 }
 
-/// Two hosts and a connection between them. The client polls for itself, the server's application sleeps while a worker receives.
+/// Two hosts and a connection between them. The client polls itself; the server's application
+/// sleeps while a worker receives.
 struct Arm {
     mode: &'static str,
     near: TcpStream,
@@ -109,11 +114,12 @@ struct Arm {
     _client: Stack,
     request_ns: Vec<f64>,
     requests: f64,
-    /// What packet memory did meanwhile, as in [`COUNTERS`]. It is one for the process, so what others do is left out.
+    /// Packet memory operations of the rounds, as in [`COUNTERS`]. Packet memory is shared by the
+    /// process, so the operations of other arms are subtracted.
     counts: [u64; COUNTERS.len()],
 }
 
-/// What packet memory did, for both hosts together.
+/// Counters of packet memory, for both hosts together.
 const COUNTERS: [(&str, &str); 5] = [
     ("allocs", "SkbAllocs"),
     ("remote", "SkbFreesRemote"),

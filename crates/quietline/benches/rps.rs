@@ -1,8 +1,10 @@
-//! Small packets from one queue, with one core and with two: what receive packet steering costs and buys.
+//! Small packets from one queue, with one core and with two: cost and gain of receive packet
+//! steering.
 //!
-//! `cargo bench -p quietline --bench rps [-- --smoke]` prints, per setting, the rate of packets and how many changed core. A
-//! client thread writes small segments on several connections (Nagle off) and a server with two cores, workers and all, reads
-//! them; the settings are interleaved. Compare only figures of one run.
+//! `cargo bench -p quietline --bench rps [-- --smoke]` prints, per setting, the rate of packets and
+//! how many changed core. A client thread writes small segments on several connections (Nagle off),
+//! and a server with two cores and workers reads them; the settings are interleaved. Compare only
+//! figures of one run.
 
 use std::{
     io::{Read, Write},
@@ -12,13 +14,13 @@ use std::{
 
 use quietline::{Stack, TcpListener, TcpStream, Wire, WireConfig};
 
-/// Connections, each with a thread that reads it.
+/// Number of connections, each with a reading thread.
 const FLOWS: usize = 4;
 
 /// Payload of a segment.
 const BYTES: usize = 64;
 
-/// One way to run the server.
+/// Settings of the server.
 struct Setting {
     name: &'static str,
     sysctls: &'static [(&'static str, &'static str)],
@@ -33,7 +35,7 @@ const SETTINGS: [Setting; 3] = [
     Setting { name: "rps, both cores", sysctls: &[("net.quietline.dev.default.rps_cpus", "3")] },
 ];
 
-/// What a run has shown.
+/// Results of a run.
 #[derive(Clone, Copy)]
 struct Outcome {
     packets_per_second: f64,

@@ -1,9 +1,11 @@
-//! What a received packet costs between the device and its socket when packets come in lists: one flow, eight flows in turn, and
-//! one flow without early demux.
+//! Cost of a received packet between the device and its socket when packets arrive in lists: one
+//! flow, eight interleaved flows, and one flow without early demux.
 //!
-//! `cargo bench -p quietline --bench rx_list [-- --smoke] [PART OF A NAME]`. Small segments cross a wire with a delay, so that a
-//! poll finds all of them; receive offload is off, so that each is a packet. For instruction counts run the executable with
-//! `--smoke` under `valgrind --tool=callgrind --toggle-collect='*receive_all*'`: one workload by its name, 10,240 packets.
+//! `cargo bench -p quietline --bench rx_list [-- --smoke] [PART OF A NAME]`. Small segments cross a
+//! wire with a delay, so that a poll finds all of them; receive offload is off, so that each is a
+//! packet. For instruction counts run the executable with `--smoke` under
+//! `valgrind --tool=callgrind --toggle-collect='*receive_all*'`: one workload by its name, 10,240
+//! packets.
 
 use std::{
     hint::black_box,
@@ -15,7 +17,7 @@ use quietline::sans_io::{
     Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire, WireConfig,
 };
 
-/// Packets of a poll.
+/// Number of packets of a poll.
 const PACKETS: usize = 64;
 
 /// Delay of the wire.
@@ -68,7 +70,7 @@ impl Net {
         net
     }
 
-    /// Both hosts run, and time passes.
+    /// Polls both hosts and advances time.
     fn pass(&mut self) {
         self.cx.now += DELAY;
         for host in [&self.server, &self.client] {
@@ -76,7 +78,7 @@ impl Net {
         }
     }
 
-    /// A poll's worth of packets leaves, and arrives a delay later.
+    /// Sends the packets of one poll, which arrive one delay later.
     fn send_all(&mut self) {
         for packet in 0..PACKETS {
             let (client, _) = &self.flows[packet % self.flows.len()];
@@ -86,7 +88,7 @@ impl Net {
         self.cx.now += DELAY;
     }
 
-    /// Reads what has come, and lets acknowledgements go back.
+    /// Reads the received data, and lets acknowledgments return.
     fn read_all(&mut self) {
         for (_, server) in &self.flows {
             let mut buf = [0; 64 * PACKETS];
@@ -99,7 +101,7 @@ impl Net {
     }
 }
 
-/// What is measured: the poll that takes the packets and carries them up.
+/// The measured function: the poll that receives the packets and delivers them.
 #[inline(never)]
 fn receive_all(net: &mut Net) {
     let _ = black_box(net.server.poll(&mut net.cx));

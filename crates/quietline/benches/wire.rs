@@ -1,7 +1,9 @@
-//! One thread runs both ends of a wire: the cost of the whole path, application to application, without a wake.
+//! One thread runs both ends of a wire: the cost of the whole path, application to application,
+//! without a wake.
 //!
-//! `cargo bench -p quietline --bench wire [-- [--smoke] [PART OF A NAME]]` prints, per workload, the time per unit and
-//! the rate. Compare only figures of one run; the machine decides the rest.
+//! `cargo bench -p quietline --bench wire [-- [--smoke] [PART OF A NAME]]` prints, per workload,
+//! the time per unit and the rate. Compare only figures of one run: other machines give other
+//! figures.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -30,7 +32,7 @@ fn connect(client: &Stack, server: &Stack) -> (TcpStream, TcpStream) {
     (a, b)
 }
 
-/// Bytes per second of one stream.
+/// Returns the bytes per second of one stream.
 fn bulk(config: &WireConfig, write: usize, time: Duration) -> f64 {
     let (client, server) = pair(config);
     let (mut a, mut b) = connect(&client, &server);
@@ -56,7 +58,7 @@ fn bulk(config: &WireConfig, write: usize, time: Duration) -> f64 {
     received as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// Request/response pairs per second, with `idle` more connections open.
+/// Returns the request/response pairs per second, with `idle` more connections open.
 fn request_response(idle: usize, time: Duration) -> f64 {
     let (client, server) = pair(&WireConfig::default());
     let listener = TcpListener::bind_with_backlog(&server, "10.0.0.2:0", 4096).unwrap();

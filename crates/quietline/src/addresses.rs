@@ -1,11 +1,12 @@
-//! Addresses of `connect` and `bind`: one after the other, as `std::net` tries them.
+//! Addresses of `connect` and `bind`, tried one after the other as in `std::net`.
 
 use std::{
     io,
     net::{SocketAddr, ToSocketAddrs},
 };
 
-/// Result of the first address of `addresses` that `call` succeeds with, else the error of the last one.
+/// Returns the result for the first address of `addresses` for which `call` succeeds, otherwise the
+/// error of the last address.
 pub(crate) fn first_of<T>(
     addresses: impl ToSocketAddrs,
     mut call: impl FnMut(SocketAddr) -> io::Result<T>,
@@ -29,7 +30,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_address_that_works_is_taken_and_the_last_error_reported() {
+    fn the_first_address_that_works_is_used_and_the_last_error_reported() {
         let mut tried = Vec::new();
         let mut call = |address: SocketAddr| {
             tried.push(address.port());
@@ -42,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn no_address_and_no_port_are_invalid_input() {
+    fn a_missing_address_or_port_is_invalid_input() {
         let none: &[SocketAddr] = &[];
         let error = first_of(none, |_| Ok(())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);

@@ -1,12 +1,16 @@
-//! Building a stack: devices, addresses, routes, cores, settings.
+//! The builder of a stack: devices, addresses, routes, cores, settings.
+//!
+//! Above: applications. Below: `Stack::start`, which makes the host and starts the workers.
+//!
+//! Not here: how devices are attached (`attachments`), settings of sockets (`options`).
 
-use std::{io, net::IpAddr, os::fd::BorrowedFd, ptr, sync::Arc};
+use std::{io, net::IpAddr, ptr, sync::Arc};
 
 use ipnet::IpNet;
 use stack::{
     Secrets,
     base::config_error::ConfigError,
-    device::{Device, Wire},
+    device::{QueueId, RxSignal},
     header::ethernet::MacAddr,
     host::config::{DeviceConfig, HostConfig},
     route::fib::RouteSpec,
@@ -14,136 +18,53 @@ use stack::{
 };
 
 #[cfg(feature = "capture")]
-use crate::device::{Capture, CaptureDevice};
+use crate::device::{Capture, CaptureDevice, Device};
 use crate::{
-    device::{AfPacket, AfXdp, Tun},
-    entropy, memory,
+    attachments::Attachment,
+    entropy,
+    handle::{RunMode, Stack},
+    memory,
     route::Route,
-    running::{RunMode, Stack},
 };
 
-/// A device whose frames announce themselves on a file descriptor: what a worker sleeps on.
-pub trait PollFd: Send + Sync {
-    /// The descriptor that becomes readable when `queue` has a frame.
-    fn poll_fd(&self, queue: u16) -> BorrowedFd<'_>;
+mod settings;
 
-    /// The descriptor of `queue` has become readable, and the queue will be polled. A device whose descriptor tells more than
-    /// frames takes note here.
-    fn acknowledge(&self, _queue: u16) {}
+pub use settings::{EcnMode, MtuProbing};
 
-    /// Whether the interface is gone for good. The stack then takes the device away, as
-    /// [`Stack::remove_device`](crate::Stack::remove_device) does.
-    fn is_gone(&self) -> bool {
-        false
-    }
-
-    /// A descriptor that becomes readable when the interface may be gone, for a device whose other descriptors do not.
-    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    /// [`link_fd`](Self::link_fd) has become readable: the device finds out whether its interface is gone, and the descriptor is
-    /// readable no more.
-    fn check_link(&self) {}
-}
-
-impl PollFd for Tun {
-    fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
-        Self::poll_fd(self, queue)
-    }
-
-    fn is_gone(&self) -> bool {
-        Self::is_gone(self)
-    }
-}
-
-impl PollFd for AfPacket {
-    fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
-        Self::poll_fd(self, queue)
-    }
-
-    fn acknowledge(&self, queue: u16) {
-        Self::acknowledge(self, queue);
-    }
-
-    fn is_gone(&self) -> bool {
-        Self::is_gone(self)
-    }
-}
-
-impl PollFd for AfXdp {
-    fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
-        Self::poll_fd(self, queue)
-    }
-
-    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(Self::link_fd(self))
-    }
-
-    fn check_link(&self) {
-        Self::check_link(self);
-    }
-
-    fn is_gone(&self) -> bool {
-        Self::is_gone(self)
-    }
-}
-
-/// A device as the builder takes it.
-#[derive(Clone)]
-pub struct Attachment {
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) fds: Option<Arc<dyn PollFd>>,
-}
-
-impl Attachment {
-    /// Whether the interface of the device is gone.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.fds.as_ref().is_some_and(|fds| fds.is_gone())
-    }
-}
-
-impl std::fmt::Debug for Attachment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attachment").field("device", &self.device).finish_non_exhaustive()
-    }
-}
-
-impl From<Arc<Wire>> for Attachment {
-    fn from(wire: Arc<Wire>) -> Self {
-        Self { device: wire, fds: None }
-    }
-}
-
-impl From<Arc<Tun>> for Attachment {
-    fn from(tun: Arc<Tun>) -> Self {
-        Self { device: Arc::clone(&tun) as Arc<dyn Device>, fds: Some(tun) }
-    }
-}
-
-impl From<Arc<AfPacket>> for Attachment {
-    fn from(device: Arc<AfPacket>) -> Self {
-        Self { device: Arc::clone(&device) as Arc<dyn Device>, fds: Some(device) }
-    }
-}
-
-impl From<Arc<AfXdp>> for Attachment {
-    fn from(device: Arc<AfXdp>) -> Self {
-        Self { device: Arc::clone(&device) as Arc<dyn Device>, fds: Some(device) }
-    }
-}
-
-/// A neighbor that the stack begins with.
+/// A permanent neighbor entry that the stack starts with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StaticNeighbor {
-    /// Index of the device, as the host counts: loopback is 0.
+    /// Index of the device in its host: loopback is 0.
     pub(crate) device: u32,
     pub(crate) address: IpAddr,
     pub(crate) mac: MacAddr,
 }
 
-/// Collects what a stack is made of. Every method takes and returns the builder; errors wait for
-/// [`build`](Self::build).
+/// The parts and settings of a stack that is not built yet.
+///
+/// Every method takes and returns the builder. None fails: the first error is kept, and [`build`](Self::build) returns it.
+///
+/// Methods that are about a device, [`address`](Self::address) for example, are about the one that was added last.
+///
+/// ```
+/// use std::time::Duration;
+/// use quietline::{Stack, Wire, WireConfig};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (device, _other_end) = Wire::pair(&WireConfig::default())?;
+/// let stack = Stack::builder()
+///     .name("front")
+///     .device(device)
+///     .address("10.0.0.2/24".parse()?)
+///     .gateway("10.0.0.1".parse()?)
+///     .cores(2)
+///     .idle_timeout(Some(Duration::from_secs(600)))
+///     .sysctl("net.core.somaxconn", "8192")
+///     .build()?;
+/// # let _ = stack;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until build()"]
 pub struct StackBuilder {
@@ -175,20 +96,21 @@ impl StackBuilder {
         }
     }
 
-    /// A name for messages, threads and captures.
+    /// Name of the stack in messages, thread names and captures. Default: empty.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.config.name = name.into();
         self
     }
 
-    /// Adds a device. The addresses that follow belong to it.
+    /// Adds a device: a [`Wire`](crate::Wire), one of module [`device`](crate::device), or one of the application's own as an
+    /// [`Attachment`]. The stack has it alone from [`build`](Self::build) on.
     pub fn device(mut self, device: impl Into<Attachment>) -> Self {
         self.attachments.push(device.into());
         self.addresses.push(Vec::new());
         self
     }
 
-    /// Gives the device added last an address; its prefix becomes directly reachable.
+    /// Adds an address to the last device. Its network becomes directly reachable through the device.
     pub fn address(mut self, address: IpNet) -> Self {
         match self.addresses.last_mut() {
             Some(addresses) => addresses.push(address),
@@ -200,8 +122,8 @@ impl StackBuilder {
         self
     }
 
-    /// Gives the device added last a neighbor whose link address no ARP packet changes, as
-    /// [`Stack::set_neighbor`](crate::Stack::set_neighbor) does while the stack runs.
+    /// Adds a permanent neighbor to the last device: its link address is known, and no ARP packet changes it.
+    /// [`Stack::set_neighbor`](crate::Stack::set_neighbor) does so while the stack runs.
     pub fn neighbor(mut self, address: IpAddr, mac: MacAddr) -> Self {
         match u32::try_from(self.attachments.len()) {
             Ok(device) if device > 0 => {
@@ -215,9 +137,11 @@ impl StackBuilder {
         self
     }
 
-    /// Puts a queueing discipline in front of the device added last, as `tc qdisc replace dev DEVICE root` does. Default:
-    /// `net.core.default_qdisc` for devices of the operating system, none for a wire. The sysctl
-    /// `net.quietline.dev.DEVICE.qdisc` is the same, and changes it while the stack runs.
+    /// Sets the queueing discipline of the last device, as `tc qdisc replace dev DEVICE root` does.
+    ///
+    /// Default: `net.core.default_qdisc` for a device that packets may have to wait for
+    /// ([`Device::needs_qdisc`](crate::Device::needs_qdisc)), and none for any other. The setting `net.quietline.dev.DEVICE.qdisc` is the same, and changes
+    /// it while the stack runs.
     pub fn qdisc(mut self, qdisc: QdiscConfig) -> Self {
         let Some(attachment) = self.attachments.last() else {
             let error = ConfigError::new("qdisc", qdisc, "a discipline after its device");
@@ -234,13 +158,13 @@ impl StackBuilder {
         self
     }
 
-    /// Adds a route, with whatever else `ip route add` knows of it.
+    /// Adds a route with any of the attributes of `ip route add`.
     pub fn add_route(mut self, route: Route) -> Self {
         self.routes.push(route);
         self
     }
 
-    /// The default route of the gateway's address family.
+    /// Adds the default route of the gateway's address family.
     pub fn gateway(self, via: IpAddr) -> Self {
         let any = match via {
             IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
@@ -249,13 +173,17 @@ impl StackBuilder {
         self.route(any, via)
     }
 
-    /// Number of cores, 1 to 64. Default 1. Device queues are spread over them.
+    /// Number of cores, 1 to 64: each has a worker thread. The queues of the devices are spread over them.
+    ///
+    /// Default: 1. Set it to the number of queues of the busiest device, and at most to the number of CPUs; a device with one queue
+    /// needs RPS (`net.quietline.dev.DEVICE.rps_cpus`) to use more than one core.
     pub const fn cores(mut self, cores: u16) -> Self {
         self.config.cores = cores;
         self
     }
 
-    /// Sets a sysctl by its Linux name, as in `sysctl -w`.
+    /// Sets any setting of docs/sysctl.md by its name, as `sysctl -w NAME=VALUE` does.
+    /// [`Stack::set_sysctl`](crate::Stack::set_sysctl) changes it while the stack runs.
     pub fn sysctl(mut self, name: &str, value: &str) -> Self {
         if let Err(error) = self.config.sysctls.set(name, value) {
             self.error.get_or_insert_with(|| error.into());
@@ -263,45 +191,58 @@ impl StackBuilder {
         self
     }
 
-    /// Derives sequence numbers, ports, cookies and hash keys from `seed`. Only for runs that must repeat: whoever knows the
-    /// seed, or tries all of them, can guess every one of these. Without this call each key is 16 or 32 bytes from the
-    /// kernel's random generator, which getrandom(2) gives.
+    /// Derives sequence numbers, ports, cookies and hash keys from `seed`, for runs that must repeat.
+    ///
+    /// Default: each key is 16 or 32 bytes of getrandom(2).
+    ///
+    /// Warning: an attacker who knows the seed, or tries all seeds, can guess all of these.
     pub fn replay(mut self, seed: u64) -> Self {
         self.config.secrets = Secrets::replay(seed);
         self
     }
 
-    /// Bounds the packet memory of this process, in bytes: 16 MiB or more. Default: the least of a quarter of the machine's
-    /// memory and half of what the cgroup of the process allows. It is an upper bound and not a reservation; at the bound
-    /// packets to be sent are dropped and counted as `NoMemory`, and devices stop reading until memory is free again.
+    /// Upper bound of the packet memory of this process, in bytes: 16 MiB or more. Nothing is reserved. At the bound, packets to
+    /// be sent are dropped and counted as `NoMemory`, and devices stop receiving until memory is free again.
     ///
-    /// All stacks of a process share their packet memory: the first one decides, and [`build`](Self::build) refuses another
+    /// Default: a quarter of the machine's memory, or half of the limit of the process's cgroup if that is less. A connection
+    /// in use takes up to [`send_buffer_max`](Self::send_buffer_max) and [`receive_buffer_max`](Self::receive_buffer_max).
+    ///
+    /// All stacks of a process share their packet memory. The first stack decides, and [`build`](Self::build) refuses another
     /// value after it with `InvalidInput`.
     pub const fn packet_memory(mut self, bytes: usize) -> Self {
         self.packet_memory = Some(bytes);
         self
     }
 
-    /// Records every frame of every device.
+    /// Records every frame of every device in a pcapng file.
     #[cfg(feature = "capture")]
     pub fn capture(mut self, capture: Arc<Capture>) -> Self {
         self.capture = Some(capture);
         self
     }
 
-    /// No worker threads: the stack runs only inside [`Stack::poll`] and inside socket calls.
+    /// Starts no worker threads: the stack runs only inside [`Stack::poll`] and inside socket calls.
     ///
-    /// A call that has begun to run the stack, or a poll, returns when nothing is left, and after ten turns in any case, as Linux ends
-    /// its softirqs after ten rounds or 2 ms and leaves the rest to ksoftirqd. Here the rest waits for the next call that runs the
-    /// core (`CoreLeft`), and the time until the next poll is 0 meanwhile.
+    /// A poll, or a socket call that runs the stack, returns when no work is left, and after ten turns in any case, as Linux ends
+    /// its softirqs after ten rounds or 2 ms and leaves the rest to ksoftirqd. Here the rest is left to the next call that runs
+    /// the core (`CoreLeft`), and `Stack::poll` returns a zero time meanwhile.
     pub const fn manual(mut self) -> Self {
         self.manual = true;
         self
     }
 
-    /// A capture wraps each device, so that the host cannot see that two are the same.
+    /// Refuses a device that is given twice, and one whose arrivals no worker would notice. The host cannot check the first:
+    /// a capture wraps each device.
     fn check_attachments(&self) -> Result<(), ConfigError> {
-        for (place, Attachment { device, .. }) in self.attachments.iter().enumerate() {
+        for (place, Attachment { device, fds, .. }) in self.attachments.iter().enumerate() {
+            let sleeps = |queue| device.rx_signal(QueueId(queue)) == RxSignal::Descriptor;
+            if !self.manual && fds.is_none() && (0..device.caps().queues).any(sleeps) {
+                return Err(ConfigError::refused(
+                    "device",
+                    &device.caps().name,
+                    "its arrivals are signaled by descriptors, and its attachment has none (Attachment::poll_fds)",
+                ));
+            }
             let is_same =
                 |other: &Attachment| ptr::addr_eq(Arc::as_ptr(&other.device), Arc::as_ptr(device));
             if self.attachments[..place].iter().any(is_same) {
@@ -315,12 +256,13 @@ impl StackBuilder {
         Ok(())
     }
 
-    /// Builds the stack and starts its workers. With `net.quietline.acd_probes` it returns when the addresses have been probed.
+    /// Builds the stack and starts its workers. With `net.quietline.acd_probes` it returns after the addresses were probed.
     ///
     /// # Errors
-    /// One line that names the field, the value and the reason: `NotFound` for a device or setting that does not exist,
-    /// `AlreadyExists` for an address or route given twice, `AddrInUse` when another station has an address, `InvalidInput` for
-    /// anything else; or the error of a system call that starts a worker.
+    ///
+    /// The first error of any method, as one line that names the field, the value and the reason: `NotFound` for a device or
+    /// setting that does not exist, `AlreadyExists` for an address or route given twice, `AddrInUse` if another station has an
+    /// address, `InvalidInput` for any other value; or the error of a system call that starts a worker.
     pub fn build(mut self) -> io::Result<Stack> {
         if let Some(error) = self.error.take() {
             return Err(error.into());

@@ -1,4 +1,4 @@
-//! The clock of the product, read once per call or turn, and the running context of each thread.
+//! The monotonic clock, read once per call or turn, and the running context of each thread.
 
 use std::cell::Cell;
 
@@ -20,7 +20,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         if let Some(cx) = self.0.take() {
             drop(cx);
-            // Its packet memory waits for another thread, or to be released.
+            // Another thread may use the context's packet memory, or the keeper releases it.
             housekeeping::request();
         }
     }
@@ -42,19 +42,20 @@ pub(crate) fn with_cx<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
     })
 }
 
-/// As [`with_cx`], at the time that this thread read last: for what asks no time, or looks at the clock itself where it has to.
-/// Such a look costs as much as half a packet.
+/// As [`with_cx`], at the time that this thread read last. For calls that need no time or read the
+/// clock themselves; reading the clock costs half as much as processing a packet.
 ///
-/// A thread that is being torn down, or that calls the stack from inside the stack (from a [`Device`](stack::Device) of the
-/// application's, which must not wait there), gets a context of its own for the call.
+/// Creates a context for the call if the thread is being torn down, or if it calls the stack from
+/// inside the stack (from a [`Device`](stack::Device) of the application, which must not block
+/// there).
 pub(crate) fn with_cx_untimed<R>(work: impl FnOnce(&mut Cx) -> R) -> R {
     let own = CX.try_with(|own| own.0.take()).ok().flatten();
     let mut cx = own.unwrap_or_else(new_cx);
     let result = work(&mut cx);
-    // Or nothing that is taken out of a table would ever be freed.
+    // Without this, no object removed from an RCU table would ever be freed.
     cx.rest();
-    debug_assert!(!cx.softirq_pending(), "a core that this thread owes a run");
-    // What a call inside this one has left there ends here.
+    debug_assert!(!cx.softirq_pending(), "this thread must run a core before it returns");
+    // Drops the context that a nested call has left in the cell.
     let _ = CX.try_with(|own| own.0.set(Some(cx)));
     result
 }

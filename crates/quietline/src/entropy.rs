@@ -1,14 +1,16 @@
-//! Chance from the kernel: the keys of a host and the generator of a context.
+//! Random numbers from the kernel: the keys of a host and the generator of a context.
 //!
-//! getrandom(2) of Linux 3.17 and later. It waits until the kernel's generator has been seeded, once after boot, and then gives
-//! up to 256 bytes in one piece.
+//! getrandom(2) of Linux 3.17 and later. It blocks until the kernel's generator has been seeded,
+//! once after boot, and then returns up to 256 bytes in one call.
 
 use stack::Secrets;
 
-/// Keys for a host, 16 or 32 bytes each from the kernel's random generator. Two hosts never have the same.
+/// Returns keys for a host, 16 or 32 bytes each from the kernel's random generator. Every call
+/// returns different keys.
 ///
 /// # Panics
-/// If the kernel gives no random bytes: getrandom(2) is missing before Linux 3.17, or forbidden by a seccomp filter.
+/// If the kernel returns no random bytes: getrandom(2) is missing before Linux 3.17, or a seccomp
+/// filter forbids it.
 #[must_use]
 pub fn secrets() -> Secrets {
     let drawn = Secrets::try_draw(|key| {
@@ -20,7 +22,7 @@ pub fn secrets() -> Secrets {
     }
 }
 
-/// A generator for a [`Cx`](stack::Cx), keyed by the kernel's random generator.
+/// Returns a generator for a [`Cx`](stack::Cx), keyed by the kernel's random generator.
 ///
 /// # Panics
 /// As [`secrets`].
@@ -31,11 +33,11 @@ pub fn rng() -> tcp::Rng {
     tcp::Rng::keyed(&key)
 }
 
-/// Fills a key, of at most 256 bytes.
+/// Fills `key`, which has at most 256 bytes.
 fn fill(key: &mut [u8]) {
     let wanted = key.len();
     let filled = rustix::rand::getrandom(key, rustix::rand::GetRandomFlags::empty());
-    assert_eq!(filled, Ok(wanted), "getrandom gives all bytes of a key");
+    assert_eq!(filled, Ok(wanted), "getrandom returns all bytes of a key");
 }
 
 #[cfg(test)]
@@ -45,7 +47,7 @@ mod tests {
     use super::{fill, rng, secrets};
 
     #[test]
-    fn keys_are_drawn_anew_each_time() {
+    fn every_call_returns_new_keys() {
         let mut keys = [[0_u8; 32]; 2];
         keys.iter_mut().for_each(|key| fill(key));
         assert_ne!(keys[0], keys[1]);

@@ -1,6 +1,7 @@
 //! Events of a stack, kept for the application.
 //!
-//! Below: `stack::host::Event`, which any thread of the stack may report. Above: [`Stack::events`](crate::Stack::events).
+//! Below: `stack::cx::event::Event`, which any thread of the stack may report. Above:
+//! [`Stack::events`](crate::Stack::events).
 
 use std::{
     collections::VecDeque,
@@ -8,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stack::host::{Event, EventSink};
+use stack::cx::event::{Event, EventSink};
 
-/// Events that a stack keeps. Events are rare, so a slow reader misses none.
+/// Number of events that a stack keeps. Events are rare, so a slow reader misses none.
 const EVENTS_KEPT: usize = 64;
 
 /// The latest events of a stack, and the threads that wait for the next one.
@@ -23,9 +24,9 @@ pub(crate) struct EventLog {
 #[derive(Debug, Default)]
 struct Log {
     events: VecDeque<Event>,
-    /// Number of the oldest of them, counted from the start of the stack.
+    /// Number of the oldest kept event, counted from the start of the stack.
     first: u64,
-    /// No further event will come.
+    /// Set after the last event.
     ended: bool,
 }
 
@@ -34,7 +35,7 @@ impl EventLog {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stack was shut down: iterators end.
+    /// Ends the iterators, because the stack was shut down.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.changed.notify_all();
@@ -54,9 +55,10 @@ impl EventSink for EventLog {
     }
 }
 
-/// The events of a stack, oldest first, from the oldest that the stack still keeps: it keeps the last 64.
+/// The events of a stack, oldest first. A stack keeps the last 64 events.
 ///
-/// As an iterator it waits for the next event, and ends when the stack was shut down. It does not keep the stack running.
+/// As an iterator it waits for the next event, and ends when the stack has been shut down. It does
+/// not keep the stack running.
 #[derive(Clone, Debug)]
 pub struct Events {
     log: Arc<EventLog>,
@@ -69,14 +71,15 @@ impl Events {
         Self { log, next: 0 }
     }
 
-    /// The next event, if there is one already.
+    /// Returns the next event if there is one already.
     pub fn try_next(&mut self) -> Option<Event> {
         let log = Arc::clone(&self.log);
         let log = log.lock();
         self.take(&log)
     }
 
-    /// Waits for the next event, `limit` at most. `None` after that time, or when the stack was shut down.
+    /// Waits for the next event, at most `limit`. Returns `None` after that time, or when the stack
+    /// has been shut down.
     pub fn next_timeout(&mut self, limit: Duration) -> Option<Event> {
         let end = Instant::now().checked_add(limit);
         let shared = Arc::clone(&self.log);
@@ -100,7 +103,7 @@ impl Events {
     }
 
     fn take(&mut self, log: &Log) -> Option<Event> {
-        // Events that were pushed out are passed over.
+        // Skips events that are not kept any more.
         self.next = self.next.max(log.first);
         let place = usize::try_from(self.next - log.first).ok()?;
         let event = log.events.get(place)?.clone();
@@ -126,11 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn a_late_reader_gets_what_is_kept_and_the_end() {
+    fn a_late_reader_gets_the_kept_events_and_the_end() {
         let log = Arc::new(EventLog::default());
         (0..EVENTS_KEPT + 3).for_each(|number| log.on_event(gone(number)));
         let mut late = Events::new(Arc::clone(&log));
-        assert_eq!(late.try_next(), Some(gone(3)), "the first three were pushed out");
+        assert_eq!(late.try_next(), Some(gone(3)), "the first three events are not kept");
         log.end();
         assert_eq!(late.count(), EVENTS_KEPT - 1);
     }

@@ -1,15 +1,16 @@
-//! Memory of connections and threads that have ended is released although nothing else happens.
+//! Releases the memory of ended connections and threads when no further traffic would do it.
 //!
 //! Above: workers, one of which is the keeper. Linux: the RCU grace-period thread, and shrinkers.
 //!
-//! While connections come and go, each retirement releases what earlier ones left, and pools exchange free memory. When they
-//! cease, the last of it waits: `sync::epoch` and a thread that ends say so here ([`request`]), which wakes the keeper. It looks
-//! a second later, when a burst has passed, then every second while there is something to release, and after that at longer
-//! and longer intervals for a minute, because what devices and peers still hold returns late. Then it sleeps without a limit.
+//! While connections open and close, each retirement frees earlier objects, and pools exchange free
+//! memory. After the last one, objects remain: `sync::epoch` and ending threads report them with
+//! [`request`], which wakes the keeper. The keeper runs one second later, when a burst has passed,
+//! then every second while it finds something to release, and after that at growing intervals for a
+//! minute, because devices and peers return packets late. Then it sleeps without a limit.
 //!
-//! Stacks without workers are looked after by the calls that poll them (`Stack::poll`).
+//! Without workers, the calls that poll a stack release its memory (`Stack::poll`).
 //!
-//! Not here: what is released (`sync::epoch`, `pkt::Domain::trim`).
+//! Not here: the release itself (`sync::epoch`, `pkt::Domain::trim`).
 
 use std::{
     sync::{
@@ -22,25 +23,26 @@ use std::{
 use pkt::Instant;
 use stack::{Memory, core::Kick};
 
-use crate::{clock, running::until};
+use crate::{clock, handle::until};
 
-/// From the first request to the first look, and between looks that find something.
+/// Time from the first request to the first pass, and between passes that release memory.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The longest interval between two looks that find nothing: the last one.
+/// Longest and last interval between two passes that find nothing.
 const PERIOD_MAX: Duration = Duration::from_secs(32);
 
-/// Somebody has asked since the last look. Relaxed: the kick orders it, and a look comes later anyway.
+/// Set by a request since the last pass. Relaxed: the kick orders it, and a later pass follows in
+/// any case.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// Workers of the process, the keeper first.
 static WORKERS: Mutex<Vec<Arc<dyn Kick>>> = Mutex::new(Vec::new());
 
-/// Address of the keeper's kick; 0 without one. Written under the lock of [`WORKERS`]; Relaxed: a worker that is the keeper
-/// from now on is kicked.
+/// Address of the keeper's kick; 0 without a keeper. Written under the lock of [`WORKERS`].
+/// Relaxed: a worker that becomes the keeper is kicked afterwards.
 static KEEPER: AtomicUsize = AtomicUsize::new(0);
 
-/// There may be memory to release a moment later.
+/// Asks the keeper to release memory after [`PERIOD`].
 pub(crate) fn request() {
     if !REQUESTED.load(Ordering::Relaxed) && !REQUESTED.swap(true, Ordering::Relaxed) {
         kick_keeper();
@@ -62,15 +64,15 @@ fn address(kick: &Arc<dyn Kick>) -> usize {
     Arc::as_ptr(kick).addr()
 }
 
-/// One worker's part. The first worker of the process that is left is the keeper.
+/// The housekeeping of one worker. The oldest worker of the process is the keeper.
 pub(crate) struct Housekeeping {
     kick: Arc<dyn Kick>,
-    /// When to look, and how long after the last look that is. `None`: when somebody asks.
+    /// Time of the next pass, and its distance from the last one. `None`: after the next request.
     next: Option<(Instant, Duration)>,
 }
 
 impl Housekeeping {
-    /// For a worker that `kick` wakes.
+    /// Registers the worker that `kick` wakes.
     pub(crate) fn new(kick: Arc<dyn Kick>) -> Self {
         let mut workers = workers();
         workers.push(Arc::clone(&kick));
@@ -79,7 +81,8 @@ impl Housekeeping {
         Self { kick, next: None }
     }
 
-    /// Before the worker sleeps, and offline: looks if it is time. Returns how long the worker may sleep at most.
+    /// Runs a pass if one is due. Called before the worker sleeps, while it is offline in RCU.
+    /// Returns the longest time that the worker may sleep.
     pub(crate) fn before_sleep(&mut self) -> Option<Duration> {
         if KEEPER.load(Ordering::Relaxed) != address(&self.kick) {
             self.next = None;
@@ -93,7 +96,7 @@ impl Housekeeping {
         if now < at {
             return Some(until(now, at));
         }
-        let period = next_period(look(clock::memory()), period);
+        let period = next_period(release(clock::memory()), period);
         self.next = period.map(|period| (now + period, period));
         period
     }
@@ -105,22 +108,24 @@ impl Drop for Housekeeping {
         workers.retain(|kick| address(kick) != address(&self.kick));
         KEEPER.store(workers.first().map_or(0, address), Ordering::Relaxed);
         drop(workers);
-        // Whoever is the keeper now takes over what was asked for.
+        // The new keeper takes over pending requests.
         REQUESTED.store(true, Ordering::Relaxed);
         kick_keeper();
     }
 }
 
-/// Releases what can be released; true when there was something, or more is to come.
-fn look(memory: &Memory) -> bool {
+/// Releases memory. Returns true if there was some, or if more will follow.
+fn release(memory: &Memory) -> bool {
     let requested = REQUESTED.swap(false, Ordering::Relaxed);
     let retired = memory.rcu.is_waiting();
     let left = memory.rcu.settle();
-    // Packet memory follows when connections have ceased to come and go: until then it is wanted again soon.
+    // Trim packet memory only after connections have stopped opening and closing: until then it is
+    // needed again soon.
     left || retired || memory.packets.trim() || requested
 }
 
-/// How long after a look the next one is, which came `period` after the one before. `None`: when somebody asks.
+/// Returns the time from this pass to the next, where this pass came `period` after the one before.
+/// `None`: after the next request.
 fn next_period(found: bool, period: Duration) -> Option<Duration> {
     if found {
         return Some(PERIOD);
@@ -135,18 +140,18 @@ mod tests {
     use super::*;
     use crate::{Stack, TcpListener, TcpStream, Wire, WireConfig};
 
-    /// Far more than anything here takes.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Far more time than any test here takes.
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
         let begin = std::time::Instant::now();
         while !done() {
-            assert!(begin.elapsed() < PATIENCE, "{what}");
+            assert!(begin.elapsed() < TIMEOUT, "{what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Fewer connections than make a retirement reclaim what others left.
+    /// Opens fewer connections than make a retirement free earlier objects.
     #[test]
     fn the_last_closed_connections_are_released_without_further_traffic() {
         let (left, right) = Wire::pair(&WireConfig::default()).expect("a wire");
@@ -160,16 +165,16 @@ mod tests {
         for _ in 0..20 {
             let stream = TcpStream::connect(&client, to).expect("a connection");
             stream.set_linger(Some(Duration::ZERO)).expect("an option");
-            drop((stream, listener.accept().expect("its other end")));
+            drop((stream, listener.accept().expect("the accepted end")));
         }
-        wait_until("objects of closed connections still wait", || {
+        wait_until("objects of closed connections are not freed", || {
             clock::memory().rcu.pending() == 0
         });
     }
 
     #[test]
-    fn looks_become_rare_and_cease() {
-        let mut period = next_period(true, PERIOD_MAX).expect("another look");
+    fn passes_become_rare_and_stop() {
+        let mut period = next_period(true, PERIOD_MAX).expect("another pass");
         assert_eq!(period, PERIOD);
         let mut sum = Duration::ZERO;
         while let Some(next) = next_period(false, period) {

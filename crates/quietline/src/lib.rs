@@ -30,15 +30,15 @@ mod clock;
 pub mod device;
 mod entropy;
 mod events;
+mod handle;
 mod housekeeping;
 mod listener;
 mod memory;
 mod neighbor;
 mod options;
 mod pages;
-mod patience;
+mod polling;
 mod route;
-mod running;
 pub mod sans_io;
 mod send_buffer;
 mod socket;
@@ -47,23 +47,24 @@ mod unwind;
 mod wait;
 mod worker;
 
-pub use builder::{Attachment, PollFd, StackBuilder};
+pub use attachments::{Attachment, PollFd};
+pub use builder::{EcnMode, MtuProbing, StackBuilder};
 pub use events::Events;
+pub use handle::Stack;
 pub use listener::{Incoming, IntoIncoming, TcpListener};
 pub use memory::decide_packet_memory;
 pub use neighbor::{Neighbor, NudState};
 pub use options::{ConnectOptions, ListenOptions, SocketOptions};
 pub use pkt::DomainStats as MemoryStats;
 pub use route::{Route, RouteKind};
-pub use running::Stack;
 pub use send_buffer::SendBuffer;
 pub use socket::TcpSocket;
 pub use stack::{
     Errno, Readiness,
     base::{config_error::ConfigError, counters::Snapshot},
+    cx::event::Event,
     device::{Capabilities, Completed, Device, Impairment, RxSignal, Wire, WireConfig},
     header::ethernet::MacAddr,
-    host::Event,
     receive::rps::SoftnetStat,
     socket::{
         SendFlags,
@@ -73,7 +74,7 @@ pub use stack::{
     transmit::{qdisc::QdiscStats, tx_queue::TxQueueStats},
 };
 pub use stream::TcpStream;
-pub use tcp::{SenderTime, TcpInfo};
+pub use tcp::{Algorithm as CongestionControl, SenderTime, TcpInfo};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -23,13 +23,14 @@ use stack::{
 use crate::{
     addresses::first_of,
     clock::{self, with_cx},
+    handle::Stack,
     options::ListenOptions,
-    running::Stack,
     stream::TcpStream,
     wait::{Wait, poll_first, sleep_until},
 };
 
-/// A listening socket. It stops listening when the last clone is dropped; connections nobody accepted are reset.
+/// A listening socket. Dropping the last clone stops it and resets the connections that were not
+/// accepted.
 #[derive(Clone)]
 pub struct TcpListener {
     shared: Arc<Shared>,
@@ -42,22 +43,26 @@ struct Shared {
 }
 
 impl TcpListener {
-    /// Listens on `local`; port 0 takes a free one. Of several addresses the first that can be had. The system resolves host
-    /// names, as for `std::net`: by its own network, not by `stack`.
+    /// Listens on `local`; port 0 takes a free port. If `local` has several addresses, they are
+    /// tried in order until one is free. As for `std::net`, the system resolves host names through
+    /// its own network, not through `stack`.
     ///
     /// # Errors
-    /// `EADDRINUSE`, or `EADDRNOTAVAIL` for an address that is not ours; `InvalidInput` for text that is no address, and the
-    /// resolver's error for a host name. Of several addresses the last error.
+    /// `EADDRINUSE`; `EADDRNOTAVAIL` if the stack does not have the address; `InvalidInput` for
+    /// text that is not an address, and the resolver's error for a host name. With several
+    /// addresses, the error of the last one.
     pub fn bind(stack: &Stack, local: impl ToSocketAddrs) -> io::Result<Self> {
         Self::options().listen(stack, local)
     }
 
-    /// How to listen with more than an address: backlog, `SO_REUSEPORT`, options of the connections.
+    /// Returns a builder for listeners with further options: backlog, `SO_REUSEPORT`, options of
+    /// the connections.
     pub fn options() -> ListenOptions {
         ListenOptions::default()
     }
 
-    /// Listens with room for `backlog` connections that wait for `accept`, at most `net.core.somaxconn`.
+    /// Listens with a queue of `backlog` connections that wait for `accept`, at most
+    /// `net.core.somaxconn`.
     ///
     /// # Errors
     /// As [`bind`](Self::bind).
@@ -86,10 +91,11 @@ impl TcpListener {
         })
     }
 
-    /// Takes the next connection, waiting for one.
+    /// Returns the next connection, and waits for one unless the listener is nonblocking.
     ///
     /// # Errors
-    /// `WouldBlock` when nonblocking and there is none, or when none came within `SO_RCVTIMEO`; `EINVAL` when the stack was shut down.
+    /// `WouldBlock` if the listener is nonblocking and no connection waits, or if none arrived
+    /// within `SO_RCVTIMEO`; `EINVAL` if the stack was shut down.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let Shared { stack, listener, nonblocking } = &*self.shared;
         let mut deadline = None;
@@ -106,7 +112,7 @@ impl TcpListener {
                         deadline = limit.map(|limit| clock::now() + limit);
                     }
                     let ready = || listener.is_ready();
-                    // Nobody has to want a core that there is.
+                    // `incoming_core` may name a core that the stack does not have.
                     let wanted = listener.incoming_core();
                     let exists = |core: &CoreId| usize::from(core.0) < stack.host().cores().len();
                     let core = wanted.filter(exists).or(near).unwrap_or(CoreId(0));
@@ -131,7 +137,7 @@ impl TcpListener {
         }
     }
 
-    /// Iterator that accepts one connection after the other.
+    /// Returns an iterator that accepts one connection after the other.
     #[must_use]
     pub const fn incoming(&self) -> Incoming<'_> {
         Incoming { listener: self }
@@ -143,7 +149,7 @@ impl TcpListener {
         IntoIncoming { listener: self }
     }
 
-    /// Where it listens, with the port that was chosen.
+    /// Returns the local address, with the port that was chosen.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -151,7 +157,7 @@ impl TcpListener {
         Ok(self.shared.listener.local())
     }
 
-    /// Whether `accept` fails with `WouldBlock` instead of waiting.
+    /// Sets whether `accept` fails with `WouldBlock` instead of waiting.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -160,7 +166,7 @@ impl TcpListener {
         Ok(())
     }
 
-    /// Whether `accept` fails with `WouldBlock` instead of waiting.
+    /// Returns whether `accept` fails with `WouldBlock` instead of waiting.
     #[must_use]
     pub fn nonblocking(&self) -> bool {
         self.shared.nonblocking.load(Ordering::Relaxed)
@@ -175,7 +181,8 @@ impl TcpListener {
         Ok(Errno::from_raw(number).map(io::Error::from))
     }
 
-    /// TTL of segments that accepted connections send (`IP_TTL`), 1 to 255; the stack's default is `net.ipv4.ip_default_ttl`.
+    /// Sets the TTL of packets of accepted connections (`IP_TTL`), 1 to 255. Default:
+    /// `net.ipv4.ip_default_ttl`.
     ///
     /// # Errors
     /// `EINVAL` for any other number.
@@ -183,7 +190,7 @@ impl TcpListener {
         self.set_option(SocketOption::TimeToLive, ttl)
     }
 
-    /// TTL of segments that accepted connections send.
+    /// Returns the TTL of packets of accepted connections.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -192,7 +199,7 @@ impl TcpListener {
         Ok(ttl.cast_unsigned())
     }
 
-    /// Sets a socket option by Linux's rules; connections accepted later begin with it.
+    /// Sets a socket option by Linux's rules. Connections that are accepted later inherit it.
     ///
     /// # Errors
     /// As setsockopt(2): `ENOPROTOOPT`, `EINVAL`, `ENOENT`.
@@ -205,7 +212,7 @@ impl TcpListener {
         Ok(listener.set_option(stack.host(), option, &value.into())?)
     }
 
-    /// Reads a socket option.
+    /// Returns a socket option.
     ///
     /// # Errors
     /// As getsockopt(2): `ENOPROTOOPT`.
@@ -214,7 +221,7 @@ impl TcpListener {
         Ok(with_cx(|cx| listener.option(stack.host(), cx, option))?)
     }
 
-    /// Another handle to the same listener.
+    /// Returns another handle to the same listener.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -222,7 +229,7 @@ impl TcpListener {
         Ok(self.clone())
     }
 
-    /// Stops listening now: threads that wait in `accept` return `EINVAL`.
+    /// Stops listening at once: threads that wait in `accept` return `EINVAL`.
     pub fn close(&self) {
         self.shared.close();
     }
@@ -248,7 +255,7 @@ impl fmt::Debug for TcpListener {
     }
 }
 
-/// Iterator that accepts one connection after the other. It never ends by itself.
+/// Iterator that accepts one connection after the other. Never ends.
 #[derive(Debug)]
 pub struct Incoming<'a> {
     listener: &'a TcpListener,
@@ -264,7 +271,7 @@ impl Iterator for Incoming<'_> {
 
 impl FusedIterator for Incoming<'_> {}
 
-/// Iterator that owns its listener and accepts one connection after the other. It never ends by itself.
+/// Iterator that owns its listener and accepts one connection after the other. Never ends.
 #[derive(Debug)]
 pub struct IntoIncoming {
     listener: TcpListener,

@@ -1,10 +1,13 @@
-//! The packet memory of the process, and how much it may be.
+//! The packet memory of the process, and its bound.
 //!
-//! All stacks of a process share it. The bound is no reservation: memory is taken as packets need it. At the bound packets to
-//! be sent are dropped and counted (`DropReason::NoMemory`) and devices stop reading, before the machine or the cgroup runs out of memory and the kernel ends the
-//! process. Default: the least of a quarter of the machine's memory and half of what the process's cgroup allows.
+//! All stacks of a process share it. The bound reserves nothing: memory is allocated as packets
+//! need it. At the bound, packets to be sent are dropped and counted (`DropReason::NoMemory`) and
+//! devices stop receiving, before the machine or the cgroup runs out of memory and the kernel kills
+//! the process. Default: a quarter of the machine's memory, or half of the limit of the process's
+//! cgroup if that is less.
 //!
-//! Not here: what connections may hold of it (`net.ipv4.tcp_mem`), which follows from the bound.
+//! Not here: the share that connections may hold (`net.ipv4.tcp_mem`), which follows from the
+//! bound.
 
 use std::{
     fs,
@@ -16,29 +19,31 @@ use stack::{Memory, base::config_error::ConfigError};
 
 use crate::{housekeeping, pages::Pages};
 
-/// Least bound, in bytes: a thread that sends takes slabs of 64 KiB and pages of 32 KiB.
+/// Smallest bound, in bytes: a thread that sends takes slabs of 64 KiB and pages of 32 KiB.
 const BYTES_MIN: usize = 16 << 20;
 
-/// From here on a limit of cgroup v1 is none: it is `i64::MAX` rounded down to pages.
+/// A limit of cgroup v1 from here on means no limit: it is `i64::MAX` rounded down to pages.
 const CGROUP_V1_NO_LIMIT: u64 = 1 << 62;
 
 static MEMORY: OnceLock<Memory> = OnceLock::new();
 
-/// What every context and host of the process shares.
+/// Returns the memory that every context and host of the process shares.
 pub(crate) fn memory() -> &'static Memory {
     MEMORY.get_or_init(|| new(default_bytes()))
 }
 
-/// Decides how much packet memory the process may have, which the first stack otherwise does: the default of
-/// [`StackBuilder::packet_memory`](crate::StackBuilder::packet_memory), unless a bound was set. Returns the bound in bytes.
+/// Fixes the bound of the process's packet memory, which otherwise happens when the first stack is
+/// built. Uses the default of [`StackBuilder::packet_memory`](crate::StackBuilder::packet_memory)
+/// unless a bound was set. Returns the bound in bytes.
 ///
-/// The default depends on files of `/proc` and of the cgroup. A program that gives up access to files before it builds its stack
-/// calls this before.
+/// The default depends on files of `/proc` and of the cgroup, so a program that gives up access to
+/// files calls this function before.
 pub fn decide_packet_memory() -> usize {
     memory().packets.max_bytes()
 }
 
-/// Bounds the packet memory of the process by `bytes`. The first stack decides, because its packets are there already.
+/// Sets the bound of the process's packet memory to `bytes`. Fails if another stack has fixed a
+/// different bound, because its packets exist already.
 pub(crate) fn set_limit(bytes: usize) -> Result<(), ConfigError> {
     if bytes < BYTES_MIN {
         let allowed = format!("{BYTES_MIN} bytes (16 MiB) or more");
@@ -67,14 +72,15 @@ fn default_bytes() -> usize {
     bytes_for(total, cgroup)
 }
 
-/// The bound on a machine of `total` bytes, in a cgroup that allows `cgroup`.
+/// Returns the bound on a machine with `total` bytes, in a cgroup with limit `cgroup`.
 fn bytes_for(total: u64, cgroup: Option<u64>) -> usize {
     let bytes = cgroup.map_or(total / 4, |limit| (total / 4).min(limit / 2));
     usize::try_from(bytes).unwrap_or(usize::MAX).max(BYTES_MIN)
 }
 
-/// The least memory limit of the process's cgroup and those above it, in bytes. `cgroups` and `mounts` are the process's
-/// `/proc/self/cgroup` and `/proc/self/mountinfo` (proc(5), cgroups(7)), of version 1 and 2.
+/// Returns the smallest memory limit of the process's cgroup and its ancestors, in bytes. `cgroups`
+/// and `mounts` are the contents of `/proc/self/cgroup` and `/proc/self/mountinfo` (proc(5),
+/// cgroups(7)), of version 1 and 2.
 fn cgroup_limit(
     cgroups: &str,
     mounts: &str,
@@ -86,7 +92,7 @@ fn cgroup_limit(
         let own = mount.point.join(own.unwrap_or_default());
         for directory in own.ancestors().take_while(|path| path.starts_with(&mount.point)) {
             let text = read(&directory.join(mount.file)).unwrap_or_default();
-            // "max" is no number, and no limit.
+            // The text "max" is not a number and means no limit.
             let limit = text.trim().parse::<u64>().ok().filter(|limit| *limit < CGROUP_V1_NO_LIMIT);
             least = least.into_iter().chain(limit).min();
         }
@@ -94,18 +100,19 @@ fn cgroup_limit(
     least
 }
 
-/// Where a hierarchy of cgroups with the memory controller is mounted.
+/// A mounted cgroup hierarchy that has the memory controller.
 struct Mount<'a> {
     point: PathBuf,
-    /// The cgroup that the mount point shows.
+    /// The cgroup at the mount point.
     root: &'a str,
-    /// Version 1: its controllers are named in `/proc/self/cgroup`.
+    /// Version 1: `/proc/self/cgroup` names its controllers.
     is_v1: bool,
     file: &'static str,
 }
 
 impl<'a> Mount<'a> {
-    /// A line of mountinfo: `ID PARENT DEVICE ROOT POINT OPTIONS [FIELDS] - TYPE SOURCE SUPER_OPTIONS`.
+    /// Parses a line of mountinfo:
+    /// `ID PARENT DEVICE ROOT POINT OPTIONS [FIELDS] - TYPE SOURCE SUPER_OPTIONS`.
     fn parse(line: &'a str) -> Option<Self> {
         let (mount, file_system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
@@ -121,7 +128,8 @@ impl<'a> Mount<'a> {
         }
     }
 
-    /// The path below the mount point, if `line` of `/proc/self/cgroup` is of this hierarchy: `ID:CONTROLLERS:PATH`.
+    /// Returns the path below the mount point, if `line` of `/proc/self/cgroup` belongs to this
+    /// hierarchy: `ID:CONTROLLERS:PATH`.
     fn cgroup_of(&self, line: &str) -> Option<PathBuf> {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -129,7 +137,7 @@ impl<'a> Mount<'a> {
             true => controllers.split(',').any(|controller| controller == "memory"),
             false => controllers.is_empty(),
         };
-        // A process outside of the root that is mounted has a limit that it cannot see.
+        // A process outside of the mounted root cannot see its own limit.
         let below = Path::new(path).strip_prefix(self.root).ok()?;
         is_ours.then(|| below.to_path_buf())
     }
@@ -143,7 +151,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Files with their contents.
+    /// Returns the limit that the given files, with their contents, describe.
     fn limit(cgroups: &str, mounts: &str, files: &[(&str, &str)]) -> Option<u64> {
         cgroup_limit(cgroups, mounts, |path| {
             let found = files.iter().find(|(name, _)| Path::new(name) == path);
@@ -197,16 +205,16 @@ mod tests {
             ("/sys/fs/cgroup/memory/sub/memory.limit_in_bytes", "2147483648\n"),
         ];
         assert_eq!(limit("4:memory:/docker/1f/sub\n", mounts, &files), Some(GIB));
-        // A cgroup namespace, or a process that was moved elsewhere.
+        // A cgroup namespace, or a process that was moved to another cgroup.
         assert_eq!(limit("4:memory:/\n", mounts, &files), Some(GIB));
     }
 
     #[test]
-    fn the_first_stack_decides() {
+    fn the_first_stack_fixes_the_bound() {
         let present = memory().packets.max_bytes();
         assert!(present >= BYTES_MIN);
         assert!(set_limit(present).is_ok());
-        let refused = set_limit(present + 1).expect_err("another one");
+        let refused = set_limit(present + 1).expect_err("another bound");
         assert!(refused.to_string().contains("another stack of this process"), "{refused}");
         let refused = set_limit(BYTES_MIN - 1).expect_err("too little");
         assert!(refused.to_string().contains("16 MiB"), "{refused}");

@@ -1,4 +1,4 @@
-//! Neighbors in the words of `ip neigh`: what [`Stack::neighbors`](crate::Stack::neighbors) lists.
+//! Neighbors as `ip neigh` shows them, listed by [`Stack::neighbors`](crate::Stack::neighbors).
 
 use std::{fmt, net::IpAddr};
 
@@ -6,21 +6,22 @@ use stack::{header::ethernet::MacAddr, transmit::neighbor::table::NeighborInfo};
 
 pub use stack::transmit::neighbor::NudState;
 
-/// A neighbor. As text it is what `ip neigh` prints: `10.0.0.2 dev tap0 lladdr 02:00:00:00:00:02 PERMANENT`.
+/// A neighbor. Its text is the output of `ip neigh`:
+/// `10.0.0.2 dev tap0 lladdr 02:00:00:00:00:02 PERMANENT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbor {
-    /// Its address.
+    /// IP address of the neighbor.
     pub address: IpAddr,
-    /// Name of the device that it is reached by.
+    /// Name of the device that reaches the neighbor.
     pub dev: String,
-    /// Its link address, where that is known.
+    /// Link address, if it is known.
     pub mac: Option<MacAddr>,
-    /// State of the entry. `Permanent`: it was set by hand.
+    /// State of the entry. `Permanent`: the entry was set by a call.
     pub state: NudState,
 }
 
 impl Neighbor {
-    /// A listed neighbor, with `name` to name devices by index.
+    /// Builds a listed neighbor; `name` returns the name of a device by index.
     pub(crate) fn listed(info: NeighborInfo, name: impl Fn(u32) -> String) -> Self {
         let NeighborInfo { device, address, mac, state } = info;
         Self { address, dev: name(device), mac, state }

@@ -1,4 +1,5 @@
-//! Builders for sockets that want more than the defaults: what `setsockopt` and `bind` say before `listen` and `connect`.
+//! Builders of sockets with further options: the settings that `setsockopt` and `bind` make before
+//! `listen` and `connect`.
 
 use std::{
     io::{self, Write},
@@ -9,9 +10,9 @@ use std::{
 use stack::{base::ids::CoreId, sysctl::FastOpenKey};
 pub use tcp::SocketOptions;
 
-use crate::{addresses::first_of, clock, listener::TcpListener, running::Stack, stream::TcpStream};
+use crate::{addresses::first_of, clock, handle::Stack, listener::TcpListener, stream::TcpStream};
 
-/// How to listen. Made by [`TcpListener::options`]; every method takes and returns it.
+/// Options of a listener. [`TcpListener::options`] creates it; every method takes and returns it.
 #[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing until listen()"]
 pub struct ListenOptions {
@@ -19,72 +20,79 @@ pub struct ListenOptions {
 }
 
 impl ListenOptions {
-    /// Connections that may wait for `accept`, at most `net.core.somaxconn`. Default 128.
+    /// Sets how many connections may wait for `accept`, at most `net.core.somaxconn`. Default 128.
     pub const fn backlog(mut self, connections: u32) -> Self {
         self.inner.backlog = connections;
         self
     }
 
-    /// `SO_REUSEADDR`: connections left of an earlier listener do not keep the port. Default on, as in `std::net`.
+    /// `SO_REUSEADDR`: remaining connections of an earlier listener do not block the port. Default
+    /// on, as in `std::net`.
     pub const fn reuse_address(mut self, on: bool) -> Self {
         self.inner.reuse_address = on;
         self
     }
 
-    /// `SO_REUSEPORT`: listeners that all set it share the port; each connection goes to one of them, by its flow.
-    /// Default off. A listener that closes resets the connections it has not accepted, the others keep theirs.
+    /// `SO_REUSEPORT`: listeners that all set it share the port; the hash of a connection's flow
+    /// selects one of them. Default off. A listener that closes resets the connections it has not
+    /// accepted; the other listeners keep theirs.
     pub const fn reuse_port(mut self, on: bool) -> Self {
         self.inner.reuse_port = on;
         self
     }
 
-    /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of core number `core`. One
-    /// listener and one accepting thread per core never meet.
+    /// `SO_INCOMING_CPU`: of the listeners that share a port, this one receives the connections of
+    /// core number `core`. With one listener and one accepting thread per core, the threads share
+    /// no state.
     pub const fn incoming_core(mut self, core: u16) -> Self {
         self.inner.incoming_core = Some(CoreId(core));
         self
     }
 
-    /// Connections that one source address may have with this listener, half-open ones and those that wait for `accept` included.
-    /// A SYN of an address that has as many is dropped without an answer (`SOURCE_LIMIT`, `ListenSourceLimit`). 0 is no limit, the
-    /// default. A connection counts until it is closed on both sides or reset. Clients behind one NAT share an address. A
-    /// forger of addresses can fill the limit of others with half-open connections, unless `net.ipv4.tcp_syncookies` is 2. Listeners
-    /// that share a port count each for itself. [`SocketOption::MaxPerSource`](crate::SocketOption::MaxPerSource) changes the
+    /// Limits the connections that one source address may have with this listener, including
+    /// half-open connections and those that wait for `accept`. The stack drops a SYN above the
+    /// limit without an answer (`SOURCE_LIMIT`, `ListenSourceLimit`). Default 0, no limit. A
+    /// connection counts until it is closed on both sides or reset. Clients behind one NAT share an
+    /// address. Forged SYNs can use up the limit of another address with half-open
+    /// connections, unless `net.ipv4.tcp_syncookies` is 2. Each listener of a shared port counts
+    /// separately. [`SocketOption::MaxPerSource`](crate::SocketOption::MaxPerSource) changes the
     /// limit later.
     pub const fn max_per_source(mut self, connections: u32) -> Self {
         self.inner.max_per_source = connections;
         self
     }
 
-    /// `TCP_FASTOPEN`: so many connections may have data read from their SYN, before the handshake has ended (RFC 7413), once
-    /// `net.ipv4.tcp_fastopen` allows it. Only for applications that may carry a request out twice: the network may repeat a
-    /// SYN, and with it the request. Default 0.
+    /// `TCP_FASTOPEN`: upper bound of the connections whose SYN data may be read before the
+    /// handshake has ended (RFC 7413), if `net.ipv4.tcp_fastopen` allows it. Only for applications
+    /// that may execute a request twice: the network may repeat a SYN, and with it the request.
+    /// Default 0.
     pub const fn fast_open(mut self, connections: u32) -> Self {
         self.inner.fast_open = connections;
         self
     }
 
-    /// `TCP_FASTOPEN_NO_COOKIE`: data is read from a SYN without a cookie, too. For networks where nobody forges addresses.
-    /// Default off.
+    /// `TCP_FASTOPEN_NO_COOKIE`: accepts the data of a SYN without a cookie. Only for networks
+    /// without forged addresses. Default off.
     pub const fn fast_open_no_cookie(mut self, on: bool) -> Self {
         self.inner.fast_open_no_cookie = on;
         self
     }
 
-    /// `TCP_FASTOPEN_KEY`: makes this listener's cookies in place of the stack's key; `backup` is the one before, whose
-    /// cookies are still read.
+    /// `TCP_FASTOPEN_KEY`: sets the key of this listener's cookies in place of the stack's key.
+    /// Cookies made with `backup`, the former key, are still accepted.
     pub const fn fast_open_key(mut self, primary: [u8; 16], backup: Option<[u8; 16]>) -> Self {
         self.inner.fast_open_key = Some(FastOpenKey { primary, backup });
         self
     }
 
-    /// What every accepted connection starts with.
+    /// Sets the initial options of every accepted connection.
     pub fn socket_options(mut self, options: SocketOptions) -> Self {
         self.inner.options = options;
         self
     }
 
-    /// Listens on `local`; port 0 takes a free one. Of several addresses the first that can be had.
+    /// Listens on `local`; port 0 takes a free port. If `local` has several addresses, they are
+    /// tried in order until one is free.
     ///
     /// # Errors
     /// As [`TcpListener::bind`].
@@ -93,7 +101,8 @@ impl ListenOptions {
     }
 }
 
-/// How to connect. Made by [`TcpStream::options`]; every method takes and returns it.
+/// Options of a connection to be opened. [`TcpStream::options`] creates it; every method takes and
+/// returns it.
 #[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing until connect()"]
 pub struct ConnectOptions {
@@ -101,38 +110,42 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Connects from this address and port. 0.0.0.0 leaves the address open. Port 0 leaves the port open until the
-    /// four-tuple is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that ports are shared between destinations.
+    /// Connects from this address and port. Address 0.0.0.0 lets the route choose the address. With
+    /// port 0 the port is chosen when the four-tuple is known, as with `IP_BIND_ADDRESS_NO_PORT`,
+    /// so that connections to different destinations may share a port.
     pub const fn bind(mut self, local: SocketAddr) -> Self {
         self.inner.local = Some(local);
         self
     }
 
-    /// `SO_REUSEADDR`: a bound port is shared with connections that set it too, TIME-WAIT included, as long as the
-    /// peers differ. Default off.
+    /// `SO_REUSEADDR`: shares a bound port with connections that set the option too, TIME-WAIT
+    /// included, as long as the peers differ. Default off.
     pub const fn reuse_address(mut self, on: bool) -> Self {
         self.inner.reuse_address = on;
         self
     }
 
-    /// `SO_REUSEPORT`: a bound port is shared with sockets that set it too. Default off.
+    /// `SO_REUSEPORT`: shares a bound port with sockets that set the option too. Default off.
     pub const fn reuse_port(mut self, on: bool) -> Self {
         self.inner.reuse_port = on;
         self
     }
 
-    /// `TCP_FASTOPEN_CONNECT`: if the peer has given us a cookie before, `connect` returns at once and the first write leaves
-    /// with the SYN (RFC 7413). Only for what may be done twice: the network may repeat a SYN, and with it the data.
+    /// `TCP_FASTOPEN_CONNECT`: if the peer has sent a cookie before, `connect` returns at once and
+    /// the SYN carries the first write (RFC 7413). Only for requests that may be executed twice:
+    /// the network may repeat a SYN, and with it the data.
     pub const fn fast_open(mut self, on: bool) -> Self {
         self.inner.fast_open = on;
         self
     }
 
-    /// Connects and sends the beginning of `data` (`sendto` with `MSG_FASTOPEN`): in the SYN if the peer has given us a cookie
-    /// before, else when the connection is established. Returns how much was taken, at least one byte of any.
+    /// Connects and sends the beginning of `data` (`sendto` with `MSG_FASTOPEN`): in the SYN if the
+    /// peer has sent a cookie before, otherwise when the connection is established. Returns the
+    /// number of bytes taken, at least one if `data` is not empty.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect) and a write; `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients.
+    /// As [`connect`](Self::connect) and a write; `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not
+    /// allow clients.
     pub fn connect_with_data(
         &self,
         stack: &Stack,
@@ -150,20 +163,21 @@ impl ConnectOptions {
         })
     }
 
-    /// `TCP_FASTOPEN_NO_COOKIE`: with Fast Open, data goes with the SYN without asking for a cookie first. For networks where
-    /// nobody forges addresses. Default off.
+    /// `TCP_FASTOPEN_NO_COOKIE`: Fast Open sends data in the SYN without asking for a cookie first.
+    /// Only for networks without forged addresses. Default off.
     pub const fn fast_open_no_cookie(mut self, on: bool) -> Self {
         self.inner.fast_open_no_cookie = on;
         self
     }
 
-    /// What the connection starts with.
+    /// Sets the initial options of the connection.
     pub fn socket_options(mut self, options: SocketOptions) -> Self {
         self.inner.options = options;
         self
     }
 
-    /// Connects to `remote` and waits until the connection is established. Of several addresses the first that answers.
+    /// Connects to `remote` and waits until the connection is established. If `remote` has several
+    /// addresses, they are tried in order until one connects.
     ///
     /// # Errors
     /// As [`TcpStream::connect`]; `EADDRINUSE` for a bound port that another socket owns.
@@ -175,11 +189,12 @@ impl ConnectOptions {
         })
     }
 
-    /// Connects and waits at most `timeout`, for all addresses together if there are several. The time that the system's
-    /// resolver needs for a host name is not counted.
+    /// Connects and waits at most `timeout`, for all addresses together if there are several. The
+    /// time that the system's resolver needs for a host name does not count.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); `ETIMEDOUT` when the time is over, `InvalidInput` for a zero timeout.
+    /// As [`connect`](Self::connect); `ETIMEDOUT` when the time is over, `InvalidInput` if
+    /// `timeout` is zero.
     pub fn connect_timeout(
         &self,
         stack: &Stack,
@@ -198,11 +213,12 @@ impl ConnectOptions {
         })
     }
 
-    /// Starts to connect and returns at once, nonblocking. The stream becomes writable when it is connected;
-    /// [`TcpStream::take_error`] tells a failure. It takes one address, because resolving a name and trying several wait.
+    /// Starts to connect and returns at once. The stream is nonblocking and becomes writable when
+    /// it is connected; [`TcpStream::take_error`] returns the error of a failed attempt. Takes one
+    /// address, because resolving a name and trying several addresses block.
     ///
     /// # Errors
-    /// What can be told without waiting: no route, no port.
+    /// Errors that are known at once: no route, no free port.
     pub fn connect_nonblocking(&self, stack: &Stack, remote: SocketAddr) -> io::Result<TcpStream> {
         let stream = TcpStream::start(stack, remote, &self.inner)?;
         stream.set_nonblocking(true)?;

@@ -1,31 +1,31 @@
-//! Packet memory straight from the kernel.
+//! Packet memory mapped directly from the kernel.
 //!
 //! Above: `clock::memory`. Linux: mmap(2), munmap(2).
 //!
-//! Pages that are never touched cost nothing, and what is given back leaves the process at once: the global allocator promises
-//! neither.
+//! Untouched pages use no memory, and released slabs leave the process at once: the global
+//! allocator guarantees neither.
 
 use std::{alloc::Layout, ptr::NonNull};
 
 use pkt::SlabSource;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Private anonymous mappings.
+/// Source of slabs in private anonymous mappings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pages;
 
-// SAFETY: a new anonymous mapping is zeroed and nobody else's; `aligned` keeps `layout.size()` bytes of it that begin at a
-// multiple of `layout.align()`.
+// SAFETY: a new anonymous mapping is zeroed and not used by other code; the returned slab is
+// `layout.size()` bytes inside it that begin at a multiple of `layout.align()`.
 unsafe impl SlabSource for Pages {
     fn take(&self, layout: Layout) -> Option<NonNull<u8>> {
         let (flags, protection) = (MapFlags::PRIVATE, ProtFlags::READ | ProtFlags::WRITE);
         let len = layout.size().checked_add(layout.align())?;
-        // SAFETY: the kernel chooses the address, so no other memory of ours is replaced.
+        // SAFETY: the kernel chooses the address, so no other memory of the process is replaced.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }.ok()?;
         let base = NonNull::new(base.cast::<u8>())?;
         let before = base.as_ptr().align_offset(layout.align());
         assert!(before < layout.align(), "align_offset of u8 always succeeds");
-        // SAFETY: below half of the mapping.
+        // SAFETY: `before` is less than `layout.align()`, so the result is inside the mapping.
         let slab = unsafe { base.add(before) };
         // SAFETY: the end of the slab is inside the mapping.
         let end = unsafe { slab.add(layout.size()) };
@@ -40,11 +40,11 @@ unsafe impl SlabSource for Pages {
     }
 }
 
-/// Unmaps `len` bytes that nobody uses. The kernel may refuse to split a mapping when a process has very many: then the memory
-/// stays, untouched.
+/// Unmaps `len` unused bytes. The kernel may refuse to split a mapping when a process has very
+/// many; the memory then stays mapped and untouched.
 fn unmap(at: NonNull<u8>, len: usize) {
     if len > 0 {
-        // SAFETY: the caller's part of a mapping of `Pages::take`, which nobody uses any more.
+        // SAFETY: the range is part of a mapping of `Pages::take`, and no code uses it any more.
         let _ = unsafe { munmap(at.as_ptr().cast(), len) };
     }
 }
@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of this process that are in memory.
+    /// Returns the resident memory of this process, in bytes.
     fn resident() -> usize {
         let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
         let pages = statm.split(' ').nth(1).expect("the second field").parse::<usize>();
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_touched_costs_nothing() {
+    fn untouched_slab_memory_is_not_resident() {
         const POOLS: usize = 1000;
         let domain = Domain::with_source(DomainConfig::default(), &Pages);
         let before = resident();
@@ -88,7 +88,7 @@ mod tests {
             let layout = Layout::from_size_align(size, size).expect("a power of two");
             let slab = Pages.take(layout).expect("memory");
             assert_eq!(slab.as_ptr().addr() % size, 0);
-            // SAFETY: `size` zeroed bytes, ours alone.
+            // SAFETY: `size` zeroed bytes that no other code uses.
             let bytes = unsafe { std::slice::from_raw_parts_mut(slab.as_ptr(), size) };
             assert!(bytes.iter().all(|&byte| byte == 0));
             bytes.fill(1);

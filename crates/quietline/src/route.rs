@@ -1,5 +1,5 @@
-//! Routes in the words of `ip route`: what [`Stack::add_route`](crate::Stack::add_route) takes and
-//! [`Stack::routes`](crate::Stack::routes) lists.
+//! Routes as `ip route` shows them: taken by [`Stack::add_route`](crate::Stack::add_route) and
+//! listed by [`Stack::routes`](crate::Stack::routes).
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -11,7 +11,7 @@ use stack::{
 
 pub use stack::transmit::dst::RouteKind;
 
-/// A route. As text it is what `ip route` prints and takes:
+/// A route. Its text is the syntax of `ip route`:
 ///
 /// ```
 /// use quietline::Route;
@@ -25,26 +25,27 @@ pub use stack::transmit::dst::RouteKind;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Destinations.
+    /// Destination addresses.
     pub prefix: IpNet,
-    /// What happens to packets to them. `Unicast`, `Blackhole` and `Unreachable` can be added; the others follow from
-    /// addresses and are only listed.
+    /// Treatment of packets to these destinations. `Unicast`, `Blackhole` and `Unreachable` can be
+    /// added; the other kinds follow from addresses and are only listed.
     pub kind: RouteKind,
-    /// Next hop: a neighbour. `None` when the destinations are on the link themselves.
+    /// Next hop: a neighbor. `None` if the destinations are directly on the link.
     pub via: Option<IpAddr>,
-    /// Name of the device. May be left out when `via` says it.
+    /// Name of the device. May be omitted if `via` determines it.
     pub dev: Option<String>,
-    /// Source address of packets that have none yet: one of the stack's. Left out, it is its address in the next hop's
-    /// network.
+    /// Source address of packets that have none yet: an address of the stack. If omitted, the
+    /// stack's address in the network of the next hop.
     pub src: Option<IpAddr>,
-    /// Largest packet in bytes, where it is smaller than the device's.
+    /// Maximum packet size in bytes, if it is smaller than the device's.
     pub mtu: Option<u32>,
-    /// Among routes to the same prefix the smallest wins.
+    /// Priority among routes to the same prefix: the smallest metric wins.
     pub metric: u32,
 }
 
 impl Route {
-    /// A route to `prefix`, to be completed by [`via`](Self::via), [`dev`](Self::dev) or both.
+    /// Returns a route to `prefix`, to be completed by [`via`](Self::via), [`dev`](Self::dev) or
+    /// both.
     #[must_use]
     pub const fn to(prefix: IpNet) -> Self {
         Self {
@@ -58,48 +59,49 @@ impl Route {
         }
     }
 
-    /// Packets to `prefix` are dropped: silently (`Blackhole`), or with an error for the sender (`Unreachable`).
+    /// Returns a route that drops packets to `prefix`: silently (`Blackhole`), or with an error for
+    /// the sender (`Unreachable`).
     #[must_use]
     pub fn dropping(prefix: IpNet, kind: RouteKind) -> Self {
         Self { kind, ..Self::to(prefix) }
     }
 
-    /// Through this next hop.
+    /// Sets the next hop.
     #[must_use]
     pub const fn via(mut self, next_hop: IpAddr) -> Self {
         self.via = Some(next_hop);
         self
     }
 
-    /// By this device.
+    /// Sets the device.
     #[must_use]
     pub fn dev(mut self, name: impl Into<String>) -> Self {
         self.dev = Some(name.into());
         self
     }
 
-    /// With this source address.
+    /// Sets the source address.
     #[must_use]
     pub const fn src(mut self, source: IpAddr) -> Self {
         self.src = Some(source);
         self
     }
 
-    /// With packets of at most this many bytes.
+    /// Sets the maximum packet size, in bytes.
     #[must_use]
     pub const fn mtu(mut self, bytes: u32) -> Self {
         self.mtu = Some(bytes);
         self
     }
 
-    /// With this metric.
+    /// Sets the metric.
     #[must_use]
     pub const fn metric(mut self, metric: u32) -> Self {
         self.metric = metric;
         self
     }
 
-    /// As the stack takes it, with `index` to find devices by name.
+    /// Converts the route to the stack's form; `index` returns the index of a device by name.
     pub(crate) fn spec(
         &self,
         index: impl Fn(&str) -> Option<u32>,
@@ -115,7 +117,7 @@ impl Route {
         Ok(RouteSpec { prefix, kind, via, device, prefsrc, mtu, metric })
     }
 
-    /// A listed route, with `name` to name devices by index.
+    /// Builds a listed route; `name` returns the name of a device by index.
     pub(crate) fn listed(entry: RouteEntry, name: impl Fn(u32) -> String) -> Self {
         let RouteEntry { prefix, kind, via, device, prefsrc: src, mtu, metric } = entry;
         let dev = (device != NO_DEVICE).then(|| name(device));
@@ -145,7 +147,7 @@ impl fmt::Display for Route {
     }
 }
 
-/// What `ip route` prints in front of the prefix.
+/// Returns the word that `ip route` prints in front of the prefix.
 const fn word(kind: RouteKind) -> &'static str {
     match kind {
         RouteKind::Unicast => "",
@@ -160,8 +162,9 @@ const fn word(kind: RouteKind) -> &'static str {
 impl FromStr for Route {
     type Err = ConfigError;
 
-    /// `[blackhole|unreachable] PREFIX [via ADDRESS] [dev NAME] [src ADDRESS] [metric N] [mtu BYTES]`, where `PREFIX` may be
-    /// `default` or a single address. `default` is of the next hop's family, IPv4 without one.
+    /// Parses `[blackhole|unreachable] PREFIX OPTIONS`, where `PREFIX` may be `default` or a single
+    /// address, and `OPTIONS` are `[via ADDRESS] [dev NAME] [src ADDRESS] [metric N] [mtu BYTES]`.
+    /// `default` has the address family of the next hop, or IPv4 without one.
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let refuse = |allowed: &str| ConfigError::new("route", text, allowed);
         let mut words = text.split_whitespace().peekable();

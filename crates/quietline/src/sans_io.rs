@@ -1,18 +1,20 @@
 //! The stack without an operating system: no thread, no clock, no file descriptor.
 //!
-//! A [`Host`] is driven by its caller. Time goes in as [`Cx::now`], frames come and go through a [`Device`] of the
-//! caller's own, and [`Host::poll`] runs whatever has work and returns when to call again. Socket calls are those of
-//! [`TcpSocket`] and [`Listener`]; none of them waits: `EAGAIN` is the answer. This is what the simulator uses, and what a
-//! proxy or a microVM monitor with an event loop of its own wants.
+//! The caller drives a [`Host`]: it sets the time in [`Cx::now`], passes frames through its own
+//! [`Device`], and calls [`Host::poll`], which runs all pending work and returns the time of the
+//! next call. Socket calls are those of [`TcpSocket`] and [`Listener`]. No call blocks; a call that
+//! would have to wait returns `EAGAIN`. Uses: the simulator, and proxies or microVM monitors with
+//! their own event loop.
 //!
-//! Chance goes in, too: [`secrets`] and [`rng`] ask the kernel, [`HostConfig::replay`] and [`Cx::replay`] take the seed of a run
-//! that must repeat.
+//! The caller also supplies random numbers: [`secrets`] and [`rng`] read them from the kernel,
+//! [`HostConfig::replay`] and [`Cx::replay`] derive them from a seed for a reproducible run.
 //!
 //! ```
 //! use std::{io::IoSlice, sync::Arc, time::Duration};
 //!
 //! use quietline::sans_io::{
-//!     Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire, WireConfig, rng, secrets,
+//!     Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire, WireConfig,
+//!     rng, secrets,
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,7 +22,7 @@
 //! let mut cx = Cx::new(&memory, rng());
 //! cx.now = Instant::from_secs(1);
 //!
-//! // Any `Device` will do; this one joins two hosts and takes 5 ms each way.
+//! // A device that connects two hosts, with a delay of 5 ms in each direction.
 //! let mut config = WireConfig::default();
 //! config.forward.delay = Duration::from_millis(5);
 //! config.backward.delay = Duration::from_millis(5);
@@ -34,18 +36,18 @@
 //!
 //! let listener = Listener::listen(&server, &mut cx, "10.0.0.2:80".parse()?, 16)?;
 //! let stream = TcpSocket::connect(&client, &mut cx, None, "10.0.0.2:80".parse()?)?;
-//! // Virtual time: whenever nothing is left to do, the clock jumps to the next deadline.
+//! // Virtual time: when no work is left, the clock jumps to the next deadline.
 //! let accepted = loop {
 //!     let _ = (client.poll(&mut cx), server.poll(&mut cx));
-//!     // Asked after both have run: the server's answer is the client's next deadline.
+//!     // Read after both hosts have run: the server's answer is the client's next deadline.
 //!     let next = [&client, &server].into_iter().filter_map(|host| host.next_deadline()).min();
 //!     match listener.accept() {
 //!         Ok(accepted) => break accepted,
-//!         Err(_) => cx.now = cx.now.max(next.expect("something to wait for")),
+//!         Err(_) => cx.now = cx.now.max(next.expect("a deadline")),
 //!     }
 //! };
 //! assert_eq!(accepted.remote(), stream.local());
-//! // ARP, its answer, SYN, SYN-ACK, ACK.
+//! // ARP request and reply, SYN, SYN-ACK, ACK.
 //! assert!(cx.now - Instant::from_secs(1) < 6 * config.forward.delay);
 //! assert_eq!(stream.send(&client, &mut cx, &[IoSlice::new(b"hello")])?, 5);
 //! # Ok(())

@@ -1,4 +1,4 @@
-//! Memory to send from without a copy.
+//! Packet memory that the application fills and sends without a copy.
 
 use std::{io, ops::Range, time::Duration};
 
@@ -7,15 +7,16 @@ use stack::Errno;
 
 use crate::{
     clock::{self, with_cx},
-    running::Stack,
+    handle::Stack,
     wait::sleep_for,
 };
 
-/// Bytes that are written once, into the stack's own packet memory, and sent any number of times without being copied
-/// ([`TcpStream::send_buffer`](crate::TcpStream::send_buffer)): what `MSG_ZEROCOPY` is in Linux.
+/// Bytes in the stack's packet memory that the application writes once and sends any number of
+/// times without a copy ([`TcpStream::send_buffer`](crate::TcpStream::send_buffer)), as with
+/// `MSG_ZEROCOPY` in Linux.
 ///
-/// It cannot be written while something that was sent from it is on its way. Dropping it is always right: its memory
-/// goes back to the stack when the last packet is gone.
+/// A buffer cannot be written while data sent from it is in flight. It may be dropped at any time:
+/// its memory returns to the stack with the last packet.
 #[derive(Debug)]
 pub struct SendBuffer {
     stack: Stack,
@@ -23,10 +24,10 @@ pub struct SendBuffer {
 }
 
 impl SendBuffer {
-    /// `len` zeroed bytes.
+    /// Allocates `len` zeroed bytes.
     ///
     /// # Errors
-    /// `EINVAL` for none, `ENOBUFS` when packet memory is at its limit.
+    /// `EINVAL` if `len` is zero, `ENOBUFS` if packet memory is at its limit.
     pub fn new(stack: &Stack, len: usize) -> io::Result<Self> {
         if len == 0 {
             return Err(Errno::EINVAL.into());
@@ -35,26 +36,26 @@ impl SendBuffer {
         Ok(Self { stack: stack.clone(), pages })
     }
 
-    /// Number of bytes, at least one.
+    /// Returns the number of bytes, at least one.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Always false: a buffer has at least a byte.
+    /// Returns false: a buffer has at least one byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// True while nothing that was sent from it is on its way: all of it is acknowledged, has left the device, and was read
-    /// where the peer is a stack of this process.
+    /// Returns true if no data sent from the buffer is in flight: all of it is acknowledged, has
+    /// left the device and, if the peer is a stack of this process, was read there.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.pages.is_idle()
     }
 
-    /// The bytes, to be written, in parts of up to 32 KB.
+    /// Returns the bytes for writing, in chunks of up to 32 KB.
     ///
     /// # Errors
     /// `WouldBlock` unless [idle](Self::is_idle).
@@ -65,7 +66,8 @@ impl SendBuffer {
     /// Writes `bytes` at `offset`.
     ///
     /// # Errors
-    /// `EINVAL`, and nothing is written, when they leave the buffer; `WouldBlock` unless [idle](Self::is_idle).
+    /// `EINVAL`, without writing anything, if the bytes exceed the buffer; `WouldBlock` unless
+    /// [idle](Self::is_idle).
     pub fn write_at(&mut self, offset: usize, mut bytes: &[u8]) -> io::Result<()> {
         if offset.checked_add(bytes.len()).is_none_or(|end| end > self.len()) {
             return Err(Errno::EINVAL.into());
@@ -82,11 +84,11 @@ impl SendBuffer {
         Ok(())
     }
 
-    /// Waits until the buffer is [idle](Self::is_idle); it keeps what it held.
+    /// Waits until the buffer is [idle](Self::is_idle). Its contents stay.
     ///
     /// # Errors
-    /// `TimedOut` after `timeout`. The buffer is then called back: it cannot be sent before it is idle and was written, or a
-    /// later call has succeeded.
+    /// `TimedOut` after `timeout`. The buffer stays recalled: it cannot be sent until it is idle
+    /// and has been written, or a later call has succeeded.
     pub fn wait_idle(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if self.is_idle() && self.pages.collect() {
             return Ok(());
@@ -97,11 +99,11 @@ impl SendBuffer {
             return Err(Errno::ETIMEDOUT.into());
         }
         let whole = self.pages.collect();
-        debug_assert!(whole, "the pages are back");
+        debug_assert!(whole, "all pages were returned");
         Ok(())
     }
 
-    /// The pages, if `range` of them can be sent.
+    /// Returns the pages, if `range` of them can be sent.
     pub(crate) fn pages_to_send(&self, range: &Range<usize>) -> io::Result<&Pages> {
         if range.start > range.end || range.end > self.len() {
             return Err(Errno::EINVAL.into());

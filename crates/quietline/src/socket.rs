@@ -1,20 +1,23 @@
-//! `TcpSocket`: a socket that is neither connected nor listening yet, for options that must be set before.
+//! `TcpSocket`: a socket that is neither connected nor listening, for options that must be set
+//! before.
 //!
-//! [`TcpListener::options`] and [`TcpStream::options`] say the same in one expression, for a program that knows beforehand
-//! which of both it wants.
+//! A program that knows which of the two it needs can use the builders [`TcpListener::options`] and
+//! [`TcpStream::options`] instead.
 //!
-//! Above: applications, and whatever speaks `socket`, `setsockopt`, `bind`, `connect` and `listen` one call at a time.
+//! Above: applications, and adapters that translate `socket`, `setsockopt`, `bind`, `connect` and
+//! `listen` one call at a time.
 
 use std::{io, net::SocketAddr};
 
 use stack::socket::options::{OptionValue, SocketOption, SocketSettings};
 
-use crate::{listener::TcpListener, running::Stack, stream::TcpStream};
+use crate::{handle::Stack, listener::TcpListener, stream::TcpStream};
 
-/// A TCP socket without connection. What is set here is there from the first segment on: the receive buffer in the window
-/// scale of the SYN, the largest segment in its MSS.
+/// A TCP socket without a connection. Its options apply from the first segment on: the receive
+/// buffer sets the window scale of the SYN, the maximum segment its MSS option.
 ///
-/// Its calls take one address, as the system's do; [`TcpStream::connect`] and [`TcpListener::bind`] try several.
+/// Calls take one address, as the system calls do; [`TcpStream::connect`] and [`TcpListener::bind`]
+/// try several.
 ///
 /// ```no_run
 /// # fn main() -> std::io::Result<()> {
@@ -37,7 +40,7 @@ pub struct TcpSocket {
 }
 
 impl TcpSocket {
-    /// A socket for IPv4.
+    /// Returns a socket for IPv4.
     #[must_use]
     pub fn new_v4(stack: &Stack) -> Self {
         Self { stack: stack.clone(), settings: SocketSettings::default(), local: None }
@@ -56,7 +59,7 @@ impl TcpSocket {
         Ok(self.settings.set(option, &value.into(), &sysctls)?)
     }
 
-    /// Reads a socket option.
+    /// Returns a socket option.
     ///
     /// # Errors
     /// As getsockopt(2): `ENOPROTOOPT`.
@@ -64,7 +67,8 @@ impl TcpSocket {
         Ok(self.settings.get(option, &self.stack.host().sysctls())?)
     }
 
-    /// Chooses this end's address; port 0 is any. It is looked at when the socket connects or listens.
+    /// Sets the local address; port 0 is any port. The address is checked when the socket connects
+    /// or listens.
     pub const fn bind(&mut self, local: SocketAddr) {
         self.local = Some(local);
     }
@@ -83,21 +87,21 @@ impl TcpSocket {
         TcpStream::start(&self.stack, remote, &self.settings.connect_options(self.local))
     }
 
-    /// Starts to connect and returns at once, nonblocking.
+    /// Starts to connect and returns at once. The stream is nonblocking.
     ///
     /// # Errors
-    /// What can be told without waiting: no route, no port.
+    /// Errors that are known at once: no route, no free port.
     pub fn connect_nonblocking(self, remote: SocketAddr) -> io::Result<TcpStream> {
         let stream = self.start(remote)?;
         stream.set_nonblocking(true)?;
         Ok(stream)
     }
 
-    /// Listens with room for `backlog` connections that wait for `accept`. Without [`bind`](Self::bind) on any address
-    /// and a port of the stack's choice.
+    /// Listens with a queue of `backlog` connections that wait for `accept`. Without
+    /// [`bind`](Self::bind) it listens on all addresses and a free port.
     ///
     /// # Errors
-    /// `EADDRINUSE`, or `EADDRNOTAVAIL` for an address that is not ours.
+    /// `EADDRINUSE`; `EADDRNOTAVAIL` if the stack does not have the address.
     pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
         let local = self.local.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
         TcpListener::listen(&self.stack, local, &self.settings.listen_options(backlog))

@@ -20,9 +20,9 @@ use stack::{
 
 use crate::{
     clock::{self, with_cx, with_cx_untimed},
+    handle::Stack,
     options::ConnectOptions,
-    running::Stack,
-    wait::{Wait, lend_first, poll_first, sleep_until, wait_until},
+    wait::{Wait, poll_first, sleep_until, wait_until, yield_first},
 };
 
 mod blocking;
@@ -31,8 +31,8 @@ mod ready;
 mod urgent;
 mod zero_copy;
 
-/// A TCP connection. Clones from [`try_clone`](Self::try_clone) share it; it is closed when the last one is dropped.
-/// Any thread may use any clone; reading and writing may happen at the same time.
+/// A TCP connection. Clones from [`try_clone`](Self::try_clone) share it; dropping the last one
+/// closes it. Any thread may use any clone; reads and writes may run at the same time.
 pub struct TcpStream {
     shared: Arc<Shared>,
 }
@@ -44,27 +44,31 @@ struct Shared {
 }
 
 impl TcpStream {
-    /// Connects to `remote` and waits until the connection is established. Of several addresses the first that answers. The
-    /// system resolves host names, as for `std::net`: by its own network, not by `stack`.
+    /// Connects to `remote` and waits until the connection is established. If `remote` has several
+    /// addresses, they are tried in order until one connects. As for `std::net`, the system resolves
+    /// host names through its own network, not through `stack`.
     ///
     /// # Errors
-    /// As connect(2): `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `EADDRNOTAVAIL`, `ENETUNREACH` without a route and for
-    /// broadcast and multicast addresses; `InvalidInput` for text that is no address, and the resolver's error for a host
-    /// name. Of several addresses the last error.
+    /// As connect(2): `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `EADDRNOTAVAIL`; `ENETUNREACH`
+    /// without a route and for broadcast and multicast addresses. `InvalidInput` for text that is
+    /// not an address, and the resolver's error for a host name. With several addresses, the error
+    /// of the last one.
     pub fn connect(stack: &Stack, remote: impl ToSocketAddrs) -> io::Result<Self> {
         Self::options().connect(stack, remote)
     }
 
-    /// How to connect with more than an address: from where, `SO_REUSEADDR`, options of the connection.
+    /// Returns a builder for connections with further options: source address, `SO_REUSEADDR`,
+    /// socket options.
     pub fn options() -> ConnectOptions {
         ConnectOptions::default()
     }
 
-    /// Connects and waits at most `timeout`, for all addresses together if there are several. The time that the system's
-    /// resolver needs for a host name is not counted.
+    /// Connects and waits at most `timeout`, for all addresses together if there are several. The
+    /// time that the system's resolver needs for a host name does not count.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); `ETIMEDOUT` when the time is over, `InvalidInput` for a zero timeout.
+    /// As [`connect`](Self::connect); `ETIMEDOUT` when the time is over, `InvalidInput` if
+    /// `timeout` is zero.
     pub fn connect_timeout(
         stack: &Stack,
         remote: impl ToSocketAddrs,
@@ -73,11 +77,11 @@ impl TcpStream {
         Self::options().connect_timeout(stack, remote, timeout)
     }
 
-    /// Connects from `local`; port 0 there means any port.
+    /// Connects from address `local`; with port 0 the stack chooses a port.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); `EADDRINUSE` for a port that another socket owns, `EADDRNOTAVAIL` when `local` is
-    /// not ours.
+    /// As [`connect`](Self::connect); `EADDRINUSE` for a port that another socket owns,
+    /// `EADDRNOTAVAIL` if the stack does not have address `local`.
     pub fn connect_from(
         stack: &Stack,
         local: SocketAddr,
@@ -86,11 +90,12 @@ impl TcpStream {
         Self::options().bind(local).connect(stack, remote)
     }
 
-    /// Starts to connect and returns at once, nonblocking. The stream becomes writable when it is connected;
-    /// [`take_error`](Self::take_error) tells a failure. It takes one address, because resolving a name and trying several wait.
+    /// Starts to connect and returns at once. The stream is nonblocking and becomes writable when
+    /// it is connected; [`take_error`](Self::take_error) returns the error of a failed attempt.
+    /// Takes one address, because resolving a name and trying several addresses block.
     ///
     /// # Errors
-    /// What can be told without waiting: no route, no port.
+    /// Errors that are known at once: no route, no free port.
     pub fn connect_nonblocking(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
         Self::options().connect_nonblocking(stack, remote)
     }
@@ -104,7 +109,8 @@ impl TcpStream {
         Ok(Self::new(stack.clone(), socket))
     }
 
-    /// As [`start`](Self::start), with as much of `data` as the SYN carries.
+    /// As [`start`](Self::start); the SYN carries the beginning of `data`, whose length is
+    /// returned.
     pub(crate) fn start_sending(
         stack: &Stack,
         remote: SocketAddr,
@@ -116,7 +122,7 @@ impl TcpStream {
         Ok((Self::new(stack.clone(), socket), sent))
     }
 
-    /// A write follows as soon as the connection is established.
+    /// Announces a write that follows as soon as the connection is established.
     pub(crate) fn expect_write(&self) {
         let Shared { stack, socket, .. } = &*self.shared;
         with_cx(|cx| socket.with_tcb(stack.host(), cx, |tcb, _| tcb.expect_write()));
@@ -136,7 +142,8 @@ impl TcpStream {
         }
     }
 
-    /// As [`wait_connected`](Self::wait_connected) within `limit`: what goes on in the background is no failure yet.
+    /// As [`wait_connected`](Self::wait_connected), but fails with `EINPROGRESS` after `limit`: the
+    /// handshake continues in the background.
     pub(crate) fn wait_connected_within(&self, limit: Option<Duration>) -> io::Result<()> {
         let deadline = limit.map(|limit| clock::now() + limit);
         if !self.wait(Readiness::WRITE, deadline) {
@@ -154,35 +161,38 @@ impl TcpStream {
         } else {
             self.receive(&mut [IoSliceMut::new(buf)])?
         };
-        // SO_RCVLOWAT: a blocking read waits for as much, or for all it wants, or for the end.
+        // SO_RCVLOWAT: a blocking read waits for this many bytes, for a full buffer, or for the end
+        // of the stream.
         let target = buf.len().min(socket.rcvlowat() as usize);
         while got < target && got > 0 && !peek && !nonblocking.load(Ordering::Relaxed) {
             let at_mark = || with_cx(|cx| socket.at_mark(stack.host(), cx));
             if socket.readiness().contains(Readiness::ERROR) || at_mark() {
-                // An error is the next call's, because reporting takes it; a read stops before urgent data.
+                // Leave an error to the next call, because reporting an error takes it. A read
+                // stops before urgent data.
                 break;
             }
             let rest = &mut buf[got..];
             match self.receive(&mut [IoSliceMut::new(rest)]) {
                 Ok(more @ 1..) => got += more,
-                // What was read is answered first.
+                // Return the bytes already read; the next call reports the error or the end.
                 Ok(_) | Err(_) => break,
             }
         }
         Ok(got)
     }
 
-    /// Takes what has come, or waits for it as the socket's mode allows. A thread that is about to sleep becomes the
-    /// socket's reader where `net.quietline.rx_context` has readers; while it still polls, it processes what arrives as
-    /// softirq.
+    /// Takes received data, or waits for it unless the socket is nonblocking. While the thread
+    /// polls, it processes frames as a softirq does. Before it sleeps it becomes the socket's
+    /// reader if `net.quietline.rx_context` enables readers.
     fn receive(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let Shared { stack, socket, nonblocking, .. } = &*self.shared;
         let host = stack.host();
         let readable = Readiness::READ | Readiness::RDHUP | Readiness::HUP | Readiness::ERROR;
         let is_readable = || socket.readiness().intersects(readable);
         let waits = !nonblocking.load(Ordering::Relaxed) && bufs.iter().any(|buf| !buf.is_empty());
-        // What may wait need not try first when there is nothing: it looks again before it sleeps. With a low-water mark there
-        // may be something nevertheless, and before urgent data that is all there will be.
+        // A blocking call skips the first attempt if nothing is readable: it checks again before it
+        // sleeps. With a low-water mark the queue may hold data even though the socket is not
+        // readable, and before urgent data no more of it arrives.
         if !waits || is_readable() || socket.rcvlowat() > 1 {
             match with_cx_untimed(|cx| socket.recv_vectored(host, cx, bufs)) {
                 Err(Errno::EAGAIN) if waits => {}
@@ -195,7 +205,7 @@ impl TcpStream {
         let wait = self.how_to_wait(Readiness::READ, began, deadline);
         let mut may_read = poll_first(&wait, &is_readable)
             || with_cx_untimed(|cx| cx.sysctls_of(host).has_prequeue())
-            || lend_first(&wait, &is_readable);
+            || yield_first(&wait, &is_readable);
         loop {
             if may_read {
                 let step = |cx: &mut _| socket.recv_or_wait(host, cx, &mut waiting.reader, bufs);
@@ -220,8 +230,9 @@ impl TcpStream {
         self.blocking(Readiness::WRITE, || with_cx(|cx| socket.send(stack.host(), cx, bufs)))
     }
 
-    /// Writes with flags: [`SendFlags::MORE`] (`MSG_MORE`) where another write follows at once, [`SendFlags::EOR`] (`MSG_EOR`)
-    /// where a record ends. Returns the bytes taken, as `write` does.
+    /// Writes with flags: [`SendFlags::MORE`] (`MSG_MORE`) if another write follows at once,
+    /// [`SendFlags::EOR`] (`MSG_EOR`) if a record ends here. Returns the number of bytes taken, as
+    /// `write` does.
     ///
     /// # Errors
     /// As send(2).
@@ -232,7 +243,7 @@ impl TcpStream {
         })
     }
 
-    /// Copies received bytes without taking them.
+    /// Copies received bytes and leaves them in the receive queue.
     ///
     /// # Errors
     /// As recv(2).
@@ -254,7 +265,7 @@ impl TcpStream {
         Ok(with_cx(|cx| socket.shutdown(stack.host(), cx, how))?)
     }
 
-    /// Another handle to the same connection.
+    /// Returns another handle to the same connection.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -262,13 +273,13 @@ impl TcpStream {
         Ok(Self { shared: Arc::clone(&self.shared) })
     }
 
-    /// The stack it belongs to.
+    /// Returns the stack of the connection.
     #[must_use]
     pub fn stack(&self) -> &Stack {
         &self.shared.stack
     }
 
-    /// Address and port of this end.
+    /// Returns the local address and port.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -276,7 +287,7 @@ impl TcpStream {
         Ok(self.shared.socket.local())
     }
 
-    /// Address and port of the peer.
+    /// Returns the peer's address and port.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -284,7 +295,7 @@ impl TcpStream {
         Ok(self.shared.socket.remote())
     }
 
-    /// Whether calls fail with `WouldBlock` instead of waiting.
+    /// Sets whether calls fail with `WouldBlock` instead of waiting.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -293,7 +304,7 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Whether calls fail with `WouldBlock` instead of waiting.
+    /// Returns whether calls fail with `WouldBlock` instead of waiting.
     #[must_use]
     pub fn nonblocking(&self) -> bool {
         self.shared.nonblocking.load(Ordering::Relaxed)
@@ -307,7 +318,7 @@ impl TcpStream {
         Ok(self.shared.take_error().map(io::Error::from))
     }
 
-    /// What the stream is ready for, without a call into TCP.
+    /// Returns the readiness of the stream without a call into TCP.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         self.shared.socket.readiness()
@@ -358,7 +369,8 @@ impl Read for &TcpStream {
     }
 }
 
-/// A thread inside `recv`: however it leaves, no packet waits for it any more.
+/// A call of `receive` that may have installed the thread as the socket's reader. Dropping it
+/// removes the reader on every path, so that no packet is left for a reader that has returned.
 struct Waiting<'a> {
     shared: &'a Shared,
     reader: Reader,
@@ -368,7 +380,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.reader.is_installed() {
             let Shared { stack, socket, .. } = self.shared;
-            // Without room there is nothing to get; what has come waits in the receive queue.
+            // An empty buffer takes no data: received data stays in the receive queue.
             let _ =
                 with_cx(|cx| socket.recv_and_leave(stack.host(), cx, &mut self.reader, &mut []));
         }

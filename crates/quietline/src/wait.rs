@@ -1,12 +1,14 @@
-//! How an application thread waits: it runs the stack itself for a little while, then sleeps.
+//! Waiting of application threads: a thread first runs the stack itself for a short time, then
+//! sleeps.
 //!
-//! A thread that waits for a packet has nothing better to do than to look for it: it polls its connection's core, as
-//! Linux does with `net.core.busy_read`. One thread polls a core; others that wait for it sleep at once. So does a thread
-//! whose peer wants this very CPU (`patience`): the frame is then processed by its sender, and the wake hands the CPU over. Not
-//! so where descriptors bring the frames: nobody but a worker, who would have to be woken, processes those.
+//! A thread that waits for a packet polls its connection's core, as Linux does with
+//! `net.core.busy_read`. One thread polls a core; other threads that wait for the same core sleep
+//! at once. A thread that shares its CPU with its peer sleeps at once, too (`polling`): the sender
+//! then processes the frame and wakes this thread. On a core with descriptors a thread polls in any
+//! case, because otherwise the worker would have to be woken to process the frame.
 //!
-//! A thread that is about to sleep in a read lends its CPU once before it does, where that pays: a peer that runs on it answers meanwhile,
-//! and neither of the two sleeps or is woken.
+//! Before a thread sleeps in a read, it yields its CPU once if that has paid lately: a peer on the
+//! same CPU answers meanwhile, and neither thread sleeps or has to be woken.
 
 use std::time::Duration;
 
@@ -16,26 +18,26 @@ use sync::{EventCount, WaitResult};
 
 use crate::{
     clock,
-    patience::{self, Offer},
-    running::{Stack, until},
+    handle::{Stack, until},
+    polling::{self, YieldTimer},
 };
 
-/// What a thread waits for, and how.
+/// Parameters of one wait.
 pub(crate) struct Wait<'a, P> {
     pub(crate) stack: &'a Stack,
-    /// The core that brings it.
+    /// Core that receives the awaited event.
     pub(crate) core: CoreId,
-    /// Who is told.
+    /// Event count notified when the condition may have become true.
     pub(crate) events: &'a EventCount,
-    /// When it began.
+    /// Time at which the wait began.
     pub(crate) began: Instant,
-    /// When to give up.
+    /// Time at which the wait ends without success.
     pub(crate) deadline: Option<Instant>,
-    /// How long to poll first, by the settings of the host.
+    /// Function from the host's settings to the time and budget of the polling stage.
     pub(crate) polling: P,
 }
 
-/// Waits until `ready`. False when time ran out.
+/// Waits until `ready` returns true. Returns false at the deadline.
 pub(crate) fn wait_until(
     wait: &Wait<'_, impl Fn(&Sysctls) -> BusyPollParams>,
     ready: impl Fn() -> bool,
@@ -43,18 +45,20 @@ pub(crate) fn wait_until(
     poll_first(wait, &ready) || sleep_until(wait, ready)
 }
 
-/// Behind it, for a thread that has polled in vain: lends the CPU to whoever may bring what it waits for, and does not sleep.
-pub(crate) fn lend_first<P>(wait: &Wait<'_, P>, ready: &impl Fn() -> bool) -> bool {
-    // Without workers it may be this thread that is waited for: it drives the stack.
-    !wait.stack.is_manual() && patience::lend(ready)
+/// Stage 2, after `poll_first` found nothing: one `sched_yield`, so that a peer on this CPU can
+/// run. Never sleeps.
+pub(crate) fn yield_first<P>(wait: &Wait<'_, P>, ready: &impl Fn() -> bool) -> bool {
+    // Without workers the peer may wait for this thread, which drives the stack, so it must not
+    // yield.
+    !wait.stack.is_manual() && polling::yield_once(ready)
 }
 
-/// The second half, for a thread for which that was in vain.
+/// Stage 3: sleeps until `ready`. Returns false at the deadline.
 pub(crate) fn sleep_until<P>(wait: &Wait<'_, P>, ready: impl Fn() -> bool) -> bool {
     sleep_for(wait.stack, wait.events, wait.deadline, ready)
 }
 
-/// Sleeps until `events` tell of what makes it `ready`. False when time ran out.
+/// Sleeps until `events` is notified and `ready` returns true. Returns false at the deadline.
 pub(crate) fn sleep_for(
     stack: &Stack,
     events: &EventCount,
@@ -89,8 +93,9 @@ pub(crate) fn sleep_for(
     }
 }
 
-/// The first half of [`wait_until`]: runs the core of the awaited connection for a while, unless somebody else does or it would
-/// not pay, and does not sleep. When it has not helped, the worker looks after the core again.
+/// Stage 1 of [`wait_until`]: polls the core of the awaited connection for a limited time and never
+/// sleeps. Does nothing if another thread polls the core or polling has not paid lately. If it
+/// finds nothing, it leaves the core to the worker again.
 pub(crate) fn poll_first(
     wait: &Wait<'_, impl Fn(&Sysctls) -> BusyPollParams>,
     ready: &impl Fn() -> bool,
@@ -98,10 +103,11 @@ pub(crate) fn poll_first(
     let Wait { stack, core, deadline, began, polling, .. } = wait;
     let host = stack.host();
     let core = &host.cores()[usize::from(core.0)];
-    // Dearer than a CPU that is offered again and again is a worker that is woken for each frame. It is asked of the core: a peer
-    // within the process that has its connections on a core with descriptors is waited for like one behind them.
+    // On a core with descriptors always poll: waking the worker for each frame costs more than
+    // yielding the CPU repeatedly. The rule is per core, so it also covers a peer within the
+    // process whose connection is on a core with descriptors.
     let watched = core.has_descriptors();
-    let pays = watched || patience::should_poll();
+    let pays = watched || polling::should_poll();
     clock::with_cx_untimed(|cx| {
         cx.set_now(*began);
         let params = polling(cx.sysctls_of(host));
@@ -119,29 +125,31 @@ pub(crate) fn poll_first(
             return rests(cx);
         }
         let end = deadline.map_or(cx.now + params.time, |at| at.min(cx.now + params.time));
-        let mut offer = Offer::new(cx.now);
+        let mut yield_timer = YieldTimer::new(cx.now);
         let mut shared = false;
         core.busy_poll(host, cx, params.budget, |cx| {
             if ready() {
                 match (shared, watched) {
-                    (true, false) => patience::on_shared_cpu(),
-                    // Whose frames those were says nothing about peers within the process.
+                    (true, false) => polling::on_shared_cpu(),
+                    // Frames from a descriptor do not tell whether a peer within the process shares
+                    // the CPU.
                     (true, true) => {}
-                    (false, _) => patience::on_own_cpu(),
+                    (false, _) => polling::on_own_cpu(),
                 }
                 return true;
             }
             cx.now = clock::now();
-            shared = offer.at(&mut cx.now);
+            shared = yield_timer.yield_if_due(&mut cx.now);
             cx.now >= end
         });
         ready() || rests(cx)
     })
 }
 
-/// A stack without workers: the waiting thread is the one that runs it, sleeping until its next timer.
+/// Runs a stack without workers on the waiting thread, which sleeps until the next timer.
 fn drive(stack: &Stack, timeout: Option<Duration>) {
-    /// In-process devices ring the caller; anything else is looked at this often.
+    /// Interval between two polls. Frames of in-process devices arrive without it: their sender
+    /// schedules the core.
     const LOOK_AGAIN: Duration = Duration::from_micros(50);
     let next = stack.poll().unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
     let sleep = timeout.map_or(next, |timeout| timeout.min(next));

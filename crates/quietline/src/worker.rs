@@ -1,13 +1,16 @@
-//! Workers: one thread per core that runs it when nobody else does, and sleeps otherwise.
+//! Workers: one thread per core, which runs the core when no other thread does, and sleeps
+//! otherwise.
 //!
-//! A worker sleeps in poll(2) on the descriptors of its core's device queues and on an eventfd, until the core's next
-//! timer. After frames it polls on for a moment that grows while they come often (`patience`), so that a stack under load does
-//! not sleep between two frames, and one that idles costs nothing. It is kicked through the eventfd when a timer is armed for earlier or a core is handed to it. Linux:
-//! ksoftirqd, threaded NAPI.
+//! A worker sleeps in poll(2) on the descriptors of its core's device queues and on an eventfd,
+//! until the core's next timer. After frames it keeps polling for a window that grows while frames
+//! arrive often (`polling`): a loaded stack does not sleep between two frames, and an idle stack
+//! does not poll. Another thread writes to the eventfd when it arms an earlier timer or hands the
+//! core to the worker. Linux: ksoftirqd, threaded NAPI.
 //!
-//! A readable descriptor is what an interrupt is in Linux: it schedules its queue, and of the queues with a descriptor the
-//! turn polls only those. While an application thread runs the core in the worker's stead it polls them all, and they may
-//! stay readable; the worker then waits for that thread to let go instead of spinning on them.
+//! A readable descriptor corresponds to an interrupt in Linux: it schedules its queue, and of the
+//! queues with a descriptor a turn polls only the scheduled ones. An application thread that runs
+//! the core polls all queues, and their descriptors may stay readable. The worker then waits until
+//! that thread releases the core, and does not spin on the descriptors.
 
 use std::{
     cell::RefCell,
@@ -38,35 +41,34 @@ use stack::{
 };
 
 use crate::{
-    attachments::Attachments,
-    builder::Attachment,
+    attachments::{Attachment, Attachments},
     clock, entropy,
+    handle::until,
     housekeeping::Housekeeping,
-    patience::{Offer, Window},
-    running::until,
+    polling::{Window, YieldTimer},
 };
 
-/// Wakes a parked worker.
+/// Wakes a sleeping worker.
 #[derive(Debug)]
 struct Eventfd(OwnedFd);
 
 impl Kick for Eventfd {
     fn kick(&self) {
-        // The counter of an eventfd saturates only after 2^64 kicks nobody has read.
+        // The counter of an eventfd saturates only after 2^64 unread kicks.
         let _ = write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
-/// Tells the worker of a core that packets have come home to its thread.
-struct HomeKick(Arc<Core>);
+/// Wakes the worker of a core after another thread has returned packets to the worker's pool.
+struct ReturnKick(Arc<Core>);
 
-impl PoolKick for HomeKick {
+impl PoolKick for ReturnKick {
     fn kick(&self) {
         self.0.wake_before(Instant::ZERO);
     }
 }
 
-/// The request to end, and the descriptors to kick for it.
+/// Stop request for all workers of a stack, and the eventfds that wake them.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     requested: AtomicBool,
@@ -79,7 +81,7 @@ impl Stop {
         self.kick();
     }
 
-    /// Makes every worker look again.
+    /// Wakes every worker, which then checks for a stop request and for removed devices.
     pub(crate) fn kick(&self) {
         for kick in self.kicks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             kick.kick();
@@ -112,17 +114,18 @@ pub(crate) fn start(
             stop: Arc::clone(stop),
         };
         let name = format!("ql/{}/{index}", host.name());
-        threads.push(thread::Builder::new().name(name).spawn(move || worker.live())?);
+        threads.push(thread::Builder::new().name(name).spawn(move || worker.run_or_shut_down())?);
     }
     Ok(threads)
 }
 
-/// The queues of core `index` of `cores` that have a descriptor: the same spreading as the host's.
+/// Returns the queues of core `index` of `cores` whose device has descriptors or reports its
+/// removal. Queues are assigned to cores by the rule that the host uses.
 fn queues_of(core: &Core, index: usize, cores: usize, attachments: &[Attachment]) -> Vec<Watched> {
     // The host's device 0 is loopback.
     (1..)
         .zip(attachments)
-        .filter(|(_, attachment)| attachment.fds.is_some())
+        .filter(|(_, attachment)| attachment.concerns_workers())
         .flat_map(|(device, attachment)| {
             (0..attachment.device.caps().queues)
                 .filter(move |queue| usize::from(*queue) % cores == index)
@@ -134,7 +137,7 @@ fn queues_of(core: &Core, index: usize, cores: usize, attachments: &[Attachment]
         .collect()
 }
 
-/// A queue with its descriptor.
+/// A queue, and the device whose descriptors are watched.
 struct Watched {
     attachment: Attachment,
     queue: u16,
@@ -152,9 +155,9 @@ struct Worker {
 }
 
 impl Worker {
-    /// The life of a worker's thread. A stack whose worker panics is shut down: nobody would fire its timers, so that threads would
-    /// wait for ever.
-    fn live(&self) {
+    /// Runs the worker. If the worker panics, shuts the stack down: no thread would fire the timers
+    /// of its core, and application threads would wait forever.
+    fn run_or_shut_down(&self) {
         if panic::catch_unwind(AssertUnwindSafe(|| self.run())).is_ok() {
             return;
         }
@@ -166,20 +169,23 @@ impl Worker {
     }
 
     fn run(&self) {
-        // Timers of the network are finer than the 50 µs that the kernel may add to a sleep. Where it refuses they are late.
+        // Network timers are finer than the 50 µs that the kernel may add to a sleep. If the kernel
+        // refuses, timers are late.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut cx = Cx::new(clock::memory(), entropy::rng()).with_clock(clock::now);
         let mut window = Window::default();
-        cx.pool.set_kick(Some(Arc::new(HomeKick(Arc::clone(&self.core)))));
-        // Whether the descriptors were watched until now: then those that say nothing have nothing.
+        cx.pool.set_kick(Some(Arc::new(ReturnKick(Arc::clone(&self.core)))));
+        // Whether the descriptors were watched during the last sleep. If so, a queue whose
+        // descriptor did not report has no frame.
         let mut watched = false;
         let mut slept = None;
         let mut housekeeping = Housekeeping::new(Arc::clone(&self.kick) as Arc<dyn Kick>);
         while !self.stop.is_requested() {
             cx.stay_online();
             cx.now = clock::now();
-            self.let_go(&mut cx);
-            // Also when another thread runs the core: what came home waits for this thread.
+            self.release_removed(&mut cx);
+            // Needed even if another thread runs the core: packets returned to this thread's pool
+            // can only be freed here.
             cx.pool.drain_returns();
             let before = cx.received();
             let run = self.core.run_as_worker(&self.host, &mut cx, watched);
@@ -197,22 +203,24 @@ impl Worker {
             }
             cx.go_offline();
             let ran = run != CoreRun::Elsewhere;
-            // Without queues of the operating system only timers are the worker's, and they can wait a little. With them,
-            // what an application thread polls need not be watched.
-            let watch = self.queues.borrow().is_empty() || ran && !self.core.is_polled(cx.now);
+            // Without descriptors the worker has only timers to run, and a later sleep does no
+            // harm. With descriptors, the worker does not watch queues that an application thread
+            // polls.
+            let watch = !self.has_descriptors() || ran && !self.core.is_polled(cx.now);
             let limit = housekeeping.before_sleep();
             let begin = clock::now();
             watched = self.sleep(&cx, watch, ran, limit);
             slept = Some(until(begin, clock::now()));
         }
-        // Once more: the core may have been handed over just before the host went down.
+        // Run the core once more: it may have been handed over just before the host was shut down.
         let _ = self.core.try_run(&self.host, &mut cx);
         cx.do_softirq();
         cx.go_offline();
     }
 
-    /// Takes devices away whose interface is gone. Devices that were taken away are not watched, and their descriptors not kept.
-    fn let_go(&self, cx: &mut Cx) {
+    /// Removes devices whose interface is gone, and releases the queues and descriptors of removed
+    /// devices.
+    fn release_removed(&self, cx: &mut Cx) {
         if self.has_lost_interface() && self.attachments.remove_gone(&self.host, cx) {
             // Other workers may watch queues of the device.
             self.stop.kick();
@@ -223,25 +231,32 @@ impl Worker {
         }
     }
 
-    /// Whether a device of this core's queues has lost its interface.
+    /// Returns whether a queue of this core has a descriptor.
+    fn has_descriptors(&self) -> bool {
+        self.queues.borrow().iter().any(|queue| queue.attachment.fds.is_some())
+    }
+
+    /// Returns whether a device of this core's queues has lost its interface.
     fn has_lost_interface(&self) -> bool {
         self.queues.borrow().iter().any(|queue| queue.attachment.is_gone())
     }
 
-    /// Frames have come, after the worker had `slept`: polls on as long as more come within the window. It does not keep the
-    /// core meanwhile, and ends when an application thread polls it, which gets what it waits for at first hand. True if the
-    /// core has work left that nobody else will do.
+    /// Polls after the worker has received frames, having `slept` before: continues while further
+    /// frames arrive within the window. Releases the core between polls. Stops when an application
+    /// thread polls the core, because that thread then receives its frames without a wake. Returns
+    /// true if the core has work left that no other thread will do.
     fn poll_on(&self, cx: &mut Cx, window: &mut Window, slept: Option<Duration>) -> bool {
         let limit = Duration::from_micros(u64::from(cx.sysctls_of(&self.host).worker_poll));
         if let Some(slept) = slept {
             window.on_wake(slept, limit);
         }
-        // Only descriptors bring frames that nobody else would look for.
-        if window.width().is_zero() || self.queues.borrow().is_empty() {
+        // Without descriptors, the sender of a frame schedules the core and runs it, so polling
+        // finds nothing.
+        if window.width().is_zero() || !self.has_descriptors() {
             return false;
         }
         cx.now = clock::now();
-        let mut offer = Offer::new(cx.now);
+        let mut yield_timer = YieldTimer::new(cx.now);
         let mut end = cx.now + window.width();
         let mut pending = false;
         while cx.now < end && !self.stop.is_requested() {
@@ -256,7 +271,7 @@ impl Worker {
             if cx.received() > before {
                 end = cx.now + window.width();
             }
-            if offer.at(&mut cx.now) {
+            if yield_timer.yield_if_due(&mut cx.now) {
                 window.close();
                 return pending;
             }
@@ -264,22 +279,24 @@ impl Worker {
         pending
     }
 
-    /// Sleeps until a frame, a kick or a timer. When another thread runs the core (`ran` is false) or polls it, until that
-    /// thread stops, and never less than a moment: it also runs the timers that are due. At most as long as `limit`. True if the
+    /// Sleeps until a frame, a kick or a timer, at most `limit`. If another thread runs the core
+    /// (`ran` is false) or polls it, sleeps until that thread stops, and never less than
+    /// `BUSY_SLEEP_MIN`: that thread also runs the expired timers. Returns true if the
     /// descriptors were watched.
     fn sleep(&self, cx: &Cx, watch_queues: bool, ran: bool, limit: Option<Duration>) -> bool {
-        /// Shortest sleep of a worker whose core is run by another thread.
+        /// Shortest sleep of a worker while another thread runs its core.
         const BUSY_SLEEP_MIN: Duration = Duration::from_millis(1);
         let deadline = self.core.prepare_sleep(cx.now, !watch_queues);
         let timeout = deadline.map(|deadline| until(clock::now(), deadline));
-        // Whoever ran it may have left meanwhile, and not have seen that this worker waits for that.
+        // The thread that ran the core may have released it before it could see that this worker
+        // waits for the release.
         let busy = !ran && !self.core.is_free();
         let timeout = if busy { timeout.map(|time| time.max(BUSY_SLEEP_MIN)) } else { timeout };
         let timeout = match (timeout, limit) {
             (Some(timeout), Some(limit)) => Some(timeout.min(limit)),
             (timeout, limit) => timeout.or(limit),
         };
-        // Sent home before we had said that we sleep.
+        // Packets may have been returned before `prepare_sleep`; no kick announces those.
         let idle = !cx.pool.has_deferred() && !self.has_lost_interface();
         let waits = timeout != Some(Duration::ZERO) && idle;
         if waits {
@@ -301,7 +318,8 @@ impl Worker {
             let Some(device) = attachment.fds.as_ref().filter(|device| !device.is_gone()) else {
                 continue;
             };
-            // An interface is deleted whoever polls its queues.
+            // An interface may be deleted no matter which thread polls its queues, so always watch
+            // the link.
             links.extend(device.link_fd().filter(|_| *queue == 0).map(|fd| (device, fd)));
             if watch_queues && !self.core.is_masked(*napi) {
                 fds.push(Poll::from_borrowed_fd(device.poll_fd(*queue), PollFlags::IN));
@@ -313,7 +331,8 @@ impl Worker {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
-        // A poll that was interrupted or refused has seen nothing: all of them are looked at.
+        // If poll(2) was interrupted or failed, it reported nothing: treat every descriptor as
+        // ready.
         let polled = poll(&mut fds, timeout.as_ref());
         let reported = |fd: &Poll<'_>| polled.is_err() || !fd.revents().is_empty();
         let (queue_fds, link_fds) = fds[1..].split_at(polls.len());

@@ -1,9 +1,10 @@
-//! Memory of connections that have been closed is released once the stack is idle, without later traffic.
+//! Checks that the memory of closed connections is released once the stack is idle, without later
+//! traffic.
 //!
-//! The allocator counts every live byte of the process. Both ends of every connection are in this process, each on a stack
-//! with workers of its own.
+//! The allocator counts every live byte of the process. Both ends of every connection are in this
+//! process, each on a stack with its own workers.
 //!
-//! One test in a process of its own: the allocations of another test would be counted too.
+//! The only test of its process, because the allocations of another test would be counted, too.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -15,11 +16,11 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches an atomic only.
+// SAFETY: every call is passed unchanged to the system's allocator; counting uses only an atomic.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps what `alloc` demands.
+        // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -46,20 +47,22 @@ mod tests {
 
     use super::LIVE;
 
-    /// Connections opened and closed again.
+    /// Number of connections opened and closed again.
     const CONNECTIONS: usize = 10_000;
 
-    /// Bytes that each closed connection may leave behind, both ends together: nothing, but for tables that grow by chance.
+    /// Bytes that each closed connection may leave, both ends together: zero except for tables that
+    /// happen to grow.
     const LEFT_MAX: usize = 16;
 
-    /// Patience with a loaded machine; the release itself takes a second or two.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Time limit for a loaded machine; the release itself takes a second or two.
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn live() -> usize {
         LIVE.load(Ordering::Relaxed)
     }
 
-    /// Opens and resets `count` connections, `at_once` of them at a time: a reset leaves no TIME-WAIT behind.
+    /// Opens and resets `count` connections, `at_once` of them at a time. A reset leaves no
+    /// TIME-WAIT socket.
     fn open_and_close(
         client: &Stack,
         listener: &TcpListener,
@@ -71,9 +74,9 @@ mod tests {
             let ends: Vec<_> = (0..at_once)
                 .map(|_| {
                     let stream = TcpStream::connect(client, to).expect("a connection");
-                    let accepted = listener.accept().expect("its other end").0;
+                    let accepted = listener.accept().expect("the accepted end").0;
                     stream.set_linger(Some(Duration::ZERO)).expect("an option");
-                    // A timer two hours away.
+                    // Arms a timer two hours ahead.
                     stream.set_keepalive(true).expect("an option");
                     accepted.set_keepalive(true).expect("an option");
                     (stream, accepted)
@@ -93,7 +96,7 @@ mod tests {
         let (client, server) = (build(left, "10.0.0.1/24"), build(right, "10.0.0.2/24"));
         let to: SocketAddr = "10.0.0.2:80".parse().expect("an address");
         let listener = TcpListener::bind_with_backlog(&server, to, 4096).expect("a free port");
-        // Tables, pools and wheels reach the sizes that they keep.
+        // Let tables, pools and timer wheels grow to their final sizes.
         open_and_close(&client, &listener, to, CONNECTIONS, CONNECTIONS / 2);
         let begin = Instant::now();
         let mut before = usize::MAX;
@@ -107,7 +110,7 @@ mod tests {
         println!("{} bytes more after the second round", live().saturating_sub(before));
         assert_eq!((client.connections(), server.connections()), (0, 0));
         let begin = Instant::now();
-        while live() > before + LEFT_MAX * CONNECTIONS && begin.elapsed() < PATIENCE {
+        while live() > before + LEFT_MAX * CONNECTIONS && begin.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(100));
         }
         let left = live().saturating_sub(before) / CONNECTIONS;

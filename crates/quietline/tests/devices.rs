@@ -1,4 +1,4 @@
-//! Devices that are taken down, up and away under streams of other threads.
+//! Devices that are taken down, up and removed while other threads use streams.
 
 #[cfg(test)]
 mod tests {
@@ -22,13 +22,13 @@ mod tests {
         Wire::pair(&WireConfig { name: name.to_owned(), ..WireConfig::default() }).expect("a wire")
     }
 
-    /// Two stacks joined by a red and a blue wire, each with an address of its own on a device that stays: 192.0.2.1 and
-    /// 192.0.2.2. Red is the better way.
+    /// Returns two stacks joined by a red and a blue wire. Each has its own address, 192.0.2.1 or
+    /// 192.0.2.2, on a third device that stays. Red is the preferred path.
     fn stacks() -> ([Stack; 2], Weak<Wire>) {
         let ((red0, red1), (blue0, blue1)) = (wire("red"), wire("blue"));
         let watched = Arc::downgrade(&red0);
         let stack = |number: u8, red, blue| {
-            let (own, _nobody) = wire("own");
+            let (own, _unused) = wire("own");
             let address = |text: String| text.parse().expect("an address");
             Stack::builder()
                 .name(format!("devices{number}"))
@@ -43,23 +43,23 @@ mod tests {
         };
         let stacks = [stack(1, red0, blue0), stack(2, red1, blue1)];
         for number in 0..2 {
-            lead(&stacks, number, "10.0.0", 1);
-            lead(&stacks, number, "10.1.0", 2);
+            set_route(&stacks, number, "10.0.0", 1);
+            set_route(&stacks, number, "10.1.0", 2);
         }
         (stacks, watched)
     }
 
-    /// A route of one stack to the other's own address.
-    fn lead(stacks: &[Stack; 2], number: usize, net: &str, metric: u32) {
+    /// Sets a route of one stack to the other's own address.
+    fn set_route(stacks: &[Stack; 2], number: usize, net: &str, metric: u32) {
         let (own, peer) = (number + 1, 2 - number);
         let text = format!("192.0.2.{peer} via {net}.{peer} src 192.0.2.{own} metric {metric}");
-        stacks[number].replace_route(&route(&text)).expect("its device is up");
+        stacks[number].replace_route(&route(&text)).expect("the device is up");
     }
 
-    /// Both ends of a wire at once.
+    /// Takes both ends of a wire up or down.
     fn set_up(stacks: &[Stack; 2], color: &str, up: bool) {
         for (end, stack) in stacks.iter().enumerate() {
-            stack.set_device_up(&format!("{color}{end}"), up).expect("it is there");
+            stack.set_device_up(&format!("{color}{end}"), up).expect("the device exists");
         }
     }
 
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_survive_their_devices() {
+    fn streams_continue_when_their_devices_are_removed() {
         const BYTES: usize = 24 << 20;
         let (stacks, red) = stacks();
         let at = "192.0.2.2:80";
@@ -96,24 +96,27 @@ mod tests {
                 thread::sleep(Duration::from_millis(2));
                 set_up(&stacks, color, true);
                 for number in 0..2 {
-                    lead(&stacks, number, net, metric);
+                    set_route(&stacks, number, net, metric);
                 }
                 thread::sleep(Duration::from_millis(2));
             }
             let (mut out, mut into) =
                 (sender.join().expect("sent"), receiver.join().expect("read"));
-            // The stream is idle, and holds an entry that leads by red.
+            // The stream is idle, and holds a route entry through red.
             set_up(&stacks, "blue", false);
             out.write_all(b"red").expect("open");
             into.read_exact(&mut [0; 3]).expect("open");
             set_up(&stacks, "blue", true);
             for number in 0..2 {
-                lead(&stacks, number, "10.1.0", 2);
+                set_route(&stacks, number, "10.1.0", 2);
             }
             for (end, stack) in stacks.iter().enumerate() {
-                stack.remove_device(&format!("red{end}")).expect("it is there");
+                stack.remove_device(&format!("red{end}")).expect("the device exists");
             }
-            assert!(red.upgrade().is_none(), "freed, though the stream holds an entry of it");
+            assert!(
+                red.upgrade().is_none(),
+                "the device is freed although the stream holds its route entry"
+            );
             out.write_all(b"blue").expect("open");
             into.read_exact(&mut [0; 4]).expect("open");
         });
@@ -122,7 +125,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }
 
-    /// A stack of its own at 10.2.0.1, joined to one at 10.2.0.2.
+    /// Returns two stacks joined by a wire, at 10.2.0.1 and 10.2.0.2.
     fn pair() -> [Stack; 2] {
         let (left, right) = wire("green");
         [(left, 1), (right, 2)].map(|(device, number)| {
@@ -131,9 +134,10 @@ mod tests {
         })
     }
 
-    /// A device that is gone takes its address along, and with it every socket that is bound to the address.
+    /// The removal of a device removes its address, and ends every socket that is bound to the
+    /// address.
     #[test]
-    fn sockets_of_a_lost_address_fail_and_the_stack_says_so() {
+    fn sockets_of_a_lost_address_fail_and_an_event_reports_it() {
         let [near, far] = pair();
         let at: std::net::SocketAddr = "10.2.0.2:80".parse().expect("an address");
         let listener = TcpListener::bind(&far, at).expect("free");
@@ -148,12 +152,12 @@ mod tests {
             let accepting = scope.spawn(|| listener.accept().map(drop));
             let reading = scope.spawn(|| {
                 let mut rest = [0; 3];
-                into.read_exact(&mut rest).expect("what came before");
+                into.read_exact(&mut rest).expect("the data received before");
                 assert_eq!(&rest, b"ore");
                 into.read(&mut rest)
             });
             thread::sleep(Duration::from_millis(20));
-            far.remove_device("green1").expect("it is there");
+            far.remove_device("green1").expect("the device exists");
             assert_eq!(accepting.join().expect("no panic").map_err(kind), Err(down));
             assert_eq!(reading.join().expect("no panic").map_err(kind), Err(down));
         });
@@ -161,7 +165,7 @@ mod tests {
         assert_eq!(listener.accept().map(drop).map_err(kind), Err(down));
         anywhere.set_nonblocking(true).expect("an option");
         let waits = anywhere.accept().map(drop).map_err(|error| error.kind());
-        assert_eq!(waits, Err(ErrorKind::WouldBlock), "it listens on loopback, too");
+        assert_eq!(waits, Err(ErrorKind::WouldBlock), "the listener also has the loopback address");
         let unreachable = TcpStream::connect(&far, "10.2.0.1:80");
         assert_eq!(unreachable.map(drop).map_err(kind).unwrap_err().1, Some(101), "ENETUNREACH");
         let mut events = far.events();
@@ -171,7 +175,7 @@ mod tests {
         assert_eq!(events.next(), None);
     }
 
-    /// What the builder says of these.
+    /// Returns the error text of `build`.
     fn refusal(builder: StackBuilder) -> String {
         let error = builder.build().expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_cannot_work_are_refused() {
+    fn unusable_devices_are_refused() {
         let (left, right) = wire("twice");
         let twice = Stack::builder().device(Arc::clone(&left)).device(Arc::clone(&left));
         assert_eq!(refusal(twice), "device twice0: given twice: a stack takes each device once");
@@ -196,7 +200,7 @@ mod tests {
         let first = Stack::builder().device(Arc::clone(&left)).build().expect("valid");
         let second = refusal(Stack::builder().device(left));
         assert_eq!(second, "device twice0: expected a device that belongs to no other stack");
-        // The other end is free.
+        // The other end is unused.
         drop((first, Stack::builder().device(right).build().expect("valid")));
     }
 
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_is_refused_as_long_as_it_is_not_spoken() {
+    fn unsupported_ipv6_is_refused() {
         let stack = Stack::builder().build().expect("valid");
         let unsupported = Some(97);
         for at in ["[::]:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_whose_address_another_one_has_does_not_start() {
+    fn a_stack_does_not_start_if_another_has_its_address() {
         let (left, right) = wire("same");
         let stack = |device| {
             Stack::builder()
@@ -239,7 +243,7 @@ mod tests {
                 .sysctl("net.quietline.acd_probes", "3")
                 .sysctl("net.quietline.acd_interval_ms", "20")
         };
-        let first = stack(left).build().expect("nobody else is there");
+        let first = stack(left).build().expect("no other station has the address");
         let error = stack(right).build().expect_err("the address is taken");
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         assert!(error.to_string().contains("10.3.0.1"), "{error}");

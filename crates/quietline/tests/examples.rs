@@ -1,7 +1,8 @@
-//! Every example prints what its head says.
+//! Checks that every example prints the output in its head comment.
 //!
-//! The examples are modules of this program, which runs itself once for each and compares what it printed. So they are built with
-//! the tests, as they are now, and not with the cargo command that a reader types.
+//! The examples are modules of this program, which runs itself once for each and compares the
+//! output. They are therefore built together with the tests, not with the cargo command that a
+//! reader types.
 
 use std::{
     collections::BTreeSet,
@@ -22,25 +23,31 @@ mod http_over_tap;
 mod many_connections;
 #[path = "../examples/sans_io.rs"]
 mod sans_io;
+#[path = "../examples/sim_test.rs"]
+mod sim_test;
+#[path = "../examples/tun_from_fd.rs"]
+mod tun_from_fd;
 
 type Run = fn() -> Result<(), Box<dyn std::error::Error>>;
 
-/// The examples, with what each needs besides the toolchain.
-static EXAMPLES: [(&str, Run, Needs); 5] = [
+/// The examples, and the requirements of each besides the toolchain.
+static EXAMPLES: [(&str, Run, Needs); 7] = [
     ("custom_device", custom_device::main, Needs::Nothing),
     ("echo", echo::main, Needs::Nothing),
     ("http_over_tap", http_over_tap::main, Needs::Namespace),
     ("many_connections", many_connections::main, Needs::Nothing),
     ("sans_io", sans_io::main, Needs::Nothing),
+    ("sim_test", sim_test::main, Needs::Nothing),
+    ("tun_from_fd", tun_from_fd::main, Needs::Namespace),
 ];
 
-/// Argument before the name of an example: this process is to be that example.
+/// Argument before the name of an example: this process runs that example.
 const RUN: &str = "--run-example";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
-    /// A network namespace with a tap in it: root, and /dev/net/tun.
+    /// A network namespace and a tap in it: root, and /dev/net/tun.
     Namespace,
 }
 
@@ -49,7 +56,7 @@ fn main() -> ExitCode {
     if let [flag, name] = &arguments[..]
         && flag == RUN
     {
-        return be(name);
+        return run_example(name);
     }
     let (words, skipped) = filters(&arguments);
     let chosen = |name: &str| {
@@ -61,7 +68,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let (mut passed, mut failed, mut ignored) = (0, 0, 0);
-    let mut judge = |name: &str, result: Result<(), String>| match result {
+    let mut report = |name: &str, result: Result<(), String>| match result {
         Ok(()) => {
             println!("test {name} ... ok");
             passed += 1;
@@ -71,16 +78,16 @@ fn main() -> ExitCode {
             failed += 1;
         }
     };
-    if chosen("all_are_here") {
-        judge("all_are_here", all_are_here());
+    if chosen("all_examples_are_listed") {
+        report("all_examples_are_listed", all_examples_are_listed());
     }
     for (name, _, needs) in EXAMPLES.iter().filter(|(name, ..)| chosen(name)) {
-        match cannot(*needs) {
+        match reason_to_skip(*needs) {
             Some(why) => {
                 println!("skipped: {name}: {why}");
                 ignored += 1;
             }
-            None => judge(name, prints_what_its_head_says(name)),
+            None => report(name, prints_the_expected_output(name)),
         }
     }
     let word = if failed == 0 { "ok" } else { "FAILED" };
@@ -90,8 +97,8 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The words that choose tests by a part of their names, and those behind `--skip`, as libtest takes them. Other options that
-/// have a value behind them are read over.
+/// Returns the words that select tests by a part of their names, and the words after `--skip`, as
+/// libtest reads them. Skips the values of other options.
 fn filters(arguments: &[String]) -> (Vec<&str>, Vec<&str>) {
     const WITH_VALUE: [&str; 4] = ["--test-threads", "--format", "--color", "--logfile"];
     let (mut words, mut skipped) = (Vec::new(), Vec::new());
@@ -110,14 +117,14 @@ fn filters(arguments: &[String]) -> (Vec<&str>, Vec<&str>) {
 }
 
 /// Runs an example in this process.
-fn be(name: &str) -> ExitCode {
+fn run_example(name: &str) -> ExitCode {
     let Some((_, run, needs)) = EXAMPLES.iter().find(|(known, ..)| *known == name) else {
         eprintln!("there is no example {name}");
         return ExitCode::FAILURE;
     };
     if *needs == Needs::Namespace {
-        // SAFETY: only the network namespace of this thread changes, and of the threads that it starts; no descriptor table is
-        // unshared.
+        // SAFETY: only the network namespace of this thread changes, and of the threads that it
+        // starts; no descriptor table is unshared.
         if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
             eprintln!("no network namespace: {error}");
             return ExitCode::FAILURE;
@@ -132,8 +139,9 @@ fn be(name: &str) -> ExitCode {
     }
 }
 
-/// The reason why an example cannot run on this machine; none where nothing may be skipped (`CI=true`).
-fn cannot(needs: Needs) -> Option<&'static str> {
+/// Returns the reason why an example cannot run on this machine. Returns `None` if no example may
+/// be skipped (`CI=true`).
+fn reason_to_skip(needs: Needs) -> Option<&'static str> {
     if needs == Needs::Nothing || std::env::var("CI").is_ok_and(|value| value == "true") {
         None
     } else if !rustix::process::geteuid().is_root() {
@@ -149,8 +157,8 @@ fn directory() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples"))
 }
 
-/// Every file in examples/ is one of [`EXAMPLES`], and has fewer than 100 lines.
-fn all_are_here() -> Result<(), String> {
+/// Checks that every file in examples/ is in [`EXAMPLES`] and has fewer than 100 lines.
+fn all_examples_are_listed() -> Result<(), String> {
     let mut files = BTreeSet::new();
     for entry in fs::read_dir(directory()).map_err(|error| error.to_string())? {
         let path = entry.map_err(|error| error.to_string())?.path();
@@ -161,14 +169,14 @@ fn all_are_here() -> Result<(), String> {
         files.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
     }
     let known: BTreeSet<String> = EXAMPLES.iter().map(|(name, ..)| (*name).to_owned()).collect();
-    if files == known { Ok(()) } else { Err(format!("{files:?} are there, {known:?} run")) }
+    if files == known { Ok(()) } else { Err(format!("files: {files:?}, listed: {known:?}")) }
 }
 
-/// Runs an example in a process of its own.
-fn prints_what_its_head_says(name: &str) -> Result<(), String> {
+/// Runs an example in a separate process and compares its output.
+fn prints_the_expected_output(name: &str) -> Result<(), String> {
     let text = fs::read_to_string(directory().join(format!("{name}.rs")))
         .map_err(|error| error.to_string())?;
-    let expected = expected(&text).ok_or("its head has no ```text block")?;
+    let expected = expected(&text).ok_or("the head comment has no ```text block")?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new(program).args([RUN, name]).output().map_err(|e| e.to_string())?;
     let printed = String::from_utf8_lossy(&output.stdout);
@@ -179,7 +187,7 @@ fn prints_what_its_head_says(name: &str) -> Result<(), String> {
     Err(format!("{}\nexpected:\n{expected}printed:\n{printed}{errors}", output.status))
 }
 
-/// The lines of the first `text` block in the head of an example.
+/// Returns the lines of the first `text` block in the head comment of an example.
 fn expected(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("//! ```text\n")?;
     let (block, _) = rest.split_once("//! ```\n")?;

@@ -1,33 +1,34 @@
-//! What an idle connection costs, and that many of them cost nothing else.
+//! Memory of an idle connection, and a check that many idle connections cost no work.
 //!
-//! Every byte of the process is counted by the allocator, with what malloc adds to it. Both ends of every connection live
-//! here, so the sum is divided by two. `CONNECTIONS=n cargo test -p quietline --test idle_memory -- --nocapture` takes
-//! another number than the default and prints the figures.
+//! The allocator counts every byte of the process, including malloc's overhead. Both ends of every
+//! connection are in this process, so the sum is divided by two.
+//! `CONNECTIONS=n cargo test -p quietline --test idle_memory -- --nocapture` uses another number of
+//! connections and prints the figures.
 //!
-//! One test, in a process of its own: another beside it would be counted too.
+//! The only test of its process, because the allocations of another test would be counted, too.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// Bytes that live blocks take, malloc's own included. Relaxed: read when nobody allocates.
+/// Bytes of live blocks, malloc's overhead included. Relaxed: read while no thread allocates.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-/// What glibc's malloc takes for a block: a word in front, multiples of 16, 32 at least; an alignment beyond that is paid
-/// for on top.
+/// Returns the size of a block of glibc's malloc: a word in front, a multiple of 16, at least 32. A
+/// larger alignment adds to it.
 fn chunk(layout: Layout) -> usize {
     let padding = if layout.align() > 16 { layout.align() } else { 0 };
     (layout.size() + padding + 8).next_multiple_of(16).max(32)
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches an atomic only.
+// SAFETY: every call is passed unchanged to the system's allocator; counting uses only an atomic.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(chunk(layout), Ordering::Relaxed);
-        // SAFETY: the caller keeps what `alloc` demands.
+        // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -63,16 +64,17 @@ mod tests {
 
     use super::LIVE;
 
-    /// Established connections, both ends in this process.
+    /// Number of established connections, both ends in this process.
     const CONNECTIONS: usize = 100_000;
 
-    /// What one may cost: the promise of the project.
+    /// Memory budget of a connection's end, in bytes: a goal of the project.
     const BYTES_MAX: usize = 4096;
 
-    /// Operations that two like exchanges may differ by: a timer that falls into the one and not the other, and its turn.
+    /// Number of operations by which two equal exchanges may differ: a timer that expires in only
+    /// one of them.
     const COINCIDENCES_MAX: u64 = 4;
 
-    /// A listener for so many connections: a client's ports for one destination are 28,232.
+    /// Number of connections per listener: a client has 28,232 ports for one destination.
     const PER_LISTENER: usize = 20_000;
 
     /// Two hosts, a wire, one thread, virtual time.
@@ -119,7 +121,7 @@ mod tests {
             }
         }
 
-        /// Lets virtual time pass, running what is due.
+        /// Advances virtual time and runs expired timers.
         fn pass(&mut self, time: Duration) {
             let end = self.cx.now + time;
             loop {
@@ -141,12 +143,12 @@ mod tests {
             }
         }
 
-        /// What both hosts count for a request and its answer.
+        /// Returns the counters of both hosts for a request and its answer.
         fn exchange(
             &mut self,
             ends: &(Arc<TcpSocket>, Arc<TcpSocket>),
         ) -> Vec<(&'static str, u64)> {
-            // The neighbours have to be asked for first.
+            // The first exchange resolves the neighbors.
             self.ping(ends);
             let before = [self.client.counters(), self.server.counters()];
             self.ping(ends);
@@ -158,18 +160,18 @@ mod tests {
             counts.collect()
         }
 
-        /// One request and its answer.
-        fn ping(&mut self, (asks, answers): &(Arc<TcpSocket>, Arc<TcpSocket>)) {
+        /// Sends a request and its answer.
+        fn ping(&mut self, (client, server): &(Arc<TcpSocket>, Arc<TcpSocket>)) {
             let mut buf = [0; 64];
-            let sent = asks.send(&self.client, &mut self.cx, &[IoSlice::new(b"ping")]);
+            let sent = client.send(&self.client, &mut self.cx, &[IoSlice::new(b"ping")]);
             assert_eq!(sent, Ok(4));
             self.pass(Duration::from_millis(1));
-            let read = answers.recv(&self.server, &mut self.cx, &mut buf, false);
+            let read = server.recv(&self.server, &mut self.cx, &mut buf, false);
             assert_eq!(read, Ok(4));
-            let sent = answers.send(&self.server, &mut self.cx, &[IoSlice::new(b"pong")]);
+            let sent = server.send(&self.server, &mut self.cx, &[IoSlice::new(b"pong")]);
             assert_eq!(sent, Ok(4));
             self.pass(Duration::from_secs(2));
-            let read = asks.recv(&self.client, &mut self.cx, &mut buf, false);
+            let read = client.recv(&self.client, &mut self.cx, &mut buf, false);
             assert_eq!(read, Ok(4));
         }
     }
@@ -179,12 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_connection_costs_four_kilobytes_at_most_and_no_work() {
+    fn an_idle_connection_uses_at_most_four_kilobytes_and_no_cpu_time() {
         let count = std::env::var("CONNECTIONS")
             .map_or(CONNECTIONS, |count| count.parse().expect("CONNECTIONS is a number"));
         let mut pair = Pair::new();
         let mut ends = Vec::with_capacity(count + 1);
-        // What is made once is made now: pools, tables, the first connection's neighbours.
+        // Create everything that is created once: pools, tables, the neighbors of the first
+        // connection.
         pair.open(1, &mut ends);
         pair.pass(Duration::from_secs(10));
         pair.pass(Duration::from_secs(600));
@@ -192,7 +195,7 @@ mod tests {
         let (before, packets) = (live(), pair.memory.packets.balance());
 
         pair.open(count, &mut ends);
-        // The handshakes' timers fire, and the neighbours are forgotten about.
+        // The timers of the handshakes expire, and so do the neighbor entries.
         pair.pass(Duration::from_secs(600));
         let each = (live() - before) / (2 * count);
         assert_eq!(pair.client.established_len(), count + 1);
@@ -204,7 +207,7 @@ mod tests {
         assert!(each <= BYTES_MAX, "{each} bytes for an idle connection");
         assert_eq!(pair.memory.packets.balance(), packets, "an idle connection holds no packet");
 
-        // Nothing is armed, and nothing runs for them.
+        // No timer is armed for idle connections, and no work is pending.
         assert_eq!(pair.client.next_deadline(), None);
         assert_eq!(pair.server.next_deadline(), None);
         let crowded = pair.exchange(&ends[0]);
@@ -216,13 +219,13 @@ mod tests {
         assert!(grown.is_empty(), "work grows with idle connections: {grown:?}");
 
         let (client, server) = (Arc::clone(&pair.client), Arc::clone(&pair.server));
-        for (asks, answers) in ends.drain(1..) {
-            asks.abort(&client, &mut pair.cx);
-            answers.close(&server, &mut pair.cx);
+        for (near, far) in ends.drain(1..) {
+            near.abort(&client, &mut pair.cx);
+            far.close(&server, &mut pair.cx);
         }
         pair.pass(Duration::from_secs(600));
         assert_eq!((client.established_len(), server.established_len()), (1, 1));
         let left = live().saturating_sub(before) / (2 * count);
-        assert!(left < each / 4, "{left} bytes of each connection stay after its end");
+        assert!(left < each / 4, "{left} bytes of each connection remain after its end");
     }
 }

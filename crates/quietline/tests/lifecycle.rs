@@ -1,4 +1,5 @@
-//! The ends of things: listeners closed twice, stacks shut down under those who wait, and what is left afterwards.
+//! Ends of listeners, streams and stacks: repeated close, shutdown under waiting threads, and
+//! released resources.
 
 #[cfg(test)]
 mod tests {
@@ -12,8 +13,8 @@ mod tests {
 
     use quietline::{Readiness, Stack, TcpListener, TcpStream, Wire, WireConfig};
 
-    /// Far more than anything here takes, and less than a test runner's patience.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    /// Far more time than any test here takes, and less than a test runner waits.
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn pair() -> (Stack, Stack) {
         let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
@@ -34,9 +35,10 @@ mod tests {
         (stream, listener.accept().unwrap().0)
     }
 
-    /// What `work` answers, on a thread of its own: a call that never returns fails the test instead of hanging it.
-    fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-        started(work).recv_timeout(PATIENCE).expect("the call returns")
+    /// Returns the result of `work`, run on another thread: a call that never returns fails the
+    /// test instead of blocking it.
+    fn within_timeout<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        started(work).recv_timeout(TIMEOUT).expect("the call returns")
     }
 
     fn started<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
@@ -52,7 +54,7 @@ mod tests {
         let waiting = started(move || listener.accept().map(|_| ()));
         thread::sleep(Duration::from_millis(20));
         server.shutdown();
-        let result = waiting.recv_timeout(PATIENCE).expect("accept returns");
+        let result = waiting.recv_timeout(TIMEOUT).expect("accept returns");
         assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 
@@ -63,8 +65,9 @@ mod tests {
         let waiting = started(move || b.read(&mut [0; 8]));
         thread::sleep(Duration::from_millis(20));
         server.shutdown();
-        // Not the end of the stream: its reader must not take what came for everything that was sent.
-        let result = waiting.recv_timeout(PATIENCE).expect("read returns");
+        // An error, not the end of the stream: the reader must not take the received data for
+        // complete.
+        let result = waiting.recv_timeout(TIMEOUT).expect("read returns");
         assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionAborted);
     }
 
@@ -72,24 +75,24 @@ mod tests {
     fn shutdown_fails_a_connect_under_way() {
         let (client, _server) = pair();
         let stack = client.clone();
-        // Nobody has this address, so the SYN waits for ARP.
-        let nobody = SocketAddr::new([10, 0, 0, 77].into(), 80);
-        let waiting = started(move || TcpStream::connect(&stack, nobody).map(|_| ()));
-        // Before that it would find a stack that opens nothing.
+        // No host has this address, so the SYN waits for ARP.
+        let unreachable = SocketAddr::new([10, 0, 0, 77].into(), 80);
+        let waiting = started(move || TcpStream::connect(&stack, unreachable).map(|_| ()));
+        // Wait for the SYN: a connect after the shutdown would fail at once.
         while client.counters().get("TcpActiveOpens") == Some(0) {
             thread::yield_now();
         }
         client.shutdown();
-        let result = waiting.recv_timeout(PATIENCE).expect("connect returns");
+        let result = waiting.recv_timeout(TIMEOUT).expect("connect returns");
         assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionAborted);
     }
 
     #[test]
-    fn a_stack_that_is_shut_down_opens_nothing() {
+    fn a_stack_that_is_shut_down_opens_no_socket() {
         let (client, _server) = pair();
         client.shutdown();
         let stack = client.clone();
-        let result = within_patience(move || TcpStream::connect(&stack, at(80)).map(|_| ()));
+        let result = within_timeout(move || TcpStream::connect(&stack, at(80)).map(|_| ()));
         assert_eq!(result.unwrap_err().kind(), ErrorKind::NetworkDown);
         let local = SocketAddr::new([10, 0, 0, 1].into(), 80);
         let result = TcpListener::bind(&client, local);
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_a_listener_twice_leaves_its_successor_alone() {
+    fn closing_a_listener_twice_does_not_close_its_successor() {
         let (_client, server) = pair();
         let first = TcpListener::bind(&server, at(80)).unwrap();
         first.close();
@@ -116,10 +119,11 @@ mod tests {
         while !a.readiness().contains(Readiness::RDHUP) {
             thread::yield_now();
         }
-        // The peer's socket is gone: the first superframe is answered with a reset while the rest is being written.
+        // The peer's socket is closed: the first superframe is answered with a reset during the
+        // write.
         match a.write(&[1; 1 << 20]) {
             Ok(taken) => {
-                assert!(taken < 1 << 20, "half of it can only have been refused");
+                assert!(taken < 1 << 20, "the write ends at the reset");
                 while !a.readiness().contains(Readiness::HUP) {
                     thread::yield_now();
                 }
@@ -131,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vectored_read_leaves_the_error_behind_its_data() {
+    fn a_vectored_read_returns_data_before_the_error() {
         let (client, server) = pair();
         let (mut a, mut b) = connected(&client, &server);
         b.write_all(b"hello").unwrap();
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_that_take_any_port_never_meet() {
+    fn listeners_on_any_port_get_different_ports() {
         let (left, _right) = Wire::pair(&WireConfig::default()).unwrap();
         let stack = Stack::builder()
             .device(left)
@@ -159,15 +163,15 @@ mod tests {
             .build()
             .unwrap();
         for round in 0..50 {
-            let together = Barrier::new(4);
+            let barrier = Barrier::new(4);
             thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| {
-                        together.wait();
+                        barrier.wait();
                         let any = SocketAddr::new([10, 0, 0, 1].into(), 0);
                         let listeners: Vec<_> =
                             (0..16).map(|_| TcpListener::bind(&stack, any)).collect();
-                        together.wait();
+                        barrier.wait();
                         for listener in listeners {
                             listener.unwrap_or_else(|error| panic!("round {round}: {error}"));
                         }
@@ -178,22 +182,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_a_stack_that_is_gone() {
+    fn a_dropped_stack_releases_its_device_and_descriptors() {
         fn one_round() -> Weak<Wire> {
             let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
-            let left_behind = Arc::downgrade(&left);
+            let device = Arc::downgrade(&left);
             let client = host(left, "10.0.0.1/24");
             let server = host(right, "10.0.0.2/24");
             let (mut a, mut b) = connected(&client, &server);
             a.write_all(b"something").unwrap();
             b.read_exact(&mut [0; 9]).unwrap();
-            left_behind
+            device
         }
         let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = descriptors();
         for _ in 0..40 {
             let device = one_round();
-            assert!(device.upgrade().is_none(), "something still holds the device");
+            assert!(device.upgrade().is_none(), "the device is still held");
         }
         // Other tests of this binary have a few stacks at the same time.
         assert!(descriptors() < before + 30, "{before} descriptors became {}", descriptors());

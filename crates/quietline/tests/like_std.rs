@@ -1,4 +1,5 @@
-//! The same program against the kernel's sockets and against ours: every call answers alike.
+//! Runs the same program on the kernel's sockets and on quietline's, and checks that all calls have
+//! equal results.
 
 #[cfg(test)]
 mod tests {
@@ -11,7 +12,7 @@ mod tests {
 
     use quietline::{Stack, Wire, WireConfig};
 
-    /// What calls have answered, one line each.
+    /// Results of the calls, one line each.
     #[derive(Debug, Default, PartialEq, Eq)]
     struct Answers(Vec<String>);
 
@@ -24,12 +25,13 @@ mod tests {
         }
     }
 
-    /// What segments and their answers are given to arrive, one after the other. Both stacks take microseconds, on a machine that has
-    /// time for them: answers that differ are asked for again, and what differs after seconds, too, differs.
+    /// Times allowed for segments and their acknowledgments to arrive, tried one after the other.
+    /// Both stacks take microseconds on an idle machine. Results that differ are repeated with more
+    /// time; results that still differ after seconds are an error.
     const MOMENTS: [Duration; 3] =
         [Duration::from_millis(30), Duration::from_millis(300), Duration::from_secs(3)];
 
-    /// Calls until it does not wait any more.
+    /// Repeats a nonblocking call until it succeeds.
     fn until_ready<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
         let begin = Instant::now();
         loop {
@@ -45,7 +47,7 @@ mod tests {
         }
     }
 
-    /// The program, for any pair of types that look like those of `std::net`.
+    /// The program, for any pair of types with the interface of `std::net`.
     macro_rules! program {
         ($name:ident, $stream:ty, $listener:ty) => {
             fn $name(
@@ -53,7 +55,7 @@ mod tests {
                 connect: impl Fn(SocketAddr) -> std::io::Result<$stream>,
                 moment: Duration,
             ) -> Answers {
-                let a_moment = || thread::sleep(moment);
+                let wait = || thread::sleep(moment);
                 let mut answers = Answers::default();
                 let pair = || {
                     let listener = bind();
@@ -70,58 +72,58 @@ mod tests {
                 let (mut a, b) = pair();
                 answers.note("shut for writing", a.shutdown(Shutdown::Write));
                 answers.note("shut for writing again", a.shutdown(Shutdown::Write));
-                answers.note("write after that", a.write(b"x"));
+                answers.note("write after shutdown", a.write(b"x"));
                 answers.note("the peer reads the end", (&b).read(&mut buf));
-                answers.note("and again", (&b).read(&mut buf));
+                answers.note("the peer reads the end again", (&b).read(&mut buf));
                 answers.note("the peer peeks at the end", b.peek(&mut buf));
                 answers.note("the peer still writes", (&b).write(b"later"));
-                answers.note("we read it", a.read(&mut buf));
+                answers.note("read the peer's data", a.read(&mut buf));
                 drop(b);
-                answers.note("the other end", a.read(&mut buf));
-                a_moment();
-                answers.note("shut when all is over", a.shutdown(Shutdown::Both));
-                answers.note("error when all is over", a.take_error().map(|e| e.is_none()));
+                answers.note("read the peer's end", a.read(&mut buf));
+                wait();
+                answers.note("shut after both ends", a.shutdown(Shutdown::Both));
+                answers.note("error after both ends", a.take_error().map(|e| e.is_none()));
 
                 let (mut a, mut b) = pair();
                 answers.note("shut for reading", a.shutdown(Shutdown::Read));
-                answers.note("read after that", a.read(&mut buf));
-                answers.note("the peer writes all the same", b.write(b"data"));
-                a_moment();
-                answers.note("which can be read", a.read(&mut buf));
-                answers.note("and then the end", a.read(&mut buf));
+                answers.note("read after shutdown", a.read(&mut buf));
+                answers.note("the peer writes after the shutdown", b.write(b"data"));
+                wait();
+                answers.note("read the data after the shutdown", a.read(&mut buf));
+                answers.note("read the end after the data", a.read(&mut buf));
                 answers.note("the other direction works", a.write(b"yes"));
-                answers.note("it does", b.read(&mut buf));
+                answers.note("the peer reads it", b.read(&mut buf));
 
                 let (mut a, mut b) = pair();
                 answers.note("shut both ways", a.shutdown(Shutdown::Both));
-                answers.note("read after that", a.read(&mut buf));
-                answers.note("write after that", a.write(b"x"));
+                answers.note("read after shutdown", a.read(&mut buf));
+                answers.note("write after shutdown", a.write(b"x"));
                 answers.note("the peer reads the end", b.read(&mut buf));
-                answers.note("the peer writes into the void", b.write(b"x"));
-                a_moment();
-                answers.note("and is told", b.write(b"x"));
-                answers.note("its read after that", b.read(&mut buf));
+                answers.note("the peer writes to a closed stream", b.write(b"x"));
+                wait();
+                answers.note("the peer writes again", b.write(b"x"));
+                answers.note("the peer reads after the error", b.read(&mut buf));
 
                 let (mut a, mut b) = pair();
                 a.write_all(b"unread").unwrap();
                 b.write_all(b"hello").unwrap();
-                a_moment();
+                wait();
                 drop(b);
-                a_moment();
+                wait();
                 answers.note("data before a reset", a.read(&mut buf));
                 answers.note("the reset", a.read(&mut buf));
-                answers.note("once only", a.read(&mut buf));
+                answers.note("read after the reset", a.read(&mut buf));
                 answers.note("write after a reset", a.write(b"x"));
                 answers.note("shut after a reset", a.shutdown(Shutdown::Write));
 
                 let (mut a, mut b) = pair();
                 a.write_all(b"unread").unwrap();
-                a_moment();
+                wait();
                 drop(b);
-                a_moment();
+                wait();
                 let error = |e: Option<std::io::Error>| e.map(|e| e.kind());
                 answers.note("take the error", a.take_error().map(error));
-                answers.note("it is gone", a.take_error().map(error));
+                answers.note("take the error again", a.take_error().map(error));
                 answers.note("read without an error", a.read(&mut buf));
                 answers.note("peek without an error", a.peek(&mut buf));
                 answers.note("write without an error", a.write(b"x"));
@@ -131,7 +133,7 @@ mod tests {
                 drop(a);
                 answers.note("the end", b.read(&mut buf));
                 answers.note("the first write", b.write(b"x"));
-                a_moment();
+                wait();
                 answers.note("the second", b.write(b"x"));
                 answers.note("read after a broken pipe", b.read(&mut buf));
 
@@ -144,7 +146,7 @@ mod tests {
                     .note("vectored", a.write_vectored(&[IoSlice::new(b"ab"), IoSlice::new(b"c")]));
                 let (mut one, mut two) = ([0; 1], [0; 9]);
                 let mut bufs = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
-                a_moment();
+                wait();
                 answers.note("vectored", (&b).read_vectored(&mut bufs));
                 answers.note("zero timeout", a.set_read_timeout(Some(Duration::ZERO)));
                 b.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -161,21 +163,21 @@ mod tests {
 
                 let listener = bind();
                 listener.set_nonblocking(true).unwrap();
-                answers.note("accept nobody", listener.accept().map(|_| ()));
+                answers.note("accept without a connection", listener.accept().map(|_| ()));
                 let to = listener.local_addr().unwrap();
                 let a = connect(to).unwrap();
                 let (b, peer) = until_ready(|| listener.accept()).unwrap();
-                answers.note("names", Ok(peer == a.local_addr().unwrap()));
-                answers.note("names", Ok(b.local_addr().unwrap() == a.peer_addr().unwrap()));
+                answers.note("addresses", Ok(peer == a.local_addr().unwrap()));
+                answers.note("addresses", Ok(b.local_addr().unwrap() == a.peer_addr().unwrap()));
                 b.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
                 answers.note("an accepted stream waits", (&b).read(&mut buf));
                 let left = connect(to).unwrap();
                 drop(listener);
-                a_moment();
-                answers.note("nobody accepts any more", (&left).read(&mut buf));
+                wait();
+                answers.note("read a connection that is not accepted", (&left).read(&mut buf));
                 answers.note("refused", connect(to).map(|_| ()));
-                answers.note("it lives without its listener", (&a).write(b"x"));
-                answers.note("so it does", until_ready(|| (&b).read(&mut buf)));
+                answers.note("write without the listener", (&a).write(b"x"));
+                answers.note("read without the listener", until_ready(|| (&b).read(&mut buf)));
 
                 let (mut a, b) = pair();
                 b.set_nodelay(true).unwrap();
@@ -183,24 +185,24 @@ mod tests {
                 let clone = b.try_clone().unwrap();
                 drop(b);
                 answers.note("a clone keeps it open", (&clone).write(b"x"));
-                answers.note("it does", a.read(&mut buf));
+                answers.note("read from the clone", a.read(&mut buf));
                 a.write_all(b"y").unwrap();
                 answers.note("both ways", (&clone).read(&mut buf));
                 drop(clone);
-                answers.note("the last one closes it", a.read(&mut buf));
+                answers.note("dropping the last clone closes the stream", a.read(&mut buf));
                 answers
             }
         };
     }
 
-    program!(with_the_kernel, std::net::TcpStream, std::net::TcpListener);
-    program!(with_us, quietline::TcpStream, quietline::TcpListener);
+    program!(run_on_kernel, std::net::TcpStream, std::net::TcpListener);
+    program!(run_on_quietline, quietline::TcpStream, quietline::TcpListener);
 
     #[test]
-    fn every_call_answers_as_the_kernel_does() {
+    fn every_call_has_the_result_of_the_kernel() {
         let kernel = |moment| {
             let bind = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            with_the_kernel(bind, std::net::TcpStream::connect, moment)
+            run_on_kernel(bind, std::net::TcpStream::connect, moment)
         };
         let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
         let host = |device, address: &str| {
@@ -208,14 +210,14 @@ mod tests {
         };
         let (client, server) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
         let ours = |moment| {
-            with_us(
+            run_on_quietline(
                 || quietline::TcpListener::bind(&server, "10.0.0.2:0").unwrap(),
                 |to| quietline::TcpStream::connect(&client, to),
                 moment,
             )
         };
         let mut rounds = MOMENTS.iter().map(|&moment| (kernel(moment), ours(moment)));
-        let mut round = rounds.next().expect("three");
+        let mut round = rounds.next().expect("three rounds");
         while round.0 != round.1 {
             for (kernel, ours) in round.0.0.iter().zip(&round.1.0) {
                 println!("{kernel:50} {ours}");

@@ -1,4 +1,4 @@
-//! Neighbors of a stack, as users of `ip neigh` set, delete and list them.
+//! Neighbors of a stack, set, deleted and listed as with `ip neigh`.
 
 #[cfg(test)]
 mod tests {
@@ -12,13 +12,14 @@ mod tests {
         WireConfig, sans_io::LinkType,
     };
 
-    const NOBODY: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+    const UNUSED: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("an address")
     }
 
-    /// What the two ends of a wire are built from: 10.0.0.1 on `red0`, 10.0.0.2 on `red1`. The link addresses are those of the ends.
+    /// Returns builders of two stacks joined by a wire, 10.0.0.1 on `red0` and 10.0.0.2 on `red1`,
+    /// with their link addresses.
     fn builders() -> [(StackBuilder, MacAddr); 2] {
         let config = WireConfig { name: "red".to_owned(), ..WireConfig::default() };
         let (left, right) = Wire::pair(&config).expect("a wire");
@@ -39,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_that_know_each_other_from_the_start_need_no_arp() {
+    fn stacks_with_static_neighbors_send_no_arp() {
         let [(left, left_mac), (right, right_mac)] = builders();
         let client = left.neighbor(ip("10.0.0.2"), right_mac).build().expect("valid");
         let server = right.neighbor(ip("10.0.0.1"), left_mac).build().expect("valid");
@@ -59,20 +60,24 @@ mod tests {
     fn neighbors_are_set_and_deleted_while_the_stack_runs() {
         let [(left, _), (right, right_mac)] = builders();
         let (client, server) = (left.build().expect("valid"), right.build().expect("valid"));
-        client.set_neighbor("red0", ip("10.0.0.2"), NOBODY).expect("a neighbor");
+        client.set_neighbor("red0", ip("10.0.0.2"), UNUSED).expect("a neighbor");
         assert_eq!(client.neighbors()[0].state, NudState::Permanent);
-        client.delete_neighbor("red0", ip("10.0.0.2")).expect("it is there");
+        client.delete_neighbor("red0", ip("10.0.0.2")).expect("the entry exists");
         assert_eq!(client.neighbors(), []);
         talk(&client, &server);
-        assert_eq!(client.neighbors()[0].mac, Some(right_mac), "learned by ARP");
+        assert_eq!(
+            client.neighbors()[0].mac,
+            Some(right_mac),
+            "the link address is learned by ARP"
+        );
     }
 
     #[test]
-    fn what_is_refused_says_why() {
+    fn a_refused_neighbor_names_the_cause() {
         let [(left, _), (right, _)] = builders();
         let client = left.build().expect("valid");
         let refused = |name, address: &str| {
-            let error = client.set_neighbor(name, ip(address), NOBODY).expect_err("refused");
+            let error = client.set_neighbor(name, ip(address), UNUSED).expect_err("refused");
             (error.kind(), error.to_string())
         };
         let missing = (ErrorKind::NotFound, "device green0: no such device".to_owned());
@@ -82,15 +87,15 @@ mod tests {
             (ErrorKind::InvalidInput, "neighbor 10.0.0.1: an address of this host".to_owned());
         assert_eq!(refused("red0", "10.0.0.1"), own);
         assert_eq!(refused("red0", "10.0.0.255").0, ErrorKind::InvalidInput);
-        let unknown = client.delete_neighbor("red0", ip("10.0.0.2")).expect_err("never heard of");
+        let unknown = client.delete_neighbor("red0", ip("10.0.0.2")).expect_err("no entry");
         assert_eq!(unknown.kind(), ErrorKind::NotFound);
-        client.remove_device("red0").expect("it is there");
+        client.remove_device("red0").expect("the device exists");
         assert_eq!(refused("red0", "10.0.0.2").0, ErrorKind::NotFound);
 
         let built = |builder: StackBuilder| builder.build().expect_err("refused").to_string();
-        let early = Stack::builder().neighbor(ip("10.0.0.2"), NOBODY);
+        let early = Stack::builder().neighbor(ip("10.0.0.2"), UNUSED);
         assert_eq!(built(early), "neighbor 10.0.0.2: expected a neighbor after its device");
-        let own = right.neighbor(ip("10.0.0.2"), NOBODY);
+        let own = right.neighbor(ip("10.0.0.2"), UNUSED);
         assert_eq!(built(own), "neighbor 10.0.0.2: an address of this host");
     }
 }

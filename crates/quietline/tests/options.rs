@@ -1,4 +1,4 @@
-//! Socket options and settings through the public interface.
+//! Socket options and settings through the public API.
 
 #[cfg(test)]
 mod tests {
@@ -21,7 +21,7 @@ mod tests {
     }
 
     #[test]
-    fn typed_methods_set_what_the_option_says() {
+    fn typed_methods_set_the_same_as_the_option() {
         let stack = Stack::builder().build().expect("a stack");
         let (stream, _peer) = pair(&stack, 80);
         stream.set_keepalive_time(Duration::from_secs(11)).unwrap();
@@ -52,13 +52,16 @@ mod tests {
         assert_eq!(stream.congestion().unwrap(), "cubic");
         stream.set_congestion("reno").unwrap();
         assert_eq!(stream.congestion().unwrap(), "reno");
-        assert!(stream.set_keepalive_time(Duration::from_millis(10)).is_err(), "not a second");
+        assert!(
+            stream.set_keepalive_time(Duration::from_millis(10)).is_err(),
+            "less than a second"
+        );
         stream.set_receive_buffer_size(50_000).unwrap();
         assert_eq!(stream.receive_buffer_size().unwrap(), 100_000);
     }
 
     #[test]
-    fn options_set_before_connect_shape_the_handshake() {
+    fn options_set_before_connect_apply_to_the_handshake() {
         let stack = Stack::builder().build().expect("a stack");
         let mut server = TcpSocket::new_v4(&stack);
         server.bind(address(80));
@@ -106,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_bounds_the_connections_of_an_address_and_gets_every_place_back() {
+    fn a_listener_limits_the_connections_of_an_address_and_counts_closed_ones_off() {
         const MAX: u32 = 32;
         let stack = Stack::builder().cores(2).build().expect("a stack");
         let options = TcpListener::options().max_per_source(MAX);
@@ -114,8 +117,9 @@ mod tests {
         let max = listener.option(SocketOption::MaxPerSource).unwrap();
         assert_eq!(max, OptionValue::Int(MAX.cast_signed()));
         let connect = |wait| TcpStream::connect_timeout(&stack, address(80), wait);
-        let patient = Duration::from_secs(20);
-        // Connections begin and end on both cores, from four threads; each end waits for the other's FIN.
+        let long = Duration::from_secs(20);
+        // Connections begin and end on both cores, from four threads; each end waits for the
+        // other's FIN.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for stream in listener.incoming().take(200) {
@@ -125,25 +129,26 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        let mut stream = connect(patient).expect("a place");
+                        let mut stream = connect(long).expect("a connection below the limit");
                         stream.shutdown(Shutdown::Write).unwrap();
                         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
                     }
                 });
             }
         });
-        let held: Vec<_> = (0..MAX).map(|_| connect(patient).expect("a place")).collect();
+        let held: Vec<_> =
+            (0..MAX).map(|_| connect(long).expect("a connection below the limit")).collect();
         let refusals = || stack.counters().get("ListenSourceLimit");
         let before = refusals();
         let refused = connect(Duration::from_millis(50)).unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::TimedOut, "the SYN is not answered");
         assert_eq!(refusals(), before.map(|count| count + 1));
         listener.set_option(SocketOption::MaxPerSource, MAX + 1).unwrap();
-        drop((connect(patient).expect("a place"), held));
+        drop((connect(long).expect("a connection below the limit"), held));
     }
 
     #[test]
-    fn a_reader_of_an_idle_connection_wakes_with_an_error() {
+    fn a_reader_of_an_idle_connection_returns_with_an_error() {
         let stack = Stack::builder().build().expect("a stack");
         let (mut stream, mut peer) = pair(&stack, 80);
         stream.set_option(SocketOption::IdleTimeout, Duration::from_secs(1)).unwrap();

@@ -1,4 +1,5 @@
-//! Answers to strangers cost no memory of the system: resets and SYN cookies, each to another address.
+//! Checks that answers without a socket, resets and SYN cookies, allocate no memory, each to
+//! another address.
 
 #[cfg(test)]
 mod tests {
@@ -31,20 +32,22 @@ mod tests {
         static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// The system's allocator, with a count for each thread.
+    /// The system's allocator, with a count of allocations for each thread.
     struct Counting;
 
-    // SAFETY: every call goes to the system's allocator unchanged; the count is a thread-local cell without destructor,
-    // whose access allocates nothing.
+    // SAFETY: every call is passed unchanged to the system's allocator; the count is a thread-local
+    // cell without a destructor, whose access allocates no memory.
     unsafe impl GlobalAlloc for Counting {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             ALLOCATIONS.with(|count| count.set(count.get() + 1));
-            // SAFETY: the caller's promises are the ones that the system's allocator asks for.
+            // SAFETY: the caller keeps the contract of `alloc`, which is that of the system's
+            // allocator.
             unsafe { System.alloc(layout) }
         }
 
         unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            // SAFETY: `pointer` came from `alloc` above, that is from the system's allocator, with this layout.
+            // SAFETY: `pointer` came from `alloc` above, that is from the system's allocator, with
+            // this layout.
             unsafe { System.dealloc(pointer, layout) }
         }
     }
@@ -55,14 +58,15 @@ mod tests {
     const START: Instant = Instant::from_secs(1000);
     const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-    /// A device that has these frames to give, a few at a time, and takes what is sent for delivered.
+    /// A device that delivers the delivered frames, a few at a time, and frees the packets that it
+    /// transmits.
     #[derive(Debug)]
     struct Replay {
         caps: Capabilities,
         frames: Vec<Vec<u8>>,
-        /// Frames given.
-        given: AtomicUsize,
-        /// Frames that may be given.
+        /// Number of frames delivered.
+        delivered: AtomicUsize,
+        /// Number of frames that may be delivered.
         limit: AtomicUsize,
         sent: AtomicUsize,
         doorbell: OnceLock<Doorbell>,
@@ -74,14 +78,14 @@ mod tests {
         }
 
         fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
-            let given = self.given.load(Ordering::Relaxed);
-            let count = budget.min(self.limit.load(Ordering::Relaxed) - given);
-            for frame in &self.frames[given..given + count] {
+            let delivered = self.delivered.load(Ordering::Relaxed);
+            let count = budget.min(self.limit.load(Ordering::Relaxed) - delivered);
+            for frame in &self.frames[delivered..delivered + count] {
                 let mut packet = cx.pool.alloc_from(frame).expect("memory");
                 packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;
                 out.push(packet).expect("room");
             }
-            self.given.store(given + count, Ordering::Relaxed);
+            self.delivered.store(delivered + count, Ordering::Relaxed);
             count
         }
 
@@ -97,7 +101,8 @@ mod tests {
         }
     }
 
-    /// A SYN to a full listener, a SYN and an ACK to nobody, by turns, each from another address.
+    /// Returns, in turn, a SYN to a full listener, and a SYN and an ACK to a closed port, each from
+    /// another address.
     fn frame(index: u32) -> Vec<u8> {
         let source = Ipv4Addr::from_bits(Ipv4Addr::new(100, 0, 0, 0).to_bits() + index);
         let (dst_port, flags) = match index % 3 {
@@ -134,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn replies_without_a_socket_allocate_nothing() {
+    fn replies_without_a_socket_allocate_no_memory() {
         let caps = Capabilities::plain("replay", 1500, LinkType::Ip);
         let device = Arc::new(Replay {
             caps,
             frames: (0..30_000).map(frame).collect(),
-            given: AtomicUsize::new(0),
+            delivered: AtomicUsize::new(0),
             limit: AtomicUsize::new(0),
             sent: AtomicUsize::new(0),
             doorbell: OnceLock::new(),
@@ -169,7 +174,7 @@ mod tests {
             while host.poll(&mut cx).is_some_and(|next| next <= START) {}
             ALLOCATIONS.with(Cell::get) - before
         };
-        // Packet memory, the counters' page, the path of the answers.
+        // Warm up: packet memory, the counters' page, the route of the answers.
         play(3000);
         assert_eq!(play(27_000), 0, "allocations for 27,000 answers");
         assert_eq!(device.sent.load(Ordering::Relaxed), 30_000);

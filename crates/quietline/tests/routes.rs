@@ -1,4 +1,4 @@
-//! Routes of a running stack, as users of `ip route` change and list them.
+//! Routes of a running stack, changed and listed as with `ip route`.
 
 #[cfg(test)]
 mod tests {
@@ -10,10 +10,11 @@ mod tests {
         text.parse().expect("a route")
     }
 
-    /// Two stacks with two wires between them; the second one also has 192.0.2.9.
+    /// Returns two stacks with two wires between them; the second one also has 192.0.2.9.
     fn stacks() -> (Stack, Stack) {
         let wire = |name: &str| {
-            Wire::pair(&WireConfig { name: name.to_owned(), ..WireConfig::default() }).expect("one")
+            Wire::pair(&WireConfig { name: name.to_owned(), ..WireConfig::default() })
+                .expect("a wire")
         };
         let ((left0, right0), (left1, right1)) = (wire("red"), wire("blue"));
         let address = |text: &str| text.parse().expect("an address");
@@ -37,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_outlives_the_route_it_was_opened_on() {
+    fn a_stream_continues_after_its_first_route_is_replaced() {
         let (client, server) = stacks();
         let listener = TcpListener::bind(&server, "192.0.2.9:80").expect("free");
         let at = listener.local_addr().expect("bound");
@@ -50,11 +51,11 @@ mod tests {
             assert_eq!(read, text);
         };
         echo(b"by red");
-        client.replace_route(&route("192.0.2.0/24 via 10.1.0.2")).expect("a neighbour");
+        client.replace_route(&route("192.0.2.0/24 via 10.1.0.2")).expect("a neighbor");
         echo(b"by blue");
         client.add_route(&route("192.0.2.9 via 10.0.0.2 mtu 1000")).expect("a longer prefix");
         echo(&[9; 10_000]);
-        client.delete_route(&route("192.0.2.0/24")).expect("it is there");
+        client.delete_route(&route("192.0.2.0/24")).expect("the route exists");
         echo(b"by red still");
     }
 
@@ -74,12 +75,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_why() {
+    fn a_refused_route_names_the_cause() {
         let (client, _server) = stacks();
         let refused = |text: &str| client.add_route(&route(text)).unwrap_err().to_string();
         assert_eq!(refused("10.9.0.0/16 dev green0"), "route dev green0: no such device");
         assert!(refused("192.0.2.0/24 via 10.1.0.2").contains("there is a route with this prefix"));
-        assert!(refused("10.9.0.0/16 via 172.16.0.1").contains("a neighbour"));
+        assert!(refused("10.9.0.0/16 via 172.16.0.1").contains("a neighbor"));
         for text in ["", "via 10.0.0.1", "default via", "default via x", "10.0.0.0/8 metric -1"] {
             assert!(text.parse::<Route>().is_err(), "{text}");
         }

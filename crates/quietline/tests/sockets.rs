@@ -1,4 +1,4 @@
-//! The socket API against itself: two stacks in one process, joined by a wire, used like `std::net`.
+//! The socket API with two stacks in one process, joined by a wire, used like `std::net`.
 
 #[cfg(test)]
 mod tests {
@@ -53,7 +53,8 @@ mod tests {
         assert_eq!(&buf, b"answer");
     }
 
-    /// Every thread accepts on a listener of its own; together they get every connection, each with its options.
+    /// Every thread accepts on its own listener. Together the threads accept every connection, each
+    /// with its options.
     #[test]
     fn listeners_share_a_port() {
         let (client, server) = pair(&WireConfig::default());
@@ -63,7 +64,8 @@ mod tests {
             .socket_options(SocketOptions { nodelay: true, ..SocketOptions::default() });
         let listeners: Vec<_> =
             (0..3).map(|_| group.listen(&server, at(80)).expect("a group")).collect();
-        let alone = TcpListener::bind(&server, at(80)).expect_err("not of the group");
+        let alone =
+            TcpListener::bind(&server, at(80)).expect_err("the listener is not in the group");
         assert_eq!(alone.kind(), ErrorKind::AddrInUse);
         let threads: Vec<_> = listeners
             .iter()
@@ -91,9 +93,9 @@ mod tests {
         assert!(accepted.iter().all(|&count| count > 3), "{accepted:?}");
     }
 
-    /// The first connection brings the cookie, the second sends its request with the SYN.
+    /// The first connection requests the cookie, the second sends its request in the SYN.
     #[test]
-    fn a_request_goes_with_the_syn() {
+    fn a_request_is_sent_in_the_syn() {
         let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
         let build = |device, address: &str| {
             let builder = Stack::builder().device(device).address(address.parse().unwrap());
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_port_is_shared_by_those_who_say_so() {
+    fn a_bound_port_is_shared_by_sockets_with_the_option() {
         let (client, server) = pair(&WireConfig::default());
         let first = TcpListener::bind(&server, at(81)).unwrap();
         let second = TcpListener::bind(&server, at(82)).unwrap();
@@ -143,13 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn a_read_waits_for_the_low_water_mark_and_for_no_more_than_it_wants() {
+    fn a_read_waits_for_the_low_water_mark_but_not_beyond_its_buffer() {
         let (client, server) = pair(&WireConfig::default());
         let (mut a, mut b) = connected(&client, &server);
         b.set_rcvlowat(1000).unwrap();
         assert_eq!(b.rcvlowat().unwrap(), 1000);
         let (enough, is_enough) = mpsc::channel();
-        // On and on: as in Linux, a read that has taken a part of what it waits for is woken by as much again.
+        // Write continuously: as in Linux, a read that has taken a part of its data waits for the
+        // whole low-water mark again.
         let writer = thread::spawn(move || {
             let mut sent = 0;
             while is_enough.try_recv() == Err(TryRecvError::Empty) {
@@ -162,7 +165,7 @@ mod tests {
         let mut buf = [0; 4096];
         let mut got = b.read(&mut buf).unwrap();
         assert!(got >= 1000, "{got} bytes are less than the mark");
-        assert_eq!(b.read(&mut buf[..50]).unwrap(), 50, "a short buffer is the whole wish");
+        assert_eq!(b.read(&mut buf[..50]).unwrap(), 50, "a short buffer lowers the mark");
         enough.send(()).unwrap();
         // The end of the stream ends the wait.
         while let more @ 1.. = b.read(&mut buf).unwrap() {
@@ -171,9 +174,10 @@ mod tests {
         assert_eq!(got + 50, writer.join().unwrap());
     }
 
-    /// As in Linux: the low-water mark says when a thread that sleeps is woken, not what there is to be read.
+    /// As in Linux, the low-water mark decides when a sleeping thread is woken, not which data can
+    /// be read.
     #[test]
-    fn a_short_read_takes_what_is_below_the_low_water_mark() {
+    fn a_short_read_takes_data_below_the_low_water_mark() {
         let (client, server) = pair(&WireConfig::default());
         let (mut a, mut b) = connected(&client, &server);
         b.set_rcvlowat(20).unwrap();
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_urgent_byte_is_marked_and_read_apart() {
+    fn an_urgent_byte_is_marked_and_read_separately() {
         let (client, server) = pair(&WireConfig::default());
         let (mut a, mut b) = connected(&client, &server);
         assert_eq!(b.recv_oob(&mut [0]).unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -206,7 +210,11 @@ mod tests {
         assert!(!b.sockatmark().unwrap());
         let mut buf = [0; 64];
         b.set_rcvlowat(20).unwrap();
-        assert_eq!(b.read(&mut buf).unwrap(), 6, "a read stops at the mark, whatever it waits for");
+        assert_eq!(
+            b.read(&mut buf).unwrap(),
+            6,
+            "a read stops at the mark despite the low-water mark"
+        );
         assert!(b.sockatmark().unwrap());
         b.set_rcvlowat(1).unwrap();
         assert_eq!(b.recv_oob(&mut buf).unwrap(), 1);
@@ -217,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_carries_a_stack_to_itself() {
+    fn loopback_connects_a_stack_to_itself() {
         let (client, _server) = pair(&WireConfig::default());
         let listener = TcpListener::bind(&client, "127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
@@ -287,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_nobody_listens_on_refuses() {
+    fn a_port_without_a_listener_refuses_connections() {
         let (client, _server) = pair(&WireConfig::default());
         let error = TcpStream::connect(&client, at(9)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
@@ -301,14 +309,14 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_that_never_answers_is_unreachable() {
+    fn a_neighbor_that_never_answers_is_unreachable() {
         let (client, _server) = pair(&WireConfig::default());
         let error = TcpStream::connect(&client, "10.0.0.77:80").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::HostUnreachable);
     }
 
     #[test]
-    fn timeouts_and_nonblocking_calls_say_would_block() {
+    fn timeouts_and_nonblocking_calls_return_would_block() {
         let (client, server) = pair(&WireConfig::default());
         let (mut a, _b) = connected(&client, &server);
         a.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
@@ -324,7 +332,7 @@ mod tests {
                 Ok(n) => written += n,
                 Err(error) => break error,
             }
-            assert!(written < 1 << 30, "nobody reads, yet everything is taken");
+            assert!(written < 1 << 30, "the send buffer is unbounded");
         };
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
     }
@@ -370,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn peek_leaves_what_it_shows() {
+    fn peek_leaves_the_data_in_the_queue() {
         let (client, server) = pair(&WireConfig::default());
         let (mut a, mut b) = connected(&client, &server);
         a.write_all(b"once").unwrap();
@@ -393,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_listened_on_once() {
+    fn a_port_has_one_listener() {
         let (_client, server) = pair(&WireConfig::default());
         let first = TcpListener::bind(&server, at(80)).unwrap();
         let error = TcpListener::bind(&server, at(80)).unwrap_err();
@@ -405,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn three_hundred_connections_at_once() {
+    fn three_hundred_connections_are_open_at_once() {
         let (client, server) = pair(&WireConfig::default());
         let listener = TcpListener::bind_with_backlog(&server, at(80), 512).unwrap();
         let server_thread = thread::spawn(move || {
@@ -443,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_stack_runs_inside_its_callers() {
+    fn a_manual_stack_runs_in_its_callers() {
         let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
         let build = |device: std::sync::Arc<Wire>, address: &str| {
             let builder = Stack::builder().device(device).address(address.parse().unwrap());
@@ -458,12 +466,13 @@ mod tests {
         assert_eq!(&buf, b"no worker");
     }
 
-    /// Its SYN, which waits for the neighbour, would make the peer's side live on core 0 otherwise, whatever core ours lives on.
+    /// The SYN waits for the neighbor, and must still be sent from the core of the connection:
+    /// otherwise the server's end would always be on core 0.
     #[test]
-    fn the_first_connection_to_a_neighbour_lives_on_one_core_at_both_ends() {
+    fn the_first_connection_to_a_neighbor_is_on_the_same_core_at_both_ends() {
         let mut seen = [0; 2];
         while seen.iter().sum::<i32>() < 8 || seen.contains(&0) {
-            assert!(seen.iter().sum::<i32>() < 64, "all on one core: {seen:?}");
+            assert!(seen.iter().sum::<i32>() < 64, "all connections are on one core: {seen:?}");
             let config = WireConfig { queues: 2, ..WireConfig::default() };
             let (left, right) = Wire::pair(&config).unwrap();
             let build = |device: std::sync::Arc<Wire>, address: &str| {

@@ -1,5 +1,5 @@
-//! What programs written for `std::net` expect of the types besides reading and writing: addresses as text, iterators, getters,
-//! marker traits; and errors of `connect` that the kernel gives at once.
+//! Parts of the interface of `std::net` besides reading and writing: addresses as text, iterators,
+//! getters, marker traits, and errors that `connect` returns at once.
 
 #[cfg(test)]
 mod tests {
@@ -28,46 +28,46 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_whatever_std_takes() {
+    fn addresses_have_all_types_that_std_accepts() {
         let stack = stack();
         let listener = TcpListener::bind(&stack, "127.0.0.1:80").unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 80));
-        let nobody = SocketAddr::from(([127, 0, 0, 1], 81));
+        let unused = SocketAddr::from(([127, 0, 0, 1], 81));
         drop(TcpStream::connect(&stack, "127.0.0.1:80").unwrap());
         drop(TcpStream::connect(&stack, ("127.0.0.1", 80)).unwrap());
         drop(TcpStream::connect(&stack, (Ipv4Addr::LOCALHOST, 80)).unwrap());
         drop(TcpStream::connect(&stack, address).unwrap());
-        // As std's signature wants it.
+        // As the signature of std requires.
         let by_reference: &SocketAddr = &address;
         let limit = Duration::from_secs(10);
         drop(TcpStream::connect_timeout(&stack, by_reference, limit).unwrap());
-        // Several: each in turn, and the last error if none will do.
-        drop(TcpStream::connect(&stack, &[nobody, address][..]).unwrap());
-        let error = TcpStream::connect(&stack, &[nobody, nobody][..]).unwrap_err();
+        // Several addresses are tried in turn; the last error is returned if all fail.
+        drop(TcpStream::connect(&stack, &[unused, address][..]).unwrap());
+        let error = TcpStream::connect(&stack, &[unused, unused][..]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-        let other = TcpListener::bind(&stack, &[address, nobody][..]).unwrap();
-        assert_eq!(other.local_addr().unwrap(), nobody, "the first is in use");
+        let other = TcpListener::bind(&stack, &[address, unused][..]).unwrap();
+        assert_eq!(other.local_addr().unwrap(), unused, "the first address is in use");
         let error = TcpListener::bind(&stack, "127.0.0.1").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "no port");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "the port is missing");
         drop(listener);
     }
 
     #[test]
-    fn one_timeout_is_for_all_addresses_together() {
+    fn one_timeout_covers_all_addresses() {
         let (left, _right) = quietline::Wire::pair(&quietline::WireConfig::default()).unwrap();
         let stack =
             Stack::builder().device(left).address("10.0.0.1/24".parse().unwrap()).build().unwrap();
-        // Nobody answers there. The second address finds the time used up.
+        // No host has these addresses. The first one uses up the time.
         let silent = ["10.0.0.2:80", "10.0.0.3:80"].map(|text| text.parse::<SocketAddr>().unwrap());
         let limit = Duration::from_millis(50);
         let error = TcpStream::connect_timeout(&stack, &silent[..], limit).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 
-    /// The kernel's answer to the same call, which sends nothing.
+    /// Returns the errno of the kernel for the same call, which sends nothing.
     fn kernels_errno(to: SocketAddr) -> Option<i32> {
         std::net::TcpStream::connect_timeout(&to, Duration::from_secs(5))
-            .expect_err("nobody has this address")
+            .expect_err("no host has this address")
             .raw_os_error()
     }
 
@@ -92,7 +92,7 @@ mod tests {
             TcpStream::connect_nonblocking(&stack, subnet).unwrap_err(),
             TcpSocket::new_v4(&stack).connect(subnet).unwrap_err(),
             TcpStream::connect_from(&stack, "10.0.0.1:0".parse().unwrap(), subnet).unwrap_err(),
-            // `sendto` with `MSG_FASTOPEN`: a send on a socket that is not connected yet.
+            // `sendto` with `MSG_FASTOPEN`: a send on an unconnected socket.
             TcpStream::options().connect_with_data(&stack, subnet, b"x").unwrap_err(),
         ];
         for error in errors {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_answers_as_a_stream_does() {
+    fn a_listener_has_the_getters_of_a_stream() {
         let stack = stack();
         let listener = TcpListener::bind(&stack, "127.0.0.1:80").unwrap();
         assert!(listener.take_error().unwrap().is_none());
@@ -141,11 +141,11 @@ mod tests {
         assert!(listener.set_ttl(256).is_err());
         let _client = TcpStream::connect(&stack, "127.0.0.1:80").unwrap();
         listener.set_nonblocking(false).unwrap();
-        assert_eq!(listener.accept().unwrap().0.ttl().unwrap(), 9, "inherited");
+        assert_eq!(listener.accept().unwrap().0.ttl().unwrap(), 9, "the TTL is inherited");
     }
 
     #[test]
-    fn what_was_set_can_be_asked() {
+    fn getters_return_the_values_that_were_set() {
         let stack = stack();
         let (stream, _peer) = pair(&stack, 80);
         let seconds = Duration::from_secs;
@@ -171,7 +171,11 @@ mod tests {
         assert_eq!(stream.keepalive_probes().unwrap(), 13);
         assert_eq!(stream.user_timeout().unwrap(), None);
         stream.set_user_timeout(Some(Duration::from_micros(500))).unwrap();
-        assert_eq!(stream.user_timeout().unwrap(), Some(Duration::from_millis(1)), "not none");
+        assert_eq!(
+            stream.user_timeout().unwrap(),
+            Some(Duration::from_millis(1)),
+            "the timeout is rounded up"
+        );
         stream.set_cork(true).unwrap();
         assert!(stream.cork().unwrap());
         stream.set_quickack(false).unwrap();
@@ -186,11 +190,14 @@ mod tests {
         stream.set_nonblocking(true).unwrap();
         assert!(stream.nonblocking());
         let clone = stream.try_clone().unwrap();
-        assert!(clone.nonblocking(), "a mode of the connection, as O_NONBLOCK of a descriptor");
+        assert!(
+            clone.nonblocking(),
+            "the mode belongs to the connection, as O_NONBLOCK to an open file"
+        );
     }
 
     #[test]
-    fn options_take_rusts_own_types() {
+    fn options_accept_types_of_std() {
         let stack = stack();
         let (stream, _peer) = pair(&stack, 80);
         stream.set_option(SocketOption::KeepIdle, Duration::from_secs(30)).unwrap();
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_the_application_leaves_its_sockets_usable() {
+    fn sockets_are_usable_after_a_panic_of_the_application() {
         fn has_the_markers<T: Send + Sync + Unpin + UnwindSafe + RefUnwindSafe>() {}
         has_the_markers::<Stack>();
         has_the_markers::<StackBuilder>();

@@ -1,4 +1,5 @@
-//! Sending without a copy: buffers that are sent again and written again, files, writes that promise another one.
+//! Sending without a copy: buffers that are sent and written repeatedly, files, writes with
+//! `MSG_MORE`.
 
 #[cfg(test)]
 mod tests {
@@ -59,15 +60,16 @@ mod tests {
         let [first, second, third] = reader.join().unwrap();
         assert!(
             first == bytes(0) && second == bytes(0),
-            "what was sent is what was written before"
+            "the data sent is the data written before"
         );
         assert!(third == bytes(1));
         buffer.wait_idle(Some(Duration::from_secs(30))).unwrap();
     }
 
-    /// The peer is a stack of this process and has not read: its receive queue holds the very pages.
+    /// The peer is a stack of this process and has not read: its receive queue holds the same
+    /// pages.
     #[test]
-    fn a_buffer_on_its_way_is_not_written() {
+    fn a_buffer_in_flight_cannot_be_written() {
         let (client, stream, mut peer) = connected();
         let mut buffer = SendBuffer::new(&client, 1000).unwrap();
         stream.send_buffer(&buffer, 0..1000, SendFlags::empty()).unwrap();
@@ -115,7 +117,7 @@ mod tests {
             peer.read_to_end(&mut got).unwrap();
             got
         });
-        // More than there is, a part, nothing behind the end.
+        // More than the file has, a part of it, and nothing beyond its end.
         assert_eq!(stream.send_file(&file, 1000, u64::MAX).unwrap(), LEN as u64 - 1000);
         assert_eq!(stream.send_file(&file, 0, 1000).unwrap(), 1000);
         assert_eq!(stream.send_file(&file, LEN as u64, 1).unwrap(), 0);
@@ -125,9 +127,9 @@ mod tests {
         assert!(reader.join().unwrap() == expected);
     }
 
-    /// A pipe has no offset to read from.
+    /// A pipe cannot be read at an offset.
     #[test]
-    fn what_cannot_be_read_at_an_offset_is_an_error() {
+    fn a_file_without_offsets_is_an_error() {
         let (_client, stream, _peer) = connected();
         let (reader, _writer) = std::io::pipe().unwrap();
         let pipe = File::from(std::os::fd::OwnedFd::from(reader));
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_promises_another_one_shares_its_segment() {
+    fn a_write_with_more_shares_a_segment_with_the_next() {
         let (_client, stream, mut peer) = connected();
         for (flags, segments) in [(SendFlags::empty(), 2), (SendFlags::MORE, 1)] {
             let before = stream.tcp_info().unwrap().data_segs_out;

@@ -1,4 +1,5 @@
-//! Names that every other module reads: counters, error numbers, limits, indices, timers, secrets.
+//! Definitions that all other modules use: counters, error numbers, limits, indices, timers,
+//! secrets.
 //!
 //! Nothing here imports another module of this crate.
 

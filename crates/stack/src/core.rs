@@ -14,22 +14,19 @@
 //! ```
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, Weak},
     vec::Vec,
 };
 
-use pkt::Instant;
-use sync::{CoreLock, Descriptors, QUEUES_MAX};
+pub use sync::Kick;
+use sync::{Attendance, CoreLock, QUEUES_MAX};
 
-use crate::{
+pub(crate) use crate::{
     base::{
         counters::{Counter, Snapshot},
         ids::{CoreId, NapiId},
-        timer::TimerWheel,
     },
+    cx::RunCore,
     device::QueueId,
     host::Host,
     receive::{
@@ -37,8 +34,7 @@ use crate::{
         napi::Napi,
         rps::{Backlog, BacklogPoll, Outbox},
     },
-    socket::{RequestSocket, StreamTimer, Tasklet, TimeWaitSocket},
-    transmit::neighbor::table::NeighborEntry,
+    socket::core_sockets::{CoreSockets, TimerEntry},
 };
 
 pub(crate) use power::PowerChange;
@@ -48,8 +44,6 @@ mod lifetime;
 mod power;
 mod run;
 mod sleep;
-mod timers;
-mod trim;
 mod turn;
 
 /// The place of a core's backlog among its queues: the last one, which no device gets.
@@ -93,23 +87,6 @@ pub enum CoreRun {
     Left,
 }
 
-/// A timer that is due belongs to one of these. Weak: a timer keeps nothing alive.
-#[derive(Debug)]
-pub(crate) enum TimerEntry {
-    Stream(StreamTimer),
-    Request(Weak<RequestSocket>),
-    TimeWait(Weak<TimeWaitSocket>),
-    Neighbor(Weak<NeighborEntry>),
-    /// Addresses that the host claims (RFC 5227).
-    Claims,
-}
-
-/// Wakes the thread that is parked on a core. Implemented where threads are: crate `quietline`.
-pub trait Kick: Send + Sync {
-    /// Makes the parked thread look at its core again.
-    fn kick(&self);
-}
-
 /// What only the owner of the core touches.
 #[derive(Debug)]
 pub(crate) struct CoreState {
@@ -134,7 +111,7 @@ pub(crate) struct CoreState {
     backlog: BacklogPoll,
     outbox: Outbox,
     /// What connections keep and that has to go.
-    trim: trim::TrimWalk,
+    trim: turn::TrimWalk,
     /// Of the four-tuple that was last looked up here.
     last_flow: LastFlow,
 }
@@ -170,41 +147,20 @@ fn queues_in(mut mask: u64) -> impl Iterator<Item = usize> {
 /// One core of a host.
 pub struct Core {
     id: CoreId,
+    /// Itself, for contexts that poll it.
+    this: Weak<dyn RunCore>,
     host: Weak<Host>,
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
-    backlog: Backlog,
-    timers: Mutex<TimerWheel<TimerEntry>>,
-    /// Earliest timer in nanoseconds, `u64::MAX` when none: lets a turn skip the lock. Written under it.
-    next_timer_ns: AtomicU64,
-    /// Until when the parked worker sleeps in nanoseconds; 0 while it is awake.
-    sleep_until_ns: AtomicU64,
-    /// Whether the worker watches the descriptors, or leaves them to the application thread that polls the core.
-    descriptors: Descriptors,
-    /// The last frames that came by a descriptor were superframes. A hint, written by the owner.
-    bulk: AtomicBool,
-    /// The thread that went to sleep last has polled, and will when it is woken.
-    sleeper_polls: AtomicBool,
-    /// Queues whose descriptor is not to be watched, one bit each. Written by the owner, read by the worker that it wakes
-    /// or is.
-    masked: AtomicU64,
+    /// Packets that cores have handed to each other, by the core that receives them.
+    backlogs: Arc<[Backlog]>,
+    /// Timers and the list of TCP Small Queues, which sockets know without the core.
+    sockets: Arc<CoreSockets>,
+    /// Which thread polls the queues, whether the worker sleeps, and what wakes it.
+    attendance: Arc<Attendance>,
     /// Which queues are to be polled at all.
     power: power::Power,
-    /// When a queue is polled by time, in nanoseconds, `u64::MAX` when none. Written by the owner.
-    next_napi_ns: AtomicU64,
-    /// When a transmit queue of this core is to be run, in nanoseconds, or earlier; `u64::MAX` when none. Lowered by whoever has left
-    /// something in a queue, with Release, after the queue's own moment; raised by the owner, which then looks at every queue.
-    next_tx_ns: AtomicU64,
-    /// Some queue has a descriptor that the worker watches. Written while the host is being built.
-    has_descriptors: AtomicBool,
-    /// Taken away with the host: a context that keeps the core for a while must not keep a descriptor open.
-    kick: Mutex<Option<Arc<dyn Kick>>>,
-    /// Sockets that TCP Small Queues have stopped and that may go on.
-    tasklet: Tasklet,
-    /// Counted here, not on a page: whoever kicks or parks has no context at hand. Relaxed: counters order nothing.
-    kicks: AtomicU64,
-    sleeps: AtomicU64,
 }
 
 impl core::fmt::Debug for Core {
@@ -214,8 +170,14 @@ impl core::fmt::Debug for Core {
 }
 
 impl Core {
-    /// One of `cores` cores of `host`.
-    pub(crate) fn new(id: CoreId, cores: u16, host: Weak<Host>) -> Self {
+    /// A core of `host`; `backlogs` are those of all its cores.
+    pub(crate) fn new(
+        id: CoreId,
+        host: Weak<Host>,
+        backlogs: Arc<[Backlog]>,
+        attendance: Arc<Attendance>,
+        sockets: Arc<CoreSockets>,
+    ) -> Arc<Self> {
         let state = CoreState {
             napis: Vec::new(),
             unannounced: 0,
@@ -226,33 +188,22 @@ impl Core {
             powered: power::Powered::default(),
             next_napi: 0,
             due: Vec::new(),
-            trim: trim::TrimWalk::default(),
+            trim: turn::TrimWalk::default(),
             backlog: BacklogPoll::default(),
-            outbox: Outbox::new(id, cores),
+            outbox: Outbox::new(id, Arc::clone(&backlogs)),
             last_flow: LastFlow::default(),
         };
-        Self {
+        Arc::new_cyclic(|this: &Weak<Self>| Self {
             id,
+            this: this.clone(),
             host,
             lock: CoreLock::new(state),
-            backlog: Backlog::new(cores),
+            backlogs,
             places: Mutex::default(),
-            timers: Mutex::new(TimerWheel::new(Instant::ZERO)),
-            next_timer_ns: AtomicU64::new(u64::MAX),
-            sleep_until_ns: AtomicU64::new(0),
-            descriptors: Descriptors::default(),
-            bulk: AtomicBool::new(false),
-            sleeper_polls: AtomicBool::new(false),
-            masked: AtomicU64::new(0),
+            sockets,
             power: power::Power::default(),
-            next_napi_ns: AtomicU64::new(u64::MAX),
-            next_tx_ns: AtomicU64::new(u64::MAX),
-            has_descriptors: AtomicBool::new(false),
-            kick: Mutex::default(),
-            tasklet: Tasklet::default(),
-            kicks: AtomicU64::new(0),
-            sleeps: AtomicU64::new(0),
-        }
+            attendance,
+        })
     }
 
     /// Which core of its host this is.
@@ -261,19 +212,30 @@ impl Core {
         self.id
     }
 
-    /// Its worker is no more: nobody is kicked.
-    pub(crate) fn lose_worker(&self) {
-        drop(self.kick.lock().unwrap_or_else(PoisonError::into_inner).take());
+    /// Which thread polls the queues, and whether the worker sleeps.
+    pub(crate) const fn attendance(&self) -> &Arc<Attendance> {
+        &self.attendance
     }
 
-    /// Names the thread to kick when the core has work and its worker sleeps. Once per core.
+    /// The core has no worker any more.
+    pub(crate) fn lose_worker(&self) {
+        self.attendance.remove_kick();
+    }
+
+    /// Sets how to wake the worker of the core. Once per core.
     pub fn set_kick(&self, kick: Arc<dyn Kick>) {
-        let _ = self.kick.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(kick);
+        self.attendance.set_kick(kick);
     }
 
     /// Packets that other cores have handed to this one.
-    pub(crate) const fn backlog(&self) -> &Backlog {
-        &self.backlog
+    pub(crate) fn backlog(&self) -> &Backlog {
+        &self.backlogs[usize::from(self.id.0)]
+    }
+
+    /// Those of every core.
+    #[cfg(test)]
+    pub(crate) const fn backlogs(&self) -> &Arc<[Backlog]> {
+        &self.backlogs
     }
 
     /// The place of a device's queue among those of this core. For whoever watches descriptors, once.
@@ -284,18 +246,15 @@ impl Core {
         u8::try_from(place).ok().map(NapiId)
     }
 
-    /// A transmit queue of this core is to be run at `at`.
-    pub(crate) fn note_transmit_deadline(&self, at: Instant) {
-        self.next_tx_ns.fetch_min(at.as_nanos(), Ordering::Release);
-    }
-
-    pub(crate) const fn tasklet(&self) -> &Tasklet {
-        &self.tasklet
+    /// Entries in the timer wheel, those included that nobody waits for any more.
+    #[must_use]
+    pub fn timers_armed(&self) -> usize {
+        self.sockets.timers_armed()
     }
 
     /// Adds what is counted here to a sum over pages.
     pub(crate) fn add_counts(&self, sums: &mut Snapshot) {
-        sums.add_stack(Counter::CoreKicks, self.kicks.load(Ordering::Relaxed));
-        sums.add_stack(Counter::CoreSleeps, self.sleeps.load(Ordering::Relaxed));
+        sums.add_stack(Counter::CoreKicks, self.attendance.kicks());
+        sums.add_stack(Counter::CoreSleeps, self.attendance.sleeps());
     }
 }

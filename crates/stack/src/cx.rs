@@ -24,22 +24,22 @@ use crate::{
         counters::{Counter, CounterPage},
         ids::CoreId,
     },
-    core::Core,
-    host::Host,
-    socket::Listener,
     sysctl::Sysctls,
 };
+use share::HostShare;
 use sock_flows::SockFlows;
 
+pub mod event;
 mod polling;
+pub mod share;
 pub(crate) mod sock_flows;
-mod softirq;
+pub(crate) mod softirq;
 mod view;
 mod wakes;
 
 use polling::Polling;
-pub(crate) use softirq::Owed;
 use softirq::Softirq;
+pub(crate) use softirq::{Owed, RunCore};
 use view::HostView;
 use wakes::HeldWakes;
 
@@ -94,9 +94,9 @@ pub struct Cx {
     /// The core that it has polled last.
     polling: Polling,
     /// The address of the listener whose next connection this thread polls for; 0: of none.
-    accepts: usize,
+    pub(crate) accepts: usize,
     /// This thread accepts connections.
-    is_acceptor: bool,
+    pub(crate) is_acceptor: bool,
     /// Packet memory of this context.
     pub pool: Pool,
     /// What `pool` had refused when it was last asked.
@@ -200,24 +200,8 @@ impl Cx {
     }
 
     /// The core has been told that this context polls it.
-    pub(crate) fn note_polled(&mut self, host: &Weak<Host>, core: CoreId) {
-        self.polling.note(host, core);
-    }
-
-    /// This thread polls for the next connection of `listener`, and looks for it after every run of a core: of those that wait
-    /// with it nobody needs to be woken for that connection. `None`: it polls for none any more.
-    pub fn polls_to_accept(&mut self, listener: Option<&Listener>) {
-        self.accepts = listener.map_or(0, |listener| core::ptr::from_ref(listener).addr());
-        self.is_acceptor |= listener.is_some();
-    }
-
-    /// Whether this thread will accept a connection that `listener` has just got: one only.
-    pub(crate) fn accepts_next_of(&mut self, listener: &Listener) -> bool {
-        let accepts = self.accepts == core::ptr::from_ref(listener).addr();
-        if accepts {
-            self.accepts = 0;
-        }
-        accepts
+    pub(crate) fn note_polled(&mut self, core: &Weak<dyn RunCore>) {
+        self.polling.note(core);
     }
 
     /// This context has closed a socket, and may do anything now: the worker of the core that it has polled last looks at the
@@ -254,7 +238,7 @@ impl Cx {
 
     /// Counts for `host` from here on, until `leave`.
     #[inline]
-    pub(crate) fn enter(&mut self, host: &Host) -> Entered {
+    pub(crate) fn enter(&mut self, host: &HostShare) -> Entered {
         self.depth += 1;
         if self.view.host == host.id() && self.view.generation == host.live_sysctls().generation() {
             return Entered::HERE;
@@ -263,7 +247,7 @@ impl Cx {
     }
 
     /// From another host, or with other settings.
-    fn enter_other(&mut self, host: &Host) -> Entered {
+    fn enter_other(&mut self, host: &HostShare) -> Entered {
         let mut entered = Entered::HERE;
         if self.view.host != host.id() {
             let known = self.others.iter().position(|view| view.host == host.id());
@@ -300,7 +284,7 @@ impl Cx {
     /// A host that is entered for the first time. A context that outlives many hosts must not keep their pages: only ours is left
     /// then. While it is in one already their places are not touched.
     #[cold]
-    fn add_view(&mut self, host: &Host) -> usize {
+    fn add_view(&mut self, host: &HostShare) -> usize {
         if self.depth == 1 {
             self.others.retain(|view| Arc::strong_count(&view.page) > 1);
         }
@@ -322,7 +306,7 @@ impl Cx {
     }
 
     /// The settings of `host`, for who is about to enter it.
-    pub fn sysctls_of(&mut self, host: &Host) -> &Sysctls {
+    pub fn sysctls_of(&mut self, host: &HostShare) -> &Sysctls {
         let entered = self.enter(host);
         let place = entered.0;
         self.leave(entered);
@@ -366,14 +350,14 @@ impl Cx {
 
     /// The core of `host` that this context last ran of its own accord: a worker its own, an application thread the one it
     /// polled while it waited.
-    pub fn home(&mut self, host: &Host) -> Option<CoreId> {
+    pub fn home(&mut self, host: &HostShare) -> Option<CoreId> {
         let entered = self.enter(host);
         let home = self.view.home;
         self.leave(entered);
         home
     }
 
-    pub(crate) fn set_home(&mut self, host: &Host, core: CoreId) {
+    pub(crate) fn set_home(&mut self, host: &HostShare, core: CoreId) {
         let entered = self.enter(host);
         self.view.home = Some(core);
         self.leave(entered);
@@ -463,7 +447,7 @@ impl Cx {
     }
 
     /// Remembers a core that this context has to run, in [`Cx::do_softirq`].
-    pub(crate) fn raise(&mut self, core: &Arc<Core>, owed: Owed) {
+    pub(crate) fn raise(&mut self, core: &Arc<dyn RunCore>, owed: Owed) {
         self.softirq.raise(core, owed);
     }
 

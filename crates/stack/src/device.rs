@@ -1,10 +1,16 @@
-//! Network devices as the stack sees them: queues of frames, and a struct that says what they can do.
+//! Network devices as the stack sees them: queues of frames, and a description of their
+//! capabilities.
 //!
-//! Above: `core` polls the receive queues, `transmit::tx_queue` hands over transmit lists. Implementations: [`loopback`] and
-//! [`wire`] here, because they touch no operating system and the simulator drives them; tap and tun in crate
-//! `quietline`. Linux: `struct net_device`, `ndo_start_xmit`, NAPI's `poll`.
+//! Above: `core` polls the receive queues, and `transmit::tx_queue` passes transmit lists.
+//! Implementations: [`loopback`] and [`wire`] in this crate, because they use no operating system
+//! and the simulator drives them; tap, tun, packet sockets and AF_XDP in crate `quietline`; any
+//! other in the crate of an application. Linux: `struct net_device`, `ndo_start_xmit`, NAPI's
+//! `poll`.
 //!
-//! A call moves a batch, never one packet, so that the one dynamic dispatch per call does not matter.
+//! A call passes a batch of packets, so the cost of its dynamic dispatch is shared by the batch.
+//!
+//! Not here: descriptors that a worker sleeps on, and interfaces that disappear
+//! (`quietline::Attachment`).
 
 use core::{
     fmt::Debug,
@@ -13,17 +19,16 @@ use core::{
 use std::sync::Arc;
 
 use pkt::{Batch, Instant, Packet, PacketList};
-use sync::ring;
+use sync::{Attendance, ring};
 
 use crate::{
     base::{
         ids::NapiId,
         limits::{GRO_BYTES_MAX, GSO_BYTES_MAX, WEIGHT},
     },
-    core::Core,
-    cx::Cx,
+    cx::event::Event,
+    cx::{Cx, Owed, RunCore},
     header::ethernet::MacAddr,
-    host::Event,
 };
 
 pub(crate) mod attached;
@@ -37,15 +42,15 @@ pub use wire::{Impairment, PathMtu, TooBigReport, Waits, Wire, WireConfig};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueId(pub u16);
 
-/// What the frames of a device start with.
+/// Link layer of a device: the header that its frames start with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkType {
     /// An Ethernet header; addresses are resolved by ARP.
     Ethernet {
-        /// Our own address on the link.
+        /// Address of this end of the link: unicast, and not zero.
         mac: MacAddr,
     },
-    /// The IP header itself (tun, loopback): no link addresses, nothing to resolve.
+    /// The IP header (tun, loopback): there are no link addresses to resolve.
     Ip,
 }
 
@@ -60,47 +65,57 @@ impl LinkType {
     }
 }
 
-/// How the core that polls a queue hears that frames have arrived: what a device's interrupt is in Linux.
+/// Arrival signal of a receive queue, by which the polling core is notified of frames. The
+/// counterpart of a device interrupt in Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxSignal {
-    /// Every frame that can be received has rung the [`Doorbell`] before. The queue is polled only then.
+    /// The device rings the [`Doorbell`] of the queue after each arrival. The queue is polled only
+    /// after a ring, so a missing ring leaves the frame in the device until the next one.
     Doorbell,
-    /// A descriptor becomes readable, which the core's worker watches. Whoever runs the core while the worker does not
-    /// watch polls the queue in every turn.
+    /// A descriptor becomes readable and stays so until the queue is empty. The worker of the core
+    /// watches it. Other threads that run the core poll the queue in every turn.
     Descriptor,
-    /// It does not, or not always: every turn polls the queue.
+    /// The device has no signal, or does not signal every arrival. Every turn polls the queue; the
+    /// device requests a turn with [`Doorbell::wake`], [`Doorbell::ring_at`] or
+    /// [`Device::next_deadline`].
     None,
 }
 
-/// Everything the stack may ask of a device, fixed when it is created.
+/// Properties of a device, fixed when it is created: the host reads them once.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// Interface name, for messages, captures and `--stats`.
+    /// Interface name, unique within a host: for routes, per-device settings, messages and
+    /// captures.
     pub name: String,
-    /// Largest IP packet in bytes, link header excluded, as in Linux.
+    /// Largest IP packet in bytes, link header excluded, as in Linux. At least 88.
     pub mtu: u32,
     /// Link layer.
     pub link: LinkType,
-    /// The device completes a partial TCP or UDP checksum (`NETIF_F_HW_CSUM`).
+    /// Whether the device completes a partial TCP or UDP checksum (`NETIF_F_HW_CSUM`). If false,
+    /// every packet passed to it has its checksum in place.
     pub tx_checksum: bool,
-    /// The device takes TCP superframes over IPv4 (`NETIF_F_TSO`).
+    /// Whether the device accepts TCP superframes over IPv4 (`NETIF_F_TSO`). Needs `tx_checksum`.
     pub tso4: bool,
-    /// The device takes TCP superframes over IPv6 (`NETIF_F_TSO6`).
+    /// Whether the device accepts TCP superframes over IPv6 (`NETIF_F_TSO6`). Needs `tx_checksum`.
     pub tso6: bool,
-    /// Largest superframe in bytes of IP packet that it can be asked for (`tso_max_size`), at most [`BIG_TCP_BYTES_MAX`]. How
-    /// large TCP makes them is a setting (`gso_max_size`).
+    /// Largest superframe that the device accepts, in bytes of IP packet (`tso_max_size`), at most
+    /// [`BIG_TCP_BYTES_MAX`]. The size that TCP makes is a setting (`gso_max_size`).
     pub gso_max_bytes: u32,
-    /// Superframes of IPv6 may be as large, too: what takes them does not ask for a jumbo payload option (RFC 2675 §2).
+    /// Whether IPv6 superframes beyond 65,535 bytes need no jumbo payload option (RFC 2675 §2).
     pub jumbo6: bool,
-    /// Queue pairs.
+    /// Number of queue pairs, at least 1. They are distributed over the cores of the host; one core
+    /// polls at most 60.
     pub queues: u16,
-    /// Packets the driver still owns after `transmit` complete later and run their destructor then. `false` means
-    /// that `transmit` is done with a packet when it returns, so no transmit accounting is attached.
+    /// Whether the device keeps packets after `transmit` has returned and reports their completion
+    /// in `complete`. The stack then limits the bytes in flight (byte queue limits, TCP Small
+    /// Queues). If false, the device has freed or orphaned every packet that it took when
+    /// `transmit` returns.
     pub async_completion: bool,
 }
 
 impl Capabilities {
-    /// Those of a device with one queue that offloads nothing, and is done with a packet when `transmit` returns.
+    /// Describes a device with one queue and no offloads that has freed a packet when `transmit`
+    /// returns.
     #[must_use]
     pub fn plain(name: impl Into<String>, mtu: u32, link: LinkType) -> Self {
         Self {
@@ -118,142 +133,219 @@ impl Capabilities {
     }
 }
 
-/// What a device has sent since it was last asked.
+/// Packets of a queue that a device has finished since the last call of [`Device::complete`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
-    /// Packets, counted as they were handed over: a superframe is one.
+    /// Number of packets as passed to `transmit`: a superframe counts once.
     pub packets: usize,
-    /// Their lengths, link headers included.
+    /// Sum of their lengths when they were passed to `transmit`, link headers included.
     pub bytes: usize,
 }
 
 impl Completed {
-    /// Nothing.
+    /// No packets.
     pub const NONE: Self = Self { packets: 0, bytes: 0 };
 
-    /// One more packet of `bytes`.
+    /// Adds one packet of `bytes`.
     pub const fn add(&mut self, bytes: usize) {
         self.packets += 1;
         self.bytes += bytes;
     }
 }
 
-/// A network device. Any thread may transmit on any queue; only the holder of the queue's core receives and completes.
+/// A network device.
 ///
-/// It is called from inside the stack, mostly by a thread that owns a core: it must not make a socket call of its own, nor wait for a
-/// thread that does, for such a call may wait for that very core.
+/// # Contract
 ///
-/// Behind a queueing discipline one thread at a time transmits on a queue. Without one several may, and the device orders them.
+/// The host calls a device from inside the stack, mostly on a thread that owns a core. So **no
+/// method may block**, wait for another thread, or call a socket or a [`Host`](crate::host::Host):
+/// that call could wait for the core that the caller owns. A lock held only for the length of a
+/// copy is allowed.
+///
+/// | method | called by | when |
+/// |---|---|---|
+/// | [`caps`](Self::caps) and the other constants | the thread that builds the host | once; later values are not read |
+/// | [`attach`](Self::attach) | the thread that builds the host | once for each queue, before the first frame |
+/// | [`receive`](Self::receive), [`complete`](Self::complete) | the thread that owns the queue's core, one at a time | in turns of that core |
+/// | [`transmit`](Self::transmit) | any thread; several at a time unless a queueing discipline is in front | whenever a packet leaves |
+/// | [`next_deadline`](Self::next_deadline) | any thread | before a worker sleeps, and in `Stack::poll` |
+/// | [`stop`](Self::stop), [`start`](Self::start) | the thread that owns the queue's core | when the device is taken down, and up again |
+///
+/// Every packet has exactly one owner. A device owns a packet from the time it takes it from the
+/// list of `transmit` or from its own memory, until it frees it (`cx.pool.free`), drops it with a
+/// counted reason (`cx.drop_packet`), or puts it into the batch of `receive`. A device that is
+/// dropped frees all packets that it still owns. It is dropped on any thread, after its host has
+/// ended or has removed it.
+///
+/// A transmitted packet may be charged to a socket ([`PacketOwner`](pkt::PacketOwner)). Freeing the
+/// packet ends the charge. A device without `async_completion` that passes on the packet itself,
+/// instead of its bytes, calls `packet.orphan()` first.
+///
+/// The suite `quietline::device::conformance` checks these rules on a device.
+///
+/// # Errors
+///
+/// No method fails. A frame that cannot be received or sent is dropped with a
+/// [`DropReason`](pkt::DropReason), which the host counts. A device that has failed permanently
+/// reports that through its attachment (`quietline::Attachment::gone_when`).
 pub trait Device: Send + Sync + Debug {
-    /// What the device can do.
+    /// Returns the device's capabilities: the same value in every call.
     fn caps(&self) -> &Capabilities;
 
-    /// Takes up to `budget` frames that have arrived on `queue` into `out`; returns how many. Fewer than `budget`
-    /// means that the queue was empty.
+    /// Moves up to `budget` frames that have arrived on `queue` into `out`, and returns the number
+    /// of frames taken, dropped ones included. The number is at most `budget`, and `out` has space
+    /// for as many.
+    ///
+    /// A number below `budget` means that the queue was empty: it is polled again after the next
+    /// signal ([`rx_signal`](Self::rx_signal)). A device that leaves frames behind because
+    /// `cx.pool` has no memory therefore needs a signal that is repeated: a readable descriptor, or
+    /// [`RxSignal::None`].
+    ///
+    /// A frame starts with its link header. The device sets `meta().timestamp` to `cx.now`,
+    /// `meta().rx_checksum` to the known state of the transport checksum, and `meta().gso` if the
+    /// frame is a superframe.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize;
 
-    /// The end of the ring that frames come by, where `receive` would do nothing but take them from there: for the core that polls
-    /// `queue`, which asks once and from then on takes them itself. None for most devices.
+    /// Returns the consumer end of the ring that `queue` receives from, if `receive` would only
+    /// take frames from that ring. The core that polls `queue` asks once and then reads the ring
+    /// itself. Default: none.
     fn take_receiver(&self, _queue: QueueId) -> Option<ring::Receiver<Packet>> {
         None
     }
 
-    /// Frames that one poll takes at most. Fewer than [`WEIGHT`] where a frame may be a superframe: what is polled has to go up
-    /// while its payload is in the cache. Linux: `netif_napi_add_weight`.
+    /// Returns the maximum number of frames per poll, 1 to [`WEIGHT`]. Lower it where a frame may
+    /// be a superframe, so that the frames of one poll fit into the cache. Linux:
+    /// `netif_napi_add_weight`.
     fn weight(&self) -> usize {
         WEIGHT
     }
 
-    /// Bytes that superframes over IPv4 stay below unless `gso_ipv4_max_size` and `gro_ipv4_max_size` say otherwise: what the device
-    /// does best with.
+    /// Returns the default of `gso_ipv4_max_size` and `gro_ipv4_max_size`, in bytes of IP packet:
+    /// the superframe size over IPv4 at which the device is fastest.
     fn gso_ipv4_size(&self) -> u32 {
         GRO_BYTES_MAX
     }
 
-    /// Bytes of IP packet of the largest superframe that it takes at this moment: what its capabilities say, or less since it has had to
-    /// refuse one. A superframe that it does not take for its size it leaves in the list as if it had no room, and says so here: the
-    /// stack cuts it up and makes none so large any more. Whoever takes the device down and up again (`start`) has it try once more.
-    /// Linux: `netif_set_tso_max_size`, which a driver may call at any time.
+    /// Returns the largest superframe that the device accepts now, in bytes of IP packet:
+    /// `gso_max_bytes` of its capabilities, or less after it had to refuse one. A device that
+    /// refuses a superframe for its size leaves it in the list of [`transmit`](Self::transmit) and
+    /// returns a smaller value here; the stack then segments it in software and makes no larger
+    /// ones. [`start`](Self::start) resets the value. Linux: `netif_set_tso_max_size`, which a
+    /// driver may call at any time.
     fn superframe_max(&self) -> u32 {
         self.caps().gso_max_bytes
     }
 
-    /// Takes packets from the front of `list` for as long as it has room and leaves the others in it, in their order: the
-    /// caller keeps them and comes again after a completion, or, where there are none, a little later. A device tells its
-    /// hardware, or the kernel, once per list. It never drops for want of room; what it cannot send whatever happens it drops
-    /// with a counted reason. Linux: `ndo_start_xmit` with `xmit_more`, `NETDEV_TX_BUSY`.
+    /// Takes packets from the front of `list` while it has space, and leaves the others in the
+    /// list, in order. The caller keeps those and calls again after a completion or, for a device
+    /// without completions, a little later.
+    ///
+    /// A device notifies its hardware or the kernel once per list. It never drops a packet because
+    /// it is full; a packet that it can never send it drops with a counted reason. A packet has a
+    /// partial checksum or is a superframe only if the capabilities allow that. Linux:
+    /// `ndo_start_xmit` with `xmit_more`, `NETDEV_TX_BUSY`.
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList);
 
-    /// Runs the destructors of packets that it has sent since `transmit` returned, and says how much that was: every packet of
-    /// the queue that it has taken, owned or not, sent or dropped. Called at the beginning of every turn of the queue's core.
-    /// Devices that are through with a packet when `transmit` returns (`async_completion` is false) complete nothing here.
+    /// Frees the packets of `queue` that the device has completed since `transmit` returned, and
+    /// returns their number and bytes: every packet taken by `transmit` counts exactly once, sent
+    /// or dropped. Called at the start of every turn. A device without `async_completion` returns
+    /// [`Completed::NONE`].
     fn complete(&self, _queue: QueueId, _cx: &mut Cx) -> Completed {
         Completed::NONE
     }
 
-    /// Packets may have to wait for it, so that it gets a queueing discipline if nobody says which. False for a device that takes
-    /// everything at once (Linux: `IFF_NO_QUEUE`).
+    /// Returns whether the device gets a queueing discipline by default, because packets may have
+    /// to wait for it. False for a device that takes every packet at once. Linux: `IFF_NO_QUEUE`.
     fn needs_qdisc(&self) -> bool {
         self.caps().async_completion
     }
 
-    /// The next moment at which `receive` or `complete` will have something to do without anybody ringing.
+    /// Returns the next time at which `receive` or `complete` has work without a signal: an arrival
+    /// that is due, or a completion. A worker sleeps no longer than that. Default: none.
     fn next_deadline(&self, _queue: QueueId) -> Option<Instant> {
         None
     }
 
-    /// How the core of `queue` hears of arrivals.
+    /// Returns the arrival signal of `queue`. Read once.
     fn rx_signal(&self, _queue: QueueId) -> RxSignal {
         RxSignal::None
     }
 
-    /// Tells an in-process device which core to wake when a frame arrives on `queue`.
+    /// Gives the device the doorbell of the core that polls `queue`. A device that signals must
+    /// keep it.
     fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
 
-    /// Whether a host has it already: a device belongs to one host for its life. A host refuses to be built with such a device.
+    /// Returns whether [`attach`](Self::attach) was called. A device belongs to one host for its
+    /// lifetime; building a host with the device of another one fails.
     fn is_attached(&self) -> bool {
         false
     }
 
-    /// It is taken up again. Called by the holder of the queue's core. Linux: `ndo_open`.
+    /// Brings `queue` up again after [`stop`](Self::stop). Not called before the first frame: an
+    /// attached device is up. Linux: `ndo_open`.
     fn start(&self, _queue: QueueId) {}
 
-    /// It is taken down: gives up what it holds of `queue`, frames that have arrived with the reason `DeviceDown`, and packets
-    /// that it has not sent with their destructors. Called by the holder of the queue's core. Linux: `ndo_stop`.
+    /// Takes `queue` down. The device drops the frames that have arrived
+    /// (`DropReason::DeviceDown`), and frees the packets not yet sent. Linux: `ndo_stop`.
     fn stop(&self, _queue: QueueId, _cx: &mut Cx) {}
 }
 
-/// The way an in-process device tells a core that a frame has arrived.
+/// Signal of a device to the core that polls one of its queues. Clones ring the same core. A
+/// doorbell that outlives its host has no effect.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
-    core: Arc<Core>,
+    core: Arc<dyn RunCore>,
+    /// Attendance of `core`.
+    attendance: Arc<Attendance>,
     napi: NapiId,
 }
 
-// A panic that unwinds through a ring releases the core (`sync::CoreGuard`), so that devices with a doorbell, and what embeds
-// them, may cross `catch_unwind`. The compiler does not derive it, because a core has cells.
+// A panic that unwinds through a ring releases the core (`sync::CoreGuard`), so devices with a
+// doorbell, and types that contain them, may cross `catch_unwind`. The compiler does not derive it,
+// because a core has cells.
 impl UnwindSafe for Doorbell {}
 impl RefUnwindSafe for Doorbell {}
 
 impl Doorbell {
-    /// The doorbell of one queue of `core`.
-    #[must_use]
-    pub const fn new(core: Arc<Core>, napi: NapiId) -> Self {
-        Self { core, napi }
+    /// Creates the doorbell of one queue of `core`.
+    pub(crate) fn new(core: Arc<dyn RunCore>, attendance: Arc<Attendance>, napi: NapiId) -> Self {
+        Self { core, attendance, napi }
     }
 
-    /// A frame is ready now: the core runs on the caller's context unless somebody runs it already.
+    /// Signals an arrival from a caller inside the stack (in [`Device::transmit`] of the other end,
+    /// for example): the caller's context runs the core at the end of the current call, unless
+    /// another thread runs it.
     pub fn ring(&self, cx: &mut Cx) {
-        Core::schedule(&self.core, self.napi, cx);
+        if let Some(claim) = self.core.own_or_schedule(self.napi) {
+            cx.raise(&self.core, Owed::Claim(claim));
+        }
+    }
+
+    /// Signals an arrival or a completion from a thread without a running context: the worker of
+    /// the core is woken and polls the queue, unless another thread runs the core and polls it. Any
+    /// thread may call this at any rate; calls before the core has run cost one atomic operation.
+    ///
+    /// A stack without workers has no thread to wake: `Stack::poll` finds the queue due, and the
+    /// application must call it.
+    pub fn wake(&self) {
+        self.core.schedule_on_worker(self.napi);
+    }
+
+    /// Signals that the device is gone: the worker of the core wakes and removes it, if its
+    /// attachment confirms that (`quietline::Attachment::gone_when`). Any thread may call this.
+    pub fn wake_gone(&self) {
+        self.attendance.wake_before(Instant::ZERO.as_nanos());
+    }
+
+    /// Signals that a frame or a completion becomes due at `at`: a worker that would sleep past
+    /// that time is woken now and arms its timeout again. The device also reports the time in
+    /// [`Device::next_deadline`].
+    pub fn ring_at(&self, at: Instant) {
+        self.attendance.wake_before(at.as_nanos());
     }
 
     /// Passes an event to the host of the core.
     pub fn report(&self, event: Event) {
         self.core.report(event);
-    }
-
-    /// A frame becomes ready at `at`: a worker that sleeps past that moment is woken early.
-    pub fn ring_at(&self, at: Instant) {
-        self.core.wake_before(at);
     }
 }

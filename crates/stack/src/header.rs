@@ -1,8 +1,10 @@
-//! Formats on the wire: Ethernet, ARP, IP with its options, ICMP. Nothing but these files reads or writes their bytes.
+//! Wire formats: Ethernet, ARP, IP with its options, ICMP. Only these files read or write their
+//! bytes.
 //!
-//! Above: the steps of both directions, and devices that look into frames. Below: `base`. The format of TCP is `tcp::wire`.
+//! Above: the steps of both directions, and devices that inspect frames. Below: `base`. The TCP
+//! format is in `tcp::wire`.
 //!
-//! Not here: what a header makes somebody do.
+//! Not here: reactions to a header.
 
 use pkt::Packet;
 
@@ -17,14 +19,14 @@ pub mod repeat;
 /// Removes a header that an earlier step has checked and made linear.
 pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {
     let stripped = packet.pull(header_bytes);
-    debug_assert!(stripped, "the header was linear");
+    debug_assert!(stripped, "a checked header is linear");
 }
 
-/// Offset of the length field in the TCP header.
+/// Offset of the data offset field in the TCP header.
 const DATA_OFFSET: usize = 12;
 
-/// Bytes of the IP and TCP headers of a packet whose IP header starts `network` bytes in. 0 when it is not TCP over a
-/// header that is linear.
+/// Returns the length of the IP and TCP headers of a packet whose IP header begins at offset
+/// `network`, or 0 if the headers are not linear.
 pub(crate) fn header_bytes(packet: &Packet, network: usize) -> usize {
     let bytes = packet.linear();
     let Some(&first) = bytes.get(network) else { return 0 };

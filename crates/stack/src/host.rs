@@ -5,33 +5,31 @@
 
 use std::{
     net::IpAddr,
+    ops::Deref,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize},
+        atomic::{AtomicU64, AtomicUsize},
     },
     vec::Vec,
 };
 
 use pkt::Instant;
 use sync::{
+    Shutdown,
     epoch::{Domain, Section},
     rcu_map::Place,
 };
 use tcp::{
-    ChallengeBudget, FastOpen, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector,
-    SocketOptions, SynCookies,
+    FastOpen, FourTuple, IsnGenerator, OpenParams, PathParams, PortSelector, SocketOptions,
+    SynCookies,
 };
 
 use claims::Claims;
 
 use crate::{
-    base::{
-        counters::CounterPage,
-        ids::{CoreId, LOOPBACK},
-        tcp_memory::TcpMemory,
-    },
+    base::ids::{CORES_MAX, CoreId, LOOPBACK},
     core::{Core, CoreRun},
-    cx::{Cx, sock_flows::SockFlows},
+    cx::{Cx, share::HostShare, softirq::RunCore},
     device::{Device, QueueId, attached::Attached},
     route::{
         exception::Exceptions, fib::Fib, input::InputRoutes, output::OutputRoutes,
@@ -39,11 +37,12 @@ use crate::{
     },
     socket::{
         SocketRef,
+        core_sockets::CoreSockets,
         demux::{Demux, Entry},
         fast_open::FastOpenMemory,
         net::IcmpLimiter,
     },
-    sysctl::{LiveSysctls, modes::DstLayout},
+    sysctl::modes::DstLayout,
     transmit::{
         dst::{Dst, RouteKind},
         ident::IpIds,
@@ -58,7 +57,6 @@ mod build;
 mod claims;
 pub mod config;
 mod devices;
-mod events;
 mod neighbors;
 mod paths;
 mod report;
@@ -68,7 +66,6 @@ mod shut_down;
 
 pub use audit::Audit;
 pub use claims::ClaimState;
-pub use events::{Event, EventSink};
 pub(crate) use paths::Hop;
 
 /// Connections that a turn looks at when what they keep has to go.
@@ -77,9 +74,7 @@ const TRIM_PIECE: usize = 64;
 /// One instance of the stack.
 #[derive(Debug)]
 pub struct Host {
-    id: u64,
-    name: String,
-    sysctls: LiveSysctls,
+    share: HostShare,
     devices: Vec<Arc<dyn Device>>,
     /// Those behind loopback, as what can be taken down.
     attached: Vec<Arc<Attached>>,
@@ -95,9 +90,11 @@ pub struct Host {
     neighbors: NeighborTable,
     demux: Demux,
     cores: Vec<Arc<Core>>,
+    /// The same, to code below them.
+    runners: Box<[Arc<dyn RunCore>]>,
+    /// Of each core.
+    core_sockets: Box<[Arc<CoreSockets>]>,
     isn: IsnGenerator,
-    /// Shared with the contexts that run this host.
-    challenges: Arc<ChallengeBudget>,
     syn_cookies: SynCookies,
     fast_open: FastOpenMemory,
     /// Entries of the packets that leave.
@@ -109,26 +106,17 @@ pub struct Host {
     ports: PortSelector,
     icmp_limiter: IcmpLimiter,
     ip_ids: IpIds,
-    /// What all connections hold.
-    tcp_memory: Arc<TcpMemory>,
     /// Packet memory, which all hosts of a process share: for its counters.
     packets: pkt::Domain,
     /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
     time_waits: AtomicUsize,
     /// Connections that nobody holds, bounded by `tcp_max_orphans`.
     orphans: AtomicUsize,
-    down: AtomicBool,
+    down: Shutdown,
     /// Addresses that are probed, announced and defended.
     claims: Claims,
-    /// Receiver of this host's events.
-    event_sink: Mutex<Option<Arc<dyn EventSink>>>,
     /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is reported once.
     unfinished_checksums: AtomicU64,
-    /// The table of `net.core.rps_sock_flow_entries`, made when a context first wants it.
-    sock_flows: Mutex<Option<Arc<SockFlows>>>,
-    /// There is such a table, or will be. Relaxed: whoever misses the change polls where it did before.
-    rfs_needed: AtomicBool,
-    pages: Mutex<Vec<Arc<CounterPage>>>,
 }
 
 impl Host {
@@ -193,22 +181,6 @@ impl Host {
         streams
     }
 
-    /// Number of this host in the process.
-    #[must_use]
-    pub const fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Name given at construction.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) const fn tcp_memory(&self) -> &Arc<TcpMemory> {
-        &self.tcp_memory
-    }
-
     /// Cores of this host.
     #[must_use]
     pub fn cores(&self) -> &[Arc<Core>] {
@@ -233,10 +205,6 @@ impl Host {
 
     pub(crate) const fn ports(&self) -> &PortSelector {
         &self.ports
-    }
-
-    pub(crate) const fn challenges(&self) -> &Arc<ChallengeBudget> {
-        &self.challenges
     }
 
     /// Forgets what connections have taught about their peers: the cookies of Fast Open (`ip tcp_metrics flush all`).
@@ -295,6 +263,17 @@ impl Host {
         index == LOOPBACK
     }
 
+    /// What the sockets of a core share.
+    pub(crate) fn core_sockets(&self, id: CoreId) -> &Arc<CoreSockets> {
+        &self.core_sockets[usize::from(id.0)]
+    }
+
+    /// A core, as what can be made to run.
+    pub(crate) fn runner(&self, id: CoreId) -> &Arc<dyn RunCore> {
+        &self.runners[usize::from(id.0)]
+    }
+
+    #[cfg(test)]
     pub(crate) fn core(&self, id: CoreId) -> &Arc<Core> {
         &self.cores[usize::from(id.0)]
     }
@@ -307,9 +286,7 @@ impl Host {
 
     /// The core of a flow where nothing else decides.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
-        // Reciprocal scaling, as RPS does: the high bits choose.
-        let index = (u64::from(hash) * self.cores.len() as u64) >> 32;
-        CoreId(u16::try_from(index).expect("below the number of cores"))
+        CoreId::of_flow(hash, u16::try_from(self.cores.len()).unwrap_or(CORES_MAX))
     }
 
     /// The earliest moment at which a device queue of `core` has something by itself.
@@ -369,6 +346,14 @@ impl Host {
             ts_recent: None,
             fast_open: FastOpen::Off,
         }
+    }
+}
+
+impl Deref for Host {
+    type Target = HostShare;
+
+    fn deref(&self) -> &HostShare {
+        &self.share
     }
 }
 

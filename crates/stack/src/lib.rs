@@ -1,5 +1,7 @@
 //! The data path: cores, IP, routes, neighbors, sockets.
 //!
+//! Internal to crate `quietline`: it promises no stability, and any release may change or remove any item.
+//!
 //! Two straight lines, walked by go-to-definition without a callback, a `dyn` per packet, or async:
 //!
 //! ```text

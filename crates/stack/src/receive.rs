@@ -1,11 +1,11 @@
-//! The way of a packet from the device to its socket: poll, receive offload, link header, IP header, early demux, TCP or ICMP.
-//! Each file is one hop.
+//! Receive path, from the device to the socket: poll, receive offload, link header, IP header,
+//! early demux, TCP or ICMP. Each file is one step.
 //!
-//! Above: a turn of a core, which polls. Below: sockets, routes, the transmit side for what is answered at once. Linux:
-//! net/core/{dev,gro}.c, net/ipv4/{ip_input,tcp_ipv4,icmp,arp}.c.
+//! Above: a core's turn, which polls the device. Below: sockets, routes, and the transmit side for
+//! immediate replies. Linux: net/core/{dev,gro}.c, net/ipv4/{ip_input,tcp_ipv4,icmp,arp}.c.
 //!
-//! IP is one algorithm for both versions: a step takes `const V4: bool`. Not here: reassembly of fragments, which are dropped with
-//! a counted reason, and IPv6 input.
+//! Both IP versions share one algorithm: each step takes `const V4: bool`. Not implemented: IPv6
+//! input, and reassembly of fragments, which are dropped with a counted reason.
 
 pub(crate) mod arp_input;
 pub(crate) mod early_demux;

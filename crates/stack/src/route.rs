@@ -1,6 +1,7 @@
-//! Which way packets go: the forwarding table, and the dst entries that are made from it.
+//! Routing: the forwarding table, and the dst entries made from it.
 //!
-//! Above: receive steps and sockets, which ask. Below: `transmit`, whose [`Dst`](crate::transmit::dst::Dst) an entry is. Linux:
+//! Above: receive steps and sockets, which look up routes. Below: `transmit`, whose
+//! [`Dst`](crate::transmit::dst::Dst) is an entry. Linux:
 //! net/ipv4/{route,fib_trie,fib_semantics}.c.
 
 pub(crate) mod exception;

@@ -1,12 +1,17 @@
-//! Sockets: where the two contexts meet.
+//! Sockets: connections, listeners and the tables that find them. Softirq work and socket calls
+//! meet here.
 //!
-//! `connection` is a connection: its softirq side, the process side (send, recv, shutdown, close), and the backlog between them.
-//! `modes` are steps of it that a setting adds, `listener` passive opens with their requests, `time_wait` the state that needs less
-//! than a socket, `demux` the table of all of them, `options` socket options.
+//! `connection` is a connection: its softirq side, its process side (send, recv, shutdown, close),
+//! and the backlog between them. `modes` holds steps that a setting adds to a connection,
+//! `listener` passive opens with their requests, `time_wait` the compact TIME-WAIT state, `demux`
+//! the lookup tables, and `options` the socket options.
 //!
-//! Above: receive steps, which bring packets, and crate `quietline`, which makes calls. Below: `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c}, net/core/sock.c.
+//! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
+//! `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
+//! net/core/sock.c.
 
 pub(crate) mod connection;
+pub(crate) mod core_sockets;
 pub(crate) mod demux;
 pub(crate) mod fast_open;
 mod listener;
@@ -17,9 +22,9 @@ pub(crate) mod reset;
 mod time_wait;
 
 pub use connection::busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
-pub use connection::calls::{SendFlags, ShutdownHow};
+pub use connection::calls::ShutdownHow;
 pub use connection::connect::ConnectOptions;
-pub(crate) use connection::wmem::{StreamTimer, Tasklet};
+pub use connection::send::SendFlags;
 pub use connection::{SocketRef, TcpSocket};
 pub(crate) use listener::request::RequestSocket;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};

@@ -1,13 +1,14 @@
-//! Settings by their Linux names: one table says the name, where the value lives, how it is written and what is allowed.
+//! Settings by their Linux names. A table has the name, field, format and bounds of each setting.
 //!
 //! Above: the builder and the CLI, which set text; the data path, which reads plain fields. Linux:
 //! Documentation/networking/ip-sysctl.rst, Documentation/admin-guide/sysctl/net.rst.
 //!
-//! Settings of one device or queue have names of their own below `net.quietline.dev`: see [`device`].
+//! Settings of one device or queue have their own names below `net.quietline.dev`: see [`device`].
 //!
-//! Only settings that some code reads are listed: setting one that has no effect is an error, not a silence. To add one,
-//! add its row to the table of `host_rows`, `tcp_rows` or `device::settings`, and its field where the row says. The row has
-//! the description, which is the text of docs/sysctl.md, and the tier. A constant of Linux is a setting here by a name below
+//! The table lists only settings that some code reads, so that setting one without an effect is an
+//! error. To add a setting, add its row to the table of `host_rows`, `tcp_rows` or
+//! `device::settings`, and the field that the row names. The row has the description, which is the
+//! text of docs/sysctl.md, and the tier. A setting for a constant of Linux has a name below
 //! `net.quietline`.
 //!
 //! Not here: the rows.
@@ -35,25 +36,27 @@ pub mod qdisc;
 mod rows;
 mod tcp_rows;
 
-/// One row of the table.
+/// Row of the table.
 struct Entry {
     name: &'static str,
     tier: Tier,
-    /// The documentation comment of the row, with a blank in front of each line of it.
+    /// Documentation comment of the row, with a blank in front of each of its lines.
     description: &'static str,
-    /// Where the value lives, as a path below [`Sysctls`].
+    /// Path of the field below [`Sysctls`].
     #[cfg(test)]
     field: &'static str,
     /// Bounds of every number in the value.
     allowed: RangeInclusive<u64>,
-    /// What a value looks like, up to its bounds: "a number".
+    /// Form of the value without its bounds, such as "a number".
     form: &'static str,
     read: fn(&Sysctls) -> String,
-    /// False when the text is not of the form or out of bounds; nothing is changed then.
+    /// Parses and stores a value. Returns false, without a change, if the text has another form or
+    /// is out of bounds.
     write: fn(&mut Sysctls, &str, &RangeInclusive<u64>) -> bool,
 }
 
-/// One row: the functions that read and write the field `place` below [`Sysctls`] through `codec`.
+/// Creates a row, with functions that read and write the field `place` below [`Sysctls`] through
+/// `codec`.
 macro_rules! entry {
     ($description:expr, $name:literal, $tier:ident, $codec:ident $allowed:expr, $($place:ident).+) => {
         Entry {
@@ -79,44 +82,45 @@ use entry;
 
 use crate::base::config_error::ConfigError;
 
-/// Bounds of a value that is no number.
+/// Bounds of a value that is not a number.
 const WORDS: RangeInclusive<u64> = RangeInclusive::new(1, 0);
 
-/// Upper bound of what Linux keeps in an int.
+/// Upper bound of settings that Linux keeps in an int.
 const INT_MAX: u64 = i32::MAX as u64;
 
-/// Settings that a running host does not change.
+/// Settings that cannot change while the host runs.
 const AT_CONSTRUCTION: &[&str] = &["net.quietline.dst_layout"];
 
-/// Sets `tcp_limit_output_bytes` along with it.
+/// Setting that also sets `tcp_limit_output_bytes`.
 const TSQ_LIMIT: &str = "net.quietline.tsq_limit";
 
-/// Why a setting was refused.
+/// Error of setting or reading a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SysctlError {
-    /// There is no such setting, or nothing reads it.
+    /// No setting has this name.
     #[error("{name}: no such setting")]
     Unknown {
-        /// The name as given.
+        /// Name as given.
         name: String,
     },
-    /// The value is not of the right form or out of bounds.
+    /// The value has the wrong form or is out of bounds.
     #[error("{name}: {value:?} is not allowed: expected {allowed}")]
     Invalid {
-        /// The setting.
+        /// Name of the setting.
         name: String,
-        /// The value as given.
+        /// Value as given.
         value: String,
-        /// What would be accepted.
+        /// Description of accepted values.
         allowed: String,
     },
 }
 
 impl Sysctls {
-    /// Sets a value from its text, as `sysctl -w NAME=VALUE` does. Numbers are decimal; several are separated by blanks.
+    /// Sets a value from its text, as `sysctl -w NAME=VALUE` does. Numbers are decimal; several are
+    /// separated by blanks.
     ///
     /// # Errors
-    /// [`SysctlError`]; nothing is changed then.
+    /// [`SysctlError`]; no setting has changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
         let dotted = dotted(name);
         if dotted.starts_with(device::PREFIX) {
@@ -125,7 +129,7 @@ impl Sysctls {
         let entry = find(&dotted)?;
         if (entry.write)(self, value, &entry.allowed) {
             if entry.name == TSQ_LIMIT {
-                // Who chooses a version of Linux gets its limit.
+                // The version of Linux implies its default limit.
                 self.tcp.tcp_limit_output_bytes = self.tcp.tsq_limit.default_limit_bytes();
             }
             Ok(())
@@ -139,7 +143,7 @@ impl Sysctls {
         }
     }
 
-    /// As [`set`](Self::set), of a host that runs already.
+    /// Sets a value like [`set`](Self::set), for a running host.
     pub(crate) fn set_live(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
         let name = dotted(name);
         if AT_CONSTRUCTION.contains(&&*name) {
@@ -152,7 +156,7 @@ impl Sysctls {
         self.set(&name, value)
     }
 
-    /// A value as text, as `sysctl -n NAME` prints it.
+    /// Returns a value as text, as `sysctl -n NAME` prints it.
     ///
     /// # Errors
     /// [`SysctlError::Unknown`].
@@ -164,24 +168,26 @@ impl Sysctls {
         find(&dotted).map(|entry| (entry.read)(self))
     }
 
-    /// Every setting with its value, in the order of the table; the devices' come last.
+    /// Returns all settings with their values, in the order of the table; those of devices come
+    /// last.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'static, str>, String)> + '_ {
         let table = table().map(|entry| (Cow::Borrowed(entry.name), (entry.read)(self)));
         table.chain(self.devices.iter().map(|(name, value)| (Cow::Owned(name), value)))
     }
 
-    /// The names and what each accepts; those of devices as they are for all of them.
+    /// Returns all names with the values that each setting accepts. A setting of devices appears
+    /// once, with the name for all devices.
     pub fn names() -> impl Iterator<Item = (&'static str, String)> {
         table().map(|entry| (entry.name, entry.to_string())).chain(DeviceSysctls::names())
     }
 }
 
-/// A name with dots where sysctl(8) allows slashes.
+/// Replaces slashes, which sysctl(8) allows, by dots.
 fn dotted(name: &str) -> String {
     name.trim().replace('/', ".")
 }
 
-/// Every row of a setting that is not a device's.
+/// Returns the rows of all settings except those of devices.
 fn table() -> impl Iterator<Item = &'static Entry> {
     HOST_TABLE.iter().chain(PART_TABLE)
 }
@@ -194,13 +200,13 @@ fn find(name: &str) -> Result<&'static Entry, SysctlError> {
 }
 
 impl fmt::Display for Entry {
-    /// What the setting accepts.
+    /// Writes the values that the setting accepts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&describe(self.form, &self.allowed))
     }
 }
 
-/// What a value of `form` with numbers in `allowed` looks like.
+/// Describes values of `form` with numbers in `allowed`.
 fn describe(form: &str, allowed: &RangeInclusive<u64>) -> String {
     let (low, high) = (allowed.start(), allowed.end());
     if allowed.is_empty() {
@@ -230,14 +236,14 @@ mod tests {
 
     use super::*;
 
-    /// Settings that Linux does not have.
+    /// Prefix of settings that Linux does not have.
     const OURS: &str = "net.quietline.";
 
-    /// Settings that Linux had, from 5.2 to 5.15.
+    /// Settings that Linux had from 5.2 to 5.15.
     const GONE_FROM_LINUX: [&str; 2] = ["net.ipv4.tcp_tx_skb_cache", "net.ipv4.tcp_rx_skb_cache"];
 
     #[test]
-    fn every_default_is_allowed_and_survives_the_round_trip() {
+    fn every_default_is_allowed_and_survives_a_round_trip() {
         let mut sysctls = Sysctls::default();
         for (name, value) in Sysctls::default().iter() {
             assert_eq!(sysctls.set(&name, &value), Ok(()), "{name} = {value}");
@@ -247,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique() {
+    fn setting_names_are_unique() {
         let names: BTreeSet<_> = Sysctls::names().map(|(name, _)| name).collect();
         assert_eq!(names.len(), Sysctls::names().count());
     }
 
-    /// Linux is the reference for the names, where this machine shows them.
+    /// Compares the names with those of the running kernel, if it shows them.
     #[test]
-    fn names_are_the_kernels() {
+    fn setting_names_are_those_of_the_kernel() {
         let path = |name: &str| format!("/proc/sys/{}", name.replace('.', "/"));
         if std::fs::metadata(path("net.ipv4.tcp_rmem")).is_err() {
             return;
@@ -262,13 +268,13 @@ mod tests {
         let missing = |name: &&str| std::fs::metadata(path(name)).is_err();
         let linux = Sysctls::names().map(|(name, _)| name).filter(|name| !name.starts_with(OURS));
         let unknown: Vec<_> = linux.filter(missing).collect();
-        // A kernel may be older than the youngest names.
+        // The kernel may be older than the most recent names.
         let unknown: Vec<_> =
             unknown.into_iter().filter(|name| !GONE_FROM_LINUX.contains(name)).collect();
         assert!(unknown.len() <= 2, "not in this kernel: {unknown:?}");
     }
 
-    /// The names of a struct's fields, from its `Debug` text.
+    /// Returns the field names of a struct, from its `Debug` text.
     fn fields(part: &str, value: &dyn fmt::Debug) -> Vec<String> {
         let text = format!("{value:#?}");
         let name = |line: &str| Some(line.strip_prefix("    ")?.split_once(':')?.0.to_owned());
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_has_a_name() {
+    fn every_field_has_a_setting() {
         let sysctls = Sysctls::default();
         let mut expected = fields("tcp.", &sysctls.tcp);
         expected.extend(fields("neigh.", &sysctls.neigh));
@@ -308,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_say_what_is_allowed_and_change_nothing() {
+    fn invalid_values_are_rejected_and_change_nothing() {
         let bad = [
             ("net.ipv4.ip_default_ttl", "0"),
             ("net.ipv4.ip_default_ttl", "256"),
@@ -340,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_one_clear_line() {
+    fn an_error_is_one_line_with_the_accepted_values() {
         let mut sysctls = Sysctls::default();
         let mut message = |name, value| sysctls.set(name, value).unwrap_err().to_string();
         assert_eq!(

@@ -1,11 +1,13 @@
-//! The way of a packet from IP to the device: IP header, link header, queue, device. Each file is one hop.
+//! Transmit path, from IP to the device: IP header, link header, queue, device. Each file is one
+//! step.
 //!
-//! Above: connections, resets and ICMP errors, which call [`ip_output`]. Below: devices. Linux: net/ipv4/ip_output.c,
-//! net/core/{neighbour,dev}.c, net/sched.
+//! Above: connections, resets and ICMP errors, which call [`ip_output`]. Below: devices. Linux:
+//! net/ipv4/ip_output.c, net/core/{neighbour,dev}.c, net/sched.
 //!
-//! A [`Dst`](dst::Dst) says all that a packet needs to leave: the link, the neighbor, the transmit queues. `route` makes it.
+//! A [`Dst`](dst::Dst) has all a packet needs to leave: the link, the neighbor, the transmit
+//! queues. `route` creates it.
 //!
-//! Not here: fragmentation. A packet that would have to be cut is dropped with a counted reason.
+//! Not implemented: fragmentation. A packet that needs it is dropped with a counted reason.
 
 pub mod bql;
 pub mod dst;

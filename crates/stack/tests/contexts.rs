@@ -1,4 +1,5 @@
-//! Several contexts around one host: each has read the clock at another moment, and any of them may run a core.
+//! Several contexts that run one host: each has read its clock at another moment, and any of them
+//! may run a core.
 
 #[cfg(test)]
 mod tests {
@@ -51,10 +52,11 @@ mod tests {
         (socket, listener.accept().expect("established"))
     }
 
-    /// It takes the connection itself, so a thread that sleeps in `accept` would wake for nothing. What comes beside that one is
-    /// the sleeper's, and so is all once nobody polls.
+    /// The polling thread accepts the connection itself, so a thread that sleeps in `accept` is not
+    /// woken for it. The sleeper is woken for any further connection, and for every connection
+    /// while no thread polls.
     #[test]
-    fn a_thread_that_polls_to_accept_lets_others_sleep() {
+    fn a_thread_that_polls_to_accept_suppresses_the_wake_of_one_sleeper() {
         let memory = Memory::new(16 << 20);
         let mut cx = context(&memory);
         let (left, right) = Wire::pair(&WireConfig::default()).expect("valid");
@@ -68,7 +70,7 @@ mod tests {
             let sleeper = listener.acceptors().prepare();
             cx.polls_to_accept(polls);
             for _ in 0..connections {
-                // The wire works at once, in the context that polls.
+                // The wire delivers at once, in the polling context.
                 let socket = TcpSocket::connect(&client, cx, None, to).expect("a route");
                 listener.accept().expect("established").close(&server, cx);
                 socket.close(&client, cx);
@@ -78,12 +80,12 @@ mod tests {
             server.counters().stack(Counter::SocketWakes) - before
         };
         assert_eq!(wakes(&mut cx, Some(&listener), 1), 0);
-        assert_eq!(wakes(&mut cx, Some(&listener), 2), 1, "one, which it takes");
-        assert_eq!(wakes(&mut cx, Some(&other), 1), 1, "it waits for another listener's");
+        assert_eq!(wakes(&mut cx, Some(&listener), 2), 1, "the polling thread takes the other one");
+        assert_eq!(wakes(&mut cx, Some(&other), 1), 1, "it polls for another listener");
         assert_eq!(wakes(&mut cx, None, 1), 1);
     }
 
-    /// A wire whose transmissions take the sender's time.
+    /// A wire whose transmissions take time on the sender's clock.
     #[derive(Debug)]
     struct Slow {
         wire: Arc<Wire>,
@@ -121,22 +123,26 @@ mod tests {
         let mut first = context(&memory);
         let (socket, accepted) = connected(&mut first, &client, &server);
         slow.active.store(true, Ordering::Relaxed);
-        // In two steps: the second is sent at a time that the first has taken.
+        // Two transmissions: the second carries a later time than the first.
         let bytes = vec![1; 100_000];
         let sent = socket.send(&client, &mut first, &[IoSlice::new(&bytes)]).expect("connected");
-        // A thread that has read the clock before the first one was through.
+        // A context whose clock was read before those transmissions.
         slow.active.store(false, Ordering::Relaxed);
         let mut second = context(&memory);
         let more = socket.send(&client, &mut second, &[IoSlice::new(&[2; 200])]);
-        assert_eq!(server.counters().get("TcpExtPAWSEstab"), Some(0), "an older timestamp came");
+        assert_eq!(
+            server.counters().get("TcpExtPAWSEstab"),
+            Some(0),
+            "an older timestamp was sent"
+        );
         let sent = sent + more.expect("room");
         let mut buf = vec![0; 200_000];
         assert_eq!(accepted.recv(&server, &mut second, &mut buf, false), Ok(sent));
     }
 
     #[test]
-    fn a_frame_without_delay_is_there_whatever_the_receiver_takes_for_now() {
-        // An impairment that happens to no packet: the frames go the long way.
+    fn a_frame_without_delay_is_received_at_any_time_of_the_receiver() {
+        // An impairment that never applies makes the frames take the delayed path.
         let never = Impairment { loss: f64::MIN_POSITIVE, ..Impairment::default() };
         let config = WireConfig { forward: never, backward: never, ..WireConfig::default() };
         let (left, right) = Wire::pair(&config).expect("valid");
@@ -148,11 +154,11 @@ mod tests {
         list.push_back(sender.pool.alloc_from(&[0; 64]).expect("memory"));
         left.transmit(QueueId(0), &mut sender, &mut list);
         let mut batch = Batch::default();
-        // Nobody would ring again.
+        // No second doorbell would announce the frame.
         assert_eq!(right.receive(QueueId(0), &mut receiver, 64, &mut batch), 1);
     }
 
-    /// A device that never runs out of frames, until it is told to.
+    /// A device that always has frames, until `over` is set.
     #[derive(Debug)]
     struct Flood {
         caps: Capabilities,
@@ -185,7 +191,7 @@ mod tests {
                 return 0;
             }
             let already = self.received.fetch_add(budget, Ordering::Relaxed);
-            assert!(already < 1_000_000, "the thread that came to send runs the core for ever");
+            assert!(already < 1_000_000, "the sending thread runs the core forever");
             for _ in 0..budget {
                 let frame = cx.pool.alloc_from(&[0; 64]).expect("memory");
                 out.push(frame).expect("room for the budget");
@@ -209,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Two queues that tell nobody of their frames, of which there are none.
+    /// Two queues without frames that signal no arrivals.
     #[derive(Debug)]
     struct Silent {
         caps: Capabilities,
@@ -233,9 +239,10 @@ mod tests {
         }
     }
 
-    /// Threads that have a core each would take from each other what they have begun.
+    /// Polling one core does not poll another: threads with a core each would otherwise contend for
+    /// both.
     #[test]
-    fn one_core_is_polled_alone() {
+    fn polling_one_core_does_not_poll_another() {
         let caps = Capabilities { queues: 2, ..Capabilities::plain("silent", 1500, LinkType::Ip) };
         let silent = Arc::new(Silent { caps, polls: Default::default() });
         let device = Arc::clone(&silent) as _;
@@ -272,19 +279,20 @@ mod tests {
         let mut cx = context(&memory);
         let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
         let socket = TcpSocket::connect(&host, &mut cx, None, to).expect("a route");
-        assert!(kicks.0.load(Ordering::Relaxed) > 0, "somebody must go on");
+        assert!(kicks.0.load(Ordering::Relaxed) > 0, "the worker must continue");
         assert!(!cx.softirq_pending());
-        // The worker comes back, too: it has a clock to read, and may be told to end.
+        // A run by the worker ends, too: the worker must read the clock and check whether it has to
+        // stop.
         assert_eq!(host.cores()[0].try_run(&host, &mut cx), CoreRun::Pending);
         assert_eq!(host.poll(&mut cx), Some(cx.now));
         assert_eq!(host.poll_core(&mut cx, CoreId(0)), Some(cx.now));
         drop(socket);
     }
 
-    /// Nobody else will come for it of his own accord: the caller goes his way all the same, and whoever polls the host is told that
-    /// there is something to do, or takes it over with the next frame.
+    /// No worker continues the work. The caller returns nevertheless, and the next thread that
+    /// polls the host, or the next doorbell, continues it.
     #[test]
-    fn a_flood_without_a_worker_is_left_to_whoever_comes_next() {
+    fn a_flood_without_a_worker_is_left_to_the_next_thread() {
         let flood = Flood::new();
         let memory = Memory::new(1 << 20);
         let host = host(&memory, Arc::clone(&flood) as _, "10.0.0.1/24");
@@ -294,17 +302,17 @@ mod tests {
         assert!(!cx.softirq_pending());
         assert_eq!(host.counters().stack(Counter::CoreLeft), 1);
         assert_eq!(host.counters().stack(Counter::CoreHandoffs), 0);
-        assert_eq!(host.next_deadline(), Some(Instant::ZERO), "it wants to be run at once");
+        assert_eq!(host.next_deadline(), Some(Instant::ZERO), "the core must run at once");
         assert_eq!(host.poll(&mut cx), Some(cx.now));
-        // By a doorbell.
+        // Continued by a doorbell.
         let mut other = context(&memory);
         flood.doorbell.get().expect("attached").ring(&mut other);
-        assert!(other.softirq_pending(), "whoever rings takes it over");
+        assert!(other.softirq_pending(), "the ringing context takes over the core");
         flood.over.store(true, Ordering::Relaxed);
         other.do_softirq();
         let retransmission = host.next_deadline().expect("of the SYN");
         assert!(retransmission > cx.now, "{retransmission:?}");
-        // By a poll.
+        // Continued by a poll.
         flood.over.store(false, Ordering::Relaxed);
         flood.doorbell.get().expect("attached").ring(&mut other);
         other.do_softirq();
@@ -314,7 +322,7 @@ mod tests {
         drop(socket);
     }
 
-    /// A device of which each poll has another host's core run.
+    /// A device whose poll makes the core of another host run.
     #[derive(Debug)]
     struct Bouncing {
         caps: Capabilities,
@@ -339,7 +347,7 @@ mod tests {
         fn receive(&self, _queue: QueueId, cx: &mut Cx, _budget: usize, _out: &mut Batch) -> usize {
             if self.has_ball.swap(false, Ordering::Relaxed) {
                 let already = self.bounces.fetch_add(1, Ordering::Relaxed);
-                assert!(already < 10_000, "two cores have each other run for ever");
+                assert!(already < 10_000, "two cores make each other run forever");
                 self.peer.get().and_then(Weak::upgrade).expect("two").hit(cx);
             }
             0
@@ -358,7 +366,7 @@ mod tests {
         }
     }
 
-    /// A clock that shows a millisecond more with each look.
+    /// Returns a time one millisecond later with each call.
     fn hasty_clock() -> Instant {
         static LOOKS: AtomicUsize = AtomicUsize::new(0);
         START + Duration::from_millis(LOOKS.fetch_add(1, Ordering::Relaxed) as u64)
@@ -366,7 +374,7 @@ mod tests {
 
     /// Linux: `MAX_SOFTIRQ_RESTART`, `MAX_SOFTIRQ_TIME`.
     #[test]
-    fn cores_that_have_each_other_run_come_to_an_end() {
+    fn cores_that_make_each_other_run_stop_at_the_limit() {
         let memory = Memory::new(1 << 20);
         let bounces = Arc::new(AtomicUsize::new(0));
         let ends = ["left", "right"].map(|name| {
@@ -389,9 +397,9 @@ mod tests {
             cx.do_softirq();
             assert!(!cx.softirq_pending());
             let wanted = hosts.iter().filter(|host| host.next_deadline() == Some(Instant::ZERO));
-            assert_eq!(wanted.count(), 1, "whose device has the ball");
+            assert_eq!(wanted.count(), 1, "the host whose device has the ball");
             let played = bounces.load(Ordering::Relaxed) - before;
-            // Whoever polls goes on with it.
+            // The next poll continues.
             let _ = hosts.each_ref().map(|host| host.poll(&mut cx));
             assert!(bounces.load(Ordering::Relaxed) - before > played);
             for end in &ends {
@@ -403,10 +411,10 @@ mod tests {
         };
         assert_eq!(play(context(&memory)), 64);
         let by_time = play(Cx::replay(&memory, 1).with_clock(hasty_clock));
-        assert_eq!(by_time, 24, "the third look finds it too late");
+        assert_eq!(by_time, 24, "the third clock reading exceeds the limit");
     }
 
-    /// One frame by `wire` to the host at its other end, which is left to be run.
+    /// Sends one frame by `wire` to the host at its other end, without running that host.
     fn ring(wire: &Wire, cx: &mut Cx) {
         let mut frame = cx.pool.alloc().expect("memory");
         assert_eq!(frame.append(&mut cx.pool, &[0; 60]), 60);
@@ -416,9 +424,9 @@ mod tests {
         assert!(cx.softirq_pending());
     }
 
-    /// A context owns the core that it has rung, before it runs it.
+    /// A context owns a core from the doorbell on, before it runs the core.
     #[test]
-    fn a_host_that_ends_while_its_core_is_rung_waits_for_nobody() {
+    fn a_host_can_be_dropped_while_a_rung_core_has_not_run() {
         let memory = Memory::new(1 << 20);
         let (here, there) = Wire::pair(&WireConfig::default()).expect("valid");
         let device = Arc::downgrade(&there);
@@ -428,18 +436,21 @@ mod tests {
         let mut cx = context(&memory);
         ring(&here, &mut cx);
         drop(host);
-        assert!(device.upgrade().is_some(), "whoever owns the core lets go of its devices");
+        assert!(
+            device.upgrade().is_some(),
+            "the owner of the core holds its devices until it has run"
+        );
         cx.do_softirq();
         assert!(device.upgrade().is_none());
-        assert_eq!(Arc::strong_count(&kicks), 1, "nor is the descriptor kept of who ran it");
-        // Who rings a host that is gone finds nobody.
+        assert_eq!(Arc::strong_count(&kicks), 1, "the worker's kick is released as well");
+        // A doorbell of a dropped host has no effect.
         ring(&here, &mut cx);
         cx.do_softirq();
     }
 
-    /// Its thread panics, or the application takes a context of its own apart.
+    /// The context is dropped early: its thread panics, or the application drops it.
     #[test]
-    fn a_core_that_is_rung_outlives_the_context() {
+    fn a_rung_core_survives_the_drop_of_the_context() {
         let memory = Memory::new(1 << 20);
         let (here, there) = Wire::pair(&WireConfig::default()).expect("valid");
         let host = host(&memory, there, "10.0.0.2/24");
@@ -450,13 +461,17 @@ mod tests {
         let mut next = context(&memory);
         ring(&here, &mut next);
         next.do_softirq();
-        assert_eq!(processed(&host), 2, "who is rung next runs it for both");
+        assert_eq!(processed(&host), 2, "the next doorbell runs the core for both frames");
 
         let kicks = Arc::new(Kicks::default());
         host.cores()[0].set_kick(Arc::clone(&kicks) as _);
         ring(&here, &mut next);
         drop(next);
-        assert_eq!(kicks.0.load(Ordering::Relaxed), 1, "a worker need not be rung again");
+        assert_eq!(
+            kicks.0.load(Ordering::Relaxed),
+            1,
+            "the worker is kicked without another doorbell"
+        );
         let mut worker = context(&memory);
         assert_eq!(host.cores()[0].run_interrupted(&host, &mut worker), CoreRun::Idle);
         assert_eq!(processed(&host), 3);

@@ -1,4 +1,5 @@
-//! Dst entries on the packet path: who holds them, who finds them, and what a change of routes does to those who do.
+//! Dst entries on the packet path: reference counts, route lookups, and the effect of a route
+//! change on connections that hold an entry.
 
 #[cfg(test)]
 mod tests {
@@ -23,14 +24,14 @@ mod tests {
     const REF_MODES: [&str; 3] = ["cas_inc_not_zero", "rcuref", "noref"];
     const LAYOUTS: [&str; 3] = ["packed", "padded", "filled"];
 
-    /// Two hosts on a wire, and the context that runs both.
+    /// Two hosts connected by a wire, and the context that runs both.
     struct Net {
         cx: Cx,
         client: Arc<Host>,
         server: Arc<Host>,
     }
 
-    /// A connection of two hosts, or of one with itself.
+    /// A connection between two hosts, or of one host to itself.
     struct Pair {
         client: Arc<TcpSocket>,
         server: Arc<TcpSocket>,
@@ -61,7 +62,7 @@ mod tests {
             connect(&mut self.cx, &client, &server, "10.0.0.2:80")
         }
 
-        /// The server with itself.
+        /// Connects the server to itself.
         fn connect_over_loopback(&mut self) -> Pair {
             let server = Arc::clone(&self.server);
             connect(&mut self.cx, &server, &server, "127.0.0.1:81")
@@ -90,10 +91,11 @@ mod tests {
         host.dst_entries().into_iter().filter(|entry| entry.is_input && entry.device != 0).collect()
     }
 
-    /// PQ5 for the default context, and what early demux is for: in the steady state a packet over a wire neither looks a
-    /// route up nor counts, in any mode.
+    /// PQ5 in the default receive context: in the steady state early demux finds the route with the
+    /// socket, so a packet from a wire neither looks up a route nor changes a reference count, in
+    /// any mode.
     #[test]
-    fn established_packets_over_a_wire_take_no_reference_and_look_nothing_up() {
+    fn established_packets_over_a_wire_take_no_reference_and_look_up_no_route() {
         for mode in REF_MODES {
             let mut net = Net::new(&[("net.quietline.dst_ref", mode)]);
             let pair = net.connect();
@@ -111,7 +113,8 @@ mod tests {
         }
     }
 
-    /// Over loopback each packet costs one get and one put, because its dst rides from the sender to the receiver.
+    /// A loopback packet carries its dst from the sender to the receiver, which costs one get and
+    /// one put.
     #[test]
     fn a_loopback_packet_costs_one_get_and_one_put_where_references_are_counted() {
         for layout in LAYOUTS {
@@ -137,9 +140,10 @@ mod tests {
         }
     }
 
-    /// The input route of an address and device is one entry for all connections, and each of them holds it once.
+    /// All connections share one input route entry for an address and device; each holds one
+    /// reference.
     #[test]
-    fn one_input_route_serves_every_connection() {
+    fn all_connections_share_one_input_route() {
         let mut net = Net::new(&[]);
         let first = net.connect();
         first.listener.close(&Arc::clone(&net.server), &mut net.cx);
@@ -152,9 +156,9 @@ mod tests {
         assert_eq!((routes[0].refs, routes[0].is_current), (3, true));
     }
 
-    /// PQ7, DST3: when the sockets have gone only the tables hold entries.
+    /// PQ7, DST3: once the sockets are closed, only the tables hold references.
     #[test]
-    fn references_return_to_their_initial_value_when_sockets_close() {
+    fn reference_counts_return_to_their_initial_value_when_sockets_close() {
         for mode in REF_MODES {
             let mut net = Net::new(&[("net.quietline.dst_ref", mode)]);
             let (client, server) = (Arc::clone(&net.client), Arc::clone(&net.server));
@@ -173,7 +177,8 @@ mod tests {
         }
     }
 
-    /// DST4, A2: after a change of routes the first packet looks its route up, and gives it to the connection.
+    /// DST4, A2: the first packet after a route change looks up its route and stores it in the
+    /// connection.
     #[test]
     fn a_change_of_routes_is_noticed_by_the_next_packet() {
         let mut net = Net::new(&[]);
@@ -194,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn without_early_demux_every_packet_looks_its_route_up() {
+    fn without_early_demux_every_packet_looks_up_its_route() {
         for name in ["net.ipv4.ip_early_demux", "net.ipv4.tcp_early_demux"] {
             let mut net = Net::new(&[]);
             let pair = net.connect();
@@ -210,14 +215,14 @@ mod tests {
         }
     }
 
-    /// One step of a thread that reads and may wait.
+    /// Performs one step of a thread that reads and may wait.
     fn read(net: &mut Net, pair: &Pair, reader: &mut Reader) -> Option<usize> {
         let mut buf = [0; 4096];
         let bufs = &mut [IoSliceMut::new(&mut buf)];
         pair.server.recv_or_wait(&net.server, &mut net.cx, reader, bufs).ok()
     }
 
-    /// PQ5: dst operations per data packet for a reader that waits: two with `prequeue_ref`, none with the seed's
+    /// PQ5: dst operations per data packet for a waiting reader: two with `prequeue_ref`, none with
     /// `prequeue_drop`, none in softirq.
     #[test]
     fn a_waiting_reader_costs_two_dst_operations_a_packet_or_none() {
@@ -231,7 +236,7 @@ mod tests {
             assert_eq!(read(&mut net, &pair, &mut reader), Some(5), "{context}");
             let before = net.server.counters();
             for _ in 0..10 {
-                assert_eq!(read(&mut net, &pair, &mut reader), None, "it waits");
+                assert_eq!(read(&mut net, &pair, &mut reader), None, "the reader waits");
                 net.send(&client, &pair.client, b"data");
                 assert_eq!(read(&mut net, &pair, &mut reader), Some(4), "{context}");
             }
@@ -245,10 +250,11 @@ mod tests {
         }
     }
 
-    /// PQ6: the routes change while packets wait that have left their dst behind. The connection forgets its
-    /// route, finds nothing to put in its place, and has a new one with the first packet that arrives afterwards.
+    /// PQ6: the routes change while the prequeue holds packets without a dst. The connection
+    /// invalidates its cached route and cannot replace it from those packets; the next packet that
+    /// arrives stores a new route.
     #[test]
-    fn a_route_that_changes_under_a_prequeue_is_found_again() {
+    fn a_route_that_changes_under_a_prequeue_is_looked_up_again() {
         for queued in [1, 2, 5, 9] {
             let mut net = Net::new(&[("net.quietline.rx_context", "prequeue_drop")]);
             let pair = net.connect();
@@ -256,7 +262,8 @@ mod tests {
             net.send(&client, &pair.client, b"first");
             assert_eq!(read(&mut net, &pair, &mut reader), Some(5));
             assert_eq!(read(&mut net, &pair, &mut reader), None);
-            // Full segments: Nagle sends them at once, and an initial window holds them all.
+            // Full segments: the Nagle algorithm sends them at once, and the initial window admits
+            // all of them.
             let before = net.server.counters();
             for _ in 0..queued {
                 net.send(&client, &pair.client, &[7; 1448]);
@@ -272,13 +279,14 @@ mod tests {
             let change = net.server.counters().since(&before);
             assert_eq!(change.get("RxRouteLookups"), Some(1), "{queued}");
             assert_eq!(change.get("RxDstSet"), Some(1), "{queued}");
-            assert_eq!(change.get("DstForce"), Some(1), "the one that found none");
+            assert_eq!(change.get("DstForce"), Some(1), "by the packet without a cached route");
         }
     }
 
-    /// What waits on a backlog follows `rx_dst_mode`: held by everybody, or left behind for a socket that has one.
+    /// Packets in the backlog follow `rx_dst_mode`: they hold a dst reference always (`force`), or
+    /// drop the dst when the socket has a route cached.
     #[test]
-    fn a_backlogged_packet_holds_its_dst_only_if_it_must() {
+    fn a_backlogged_packet_holds_a_dst_reference_only_in_force_mode() {
         for (mode, forced) in [("force", 1), ("optimistic_drop", 0), ("rcu_clear_then_release", 0)]
         {
             let mut net = Net::new(&[("net.quietline.rx_dst_mode", mode)]);
@@ -308,9 +316,9 @@ mod tests {
         }
     }
 
-    /// A change of how entries are counted makes new ones.
+    /// A change of the reference-counting mode allocates new entries.
     #[test]
-    fn the_way_of_counting_changes_while_connections_live() {
+    fn the_reference_mode_can_change_while_connections_live() {
         let mut net = Net::new(&[]);
         let pair = net.connect_over_loopback();
         let server = Arc::clone(&net.server);

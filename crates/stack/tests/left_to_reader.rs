@@ -1,4 +1,5 @@
-//! A worker that wakes a reader who polls leaves to it what else has arrived, and nothing is stranded.
+//! A worker that wakes a polling reader leaves the remaining frames to that reader, and no frame is
+//! stranded.
 
 #[cfg(test)]
 mod tests {
@@ -21,8 +22,8 @@ mod tests {
     /// A superframe of three segments.
     const SEGMENT: usize = 3 * 1448;
 
-    /// An end of a wire that tells of arrivals by a descriptor, or as it is told, and gives so many frames a poll, half of them if
-    /// they are superframes.
+    /// One end of a wire with a configurable arrival signal. A poll returns up to `weight` frames,
+    /// or half as many superframes.
     #[derive(Debug)]
     struct Watched(Arc<Wire>, usize, RxSignal);
 
@@ -54,7 +55,7 @@ mod tests {
         Host::new(memory, HostConfig { devices, cores: 1, ..HostConfig::replay(0) }).expect("valid")
     }
 
-    /// Runs the core of a host, told of arrivals or not.
+    /// Runs the core of a host, with its queue marked as interrupted.
     fn run(host: &Host, cx: &mut Cx) {
         let core = &host.cores()[0];
         core.interrupt(core.napi_of(1, QueueId(0)).expect("a queue"));
@@ -72,14 +73,14 @@ mod tests {
     }
 
     impl Bench {
-        /// A frame a poll.
+        /// Creates a bench with one frame per poll.
         fn new() -> Self {
             Self::with_weight(1)
         }
 
         fn with_weight(weight: usize) -> Self {
             let mut bench = Self::of(weight, RxSignal::Descriptor, true);
-            // From here on superframes are expected.
+            // From here on the core expects superframes.
             bench.send(1);
             assert_eq!(bench.work(), CoreRun::Idle);
             assert_eq!(bench.read(), SEGMENT);
@@ -87,7 +88,8 @@ mod tests {
             bench
         }
 
-        /// Of a server that hears of arrivals so, and a wire that passes superframes or not. Nothing has been sent.
+        /// Creates a bench whose server has this arrival signal and whose wire passes superframes
+        /// or not. No data has been sent.
         fn of(weight: usize, signal: RxSignal, tso: bool) -> Self {
             let memory = Memory::new(16 << 20);
             let mut cx = Cx::replay(&memory, 1);
@@ -106,7 +108,7 @@ mod tests {
             Self { memory, cx, client, server, sender, reader }
         }
 
-        /// Sends `count` segments, which lie in the device until the server's core is run.
+        /// Sends `count` superframes, which stay in the device until the server's core runs.
         fn send(&mut self, count: usize) {
             for _ in 0..count {
                 let bytes = [7; SEGMENT];
@@ -131,7 +133,8 @@ mod tests {
             run
         }
 
-        /// Three superframes come while a thread sleeps that wants to read, and has polled before or not.
+        /// Three superframes arrive while a thread sleeps in `recv`; `polls` says whether that
+        /// thread polled before.
         fn work_beside_reader(&mut self, polls: bool) -> CoreRun {
             self.core().note_sleeper(polls);
             self.send(3);
@@ -140,7 +143,7 @@ mod tests {
             self.work()
         }
 
-        /// Times something was left to the reader.
+        /// Returns how often a worker left frames to the reader.
         fn left(&self) -> u64 {
             self.server.counters().stack(Counter::CoreLeftToReader)
         }
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_arrived_is_left_to_a_reader_who_polls() {
+    fn arrived_frames_are_left_to_a_polling_reader() {
         let mut bench = Bench::new();
         bench.core().note_sleeper(true);
         bench.send(3);
@@ -160,12 +163,12 @@ mod tests {
         let waiters = socket.waiters(Readiness::READ);
         let token = waiters.prepare();
         assert_eq!(bench.work(), CoreRun::Left);
-        assert_eq!(waiters.wait(token, None), WaitResult::Notified, "when the core is free");
+        assert_eq!(waiters.wait(token, None), WaitResult::Notified, "when the core is released");
         assert_eq!(bench.read(), SEGMENT);
         let core = bench.core();
         assert!(core.is_polled(bench.cx.now) && core.is_left_alone(bench.cx.now));
         for _ in 0..2 {
-            // A frame a cycle: whoever waits has its data as soon as it is there.
+            // One frame per cycle: the waiting thread has its data as soon as it arrives.
             assert!(core.busy_poll(&bench.server, &mut bench.cx, 8, |_| true));
             assert_eq!(bench.read(), SEGMENT);
         }
@@ -175,34 +178,36 @@ mod tests {
         assert_eq!(bench.left(), 1);
     }
 
-    /// It has been woken and has other things to do.
+    /// The reader was woken but does other work first.
     #[test]
-    fn a_reader_who_does_not_come_leaves_nothing_behind() {
+    fn frames_are_processed_by_the_worker_when_the_reader_does_not_poll() {
         let mut bench = Bench::new();
         assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         let (core, now) = (bench.core(), bench.cx.now);
-        let until = core.prepare_sleep(now, true).expect("not for ever");
+        let until = core.prepare_sleep(now, true).expect("a limited time");
         core.finish_sleep();
         assert!(until > now && until <= now + Duration::from_millis(1));
         bench.cx.now = until;
-        assert!(!core.is_left_alone(until), "the worker looks itself");
+        assert!(!core.is_left_alone(until), "the worker polls");
         assert_eq!(bench.work(), CoreRun::Idle);
         assert_eq!(bench.read(), 3 * SEGMENT);
     }
 
-    /// As long as somebody else ran the core it would sleep for a millisecond, whatever timer is due before.
+    /// If the worker took this for activity by another thread, it would sleep for a millisecond,
+    /// past any timer due earlier.
     #[test]
-    fn a_worker_that_looks_in_meanwhile_does_not_think_that_the_core_is_run() {
+    fn a_worker_that_leaves_frames_does_not_assume_that_another_thread_runs_the_core() {
         let mut bench = Bench::new();
         assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
-        assert_eq!(bench.work(), CoreRun::Left, "still");
-        assert_eq!(bench.left(), 1, "once and for all");
-        assert_eq!(bench.read(), SEGMENT, "and untouched");
+        assert_eq!(bench.work(), CoreRun::Left, "still left to the reader");
+        assert_eq!(bench.left(), 1, "counted once");
+        assert_eq!(bench.read(), SEGMENT, "and no further frame was polled");
     }
 
-    /// Neither by the worker nor by a thread that polls: nobody would ever look for it again.
+    /// Neither the worker nor a polling thread leaves frames of a masked queue, because no
+    /// descriptor would announce them.
     #[test]
-    fn what_no_descriptor_tells_of_is_not_left() {
+    fn frames_that_no_descriptor_announces_are_not_left() {
         let mut bench = Bench::with_weight(4);
         let defer = [("napi_defer_hard_irqs", "100"), ("gro_flush_timeout", "1000000")];
         for (setting, value) in defer {
@@ -213,7 +218,7 @@ mod tests {
         bench.send(1);
         assert_eq!(bench.work(), CoreRun::Idle);
         assert_eq!(bench.read(), SEGMENT);
-        assert!(core.is_masked(napi), "polled by time");
+        assert!(core.is_masked(napi), "polled by timer");
         bench.cx.now += Duration::from_millis(10);
         assert_eq!(bench.work_beside_reader(true), CoreRun::Idle);
         assert_eq!(bench.read(), 3 * SEGMENT);
@@ -224,21 +229,25 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_to_a_reader_who_does_not_poll() {
+    fn no_frames_are_left_to_a_reader_that_does_not_poll() {
         let mut bench = Bench::new();
         assert_eq!(bench.work_beside_reader(false), CoreRun::Idle);
         assert_eq!((bench.read(), bench.left()), (3 * SEGMENT, 0));
     }
 
-    /// It goes to sleep, and whoever polls does not: the worker would be woken for each superframe.
+    /// A thread that never owned the core goes to sleep while another polls. If it ended that
+    /// polling, the worker would be woken for each superframe.
     #[test]
-    fn a_thread_that_never_had_the_core_ends_nobody_elses_polling() {
+    fn a_thread_that_never_owned_the_core_does_not_end_the_polling_of_another() {
         let mut bench = Bench::new();
         let (core, server, start) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
         let mut other = Cx::replay(&bench.memory, 2);
         other.now = start;
         let polled = core.busy_poll(&server, &mut bench.cx, 8, |_| {
-            assert!(!core.busy_poll(&server, &mut other, 8, |_| true), "it is another's");
+            assert!(
+                !core.busy_poll(&server, &mut other, 8, |_| true),
+                "another thread owns the core"
+            );
             core.stop_polling(&mut other, &server, false);
             true
         });
@@ -246,8 +255,8 @@ mod tests {
         core.stop_polling(&mut other, &server, false);
         assert!(core.is_polled(start) && core.is_left_alone(start) && !core.is_free());
         core.stop_polling(&mut bench.cx, &server, false);
-        assert!(!core.is_polled(start) && core.is_free(), "whoever has polled may");
-        // Both have: the one who came last speaks.
+        assert!(!core.is_polled(start) && core.is_free(), "the polling thread may release it");
+        // Both threads have polled: the last one to poll decides.
         for cx in [&mut bench.cx, &mut other] {
             assert!(core.busy_poll(&server, cx, 8, |_| true));
             core.stop_polling(cx, &server, false);
@@ -257,7 +266,7 @@ mod tests {
         assert!(core.busy_poll(&server, &mut other, 8, |_| true));
         core.stop_polling(&mut bench.cx, &server, false);
         assert!(core.is_polled(start));
-        // It has not come back: what it said has run out, and counts for nobody.
+        // The last poller did not return: its reservation has expired and no longer counts.
         other.now = start + Duration::from_millis(1);
         bench.cx.now = other.now;
         assert!(!core.is_free());
@@ -265,9 +274,9 @@ mod tests {
         assert!(core.is_free());
     }
 
-    /// Whom the worker has left something to is not known before it comes.
+    /// The worker does not know which thread will take the frames until that thread polls.
     #[test]
-    fn a_reader_whom_the_worker_has_left_something_to_may_send_the_worker_back() {
+    fn a_reader_may_return_the_frames_that_were_left_to_it() {
         let mut bench = Bench::new();
         assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
@@ -281,15 +290,15 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_superframes_of_the_last_frames_is_their_length_and_how_they_come() {
+    fn frames_count_as_bulk_by_their_length_weight_and_arrival_signal() {
         use RxSignal::{Descriptor, Doorbell};
         for (weight, signal, tso, bulk) in [
             (8, Descriptor, true, true),
-            // Together they are as long as one.
+            // Single segments, though together as long as a superframe.
             (8, Descriptor, false, false),
-            // A device that gives as many as any has none.
+            // A device whose weight is the maximum does not prefer small polls.
             (64, Descriptor, true, false),
-            // Its sender runs the core.
+            // With a doorbell the sender runs the core.
             (8, Doorbell, true, false),
         ] {
             let mut bench = Bench::of(weight, signal, tso);
@@ -301,15 +310,16 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_takes_half_as_many_superframes() {
+    fn a_poll_takes_half_as_many_superframes_as_frames() {
         let mut bench = Bench::with_weight(4);
         assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         assert_eq!(bench.read(), 2 * SEGMENT);
     }
 
-    /// A cycle that ends with every superframe is for what a descriptor tells of: the others cost the same wherever they lie.
+    /// A cycle ends after each superframe only for queues with a descriptor; with a doorbell it
+    /// makes no difference where the frames wait.
     #[test]
-    fn a_cycle_takes_all_superframes_that_a_doorbell_has_told_of() {
+    fn a_cycle_takes_all_superframes_that_a_doorbell_announced() {
         let mut bench = Bench::of(1, RxSignal::Doorbell, true);
         bench.send(1);
         run(&bench.server, &mut bench.cx);
@@ -328,9 +338,10 @@ mod tests {
         assert_eq!(read, Some(Ok(3 * SEGMENT)), "in the first cycle");
     }
 
-    /// Until it has polled as long as such a reader stays away; then as long as one sleeps whose core is run by others.
+    /// Limit before the reader has polled: the time that frames are left to a reader. Afterwards:
+    /// the sleep of a worker whose core is run by other threads.
     #[test]
-    fn how_long_a_worker_yields() {
+    fn the_worker_yields_briefly_to_a_new_reader_and_longer_to_a_polling_one() {
         let mut bench = Bench::new();
         assert_eq!(bench.work_beside_reader(true), CoreRun::Left);
         let (core, now) = (bench.core(), bench.cx.now);
@@ -341,14 +352,15 @@ mod tests {
         }
     }
 
-    /// What a clock says, later than the context when it came.
+    /// A clock later than the context's time at the start of the run.
     fn later() -> Instant {
         Instant::from_secs(1000) + Duration::from_millis(5)
     }
 
-    /// It stays away for a moment from when the worker lets go, not from when that began.
+    /// The reader's time starts when the worker releases the core, not at the start of the worker's
+    /// run.
     #[test]
-    fn the_reader_s_time_begins_when_it_is_woken() {
+    fn the_readers_time_starts_when_the_core_is_released() {
         let mut bench = Bench::new();
         bench.core().note_sleeper(true);
         bench.send(3);
@@ -361,9 +373,9 @@ mod tests {
         assert!(core.is_polled(later()));
     }
 
-    /// Small frames are nobody's in particular.
+    /// Small frames are not reserved for the polling thread.
     #[test]
-    fn a_worker_is_not_kept_from_small_frames() {
+    fn a_worker_polls_small_frames() {
         let mut bench = Bench::new();
         let (core, socket) = (bench.core(), Arc::clone(&bench.reader));
         core.note_sleeper(true);
@@ -379,9 +391,10 @@ mod tests {
         }
     }
 
-    /// A thread that prefers to poll may stay away for a second. What is due before is the worker's.
+    /// A thread with `SO_PREFER_BUSY_POLL` may stay away for a second. Work that is due earlier is
+    /// done by the worker.
     #[test]
-    fn a_worker_is_not_kept_from_what_is_due() {
+    fn a_worker_does_the_work_that_is_due() {
         let mut bench = Bench::new();
         let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
         let name = "net.quietline.dev.default.gro_flush_timeout";
@@ -389,7 +402,7 @@ mod tests {
         core.stop_polling(&mut bench.cx, &server, true);
         assert!(core.is_left_alone(now));
         core.interrupt(core.napi_of(1, QueueId(0)).expect("a queue"));
-        assert!(!core.is_left_alone(now), "a queue is owed");
+        assert!(!core.is_left_alone(now), "a poll of a queue is due");
         assert_eq!(bench.work(), CoreRun::Idle);
         core.stop_polling(&mut bench.cx, &server, true);
         let sent = bench.reader.send(&server, &mut bench.cx, &[IoSlice::new(b"watched")]);
@@ -399,9 +412,10 @@ mod tests {
         assert!(core.is_polled(due) && !core.is_left_alone(due));
     }
 
-    /// Whether or not it has had the core, as in Linux (`NAPI_STATE_PREFER_BUSY_POLL`): and then nobody else takes that back.
+    /// As in Linux (`NAPI_STATE_PREFER_BUSY_POLL`), the preference counts whether or not the thread
+    /// owned the core, and no other thread can cancel it.
     #[test]
-    fn a_thread_that_prefers_to_poll_says_so_for_itself() {
+    fn a_preference_for_busy_polling_is_canceled_only_by_its_own_thread() {
         let mut bench = Bench::new();
         let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
         let name = "net.quietline.dev.default.gro_flush_timeout";
@@ -413,7 +427,7 @@ mod tests {
         core.stop_polling(&mut other, &server, true);
         assert!(core.is_polled(almost));
         core.stop_polling(&mut bench.cx, &server, false);
-        assert!(core.is_polled(almost), "not for whoever has polled");
+        assert!(core.is_polled(almost), "the other thread's preference remains");
         core.stop_polling(&mut other, &server, false);
         assert!(core.is_free());
     }
@@ -424,9 +438,10 @@ mod tests {
         fn kick(&self) {}
     }
 
-    /// Or it would be woken by every superframe, on the CPU of whoever takes it or of its sender, and find it gone.
+    /// Otherwise every superframe would wake the worker, on the CPU of the reader or the sender, to
+    /// find the frame already taken.
     #[test]
-    fn a_worker_that_sleeps_on_the_descriptors_is_woken_once_by_a_thread_that_polls() {
+    fn a_worker_that_watches_descriptors_is_woken_once_by_a_polling_thread() {
         let mut bench = Bench::new();
         let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
         core.set_kick(Arc::new(Nobody));
@@ -438,17 +453,17 @@ mod tests {
         let _ = core.prepare_sleep(now, false);
         let kicks = poll(&mut bench.cx);
         assert_eq!(kicks, 1);
-        assert_eq!(poll(&mut bench.cx), kicks, "it has been told");
+        assert_eq!(poll(&mut bench.cx), kicks, "already kicked");
         core.finish_sleep();
-        assert!(core.is_left_alone(now), "and sleeps without them");
+        assert!(core.is_left_alone(now), "and it sleeps without watching descriptors");
         let _ = core.prepare_sleep(now, true);
         assert_eq!(poll(&mut bench.cx), kicks);
         core.finish_sleep();
-        assert_eq!(poll(&mut bench.cx), kicks, "it is awake");
+        assert_eq!(poll(&mut bench.cx), kicks, "the worker is awake");
         let _ = core.prepare_sleep(now, false);
         assert_eq!(poll(&mut bench.cx), kicks + 1);
         core.finish_sleep();
-        // Whoever waits for a small frame polls for a moment only.
+        // A thread that waits for a small frame polls only briefly.
         core.stop_polling(&mut bench.cx, &server, false);
         bench.send_small();
         assert_eq!(bench.work(), CoreRun::Idle);
@@ -457,13 +472,14 @@ mod tests {
         assert_eq!(poll(&mut bench.cx), kicks + 1);
     }
 
-    /// Such a thread has no reason to poll again, and frames would lie in the device until the worker came back by time.
+    /// Such a thread does not poll again; frames would stay in the device until the worker's sleep
+    /// timed out.
     #[test]
-    fn a_thread_that_closes_or_ends_or_polls_another_core_gives_the_descriptors_back() {
+    fn a_thread_that_closes_exits_or_polls_another_core_releases_the_descriptors() {
         let mut bench = Bench::new();
         let (core, server, start) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
         core.set_kick(Arc::new(Nobody));
-        // What the worker is told while it sleeps because somebody polls.
+        // Counts the kicks of a worker that sleeps because a thread polls.
         let kicks = |end: &mut dyn FnMut(Cx)| {
             let mut cx = Cx::replay(&bench.memory, 2);
             cx.now = start;
@@ -476,9 +492,9 @@ mod tests {
             server.counters().stack(Counter::CoreKicks) - before
         };
         let mut kept = None;
-        assert_eq!(kicks(&mut |cx| kept = Some(cx)), 0, "it will be back");
+        assert_eq!(kicks(&mut |cx| kept = Some(cx)), 0, "the thread will return");
         drop(kept);
-        assert_eq!(kicks(&mut drop), 1, "it has ended");
+        assert_eq!(kicks(&mut drop), 1, "the thread has ended");
         assert!(core.is_free());
         let other = Bench::new();
         let elsewhere = kicks(&mut |mut cx| {
@@ -492,29 +508,29 @@ mod tests {
             assert!(core.is_free() && !core.is_polled(start));
             drop(cx);
         });
-        assert_eq!(closes, 1, "and not once more at its end");
+        assert_eq!(closes, 1, "no second kick when the context is dropped");
         let listener = Listener::listen(&server, &mut bench.cx, "10.0.0.2:81".parse().unwrap(), 1);
         let listener = listener.expect("a free port");
         let accepts = kicks(&mut |mut cx| {
             cx.polls_to_accept(Some(&listener));
             cx.polls_to_accept(None);
             reader.close(&server, &mut cx);
-            assert!(core.is_polled(start), "it will poll for the next connection");
+            assert!(core.is_polled(start), "the thread will poll for the next connection");
             core.stop_polling(&mut cx, &server, false);
         });
-        assert_eq!(accepts, 1, "and says when that was in vain");
+        assert_eq!(accepts, 1, "kicked when polling stops");
         bench.cx.do_softirq();
     }
 
-    /// And a run of one superframe a poll is none that has used up its budget.
+    /// A run of one superframe per poll does not count as an exhausted budget.
     #[test]
-    fn without_a_reader_who_is_woken_the_worker_goes_on() {
+    fn without_a_woken_reader_the_worker_continues() {
         let mut bench = Bench::new();
         bench.core().note_sleeper(true);
         bench.send(3);
-        assert_eq!(bench.work(), CoreRun::Idle, "nobody waits");
+        assert_eq!(bench.work(), CoreRun::Idle, "no thread waits");
         assert_eq!(bench.read(), 3 * SEGMENT);
-        // Who waits for room to write has no use for what arrives.
+        // A thread that waits for space to write does not take received frames.
         let (server, socket) = (Arc::clone(&bench.server), Arc::clone(&bench.reader));
         let small = 2304.into();
         socket.set_option(&server, &mut bench.cx, SocketOption::SendBuffer, &small).expect("set");
@@ -530,9 +546,10 @@ mod tests {
         assert_eq!((bench.left(), counters.stack(Counter::SoftnetTimeSqueeze)), (0, 0));
     }
 
-    /// A worker's context is that of a thread that also runs other cores, and this one for others.
+    /// A worker's context belongs to a thread that also runs other cores, on whose behalf no wake
+    /// is deferred here.
     #[test]
-    fn whoever_is_woken_by_another_run_of_the_same_thread_is_woken_at_once() {
+    fn a_thread_woken_by_another_run_of_the_same_context_is_woken_at_once() {
         let mut bench = Bench::new();
         let (core, socket) = (bench.core(), Arc::clone(&bench.reader));
         let waiters = socket.waiters(Readiness::READ);
@@ -547,9 +564,9 @@ mod tests {
         assert_eq!(waiters.wait(token, None), WaitResult::Notified);
     }
 
-    /// Nothing is left to it then: it has been woken long since.
+    /// No frames are left to that reader, because it has already been woken.
     #[test]
-    fn a_reader_is_woken_at_once_before_superframes_come_and_between_two_turns() {
+    fn a_reader_is_woken_at_once_before_superframes_arrive_and_between_two_turns() {
         for (bulk, budget) in [(false, "300"), (true, "1")] {
             let mut bench = Bench::new();
             let (core, socket) = (bench.core(), Arc::clone(&bench.reader));

@@ -1,4 +1,4 @@
-//! NAPI's contract, seen from devices that write down how they are polled.
+//! The NAPI contract, seen from devices that record how they are polled.
 
 #[cfg(test)]
 mod tests {
@@ -27,16 +27,16 @@ mod tests {
     /// Device index and frames taken, poll by poll.
     type Log = Arc<Mutex<Vec<(u32, usize)>>>;
 
-    /// A device with one queue of frames that nobody wants.
+    /// A device with one queue of frames that IP drops.
     #[derive(Debug)]
     struct Scripted {
         index: u32,
         caps: Capabilities,
         signal: RxSignal,
         waiting: AtomicUsize,
-        /// Somebody is receiving, and whether two ever were at once.
+        /// Whether a thread is in `receive`, and whether two threads ever were at the same time.
         inside: AtomicBool,
-        together: AtomicBool,
+        concurrent: AtomicBool,
         doorbell: OnceLock<Doorbell>,
         log: Log,
     }
@@ -48,7 +48,7 @@ mod tests {
 
         fn receive(&self, _queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
             let alone = !self.inside.swap(true, Ordering::Relaxed);
-            self.together.fetch_or(!alone, Ordering::Relaxed);
+            self.concurrent.fetch_or(!alone, Ordering::Relaxed);
             let taken = self.waiting.load(Ordering::Relaxed).min(budget);
             self.waiting.fetch_sub(taken, Ordering::Relaxed);
             for _ in 0..taken {
@@ -133,15 +133,15 @@ mod tests {
             tx_checksum: true,
             ..Capabilities::plain(format!("scripted{index}"), 1500, LinkType::Ip)
         };
-        let (inside, together) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (inside, concurrent) = (AtomicBool::new(false), AtomicBool::new(false));
         let (waiting, doorbell, log) = (AtomicUsize::new(0), OnceLock::new(), Arc::clone(log));
-        Scripted { index, caps, signal, waiting, inside, together, doorbell, log }
+        Scripted { index, caps, signal, waiting, inside, concurrent, doorbell, log }
     }
 
-    /// A poll that takes exactly its weight has not found its queue empty, even if it is: the queue
-    /// is polled again. What it took is all with IP before that.
+    /// A poll that returns exactly its weight has not found the queue empty, so the queue is polled
+    /// again, after its frames were delivered to IP.
     #[test]
-    fn exactly_a_weight_of_frames_is_not_the_end_of_a_queue() {
+    fn a_poll_of_exactly_its_weight_does_not_end_the_queue() {
         let mut bench = Bench::new(&[RxSignal::None], &[]);
         bench.arrive(0, 64);
         assert_eq!(bench.run(), CoreRun::Idle);
@@ -155,7 +155,8 @@ mod tests {
         assert_eq!(bench.count(Counter::CoreTurns), 2);
     }
 
-    /// The budget is 300 frames to within a poll, and who was polled last is the last to be polled again.
+    /// A turn exceeds its budget of 300 frames by less than one poll; the queue polled last comes
+    /// last in the next turn.
     #[test]
     fn queues_share_the_budget_in_round_robin() {
         let mut bench = Bench::new(&[RxSignal::None; 3], &[]);
@@ -185,13 +186,14 @@ mod tests {
         assert_eq!(bench.polls(), [(1, 20)]);
     }
 
-    /// A turn that takes too long ends, whatever its budget is. The time is asked for after full polls only.
+    /// A turn that exceeds its time limit ends before its budget is used up. The clock is read only
+    /// after full polls.
     #[test]
-    fn a_turn_ends_when_its_time_is_over() {
+    fn a_turn_ends_at_its_time_limit() {
         thread_local! {
             static NOW: Cell<Instant> = const { Cell::new(Instant::ZERO) };
         }
-        /// A machine so slow that a millisecond has passed at every look.
+        /// A clock so slow that each reading is a millisecond later.
         fn slow() -> Instant {
             NOW.set(NOW.get() + Duration::from_millis(1));
             NOW.get()
@@ -202,12 +204,13 @@ mod tests {
         assert_eq!(bench.run(), CoreRun::Idle);
         assert_eq!(bench.polls(), [(1, 64), (1, 64), (1, 64), (1, 5)]);
         assert_eq!(NOW.get(), Instant::from_millis(3));
-        assert_eq!(bench.cx.now, NOW.get(), "what comes next knows how late it is");
+        assert_eq!(bench.cx.now, NOW.get(), "the context keeps the latest time");
         assert_eq!(bench.count(Counter::SoftnetTimeSqueeze), 1);
         assert_eq!(bench.count(Counter::CoreTurns), 2);
     }
 
-    /// Without a clock time stands still and only the budget counts; a limit of none at all is one poll a turn.
+    /// Without a clock time stands still and only the budget counts; with a limit of zero a turn is
+    /// one poll.
     #[test]
     fn a_time_limit_of_zero_is_one_full_poll() {
         let mut bench = Bench::new(&[RxSignal::None], &[("net.core.netdev_budget_usecs", "0")]);
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_ends_a_run_and_not_the_work() {
+    fn a_flood_ends_a_run_and_leaves_the_core_pending() {
         let mut bench = Bench::new(&[RxSignal::None], &[]);
         bench.arrive(0, 64 * 5 * 10 + 1);
         assert_eq!(bench.run(), CoreRun::Pending);
@@ -227,9 +230,10 @@ mod tests {
         assert_eq!(bench.polls(), [(1, 1)]);
     }
 
-    /// A queue that says when it has something is left alone otherwise. The one that was rung is polled by the ringer.
+    /// A queue with an arrival signal is polled only after a signal; the ringing context polls the
+    /// queue that it rang.
     #[test]
-    fn a_queue_with_a_doorbell_is_polled_when_it_was_rung() {
+    fn a_queue_with_a_doorbell_is_polled_only_after_a_ring() {
         let mut bench = Bench::new(&[RxSignal::Doorbell, RxSignal::Doorbell], &[]);
         bench.arrive(0, 1);
         bench.arrive(1, 70);
@@ -239,14 +243,16 @@ mod tests {
         bench.cx.do_softirq();
         assert_eq!(bench.polls(), [(2, 64), (2, 6)]);
         bench.devices[0].doorbell.get().unwrap().ring(&mut bench.cx);
-        // A ring that finds the core idle owns it: until the ringer has run it nobody else does.
+        // A ring of an idle core takes ownership: no other thread can run the core until the
+        // ringing context has run it.
         assert_eq!(bench.run(), CoreRun::Elsewhere);
         assert_eq!(bench.polls(), []);
         bench.cx.do_softirq();
         assert_eq!(bench.polls(), [(1, 1)]);
     }
 
-    /// A rung queue that the budget left over is polled in the next turn, though nobody rings again.
+    /// A rung queue that still has frames at the end of the budget is polled in the next turn
+    /// without another ring.
     #[test]
     fn a_rung_queue_stays_scheduled_while_it_has_more() {
         let signals = [RxSignal::Doorbell, RxSignal::Doorbell];
@@ -260,12 +266,13 @@ mod tests {
         assert_eq!(bench.count(Counter::SoftnetTimeSqueeze), 1);
     }
 
-    /// Of the queues with a descriptor those are polled that were readable; whoever does not watch polls all of them.
+    /// A run by interrupt polls only the queues whose descriptor was readable; a run without a
+    /// watcher polls all of them.
     #[test]
     fn an_interrupt_schedules_its_queue() {
         let mut bench = Bench::new(&[RxSignal::Descriptor, RxSignal::Descriptor], &[]);
         let core = Arc::clone(&bench.host.cores()[0]);
-        let napi = core.napi_of(2, QueueId(0)).expect("its second device");
+        let napi = core.napi_of(2, QueueId(0)).expect("the second device");
         assert!(core.napi_of(3, QueueId(0)).is_none());
         bench.arrive(1, 3);
         assert_eq!(core.run_interrupted(&bench.host, &mut bench.cx), CoreRun::Idle);
@@ -277,10 +284,11 @@ mod tests {
         assert_eq!(bench.polls(), [(1, 0), (2, 0)]);
     }
 
-    /// A waiting thread takes eight frames, looks whether it has what it waits for, and takes eight more. What is left when
-    /// it is content is polled before the core is given up, as any other run would.
+    /// A waiting thread takes eight frames, checks whether its data has arrived, and takes eight
+    /// more. The frames left when it stops are polled by an ordinary run before the core is
+    /// released.
     #[test]
-    fn busy_polling_looks_up_after_every_budget() {
+    fn busy_polling_checks_for_data_after_every_budget() {
         let mut bench = Bench::new(&[RxSignal::Descriptor], &[]);
         bench.arrive(0, 100);
         let core = Arc::clone(&bench.host.cores()[0]);
@@ -299,10 +307,11 @@ mod tests {
         assert_eq!(bench.cx.received(), 100);
     }
 
-    /// GRO4: no packet waits in a list when a poll has returned to whoever called, however it ended: by an empty queue, by its
-    /// weight, its budget, its time, or because a thread stops busy polling. Only between cycles of busy polling may one wait.
+    /// GRO4: no packet waits in a GRO or receive list when a poll returns to its caller, whether
+    /// the poll ended by an empty queue, its weight, its budget, its time, or because a thread
+    /// stops busy polling. Packets may wait only between cycles of busy polling.
     #[test]
-    fn no_packet_waits_in_a_list_while_nobody_polls() {
+    fn no_packet_waits_in_a_list_while_no_thread_polls() {
         let mut waited = 0;
         for seed in 0..300 {
             let mut rng = tcp::Rng::new(seed);
@@ -323,7 +332,7 @@ mod tests {
             let signals = [RxSignal::None, RxSignal::Descriptor];
             let mut bench = Bench::new(&signals, &settings);
             let core = Arc::clone(&bench.host.cores()[0]);
-            // Nobody wants the frames: IP drops each as it goes up.
+            // IP drops every frame that is delivered to it.
             let waiting = |host: &Host| {
                 let counters = host.counters();
                 counters.stack(Counter::SoftnetProcessed) - counters.dropped()
@@ -344,13 +353,14 @@ mod tests {
                 bench.cx.now += Duration::from_micros(u64::from(rng.below(50)));
             }
         }
-        assert!(waited > 1000, "{waited}: between cycles some did");
+        assert!(waited > 1000, "{waited}: some packets waited between cycles");
     }
 
-    /// GRO9: what a queue holds is touched by the owner of its core alone. Its state is reached through the owner's guard only,
-    /// which the compiler sees to, and `sync::core_lock` gives one guard at a time, which loom sees to; here threads fight for it.
+    /// GRO9: only the owner of the core accesses the GRO state of its queues. The compiler checks
+    /// that the state is reached only through the owner's guard, and loom checks that
+    /// `sync::core_lock` gives out one guard at a time. Here several threads contend for the core.
     #[test]
-    fn threads_that_fight_for_a_core_never_poll_it_together() {
+    fn threads_that_contend_for_a_core_never_poll_it_at_the_same_time() {
         let bench = Bench::new(&[RxSignal::None], &[("net.core.gro_normal_batch", "1000")]);
         let Bench { host, devices, .. } = &bench;
         let device = &devices[0];
@@ -375,13 +385,14 @@ mod tests {
                 });
             }
         });
-        assert!(!device.together.load(Ordering::Relaxed), "two in one poll");
+        assert!(!device.concurrent.load(Ordering::Relaxed), "two threads in one poll");
         let counters = host.counters();
         assert_eq!(counters.stack(Counter::SoftnetProcessed), 3 * 2000 * 5);
-        assert_eq!(counters.dropped(), 3 * 2000 * 5, "each went up, once");
+        assert_eq!(counters.dropped(), 3 * 2000 * 5, "each frame was delivered once");
     }
 
-    /// Who finds the core owned does not wait for it: the owner does the work. A doorbell meanwhile is the owner's.
+    /// A thread that finds the core owned does not wait: the owner does the work. A doorbell that
+    /// rings meanwhile is left to the owner.
     #[test]
     fn one_thread_polls_a_core() {
         let mut bench = Bench::new(&[RxSignal::Doorbell], &[]);
@@ -401,13 +412,13 @@ mod tests {
             cycles == 2
         }));
         assert_eq!(bench.polls(), [(1, 1)]);
-        assert_eq!(bench.count(Counter::CoreTurns), 3, "the last because of MISSED");
+        assert_eq!(bench.count(Counter::CoreTurns), 3, "the last turn because of MISSED");
     }
 
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout`: a queue that had frames is polled by time before its descriptor is
-    /// watched again, until it was found empty often enough.
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout`: a queue that had frames is polled by timer
+    /// until it was found empty often enough; only then is its descriptor watched again.
     #[test]
-    fn a_descriptor_is_put_off_while_frames_come_often() {
+    fn a_descriptor_stays_masked_while_frames_arrive_often() {
         let settings = [
             ("net.quietline.dev.default.napi_defer_hard_irqs", "2"),
             ("net.quietline.dev.default.gro_flush_timeout", "20000"),
@@ -424,7 +435,8 @@ mod tests {
             assert_eq!(bench.polls(), [(1, frames)], "round {round}");
             assert!(core.is_masked(napi), "round {round}");
             assert_eq!(core.next_deadline(), Some(bench.cx.now + interval), "round {round}");
-            // Not before its time, whoever runs the core meanwhile; a thread that polls without end is no end either.
+            // No poll before the deadline, whichever thread runs the core; busy polling does not
+            // end the deferral either.
             assert_eq!(core.run_interrupted(&bench.host, &mut bench.cx), CoreRun::Idle);
             assert_eq!(bench.polls(), []);
             bench.cx.now += interval;
@@ -440,9 +452,9 @@ mod tests {
         assert_eq!(core.next_deadline(), None);
     }
 
-    /// Without a timeout there is nothing to wait for, whatever else is set.
+    /// Without a flush timeout no interrupt is deferred, for any `napi_defer_hard_irqs`.
     #[test]
-    fn nothing_is_put_off_by_default() {
+    fn no_interrupt_is_deferred_by_default() {
         let settings = [("net.quietline.dev.scripted1.napi_defer_hard_irqs", "5")];
         let mut bench = Bench::new(&[RxSignal::Descriptor], &settings);
         bench.arrive(0, 3);
@@ -452,10 +464,10 @@ mod tests {
         assert_eq!(core.next_deadline(), None);
     }
 
-    /// `SO_PREFER_BUSY_POLL`: the thread that stops polling will be back, and its descriptors are left alone until then, but
-    /// no longer than `gro_flush_timeout`.
+    /// `SO_PREFER_BUSY_POLL`: a thread that stops polling will return, so its descriptors stay
+    /// masked until then, but no longer than `gro_flush_timeout`.
     #[test]
-    fn a_thread_that_will_be_back_keeps_its_descriptors() {
+    fn a_thread_that_prefers_busy_polling_keeps_its_descriptors_masked() {
         let mut bench = Bench::new(&[RxSignal::Descriptor], &[]);
         let core = Arc::clone(&bench.host.cores()[0]);
         let start = Instant::from_secs(1);
@@ -477,7 +489,7 @@ mod tests {
         assert_eq!(core.prepare_sleep(start, true), Some(start + timeout));
         core.finish_sleep();
         poll_and_stop(&mut bench, false);
-        assert_eq!(core.prepare_sleep(start, true), Some(start), "look at once");
+        assert_eq!(core.prepare_sleep(start, true), Some(start), "poll at once");
         core.finish_sleep();
     }
 

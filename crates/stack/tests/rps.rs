@@ -1,4 +1,5 @@
-//! Packets that change core between two whole hosts: who runs what, where connections live, and what is counted.
+//! RPS and RFS between two complete hosts: which thread runs a core, which core a connection
+//! belongs to, and the counters.
 
 #[cfg(test)]
 mod tests {
@@ -35,7 +36,8 @@ mod tests {
     }
 
     impl Bench {
-        /// A client of one core and a server of two, with `queues` queues between them.
+        /// Builds a client with `queues` cores and a server with two cores, connected by `queues`
+        /// queues.
         fn new(queues: u16, settings: &[(&str, &str)]) -> Self {
             let memory = Memory::new(64 << 20);
             let mut cx = Cx::replay(&memory, 1);
@@ -69,7 +71,7 @@ mod tests {
             Listener::listen_with(&self.server, &mut self.cx, local, options).expect("a free port")
         }
 
-        /// `bytes` from the client, read by the server.
+        /// Sends `bytes` from the client and reads them on the server.
         fn exchange(&mut self, (near, far): &(Arc<TcpSocket>, Arc<TcpSocket>), bytes: &[u8]) {
             let mut read = Vec::new();
             let mut buf = vec![0; 1 << 16];
@@ -104,11 +106,15 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_the_other_core_moves_everything_but_arp_there() {
+    fn an_rps_map_of_another_core_steers_all_packets_except_arp() {
         let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);
         let listener = bench.listen(&ListenOptions::default());
         let pair = bench.connect(&listener);
-        assert_eq!(pair.1.core(), CoreId(1), "a connection lives where its SYN went up");
+        assert_eq!(
+            pair.1.core(),
+            CoreId(1),
+            "a connection belongs to the core that processed its SYN"
+        );
         bench.exchange(&pair, &data());
         let stats = bench.server.softnet_stat();
         let steered = bench.count(Counter::RpsPackets);
@@ -120,10 +126,10 @@ mod tests {
         bench.end([pair]);
     }
 
-    /// For the receive side: toggled again and again under one connection, nothing is lost, reordered or
-    /// repeated.
+    /// Repeated changes of RPS and RFS settings under one connection neither lose, reorder nor
+    /// duplicate packets on the receive side.
     #[test]
-    fn toggled_under_a_connection_it_reorders_nothing() {
+    fn rps_toggled_under_a_connection_reorders_no_packets() {
         let mut bench = Bench::new(1, &[]);
         let listener = bench.listen(&ListenOptions::default());
         let pair = bench.connect(&listener);
@@ -151,7 +157,7 @@ mod tests {
         bench.end([pair]);
     }
 
-    /// Counts who was kicked, and leaves the running to the test.
+    /// Counts kicks; the test itself runs the core.
     #[derive(Debug, Default)]
     struct Sleeper(AtomicUsize);
 
@@ -162,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_with_a_worker_is_kicked_once_a_turn_and_not_run_by_the_sender() {
+    fn a_core_with_a_worker_is_kicked_once_per_turn_and_not_run_by_the_sender() {
         let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);
         let sleeper = Arc::new(Sleeper::default());
         let core = Arc::clone(&bench.server.cores()[1]);
@@ -182,15 +188,16 @@ mod tests {
         let bytes = vec![7; 20_000];
         let sent = socket.send(&bench.client, &mut bench.cx, &[IoSlice::new(&bytes)]);
         assert!(sent.expect("room") > 10_000);
-        assert_eq!(sleeper.0.load(Ordering::Relaxed), kicks + 1, "once for all its packets");
+        assert_eq!(sleeper.0.load(Ordering::Relaxed), kicks + 1, "one kick for all its packets");
         assert_eq!(core.try_run(&bench.server, &mut bench.cx), CoreRun::Idle);
         bench.end([(socket, accepted)]);
     }
 
-    /// Packets of a backlog go up in lists: of a superframe's segments that GRO is not let merge one finds the connection, and
-    /// the next ones that they are of the same.
+    /// The packets of a backlog are delivered in lists. GRO is off, so the segments of a superframe
+    /// arrive one by one: the first looks up the connection, and the following ones match it by
+    /// comparison.
     #[test]
-    fn a_backlog_goes_up_in_lists() {
+    fn backlog_packets_are_delivered_in_lists() {
         let settings = [
             ("net.quietline.dev.wire1.rps_cpus", "2"),
             ("net.quietline.dev.wire1.gro", "0"),
@@ -207,10 +214,10 @@ mod tests {
         bench.end([pair]);
     }
 
-    /// Mechanisms §8.2, RFS and a prequeue: what waits for a reader was queued on the core where that polls, so that nothing of the
-    /// connection changes its core.
+    /// RFS with a prequeue: packets for a waiting reader are queued on the core that the reader
+    /// polls, so the whole connection stays on that core.
     #[test]
-    fn a_prequeue_is_filled_where_its_reader_is() {
+    fn packets_for_a_prequeue_are_steered_to_the_core_of_its_reader() {
         let settings = [
             ("net.core.rps_sock_flow_entries", "64"),
             ("net.quietline.dev.wire1.rps_flow_cnt", "64"),
@@ -239,9 +246,10 @@ mod tests {
         bench.end([pair]);
     }
 
-    /// RFS: a flow that follows its application to another core takes its timers there, and says so (`SO_INCOMING_CPU`).
+    /// RFS: a flow that follows its application to another core arms its timers there and reports
+    /// that core (`SO_INCOMING_CPU`).
     #[test]
-    fn timers_go_where_the_flow_goes() {
+    fn timers_follow_the_flow_to_its_core() {
         let settings = [
             ("net.core.rps_sock_flow_entries", "64"),
             ("net.quietline.dev.wire1.rps_flow_cnt", "64"),
@@ -256,7 +264,7 @@ mod tests {
             // The application's thread has just polled this core.
             assert_ne!(cores[home].try_run(&bench.server, &mut bench.cx), CoreRun::Elsewhere);
             bench.exchange(&pair, &data()[..10_000]);
-            // What was armed before is over, wherever it was.
+            // Timers armed earlier have expired by then, on either core.
             bench.cx.now += std::time::Duration::from_secs(30);
             for core in &cores {
                 assert_ne!(core.try_run(&bench.server, &mut bench.cx), CoreRun::Elsewhere);
@@ -273,13 +281,13 @@ mod tests {
             let armed = [0, 1].map(|core| after[core] > before[core]);
             assert_eq!(usize::from(incoming(&pair)), home, "round {round}");
             assert_eq!(armed, [home == 0, home == 1], "round {round}: {before:?} {after:?}");
-            assert_eq!(pair.1.core(), own, "its queue stays");
+            assert_eq!(pair.1.core(), own, "its transmit queue stays");
         }
         bench.end([pair]);
     }
 
     #[test]
-    fn packets_that_wait_for_a_core_go_home_with_the_host() {
+    fn packets_that_wait_for_a_core_are_freed_with_the_host() {
         let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);
         bench.server.cores()[1].set_kick(Arc::new(Sleeper::default()));
         let socket =
@@ -299,12 +307,12 @@ mod tests {
     }
 
     #[test]
-    fn queue_core_and_connection_meet_at_both_ends() {
+    fn both_ends_of_a_connection_use_the_same_queue_and_core() {
         let mut bench = Bench::new(2, &[]);
         let listener = bench.listen(&ListenOptions::default());
         let pairs: Vec<_> = (0..16).map(|_| bench.connect(&listener)).collect();
         for pair in &pairs {
-            assert_eq!(pair.0.core(), pair.1.core(), "its queue is the same at both ends");
+            assert_eq!(pair.0.core(), pair.1.core(), "both ends use the same queue");
             bench.exchange(pair, &data()[..20_000]);
         }
         let on_first = pairs.iter().filter(|pair| pair.1.core() == CoreId(0)).count();
@@ -336,12 +344,12 @@ mod tests {
             }
         }
         assert_eq!(accepted.len(), 16);
-        // Whoever is which: all are aborted.
+        // The pairs do not match, which does not matter: all sockets are aborted.
         bench.end(sockets.into_iter().zip(accepted));
     }
 
     #[test]
-    fn accept_prefers_the_caller_s_core_and_forgets_nobody() {
+    fn accept_prefers_the_caller_s_core_and_starves_no_connection() {
         let mut bench = Bench::new(2, &[]);
         let listener = bench.listen(&ListenOptions::default());
         let (client, cx) = (Arc::clone(&bench.client), &mut bench.cx);
@@ -354,7 +362,7 @@ mod tests {
         let mut accepted: Vec<_> =
             (0..8).map(|_| listener.accept_near(Some(CoreId(0))).expect("one waits")).collect();
         assert!(accepted.iter().all(|socket| socket.core() == CoreId(0)));
-        // The oldest is not passed over for ever.
+        // The oldest waiting connection is not passed over forever.
         let mut others = 0;
         while let Ok(socket) = listener.accept_near(Some(CoreId(0))) {
             others += usize::from(socket.core() == CoreId(1));

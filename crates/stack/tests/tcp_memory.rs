@@ -1,4 +1,5 @@
-//! The account of TCP memory: what is queued is charged, pressure begins and ends, and nothing stays behind.
+//! The TCP memory account: queued data is charged, memory pressure starts and ends, and all charges
+//! are returned.
 
 #[cfg(test)]
 mod tests {
@@ -46,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_that_lag_bring_pressure_and_their_end_ends_it() {
+    fn slow_readers_cause_memory_pressure_and_reading_ends_it() {
         let memory = Memory::new(64 << 20);
         let (left, right) = Wire::pair(&WireConfig::default()).expect("a valid wire");
         let client = host(&memory, left, "10.0.0.1/24", "1000 2000 3000");
@@ -67,7 +68,7 @@ mod tests {
                 send_all(&mut cx, &client, socket);
             }
             run(&mut cx, [&client, &server], Duration::from_millis(50));
-            // The third threshold, the minimum of each connection, and a packet more.
+            // The third threshold, plus the minimum of each connection and one more packet each.
             let held = server.tcp_memory_pages();
             assert!(held <= 96 + 8 * 20, "{held} pages");
         }
@@ -75,7 +76,7 @@ mod tests {
         let counted = |name| server.counters().get(name);
         assert_eq!(counted("TcpExtTCPMemoryPressures"), Some(1));
         assert!(client.tcp_memory_pages() > 0);
-        // Everybody reads: pressure ends, and every byte arrives.
+        // All sockets are read: pressure ends, and every byte arrives.
         let mut buf = vec![0; 65_536];
         for _ in 0..400 {
             for (_, reader) in &pairs {
@@ -85,7 +86,7 @@ mod tests {
         }
         assert_eq!((client.tcp_memory_pages(), server.tcp_memory_pages()), (0, 0));
         assert!(counted("TcpExtTCPMemoryPressuresChrono").is_some_and(|ms| ms > 0));
-        // What unread data held is given back with its socket.
+        // The charge of unread data is returned when its socket closes.
         for (socket, _) in &pairs {
             send_all(&mut cx, &client, socket);
         }
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_follows_packet_memory() {
+    fn the_default_of_tcp_mem_follows_packet_memory() {
         let memory = Memory::new(32 << 20);
         let (left, _right) = Wire::pair(&WireConfig::default()).expect("a valid wire");
         let addresses = vec!["10.0.0.1/24".parse().expect("an address")];

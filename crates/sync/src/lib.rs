@@ -1,6 +1,8 @@
 //! Concurrency primitives of quietline: ownership of cores and sockets, and the time at which
 //! shared memory may be freed.
 //!
+//! Internal to crate `quietline`: it promises no stability, and any release may change or remove any item.
+//!
 //! Below: `core`, `alloc`, and `std` for sleeping. Above: `pkt` (return lists), `stack` (socket
 //! lock, core ownership, read-copy-update tables), `quietline` (sleep and wake).
 //!
@@ -18,7 +20,8 @@
 //! | [`small_queue`] | a completion wakes a sender that has stopped | TCP Small Queues |
 //! | [`socket_lock`] | exclusive access to a socket | `lock_sock`, backlog |
 //! | [`core_lock`] | exclusive right to run a core | NAPI's SCHED and MISSED |
-//! | [`descriptors`] | which thread watches a core's descriptors | NAPI's PREFER_BUSY_POLL |
+//! | [`attendance`] | which thread polls a core's queues, and how its worker sleeps | ksoftirqd, NAPI's PREFER_BUSY_POLL |
+//! | [`shutdown`] | the end of a host finds what is registered meanwhile | `check_net` |
 //! | [`eventcount`] | sleeping without losing a wake-up | wait queues |
 //! | [`epoch`] | when unreachable memory may be freed | RCU grace periods |
 //! | [`rcu`], [`rcu_map`] | reading without a shared write | `rcu_dereference`, rhashtable |
@@ -29,9 +32,9 @@
 //!
 //! Not here: reference counts of packets' memory (`pkt`), clocks, threads, wake-up policy.
 
+pub mod attendance;
 pub mod core_lock;
 pub mod counted;
-pub mod descriptors;
 pub mod epoch;
 pub mod eventcount;
 pub mod lanes;
@@ -44,6 +47,7 @@ pub mod rcu;
 pub mod rcu_map;
 pub mod refcount;
 pub mod ring;
+pub mod shutdown;
 pub mod small_queue;
 pub mod socket_lock;
 
@@ -51,9 +55,9 @@ mod shim;
 #[cfg(test)]
 mod test_item;
 
+pub use attendance::{Attendance, Kick, Poller, Sleep};
 pub use core_lock::{Claim, CoreGuard, CoreLock, QUEUES_MAX};
 pub use counted::{AnyRef, Handle, Ref, Slot};
-pub use descriptors::{Descriptors, Poller};
 pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult, Wakes};
 pub use lanes::Lanes;
@@ -66,6 +70,7 @@ pub use rcu::RcuCell;
 pub use rcu_map::RcuMap;
 pub use refcount::{Counting, RefCount};
 pub use ring::Ring;
+pub use shutdown::Shutdown;
 pub use small_queue::{SmallQueue, TsqProtocol};
 pub use socket_lock::{Entry, Owned, SocketLock, Work};
 

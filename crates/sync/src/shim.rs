@@ -9,6 +9,14 @@ pub(crate) use loom_side::*;
 #[cfg(not(loom))]
 pub(crate) use std_side::*;
 
+/// Types of std in a model, too: for values that order nothing, so that no model need see them.
+pub(crate) mod plain {
+    pub(crate) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+    pub(crate) type Flag = core::sync::atomic::AtomicBool;
+    pub(crate) type Word = core::sync::atomic::AtomicU64;
+}
+
 #[cfg(not(loom))]
 mod std_side {
     pub(crate) use std::hint::spin_loop;
@@ -104,7 +112,7 @@ macro_rules! store_in_order {
     )*};
 }
 
-store_in_order!(AtomicU64: u64, AtomicBool: bool);
+store_in_order!(AtomicU64: u64, AtomicU32: u32);
 
 /// Returns a number that no other call in this process returns.
 pub(crate) fn unique_number() -> u64 {

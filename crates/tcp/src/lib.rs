@@ -1,5 +1,7 @@
 //! The TCP engine of quietline, sans-IO.
 //!
+//! Internal to crate `quietline`: it promises no stability, and any release may change or remove any item.
+//!
 //! Above: `stack::socket`. Below: `stack::ip` sends what the engine puts on `cx.out`. RFC 9293;
 //! Linux: net/ipv4/tcp*.c.
 //!

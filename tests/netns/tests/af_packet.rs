@@ -212,7 +212,7 @@ mod tests {
         let text = refusal(&["env"], "nothing0")?;
         ensure!(text.contains("nothing0") && text.contains("No such device"), "{text}");
         let text = refusal(&["env"], "lo")?;
-        ensure!(text.contains("no Ethernet interface"), "{text}");
+        ensure!(text.contains("not an Ethernet interface"), "{text}");
         let text = refusal(&["env"], "ql0,rx=v1")?;
         ensure!(text.contains("v2, v3 or calls"), "{text}");
         let text = refusal(&["setpriv", "--bounding-set", "-net_raw"], "ql0")?;

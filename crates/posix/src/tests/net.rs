@@ -159,7 +159,7 @@ impl Net {
     }
 
     pub(super) fn send(&mut self, socket: &Socket, bytes: &[u8], flags: i32) -> String {
-        let to = (flags & abi::MSG_FASTOPEN != 0).then(|| at(BLACK_HOLE));
+        let to = (flags & abi::MSG_FASTOPEN != 0).then(|| at(SERVICE));
         self.step_send(&mut Send::new(flags, to), socket, bytes)
     }
 

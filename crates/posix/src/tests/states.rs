@@ -134,6 +134,8 @@ const TABLE: &[(&str, Call, [&str; 10])] = &[
         ["0", "0", "0", "0", "0", "0", "0", "0", "0", "EBADF"]),
     ("FIONREAD", |net, s| ioctl(net, s, abi::FIONREAD),
         ["0", "0", "0", "0", "EINVAL", "0", "0", "0", "0", "EBADF"]),
+    ("SIOCOUTQ", |net, s| ioctl(net, s, abi::SIOCOUTQ),
+        ["0", "0", "0", "1", "EINVAL", "0", "0", "0", "0", "EBADF"]),
     ("SIOCOUTQNSD", |net, s| ioctl(net, s, abi::SIOCOUTQNSD),
         ["0", "0", "0", "0", "EINVAL", "0", "0", "0", "0", "EBADF"]),
     ("SIOCATMARK", |net, s| ioctl(net, s, abi::SIOCATMARK),

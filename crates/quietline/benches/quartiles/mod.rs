@@ -1,6 +1,6 @@
-//! What benches print of the figures of their rounds.
+//! Statistics of the rounds of a bench.
 
-/// Lower quartile, median, upper quartile.
+/// Returns lower quartile, median and upper quartile.
 pub(crate) fn quartiles(values: &mut [f64]) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
     [1, 2, 3].map(|quarter| values[(values.len() - 1) * quarter / 4])

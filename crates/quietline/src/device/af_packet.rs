@@ -1,41 +1,51 @@
-//! A stack on an interface that exists: a NIC, or one end of a veth pair. Rings shared with the kernel, or calls.
+//! A stack on an existing interface, a NIC or one end of a veth pair, through packet sockets: rings
+//! shared with the kernel, or system calls.
 //!
-//! Below: packet sockets. Above: the cores of a stack, one per queue. Linux: net/packet/af_packet.c.
+//! Below: packet sockets. Above: the cores of a stack, one per queue. Linux:
+//! net/packet/af_packet.c.
 //!
 //! ```text
-//!   wire ─► driver ─► (kernel's GRO) ─► receive ring ─ copy ─► our stack ─ copy in the call ───────► (qdisc) ─► driver ─► wire
-//!                             │    └──► copy in the call ─────────┘    └── copy ─► transmit ring ─────┘
-//!                             └──────► the kernel's own stack, which has no address here
+//!   driver ─ (GRO) ─┬► receive ring ─ copy ─┬► stack ┬ copy ─► transmit ring ┬► (qdisc) ─► driver
+//!                   ├► copy in the call ────┘        └ copy in the call ─────┘
+//!                   └► the kernel's own stack, which has no address here
 //! ```
 //!
-//! **Rings or calls.** Either way may have a ring or none ([`RxFormat`], [`TxFormat`]). Out, a call copies each frame once; a ring's
-//! places a NIC reads as they are, but where a frame goes to another network namespace or socket the kernel copies it out of them
-//! again. In, a ring costs no system call per frame, and its copy is made by whoever brings the frame.
+//! **Rings or calls.** Each direction uses a ring or system calls ([`RxFormat`], [`TxFormat`]). To
+//! send, a call copies each frame once. A NIC reads the slots of a transmit ring in place, but the
+//! kernel copies a frame out of the ring again if the frame goes to another network namespace or
+//! socket. To receive, a ring costs no system call per frame, and the thread that delivers the
+//! frame copies it.
 //!
-//! **Addresses.** The interface should have no IP address: what arrives for ours is then nobody's in the kernel's own stack, and
-//! is dropped there after a route lookup. Where the kernel forwards between interfaces it must not on this one
-//! (`net.ipv4.conf.IF.forwarding=0`), or it would send a copy on. Our link address is the interface's own unless the
-//! configuration names another one: then the interface becomes promiscuous while the device lives, and the kernel's stack
-//! ignores our frames at once; but switches and hypervisors that know the NIC's address may not let another one through.
+//! **Addresses.** The interface should have no IP address: the kernel's own stack then drops
+//! packets to the stack's addresses after a route lookup. If the kernel forwards between
+//! interfaces, forwarding must be off on this one (`net.ipv4.conf.IF.forwarding=0`), because the
+//! kernel would forward a copy. The stack uses the interface's link address unless the
+//! configuration names another. With another address the interface is promiscuous while the device
+//! exists, and the kernel's stack ignores the device's frames at once; but switches and hypervisors
+//! that know the NIC's address may filter another one.
 //!
-//! **Superframes.** With `vnet_hdr` what the kernel's GRO has merged, or a peer on the same machine has sent as a superframe,
-//! arrives as one frame; and what we send as a superframe is cut by the NIC or, where it cannot, by the kernel. Its MTU holds for
-//! the segments. None is larger than 64 KB, for which the kernel needs no memory in a row: the pages of a ring's place, or single pages
-//! that it copies to.
+//! **Superframes.** With `vnet_hdr`, a superframe of the kernel's GRO or of a peer on the same
+//! machine arrives as one frame. The NIC, or else the kernel, segments the superframes that the
+//! stack sends. The MTU applies to the segments. A superframe has at most 64 KB, for which the
+//! kernel needs no contiguous memory: it uses the pages of a ring's slot, or single pages that it
+//! copies to.
 //!
-//! **Completions are true.** A packet is ours until the last holder in the kernel lets go of it: while it waits in a queueing
-//! discipline or a driver's ring it counts as in flight, which is what byte queue limits and TCP Small Queues
-//! measure. A discipline that cuts superframes itself, as tbf does with those larger than its burst, completes them when it does.
-//! A ring says it of each packet; without one the send buffer says how many there are, and they are taken to leave in their order
-//! (`sendmsg`).
+//! **Completions.** The device holds a packet until the kernel releases its last reference. While
+//! the packet waits in a queueing discipline or a driver's ring it counts as in flight, for byte
+//! queue limits and TCP Small Queues. A discipline that segments superframes itself, as tbf does
+//! with those larger than its burst, completes them at that time. A ring reports each packet.
+//! Without a ring the fill level of the send buffer gives the number of packets in flight, and
+//! packets are assumed to leave in order (`sendmsg`).
 //!
-//! **The way through the kernel.** By default frames pass the interface's queueing discipline and are seen by tcpdump; with
-//! [`KernelQdisc::Bypass`] they go straight into the driver.
+//! **Path through the kernel.** By default frames pass the interface's queueing discipline, and
+//! tcpdump sees them. With [`KernelQdisc::Bypass`] they go directly to the driver.
 //!
-//! When the interface goes down what is sent is dropped and counted; it works again when it comes up. When it is deleted the
-//! device is dead: [`AfPacket::is_gone`].
+//! While the interface is down, frames to be sent are dropped and counted; the device works again
+//! when the interface is up. After the interface was deleted the device cannot be used any more:
+//! [`AfPacket::is_gone`].
 //!
-//! Not here: VLANs (a tagged frame is dropped and counted), UDP superframes, interfaces without an Ethernet header.
+//! Not here: VLANs (a tagged frame is dropped and counted), UDP superframes, interfaces without an
+//! Ethernet header.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -51,14 +61,14 @@ use stack::{
 };
 
 use super::interface::{Interface, Promiscuous};
-use super::presence::{Deletions, LookTimer};
+use super::presence::{CheckTimer, Deletions};
 use super::setup_error::SetupError;
 
 pub mod config;
+mod device;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod glue;
 mod receive;
 mod recvmsg;
 mod sender;
@@ -77,44 +87,45 @@ use transmit::{IP_BYTES_MAX, TxRing};
 /// Bytes of an Ethernet header.
 const ETHERNET_HEADER_LEN: u16 = 14;
 
-/// What an event of a queue's epoll descriptor is about.
+/// Source of an event of a queue's epoll descriptor.
 const FRAMES: u64 = 0;
 const COMPLETIONS: u64 = 1;
 const DELETIONS: u64 = 2;
 
-/// An interface of the kernel's that a stack is on.
+/// A device on an existing interface, through packet sockets.
 pub struct AfPacket {
     caps: Capabilities,
     interface: Interface,
-    /// Frames of one poll at most.
+    /// Maximum number of frames of one poll.
     weight: usize,
     queues: Box<[Queue]>,
-    /// Watched by the epoll descriptor of queue 0.
+    /// Reports of deleted interfaces, watched by the epoll descriptor of queue 0.
     deletions: Deletions,
-    /// Set by whoever finds out that the interface is deleted. Relaxed: it orders nothing.
+    /// Set by the thread that detects the deletion of the interface. Relaxed: it orders nothing.
     gone: AtomicBool,
     _promiscuous: Option<Promiscuous>,
 }
 
 /// A queue pair.
 struct Queue {
-    /// Beside its ring, because errors are taken off it while the ring is read.
+    /// Outside of `rx`, because `check_interface` reads its pending error while another thread
+    /// holds the ring.
     receiver: OwnedFd,
     rx: Mutex<Rx>,
     tx: Tx,
-    /// An epoll descriptor: readable while a frame waits, and once after packets were completed. Queue 0: also when the interface may
-    /// have been deleted.
+    /// Epoll descriptor: readable while a frame waits, and once after packets were completed. That
+    /// of queue 0 is also readable when the interface may have been deleted.
     events: OwnedFd,
-    look_timer: LookTimer,
-    /// The core that this queue belongs to.
+    check_timer: CheckTimer,
+    /// Doorbell of the core that runs this queue.
     doorbell: OnceLock<Doorbell>,
-    /// Packets and bytes that were taken and dropped since the last completion. Written by who sends, taken by the core; the count is
-    /// released after the bytes.
-    given_up_packets: AtomicUsize,
-    given_up_bytes: AtomicUsize,
+    /// Packets and bytes that `transmit` accepted and dropped since the last completion. Added by
+    /// the sending thread and taken by the core; the count is released after the bytes.
+    dropped_packets: AtomicUsize,
+    dropped_bytes: AtomicUsize,
 }
 
-/// The way in that a queue has.
+/// Receive path of a queue.
 #[derive(Debug)]
 enum Rx {
     Ring(RxRing),
@@ -147,8 +158,8 @@ impl Queue {
                 Tx::Calls(TxCalls::new(sender, room, config.vnet_hdr))
             }
             TxFormat::Ring => {
-                let (sender, places) = socket::open_sender(interface, config)?;
-                Tx::Ring(TxRing::new(sender, places, config.vnet_hdr))
+                let (sender, slots) = socket::open_sender(interface, config)?;
+                Tx::Ring(TxRing::new(sender, slots, config.vnet_hdr))
             }
         };
         let events =
@@ -158,14 +169,14 @@ impl Queue {
             rx: Mutex::new(rx),
             tx,
             events,
-            look_timer: LookTimer::default(),
+            check_timer: CheckTimer::default(),
             doorbell: OnceLock::new(),
-            given_up_packets: AtomicUsize::new(0),
-            given_up_bytes: AtomicUsize::new(0),
+            dropped_packets: AtomicUsize::new(0),
+            dropped_bytes: AtomicUsize::new(0),
         })
     }
 
-    /// Forgets what has arrived.
+    /// Drops the frames that have arrived.
     fn discard(&mut self) {
         match self.rx.get_mut().unwrap_or_else(PoisonError::into_inner) {
             Rx::Ring(ring) => ring.discard(),
@@ -179,12 +190,13 @@ impl Queue {
 }
 
 impl AfPacket {
-    /// Puts a device on the interface that `config` names, in the network namespace of the calling thread. Frames that
-    /// arrived while it was set up are forgotten.
+    /// Opens a device on the interface that `config` names, in the network namespace of the calling
+    /// thread. Drops frames that arrived during the setup.
     ///
     /// # Errors
-    /// A field is out of range; there is no such interface, it is down or has no Ethernet header; or the kernel refuses
-    /// a step: the text names CAP_NET_RAW where that is missing, and the ring that is too large. Nothing is left behind.
+    /// If a field is out of range; if there is no such interface, or it is down or has no Ethernet
+    /// header; or if the kernel refuses a step. The text names a missing CAP_NET_RAW and a ring
+    /// that is too large. A failed call leaves nothing behind.
     pub fn open(config: &AfPacketConfig) -> Result<Arc<Self>, SetupError> {
         config.validate()?;
         let interface = Interface::find(&config.interface)?;
@@ -195,7 +207,7 @@ impl AfPacket {
         if mtu > IP_BYTES_MAX {
             return Err(SetupError::field("mtu", mtu, "68 to 65480"));
         }
-        // First of all: a deletion that it does not report fails the binding of the sockets.
+        // Watch first: a deletion before the watch fails the binding of the sockets.
         let deletions = Deletions::watch(&interface)?;
         let queues = open_queues(&interface, config, &deletions)?;
         let mac = config.mac.unwrap_or(interface.mac);
@@ -235,27 +247,29 @@ impl AfPacket {
         }))
     }
 
-    /// The interface, as it was when the device was made.
+    /// Returns the interface, as it was when the device was opened.
     #[must_use]
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
 
-    /// The descriptor that is readable while a frame waits on `queue`, and becomes readable when packets were completed,
-    /// until [`AfPacket::acknowledge`]. That of queue 0 also when the interface is deleted.
+    /// Returns the descriptor that is readable while a frame waits on `queue`, and after packets
+    /// were completed until [`AfPacket::acknowledge`]. That of queue 0 is also readable when the
+    /// interface may have been deleted.
     ///
     /// # Panics
-    /// There is no such queue.
+    /// If there is no such queue.
     #[must_use]
     pub fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
         self.queue(queue).events.as_fd()
     }
 
-    /// Takes note of what made the descriptor of `queue` readable; to be called before the queue is polled. The completions told
-    /// so far are not told again, and an error is looked into.
+    /// Reads the events that made the descriptor of `queue` readable. To be called before the queue
+    /// is polled: later completions then report again. Checks for a deleted interface after an
+    /// error.
     ///
     /// # Panics
-    /// There is no such queue.
+    /// If there is no such queue.
     pub fn acknowledge(&self, queue: u16) {
         let queue = self.queue(queue);
         let mut events = [MaybeUninit::uninit(); 3];
@@ -263,21 +277,22 @@ impl AfPacket {
         else {
             return;
         };
-        let mut look = false;
+        let mut check = false;
         for event in events {
             let (flags, data) = (event.flags, event.data);
             if data.u64() == DELETIONS {
                 self.deletions.acknowledge();
-                look = true;
+                check = true;
             }
-            look |= flags.contains(epoll::EventFlags::ERR);
+            check |= flags.contains(epoll::EventFlags::ERR);
         }
-        if look {
-            self.look(queue);
+        if check {
+            self.check_interface(queue);
         }
     }
 
-    /// Whether the interface has been deleted. Nothing arrives any more, and what is sent is dropped.
+    /// Returns whether the interface was deleted. No more frames arrive then, and frames to be sent
+    /// are dropped.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
@@ -307,7 +322,8 @@ fn open_queues(
     for _ in 0..config.queues {
         queues.push(Queue::open(interface, config, &mut group)?);
     }
-    // Between its binding and its joining a queue has received what others have received too.
+    // Between its bind and its joining of the fanout group, a queue has received copies of frames
+    // of the other queues.
     queues.iter_mut().for_each(Queue::discard);
     let added = epoll::EventData::new_u64(DELETIONS);
     epoll::add(&queues[0].events, deletions.as_fd(), added, epoll::EventFlags::IN)
@@ -315,8 +331,8 @@ fn open_queues(
     Ok(queues.into_boxed_slice())
 }
 
-/// One descriptor for both sockets. Frames: as long as they wait. Completions: once each, because a transmit ring is writable
-/// almost always.
+/// Returns one epoll descriptor for both sockets. Frames are level-triggered. Completions are
+/// edge-triggered, because a transmit ring is almost always writable.
 fn watch(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> Result<OwnedFd, rustix::io::Errno> {
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let frames = epoll::EventData::new_u64(FRAMES);

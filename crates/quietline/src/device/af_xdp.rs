@@ -1,26 +1,30 @@
-//! A stack on an interface that exists, by AF_XDP: frames pass through rings in shared memory, around the kernel's stack.
+//! A stack on an existing interface, through AF_XDP: frames pass through rings in shared memory and
+//! bypass the kernel's stack.
 //!
-//! Below: one AF_XDP socket for each queue of the interface, and our own XDP program that sends its frames there. Above: the
-//! cores of a stack. Linux: net/xdp, Documentation/networking/af_xdp.rst.
+//! Below: one AF_XDP socket for each queue of the interface, and an XDP program that directs its
+//! frames there. Above: the cores of a stack. Linux: net/xdp, Documentation/networking/af_xdp.rst.
 //!
 //! ```text
-//!   interface ── XDP program ──► receive ring ── copy ──► packet memory          one system call sends a batch;
-//!       ▲    (queue in map?)     fill ring ◄── the chunk is free again           receiving takes none
+//!   interface ── XDP program ──► receive ring ── copy ──► packet memory   (no system call)
+//!       ▲    (queue in map?)     fill ring ◄── free chunk
 //!       │      no: the kernel
-//!       └──────────────────────  transmit ring ◄── copy ── packet memory
-//!                                completion ring ──► whoever paid for the packet
+//!       └──────────────────────  transmit ring ◄── copy ── packet memory  (one call per batch)
+//!                                completion ring ──► owner of the packet
 //! ```
 //!
-//! What is taken is the interface's queues: all of their frames are ours and none the kernel's, so the stack uses the
-//! interface's own Ethernet address, and the kernel's addresses on it are dead for as long. The program goes away with the
-//! process, however it ends.
+//! The device takes over queues of the interface with all of their frames, so the stack uses the
+//! interface's own Ethernet address, and the kernel's addresses on the interface are unreachable
+//! meanwhile. The kernel removes the program when the process ends, for any reason.
 //!
-//! Frames are at most one chunk (MTU 3822) and never superframes: this API has no segmentation offload. Checksums of what is
-//! sent are left to the kernel where it copies (Linux 6.8); of what arrives it says nothing. A veth whose other end leaves
-//! them open (the default) needs `ethtool -K PEER tx off` there, or [`AfXdpConfig::trust_checksums`]; the stack drops such segments, with
-//! the reason `TCP_CSUM_UNFINISHED`, and reports the first as [`Event::UnfinishedChecksums`](stack::host::Event::UnfinishedChecksums). In
-//! generic mode only the former works: superframes of the other end exceed a chunk, so the kernel drops them
-//! ([`Event::FramesTooLong`](stack::host::Event::FramesTooLong)).
+//! A frame is at most one chunk (MTU 3822) and never a superframe, because this API has no
+//! segmentation offload. In copy mode the kernel completes the checksums of sent frames (Linux
+//! 6.8). The kernel gives no checksum status of received frames. A veth whose other end leaves
+//! checksums partial (the default) needs `ethtool -K PEER tx off` there, or
+//! [`AfXdpConfig::trust_checksums`]. Otherwise the stack drops such segments with the reason
+//! `TCP_CSUM_UNFINISHED`, and reports the first as
+//! [`Event::UnfinishedChecksums`](stack::cx::event::Event::UnfinishedChecksums). In generic mode only
+//! the `ethtool` command works: superframes of the other end exceed a chunk, so the kernel drops
+//! them ([`Event::FramesTooLong`](stack::cx::event::Event::FramesTooLong)).
 //!
 //! Not here: frames of several chunks (XDP_USE_SG), memory shared between sockets.
 
@@ -43,7 +47,7 @@ use super::setup_error::SetupError;
 mod abi;
 mod channels;
 pub mod config;
-mod glue;
+mod device;
 mod program;
 mod queue;
 mod receive;
@@ -56,7 +60,7 @@ pub use config::{AfXdpConfig, BusyPoll, MTU_MAX, QUEUES_MAX, RING_DEFAULT, XdpMo
 use program::{Attached, Hook, Program};
 use queue::{Queue, Unbound};
 
-/// Queues of an interface, taken from the kernel.
+/// A device on queues of an interface that are taken over from the kernel.
 ///
 /// ```no_run
 /// use quietline::{Stack, device::{AfXdp, AfXdpConfig}};
@@ -74,26 +78,27 @@ pub struct AfXdp {
     mode: XdpMode,
     busy_poll: bool,
     trust_checksums: bool,
-    /// Set by whoever finds it out, read by all. Relaxed: it orders nothing.
+    /// Set by the thread that detects the deletion of the interface. Relaxed: it orders nothing.
     gone: AtomicBool,
-    /// [`Event::FramesTooLong`](stack::host::Event::FramesTooLong) has been reported. Relaxed: it orders nothing.
-    told_too_long: AtomicBool,
-    /// Tells when the interface is deleted: an AF_XDP socket without traffic says nothing.
+    /// Whether [`Event::FramesTooLong`](stack::cx::event::Event::FramesTooLong) was reported. Relaxed:
+    /// it orders nothing.
+    reported_too_long: AtomicBool,
+    /// Reports the deletion of the interface: an AF_XDP socket without traffic does not.
     presence: Presence,
-    /// Before the sockets: while it is attached they are there.
+    /// Declared before the sockets, so that the program is detached before they close.
     _attached: Attached,
-    /// Which queues have which socket.
+    /// The program and its map from queues to sockets.
     _program: Program,
     _promiscuous: Option<Promiscuous>,
     queues: Box<[Queue]>,
 }
 
 impl AfXdp {
-    /// Takes the queues of an interface, in the network namespace of the calling thread.
+    /// Takes over queues of an interface, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// A field is out of range or the kernel refuses a step: there is no AF_XDP, no privilege, no such mode, another program
-    /// or socket has the place. Nothing is left behind.
+    /// If a field is out of range or the kernel refuses a step: no AF_XDP, no privilege, no such
+    /// mode, or another program or socket uses the interface. A failed call leaves nothing behind.
     pub fn open(config: &AfXdpConfig) -> Result<Arc<Self>, SetupError> {
         config.validate()?;
         let interface = Interface::find(&config.interface)?;
@@ -112,7 +117,7 @@ impl AfXdp {
         for (number, socket) in numbers.zip(unbound) {
             let (queue, bound) = socket.bind(&interface, number, how_to_bind(config.mode, hook))?;
             program.insert(number, queue.as_fd()).map_err(|e| {
-                let step = format!("direct queue {number} of \"{}\" here", interface.name);
+                let step = format!("direct queue {number} of \"{}\" to its socket", interface.name);
                 SetupError::system(step, e.raw_os_error())
             })?;
             zero_copy &= bound.zero_copy;
@@ -143,7 +148,7 @@ impl AfXdp {
             busy_poll: config.busy_poll.is_some(),
             trust_checksums: config.trust_checksums,
             gone: AtomicBool::new(false),
-            told_too_long: AtomicBool::new(false),
+            reported_too_long: AtomicBool::new(false),
             presence,
             _attached: attached,
             _program: program,
@@ -152,19 +157,19 @@ impl AfXdp {
         }))
     }
 
-    /// The mode that the interface has given us: never `Auto`.
+    /// Returns the mode of the device, never `Auto`.
     #[must_use]
     pub const fn mode(&self) -> XdpMode {
         self.mode
     }
 
-    /// The interface's name.
+    /// Returns the name of the interface.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.caps.name
     }
 
-    /// What was taken, as one line for a person.
+    /// Returns a one-line description of the device for users.
     #[must_use]
     pub fn describe(&self) -> String {
         let mode = match self.mode {
@@ -176,31 +181,33 @@ impl AfXdp {
         format!("af_xdp on \"{}\": {mode}, {queues} queue(s)", self.caps.name)
     }
 
-    /// The descriptor that becomes readable when a frame waits on `queue`, to sleep on. It is silent once the interface is
-    /// gone.
+    /// Returns the descriptor that becomes readable when a frame waits on `queue`, for a worker to
+    /// sleep on. It reports nothing after the interface was deleted.
     ///
     /// # Panics
-    /// There is no such queue.
+    /// If there is no such queue.
     #[must_use]
     pub fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
         self.queues[usize::from(queue)].as_fd()
     }
 
-    /// A descriptor that becomes readable when the interface is deleted or moved to another network namespace, until
-    /// [`AfXdp::check_link`].
+    /// Returns a descriptor that becomes readable when the interface is deleted or moved to another
+    /// network namespace, until [`AfXdp::check_link`].
     #[must_use]
     pub fn link_fd(&self) -> BorrowedFd<'_> {
         self.presence.as_fd()
     }
 
-    /// Takes note of what has made [`AfXdp::link_fd`] readable, and finds out whether the interface is gone.
+    /// Reads the events that made [`AfXdp::link_fd`] readable, and checks whether the interface is
+    /// gone.
     pub fn check_link(&self) {
         if self.presence.is_gone() {
             self.set_gone();
         }
     }
 
-    /// Whether the interface was deleted or moved away. Nothing arrives any more, and what is sent is dropped.
+    /// Returns whether the interface was deleted or moved away. No more frames arrive then, and
+    /// frames to be sent are dropped.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
@@ -217,7 +224,7 @@ impl fmt::Debug for AfXdp {
     }
 }
 
-/// The stack's MTU: what is asked for, within what the interface carries.
+/// Returns the stack's MTU: the configured one, at most the interface's own.
 fn mtu(config: &AfXdpConfig, interface: &Interface) -> Result<u32, SetupError> {
     let mtu = config.mtu.unwrap_or(interface.mtu);
     if mtu > interface.mtu {
@@ -226,12 +233,13 @@ fn mtu(config: &AfXdpConfig, interface: &Interface) -> Result<u32, SetupError> {
     Ok(mtu)
 }
 
-/// How many queues to take.
+/// Returns the number of queues to take over.
 fn queues(config: &AfXdpConfig, interface: &Interface) -> Result<u16, SetupError> {
     if let Some(queues) = config.queues {
         return Ok(queues);
     }
-    // All of them, since frames of the others would be the kernel's. `rx_queues` counts those that could be switched on, too.
+    // All queues in use, because frames of other queues would go to the kernel. `rx_queues` also
+    // counts queues that are not enabled.
     let used = channels::receive_queues(&interface.name).unwrap_or(interface.rx_queues);
     let rest = used.saturating_sub(u32::from(config.first_queue));
     u16::try_from(rest).ok().filter(|rest| (1..=QUEUES_MAX).contains(rest)).ok_or_else(|| {
@@ -239,7 +247,7 @@ fn queues(config: &AfXdpConfig, interface: &Interface) -> Result<u16, SetupError
     })
 }
 
-/// Puts the program where `mode` says, or in the best place.
+/// Attaches the program at the hook that `mode` names, or at the best one that works.
 fn attach(
     program: &Program,
     interface: &Interface,
@@ -264,19 +272,19 @@ fn attach(
     let error = SetupError::system(step, refusal.raw_os_error());
     Err(match refusal {
         Errno::BUSY | Errno::EXIST => error.with_hint(format!(
-            "another XDP program is there (ip link set dev {} xdp off)",
+            "another XDP program is attached (ip link set dev {} xdp off)",
             interface.name
         )),
         Errno::OPNOTSUPP => error.with_hint("the driver has no native XDP; mode=generic works"),
-        // Limits of the driver's own, as veth's of the other end's MTU and queues.
+        // Limits of the driver, as veth's of the other end's MTU and queues.
         Errno::RANGE | Errno::NOSPC | Errno::INVAL if hooks == [Hook::Native] => {
-            error.with_hint("the driver cannot, as the interface is set up; mode=generic works")
+            error.with_hint("the driver refuses native XDP on this interface; mode=generic works")
         }
         _ => error,
     })
 }
 
-/// What to ask of a bind. Nothing at all means: without copies if the driver can.
+/// Returns the flags of the bind. Empty flags mean: zero-copy if the driver supports it.
 const fn how_to_bind(mode: XdpMode, hook: Hook) -> SocketAddrXdpFlags {
     match (mode, hook) {
         (XdpMode::ZeroCopy, _) => SocketAddrXdpFlags::XDP_ZEROCOPY,

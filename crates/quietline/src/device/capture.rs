@@ -1,14 +1,14 @@
-//! Packet capture: what a device received and was told to send, as a pcapng file.
+//! Packet capture: writes the packets that a device receives and transmits to a pcapng file.
 //!
-//! Below: any device, wrapped by [`CaptureDevice`]. Above: every command's `--pcap FILE`. Linux: net/packet/af_packet.c
-//! as tcpdump uses it; draft-ietf-opsawg-pcapng.
+//! Below: any device, wrapped by [`CaptureDevice`]. Above: every command's `--pcap FILE`. Linux:
+//! net/packet/af_packet.c as tcpdump uses it; draft-ietf-opsawg-pcapng.
 //!
-//! The path of a packet only copies its bytes into a queue; a thread of the capture writes them to the file. The queue
-//! is bounded: when the file cannot keep up, packets are left out of the capture, counted, and the file says where.
-//! They are never held up.
+//! A core only copies a packet's bytes into a queue; a thread of the capture writes them to the
+//! file. The queue is bounded: when the file is too slow, packets are omitted from the capture and
+//! counted, and the file records where. Packets themselves are never delayed.
 //!
-//! A superframe is written as one frame, as tcpdump shows it on Linux. A partial checksum is completed in the copy, so
-//! that a reader which verifies checksums finds every one of them good.
+//! A superframe is written as one frame, as tcpdump shows it on Linux. A partial checksum is
+//! completed in the copy, so that a reader that verifies checksums finds them correct.
 //!
 //! Not here: capture filters, rotation.
 
@@ -36,24 +36,26 @@ mod writer;
 
 pub use device::CaptureDevice;
 
-/// Bytes of a packet that are kept: tcpdump's default, and the most that Wireshark reads. Only BIG TCP has larger ones.
+/// Default number of bytes of a packet that are kept: tcpdump's default, and the maximum that
+/// Wireshark reads. Only BIG TCP has larger packets.
 pub const SNAPLEN_DEFAULT: u32 = 262_144;
 
-/// Bytes that may wait for the file: half a second of 1 Gbit/s.
+/// Default number of bytes that may wait for the file: half a second at 1 Gbit/s.
 pub const QUEUE_BYTES_DEFAULT: usize = 64 << 20;
 
-/// File buffer: the writer calls the kernel once per this many bytes.
+/// Size of the file buffer: the writer makes one system call per this many bytes.
 const FILE_BUFFER_BYTES: usize = 1 << 20;
 
-/// How a capture behaves.
+/// Configuration of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// Bytes of each packet to keep, link header included; the rest is cut off and its length remembered.
+    /// Bytes of each packet to keep, link header included. The rest is cut off, and the file
+    /// records the original length.
     pub snaplen: u32,
-    /// Bytes that may wait for the file before packets are left out.
+    /// Bytes that may wait for the file before packets are omitted.
     pub queue_bytes_max: usize,
-    /// What to add to the stack's `now` to get the time since 1970. `None` takes it from the clocks of the machine,
-    /// where `now` is CLOCK_MONOTONIC; a simulation sets its own.
+    /// Offset from the stack's `now` to the time since 1970. `None` computes it from the clocks of
+    /// the machine, where `now` is CLOCK_MONOTONIC; a simulation sets its own.
     pub epoch_offset: Option<Duration>,
 }
 
@@ -63,15 +65,15 @@ impl Default for CaptureConfig {
     }
 }
 
-/// What the frames of a captured interface begin with.
+/// Link type of a captured interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CaptureLink {
-    /// An Ethernet header, and our address on it.
+    /// Frames begin with an Ethernet header.
     Ethernet {
-        /// Our address.
+        /// Ethernet address of the stack.
         mac: [u8; 6],
     },
-    /// An IP header.
+    /// Frames begin with an IP header.
     Ip,
 }
 
@@ -84,7 +86,7 @@ impl CaptureLink {
     }
 }
 
-/// Which way a packet went.
+/// Direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the device to the stack.
@@ -93,36 +95,37 @@ pub enum Direction {
     Outbound,
 }
 
-/// What became of a capture.
+/// Counts of a finished capture.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CaptureReport {
     /// Packets in the file.
     pub written: u64,
-    /// Packets left out because the file could not keep up or could not be written.
+    /// Packets omitted because the file was too slow or could not be written.
     pub lost: u64,
     /// Bytes of packets in the file.
     pub bytes: u64,
 }
 
-/// The file of a capture that has not started. A program that drops its privileges makes the file before and starts the capture
-/// afterwards, so that the capture's thread has none.
+/// The file of a capture that has not started. A program that drops its privileges creates the file
+/// before and starts the capture afterwards, so that the capture's thread has no privileges.
 #[derive(Debug)]
 pub struct CaptureFile {
     file: File,
-    /// For errors: the attempt, with the path.
+    /// Description of the attempt, with the path, for errors.
     step: String,
 }
 
 impl CaptureFile {
-    /// Makes the file at `path`; the content of an existing file is overwritten.
+    /// Creates the file at `path`. An existing file is overwritten.
     ///
-    /// A capture holds what its connections carried, so that only its owner may read it: the file has mode 0600, one that
-    /// exists gets it. A symbolic link at the end of `path`, a file with several names (hard links) and a file of another user
-    /// are refused, because whoever may write to the directory can have put them there. `/dev/stdout`, other names in `/dev`,
-    /// `/dev/fd` and below `/proc`, named pipes and devices are written to as they are.
+    /// A capture contains the data of its connections, so only its owner may read it: the file has
+    /// mode 0600, also if it existed before. A symbolic link at the end of `path`, a file with
+    /// several names (hard links) and a file of another user are refused, because any user with
+    /// access to the directory can have created them. `/dev/stdout`, other names in `/dev`,
+    /// `/dev/fd` and below `/proc`, named pipes and devices are opened without these checks.
     ///
     /// # Errors
-    /// The file cannot be made, or is one of those that are refused.
+    /// If the file cannot be created, or is one of those that are refused.
     pub fn create(path: &Path) -> Result<Self, SetupError> {
         let step = format!("create capture file \"{}\"", path.display());
         match file::create(path) {
@@ -132,12 +135,12 @@ impl CaptureFile {
     }
 }
 
-/// No capability helps with a file, so the general hint would mislead.
+/// Builds an error without a hint on capabilities, because no capability helps with a file.
 fn refused(step: String, errno: i32, hint: &str) -> SetupError {
     SetupError::System { step, errno, hint: hint.to_owned() }
 }
 
-/// A capture file that is being written. Dropping it writes what is queued and closes the file.
+/// A running capture. Dropping it writes the queued packets and closes the file.
 pub struct Capture {
     queue: Arc<Queue>,
     failure: Arc<FailureWatch>,
@@ -147,18 +150,18 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture into the file at `path`, as [`CaptureFile::create`] makes it.
+    /// Starts a capture into the file at `path`, which [`CaptureFile::create`] creates.
     ///
     /// # Errors
-    /// The file cannot be made, or is one of those that are refused.
+    /// If the file cannot be created, or is one of those that are refused.
     pub fn create(path: &Path, config: &CaptureConfig) -> Result<Arc<Self>, SetupError> {
         Self::start(CaptureFile::create(path)?, config)
     }
 
-    /// Starts a capture into a file that was made before: the capture's thread starts here.
+    /// Starts a capture, and its thread, into a file that was created before.
     ///
     /// # Errors
-    /// No thread can be started, or the clock cannot be read.
+    /// If no thread can be started, or the clock cannot be read.
     pub fn start(file: CaptureFile, config: &CaptureConfig) -> Result<Arc<Self>, SetupError> {
         let CaptureFile { file, step } = file;
         Self::to(BufWriter::with_capacity(FILE_BUFFER_BYTES, file), config)
@@ -168,7 +171,7 @@ impl Capture {
     /// Starts a capture into `sink`.
     ///
     /// # Errors
-    /// No thread can be started, or the clock cannot be read.
+    /// If no thread can be started, or the clock cannot be read.
     pub fn to(sink: impl Write + Send + 'static, config: &CaptureConfig) -> io::Result<Arc<Self>> {
         let epoch_offset = match config.epoch_offset {
             Some(offset) => offset,
@@ -187,9 +190,9 @@ impl Capture {
         Ok(Arc::new(Self { queue, failure, snaplen, epoch_offset, writer }))
     }
 
-    /// Calls `notify` once, on the capture's thread, when the file cannot be written: then, and not only at
-    /// [`finish`](Self::finish), packets begin to be left out. A file that has failed already is told at once. A second call
-    /// replaces the first.
+    /// Sets a function that is called once, on the capture's thread, when writing the file fails.
+    /// Packets are omitted from that time on, not only at [`finish`](Self::finish). If the file has
+    /// failed already, `notify` is called at once. A second call replaces the function.
     pub fn on_failure(&self, notify: impl FnOnce(&io::Error) + Send + 'static) {
         self.failure.watch(Box::new(notify));
     }
@@ -201,11 +204,11 @@ impl Capture {
         CaptureInterface { capture: Arc::clone(self), index, link }
     }
 
-    /// Writes what is queued, closes the file and says what became of the capture. Packets recorded from here on are
-    /// ignored, and so is a second call.
+    /// Writes the queued packets, closes the file and returns the counts of the capture. Packets
+    /// recorded later are ignored, and so is a second call.
     ///
     /// # Errors
-    /// The first error met while writing the file.
+    /// The first error of writing the file.
     pub fn finish(&self) -> io::Result<CaptureReport> {
         self.queue.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -219,7 +222,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // Whoever wants to know calls `finish`.
+        // Callers that need the result call `finish`.
         let _ = self.finish();
     }
 }
@@ -250,7 +253,7 @@ impl CaptureInterface {
             captured_len: packet.len().min(snaplen),
             lost_before: 0,
         };
-        // Summed before the queue is locked: other cores record too.
+        // Computed before the queue is locked, because other cores record, too.
         let checksum = self.pending_checksum(direction, packet);
         self.capture.queue.push(record, |copy| {
             let mut at = 0;
@@ -267,12 +270,12 @@ impl CaptureInterface {
         });
     }
 
-    /// Where the checksum that `packet` leaves to others belongs, and its value.
+    /// Returns the offset and the value of the checksum that `packet` leaves partial.
     fn pending_checksum(&self, direction: Direction, packet: &Packet) -> Option<(usize, [u8; 2])> {
         let meta = packet.meta();
         match (direction, meta.rx_checksum, meta.tx_checksum) {
             (Direction::Inbound, RxChecksum::Partial { start, offset }, _)
-            // A packet that came through memory still has what its sender left open.
+            // A packet that arrived through memory keeps the partial checksum of its sender.
             | (_, _, TxChecksum::Partial { start, offset }) => {
                 completed_checksum(packet, self.link.header_len(), start, offset)
             }
@@ -281,7 +284,7 @@ impl CaptureInterface {
     }
 }
 
-/// How far CLOCK_MONOTONIC's zero lies after 1970.
+/// Returns the time between 1970 and the zero of CLOCK_MONOTONIC.
 fn monotonic_epoch() -> io::Result<Duration> {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
     let monotonic = clock_gettime(ClockId::Monotonic);

@@ -1,14 +1,17 @@
-//! Completion of a partial checksum in software, for whoever puts a packet where nobody else will do it.
+//! Completion of a partial checksum in software, for packets whose device or reader cannot complete
+//! it.
 //!
 //! Above: `tun::transmit` without vnet_hdr, `capture`. Linux: `skb_checksum_help`.
 //!
-//! A partial checksum field holds the folded sum of the pseudo header, so that summing everything from `start` to the
-//! end of the packet, the field included, gives the whole sum.
+//! A partial checksum field holds the folded sum of the pseudo header. The sum of all bytes from
+//! `start` to the end of the packet, the field included, is therefore the sum of the whole
+//! checksum.
 
 use pkt::{DropReason, Packet, TxChecksum};
 
-/// Where in `packet` the checksum belongs and its value in network byte order. `start` and `offset` are as in
-/// [`TxChecksum::Partial`]; the packet begins with `link_header_len` bytes of link header. `None` when they do not fit.
+/// Returns the position of the checksum in `packet` and its value in network byte order. `start`
+/// and `offset` are as in [`TxChecksum::Partial`]; the packet begins with `link_header_len` bytes
+/// of link header. Returns `None` if they do not fit the packet.
 pub(super) fn completed_checksum(
     packet: &Packet,
     link_header_len: u16,
@@ -21,7 +24,8 @@ pub(super) fn completed_checksum(
         return None;
     }
     let value = match packet.checksum(start, packet.len() - start).finish() {
-        // UDP's zero means "no checksum" (RFC 768); its other form means the same to everybody else.
+        // Zero in a UDP header means "no checksum" (RFC 768); 0xffff is equivalent for all other
+        // protocols.
         0 => 0xffff,
         value => value,
     };
@@ -31,7 +35,7 @@ pub(super) fn completed_checksum(
 /// Completes the checksum of `packet` in place if it is partial.
 ///
 /// # Errors
-/// [`DropReason::VnetHeader`] when the packet's metadata does not fit it.
+/// [`DropReason::VnetHeader`] if the packet's metadata does not fit the packet.
 pub(super) fn complete_tx_checksum(
     packet: &mut Packet,
     link_header_len: u16,
@@ -39,7 +43,7 @@ pub(super) fn complete_tx_checksum(
     let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return Ok(()) };
     let (position, value) =
         completed_checksum(packet, link_header_len, start, offset).ok_or(DropReason::VnetHeader)?;
-    // Headers of packets made here are linear already; a received one that is sent on may not be.
+    // Headers of packets made here are linear already; those of a forwarded packet may not be.
     if !packet.require_linear(position + 2) {
         return Err(DropReason::VnetHeader);
     }

@@ -1,12 +1,12 @@
-//! An interface that exists already, found by its name: what `af_packet` and `af_xdp` put a stack on.
+//! An existing interface, found by its name, for `af_packet` and `af_xdp`.
 //!
 //! Below: rtnetlink. Above: those devices. Linux: `dev_get_by_name`, `dev_set_promiscuity`.
 //!
-//! The interface stays the kernel's: its address, queues and MTU are read and never changed, and whoever holds it shares
-//! it with the kernel's own stack. A stack that wants a link address of its own on it needs [`Promiscuous`], which lasts
-//! exactly as long as the value, also when the process is killed.
+//! The interface belongs to the kernel: its address, queues and MTU are read and never changed, and
+//! a device shares it with the kernel's own stack. A stack with another link address needs
+//! [`Promiscuous`], which lasts exactly as long as the value, also when the process is killed.
 //!
-//! Not here: interfaces we make ourselves (`tun`).
+//! Not here: interfaces that the process creates (`tun`).
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -17,22 +17,22 @@ use super::setup_error::SetupError;
 use super::sockopt::set_option;
 use super::tun::config::{format_mac, validate_name};
 
-/// What the kernel says of an Ethernet interface.
+/// Properties of an Ethernet interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its number, stable while it lives.
+    /// Index of the interface, constant during its life.
     pub index: u32,
-    /// IP packet bytes it carries.
+    /// MTU: maximum size of an IP packet in bytes.
     pub mtu: u32,
-    /// Its own Ethernet address.
+    /// Ethernet address of the interface.
     pub mac: [u8; 6],
-    /// Receive queues it was made with; a driver may use fewer.
+    /// Receive queues that it was created with; a driver may use fewer.
     pub rx_queues: u32,
-    /// Transmit queues it was made with; a driver may use fewer.
+    /// Transmit queues that it was created with; a driver may use fewer.
     pub tx_queues: u32,
-    /// Largest superframe it takes, in bytes of IP packet (`gso_max_size`).
+    /// Largest superframe, in bytes of IP packet (`gso_max_size`).
     pub gso_max_bytes: u32,
 }
 
@@ -40,14 +40,15 @@ impl Interface {
     /// Looks `name` up in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// There is none of that name (ENODEV), it is no Ethernet interface, or it is down (ENETDOWN).
+    /// If there is no interface of that name (ENODEV), if it is not an Ethernet interface, or if it
+    /// is down (ENETDOWN).
     pub fn find(name: &str) -> Result<Self, SetupError> {
         validate_name(name)?;
         let link = Netlink::open()?.link(name)?;
         let step = || format!("use interface \"{name}\"");
         let Some(mac) = link.mac.filter(|_| link.ethernet) else {
             return Err(SetupError::system(step(), libc::EPROTONOSUPPORT)
-                .with_hint("it is no Ethernet interface"));
+                .with_hint("it is not an Ethernet interface"));
         };
         if !link.up {
             let hint = format!("ip link set {name} up");
@@ -65,23 +66,24 @@ impl Interface {
     }
 }
 
-/// Frames for every address reach the interface as long as this lives (IFF_PROMISC, counted by the kernel).
+/// Promiscuous mode of an interface (IFF_PROMISC, counted by the kernel): it receives frames for
+/// every address as long as this value lives.
 #[derive(Debug)]
 pub struct Promiscuous {
-    /// A packet socket that receives nothing: the kernel takes the membership back when it closes.
+    /// A packet socket that receives nothing: the kernel removes the membership when it closes.
     _membership: OwnedFd,
 }
 
 impl Promiscuous {
-    /// Asks for it.
+    /// Makes the interface promiscuous.
     ///
     /// # Errors
-    /// The kernel refuses: without CAP_NET_RAW (EPERM), or the interface is gone.
+    /// If the kernel refuses: without CAP_NET_RAW (EPERM), or if the interface is gone.
     pub fn enter(interface: &Interface) -> Result<Self, SetupError> {
         let step = format!("receive for other addresses on \"{}\"", interface.name);
         let refused = |errno: rustix::io::Errno| raw_socket_error(&step, errno.raw_os_error());
         let flags = SocketFlags::CLOEXEC;
-        // Protocol 0: no frame is queued on it.
+        // Protocol 0: the socket receives no frame.
         let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None::<Protocol>)
             .map_err(refused)?;
         let request = libc::packet_mreq {
@@ -96,10 +98,10 @@ impl Promiscuous {
     }
 }
 
-/// `PACKET_MR_PROMISC` as wide as the field it stands in.
+/// `PACKET_MR_PROMISC` in the width of its field.
 const PACKET_MR_PROMISC: u16 = 1;
 
-/// A refusal of a packet socket: EPERM is about another capability than the general one.
+/// Returns the error of a packet socket. EPERM names another capability than for other devices.
 pub(super) fn raw_socket_error(step: &str, errno: i32) -> SetupError {
     let error = SetupError::system(step, errno);
     match errno {
@@ -108,17 +110,17 @@ pub(super) fn raw_socket_error(step: &str, errno: i32) -> SetupError {
     }
 }
 
-/// Reads "02:00:00:00:00:01".
+/// Parses an address such as "02:00:00:00:00:01".
 ///
 /// # Errors
-/// It is no unicast Ethernet address.
+/// If the text is not a unicast Ethernet address.
 pub fn parse_mac(text: &str) -> Result<[u8; 6], SetupError> {
     let refused = || SetupError::field("mac", text.escape_debug(), "a unicast Ethernet address");
     let mut mac = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut mac {
         let part = parts.next().filter(|part| part.len() == 2).ok_or_else(refused)?;
-        // from_str_radix alone would take a sign.
+        // from_str_radix alone would accept a sign.
         let hex = part.bytes().all(|digit| digit.is_ascii_hexdigit());
         *byte = u8::from_str_radix(part, 16).ok().filter(|_| hex).ok_or_else(refused)?;
     }
@@ -128,10 +130,10 @@ pub fn parse_mac(text: &str) -> Result<[u8; 6], SetupError> {
     check_mac(mac).map(|()| mac)
 }
 
-/// Refuses what no interface can have.
+/// Refuses addresses that no interface can have.
 ///
 /// # Errors
-/// A group address, or no address.
+/// For a group address and for the zero address.
 pub(super) fn check_mac(mac: [u8; 6]) -> Result<(), SetupError> {
     if mac[0] & 1 != 0 || mac == [0; 6] {
         return Err(SetupError::field("mac", format_mac(mac), "a unicast Ethernet address"));
@@ -156,11 +158,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ethernet_or_nothing_is_named() {
-        let error = Interface::find("no-such-if").expect_err("there is none");
+    fn a_missing_or_non_ethernet_interface_is_named() {
+        let error = Interface::find("no-such-if").expect_err("no such interface");
         assert_eq!(error.errno(), libc::ENODEV);
-        let error = Interface::find("lo").expect_err("loopback is no Ethernet");
-        assert!(error.to_string().contains("no Ethernet interface"), "{error}");
+        let error = Interface::find("lo").expect_err("loopback is not Ethernet");
+        assert!(error.to_string().contains("not an Ethernet interface"), "{error}");
         assert!(Interface::find("a/b").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! A network namespace for one test, which dies with the test's thread.
+//! A network namespace for one test, which is deleted with the test's thread.
 
 use std::fs;
 use std::io::Write as _;
@@ -9,17 +9,18 @@ use std::thread;
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Runs `test` in a new network namespace, or says why it cannot.
+/// Runs `test` in a new network namespace, or prints why it cannot.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
         return skip("skipped, it needs root");
     }
     let thread = thread::spawn(move || {
-        // SAFETY: only the network namespace of this thread changes; no descriptor table is unshared.
+        // SAFETY: only the network namespace of this thread changes; no descriptor table is
+        // unshared.
         if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-            return skip(&format!("skipped, no network namespace can be made: {error}"));
+            return skip(&format!("skipped, no network namespace can be created: {error}"));
         }
-        // Or the kernel speaks between the frames that a test counts.
+        // Without IPv6, the kernel sends no frames of its own between those that a test counts.
         set_ipv6(false);
         test();
     });
@@ -28,7 +29,7 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Whether interfaces made from here on speak IPv6.
+/// Sets whether new interfaces use IPv6.
 pub(crate) fn set_ipv6(on: bool) {
     let disable = Path::new("/proc/sys/net/ipv6/conf/default/disable_ipv6");
     if on || disable.exists() {
@@ -44,7 +45,7 @@ pub(crate) fn run(line: &str) {
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Says so where the test harness does not swallow it.
+/// Prints to standard error, which the test harness does not capture.
 pub(crate) fn skip(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

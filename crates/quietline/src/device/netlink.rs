@@ -1,13 +1,15 @@
-//! The kernel's side of a tap or tun: MTU, link up, address, peer and routes, over rtnetlink.
+//! Configuration of the kernel's side of a tap or tun over rtnetlink: MTU, link up, address, peer
+//! and routes.
 //!
 //! Above: `tun::Tun::create`. Linux: net/core/rtnetlink.c, net/ipv4/devinet.c, RFC 3549.
 //!
-//! Every request is synchronous: it returns when the kernel has acknowledged or refused it, and a refusal carries the
-//! kernel's own sentence (extended acknowledgement) when it gives one. What is already as wanted is not asked for, so
-//! that an unprivileged program can use a persistent interface somebody prepared.
+//! Every request is synchronous: it returns when the kernel has acknowledged or refused it. A
+//! refusal contains the kernel's text (extended acknowledgment), if there is one. Settings that
+//! have their value already are not requested, so that an unprivileged program can use a persistent
+//! interface that was prepared before.
 //!
-//! Not here: creating and removing the interface. TUNSETIFF does the first, closing its last descriptor the second,
-//! and everything set here dies with it.
+//! Not here: creation and removal of the interface, by TUNSETIFF and by closing its last
+//! descriptor. The removal also deletes all settings made here.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -33,43 +35,44 @@ use super::setup_error::SetupError;
 /// Bytes of `struct nlmsghdr`, which a refusal repeats before its attributes.
 const NLMSG_HEADER_LEN: usize = 16;
 
-/// Attribute of a refusal that holds the kernel's sentence.
+/// Attribute of a refusal that holds the kernel's text.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
-/// Room for one answer. A link with all its statistics needs about 2 kB; the kernel's own limit for it is 32 kB.
+/// Size of the buffer for one answer. A link with all its statistics needs about 2 kB; the kernel's
+/// limit is 32 kB.
 const ANSWER_LEN_MAX: usize = 32 << 10;
 
-/// What the kernel says about an interface.
+/// Properties of an interface as the kernel reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Its number, stable while it lives.
+    /// Index of the interface, constant during its life.
     pub index: u32,
-    /// IP packet bytes it carries.
+    /// MTU: maximum size of an IP packet in bytes.
     pub mtu: u32,
-    /// Administratively up (IFF_UP).
+    /// Whether the interface is administratively up (IFF_UP).
     pub up: bool,
-    /// The kernel's own Ethernet address, when it has one.
+    /// Ethernet address on the kernel's side, if there is one.
     pub mac: Option<[u8; 6]>,
-    /// Packets its queue holds.
+    /// Length of the transmit queue, in packets.
     pub tx_queue_len: u32,
-    /// Its frames begin with an Ethernet header, and it is not loopback.
+    /// Whether its frames begin with an Ethernet header and it is not loopback.
     pub ethernet: bool,
-    /// Receive queues it was made with.
+    /// Receive queues that it was created with.
     pub rx_queues: u32,
-    /// Transmit queues it was made with.
+    /// Transmit queues that it was created with.
     pub tx_queues: u32,
-    /// Largest superframe it takes (`gso_max_size`).
+    /// Largest superframe in bytes (`gso_max_size`).
     pub gso_max_bytes: u32,
 }
 
-/// What of a link to change. `None` and `false` leave things alone.
+/// Changes of a link. `None` and `false` change nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LinkChange {
     /// New MTU.
     pub mtu: Option<u32>,
     /// New queue length.
     pub tx_queue_len: Option<u32>,
-    /// Bring it up.
+    /// Whether to bring the link up.
     pub up: bool,
 }
 
@@ -79,7 +82,7 @@ impl LinkChange {
     }
 }
 
-/// A synchronous rtnetlink conversation in the network namespace of the calling thread.
+/// A synchronous rtnetlink socket in the network namespace of the calling thread.
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
@@ -88,25 +91,25 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens the conversation.
+    /// Opens the socket.
     ///
     /// # Errors
-    /// No netlink socket can be had.
+    /// If no netlink socket can be opened.
     pub fn open() -> Result<Self, SetupError> {
         let step = "open a netlink socket";
         let mut socket = Socket::new(NETLINK_ROUTE).map_err(|e| system(step, &e))?;
         socket.bind_auto().map_err(|e| system(step, &e))?;
         socket.connect(&SocketAddr::new(0, 0)).map_err(|e| system(step, &e))?;
-        // Only the texts of errors depend on these two, so an old kernel without them is fine.
+        // Only error texts depend on these two options, so an old kernel without them works.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         Ok(Self { socket, sequence: 0, answer: vec![0; ANSWER_LEN_MAX] })
     }
 
-    /// Looks `name` up.
+    /// Looks up the interface `name`.
     ///
     /// # Errors
-    /// There is no such interface (ENODEV), or the kernel's answer makes no sense.
+    /// If there is no such interface (ENODEV), or the kernel's answer cannot be decoded.
     pub fn link(&mut self, name: &str) -> Result<Link, SetupError> {
         let step = format!("look up interface \"{name}\"");
         let mut request = LinkMessage::default();
@@ -121,7 +124,7 @@ impl Netlink {
     /// Applies `change` to the link `index`; `name` is for the text of an error.
     ///
     /// # Errors
-    /// The kernel refuses; the text names the setting.
+    /// If the kernel refuses; the text names the setting.
     pub fn change_link(
         &mut self,
         index: u32,
@@ -151,11 +154,11 @@ impl Netlink {
         self.call(&step, 0, RouteNetlinkMessage::SetLink(request)).map(drop)
     }
 
-    /// Gives the link an address. With `peer` the link is point-to-point to exactly that address. An address that is
-    /// already there is left as it is.
+    /// Adds an address to the link. With `peer` the link is point-to-point to exactly that address.
+    /// An existing address is unchanged.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// If the kernel refuses.
     pub fn add_address(
         &mut self,
         index: u32,
@@ -174,7 +177,8 @@ impl Netlink {
         request.header.index = index;
         request.header.scope = AddressScope::Universe;
         if local.is_ipv6() {
-            // Nobody else is on this link but us: duplicate detection would only hold the address back for a second.
+            // The link has only two ends: duplicate address detection would only delay the address
+            // by a second.
             request.header.flags = AddressHeaderFlags::Nodad;
         }
         request.attributes.push(AddressAttribute::Local(local));
@@ -189,10 +193,10 @@ impl Netlink {
         self.call(&step, flags, RouteNetlinkMessage::NewAddress(request)).map(drop)
     }
 
-    /// Routes `destination` out of the link, in the main table. A route that is already there is replaced.
+    /// Routes `destination` to the link, in the main table. Replaces an existing route.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// If the kernel refuses.
     pub fn add_route(
         &mut self,
         index: u32,
@@ -215,10 +219,11 @@ impl Netlink {
         self.call(&step, flags, RouteNetlinkMessage::NewRoute(request)).map(drop)
     }
 
-    /// Name of the interface on which the kernel has `address` itself, if it does: `ip route get fibmatch ADDRESS` says `local`.
+    /// Returns the name of the interface on which the kernel has `address` itself, if there is one:
+    /// `ip route get fibmatch ADDRESS` prints `local`.
     ///
     /// # Errors
-    /// The kernel cannot be asked.
+    /// If the request fails.
     pub fn owner_of(&mut self, address: Ipv4Addr) -> Result<Option<String>, SetupError> {
         let mut request = RouteMessage::default();
         request.header.address_family = AddressFamily::Inet;
@@ -228,7 +233,8 @@ impl Netlink {
         let step = format!("look up address {address}");
         let request = RouteNetlinkMessage::GetRoute(request);
         let Ok(Some(RouteNetlinkMessage::NewRoute(answer))) = self.call(&step, 0, request) else {
-            // A refusal (ENETUNREACH, EHOSTUNREACH) says that no route leads there, so it is not the kernel's own.
+            // A refusal (ENETUNREACH, EHOSTUNREACH) means that no route leads to the address, so it
+            // is not local.
             return Ok(None);
         };
         if answer.header.kind != RouteType::Local {
@@ -244,7 +250,7 @@ impl Netlink {
         }
     }
 
-    /// Name of the interface with this index.
+    /// Returns the name of the interface with this index.
     fn name_of(&mut self, index: u32) -> Result<String, SetupError> {
         let step = format!("look up interface {index}");
         let mut request = LinkMessage::default();
@@ -262,7 +268,7 @@ impl Netlink {
         name.ok_or_else(|| SetupError::system(step, libc::EPROTO))
     }
 
-    /// Deletes a link, as somebody else might.
+    /// Deletes a link, as another program might.
     #[cfg(test)]
     pub(super) fn delete_link(&mut self, index: u32) -> Result<(), SetupError> {
         let mut request = LinkMessage::default();
@@ -270,7 +276,8 @@ impl Netlink {
         self.call("delete a link", 0, RouteNetlinkMessage::DelLink(request)).map(drop)
     }
 
-    /// Sends one request and waits for its acknowledgement. Returns the object that came before it, if one did.
+    /// Sends one request and waits for its acknowledgment. Returns the object that preceded it, if
+    /// there was one.
     fn call(
         &mut self,
         step: &str,
@@ -302,7 +309,7 @@ impl Netlink {
                                 None => Ok(object),
                                 Some(code) => {
                                     Err(SetupError::system(step, code.get().saturating_abs())
-                                        .with_hint(kernel_sentence(&error.header)))
+                                        .with_hint(kernel_text(&error.header)))
                                 }
                             };
                         }
@@ -371,9 +378,9 @@ fn describe_link(message: &LinkMessage) -> Link {
     link
 }
 
-/// The kernel's sentence in a refusal: after the capped copy of the request's header come attributes of
-/// {length, type, value} padded to 4 bytes. Empty when there is none.
-fn kernel_sentence(refused: &[u8]) -> String {
+/// Returns the kernel's text in a refusal, empty if there is none: the capped copy of the request's
+/// header is followed by attributes {length, type, value}, padded to 4 bytes.
+fn kernel_text(refused: &[u8]) -> String {
     let mut rest = refused.get(NLMSG_HEADER_LEN..).unwrap_or_default();
     while let [l0, l1, t0, t1, value @ ..] = rest {
         let len = usize::from(u16::from_ne_bytes([*l0, *l1]));
@@ -393,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_sentence_is_found_among_attributes() {
+    fn the_kernels_text_is_found_among_attributes() {
         let mut refused = vec![0; NLMSG_HEADER_LEN];
         refused.extend(8u16.to_ne_bytes());
         refused.extend(2u16.to_ne_bytes());
@@ -402,10 +409,10 @@ mod tests {
         refused.extend(u16::try_from(4 + text.len()).expect("short").to_ne_bytes());
         refused.extend(NLMSGERR_ATTR_MSG.to_ne_bytes());
         refused.extend(text);
-        assert_eq!(kernel_sentence(&refused), "mtu greater than device maximum");
+        assert_eq!(kernel_text(&refused), "mtu greater than device maximum");
         for cut in 0..refused.len() {
-            // A cut answer gives a shorter text or none, never a panic.
-            let _ = kernel_sentence(&refused[..cut]);
+            // A truncated answer gives a shorter text or none, never a panic.
+            let _ = kernel_text(&refused[..cut]);
         }
     }
 
@@ -414,7 +421,7 @@ mod tests {
         let mut netlink = Netlink::open().expect("netlink needs no privilege");
         let owner = netlink.owner_of(Ipv4Addr::new(127, 0, 0, 1)).expect("an answer");
         assert_eq!(owner.as_deref(), Some("lo"));
-        // TEST-NET-3 (RFC 5737) is nobody's.
+        // No host has an address of TEST-NET-3 (RFC 5737).
         assert_eq!(netlink.owner_of(Ipv4Addr::new(203, 0, 113, 77)).expect("an answer"), None);
     }
 
@@ -424,7 +431,7 @@ mod tests {
         let lo = netlink.link("lo").expect("every namespace has lo");
         assert!(lo.index >= 1);
         assert!(lo.mtu >= 1500);
-        let error = netlink.link("no-such-if").expect_err("there is none");
+        let error = netlink.link("no-such-if").expect_err("no such interface");
         assert_eq!(error.errno(), libc::ENODEV);
         assert!(error.to_string().contains("no-such-if"), "{error}");
     }

@@ -1,11 +1,13 @@
-//! Whether an interface still exists, and a descriptor that becomes readable when it does not.
+//! Detects that an interface was deleted, with a descriptor that becomes readable.
 //!
-//! Above: `af_packet`, `af_xdp`. Linux: `unregister_netdevice_many_notify` unbinds packet sockets (`packet_notifier`, index -1) and then
-//! sends RTM_DELLINK to the rtnetlink group of links. Taking the interface to another network namespace does the same.
+//! Above: `af_packet`, `af_xdp`. Linux: `unregister_netdevice_many_notify` unbinds packet sockets
+//! (`packet_notifier`, index -1) and then sends RTM_DELLINK to the rtnetlink group of links. Moving
+//! the interface to another network namespace does the same.
 //!
-//! The error of a packet socket (ENETDOWN) is no such sign. The kernel closes an interface before it deletes it, and reports the error
-//! then: a reader that looks at once still finds its socket bound, and the kernel does not report the error a second time.
-//! An AF_XDP socket reports nothing to poll(2).
+//! The error of a packet socket (ENETDOWN) does not suffice. The kernel closes an interface before
+//! it deletes it, and reports the error at that time: a reader that checks at once still finds its
+//! socket bound, and the kernel does not report the error again. An AF_XDP socket reports nothing
+//! to poll(2).
 //!
 //! Not here: taps and tuns, whose own descriptors report an error.
 
@@ -25,22 +27,24 @@ use super::interface::Interface;
 use super::setup_error::SetupError;
 use super::sockopt::attach_filter;
 
-/// The rtnetlink group of links, as the bit mask that a bind takes.
+/// The rtnetlink group of links, as the bit mask of a bind.
 const RTMGRP_LINK: u32 = 1;
 
-/// Offsets in a link message: `nlmsg_type` of `struct nlmsghdr`, and `ifi_index` of the `struct ifinfomsg` behind its 16 bytes.
+/// Offsets in a link message: `nlmsg_type` of `struct nlmsghdr`, and `ifi_index` of the
+/// `struct ifinfomsg` after its 16 bytes.
 const TYPE_OFFSET: u32 = 4;
 const INDEX_OFFSET: u32 = 20;
 
-/// An rtnetlink socket that receives the deletion of one interface and nothing else.
+/// An rtnetlink socket that receives only the deletion of one interface.
 ///
-/// The deletion of a bridge port (RTM_DELLINK of family AF_BRIDGE) passes, too, so a message is a reason to look and no proof.
+/// The filter also passes the deletion of a bridge port (RTM_DELLINK of family AF_BRIDGE), so a
+/// message requires a check and is no proof.
 #[derive(Debug)]
 pub(super) struct Deletions(OwnedFd);
 
 impl Deletions {
-    /// Watches an interface, in the network namespace of the calling thread. A deletion before this call is not reported: a socket
-    /// that is bound to the interface afterwards finds out.
+    /// Watches an interface, in the network namespace of the calling thread. A deletion before this
+    /// call is not reported, but a later bind to the interface fails.
     pub(super) fn watch(interface: &Interface) -> Result<Self, SetupError> {
         let open = || {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -56,10 +60,12 @@ impl Deletions {
         })
     }
 
-    /// Takes every message off the socket. Whoever looks for the interface afterwards sees each deletion that was reported before.
+    /// Reads all messages from the socket. A check of the interface after this call sees every
+    /// deletion that was reported before.
     pub(super) fn acknowledge(&self) {
         let mut start = [0; 4];
-        // ENOBUFS: messages were lost for want of memory. It is reported once, and the look that follows makes up for them.
+        // ENOBUFS: messages were lost for lack of memory. The error is reported once, and the check
+        // that follows makes up for them.
         while let Ok(_) | Err(Errno::INTR | Errno::NOBUFS) =
             recv(&self.0, &mut start[..], RecvFlags::DONTWAIT)
         {}
@@ -72,29 +78,30 @@ impl AsFd for Deletions {
     }
 }
 
-/// A socket filter (classic BPF) that accepts RTM_DELLINK for the interface `index`. BPF loads in network byte order what stands in the
-/// message in the byte order of the host.
+/// Returns a socket filter (classic BPF) that accepts RTM_DELLINK for the interface `index`. BPF
+/// loads in network byte order, but the message is in the byte order of the host.
 fn only_deletion_of(index: u32) -> [libc::sock_filter; 6] {
-    const ACCEPT: u32 = u32::MAX;
+    const ALL: u32 = u32::MAX;
     let instruction = |code: u32, k, jt, jf| {
         let code = u16::try_from(code).unwrap_or(u16::MAX);
         libc::sock_filter { code, jt, jf, k }
     };
     let load = |size, at| instruction(libc::BPF_LD | size | libc::BPF_ABS, at, 0, 0);
-    // The next instruction if equal, else over `others`.
+    // Continues if equal, and skips `others` instructions if not.
     let equals = |k, others| instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, k, 0, others);
-    let give = |bytes| instruction(libc::BPF_RET | libc::BPF_K, bytes, 0, 0);
+    let accept = |bytes| instruction(libc::BPF_RET | libc::BPF_K, bytes, 0, 0);
     [
         load(libc::BPF_H, TYPE_OFFSET),
         equals(u32::from(libc::RTM_DELLINK.to_be()), 3),
         load(libc::BPF_W, INDEX_OFFSET),
         equals(index.to_be(), 1),
-        give(ACCEPT),
-        give(0),
+        accept(ALL),
+        accept(0),
     ]
 }
 
-/// A packet socket that is bound to an interface and receives nothing, for a device whose own sockets do not tell what they are bound to.
+/// A packet socket that is bound to an interface and receives nothing, for a device whose own
+/// sockets do not show whether they are bound.
 #[derive(Debug)]
 pub(super) struct Presence {
     deletions: Deletions,
@@ -106,12 +113,13 @@ impl Presence {
     pub(super) fn watch(interface: &Interface) -> Result<Self, SetupError> {
         let deletions = Deletions::watch(interface)?;
         let packet = packet_socket(&interface.name)?;
-        // Protocol 0: no frame is queued on it.
+        // Protocol 0: the socket receives no frame.
         bind(&packet, interface, 0)?;
         Ok(Self { deletions, packet })
     }
 
-    /// Whether the interface was deleted or moved away. Its descriptor is not readable any more until the next message.
+    /// Returns whether the interface was deleted or moved away. Clears the descriptor until the
+    /// next message.
     pub(super) fn is_gone(&self) -> bool {
         self.deletions.acknowledge();
         is_unbound(self.packet.as_fd())
@@ -125,18 +133,18 @@ impl AsFd for Presence {
     }
 }
 
-/// When a queue next asks the kernel for what no descriptor of it reports to a thread that polls and does not sleep. Only the holder of
-/// the queue's core uses it. Relaxed: it orders nothing.
+/// Timer of checks for events that a queue's descriptor reports only to a sleeping thread. Used
+/// only by the holder of the queue's core. Relaxed: it orders nothing.
 #[derive(Debug, Default)]
-pub(super) struct LookTimer {
+pub(super) struct CheckTimer {
     due_ns: AtomicU64,
 }
 
-impl LookTimer {
-    /// Time between two looks.
+impl CheckTimer {
+    /// Time between two checks.
     const INTERVAL: Duration = Duration::from_millis(100);
 
-    /// Whether it is time to look; then not again for 100 ms.
+    /// Returns whether a check is due; the next one is due 100 ms later.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let due = now.as_nanos() >= self.due_ns.load(Ordering::Relaxed);
         if due {
@@ -169,13 +177,16 @@ mod tests {
             run("ip link add other0 type veth peer name other1");
             run("ip link del other0");
             run("ip link set left0 down");
-            assert!(!is_readable(presence.as_fd()), "other interfaces and other changes");
+            assert!(
+                !is_readable(presence.as_fd()),
+                "other interfaces and other changes are not reported"
+            );
             assert!(!presence.is_gone());
             run("ip link del right0");
             assert!(is_readable(presence.as_fd()));
             assert!(presence.is_gone());
-            assert!(!is_readable(presence.as_fd()), "acknowledged");
-            assert!(presence.is_gone(), "and still so");
+            assert!(!is_readable(presence.as_fd()), "the message was read");
+            assert!(presence.is_gone(), "the interface is still gone");
         });
     }
 
@@ -190,13 +201,13 @@ mod tests {
             let presence = presence.expect("privileges");
             run("ip link set left0 nomaster");
             assert!(!presence.is_gone());
-            assert!(!is_readable(presence.as_fd()), "acknowledged");
+            assert!(!is_readable(presence.as_fd()), "the message was read");
         });
     }
 
     #[test]
-    fn looks_are_100_ms_apart() {
-        let timer = LookTimer::default();
+    fn checks_are_100_ms_apart() {
+        let timer = CheckTimer::default();
         let at = |ms| Instant::ZERO + Duration::from_millis(ms);
         assert!(timer.is_due(at(1)));
         assert!(!timer.is_due(at(100)));

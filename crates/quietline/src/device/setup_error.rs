@@ -1,34 +1,34 @@
-//! `SetupError`: why a device could not be made, as one line for a person.
+//! `SetupError`: the reason why a device could not be opened, as one line for users.
 //!
-//! Below: `tun`, `netlink`, `capture`. Above: the builder and the command line, which print it as it is. Linux: the
-//! errno of open, ioctl and the netlink acknowledgement.
+//! Below: `tun`, `netlink`, `capture`. Above: the builder and the command line, which print it
+//! unchanged. Linux: the errno of open, ioctl and the netlink acknowledgment.
 //!
-//! Every text names the step, the interface and the errno, and adds what to do where that is known.
+//! Every text names the step, the interface and the errno, and adds a remedy if one is known.
 //!
 //! Not here: errors of a running device (they are drop reasons and counters).
 
 use std::fmt;
 use std::io;
 
-/// Why a device could not be set up. `Display` is one line without a full stop.
+/// The reason why a device could not be set up. `Display` is one line without a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetupError {
     /// A configured value is out of its range.
     Field {
-        /// Which field of the configuration.
+        /// Name of the field.
         field: &'static str,
         /// The refused value.
         value: String,
-        /// What is allowed.
+        /// Allowed values.
         allowed: &'static str,
     },
     /// The kernel refused a step.
     System {
-        /// What was attempted, with the name of the interface.
+        /// The attempted step, with the name of the interface.
         step: String,
-        /// The errno, positive.
+        /// Positive errno.
         errno: i32,
-        /// What the kernel or we can add, or empty.
+        /// Further text of the kernel or a remedy; may be empty.
         hint: String,
     },
 }
@@ -42,7 +42,7 @@ impl SetupError {
         Self::Field { field, value: value.to_string(), allowed }
     }
 
-    /// A refused step. EPERM and EACCES get the capability that lifts them.
+    /// Builds the error of a refused step. EPERM and EACCES name the missing capability.
     pub(super) fn system(step: impl Into<String>, errno: i32) -> Self {
         let hint = match errno {
             libc::EPERM | libc::EACCES => "needs CAP_NET_ADMIN (run as root)",
@@ -52,7 +52,7 @@ impl SetupError {
         Self::System { step: step.into(), errno, hint: hint.to_owned() }
     }
 
-    /// The same error with `hint` in place of the general one. An empty hint changes nothing.
+    /// Replaces the general hint by `text`, unless `text` is empty.
     pub(super) fn with_hint(mut self, text: impl Into<String>) -> Self {
         let text = text.into();
         if let Self::System { hint, .. } = &mut self
@@ -63,7 +63,7 @@ impl SetupError {
         self
     }
 
-    /// The errno this failure has for an application: EINVAL for a bad field.
+    /// Returns the errno for applications: EINVAL for a bad field.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -96,9 +96,9 @@ impl From<SetupError> for io::Error {
     }
 }
 
-/// "Operation not permitted (errno 1)".
+/// Returns a text such as "Operation not permitted (errno 1)".
 fn describe(errno: i32) -> String {
-    // The standard library's text ends in "(os error 1)"; the system's word for the number is errno.
+    // The text of the standard library ends in "(os error 1)"; the Linux word is errno.
     io::Error::from_raw_os_error(errno).to_string().replace("(os error ", "(errno ")
 }
 

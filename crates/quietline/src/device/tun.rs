@@ -1,24 +1,28 @@
 //! Tap and tun devices: one driver of the Linux kernel, with or without an Ethernet header.
 //!
-//! Below: /dev/net/tun, read and written one frame per call. Above: the cores of a stack, one per queue. Linux:
-//! drivers/net/tun.c; the peer on the other side is the kernel's own TCP/IP stack.
+//! Below: /dev/net/tun, read and written one frame per call. Above: the cores of a stack, one per
+//! queue. Linux: drivers/net/tun.c; the peer on the other side is the kernel's own TCP/IP stack.
 //!
 //! ```text
-//!   our stack ── transmit ── writev ─►  kernel receives      kernel sends ─► readv ── receive ── our stack
-//!                      [12-byte virtio header] [Ethernet header, tap only] [IP packet]
+//!   stack ── transmit ── writev ─► kernel receives      kernel sends ─► readv ── receive ── stack
+//!                  [12-byte virtio header] [Ethernet header, tap only] [IP packet]
 //! ```
 //!
-//! With `vnet_hdr` a frame may be a TCP superframe of up to 64 KB with its checksum left open, in both directions, so
-//! that one call moves what 45 plain ones would; towards the kernel, over IPv4, of three times that (BIG TCP) where it is new enough,
-//! unless `gso_ipv4_max_size` of the device asks for less or more. A kernel that passes such a frame on cuts it up, and one that has
-//! no memory for it gets 64 KB from then on (`transmit`). Without `vnet_hdr` every frame is complete and at most one MTU long.
+//! With `vnet_hdr` a frame may be a TCP superframe of up to 64 KB with a partial checksum, in both
+//! directions, so that one system call replaces 45. Towards the kernel, IPv4 superframes are three
+//! times as large (BIG TCP) if the kernel is new enough, unless `gso_ipv4_max_size` of the device
+//! sets another size. A kernel that forwards such a frame segments it. A kernel that has no memory
+//! for one gets superframes of at most 64 KB from then on (`transmit`). Without `vnet_hdr` every
+//! frame is complete and at most one MTU long.
 //!
-//! The interface is made, addressed and brought up by [`Tun::create`], and disappears with the last descriptor of the
-//! device, also when the process is killed. Any thread may transmit on any queue; the kernel remembers on which queue
-//! a flow was last sent and delivers its packets there, so a flow should keep to one.
+//! [`Tun::create`] creates the interface, adds its addresses and brings it up. The interface is
+//! deleted with the last descriptor of the device, also when the process is killed.
+//! [`Tun::from_fds`] takes open descriptors instead. Any thread may transmit on any queue; the
+//! kernel delivers the packets of a flow on the queue that the flow last used, so a flow should
+//! keep to one.
 //!
-//! Not here: io_uring batches, steering programs (TUNSETSTEERINGEBPF), IFF_NAPI (one write is one kernel poll then,
-//! and there is nothing to merge).
+//! Not here: io_uring batches, steering programs (TUNSETSTEERINGEBPF), IFF_NAPI (with it one write
+//! is one kernel poll, which leaves nothing to merge).
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,15 +40,18 @@ use super::netlink::{Link, LinkChange, Netlink};
 use super::setup_error::SetupError;
 
 pub mod config;
-mod glue;
+mod device;
+mod from_fds;
 mod ioctl;
 mod receive;
 mod transmit;
 
 pub use config::{MTU_MIN, QUEUES_MAX, TunConfig, TunKind};
+pub use from_fds::TunFdConfig;
 
-/// The kernel whose tap first takes IPv4 superframes longer than the header's length field can say (BIG TCP, RFC 2675's idea
-/// without an option): major and minor version. Its TCP/IP does since 6.3, but until 6.6 a tap refuses what does not fit into 17
+/// First kernel version, major and minor, whose tap accepts IPv4 superframes that exceed the length
+/// field of the header (BIG TCP, as the jumbograms of RFC 2675 but without an option). The kernel's
+/// TCP/IP accepts them since 6.3, but before 6.6 a tap refuses frames that do not fit into 17
 /// single pages (EMSGSIZE; `tun_alloc_skb`).
 const BIG_TCP_IPV4_SINCE: (u32, u32) = (6, 6);
 
@@ -53,25 +60,38 @@ pub struct Tun {
     kind: TunKind,
     vnet_hdr: bool,
     caps: Capabilities,
-    link: Link,
+    /// Kernel's side of the link; `None` for a device of open descriptors.
+    link: Option<Link>,
     queues: Box<[OwnedFd]>,
-    /// Bytes of the largest superframe that the kernel takes at this moment (`transmit`). Relaxed: who reads an old one meets the
-    /// kernel itself.
+    /// Largest superframe in bytes that the kernel accepts at present (`transmit`). Relaxed: a
+    /// reader of an old value is refused by the kernel.
     superframe_max: AtomicU32,
-    /// Set by the core that finds it out, read by its worker. Relaxed: it orders nothing.
+    /// Set by the core that detects the deletion, read by its worker. Relaxed: it orders nothing.
     gone: AtomicBool,
-    /// Never ready. Stands in for the queues once the interface is gone.
+    /// A descriptor that is never ready, which replaces the queues' descriptors once the interface
+    /// is gone.
     silence: OwnedFd,
-    /// Doorbell of the host that has the device.
+    /// Doorbell of the device's host.
     doorbell: OnceLock<Doorbell>,
 }
 
+/// Parts of a device besides its descriptors.
+struct Parts {
+    kind: TunKind,
+    vnet_hdr: bool,
+    name: String,
+    mtu: u32,
+    mac: [u8; 6],
+    link: Option<Link>,
+}
+
 impl Tun {
-    /// Makes the interface (or takes over a persistent one), sets what `config` asks for and brings it up, in the
-    /// network namespace of the calling thread.
+    /// Creates the interface or opens a persistent one, configures it as `config` says and brings
+    /// it up, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// A field is out of range or the kernel refuses a step. Nothing is left behind.
+    /// If a field is out of range or the kernel refuses a step. A failed call leaves nothing
+    /// behind.
     pub fn create(config: &TunConfig) -> Result<Arc<Self>, SetupError> {
         config.validate()?;
         let (name, queues) = open_queues(config)?;
@@ -81,27 +101,35 @@ impl Tun {
             let allowed = "another address than the kernel's side of the tap has";
             return Err(SetupError::field("mac", config::format_mac(mac), allowed));
         }
+        let link = Some(link);
+        let mtu = config.mtu;
+        let parts = Parts { kind: config.kind, vnet_hdr: config.vnet_hdr, name, mtu, mac, link };
+        Self::assemble(parts, queues)
+    }
+
+    /// Builds a device of descriptors that are attached to an interface.
+    fn assemble(parts: Parts, queues: Box<[OwnedFd]>) -> Result<Arc<Self>, SetupError> {
+        let Parts { kind, vnet_hdr, name, mtu, mac, link } = parts;
         let silence = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| SetupError::system("make an eventfd", e.raw_os_error()))?;
+            .map_err(|e| SetupError::system("create an eventfd", e.raw_os_error()))?;
         let caps = Capabilities {
             name,
-            mtu: config.mtu,
-            link: match config.kind {
+            mtu,
+            link: match kind {
                 TunKind::Tap => LinkType::Ethernet { mac: MacAddr(mac) },
                 TunKind::Tun => LinkType::Ip,
             },
-            tx_checksum: config.vnet_hdr,
-            tso4: config.vnet_hdr,
-            tso6: config.vnet_hdr,
-            gso_max_bytes: if config.vnet_hdr { superframe_max() } else { config.mtu },
+            tx_checksum: vnet_hdr,
+            tso4: vnet_hdr,
+            tso6: vnet_hdr,
+            gso_max_bytes: if vnet_hdr { superframe_max() } else { mtu },
             jumbo6: false,
-            queues: config.queues,
+            queues: u16::try_from(queues.len()).unwrap_or(QUEUES_MAX),
             async_completion: false,
         };
-        let kind = config.kind;
         Ok(Arc::new(Self {
             kind,
-            vnet_hdr: config.vnet_hdr,
+            vnet_hdr,
             superframe_max: AtomicU32::new(caps.gso_max_bytes),
             caps,
             link,
@@ -112,32 +140,35 @@ impl Tun {
         }))
     }
 
-    /// Tap or tun.
+    /// Returns whether it is a tap or a tun.
     #[must_use]
     pub fn kind(&self) -> TunKind {
         self.kind
     }
 
-    /// The interface's name, as the kernel chose it.
+    /// Returns the interface's name, as the kernel chose it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.caps.name
     }
 
-    /// The kernel's side of the link, as it was when the device was made.
+    /// Returns the kernel's side of the link, as it was when [`create`](Self::create) opened the
+    /// device. `None` for a device of [`from_fds`](Self::from_fds), whose interface may be in
+    /// another network namespace.
     #[must_use]
-    pub fn host_link(&self) -> &Link {
-        &self.link
+    pub fn host_link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 
-    /// The descriptor that becomes readable when a frame waits on `queue`, to sleep on. Every frame read from it
-    /// elsewhere is missing here.
+    /// Returns the descriptor that becomes readable when a frame waits on `queue`, for a worker to
+    /// sleep on. No other code may read frames from it.
     ///
-    /// The descriptors of a deleted interface report an error for ever. So that nobody spins on them, a descriptor that
-    /// is never ready takes their place once [`Tun::is_gone`]: ask before every sleep.
+    /// The descriptors of a deleted interface report an error forever. To keep threads from
+    /// spinning, once [`Tun::is_gone`] is true this method returns a descriptor that is never
+    /// ready; call it before every sleep.
     ///
     /// # Panics
-    /// There is no such queue.
+    /// If there is no such queue.
     #[must_use]
     pub fn poll_fd(&self, queue: u16) -> BorrowedFd<'_> {
         if self.is_gone() { self.silence.as_fd() } else { self.queue_fd(queue) }
@@ -147,7 +178,8 @@ impl Tun {
         self.queues[usize::from(queue)].as_fd()
     }
 
-    /// Whether somebody else has deleted the interface. Nothing arrives any more, and what is sent is dropped.
+    /// Returns whether the interface was deleted. No more frames arrive then, and frames to be sent
+    /// are dropped.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
@@ -165,7 +197,8 @@ impl fmt::Debug for Tun {
     }
 }
 
-/// Largest superframe that the running kernel takes from a tap. What its version is not clear from has no BIG TCP.
+/// Returns the size of the largest superframe that the running kernel accepts from a tap. If the
+/// kernel version cannot be parsed, assumes no BIG TCP.
 fn superframe_max() -> u32 {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     match kernel_version(&release) {
@@ -174,13 +207,14 @@ fn superframe_max() -> u32 {
     }
 }
 
-/// Major and minor version of a release such as `6.18.44-rc1`.
+/// Returns major and minor version of a release such as `6.18.44-rc1`.
 fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Opens one descriptor per queue and attaches all to one interface. Dropping them undoes it.
+/// Opens one descriptor per queue and attaches all to one interface. Dropping the descriptors
+/// deletes it.
 fn open_queues(config: &TunConfig) -> Result<(String, Box<[OwnedFd]>), SetupError> {
     let kind = config.kind.name();
     let mut name = config.name.clone();
@@ -223,7 +257,8 @@ fn open_queues(config: &TunConfig) -> Result<(String, Box<[OwnedFd]>), SetupErro
     Ok((name, queues.into_boxed_slice()))
 }
 
-/// Gives the kernel's side what `config` asks for, and nothing it has already.
+/// Configures the kernel's side as `config` says, leaving out settings that have their value
+/// already.
 fn configure_link(config: &TunConfig, name: &str) -> Result<Link, SetupError> {
     let mut netlink = Netlink::open()?;
     let link = netlink.link(name)?;
@@ -242,14 +277,15 @@ fn configure_link(config: &TunConfig, name: &str) -> Result<Link, SetupError> {
     netlink.link(name)
 }
 
-/// A locally administered unicast address (IEEE 802 bit 1 of the first byte) made of `name` and chance, so that two
-/// taps bridged together, or one remade under its old name, do not meet with one address.
+/// Returns a locally administered unicast address (IEEE 802 bit 1 of the first byte) derived from
+/// `name` and random bytes, so that two bridged taps, or a tap created again under its old name,
+/// have different addresses.
 fn local_mac(name: &str) -> [u8; 6] {
-    let mut chance = [0; 8];
-    // Without chance the name alone still tells the taps of one machine apart.
-    let _ = rustix::rand::getrandom(&mut chance, rustix::rand::GetRandomFlags::NONBLOCK);
-    // FNV-1a of name and chance.
-    let hash = name.bytes().chain(chance).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    let mut random = [0; 8];
+    // Without random bytes the name alone still distinguishes the taps of one machine.
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK);
+    // FNV-1a of the name and the random bytes.
+    let hash = name.bytes().chain(random).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     let [.., a, b, c, d, e] = hash.to_be_bytes();

@@ -1,40 +1,44 @@
-//! `virtio_net_hdr`: the 12 bytes that carry checksum and segmentation knowledge across a tap or tun.
+//! `virtio_net_hdr`: the 12 bytes that describe checksum and segmentation of a frame across a tap
+//! or tun.
 //!
-//! Above: `tun::receive` and `tun::transmit`. Linux: include/uapi/linux/virtio_net.h, include/linux/virtio_net.h.
-//! Virtio 1.2 §5.1.6.
+//! Above: `tun::receive` and `tun::transmit`. Linux: include/uapi/linux/virtio_net.h,
+//! include/linux/virtio_net.h. Virtio 1.2 §5.1.6.
 //!
 //! ```text
 //!   0      1         2..4     4..6      6..8        8..10        10..12
 //!   flags  gso_type  hdr_len  gso_size  csum_start  csum_offset  num_buffers
 //! ```
 //!
-//! The fields have the byte order of the machine, as the driver's default is. Offsets count from the first byte of
-//! the frame; our metadata counts from the network header, so that every layer above the link agrees on it.
+//! The fields have the byte order of the machine, the driver's default. Their offsets count from
+//! the first byte of the frame; packet metadata counts from the network header, so that it is the
+//! same in every layer above the link.
 //!
-//! Nothing in the header is believed before it is checked against the frame: a header that does not fit the frame
-//! gives [`DropReason::VnetHeader`], never a panic and never a packet with metadata that points outside of itself.
+//! Every field of the header is checked against the frame before it is used: a header that does not
+//! fit the frame gives [`DropReason::VnetHeader`], never a panic and never metadata that points
+//! outside of the packet.
 //!
-//! Not here: UDP segmentation (never offered to the kernel, so it cannot arrive), the receive hash.
+//! Not here: UDP segmentation (not offered to the kernel, so it cannot arrive), the receive hash.
 
 use pkt::{DropReason, Gso, GsoKind, Packet, PacketMeta, RxChecksum, TxChecksum};
 
 /// Bytes of the header with its `num_buffers` field, the size set by TUNSETVNETHDRSZ.
 pub const VNET_HDR_LEN: usize = 12;
 
-/// The checksum is still to be completed.
+/// The checksum is partial.
 const F_NEEDS_CSUM: u8 = 1;
-/// The checksum was found good by somebody before.
+/// The checksum was verified before.
 const F_DATA_VALID: u8 = 2;
 
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// Added to a type: the superframe begins with CWR, which only its first segment may keep (RFC 3168 §6.1.2).
+/// Added to a type: the superframe begins with CWR, which only its first segment may keep
+/// (RFC 3168 §6.1.2).
 const GSO_ECN: u8 = 0x80;
 
-/// Where TCP's checksum stands in its header.
+/// Offset of the checksum in the TCP header.
 const TCP_CSUM_OFFSET: u16 = 16;
-/// Where TCP's data offset stands in its header.
+/// Offset of the data offset in the TCP header.
 const TCP_DATA_OFFSET: usize = 12;
 /// Bytes of a TCP header without options.
 const TCP_HEADER_LEN_MIN: usize = 20;
@@ -50,9 +54,9 @@ pub struct VnetHdr {
     pub hdr_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
-    /// Where the checksum begins to sum.
+    /// Offset of the first byte of the checksum's range.
     pub csum_start: u16,
-    /// Where the sum goes, counted from `csum_start`.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
     /// Used by merged receive buffers only; zero here.
     pub num_buffers: u16,
@@ -85,10 +89,11 @@ impl VnetHdr {
         [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1, n0, n1]
     }
 
-    /// Turns the header of a received frame into metadata. `frame` begins with `link_header_len` bytes of link header.
+    /// Converts the header of a received frame into metadata. `frame` begins with `link_header_len`
+    /// bytes of link header.
     ///
     /// # Errors
-    /// [`DropReason::VnetHeader`] when a field does not fit the frame.
+    /// [`DropReason::VnetHeader`] if a field does not fit the frame.
     pub fn apply_to(self, frame: &mut Packet, link_header_len: u16) -> Result<(), DropReason> {
         if self.flags == 0 && self.gso_type == GSO_NONE {
             return Ok(());
@@ -123,10 +128,10 @@ impl VnetHdr {
         let (kind, version) = match self.gso_type & !GSO_ECN {
             GSO_TCPV4 => (GsoKind::TcpV4, 4),
             GSO_TCPV6 => (GsoKind::TcpV6, 6),
-            // UDP types were never offered, and ECN alone says nothing.
+            // UDP types are not offered to the kernel, and ECN without a type is invalid.
             _ => return Err(DropReason::VnetHeader),
         };
-        // A superframe's checksum is always left to its segments.
+        // The checksum of a superframe is always partial.
         let is_tcp = self.flags & F_NEEDS_CSUM != 0 && self.csum_offset == TCP_CSUM_OFFSET;
         let mut first = [0];
         let copied = frame.copy_to(usize::from(link_header_len), &mut first);
@@ -146,15 +151,16 @@ impl VnetHdr {
         })
     }
 
-    /// The header that tells the kernel what `frame` leaves undone. `frame` begins with `link_header_len` bytes of link
-    /// header.
+    /// Builds the header that describes the partial checksum and the segmentation of `frame`, which
+    /// begins with `link_header_len` bytes of link header.
     ///
     /// # Errors
-    /// [`DropReason::VnetHeader`] when the packet's metadata does not fit it; the kernel would refuse it with EINVAL.
+    /// [`DropReason::VnetHeader`] if the packet's metadata does not fit the packet; the kernel
+    /// would refuse it with EINVAL.
     pub fn of(frame: &Packet, link_header_len: u16) -> Result<Self, DropReason> {
         let PacketMeta { tx_checksum, gso, .. } = *frame.meta();
         let TxChecksum::Partial { start, offset } = tx_checksum else {
-            // A superframe without a partial checksum cannot be segmented by anybody.
+            // A superframe without a partial checksum cannot be segmented.
             let plain = gso.kind == GsoKind::None || gso.size == 0;
             return if plain { Ok(Self::default()) } else { Err(DropReason::VnetHeader) };
         };
@@ -180,7 +186,8 @@ impl VnetHdr {
     }
 }
 
-/// Where TCP's header that begins at `tcp_start` ends, read from the frame, because `hdr_len` is only a hint.
+/// Returns the end of the TCP header that begins at `tcp_start`, read from the frame, because
+/// `hdr_len` is only a hint.
 fn tcp_header_end(frame: &Packet, tcp_start: usize) -> Result<usize, DropReason> {
     let mut data_offset = [0];
     let copied = frame.copy_to(tcp_start + TCP_DATA_OFFSET, &mut data_offset);

@@ -1,4 +1,4 @@
-//! How a call waits that has nothing to do yet.
+//! Waiting of blocking socket calls.
 
 use std::{io, sync::atomic::Ordering};
 
@@ -12,7 +12,8 @@ use crate::{
 };
 
 impl TcpStream {
-    /// Waits until something of `interest` is ready, or the connection has ended.
+    /// Waits until the stream is ready for `interest`, or the connection has ended. Returns false
+    /// at the deadline.
     pub(super) fn wait(&self, interest: Readiness, deadline: Option<Instant>) -> bool {
         let wanted = interest | Readiness::HUP | Readiness::ERROR;
         let wanted =
@@ -46,7 +47,8 @@ impl TcpStream {
         }
     }
 
-    /// Calls until it does not say `EAGAIN`, waiting in between as the socket's mode allows.
+    /// Repeats `call` while it returns `EAGAIN`, and waits in between unless the socket is
+    /// nonblocking.
     pub(super) fn blocking<R>(
         &self,
         interest: Readiness,

@@ -1,6 +1,7 @@
-//! Options of a connection: the typed methods that `std::net` and its relatives have, and all others by their Linux name.
+//! Options of a connection: typed methods as in `std::net` and similar crates, and every option by
+//! its Linux name.
 //!
-//! Every method sets what [`TcpStream::set_option`] sets, by the same rules.
+//! Each typed method sets or reads one [`SocketOption`] by the rules of [`TcpStream::set_option`].
 
 use std::{io, time::Duration};
 
@@ -29,7 +30,7 @@ impl TcpStream {
         Ok(with_cx(|cx| socket.set_option(host, cx, option, &value))?)
     }
 
-    /// Reads a socket option. Reading [`SocketOption::Error`] takes the error.
+    /// Returns a socket option. Reading [`SocketOption::Error`] also clears the error.
     ///
     /// # Errors
     /// As getsockopt(2): `ENOPROTOOPT`.
@@ -38,16 +39,17 @@ impl TcpStream {
         Ok(with_cx(|cx| socket.option(host, cx, option))?)
     }
 
-    /// A snapshot of the connection (`TCP_INFO`). [`SocketOption::Info`] has the same as the kernel's `struct tcp_info`.
+    /// Returns a snapshot of the connection (`TCP_INFO`). [`SocketOption::Info`] returns the same
+    /// as the kernel's `struct tcp_info`.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn tcp_info(&self) -> io::Result<TcpInfo> {
         let (host, socket) = (self.shared.stack.host(), &self.shared.socket);
         Ok(with_cx(|cx| socket.with_tcb(host, cx, |tcb, cx| tcb.info_at(cx.now))))
     }
 
-    /// A number, as unsigned as it is meant.
+    /// Returns a nonnegative integer option.
     fn number(&self, option: SocketOption) -> io::Result<u32> {
         let number = self.option(option)?.as_int().ok_or(Errno::EINVAL)?;
         Ok(number.cast_unsigned())
@@ -57,7 +59,7 @@ impl TcpStream {
         self.set_option(option, i32::try_from(number).unwrap_or(i32::MAX))
     }
 
-    /// How long reads wait (`SO_RCVTIMEO`); `None` for ever.
+    /// Sets the maximum time that a read waits (`SO_RCVTIMEO`); `None` is no limit.
     ///
     /// # Errors
     /// `InvalidInput` for a zero timeout.
@@ -65,7 +67,7 @@ impl TcpStream {
         self.set_option(SocketOption::ReceiveTimeout, OptionValue::Time(not_zero(timeout)?))
     }
 
-    /// How long reads wait.
+    /// Returns the maximum time that a read waits.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -73,7 +75,7 @@ impl TcpStream {
         Ok(self.shared.socket.receive_timeout())
     }
 
-    /// How long writes wait (`SO_SNDTIMEO`); `None` for ever.
+    /// Sets the maximum time that a write waits (`SO_SNDTIMEO`); `None` is no limit.
     ///
     /// # Errors
     /// `InvalidInput` for a zero timeout.
@@ -81,7 +83,7 @@ impl TcpStream {
         self.set_option(SocketOption::SendTimeout, OptionValue::Time(not_zero(timeout)?))
     }
 
-    /// How long writes wait.
+    /// Returns the maximum time that a write waits.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -89,7 +91,8 @@ impl TcpStream {
         Ok(self.shared.socket.send_timeout())
     }
 
-    /// Sends small segments at once (`TCP_NODELAY`) instead of waiting for an ACK (Nagle).
+    /// Disables Nagle's algorithm (`TCP_NODELAY`): small segments are sent at once instead of after
+    /// an ACK.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -97,7 +100,7 @@ impl TcpStream {
         self.set_option(SocketOption::NoDelay, nodelay)
     }
 
-    /// Whether Nagle's algorithm is off.
+    /// Returns whether Nagle's algorithm is disabled.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -105,31 +108,32 @@ impl TcpStream {
         Ok(self.number(SocketOption::NoDelay)? != 0)
     }
 
-    /// Holds back what is not a full segment (`TCP_CORK`), at most for one retransmission timeout.
+    /// Holds back partial segments (`TCP_CORK`), at most for one retransmission timeout.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn set_cork(&self, cork: bool) -> io::Result<()> {
         self.set_option(SocketOption::Cork, cork)
     }
 
-    /// Whether partial segments are held back.
+    /// Returns whether partial segments are held back.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn cork(&self) -> io::Result<bool> {
         Ok(self.number(SocketOption::Cork)? != 0)
     }
 
-    /// Acknowledges at once and for a while (`TCP_QUICKACK`); off lets answers carry the ACKs.
+    /// Acknowledges at once for a while (`TCP_QUICKACK`). `false` delays ACKs, so that data can
+    /// carry them.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
         self.set_option(SocketOption::QuickAck, quickack)
     }
 
-    /// Whether the stream acknowledges at once at present.
+    /// Returns whether the stream acknowledges at once at present.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -137,8 +141,8 @@ impl TcpStream {
         Ok(self.number(SocketOption::QuickAck)? != 0)
     }
 
-    /// What the last drop does with unsent data (`SO_LINGER`): `None` sends it in the background, zero resets the
-    /// connection, else the drop waits that long.
+    /// Sets how the last drop treats unsent data (`SO_LINGER`): `None` sends it in the background,
+    /// zero resets the connection, any other time is the longest that the drop waits.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -146,7 +150,8 @@ impl TcpStream {
         self.set_option(SocketOption::Linger, OptionValue::Linger(linger))
     }
 
-    /// Time that the last drop waits for unsent data (`SO_LINGER`); `None` sends it in the background.
+    /// Returns the time that the last drop waits for unsent data (`SO_LINGER`); `None` sends it in
+    /// the background.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -157,7 +162,8 @@ impl TcpStream {
         }
     }
 
-    /// TTL of what the stream sends (`IP_TTL`), 1 to 255; the stack's default is `net.ipv4.ip_default_ttl`.
+    /// Sets the TTL of the stream's packets (`IP_TTL`), 1 to 255. Default:
+    /// `net.ipv4.ip_default_ttl`.
     ///
     /// # Errors
     /// `EINVAL` for any other number.
@@ -165,7 +171,7 @@ impl TcpStream {
         self.set_number(SocketOption::TimeToLive, ttl)
     }
 
-    /// TTL of what the stream sends.
+    /// Returns the TTL of the stream's packets.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -173,19 +179,19 @@ impl TcpStream {
         self.number(SocketOption::TimeToLive)
     }
 
-    /// Differentiated services field of what the stream sends (`IP_TOS`), in the upper six bits of the number; the lower two are
-    /// ECN's and ignored. It sets `SO_PRIORITY`, too.
+    /// Sets the differentiated services field of the stream's packets (`IP_TOS`), in the upper six
+    /// bits of `tos`. The lower two bits belong to ECN and are ignored. Also sets `SO_PRIORITY`.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
         self.set_option(SocketOption::TypeOfService, i32::from(tos))
     }
 
-    /// Differentiated services field of what the stream sends, in the upper six bits.
+    /// Returns the differentiated services field of the stream's packets, in the upper six bits.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn tos(&self) -> io::Result<u8> {
         Ok(u8::try_from(self.number(SocketOption::TypeOfService)?).unwrap_or(u8::MAX))
     }
@@ -198,15 +204,16 @@ impl TcpStream {
         self.set_option(SocketOption::KeepAlive, keepalive)
     }
 
-    /// Whether the stream sends keepalive probes when it is idle.
+    /// Returns whether the stream sends keepalive probes when it is idle.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn keepalive(&self) -> io::Result<bool> {
         Ok(self.number(SocketOption::KeepAlive)? != 0)
     }
 
-    /// Idle time before the first keepalive probe (`TCP_KEEPIDLE`), in whole seconds from 1 to 32767.
+    /// Sets the idle time before the first keepalive probe (`TCP_KEEPIDLE`), in whole seconds from
+    /// 1 to 32767.
     ///
     /// # Errors
     /// `EINVAL` for any other time.
@@ -214,15 +221,15 @@ impl TcpStream {
         self.set_option(SocketOption::KeepIdle, seconds(time))
     }
 
-    /// Idle time before the first keepalive probe.
+    /// Returns the idle time before the first keepalive probe.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn keepalive_time(&self) -> io::Result<Duration> {
         Ok(Duration::from_secs(self.number(SocketOption::KeepIdle)?.into()))
     }
 
-    /// Time between keepalive probes (`TCP_KEEPINTVL`), in whole seconds from 1 to 32767.
+    /// Sets the time between keepalive probes (`TCP_KEEPINTVL`), in whole seconds from 1 to 32767.
     ///
     /// # Errors
     /// `EINVAL` for any other time.
@@ -230,15 +237,16 @@ impl TcpStream {
         self.set_option(SocketOption::KeepInterval, seconds(interval))
     }
 
-    /// Time between keepalive probes.
+    /// Returns the time between keepalive probes.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn keepalive_interval(&self) -> io::Result<Duration> {
         Ok(Duration::from_secs(self.number(SocketOption::KeepInterval)?.into()))
     }
 
-    /// Unanswered keepalive probes after which the connection is dead (`TCP_KEEPCNT`), from 1 to 127.
+    /// Sets the number of unanswered keepalive probes after which the connection ends with
+    /// `ETIMEDOUT` (`TCP_KEEPCNT`), from 1 to 127.
     ///
     /// # Errors
     /// `EINVAL` for any other number.
@@ -246,36 +254,38 @@ impl TcpStream {
         self.set_number(SocketOption::KeepCount, probes)
     }
 
-    /// Unanswered keepalive probes after which the connection ends with `ETIMEDOUT`.
+    /// Returns the number of unanswered keepalive probes after which the connection ends with
+    /// `ETIMEDOUT`.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn keepalive_probes(&self) -> io::Result<u32> {
         self.number(SocketOption::KeepCount)
     }
 
-    /// How long sent data may stay unacknowledged (`TCP_USER_TIMEOUT`), rounded up to milliseconds; `None` leaves it to
-    /// `net.ipv4.tcp_retries2`.
+    /// Sets how long sent data may stay unacknowledged (`TCP_USER_TIMEOUT`), rounded up to
+    /// milliseconds. `None` leaves the limit to `net.ipv4.tcp_retries2`.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        // Rounded up: 0 takes the timeout back.
+        // Rounded up, because 0 removes the timeout.
         let whole = |time: Duration| u32::try_from(time.as_nanos().div_ceil(1_000_000));
         let ms = timeout.map_or(0, |time| whole(time).unwrap_or(u32::MAX));
         self.set_number(SocketOption::UserTimeout, ms)
     }
 
-    /// Time that sent data may stay unacknowledged; `None` where `net.ipv4.tcp_retries2` decides.
+    /// Returns the time that sent data may stay unacknowledged; `None` if `net.ipv4.tcp_retries2`
+    /// decides.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn user_timeout(&self) -> io::Result<Option<Duration>> {
         let ms = self.number(SocketOption::UserTimeout)?;
         Ok((ms != 0).then(|| Duration::from_millis(ms.into())))
     }
 
-    /// Makes segments no larger than this (`TCP_MAXSEG`), payload bytes from 88 to 32767.
+    /// Bounds the payload of a segment (`TCP_MAXSEG`), in bytes from 88 to 32767.
     ///
     /// # Errors
     /// `EINVAL` for any other number.
@@ -283,26 +293,26 @@ impl TcpStream {
         self.set_number(SocketOption::MaxSegment, mss)
     }
 
-    /// Payload bytes of a full segment.
+    /// Returns the payload of a full segment, in bytes.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn mss(&self) -> io::Result<u32> {
         self.number(SocketOption::MaxSegment)
     }
 
-    /// Congestion control by its Linux name (`TCP_CONGESTION`).
+    /// Sets the congestion control by its Linux name (`TCP_CONGESTION`).
     ///
     /// # Errors
-    /// `ENOENT` for a name the stack does not know.
+    /// `ENOENT` for an unknown name.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         self.set_option(SocketOption::Congestion, name)
     }
 
-    /// The congestion control's name.
+    /// Returns the name of the congestion control.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn congestion(&self) -> io::Result<String> {
         match self.option(SocketOption::Congestion)? {
             OptionValue::Name(name) => Ok(name),
@@ -310,74 +320,77 @@ impl TcpStream {
         }
     }
 
-    /// The stream is ready for writing only while it holds fewer unsent bytes than this (`TCP_NOTSENT_LOWAT`); 0 leaves
-    /// it to the sysctl.
+    /// Sets the number of unsent bytes from which on the stream is not writable
+    /// (`TCP_NOTSENT_LOWAT`); 0 leaves it to `net.ipv4.tcp_notsent_lowat`.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SocketOption::NotSentLowWater, bytes.cast_signed())
     }
 
-    /// Unsent bytes below which the stream is ready for writing; 0 where the sysctl decides.
+    /// Returns the number of unsent bytes below which the stream is writable; 0 if the sysctl
+    /// decides.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn notsent_lowat(&self) -> io::Result<u32> {
         self.number(SocketOption::NotSentLowWater)
     }
 
-    /// Send buffer in bytes (`SO_SNDBUF`), at most `net.core.wmem_max`. Twice as much is kept, and autotuning ends.
+    /// Sets the size of the send buffer (`SO_SNDBUF`), in bytes up to `net.core.wmem_max`. As in
+    /// Linux, the stack doubles the number for its overhead and stops autotuning.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn set_send_buffer_size(&self, bytes: u32) -> io::Result<()> {
         self.set_number(SocketOption::SendBuffer, bytes)
     }
 
-    /// Send buffer as it is, bytes of memory.
+    /// Returns the present size of the send buffer, in bytes of memory.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn send_buffer_size(&self) -> io::Result<u32> {
         self.number(SocketOption::SendBuffer)
     }
 
-    /// Receive buffer in bytes (`SO_RCVBUF`), at most `net.core.rmem_max`. Twice as much is kept, and autotuning ends.
+    /// Sets the size of the receive buffer (`SO_RCVBUF`), in bytes up to `net.core.rmem_max`. As in
+    /// Linux, the stack doubles the number for its overhead and stops autotuning.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn set_receive_buffer_size(&self, bytes: u32) -> io::Result<()> {
         self.set_number(SocketOption::ReceiveBuffer, bytes)
     }
 
-    /// How many bytes a blocking read waits for, and make the stream readable (`SO_RCVLOWAT`); 1 by default. Bounded by
-    /// half of the largest receive buffer.
+    /// Sets the number of bytes from which on the stream is readable and a blocking read returns
+    /// (`SO_RCVLOWAT`); 1 by default. At most half of the largest receive buffer.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn set_rcvlowat(&self, bytes: u32) -> io::Result<()> {
         self.set_number(SocketOption::ReceiveLowWater, bytes)
     }
 
-    /// How many bytes a blocking read waits for (`SO_RCVLOWAT`).
+    /// Returns the number of bytes that a blocking read waits for (`SO_RCVLOWAT`).
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn rcvlowat(&self) -> io::Result<u32> {
         Ok(self.shared.socket.rcvlowat())
     }
 
-    /// Receive buffer as it is, bytes of memory.
+    /// Returns the present size of the receive buffer, in bytes of memory.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn receive_buffer_size(&self) -> io::Result<u32> {
         self.number(SocketOption::ReceiveBuffer)
     }
 }
 
-/// Whole seconds, at most what an `int` holds.
+/// Returns whole seconds, at most the maximum of a C `int`.
 fn seconds(time: Duration) -> i32 {
     i32::try_from(time.as_secs()).unwrap_or(i32::MAX)
 }

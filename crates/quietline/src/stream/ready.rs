@@ -1,4 +1,4 @@
-//! Many streams in one thread: a task is woken when a stream becomes ready.
+//! Many streams in one thread: wakes a task when a stream becomes ready.
 //!
 //! Linux: `poll` of a file with a wait queue, as epoll uses it with `EPOLLONESHOT`.
 
@@ -9,12 +9,14 @@ use stack::Readiness;
 use super::TcpStream;
 
 impl TcpStream {
-    /// What the stream is ready for, once that is something of `interest`, or its end or an error. Otherwise the waker of
-    /// `task` is called once when it may be; the caller then asks again. One waker may wait for any number of streams, and
-    /// several may wait for one.
+    /// Returns the readiness of the stream if it includes a part of `interest`, an error or the end
+    /// of the connection. Otherwise registers the waker of `task`, which is called once when the
+    /// readiness may have changed; the caller then calls `poll_ready` again. One waker may wait for
+    /// any number of streams, and several wakers for one stream.
     ///
-    /// The waker runs on a thread of the stack, which goes on when it returns: it should only make another thread look. A task
-    /// that has lost interest may be woken in vain until the stream is dropped.
+    /// The waker runs on a thread of the stack and delays it, so a waker should only notify another
+    /// thread. Until the stream is dropped, a task may be woken although it is not interested any
+    /// more.
     pub fn poll_ready(&self, interest: Readiness, task: &mut Context<'_>) -> Poll<Readiness> {
         let mut wanted = interest | Readiness::HUP | Readiness::ERROR;
         if interest.contains(Readiness::READ) {
@@ -30,7 +32,7 @@ impl TcpStream {
                 socket.waiters(queue).register(task.waker());
             }
         }
-        // The look behind the registration: what becomes true after it finds the waker.
+        // Check again after the registration: any later change finds the waker.
         socket.pass_as_waiter();
         let ready = socket.readiness();
         if ready.intersects(wanted) { Poll::Ready(ready) } else { Poll::Pending }

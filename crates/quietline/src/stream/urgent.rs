@@ -8,8 +8,9 @@ use super::{Shared, TcpStream};
 use crate::clock::with_cx;
 
 impl TcpStream {
-    /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`), and answers how many bytes were taken. RFC 6093 advises
-    /// new applications against it: only the newest mark is kept, and middleboxes may clear it.
+    /// Sends `buf`, whose last byte is urgent (`MSG_OOB`), and returns the number of bytes taken.
+    /// RFC 6093 advises new applications against urgent data: only the newest urgent pointer is
+    /// kept, and middleboxes may clear it.
     ///
     /// # Errors
     /// As send(2).
@@ -18,12 +19,12 @@ impl TcpStream {
         self.blocking(Readiness::WRITE, || with_cx(|cx| socket.send_oob(stack.host(), cx, buf)))
     }
 
-    /// Takes the urgent byte (`MSG_OOB`) and answers 1, or 0 at the end of the stream. Never waits: `Readiness::PRI` says
-    /// when there is one.
+    /// Takes the urgent byte (`MSG_OOB`) and returns 1, or 0 at the end of the stream. Never waits:
+    /// `Readiness::PRI` announces an urgent byte.
     ///
     /// # Errors
-    /// `InvalidInput` when there is no urgent byte, it was taken, or it is read in line; `WouldBlock` when it was announced
-    /// and has not come.
+    /// `InvalidInput` if there is no urgent byte, if it was taken already, or if urgent data is
+    /// read in line; `WouldBlock` if the byte was announced and has not arrived yet.
     pub fn recv_oob(&self, buf: &mut [u8]) -> io::Result<usize> {
         let Shared { stack, socket, .. } = &*self.shared;
         let byte = with_cx(|cx| socket.recv_oob(stack.host(), cx, buf.is_empty()))?;
@@ -36,7 +37,8 @@ impl TcpStream {
         }
     }
 
-    /// Whether the next byte to read is the urgent one (`sockatmark`, `SIOCATMARK`): a read stops before it.
+    /// Returns whether the next byte to read is the urgent one (`sockatmark`, `SIOCATMARK`). A read
+    /// stops before that byte.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -45,7 +47,8 @@ impl TcpStream {
         Ok(with_cx(|cx| socket.at_mark(stack.host(), cx)))
     }
 
-    /// Leaves urgent data in the stream (`SO_OOBINLINE`), as RFC 6093 advises those who must use it.
+    /// Leaves urgent data in the stream (`SO_OOBINLINE`), as RFC 6093 advises applications that
+    /// must use it.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -53,10 +56,10 @@ impl TcpStream {
         self.set_option(SocketOption::OobInline, inline)
     }
 
-    /// Whether urgent data is left in the stream.
+    /// Returns whether urgent data is left in the stream.
     ///
     /// # Errors
-    /// None that a stream can have.
+    /// None for a stream.
     pub fn oob_inline(&self) -> io::Result<bool> {
         Ok(self.option(SocketOption::OobInline)?.as_int() != Some(0))
     }

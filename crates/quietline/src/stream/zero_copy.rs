@@ -1,4 +1,5 @@
-//! Writes whose bytes are in packet memory already: from a [`SendBuffer`], or read there from a file.
+//! Writes from packet memory: from a [`SendBuffer`], or from a file that is read into packet
+//! memory.
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
@@ -8,16 +9,18 @@ use stack::{Errno, Readiness, socket::SendFlags};
 use super::{Shared, TcpStream};
 use crate::{clock::with_cx, send_buffer::SendBuffer};
 
-/// Bytes of a file that are read at a time: a few superframes, so that the next are read while these are on their way.
+/// Bytes of a file that are read per step: a few superframes, so that the file is read while
+/// earlier superframes are in flight.
 const FILE_STEP_BYTES: usize = 256 * 1024;
 
 impl TcpStream {
-    /// Sends the bytes of `range` of `buffer` without copying them (`MSG_ZEROCOPY`); returns how many were taken, as `write`
-    /// does. The buffer may be written again when it is [idle](SendBuffer::is_idle), and sent again at any time.
+    /// Sends the bytes of `range` of `buffer` without copying them (`MSG_ZEROCOPY`). Returns the
+    /// number of bytes taken, as `write` does. The buffer may be written again when it is
+    /// [idle](SendBuffer::is_idle), and sent again at any time.
     ///
     /// # Errors
-    /// As send(2). `EINVAL` when `range` leaves the buffer, `EBUSY` while
-    /// [`wait_idle`](SendBuffer::wait_idle) has called it back.
+    /// As send(2). `EINVAL` if `range` exceeds the buffer; `EBUSY` while
+    /// [`wait_idle`](SendBuffer::wait_idle) has recalled its pages.
     pub fn send_buffer(
         &self,
         buffer: &SendBuffer,
@@ -28,12 +31,13 @@ impl TcpStream {
         self.send_pages(pages, range, flags)
     }
 
-    /// Sends up to `count` bytes of `file` from `offset` on (`sendfile`); returns how many, fewer only where the file ends or,
-    /// nonblocking, where the send buffer is full. They are read straight into packet memory. The file's own position is
-    /// neither used nor changed.
+    /// Sends up to `count` bytes of `file` from `offset` on (`sendfile`). Returns the number of
+    /// bytes sent, which is less than `count` only at the end of the file or, if the stream is
+    /// nonblocking, when the send buffer is full. The bytes are read directly into packet memory.
+    /// The file's own position is neither used nor changed.
     ///
     /// # Errors
-    /// As sendfile(2), unless bytes were sent before.
+    /// As sendfile(2), unless some bytes were sent before the error.
     pub fn send_file(&self, file: &File, offset: u64, count: u64) -> io::Result<u64> {
         let mut sent = 0;
         while sent < count {
@@ -45,14 +49,16 @@ impl TcpStream {
             }
         }
         if sent < count {
-            // The last step has promised another one: the file's length is not known before its end.
+            // The last step set `MSG_MORE`, because the length of the file is known only at its
+            // end. End the write here, so that a partial segment is not held back.
             let Shared { stack, socket, .. } = &*self.shared;
             with_cx(|cx| socket.with_tcb(stack.host(), cx, |tcb, _| tcb.cut_write()));
         }
         Ok(sent)
     }
 
-    /// One step of a file: read, then sent whole unless the socket says otherwise. 0 is the end of the file.
+    /// Reads one step of a file into packet memory and sends it whole, unless the socket takes
+    /// less. Returns 0 at the end of the file.
     fn send_file_step(&self, file: &File, offset: u64, left: u64) -> io::Result<u64> {
         let want = usize::try_from(left).unwrap_or(usize::MAX).min(FILE_STEP_BYTES);
         let (mut at, mut ended) = (offset, false);

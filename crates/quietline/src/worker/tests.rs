@@ -1,6 +1,6 @@
-//! How a worker polls on after frames have come, from a device that counts its polls.
+//! Polling of a worker after frames, with a device that counts its polls.
 //!
-//! Time is real here, so nothing is asserted that a descheduled thread could make untrue.
+//! The tests run in real time, so they assert nothing that a descheduled thread could make untrue.
 
 mod panics;
 
@@ -16,13 +16,13 @@ use stack::{
 
 use super::*;
 
-/// A queue with a descriptor, and so many frames that nobody wants.
+/// A queue with a descriptor and a number of waiting frames that no socket receives.
 #[derive(Debug)]
 struct Ring {
     caps: Capabilities,
     waiting: AtomicUsize,
     polls: AtomicUsize,
-    /// Frames that one poll finds at most.
+    /// Upper bound of the frames that one poll returns.
     at_once: usize,
 }
 
@@ -53,20 +53,20 @@ impl Device for Ring {
     }
 }
 
-/// A worker that no thread runs, with its one queue.
-fn bench(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
+/// Returns a worker without a thread, and its only queue.
+fn worker_with_ring(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
     let caps = Capabilities::plain("ring", 1500, LinkType::Ip);
     let (waiting, polls) = (AtomicUsize::new(frames), AtomicUsize::new(0));
     let ring = Arc::new(Ring { caps, waiting, polls, at_once });
     let mut sysctls = Sysctls::default();
-    // How long a thread that prefers to poll keeps the worker away.
+    // Time for which a thread that prefers busy polling keeps the worker from polling.
     sysctls.set("net.quietline.dev.default.gro_flush_timeout", "1000000000").expect("a time");
     let device = DeviceConfig { device: Arc::clone(&ring) as _, addresses: Vec::new() };
     let config = HostConfig { cores: 1, devices: vec![device], sysctls, ..HostConfig::replay(0) };
     let host = Host::new(clock::memory(), config).expect("a host");
     let core = Arc::clone(&host.cores()[0]);
     let napi = core.napi_of(1, QueueId(0)).expect("an instance");
-    let attachment = Attachment { device: Arc::clone(&ring) as _, fds: None };
+    let attachment = Attachment::new(Arc::clone(&ring));
     let kick = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
     let worker = Worker {
         host,
@@ -84,40 +84,41 @@ fn bench(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
 const SOON: Option<Duration> = Some(Duration::ZERO);
 
 #[test]
-fn frames_that_keep_coming_are_taken_without_a_sleep() {
-    let (worker, ring, mut cx) = bench(1, 100);
+fn frames_in_quick_succession_are_received_without_a_sleep() {
+    let (worker, ring, mut cx) = worker_with_ring(1, 100);
     let mut window = Window::default();
     let mut rounds = 0;
     while ring.waiting.load(Ordering::Relaxed) > 0 {
-        // A CPU that is wanted by others closes the window: then the worker would sleep, and be woken.
+        // If another thread needs the CPU, the window closes; the worker would then sleep and be
+        // woken.
         let before = cx.received();
         worker.poll_on(&mut cx, &mut window, SOON);
-        assert!(cx.received() > before, "a window that is open polls");
+        assert!(cx.received() > before, "the worker polls while its window is open");
         rounds += 1;
     }
     assert!(rounds <= 100 && cx.received() == 100, "{} frames in {rounds} rounds", cx.received());
 }
 
 #[test]
-fn a_worker_whose_frames_come_seldom_does_not_poll() {
-    let (worker, ring, mut cx) = bench(1, 100);
+fn a_worker_with_rare_frames_does_not_poll() {
+    let (worker, ring, mut cx) = worker_with_ring(1, 100);
     let mut window = Window::default();
     assert!(!worker.poll_on(&mut cx, &mut window, Some(Duration::from_secs(1))));
-    assert!(!worker.poll_on(&mut cx, &mut window, None), "nor without a sleep before");
+    assert!(!worker.poll_on(&mut cx, &mut window, None), "the worker has not slept before");
     worker.host.set_sysctl("net.quietline.worker_poll_usecs", "0").expect("a number");
-    assert!(!worker.poll_on(&mut cx, &mut window, SOON), "nor where it is switched off");
+    assert!(!worker.poll_on(&mut cx, &mut window, SOON), "polling is switched off");
     assert_eq!(ring.polls.load(Ordering::Relaxed), 0);
 }
 
-/// A thread polls the core now: the worker leaves after one run, but not without saying that there is work left, which
-/// that thread has not announced.
+/// An application thread polls the core, so the worker leaves after one run. It must report
+/// remaining work, because that thread has not scheduled it.
 #[test]
-fn a_worker_leaves_to_a_thread_that_polls_and_says_what_is_left() {
-    let (worker, ring, mut cx) = bench(usize::MAX, 0);
+fn a_worker_leaves_a_polled_core_and_reports_remaining_work() {
+    let (worker, ring, mut cx) = worker_with_ring(usize::MAX, 0);
     let mut window = Window::default();
     for frames in [100_000, 0] {
-        // What that thread says holds for a second at most. Where the machine has stood still for as long, it has been said in vain,
-        // and is said again.
+        // `stop_polling` keeps the worker away for one second at most. If the machine stalls for
+        // longer, repeat the step.
         let pending = loop {
             ring.waiting.store(frames, Ordering::Relaxed);
             cx.now = clock::now();
@@ -128,7 +129,7 @@ fn a_worker_leaves_to_a_thread_that_polls_and_says_what_is_left() {
                 break pending;
             }
         };
-        assert_eq!(pending, frames > 0, "whether work is left");
+        assert_eq!(pending, frames > 0, "the worker reports remaining work");
         let left = ring.waiting.load(Ordering::Relaxed);
         let after_one_run = if frames > 0 { 90_000..100_000 } else { 0..1 };
         assert!(after_one_run.contains(&left), "{left} frames are left");
@@ -136,18 +137,19 @@ fn a_worker_leaves_to_a_thread_that_polls_and_says_what_is_left() {
 }
 
 #[test]
-fn a_worker_that_is_to_end_does_not_poll() {
-    let (worker, ring, mut cx) = bench(1, 100);
+fn a_stopped_worker_does_not_poll() {
+    let (worker, ring, mut cx) = worker_with_ring(1, 100);
     worker.stop.stop();
     assert!(!worker.poll_on(&mut cx, &mut Window::default(), SOON));
     assert_eq!(ring.polls.load(Ordering::Relaxed), 0);
 }
 
-/// Down masks the descriptor, and a worker that was asleep meanwhile sleeps without it: nothing would ever wake it. What has come
-/// to the device that was down is dropped.
+/// Taking a device down masks the descriptor, and a worker that sleeps meanwhile does not watch it:
+/// without a kick the worker would never wake. Frames that arrived while the device was down are
+/// dropped.
 #[test]
-fn a_worker_that_sleeps_is_woken_when_a_device_comes_up() {
-    let (worker, ring, mut cx) = bench(usize::MAX, 0);
+fn a_sleeping_worker_is_woken_when_a_device_comes_up() {
+    let (worker, ring, mut cx) = worker_with_ring(usize::MAX, 0);
     worker.core.set_kick(Arc::clone(&worker.kick) as _);
     let napi = worker.queues.borrow()[0].napi;
     let is_kicked = || read(&worker.kick.0, &mut [0; 8][..]).is_ok();
@@ -156,8 +158,8 @@ fn a_worker_that_sleeps_is_woken_when_a_device_comes_up() {
     ring.waiting.store(100, Ordering::Relaxed);
     worker.core.interrupt(napi);
     assert_eq!(worker.core.run_interrupted(&worker.host, &mut cx), CoreRun::Idle);
-    assert_eq!(ring.waiting.load(Ordering::Relaxed), 100, "nobody polls it");
-    assert_eq!(worker.core.prepare_sleep(cx.now, false), None, "for ever");
+    assert_eq!(ring.waiting.load(Ordering::Relaxed), 100, "a masked queue is not polled");
+    assert_eq!(worker.core.prepare_sleep(cx.now, false), None, "no timer is armed");
     let _ = is_kicked();
     assert_eq!(worker.host.set_device_up(&mut cx, 1, true), Ok(()));
     assert!(!worker.core.is_masked(napi) && is_kicked());
@@ -169,8 +171,8 @@ fn a_worker_that_sleeps_is_woken_when_a_device_comes_up() {
 }
 
 #[test]
-fn a_window_without_frames_ends() {
-    let (worker, ring, mut cx) = bench(1, 0);
+fn a_polling_window_without_frames_ends() {
+    let (worker, ring, mut cx) = worker_with_ring(1, 0);
     assert!(!worker.poll_on(&mut cx, &mut Window::default(), SOON));
     assert!(ring.polls.load(Ordering::Relaxed) > 0 && cx.received() == 0);
 }

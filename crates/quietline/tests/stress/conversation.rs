@@ -1,4 +1,4 @@
-//! What two ends do with one connection: all of it follows from a number, which both know.
+//! One connection of the stress test: both ends derive their actions from one number.
 
 use std::{
     io::{self, Read, Write},
@@ -9,17 +9,17 @@ use std::{
 
 use quietline::{Stack, TcpStream};
 
-/// How long everything may take beyond that: far more than any retransmission of a test needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit beyond the planned duration, far more than any retransmission of a test needs.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A reset can be lost, and then its victim waits for nothing.
+/// Time limit of aborted connections: a reset can be lost, and its receiver would wait in vain.
 const ABORTED_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Deterministic chance: SplitMix64.
+/// Deterministic random numbers: SplitMix64.
 #[derive(Clone)]
-pub(crate) struct Chance(pub(crate) u64);
+pub(crate) struct Random(pub(crate) u64);
 
-impl Chance {
+impl Random {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,36 +31,36 @@ impl Chance {
         self.next() % bound
     }
 
-    /// For lengths and indices, which are small.
+    /// Returns a small number, for lengths and indices.
     pub(crate) fn below_usize(&mut self, bound: u64) -> usize {
         usize::try_from(self.below(bound)).expect("a small number")
     }
 }
 
-/// How a conversation ends.
+/// Ways to end a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The client half-closes, the server answers to the end.
     Orderly,
-    /// The same, and the client's last drop waits for the acknowledgement.
+    /// As `Orderly`, and the client's last drop waits for the acknowledgment.
     OrderlyWithLinger,
     /// Both directions at the same time, from two threads of the client.
     Duplex,
-    /// The server sends and closes; the client only listens.
+    /// The server sends and closes; the client only receives.
     ServerFirst,
-    /// The client resets in the middle of its sending.
+    /// The client resets in the middle of its data.
     ClientAborts,
-    /// The server goes with data unread.
+    /// The server closes with unread data.
     ServerAborts,
-    /// The client goes with data unread.
+    /// The client closes with unread data.
     ClientLeaves,
     /// The client shuts both directions while the server still sends.
     ShutdownBoth,
-    /// The client goes without a word.
+    /// The client closes without sending.
     Silent,
 }
 
-/// What a conversation consists of: all of it follows from a number, which is the first thing the client sends.
+/// Parameters of a conversation, derived from a number that the client sends first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     seed: u64,
@@ -71,8 +71,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut chance = Chance(seed);
-        let end = match chance.below(16) {
+        let mut random = Random(seed);
+        let end = match random.below(16) {
             0..=4 => End::Orderly,
             5 => End::OrderlyWithLinger,
             6..=7 => End::Duplex,
@@ -84,8 +84,8 @@ impl Plan {
             _ => End::Silent,
         };
         let mut length = || {
-            let most = [1, 100, 2_000, 60_000, 300_000][chance.below_usize(5)];
-            chance.below_usize(most) + 1
+            let most = [1, 100, 2_000, 60_000, 300_000][random.below_usize(5)];
+            random.below_usize(most) + 1
         };
         Self { seed, end, up: length(), down: length() }
     }
@@ -99,13 +99,13 @@ fn byte(seed: u64, at: usize) -> u8 {
     (seed.wrapping_add(at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// Writes `length` bytes of the stream of `seed` in pieces of any size.
+/// Writes `length` bytes of the stream of `seed` in pieces of random size.
 fn write_stream(mut stream: &TcpStream, seed: u64, length: usize) -> io::Result<()> {
     let bytes: Vec<u8> = (0..length).map(|at| byte(seed, at)).collect();
-    let mut chance = Chance(seed ^ 1);
+    let mut random = Random(seed ^ 1);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        let piece = rest.len().min(1 + chance.below_usize(70_000));
+        let piece = rest.len().min(1 + random.below_usize(70_000));
         let written = stream.write(&rest[..piece])?;
         assert!(written > 0 && written <= piece);
         rest = &rest[written..];
@@ -115,11 +115,11 @@ fn write_stream(mut stream: &TcpStream, seed: u64, length: usize) -> io::Result<
 
 /// Reads and checks at most `length` bytes of the stream of `seed`; fewer at its end.
 fn read_stream(mut stream: &TcpStream, seed: u64, length: usize) -> io::Result<usize> {
-    let mut chance = Chance(seed ^ 2);
+    let mut random = Random(seed ^ 2);
     let mut buf = vec![0; 70_000];
     let mut got = 0;
     while got < length {
-        let piece = (length - got).min(1 + chance.below_usize(70_000));
+        let piece = (length - got).min(1 + random.below_usize(70_000));
         let read = stream.read(&mut buf[..piece])?;
         if read == 0 {
             break;
@@ -132,9 +132,9 @@ fn read_stream(mut stream: &TcpStream, seed: u64, length: usize) -> io::Result<u
     Ok(got)
 }
 
-/// The stream ends here.
+/// Checks that the stream ends here.
 fn expect_end(mut stream: &TcpStream) -> io::Result<()> {
-    assert_eq!(stream.read(&mut [0; 16])?, 0, "more than was sent");
+    assert_eq!(stream.read(&mut [0; 16])?, 0, "more data than was sent");
     Ok(())
 }
 
@@ -200,9 +200,9 @@ pub(crate) fn client(stack: &Stack, to: SocketAddr, plan: &Plan) -> io::Result<(
     Ok(())
 }
 
-/// The server's side; answers the plan with the outcome once it knows it.
+/// Runs the server's side. Returns the plan, if it was received, and the result.
 pub(crate) fn server(stream: &TcpStream) -> (Option<Plan>, io::Result<()>) {
-    stream.set_read_timeout(Some(PATIENCE)).expect("a valid timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a valid timeout");
     let mut seed = [0; 8];
     let mut reader = stream;
     if let Err(error) = reader.read_exact(&mut seed) {

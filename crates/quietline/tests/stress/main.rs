@@ -1,8 +1,10 @@
-//! Threads against the whole stack: connections that are opened, used, half-closed, aborted and forgotten, all at once.
+//! Stress test with many threads: connections are opened, used, half-closed, aborted and dropped at
+//! the same time.
 //!
-//! What must hold: no call hangs, every byte of an orderly conversation arrives, and afterwards no connection is left in
-//! a table and no packet alive. `STRESS_SECONDS` makes each scenario longer, `SEED` repeats one choice of conversations;
-//! how threads meet is never repeated.
+//! Invariants: no call blocks forever, every byte of an orderly conversation arrives, and
+//! afterwards no connection is in a table and no packet is live. `STRESS_SECONDS` makes each
+//! scenario longer, `SEED` repeats a choice of conversations; the interleaving of threads is never
+//! repeated.
 
 #[cfg(test)]
 mod conversation;

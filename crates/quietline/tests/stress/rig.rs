@@ -1,4 +1,5 @@
-//! Two stacks, the threads that open and accept connections between them, and what must hold when they are done.
+//! Two stacks, the threads that open and accept connections between them, and the checks at the
+//! end.
 
 use std::{
     fmt::Write as _,
@@ -14,15 +15,15 @@ use std::{
 
 use quietline::{Impairment, Stack, TcpListener, Wire, WireConfig};
 
-use crate::conversation::{Chance, End, PATIENCE, Plan, client, server};
+use crate::conversation::{End, Plan, Random, TIMEOUT, client, server};
 
-/// Threads that open connections, and threads that accept them.
+/// Number of threads that open connections, and of threads that accept them.
 const THREADS: u64 = 4;
 
-/// How long a scenario opens connections.
+/// Default duration of a scenario, in seconds.
 const SECONDS: f64 = 1.0;
 
-/// Packet memory belongs to the process, so one scenario at a time.
+/// Packet memory belongs to the process, so scenarios run one at a time.
 pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[derive(Clone, Copy, Debug)]
@@ -30,17 +31,17 @@ pub(crate) struct Scenario {
     pub(crate) cores: u16,
     pub(crate) queues: u16,
     pub(crate) impairment: Impairment,
-    /// Connections end in TIME-WAIT, which outlasts the test, instead of at once.
+    /// Whether connections end in TIME-WAIT, which outlasts the test, or disappear at once.
     pub(crate) time_wait: bool,
-    /// `net.core.busy_read`: microseconds that a thread polls before it sleeps.
+    /// `net.core.busy_read`: time that a thread polls before it sleeps, in microseconds.
     pub(crate) busy_read: &'static str,
-    /// One stack that talks to itself.
+    /// Whether one stack connects to itself.
     pub(crate) loopback: bool,
-    /// Without workers: the threads that wait run the stack.
+    /// Whether the stacks have no workers, so that waiting threads run them.
     pub(crate) manual: bool,
 }
 
-/// Connections over a good wire that leave no remnant.
+/// Returns a scenario with an ideal wire and without TIME-WAIT.
 pub(crate) fn on_cores(cores: u16) -> Scenario {
     Scenario {
         cores,
@@ -89,7 +90,7 @@ pub(crate) fn build(scenario: Scenario) -> (Stack, Stack) {
         builder.build().unwrap()
     };
     let server = host("server", right, "10.0.0.2/24");
-    // An address of one's own is reached over loopback.
+    // The stack's own address is reached over loopback.
     let client =
         if scenario.loopback { server.clone() } else { host("client", left, "10.0.0.1/24") };
     (client, server)
@@ -99,7 +100,7 @@ fn from_environment<T: std::str::FromStr>(name: &str, default: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What the threads have to say when a scenario hangs.
+/// Present action of each thread, printed when a scenario hangs.
 #[derive(Default)]
 pub(crate) struct Log {
     conversations: AtomicU64,
@@ -109,11 +110,11 @@ pub(crate) struct Log {
 impl Log {
     fn begin(&self, thread: u64, what: String) {
         let mut doing = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = usize::try_from(thread).expect("a handful of threads");
-        if doing.len() <= place {
-            doing.resize(place + 1, String::new());
+        let index = usize::try_from(thread).expect("a handful of threads");
+        if doing.len() <= index {
+            doing.resize(index + 1, String::new());
         }
-        doing[place] = what;
+        doing[index] = what;
     }
 }
 
@@ -126,44 +127,44 @@ pub(crate) fn run(scenario: Scenario) {
         let (client_stack, server_stack) = (client_stack.clone(), server_stack.clone());
         let log = Arc::clone(&log);
         move || {
-            converse(&client_stack, &server_stack, &log);
-            // Nobody listens any more when the scenario was given up.
+            run_conversations(&client_stack, &server_stack, &log);
+            // The receiver is gone if the scenario was given up.
             let _ = sender.send(());
         }
     });
     let duration = Duration::from_secs_f64(from_environment("STRESS_SECONDS", SECONDS));
     let stacks = [&client_stack, &server_stack];
-    // Somebody must run a stack without workers when nobody waits for it: its orphans have timers.
-    let tend = || {
+    // Poll stacks without workers while no thread waits: orphaned connections have timers.
+    let poll_manual = || {
         for stack in stacks.iter().filter(|_| scenario.manual) {
             let _ = stack.poll();
         }
     };
     let begin = Instant::now();
     while receiver.recv_timeout(Duration::from_millis(5)).is_err() {
-        let patient = begin.elapsed() < duration + PATIENCE;
-        assert!(patient, "{scenario:?} hangs:\n{}", describe(&log, stacks));
-        tend();
+        let in_time = begin.elapsed() < duration + TIMEOUT;
+        assert!(in_time, "{scenario:?} hangs:\n{}", describe(&log, stacks));
+        poll_manual();
     }
-    let at_rest = || {
-        tend();
+    let is_idle = || {
+        poll_manual();
         let tables = stacks.iter().all(|stack| scenario.time_wait || stack.connections() == 0);
         tables && client_stack.memory_stats().packets_live == 0
     };
     let begin = Instant::now();
-    while !at_rest() {
-        let patient = begin.elapsed() < PATIENCE;
-        assert!(patient, "{scenario:?} leaves something:\n{}", describe(&log, stacks));
+    while !is_idle() {
+        let in_time = begin.elapsed() < TIMEOUT;
+        assert!(in_time, "{scenario:?} leaves connections or packets:\n{}", describe(&log, stacks));
         thread::sleep(Duration::from_millis(5));
     }
     println!(
-        "{} conversations, at rest after {:?}",
+        "{} conversations, idle after {:?}",
         log.conversations.load(Ordering::Relaxed),
         begin.elapsed()
     );
 }
 
-/// Every thread comes back from whatever it was doing, with whatever error.
+/// Checks that every thread returns from its call after a shutdown, with any result.
 pub(crate) fn run_until_shutdown(round: u64, shut_down: impl Fn(&Stack, &Stack)) {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let cores = 1 + u16::try_from(round % 2).unwrap();
@@ -177,10 +178,11 @@ pub(crate) fn run_until_shutdown(round: u64, shut_down: impl Fn(&Stack, &Stack))
         let stack = client_stack.clone();
         let (done, doing) = (sender.clone(), Arc::clone(&log));
         thread::spawn(move || {
-            let mut seeds = Chance(round * 1000 + thread);
+            let mut seeds = Random(round * 1000 + thread);
             loop {
                 let plan = Plan::new(seeds.next());
-                // Of two threads that use a connection one is told the error, the other sees the stream end.
+                // Of two threads that use a connection, one gets the error and the other the end of
+                // the stream.
                 if plan.end == End::Duplex {
                     continue;
                 }
@@ -212,12 +214,12 @@ pub(crate) fn run_until_shutdown(round: u64, shut_down: impl Fn(&Stack, &Stack))
     let stacks = [&client_stack, &server_stack];
     let wait = |count| {
         for _ in 0..count {
-            let result = receiver.recv_timeout(PATIENCE);
+            let result = receiver.recv_timeout(TIMEOUT);
             assert!(result.is_ok(), "round {round} hangs:\n{}", describe(&log, stacks));
         }
     };
     wait(THREADS);
-    // The servers of a client that is gone have nobody to accept.
+    // The servers of a stopped client receive no more connections.
     listener.close();
     wait(THREADS);
 }
@@ -237,7 +239,7 @@ pub(crate) fn describe(log: &Log, stacks: [&Stack; 2]) -> String {
     text
 }
 
-fn converse(client_stack: &Stack, server_stack: &Stack, log: &Arc<Log>) {
+fn run_conversations(client_stack: &Stack, server_stack: &Stack, log: &Arc<Log>) {
     let listener = TcpListener::bind(server_stack, "10.0.0.2:80").unwrap();
     let to = listener.local_addr().unwrap();
     let seconds = from_environment("STRESS_SECONDS", SECONDS);
@@ -253,12 +255,12 @@ fn converse(client_stack: &Stack, server_stack: &Stack, log: &Arc<Log>) {
         .map(|thread| {
             let (stack, log) = (client_stack.clone(), Arc::clone(log));
             thread::spawn(move || {
-                let mut seeds = Chance(first_seed.wrapping_mul(1000) + thread);
+                let mut seeds = Random(first_seed.wrapping_mul(1000) + thread);
                 while Instant::now() < end {
                     let plan = Plan::new(seeds.next());
                     log.begin(thread, format!("client {plan:?}"));
                     let result = client(&stack, to, &plan);
-                    judge(&plan, result, "client");
+                    check_result(&plan, result, "client");
                     log.conversations.fetch_add(1, Ordering::Relaxed);
                 }
                 log.begin(thread, String::from("client done"));
@@ -282,7 +284,7 @@ fn serve(listener: &TcpListener, thread: u64, log: &Log) {
                 log.begin(thread, format!("server of {peer}"));
                 let (plan, result) = server(&stream);
                 if let Some(plan) = plan {
-                    judge(&plan, result, "server");
+                    check_result(&plan, result, "server");
                 }
             }
             Err(error) => {
@@ -293,8 +295,9 @@ fn serve(listener: &TcpListener, thread: u64, log: &Log) {
     }
 }
 
-/// An orderly conversation succeeds on both sides; any other may fail, but only in the ways of a reset.
-fn judge(plan: &Plan, result: io::Result<()>, side: &str) {
+/// Checks the result of a conversation: an orderly one succeeds on both sides, any other may fail
+/// with the errors of a reset.
+fn check_result(plan: &Plan, result: io::Result<()>, side: &str) {
     let Err(error) = result else { return };
     let reset = matches!(
         error.kind(),

@@ -10,7 +10,7 @@ use std::{
 use quietline::{TcpListener, TcpStream};
 
 use crate::{
-    conversation::{Chance, PATIENCE},
+    conversation::{Random, TIMEOUT},
     rig::{
         Log, ONE_AT_A_TIME, Scenario, build, describe, late, lossy, on_cores, run,
         run_until_shutdown,
@@ -18,17 +18,17 @@ use crate::{
 };
 
 #[test]
-fn one_core_and_a_good_wire() {
+fn one_core_and_an_ideal_wire() {
     run(on_cores(1));
 }
 
 #[test]
-fn two_cores_and_a_good_wire() {
+fn two_cores_and_an_ideal_wire() {
     run(on_cores(2));
 }
 
 #[test]
-fn two_cores_and_nobody_who_polls() {
+fn two_cores_without_busy_polling() {
     run(Scenario { busy_read: "0", ..on_cores(2) });
 }
 
@@ -48,30 +48,31 @@ fn two_cores_with_time_wait() {
 }
 
 #[test]
-fn one_core_and_a_wire_that_loses() {
+fn one_core_and_a_wire_with_loss() {
     run(Scenario { impairment: lossy(), ..on_cores(1) });
 }
 
 #[test]
-fn two_cores_and_a_wire_that_delays_and_reorders() {
+fn two_cores_and_a_wire_with_delay_and_reordering() {
     run(Scenario { impairment: late(), ..on_cores(2) });
 }
 
 #[test]
-fn a_server_that_is_shut_down_in_the_middle() {
+fn a_server_is_shut_down_during_conversations() {
     for round in 0..8 {
         run_until_shutdown(round, |_, server| server.shutdown());
     }
 }
 
 #[test]
-fn a_client_that_is_shut_down_in_the_middle() {
+fn a_client_is_shut_down_during_conversations() {
     for round in 0..8 {
         run_until_shutdown(round, |client, _| client.shutdown());
     }
 }
 
-/// Every writer has a byte of its own; the readers together must find each as often as it was written.
+/// Every writer writes its own byte value; the readers together must find each value as often as it
+/// was written.
 #[test]
 fn many_threads_share_one_stream() {
     const BYTES_PER_WRITER: usize = 30_000_000;
@@ -86,11 +87,11 @@ fn many_threads_share_one_stream() {
     for writer in 0..4u8 {
         let (outward, done) = (Arc::clone(&outward), sender.clone());
         thread::spawn(move || {
-            let mut chance = Chance(u64::from(writer));
+            let mut random = Random(u64::from(writer));
             let bytes = vec![writer; 100_000];
             let mut left = BYTES_PER_WRITER;
             while left > 0 {
-                let piece = left.min(1 + chance.below_usize(100_000));
+                let piece = left.min(1 + random.below_usize(100_000));
                 left -= (&*outward).write(&bytes[..piece]).unwrap();
             }
             let _ = done.send([0; 4]);
@@ -99,10 +100,10 @@ fn many_threads_share_one_stream() {
     for reader in 0..4 {
         let (inward, done) = (Arc::clone(&inward), sender.clone());
         thread::spawn(move || {
-            let mut chance = Chance(100 + reader);
+            let mut random = Random(100 + reader);
             let (mut found, mut buf) = ([0; 4], vec![0; 100_000]);
             loop {
-                let piece = 1 + chance.below_usize(100_000);
+                let piece = 1 + random.below_usize(100_000);
                 match (&*inward).read(&mut buf[..piece]).unwrap() {
                     0 => break,
                     read => buf[..read].iter().for_each(|&byte| found[usize::from(byte)] += 1),
@@ -113,10 +114,10 @@ fn many_threads_share_one_stream() {
     }
     let mut found = [0; 4];
     for finished in 1..=8 {
-        let counts = receiver.recv_timeout(PATIENCE);
+        let counts = receiver.recv_timeout(TIMEOUT);
         let stacks = [&client_stack, &server_stack];
         let counts: [usize; 4] =
-            counts.unwrap_or_else(|_| panic!("hangs:\n{}", describe(&log, stacks)));
+            counts.unwrap_or_else(|_| panic!("the threads hang:\n{}", describe(&log, stacks)));
         found.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         if finished == 4 {
             outward.shutdown(Shutdown::Write).unwrap();

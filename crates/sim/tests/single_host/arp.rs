@@ -16,13 +16,14 @@ use sim::{
 use stack::{
     Errno,
     base::counters::Counter,
+    cx::event::{Event, EventSink},
     header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
         icmp::IcmpMessage,
         ip::protocol,
     },
-    host::{ClaimState, Event, EventSink},
+    host::ClaimState,
     socket::TcpSocket,
 };
 use tcp::{Flags, Options};

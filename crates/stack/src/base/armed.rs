@@ -1,15 +1,17 @@
-//! What a core's timer wheel holds for one owner, so that the owner arms what is missing and no more.
+//! Entries in a core's timer wheel that belong to one owner, tracked so that the owner arms no more
+//! entries than it needs.
 //!
-//! Above: connections and neighbors, whose deadlines move with every packet. Below: [`crate::base::timer`]. A deadline that moves away
-//! leaves its entry behind, which fires, finds nothing due and arms anew. If every entry that fires armed another, each move to
-//! an earlier deadline would add one for good.
+//! Above: connections and neighbors, whose deadlines move with every packet. Below:
+//! [`crate::base::timer`]. When a deadline moves away, its entry stays in the wheel, fires, finds
+//! nothing due and arms a new entry. If every entry that fires armed another one, each move to an
+//! earlier deadline would add an entry permanently.
 //!
-//! Two entries are remembered. The nearer one is for the present deadline or comes before it. The farther one is what
-//! was armed when an earlier deadline came up; it is of use again once the nearer has fired, so that a keepalive hours
-//! away is armed once and not after every exchange. Any third entry is forgotten and ends when it fires. An owner that ends
-//! takes those that are remembered out of the wheel.
+//! Two entries are remembered. The nearer one covers the current deadline. The farther one was
+//! armed before an earlier deadline was set; it is used again once the nearer has fired, so a
+//! keepalive hours away is armed once and not after every exchange. Any third entry is forgotten
+//! and ends when it fires. An owner that ends removes the remembered entries from the wheel.
 //!
-//! Not here: the deadlines themselves, and what is done when they come.
+//! Not here: the deadlines themselves, and the work done when they expire.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,20 +19,21 @@ use pkt::Instant;
 
 use super::timer::TimerHandle;
 
-/// No entry.
+/// Value of "no entry".
 const NONE: u64 = u64::MAX;
 
-/// See the module head. Nanoseconds throughout.
+/// The two remembered entries of one owner. All times are in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Armed {
-    /// Entries up to here have fired. Written by the core that runs the wheel, before it brings the owner to look at
-    /// its deadline under its lock, which is what orders it.
+    /// Time up to which entries have fired. Written by the core that runs the wheel before the
+    /// owner checks its deadline under its lock; the lock orders the two.
     fired_ns: AtomicU64,
-    /// The earliest entry that is known. Written under the owner's lock, as the next.
+    /// Time of the earliest known entry. This and the following fields are written under the
+    /// owner's lock.
     near_ns: AtomicU64,
-    /// A later one, kept for when the first has fired.
+    /// Time of a later entry, kept for when the first has fired.
     far_ns: AtomicU64,
-    /// The handles of both, as `TimerHandle::to_bits` has them.
+    /// Handles of both entries, encoded by `TimerHandle::to_bits`.
     near: AtomicU64,
     far: AtomicU64,
 }
@@ -46,12 +49,14 @@ impl Armed {
         }
     }
 
-    /// The wheel has handed over an entry of this owner at `now`. The owner's next look at its deadline must follow.
+    /// Records that the wheel has fired an entry of this owner at `now`. The owner must check its
+    /// deadline afterwards.
     pub(crate) fn fired(&self, now: Instant) {
         self.fired_ns.fetch_max(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Whether `deadline` needs an entry of its own: then it counts as armed. Under the owner's lock.
+    /// Returns whether `deadline` needs a new entry, and then records it as armed. Called under the
+    /// owner's lock.
     pub(crate) fn must_arm(&self, deadline: Instant) -> bool {
         let deadline = deadline.as_nanos();
         let near = self.near_ns.load(Ordering::Relaxed);
@@ -85,19 +90,22 @@ impl Armed {
         self.far.store(far.1, Ordering::Relaxed);
     }
 
-    /// The entry that [`must_arm`](Self::must_arm) has asked for. Under the owner's lock.
+    /// Stores the handle of the entry that [`must_arm`](Self::must_arm) asked for. Called under the
+    /// owner's lock.
     pub(crate) fn armed(&self, handle: TimerHandle) {
         self.near.store(handle.to_bits(), Ordering::Relaxed);
     }
 
-    /// The owner ends: the entries to be taken out of the wheel, those included that have fired meanwhile. Under the owner's lock.
+    /// Ends the owner: returns the entries to remove from the wheel, including entries that have
+    /// fired meanwhile. Called under the owner's lock.
     pub(crate) fn take_handles(&self) -> [Option<TimerHandle>; 2] {
         let handles = [&self.near, &self.far].map(|handle| handle.load(Ordering::Relaxed));
         self.remember((NONE, NONE), (NONE, NONE));
         handles.map(|bits| (bits != NONE).then(|| TimerHandle::from_bits(bits)))
     }
 
-    /// Whether an entry is pending that fires at `deadline` or before. Under the owner's lock.
+    /// Returns whether an entry is pending that fires at `deadline` or earlier. Called under the
+    /// owner's lock.
     pub(crate) fn covers(&self, deadline: Instant) -> bool {
         let fired = self.fired_ns.load(Ordering::Relaxed);
         [&self.near_ns, &self.far_ns].into_iter().any(|entry| {
@@ -127,21 +135,22 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_deadline_left_behind_is_used_again() {
+    fn the_farther_entry_is_used_again_after_the_nearer_has_fired() {
         let armed = Armed::new();
         assert!(armed.must_arm(at(7_200_000)) && armed.must_arm(at(200)) && armed.must_arm(at(40)));
         armed.fired(at(40));
-        assert!(!armed.must_arm(at(7_300_000)), "the far entry comes first");
-        // The entry at 200 was forgotten: it fires and changes nothing.
+        assert!(!armed.must_arm(at(7_300_000)), "the far entry fires first");
+        // The entry at 200 ms was forgotten: its firing changes nothing.
         armed.fired(at(200));
         assert!(!armed.must_arm(at(7_300_000)));
         armed.fired(at(7_200_000));
         assert!(armed.must_arm(at(7_300_000)));
     }
 
-    /// Whatever the deadlines do, one entry fires at or before each of them, and few are pending at once.
+    /// For any sequence of deadlines, an entry fires at or before each of them, and few entries are
+    /// pending at once.
     #[test]
-    fn no_deadline_is_missed_and_entries_do_not_pile_up() {
+    fn no_deadline_is_missed_and_entries_do_not_accumulate() {
         let mut rng = tcp::Rng::new(1);
         let armed = Armed::new();
         let mut entries = BTreeSet::new();
@@ -157,7 +166,7 @@ mod tests {
                 entries.insert((deadline, number));
             }
             let first = entries.first().expect("an entry is pending").0;
-            assert!(first <= deadline, "at {now}: {deadline} is not watched");
+            assert!(first <= deadline, "at {now}: no entry covers {deadline}");
             assert!(entries.len() < 100, "{} entries at {now}", entries.len());
         }
     }

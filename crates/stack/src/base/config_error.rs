@@ -1,41 +1,42 @@
-//! Why a configuration was refused.
+//! Reason why a configuration was refused.
 //!
-//! Above: whoever checks what an application or an administrator asks for: devices, routes, settings, the host.
+//! Above: validation of requests by an application or an administrator: devices, routes, settings,
+//! the host.
 
 use std::io;
 
-/// Why a configuration was refused, as one line: "device tap7: no such device".
+/// Refusal of a configuration, displayed as one line: "device tap7: no such device".
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{field} {value}: {reason}")]
 pub struct ConfigError {
-    /// The field or option, by its name in the builder.
+    /// Field or option, by its name in the builder.
     pub field: &'static str,
-    /// The refused value.
+    /// Refused value.
     pub value: String,
-    /// The reason of the refusal: a value that would be accepted, or what stands against this one.
+    /// Reason of the refusal: the values that are accepted, or the conflict.
     pub reason: String,
-    /// The kind that the error has as an [`io::Error`].
+    /// Kind of the error when converted to an [`io::Error`].
     pub kind: io::ErrorKind,
 }
 
 impl ConfigError {
-    /// A value of `field` outside of what is allowed: `InvalidInput`.
+    /// Refuses a value of `field` outside of the allowed range: `InvalidInput`.
     pub fn new(field: &'static str, value: impl ToString, allowed: impl ToString) -> Self {
         Self::refused(field, value, format!("expected {}", allowed.to_string()))
     }
 
-    /// A value of `field` that a whole sentence explains: `InvalidInput`.
+    /// Refuses a value of `field` with a complete explanation: `InvalidInput`.
     pub fn refused(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
         let (value, reason) = (value.to_string(), reason.to_string());
         Self { field, value, reason, kind: io::ErrorKind::InvalidInput }
     }
 
-    /// A value that names something the host does not have: `NotFound`.
+    /// Refuses a value that names an object the host does not have: `NotFound`.
     pub fn missing(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
         Self { kind: io::ErrorKind::NotFound, ..Self::refused(field, value, reason) }
     }
 
-    /// A value that the host has already: `AlreadyExists`.
+    /// Refuses a value that the host already has: `AlreadyExists`.
     pub fn exists(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
         Self { kind: io::ErrorKind::AlreadyExists, ..Self::refused(field, value, reason) }
     }

@@ -1,13 +1,17 @@
-//! What the stack counts, under the names `nstat` prints; RFC 4293 for the `Ip*` and `Icmp*` groups.
+//! Counters of the stack, named as `nstat` prints them; RFC 4293 defines the `Ip*` and `Icmp*`
+//! groups.
 //!
-//! Written by every context through [`Cx`](crate::cx::Cx); read by [`Snapshot`]. Linux: include/uapi/linux/snmp.h,
-//! net/ipv4/proc.c. A variant's name *is* the printed name, so that a search for either finds both.
+//! Every context writes them through [`Cx`](crate::cx::Cx); [`Snapshot`] reads them. Linux:
+//! include/uapi/linux/snmp.h, net/ipv4/proc.c. A variant's name *is* the printed name, so a search
+//! for either finds both.
 //!
-//! One table yields the enum, the text and the page. A page has one writer at a time and any number of readers; the value of a
-//! counter is the wrapping sum over all pages of a host. Groups that Linux does not have follow Linux's, and drop reasons
-//! come last, in capitals. What Linux counts and this stack has no cause to is in [`NOT_COUNTED`], with the reason.
+//! One table yields the enum, the text and the page. A page has one writer at a time and any number
+//! of readers; the value of a counter is the wrapping sum over all pages of a host. Groups that
+//! Linux does not have follow Linux's, and drop reasons come last, in capitals. [`NOT_COUNTED`]
+//! lists Linux's counters that cannot occur in this stack, with the reason.
 //!
-//! Not here: the `Tcp*` table (`tcp::base::counters`) and the reasons (`pkt::DropReason`). A page holds all three.
+//! Not here: the `Tcp*` table (`tcp::base::counters`) and the drop reasons (`pkt::DropReason`). A
+//! page holds all three.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -19,23 +23,23 @@ pub use snapshot::Snapshot;
 mod snapshot;
 
 tcp::counters! {
-    /// Something counted by the stack; the variant's name is what `nstat` prints.
+    /// An event counted by the stack; the variant's name is the name that `nstat` prints.
     IpInReceives: "IPv4 packets received, bad ones included.",
     IpInHdrErrors: "IPv4 packets dropped because of their header: version, checksum, length, options, TTL.",
-    IpInAddrErrors: "IPv4 packets dropped because their destination is not ours to take.",
+    IpInAddrErrors: "IPv4 packets dropped because their destination is not an address of this host.",
     IpInUnknownProtos: "IPv4 packets dropped because no handler takes their protocol.",
-    IpInDiscards: "Good IPv4 packets dropped for want of memory or room.",
+    IpInDiscards: "Valid IPv4 packets dropped for lack of memory or queue space.",
     IpInDelivers: "IPv4 packets handed to a transport protocol.",
     IpOutRequests: "IPv4 packets that transport protocols asked to send; a superframe counts once.",
-    IpOutDiscards: "IPv4 packets to be sent that were dropped for want of memory or room.",
-    IpOutNoRoutes: "IPv4 packets to be sent that were dropped because no route leads to their destination.",
+    IpOutDiscards: "Outgoing IPv4 packets dropped for lack of memory or queue space.",
+    IpOutNoRoutes: "Outgoing IPv4 packets dropped because no route leads to their destination.",
     IpReasmReqds: "Fragments received that needed reassembly.",
     IpReasmFails: "Reassemblies that failed.",
-    IpFragFails: "Packets dropped because they had to be cut and must not be.",
+    IpFragFails: "Packets dropped because they needed fragmentation and had DF set.",
     IpOutTransmits: "IPv4 packets handed to a device or to the neighbor's queue.",
 
     IcmpInMsgs: "ICMP messages received, bad ones included.",
-    IcmpInErrors: "ICMP messages dropped: malformed, bad checksum, unknown, or an error that quotes nothing of ours.",
+    IcmpInErrors: "ICMP messages dropped: malformed, bad checksum, unknown, or an error that quotes no packet of this host.",
     IcmpInCsumErrors: "ICMP messages received with a bad checksum.",
     IcmpInDestUnreachs: "Destination Unreachable messages received.",
     IcmpInTimeExcds: "Time Exceeded messages received.",
@@ -49,12 +53,12 @@ tcp::counters! {
     IcmpInAddrMasks: "Address Mask requests received.",
     IcmpInAddrMaskReps: "Address Mask replies received.",
     IcmpOutMsgs: "ICMP messages sent.",
-    IcmpOutErrors: "ICMP messages not sent for want of memory or a route.",
-    IcmpOutRateLimitGlobal: "ICMP messages held back by the limit of the whole host.",
+    IcmpOutErrors: "ICMP messages not sent for lack of memory or a route.",
+    IcmpOutRateLimitGlobal: "ICMP messages not sent because of the rate limit of the host.",
     IcmpOutDestUnreachs: "Destination Unreachable messages sent.",
     IcmpOutEchoReps: "Echo replies sent.",
 
-    IpExtInNoRoutes: "Packets received and dropped because no route leads to their destination.",
+    IpExtInNoRoutes: "Received packets dropped because no route leads to their destination.",
     IpExtInTruncatedPkts: "Packets shorter than the length their header gives.",
     IpExtInMcastPkts: "Multicast packets received.",
     IpExtInBcastPkts: "Broadcast packets received.",
@@ -63,7 +67,7 @@ tcp::counters! {
     IpExtInMcastOctets: "Bytes of multicast packets received.",
     IpExtInBcastOctets: "Bytes of broadcast packets received.",
     IpExtInCsumErrors: "Packets received with a bad header checksum.",
-    IpExtInNoECTPkts: "Packets received that do not speak ECN.",
+    IpExtInNoECTPkts: "Packets received without ECN support (Not-ECT).",
     IpExtInECT1Pkts: "Packets received marked ECT(1).",
     IpExtInECT0Pkts: "Packets received marked ECT(0).",
     IpExtInCEPkts: "Packets received marked Congestion Experienced.",
@@ -71,10 +75,10 @@ tcp::counters! {
     SoftnetProcessed: "Packets taken from device queues by polls.",
     SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
     RpsPackets: "Packets that the core which polled them handed to another core (RPS, RFS).",
-    ForeignCorePackets: "Segments of connections that went up on another core than the connection's.",
+    ForeignCorePackets: "Segments processed on another core than the one of their connection.",
     CoreTurns: "Turns of a core.",
     CoreDoorbells: "Runs of a core by the context whose frame rang its doorbell.",
-    CoreMissed: "Times the owner of a core looked again because a doorbell had rung meanwhile.",
+    CoreMissed: "Times the owner of a core polled again because a doorbell had rung meanwhile.",
     CoreHandoffs: "Scheduled cores handed to their worker because the caller had run long enough.",
     CoreLeftToReader: "Times a worker left arrived frames to a polling reader that it woke.",
     CoreLeft: "Cores without a worker left to the next poll or doorbell because the caller had run long enough.",
@@ -83,7 +87,7 @@ tcp::counters! {
     ListenSourceLimit: "SYNs and returned SYN cookies dropped because their source had reached the listener's limit of connections.",
     SocketWakes: "Wake-ups of application threads that waited on a socket.",
     SocketWakesSpurious: "Wake-ups of readers that then found nothing to read.",
-    SocketBacklogQueued: "Packets queued on the backlog of a socket that was owned.",
+    SocketBacklogQueued: "Packets queued on the backlog of a socket that another thread owned.",
     SocketBacklogAckDeferred: "Backlog packets whose immediate ACK waited for the one ACK at the end of the backlog.",
     PrequeueQueued: "Packets queued for a waiting reader.",
     PrequeueWakes: "Wake-ups of readers because of a prequeue, at most one while it is not empty.",
@@ -94,21 +98,21 @@ tcp::counters! {
     PrequeueLength16: "Prequeues that held 16 to 31 packets when they were processed.",
     PrequeueLength32: "Prequeues that held 32 packets or more when they were processed.",
     HostQueueBytes0: "Times TCP measured the packet memory of its connection in qdiscs and devices, and found none.",
-    HostQueueBytesTo4K: "Times TCP found less than 4 KB of packet memory below a connection.",
-    HostQueueBytesTo16K: "Times TCP found 4 to 16 KB of packet memory below a connection.",
-    HostQueueBytesTo64K: "Times TCP found 16 to 64 KB of packet memory below a connection.",
-    HostQueueBytesTo256K: "Times TCP found 64 to 256 KB of packet memory below a connection.",
-    HostQueueBytesTo1M: "Times TCP found 256 KB to 1 MB of packet memory below a connection.",
-    HostQueueBytesOver1M: "Times TCP found 1 MB of packet memory or more below a connection.",
+    HostQueueBytesTo4K: "Times TCP found less than 4 KB of packet memory of a connection in qdiscs and devices.",
+    HostQueueBytesTo16K: "Times TCP found 4 to 16 KB of packet memory of a connection in qdiscs and devices.",
+    HostQueueBytesTo64K: "Times TCP found 16 to 64 KB of packet memory of a connection in qdiscs and devices.",
+    HostQueueBytesTo256K: "Times TCP found 64 to 256 KB of packet memory of a connection in qdiscs and devices.",
+    HostQueueBytesTo1M: "Times TCP found 256 KB to 1 MB of packet memory of a connection in qdiscs and devices.",
+    HostQueueBytesOver1M: "Times TCP found 1 MB or more of packet memory of a connection in qdiscs and devices.",
     HostQueueDelayTo10Us: "Packets that completed less than 10 us after their departure time. Samples: one packet at a time of a queue that has a discipline, or no room in its device.",
     HostQueueDelayTo100Us: "Of these samples, the ones that took 10 to 100 us.",
     HostQueueDelayTo1Ms: "Of these samples, the ones that took 100 us to 1 ms.",
     HostQueueDelayTo10Ms: "Of these samples, the ones that took 1 to 10 ms.",
     HostQueueDelayTo100Ms: "Of these samples, the ones that took 10 to 100 ms.",
     HostQueueDelayOver100Ms: "Of these samples, the ones that took 100 ms or longer.",
-    HostQueueDelayMicros: "Microseconds that these samples took, summed up.",
-    TsqThrottled: "Times TCP stopped because enough packet memory of the connection was below it.",
-    TsqThrottledMicros: "Microseconds that connections were stopped by TCP Small Queues, summed up.",
+    HostQueueDelayMicros: "Total microseconds of these samples.",
+    TsqThrottled: "Times TCP stopped because enough packet memory of the connection was in qdiscs and devices.",
+    TsqThrottledMicros: "Total microseconds that connections were stopped by TCP Small Queues.",
     TsqRecheck: "Times TCP continued because enough packets had completed by the time it announced its stop.",
     TsqRuns: "Stopped connections resumed by completions.",
     TsqDeferred: "Resumed connections left to the thread that owned the socket.",
@@ -118,7 +122,7 @@ tcp::counters! {
     SkbFreesLocal: "Packets whose memory stayed with the context that freed them.",
     SkbFreesAdopted: "Packets of `SkbFreesLocal` that another context had allocated.",
     SkbFreesRemote: "Packets whose memory was returned to the context that had allocated them.",
-    SkbReturnsDrained: "Packets whose memory a context got back from others, or that no context had freed.",
+    SkbReturnsDrained: "Packets whose memory other contexts returned, or that were freed without a context.",
     SkbDeferPushed: "Packets returned whole to the context that had allocated them.",
     SkbDeferOverflows: "Packets not returned whole because too many waited there, or because that context had ended.",
     SkbDeferKicks: "Sleeping threads woken because half of the allowed packets waited for them.",
@@ -129,26 +133,26 @@ tcp::counters! {
     SkbLocks: "Locks taken for the depot and for slabs.",
     SkbLocksContended: "Locks of `SkbLocks` that another context held.",
     SkbFreeBytes: "Packet memory without a packet, in bytes: a gauge.",
-    SkbDeferredBytes: "Packet memory of packets on their return, in bytes without their payload: a gauge.",
+    SkbDeferredBytes: "Memory of packets that are being returned to their context, in bytes without payload: a gauge.",
     TimerExpired: "Timer entries that were due, stale ones included.",
     TimerRuns: "Turns that found timer entries due; entries of one tick are due together.",
     DeviceRxPackets: "Frames received from devices; a superframe counts once.",
-    DeviceRxMissed: "Frames that arrived and found a device's receive ring full, or no memory in it.",
+    DeviceRxMissed: "Frames lost because a device's receive ring was full or had no memory.",
     DeviceRxBytes: "Bytes of frames received from devices, link headers included.",
     DeviceTxPackets: "Frames handed to devices; a superframe counts once.",
     DeviceTxBytes: "Bytes of frames handed to devices, link headers included.",
-    TxRequeues: "Packets that a device had no room for and that were kept to be tried again.",
+    TxRequeues: "Packets kept for another attempt because the device had no space.",
     TxTimeouts: "Queues stopped by their byte limit that continued because the device had completed nothing for 5 s.",
     TxQueueChanges: "Times a connection changed to another transmit queue of its device (XPS).",
-    TxQueueKept: "Times a connection kept its transmit queue because data of it was still below.",
-    DeviceTxSuperframes: "Superframes given whole to devices (TSO), refused ones included.",
-    DeviceTxRefused: "Times that a device refused a superframe for its size, for example a tap whose kernel has no contiguous memory. It is cut into segments and sent, and the device gets no larger ones from then on.",
+    TxQueueKept: "Times a connection kept its transmit queue because data of it was still in that queue or its device.",
+    DeviceTxSuperframes: "Superframes passed unsegmented to devices (TSO), refused ones included.",
+    DeviceTxRefused: "Times that a device refused a superframe for its size, for example a tap whose kernel has no contiguous memory. The superframe is segmented and sent, and the device gets no larger ones from then on.",
     GroMerged: "Segments merged into a held packet by a copy of their payload.",
-    GroMergedFree: "Segments merged into a held packet without a copy: the descriptor was free at once.",
+    GroMergedFree: "Segments merged into a held packet without a copy; the descriptor was freed at once.",
     GroHeld: "Segments held so that others can be merged into them.",
     GroNormal: "Frames that receive offload passed on unchanged.",
-    GroSuperframes: "Superframes of more than one segment that were passed up.",
-    GroSuperframeSegments: "Segments in the superframes that were passed up.",
+    GroSuperframes: "Superframes of more than one segment delivered to IP.",
+    GroSuperframeSegments: "Segments in the superframes delivered to IP.",
     GroFlushPsh: "Held packets completed by a segment with PSH, FIN, URG, SYN or RST merged into them.",
     GroFlushFlags: "Held packets completed because the next segment differed in control bits, acknowledgment, window or urgent pointer.",
     GroFlushSeq: "Held packets completed because the next segment did not continue them.",
@@ -159,73 +163,73 @@ tcp::counters! {
     GroFlushFullBucket: "Held packets completed to make room for another flow in their bucket.",
     GroFlushAge: "Held packets completed because they were held since an earlier millisecond.",
     GroFlushComplete: "Held packets completed at the end of a poll.",
-    GroHeldMicros: "Microseconds that held packets spent with receive offload, summed up.",
-    RxListFlushes: "Lists of received packets that went up.",
-    RxListPackets: "Packets in the lists that went up.",
-    RxListMicros: "Microseconds from the first packet of a list until it went up, summed up.",
-    RxListSize1: "Lists of one packet that went up.",
-    RxListSize2To3: "Lists of two or three packets that went up.",
-    RxListSize4To7: "Lists of four to seven packets that went up.",
-    RxListSize8To15: "Lists of eight to fifteen packets that went up.",
-    RxListSize16To31: "Lists of 16 to 31 packets that went up.",
-    RxListSize32To63: "Lists of 32 to 63 packets that went up.",
-    RxListSize64: "Lists of 64 packets and more that went up.",
-    GsoSegments: "Segments that superframes were cut into by software (GSO).",
+    GroHeldMicros: "Total microseconds that receive offload held packets.",
+    RxListFlushes: "Lists of received packets delivered to IP.",
+    RxListPackets: "Packets in the lists delivered to IP.",
+    RxListMicros: "Total microseconds from the first packet of a list to its delivery.",
+    RxListSize1: "Delivered lists of one packet.",
+    RxListSize2To3: "Delivered lists of two or three packets.",
+    RxListSize4To7: "Delivered lists of four to seven packets.",
+    RxListSize8To15: "Delivered lists of eight to fifteen packets.",
+    RxListSize16To31: "Delivered lists of 16 to 31 packets.",
+    RxListSize32To63: "Delivered lists of 32 to 63 packets.",
+    RxListSize64: "Delivered lists of 64 packets or more.",
+    GsoSegments: "Segments made from superframes by software (GSO).",
     TxChecksumSoftware: "Transport checksums completed by software on transmit.",
     TxChecksumCopied: "Transport checksums of `TxChecksumSoftware` whose payload the copy from the application had summed.",
     RxChecksumSoftware: "Transport checksums verified by software on receive.",
     DstHit: "Sends whose path was cached and still valid.",
     DstMiss: "Paths looked up because none was cached or the routes had changed.",
-    DstAllocs: "Dst entries made.",
+    DstAllocs: "Dst entries allocated.",
     DstGet: "References to dst entries taken by packets and sockets.",
-    DstPut: "References to dst entries released by packets, and by sockets that forget their input route.",
+    DstPut: "References to dst entries released by packets, and by sockets that drop their input route.",
     DstForce: "Packets that took a reference to their dst at the end of the read section.",
     DstForceFailed: "Conditional gets that found a count of zero.",
-    DstDropNoref: "Packets that left the read section without their dst because their socket had one.",
-    RxDstSet: "Input routes that connections took over from a packet.",
+    DstDropNoref: "Packets that left the read section without their dst because their socket had one cached.",
+    RxDstSet: "Input routes that connections stored from a packet.",
     RxDstSetNullSkipped: "Packets that had no input route to give to a connection without one.",
-    RxDstInvalidated: "Input routes that connections forgot: stale, or of another device.",
+    RxDstInvalidated: "Input routes that connections dropped because they were stale or of another device.",
     RxRouteLookups: "Received packets whose route was looked up.",
-    RxRouteHints: "Received packets that took the route of the packet before them in the list.",
+    RxRouteHints: "Received packets that used the route of the previous packet in the list.",
     RxSublists: "Runs of packets for one connection, or of one route, in the lists.",
     ArpInPackets: "ARP packets received, bad ones included.",
     ArpOutPackets: "ARP packets sent.",
-    ArpConflicts: "ARP packets by which another station uses or claims an address of ours (RFC 5227).",
-    NeighAllocs: "Neighbors entered into the table.",
+    ArpConflicts: "ARP packets by which another station uses or claims an address of this host (RFC 5227).",
+    NeighAllocs: "Neighbors added to the table.",
     NeighDestroys: "Neighbors removed from the table.",
     NeighResFailed: "Resolutions that failed: every probe was unanswered.",
     NeighUnresolvedDiscards: "Packets dropped because too many waited for the same neighbor.",
-    NeighForcedGcRuns: "Collections forced because the table was nearly full.",
+    NeighForcedGcRuns: "Garbage collections forced because the table was nearly full.",
     NeighTableFulls: "Neighbors refused because the table was full.",
 }
 
-/// Rows of Linux's `Ip`, `Icmp` and `IpExt` that are not counted, and why.
+/// Rows of Linux's `Ip`, `Icmp` and `IpExt` groups that are not counted, with the reason.
 pub const NOT_COUNTED: &[(&str, &str)] = &[
-    ("IpForwarding", "no counter but the setting `ip_forward`"),
-    ("IpDefaultTTL", "no counter but the setting `ip_default_ttl`"),
-    ("IpForwDatagrams", "a host: nothing is forwarded"),
-    ("IpReasmTimeout", "no reassembly: a fragment is a counted drop"),
-    ("IpReasmOKs", "no reassembly: a fragment is a counted drop"),
-    ("IpFragOKs", "no fragmentation: TCP sends what the path takes"),
-    ("IpFragCreates", "no fragmentation: TCP sends what the path takes"),
-    ("IcmpOutRateLimitHost", "one limit for the whole host, none for each destination"),
-    ("IcmpOutTimeExcds", "a host: nothing is forwarded or reassembled whose time could run out"),
-    ("IcmpOutParmProbs", "a malformed header is dropped without an answer"),
+    ("IpForwarding", "the setting `ip_forward`, not a counter"),
+    ("IpDefaultTTL", "the setting `ip_default_ttl`, not a counter"),
+    ("IpForwDatagrams", "a host forwards no packets"),
+    ("IpReasmTimeout", "no reassembly: a fragment is dropped and counted"),
+    ("IpReasmOKs", "no reassembly: a fragment is dropped and counted"),
+    ("IpFragOKs", "no fragmentation: TCP sends segments that fit the path"),
+    ("IpFragCreates", "no fragmentation: TCP sends segments that fit the path"),
+    ("IcmpOutRateLimitHost", "one limit for the whole host, no limit per destination"),
+    ("IcmpOutTimeExcds", "a host forwards and reassembles no packets that could time out"),
+    ("IcmpOutParmProbs", "a packet with a malformed header is dropped without a report"),
     ("IcmpOutSrcQuenchs", "deprecated (RFC 6633)"),
-    ("IcmpOutRedirects", "a host: only routers send them"),
-    ("IcmpOutEchos", "nothing here pings"),
-    ("IcmpOutTimestamps", "nothing here asks"),
+    ("IcmpOutRedirects", "only routers send them"),
+    ("IcmpOutEchos", "the stack sends no echo requests"),
+    ("IcmpOutTimestamps", "the stack sends no such requests"),
     (
         "IcmpOutTimestampReps",
         "timestamp requests are not answered (RFC 1122 §3.2.2.8 leaves it open)",
     ),
     ("IcmpOutAddrMasks", "deprecated (RFC 6918)"),
     ("IcmpOutAddrMaskReps", "deprecated (RFC 6918)"),
-    ("IpExtOutMcastPkts", "nothing is sent to groups"),
-    ("IpExtOutBcastPkts", "nothing is sent to broadcast addresses"),
-    ("IpExtOutMcastOctets", "nothing is sent to groups"),
-    ("IpExtOutBcastOctets", "nothing is sent to broadcast addresses"),
-    ("IpExtReasmOverlaps", "no reassembly: a fragment is a counted drop"),
+    ("IpExtOutMcastPkts", "no packets are sent to groups"),
+    ("IpExtOutBcastPkts", "no packets are sent to broadcast addresses"),
+    ("IpExtOutMcastOctets", "no packets are sent to groups"),
+    ("IpExtOutBcastOctets", "no packets are sent to broadcast addresses"),
+    ("IpExtReasmOverlaps", "no reassembly: a fragment is dropped and counted"),
 ];
 
 impl Counter {
@@ -235,13 +239,14 @@ impl Counter {
 
 const _: () = assert!(Counter::COUNT <= 256, "the enum is repr(u8)");
 
-/// Slots with one writer and any number of readers.
+/// Counters with one writer and any number of readers.
 ///
-/// The writer is whoever owns the page for the time being; a count is then a load, an addition and a store, with no locked
-/// instruction. Two writers at once lose counts, nothing else.
+/// The writer is the current owner of the page; a count is then a load, an addition and a store,
+/// without a locked instruction. Two concurrent writers would lose counts but do no other harm.
 #[derive(Debug)]
 struct Slots<const N: usize> {
-    /// Written by the page's owner, read by anybody who prints. Relaxed: a counter orders nothing.
+    /// Values, written by the page's owner and read by threads that print them. Relaxed: a counter
+    /// orders nothing.
     values: [AtomicU64; N],
 }
 
@@ -267,58 +272,59 @@ impl<const N: usize> Slots<N> {
     }
 }
 
-/// One writer's counts of everything in [`Counter`].
+/// Counts of one writer for every [`Counter`].
 #[derive(Debug)]
 pub struct StackCounters(Slots<{ Counter::COUNT }>);
 
 impl StackCounters {
-    /// Counts `n`.
+    /// Adds `n` to `counter`.
     #[inline]
     pub fn add(&self, counter: Counter, n: u64) {
         self.0.add(counter as usize, n);
     }
 
-    /// This page's share of a counter.
+    /// Returns this page's share of a counter.
     #[must_use]
     pub fn value(&self, counter: Counter) -> u64 {
         self.0.value(counter as usize)
     }
 }
 
-/// One writer's counts of dropped packets by reason.
+/// Counts of one writer of dropped packets, by reason.
 #[derive(Debug)]
 pub struct DropCounters(Slots<{ DropReason::COUNT }>);
 
 impl DropCounters {
-    /// Counts `n` packets that died of `reason`.
+    /// Adds `n` packets dropped for `reason`.
     #[inline]
     pub fn add(&self, reason: DropReason, n: u64) {
         self.0.add(reason.index(), n);
     }
 
-    /// This page's share of a reason.
+    /// Returns this page's share of a reason.
     #[must_use]
     pub fn value(&self, reason: DropReason) -> u64 {
         self.0.value(reason.index())
     }
 }
 
-/// Everything one context counts for one host. Aligned to 128 bytes, so that the writers of two pages share neither a cache
-/// line nor a pair of lines that the prefetcher fetches together.
+/// All counts of one context for one host. Aligned to 128 bytes, so that the writers of two pages
+/// share neither a cache line nor a pair of lines that the prefetcher loads together.
 #[repr(align(128))]
 pub struct CounterPage {
-    /// IP, ICMP, link, cores, sockets.
+    /// Counters of IP, ICMP, link, cores and sockets.
     pub stack: StackCounters,
-    /// The engine's page.
+    /// Counters of the TCP engine.
     pub tcp: tcp::Counters,
     /// Drops by reason.
     pub drops: DropCounters,
-    /// Pages of TCP memory that the page's owner holds back from the host's account (`tcp_memory`).
+    /// Pages of TCP memory that the page's owner has charged or freed but not yet added to the
+    /// host's account (`tcp_memory`).
     pub(crate) tcp_reserve: AtomicI64,
 }
 
 impl CounterPage {
-    /// A page of zeros.
+    /// Creates a page of zeros.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -337,7 +343,7 @@ impl Default for CounterPage {
 }
 
 impl fmt::Debug for CounterPage {
-    /// What is not zero.
+    /// Prints the counters that are not zero.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let snapshot = Snapshot::sum([self]);
         f.debug_map().entries(snapshot.iter().filter(|&(_, value)| value != 0)).finish()

@@ -1,10 +1,11 @@
-//! Failures as applications see them.
+//! Errors as applications see them.
 //!
-//! Below: the engine's own reasons (`tcp::TcpError`, a missing route, a full table) are turned into an [`Errno`]
-//! where a socket call ends. Above: the POSIX layer returns it as it is, the std-like API as `std::io::Error`.
-//! Linux: include/uapi/asm-generic/errno.h; the texts are those of strerror(3).
+//! Below: the engine's errors (`tcp::TcpError`) and the stack's (a missing route, a full table)
+//! become an [`Errno`] at the end of a socket call. Above: the POSIX layer returns it unchanged,
+//! the std-like API as `std::io::Error`. Linux: include/uapi/asm-generic/errno.h; the texts are
+//! those of strerror(3).
 //!
-//! Not here: why a packet died. That is `pkt::DropReason`, which no application ever sees.
+//! Not here: reasons of packet drops (`pkt::DropReason`), which no application sees.
 
 use std::fmt;
 use std::io;
@@ -15,17 +16,18 @@ use tcp::TcpError;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Errno(i32);
 
-/// One row per number: its name, its value on every architecture that uses the generic table (x86-64, AArch64,
-/// RISC-V), and its text.
+/// One row per number: its name, its value on every architecture with the generic table (x86-64,
+/// AArch64, RISC-V), and its text.
 macro_rules! errnos {
     ($($name:ident = $value:literal, $text:literal;)*) => {
         impl Errno {
             $(#[doc = $text] pub const $name: Self = Self($value);)*
 
-            /// Every number the stack itself can return.
+            /// Every number that the stack itself can return.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The symbolic name, `"ECONNREFUSED"`; `"E?"` for a number that is not in the table.
+            /// Returns the symbolic name, `"ECONNREFUSED"`; `"E?"` for a number that is not in the
+            /// table.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self.0 {
@@ -97,19 +99,20 @@ errnos! {
 }
 
 impl Errno {
-    /// Linux has one number for both words.
+    /// Linux uses one number for both names.
     pub const EWOULDBLOCK: Self = Self::EAGAIN;
 
-    /// The largest number Linux reserves for errors (MAX_ERRNO in include/linux/err.h).
+    /// Largest number that Linux reserves for errors (MAX_ERRNO in include/linux/err.h).
     const MAX: i32 = 4095;
 
-    /// An error number from elsewhere (a device's system call); `None` outside 1..=4095.
+    /// Converts an error number of another origin (a device's system call); `None` outside
+    /// 1..=4095.
     #[must_use]
     pub const fn from_raw(raw: i32) -> Option<Self> {
         if raw >= 1 && raw <= Self::MAX { Some(Self(raw)) } else { None }
     }
 
-    /// The number, for `errno` and `SO_ERROR`.
+    /// Returns the number, for `errno` and `SO_ERROR`.
     #[must_use]
     pub const fn raw(self) -> i32 {
         self.0
@@ -117,7 +120,7 @@ impl Errno {
 }
 
 impl fmt::Display for Errno {
-    /// The text of strerror(3).
+    /// Prints the text of strerror(3).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.text() {
             Some(text) => f.write_str(text),
@@ -173,7 +176,7 @@ mod tests {
         assert_eq!(Errno::EWOULDBLOCK.name(), "EAGAIN");
     }
 
-    /// The C library is the reference: std asks strerror_r for the text of every number of the table.
+    /// The C library is the reference: std gets the text of every number from strerror_r.
     #[test]
     fn texts_are_those_of_the_system() {
         for &errno in Errno::ALL {

@@ -1,4 +1,4 @@
-//! Indices of what a host has several of: cores, and the queues that a core polls.
+//! Indices of objects that a host has several of: cores, and the queues that a core polls.
 //!
 //! Above: every module. Not here: the queues of a device (`device::QueueId`).
 
@@ -6,18 +6,26 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreId(pub u16);
 
-/// One of the queues that a core polls: NAPI's instance, by its place among those of its core.
+impl CoreId {
+    /// The core of a flow, of so many, where nothing else decides. Reciprocal scaling, as RPS does: the high bits choose.
+    #[expect(clippy::cast_possible_truncation, reason = "below the number of cores")]
+    pub(crate) const fn of_flow(hash: u32, cores: u16) -> Self {
+        Self(((hash as u64 * cores as u64) >> 32) as u16)
+    }
+}
+
+/// Index of a queue among those that a core polls: a NAPI instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NapiId(pub(crate) u8);
 
 impl NapiId {
-    /// Its bit in the lock of its core.
+    /// Returns the queue's bit in the lock of its core.
     pub(crate) const fn bit(self) -> u64 {
         1 << self.0
     }
 }
 
-/// Cores a host may have.
+/// Maximum number of cores of a host.
 pub const CORES_MAX: u16 = 64;
 
 /// Index of the loopback device.

@@ -1,20 +1,24 @@
-//! Sizes that several modules share: frames of a poll, bytes of a superframe, bytes in a device queue.
+//! Sizes shared by several modules: frames per poll, bytes of a superframe, bytes in a device
+//! queue.
 //!
-//! Above: the settings, which have them as defaults and bounds, and the steps that obey them.
+//! Above: the settings use them as defaults and bounds, and the data path obeys them.
 
-/// Frames one poll of one queue may take, where `net.core.dev_weight` does not say less: NAPI's weight, and what a
-/// [`Batch`](pkt::Batch) holds.
+/// Maximum frames per poll of a queue, unless `net.core.dev_weight` is smaller: NAPI's weight, and
+/// the capacity of a [`Batch`](pkt::Batch).
 pub const WEIGHT: usize = 64;
 
-/// What a superframe stays below where the settings of the device say nothing else (`gro_max_size`): what the length field of
-/// an IPv4 header can say, and one more.
+/// Default bound of a received superframe (`gro_max_size`), in bytes; it must stay below: one more
+/// than the maximum of an IPv4 length field.
 pub const GRO_BYTES_MAX: u32 = 65_536;
 
-/// Largest superframe where nothing says otherwise: what the length field of an IPv4 header can say.
+/// Default size of the largest transmitted superframe, in bytes: the maximum of an IPv4 length
+/// field.
 pub const GSO_BYTES_MAX: u32 = 65_535;
 
-/// Largest superframe at all (BIG TCP), eight times as much, as in Linux (`GSO_MAX_SIZE`): 17 fragments hold it, 32 KiB each.
+/// Largest possible superframe (BIG TCP), in bytes: eight times as much, as in Linux
+/// (`GSO_MAX_SIZE`), held by 17 fragments of 32 KiB.
 pub const BIG_TCP_BYTES_MAX: u32 = 8 * GSO_BYTES_MAX;
 
-/// The largest byte queue limit: no two counts may be so far apart that their difference turns round (`DQL_MAX_LIMIT`).
+/// Largest byte queue limit: two counters must never be so far apart that their difference wraps
+/// (`DQL_MAX_LIMIT`).
 pub const BQL_LIMIT_MAX: u32 = u32::MAX / 2 - u32::MAX / 16;

@@ -1,18 +1,20 @@
-//! The keys of a host: sequence numbers, ports, cookies, identifications, and the hashes of its tables.
+//! Secret keys of a host: for sequence numbers, ports, cookies, identifications, and the hashes of
+//! its tables.
 //!
-//! Each key is drawn by itself, 16 or 32 bytes from a source of the caller's, so that no key follows from another one. This
-//! crate reads nothing from the operating system: crate `quietline` brings the kernel's random generator.
+//! Each key is drawn separately, 16 or 32 bytes from a source given by the caller, so no key can be
+//! derived from another. This crate reads nothing from the operating system: crate `quietline`
+//! provides the kernel's random generator.
 //!
-//! Not here: the generator of a context ([`tcp::Rng`]), which draws what is used once.
+//! Not here: the generator of a context ([`tcp::Rng`]), which draws single-use values.
 
 use std::{convert::Infallible, fmt};
 
 use tcp::open::{fast_open::keys::KEY_BYTES, isn::SECRET_BYTES};
 
-/// Bytes of a key of SipHash.
+/// Length of a SipHash key in bytes.
 const HASH_KEY_BYTES: usize = 16;
 
-/// A key that no message shows.
+/// A key that `Debug` does not print.
 #[derive(Clone, Copy)]
 pub(crate) struct HashKey(pub(crate) [u8; HASH_KEY_BYTES]);
 
@@ -22,30 +24,30 @@ impl fmt::Debug for HashKey {
     }
 }
 
-/// The keys of one host. Two hosts never share them; there is no default.
+/// The keys of one host. No two hosts share them, and there is no default.
 #[derive(Clone)]
 pub struct Secrets {
-    /// Buckets of what ICMP has reported about paths.
+    /// Key of the path MTU exception buckets.
     pub(crate) exceptions: HashKey,
-    /// Buckets of connections and listeners, and the flow hash of packets.
+    /// Key of the connection and listener buckets, and of the packet flow hash.
     pub(crate) demux: HashKey,
-    /// Initial sequence numbers and timestamp offsets.
+    /// Key of initial sequence numbers and timestamp offsets.
     pub(crate) isn: [u8; SECRET_BYTES],
-    /// Local ports of active opens.
+    /// Key of the local ports of active opens.
     pub(crate) ports: [u8; SECRET_BYTES],
-    /// SYN cookies.
+    /// Key of SYN cookies.
     pub(crate) syn_cookies: [u8; SECRET_BYTES],
-    /// Fast Open cookies.
+    /// Key of Fast Open cookies.
     pub(crate) fast_open: HashKey,
-    /// IPv4 identifications.
+    /// Key of IPv4 identifications.
     pub(crate) ip_ids: [u8; SECRET_BYTES],
 }
 
 impl Secrets {
-    /// Keys from `fill`, which fills a slice with bytes that nobody can predict.
+    /// Draws keys from `fill`, which must fill a slice with unpredictable bytes.
     ///
     /// # Errors
-    /// Those of `fill`.
+    /// Errors of `fill`.
     pub fn try_draw<E>(mut fill: impl FnMut(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
         let mut secrets = Self {
             exceptions: HashKey([0; HASH_KEY_BYTES]),
@@ -57,7 +59,7 @@ impl Secrets {
             ip_ids: [0; SECRET_BYTES],
         };
         let Self { exceptions, demux, isn, ports, syn_cookies, fast_open, ip_ids } = &mut secrets;
-        // The order belongs to the replays: a seed gives the keys that it gave before.
+        // Replays depend on this order: a seed must keep giving the same keys.
         let keys: [&mut [u8]; 7] =
             [&mut exceptions.0, &mut demux.0, isn, ports, syn_cookies, &mut fast_open.0, ip_ids];
         for key in keys {
@@ -66,8 +68,8 @@ impl Secrets {
         Ok(secrets)
     }
 
-    /// Keys that follow from `seed`. Only for runs that must repeat: 64 bits can be searched through, and the generator is
-    /// none that hides its seed.
+    /// Derives keys from `seed`. Only for runs that must repeat: 64 bits can be searched
+    /// exhaustively, and the generator does not hide its seed.
     #[must_use]
     pub fn replay(seed: u64) -> Self {
         let mut rng = tcp::Rng::new(seed);
@@ -82,7 +84,7 @@ impl Secrets {
 }
 
 impl fmt::Debug for Secrets {
-    /// Without the keys.
+    /// Omits the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secrets").finish_non_exhaustive()
     }
@@ -92,17 +94,18 @@ impl fmt::Debug for Secrets {
 mod tests {
     use super::Secrets;
 
-    /// Every key, in the order of the struct.
+    /// Returns every key, in the order of the struct.
     fn keys(secrets: &Secrets) -> [&[u8]; 7] {
         let Secrets { exceptions, demux, isn, ports, syn_cookies, fast_open, ip_ids } = secrets;
         [&exceptions.0, &demux.0, isn, ports, syn_cookies, &fast_open.0, ip_ids]
     }
 
     #[test]
-    fn every_key_is_drawn_from_the_source_whole() {
+    fn every_key_is_drawn_completely_from_the_source() {
         let mut drawn = Vec::new();
         let secrets = Secrets::try_draw(|key| {
-            // The source numbers its bytes: a key made of fewer bytes, or of another key's, would show.
+            // The source numbers its bytes, which would reveal a key that is too short or shares
+            // bytes with another.
             for byte in key.iter_mut() {
                 *byte = u8::try_from(drawn.len()).expect("fewer than 256 bytes in all");
                 drawn.push(*byte);
@@ -125,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_repeats_its_seed_and_no_other() {
+    fn a_seed_gives_the_same_keys_again_and_other_seeds_other_keys() {
         let (same, other) = (Secrets::replay(7), Secrets::replay(8));
         assert_eq!(keys(&Secrets::replay(7)), keys(&same));
         assert!(keys(&same).iter().zip(keys(&other)).all(|(a, b)| **a != *b));

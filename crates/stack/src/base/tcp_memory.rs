@@ -1,21 +1,26 @@
-//! The account of what all connections of a host hold: `net.ipv4.tcp_mem`.
+//! The memory account of all TCP connections of a host: `net.ipv4.tcp_mem`.
 //!
-//! Above: sockets charge what their queues hold after every change; the engine is told the verdict with every call.
-//! Linux: net/core/sock.c (`__sk_mem_raise_allocated`), tcp_enter_memory_pressure, the per-CPU reserve `per_cpu_fw_alloc`.
+//! Above: sockets charge the content of their queues after every change; the engine gets the
+//! verdict with every call. Linux: net/core/sock.c (`__sk_mem_raise_allocated`),
+//! tcp_enter_memory_pressure, the per-CPU reserve `per_cpu_fw_alloc`.
 //!
-//! Counted in pages of 4 KB, as Linux counts. A socket settles once per batch, and its page count seldom changes; what
-//! changes goes to a reserve that belongs to the running context, and only what the reserve cannot take reaches the
-//! shared number. So the shared line is written once per `TcpMemory::batch` pages, never per packet, and the
-//! account is off by at most that much per context.
+//! The unit is a page of 4 KB, as in Linux. A socket settles its charge once per batch, and its
+//! page count seldom changes. A change goes to a reserve of the running context, and only changes
+//! that the reserve cannot take reach the shared count. So the shared cache line is written once
+//! per `TcpMemory::batch` pages, never per packet, and the account is off by at most that much per
+//! context.
 //!
-//! The verdict has a line of its own, which everybody reads and nobody writes until it changes.
+//! The verdict has its own cache line, which every context reads and which is written only when the
+//! verdict changes.
 //!
-//! What the account says is what packets were charged. What they keep from being used again may be more: a slice keeps its page. So
-//! the packet memory that is in use is judged too, whole pages of it, against what there is, and the worse of both is the verdict
-//! (`TcpMemory::note_packets`). When that is what is scarce, connections are visited and give up what they can, since a peer
-//! that holds memory on purpose sends nothing that would make them look.
+//! The account is the sum of packet charges. The memory kept in use may be larger, because a slice
+//! keeps its whole page. So packet memory in use, counted in whole pages, is compared with its
+//! maximum too, and the verdict is the worse of both (`TcpMemory::note_packets`). When packet
+//! memory is scarce, connections are visited to free memory, because a peer that holds memory on
+//! purpose sends nothing that would make them run.
 //!
-//! Not here: what a connection does without (`tcp::tcb::memory`), packet memory itself (`pkt::Domain`).
+//! Not here: how a connection reduces its memory (`tcp::tcb::memory`), packet memory itself
+//! (`pkt::Domain`).
 
 use std::{
     sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering},
@@ -26,35 +31,37 @@ use pkt::Instant;
 use sync::Padded;
 use tcp::{Counter, Counters, MemoryPressure, MemoryState};
 
-/// What one unit of the account is.
+/// Unit of the account, in bytes.
 pub(crate) const PAGE_BYTES: u32 = 4096;
 
-/// Pages a context may hold back: 1 MB, as Linux's `SK_MEMORY_PCPU_RESERVE`.
+/// Maximum pages in the reserve of a context: 1 MB, as Linux's `SK_MEMORY_PCPU_RESERVE`.
 const RESERVE_PAGES_MAX: i64 = 256;
 
-/// Levels of the verdict, as `MemoryPressure` has them; 0 is none.
+/// Levels of the verdict, as in `MemoryPressure`; 0 is none.
 const PRESSURE: u8 = 1;
 const EXHAUSTED: u8 = 2;
 
-/// How often the memory in use is counted: a link of 10 Gbit/s fills 12 MB in between.
+/// Interval between counts of the memory in use: a link of 10 Gbit/s fills 12 MB meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The three thresholds of `tcp_mem`, in pages of 4 KB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Below it pressure ends.
+    /// Threshold below which pressure ends.
     pub low: u64,
-    /// Above it pressure begins.
+    /// Threshold above which pressure starts.
     pub pressure: u64,
-    /// Above it nobody gets memory.
+    /// Threshold above which allocations fail.
     pub high: u64,
 }
 
 impl MemoryLimits {
-    /// The default for `bytes_max` of packet memory: pressure at a half, an end at three quarters.
+    /// Returns the default for `bytes_max` of packet memory: pressure at a half, exhaustion at
+    /// three quarters.
     ///
-    /// Differs from Linux, where it is a sixteenth of all memory: this memory holds packets and nothing else. The last
-    /// quarter is for what devices receive and for ACKs, without which nothing would ever be freed.
+    /// Differs from Linux, where it is a sixteenth of all memory, because this memory holds only
+    /// packets. The last quarter is for frames received from devices and for ACKs, without which no
+    /// memory would ever be freed.
     #[must_use]
     pub fn for_packets(bytes_max: usize) -> Self {
         let pages = (bytes_max as u64 / u64::from(PAGE_BYTES)).max(128);
@@ -62,41 +69,44 @@ impl MemoryLimits {
     }
 }
 
-/// See the module head.
+/// Memory account and verdict of one host.
 #[derive(Debug)]
 pub(crate) struct TcpMemory {
     verdict: Padded<Verdict>,
     account: Padded<Account>,
 }
 
-/// Read with every call into the engine, written when pressure begins or ends.
+/// State read with every call into the engine, and written when pressure starts or ends.
 #[derive(Debug, Default)]
 struct Verdict {
-    /// A `MemoryPressure`. Relaxed: a verdict orders nothing.
+    /// Current `MemoryPressure`. Relaxed: a verdict orders nothing.
     pressure: AtomicU8,
-    /// Idle connections keep packets that they should not any more. Release after what says so (the settings, the verdict),
-    /// Acquire by who takes it, before it looks at that.
+    /// Whether idle connections cache packets that they must free. Stored with Release after its
+    /// cause (the settings, the verdict) and taken with Acquire before the cause is read.
     trim: AtomicBool,
-    /// Some setting so far let connections keep packets. Relaxed: who misses it misses a setting of this very moment.
+    /// Whether any setting so far allowed connections to cache packets. Relaxed: a thread that
+    /// misses the store misses a setting that was changed concurrently.
     kept: AtomicBool,
-    /// When packet memory is to be looked at next, in nanoseconds. Relaxed: two may look at once.
+    /// Next time to count packet memory, in nanoseconds. Relaxed: two threads may count at the same
+    /// time.
     look_at_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Account {
-    /// Pages charged, less what contexts hold back. Relaxed: a sum orders nothing.
+    /// Pages charged, without the reserves of the contexts. Relaxed: a sum orders nothing.
     pages: AtomicI64,
-    /// Connections: under pressure each has its share. Relaxed: a count orders nothing.
+    /// Number of connections; under pressure each has its share. Relaxed: a count orders nothing.
     sockets: AtomicI64,
-    /// When pressure began, in milliseconds from 1; 0 is no pressure. The one who swaps it counts.
+    /// Start of the pressure in milliseconds, at least 1; 0 is no pressure. The thread that swaps
+    /// the value counts the event.
     since_ms: AtomicU64,
-    /// What the account alone would say, and what packet memory alone would. Relaxed: who changes one tells both, and packet memory
-    /// is looked at again soon.
+    /// Levels by the account alone and by packet memory alone. Relaxed: a thread that changes one
+    /// publishes both, and packet memory is counted again soon.
     charged: AtomicU8,
     packets: AtomicU8,
-    /// The limits as last judged by, for those who give memory back outside any context: low, pressure, high. Relaxed: a
-    /// mixture of two settings is judged by for a moment only.
+    /// Last limits used, for threads that free memory outside any context: low, pressure, high.
+    /// Relaxed: a mixture of two settings is used only briefly.
     limits: [AtomicU64; 3],
 }
 
@@ -105,7 +115,7 @@ impl TcpMemory {
         Self { verdict: Padded::new(Verdict::default()), account: Padded::new(Account::default()) }
     }
 
-    /// What the engine is told.
+    /// Returns the state passed to the engine.
     #[inline]
     pub(crate) fn state(&self, limits: &MemoryLimits) -> MemoryState {
         match self.verdict.pressure.load(Ordering::Relaxed) {
@@ -128,12 +138,14 @@ impl TcpMemory {
         }
     }
 
-    /// Pages that one context may hold back: little beside the limits, so that small hosts are judged well too.
+    /// Returns the maximum reserve of a context in pages: small compared with the limits, so that
+    /// the verdict is right on small hosts too.
     fn batch(limits: &MemoryLimits) -> i64 {
         i64::try_from(limits.low / 16).unwrap_or(i64::MAX).clamp(1, RESERVE_PAGES_MAX)
     }
 
-    /// A socket holds `pages` more, or fewer. `reserve` is what the running context holds back.
+    /// Charges `pages` more to a socket, or fewer if negative. `reserve` belongs to the running
+    /// context.
     #[inline]
     pub(crate) fn charge(
         &self,
@@ -144,7 +156,8 @@ impl TcpMemory {
         now: Instant,
     ) {
         let held = reserve.load(Ordering::Relaxed) + pages;
-        // While memory is scarce every page counts, so that nobody waits for what is free already.
+        // While memory is scarce every page is counted at once, so that no connection waits for
+        // memory that is already free.
         let plenty = self.verdict.pressure.load(Ordering::Relaxed) == 0;
         if plenty && held.abs() < Self::batch(limits) {
             reserve.store(held, Ordering::Relaxed);
@@ -168,14 +181,14 @@ impl TcpMemory {
         self.count(counters, now);
     }
 
-    /// The verdict follows `total`.
+    /// Computes the verdict for `total` pages.
     fn judge(&self, total: i64, limits: &MemoryLimits) {
         let before = self.account.charged.load(Ordering::Relaxed);
         self.account.charged.store(level(before, total, limits), Ordering::Relaxed);
         self.publish();
     }
 
-    /// The worse of both accounts is what the engine is told.
+    /// Publishes the worse of both levels to the engine.
     fn publish(&self) {
         let levels = [&self.account.charged, &self.account.packets];
         let verdict = levels.map(|level| level.load(Ordering::Relaxed)).into_iter().max();
@@ -189,14 +202,15 @@ impl TcpMemory {
         }
     }
 
-    /// Packet memory has not been looked at for a while.
+    /// Returns whether it is time to count packet memory again.
     #[inline]
     pub(crate) fn is_look_due(&self, now: Instant) -> bool {
         now.as_nanos() >= self.verdict.look_at_ns.load(Ordering::Relaxed)
     }
 
-    /// Of `max_bytes` of packet memory `used_bytes` are in use. Above a half and above three quarters, connections are
-    /// visited to give up what they can ([`tcp::Tcb::relieve`]), again and again while it is exhausted.
+    /// Records that `used_bytes` of `max_bytes` of packet memory are in use. Above a half and above
+    /// three quarters, connections are visited to free memory ([`tcp::Tcb::relieve`]), repeatedly
+    /// while memory is exhausted.
     #[cold]
     pub(crate) fn note_packets(
         &self,
@@ -219,7 +233,7 @@ impl TcpMemory {
         }
     }
 
-    /// Pressure may have begun or ended: whoever notices first counts it.
+    /// Counts the start or end of pressure; the first thread that notices it counts it.
     fn count(&self, counters: &Counters, now: Instant) {
         let since = &self.account.since_ms;
         let scarce = self.verdict.pressure.load(Ordering::Relaxed) > 0;
@@ -240,7 +254,7 @@ impl TcpMemory {
         }
     }
 
-    /// A socket is gone with `pages` charged, outside any context.
+    /// Uncharges the `pages` of a dropped socket, outside any context.
     pub(crate) fn uncharge(&self, pages: i64) {
         if pages == 0 {
             return;
@@ -253,13 +267,14 @@ impl TcpMemory {
         }
     }
 
-    /// The next setting lets connections keep packets.
+    /// Records that the next setting allows connections to cache packets.
     pub(crate) fn note_kept(&self) {
         self.verdict.kept.store(true, Ordering::Relaxed);
     }
 
-    /// What connections keep for later has to go: memory is scarce, or it is not wanted any more. False when they never kept
-    /// anything: then nobody need look at them.
+    /// Requests that connections free their cached packets, because memory is scarce or a setting
+    /// forbids them. Returns false if connections never cached packets, so that they need not be
+    /// visited.
     pub(crate) fn want_trim(&self) -> bool {
         let kept = self.verdict.kept.load(Ordering::Relaxed);
         if kept {
@@ -268,30 +283,31 @@ impl TcpMemory {
         kept
     }
 
-    /// Whether somebody wanted that; the caller does it, by settings that it reads after this.
+    /// Takes the request; the caller then trims by settings that it reads afterwards.
     #[inline]
     pub(crate) fn take_trim(&self) -> bool {
         self.verdict.trim.load(Ordering::Relaxed)
             && self.verdict.trim.swap(false, Ordering::Acquire)
     }
 
-    /// A connection begins or ends.
+    /// Counts a connection that starts or ends.
     pub(crate) fn count_socket(&self, by: i64) {
         self.account.sockets.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Connections that have not been forgotten.
+    /// Returns the number of connections that have not ended.
     pub(crate) fn sockets(&self) -> i64 {
         self.account.sockets.load(Ordering::Relaxed)
     }
 
-    /// Pages charged; the reserves of the contexts are to be added.
+    /// Returns the pages charged; the reserves of the contexts must be added.
     pub(crate) fn pages(&self) -> i64 {
         self.account.pages.load(Ordering::Relaxed)
     }
 }
 
-/// The verdict on `total` pages, `before` being the one so far: pressure ends below the first threshold only.
+/// Returns the level for `total` pages, given the level `before`: pressure ends only below the
+/// first threshold.
 fn level(before: u8, total: i64, limits: &MemoryLimits) -> u8 {
     let total = u64::try_from(total).unwrap_or(0);
     match before {
@@ -314,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn little_changes_stay_in_the_reserve() {
+    fn small_changes_stay_in_the_reserve() {
         let (memory, counters, reserve) = (TcpMemory::new(), Counters::new(), AtomicI64::new(0));
         for _ in 0..9 {
             memory.charge(&reserve, 1, &LIMITS, &counters, Instant::ZERO);
@@ -336,7 +352,7 @@ mod tests {
         };
         assert_eq!(charge(200, 1000), MemoryPressure::None);
         assert_eq!(charge(10, 2000), MemoryPressure::Pressure);
-        assert_eq!(charge(-40, 3000), MemoryPressure::Pressure, "not yet at the first");
+        assert_eq!(charge(-40, 3000), MemoryPressure::Pressure, "above the first threshold");
         assert_eq!(charge(140, 4000), MemoryPressure::Exhausted);
         assert_eq!(charge(-100, 5000), MemoryPressure::Pressure);
         assert_eq!(charge(-50, 6500), MemoryPressure::None);
@@ -345,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_sends_nobody_to_connections_that_never_kept_anything() {
+    fn pressure_visits_no_connections_that_never_cached_packets() {
         let (memory, counters, reserve) = (TcpMemory::new(), Counters::new(), AtomicI64::new(0));
         let charge = |pages| memory.charge(&reserve, pages, &LIMITS, &counters, Instant::ZERO);
         charge(400);
@@ -353,7 +369,7 @@ mod tests {
         charge(-400);
         memory.note_kept();
         charge(400);
-        assert!(memory.take_trim() && !memory.take_trim(), "once for each time it begins");
+        assert!(memory.take_trim() && !memory.take_trim(), "once per start of pressure");
     }
 
     #[test]
@@ -368,9 +384,9 @@ mod tests {
         assert_eq!((memory.pages(), pressure(&memory)), (0, MemoryPressure::None));
     }
 
-    /// Slices keep pages that nobody was charged for.
+    /// Slices keep pages in use that no socket was charged for.
     #[test]
-    fn memory_in_use_is_judged_beside_the_account() {
+    fn packet_memory_in_use_is_judged_besides_the_account() {
         let (memory, counters) = (TcpMemory::new(), Counters::new());
         let max_bytes = 1 << 30;
         let look = |percent: usize, ms| {
@@ -388,10 +404,14 @@ mod tests {
                 && memory.is_look_due(Instant::from_millis(1010))
         );
         assert_eq!(look(51, 2000), (MemoryPressure::Pressure, true), "connections are visited");
-        assert_eq!(look(60, 2010), (MemoryPressure::Pressure, false), "once");
+        assert_eq!(look(60, 2010), (MemoryPressure::Pressure, false), "visited once");
         assert_eq!(look(76, 2020), (MemoryPressure::Exhausted, true));
-        assert_eq!(look(76, 2030), (MemoryPressure::Exhausted, true), "as long as it lasts");
-        assert_eq!(look(40, 2040), (MemoryPressure::Pressure, false), "not yet at three eighths");
+        assert_eq!(
+            look(76, 2030),
+            (MemoryPressure::Exhausted, true),
+            "visited again while exhausted"
+        );
+        assert_eq!(look(40, 2040), (MemoryPressure::Pressure, false), "above three eighths");
         let reserve = AtomicI64::new(0);
         memory.charge(&reserve, 400, &LIMITS, &counters, Instant::from_millis(2050));
         assert_eq!(pressure(&memory), MemoryPressure::Exhausted, "the account is worse");

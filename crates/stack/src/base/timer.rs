@@ -1,11 +1,12 @@
-//! A hierarchical timer wheel: what Linux keeps per CPU for its timers (kernel/time/timer.c).
+//! A hierarchical timer wheel, the counterpart of Linux's per-CPU timers (kernel/time/timer.c).
 //!
 //! Above: `core` arms and expires it. Time is an argument; nothing here sleeps.
 //!
-//! Eight levels of 64 slots each take one base-64 digit of the deadline's tick, which covers every instant there is. An entry
-//! sits at the level of the highest digit in which its tick differs from the wheel's, so everything at a level comes before
-//! anything at the level above. When the wheel reaches a slot of a higher level, the slot's entries move down; each
-//! entry moves at most seven times, and one that is due within 67 ms never does.
+//! Each of eight levels of 64 slots stands for one base-64 digit of the deadline's tick, which
+//! covers every representable time. An entry is at the level of the highest digit in which its tick
+//! differs from the wheel's, so every entry at a level is earlier than every entry at the level
+//! above. When the wheel reaches a slot of a higher level, the slot's entries move down. An entry
+//! moves at most seven times; one that is due within 67 ms never moves.
 //!
 //! ```text
 //!   level 0   64 slots of   1 tick  (1.05 ms)   ▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
@@ -13,14 +14,17 @@
 //!   level 2   64 slots of 64² ticks (4.3 s)     ▕                        …
 //! ```
 //!
-//! Unlike Linux's wheel since 4.8, which rounds far deadlines to coarse slots, an entry expires in its own tick.
+//! Unlike Linux's wheel since 4.8, which rounds far deadlines to coarse slots, this wheel expires
+//! an entry in its own tick.
 //!
-//! An owner that has changed its mind ignores the expiry, and one whose deadline moved back arms a second entry then: TCP moves
-//! its deadline with every ACK, so that a cancel each time would cost more than the rare stale expiry. [`TimerWheel::remove`] is for
-//! owners that end, whose entries would otherwise stay for hours (keepalive).
+//! An owner whose deadline has changed ignores the expiry, and arms a second entry then if its
+//! deadline moved back. TCP moves its deadline with every ACK, so a cancel each time would cost
+//! more than the rare stale expiry. [`TimerWheel::remove`] is for owners that end, whose entries
+//! would otherwise stay for hours (keepalive).
 //!
-//! Invariants: `elapsed` never falls; every stored tick is after `elapsed`, except in `due`; a slot's bit in `occupied`
-//! is set exactly when its list is not empty. `TimerWheel::check` walks them.
+//! Invariants: `elapsed` never falls; every stored tick is after `elapsed`, except in `due`; a
+//! slot's bit in `occupied` is set exactly when its list is not empty. `TimerWheel::check` verifies
+//! them.
 
 mod check;
 
@@ -30,32 +34,34 @@ use pkt::Instant;
 
 use super::ids::CoreId;
 
-/// Nanoseconds in a tick, as a power of two: 2^20 ns = 1.05 ms, the resolution of Linux at HZ=1000. Retransmission and
-/// delayed-ACK times are tens of milliseconds and more, so a finer tick would only wake more often.
+/// Nanoseconds per tick, as a power of two: 2^20 ns = 1.05 ms, the resolution of Linux at HZ=1000.
+/// Retransmission and delayed-ACK timeouts are tens of milliseconds and more, so a finer tick would
+/// only cause more wakeups.
 const TICK_SHIFT: u32 = 20;
-/// How late an entry may expire.
+/// Maximum delay of an expiry.
 pub(crate) const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
 
-/// Bits of one digit. 64 slots, so that one word says which are occupied.
+/// Bits of one digit. 64 slots, so that one word holds the occupancy bits.
 const DIGIT_BITS: u32 = 6;
 const SLOTS: usize = 1 << DIGIT_BITS;
 
-/// Digits of the largest tick, which has 64 - 20 = 44 bits.
+/// Number of digits of the largest tick, which has 64 - 20 = 44 bits.
 const LEVELS: usize = (u64::BITS - TICK_SHIFT).div_ceil(DIGIT_BITS) as usize;
 
 /// End of a list of nodes.
 const NIL: u32 = u32::MAX;
 
-/// Entries of type `T` ordered by deadline, to the tick.
+/// Entries of type `T` ordered by deadline, with the precision of a tick.
 ///
-/// An entry expires on the first `expire` or `pop_due` whose `now` has reached its deadline rounded up to a tick: never
-/// early, at most 1.05 ms late. Entries of one tick expire in the order of their insertion; a tick that has passed when the
-/// entry is inserted counts as the current one.
+/// An entry expires on the first `expire` or `pop_due` whose `now` has reached its deadline rounded
+/// up to a tick: never early, at most 1.05 ms late. Entries of one tick expire in the order of
+/// their insertion; a tick that has passed at insertion counts as the current one.
 pub struct TimerWheel<T> {
-    /// Ticks up to here have expired.
+    /// Last tick that has expired.
     elapsed: u64,
     levels: [Level; LEVELS],
-    /// Entries whose tick had passed when they were inserted, and those of the tick being expired.
+    /// Entries whose tick had passed when they were inserted, and entries of the tick being
+    /// expired.
     due: List,
     nodes: Vec<Node<T>>,
     /// Unused nodes, linked by `next`.
@@ -64,22 +70,23 @@ pub struct TimerWheel<T> {
 }
 
 struct Level {
-    /// Bit i: slot i has entries.
+    /// Occupancy bits: bit i is set if slot i has entries.
     occupied: u64,
     slots: [List; SLOTS],
 }
 
-/// Nodes linked by index, first in, first out.
+/// First-in-first-out list of nodes, linked by index.
 #[derive(Clone, Copy)]
 struct List {
     head: u32,
     tail: u32,
-    /// No tick in the list is smaller; `u64::MAX` when it is empty. The smallest itself, unless that entry was removed.
+    /// Lower bound of the ticks in the list; `u64::MAX` when it is empty. It is the smallest tick,
+    /// unless that entry was removed.
     tick_min: u64,
 }
 
-/// An entry of a wheel, for [`TimerWheel::remove`]. Once the entry has expired or was removed it names nothing; 65,536 entries later it
-/// may name another.
+/// Key of an entry, for [`TimerWheel::remove`]. Once the entry has expired or was removed, the key
+/// refers to no entry; after 65,536 reuses of its node it may refer to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerKey {
     pub(crate) index: u32,
@@ -89,9 +96,9 @@ pub struct TimerKey {
 struct Node<T> {
     tick: u64,
     next: u32,
-    /// The node before it in its list.
+    /// Previous node of the list.
     prev: u32,
-    /// Entries that the node has had.
+    /// Number of entries that the node has held, modulo 2^16.
     generation: u16,
     /// `None` while the node is vacant.
     entry: Option<T>,
@@ -102,7 +109,7 @@ impl List {
 }
 
 impl<T> TimerWheel<T> {
-    /// An empty wheel that starts at `now`.
+    /// Creates an empty wheel that starts at `now`.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -115,7 +122,8 @@ impl<T> TimerWheel<T> {
         }
     }
 
-    /// Arms `entry` for `deadline`. O(1); memory is allocated only when more entries are armed than ever before.
+    /// Arms `entry` for `deadline`. O(1); allocates only when more entries are armed than ever
+    /// before.
     pub fn insert(&mut self, deadline: Instant, entry: T) -> TimerKey {
         let tick = tick_after(deadline);
         let node = Node { tick, next: NIL, prev: NIL, generation: 0, entry: Some(entry) };
@@ -135,8 +143,8 @@ impl<T> TimerWheel<T> {
         TimerKey { index, generation: self.nodes[index as usize].generation }
     }
 
-    /// Takes an entry out before its time; `None` when it has expired or was removed. O(1). The next deadline may then come too early,
-    /// once.
+    /// Removes an entry before its expiry; `None` when it has expired or was removed. O(1).
+    /// `next_deadline` may be too early once afterwards.
     pub fn remove(&mut self, key: TimerKey) -> Option<T> {
         let node = self.nodes.get(key.index as usize)?;
         if node.generation != key.generation || node.entry.is_none() {
@@ -166,16 +174,17 @@ impl<T> TimerWheel<T> {
         self.vacate(key.index)
     }
 
-    /// Hands over everything that is due at `now`, in the order of ticks. To arm entries meanwhile, use
-    /// [`pop_due`](Self::pop_due).
+    /// Passes all entries due at `now` to `on_due`, in order of ticks. To arm entries meanwhile,
+    /// use [`pop_due`](Self::pop_due).
     pub fn expire(&mut self, now: Instant, mut on_due: impl FnMut(T)) {
         while let Some(entry) = self.pop_due(now) {
             on_due(entry);
         }
     }
 
-    /// The next entry that is due at `now`. Entries may be inserted between two calls; one inserted for a time that has
-    /// passed is returned too, so a caller that re-arms must re-arm for later than `now`.
+    /// Returns the next entry that is due at `now`. Entries may be inserted between two calls. An
+    /// entry inserted for a time that has passed is returned too, so a caller that re-arms must
+    /// choose a time later than `now`.
     pub fn pop_due(&mut self, now: Instant) -> Option<T> {
         if self.due.head == NIL && !self.advance(tick_before(now)) {
             return None;
@@ -189,7 +198,7 @@ impl<T> TimerWheel<T> {
         self.vacate(index)
     }
 
-    /// A node that is in no list any more: its entry.
+    /// Frees a node that is in no list, and returns its entry.
     fn vacate(&mut self, index: u32) -> Option<T> {
         let node = &mut self.nodes[index as usize];
         node.generation = node.generation.wrapping_add(1);
@@ -199,8 +208,9 @@ impl<T> TimerWheel<T> {
         node.entry.take()
     }
 
-    /// When something will be due: the earliest deadline, rounded up to its tick. A caller that sleeps until then finds at least
-    /// one entry due, unless the earliest was removed; one that wakes earlier finds none. O(levels).
+    /// Returns the earliest deadline, rounded up to its tick. A caller that sleeps until then finds
+    /// at least one entry due, unless the earliest was removed; one that wakes earlier finds none.
+    /// O(levels).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.due.head != NIL {
@@ -211,20 +221,20 @@ impl<T> TimerWheel<T> {
         Some(instant_of(level.slots[slot].tick_min))
     }
 
-    /// Entries armed and not yet handed over.
+    /// Returns the number of entries armed and not yet expired.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is armed.
+    /// Returns whether no entry is armed.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Moves the wheel to `target`, or only to the first tick up to there that has entries; these are then in `due`.
-    /// Returns whether there are any.
+    /// Advances the wheel to `target`, or to the first tick before it that has entries; these are
+    /// then in `due`. Returns whether there are any.
     fn advance(&mut self, target: u64) -> bool {
         loop {
             let Some(level) = self.levels.iter().position(|level| level.occupied != 0) else {
@@ -250,7 +260,7 @@ impl<T> TimerWheel<T> {
         }
     }
 
-    /// Places every node of a higher slot anew, now that the wheel has reached it.
+    /// Moves every node of a higher slot to a lower level, now that the wheel has reached the slot.
     fn cascade(&mut self, list: List) {
         let mut index = list.head;
         while index != NIL {
@@ -284,7 +294,7 @@ impl<T> TimerWheel<T> {
         self.nodes[index as usize].prev = before;
     }
 
-    /// The list that a tick belongs to: it stays there until the wheel reaches its slot.
+    /// Returns the list of a tick. A node stays in it until the wheel reaches the slot.
     fn list_of(&mut self, tick: u64) -> &mut List {
         if tick <= self.elapsed {
             return &mut self.due;
@@ -293,7 +303,8 @@ impl<T> TimerWheel<T> {
         &mut self.levels[level].slots[digit(tick, level)]
     }
 
-    /// The first tick of a slot: the digits of `elapsed` above the level, then the slot, then zeros.
+    /// Returns the first tick of a slot: the digits of `elapsed` above the level, then the slot,
+    /// then zeros.
     const fn slot_start(&self, level: usize, slot: usize) -> u64 {
         let shift = shift_of(level);
         let above = (self.elapsed >> shift) & !(SLOTS as u64 - 1);
@@ -310,17 +321,17 @@ impl<T> fmt::Debug for TimerWheel<T> {
     }
 }
 
-/// The last tick that has begun at `now`.
+/// Returns the last tick that has started at `now`.
 const fn tick_before(now: Instant) -> u64 {
     now.as_nanos() >> TICK_SHIFT
 }
 
-/// The first tick that begins at `deadline` or later.
+/// Returns the first tick that starts at `deadline` or later.
 const fn tick_after(deadline: Instant) -> u64 {
     deadline.as_nanos().div_ceil(1 << TICK_SHIFT)
 }
 
-/// The moment a tick begins. The tick after the last representable one counts as the end of time.
+/// Returns the start time of a tick. The tick after the last representable one is the end of time.
 const fn instant_of(tick: u64) -> Instant {
     match tick.checked_mul(1 << TICK_SHIFT) {
         Some(nanos) => Instant::from_nanos(nanos),
@@ -328,12 +339,12 @@ const fn instant_of(tick: u64) -> Instant {
     }
 }
 
-/// The highest digit in which two different ticks differ.
+/// Returns the highest digit in which two different ticks differ.
 const fn level_of(tick: u64, elapsed: u64) -> usize {
     ((u64::BITS - 1 - (tick ^ elapsed).leading_zeros()) / DIGIT_BITS) as usize
 }
 
-/// The slot of `tick` at `level`.
+/// Returns the slot of `tick` at `level`.
 const fn digit(tick: u64, level: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "one digit is left")]
     let digit = ((tick >> shift_of(level)) & (SLOTS as u64 - 1)) as usize;
@@ -345,7 +356,7 @@ const fn shift_of(level: usize) -> u32 {
     level as u32 * DIGIT_BITS
 }
 
-/// An entry in the wheel of some core, for an owner that may end before its time.
+/// Handle of an entry in the wheel of a core, for owners that may end before the expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimerHandle {
     pub(crate) core: CoreId,
@@ -353,13 +364,13 @@ pub(crate) struct TimerHandle {
 }
 
 impl TimerHandle {
-    /// In one word, which is not `u64::MAX`: there are fewer cores.
+    /// Encodes the handle in one word, which is never `u64::MAX` because there are fewer cores.
     pub(crate) fn to_bits(self) -> u64 {
         let (core, generation) = (u64::from(self.core.0), u64::from(self.key.generation));
         core << 48 | generation << 32 | u64::from(self.key.index)
     }
 
-    /// The handle that gave these bits.
+    /// Decodes a handle.
     #[expect(clippy::cast_possible_truncation, reason = "the fields are taken apart")]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         let key = TimerKey { index: bits as u32, generation: (bits >> 32) as u16 };

@@ -7,7 +7,7 @@
 use sync::CoreGuard;
 
 use super::{
-    Core, CoreState, PollReport, Scope,
+    Core, CoreState, Scope,
     turn::{self, turn},
 };
 use crate::{cx::Cx, host::Host};
@@ -67,7 +67,8 @@ impl Core {
         if !guard.hears_of_all() {
             return;
         }
-        let nothing = || !guard.is_wanted() && guard.arrived() == 0 && !self.tasklet.is_pending();
+        let nothing =
+            || !guard.is_wanted() && guard.arrived() == 0 && !self.sockets.tasklet().is_pending();
         let mut looks = 0;
         while looks < LOOKS && nothing() {
             looks += 1;
@@ -76,27 +77,5 @@ impl Core {
             // Most likely it is what this thread waits for.
             guard.prepare_release();
         }
-    }
-
-    /// One turn on the way, if nobody else runs the core: a thread that sends in bulk takes the acknowledgements itself, and
-    /// the worker need not be woken for each of them. Only where there are descriptors that it would be woken by.
-    pub(crate) fn poll_in_passing(&self, host: &Host, cx: &mut Cx) {
-        if !self.has_descriptors() {
-            return;
-        }
-        let Some(mut guard) = self.lock.own_if_idle() else { return };
-        // The call that brought us here read the clock a superframe ago.
-        cx.now = cx.read_clock();
-        let report = turn(host, self, &mut guard, cx, Scope::All);
-        self.note_poll(cx);
-        // Queues that nobody announces keep no core from being let go.
-        let owed = match report {
-            PollReport::Pending => Some(guard),
-            PollReport::AllDone => guard.release().err(),
-        };
-        if let Some(guard) = owed {
-            self.run_for_another(host, guard, cx);
-        }
-        cx.do_softirq();
     }
 }

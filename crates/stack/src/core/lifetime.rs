@@ -3,17 +3,14 @@
 //!
 //! Not here: devices that go while the host stays (`power`).
 
-use std::sync::{Arc, PoisonError, atomic::Ordering};
+use std::sync::{Arc, PoisonError};
 
-use pkt::Instant;
 use sync::CoreGuard;
 
 use super::{Core, CoreState, DEVICE_QUEUES_MAX};
 use crate::{
-    base::{ids::NapiId, timer::TimerWheel},
-    cx::Owed,
+    base::ids::NapiId,
     device::{Device, QueueId, RxSignal},
-    host::Event,
     receive::napi::Napi,
     transmit::tx_queue::DeviceTx,
 };
@@ -38,7 +35,7 @@ impl Core {
             RxSignal::Doorbell => {}
             RxSignal::Descriptor => {
                 guard.descriptors |= 1 << id;
-                self.has_descriptors.store(true, Ordering::Relaxed);
+                self.attendance.add_descriptor();
             }
             RxSignal::None => guard.unannounced |= 1 << id,
         }
@@ -49,13 +46,6 @@ impl Core {
         self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
         let _ = guard.release();
         Some(NapiId(u8::try_from(id).expect("at most 61")))
-    }
-
-    /// Passes an event to the host, unless that is gone.
-    pub(crate) fn report(&self, event: Event) {
-        if let Some(host) = self.host.upgrade() {
-            host.report(event);
-        }
     }
 
     /// Forgets the device queues: the host is gone, so nobody runs them any more. Another thread may own the core for a moment, and
@@ -75,30 +65,8 @@ impl Core {
         guard.napis.clear();
         (guard.completing, guard.ringed) = (0, 0);
         // Contexts that have run the core may keep it for a while: not what it remembers of the host's sockets, too.
-        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !timers.is_empty() {
-            *timers = TimerWheel::new(Instant::ZERO);
-        }
-        drop(timers);
+        self.sockets.forget_timers();
         self.lose_worker();
-        guard.backlog.clear(&self.backlog);
-    }
-
-    /// A context that owes this core a run ends before it comes to it: its thread panics. The worker runs it, or whoever is rung
-    /// next.
-    #[cold]
-    pub(crate) fn disown(&self, owed: Owed) {
-        let Some(guard) = self.take(owed) else { return };
-        match self.host.upgrade() {
-            Some(host) if host.check_up().is_ok() => {
-                // If it has no worker the core is owed a run, of which nobody knows: then it is nobody's.
-                guard.reschedule();
-                if !self.kick_worker() {
-                    drop(self.lock.claim());
-                }
-            }
-            Some(_) => drop(guard),
-            None => self.forget(guard),
-        }
+        guard.backlog.clear(&self.backlog());
     }
 }

@@ -130,8 +130,7 @@ fn apply(core: &Core, state: &mut CoreState, cx: &mut Cx, wanted: u64) -> u64 {
         }
     }
     state.holding &= !disabled;
-    let masked = (core.masked.load(Ordering::Relaxed) & !again) | disabled;
-    core.masked.store(masked, Ordering::Relaxed);
+    core.attendance.set_masked((core.attendance.masked() & !again) | disabled);
     super::turn::publish_deferrals(core, state);
     core.power.done.store(wanted, Ordering::Release);
     again

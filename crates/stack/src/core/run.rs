@@ -5,14 +5,12 @@
 //!
 //! Not here: threads that wait and poll meanwhile (`busy_poll`), the worker's sleep (`sleep`).
 
-use std::sync::{Arc, atomic::Ordering};
-
-use sync::CoreGuard;
+use sync::{Claim, CoreGuard, Poller};
 
 use super::{BACKLOG, Core, CoreRun, CoreState, PollReport, Scope, turn::turn};
 use crate::{
     base::{counters::Counter, ids::NapiId},
-    cx::{Cx, Owed},
+    cx::{Cx, Owed, RunCore, event::Event},
     host::Host,
 };
 
@@ -21,25 +19,6 @@ use crate::{
 const TURNS_MAX: usize = 10;
 
 impl Core {
-    /// A frame arrived on `napi`: the caller's context runs this core unless somebody runs it already.
-    pub fn schedule(this: &Arc<Self>, napi: NapiId, cx: &mut Cx) {
-        if let Some(claim) = this.lock.own_or_schedule(napi.bit()) {
-            cx.raise(this, Owed::Claim(claim));
-        }
-    }
-
-    /// Packets have been put into the backlog, which was empty: the worker runs this core, or the caller's context where
-    /// there is none, unless somebody runs it already. Linux: `napi_schedule_rps`.
-    pub(crate) fn kick_backlog(this: &Arc<Self>, cx: &mut Cx) {
-        if !this.lock.schedule(1 << BACKLOG) {
-            return;
-        }
-        let is_up = this.host.upgrade().is_some_and(|host| host.check_up().is_ok());
-        if !(is_up && this.kick_worker()) {
-            cx.raise(this, Owed::Run);
-        }
-    }
-
     /// The descriptor of a queue says that frames have arrived: the next turn polls it, whoever runs it. The caller goes on
     /// with [`run_interrupted`](Self::run_interrupted). Linux: a device's interrupt handler.
     pub fn interrupt(&self, napi: NapiId) {
@@ -51,30 +30,6 @@ impl Core {
         match owed {
             Owed::Claim(claim) => Some(self.lock.adopt(claim)),
             Owed::Run => self.lock.claim(),
-        }
-    }
-
-    /// Runs a core that `schedule` has given to this context.
-    pub(crate) fn run_scheduled(&self, cx: &mut Cx, owed: Owed) {
-        let Some(guard) = self.take(owed) else { return };
-        match self.host.upgrade() {
-            Some(host) => {
-                let entered = cx.enter(&host);
-                cx.count(Counter::CoreDoorbells, 1);
-                self.run_for_another(&host, guard, cx);
-                cx.leave(entered);
-            }
-            None => self.forget(guard),
-        }
-    }
-
-    /// As [`run_scheduled`](Self::run_scheduled), for a context that has run cores for long enough: somebody else will.
-    #[cold]
-    pub(crate) fn hand_over(&self, cx: &mut Cx, owed: Owed) {
-        let Some(guard) = self.take(owed) else { return };
-        match self.host.upgrade() {
-            Some(host) => self.leave(&host, guard, cx),
-            None => self.forget(guard),
         }
     }
 
@@ -109,7 +64,7 @@ impl Core {
         }
         let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
         cx.set_home(host, self.id);
-        if self.is_bulk() && self.sleeper_polls.load(Ordering::Relaxed) {
+        if self.is_bulk() && self.attendance.sleeper_polls() {
             cx.hold_wakes();
         }
         let scope = if watched { Scope::Scheduled } else { Scope::All };
@@ -188,5 +143,100 @@ impl Core {
             cx.leave(entered);
         }
         Some(guard)
+    }
+}
+
+impl RunCore for Core {
+    fn own_or_schedule(&self, napi: NapiId) -> Option<Claim> {
+        self.lock.own_or_schedule(napi.bit())
+    }
+
+    fn schedule_on_worker(&self, napi: NapiId) {
+        if !self.lock.schedule(napi.bit()) {
+            return;
+        }
+        let is_up = self.host.upgrade().is_some_and(|host| host.check_up().is_ok());
+        if !(is_up && self.kick_worker()) {
+            // Releases the ownership bit and leaves the bits of the queues.
+            drop(self.lock.claim());
+        }
+    }
+
+    fn schedule_backlog(&self) -> bool {
+        if !self.lock.schedule(1 << BACKLOG) {
+            return false;
+        }
+        let is_up = self.host.upgrade().is_some_and(|host| host.check_up().is_ok());
+        !(is_up && self.kick_worker())
+    }
+
+    fn run_scheduled(&self, cx: &mut Cx, owed: Owed) {
+        let Some(guard) = self.take(owed) else { return };
+        match self.host.upgrade() {
+            Some(host) => {
+                let entered = cx.enter(&host);
+                cx.count(Counter::CoreDoorbells, 1);
+                self.run_for_another(&host, guard, cx);
+                cx.leave(entered);
+            }
+            None => self.forget(guard),
+        }
+    }
+
+    #[cold]
+    fn hand_over(&self, cx: &mut Cx, owed: Owed) {
+        let Some(guard) = self.take(owed) else { return };
+        match self.host.upgrade() {
+            Some(host) => self.leave(&host, guard, cx),
+            None => self.forget(guard),
+        }
+    }
+
+    #[cold]
+    fn disown(&self, owed: Owed) {
+        let Some(guard) = self.take(owed) else { return };
+        match self.host.upgrade() {
+            Some(host) if host.check_up().is_ok() => {
+                // Without a worker nobody knows that the core is owed a run: nobody owns the core then.
+                guard.reschedule();
+                if !self.kick_worker() {
+                    drop(self.lock.claim());
+                }
+            }
+            Some(_) => drop(guard),
+            None => self.forget(guard),
+        }
+    }
+
+    /// A thread that sends in bulk takes the acknowledgements itself, so that the worker need not be woken for each of them.
+    fn poll_in_passing(&self, cx: &mut Cx) {
+        if !self.has_descriptors() {
+            return;
+        }
+        let Some(host) = self.host.upgrade() else { return };
+        let Some(mut guard) = self.lock.own_if_idle() else { return };
+        // The call that brought us here read the clock a superframe ago.
+        cx.now = cx.read_clock();
+        let report = turn(&host, self, &mut guard, cx, Scope::All);
+        self.note_poll(cx);
+        // Queues that nobody announces do not keep a core from being released.
+        let owed = match report {
+            PollReport::Pending => Some(guard),
+            PollReport::AllDone => guard.release().err(),
+        };
+        if let Some(guard) = owed {
+            self.run_for_another(&host, guard, cx);
+        }
+        cx.do_softirq();
+    }
+
+    fn leave_polling(&self, poller: Poller) {
+        self.attendance.leave_polling(poller);
+    }
+
+    fn report(&self, event: Event) {
+        if let Some(host) = self.host.upgrade() {
+            host.report(event);
+        }
     }
 }

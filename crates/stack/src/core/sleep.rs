@@ -5,16 +5,10 @@
 //!
 //! Not here: the sleep itself, which needs an operating system.
 
-use std::{
-    sync::{
-        PoisonError,
-        atomic::{Ordering, fence},
-    },
-    time::Duration,
-};
+use std::{sync::PoisonError, time::Duration};
 
 use pkt::Instant;
-use sync::Poller;
+use sync::Sleep;
 
 use super::{Core, CoreState};
 use crate::{
@@ -35,18 +29,14 @@ impl Core {
     /// The worker leaves what arrives to a reader that it is about to wake. If that has not polled by then, it looks itself.
     pub(super) fn leave_to_reader(&self, cx: &Cx) {
         if self.has_descriptors() {
-            // The reader's to end, whoever that is.
-            let until = cx.now + POLLED_MAX;
-            self.descriptors.leave_to(Poller::ANYBODY, until.as_nanos(), true);
+            self.attendance.leave_to_reader((cx.now + POLLED_MAX).as_nanos());
         }
     }
 
     /// A thread is about to sleep that has polled and will again when it is woken, or one that has not. A hint for
     /// [`run_as_worker`](Self::run_as_worker): the last word of them all counts.
     pub fn note_sleeper(&self, polls: bool) {
-        if self.sleeper_polls.load(Ordering::Relaxed) != polls {
-            self.sleeper_polls.store(polls, Ordering::Relaxed);
-        }
+        self.attendance.note_sleeper(polls);
     }
 
     /// Superframes come, which an application thread polls for and will be back, nothing is owed and no timer is due: a worker that
@@ -61,45 +51,35 @@ impl Core {
     /// Frames come to this core by descriptors: their senders do not run it.
     #[must_use]
     pub fn has_descriptors(&self) -> bool {
-        self.has_descriptors.load(Ordering::Relaxed)
+        self.attendance.has_descriptors()
     }
 
     /// Superframes come to this core by descriptors: it matters in whose caches they are.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
-        self.bulk.load(Ordering::Relaxed)
+        self.attendance.is_bulk()
     }
 
     /// The owner has polled the queue at `index`.
     #[inline]
     pub(super) fn note_bulk(&self, state: &CoreState, index: usize) {
-        let bulk = state.napis[index].is_bulk();
-        if state.descriptors >> index & 1 != 0 && self.bulk.load(Ordering::Relaxed) != bulk {
-            self.bulk.store(bulk, Ordering::Relaxed);
+        if state.descriptors >> index & 1 != 0 {
+            self.attendance.set_bulk(state.napis[index].is_bulk());
         }
     }
 
     /// The calling thread has polled, and will most likely again.
     pub(super) fn note_poll(&self, cx: &mut Cx) {
         if self.has_descriptors() {
-            let until = cx.now + POLLED_MAX;
-            self.descriptors.leave_to(cx.poller(), until.as_nanos(), false);
-            cx.note_polled(&self.host, self.id);
-        }
-    }
-
-    /// The thread will not poll here again soon: from here on the worker looks at the queues, unless somebody else has polled
-    /// since.
-    pub(crate) fn leave_polling(&self, poller: Poller) {
-        if self.descriptors.leave(poller) {
-            let _ = self.kick_worker();
+            self.attendance.note_poll(cx.poller(), (cx.now + POLLED_MAX).as_nanos());
+            cx.note_polled(&self.this);
         }
     }
 
     /// An application thread has polled the core a moment ago, and will most likely again.
     #[must_use]
     pub fn is_polled(&self, now: Instant) -> bool {
-        self.descriptors.is_left(now.as_nanos())
+        self.attendance.is_polled(now.as_nanos())
     }
 
     /// The thread that has polled goes to sleep: from here on the worker must look at the queues. Not so if another thread has
@@ -110,14 +90,11 @@ impl Core {
     pub fn stop_polling(&self, cx: &mut Cx, host: &Host, prefer: bool) {
         let timeout = if prefer { self.flush_timeout(cx.sysctls_of(host)) } else { Duration::ZERO };
         if !timeout.is_zero() {
-            let until = cx.now + timeout;
-            self.descriptors.leave_to(cx.poller(), until.as_nanos(), true);
-            cx.note_polled(&self.host, self.id);
+            self.attendance.prefer_poll(cx.poller(), (cx.now + timeout).as_nanos());
+            cx.note_polled(&self.this);
             return;
         }
-        if self.descriptors.give_back(cx.poller(), cx.now.as_nanos()) {
-            let _ = self.kick_worker();
-        }
+        self.attendance.stop_polling(cx.poller(), cx.now.as_nanos());
     }
 
     /// The longest `gro_flush_timeout` of the devices polled here.
@@ -131,7 +108,7 @@ impl Core {
     /// The queue is polled by time for now (`napi_defer_hard_irqs`): its descriptor is not to be watched.
     #[must_use]
     pub fn is_masked(&self, napi: NapiId) -> bool {
-        self.masked.load(Ordering::Relaxed) & napi.bit() != 0
+        self.attendance.masked() & napi.bit() != 0
     }
 
     /// The calling thread polls from here on. A worker that sleeps on the descriptors meanwhile is woken by every superframe, on
@@ -139,27 +116,24 @@ impl Core {
     /// them alone. Single frames are not worth a kick: who waits for one polls for a moment only.
     #[inline]
     pub(super) fn relieve_worker(&self, cx: &mut Cx) {
-        if self.is_bulk() && self.descriptors.relieve() {
-            self.note_poll(cx);
-            let _ = self.kick_worker();
+        if !self.is_bulk() {
+            return;
+        }
+        let until = cx.now + POLLED_MAX;
+        if self.attendance.relieve_worker(cx.poller(), until.as_nanos()) {
+            cx.note_polled(&self.this);
         }
     }
 
     /// A worker that has yielded looks at its queues again. If that it sleeps is missed here, its sleep ends
     /// after [`YIELD_MAX`].
     pub(super) fn resume_worker(&self) {
-        if self.descriptors.resume() {
-            let _ = self.kick_worker();
-        }
+        self.attendance.resume_worker();
     }
 
     /// Wakes the worker. False if the core has none.
     pub(super) fn kick_worker(&self) -> bool {
-        let kick = self.kick.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(kick) = kick else { return false };
-        self.kicks.fetch_add(1, Ordering::Relaxed);
-        kick.kick();
-        true
+        self.attendance.kick_worker()
     }
 
     /// Gives a scheduled core to its worker. False if it has none: then the caller must run it.
@@ -180,15 +154,7 @@ impl Core {
 
     /// Kicks the worker if it sleeps past `deadline`.
     pub fn wake_before(&self, deadline: Instant) {
-        // Pairs with the fence in `prepare_sleep`: either we see that it sleeps, or it sees our timer or frame.
-        fence(Ordering::SeqCst);
-        let ns = deadline.as_nanos();
-        // Kicked once for each earlier deadline: from then on it counts as awake at that moment.
-        if self.sleep_until_ns.load(Ordering::Relaxed) > ns
-            && self.sleep_until_ns.fetch_min(ns, Ordering::Relaxed) > ns
-        {
-            let _ = self.kick_worker();
-        }
+        self.attendance.wake_before(deadline.as_nanos());
     }
 
     /// Called by a worker about to park: announces it and returns until when it may sleep (`None`: for ever). With
@@ -199,47 +165,33 @@ impl Core {
     /// caller. So nothing is looked for again.
     #[must_use]
     pub fn prepare_sleep(&self, now: Instant, yielding: bool) -> Option<Instant> {
-        self.sleeps.fetch_add(1, Ordering::Relaxed);
-        self.sleep_until_ns.store(u64::MAX, Ordering::Relaxed);
-        // Its fence is also the one that `wake_before` pairs with.
-        self.descriptors.begin_sleep(yielding);
-        let mut deadline = self.next_deadline();
-        if yielding {
-            // Whoever polled has stopped before it could see that we yield.
-            if self.is_free() {
-                deadline = Some(now);
-            }
-            let requested = self.descriptors.requested_until(now.as_nanos());
-            let limit = requested.map_or(now + YIELD_MAX, Instant::from_nanos);
-            deadline = Some(deadline.map_or(limit, |deadline| deadline.max(now).min(limit)));
-        }
-        self.sleep_until_ns.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
-        deadline
+        let sleep = match yielding {
+            true => Sleep::Yielding { limit_ns: (now + YIELD_MAX).as_nanos() },
+            false => Sleep::Watching,
+        };
+        let next = || self.next_deadline().map(Instant::as_nanos);
+        let until = self.attendance.prepare_sleep(&self.lock, now.as_nanos(), sleep, next);
+        until.map(Instant::from_nanos)
     }
 
     /// Nobody runs the core, nor has polled it a moment ago.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.descriptors.is_given_back() && !self.lock.is_scheduled()
+        self.attendance.is_free(&self.lock)
     }
 
     /// The worker is awake again.
     pub fn finish_sleep(&self) {
-        self.sleep_until_ns.store(0, Ordering::Relaxed);
-        self.descriptors.end_sleep();
+        self.attendance.finish_sleep();
     }
 
     /// When this core has something to do although nothing arrives. `None` when nothing is armed.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.tasklet().is_pending() || self.lock.is_owed() {
+        if self.sockets.tasklet().is_pending() || self.lock.is_owed() {
             return Some(Instant::ZERO);
         }
-        let timers = self.next_timer_ns.load(Ordering::Relaxed);
-        let timer = match timers.min(self.next_napi_ns.load(Ordering::Relaxed)) {
-            u64::MAX => None,
-            ns => Some(Instant::from_nanos(ns)),
-        };
+        let timer = self.attendance.next_timer().map(Instant::from_nanos);
         let host = self.host.upgrade()?;
         let device = host.queue_deadline(self.id);
         match (timer, device) {

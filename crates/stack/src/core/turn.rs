@@ -6,17 +6,16 @@
 //! Not here: what a turn raises on other cores. They run after it, in `Cx::do_softirq`, so that a turn never nests in a
 //! turn.
 
-use std::sync::{PoisonError, atomic::Ordering};
-
 use pkt::Instant;
-use sync::CoreGuard;
+use sync::{CoreGuard, rcu_map::Place};
 
-use super::{BACKLOG, Core, CoreState, PollReport, Scope, TimerEntry, power, queues_in};
+use super::{BACKLOG, Core, CoreState, PollReport, Scope, power, queues_in};
 use crate::{
     base::counters::Counter,
     cx::Cx,
     host::Host,
     receive::{napi::PollEnd, rps::SoftnetCounts},
+    socket::core_sockets::TimerEntry,
 };
 
 /// One turn. The order is part of what the mechanisms measure: memory that came home is there for the receive polls,
@@ -41,12 +40,12 @@ pub(super) fn turn(
     }
     collect_deferred_frees(cx);
     let trims_on = state.trim.step(trims, host, cx);
-    complete_transmissions(host, state, cx);
+    complete_transmissions(state, cx);
     let around = cx.set_running(Some(core.id));
     let mut report = receive(host, core, state, cx, scope);
     resume_throttled(host, core, cx);
     expire_timers(host, core, state, cx);
-    restart_transmissions(host, core, state, cx);
+    restart_transmissions(core, state, cx);
     state.outbox.kick(host, cx);
     quiesce(host, cx);
     if trims_on {
@@ -65,28 +64,27 @@ fn collect_deferred_frees(cx: &mut Cx) {
 }
 
 /// Packets that devices have sent pay their senders back.
-fn complete_transmissions(host: &Host, state: &CoreState, cx: &mut Cx) {
+fn complete_transmissions(state: &CoreState, cx: &mut Cx) {
     for index in queues_in(state.completing) {
-        state.napis[index].complete_transmissions(host, cx);
+        state.napis[index].complete_transmissions(cx);
     }
 }
 
 /// Transmit queues that wait for a moment are run when it has come.
 #[inline]
-fn restart_transmissions(host: &Host, core: &Core, state: &CoreState, cx: &mut Cx) {
-    if core.next_tx_ns.load(Ordering::Relaxed) <= cx.now.as_nanos() {
-        run_due(host, core, state, cx);
+fn restart_transmissions(core: &Core, state: &CoreState, cx: &mut Cx) {
+    if core.attendance.is_transmit_due(cx.now.as_nanos()) {
+        run_due(core, state, cx);
     }
 }
 
 #[cold]
-fn run_due(host: &Host, core: &Core, state: &CoreState, cx: &mut Cx) {
-    // Acquire: whoever has lowered it before has said which queue it is. Whoever does so from here on is found next time.
-    core.next_tx_ns.swap(u64::MAX, Ordering::Acquire);
+fn run_due(core: &Core, state: &CoreState, cx: &mut Cx) {
+    core.attendance.take_transmit_deadline();
     for napi in &state.napis {
-        napi.restart_transmissions(host, cx);
+        napi.restart_transmissions(cx);
         if let Some(at) = napi.transmit_deadline() {
-            core.note_transmit_deadline(at);
+            core.attendance.note_transmit_deadline(at.as_nanos());
         }
     }
 }
@@ -131,7 +129,7 @@ fn receive(
         }
         let bulk = guard.descriptors >> index & 1 != 0 && guard.napis[index].is_bulk();
         // A queue whose descriptor may be watched needs no bit to be found again, by whoever polls or by the worker.
-        let told = if bulk { guard.descriptors & !core.masked.load(Ordering::Relaxed) } else { 0 };
+        let told = if bulk { guard.descriptors & !core.attendance.masked() } else { 0 };
         if bulk && due & !told == 0 && cx.leave_to_reader() {
             return PollReport::AllDone;
         }
@@ -139,7 +137,7 @@ fn receive(
         if over {
             if !is_cycle {
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
-                SoftnetCounts::add(&core.backlog.counts().time_squeeze, 1);
+                SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
             }
             // Those that nobody announces are polled in every turn. Of superframes a cycle takes as many as its thread will
             // still find in its caches: the others stay where the descriptor tells of them.
@@ -164,12 +162,12 @@ fn poll_queue(
     let CoreState { napis, next_napi, backlog, outbox, last_flow, .. } = state;
     *next_napi = index + 1;
     let received = match index {
-        BACKLOG => backlog.poll(host, &core.backlog, last_flow, cx, weight),
+        BACKLOG => backlog.poll(host, &core.backlog(), last_flow, cx, weight),
         _ => napis[index].poll(host, last_flow, outbox, cx, weight, poll_end(scope)),
     };
     let handed_on = outbox.take_handed_on();
     SoftnetCounts::add(
-        &core.backlog.counts().processed,
+        &core.backlog().counts().processed,
         (received as u64).saturating_sub(handed_on),
     );
     cx.on_received(received);
@@ -192,7 +190,7 @@ fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope:
         Scope::Busy(_) => guard.holding | guard.arrived(),
         _ => expire_deferrals(core, guard, cx),
     };
-    if guard.backlog.is_pending(&core.backlog) {
+    if guard.backlog.is_pending(&core.backlog()) {
         due |= 1 << BACKLOG;
     }
     due & !guard.powered.disabled()
@@ -214,7 +212,7 @@ fn is_late(cx: &mut Cx, begin: Instant) -> bool {
 
 /// The queues whose time has come, one bit each. Linux: `napi_watchdog`.
 fn expire_deferrals(core: &Core, state: &mut CoreState, cx: &Cx) -> u64 {
-    if core.next_napi_ns.load(Ordering::Relaxed) > cx.now.as_nanos() {
+    if !core.attendance.is_napi_timer_due(cx.now.as_nanos()) {
         return 0;
     }
     let mut due = 0;
@@ -229,7 +227,7 @@ fn expire_deferrals(core: &Core, state: &mut CoreState, cx: &Cx) -> u64 {
 /// Linux: `napi_complete_done`.
 fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, cx: &Cx) {
     let napi = &mut state.napis[index];
-    if napi.is_prompt(cx) && core.masked.load(Ordering::Relaxed) & (1 << index) == 0 {
+    if napi.is_prompt(cx) && core.attendance.masked() & (1 << index) == 0 {
         return;
     }
     let had_timer = napi.deferral().timer();
@@ -238,10 +236,10 @@ fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, c
     if timer != had_timer {
         publish_deferrals(core, state);
     }
-    let masked = core.masked.load(Ordering::Relaxed);
+    let masked = core.attendance.masked();
     let next = if watch { masked & !(1 << index) } else { masked | 1 << index };
     if next != masked {
-        core.masked.store(next, Ordering::Relaxed);
+        core.attendance.set_masked(next);
     }
     if let Some(timer) = timer {
         core.wake_before(timer);
@@ -251,8 +249,7 @@ fn complete(core: &Core, state: &mut CoreState, index: usize, received: usize, c
 /// The earliest of all timers, for whoever sleeps.
 pub(super) fn publish_deferrals(core: &Core, state: &mut CoreState) {
     let timers = state.napis.iter_mut().filter_map(|napi| napi.deferral().timer());
-    let next = timers.min().map_or(u64::MAX, Instant::as_nanos);
-    core.next_napi_ns.store(next, Ordering::Relaxed);
+    core.attendance.set_napi_timer(timers.min().map(Instant::as_nanos));
 }
 
 /// The first queue in `due` of `len` and the backlog from `first` on, with wrap-around.
@@ -266,7 +263,7 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
 
 /// Sockets whose packets have left the queues below send on: TCP Small Queues. Linux: `tcp_tasklet_func`.
 fn resume_throttled(host: &Host, core: &Core, cx: &mut Cx) {
-    core.tasklet.run(host, cx);
+    core.sockets.tasklet().run(host, cx);
 }
 
 /// Nothing stays behind when a thread stops busy polling, before it lets the core go: afterwards the core may run elsewhere,
@@ -285,15 +282,11 @@ pub(super) fn stop_cycles(host: &Host, state: &mut CoreState, cx: &mut Cx) {
 
 /// Runs the timers that are due. The lock is not held while they run: a timer may arm another.
 fn expire_timers(host: &Host, core: &Core, state: &mut CoreState, cx: &mut Cx) {
-    if core.next_timer_ns.load(Ordering::Relaxed) > cx.now.as_nanos() {
+    if !core.attendance.is_timer_due(cx.now.as_nanos()) {
         return;
     }
     let mut due = core::mem::take(&mut state.due);
-    {
-        let mut timers = core.timers.lock().unwrap_or_else(PoisonError::into_inner);
-        timers.expire(cx.now, |entry| due.push(entry));
-        let _ = core.publish_next_timer(&timers);
-    }
+    core.sockets.expire(cx.now, &mut due);
     cx.count(Counter::TimerExpired, due.len() as u64);
     cx.count(Counter::TimerRuns, u64::from(!due.is_empty()));
     for entry in due.drain(..) {
@@ -322,7 +315,7 @@ fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
         }
         TimerEntry::Neighbor(neighbor) => {
             if let Some(neighbor) = neighbor.upgrade() {
-                neighbor.on_timer(host, cx);
+                neighbor.on_timer(cx);
             }
         }
         TimerEntry::Claims => host.on_claim_timer(cx),
@@ -333,6 +326,31 @@ fn on_timer(host: &Host, entry: TimerEntry, cx: &mut Cx) {
 fn quiesce(host: &Host, cx: &Cx) {
     cx.reader().quiescent();
     host.output_routes().on_quiescent();
+}
+
+/// A walk over all connections, by the core that was the first to hear that it is wanted.
+#[derive(Debug, Default)]
+pub(super) struct TrimWalk {
+    /// Where the next turn goes on; `None` when nobody wants it.
+    at: Option<Place>,
+    /// It was wanted anew since it began: those that it has passed may keep something by now.
+    again: bool,
+}
+
+impl TrimWalk {
+    /// Goes on, or begins when it is `wanted`. True when another turn is needed.
+    pub(super) fn step(&mut self, wanted: bool, host: &Host, cx: &mut Cx) -> bool {
+        if wanted {
+            self.again = self.at.is_some();
+            self.at = Some(self.at.unwrap_or_default());
+        }
+        let Some(from) = self.at else { return false };
+        self.at = host.relieve_streams(cx, from);
+        if self.at.is_none() && core::mem::take(&mut self.again) {
+            self.at = Some(Place::default());
+        }
+        self.at.is_some()
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The core that a thread has polled last: its worker leaves the descriptors to the thread until that says otherwise.
 //!
-//! A thread says so when it goes to sleep in a call (`Core::stop_polling`). Here is what else ends its polling: it polls another
+//! A thread says so when it goes to sleep in a call (`core::Core::stop_polling`). Here is what else ends its polling: it polls another
 //! core, it closes a socket, or it ends. A thread that computes, or waits for something that is not the stack's, says
 //! nothing; then the worker comes back by time.
 
@@ -8,14 +8,14 @@ use std::sync::Weak;
 
 use sync::Poller;
 
-use crate::{base::ids::CoreId, host::Host};
+use super::softirq::RunCore;
 
 /// Which context this is among those that poll, and where its last note is.
 #[derive(Debug)]
 pub(super) struct Polling {
     poller: Poller,
     /// None: it has polled nowhere since it left the last core.
-    core: Option<(Weak<Host>, CoreId)>,
+    core: Option<Weak<dyn RunCore>>,
 }
 
 impl Polling {
@@ -28,19 +28,17 @@ impl Polling {
     }
 
     /// It has left a note at this core, and will not be back at another one.
-    pub(super) fn note(&mut self, host: &Weak<Host>, core: CoreId) {
-        let same = self.core.as_ref().is_some_and(|(h, c)| *c == core && Weak::ptr_eq(h, host));
-        if !same {
+    pub(super) fn note(&mut self, core: &Weak<dyn RunCore>) {
+        if !self.core.as_ref().is_some_and(|known| Weak::ptr_eq(known, core)) {
             self.leave();
-            self.core = Some((Weak::clone(host), core));
+            self.core = Some(Weak::clone(core));
         }
     }
 
     /// It will not be back.
     pub(super) fn leave(&mut self) {
-        let Some((host, core)) = self.core.take() else { return };
-        if let Some(host) = host.upgrade() {
-            host.cores()[usize::from(core.0)].leave_polling(self.poller);
+        if let Some(core) = self.core.take().and_then(|core| core.upgrade()) {
+            core.leave_polling(self.poller);
         }
     }
 }

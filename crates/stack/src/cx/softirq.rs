@@ -3,11 +3,49 @@
 //! Linux: the softirq pending mask, and the CPU's `poll_list`. Here a context may own the cores in it already, so a list that ends
 //! with its context, because the thread panics, gives them back: nobody else could run them.
 
+use core::fmt::Debug;
 use std::{collections::VecDeque, sync::Arc};
 
-use sync::Claim;
+use sync::{Claim, Poller};
 
-use crate::core::Core;
+use super::{Cx, event::Event};
+use crate::base::ids::NapiId;
+
+/// A core, to code below it that makes it run: doorbells, packets for another core's backlog, contexts. One virtual call for each of
+/// these, none for a packet.
+pub(crate) trait RunCore: Debug + Send + Sync {
+    /// A frame arrived on `napi`. The caller owns the core from here on if nobody did, and raises it in its context.
+    fn own_or_schedule(&self, napi: NapiId) -> Option<Claim>;
+
+    /// A frame arrived on `napi`, and the caller has no running context: the worker runs the core,
+    /// unless another thread runs it. A core without a worker keeps the queue's bit, so that its next
+    /// deadline is due at once and the next thread that runs the core polls the queue.
+    fn schedule_on_worker(&self, napi: NapiId);
+
+    /// Packets have been put into the backlog, which was empty. True if nobody else will run the core, so that the caller has to
+    /// raise it in its context. Linux: `napi_schedule_rps`.
+    fn schedule_backlog(&self) -> bool;
+
+    /// Runs a core that was raised in this context.
+    fn run_scheduled(&self, cx: &mut Cx, owed: Owed);
+
+    /// As [`run_scheduled`](Self::run_scheduled), for a context that has run cores for long enough: another thread will run it.
+    fn hand_over(&self, cx: &mut Cx, owed: Owed);
+
+    /// A context that owes this core a run ends before it runs the core, because its thread panics. The worker runs it, or the next
+    /// thread that rings its doorbell.
+    fn disown(&self, owed: Owed);
+
+    /// One turn on the way, if nobody else runs the core and its queues have descriptors.
+    fn poll_in_passing(&self, cx: &mut Cx);
+
+    /// The thread of `poller` will not poll here again soon: from here on the worker watches the queues, unless another thread has
+    /// polled since.
+    fn leave_polling(&self, poller: Poller);
+
+    /// Passes an event to the host, unless that is gone.
+    fn report(&self, event: Event);
+}
 
 /// Why a core has to be run.
 #[derive(Debug)]
@@ -24,7 +62,7 @@ pub(super) struct Softirq {
     /// Cores to be run, by their places among those known.
     raised: VecDeque<(usize, Owed)>,
     /// Cores that were raised here, so that raising one again writes no count that others write. `None` while it is run.
-    cores: Vec<Option<Arc<Core>>>,
+    cores: Vec<Option<Arc<dyn RunCore>>>,
 }
 
 impl Default for Softirq {
@@ -42,9 +80,8 @@ impl Softirq {
 
     /// Remembers `core`.
     #[inline]
-    pub(super) fn raise(&mut self, core: &Arc<Core>, owed: Owed) {
-        let is_core =
-            |known: &Option<Arc<Core>>| matches!(known, Some(known) if Arc::ptr_eq(known, core));
+    pub(super) fn raise(&mut self, core: &Arc<dyn RunCore>, owed: Owed) {
+        let is_core = |known: &Option<Arc<dyn RunCore>>| matches!(known, Some(known) if Arc::ptr_eq(known, core));
         let place = match self.cores.iter().position(is_core) {
             Some(place) => place,
             None => self.place_for(Arc::clone(core)),
@@ -54,8 +91,8 @@ impl Softirq {
 
     /// A place for a core that was not raised here lately: that of one that nobody else has any more, or a new one.
     #[cold]
-    fn place_for(&mut self, core: Arc<Core>) -> usize {
-        let is_left = |place: usize, known: &Option<Arc<Core>>| {
+    fn place_for(&mut self, core: Arc<dyn RunCore>) -> usize {
+        let is_left = |place: usize, known: &Option<Arc<dyn RunCore>>| {
             known.as_ref().is_none_or(|known| Arc::strong_count(known) == 1)
                 && self.raised.iter().all(|(raised, _)| *raised != place)
         };
@@ -71,7 +108,7 @@ impl Softirq {
     /// The core to be run next, with its place, which is empty meanwhile: raised again from inside, it gets another, and this one
     /// may get another core.
     #[inline]
-    pub(super) fn take_next(&mut self) -> Option<(Arc<Core>, usize, Owed)> {
+    pub(super) fn take_next(&mut self) -> Option<(Arc<dyn RunCore>, usize, Owed)> {
         let (place, owed) = self.raised.pop_front()?;
         let core = self.cores[place].take().expect("a raised core is in its place");
         Some((core, place, owed))
@@ -79,7 +116,7 @@ impl Softirq {
 
     /// `core` has been run.
     #[inline]
-    pub(super) fn put_back(&mut self, place: usize, core: Arc<Core>) {
+    pub(super) fn put_back(&mut self, place: usize, core: Arc<dyn RunCore>) {
         self.cores[place].get_or_insert(core);
     }
 }

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use pkt::FreeMode;
 
-use super::sock_flows::SockFlows;
+use super::{share::HostShare, sock_flows::SockFlows};
 use crate::{
     base::{counters::CounterPage, ids::CoreId, tcp_memory::TcpMemory},
-    host::Host,
     sysctl::Sysctls,
 };
 
@@ -54,7 +53,7 @@ impl HostView {
         }
     }
 
-    pub(super) fn new(host: &Host) -> Self {
+    pub(super) fn new(host: &HostShare) -> Self {
         let mut view = Self {
             host: host.id(),
             page: host.register_page(),
@@ -68,14 +67,14 @@ impl HostView {
 
     /// Takes the present settings over if they have changed: one load of a line that nobody writes otherwise.
     #[inline]
-    pub(super) fn refresh(&mut self, host: &Host) {
+    pub(super) fn refresh(&mut self, host: &HostShare) {
         if self.generation != host.live_sysctls().generation() {
             self.take_settings(host);
         }
     }
 
     #[cold]
-    fn take_settings(&mut self, host: &Host) {
+    fn take_settings(&mut self, host: &HostShare) {
         (self.generation, self.sysctls) = host.live_sysctls().present();
         self.sock_flows = host.sock_flows(self.sysctls.rps_sock_flow_entries);
         self.free_mode = self.sysctls.tcp.packet_recycle.free_mode(self.sysctls.packet_defer_max);

@@ -1,14 +1,16 @@
-//! A device as its host holds it: something that can be taken down, and away, while entries, queues and sockets refer to it.
+//! A device attached to its host, which can be taken down and removed while dst entries, queues and
+//! sockets refer to it.
 //!
-//! Above: dst entries and transmit queues, for as long as anybody holds them. Below: the device. Linux: `struct net_device` with
-//! its reference count, `dst_dev_put`, `blackhole_netdev`.
+//! Above: dst entries and transmit queues hold it. Below: the device. Linux: `struct net_device`
+//! with its reference count, `dst_dev_put`, `blackhole_netdev`.
 //!
-//! What refers to the device refers to this; the device itself is behind an RCU cell. Taken **down**, everything that is sent is
-//! dropped here, with a reason. **Gone**, a black hole stands in its place: entries that sockets still hold lead nowhere, and the
-//! device is freed after a grace period, however long they are held. Linux changes `dst->dev` of every entry for that; here one
-//! pointer is changed.
+//! References point to this object, which holds the device itself in an RCU cell. While it is
+//! **down**, transmitted packets are dropped here with a reason. Once it is **gone**, a black hole
+//! replaces the device: entries that sockets still hold lead nowhere, and the device is freed after
+//! a grace period however long they are held. Linux changes `dst->dev` of every entry; here one
+//! pointer changes.
 //!
-//! Not here: who must stop before that (`Host::set_device_up`, `Host::remove_device`).
+//! Not here: which threads must stop first (`Host::set_device_up`, `Host::remove_device`).
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -21,7 +23,7 @@ use sync::{RcuCell, epoch::Domain};
 use super::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
 use crate::{base::counters::Counter, cx::Cx};
 
-/// See the module head.
+/// A device that may go down and be removed while references to it remain.
 #[derive(Debug)]
 pub(crate) struct Attached {
     caps: Capabilities,
@@ -29,14 +31,16 @@ pub(crate) struct Attached {
     gso_ipv4_size: u32,
     needs_qdisc: bool,
     device: RcuCell<Arc<dyn Device>>,
-    /// Written by who takes the device up or down. Relaxed: a packet that is sent at this moment may go either way.
+    /// Whether the device is up. Written by the thread that takes it up or down. Relaxed: a packet
+    /// sent concurrently may see either state.
     up: AtomicBool,
-    /// It is not coming back.
+    /// Whether the device has been removed for good.
     gone: AtomicBool,
-    /// The device for those who have no read section: when it wants to be polled, and while the host is built. None when it is
-    /// gone.
+    /// The device for callers without a read section: for polling deadlines, and while the host is
+    /// built. None once it is gone.
     unread: Mutex<Option<Arc<dyn Device>>>,
-    /// Per queue: what was dropped here and is to be told as completed. Relaxed: numbers.
+    /// Bytes per queue that were dropped here and are still to be reported as completed. Relaxed:
+    /// counts order nothing.
     dropped: Vec<AtomicUsize>,
 }
 
@@ -68,14 +72,14 @@ impl Attached {
         self.up.store(up, Ordering::Relaxed);
     }
 
-    /// Lets the device go. It is down, and nobody polls it.
+    /// Releases the device. It must be down, and no thread may poll it.
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
         *self.unread.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.device.replace(Arc::new(Blackhole(self.caps.clone())));
     }
 
-    /// The device itself; none when it is gone.
+    /// Returns the device itself; none when it is gone.
     pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
         self.unread.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -118,7 +122,8 @@ impl Device for Attached {
 
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         let mut completed = self.with(cx, |device, cx| device.complete(queue, cx));
-        // Also when it is up again: whoever was handing over when it went down may have been late.
+        // Also after the device is up again: a thread may have called `transmit` while it went
+        // down.
         let dropped = &self.dropped[usize::from(queue.0)];
         if dropped.load(Ordering::Relaxed) != 0 {
             completed.bytes += dropped.swap(0, Ordering::Relaxed);
@@ -155,16 +160,16 @@ impl Device for Attached {
     }
 }
 
-/// Hands `list` over, and counts what is taken.
+/// Passes `list` to the device and counts the packets taken.
 fn transmit_counted(device: &dyn Device, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
     let (packets, bytes) = (list.len(), list.bytes());
     device.transmit(queue, cx, list);
-    // A device of the application could leave more than it was given.
+    // A faulty device of the application could leave more packets than it was given.
     cx.count(Counter::DeviceTxPackets, packets.saturating_sub(list.len()) as u64);
     cx.count(Counter::DeviceTxBytes, bytes.saturating_sub(list.bytes()) as u64);
 }
 
-/// What is left of a device that is gone. Linux: `blackhole_netdev`.
+/// Replacement of a removed device. Linux: `blackhole_netdev`.
 #[derive(Debug)]
 pub(crate) struct Blackhole(pub(crate) Capabilities);
 
@@ -203,9 +208,9 @@ mod tests {
         }
     }
 
-    /// Else its byte queue limit would count these bytes as in flight for ever.
+    /// Otherwise the byte queue limit would count these bytes as in flight forever.
     #[test]
-    fn what_was_dropped_while_it_was_down_is_completed_once_it_is_up() {
+    fn packets_dropped_while_the_device_was_down_are_completed_once_it_is_up() {
         const QUEUE: QueueId = QueueId(0);
         let memory = Memory::new(1 << 20);
         let mut cx = Cx::replay(&memory, 1);

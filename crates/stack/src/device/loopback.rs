@@ -1,6 +1,8 @@
-//! The loopback device: what it transmits it receives, by pointer, without checksums.
+//! The loopback device: it receives the packets that it transmits, by pointer and without
+//! checksums.
 //!
-//! Linux: drivers/net/loopback.c. A large MTU and superframes, as there. One queue per core of the host.
+//! Linux: drivers/net/loopback.c. As there, it has a large MTU and takes superframes. It has one
+//! queue per core of the host.
 
 use std::{
     collections::VecDeque,
@@ -22,13 +24,14 @@ use crate::{
     cx::Cx,
 };
 
-/// MTU of loopback. Differs from Linux: one byte less, so that no packet exceeds an IPv4 length field.
+/// MTU of the loopback device. Differs from Linux: one byte less, because no packet may exceed the
+/// IPv4 length field.
 const MTU: u32 = GSO_BYTES_MAX;
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Length of `packets`, to find an empty queue without the lock. Written under it; whoever is rung after a push
-    /// sees it, because the doorbell orders.
+    /// Length of `packets`, to find an empty queue without the lock. Written under the lock; a core
+    /// rung after a push sees it because the doorbell orders the two.
     len: AtomicUsize,
     packets: Mutex<VecDeque<Packet>>,
     doorbell: OnceLock<Doorbell>,
@@ -42,7 +45,7 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// A loopback with one queue for each of `cores` cores.
+    /// Creates a loopback device with one queue for each of `cores` cores.
     #[must_use]
     pub fn new(cores: u16) -> Self {
         Self {
@@ -80,7 +83,7 @@ impl Device for Loopback {
         let mut refused = PacketList::new();
         cx.count(Counter::DeviceTxPackets, list.len() as u64);
         cx.count(Counter::DeviceTxBytes, list.bytes() as u64);
-        // As in Linux, where a packet that loops back goes through the backlog of a core.
+        // As in Linux, where a looped packet passes through the backlog of a core.
         let queue_max = cx.sysctls().netdev_max_backlog as usize;
         {
             let mut packets = queue.packets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,10 +113,14 @@ impl Device for Loopback {
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {
         let _ = self.queues[usize::from(queue.0)].doorbell.set(doorbell);
     }
+
+    fn is_attached(&self) -> bool {
+        self.queues.iter().any(|queue| queue.doorbell.get().is_some())
+    }
 }
 
-/// A packet handed over in memory arrives with the checksum knowledge it was sent with: data that never left memory
-/// needs no checksum, as between veth ends.
+/// Makes a packet passed in memory arrive with the checksum state it was sent with: data that never
+/// left memory needs no verification, as between veth ends.
 pub(super) fn receive_as_sent(packet: &mut Packet) {
     packet.orphan();
     packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;

@@ -1,11 +1,14 @@
-//! A wire between two hosts in one process: what one end transmits the other receives, by pointer.
+//! A wire between two hosts in one process: one end receives the packets that the other transmits,
+//! by pointer.
 //!
-//! Like veth, with the impairments of netem on each direction: rate, delay, jitter (hence reordering), loss,
-//! duplication, corruption, congestion marks, queue length, a path MTU, and a delay of transmit completions. Every choice
-//! comes from a seed, every moment from the caller's `now`, so a run in virtual time repeats exactly.
+//! It behaves like veth, with the impairments of netem in each direction: rate, delay, jitter (and
+//! thus reordering), loss, duplication, corruption, congestion marks, queue length, a path MTU, and
+//! delayed transmit completions. Every random choice comes from a seed and every time from the
+//! caller's `now`, so a run in virtual time repeats exactly.
 //!
-//! A packet changes hands without a copy unless it is corrupted or duplicated. With `checksums` off (the default) a
-//! partial checksum stays partial, as between veth ends; corruption needs `checksums` on, or nobody could tell.
+//! A packet is copied only when it is corrupted or duplicated. With `checksums` off (the default) a
+//! partial checksum stays partial, as between veth ends. Corruption needs `checksums` on, because a
+//! receiver could not detect it otherwise.
 
 use std::{
     format,
@@ -35,8 +38,9 @@ mod direction;
 mod impair;
 mod path_mtu;
 
-/// Bytes of IP packet that superframes stay below by default. In segments of 1,448 bytes a write of 64 KiB has 45.26, and 65,536
-/// hold 45: the rest would leave as a packet of its own after every few writes.
+/// Default limit of superframes, in bytes of IP packet. A write of 64 KiB has 45.26 segments of
+/// 1,448 bytes, and 65,536 bytes hold 45: with that limit the remainder would leave as a packet of
+/// its own after every few writes.
 const SUPERFRAME_SIZE: u32 = 80 << 10;
 
 /// One end of a wire.
@@ -44,14 +48,14 @@ const SUPERFRAME_SIZE: u32 = 80 << 10;
 pub struct Wire {
     caps: Capabilities,
     checksums: bool,
-    /// Per queue: what we send.
+    /// Outgoing direction of each queue.
     outgoing: Vec<Arc<Direction>>,
-    /// Per queue: what we receive.
+    /// Incoming direction of each queue.
     incoming: Vec<Arc<Direction>>,
 }
 
 impl Wire {
-    /// Both ends of a new wire.
+    /// Creates both ends of a new wire.
     pub fn pair(config: &WireConfig) -> Result<(Arc<Self>, Arc<Self>), ConfigError> {
         config.validate()?;
         let mut rng = tcp::Rng::new(config.seed);
@@ -67,7 +71,8 @@ impl Wire {
                 caps: Capabilities {
                     name: format!("{}{index}", config.name),
                     mtu: config.mtu,
-                    // 52:51 is in the locally administered range; the last byte tells the ends apart.
+                    // The prefix 52:51 is in the locally administered range; the last byte
+                    // distinguishes the ends.
                     link: LinkType::Ethernet { mac: MacAddr([0x52, 0x51, 0, 0, 0, index + 1]) },
                     tx_checksum: !config.checksums,
                     tso4: config.tso && !config.checksums,
@@ -85,14 +90,15 @@ impl Wire {
         Ok((end(0, &forward, &backward), end(1, &backward, &forward)))
     }
 
-    /// The path of what this end sends changes: packets sent from here on meet this router, or none.
+    /// Changes the path MTU of this end's outgoing direction: packets sent from now on meet this
+    /// router, or none.
     pub fn set_path_mtu(&self, path_mtu: Option<PathMtu>) {
         for direction in &self.outgoing {
             direction.path_mtu.set(path_mtu);
         }
     }
 
-    /// A router's report arrives at this end after both delays.
+    /// Delivers a router's report to this end after the delays of both directions.
     fn receive_report(&self, queue: QueueId, cx: &mut Cx, report: Packet) {
         let there = self.outgoing[usize::from(queue.0)].impairment.delay;
         let direction = &self.incoming[usize::from(queue.0)];
@@ -118,7 +124,7 @@ impl Wire {
         }
     }
 
-    /// `transmit` where nothing happens to packets on the way. Linux: `veth_xmit`.
+    /// Transmits in a direction without impairments. Linux: `veth_xmit`.
     fn transmit_straight(
         &self,
         direction: &Direction,
@@ -138,7 +144,7 @@ impl Wire {
                 continue;
             }
             if packet.has_owner() {
-                // Others need not wait while it is told.
+                // `orphan` notifies the owner; other senders need not wait for that.
                 sender = None;
             }
             packet.orphan();
@@ -160,7 +166,7 @@ impl Wire {
         }
     }
 
-    /// Drops what the direction has not taken; who has sent too big a packet may hear of it.
+    /// Drops the refused packets; the sender of a packet that is too big may get a report.
     #[cold]
     fn refuse(
         &self,
@@ -180,22 +186,23 @@ impl Wire {
         }
     }
 
-    /// Our own core looks for completions then, though it may be another thread that sends or looks now.
+    /// Wakes the core of this queue for completions at `at`, even if another thread sends or
+    /// completes now.
     fn wake_to_complete(&self, queue: QueueId, at: Option<Instant>) {
         if let (Some(at), Some(own)) = (at, self.incoming[usize::from(queue.0)].doorbell.get()) {
             own.ring_at(at);
         }
     }
 
-    /// How long what this end has sent on `queue` waited for the transmitter, since the last call. Only packets of a
-    /// direction with a rate are counted.
+    /// Returns the times that packets sent by this end on `queue` waited for the transmitter since
+    /// the last call. Only packets of a direction with a rate are counted.
     pub fn take_waits(&self, queue: QueueId) -> Waits {
         let direction = &self.outgoing[usize::from(queue.0)];
         let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         core::mem::take(&mut in_flight.waits)
     }
 
-    /// Name of this end, for messages.
+    /// Returns the name of this end, for messages.
     #[must_use]
     pub fn name(&self) -> String {
         self.caps.name.to_string()
@@ -210,7 +217,8 @@ impl Device for Wire {
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let direction = &self.incoming[usize::from(queue.0)];
         if let Some(ring) = &direction.ring {
-            // Nobody has taken it away, or nothing comes by here.
+            // The receiver end is still here unless the core has taken it; then no frame comes by
+            // this call.
             let receiver = Ring::receiver(ring);
             return receiver
                 .map_or(0, |mut receiver| out.take_while_room(budget, || receiver.pop()));
@@ -259,7 +267,8 @@ impl Device for Wire {
                     impair(direction, &mut in_flight, cx, (packet, too_big), &mut refused);
                 }
             }
-            // By our clock: the receiver may have read its own before us, and would look for nothing again.
+            // By the sender's clock: the receiver may have read its clock earlier and would not
+            // poll again.
             in_flight.arrive(cx.now);
             direction.len.store(in_flight.len(), Ordering::Release);
             rings = !in_flight.ready.is_empty();
@@ -324,7 +333,7 @@ impl Device for Wire {
         }
     }
 
-    /// Both directions, because what a router reports about the frames of the one arrives by the other.
+    /// Both directions must be direct, because a router's reports about one arrive by the other.
     fn rx_signal(&self, queue: QueueId) -> RxSignal {
         let queue = usize::from(queue.0);
         if self.incoming[queue].direct && self.outgoing[queue].direct {
@@ -373,7 +382,8 @@ impl Device for Wire {
     }
 }
 
-/// What the receiver will know of the checksum: nothing on a wire with checksums, else that memory does not corrupt.
+/// Sets the checksum state that the receiver sees: unverified on a wire with checksums, otherwise
+/// valid, because memory does not corrupt packets.
 fn prepare(packet: &mut Packet, checksums: bool) {
     if checksums {
         debug_assert_eq!(packet.meta().tx_checksum, TxChecksum::Done, "completed by ip_output");

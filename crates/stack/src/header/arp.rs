@@ -1,9 +1,10 @@
-//! ARP for IPv4 over Ethernet (RFC 826): the 28-byte packet.
+//! ARP packet for IPv4 over Ethernet (RFC 826), 28 bytes long.
 //!
-//! Above: `receive::arp_input`, which gets it without its Ethernet header, and `transmit::link_output`, which sends it. Linux:
-//! net/ipv4/arp.c.
+//! Above: `receive::arp_input`, which gets it without its Ethernet header, and
+//! `transmit::link_output`, which sends it. Linux: net/ipv4/arp.c.
 //!
-//! Not here: any state, and any other pair of address families. A packet that speaks of one is `ArpMalformed`.
+//! Not here: any state, and any other pair of address families. A packet with another pair is
+//! `ArpMalformed`.
 
 use std::net::Ipv4Addr;
 
@@ -13,10 +14,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ethernet::MacAddr;
 
-/// Payload type of an Ethernet frame.
+/// Payload type of ARP in an Ethernet frame.
 pub const ETHER_TYPE_ARP: EtherType = EtherType::ARP;
 
-/// Bytes of an ARP packet for IPv4 over Ethernet. Frames are padded to 60, so more may follow.
+/// Length of an ARP packet for IPv4 over Ethernet. Frames are padded to 60 bytes, so padding may
+/// follow.
 pub const ARP_LEN: usize = 28;
 
 const HARDWARE_ETHERNET: u16 = 1;
@@ -24,7 +26,7 @@ const PROTOCOL_IPV4: u16 = 0x0800;
 const OPERATION_REQUEST: u16 = 1;
 const OPERATION_REPLY: u16 = 2;
 
-/// The packet as it is on the wire, field names of RFC 826.
+/// Packet on the wire, with the field names of RFC 826.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct ArpWire {
@@ -41,32 +43,32 @@ struct ArpWire {
 
 const _: () = assert!(size_of::<ArpWire>() == ARP_LEN);
 
-/// What an ARP packet asks or says.
+/// Operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpOperation {
-    /// "Who has `target_ip`?"
+    /// Request for the link address of `target_ip`.
     Request,
-    /// "`sender_ip` is at `sender_mac`."
+    /// Reply with the link address `sender_mac` of `sender_ip`.
     Reply,
 }
 
 /// A checked ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket {
-    /// Question or answer.
+    /// Request or reply.
     pub operation: ArpOperation,
     /// ar$sha: link address of the sender; always unicast.
     pub sender_mac: MacAddr,
     /// ar$spa: address of the sender; 0.0.0.0 in a probe for a duplicate address (RFC 5227).
     pub sender_ip: Ipv4Addr,
-    /// ar$tha: link address of the target; without meaning in a request.
+    /// ar$tha: link address of the target; meaningless in a request.
     pub target_mac: MacAddr,
-    /// ar$tpa: the address asked for, or the address of the asker in a reply.
+    /// ar$tpa: the requested address, or in a reply the address of the requester.
     pub target_ip: Ipv4Addr,
 }
 
 impl ArpPacket {
-    /// The question "who has `target_ip`?".
+    /// Creates a request for `target_ip`.
     #[must_use]
     pub const fn request(sender_mac: MacAddr, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Self {
         Self {
@@ -78,13 +80,15 @@ impl ArpPacket {
         }
     }
 
-    /// The announcement of our own address to everybody (RFC 5227 §3): a request for the sender's own address.
+    /// Creates an announcement of our own address to all stations (RFC 5227 §3): a request for the
+    /// sender's own address.
     #[must_use]
     pub const fn announcement(mac: MacAddr, ip: Ipv4Addr) -> Self {
         Self::request(mac, ip, ip)
     }
 
-    /// The answer of the station `own` to this request. The asked address becomes the sender.
+    /// Creates the reply of the station `own` to this request. The requested address becomes the
+    /// sender's address.
     #[must_use]
     pub const fn reply(&self, own: MacAddr) -> Self {
         Self {
@@ -96,11 +100,12 @@ impl ArpPacket {
         }
     }
 
-    /// Reads the packet at the front of `bytes`; padding after it is ignored.
+    /// Parses the packet at the start of `bytes`; padding after it is ignored.
     ///
     /// # Errors
-    /// `PacketTooShort` below 28 bytes. `ArpMalformed` for other address families or lengths, an unknown operation, a
-    /// sender that is no single station, or addresses that ARP never resolves.
+    /// `PacketTooShort` below 28 bytes. `ArpMalformed` for other address families or lengths, an
+    /// unknown operation, a sender that is not a single station, or addresses that ARP never
+    /// resolves.
     pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
         let (wire, _) = ArpWire::read_from_prefix(bytes).map_err(|_| DropReason::PacketTooShort)?;
         let families = (wire.hrd.get(), wire.pro.get(), wire.hln, wire.pln);
@@ -119,8 +124,8 @@ impl ArpPacket {
             target_mac: wire.tha,
             target_ip: Ipv4Addr::from(wire.tpa),
         };
-        // RFC 1812 §3.3.2: an answer that puts a station at a group address is not believed.
-        // Differs from Linux: which believes it, because a poisoned entry would flood the link.
+        // RFC 1812 §3.3.2: a packet that maps a sender to a group address is rejected. Differs from
+        // Linux, which accepts it, because such an entry would flood the link.
         let sender_is_station = packet.sender_mac.is_unicast()
             && !packet.sender_ip.is_multicast()
             && !packet.sender_ip.is_broadcast()
@@ -134,10 +139,10 @@ impl ArpPacket {
         }
     }
 
-    /// Writes the packet at the front of `bytes`.
+    /// Writes the packet at the start of `bytes`.
     ///
     /// # Panics
-    /// When `bytes` is shorter than [`ARP_LEN`].
+    /// If `bytes` is shorter than [`ARP_LEN`].
     pub fn emit(&self, bytes: &mut [u8]) {
         let operation = match self.operation {
             ArpOperation::Request => OPERATION_REQUEST,
@@ -157,13 +162,14 @@ impl ArpPacket {
         bytes[..ARP_LEN].copy_from_slice(wire.as_bytes());
     }
 
-    /// Whether the sender speaks of its own address without having been asked (RFC 5227 §3).
+    /// Whether the sender announces its own address without a request (RFC 5227 §3).
     #[must_use]
     pub fn is_gratuitous(&self) -> bool {
         self.sender_ip == self.target_ip
     }
 
-    /// Whether the sender only asks if an address is free: it has none yet, so nothing can be learnt from it.
+    /// Whether the sender probes for an address conflict. It has no address yet, so the neighbor
+    /// table ignores the packet.
     #[must_use]
     pub const fn is_probe(&self) -> bool {
         self.sender_ip.is_unspecified()
@@ -197,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_swaps_the_sides() {
+    fn a_reply_swaps_sender_and_target() {
         let reply = ArpPacket::request(A, IP_A, IP_B).reply(B);
         let parsed = ArpPacket::parse(&bytes_of(&reply)).unwrap();
         assert_eq!(parsed, reply);
@@ -231,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_that_are_no_station_are_malformed() {
+    fn packets_from_a_group_or_to_an_unresolvable_address_are_malformed() {
         let bad = [
             ArpPacket::request(MacAddr::BROADCAST, IP_A, IP_B),
             ArpPacket::request(MacAddr([1, 0, 0x5e, 0, 0, 1]), IP_A, IP_B),
@@ -252,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_and_announcements_are_recognised() {
+    fn probes_and_announcements_are_recognized() {
         assert!(ArpPacket::announcement(A, IP_A).is_gratuitous());
         let probe = ArpPacket::request(A, Ipv4Addr::UNSPECIFIED, IP_B);
         assert!(probe.is_probe() && !probe.is_gratuitous());

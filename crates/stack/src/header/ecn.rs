@@ -1,16 +1,18 @@
-//! The congestion mark a router sets: ECT becomes CE (RFC 3168 §5).
+//! Congestion mark of a router: ECT becomes CE (RFC 3168 §5).
 //!
-//! Above: devices that play a congested router (`device::wire`). Linux: `INET_ECN_set_ce`, used by qdiscs such as `fq_codel`.
+//! Above: devices that emulate a congested router (`device::wire`). Linux: `INET_ECN_set_ce`, used
+//! by qdiscs such as `fq_codel`.
 //!
-//! Not here: what TCP does with it (crate tcp), the ECN field of our own packets (`transmit::ip_output`).
+//! Not here: the reaction of TCP (crate tcp), and the ECN field of sent packets
+//! (`transmit::ip_output`).
 
 use pkt::Ecn;
 
-/// Where the IPv4 header checksum stands.
+/// Offset of the IPv4 header checksum.
 const IPV4_CHECKSUM: usize = 10;
 
-/// Marks the IP packet that starts at the front of `bytes` and keeps its header checksum right. False when its sender
-/// cannot be told by a mark: the packet is not ECN-capable, or no IP packet.
+/// Marks the IP packet at the start of `bytes` and updates its header checksum. Returns false if
+/// the packet is not ECN-capable or no IP packet, so that a mark cannot reach the sender.
 pub(crate) fn set_ce(bytes: &mut [u8]) -> bool {
     match bytes.first().map(|first| first >> 4) {
         Some(4) if bytes.len() >= super::ip::IPV4_HEADER_LEN => set_ce_v4(bytes),
@@ -36,7 +38,8 @@ fn set_ce_v4(bytes: &mut [u8]) -> bool {
     true
 }
 
-/// The traffic class lies across the first two bytes: its low four bits are the high ones of the second.
+/// Marks an IPv6 packet. Its traffic class spans the first two bytes; the low four bits are the
+/// high bits of the second byte.
 fn set_ce_v6(bytes: &mut [u8]) -> bool {
     if Ecn::from_traffic_class(bytes[1] >> 4) == Ecn::NotEct {
         return false;
@@ -68,19 +71,19 @@ mod tests {
     }
 
     #[test]
-    fn an_ect_packet_is_marked_and_its_checksum_stays_right() {
+    fn an_ect_packet_is_marked_and_its_checksum_stays_valid() {
         let (src, dst) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         for (class, marked) in [(0x02, 0x03), (0x01, 0x03), (0xba, 0xbb), (0x03, 0x03)] {
             let mut bytes = [0; 20];
             header(src.into(), dst.into(), class).emit::<true>(&mut bytes);
             assert!(set_ce(&mut bytes));
-            let parsed = ip::parse::<true>(&bytes, bytes.len()).expect("a good checksum");
+            let parsed = ip::parse::<true>(&bytes, bytes.len()).expect("the checksum is valid");
             assert_eq!(parsed.traffic_class, marked);
         }
     }
 
     #[test]
-    fn ipv6_keeps_its_flow_label() {
+    fn a_marked_ipv6_packet_keeps_its_flow_label() {
         let mut bytes = [0; 40];
         let (src, dst) = (Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
         let sent = IpHeader { flow_label: 0xf_1234, id: 0, ..header(src.into(), dst.into(), 0xa2) };
@@ -91,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_capable_stays_as_it_is() {
+    fn a_packet_that_is_not_ecn_capable_stays_unchanged() {
         let mut bytes = [0; 20];
         let (src, dst) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         header(src.into(), dst.into(), 0xb8).emit::<true>(&mut bytes);
         let before = bytes;
         assert!(!set_ce(&mut bytes));
         assert_eq!(bytes, before);
-        assert!(!set_ce(&mut []), "no packet at all");
+        assert!(!set_ce(&mut []), "no packet");
         assert!(!set_ce(&mut [0x45, 3]), "too short for a header");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Above: `receive::link_input` and `transmit::link_output`. Linux: net/ethernet/eth.c.
 //!
-//! Not here: 802.1Q tags and 802.3 length fields. A frame that has one is dropped as `EthernetType`.
+//! Not here: 802.1Q tags and 802.3 length fields. A frame that has one is dropped as
+//! `EthernetType`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,15 +12,15 @@ use pkt::{DropReason, EtherType, PacketType};
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of the header in front of the payload.
+/// Length of the header.
 pub const HEADER_LEN: usize = 14;
 
-/// The smallest value of the type field that names a protocol; below it the field is an 802.3 length.
+/// Smallest value of the type field that names a protocol. Smaller values are 802.3 lengths.
 const ETHER_TYPE_MIN: u16 = 0x0600;
 
 const _: () = assert!(size_of::<EthernetHeader>() == HEADER_LEN);
 
-/// A 48-bit link address.
+/// Link address of 48 bits.
 #[derive(
     Clone,
     Copy,
@@ -38,12 +39,13 @@ const _: () = assert!(size_of::<EthernetHeader>() == HEADER_LEN);
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Every station on the link.
+    /// Address of all stations on the link.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// The unspecified address, as in the target field of an ARP request.
+    /// Unspecified address, as in the target field of an ARP request.
     pub const UNSPECIFIED: Self = Self([0; 6]);
 
-    /// A locally administered unicast address made of `tail`: `02:00` and the four bytes, most significant first.
+    /// Returns a locally administered unicast address: `02:00` and the four bytes of `tail`, most
+    /// significant first.
     #[must_use]
     pub const fn local(tail: u32) -> Self {
         let [a, b, c, d] = tail.to_be_bytes();
@@ -56,26 +58,26 @@ impl MacAddr {
         matches!(self.0, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff])
     }
 
-    /// Whether the group bit is set. True for broadcast too.
+    /// Whether the group bit is set. True for the broadcast address, too.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 0x01 != 0
     }
 
-    /// Whether the address can name one station: neither a group nor all zeros.
+    /// Whether the address can belong to one station: it is neither a group address nor all zeros.
     #[must_use]
     pub const fn is_unicast(self) -> bool {
         !self.is_multicast() && !matches!(self.0, [0, 0, 0, 0, 0, 0])
     }
 
-    /// The address as the low 48 bits of a word, so that an atomic can hold it.
+    /// Returns the address as the low 48 bits of a word, so that an atomic can hold it.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         let [a, b, c, d, e, f] = self.0;
         u64::from_be_bytes([0, 0, a, b, c, d, e, f])
     }
 
-    /// The inverse of [`MacAddr::to_bits`]; the upper 16 bits are ignored.
+    /// Returns the address of [`MacAddr::to_bits`]; the upper 16 bits are ignored.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         let [_, _, a, b, c, d, e, f] = bits.to_be_bytes();
@@ -96,7 +98,7 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// The text is not six hexadecimal bytes separated by colons.
+/// Error for a text that is not six hexadecimal bytes separated by colons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacAddrParseError;
 
@@ -126,27 +128,27 @@ impl FromStr for MacAddr {
     }
 }
 
-/// The header of an Ethernet II frame.
+/// Header of an Ethernet II frame.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
 pub struct EthernetHeader {
-    /// Where the frame goes.
+    /// Destination address.
     pub dst: MacAddr,
-    /// Who sent it.
+    /// Source address.
     pub src: MacAddr,
     ether_type: U16,
 }
 
 impl EthernetHeader {
-    /// A header for a frame that carries `ether_type`.
+    /// Creates a header for a frame that carries `ether_type`.
     #[must_use]
     pub const fn new(dst: MacAddr, src: MacAddr, ether_type: EtherType) -> Self {
         Self { dst, src, ether_type: U16::new(ether_type.0) }
     }
 
-    /// Reads the header at the front of `bytes`.
+    /// Parses the header at the start of `bytes`.
     ///
     /// # Errors
     /// `PacketTooShort` below 14 bytes, `EthernetType` for an 802.3 length field.
@@ -160,23 +162,23 @@ impl EthernetHeader {
         }
     }
 
-    /// Writes the header at the front of `bytes`.
+    /// Writes the header at the start of `bytes`.
     ///
     /// # Panics
-    /// When `bytes` is shorter than [`HEADER_LEN`].
+    /// If `bytes` is shorter than [`HEADER_LEN`].
     #[inline]
     pub fn emit(&self, bytes: &mut [u8]) {
         bytes[..HEADER_LEN].copy_from_slice(self.as_bytes());
     }
 
-    /// The protocol of the payload.
+    /// Returns the protocol of the payload.
     #[must_use]
     #[inline]
     pub const fn ether_type(&self) -> EtherType {
         EtherType(self.ether_type.get())
     }
 
-    /// Whom the frame is for, seen by a station with address `own`.
+    /// Returns the packet type, as seen by a station with address `own`.
     #[must_use]
     #[inline]
     pub fn packet_type(&self, own: MacAddr) -> PacketType {
@@ -200,7 +202,7 @@ mod tests {
     const PEER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
     #[test]
-    fn header_survives_emit_and_parse() {
+    fn a_header_survives_emit_and_parse() {
         let header = EthernetHeader::new(OWN, PEER, EtherType(0x0800));
         let mut bytes = [0xaa; 16];
         header.emit(&mut bytes);
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn destination_decides_the_packet_type() {
+    fn the_destination_decides_the_packet_type() {
         let to = |dst| EthernetHeader::new(dst, PEER, EtherType(0x0800)).packet_type(OWN);
         assert_eq!(to(OWN), PacketType::Host);
         assert_eq!(to(MacAddr::BROADCAST), PacketType::Broadcast);
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_read_and_print() {
+    fn addresses_are_parsed_and_printed() {
         assert_eq!("02:00:00:00:00:01".parse(), Ok(OWN));
         assert_eq!(
             "0A:ff:00:10:20:30".parse::<MacAddr>().unwrap().to_string(),
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn address_kinds() {
+    fn the_kind_of_an_address_is_recognized() {
         assert!(OWN.is_unicast() && !OWN.is_multicast());
         assert!(MacAddr::BROADCAST.is_multicast() && MacAddr::BROADCAST.is_broadcast());
         assert!(!MacAddr::UNSPECIFIED.is_unicast());

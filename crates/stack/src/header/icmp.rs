@@ -1,11 +1,13 @@
 //! ICMP messages (RFC 792, RFC 4443) as values, and the packet that an error quotes.
 //!
-//! Above: `receive::icmp_input`, and devices that play a router (`device::wire`). Linux: net/ipv4/icmp.c, net/ipv6/icmp.c.
+//! Above: `receive::icmp_input`, and devices that emulate a router (`device::wire`). Linux:
+//! net/ipv4/icmp.c, net/ipv6/icmp.c.
 //!
-//! The two versions say the same things in different numbers. [`IcmpMessage`] is what is said; the numbers are chosen by
-//! `const V4: bool` when bytes are read or written.
+//! Both versions have the same messages with different numbers. [`IcmpMessage`] is the message;
+//! `const V4: bool` selects the numbers for parsing and writing.
 //!
-//! Not here: the checksum, which covers a payload that may lie in fragments and, for IPv6, a pseudo-header; rate limits.
+//! Not here: the checksum, which covers a payload that may lie in fragments and, for IPv6, a
+//! pseudo-header; rate limits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,74 +16,78 @@ use pkt::{DropReason, PacketType};
 use super::ip::{IpHeader, claimed_len, icmp_protocol};
 use crate::base::counters::Counter;
 
-/// Bytes in front of the payload or the quoted packet.
+/// Length of the header in front of the payload or the quoted packet.
 pub const ICMP_HEADER_LEN: usize = 8;
 
-/// Where the checksum lies in the header; it covers the whole message.
+/// Offset of the checksum in the header; it covers the whole message.
 pub const CHECKSUM_OFFSET: usize = 2;
 
-/// Bytes of an error message, IP header included, that every path carries (RFC 1812 §4.3.2.3).
+/// Maximum length of an error packet, including its IP header, that every path carries
+/// (RFC 1812 §4.3.2.3).
 pub const ERROR_PACKET_LEN_MAX: usize = 576;
 
-/// Bytes of the offending packet's payload that an error must quote (RFC 792): for TCP both ports and the sequence number.
+/// Minimum payload bytes of the offending packet in a quote (RFC 792): for TCP, both ports and the
+/// sequence number.
 const QUOTED_PAYLOAD_MIN: usize = 8;
 
-/// Why a destination cannot be reached.
+/// Reasons why a destination is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
-    /// No route leads there.
+    /// A router has no route to the network.
     Network,
     /// The last router found no such host.
     Host,
-    /// The host does not speak the protocol. IPv6 calls it an unknown next header (a parameter problem).
+    /// The host does not support the protocol. IPv6 reports an unknown next header (a parameter
+    /// problem).
     Protocol,
-    /// Nobody listens on the port.
+    /// The port has no listener.
     Port,
-    /// A filter forbids it.
+    /// A filter forbids the packet.
     Prohibited,
-    /// Any other code, as it was received.
+    /// Any other code, as received.
     Other(u8),
 }
 
-/// What an ICMP message says.
+/// Content of an ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpMessage {
-    /// "Send this back."
+    /// Request to return the payload.
     EchoRequest {
-        /// Chosen by the asker, one per series.
+        /// Identifier of the series, chosen by the requester.
         id: u16,
         /// Number within the series.
         seq: u16,
     },
-    /// The answer, with the request's numbers and payload.
+    /// Reply with the request's numbers and payload.
     EchoReply {
-        /// See [`IcmpMessage::EchoRequest`].
+        /// Identifier of the request.
         id: u16,
-        /// See [`IcmpMessage::EchoRequest`].
+        /// Number of the request.
         seq: u16,
     },
-    /// A packet of ours did not arrive.
+    /// Error: one of our packets did not reach its destination.
     Unreachable(Unreachable),
-    /// A packet of ours was too long for a link and must not be cut (RFC 1191, RFC 8201).
+    /// Error: one of our packets was too long for a link and must not be fragmented (RFC 1191,
+    /// RFC 8201).
     PacketTooBig {
-        /// What the next hop carries, in bytes; 0 from a router older than RFC 1191.
+        /// MTU of the next hop in bytes; 0 from a router older than RFC 1191.
         mtu: u32,
     },
-    /// A packet of ours ran out of hops, or its fragments out of time.
+    /// Error: one of our packets exceeded its hop limit, or its fragments their reassembly time.
     TimeExceeded {
-        /// Fragments, not hops.
+        /// True for reassembly, false for the hop limit.
         reassembly: bool,
     },
-    /// A header of ours was not understood.
+    /// Error: a header field of one of our packets was invalid.
     ParameterProblem {
-        /// The code, as on the wire.
+        /// Code, as on the wire.
         code: u8,
-        /// Offset in the quoted packet of the byte at fault.
+        /// Offset of the faulty byte in the quoted packet.
         pointer: u32,
     },
-    /// A type that this host has no use for.
+    /// Message of a type that this host does not handle.
     Other {
-        /// The type, as on the wire.
+        /// Type, as on the wire.
         kind: u8,
     },
 }
@@ -100,7 +106,7 @@ mod v4 {
     pub(super) const ADDRESS_MASK_REPLY: u8 = 18;
     /// Code of Unreachable: fragmentation needed and DF set.
     pub(super) const FRAGMENTATION_NEEDED: u8 = 4;
-    /// Codes of Unreachable by which a filter refuses: network, host, packet.
+    /// Codes of Unreachable sent by filters: network, host, packet.
     pub(super) const PROHIBITED: [u8; 3] = [13, 9, 10];
 }
 
@@ -116,7 +122,7 @@ mod v6 {
 }
 
 impl IcmpMessage {
-    /// Reads the header at the front of a message whose checksum holds.
+    /// Parses the header at the start of a message with a valid checksum.
     ///
     /// # Errors
     /// `IcmpMalformed` below 8 bytes.
@@ -148,7 +154,7 @@ impl IcmpMessage {
         })
     }
 
-    /// The header's bytes, with a checksum of zero.
+    /// Returns the bytes of the header, with a checksum of zero.
     #[must_use]
     pub fn header_bytes<const V4: bool>(&self) -> [u8; ICMP_HEADER_LEN] {
         let (kind, code, word) = match *self {
@@ -177,7 +183,7 @@ impl IcmpMessage {
         [kind, code, 0, 0, a, b, c, d]
     }
 
-    /// Whether the message reports on a packet of ours, which it then quotes.
+    /// Whether the message reports an error of one of our packets, which it then quotes.
     #[must_use]
     pub const fn is_error(&self) -> bool {
         matches!(
@@ -207,7 +213,8 @@ impl Unreachable {
         }
     }
 
-    /// The code of `Protocol` exists in IPv4 only; see [`IcmpMessage::header_bytes`] for IPv6.
+    /// Returns the code on the wire. `Protocol` has a code in IPv4 only; see
+    /// [`IcmpMessage::header_bytes`] for IPv6.
     const fn code<const V4: bool>(self) -> u8 {
         match (V4, self) {
             (_, Self::Network) => 0,
@@ -222,7 +229,8 @@ impl Unreachable {
     }
 }
 
-/// The counter of received messages of an ICMPv4 type; `None` for types that Linux does not count one by one.
+/// Returns the counter of received messages of an ICMPv4 type, or `None` for types that Linux does
+/// not count separately.
 #[must_use]
 pub const fn in_counter(kind: u8) -> Option<Counter> {
     Some(match kind {
@@ -241,7 +249,8 @@ pub const fn in_counter(kind: u8) -> Option<Counter> {
     })
 }
 
-/// The counter of sent messages of an ICMPv4 type; `None` for types this host never sends.
+/// Returns the counter of sent messages of an ICMPv4 type, or `None` for types that this host never
+/// sends.
 #[must_use]
 pub const fn out_counter(kind: u8) -> Option<Counter> {
     Some(match kind {
@@ -251,9 +260,9 @@ pub const fn out_counter(kind: u8) -> Option<Counter> {
     })
 }
 
-/// Whether RFC 1122 §3.2.2 and RFC 4443 §2.4 (e) let an error be sent about this packet: it came from one host to one
-/// host, is the start of its datagram, and is not an error itself. `payload` is what follows its IP header, as far as
-/// it is linear.
+/// Whether RFC 1122 §3.2.2 and RFC 4443 §2.4 (e) allow an error about this packet: its source and
+/// destination are single hosts, it is the first fragment of its datagram or a whole one, and it is
+/// not an error itself. `payload` is the linear part of the bytes after its IP header.
 #[must_use]
 pub fn may_answer_with_error<const V4: bool>(
     header: &IpHeader,
@@ -265,7 +274,7 @@ pub fn may_answer_with_error<const V4: bool>(
     let from_one_host = !header.src.is_unspecified() && !header.src.is_multicast();
     let about_error = header.protocol == icmp_protocol::<V4>()
         && match payload.first() {
-            // An unknown type may be an error of the future.
+            // An unknown type may be a future error type.
             Some(&kind) if V4 => !matches!(kind, v4::ECHO_REPLY | v4::ECHO_REQUEST | 13..=18),
             Some(&kind) => kind < v6::ECHO_REQUEST,
             None => true,
@@ -273,27 +282,28 @@ pub fn may_answer_with_error<const V4: bool>(
     to_one_host && from_one_host && header.fragment.offset == 0 && !about_error
 }
 
-/// The start of a packet of ours, as an error message quotes it.
+/// Start of one of our packets, as quoted by an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// Source of the quoted packet: an address of ours, if the quote is honest.
+    /// Source of the quoted packet: one of our addresses, unless the quote is forged.
     pub src: IpAddr,
-    /// Where it went.
+    /// Destination of the quoted packet.
     pub dst: IpAddr,
-    /// Its protocol.
+    /// Protocol of the quoted packet.
     pub protocol: u8,
-    /// Its length by its own header, in bytes of IP packet.
+    /// Length of the quoted IP packet in bytes, by its own header.
     pub total_len: u16,
-    /// The first eight bytes of its payload.
+    /// First eight bytes of its payload.
     pub payload: [u8; QUOTED_PAYLOAD_MIN],
 }
 
 impl Quote {
-    /// Reads the quoted packet, which follows the ICMP header. Lengths and checksum of the quoted header are not judged:
-    /// the quote is cut off, and routers rewrite it.
+    /// Parses the quoted packet, which follows the ICMP header. Lengths and checksum of the quoted
+    /// header are not checked, because the quote is truncated and routers may have modified it.
     ///
     /// # Errors
-    /// `IcmpMalformed` when there is no header with eight bytes behind it, or the quote is no first fragment.
+    /// `IcmpMalformed` if fewer than eight bytes follow the quoted header, or the quote is not a
+    /// first fragment.
     pub fn parse<const V4: bool>(bytes: &[u8]) -> Result<Self, DropReason> {
         Self::read::<V4>(bytes).ok_or(DropReason::IcmpMalformed)
     }
@@ -321,14 +331,14 @@ impl Quote {
         Some(Self { src, dst, protocol, total_len, payload })
     }
 
-    /// Source and destination port, for TCP and UDP.
+    /// Returns source and destination port, for TCP and UDP.
     #[must_use]
     pub const fn ports(&self) -> (u16, u16) {
         let [a, b, c, d, ..] = self.payload;
         (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 
-    /// Sequence number, for TCP: what RFC 5927 §4.1 checks against the send window.
+    /// Returns the sequence number, for TCP. RFC 5927 §4.1 checks it against the send window.
     #[must_use]
     pub const fn tcp_seq(&self) -> u32 {
         let [_, _, _, _, a, b, c, d] = self.payload;

@@ -1,16 +1,21 @@
-//! The fixed headers of IPv4 (RFC 791) and IPv6 (RFC 8200), read and written by one pair of functions.
+//! Fixed headers of IPv4 (RFC 791) and IPv6 (RFC 8200), parsed and written by one pair of
+//! functions.
 //!
-//! Above: `receive::ip_input` and `transmit::ip_output`, receive offload and segmentation. Linux: `ip_rcv_core` in net/ipv4/ip_input.c, `ip6_rcv_core` in net/ipv6/ip6_input.c.
+//! Above: `receive::ip_input` and `transmit::ip_output`, receive offload and segmentation. Linux:
+//! `ip_rcv_core` in net/ipv4/ip_input.c, `ip6_rcv_core` in net/ipv6/ip6_input.c.
 //!
-//! [`parse`] and [`IpHeader::emit`] take `const V4: bool`, so that the algorithm above them is written once. What
-//! `parse` returns is checked: lengths fit the packet, the IPv4 checksum holds, options are well formed and no address is
-//! one that no packet may carry. A version without a field has its neutral value (`id` 0, no fragment, flow label 0).
+//! [`parse`] and [`IpHeader::emit`] take `const V4: bool`, so that the algorithm above them is
+//! written once. A parsed header is valid: lengths fit the packet, the IPv4 checksum holds, options
+//! are well formed, and no address is one that no packet may carry. A field that a version lacks
+//! has its neutral value (`id` 0, no fragment, flow label 0).
 //!
-//! **BIG TCP.** Length fields have 16 bits. A superframe of more stays inside this process or a device that takes it, and has a
-//! length of 0 in its header: then the packet's own length counts (`parse_packet`). Any other packet with a length of 0 is what
-//! it says. Linux: `iph_totlen`, `iph_set_totlen`. Differs from Linux: IPv6 has no jumbo payload option (RFC 2675) either.
+//! **BIG TCP.** Length fields have 16 bits. A longer superframe never leaves this process except
+//! through a device that accepts it, and its header has a length of 0; the length of the packet is
+//! used instead (`parse_packet`). In any other packet, a length of 0 means 0. Linux: `iph_totlen`,
+//! `iph_set_totlen`. Differs from Linux: IPv6 has no jumbo payload option (RFC 2675) here, either.
 //!
-//! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers, reassembly.
+//! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers,
+//! reassembly.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,13 +25,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::option;
 
-/// Bytes of an IPv4 header without options.
+/// Length of an IPv4 header without options.
 pub const IPV4_HEADER_LEN: usize = 20;
-/// Bytes of the fixed IPv6 header.
+/// Length of the fixed IPv6 header.
 pub const IPV6_HEADER_LEN: usize = 40;
-/// Payload types of an Ethernet frame or a tun packet.
+/// Payload type of IPv4 in an Ethernet frame or a tun packet.
 pub const ETHER_TYPE_IPV4: EtherType = EtherType::IPV4;
-/// See [`ETHER_TYPE_IPV4`].
+/// Payload type of IPv6 in an Ethernet frame or a tun packet.
 pub const ETHER_TYPE_IPV6: EtherType = EtherType::IPV6;
 
 /// Protocol numbers (IANA) that the stack knows.
@@ -41,14 +46,14 @@ pub mod protocol {
     pub const ICMPV6: u8 = 58;
 }
 
-/// Most bytes that a length field can say.
+/// Maximum value of a length field.
 const LENGTH_MAX: usize = 0xffff;
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// The IPv4 header as it is on the wire, without options.
+/// IPv4 header on the wire, without options.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Ipv4Header {
@@ -64,7 +69,7 @@ pub struct Ipv4Header {
     dst: [u8; 4],
 }
 
-/// The fixed IPv6 header as it is on the wire.
+/// Fixed IPv6 header on the wire.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Ipv6Header {
@@ -79,34 +84,34 @@ pub struct Ipv6Header {
 const _: () = assert!(size_of::<Ipv4Header>() == IPV4_HEADER_LEN);
 const _: () = assert!(size_of::<Ipv6Header>() == IPV6_HEADER_LEN);
 
-/// Where a packet lies in the datagram it was cut from.
+/// Position of a packet in its original datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fragment {
-    /// DF: routers must not cut this packet.
+    /// DF: routers must not fragment this packet.
     pub dont: bool,
-    /// MF: this is not the last piece.
+    /// MF: more fragments follow this one.
     pub more: bool,
-    /// Offset of this piece in bytes, a multiple of 8.
+    /// Offset of this fragment in bytes, a multiple of 8.
     pub offset: u16,
 }
 
 impl Fragment {
-    /// DF set, a whole datagram: how TCP sends (path MTU discovery).
+    /// Whole datagram with DF set, as TCP sends it (path MTU discovery).
     pub const DONT: Self = Self { dont: true, more: false, offset: 0 };
 
-    /// Whether the packet is a piece of a datagram and not the whole.
+    /// Whether the packet is a fragment rather than a whole datagram.
     #[must_use]
     pub const fn is_piece(self) -> bool {
         self.more || self.offset != 0
     }
 }
 
-/// The values of a checked header of either version. The field comments give the IPv4 name first.
+/// Fields of a checked header of either version. The field comments give the IPv4 name first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
-    /// Source address, of the family that `V4` says.
+    /// Source address, of the family that `V4` selects.
     pub src: IpAddr,
-    /// Destination address, same family.
+    /// Destination address, of the same family.
     pub dst: IpAddr,
     /// Protocol; Next Header.
     pub protocol: u8,
@@ -120,30 +125,32 @@ pub struct IpHeader {
     pub id: u16,
     /// Fragmentation fields. IPv4 only.
     pub fragment: Fragment,
-    /// Bytes of this header, IPv4 options included.
+    /// Length of this header in bytes, including IPv4 options.
     pub header_len: u16,
-    /// Bytes after this header, of a superframe perhaps more than its header can say. The packet may be longer by the padding
-    /// of a short frame.
+    /// Bytes after this header. A superframe may have more than its header field can express. The
+    /// packet may be longer because of the padding of a short frame.
     pub payload_len: u32,
 }
 
-/// Bytes of the header without options: what must be linear before [`claimed_len`] can be asked.
+/// Returns the length of the header without options. That many bytes must be linear before
+/// [`claimed_len`] is called.
 #[must_use]
 pub const fn fixed_len<const V4: bool>() -> usize {
     if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN }
 }
 
-/// The protocol number of ICMP for this version.
+/// Returns the protocol number of ICMP for this version.
 #[must_use]
 pub const fn icmp_protocol<const V4: bool>() -> u8 {
     if V4 { protocol::ICMP } else { protocol::ICMPV6 }
 }
 
-/// Bytes of the header as its first byte claims, after a check of the version. The caller makes that many bytes linear and
-/// then calls [`parse`].
+/// Returns the header length that the first byte claims, after a check of the version. The caller
+/// makes that many bytes linear and then calls [`parse`].
 ///
 /// # Errors
-/// `PacketTooShort` for an empty slice, `IpVersion` for the other version, `IpHeaderLength` for an IHL below 5.
+/// `PacketTooShort` for an empty slice, `IpVersion` for the other version, `IpHeaderLength` for an
+/// IHL below 5.
 #[inline]
 pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
     let first = *bytes.first().ok_or(DropReason::PacketTooShort)?;
@@ -157,20 +164,22 @@ pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
     if len < IPV4_HEADER_LEN { Err(DropReason::IpHeaderLength) } else { Ok(len) }
 }
 
-/// Checks and reads the header at the front of `linear`, which belongs to a packet of `packet_len` bytes from there on.
+/// Checks and parses the header at the start of `linear`. The packet has `packet_len` bytes from
+/// there on.
 ///
 /// # Errors
-/// In order: `PacketTooShort`, `IpVersion`, `IpHeaderLength`, `IpCsum`, `PacketTooShort` (total length beyond the
-/// packet), `IpLength`, `IpOptions`, `IpSourceInvalid`, `IpDestinationInvalid`.
+/// In order: `PacketTooShort`, `IpVersion`, `IpHeaderLength`, `IpCsum`, `PacketTooShort` (total
+/// length beyond the packet), `IpLength`, `IpOptions`, `IpSourceInvalid`, `IpDestinationInvalid`.
 ///
-/// Inlined, with its parts: passed on through memory, the values are read in other widths than they were written in, which
-/// stalls.
+/// Inlined, with its parts: a result passed through memory is read with other widths than it was
+/// written with, which stalls store forwarding.
 #[inline(always)]
 pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
     parse_as::<V4, false>(linear, packet_len)
 }
 
-/// [`parse`] for `packet`, whose IP header begins `network` bytes in and is linear: a BIG TCP superframe is as long as it is.
+/// Parses the header of `packet`, which begins at offset `network` and is linear. Differs from
+/// [`parse`] for a BIG TCP superframe, whose length is that of the packet.
 ///
 /// # Errors
 /// Those of [`parse`].
@@ -180,7 +189,7 @@ pub(crate) fn parse_packet<const V4: bool>(
     network: usize,
 ) -> Result<IpHeader, DropReason> {
     let linear = packet.linear().get(network..).ok_or(DropReason::PacketTooShort)?;
-    // `get` has found `network` bytes in the linear part, which is a part of the packet.
+    // No underflow: `get` has found `network` bytes in the linear part of the packet.
     let packet_len = packet.len() - network;
     if packet_len > LENGTH_MAX {
         parse_long::<V4>(packet, linear, packet_len)
@@ -189,7 +198,8 @@ pub(crate) fn parse_packet<const V4: bool>(
     }
 }
 
-/// More bytes than a length field can say: a superframe, or a packet with something behind it.
+/// Parses the header of a packet that is longer than a length field can express: a superframe, or a
+/// packet with a trailer.
 #[cold]
 fn parse_long<const V4: bool>(
     packet: &Packet,
@@ -198,8 +208,8 @@ fn parse_long<const V4: bool>(
 ) -> Result<IpHeader, DropReason> {
     let kind = if V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     let length = if V4 { linear.get(2..4) } else { linear.get(4..6) };
-    // What the field counts: all of an IPv4 packet, what follows the header of an IPv6 one. The caller has found more than
-    // LENGTH_MAX bytes, so that the header of IPv6 is among them.
+    // An IPv4 length field counts the whole packet, an IPv6 one only the bytes after the header.
+    // The packet has more than LENGTH_MAX bytes, so it contains the IPv6 header.
     let beyond = packet_len - (if V4 { 0 } else { IPV6_HEADER_LEN }) > LENGTH_MAX;
     if beyond && packet.meta().gso.kind == kind && length == Some(&[0, 0]) {
         parse_as::<V4, true>(linear, packet_len)
@@ -208,7 +218,7 @@ fn parse_long<const V4: bool>(
     }
 }
 
-/// With `WHOLE` the length is the packet's, whatever the header says.
+/// Parses a header. With `WHOLE`, the length is that of the packet, whatever the header says.
 #[inline(always)]
 fn parse_as<const V4: bool, const WHOLE: bool>(
     linear: &[u8],
@@ -224,7 +234,8 @@ fn parse_as<const V4: bool, const WHOLE: bool>(
     Ok(header)
 }
 
-/// RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2, in the order of the latter.
+/// Checks the header by RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2, in the order of the
+/// latter.
 #[inline(always)]
 fn parse_v4<const WHOLE: bool>(
     linear: &[u8],
@@ -271,7 +282,8 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
     if payload_len > carried {
         return Err(DropReason::PacketTooShort);
     }
-    // RFC 2675: a hop-by-hop header with a zero length announces a jumbogram, which no device here carries.
+    // RFC 2675: a hop-by-hop header with a zero length announces a jumbogram, which no device here
+    // carries.
     if payload_len == 0 && wire.next_header == 0 {
         return Err(DropReason::IpLength);
     }
@@ -291,8 +303,9 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
     })
 }
 
-/// Addresses that no packet may carry whatever the device (RFC 1122 §3.2.1.3, RFC 4291 §2.5.2 and §2.7). 0.0.0.0 is a
-/// source only for a host that asks for its address, so only towards broadcast.
+/// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3,
+/// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only for a host that requests its
+/// address, hence only with a broadcast destination.
 fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     let (src_ok, dst_ok) = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -315,18 +328,21 @@ fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
 }
 
 impl IpHeader {
-    /// Where the payload ends, counted from the start of the header: what the packet is cut to.
+    /// Returns the offset of the end of the payload from the start of the header. The packet is
+    /// truncated to it.
     #[must_use]
     #[inline]
     pub fn total_len(&self) -> usize {
         usize::from(self.header_len) + self.payload_len as usize
     }
 
-    /// Writes the header at the front of `bytes`, IPv4 checksum included, always without options: `header_len` is not
-    /// read. A length that the field cannot say is 0, as a superframe's may be.
+    /// Writes the header with its IPv4 checksum at the start of `bytes`, always without options:
+    /// `header_len` is not read. A length that the field cannot express is written as 0, as for a
+    /// BIG TCP superframe.
     ///
     /// # Panics
-    /// When `bytes` is shorter than [`fixed_len`], or an address is of the other family: each is a mistake of the caller.
+    /// If `bytes` is shorter than [`fixed_len`], or an address is of the other family: each is an
+    /// error of the caller.
     #[inline]
     pub fn emit<const V4: bool>(&self, bytes: &mut [u8]) {
         match (V4, self.src, self.dst) {
@@ -375,32 +391,35 @@ impl IpHeader {
     }
 }
 
-/// Turns a copy of a superframe's header into that of one of its segments: new payload length, IPv4 identification
-/// `id_step` further, checksum. Options stay as they are.
+/// Turns a copy of a superframe's header into the header of one of its segments: sets the payload
+/// length, adds `id_step` to the IPv4 identification and updates the checksum. Options are kept.
 ///
 /// # Panics
-/// When `bytes` does not start with a header that [`parse`] accepted, or an IPv4 packet would exceed 65,535 bytes.
+/// If `bytes` does not start with a header that [`parse`] accepts, or an IPv4 packet would exceed
+/// 65,535 bytes.
 pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: u16) {
     if !V4 {
-        let (wire, _) = Ipv6Header::mut_from_prefix(bytes).expect("a whole IPv6 header");
+        let (wire, _) =
+            Ipv6Header::mut_from_prefix(bytes).expect("the bytes start with an IPv6 header");
         wire.payload_len = U16::new(payload_len);
         return;
     }
     rewrite_ipv4(bytes, |wire, header_len| {
         let total_len = payload_len.checked_add(header_len);
-        wire.total_len = U16::new(total_len.expect("an IPv4 packet of 65,535 bytes at most"));
+        wire.total_len = U16::new(total_len.expect("a segment has at most 65,535 bytes"));
         wire.id = U16::new(wire.id.get().wrapping_add(id_step));
     });
 }
 
-/// Gives the header of a first segment the length of the superframe it begins, `payload_len` bytes behind this header, and
-/// the checksum. A length that the field cannot say is 0 (BIG TCP).
+/// Sets length and checksum in the header of a superframe's first segment, `payload_len` bytes
+/// after this header. A length that the field cannot express is written as 0 (BIG TCP).
 ///
 /// # Panics
-/// When `bytes` does not start with a header that [`parse`] accepted.
+/// If `bytes` does not start with a header that [`parse`] accepts.
 pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32) {
     if !V4 {
-        let (wire, _) = Ipv6Header::mut_from_prefix(bytes).expect("a whole IPv6 header");
+        let (wire, _) =
+            Ipv6Header::mut_from_prefix(bytes).expect("the bytes start with an IPv6 header");
         wire.payload_len = length_field(payload_len);
         return;
     }
@@ -409,24 +428,26 @@ pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32)
     });
 }
 
-/// Changes an IPv4 header, whose length it says to `change`, and makes its checksum hold again.
+/// Modifies an IPv4 header, whose length is passed to `change`, and updates its checksum.
 fn rewrite_ipv4(bytes: &mut [u8], change: impl FnOnce(&mut Ipv4Header, u16)) {
-    let header_len = claimed_len::<true>(bytes).expect("an IPv4 header");
+    let header_len = claimed_len::<true>(bytes).expect("the bytes start with an IPv4 header");
     let header = &mut bytes[..header_len];
-    let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("a whole IPv4 header");
+    let (wire, _) =
+        Ipv4Header::mut_from_prefix(header).expect("the bytes hold the whole IPv4 header");
     change(wire, len16(header_len));
     wire.checksum = U16::ZERO;
     let checksum = header_checksum(header);
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// What a length field says of `bytes`: 0 for more than it can.
+/// Returns the length field for `bytes`, or 0 if the field cannot express them.
 fn length_field(bytes: u32) -> U16 {
     U16::new(u16::try_from(bytes).unwrap_or(0))
 }
 
-/// The Internet checksum (RFC 1071) of an IPv4 header: a multiple of 4 bytes, 60 at most. Zero over a header whose
-/// checksum field holds. Longer data goes through `pkt::checksum`, which is not worth its set-up here.
+/// Returns the Internet checksum (RFC 1071) of an IPv4 header of 20 to 60 bytes, a multiple of 4.
+/// It is zero for a header with a valid checksum field. Longer data is summed by `pkt::checksum`,
+/// whose setup does not pay off here.
 #[inline]
 pub(crate) fn header_checksum(header: &[u8]) -> u16 {
     let (words, _) = header.as_chunks::<4>();
@@ -444,15 +465,15 @@ const fn len16_wrapping(sum: u64) -> u16 {
     sum as u16
 }
 
-/// The length of a header.
-#[expect(clippy::cast_possible_truncation, reason = "at most 60")]
+/// Converts the length of a header.
+#[expect(clippy::cast_possible_truncation, reason = "a header has at most 60 bytes")]
 const fn len16(len: usize) -> u16 {
     debug_assert!(len <= 60);
     len as u16
 }
 
-/// Bytes of one packet.
-#[expect(clippy::cast_possible_truncation, reason = "17 fragments of 32 KiB at most")]
+/// Converts the length of a packet.
+#[expect(clippy::cast_possible_truncation, reason = "a packet has at most 17 fragments of 32 KiB")]
 const fn len32(len: usize) -> u32 {
     debug_assert!(len <= 0xffff_ffff);
     len as u32

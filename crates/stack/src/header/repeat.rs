@@ -1,25 +1,29 @@
-//! Packets whose IP header repeats that of the one before them, as those of a flow do: what a few words say need not be read again.
+//! Fast path for packets whose IP header repeats that of the previous packet, as within a flow.
 //!
-//! Between two packets of a flow the length, the identification, the TTL and the checksum of the header may differ. Where nothing
-//! else does, up to the ports, the packet has passed every check that the one before it has passed, but for those of these four.
-//! Whatever is odd about it is left to `header::ip::parse`, which says what. IPv4 only: the address words of IPv6 are half of all there is
-//! to be read. Linux has no counterpart, or rather all of GRO (`inet_gro_receive` compares these words with those of what is held).
+//! Between packets of one flow, the length, identification, TTL and checksum of the header may
+//! differ. If all other bytes up to the ports are equal, the packet passes every check that the
+//! previous packet has passed, except for the checks of these four fields. Any other packet is left
+//! to `header::ip::parse`, which returns the exact error. IPv4 only: the addresses alone are half
+//! of the bytes to compare in IPv6. Linux has no direct counterpart, except that `inet_gro_receive`
+//! compares the same words with those of held packets.
 //!
-//! Above: `receive::ip_input`, by what `receive::flow` remembers, and the fuzz target `headers`. Not here: whose packet it is (`early_demux`).
+//! Above: `receive::ip_input`, with the state of `receive::flow`, and the fuzz target `headers`.
+//! Not here: the connection of the packet (`early_demux`).
 
 use super::ip::{self, IPV4_HEADER_LEN, IpHeader};
 
-/// A header of 20 bytes, and the ports.
+/// Length of a header without options and the ports.
 const BYTES: usize = IPV4_HEADER_LEN + 4;
 
-/// What must not differ: version, header length, type of service and fragmentation; protocol and source; destination and ports.
+/// Masks of the bits that must be equal: version, header length, type of service and fragmentation;
+/// protocol and source; destination and ports.
 const MASKS: [u64; 3] = [
     u64::from_ne_bytes([0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff]),
     u64::from_ne_bytes([0, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]),
     !0,
 ];
 
-/// The header of a packet that went to a connection, as later ones are compared with it.
+/// Header of a packet that went to a connection, for comparison with later packets.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenHeader {
     words: [u64; 3],
@@ -27,7 +31,8 @@ pub struct SeenHeader {
 }
 
 impl SeenHeader {
-    /// Of a packet whose linear bytes begin with `header`; `None` unless it is one that others can repeat.
+    /// Notes the header of a packet whose linear bytes begin with `header`. Returns `None` if no
+    /// later packet can repeat it.
     #[must_use]
     #[inline]
     pub fn new(linear: &[u8], header: &IpHeader) -> Option<Self> {
@@ -36,7 +41,7 @@ impl SeenHeader {
         (plain && !header.fragment.is_piece()).then_some(Self { words, header: *header })
     }
 
-    /// The header of a packet of `packet_len` bytes, if it repeats this one and is sound.
+    /// Returns the header of a packet of `packet_len` bytes if it repeats this one and is valid.
     #[must_use]
     #[inline]
     pub fn repeated_in(&self, linear: &[u8], packet_len: usize) -> Option<IpHeader> {
@@ -56,7 +61,7 @@ impl SeenHeader {
     }
 }
 
-/// What is compared.
+/// Returns the masked words for the comparison.
 #[inline]
 fn words(bytes: &[u8; BYTES]) -> [u64; 3] {
     let (chunks, _) = bytes.as_chunks::<8>();
@@ -91,12 +96,13 @@ mod tests {
         }
     }
 
-    /// Every bit of the 24 bytes by turns: what is recognised is what the long way reads, ports and all.
+    /// Flips every bit of the 24 bytes in turn: a recognized header must equal the parsed one,
+    /// including the ports.
     #[test]
-    fn what_repeats_is_read_as_the_long_way_reads_it() {
+    fn a_repeated_header_equals_the_parsed_header() {
         let first = packet(&header());
-        let seen = SeenHeader::new(&first, &header()).expect("a plain header");
-        let mut recognised = 0;
+        let seen = SeenHeader::new(&first, &header()).expect("the header has no options");
+        let mut recognized = 0;
         for bit in 0..8 * BYTES {
             let mut bytes = first;
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -109,24 +115,24 @@ mod tests {
                 for packet_len in [60, 59] {
                     let short = seen.repeated_in(&bytes[..packet_len], packet_len);
                     if let Some(short) = short {
-                        recognised += 1;
+                        recognized += 1;
                         assert_eq!(Ok(short), ip::parse::<true>(&bytes, packet_len));
                         assert_eq!(bytes[IPV4_HEADER_LEN..BYTES], first[IPV4_HEADER_LEN..BYTES]);
                     }
                 }
             }
         }
-        // With the right sum: the bits of the identification, of the TTL and of the sum itself, and four shorter lengths, which both
-        // packets have.
-        assert_eq!(recognised, 16 + 8 + 16 + 2 * 4);
+        // With a valid checksum: the bits of the identification, of the TTL and of the checksum
+        // itself, and four shorter lengths for both packet lengths.
+        assert_eq!(recognized, 16 + 8 + 16 + 2 * 4);
     }
 
     #[test]
-    fn other_headers_are_not_taken_as_an_example() {
+    fn fragments_and_headers_with_options_are_not_noted() {
         let plain = packet(&header());
         let piece = IpHeader { fragment: Fragment { more: true, ..Fragment::DONT }, ..header() };
         assert!(SeenHeader::new(&plain, &piece).is_none());
         assert!(SeenHeader::new(&plain, &IpHeader { header_len: 24, ..header() }).is_none());
-        assert!(SeenHeader::new(&plain[..23], &header()).is_none(), "no ports");
+        assert!(SeenHeader::new(&plain[..23], &header()).is_none(), "the ports are missing");
     }
 }

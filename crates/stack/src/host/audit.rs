@@ -45,7 +45,7 @@ impl Host {
                 see(socket.tuple(), edges);
             }
         }
-        let alive = self.tcp_memory.sockets();
+        let alive = self.tcp_memory().sockets();
         audit.is_complete = usize::try_from(alive) == Ok(streams.len());
         let total = u64::try_from(self.tcp_memory_pages())
             .expect("pages are charged before they are given back");

@@ -2,14 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, AtomicUsize},
     },
     vec::Vec,
 };
 
 use ipnet::IpNet;
-use sync::epoch::Domain;
+use sync::{Attendance, Shutdown, epoch::Domain};
 use tcp::{IsnGenerator, PortSelector, SynCookies};
 
 use super::{
@@ -23,19 +23,21 @@ use crate::{
         config_error::ConfigError,
         ids::{CORES_MAX, CoreId},
         limits::GRO_BYTES_MAX,
-        tcp_memory::{MemoryLimits, TcpMemory},
+        tcp_memory::MemoryLimits,
     },
     core::{Core, DEVICE_QUEUES_MAX},
-    cx::Memory,
+    cx::{Memory, share::HostShare},
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
+    receive::rps::backlog::Backlog,
     route::{exception::Exceptions, input::InputRoutes, output::OutputRoutes, table::RouteTable},
-    socket::{demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter},
-    sysctl::{LiveSysctls, Present, Sysctls},
-    transmit::{ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx},
+    socket::{
+        core_sockets::CoreSockets, demux::Demux, fast_open::FastOpenMemory, net::IcmpLimiter,
+    },
+    sysctl::{Present, Sysctls},
+    transmit::{
+        dst::RouteGeneration, ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx,
+    },
 };
-
-/// Hosts of a process are numbered from 1, so that a context can tell whose counters it writes.
-static NEXT_HOST_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Name of the device that every host has.
 const LOOPBACK_NAME: &str = "lo";
@@ -61,43 +63,65 @@ impl Host {
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
         let fib = routes::builder_of(&addresses, &config.routes)?;
         config.sysctls.devices.bind(devices.iter().map(|device| present(&**device)))?;
-        let host = Arc::new_cyclic(|this| Self {
-            id: NEXT_HOST_ID.fetch_add(1, Ordering::Relaxed),
-            name: config.name,
-            routes: RouteTable::new(&memory.rcu, fib),
-            dst_layout: config.sysctls.dst_layout,
-            exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
-            neighbors: NeighborTable::new(config.sysctls.neigh.clone()),
-            demux: Demux::new(&memory.rcu, secrets.demux),
-            cores: (0..config.cores)
-                .map(|index| Arc::new(Core::new(CoreId(index), config.cores, this.clone())))
-                .collect(),
-            challenges: Arc::default(),
-            isn: IsnGenerator::new(&secrets.isn),
-            ports: PortSelector::new(&secrets.ports),
-            syn_cookies: SynCookies::new(&secrets.syn_cookies),
-            fast_open: FastOpenMemory::new(secrets.fast_open),
-            output_routes: OutputRoutes::new(&memory.rcu, config.cores),
-            input_routes: InputRoutes::new(&memory.rcu),
-            rcu: memory.rcu.clone(),
-            icmp_limiter: IcmpLimiter::new(),
-            ip_ids: IpIds::new(&secrets.ip_ids),
-            tcp_memory: tcp_memory_for(&config.sysctls),
-            packets: memory.packets.clone(),
-            time_waits: AtomicUsize::new(0),
-            orphans: AtomicUsize::new(0),
-            down: AtomicBool::new(false),
-            claims: Claims::default(),
-            event_sink: Mutex::default(),
-            unfinished_checksums: AtomicU64::new(0),
-            sock_flows: Mutex::default(),
-            rfs_needed: AtomicBool::new(config.sysctls.rps_sock_flow_entries != 0),
-            pages: Mutex::default(),
-            tx: transmit_sides(&devices, &config.sysctls),
-            devices,
-            attached,
-            device_changes: Mutex::default(),
-            sysctls: LiveSysctls::new(config.sysctls),
+        let attendances: Vec<Arc<Attendance>> = (0..config.cores).map(|_| Arc::default()).collect();
+        let generation = Arc::default();
+        let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
+        let core_sockets: Box<[_]> = (0..)
+            .map(CoreId)
+            .zip(&attendances)
+            .map(|(id, attendance)| Arc::new(CoreSockets::new(id, Arc::clone(attendance))))
+            .collect();
+        let backlogs: Arc<[_]> = attendances.iter().map(|_| Backlog::new(config.cores)).collect();
+        let host = Arc::new_cyclic(|this: &Weak<Self>| {
+            let cores: Vec<_> = (0..)
+                .map(CoreId)
+                .zip(attendances.iter().zip(&core_sockets))
+                .map(|(id, (attendance, sockets))| {
+                    let backlogs = Arc::clone(&backlogs);
+                    Core::new(
+                        id,
+                        this.clone(),
+                        backlogs,
+                        Arc::clone(attendance),
+                        Arc::clone(sockets),
+                    )
+                })
+                .collect();
+            Self {
+                routes: RouteTable::new(&memory.rcu, fib, generation),
+                dst_layout: config.sysctls.dst_layout,
+                exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
+                neighbors: NeighborTable::new(
+                    config.sysctls.neigh.clone(),
+                    Weak::<Self>::clone(this),
+                    tx.clone(),
+                    config.cores,
+                ),
+                demux: Demux::new(&memory.rcu, secrets.demux),
+                runners: cores.iter().map(|core| Arc::clone(core) as _).collect(),
+                cores,
+                core_sockets,
+                isn: IsnGenerator::new(&secrets.isn),
+                ports: PortSelector::new(&secrets.ports),
+                syn_cookies: SynCookies::new(&secrets.syn_cookies),
+                fast_open: FastOpenMemory::new(secrets.fast_open),
+                output_routes: OutputRoutes::new(&memory.rcu, config.cores),
+                input_routes: InputRoutes::new(&memory.rcu),
+                rcu: memory.rcu.clone(),
+                icmp_limiter: IcmpLimiter::new(),
+                ip_ids: IpIds::new(&secrets.ip_ids),
+                packets: memory.packets.clone(),
+                time_waits: AtomicUsize::new(0),
+                orphans: AtomicUsize::new(0),
+                down: Shutdown::default(),
+                claims: Claims::default(),
+                unfinished_checksums: AtomicU64::new(0),
+                tx,
+                devices,
+                attached,
+                device_changes: Mutex::default(),
+                share: HostShare::new(config.name, config.cores, config.sysctls),
+            }
         });
         host.attach_devices()?;
         Ok(host)
@@ -119,7 +143,8 @@ impl Host {
                         format!("at most {DEVICE_QUEUES_MAX} for each core, with loopback's");
                     ConfigError::new("queues", device.caps().queues, limit)
                 })?;
-                device.attach(queue, Doorbell::new(Arc::clone(core), napi));
+                let attendance = Arc::clone(core.attendance());
+                device.attach(queue, Doorbell::new(Arc::clone(core) as _, attendance, napi));
             }
         }
         Ok(())
@@ -169,20 +194,19 @@ fn attach(rcu: &Domain, devices: Vec<DeviceConfig>) -> (Vec<Arc<Attached>>, Vec<
     devices.into_iter().map(attached).unzip()
 }
 
-/// The account of what connections hold.
-fn tcp_memory_for(sysctls: &Sysctls) -> Arc<TcpMemory> {
-    let memory = TcpMemory::new();
-    if sysctls.tcp.keeps_packets() {
-        memory.note_kept();
-    }
-    Arc::new(memory)
-}
-
 /// The transmit queues of every device.
-fn transmit_sides(devices: &[Arc<dyn Device>], sysctls: &Sysctls) -> Vec<Arc<DeviceTx>> {
+fn transmit_sides(
+    devices: &[Arc<dyn Device>],
+    sysctls: &Sysctls,
+    attendances: &[Arc<Attendance>],
+    routes: &Arc<RouteGeneration>,
+) -> Vec<Arc<DeviceTx>> {
     (0..)
         .zip(devices)
-        .map(|(index, device)| Arc::new(DeviceTx::new(Arc::clone(device), index, sysctls)))
+        .map(|(index, device)| {
+            let (device, routes) = (Arc::clone(device), Arc::clone(routes));
+            Arc::new(DeviceTx::new(device, index, sysctls, attendances, routes))
+        })
         .collect()
 }
 

@@ -24,18 +24,18 @@ use std::{
 
 use pkt::Instant;
 
-use super::{Event, Host};
+use super::Host;
 use crate::{
     base::{
         counters::Counter,
         ids::{CoreId, LOOPBACK},
     },
-    core::TimerEntry,
-    cx::Cx,
+    cx::{Cx, event::Event},
     header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
     },
+    socket::core_sockets::TimerEntry,
     transmit::{dst::RouteKind, link_output::send_arp},
 };
 
@@ -243,7 +243,7 @@ impl Host {
     fn arm_claims(&self) {
         let due = self.claims.lock().iter().filter_map(Claim::due).min();
         if let Some(due) = due {
-            self.core(CORE).arm(due, TimerEntry::Claims);
+            self.core_sockets(CORE).arm(due, TimerEntry::Claims);
         }
     }
 
@@ -318,7 +318,7 @@ impl Host {
 
     fn broadcast_arp(&self, cx: &mut Cx, device: u32, packet: impl FnOnce(MacAddr) -> ArpPacket) {
         if let Some(mac) = self.mac_of(device) {
-            send_arp(self, cx, device, MacAddr::BROADCAST, &packet(mac));
+            send_arp(self.tx(device), cx, MacAddr::BROADCAST, &packet(mac));
         }
     }
 }

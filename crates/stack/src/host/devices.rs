@@ -12,16 +12,17 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, PoisonError},
+    sync::{Arc, PoisonError, atomic::Ordering},
     vec::Vec,
 };
 
-use super::{Event, Host};
+use super::Host;
 use crate::{
     base::{errno::Errno, ids::LOOPBACK},
-    core::PowerChange,
-    cx::Cx,
-    device::{Device as _, attached::Attached},
+    core::{Core, PowerChange},
+    cx::{Cx, event::Event},
+    device::{Device as _, LinkType, attached::Attached},
+    header::ethernet::MacAddr,
     socket::{Listener, demux::Entry},
 };
 
@@ -47,7 +48,7 @@ impl Host {
             if up {
                 device.set_up(true);
                 self.power(cx, index, PowerChange::Up);
-                self.tx(index).follow_superframe_max(self);
+                self.tx(index).follow_superframe_max();
                 self.change_device_routes(|routes| routes.device_up(index));
                 self.announce_addresses_of(cx, index);
             } else {
@@ -160,6 +161,33 @@ impl Host {
     fn power(&self, cx: &mut Cx, index: u32, change: PowerChange) {
         for core in &self.cores {
             core.set_power(self, cx, index, change);
+        }
+    }
+}
+
+impl Host {
+    /// The worker of `core` has panicked. Nothing is handed to it any more, and whoever it belonged to shuts the host down.
+    #[cold]
+    pub fn worker_panicked(&self, core: &Core) {
+        core.lose_worker();
+        self.report(Event::WorkerPanicked { core: core.id().0 });
+    }
+
+    /// A segment with an unfinished checksum has arrived by device `index`: reported once for each of the first 64 devices.
+    #[cold]
+    pub(crate) fn report_unfinished_checksum(&self, index: u32) {
+        let Some(bit) = 1_u64.checked_shl(index) else { return };
+        if self.unfinished_checksums.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            let device = self.device_name(index).into();
+            self.report(Event::UnfinishedChecksums { device });
+        }
+    }
+
+    /// Link address of a device; none where its frames have no Ethernet header.
+    pub(crate) fn mac_of(&self, index: u32) -> Option<MacAddr> {
+        match self.device(index).caps().link {
+            LinkType::Ethernet { mac } => Some(mac),
+            LinkType::Ip => None,
         }
     }
 }

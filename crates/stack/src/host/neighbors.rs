@@ -1,4 +1,4 @@
-//! Neighbors that are set by hand, and the list of all neighbors.
+//! Neighbors that are set by hand, the list of all neighbors, and what the table asks of the host.
 //!
 //! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`, `ip neigh show`. Any thread may call that
 //! is not in a turn of a core.
@@ -6,19 +6,31 @@
 //! Not here: the table (`transmit::neighbor::table`), what ARP teaches (`receive::arp_input`).
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Weak,
     vec::Vec,
 };
 
+use pkt::{Instant, Packet};
+use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
+
 use super::Host;
 use crate::{
-    base::{config_error::ConfigError, errno::Errno},
+    base::{config_error::ConfigError, errno::Errno, ids::CoreId},
+    core::TimerEntry,
     cx::Cx,
     device::LinkType,
-    header::ethernet::MacAddr,
+    header::{ethernet::MacAddr, icmp::Quote, ip::protocol},
     route::fib::Fib,
-    transmit::{dst::RouteKind, neighbor::table::NeighborInfo},
+    socket::demux::Entry,
+    transmit::{
+        dst::RouteKind,
+        neighbor::table::{NeighborEntry, NeighborInfo, Upper},
+    },
 };
+
+/// Timers of neighbors run on the first core: ARP is not a data path.
+const CORE: CoreId = CoreId(0);
 
 impl Host {
     /// Sets the link address of a neighbor for good: it is never asked for, no ARP packet changes it and the table never collects
@@ -49,7 +61,7 @@ impl Host {
             asker(fib, device, address)
         };
         let entered = cx.enter(self);
-        self.neighbors.set_permanent(self, cx, (device, address), source, mac);
+        self.neighbors.set_permanent(cx, (device, address), source, mac);
         cx.do_softirq();
         cx.leave(entered);
         Ok(())
@@ -67,7 +79,7 @@ impl Host {
     ) -> Result<(), ConfigError> {
         self.check_device(device)?;
         let entered = cx.enter(self);
-        let was_known = self.neighbors.delete(self, cx, (device, address));
+        let was_known = self.neighbors.delete(cx, (device, address));
         cx.do_softirq();
         cx.leave(entered);
         let error = || ConfigError::missing("neighbor", address, "no such neighbor");
@@ -96,6 +108,32 @@ impl Host {
             },
             Err(Errno::EINVAL) => Err(refuse()),
             Err(_) => Err(missing()),
+        }
+    }
+}
+
+impl Upper for Host {
+    fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
+        self.core_sockets(CORE).arm(at, TimerEntry::Neighbor(entry));
+    }
+
+    /// Linux: `arp_error_report`.
+    fn unreachable(&self, cx: &mut Cx, packet: &Packet) {
+        let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
+        if sent.protocol != protocol::TCP {
+            return;
+        }
+        let (src_port, dst_port) = sent.ports();
+        let tuple = FourTuple {
+            local: SocketAddr::new(sent.src, src_port),
+            remote: SocketAddr::new(sent.dst, dst_port),
+        };
+        let hash = self.demux.hash(&tuple);
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        if let Some(Entry::Stream(socket)) = self.demux.established(hash, &tuple, &rcu) {
+            let error = IcmpError::PathBroken(TcpError::HostUnreachable);
+            socket.icmp_error(self, cx, error, SeqNum(sent.tcp_seq()));
         }
     }
 }

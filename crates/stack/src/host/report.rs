@@ -3,7 +3,7 @@
 //! Linux: `nstat`, `/proc/net/softnet_stat`, `/proc/net/sockstat`, `tc -s qdisc`.
 
 use std::{
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     vec::Vec,
 };
 
@@ -19,8 +19,7 @@ impl Host {
     /// The sum of all counter pages.
     #[must_use]
     pub fn counters(&self) -> Snapshot {
-        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sums = Snapshot::sum(pages.iter().map(|page| &**page));
+        let mut sums = self.with_pages(|pages| Snapshot::sum(pages.iter().map(|page| &**page)));
         self.cores.iter().for_each(|core| core.add_counts(&mut sums));
         self.neighbors.add_counts(&mut sums);
         add_packet_memory(&mut sums, &self.packets);
@@ -36,16 +35,16 @@ impl Host {
     /// Memory that the queues of all connections hold, in pages of 4 KB: `mem` of `/proc/net/sockstat`.
     #[must_use]
     pub fn tcp_memory_pages(&self) -> i64 {
-        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        let reserves = pages.iter().map(|page| page.tcp_reserve.load(Ordering::Relaxed));
-        self.tcp_memory.pages() + reserves.sum::<i64>()
+        let reserve = |page: &Arc<CounterPage>| page.tcp_reserve.load(Ordering::Relaxed);
+        let reserves = self.with_pages(|pages| pages.iter().map(reserve).sum::<i64>());
+        self.tcp_memory().pages() + reserves
     }
 
     /// What every transmit queue of every device holds and has counted: `tc -s qdisc`. Loopback first.
     #[must_use]
     pub fn tx_queue_stats(&self, cx: &mut Cx) -> Vec<TxQueueStats> {
         let entered = cx.enter(self);
-        let rows = self.tx.iter().flat_map(|tx| tx.stats(self, cx)).collect();
+        let rows = self.tx.iter().flat_map(|tx| tx.stats(cx)).collect();
         cx.leave(entered);
         // A queue that was taken for a moment may have sent meanwhile.
         cx.do_softirq();
@@ -64,23 +63,11 @@ impl Host {
         entries
     }
 
-    /// A page for a context that enters this host for the first time. A page whose context is gone is taken over with
-    /// its counts, so that pages do not pile up with threads.
-    pub(crate) fn register_page(&self) -> Arc<CounterPage> {
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(idle) = pages.iter().find(|page| Arc::strong_count(page) == 1) {
-            return Arc::clone(idle);
-        }
-        let page = Arc::new(CounterPage::default());
-        pages.push(Arc::clone(&page));
-        page
-    }
-
     /// Judges how much of packet memory is in use.
     #[cold]
     pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {
         let (used, max) = (self.packets.used_bytes(), self.packets.max_bytes());
-        self.tcp_memory.note_packets(used, max, &cx.counters().tcp, cx.now);
+        self.tcp_memory().note_packets(used, max, &cx.counters().tcp, cx.now);
     }
 }
 

@@ -1,12 +1,6 @@
 //! The end of a host: its sockets are stopped, and nothing is opened any more.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{Ordering, fence},
-    },
-    vec::Vec,
-};
+use std::{sync::Arc, vec::Vec};
 
 use super::Host;
 use crate::{base::errno::Errno, cx::Cx};
@@ -14,7 +8,7 @@ use crate::{base::errno::Errno, cx::Cx};
 impl Host {
     /// Stops all sockets: listeners are closed, connections aborted. Nothing is opened from here on.
     pub fn shut_down(&self, cx: &mut Cx) {
-        if self.down.swap(true, Ordering::SeqCst) {
+        if !self.down.begin() {
             return;
         }
         let mut listeners = Vec::new();
@@ -36,14 +30,12 @@ impl Host {
     /// Whether `shut_down` has been called.
     #[must_use]
     pub fn is_down(&self) -> bool {
-        self.down.load(Ordering::Acquire)
+        self.down.is_down()
     }
 
-    /// `ENETDOWN` once the host is shut down. Whoever opens something asks after it has registered it: then either
-    /// `shut_down` finds it in the tables, or it finds out here.
+    /// `ENETDOWN` once the host is shut down. A thread that opens a socket calls this after it has registered the socket: either
+    /// `shut_down` finds the socket in the tables, or the thread closes it.
     pub(crate) fn check_up(&self) -> Result<(), Errno> {
-        // The registration before the look at `down`; `shut_down` sets it before it looks at the tables.
-        fence(Ordering::SeqCst);
-        if self.is_down() { Err(Errno::ENETDOWN) } else { Ok(()) }
+        if self.down.check_up() { Ok(()) } else { Err(Errno::ENETDOWN) }
     }
 }

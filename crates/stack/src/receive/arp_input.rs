@@ -1,11 +1,11 @@
-//! ARP in: answers questions about our addresses and tells the neighbor table what was learnt.
+//! ARP input: replies to requests for our addresses and updates the neighbor table.
 //!
-//! RFC 826 in its own order: update an existing entry, then, if we are the target, create one and answer. Linux:
-//! `arp_process`. An answer that nobody asked for creates no entry.
+//! The steps have the order of RFC 826: update an existing entry; then, if this host is the target,
+//! create an entry and reply. An unsolicited reply creates no entry. Linux: `arp_process`.
 //!
-//! Strict modes, in the order of the steps: `drop_gratuitous_arp` drops announcements, `arp_ignore` requests that are not to be
-//! answered, and `arp_strict` keeps what remains from changing the neighbor table. Conflicts with our own addresses are noticed
-//! before all of them (RFC 5227).
+//! Strict modes, in the order of the steps: `drop_gratuitous_arp` drops announcements, `arp_ignore`
+//! selects requests that get no reply, and `arp_strict` keeps the remaining packets from changing
+//! the neighbor table. Conflicts with our own addresses are detected before all three (RFC 5227).
 
 use std::net::IpAddr;
 
@@ -42,7 +42,7 @@ pub(super) fn input(host: &Host, cx: &mut Cx, mut packet: Packet) -> Verdict {
         Ok(treatment) => {
             treatment.learn(host, cx, device, &arp);
             if treatment.answers {
-                send_arp(host, cx, device, arp.sender_mac, &arp.reply(mac));
+                send_arp(host.tx(device), cx, arp.sender_mac, &arp.reply(mac));
             }
             cx.pool.free(packet);
             Verdict::Consumed
@@ -51,8 +51,8 @@ pub(super) fn input(host: &Host, cx: &mut Cx, mut packet: Packet) -> Verdict {
     }
 }
 
-/// Whether a request that came by `device` is answered, for an address that `owner` has. A probe (RFC 5227) names no sender
-/// whose subnet could be compared.
+/// Whether a request received on `device` for an address of the device `owner` gets a reply. A
+/// probe (RFC 5227) has no sender address, so its subnet cannot be compared.
 fn is_answered(mode: ArpIgnore, fib: &Fib, device: u32, owner: u32, arp: &ArpPacket) -> bool {
     let [target, sender] = [arp.target_ip, arp.sender_ip].map(IpAddr::V4);
     match mode {
@@ -65,22 +65,23 @@ fn is_answered(mode: ArpIgnore, fib: &Fib, device: u32, owner: u32, arp: &ArpPac
     }
 }
 
-/// How an ARP packet is used.
+/// Decision about an ARP packet.
 struct Treatment {
-    /// The target is an address of this host.
+    /// True if the target is an address of this host.
     for_us: bool,
-    /// The packet is a request to be answered.
+    /// True if the packet is a request that gets a reply.
     answers: bool,
 }
 
 impl Treatment {
-    /// Judges a packet that came by `device`, by the tables and the settings.
+    /// Decides about a packet received on `device`, by the routes and the settings.
     fn of(host: &Host, cx: &Cx, device: u32, arp: &ArpPacket) -> Result<Self, DropReason> {
         let reader = cx.reader();
         let rcu = reader.pin();
         let (fib, sysctls) = (host.fib(&rcu), cx.sysctls());
         if fib.local_kind(IpAddr::V4(arp.sender_ip)).is_some() {
-            // Somebody else uses our address (RFC 5227), or one that is nobody's. Learning from it would cut us off.
+            // The sender uses one of our addresses (RFC 5227), or a broadcast or multicast address.
+            // An entry for it would cut this host off.
             return Err(DropReason::ArpSourceInvalid);
         }
         if sysctls.drop_gratuitous_arp && arp.is_gratuitous() {
@@ -95,13 +96,14 @@ impl Treatment {
             if !is_answered(sysctls.arp_ignore, fib, device, owner, arp) {
                 return Err(DropReason::ArpIgnored);
             }
-            // An address that is still probed is not ours to answer for (RFC 5227 §2.1.1).
+            // An address that is still being probed is tentative and must not be answered for
+            // (RFC 5227 §2.1.1).
             answers = !host.claims().is_tentative(owner, arp.target_ip);
         }
         Ok(Self { for_us: owner.is_some(), answers })
     }
 
-    /// Tells the neighbor table what the packet says about its sender.
+    /// Passes the sender's address pair to the neighbor table.
     fn learn(&self, host: &Host, cx: &mut Cx, device: u32, arp: &ArpPacket) {
         if arp.is_probe() {
             return;
@@ -113,6 +115,6 @@ impl Treatment {
         };
         let may_create = self.answers.then_some(IpAddr::V4(arp.target_ip));
         let sender = (device, IpAddr::V4(arp.sender_ip));
-        host.neighbor_table().learn(host, cx, sender, told, may_create);
+        host.neighbor_table().learn(cx, sender, told, may_create);
     }
 }

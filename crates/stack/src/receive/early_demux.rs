@@ -1,8 +1,10 @@
-//! IP early demux: an established connection remembers the input route of its packets, so the routes need not be asked.
+//! IP early demux: an established connection caches the input route of its packets, so the route
+//! lookup is skipped.
 //!
-//! Linux: `tcp_v4_early_demux`, `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`. A packet of the flow before it costs one
-//! comparison; another flow costs one lookup under the RCU section. What is not found, or has no valid route to offer, takes
-//! the long way through `ip_input`.
+//! Linux: `tcp_v4_early_demux`, `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`. A packet of
+//! the previous packet's flow costs one comparison; a packet of another flow costs one lookup under
+//! the RCU section. A packet without a connection takes the full path through `ip_input`. If the
+//! connection has no valid cached route, only the route is looked up.
 
 use std::net::SocketAddr;
 
@@ -17,16 +19,17 @@ use crate::{
     socket::{TcpSocket, demux::Entry},
 };
 
-/// Whose packet it is.
+/// Connection that a packet belongs to.
 pub(super) enum Demuxed<'s> {
-    /// The flow's current connection's.
+    /// Current connection of the flow.
     Current,
-    /// This one's.
+    /// Another connection.
     Stream(&'s TcpSocket),
 }
 
-/// The connection of `packet`, without a look-up if it is the current one of `flow`; `None` if it belongs to none that may have it.
-/// `repeats`: the header and the ports are those of the packet before ([`Flow::repeated_header`]) and need not be read.
+/// Returns the connection of `packet`, without a lookup if it is the current one of `flow`, or
+/// `None` if no connection may receive it. `repeats`: header and ports equal those of the previous
+/// packet ([`Flow::repeated_header`]) and need not be read.
 #[inline]
 pub(super) fn early_demux<'s>(
     host: &'s Host,
@@ -65,7 +68,7 @@ pub(super) fn early_demux<'s>(
     Some(found)
 }
 
-/// The connection of a tuple with this hash.
+/// Looks up the connection of a tuple with this hash.
 #[inline]
 fn stream<'s>(
     host: &'s Host,
@@ -74,7 +77,8 @@ fn stream<'s>(
     over_loopback: bool,
 ) -> Option<Demuxed<'s>> {
     match host.demux().established(hash, tuple, rcu) {
-        // Nobody outside may speak for a connection of this host with itself, nor the other way round.
+        // A packet from outside must not reach a connection of this host with itself, nor a
+        // loopback packet a connection with another host.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {
             Some(Demuxed::Stream(socket))
         }

@@ -1,6 +1,6 @@
-//! The connection that the packets of a poll go to, as long as they go to one.
+//! Batching of consecutive packets of one connection within a poll.
 //!
-//! Above: the steps of receive. Below: the socket.
+//! Above: the steps of the receive path. Below: the socket.
 
 use crate::{
     base::counters::Counter,
@@ -18,13 +18,13 @@ use std::cell::Cell;
 use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader};
 
-/// The last four-tuple that a core was asked about: the next packet is most likely of the same flow, and the keyed hash costs more
-/// than the comparison, as reading a header costs more than to compare it.
+/// Last four-tuple looked up on this core. The next packet most likely belongs to the same flow,
+/// and comparing costs less than the keyed hash or parsing the header.
 #[derive(Debug, Default)]
 pub(crate) struct LastFlow(Option<KnownFlow>);
 
 impl LastFlow {
-    /// The hash of `tuple` in the tables of `host`, which must always be the same host.
+    /// Returns the hash of `tuple` in the tables of `host`. All calls must pass the same host.
     #[inline]
     fn hash_of(&mut self, host: &Host, tuple: &FourTuple) -> u32 {
         match &self.0 {
@@ -37,7 +37,7 @@ impl LastFlow {
     }
 }
 
-/// A four-tuple with its hash, and a header of its packets.
+/// Four-tuple with its hash, and a header of its packets.
 #[derive(Debug)]
 struct KnownFlow {
     tuple: FourTuple,
@@ -46,8 +46,8 @@ struct KnownFlow {
 }
 
 impl KnownFlow {
-    /// Whether the long way reads `short` from `packet` too, and the tuple. So every run with debug assertions, of a fuzzer above
-    /// all, is a test of what is left out.
+    /// Whether full parsing of `packet` yields the header `short` and the tuple. Debug assertions
+    /// thereby check the shortcut in every run, also of the fuzzers.
     fn is_read_from(&self, packet: &Packet, short: &IpHeader) -> bool {
         let linear = packet.linear();
         let ports = linear.get(usize::from(short.header_len)..).and_then(SegmentHeader::ports);
@@ -58,33 +58,33 @@ impl KnownFlow {
     }
 }
 
-/// Consecutive packets of one connection in a poll: they share one output, one ACK decision and one wake. As long as the read
-/// section of the poll, which keeps the connection.
+/// Consecutive packets of one connection in a poll: they share one output, one ACK decision and one
+/// wake. The read section of the poll keeps the connection alive.
 #[derive(Debug)]
 pub(crate) struct Flow<'s> {
     socket: Option<&'s TcpSocket>,
     last_flow: &'s mut LastFlow,
-    /// It lives on another core than the one being run.
+    /// True if the connection belongs to another core than the running one.
     foreign: bool,
-    /// The packet on its way up is the last of its poll.
+    /// True if the current packet is the last of its poll.
     last: bool,
-    /// The socket has had its flush, together with that packet.
+    /// True if the socket has been flushed together with that packet.
     flushed: Cell<bool>,
 }
 
 impl<'s> Flow<'s> {
-    /// None so far.
+    /// Creates a flow without a connection.
     pub(crate) const fn new(last_flow: &'s mut LastFlow) -> Self {
         Self { socket: None, last_flow, foreign: false, last: false, flushed: Cell::new(false) }
     }
 
-    /// The hash of `tuple` in the tables of `host`.
+    /// Returns the hash of `tuple` in the tables of `host`.
     #[inline]
     pub(crate) fn hash(&mut self, host: &Host, tuple: &FourTuple) -> u32 {
         self.last_flow.hash_of(host, tuple)
     }
 
-    /// The header of `packet`, if it repeats that of the last packet of the last flow.
+    /// Returns the header of `packet` if it repeats that of the last packet of the last flow.
     #[inline]
     pub(crate) fn repeated_header(&self, packet: &Packet) -> Option<IpHeader> {
         let last = self.last_flow.0.as_ref()?;
@@ -93,13 +93,14 @@ impl<'s> Flow<'s> {
         Some(header)
     }
 
-    /// The tuple and the hash of a packet whose header [is repeated](Self::repeated_header).
+    /// Returns tuple and hash of a packet with a [repeated header](Self::repeated_header).
     #[inline]
     pub(crate) fn repeated_tuple(&self) -> Option<(&FourTuple, u32)> {
         self.last_flow.0.as_ref().map(|last| (&last.tuple, last.hash))
     }
 
-    /// The packet whose tuple was last hashed goes to a connection: others may repeat its `header`, which is in front of it.
+    /// Remembers the `header` of a packet whose tuple was hashed last, so that following packets
+    /// can be compared with it.
     #[inline]
     pub(crate) fn note_header(&mut self, header: &IpHeader, packet: &Packet) {
         if let Some(last) = &mut self.last_flow.0 {
@@ -107,7 +108,7 @@ impl<'s> Flow<'s> {
         }
     }
 
-    /// Is `tuple` the flow of the packet before?
+    /// Whether `tuple` is the flow of the previous packet.
     #[inline]
     pub(crate) fn is(&self, tuple: &FourTuple, over_loopback: bool) -> bool {
         self.socket.is_some_and(|socket| {
@@ -115,7 +116,7 @@ impl<'s> Flow<'s> {
         })
     }
 
-    /// The input route that the current connection remembers for packets from `device`.
+    /// Returns the cached input route of the current connection for packets from `device`.
     #[inline]
     pub(crate) fn rx_dst(
         &self,
@@ -126,7 +127,7 @@ impl<'s> Flow<'s> {
         self.socket?.rx_dst(host, device, rcu)
     }
 
-    /// One more segment for the current connection.
+    /// Delivers one more segment to the current connection.
     #[inline]
     pub(crate) fn segment(
         &self,
@@ -148,7 +149,7 @@ impl<'s> Flow<'s> {
         }
     }
 
-    /// The next packet of the batch goes to `socket`; the socket before it, if another, has had its packets.
+    /// Makes `socket` the current connection and flushes the previous one.
     pub(crate) fn follow(&mut self, host: &Host, cx: &mut Cx, socket: &'s TcpSocket) {
         if self.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
@@ -160,7 +161,7 @@ impl<'s> Flow<'s> {
         self.socket = Some(socket);
     }
 
-    /// Output and wake of the socket that received last.
+    /// Runs the output and the wake of the current connection.
     pub(crate) fn flush(&mut self, host: &Host, cx: &mut Cx) {
         if let Some(socket) = self.socket.take()
             && !self.flushed.replace(false)
@@ -169,7 +170,8 @@ impl<'s> Flow<'s> {
         }
     }
 
-    /// Whether the packet that goes up next is the last of its poll: then its socket is flushed in the same breath.
+    /// Notes whether the next packet is the last of its poll. Its socket is then flushed as part of
+    /// its delivery.
     pub(crate) const fn set_last(&mut self, last: bool) {
         self.last = last;
     }

@@ -1,28 +1,32 @@
-//! Generic receive offload: merges TCP segments that arrive in a row before IP sees them, and passes packets up in lists.
+//! Generic receive offload (GRO): merges consecutive TCP segments before IP sees them, and delivers
+//! packets in lists.
 //!
-//! Above: `napi`, which polls. Below: `link_input::input_list`, which takes what is ready. Linux: net/core/gro.c, net/ipv4/tcp_offload.c.
+//! Above: `napi`, which polls. Below: `link_input::input_list`, which takes the ready packets.
+//! Linux: net/core/gro.c, net/ipv4/tcp_offload.c.
 //!
 //! ```text
 //!             ┌─ merged ──► a held packet grows          ┌──────────┐ batch full, flush
-//!   frame ────┼─ held ────► table: 8 buckets of 8        │   list   ├────────────────► ready ─► link_input::input_list
+//!   frame ────┼─ held ────► table: 8 buckets of 8        │   list   ├───► ready ─► input_list
 //!             └─ normal ───────────────────────────────► └──────────┘
 //!                           completed: PSH, differs, full ──► ▲
 //! ```
 //!
-//! One `Gro` belongs to one NAPI instance, and only the owner of its poll touches it. A superframe comes apart into the very
-//! segments it was made of (the tests let `gso` do it), so that merging changes nothing but the number of packets that IP, TCP
-//! and the socket see.
+//! One `Gro` belongs to one NAPI instance, and only the owner of its poll accesses it. A superframe
+//! can be segmented into exactly the segments it was merged from (the tests verify this with
+//! `gso`). Merging therefore changes only the number of packets that IP, TCP and the socket see.
 //!
-//! **Order.** What was held leaves before the list does, at every point where the poll may be given up (`Gro::flush`), and by
-//! the same list. Any segment of a flow completes what is held of it, even one that could never be merged, such as a packet
-//! with IP options; a fragment completes all that is held between its addresses. Differs from Linux, where such packets
-//! overtake.
+//! **Order.** At every point where the poll may end (`Gro::flush`), held packets are completed
+//! first and leave with the list. Any segment of a flow completes the held packet of that flow,
+//! even a segment that can never be merged, such as one with IP options. A fragment completes all
+//! held packets between its addresses. Differs from Linux, where such packets overtake held ones.
 //!
-//! **Cost.** With nothing held, a frame that can neither be merged nor begin anything (a pure ACK, a single segment with PSH, a
-//! superframe that the device has made) is passed on after a look at a few bytes.
+//! **Cost.** While no packet is held, a frame that can neither be merged nor be held (a pure ACK, a
+//! single segment with PSH, a superframe made by the device) is passed on after reading a few
+//! bytes.
 //!
-//! Not here: UDP, tunnels (a packet has one IP and one TCP header, so there is no nesting to limit), the timer that bounds how
-//! long a held packet waits for the next poll (`receive::napi`).
+//! Not implemented: UDP and tunnels (a packet has one IP and one TCP header, so nesting needs no
+//! limit). The timer that bounds how long a held packet waits for the next poll is in
+//! `receive::napi`.
 
 use pkt::{Packet, PacketList};
 
@@ -44,28 +48,28 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-/// Why a held packet was completed.
+/// Reason why a held packet was completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FlushReason {
-    /// The last segment merged carried PSH, FIN, URG, SYN or RST.
+    /// The last merged segment carried PSH, FIN, URG, SYN or RST.
     Psh,
-    /// The next differs in control bits, acknowledgment, window or urgent pointer.
+    /// The next segment differs in control bits, acknowledgment, window or urgent pointer.
     Flags,
-    /// The next does not continue it.
+    /// The next segment does not continue the sequence.
     Seq,
-    /// The next has other TCP options.
+    /// The next segment has other TCP options.
     Options,
-    /// The next differs in its link or IP header.
+    /// The next segment differs in its link or IP header.
     Header,
-    /// The last segment merged was shorter, or the next is longer, or has no payload.
+    /// The last merged segment was shorter, or the next one is longer or has no payload.
     Len,
-    /// With the next it would be too large, or have too many fragments.
+    /// With the next segment, the packet would exceed the maximum size or number of fragments.
     Size,
-    /// Its bucket was full.
+    /// The bucket was full.
     FullBucket,
-    /// It was held long enough.
+    /// The packet was held long enough.
     Age,
-    /// The poll is over.
+    /// The poll has ended.
     Complete,
 }
 
@@ -86,7 +90,7 @@ impl FlushReason {
     }
 }
 
-/// What a NAPI instance keeps for receive offload. See the module head.
+/// Receive offload state of one NAPI instance.
 #[derive(Debug, Default)]
 pub(crate) struct Gro {
     table: Table,
@@ -94,12 +98,12 @@ pub(crate) struct Gro {
 }
 
 impl Gro {
-    /// Takes one frame of the device, whose IP header begins `network` bytes in. The caller then takes up what is
-    /// [`ready`](Self::ready).
+    /// Takes one frame of the device, whose IP header begins at offset `network`. The caller then
+    /// delivers the [`ready`](Self::ready) packets.
     #[inline]
     pub(crate) fn receive(&mut self, cx: &mut Cx, mode: &GroMode, network: usize, packet: Packet) {
         if !mode.merges {
-            // It may have been switched off with something held.
+            // The setting may have been disabled while packets were held.
             self.complete(cx, mode, false);
             return self.exit.normal(cx, mode, packet);
         }
@@ -116,7 +120,8 @@ impl Gro {
         }
     }
 
-    /// [`receive`](Self::receive) of a frame that was not recognised. Apart, so that the common way keeps its registers.
+    /// Handles a frame that the comparison did not recognize, for [`receive`](Self::receive). A
+    /// separate function, so that the common path needs fewer registers.
     #[inline(never)]
     fn receive_any(&mut self, cx: &mut Cx, mode: &GroMode, network: usize, packet: Packet) {
         let received = self.table.receive(cx, network, mode, packet);
@@ -135,21 +140,22 @@ impl Gro {
         }
     }
 
-    /// Whether a frame goes up as it came in every mode, if nothing is held.
+    /// Whether a frame passes unchanged in every mode if no packet is held.
     #[inline]
     pub(crate) fn goes_alone(packet: &Packet, network: usize) -> bool {
         read::goes_alone(packet, network)
     }
 
-    /// Counts a frame that goes up as it came, alone, without passing through here.
+    /// Counts a frame that is delivered alone and unchanged, without passing through receive
+    /// offload.
     #[inline]
     pub(crate) fn count_alone(cx: &Cx) {
         cx.count(Counter::GroNormal, 1);
         exit::count_list(cx, 1);
     }
 
-    /// Completes what is held and lets the list go up behind it, in this order at every flush point. With `old_only` what
-    /// was held in the present millisecond stays.
+    /// Completes held packets, then flushes the list, in this order at every flush point. With
+    /// `old_only`, packets held in the present millisecond stay.
     pub(crate) fn flush(&mut self, cx: &Cx, mode: &GroMode, old_only: bool) {
         self.complete(cx, mode, old_only);
         self.exit.flush(cx);
@@ -161,8 +167,8 @@ impl Gro {
         }
     }
 
-    /// The end of a busy-poll cycle that goes on and has taken `received` frames. Linux: `__busy_poll_stop` and
-    /// `napi_busy_loop`, whose cycles complete nothing that is held.
+    /// Ends a busy-poll cycle that received `received` frames and is followed by another. Linux:
+    /// `__busy_poll_stop` and `napi_busy_loop`, whose cycles complete no held packets.
     pub(crate) fn end_cycle(
         &mut self,
         cx: &Cx,
@@ -177,19 +183,21 @@ impl Gro {
         }
     }
 
-    /// What is to go up now, oldest first. The caller takes all of it before the next frame.
+    /// Returns the packets to deliver now, oldest first. The caller takes all of them before the
+    /// next frame.
     #[inline]
     pub(crate) const fn ready(&mut self) -> &mut PacketList {
         self.exit.ready()
     }
 
-    /// True with nothing held and nothing in the list.
+    /// Whether no packet is held and the list is empty.
     pub(crate) const fn is_empty(&self) -> bool {
         self.table.is_empty() && self.exit.is_empty()
     }
 }
 
-/// One NAPI instance's receive offload with settings of its own. Dropping it frees what it holds.
+/// Receive offload of one NAPI instance with its own settings, without a host. Dropping it frees
+/// the held packets.
 #[derive(Debug)]
 pub struct Offline {
     gro: Gro,
@@ -198,8 +206,9 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Nothing held. `batch` as `net.core.gro_normal_batch`; a superframe has fewer than `max_bytes` bytes of IP packet, and 0
-    /// merges nothing; the IP header of a frame begins `network` bytes in.
+    /// Creates an instance without packets. `batch` is as `net.core.gro_normal_batch`. The IP
+    /// packet of a superframe is shorter than `max_bytes`; 0 disables merging. The IP header of a
+    /// frame begins at offset `network`.
     #[must_use]
     pub fn new(exit: GroExit, batch: u32, max_bytes: u32, network: usize) -> Self {
         let merges = max_bytes > 0;
@@ -208,20 +217,20 @@ impl Offline {
         Self { gro: Gro::default(), mode, network }
     }
 
-    /// Takes a frame; answers what goes up now, oldest first.
+    /// Takes a frame and returns the packets to deliver now, oldest first.
     pub fn receive(&mut self, cx: &mut Cx, frame: Packet) -> PacketList {
         self.gro.receive(cx, &self.mode, self.network, frame);
         core::mem::take(self.gro.ready())
     }
 
-    /// The end of a poll: answers everything that was held and waited. With `old_only` what was held in the present millisecond
-    /// stays.
+    /// Ends a poll and returns all held and waiting packets. With `old_only`, packets held in the
+    /// present millisecond stay.
     pub fn end_poll(&mut self, cx: &Cx, old_only: bool) -> PacketList {
         self.gro.flush(cx, &self.mode, old_only);
         core::mem::take(self.gro.ready())
     }
 
-    /// Nothing is held and nothing waits.
+    /// Whether no packet is held or waiting.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.gro.is_empty()

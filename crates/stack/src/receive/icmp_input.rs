@@ -1,8 +1,10 @@
-//! ICMP: answers echo requests, reports undeliverable packets, tells connections what routers report.
+//! ICMP input: replies to echo requests, reports undeliverable packets, passes reports of routers
+//! to connections.
 //!
-//! RFC 792, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c. Errors are limited to 1,000 a second with bursts of
-//! 50 for the whole host (`icmp_msgs_per_sec`, `icmp_msgs_burst`), both on average: an exact limit that all senders share tells
-//! each of them how many errors the others have caused, and with it which ports are open (CVE-2020-25705).
+//! RFC 792, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c. The whole host sends at most 1,000
+//! errors per second with bursts of 50 (`icmp_msgs_per_sec`, `icmp_msgs_burst`). Both limits are
+//! randomized: an exact limit shared by all peers tells each of them how many errors the others
+//! have caused, and thereby which ports are open (CVE-2020-25705).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,11 +29,11 @@ use crate::{
     transmit::ip_output::{self},
 };
 
-/// Bytes of the offending packet's payload that an error quotes besides its header: RFC 1812 §4.3.2.3 allows as much
-/// as fits 576 bytes; 548 leaves room for our two headers.
+/// Maximum bytes of the offending packet that an error quotes after its ICMP header.
+/// RFC 1812 §4.3.2.3 allows 576 bytes in total; 548 leaves room for the IP and the ICMP header.
 const QUOTE_BYTES_MAX: usize = 548;
 
-/// One ICMP message, IP header in front.
+/// Handles one ICMP message, still with its IP header.
 pub(super) fn input(
     host: &Host,
     cx: &mut Cx,
@@ -71,7 +73,8 @@ fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason
     IcmpMessage::parse::<true>(packet.linear())
 }
 
-/// Sends the request back: only the type and the addresses change, so the checksum is updated (RFC 1624).
+/// Turns the request into the reply and sends it. Only the type and the addresses change, so the
+/// checksum is updated incrementally (RFC 1624).
 fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
     let to_us_alone = packet.meta().pkt_type == PacketType::Host && host.is_local(cx, header.dst);
     let ignored = cx.sysctls().icmp_echo_ignore_all
@@ -93,7 +96,8 @@ fn echo_reply(host: &Host, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -
         bytes[0] = 0;
         let new = u16::from_be_bytes([bytes[0], bytes[1]]);
         let checksum = u16::from_be_bytes([bytes[2], bytes[3]]);
-        // Zero is right unless everything else is zero too; its other form is right for all.
+        // A checksum of zero is written as 0xffff, which equals it in ones' complement. Plain zero
+        // is right only if all other bytes are zero, too.
         let updated = match pkt::checksum::update(checksum, old, new) {
             0 => 0xffff,
             updated => updated,
@@ -115,7 +119,7 @@ fn count_sent(cx: &Cx, kind: u8) {
     }
 }
 
-/// Puts the IP header in front of a finished ICMP message and sends it.
+/// Prepends the IP header to a complete ICMP message and sends it.
 fn send(
     host: &Host,
     cx: &mut Cx,
@@ -135,17 +139,18 @@ fn send(
         id,
         fragment: Fragment::default(),
         header_len: 0,
-        payload_len: u32::try_from(packet.len()).expect("it came in one packet"),
+        payload_len: u32::try_from(packet.len()).expect("the message fits one IP packet"),
     };
     header.emit::<true>(packet.push(IPV4_HEADER_LEN));
     let meta = packet.meta_mut();
     meta.protocol = ETHER_TYPE_IPV4;
     meta.tx_checksum = TxChecksum::Done;
     meta.gso = pkt::Gso::default();
-    ip_output::send(host, cx, dst, packet);
+    ip_output::send(cx, dst, packet);
 }
 
-/// A router or the peer reports on a packet of ours: find its connection, which judges the report.
+/// Passes an error about one of our packets to the connection of the quoted packet, which validates
+/// it.
 fn report(
     host: &Host,
     cx: &mut Cx,
@@ -153,7 +158,8 @@ fn report(
     message: IcmpMessage,
     mut packet: Packet,
 ) -> Verdict {
-    // The quote of a bare header with eight bytes: all that RFC 792 promises.
+    // Enough for a quoted IP header of maximum length and the eight payload bytes that RFC 792
+    // guarantees.
     let want = packet.len().min(ICMP_HEADER_LEN + 60 + 8);
     if !packet.require_linear(want) {
         return Verdict::Drop(DropReason::IcmpMalformed, packet);
@@ -179,7 +185,8 @@ fn report(
     match host.demux().established(hash, &tuple, rcu) {
         Some(Entry::Stream(socket)) => socket.icmp_error(host, cx, error, seq),
         Some(Entry::Request(request)) => request.icmp_error(host, cx, error, seq),
-        // Its last segment says nothing of interest: whoever repeats his FIN is answered.
+        // A TIME-WAIT socket ignores errors: it acknowledges a repeated FIN, and sends nothing on
+        // its own.
         Some(Entry::TimeWait(_)) => {}
         None => {
             cx.count(Counter::IcmpInErrors, 1);
@@ -190,12 +197,12 @@ fn report(
     Verdict::Consumed
 }
 
-/// What TCP makes of the message: RFC 1122 §4.2.3.9, RFC 1191 §4, Linux's `icmp_err_convert`. `no_pmtu_disc` is
-/// `ip_no_pmtu_disc`.
+/// Converts a message to a TCP error: RFC 1122 §4.2.3.9, RFC 1191 §4, Linux's `icmp_err_convert`.
+/// `no_pmtu_disc` is the setting `ip_no_pmtu_disc`.
 fn tcp_error(message: IcmpMessage, quote: &Quote, no_pmtu_disc: u8) -> IcmpError {
     match message {
         IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 2 => IcmpError::Other,
-        // Whatever it says, it is below any minimum.
+        // The reported MTU is not trusted; 0 is raised to the minimum path MTU.
         IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 1 => IcmpError::PacketTooBig { mtu: 0 },
         IcmpMessage::PacketTooBig { mtu: 0 } => {
             IcmpError::PacketTooBig { mtu: plateau_below(u32::from(quote.total_len)) }
@@ -217,7 +224,7 @@ fn tcp_error(message: IcmpMessage, quote: &Quote, no_pmtu_disc: u8) -> IcmpError
     }
 }
 
-/// The errno of each code of RFC 792 and RFC 1122 §3.2.2.1; codes beyond 15 mean nothing to anybody.
+/// Returns the errno of each code of RFC 792 and RFC 1122 §3.2.2.1. Codes beyond 15 are undefined.
 fn unreachable_error(why: Unreachable) -> Option<TcpError> {
     Some(match why {
         Unreachable::Network => TcpError::NetworkUnreachable,
@@ -239,7 +246,8 @@ fn unreachable_error(why: Unreachable) -> Option<TcpError> {
     })
 }
 
-/// Tells the sender of a packet that nobody here speaks its protocol.
+/// Sends a protocol unreachable error to the sender of a packet whose protocol this host does not
+/// support.
 pub(super) fn send_protocol_unreachable(
     host: &Host,
     cx: &mut Cx,

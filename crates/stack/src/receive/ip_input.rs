@@ -1,24 +1,30 @@
-//! IP receive: checks the header, finds out whether the packet is ours, and hands it to its protocol.
+//! IP receive: checks the header, decides whether the packet is for this host, and passes it to its
+//! protocol.
 //!
-//! Above: `link_input`. Below: `tcp_input`, `icmp_input`. Linux: `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`,
-//! `ip_sublist_rcv_finish`, `ip_extract_route_hint`. The steps have the order of RFC 1122 §3.2.1. A packet that is not for us is
-//! dropped: this stack is a host and does not forward.
+//! Above: `link_input`. Below: `tcp_input`, `icmp_input`. Linux: `ip_rcv`, `ip_local_deliver`,
+//! `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`, `ip_extract_route_hint`. The steps
+//! have the order of RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is
+//! a host and does not forward.
 //!
 //! ```text
 //!   packet ─► header ─► early demux ─► its connection ─► sublist of this connection
 //!                           └─► hint, or routes ─► dst ─► sublist of this dst
 //! ```
 //!
-//! A **sublist** is what goes to one connection in a row, or, of what early demux gave to nobody, along one dst. The packets of a
-//! sublist share what was found for its first: the connection, by one comparison each, with one output, one ACK and one wake for
-//! all (`receive::flow`); or the dst.
+//! A **sublist** is a run of consecutive packets to one connection or, for packets without a
+//! connection, along one dst. The packets of a sublist share the result of its first packet. For a
+//! connection, each further packet costs one comparison, and the sublist has one output, one ACK
+//! decision and one wake (`receive::flow`).
 //!
-//! The **hint**: a packet that early demux could not place has the route of such a packet before it in the list, if destination
-//! and type of service are the same: the routes are not asked again. Who sends it is looked at if that is not the one before.
+//! The **hint** is the route of the previous packet that early demux did not place. The next such
+//! packet reuses it without a lookup if its destination and type of service are the same. The
+//! source is checked if it differs.
 //!
-//! Differs from Linux, which takes a whole list through IP before the first of its packets goes up: here each goes up at once. To
-//! keep packets and headers in between costs 3 to 5 % more instructions a packet than the order saves (`rx_list` bench), and the
-//! order of what happens is the same. A hint does not keep a packet from early demux, which also finds the connection.
+//! Differs from Linux: each packet is delivered at once, where Linux takes the whole list through
+//! IP before it delivers the first packet. Keeping packets and headers in between costs 3 to 5 %
+//! more instructions per packet than it saves (`rx_list` bench), and the order of the effects is
+//! the same. A packet tries early demux even if a hint would fit, because early demux also finds
+//! the connection.
 
 use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 use std::net::IpAddr;
@@ -40,19 +46,20 @@ use crate::{
     },
 };
 
-/// Where the last packet that was not dropped has gone. One that is dropped ends no sublist (Linux: `ip_list_rcv_finish` goes on
-/// with the next).
+/// Destination of the last packet that was not dropped. A dropped packet does not end a sublist
+/// (Linux: `ip_list_rcv_finish` continues with the next packet).
 #[derive(Clone, Copy)]
 enum Place<'s> {
-    /// Nowhere yet, or along an entry that it brought itself.
+    /// No packet yet, or one that carried its own dst.
     Nowhere,
-    /// To the current connection of the flow.
+    /// Current connection of the flow.
     Connection,
-    /// To whoever was found, along this entry.
+    /// Local delivery along this dst.
     Route(DstHandle<'s>),
 }
 
-/// The route of the last packet that early demux could not place (Linux: the `hint` of `ip_list_rcv_finish`).
+/// The route of the last packet that early demux could not place (Linux: the `hint` of
+/// `ip_list_rcv_finish`).
 struct Hint<'s> {
     src: IpAddr,
     dst: IpAddr,
@@ -60,11 +67,12 @@ struct Hint<'s> {
     route: DstHandle<'s>,
 }
 
-/// A list on its way through IP: [`push`](Self::push) for each packet, [`finish`](Self::finish) at the end.
+/// State of one list in the IP layer: [`push`](Self::push) takes each packet,
+/// [`finish`](Self::finish) ends the list.
 pub(crate) struct ListInput<'s> {
     place: Place<'s>,
     hint: Option<Hint<'s>>,
-    /// Counted once for the list.
+    /// Packets of the list. This count and the two below are added to the counters once per list.
     packets: u64,
     bytes: u64,
     sublists: u64,
@@ -75,7 +83,7 @@ impl<'s> ListInput<'s> {
         Self { place: Place::Nowhere, hint: None, packets: 0, bytes: 0, sublists: 0 }
     }
 
-    /// The end of the list.
+    /// Ends the list and adds its counts.
     #[inline]
     pub(crate) fn finish(self, cx: &Cx) {
         cx.count(Counter::IpInReceives, self.packets);
@@ -83,7 +91,7 @@ impl<'s> ListInput<'s> {
         cx.count(Counter::RxSublists, self.sublists);
     }
 
-    /// The next packet of the list, link header removed.
+    /// Handles the next packet of the list, without its link header.
     pub(crate) fn push<const V4: bool>(
         &mut self,
         host: &'s Host,
@@ -108,7 +116,7 @@ impl<'s> ListInput<'s> {
         };
         packet.truncate(header.total_len());
         let ecn = Ecn::from_traffic_class(header.traffic_class);
-        // Every segment of a superframe carried the mark.
+        // Every segment of a superframe carries the same ECN mark.
         cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
         packet.meta_mut().ecn = ecn;
         let demux = cx.sysctls().ip_early_demux && cx.sysctls().tcp_early_demux;
@@ -127,7 +135,7 @@ impl<'s> ListInput<'s> {
         self.push_by_route::<V4>(host, cx, rcu, flow, &header, packet)
     }
 
-    /// A packet that early demux could not place.
+    /// Delivers a packet that early demux did not place.
     #[inline]
     fn push_by_route<const V4: bool>(
         &mut self,
@@ -155,7 +163,8 @@ impl<'s> ListInput<'s> {
         verdict
     }
 
-    /// The hint's route, or what the routes say. Linux: `ip_can_use_hint`, `ip_route_use_hint`.
+    /// Returns the hint's route if it fits, or the result of a route lookup. Linux:
+    /// `ip_can_use_hint`, `ip_route_use_hint`.
     fn route(
         &mut self,
         host: &'s Host,
@@ -176,7 +185,7 @@ impl<'s> ListInput<'s> {
             }
             _ => route(host, cx, rcu, packet, header)?,
         };
-        // Broadcasts are looked up one by one, as in Linux.
+        // Only local routes become hints: broadcasts are looked up one by one, as in Linux.
         self.hint = (found.tail().kind == RouteKind::Local).then_some(Hint {
             src,
             dst,
@@ -190,7 +199,8 @@ impl<'s> ListInput<'s> {
     }
 }
 
-/// A packet of the current connection of `flow`, which offers its route where the packet brings none.
+/// Delivers a packet to the current connection of `flow`. A packet without a dst takes the
+/// connection's cached route.
 #[inline]
 pub(super) fn established<'s>(
     host: &'s Host,
@@ -237,7 +247,7 @@ pub(super) fn count_header_error(cx: &Cx, reason: DropReason) {
     cx.count(Counter::IpInHdrErrors, 1);
 }
 
-/// The ECN field (RFC 3168 §5).
+/// Returns the counter of an ECN field (RFC 3168 §5).
 pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
     match ecn {
         Ecn::NotEct => Counter::IpExtInNoECTPkts,
@@ -247,7 +257,8 @@ pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
     }
 }
 
-/// Ours, by address and by the way it came? Linux: `ip_route_input_rcu`.
+/// Decides by addresses and receiving device whether the packet is for this host. Linux:
+/// `ip_route_input_rcu`.
 pub(super) fn route<'s>(
     host: &'s Host,
     cx: &Cx,
@@ -256,7 +267,8 @@ pub(super) fn route<'s>(
     header: &IpHeader,
 ) -> Result<DstHandle<'s>, DropReason> {
     check_source(host, cx, rcu, packet.meta().rx_device, header)?;
-    // Before the table: a change in between makes the entry too old, never too young.
+    // Read before the table: a concurrent change then makes the new entry look stale, never valid
+    // for too long.
     let generation = host.route_generation();
     let Some(found) = host.fib(rcu).lookup(header.dst) else {
         cx.count(Counter::IpExtInNoRoutes, 1);
@@ -270,12 +282,13 @@ pub(super) fn route<'s>(
     })
 }
 
-/// May a packet that is routed as `kind` come in the frame it came in? Notes how it came.
+/// Decides whether a packet with a route of this kind may arrive in its link frame, and notes the
+/// packet type.
 pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<(), DropReason> {
     let bytes = packet.len() as u64;
     match kind {
         RouteKind::Local => {
-            // RFC 1122 §3.3.6: a unicast address in a link broadcast is not for us.
+            // A unicast IP address in a link broadcast is not accepted (RFC 1122 §3.3.6).
             if packet.meta().pkt_type == PacketType::Host {
                 Ok(())
             } else {
@@ -283,7 +296,8 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
                 Err(DropReason::IpDestinationInvalid)
             }
         }
-        // In whatever frame it came, and on links without frames: nobody is answered as if he had asked us alone.
+        // The IP destination decides, whatever the link frame says and on links without frames: a
+        // broadcast never gets the reply of a unicast packet.
         RouteKind::Broadcast => {
             packet.meta_mut().pkt_type = PacketType::Broadcast;
             cx.count(Counter::IpExtInBcastPkts, 1);
@@ -303,11 +317,12 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
     }
 }
 
-/// Checks the addresses of a packet that came by `device`: martians, then `rp_filter`. Packets over loopback are not checked.
-/// Linux: `fib_validate_source`.
+/// Checks the addresses of a packet received on `device`: martians, then `rp_filter`. Packets over
+/// loopback are not checked. Linux: `fib_validate_source`.
 ///
-/// Differs from Linux: the source is checked before the destination is looked up, because martians are checked there already. A
-/// packet that is both spoofed and for another host counts as spoofed, not as one that is not forwarded.
+/// Differs from Linux: the source is checked before the destination lookup, because martian
+/// destinations are checked here, too. A packet that is both spoofed and for another host is
+/// counted as spoofed, not as unforwardable.
 pub(super) fn check_source(
     host: &Host,
     cx: &Cx,
@@ -324,7 +339,8 @@ pub(super) fn check_source(
         1 => Some(device),
         _ => None,
     };
-    // A host without an address asks for one from 0.0.0.0, to which no route leads.
+    // A host without an address uses the source 0.0.0.0 to request one, and no route leads back
+    // there.
     if header.src.is_unspecified() || host.fib(rcu).has_route_back(header.src, expected) {
         return Ok(());
     }
@@ -332,8 +348,8 @@ pub(super) fn check_source(
     Err(DropReason::IpRpFilter)
 }
 
-/// Addresses that no honest packet brings in from a wire: 127/8 (RFC 1122 §3.2.1.3 (g)), and as its source an address of
-/// ours, a broadcast or a multicast address.
+/// Rejects addresses that are never valid from a wire: the destination 127/8 (RFC 1122 §3.2.1.3
+/// (g)), and as source one of our own addresses, a broadcast or a multicast address.
 fn check_martian(host: &Host, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
     if host.fib(rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)

@@ -1,6 +1,8 @@
-//! The first step of a list of frames: which protocol does the frame carry, and is it for us?
+//! Link layer input: removes the link header, drops frames for other hosts, and dispatches on the
+//! protocol.
 //!
-//! Above: `napi` and the backlog of a core. Below: `ip_input`, `arp_input`. Linux: `__netif_receive_skb_core`.
+//! Above: `napi` and the backlog of a core. Below: `ip_input`, `arp_input`. Linux:
+//! `__netif_receive_skb_core`.
 
 use pkt::{DropReason, Packet, PacketList, PacketType, Verdict};
 use sync::epoch::Section;
@@ -17,8 +19,10 @@ use crate::{
     host::Host,
 };
 
-/// Takes a list of frames from `device`, oldest first, and leaves it empty; `last` says that nothing follows in this poll.
-/// What one IP packet finds serves the next. Linux: `netif_receive_skb_list_internal`, `__netif_receive_skb_list_core`.
+/// Passes a list of frames from `device`, oldest first, to their protocols and leaves the list
+/// empty. `last`: no frame follows in this poll. Consecutive IP packets reuse the connection or
+/// route found for the previous one. Linux: `netif_receive_skb_list_internal`,
+/// `__netif_receive_skb_list_core`.
 pub(crate) fn input_list<'s>(
     host: &'s Host,
     cx: &mut Cx,
@@ -37,7 +41,8 @@ pub(crate) fn input_list<'s>(
     ip.finish(cx);
 }
 
-/// Takes one frame from `device` up to its protocol; `last` says that nothing follows in this poll. Linux: `netif_receive_skb`.
+/// Passes one frame from `device` to its protocol. `last`: no frame follows in this poll. Linux:
+/// `netif_receive_skb`.
 pub(crate) fn input<'s>(
     host: &'s Host,
     cx: &mut Cx,
@@ -54,7 +59,7 @@ pub(crate) fn input<'s>(
     ip.finish(cx);
 }
 
-/// Takes one frame up. Everything that is not passed on is counted here.
+/// Passes one frame to its protocol and counts it if it is dropped.
 fn input_on<'s>(
     host: &'s Host,
     cx: &mut Cx,
@@ -78,7 +83,7 @@ fn input_on<'s>(
     }
 }
 
-/// Removes the link header, and notes what it said.
+/// Removes the link header, and notes the protocol and the packet type.
 #[inline]
 fn classify(link: LinkType, packet: &mut Packet) -> Result<(), DropReason> {
     match link {
@@ -105,7 +110,7 @@ fn strip_ethernet(
     Ok(())
 }
 
-/// On a link without a header the version nibble says which protocol it is.
+/// Derives the protocol from the version nibble: the link has no header.
 fn classify_bare_ip(packet: &mut Packet) -> Result<(), DropReason> {
     if !packet.require_linear(1) {
         return Err(DropReason::PacketTooShort);

@@ -1,12 +1,13 @@
-//! NAPI: what a core keeps for each device queue, and how it polls it.
+//! NAPI: per-queue receive state of a core, and the poll.
 //!
-//! Above: a turn of the core. Below: the device, which is asked; then [`gro`](crate::receive::gro), steering, and
-//! `link_input::input_list` for what stays. Linux: `struct
-//! napi_struct`, `napi_poll`, `napi_complete_done`, `napi_busy_loop`.
+//! Above: a turn of the core. Below: the device, which is polled; then
+//! [`gro`](crate::receive::gro), steering, and `link_input::input_list` for packets that stay on
+//! this core. Linux: `struct napi_struct`, `napi_poll`, `napi_complete_done`, `napi_busy_loop`.
 //!
-//! Only the owner of the core touches it, which the borrow of the core's state proves. What receive offload holds leaves before
-//! the core could be given up or its thread could idle: all of it at the end of a poll that found the queue empty and when busy
-//! polling stops, what is old at the end of a poll that did not.
+//! Only the owner of the core accesses this state; the borrow of the core's state proves it.
+//! Unless `gro_flush_timeout` arms a timer, receive offload holds no packets while the core may be
+//! released or its thread may idle. It is flushed completely at the end of a poll that emptied the
+//! queue, and when busy polling stops. At the end of any other poll, only old packets are flushed.
 
 use std::sync::Arc;
 
@@ -31,13 +32,14 @@ use deferral::Deferral;
 
 mod deferral;
 
-/// Frames longer than this on average are superframes.
+/// Average frame length above which frames count as superframes.
 const SUPERFRAME_MIN: usize = 4096;
 
-/// Polls that empty a queue whose device comes up: more frames than any device's queue holds.
+/// Maximum number of polls that drain the stale frames of a queue when its device comes up: more
+/// frames than any device queue holds.
 const STALE_POLLS_MAX: usize = 256;
 
-/// One queue of one device, polled by one core.
+/// Receive state of one device queue, polled by one core.
 #[derive(Debug)]
 pub(crate) struct Napi {
     device: Arc<dyn Device>,
@@ -46,34 +48,34 @@ pub(crate) struct Napi {
     index: u32,
     queue: QueueId,
     weight: usize,
-    /// Its last frames were superframes.
+    /// True if the last frames were superframes.
     bulk: bool,
-    /// Where its frames come by, if the device is no more than that.
+    /// Ring of received frames, if the device is no more than a ring.
     ring: Option<ring::Receiver<Packet>>,
-    /// What the device delivers in a poll. Empty between two polls.
+    /// Frames delivered by the device in one poll. Empty between polls.
     batch: Batch,
     line: Line,
-    /// When it is polled although nothing was heard of it.
+    /// Timer that polls the queue while its descriptor is not watched.
     deferral: Deferral,
 }
 
-/// What a frame passes on its way up.
+/// Stages that a frame passes on its way to the protocols.
 #[derive(Debug)]
 struct Line {
     device: u32,
     link: LinkType,
-    /// What is held to be merged, and what waits to go up.
+    /// Packets held for merging, and packets ready for delivery.
     gro: Gro,
-    /// Which packets leave for another core.
+    /// Selection of packets for other cores.
     steering: Steering,
-    /// Some may, in this poll.
+    /// True if steering may apply in this poll.
     steers: bool,
 }
 
-/// How a poll ends.
+/// Context that ends a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollEnd {
-    /// The core may be let go after it.
+    /// The core may be released after the poll.
     Softirq,
     /// The same thread polls again at once (Linux: `NAPI_STATE_IN_BUSY_POLL`).
     BusyCycle,
@@ -97,7 +99,7 @@ impl Napi {
         Self { device, tx, index, queue, weight, bulk: false, ring, batch, line, deferral }
     }
 
-    /// At most `budget` frames into the batch; how many.
+    /// Receives at most `budget` frames into the batch and returns their number.
     #[inline]
     fn receive(&mut self, cx: &mut Cx, budget: usize) -> usize {
         match &mut self.ring {
@@ -105,7 +107,8 @@ impl Napi {
                 let received =
                     self.batch.take_while_room(budget, || ring.pop().inspect(Packet::prefetch));
                 if received > 1 {
-                    // Most likely segments, which receive offload joins by their frags.
+                    // Several frames are most likely TCP segments; receive offload merges them by
+                    // their frags.
                     self.batch.packets().iter().for_each(Packet::prefetch_frags);
                 }
                 received
@@ -114,60 +117,64 @@ impl Napi {
         }
     }
 
-    /// Its frames come by a ring that the core itself looks into.
+    /// Whether the frames arrive in a ring that the core reads directly.
     pub(crate) const fn has_ring(&self) -> bool {
         self.ring.is_some()
     }
 
-    /// A frame waits in the ring.
+    /// Whether the ring holds a frame.
     pub(crate) fn has_arrived(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| !ring.is_empty())
     }
 
-    /// Frames one poll takes at most, by the settings (`net.core.dev_weight`) and by the device.
+    /// Returns the maximum number of frames of a poll, limited by the setting `net.core.dev_weight`
+    /// and by the device.
     pub(crate) fn weight(&self, dev_weight: usize) -> usize {
         let most = if self.bulk { self.weight.div_ceil(2) } else { self.weight };
         dev_weight.min(most)
     }
 
-    /// Whether nothing is polled by time here: not now, and not by the settings.
+    /// Whether no timed poll is pending, nor enabled by the settings.
     pub(crate) fn is_prompt(&self, cx: &Cx) -> bool {
         self.deferral.is_idle() && !cx.sysctls().devices.of(self.index).defers()
     }
 
-    /// The poll that took `received` frames was the last for now. True if the queue's descriptor shall be watched.
+    /// Ends a sequence of polls; the last one received `received` frames. Returns true if the
+    /// queue's descriptor must be watched again.
     pub(crate) fn complete(&mut self, cx: &Cx, received: usize) -> bool {
         let settings = cx.sysctls().devices.of(self.index);
         self.deferral.complete(settings, cx.now, received, self.holds())
     }
 
-    /// When it is polled by time, and whether that has come.
+    /// Returns the timer for polls without a watched descriptor.
     pub(crate) const fn deferral(&mut self) -> &mut Deferral {
         &mut self.deferral
     }
 
-    /// The device has completions to tell.
+    /// Whether the device reports transmit completions later.
     pub(crate) fn completes(&self) -> bool {
         self.tx.completes_later()
     }
 
-    /// When the queue is to be run although nothing is sent.
+    /// Returns the time when the transmit queue must run even if no packet is sent.
     pub(crate) fn transmit_deadline(&self) -> Option<Instant> {
         self.tx.deadline(self.queue)
     }
 
-    /// Packets that the device has sent pay their senders back, and those that waited for room follow.
-    pub(crate) fn complete_transmissions(&self, host: &Host, cx: &mut Cx) {
-        self.tx.complete(host, cx, self.queue);
+    /// Completes transmitted packets, which uncharges their senders, and sends packets that waited
+    /// for room.
+    pub(crate) fn complete_transmissions(&self, cx: &mut Cx) {
+        self.tx.complete(cx, self.queue);
     }
 
-    /// The queue sends what may go by now.
-    pub(crate) fn restart_transmissions(&self, host: &Host, cx: &mut Cx) {
-        self.tx.run_due(host, cx, self.queue);
+    /// Sends packets whose departure time has come.
+    pub(crate) fn restart_transmissions(&self, cx: &mut Cx) {
+        self.tx.run_due(cx, self.queue);
     }
 
-    /// Takes at most `weight` frames and carries them up; returns how many. Fewer than `weight` means that the queue was
-    /// empty: the poll has been completed. Exactly `weight` means that it has not, even if the queue is empty by chance.
+    /// Receives at most `weight` frames, delivers them, and returns their number. Fewer than
+    /// `weight` means that the queue was empty and the poll is complete. Exactly `weight` means
+    /// that it is not complete, even if the queue happens to be empty.
     pub(crate) fn poll(
         &mut self,
         host: &Host,
@@ -185,7 +192,8 @@ impl Napi {
         if self.weight < WEIGHT {
             self.note_bulk();
         }
-        // One read section for all of the poll: what it finds for one packet stays found for the next.
+        // One read section covers the whole poll, so that lookups for one packet remain valid for
+        // the next.
         let reader = cx.reader();
         let rcu = reader.pin();
         let mut flow = Flow::new(last_flow);
@@ -209,7 +217,7 @@ impl Napi {
         received
     }
 
-    /// The device may have superframes: were these?
+    /// Notes whether the last frames were superframes, on a device that may deliver them.
     fn note_bulk(&mut self) {
         let frames = self.batch.packets();
         let bytes: usize = frames.iter().map(Packet::len).sum();
@@ -218,14 +226,15 @@ impl Napi {
         }
     }
 
-    /// Its last frames were superframes: so many bytes that it matters in whose caches they are.
+    /// Whether the last frames were superframes: they hold so many bytes that cache locality
+    /// matters.
     pub(crate) const fn is_bulk(&self) -> bool {
         self.bulk
     }
 
-    /// Whether the one frame of this poll goes up with nothing before it and nothing behind it: receive offload holds nothing
-    /// and would not hold this one, nothing is steered, and the list goes up at the end of the poll. Then neither the list need
-    /// be made nor the settings be asked.
+    /// Whether the single frame of this poll can skip receive offload and the list: offload holds
+    /// no packet and would not hold this one, steering is off, and the poll ends with a flush. Then
+    /// neither the list nor the settings are needed.
     #[inline]
     fn goes_straight_up(&self, cx: &Cx, end: PollEnd) -> bool {
         let flushes =
@@ -237,7 +246,7 @@ impl Napi {
             && self.line.steering.is_off(cx)
     }
 
-    /// The queue is not polled any more: what it holds is freed. Linux: `napi_disable`, `ndo_stop`.
+    /// Stops polling the queue and frees its packets. Linux: `napi_disable`, `ndo_stop`.
     pub(crate) fn disable(&mut self, cx: &mut Cx) {
         let mode = GroMode::of(cx.sysctls(), self.index, false);
         self.line.gro.flush(cx, &mode, false);
@@ -251,8 +260,8 @@ impl Napi {
         self.deferral = Deferral::default();
     }
 
-    /// The queue is polled again. Frames that have come meanwhile came to a device that was down; those that come while they are
-    /// dropped end that after [`STALE_POLLS_MAX`].
+    /// Starts polling the queue again. Frames received while the device was down are dropped;
+    /// [`STALE_POLLS_MAX`] bounds the loop if frames keep arriving.
     pub(crate) fn enable(&mut self, cx: &mut Cx) {
         self.device.start(self.queue);
         let weight = self.weight.min(WEIGHT);
@@ -271,13 +280,13 @@ impl Napi {
         &*self.device
     }
 
-    /// Another device in its place: it is gone.
+    /// Replaces the device, because the old one is gone.
     pub(crate) fn set_device(&mut self, device: Arc<dyn Device>) {
         self.device = device;
         self.ring = None;
     }
 
-    /// Everything that is held or waits goes up: the core is about to be let go. Linux: `busy_poll_stop`.
+    /// Delivers all held and ready packets before the core is released. Linux: `busy_poll_stop`.
     pub(crate) fn flush(
         &mut self,
         host: &Host,
@@ -294,24 +303,26 @@ impl Napi {
         }
     }
 
-    /// Whether it has packets that have not gone up yet.
+    /// Whether some packets are not yet delivered.
     pub(crate) const fn holds(&self) -> bool {
         !self.line.gro.is_empty()
     }
 
-    /// What is held may wait for more although the queue is empty: a timer will poll it (`gro_flush_timeout`).
+    /// Whether held packets may stay although the queue is empty: a timer will poll the queue
+    /// (`gro_flush_timeout`).
     fn lingers(&self, cx: &Cx) -> bool {
         !cx.sysctls().devices.of(self.index).gro_flush_timeout.is_zero()
     }
 
-    /// The settings of this poll.
+    /// Reads the settings for this poll.
     fn begin(&mut self, host: &Host, outbox: &Outbox, cx: &Cx) -> GroMode {
         let place = (self.index, self.queue.0);
         self.line.steers = self.line.steering.begin(host, cx, outbox, place);
         GroMode::of(cx.sysctls(), self.index, !host.is_loopback_device(self.index))
     }
 
-    /// Every frame of the batch through receive offload, and up to its socket what has to go at once.
+    /// Passes every frame of the batch through receive offload, and delivers the packets that
+    /// become ready.
     fn receive_batch<'s>(
         &mut self,
         host: &'s Host,
@@ -338,7 +349,8 @@ impl Napi {
 }
 
 impl Line {
-    /// What has left receive offload goes up, here or on the core it belongs to; `last` says that nothing follows.
+    /// Delivers the ready packets here, or passes them to their core. `last`: no packet follows in
+    /// this poll.
     fn go_up<'s>(
         &mut self,
         host: &'s Host,
@@ -355,7 +367,8 @@ impl Line {
         link_input::input_list(host, cx, rcu, flow, from, self.gro.ready(), last);
     }
 
-    /// The one frame of a poll, of which nothing is held and nothing waits: counted as one that has passed through.
+    /// Delivers the only frame of a poll while no other packet is held or ready. The frame is
+    /// counted as if it had passed receive offload.
     fn go_straight_up<'s>(
         &self,
         host: &'s Host,
@@ -374,7 +387,7 @@ impl Line {
         flow.flush(host, cx);
     }
 
-    /// Hands on what belongs to other cores; the rest stays ready.
+    /// Passes packets of other cores on; the others stay ready.
     #[cold]
     fn steer(&mut self, host: &Host, outbox: &mut Outbox, cx: &mut Cx) {
         let mut kept = PacketList::new();
@@ -385,7 +398,8 @@ impl Line {
         self.gro.ready().append(&mut kept);
     }
 
-    /// The last of a poll: then one output, one ACK decision and one wake for the socket that received last.
+    /// Ends a poll: delivers the ready packets, then runs one output, one ACK decision and one wake
+    /// of the current connection.
     fn finish<'s>(
         &mut self,
         host: &'s Host,

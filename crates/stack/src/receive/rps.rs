@@ -1,21 +1,23 @@
-//! Receive packet steering: which core a packet goes up on.
+//! Receive packet steering (RPS): selects the core that processes a packet.
 //!
-//! Above: `napi`, which asks for every packet that leaves a device queue. Below: the backlog of another core
-//! (`backlog`), or `link_input` on this one. Linux: `get_rps_cpu`, `set_rps_cpu`, `enqueue_to_backlog`,
-//! Documentation/networking/scaling.rst.
+//! Above: `napi`, which asks for every packet that leaves a device queue. Below: the backlog of
+//! another core (`backlog`), or `link_input` on this one. Linux: `get_rps_cpu`, `set_rps_cpu`,
+//! `enqueue_to_backlog`, Documentation/networking/scaling.rst.
 //!
 //! ```text
-//!   hash of the flow ─┬─ RFS: where its application reads      (`sock_flows`, if the queue has a table)
+//!   hash of the flow ─┬─ RFS: core where its application reads (`sock_flows`, `rps_flow_cnt`)
 //!                     └─ RPS: the map of the queue, scaled     (`rps_cpus`)
-//!                             │ the core it is wanted on
-//!   slot of the flow ── moves there once everything it has sent elsewhere is through, and not before
+//!                             │ the wanted core
+//!   slot of the flow ── moves there once all its packets on the old core are processed, not before
 //! ```
 //!
-//! No packet overtakes one of its flow, whatever is set while the host runs. Differs from Linux: there only RFS remembers
-//! where a flow was; here every queue that steers does, so that a change of a map, and switching RPS off, moves flows as
-//! carefully. And a packet that stays on the core that polled it goes up at once, not by that core's backlog.
+//! No packet overtakes another of its flow, even if settings change while the host runs. Differs
+//! from Linux, where only RFS remembers the core of a flow: here every queue that steers does, so
+//! that changing a map or disabling RPS keeps the order, too. Differs from Linux: a packet that
+//! stays on the polling core is delivered at once, not through that core's backlog.
 //!
-//! All of it belongs to the owner of the core. Off, it costs a look at a flag per poll.
+//! The owner of the core holds all of this state. While steering is off, it costs one test of a
+//! flag per poll.
 
 use std::{boxed::Box, vec::Vec};
 
@@ -28,7 +30,7 @@ pub(crate) use outbox::Outbox;
 pub(crate) use softnet::SoftnetCounts;
 pub use softnet::SoftnetStat;
 
-mod backlog;
+pub(crate) mod backlog;
 mod dissect;
 mod flow_limit;
 mod outbox;
@@ -37,42 +39,43 @@ mod softnet;
 #[cfg(test)]
 mod tests;
 
-/// Slots of a queue that has no `rps_flow_cnt`: flows that share one move together, and the slot is chosen by the bits that
-/// choose the core in a map, so that neighbors mostly want the same.
+/// Slots of a queue without `rps_flow_cnt`. Flows that share a slot move together. The slot is
+/// chosen by the hash bits that choose the core in a map, so flows of one slot mostly want the same
+/// core.
 const SLOTS_MIN: usize = 256;
 
-/// Where the flows of one slot are. Linux: `struct rps_dev_flow`.
+/// Current core of the flows in one slot. Linux: `struct rps_dev_flow`.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     core: u16,
-    /// On another core: how many packets this core had sent there with the slot's last one. On our own: the poll that
-    /// carried its last one up.
+    /// On another core: number of packets sent to that core, up to and including the slot's last
+    /// one. On this core: number of the poll that delivered the slot's last packet.
     last_qtail: u32,
 }
 
-/// What one device queue keeps to steer its packets.
+/// Steering state of one device queue.
 #[derive(Debug, Default)]
 pub(crate) struct Steering {
-    /// Number of the settings that the fields below were made of.
+    /// Generation of the settings that the fields below were derived from.
     generation: u64,
-    /// Cores of `rps_cpus` that exist, ascending.
+    /// Existing cores of `rps_cpus`, ascending.
     map: Vec<u16>,
-    /// RFS: the queue has a table of its own.
+    /// True if RFS applies: the queue has a table of its own.
     by_socket: bool,
-    /// A power of two of them, or none while nothing is steered.
+    /// Slots, as many as a power of two; empty while no packet is steered.
     slots: Box<[Slot]>,
-    /// Number of the present poll; wraps.
+    /// Number of the present poll; wraps around.
     poll: u32,
 }
 
 impl Steering {
-    /// Nothing is steered, nor was until now.
+    /// Whether steering is off and has no remaining state.
     #[inline]
     pub(crate) fn is_off(&self, cx: &Cx) -> bool {
         !cx.rps_needed() && self.slots.is_empty()
     }
 
-    /// A poll of `queue` of `device` begins. False: all its packets stay, and need not be asked about.
+    /// Begins a poll of `queue` of `device`. Returns false if all its packets stay on this core.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -87,12 +90,13 @@ impl Steering {
         self.prepare(host, cx, outbox, (device, queue))
     }
 
-    /// Follows the settings. The slots are made anew only while nothing is under way: until then the old ones keep order.
+    /// Applies the settings. The slots are replaced only while no packet is in flight to another
+    /// core; until then the old slots preserve the order.
     #[cold]
     #[inline(never)]
     fn follow(&mut self, host: &Host, cx: &Cx, outbox: &Outbox, (device, queue): (u32, u16)) {
         let settings = cx.sysctls().devices.of(device).rx(queue);
-        let cores = u16::try_from(host.cores().len()).expect("at most 64 cores");
+        let cores = host.core_count();
         self.map.clear();
         self.map.extend((0..cores).filter(|core| settings.rps_cpus & (1 << core) != 0));
         self.by_socket = settings.rps_flow_cnt != 0 && cx.sock_flows().is_some();
@@ -101,7 +105,7 @@ impl Steering {
             count => count.max(SLOTS_MIN),
         };
         if wanted != self.slots.len() {
-            if !outbox.is_through(host) {
+            if !outbox.is_through() {
                 return;
             }
             let here = Slot { core: outbox.core().0, last_qtail: self.poll.wrapping_sub(1) };
@@ -118,8 +122,8 @@ impl Steering {
         !self.slots.is_empty()
     }
 
-    /// Keeps a packet of this poll for the present core, or hands it to the one it belongs to. Only after `begin` has said
-    /// true.
+    /// Returns a packet that stays on the present core, or passes it to its own core. Must be
+    /// called only after `begin` has returned true.
     pub(crate) fn keep(
         &mut self,
         host: &Host,
@@ -131,12 +135,13 @@ impl Steering {
         let Some(hash) = dissect::flow_hash(host, link, &mut packet) else { return Some(packet) };
         let here = outbox.core();
         let wanted = self.wanted(host, cx, hash).unwrap_or(here);
-        // The high bits, as in the map.
+        // The high bits select the slot, as they select the core in the map.
         let index = (u64::from(hash) * self.slots.len() as u64) >> 32;
-        let slot = &mut self.slots[usize::try_from(index).expect("below the number of slots")];
+        let slot = &mut self.slots
+            [usize::try_from(index).expect("the index is below the number of slots")];
         let is_through = |slot: &Slot| match slot.core {
             core if core == here.0 => slot.last_qtail != self.poll,
-            core => outbox.has_finished(host, CoreId(core), slot.last_qtail),
+            core => outbox.has_finished(CoreId(core), slot.last_qtail),
         };
         if slot.core != wanted.0 && is_through(slot) {
             slot.core = wanted.0;
@@ -145,21 +150,21 @@ impl Steering {
             slot.last_qtail = self.poll;
             return Some(packet);
         }
-        if let Some(tail) = outbox.put(host, cx, CoreId(slot.core), hash, packet) {
+        if let Some(tail) = outbox.put(cx, CoreId(slot.core), hash, packet) {
             slot.last_qtail = tail;
         }
         None
     }
 
-    /// The core that a flow should be on; `None` where nobody says so.
+    /// Returns the wanted core of a flow, or `None` if neither table names one.
     fn wanted(&self, host: &Host, cx: &Cx, hash: u32) -> Option<CoreId> {
         let by_socket = if self.by_socket { cx.sock_flows() } else { None };
         if let Some(core) = by_socket.and_then(|flows| flows.core_of(hash))
-            && usize::from(core.0) < host.cores().len()
+            && core.0 < host.core_count()
         {
             return Some(core);
         }
-        // Reciprocal scaling: the map of all cores agrees with `Host::core_of_flow`.
+        // Reciprocal scaling: a map of all cores agrees with `CoreId::of_flow`.
         let index = (u64::from(hash) * self.map.len() as u64) >> 32;
         self.map.get(usize::try_from(index).unwrap_or_default()).copied().map(CoreId)
     }

@@ -1,7 +1,8 @@
-//! TCP receive: checksum, then the four-tuple to its socket.
+//! TCP receive: verifies the checksum and finds the socket of the four-tuple.
 //!
-//! Linux: `tcp_v4_rcv` up to the socket lock. Segments of connections come by [`established`]; `input` takes the rest: new
-//! connections, half-open ones, remnants, and what belongs nowhere.
+//! Linux: `tcp_v4_rcv` up to the socket lock. Segments of established connections take
+//! [`established`]. `input` takes the others: segments for listeners, half-open connections and
+//! TIME-WAIT sockets, and segments without a socket.
 
 use std::net::SocketAddr;
 
@@ -22,7 +23,8 @@ use crate::{
     transmit::packet_dst::OnceDst,
 };
 
-/// One segment of the current connection of `flow`, IP header in front: the fast path, found by early demux.
+/// Delivers one segment, still with its IP header, to the current connection of `flow`. This is the
+/// fast path after early demux.
 #[inline]
 pub(super) fn established(
     host: &Host,
@@ -42,7 +44,7 @@ pub(super) fn established(
     }
 }
 
-/// One TCP segment with its IP header in front.
+/// Delivers one TCP segment, still with its IP header.
 pub(super) fn input<'s>(
     host: &'s Host,
     cx: &mut Cx,
@@ -69,17 +71,18 @@ pub(super) fn input<'s>(
     let hash = flow.hash(host, &tuple);
     packet.meta_mut().flow_hash = hash;
     match host.demux().established(hash, &tuple, rcu) {
-        // Early demux is off.
+        // Reached if early demux is off.
         Some(Entry::Stream(socket))
             if socket.is_over_loopback() == host.is_loopback_device(packet.meta().rx_device) =>
         {
             flow.follow(host, cx, socket);
             flow.segment(host, cx, rcu, dst.take(), packet);
         }
-        // Nobody outside may speak for a connection of this host with itself, nor the other way round.
+        // A packet from outside must not reach a connection of this host with itself, nor a
+        // loopback packet a connection with another host.
         Some(Entry::Stream(_)) => return Verdict::Drop(DropReason::IpSourceInvalid, packet),
         found => {
-            // Rarer from here on: the values of the header are wanted by every case.
+            // Slow path: every case below needs the parsed header.
             let segment = match SegmentHeader::parse(packet.linear()) {
                 Ok(segment) => segment,
                 Err(reason) => {
@@ -114,7 +117,7 @@ fn new_connection(
     }
 }
 
-/// Removes the IP header, counts the segment and checks what can be checked without a connection.
+/// Removes the IP header, counts the segment, and performs the checks that need no connection.
 #[inline]
 fn admit(host: &Host, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
     cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
@@ -122,7 +125,7 @@ fn admit(host: &Host, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result
     check_segment(cx, header, packet).map_err(|reason| refuse(host, cx, header, packet, reason))
 }
 
-/// Counts a segment that is not admitted, and tells a checksum that was never finished from a wrong one.
+/// Counts a rejected segment, and distinguishes an unfinished checksum from a wrong one.
 #[cold]
 fn refuse(
     host: &Host,
@@ -139,14 +142,15 @@ fn refuse(
     DropReason::TcpCsumUnfinished
 }
 
-/// Whether the checksum field holds the sum of the pseudo-header alone: what a sender writes that leaves the rest to its device
-/// (Linux: `CHECKSUM_PARTIAL`). A wrong checksum looks like that once in 65,536 times.
+/// Whether the checksum field holds the sum of the pseudo-header alone, as written by a sender that
+/// leaves the rest to its device (Linux: `CHECKSUM_PARTIAL`). A wrong checksum matches by chance
+/// once in 65,536 times.
 fn has_unfinished_checksum(header: &IpHeader, packet: &Packet) -> bool {
     let field = packet.linear().get(16..18).map(|field| u16::from_be_bytes([field[0], field[1]]));
     field == Some(pseudo_header(header, packet).fold())
 }
 
-/// The whole TCP header linear, and the checksum right.
+/// Makes the whole TCP header linear and verifies the checksum.
 fn check_segment(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
     if !packet.require_linear(HEADER_BYTES_MIN) {
         return Err(DropReason::PacketTooShort);

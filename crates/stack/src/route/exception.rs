@@ -1,16 +1,20 @@
-//! What ICMP has taught about the paths to single destinations: exceptions from what the routes say.
+//! Path MTU exceptions: MTUs of single destinations that ICMP reported, which override their
+//! routes.
 //!
-//! Below: `Host::route` applies them to the paths it resolves. Above: connections bring reports that they have validated.
-//! RFC 1191 §6.3, RFC 8201 §4; Linux: `struct fib_nh_exception`, `update_or_create_fnhe`.
+//! Below: `Host::route` applies them to the paths it resolves. Above: connections pass reports that
+//! they have validated. RFC 1191 §6.3, RFC 8201 §4; Linux: `struct fib_nh_exception`,
+//! `update_or_create_fnhe`.
 //!
-//! A destination that reports a smaller path MTU gets an entry for `route.mtu_expires` (600 s); then the route's own MTU is
-//! tried again. Buckets are chosen by a keyed hash and hold at most five entries, of which the one that expires first makes
-//! room: a flood of reports costs memory for 1,280 destinations at most, and each of them an honest-looking connection.
+//! A destination that reports a smaller path MTU gets an entry for `route.mtu_expires` (600 s);
+//! afterwards the MTU of the route is tried again. A keyed hash selects the bucket. A bucket holds
+//! at most five entries, and the one that expires first is replaced. So a flood of reports costs
+//! memory for at most 1,280 destinations, and each report needs a connection that validates it.
 //!
-//! Cached paths do not read entries. They remember the generation of their bucket, which every change bumps: one load of a
-//! line that is hardly ever written tells all connections to a destination, and a few others, to resolve anew.
+//! Cached paths do not read entries. They store the generation of their bucket, which every change
+//! increments. One load of a rarely written cache line tells all connections to a destination, and
+//! a few others, to resolve again.
 //!
-//! Not here: redirects, which a host behind one router has no use for; who may report.
+//! Not here: redirects, which are useless to a host behind one router; validation of reports.
 
 use std::{
     boxed::Box,
@@ -30,28 +34,29 @@ use sync::{
 
 use crate::base::secrets::HashKey;
 
-/// Buckets; a power of two. Linux: FNHE_HASH_SIZE, 2,048 for each next hop.
+/// Number of buckets; a power of two. Linux: FNHE_HASH_SIZE, 2,048 for each next hop.
 ///
-/// Each bucket is an allocation. A fuzzer builds a host for each run, and its hosts know few destinations.
+/// Each bucket is an allocation. A fuzzer builds a host for each run, and its hosts have few
+/// destinations.
 const BUCKETS: usize = if cfg!(fuzzing) { 4 } else { 256 };
 
-/// Entries of a bucket. Linux: FNHE_RECLAIM_DEPTH.
+/// Maximum entries per bucket. Linux: FNHE_RECLAIM_DEPTH.
 const DEPTH: usize = 5;
 
-/// What is known about the path to one destination.
+/// Path MTU of one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exception {
     remote: IpAddr,
     /// Largest IP packet in bytes.
     pub(crate) mtu: u32,
-    /// The report asked for less than `route.min_pmtu`: packets of `mtu` bytes go without DF, to be cut by the router
-    /// (Linux: `fnhe_mtu_locked`).
+    /// Whether the report asked for less than `route.min_pmtu`: packets of `mtu` bytes are then
+    /// sent without DF, so that the router fragments them (Linux: `fnhe_mtu_locked`).
     pub(crate) locked: bool,
-    /// When the entry counts no more.
+    /// Expiry of the entry.
     pub(crate) expires: Instant,
 }
 
-/// How reports are taken: settings by their Linux names.
+/// Settings that bound reports, by their Linux names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// `net.ipv4.route.min_pmtu`.
@@ -62,21 +67,21 @@ pub(crate) struct Limits {
 
 #[derive(Debug)]
 struct Bucket {
-    /// Bumped after each change of `entries`. Release there, Acquire by who resolves a path: a path that saw the new
-    /// number was made from the new entries.
+    /// Counter incremented after each change of `entries`. Release there, Acquire when a path is
+    /// resolved: a path that saw the new number was made from the new entries.
     generation: AtomicU32,
     entries: RcuCell<Vec<Exception>>,
 }
 
-/// See the module head.
+/// Path MTU exceptions of a host.
 #[derive(Debug)]
 pub(crate) struct Exceptions {
     buckets: Box<[Bucket]>,
-    /// Key of the hash: nobody outside may aim many destinations at one bucket.
+    /// Key of the hash, so that no remote host can aim many destinations at one bucket.
     secret: HashKey,
 }
 
-/// Which state of which bucket a path was resolved from.
+/// Bucket and generation that a path was resolved from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     bucket: u32,
@@ -90,7 +95,8 @@ impl Exceptions {
         Self { buckets: (0..BUCKETS).map(|_| bucket()).collect(), secret }
     }
 
-    /// What is known about `remote` at `now`, and the stamp that says whether it still holds later.
+    /// Returns the exception of `remote` at `now`, and a stamp that tells later whether the result
+    /// is still valid.
     pub(crate) fn lookup(
         &self,
         remote: IpAddr,
@@ -99,22 +105,24 @@ impl Exceptions {
     ) -> (Option<Exception>, Stamp) {
         let index = self.index(remote);
         let bucket = &self.buckets[index as usize];
-        // Before the entries: a change in between makes the stamp too old, never the entries.
+        // Loaded before the entries: a concurrent change makes the stamp too old, never the
+        // entries.
         let generation = bucket.generation.load(Ordering::Acquire);
         let entries = bucket.entries.load(rcu);
         let found = entries.iter().find(|entry| entry.remote == remote && now < entry.expires);
         (found.copied(), Stamp { bucket: index, generation })
     }
 
-    /// Whether nothing has changed in the bucket since the path was resolved.
+    /// Returns whether the bucket is unchanged since the path was resolved.
     #[inline]
     pub(crate) fn is_current(&self, stamp: Stamp) -> bool {
         self.buckets[stamp.bucket as usize].generation.load(Ordering::Acquire) == stamp.generation
     }
 
-    /// The path to `remote`, of `present` bytes so far, carries `mtu` only. Answers whether that was news.
+    /// Records that the path to `remote`, of `present` bytes so far, carries only `mtu` bytes.
+    /// Returns whether the entry changed.
     ///
-    /// A report never raises an MTU (RFC 1191 §6.3): only time does.
+    /// A report never raises an MTU (RFC 1191 §6.3); only expiry does.
     pub(crate) fn learn(
         &self,
         remote: IpAddr,
@@ -158,10 +166,11 @@ impl Exceptions {
     }
 }
 
-/// The plateaus of RFC 1191 §7.1, from small to large: MTUs that real links have.
+/// Plateaus of RFC 1191 §7.1 in ascending order: MTUs of real links.
 const PLATEAUS: [u32; 11] = [68, 296, 508, 1006, 1492, 2002, 4352, 8166, 17_914, 32_000, 65_535];
 
-/// RFC 1191 §5: a router that names no MTU carries less than the packet it returned; try the next smaller plateau.
+/// Returns the next smaller plateau. RFC 1191 §5: a router that reports no MTU carries less than
+/// the packet it returned.
 pub(crate) fn plateau_below(packet_bytes: u32) -> u32 {
     let smaller = PLATEAUS.iter().rev().find(|&&plateau| plateau < packet_bytes);
     smaller.copied().unwrap_or(PLATEAUS[0])
@@ -212,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_the_minimum_locks_the_minimum() {
+    fn a_report_below_the_minimum_locks_the_minimum() {
         let (domain, exceptions) = table();
         assert!(exceptions.learn(host(1), 68, 1500, LIMITS, at(1)));
         let reader = domain.reader();
@@ -223,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_ends_the_stamps_of_its_bucket() {
+    fn a_change_invalidates_the_stamps_of_its_bucket() {
         let (domain, exceptions) = table();
         let reader = domain.reader();
         let section = reader.pin();
@@ -234,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_gives_up_what_expires_first() {
+    fn a_full_bucket_replaces_the_entry_that_expires_first() {
         let (domain, exceptions) = table();
         let index = exceptions.index(host(0));
         let crowd: Vec<_> =
@@ -245,7 +254,11 @@ mod tests {
         let known =
             crowd.iter().filter(|&&ip| mtu(&domain, &exceptions, ip, at(9)).is_some()).count();
         assert_eq!(known, DEPTH);
-        assert_eq!(mtu(&domain, &exceptions, crowd[0], at(9)), None, "the oldest went");
+        assert_eq!(
+            mtu(&domain, &exceptions, crowd[0], at(9)),
+            None,
+            "the oldest entry was replaced"
+        );
     }
 
     #[test]

@@ -1,13 +1,15 @@
-//! The forwarding table: which way a packet to an address goes, by the longest prefix.
+//! The forwarding table: selects the route of a packet by longest prefix match.
 //!
-//! Above: `route::router` on the way out, `receive::ip_input` on the way in; the host's configuration says what addresses and
-//! routes there are. Linux: net/ipv4/fib_trie.c, and the `local` and `main` tables of `ip route`.
+//! Above: `route::router` for output, `receive::ip_input` for input; the host's configuration
+//! defines addresses and routes. Linux: net/ipv4/fib_trie.c, and the `local` and `main` tables of
+//! `ip route`.
 //!
-//! Immutable once built; a change of routes is a new table (`route::table`). As in Linux the local table is asked first, so no route can
-//! take an address away from this host. An address on a device makes three entries: itself as local, its network as
-//! directly reachable, and the network's broadcast address.
+//! A table is immutable once built; a change of routes builds a new table (`route::table`). As in
+//! Linux the local table is searched first, so no route can redirect an address of this host. An
+//! address on a device creates three entries: the address as local, its network as directly
+//! reachable, and the network's broadcast address.
 //!
-//! Not here: devices. An entry names one by index.
+//! Not here: devices. An entry refers to one by index.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,30 +24,30 @@ pub use builder::{FibBuilder, RouteSpec};
 mod builder;
 mod change;
 
-/// Device index of an entry that belongs to no single device: limited broadcast, multicast, blackhole.
+/// Device index of an entry without a specific device: limited broadcast, multicast, blackhole.
 pub const NO_DEVICE: u32 = u32::MAX;
 
 /// One entry of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// The destinations it matches.
+    /// Destinations that the entry matches.
     pub prefix: IpNet,
-    /// What happens to them.
+    /// Treatment of these destinations.
     pub kind: RouteKind,
     /// Next hop; `None` when the destination is on the link.
     pub via: Option<IpAddr>,
     /// Index of the device, or [`NO_DEVICE`].
     pub device: u32,
-    /// Source address for packets that have none yet: always one of ours.
+    /// Source address for packets without one: always an address of this host.
     pub prefsrc: Option<IpAddr>,
-    /// Largest packet of this route in bytes, where it is smaller than the device's.
+    /// Largest packet of this route in bytes, if smaller than the device's MTU.
     pub mtu: Option<u32>,
-    /// Among routes to the same prefix the smallest metric wins.
+    /// Metric: among routes to the same prefix the smallest wins.
     pub metric: u32,
 }
 
 impl fmt::Display for RouteEntry {
-    /// In the words of `ip route`, with device indices.
+    /// Prints the entry as `ip route` does, but with device indices.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.word())?;
         if self.prefix.prefix_len() == 0 {
@@ -74,7 +76,7 @@ impl fmt::Display for RouteEntry {
     }
 }
 
-/// The tables of one address family.
+/// Local and main table of one address family.
 #[derive(Clone)]
 struct Tables<P: Prefix> {
     local: PrefixMap<P, RouteEntry>,
@@ -106,13 +108,15 @@ pub struct Fib {
 }
 
 impl Fib {
-    /// A table to be filled with addresses and routes, for devices with indices below `devices`.
+    /// Starts a table to be filled with addresses and routes, for devices with indices below
+    /// `devices`.
     #[must_use]
     pub fn builder(devices: u32) -> FibBuilder {
         FibBuilder::new(devices)
     }
 
-    /// The entry for packets to `dst`: ours if any, else the longest matching prefix.
+    /// Returns the entry for packets to `dst`: from the local table if it has one, otherwise the
+    /// longest matching prefix.
     #[must_use]
     pub fn lookup(&self, dst: IpAddr) -> Option<&RouteEntry> {
         match dst {
@@ -121,8 +125,9 @@ impl Fib {
         }
     }
 
-    /// What the local table alone says about an address: `Local` for ours, `Broadcast` and `Multicast` for addresses
-    /// that are nobody's, `None` for everybody else's. A packet whose source has any of the three came from no honest host.
+    /// Returns the kind of an address in the local table: `Local` for addresses of this host,
+    /// `Broadcast` and `Multicast` for addresses of no single host, `None` for all others. A packet
+    /// whose source has any of the three kinds is forged.
     #[must_use]
     pub fn local_kind(&self, ip: IpAddr) -> Option<RouteKind> {
         let found = match ip {
@@ -132,14 +137,15 @@ impl Fib {
         found.map(|entry| entry.kind)
     }
 
-    /// Whether the address is one of ours, on whatever device.
+    /// Returns whether the address belongs to this host, on any device.
     #[must_use]
     pub fn is_local(&self, ip: IpAddr) -> bool {
         self.local_kind(ip) == Some(RouteKind::Local)
     }
 
-    /// Whether packets to `src` would leave by a unicast route: by any, or by `device` if one is given. The reverse-path check of
-    /// RFC 3704: strict (§2.2) with a device, loose (§2.4) without.
+    /// Returns whether packets to `src` would leave by a unicast route: by any route, or by
+    /// `device` if one is given. The reverse-path check of RFC 3704: strict (§2.2) with a device,
+    /// loose (§2.4) without.
     #[must_use]
     pub fn has_route_back(&self, src: IpAddr, device: Option<u32>) -> bool {
         self.lookup(src).is_some_and(|route| {
@@ -147,7 +153,8 @@ impl Fib {
         })
     }
 
-    /// Whether `device` has the address `local` in a subnet that `other` belongs to, too (Linux: `inet_confirm_addr`).
+    /// Returns whether `device` has the address `local` in a subnet that contains `other` (Linux:
+    /// `inet_confirm_addr`).
     #[must_use]
     pub fn share_subnet(&self, device: u32, local: IpAddr, other: IpAddr) -> bool {
         self.addresses.iter().any(|(on, address)| {
@@ -155,13 +162,14 @@ impl Fib {
         })
     }
 
-    /// The address that `device` was given first: the source of its packets where no route says another.
+    /// Returns the first address given to `device`: the source of its packets unless the route
+    /// specifies another.
     #[must_use]
     pub fn first_address(&self, device: u32) -> Option<IpAddr> {
         self.addresses.iter().find(|(on, _)| *on == device).map(|(_, address)| address.addr())
     }
 
-    /// Every entry: IPv4 before IPv6, the local table before the main table, by prefix.
+    /// Returns every entry: IPv4 before IPv6, the local table before the main table, by prefix.
     pub fn iter(&self) -> impl Iterator<Item = &RouteEntry> {
         self.v4.iter().chain(self.v6.iter())
     }

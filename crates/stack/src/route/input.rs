@@ -1,12 +1,13 @@
-//! Input routes: one entry for each local prefix and device, shared by all cores and flows.
+//! Input routes: one dst entry per local prefix and device, shared by all cores and flows.
 //!
-//! Below: the forwarding table says what becomes of an address. Above: `receive::ip_input` asks for packets that early demux could not
-//! place. Linux: `ip_route_input_rcu`, `nhc_rth_input`.
+//! Below: the forwarding table classifies the address. Above: `receive::ip_input` asks for packets
+//! that early demux did not match. Linux: `ip_route_input_rcu`, `nhc_rth_input`.
 //!
-//! Found in a read section: two look-ups that write nothing. As many entries as the local table has prefixes, times the
-//! devices they are asked for from; a stale one is replaced where it is found.
+//! A lookup runs in a read section and writes nothing. There are at most as many entries as the
+//! local table has prefixes, times the devices that packets arrive by; a stale entry is replaced
+//! when it is found.
 //!
-//! Not here: who may send to us (`receive::ip_input` checks the source).
+//! Not here: validation of source addresses (`receive::ip_input`).
 
 use std::sync::Arc;
 
@@ -24,14 +25,14 @@ use crate::{
     transmit::dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
 };
 
-/// What an input route is for.
+/// Device and local prefix of an input route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     device: u32,
     prefix: IpNet,
 }
 
-/// See the module head.
+/// Input route entries of a host.
 #[derive(Debug)]
 pub(crate) struct InputRoutes {
     routes: RcuMap<Key, DstRef>,
@@ -42,8 +43,9 @@ impl InputRoutes {
         Self { routes: RcuMap::new(rcu, 16) }
     }
 
-    /// The entry for packets that came by `device` and match `route` of `generation`, made if there is none. `None` when
-    /// other threads change the routes at this moment: the packet is repeated.
+    /// Returns the entry for packets that arrive by `device` and match `route` of `generation`, and
+    /// creates it if necessary. `None` when another thread changes the routes concurrently: the
+    /// packet is dropped and retransmitted.
     pub(crate) fn entry<'s>(
         &'s self,
         host: &Host,
@@ -65,7 +67,7 @@ impl InputRoutes {
         self.routes.lookup(hash, &key, rcu).map(DstRef::handle)
     }
 
-    /// Forgets every entry: the routes they were made from are gone.
+    /// Removes every entry: the routes they were made from have changed.
     pub(crate) fn clear(&self, rcu: &Section<'_>) {
         let mut keys = Vec::new();
         self.routes.for_each(rcu, |key, _| keys.push(*key));
@@ -74,7 +76,7 @@ impl InputRoutes {
         }
     }
 
-    /// Shows every entry.
+    /// Visits every entry.
     pub(crate) fn for_each(&self, rcu: &Section<'_>, mut visit: impl FnMut(&DstRef)) {
         self.routes.for_each(rcu, |_, dst| visit(dst));
     }
@@ -104,7 +106,7 @@ fn make(host: &Host, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32
 }
 
 impl Key {
-    /// Prefixes are the host's own: nobody aims them at one bucket.
+    /// Hashes without a key: prefixes belong to the host, so no attacker can choose them.
     fn hash(&self) -> u32 {
         super::output::fold(self.prefix.addr()).wrapping_add(self.device)
     }

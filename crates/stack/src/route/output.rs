@@ -1,12 +1,16 @@
-//! Output routes: entries for the packets of sockets and for answers that no socket sends, by next hop and core.
+//! Output routes: dst entries by next hop and core, for the packets of sockets and for replies that
+//! no socket sends.
 //!
-//! Below: `Host::hop` says which way. Above: sockets take a reference to keep (`Host::route`); resets, SYN-ACKs, cookies and
-//! ACKs of TIME-WAIT remnants, which come as fast as a stranger asks for them and each to another address, find theirs in
-//! a read section without a lock, a count or an allocation (`Host::reply_path`). Linux: `nhc_pcpu_rth_output`.
+//! Below: `Host::hop` selects the next hop. Above: sockets keep a reference (`Host::route`).
+//! Resets, SYN-ACKs, cookies and ACKs of TIME-WAIT sockets, whose rate and addresses a stranger
+//! controls, find their entry in a read section without a lock, a reference count or an allocation
+//! (`Host::reply_path`). Linux: `nhc_pcpu_rth_output`.
 //!
-//! Each core has entries of its own, so that the counts of sockets that come and go stay where these live.
+//! Each core has its own entries, so the reference counts of short-lived sockets stay on their
+//! core.
 //!
-//! Not here: what ICMP has taught about one destination, beyond the MTU that makes another entry.
+//! Not here: exceptions that ICMP reported for one destination, except that another MTU makes
+//! another entry.
 
 use std::{
     net::IpAddr,
@@ -26,11 +30,12 @@ use crate::{
     transmit::dst::{DstHandle, DstRef},
 };
 
-/// Entries kept for each core. Each keeps its neighbor from being collected, hence well below `gc_thresh3`; a flood from
-/// many addresses of one link passes through here as it passes through the neighbor table.
+/// Maximum number of entries per core. Each keeps its neighbor from being collected, so the limit
+/// is well below `gc_thresh3`. A flood from many addresses of one link passes through this table as
+/// it passes through the neighbor table.
 const ROUTES_MAX: usize = 64;
 
-/// What makes an entry.
+/// Properties that identify an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     device: u32,
@@ -41,12 +46,12 @@ struct Key {
     dont_fragment: bool,
 }
 
-/// See the module head.
+/// Output route entries of a host, per core.
 #[derive(Debug)]
 pub(crate) struct OutputRoutes {
     rcu: Domain,
-    /// Entries were given up for the neighbors they keep, and are to be dropped as soon as nobody reads them. Relaxed: a
-    /// turn later will do.
+    /// Whether entries were dropped to free their neighbors, and must be reclaimed as soon as no
+    /// thread reads them. Relaxed: one turn later is soon enough.
     crowded: AtomicBool,
     cores: PerCore<RcuMap<Key, DstRef>>,
 }
@@ -61,7 +66,7 @@ impl OutputRoutes {
         }
     }
 
-    /// The entry of `hop` for `core`, made if there is none.
+    /// Returns the entry of `hop` for `core`, and creates it if necessary.
     pub(crate) fn entry<'s>(
         &'s self,
         host: &Host,
@@ -81,8 +86,8 @@ impl OutputRoutes {
             return Ok(dst.handle());
         }
         let dst = host.make_dst(cx, hop).inspect_err(|error| {
-            // The neighbor table is full, perhaps of neighbors that only entries here keep: there is room after their
-            // grace period.
+            // The neighbor table is full, perhaps of neighbors that only these entries keep; they
+            // are freed after a grace period.
             let is_full = *error == Errno::ENOBUFS && !routes.is_empty();
             if is_full && host.neighbor_table().may_give_up_routes(cx.now) {
                 self.clear(rcu);
@@ -93,12 +98,13 @@ impl OutputRoutes {
             clear(routes, rcu);
         }
         routes.insert_or_replace(hash, key, dst);
-        // Another thread may have cleared the table since: the peer repeats what is not answered. Or it may have put an entry of
-        // other routes there, which leads where this one does.
+        // Another thread may have cleared the table since then: the packet is dropped and the peer
+        // retransmits. Or another thread may have inserted an entry of other routes, which leads to
+        // the same next hop.
         routes.lookup(hash, &key, rcu).map(DstRef::handle).ok_or(Errno::ENOBUFS)
     }
 
-    /// The end of a turn: nobody who runs it reads an entry any more.
+    /// Reclaims at the end of a turn, when the running thread reads no entries.
     pub(crate) fn on_quiescent(&self) {
         if self.crowded.load(Ordering::Relaxed) {
             self.crowded.store(false, Ordering::Relaxed);
@@ -106,12 +112,12 @@ impl OutputRoutes {
         }
     }
 
-    /// Forgets every entry: the routes they were made from are gone.
+    /// Removes every entry: the routes they were made from have changed.
     pub(crate) fn clear(&self, rcu: &Section<'_>) {
         self.cores.iter().for_each(|routes| clear(routes, rcu));
     }
 
-    /// Shows every entry.
+    /// Visits every entry.
     pub(crate) fn for_each(&self, rcu: &Section<'_>, mut visit: impl FnMut(&DstRef)) {
         for routes in self.cores.iter() {
             routes.for_each(rcu, |_, dst| visit(dst));
@@ -127,7 +133,8 @@ fn clear(routes: &RcuMap<Key, DstRef>, rcu: &Section<'_>) {
     }
 }
 
-/// A hash of an address. Whoever aims many next hops at one bucket has aimed [`ROUTES_MAX`] at it.
+/// Hashes an address. The hash needs no key: an attacker that aims many next hops at one bucket
+/// fills it with at most [`ROUTES_MAX`] entries.
 #[expect(clippy::cast_possible_truncation, reason = "the halves are folded on purpose")]
 pub(super) fn fold(next_hop: IpAddr) -> u32 {
     let bits = match next_hop {

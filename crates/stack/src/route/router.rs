@@ -1,4 +1,4 @@
-//! The path of a connection to its peer: an entry, and what makes it old.
+//! The path of a connection to its peer: a dst entry, and the conditions under which it is valid.
 //!
 //! Above: connections.
 
@@ -10,16 +10,17 @@ use crate::transmit::dst::{Dst, DstRef};
 
 use super::exception::Stamp;
 
-/// The way to one destination, as a socket keeps it: an entry, and what holds for this destination alone. Linux:
-/// `sk_dst_cache` with the `fnhe` of its route.
+/// A socket's cached path to one destination: a dst entry, and the properties of this destination
+/// alone. Linux: `sk_dst_cache` with the `fnhe` of its route.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(crate) dst: DstRef,
-    /// Number of the routes that say so. The entry may be of another: the next hop is the same, its choice may not be.
+    /// Generation of the routes that selected the entry. The entry itself may be of another
+    /// generation: its next hop is the same, but the choice may have changed.
     pub(crate) generation: u32,
-    /// What was known about the destination when this was resolved.
+    /// Stamp of the path MTU exceptions when this path was resolved.
     pub(crate) exception: Stamp,
-    /// When that counts no more (RFC 1191 §6.3); far away without an exception.
+    /// Expiry of the exception (RFC 1191 §6.3); in the far future without one.
     pub(crate) expires: Instant,
 }
 

@@ -1,19 +1,18 @@
-//! The forwarding table of a host as it changes under those who read it.
+//! The forwarding table of a host, replaced under concurrent readers.
 //!
-//! Below: [`Fib`], immutable. Above: `Host`, whose callers look up in a read section. Linux: `fib_table_insert`,
-//! `rt_cache_flush`.
+//! Below: [`Fib`], immutable. Above: `Host`, whose callers look up in a read section. Linux:
+//! `fib_table_insert`, `rt_cache_flush`.
 //!
-//! A change builds a new table beside the old one, puts it in its place and begins a new **generation**, in this order: whoever
-//! reads the generation first and the table then may take a new table for an old one, never the other way round. Then an entry
-//! made from it is too old, and is made once more.
+//! A change builds a new table beside the old one, replaces the old one, and then starts a new
+//! **generation**. A reader that loads the generation first and the table second may combine an old
+//! generation with a new table, never the reverse. An entry made from that combination is
+//! considered stale and is made once more.
 //!
-//! Not here: what was made from the tables (`route::input`, `route::output`), which the host forgets after a change.
+//! Not here: entries made from the tables (`route::input`, `route::output`), which the host removes
+//! after a change.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     vec::Vec,
 };
 
@@ -23,46 +22,43 @@ use sync::{
 };
 
 use super::fib::{Fib, FibBuilder, RouteEntry};
-use crate::base::config_error::ConfigError;
+use crate::{base::config_error::ConfigError, transmit::dst::RouteGeneration};
 
-/// See the module head.
+/// Current forwarding table, and its generation.
 #[derive(Debug)]
 pub(crate) struct RouteTable {
-    /// Bumped by every change: a cached path or entry with another number is made anew (Linux: `rt_genid`). Release after the
-    /// change, Acquire by who reads the table next.
-    generation: AtomicU32,
+    /// Generation of the routes, incremented by every change: a cached path or entry with another
+    /// number is made again (Linux: `rt_genid`). Release after the change, Acquire before a reader
+    /// loads the table.
+    generation: Arc<RouteGeneration>,
     fib: RcuCell<Fib>,
-    /// What the table is built from. Held for a change.
+    /// Source that the table is built from. Locked during a change.
     builder: Mutex<FibBuilder>,
 }
 
 impl RouteTable {
-    pub(crate) fn new(rcu: &Domain, builder: FibBuilder) -> Self {
-        Self {
-            generation: AtomicU32::new(0),
-            fib: RcuCell::new(rcu, builder.build()),
-            builder: Mutex::new(builder),
-        }
+    pub(crate) fn new(rcu: &Domain, builder: FibBuilder, generation: Arc<RouteGeneration>) -> Self {
+        Self { generation, fib: RcuCell::new(rcu, builder.build()), builder: Mutex::new(builder) }
     }
 
-    /// The number of the routes as they are.
+    /// Returns the current generation.
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Acquire)
+        self.generation.current()
     }
 
-    /// The table, as long as the section.
+    /// Returns the table, valid for the section.
     #[inline]
     pub(crate) fn fib<'s>(&'s self, rcu: &'s Section<'_>) -> &'s Fib {
         self.fib.load(rcu)
     }
 
-    /// Every route, those included that another with a smaller metric hides.
+    /// Returns every route, including those hidden by another with a smaller metric.
     pub(crate) fn entries(&self) -> Vec<RouteEntry> {
         self.builder.lock().unwrap_or_else(PoisonError::into_inner).entries().cloned().collect()
     }
 
-    /// Makes a change. If it is refused nothing is changed.
+    /// Applies a change. A refused change has no effect.
     pub(crate) fn change(
         &self,
         change: impl FnOnce(&mut FibBuilder) -> Result<(), ConfigError>,
@@ -74,13 +70,14 @@ impl RouteTable {
         *builder = next;
         self.bump();
         drop(builder);
-        // Not under the lock: what else is retired by now is dropped on the way.
+        // Dropped outside the lock, because this also drops other objects whose grace period has
+        // ended.
         drop(old);
         Ok(())
     }
 
-    /// A new generation of the same routes.
+    /// Starts a new generation of the same routes.
     pub(crate) fn bump(&self) {
-        self.generation.fetch_add(1, Ordering::Release);
+        self.generation.begin();
     }
 }

@@ -1,11 +1,14 @@
-//! A TCP connection as the stack holds it: the engine's `Tcb` behind the socket lock, and what may be read without it.
+//! A TCP connection in the stack: the engine's `Tcb` under the socket lock, and the state that is
+//! read without it.
 //!
-//! Softirq context enters with a packet, a timer or a flush (`softirq`): it runs at once if nobody holds the socket, else the
-//! packet goes to the backlog and the rest becomes a DEFERRED bit, which the holder works off before it lets go (`work`).
-//! Process context is in `calls.rs`. Linux: `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
+//! Softirq context enters with a packet, a timer or a flush (`softirq`). If no thread owns the
+//! socket, the work runs at once; otherwise a packet goes to the backlog and other work becomes a
+//! DEFERRED bit, both of which the owner processes before it releases the socket (`work`). Process
+//! context enters in `call`. Linux: `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
 //!
-//! After anybody has changed the `Tcb`, [`StreamState::settle`] (`settle`) brings everything outside it up to date: segments
-//! leave, the timer is armed, a closed connection leaves the tables, readiness is published (`readiness`).
+//! After every change of the `Tcb`, [`StreamState::settle`] (`settle`) updates the state outside of
+//! it: segments are transmitted, the timer is armed, a closed connection leaves the tables, and
+//! readiness is published (`readiness`).
 
 use std::{
     boxed::Box,
@@ -28,11 +31,11 @@ use super::{
 };
 use crate::{
     base::{armed::Armed, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
-    core::TimerEntry,
     cx::Cx,
     device::QueueId,
     host::Host,
     route::Path,
+    socket::core_sockets::TimerEntry,
     socket::{BusyPoll, Listener, options::SharedSettings},
 };
 use wmem::{StreamTimer, Wmem};
@@ -41,9 +44,12 @@ pub(super) use work::parse;
 
 pub(crate) mod backlog;
 pub(crate) mod busy_poll;
+pub(crate) mod call;
 pub(crate) mod calls;
 pub(crate) mod connect;
 mod readiness;
+pub(crate) mod recv;
+pub(crate) mod send;
 mod settle;
 pub(crate) mod softirq;
 pub(crate) mod wmem;
@@ -52,115 +58,124 @@ mod work;
 /// A shared connection.
 pub type SocketRef = Arc<TcpSocket>;
 
-/// Deferred work, as bits of the socket lock: `TCP_WRITE_TIMER_DEFERRED`, `TCP_DELACK_TIMER_DEFERRED` in Linux.
+/// Deferred work, as bits of the socket lock. Linux: `TCP_WRITE_TIMER_DEFERRED`,
+/// `TCP_DELACK_TIMER_DEFERRED`.
 pub(super) const DEFERRED_TIMER: u8 = 1 << 0;
-/// A batch has been received: send, acknowledge, wake.
+/// A batch has been received: transmit, acknowledge, wake.
 pub(super) const DEFERRED_FLUSH: u8 = 1 << 1;
 /// An ICMP error waits in `TcpSocket::icmp`.
 const DEFERRED_ICMP: u8 = 1 << 2;
-/// What waited below has shrunk: `TCP_TSQ_DEFERRED`.
+/// Packet memory below TCP has been completed: `TCP_TSQ_DEFERRED`.
 const DEFERRED_TSQ: u8 = 1 << 3;
 
-/// The caches of packets are to be looked at, and nothing else.
+/// Packet caches are to be trimmed; no other work.
 const DEFERRED_TRIM: u8 = 1 << 4;
 
-/// Room a backlog gets beyond the socket's own buffers: `tcp_add_backlog` adds 64 KB for headers and ACKs.
+/// Size of a backlog beyond the socket's own buffers: `tcp_add_backlog` adds 64 KB for headers and
+/// ACKs.
 const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
 
-/// Reports that wait for the holder of the socket; more are not believed in a hurry either.
+/// Maximum number of ICMP reports that wait for the owner of the socket; further ones are dropped.
 const PENDING_ICMP_MAX: usize = 4;
 
 /// A TCP connection.
 #[derive(Debug)]
 pub struct TcpSocket {
-    // Read-mostly: the look-up key and where the socket lives.
+    // Read-mostly: the lookup key and the core of the socket.
     tuple: FourTuple,
     hash: u32,
     core: CoreId,
-    /// The core that its packets went up on last (Linux: `sk_incoming_cpu`). Written when that changes, by whoever brings them.
-    /// Relaxed: a hint.
+    /// Core that received its last packets (Linux: `sk_incoming_cpu`). Written by the receiving
+    /// thread when it changes. Relaxed: a hint.
     incoming: AtomicU16,
-    /// Both ends are this host.
+    /// Whether both ends are this host.
     over_loopback: bool,
-    /// Who else may bind its local end.
+    /// Flags that allow other sockets to bind its local end.
     bind: BindFlags,
-    // Written by the holder, read by anybody.
-    /// The input route for packets to come.
+    // Written by the owner, read by any thread.
+    /// Input route for later packets.
     pub(super) rx_dst: RxDst,
-    /// `Readiness` bits as of the last change, and `PREQUEUED`. Written under the lock, read by waiters without it.
+    /// `Readiness` bits since the last change, and `PREQUEUED`. Written under the lock, read by
+    /// waiting threads without it.
     ready: AtomicU8,
-    /// What the backlog may hold in bytes: a limit from the buffers, less what waits to be read. Relaxed: a limit orders
-    /// nothing.
+    /// Maximum bytes in the backlog: a limit derived from the buffers, minus unread data. Relaxed:
+    /// a limit orders nothing.
     backlog_limit: AtomicU32,
-    /// `SO_RCVLOWAT`: bytes a blocking read waits for. Written under the lock. Relaxed: a limit orders nothing.
+    /// `SO_RCVLOWAT`: bytes that a blocking read waits for. Written under the lock. Relaxed: a
+    /// limit orders nothing.
     rcvlowat: AtomicU32,
-    /// Our FIN is on its way and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the lock.
+    /// Whether our FIN is sent and unacknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the
+    /// lock.
     finishing: AtomicBool,
     /// Entries of this socket in timer wheels.
     armed: Armed,
-    /// ICMP errors that nobody has told the `Tcb` yet, with the sequence numbers they quote: at most [`PENDING_ICMP_MAX`].
+    /// ICMP errors not yet passed to the `Tcb`, with the sequence numbers they quote: at most
+    /// [`PENDING_ICMP_MAX`].
     icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
     pub(super) lock: SocketLock<StreamState, Packet>,
-    /// What devices that complete later still hold of ours.
+    /// Packet memory of this socket in devices that complete later.
     wmem: Arc<Wmem>,
-    /// Packets that the backlog did not take. Relaxed: a counter orders nothing.
+    /// Number of packets that the backlog refused. Relaxed: a counter orders nothing.
     pub(super) backlog_drops: AtomicU32,
-    /// Packets that reads have emptied, with `skb_recycle` at `list_after_unlock`: for whoever comes first without the lock.
-    /// Linux: the `defer_list` of a socket.
+    /// Packets emptied by reads, with `skb_recycle` set to `list_after_unlock`. The next thread
+    /// without the lock frees them. Linux: the `defer_list` of a socket.
     pub(super) read_packets: Llist<Packet>,
-    /// Options that calls look at without the lock.
+    /// Options that calls read without the lock.
     settings: SharedSettings,
-    /// Threads that wait until there is something to read, or the connection has ended.
+    /// Threads that wait for data, or for the end of the connection.
     readers: EventCount,
-    /// Threads that wait for room to write.
+    /// Threads that wait for space to write.
     writers: EventCount,
 }
 
-/// What the holder of the socket lock may touch.
+/// State that only the owner of the socket lock may access.
 #[derive(Debug)]
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
     pub(super) dst: Option<Path>,
-    /// Since when it is stopped because of what is below.
+    /// Time since which TCP Small Queues throttles the socket.
     throttled_since: Option<Instant>,
-    /// Device and queue that its packets go by (Linux: `sk_tx_queue_mapping`).
+    /// Device and queue that transmit its packets (Linux: `sk_tx_queue_mapping`).
     tx_mapping: Option<(u32, QueueId)>,
     /// IPv4 identification of the next segment that has one (Linux: `inet_id`).
     ip_id: u16,
-    /// What waits for a reader that waits, and which one that is.
+    /// Packets left to a waiting reader, and the reader's identity.
     pub(super) prequeue: Prequeue,
-    /// The four-tuple leads to this socket.
+    /// Whether the four-tuple table refers to this socket.
     hashed: bool,
-    /// Counted among the host's orphans.
+    /// Whether the socket is counted as an orphan of the host.
     orphan: bool,
-    /// Its place among the connections of its source with its listener; returned when it leaves the table of connections.
+    /// Place among the connections of its source with its listener; returned when the connection
+    /// leaves the table.
     place: Option<Box<SourcePlace>>,
-    /// The listener that counts it as open before its handshake has ended.
+    /// Listener that counts it as open before its handshake has completed.
     early: Option<Weak<Listener>>,
-    /// The handshake will have something to tell about Fast Open.
+    /// Whether the handshake will have a Fast Open result to record.
     learns: bool,
-    /// Fast Open was suspected before this connection began.
+    /// Whether Fast Open was under suspicion before this connection started.
     on_trial: bool,
-    /// The latest `now` this socket has seen. Contexts read the clock at different moments; a connection's time (its
-    /// timestamps above all) must not run backwards when it passes from one to another.
+    /// Latest `now` that this socket has seen. Contexts read the clock at different times; the time
+    /// of a connection (above all its timestamps) must not run backwards when it passes from one
+    /// context to another.
     latest: Instant,
-    /// SND.UNA when the next hop was last confirmed.
+    /// SND.UNA at the last confirmation of the next hop.
     confirmed: SeqNum,
-    /// Bits of `TcpSocket::ready` that have come true and that nobody was woken for yet. Whoever lets the socket go takes them
-    /// along, to [`TcpSocket::wake`].
+    /// Bits of `TcpSocket::ready` that have become set and whose waiting threads have not been
+    /// woken yet. The thread that releases the socket takes them and passes them to
+    /// [`TcpSocket::wake`].
     pub(super) news: u8,
-    /// Pages that the host's account was charged for this socket.
+    /// Pages charged to the host's account for this socket.
     charged_pages: i64,
-    /// Segments that TCP did not take. With those of the backlog Linux's `sk_drops`.
+    /// Segments that TCP dropped. Together with those of the backlog they are Linux's `sk_drops`.
     pub(super) drops: u32,
-    /// The call has taken from the receive queue, and done nothing else.
+    /// Whether the current call has only taken data from the receive queue.
     pub(super) only_read: bool,
-    /// Bytes taken from the application since it last polled the core in passing.
+    /// Bytes taken from the application since it last polled the core while sending.
     sent_unpolled: usize,
     memory: Arc<TcpMemory>,
 }
 
-/// The socket is gone, and with it what it held.
+/// Returns the charges when the socket is dropped.
 impl Drop for StreamState {
     fn drop(&mut self) {
         self.memory.uncharge(self.charged_pages);
@@ -216,7 +231,7 @@ impl TcpSocket {
                 sent_unpolled: 0,
                 memory,
             }),
-            wmem: Wmem::new(this.clone(), host.core(core)),
+            wmem: Wmem::new(this.clone(), host.core_sockets(core).tasklet()),
             backlog_drops: AtomicU32::new(0),
             read_packets: Llist::new(),
             settings: SharedSettings::new(bind),
@@ -229,19 +244,20 @@ impl TcpSocket {
         &self.settings
     }
 
-    /// How long receiving waits (`SO_RCVTIMEO`); `None` for ever.
+    /// Returns the maximum time that a receive call waits (`SO_RCVTIMEO`); `None` is unlimited.
     #[must_use]
     pub fn receive_timeout(&self) -> Option<Duration> {
         self.settings.receive_timeout()
     }
 
-    /// How a thread polls that waits for the socket (`SO_BUSY_POLL` and its companions).
+    /// Returns the busy polling options (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and
+    /// `SO_BUSY_POLL_BUDGET`).
     #[must_use]
     pub fn busy_poll(&self) -> BusyPoll {
         self.settings.busy_poll()
     }
 
-    /// How long sending waits (`SO_SNDTIMEO`); `None` for ever.
+    /// Returns the maximum time that a send call waits (`SO_SNDTIMEO`); `None` is unlimited.
     #[must_use]
     pub fn send_timeout(&self) -> Option<Duration> {
         self.settings.send_timeout()
@@ -259,31 +275,33 @@ impl TcpSocket {
         self.over_loopback
     }
 
-    /// Address and port of our end.
+    /// Returns the local address and port.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
         self.tuple.local
     }
 
-    /// Address and port of the peer.
+    /// Returns the address and port of the peer.
     #[must_use]
     pub fn remote(&self) -> SocketAddr {
         self.tuple.remote
     }
 
-    /// The core whose queue this connection uses, and whose timers until its packets come by another.
+    /// Returns the core whose queue this connection uses, and whose timers until its packets arrive
+    /// on another core.
     #[must_use]
     pub const fn core(&self) -> CoreId {
         self.core
     }
 
-    /// The core that its packets went up on last (`SO_INCOMING_CPU`), and where its timers are armed from then on.
+    /// Returns the core that received its last packets (`SO_INCOMING_CPU`), which also runs its
+    /// timers.
     #[must_use]
     pub fn incoming_core(&self) -> CoreId {
         CoreId(self.incoming.load(Ordering::Relaxed))
     }
 
-    /// Its packets go up on this core. Linux: `sk_incoming_cpu_update`.
+    /// Records the core that receives its packets. Linux: `sk_incoming_cpu_update`.
     #[inline]
     pub(crate) fn note_incoming(&self, core: CoreId) {
         if self.incoming.load(Ordering::Relaxed) != core.0 {
@@ -295,7 +313,8 @@ impl TcpSocket {
         self.hash
     }
 
-    /// The core whose polls bring this connection's packets: with RFS where its application was seen last.
+    /// Returns the core that polls for this connection's packets: with RFS the one where its
+    /// application ran last.
     #[must_use]
     pub fn polled_core(&self, host: &Host) -> CoreId {
         if !host.rfs_needed() {
@@ -303,17 +322,19 @@ impl TcpSocket {
         }
         let flows = host.sock_flows(host.sysctls().rps_sock_flow_entries);
         let by_socket = flows.and_then(|flows| flows.core_of(self.hash));
-        by_socket.filter(|core| usize::from(core.0) < host.cores().len()).unwrap_or(self.core)
+        by_socket.filter(|core| core.0 < host.core_count()).unwrap_or(self.core)
     }
 
-    /// Bytes of packet memory below TCP, in devices that complete later (`sk_wmem_alloc`, the `t` of `ss`'s skmem).
+    /// Returns the bytes of packet memory in devices that complete later (`sk_wmem_alloc`, the `t`
+    /// of `ss`'s skmem).
     #[must_use]
     pub fn wmem_alloc(&self) -> u32 {
         self.wmem.bytes()
     }
 
-    /// The beginning of a socket: `register` makes it known, then its first segments leave. They are in `cx.out`
-    /// already, so nobody else may hold the socket in between; what comes in meanwhile waits on the backlog.
+    /// Starts a socket: `register` inserts it into the tables, then its first segments are
+    /// transmitted. These are already in `cx.out`, so no other thread may own the socket in
+    /// between; packets that arrive meanwhile wait in the backlog.
     pub(super) fn begin(
         &self,
         host: &Host,
@@ -330,25 +351,26 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// The listener counts this connection until its handshake has ended. Before `begin`.
+    /// Records the listener that counts this connection until its handshake has completed. Called
+    /// before `begin`.
     pub(super) fn set_early(&self, listener: &Arc<Listener>) {
         self.lock.own().early = Some(Arc::downgrade(listener));
     }
 
-    /// What the connection keeps while its four-tuple leads to it. Before `begin`.
+    /// Stores the place that the connection holds while it is in the table. Called before `begin`.
     pub(super) fn set_place(&self, place: Option<Box<SourcePlace>>) {
         if place.is_some() {
             self.lock.own().place = place;
         }
     }
 
-    /// The handshake will have something to tell about Fast Open. Before `begin`.
+    /// Marks the handshake as one with a Fast Open result to record. Called before `begin`.
     pub(super) fn set_learns(&self, on_trial: bool) {
         let mut state = self.lock.own();
         (state.learns, state.on_trial) = (true, on_trial);
     }
 
-    /// Ends a connection that could not begin. What it would send is the caller's to throw away.
+    /// Ends a connection that could not start. The caller discards the segments that it would send.
     pub(super) fn discard(&self, cx: &mut Cx) {
         let mut state = self.lock.own();
         state.tcb.abort(&mut cx.tcp());
@@ -356,33 +378,35 @@ impl TcpSocket {
         state.place = None;
     }
 
-    /// An entry of the timer wheel will fire in time for `deadline`. Under the lock.
+    /// Returns whether an entry of the timer wheel fires in time for `deadline`. Called under the
+    /// lock.
     pub(super) fn is_armed(&self, deadline: Instant) -> bool {
         self.armed.covers(deadline)
     }
 
-    /// Where its packets go up: a flow that moves takes its timers along as they are armed anew, in Linux by whichever CPU
-    /// arms them. What is armed elsewhere fires there, late at most.
+    /// Arms the timer on the core that receives its packets. When a flow moves, its timers follow
+    /// as they are armed again; in Linux the arming CPU runs them. Entries on other cores still
+    /// fire there.
     #[inline]
     pub(super) fn arm(&self, host: &Host, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
-            let core = host.core(self.incoming_core());
+            let core = host.core_sockets(self.incoming_core());
             let entry = TimerEntry::Stream(StreamTimer::of(&self.wmem));
             self.armed.armed(core.arm(deadline, entry));
         }
     }
 
-    /// The connection waits for nothing any more. Under the lock.
+    /// Disarms the timers of a connection that has ended. Called under the lock.
     pub(super) fn disarm(&self, host: &Host) {
         for handle in self.armed.take_handles().into_iter().flatten() {
-            host.core(handle.core).disarm(handle);
+            host.core_sockets(handle.core).disarm(handle);
         }
     }
 }
 
 impl StreamState {
-    /// The largest superframe that its path takes.
+    /// Returns the largest superframe that its path accepts.
     pub(super) fn superframe_bytes(&self) -> usize {
         self.dst.as_ref().map_or(0, |dst| dst.gso_max_bytes as usize)
     }
@@ -391,7 +415,7 @@ impl StreamState {
         self.sent_unpolled += bytes;
     }
 
-    /// Whether `every` bytes were sent since this was last true.
+    /// Returns whether `every` bytes were sent since it last returned true.
     pub(super) const fn take_poll_due(&mut self, every: usize) -> bool {
         let due = self.sent_unpolled >= every;
         if due {
@@ -400,7 +424,7 @@ impl StreamState {
         due
     }
 
-    /// The holder's clock and the socket's agree from here on.
+    /// Synchronizes the context's clock with the latest time of the socket.
     #[inline]
     pub(super) fn synchronise(&mut self, cx: &mut Cx) {
         cx.freshen();
@@ -408,7 +432,8 @@ impl StreamState {
         self.latest = cx.now;
     }
 
-    /// For a call that asks no time: none that is earlier than what this socket has seen.
+    /// For calls that need no exact time: only ensures that `now` is not earlier than the socket's
+    /// latest time.
     #[inline]
     pub(super) fn not_before_latest(&self, cx: &mut Cx) {
         cx.not_before(self.latest);

@@ -1,10 +1,11 @@
-//! From a four-tuple to a socket, in constant time and without writing a shared line.
+//! Lookup of sockets by four-tuple, in constant time and without writing shared cache lines.
 //!
-//! `established` holds everything that has both ends named: streams, half-open requests and TIME-WAIT remnants, as
-//! Linux's ehash does. `listeners` is keyed by local port. Who owns a port follows from the two: a port is looked at when
-//! it is bound, and costs a connection no more than a count. Linux: net/ipv4/inet_hashtables.c, inet_csk_get_port.
+//! `established` holds every socket with both ends known: connections, half-open requests and
+//! TIME-WAIT sockets, like Linux's ehash. `listeners` is keyed by local port. The owners of a port
+//! follow from the two tables: they are searched when a port is bound, and a connection costs only
+//! an update of a count. Linux: net/ipv4/inet_hashtables.c, inet_csk_get_port.
 //!
-//! Lookups run under an RCU section and return borrowed entries.
+//! Lookups run in an RCU section and return borrowed entries.
 
 use std::{
     boxed::Box,
@@ -31,28 +32,28 @@ use crate::{
     socket::{Listener, RequestSocket, TcpSocket, TimeWaitSocket},
 };
 
-/// What a four-tuple can lead to.
+/// Socket found by a four-tuple.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     /// A connection from SYN-SENT on, or an accepted one.
     Stream(Arc<TcpSocket>),
     /// A passive open that waits for its third segment.
     Request(Arc<RequestSocket>),
-    /// The remnant of a closed connection.
+    /// A closed connection in TIME-WAIT.
     TimeWait(Arc<TimeWaitSocket>),
 }
 
-/// With whom a socket shares its local port.
+/// Sockets with which a socket shares its local port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BindFlags {
-    /// `SO_REUSEADDR`: with any that says so too and does not listen.
+    /// `SO_REUSEADDR`: shares with sockets that also set it and do not listen.
     pub(crate) reuse_address: bool,
-    /// `SO_REUSEPORT`: with any that says so too.
+    /// `SO_REUSEPORT`: shares with sockets that also set it.
     pub(crate) reuse_port: bool,
 }
 
 impl BindFlags {
-    /// Linux's `inet_bind_conflict` for two sockets on addresses that overlap.
+    /// Linux's `inet_bind_conflict` for two sockets with overlapping addresses.
     const fn conflicts_with(self, owner: Self, listening: bool) -> bool {
         let address = self.reuse_address && owner.reuse_address && !listening;
         let port = self.reuse_port && owner.reuse_port;
@@ -60,11 +61,12 @@ impl BindFlags {
     }
 }
 
-/// One count for each port. A fuzzer builds a host for each run, and a run has few connections: there, ports share counts, so that
-/// some ports are searched for in vain.
+/// Number of port counters, one for each port. A fuzzer builds a host for each run with few
+/// connections: there, several ports share a counter, so that some searches of the table are
+/// unnecessary.
 const PORTS: usize = if cfg!(fuzzing) { 1 << 10 } else { 1 << 16 };
 
-/// Entries that the tables of connections and of listeners hold before they grow.
+/// Initial capacities of the tables of connections and of listeners.
 const ROOM: [usize; 2] = if cfg!(fuzzing) { [32, 4] } else { [1024, 64] };
 
 /// The lookup tables of a host.
@@ -72,12 +74,13 @@ const ROOM: [usize; 2] = if cfg!(fuzzing) { [32, 4] } else { [1024, 64] };
 pub(crate) struct Demux {
     established: RcuMap<FourTuple, Entry>,
     listeners: RcuMap<u16, Arc<Vec<Arc<Listener>>>>,
-    /// Connections and remnants by their local port, so that most ports need not be searched for. Written once when a
-    /// connection begins and once when it ends. Relaxed: whoever binds at the same moment comes before or after.
+    /// Numbers of connections and TIME-WAIT sockets by local port, so that most ports need no
+    /// search. Written once when a connection starts and once when it ends. Relaxed: a concurrent
+    /// bind comes before or after.
     owners: Box<[AtomicU32]>,
-    /// Held while a port is bound: between the look and the entry nobody else may bind.
+    /// Lock held while a port is bound: no other thread may bind between check and insertion.
     binding: Mutex<()>,
-    /// Key of the hash: a peer must not be able to aim many connections at one bucket.
+    /// Key of the hash, so that a peer cannot aim many connections at one bucket.
     secret: HashKey,
 }
 
@@ -86,14 +89,14 @@ impl Demux {
         Self {
             established: RcuMap::new(rcu, ROOM[0]),
             listeners: RcuMap::new(rcu, ROOM[1]),
-            // Zeros from the system: pages of ports that nobody uses are never touched.
+            // The system provides zeroed pages; pages of unused ports are never touched.
             owners: <[AtomicU32]>::new_box_zeroed_with_elems(PORTS).expect("memory for a host"),
             binding: Mutex::default(),
             secret,
         }
     }
 
-    /// Keyed hash of a four-tuple; also the flow hash of what is sent.
+    /// Returns the keyed hash of a four-tuple, which is also the flow hash of transmitted packets.
     pub(crate) fn hash(&self, tuple: &FourTuple) -> u32 {
         let mut hasher = SipHasher13::new_with_key(&self.secret.0);
         for end in [&tuple.local, &tuple.remote] {
@@ -109,7 +112,7 @@ impl Demux {
         folded
     }
 
-    /// The connection, request or remnant of `tuple`.
+    /// Returns the connection, request or TIME-WAIT socket of `tuple`.
     pub(crate) fn established<'s>(
         &'s self,
         hash: u32,
@@ -119,8 +122,9 @@ impl Demux {
         self.established.lookup(hash, tuple, rcu)
     }
 
-    /// The listener of `local`: one bound to the address itself before one bound to any address. Of a group that
-    /// shares the port, the member that `hash` chooses, among those that want connections of `core` if there are any.
+    /// Returns the listener of `local`: one bound to the address itself before one bound to any
+    /// address. In a group that shares the port, `hash` selects the member, among those that prefer
+    /// connections of `core` if there are any.
     pub(crate) fn listener<'s>(
         &'s self,
         core: CoreId,
@@ -138,7 +142,7 @@ impl Demux {
         member(on_port, local.ip(), flow).or_else(|| member(on_port, any, flow))
     }
 
-    /// Adds a connection whose four-tuple must be new.
+    /// Inserts a socket whose four-tuple must be new.
     pub(crate) fn insert(&self, hash: u32, tuple: FourTuple, entry: Entry) -> Result<(), Errno> {
         let owns = entry.owns_port();
         self.established.insert(hash, tuple, entry).map_err(|_| Errno::EADDRNOTAVAIL)?;
@@ -148,7 +152,8 @@ impl Demux {
         Ok(())
     }
 
-    /// As `insert`, for a local end that the application has chosen; `EADDRINUSE` when another owns it.
+    /// Like `insert`, for a local end chosen by the application; `EADDRINUSE` when another socket
+    /// owns it.
     pub(crate) fn insert_bound(
         &self,
         hash: u32,
@@ -164,16 +169,17 @@ impl Demux {
         self.insert(hash, tuple, entry)
     }
 
-    /// Puts `entry` where another of the same tuple was: request → stream, stream → TIME-WAIT.
+    /// Replaces the entry of the same four-tuple: request → stream, stream → TIME-WAIT.
     pub(crate) fn replace(&self, hash: u32, tuple: FourTuple, entry: Entry) {
-        // A remnant inherits the port of its stream.
+        // A TIME-WAIT socket inherits the port from its stream.
         if matches!(entry, Entry::Stream(_)) {
             self.owner_added(tuple.local.port());
         }
         self.established.insert_or_replace(hash, tuple, entry);
     }
 
-    /// Puts a stream where a remnant was, if that is the one meant: both own the port. False if it is not.
+    /// Replaces a TIME-WAIT socket by a stream if it is the expected one; both own the port.
+    /// Returns whether it was.
     pub(crate) fn replace_if(
         &self,
         hash: u32,
@@ -184,7 +190,7 @@ impl Demux {
         self.established.replace_if(hash, tuple, entry, is_meant).is_ok()
     }
 
-    /// Takes `gone` out, unless something else has come in its place.
+    /// Removes the entry if `is_gone` accepts it, that is, unless it has been replaced.
     pub(crate) fn remove(
         &self,
         hash: u32,
@@ -202,7 +208,7 @@ impl Demux {
         }
     }
 
-    /// The count of connections and remnants by `port`.
+    /// Returns the counter of connections and TIME-WAIT sockets of `port`.
     fn owners_of(&self, port: u16) -> &AtomicU32 {
         &self.owners[usize::from(port) % PORTS]
     }
@@ -215,7 +221,8 @@ impl Demux {
         self.binding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody owns `local` who does not share it with `flags`: bind(2)'s question, and listen(2)'s.
+    /// Returns whether `local` is owned by a socket that does not share it with `flags`, as bind(2)
+    /// and listen(2) check.
     pub(crate) fn is_in_use(&self, local: SocketAddr, flags: BindFlags, rcu: &Section<'_>) -> bool {
         let port = local.port();
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu);
@@ -240,7 +247,7 @@ impl Demux {
         in_use
     }
 
-    /// How many four-tuples are known.
+    /// Returns the number of four-tuples in the table.
     pub(crate) fn established_len(&self) -> usize {
         self.established.len()
     }
@@ -253,7 +260,8 @@ impl Demux {
         self.established.for_each(rcu, |tuple, entry| visit(tuple, entry));
     }
 
-    /// About `entries` of them from `from` on; returns where to go on, `None` at the end.
+    /// Visits about `entries` entries starting at `from`; returns where to continue, `None` at the
+    /// end.
     pub(crate) fn for_each_established_from(
         &self,
         rcu: &Section<'_>,
@@ -272,7 +280,7 @@ impl Demux {
         self.listeners.for_each(rcu, |_, on_port| on_port.iter().for_each(&mut visit));
     }
 
-    /// Registers a listener; `EADDRINUSE` when another owns the address and port.
+    /// Registers a listener; `EADDRINUSE` when another socket owns the address and port.
     pub(crate) fn listen(&self, rcu: &Reader, listener: &Arc<Listener>) -> Result<(), Errno> {
         let _binding = self.bind();
         if self.is_in_use(listener.local(), listener.flags(), &rcu.pin()) {
@@ -289,7 +297,8 @@ impl Demux {
         });
     }
 
-    /// Copy-on-write change of the listeners of one port. `binding` is held by the callers: it serialises writers.
+    /// Changes the listeners of one port by copy-on-write. Callers hold `binding`, which serializes
+    /// writers.
     fn edit_listeners(&self, rcu: &Reader, port: u16, edit: impl FnOnce(&mut Vec<Arc<Listener>>)) {
         let hash = port_hash(port);
         let mut list = {
@@ -305,7 +314,7 @@ impl Demux {
         }
     }
 
-    /// A port nobody owns, from `candidates`; used to listen on port 0.
+    /// Returns an unowned port from `candidates`; used to listen on port 0.
     pub(crate) fn unused_port(
         &self,
         mut candidates: impl Iterator<Item = u16>,
@@ -316,14 +325,16 @@ impl Demux {
         })
     }
 
-    /// Whether a connection may take `port` as its local port by itself: nobody listens there.
+    /// Returns whether `port` may be chosen as the local port of a connection: no socket listens on
+    /// it.
     pub(crate) fn may_connect_from(&self, port: u16, rcu: &Section<'_>) -> bool {
         self.listeners.lookup(port_hash(port), &port, rcu).is_none()
     }
 }
 
 impl Entry {
-    /// With whom it shares its local port; `None` for a request, which owns none: its listener does.
+    /// Returns the sharing flags of its local port; `None` for a request, whose port belongs to its
+    /// listener.
     fn bind_flags(&self) -> Option<BindFlags> {
         match self {
             Self::Stream(socket) => Some(socket.bind_flags()),
@@ -337,12 +348,12 @@ impl Entry {
     }
 }
 
-/// Two local addresses that cannot both be served apart: the same, or one of them any.
+/// Returns whether two local addresses overlap: they are equal, or one of them is unspecified.
 fn overlap(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())
 }
 
-/// The listener bound to `ip`; of several the one for this flow.
+/// Returns the listener bound to `ip`; of several, the one selected for this flow.
 fn member(
     on_port: &[Arc<Listener>],
     ip: IpAddr,
@@ -355,7 +366,7 @@ fn member(
     }
     let here = || bound().filter(move |listener| listener.incoming_core() == Some(core));
     let (mine, all) = (here().count(), bound().count());
-    // The high bits have chosen the core: others choose among its members.
+    // The high bits have selected the core; the hash is mixed again to select a member.
     let nth = |count: usize| {
         let spread = u64::from(hash.wrapping_mul(0x9e37_79b9));
         usize::try_from((spread * count as u64) >> 32).unwrap_or_default()
@@ -363,7 +374,7 @@ fn member(
     if mine > 0 { here().nth(nth(mine)) } else { bound().nth(nth(all)) }
 }
 
-/// Ports are spread evenly by multiplication with the golden ratio.
+/// Spreads ports evenly by multiplication with the golden ratio.
 fn port_hash(port: u16) -> u32 {
     u32::from(port).wrapping_mul(0x9e37_79b9)
 }

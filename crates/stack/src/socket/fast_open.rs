@@ -1,7 +1,9 @@
-//! Fast Open's memory: the cookies of servers, the keys of our own, and the suspicion of a path that swallows them.
+//! Fast Open state of a host: cookies of servers, keys of the host's own cookies, and detection of
+//! paths that drop Fast Open segments.
 //!
-//! Below: `tcp::open::fast_open`, which speaks it. Above: `connection::connect` asks, connections report. RFC 7413 §4.1.3; Linux:
-//! tcp_fastopen_cache_get, tcp_fastopen_active_disable.
+//! Below: `tcp::open::fast_open`, the protocol. Above: `connection::connect` queries it,
+//! connections report to it. RFC 7413 §4.1.3; Linux: tcp_fastopen_cache_get,
+//! tcp_fastopen_active_disable.
 
 use std::{
     collections::BTreeMap,
@@ -20,64 +22,66 @@ use crate::{
 
 /// Bits of `tcp_fastopen`.
 pub(crate) mod mode {
-    /// Connect with Fast Open where the application asks for it.
+    /// Use Fast Open in connects that request it.
     pub(crate) const CLIENT: u32 = 0x1;
-    /// Listen with Fast Open where the application asks for it.
+    /// Use Fast Open in listeners that request it.
     pub(crate) const SERVER: u32 = 0x2;
     /// Send data in the SYN without a cookie.
     pub(crate) const CLIENT_NO_COOKIE: u32 = 0x4;
-    /// Take data in the SYN without a cookie.
+    /// Accept data in the SYN without a cookie.
     pub(crate) const SERVER_NO_COOKIE: u32 = 0x200;
-    /// Every listener, whether its application asks for it or not.
+    /// Use Fast Open in every listener, requested or not.
     pub(crate) const SERVER_ALL: u32 = 0x400;
 }
 
-/// Servers remembered.
+/// Maximum number of cached servers.
 const SERVERS_MAX: usize = 1024;
 
-/// The MSS of a server that has never announced one: no bound but our own, as in Linux. Only data without a cookie goes to such
-/// a server (RFC 7413 §4.1.3 would have 536 bytes with one).
+/// MSS of a server that has never announced one: no limit but our own, as in Linux. Only data
+/// without a cookie is sent to such a server (RFC 7413 §4.1.3 would allow 536 bytes with one).
 const MSS_UNKNOWN: u16 = u16::MAX;
 
-/// How long a server whose SYNs with cookies were lost twice is left alone; doubled by each further loss.
+/// Time without Fast Open to a server whose SYNs with cookies were lost twice; doubled by each
+/// further loss.
 const LOSS_PAUSE: Duration = Duration::from_secs(60);
 
-/// How a server without a known cookie is asked for one: one that has not answered is asked once in the form of before RFC
-/// 7413, and if it does not answer that either, as ever after that.
+/// Form of the cookie request to a server without a known cookie. A server that does not answer the
+/// standard form is asked once in the experimental form that precedes RFC 7413; after that only in
+/// the standard form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Standard,
     Experimental,
-    /// The standard one: both have been refused.
+    /// The standard form, because both have been refused.
     Refused,
 }
 
-/// What is known of one server.
+/// Cached information about one server.
 #[derive(Clone, Copy, Debug)]
 struct Server {
     cookie: Option<Cookie>,
     mss: u16,
-    /// The form in which it is asked for a cookie.
+    /// Form of the next cookie request.
     request: Request,
-    /// SYNs with data or cookie in a row that were answered only without.
+    /// Number of consecutive SYNs with data or cookie that were answered only without them.
     losses: u32,
-    /// When it was last heard of, or lost.
+    /// Time of the last update.
     at: Instant,
 }
 
-/// Suspicion of the paths of this host.
+/// Suspicion that paths of this host drop Fast Open segments.
 #[derive(Clone, Copy, Debug, Default)]
 struct Blackhole {
     times: u32,
     until: Option<Instant>,
 }
 
-/// See the module head.
+/// Fast Open state of a host.
 #[derive(Debug)]
 pub(crate) struct FastOpenMemory {
-    /// Key of cookies unless `tcp_fastopen_key` gives another.
+    /// Key of cookies unless `tcp_fastopen_key` specifies another.
     secret: HashKey,
-    /// Locked by connects and handshakes with Fast Open only.
+    /// Cached servers. Locked only by connects and handshakes with Fast Open.
     servers: Mutex<BTreeMap<IpAddr, Server>>,
     blackhole: Mutex<Blackhole>,
 }
@@ -87,7 +91,7 @@ impl FastOpenMemory {
         Self { secret, servers: Mutex::default(), blackhole: Mutex::default() }
     }
 
-    /// The keys of our cookies; `own` are the listener's.
+    /// Returns the keys of the host's cookies; `own` are the listener's.
     pub(crate) fn keys(&self, sysctls: &Sysctls, own: Option<FastOpenKey>) -> FastOpenKeys {
         match own.or(sysctls.tcp_fastopen_key) {
             Some(keys) => FastOpenKeys::new(&keys.primary, keys.backup.as_ref()),
@@ -95,7 +99,7 @@ impl FastOpenMemory {
         }
     }
 
-    /// What a connect to `remote` does. `no_cookie` is the socket's own wish.
+    /// Returns the Fast Open behavior of a connect to `remote`. `no_cookie` is the socket's option.
     pub(crate) fn connect(
         &self,
         sysctls: &Sysctls,
@@ -123,7 +127,7 @@ impl FastOpenMemory {
         }
     }
 
-    /// A handshake with `remote` has ended.
+    /// Records the result of a handshake with `remote`.
     pub(crate) fn learn(&self, remote: IpAddr, news: &FastOpenNews, now: Instant) {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         if servers.len() >= SERVERS_MAX && !servers.contains_key(&remote) {
@@ -151,9 +155,9 @@ impl FastOpenMemory {
         server.losses = if news.syn_dropped { server.losses.saturating_add(1) } else { 0 };
     }
 
-    /// A connection suspects that the path swallows what belongs to Fast Open: nobody speaks it for
-    /// `tcp_fastopen_blackhole_timeout_sec`, and for twice as long each time that it happens again. False when that is 0
-    /// (Linux: tcp_fastopen_active_disable).
+    /// Disables Fast Open because a connection suspects that the path drops its segments: for
+    /// `tcp_fastopen_blackhole_timeout_sec`, doubled with each repetition. Returns false if that
+    /// setting is 0 (Linux: tcp_fastopen_active_disable).
     pub(crate) fn suspect(&self, sysctls: &Sysctls, now: Instant) -> bool {
         let timeout = sysctls.tcp_fastopen_blackhole_timeout_sec;
         if timeout.is_zero() {
@@ -165,18 +169,19 @@ impl FastOpenMemory {
         true
     }
 
-    /// Nothing is known any more (`ip tcp_metrics flush`).
+    /// Clears the cached servers (`ip tcp_metrics flush`).
     pub(crate) fn forget(&self) {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Fast Open has been suspected, and what is opened at this moment will show whether rightly.
+    /// Returns whether Fast Open was disabled and the time has passed, so that a connection opened
+    /// now tests the path.
     pub(crate) fn is_on_trial(&self, now: Instant) -> bool {
         let blackhole = self.blackhole.lock().unwrap_or_else(PoisonError::into_inner);
         blackhole.until.is_some_and(|until| now >= until)
     }
 
-    /// It was not rightly.
+    /// Clears the suspicion after a successful test.
     pub(crate) fn acquit(&self) {
         *self.blackhole.lock().unwrap_or_else(PoisonError::into_inner) = Blackhole::default();
     }
@@ -208,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_asked_once_and_then_believed() {
+    fn the_cookie_of_a_server_is_requested_once_and_then_used() {
         let (memory, sysctls, now) = memory();
         assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK);
         let cookie = Cookie::new(&[7; 8]);
@@ -223,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_answer_is_asked_once_in_the_older_form() {
+    fn a_server_that_does_not_answer_is_asked_once_in_the_experimental_form() {
         let (memory, sysctls, now) = memory();
         let ask = || memory.connect(&sysctls, SERVER, false, now);
         let refuse = |experimental| {
@@ -241,20 +246,20 @@ mod tests {
     }
 
     #[test]
-    fn a_server_whose_syns_are_lost_is_left_alone_for_longer_and_longer() {
+    fn fast_open_to_a_server_that_loses_syns_pauses_for_increasing_times() {
         let (memory, sysctls, now) = memory();
         let lost = FastOpenNews { syn_dropped: true, ..FastOpenNews::default() };
         memory.learn(SERVER, &lost, now);
-        assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK, "once is chance");
+        assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK, "one loss does not count");
         memory.learn(SERVER, &lost, now);
         assert_eq!(memory.connect(&sysctls, SERVER, false, now), FastOpen::Off);
         assert_eq!(memory.connect(&sysctls, SERVER, false, now + LOSS_PAUSE * 4), ASK);
     }
 
     #[test]
-    fn a_blackhole_turns_it_off_everywhere_for_a_while() {
+    fn a_blackhole_disables_fast_open_for_all_servers_temporarily() {
         let (memory, mut sysctls, now) = memory();
-        assert!(!memory.suspect(&sysctls, now), "off by default");
+        assert!(!memory.suspect(&sysctls, now), "disabled by default");
         sysctls.tcp_fastopen_blackhole_timeout_sec = Duration::from_secs(10);
         for pause in [10, 20] {
             assert!(memory.suspect(&sysctls, now));
@@ -267,11 +272,15 @@ mod tests {
         memory.acquit();
         assert!(memory.suspect(&sysctls, now));
         let at = now + Duration::from_secs(10);
-        assert_eq!(memory.connect(&sysctls, SERVER, false, at), ASK, "as the first time");
+        assert_eq!(
+            memory.connect(&sysctls, SERVER, false, at),
+            ASK,
+            "the timeout starts at its initial value again"
+        );
     }
 
     #[test]
-    fn the_memory_is_bounded() {
+    fn the_number_of_cached_servers_is_bounded() {
         let (memory, _, now) = memory();
         let cookie = Cookie::new(&[7; 8]);
         let news = FastOpenNews { cookie, ..FastOpenNews::default() };

@@ -1,12 +1,13 @@
 //! Passive opens: the listener with its SYN queue and accept queue.
 //!
-//! A SYN becomes a small request in the established table; the third segment turns the request into a connection,
-//! which waits in the accept queue. Both queues are bounded by the backlog of `listen` (and `net.core.somaxconn`), the
-//! SYN queue by `net.ipv4.tcp_max_syn_backlog` as well. When the SYN queue is full, SYNs are answered with cookies
-//! (`net.ipv4.tcp_syncookies`) and nothing is kept. Linux: net/ipv4/inet_connection_sock.c, tcp_conn_request.
+//! A SYN becomes a small request in the established table. The third segment turns the request into
+//! a connection, which waits in the accept queue. Both queues are bounded by the backlog of
+//! `listen` (and `net.core.somaxconn`), the SYN queue also by `net.ipv4.tcp_max_syn_backlog`. When
+//! the SYN queue is full, SYNs are answered with cookies (`net.ipv4.tcp_syncookies`), which need no
+//! state. Linux: net/ipv4/inet_connection_sock.c, tcp_conn_request.
 //!
-//! Not here: which listener a segment is for (`demux`), requests (`request`, `syn_queue`), the limit for each source address
-//! (`source_limit`).
+//! Not here: selection of the listener of a segment (`demux`), requests (`request`, `syn_queue`),
+//! the limit per source address (`source_limit`).
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -46,28 +47,31 @@ pub struct Listener {
     local: SocketAddr,
     flags: BindFlags,
     incoming_core: Option<CoreId>,
-    /// Connections that may wait for `accept`. Relaxed: a bound orders nothing.
+    /// Maximum number of connections that wait for `accept`. Relaxed: a bound orders nothing.
     backlog: AtomicUsize,
-    /// What every connection starts with. Read by every SYN and third segment.
+    /// Options that every connection starts with. Read by every SYN and third segment.
     settings: RcuCell<SocketSettings>,
     syn_queue: SynQueue,
-    /// The limit of connections for each source address, and the count of them.
+    /// Limit of connections per source address, and their counts.
     source_limit: Arc<SourceLimit>,
-    /// Connections that are open before their handshake has ended. Relaxed: a bound, not an order.
+    /// Number of connections that are open before their handshake has completed. Relaxed: a bound
+    /// orders nothing.
     early: AtomicUsize,
     accept_queue: Mutex<AcceptQueue>,
-    /// Length of `accept_queue`, to look without the lock.
+    /// Length of `accept_queue`, to read without the lock.
     waiting: AtomicUsize,
-    /// When the last cookie was sent, in nanoseconds; 0 for never. Relaxed: an ACK that misses it is repeated.
+    /// Time of the last cookie in nanoseconds; 0 for never. Relaxed: an ACK that misses the store
+    /// is retransmitted.
     cookie_sent_ns: AtomicU64,
     closed: AtomicBool,
-    /// The host has lost the address: `accept` fails with `ENETDOWN` in place of `EINVAL`. Written before `closed`, read after it.
+    /// Whether the host has lost the address: `accept` then fails with `ENETDOWN` instead of
+    /// `EINVAL`. Written before `closed`, read after it.
     address_lost: AtomicBool,
     acceptors: EventCount,
 }
 
 impl Listener {
-    /// Listens on `local` with the defaults of [`ListenOptions`]; port 0 takes any free port.
+    /// Listens on `local` with the defaults of [`ListenOptions`]; port 0 selects any free port.
     ///
     /// # Errors
     /// As [`listen_with`](Self::listen_with).
@@ -80,11 +84,11 @@ impl Listener {
         Self::listen_with(host, cx, local, &ListenOptions { backlog, ..ListenOptions::default() })
     }
 
-    /// Listens on `local`; port 0 takes any free port.
+    /// Listens on `local`; port 0 selects any free port.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` for an address that is not ours, `EADDRINUSE` as bind(2) and listen(2) decide it, `ENETDOWN`,
-    /// `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
+    /// `EADDRNOTAVAIL` for an address that is not local, `EADDRINUSE` as for bind(2) and listen(2),
+    /// `ENETDOWN`, `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
     pub fn listen_with(
         host: &Arc<Host>,
         cx: &mut Cx,
@@ -107,7 +111,7 @@ impl Listener {
             let listener = Arc::new(Self::new(&sysctls, cx, local, options));
             match host.demux().listen(&cx.reader(), &listener) {
                 Ok(()) => break listener,
-                // Another thread has taken the port since it was looked for.
+                // Another thread has taken the port since the search.
                 Err(Errno::EADDRINUSE) if any_port => {}
                 Err(errno) => return Err(errno),
             }
@@ -141,51 +145,53 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     #[must_use]
     pub const fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Whom it shares its port with.
+    /// Returns the flags that allow sharing the port.
     pub(crate) const fn flags(&self) -> BindFlags {
         self.flags
     }
 
-    /// The core whose connections it wants.
+    /// Returns the core whose connections the listener prefers.
     #[must_use]
     pub const fn incoming_core(&self) -> Option<CoreId> {
         self.incoming_core
     }
 
-    /// Half-open connections.
+    /// Returns the number of half-open connections.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.syn_queue.len()
     }
 
-    /// Half-open and open connections of `source` that the limit counts ([`ListenOptions::max_per_source`]): 0 without a limit.
+    /// Returns the number of half-open and open connections of `source` that the limit counts
+    /// ([`ListenOptions::max_per_source`]): 0 without a limit.
     #[must_use]
     pub fn connections_of(&self, source: IpAddr) -> u32 {
         self.source_limit.count(source)
     }
 
-    /// Source addresses that have such a connection.
+    /// Returns the number of source addresses with such a connection.
     #[must_use]
     pub fn sources(&self) -> usize {
         self.source_limit.sources()
     }
 
-    /// Takes the oldest finished connection; `EAGAIN` when there is none.
+    /// Takes the oldest established connection.
     ///
     /// # Errors
-    /// `EAGAIN`; `EINVAL` once it is closed; `ENETDOWN` once the host has lost its address with a device.
+    /// `EAGAIN` when there is none; `EINVAL` once the listener is closed; `ENETDOWN` once the host
+    /// has lost its address with a device.
     pub fn accept(&self) -> Result<Arc<TcpSocket>, Errno> {
         self.accept_near(None)
     }
 
-    /// As [`accept`](Self::accept), for a thread that is at home on core `near`: connections of that core come first, but
-    /// none is passed over for ever.
+    /// Like [`accept`](Self::accept), for a thread that runs on core `near`: connections of that
+    /// core are preferred, but no connection is passed over forever.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -200,22 +206,23 @@ impl Listener {
         Ok(socket)
     }
 
-    /// Whether `accept` would succeed, or fail for good.
+    /// Returns whether `accept` would succeed, or fail permanently.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 || self.closed.load(Ordering::Acquire)
     }
 
-    /// Where threads wait for a connection.
+    /// Returns the event count of threads that wait for a connection.
     #[must_use]
     pub const fn acceptors(&self) -> &EventCount {
         &self.acceptors
     }
 
-    /// Stops listening. Half-open connections are forgotten, connections nobody accepted are reset, as Linux does.
+    /// Stops listening. Half-open connections are dropped, and connections not yet accepted are
+    /// reset, as in Linux.
     pub fn close(self: &Arc<Self>, host: &Host, cx: &mut Cx) {
         if self.closed.swap(true, Ordering::AcqRel) {
-            // The port may be another listener's by now.
+            // The port may already belong to another listener.
             return;
         }
         host.demux().unlisten(&cx.reader(), self);
@@ -235,15 +242,15 @@ impl Listener {
         cx.leave_polling();
     }
 
-    /// Stops listening because the host has lost the address for good. Linux's accept(2) names `ENETDOWN` among the network errors
-    /// that it passes on.
+    /// Stops listening because the host has lost the address permanently. Linux's accept(2) lists
+    /// `ENETDOWN` among the network errors that it passes on.
     pub(crate) fn lose_address(self: &Arc<Self>, host: &Host, cx: &mut Cx) {
         self.address_lost.store(true, Ordering::Relaxed);
         self.close(host, cx);
     }
 
-    /// Changes the number of connections that may wait for `accept`, at most `net.core.somaxconn`, as a second listen(2) does.
-    /// Waiting connections stay.
+    /// Changes the maximum number of connections that wait for `accept`, at most
+    /// `net.core.somaxconn`, as a second listen(2) does. Waiting connections stay.
     pub fn set_backlog(&self, host: &Host, backlog: u32) {
         self.backlog.store(bounded_backlog(&host.sysctls(), backlog), Ordering::Relaxed);
     }
@@ -260,7 +267,8 @@ impl Listener {
         &self.syn_queue
     }
 
-    /// Linux's `sk_acceptq_is_full`: one more than the backlog may wait.
+    /// Returns whether the queue is full. Like Linux's `sk_acceptq_is_full`, one more connection
+    /// than the backlog may wait.
     pub(super) fn is_accept_queue_full(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > self.backlog()
     }
@@ -269,11 +277,12 @@ impl Listener {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// A finished connection for whoever accepts next.
+    /// Queues an established connection for `accept`.
     pub(super) fn offer(&self, host: &Host, cx: &mut Cx, socket: Arc<TcpSocket>) {
         let refused = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
-            // Checked under the lock that `close` takes: after it nobody would ever accept this one.
+            // Checked under the lock that `close` takes: a connection queued after it would never
+            // be accepted.
             if self.is_closed() {
                 Some(socket)
             } else {
@@ -296,17 +305,37 @@ fn bounded_backlog(sysctls: &Sysctls, backlog: u32) -> usize {
     backlog.clamp(1, sysctls.somaxconn) as usize
 }
 
-/// A port nobody uses.
+/// Returns an unused port.
 fn unused_port(
     host: &Host,
     cx: &mut Cx,
     local: SocketAddr,
     range: &RangeInclusive<u16>,
 ) -> Result<u16, Errno> {
-    // Any remote end will do: it only chooses where the search begins.
+    // Any remote address will do: it only selects where the search starts.
     let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
     let remote = SocketAddr::new(local.ip(), port);
     let candidates = host.ports().candidates(local.ip(), remote, range, cx.now);
     let reader = cx.reader();
     host.demux().unused_port(candidates, &reader.pin()).ok_or(Errno::EADDRINUSE)
+}
+
+impl Cx {
+    /// Declares that this thread polls for the next connection of `listener`, and checks for it
+    /// after every run of a core: no other waiting thread needs to be woken for that connection.
+    /// `None`: it has stopped polling.
+    pub fn polls_to_accept(&mut self, listener: Option<&Listener>) {
+        self.accepts = listener.map_or(0, |listener| core::ptr::from_ref(listener).addr());
+        self.is_acceptor |= listener.is_some();
+    }
+
+    /// Returns whether this thread will accept the connection that `listener` has just queued; at
+    /// most one.
+    pub(crate) fn accepts_next_of(&mut self, listener: &Listener) -> bool {
+        let accepts = self.accepts == core::ptr::from_ref(listener).addr();
+        if accepts {
+            self.accepts = 0;
+        }
+        accepts
+    }
 }

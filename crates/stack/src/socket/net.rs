@@ -1,4 +1,4 @@
-//! What all connections of a host share.
+//! State shared by all connections of a host.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tcp::Rng;
@@ -11,7 +11,7 @@ const ERRORS_PER_SECOND: u64 = 1000;
 /// Errors sent in a burst: `net.ipv4.icmp_msgs_burst` of Linux.
 const ERRORS_BURST: u64 = 50;
 
-/// A token bucket that many contexts share: one word, the time up to which tokens are used.
+/// A token bucket shared by many contexts, in one word: the time up to which tokens are used.
 #[derive(Debug)]
 pub(crate) struct IcmpLimiter {
     used_until_ns: AtomicU64,
@@ -22,7 +22,8 @@ impl IcmpLimiter {
         Self { used_until_ns: AtomicU64::new(0) }
     }
 
-    /// Takes none, one or two tokens, if there is one at `now`: one on average.
+    /// Takes zero, one or two tokens (one on average) if at least one is available at `now`, and
+    /// returns whether it was.
     pub(crate) fn allow(&self, now: Instant, rng: &mut Rng) -> bool {
         const TOKEN_NS: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
         let now = now.as_nanos();
@@ -45,15 +46,16 @@ mod tests {
 
     use crate::socket::net::IcmpLimiter;
 
-    /// Errors that leave when `probes` ask for one each at `now`.
+    /// Returns the number of errors sent when `probes` request one each at `now`.
     fn allowed(limiter: &IcmpLimiter, now: Instant, probes: u32, rng: &mut Rng) -> u32 {
         (0..probes).map(|_| u32::from(limiter.allow(now, rng))).sum()
     }
 
-    /// The attack of CVE-2020-25705: 50 spoofed probes, of which some hit closed ports, then one of the attacker's own.
-    /// With an exact limit the own one is answered if and only if one of the spoofed ones was not.
+    /// The attack of CVE-2020-25705: 50 spoofed probes, of which some hit closed ports, followed by
+    /// one of the attacker's own. With an exact limit the own probe is answered if and only if one
+    /// of the spoofed ones was not.
     #[test]
-    fn a_burst_does_not_tell_how_many_errors_others_caused() {
+    fn a_burst_does_not_reveal_the_errors_caused_by_other_probes() {
         let (limiter, mut rng) = (IcmpLimiter::new(), Rng::new(1));
         let mut now = Instant::from_secs(1_000);
         let mut bursts = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Answers without a socket: resets, and what requests and TIME-WAIT remnants send.
+//! Replies without a connection: resets, and the segments of requests and TIME-WAIT sockets.
 
 use pkt::{DropReason, Packet};
 use tcp::{FourTuple, SegmentHeader};
@@ -26,7 +26,7 @@ impl Host {
         self.reply(cx, tuple, cx.running().unwrap_or(CoreId(0)));
     }
 
-    /// Sends what is in `cx.out` for `tuple`, to which no socket with a path of its own belongs.
+    /// Sends the segments in `cx.out` for `tuple`, which has no socket with a cached path.
     pub(crate) fn reply(&self, cx: &mut Cx, tuple: &FourTuple, core: CoreId) {
         if cx.out.is_empty() {
             return;
@@ -34,7 +34,7 @@ impl Host {
         let reader = cx.reader();
         let rcu = reader.pin();
         match self.reply_path(cx, tuple.remote.ip(), Some(tuple.local.ip()), core, &rcu) {
-            Ok(dst) => output(self, cx, dst, tuple, core),
+            Ok(dst) => output(cx, dst, tuple, core),
             Err(_) => discard_unroutable(cx),
         }
     }

@@ -1,6 +1,7 @@
-//! What is left of a connection in TIME-WAIT: enough to answer old segments and to let a new SYN in.
+//! A connection in TIME-WAIT: only the state needed to answer old segments and to accept a new SYN.
 //!
-//! Linux: `struct inet_timewait_sock`, `tcp_timewait_state_process`. Bounded by `net.ipv4.tcp_max_tw_buckets`.
+//! Linux: `struct inet_timewait_sock`, `tcp_timewait_state_process`. Bounded by
+//! `net.ipv4.tcp_max_tw_buckets`.
 
 use std::{
     sync::{
@@ -16,9 +17,9 @@ use tcp::{FourTuple, Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
 use super::demux::{BindFlags, Entry};
 use crate::{
     base::{ids::CoreId, timer::TimerHandle},
-    core::TimerEntry,
     cx::Cx,
     host::Host,
+    socket::core_sockets::TimerEntry,
 };
 
 /// A connection in TIME-WAIT.
@@ -27,18 +28,19 @@ pub(crate) struct TimeWaitSocket {
     tuple: FourTuple,
     hash: u32,
     core: CoreId,
-    /// Who else may bind its local end.
+    /// Flags that allow other sockets to bind its local end.
     bind: BindFlags,
     this: Weak<Self>,
-    /// Held for one segment or timer only.
+    /// Protocol state. Locked for one segment or timer only.
     remnant: Mutex<TimeWait>,
     done: AtomicBool,
-    /// Its entry in the timer wheel, as `TimerHandle::to_bits` has it; [`NOT_ARMED`] for none. SeqCst as `done`: either who arms sees
-    /// that the wait has ended, or who ends it sees the timer.
+    /// Entry in the timer wheel, encoded by `TimerHandle::to_bits`; [`NOT_ARMED`] for none. SeqCst
+    /// like `done`: either the arming thread sees that the wait has ended, or the ending thread
+    /// sees the timer.
     timer: AtomicU64,
 }
 
-/// No entry in the timer wheel.
+/// Value of `timer` without an entry in the timer wheel.
 const NOT_ARMED: u64 = u64::MAX;
 
 impl TimeWaitSocket {
@@ -59,16 +61,17 @@ impl TimeWaitSocket {
         })
     }
 
-    /// Starts its timer.
+    /// Arms the timer.
     pub(super) fn arm(&self, host: &Host) {
         let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         self.arm_for(host, deadline);
     }
 
     fn arm_for(&self, host: &Host, deadline: Instant) {
-        let handle = host.core(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
+        let handle =
+            host.core_sockets(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
         self.timer.store(handle.to_bits(), Ordering::SeqCst);
-        // Who has ended the wait meanwhile has seen no timer to stop.
+        // A thread that has ended the wait meanwhile saw no timer to disarm.
         if self.done.load(Ordering::SeqCst) {
             self.disarm(host);
         }
@@ -77,12 +80,13 @@ impl TimeWaitSocket {
     fn disarm(&self, host: &Host) {
         let bits = self.timer.swap(NOT_ARMED, Ordering::SeqCst);
         if bits != NOT_ARMED {
-            host.core(self.core).disarm(TimerHandle::from_bits(bits));
+            host.core_sockets(self.core).disarm(TimerHandle::from_bits(bits));
         }
     }
 
-    /// Softirq: a segment for the closed connection. A SYN that may start a new one goes to the listener; without one it is
-    /// acknowledged, and the wait goes on: a spoofed SYN must not end it (RFC 1337).
+    /// Softirq: processes a segment for the closed connection. A SYN that may start a new
+    /// connection goes to the listener. Without a listener it is acknowledged and the wait
+    /// continues, because a spoofed SYN must not end it (RFC 1337).
     pub(crate) fn segment(&self, host: &Host, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
         let verdict = {
             let mut remnant = self.remnant.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,8 +111,8 @@ impl TimeWaitSocket {
                             let name = (self.tuple, self.hash);
                             listener.segment(host, cx, name, Some(iss), header, packet);
                         }
-                        // Differs from Linux, which ends the wait first: the SYN comes again, and finds the numbers that the
-                        // new connection must begin above.
+                        // Differs from Linux, which ends the wait first: the retransmitted SYN then
+                        // still finds the sequence numbers that the new connection must exceed.
                         Err(reason) => cx.drop_packet(reason, packet),
                     },
                     None => self.acknowledge(host, cx, packet),
@@ -117,14 +121,15 @@ impl TimeWaitSocket {
         }
     }
 
-    /// Nobody listens for the SYN in `packet`: the wait goes on, and its peer learns where it stands.
+    /// Acknowledges the SYN in `packet`, for which there is no listener; the wait continues.
     fn acknowledge(&self, host: &Host, cx: &mut Cx, packet: Packet) {
         self.remnant.lock().unwrap_or_else(PoisonError::into_inner).acknowledge(&mut cx.tcp());
         host.reply(cx, &self.tuple, self.core);
         cx.drop_packet(DropReason::TcpTimeWait, packet);
     }
 
-    /// An active open wants the four-tuple: what it takes over, if the wait may end for it (RFC 6191 §2).
+    /// Returns the state that an active open inherits with the four-tuple, if the wait may end for
+    /// it (RFC 6191 §2).
     pub(super) fn reuse(&self, cx: &Cx, bound: bool) -> Option<Reuse> {
         let sysctls = cx.sysctls();
         let loopback = self.tuple.local.ip().is_loopback() || self.tuple.remote.ip().is_loopback();
@@ -133,7 +138,7 @@ impl TimeWaitSocket {
             1 => true,
             _ => loopback,
         };
-        // As Linux: who has bound the port, with SO_REUSEADDR, need not wait.
+        // As in Linux, a socket that has bound the port with SO_REUSEADDR need not wait.
         let delay = if bound { Duration::ZERO } else { sysctls.tcp_tw_reuse_delay };
         if !allowed && !bound {
             return None;
@@ -141,7 +146,7 @@ impl TimeWaitSocket {
         self.remnant.lock().unwrap_or_else(PoisonError::into_inner).reuse(cx.now, delay)
     }
 
-    /// `entry` takes the place of this one in the table, unless that has ended meanwhile.
+    /// Replaces this socket by `entry` in the table, unless it has ended meanwhile.
     pub(super) fn give_way(&self, host: &Host, cx: &Cx, entry: Entry) -> bool {
         let replaced = host.demux().replace_if(self.hash, self.tuple, entry, |present| {
             matches!(present, Entry::TimeWait(present) if std::ptr::eq(&raw const **present, self))
@@ -155,7 +160,8 @@ impl TimeWaitSocket {
         replaced
     }
 
-    /// Softirq: two maximum segment lifetimes have passed, or a segment has restarted them.
+    /// Softirq: ends the wait after two maximum segment lifetimes, or arms the timer again if a
+    /// segment has restarted them.
     pub(crate) fn on_timer(&self, host: &Host, cx: &Cx) {
         self.timer.store(NOT_ARMED, Ordering::Relaxed);
         let deadline = self.remnant.lock().unwrap_or_else(PoisonError::into_inner).deadline();
@@ -170,7 +176,7 @@ impl TimeWaitSocket {
         self.bind
     }
 
-    /// Ends the wait; false if it had ended.
+    /// Ends the wait; false if it had ended before.
     pub(crate) fn end(&self, host: &Host) -> bool {
         let ends = !self.done.swap(true, Ordering::SeqCst);
         if ends {

@@ -1,4 +1,4 @@
-//! How values of settings are written: one type per form, text to value and back.
+//! Formats of setting values: one type per form, with conversions from and to text.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -15,21 +15,22 @@ pub(super) use words::{
     RxDstModes, TsqLimitWord, TsqProtocols,
 };
 
-/// A form of value for fields of type `T`.
+/// Form of value for fields of type `T`.
 pub(super) trait Codec<T> {
-    /// The value of `text`, or `None` when it is not of this form or one of its numbers is not in `allowed`.
+    /// Returns the value of `text`, or `None` if it has another form or contains a number outside
+    /// `allowed`.
     fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<T>;
 
-    /// The text of a value, which `parse` reads back.
+    /// Returns the text of a value. `parse` accepts it.
     fn format(value: &T) -> String;
 }
 
-/// Exactly `N` decimal numbers in bounds.
+/// Parses exactly `N` decimal numbers within bounds.
 fn numbers<const N: usize>(text: &str, allowed: &RangeInclusive<u64>) -> Option<[u64; N]> {
     let mut words = text.split_ascii_whitespace();
     let mut values = [0; N];
     for value in &mut values {
-        // `parse` alone would take a leading plus sign.
+        // `parse` alone would accept a leading plus sign.
         let word = words.next().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()))?;
         *value = word.parse().ok().filter(|value| allowed.contains(value))?;
     }
@@ -72,7 +73,8 @@ impl Codec<bool> for Switch {
     }
 }
 
-/// A set of cores as Linux writes it: hexadecimal, in words of 32 bits separated by commas, the highest first.
+/// Set of cores as Linux writes it: hexadecimal, in words of 32 bits separated by commas, the
+/// highest first.
 pub(super) struct Mask;
 
 impl Mask {
@@ -103,7 +105,7 @@ impl Codec<u64> for Mask {
     }
 }
 
-/// One number, or `default`: what its owner does best with.
+/// One number, or `default` for the best value of each device.
 pub(super) struct NumberOrDefault;
 
 impl NumberOrDefault {
@@ -141,7 +143,7 @@ impl Codec<u32> for PowerOfTwo {
     }
 }
 
-/// One number that is rounded up to a power of two; 0 stays.
+/// One number that is rounded up to a power of two; 0 stays 0.
 pub(super) struct RoundedUp;
 
 impl RoundedUp {
@@ -162,7 +164,7 @@ impl Codec<u32> for RoundedUp {
     }
 }
 
-/// The three thresholds of `tcp_mem`, in pages.
+/// Three thresholds of `tcp_mem`, in pages.
 pub(super) struct Pages;
 
 impl Pages {
@@ -222,7 +224,7 @@ impl Codec<RangeInclusive<u16>> for Ports {
     }
 }
 
-/// A discipline as `tc qdisc` writes it, or `default`.
+/// Discipline as `tc qdisc` writes it, or `default`.
 pub(super) struct Discipline;
 
 impl Discipline {
@@ -243,7 +245,7 @@ impl Codec<Option<QdiscConfig>> for Discipline {
     }
 }
 
-/// A time in seconds.
+/// Time in seconds.
 pub(super) struct Seconds;
 
 impl Seconds {
@@ -261,7 +263,7 @@ impl Codec<Duration> for Seconds {
     }
 }
 
-/// A time in milliseconds.
+/// Time in milliseconds.
 pub(super) struct Millis;
 
 impl Millis {
@@ -279,7 +281,7 @@ impl Codec<Duration> for Millis {
     }
 }
 
-/// A time in microseconds.
+/// Time in microseconds.
 pub(super) struct Micros;
 
 impl Micros {
@@ -297,7 +299,7 @@ impl Codec<Duration> for Micros {
     }
 }
 
-/// A time in nanoseconds.
+/// Time in nanoseconds.
 pub(super) struct Nanos;
 
 impl Nanos {
@@ -315,16 +317,16 @@ impl Codec<Duration> for Nanos {
     }
 }
 
-/// Keys of Fast Open cookies: the present one, and the one before, which is still read.
+/// Keys of Fast Open cookies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastOpenKey {
-    /// Makes cookies.
+    /// Key that creates and validates cookies.
     pub primary: [u8; 16],
-    /// Is only read.
+    /// Previous key, which only validates cookies.
     pub backup: Option<[u8; 16]>,
 }
 
-/// One or two keys as Linux writes them. Zero is none: the host draws its own.
+/// One or two keys as Linux writes them. Zero means that no key is set and the host generates one.
 pub(super) struct Keys;
 
 impl Keys {
@@ -356,7 +358,7 @@ impl Codec<Option<FastOpenKey>> for Keys {
     }
 }
 
-/// The groups are numbers, least significant byte first in memory.
+/// Parses a key, whose groups are numbers with the least significant byte first in memory.
 fn parse_key(text: &str) -> Option<[u8; 16]> {
     let mut key = [0; 16];
     let mut groups = text.split('-');

@@ -1,19 +1,19 @@
 //! Settings of one device and of one of its queues, by name.
 //!
 //! ```text
-//!   net.quietline.dev.tap0.rx-1.rps_cpus     one queue      /sys/class/net/tap0/queues/rx-1/rps_cpus
-//!   net.quietline.dev.tap0.tx-1.xps_cpus     one queue      /sys/class/net/tap0/queues/tx-1/xps_cpus
-//!   net.quietline.dev.tap0.rps_cpus          all its queues
-//!   net.quietline.dev.default.rps_cpus       all devices
+//!   net.quietline.dev.tap0.rx-1.rps_cpus  one queue   /sys/class/net/tap0/queues/rx-1/rps_cpus
+//!   net.quietline.dev.tap0.tx-1.xps_cpus  one queue   /sys/class/net/tap0/queues/tx-1/xps_cpus
+//!   net.quietline.dev.tap0.rps_cpus       all its queues
+//!   net.quietline.dev.default.rps_cpus    all devices
 //! ```
 //!
-//! Linux keeps these in sysfs; the last word is its. What is written last holds: a device or queue can be set apart after
-//! all of them have been set. Before the host is built any device may be named; building it then refuses the
-//! names it does not have.
+//! Linux keeps these settings in sysfs; the last word of the name is the same. The last write wins:
+//! a device or queue can get its own value after a value for all was set. Before the host is built,
+//! any device may be named; building the host then rejects names of devices it does not have.
 //!
-//! To add one: its line in the table of `settings`. The data path reads it as
-//! `cx.sysctls().devices.of(index).field`, or `….of(index).rx(queue).field`, where it changes while the host runs like every
-//! other setting.
+//! To add a setting, add its row to a table of `settings`. The data path reads it as
+//! `cx.sysctls().devices.of(index).field` or `….of(index).rx(queue).field`, and sees changes while
+//! the host runs, as for every other setting.
 
 use super::{SysctlError, describe};
 use crate::base::config_error::ConfigError;
@@ -23,26 +23,27 @@ pub use settings::{DeviceSettings, RxQueueSettings, TxQueueSettings};
 
 mod settings;
 
-/// What every name here begins with.
+/// Prefix of all names in this module.
 pub(super) const PREFIX: &str = "net.quietline.dev.";
 
-/// Stands for all devices.
+/// Name that means all devices.
 const DEFAULT: &str = "default";
 
-/// A device whose settings are its own.
+/// Device with its own settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
     name: String,
-    /// Receive queues; `None` as long as nobody knows.
+    /// Number of queues; `None` until it is known.
     queues: Option<u16>,
-    /// What `gso_max_size` can be: the largest superframe it takes, and one more. No bound as long as nobody knows.
+    /// Maximum of `gso_max_size`: the largest superframe of the device plus one. Unbounded until it
+    /// is known.
     superframe_end: u32,
-    /// What `gso_ipv4_max_size` and `gro_ipv4_max_size` are by default; `None` as long as nobody knows.
+    /// Default of `gso_ipv4_max_size` and `gro_ipv4_max_size`; `None` until it is known.
     superframe_ipv4: Option<u32>,
     settings: DeviceSettings,
 }
 
-/// A device that the host has.
+/// Device of the host.
 pub(crate) struct Present<'a> {
     name: &'a str,
     queues: u16,
@@ -51,8 +52,8 @@ pub(crate) struct Present<'a> {
 }
 
 impl<'a> Present<'a> {
-    /// A device with so many receive queues. `superframe_end` is the largest superframe that it can be asked for, and one more;
-    /// `superframe_ipv4` the bound over IPv4 where nothing else is set.
+    /// Describes a device with `queues` queues. `superframe_end` is the largest superframe that can
+    /// be configured plus one, and `superframe_ipv4` the default bound for IPv4.
     pub(crate) const fn new(
         name: &'a str,
         queues: u16,
@@ -63,31 +64,32 @@ impl<'a> Present<'a> {
     }
 }
 
-/// The settings of all devices.
+/// Settings of all devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSysctls {
     default: DeviceSettings,
-    /// Once bound: every device of the host, by its index.
+    /// Devices with their own settings. Once `bound`, all devices of the host by their index.
     devices: Vec<Named>,
     bound: bool,
 }
 
 impl DeviceSysctls {
-    /// The settings of the device with this index.
+    /// Returns the settings of the device with this index.
     #[inline]
     #[must_use]
     pub fn of(&self, index: u32) -> &DeviceSettings {
         self.devices.get(index as usize).map_or(&self.default, |device| &device.settings)
     }
 
-    /// `rps_needed`: whether packets of any device may change core; `by_socket` says that there is a table of sockets.
+    /// Whether packets of some device may change their core (`rps_needed`). `by_socket`: the RFS
+    /// socket table exists.
     #[must_use]
     pub fn steers(&self, by_socket: bool) -> bool {
         self.default.steers(by_socket)
             || self.devices.iter().any(|device| device.settings.steers(by_socket))
     }
 
-    /// Sets what `full` names.
+    /// Sets the setting named `full`.
     pub(super) fn set(&mut self, full: &str, value: &str) -> Result<(), SysctlError> {
         let unknown = || SysctlError::Unknown { name: full.to_owned() };
         let name = Name::parse(full).ok_or_else(unknown)?;
@@ -107,7 +109,7 @@ impl DeviceSysctls {
             }
             return Ok(());
         }
-        // Tried on a copy: a name that is refused leaves no device behind.
+        // The value is set in a copy first, so that a rejected name creates no device.
         let mut settings = self.find(&name).ok_or_else(unknown)?.clone();
         settings.write(&name, value).ok_or_else(unknown)?.map_err(invalid)?;
         match self.devices.iter_mut().find(|device| device.name == name.device) {
@@ -133,7 +135,7 @@ impl DeviceSysctls {
         Ok(())
     }
 
-    /// A value as text.
+    /// Returns a value as text.
     pub(super) fn get(&self, full: &str) -> Result<String, SysctlError> {
         let unknown = || SysctlError::Unknown { name: full.to_owned() };
         let name = Name::parse(full).ok_or_else(unknown)?;
@@ -145,7 +147,7 @@ impl DeviceSysctls {
         settings.read(&name).ok_or_else(unknown)
     }
 
-    /// What a device has now; `None` when the host has no such device or queue.
+    /// Returns the present settings of a device, or `None` if the host has no such device or queue.
     fn find(&self, name: &Name<'_>) -> Option<&DeviceSettings> {
         match self.devices.iter().find(|device| device.name == name.device) {
             Some(device) => {
@@ -157,8 +159,8 @@ impl DeviceSysctls {
         }
     }
 
-    /// The devices of the host, in the order of their indices, with their numbers of queues. From here on no other can be
-    /// named.
+    /// Sets the devices of the host, in the order of their indices. Names of other devices are
+    /// unknown from here on.
     pub(crate) fn bind<'a>(
         &mut self,
         devices: impl Iterator<Item = Present<'a>>,
@@ -175,7 +177,7 @@ impl DeviceSysctls {
             let beyond = |size: &(_, u32)| size.1 > end && !of_all.contains(size);
             if let Some((size, _)) = settings.gso_sizes().into_iter().find(beyond) {
                 let size = format!("{name}.{size}");
-                return Err(refuse(size, format!("{name} takes {end} at most")));
+                return Err(refuse(size, format!("{name} accepts at most {end}")));
             }
             let superframe_ipv4 = Some(superframe_ipv4);
             settings.bound_superframes(end, superframe_ipv4);
@@ -203,7 +205,7 @@ impl DeviceSysctls {
     }
 }
 
-/// A name taken apart: `DEVICE[.rx-N].SETTING`, or with `tx-N`. A device's name may have dots.
+/// Parsed name: `DEVICE[.rx-N].SETTING`, or with `tx-N`. The name of a device may contain dots.
 struct Name<'a> {
     device: &'a str,
     queue: Option<(Direction, u16)>,
@@ -225,7 +227,8 @@ impl<'a> Name<'a> {
         })
     }
 
-    /// The number of its queue, or all of them; `None` when that is one of the other direction.
+    /// Returns the number of the queue or, as `Some(None)`, all queues. Returns `None` for a queue
+    /// of the other direction.
     fn queue_of(&self, direction: Direction) -> Option<Option<u16>> {
         match self.queue {
             Some((other, _)) if other != direction => None,
@@ -234,7 +237,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// What a queue is for.
+/// Direction of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Rx,
@@ -253,9 +256,9 @@ impl Direction {
 /// Settings of the queues of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Queues<T> {
-    /// Of those that have none of their own.
+    /// Settings of queues without their own.
     all: T,
-    /// Of those that were set apart.
+    /// Queues with their own settings.
     apart: Vec<(u16, T)>,
 }
 
@@ -301,7 +304,8 @@ impl<T: Clone> Queues<T> {
 }
 
 impl DeviceSysctls {
-    /// Every setting with its value: that of all devices, then those of each device and of queues that were set apart.
+    /// Returns all settings with their values: those of all devices, then those of each device and
+    /// of queues with their own settings.
     pub(super) fn iter(&self) -> impl Iterator<Item = (String, String)> + '_ {
         let default = lines(&self.default, PREFIX.to_owned() + DEFAULT);
         let named = self.devices.iter().flat_map(|device| {
@@ -317,7 +321,7 @@ impl DeviceSysctls {
         default.chain(named)
     }
 
-    /// The names for all devices, and what each accepts.
+    /// Returns the names for all devices, with the values that each setting accepts.
     pub(super) fn names() -> impl Iterator<Item = (&'static str, String)> {
         let device =
             DEVICE_TABLE.iter().map(|line| (line.name, describe(line.form, &line.allowed)));
@@ -336,7 +340,7 @@ fn lines(settings: &DeviceSettings, prefix: String) -> impl Iterator<Item = (Str
     device.chain(both.flat_map(move |direction| queue_lines(settings, &prefix, direction, None)))
 }
 
-/// The settings of one queue, or of all.
+/// Returns the settings of one queue, or of all.
 fn queue_lines(
     settings: &DeviceSettings,
     prefix: &str,

@@ -1,11 +1,11 @@
-//! The settings of a running host, and how they change while others read them.
+//! Settings of a running host, and their change while other threads read them.
 //!
-//! Above: `Host::set_sysctl`. Read by every [`Cx`](crate::cx::Cx), which keeps a reference to the set it entered the host
-//! with and looks at one number when it enters again. Linux: `proc_dointvec_minmax` on a field that readers load
-//! with `READ_ONCE`.
+//! Above: `Host::set_sysctl`. Every [`Cx`](crate::cx::Cx) keeps a reference to the set with which
+//! it entered the host, and compares one number when it enters again. Linux: `proc_dointvec_minmax`
+//! on a field that readers load with `READ_ONCE`.
 //!
-//! Invariant: a set is never changed once it is published, so that a call sees one set from its beginning to its end; a
-//! change is a new set with the next generation.
+//! Invariant: a published set never changes, so that a call sees one set from beginning to end. A
+//! change creates a new set with the next generation.
 //!
 //! Not here: names, bounds and texts (`sysctl`).
 
@@ -16,13 +16,15 @@ use std::sync::{
 
 use super::{SysctlError, Sysctls};
 
-/// The present settings of a host.
+/// Present settings of a host.
 #[derive(Debug)]
 pub(crate) struct LiveSysctls {
-    /// Number of the present set, from 1. Written under `present` with Release after the set is in place, read with
-    /// Acquire by every context that enters the host: who sees the number finds at least that set.
+    /// Generation of the present set, from 1. Written under `present` with Release after the set is
+    /// in place, read with Acquire by every context that enters the host: a reader of the number
+    /// finds at least that set.
     generation: AtomicU64,
-    /// Held to take a reference or to replace the set; never on the data path of a context that is up to date.
+    /// Present set. Locked to take a reference or to replace the set; a context with the present
+    /// generation does not lock it.
     present: Mutex<Arc<Sysctls>>,
 }
 
@@ -35,20 +37,21 @@ impl LiveSysctls {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The present set's number.
+    /// Returns the generation of the present set.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The present set and its number.
+    /// Returns the present set and its generation.
     pub(crate) fn present(&self) -> (u64, Arc<Sysctls>) {
         let present = self.lock();
         (self.generation.load(Ordering::Relaxed), Arc::clone(&present))
     }
 
-    /// Sets one value and hands the present set and the next to `publish`, before anybody else can see the next and before
-    /// the change after that. Answers what it answers, when everybody can.
+    /// Sets one value. Calls `publish` with the present and the next set, before other threads can
+    /// see the next one and before any later change. Returns the result of `publish` after the next
+    /// set is visible.
     pub(crate) fn set<R>(
         &self,
         name: &str,
@@ -70,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_once_read_does_not_change() {
+    fn a_set_in_use_does_not_change() {
         let live = LiveSysctls::new(Sysctls::default());
         let (before, old) = live.present();
         live.set("net.ipv4.ip_default_ttl", "9", |present, next| {
@@ -83,9 +86,10 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_value_makes_no_new_set() {
+    fn a_rejected_value_creates_no_new_set() {
         let live = LiveSysctls::new(Sysctls::default());
-        let refused = live.set("net.ipv4.ip_default_ttl", "999", |_, _| panic!("refused"));
+        let refused = live
+            .set("net.ipv4.ip_default_ttl", "999", |_, _| panic!("a rejected value is published"));
         assert!(refused.is_err());
         assert_eq!(live.generation(), 1);
         assert_eq!(*live.present().1, Sysctls::default());

@@ -1,7 +1,7 @@
-//! Settings that choose one of several ways to do something: a closed enum each, and the settings of neighbors.
+//! Settings that select one of several modes, as a closed enum each, and the settings of neighbors.
 //!
-//! Above: the steps that obey them, wherever they stand. Not here: how they are written (`codec`), the algorithms of TCP, which
-//! are enums of `tcp`.
+//! Above: the modules that implement the modes. Not here: the text of the modes (`codec`), and the
+//! algorithms of TCP, which are enums of `tcp`.
 
 use std::time::Duration;
 
@@ -9,86 +9,95 @@ use sync::Counting;
 
 use super::Sysctls;
 
-/// `net.quietline.gro_exit`: what waits in the list, and what is counted until it goes up.
+/// `net.quietline.gro_exit`: how packets leave GRO, one by one or in a list, and whether a
+/// superframe counts as one packet or as its segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GroExit {
-    /// Nothing waits: every packet goes up by itself, as before Linux 5.4.
+    /// No list: every packet is delivered by itself, as before Linux 5.4.
     Immediate,
-    /// Packets that were not merged wait; completed ones go up by themselves. Linux 5.4 for `napi_gro_frags`. **It reorders**:
-    /// a completed packet overtakes those of its flow that wait.
+    /// Packets that were not merged wait in the list; completed ones are delivered by themselves.
+    /// Linux 5.4 for `napi_gro_frags`. **This mode reorders**: a completed packet overtakes waiting
+    /// packets of its flow.
     NormalOnlyList,
-    /// Everything waits, and each packet counts one, as in Linux 5.6.
+    /// All packets wait in the list, and each counts as one, as in Linux 5.6.
     UnifiedListPackets,
-    /// Everything waits, and a superframe counts its segments, as since Linux 5.11: a large one does not wait for others.
+    /// All packets wait in the list, and a superframe counts as its segments, as since Linux 5.11:
+    /// a large one does not wait for others.
     #[default]
     UnifiedListSegments,
 }
 
-/// `net.quietline.busy_poll_flush`: what goes up at the end of a busy-poll cycle that goes on. Whatever is set, everything
-/// goes up before the core is let go.
+/// `net.quietline.busy_poll_flush`: packets that are delivered at the end of a busy-poll cycle that
+/// is followed by another. In every mode, all packets are delivered before the core is released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BusyPollFlush {
-    /// Nothing: packets wait for a full list or the end of the polling. A slow trickle waits long.
+    /// No packets: they wait for a full list or for the end of busy polling, which takes long if
+    /// traffic is sparse.
     None,
-    /// The list, as Linux does. What is held waits for PSH, the next segment, or the end of the polling.
+    /// Packets in the list, as in Linux. Held packets wait for PSH, the next segment, or the end of
+    /// busy polling.
     RxListPerCycle,
-    /// What has been held since an earlier millisecond and the list, and everything held when a cycle found no packet.
+    /// Packets in the list and those held since an earlier millisecond, or all held packets if the
+    /// cycle received no packet.
     #[default]
     RxListAndOldGroPerCycle,
 }
 
-/// `net.core.default_qdisc`: what a device gets that needs a discipline and has been given none.
+/// `net.core.default_qdisc`: discipline of a device that needs one and has none configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultQdisc {
-    /// Three bands.
+    /// Three FIFO bands with strict priority.
     #[default]
     PfifoFast,
     /// Fair queueing with departure times.
     Fq,
     /// Fair queueing with controlled delay.
     FqCodel,
-    /// None.
+    /// No discipline.
     NoQueue,
 }
 
-/// `net.quietline.dev_orphan`: when the socket of a packet is paid back.
+/// `net.quietline.dev_orphan`: when a packet is uncharged from its socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DevOrphan {
-    /// When the device has sent it: what waits in its rings counts as the socket's.
+    /// When the device has sent it: packets in the device's rings count against the socket.
     #[default]
     Completion,
-    /// When it is handed to the device, as drivers did that called `skb_orphan`: then nothing but BQL keeps the rings short.
+    /// When it is passed to the device, as by drivers that call `skb_orphan`: then only BQL keeps
+    /// the rings short.
     Xmit,
 }
 
-/// `net.quietline.dst_layout`: see the module head.
+/// `net.quietline.dst_layout`: position of the reference count in a dst entry. See
+/// [`dst`](crate::transmit::dst).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstLayout {
-    /// The count beside what is read for every packet.
+    /// The count shares a cache line with fields that are read for every packet.
     Packed,
-    /// The count alone.
+    /// The count has its own cache lines.
     Padded,
-    /// The count beside what nobody reads.
+    /// The count shares a cache line with rarely read fields only.
     #[default]
     Filled,
 }
 
-/// `net.quietline.dst_ref`: how entries are counted, and which packets hold one.
+/// `net.quietline.dst_ref`: how dst entries are counted, and which packets hold a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstRefMode {
-    /// A packet over loopback holds its entry from the sender to the receiver, as in Linux, where loopback keeps the dst
-    /// that others release (`IFF_XMIT_DST_RELEASE`). A get is a loop of compare-and-swap.
+    /// A packet over loopback holds its dst from the sender to the receiver, as in Linux, where
+    /// loopback keeps the dst that other devices release (`IFF_XMIT_DST_RELEASE`). Taking a
+    /// reference is a compare-and-swap loop.
     CasIncNotZero,
-    /// As `CasIncNotZero`, but a get is one addition.
+    /// As `CasIncNotZero`, but taking a reference is one addition.
     Rcuref,
-    /// No packet holds an entry, except one that waits where there is no read section for a socket that has none yet.
-    /// Sockets and caches hold theirs by `Rcuref`.
+    /// Packets hold no reference, except a packet that is queued outside of a read section for a
+    /// socket without a cached dst. Sockets and caches count as in `Rcuref`.
     #[default]
     Noref,
 }
 
 impl DstRefMode {
-    /// How the entries of this mode are counted.
+    /// Returns the counting scheme of this mode.
     pub(crate) const fn counting(self) -> Counting {
         match self {
             Self::CasIncNotZero => Counting::CasIncNotZero,
@@ -96,52 +105,58 @@ impl DstRefMode {
         }
     }
 
-    /// Whether packets over a device that keeps their dst hold it.
+    /// Whether packets over a device that keeps their dst hold a reference.
     pub(crate) const fn counts_packets(self) -> bool {
         !matches!(self, Self::Noref)
     }
 }
 
-/// `net.quietline.rx_dst_mode`: what becomes of the dst of a packet that leaves the read section for a socket's queue.
+/// `net.quietline.rx_dst_mode`: treatment of the dst of a packet that leaves the read section for a
+/// socket's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxDstMode {
-    /// It is held: one get on the core that receives, one put on the thread that reads.
+    /// A reference is taken: one get on the receiving core, one put in the reading thread.
     Force,
-    /// Dropped if the socket has any, since the only use of it would be to give the socket one; held otherwise.
+    /// The dst is dropped if the socket has any, because its only use would be to cache it in the
+    /// socket; otherwise a reference is taken.
     OptimisticDrop,
-    /// As `OptimisticDrop`, but the socket's must still be valid, and for the device that the packet came by.
+    /// As `OptimisticDrop`, but only if the socket's dst is still valid, and for the device on
+    /// which the packet arrived.
     #[default]
     RcuClearThenRelease,
 }
 
-/// Where TCP processes what arrives for a thread that waits in `recv` (`net.quietline.rx_context`).
+/// Context in which TCP processes segments for a thread that waits in `recv`
+/// (`net.quietline.rx_context`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxContext {
-    /// In the thread; each packet takes a reference to its path along. Linux until 3.17.
+    /// The waiting thread; each packet holds a reference to its dst. Linux until 3.17.
     PrequeueRef,
-    /// In the thread; a packet leaves its path behind when the socket knows one. Linux from 3.18.
+    /// The waiting thread; a packet drops its dst if the socket has one. Linux from 3.18.
     PrequeueDrop,
-    /// So too, and at most 31 packets wait: the 32nd ends it. Linux from 4.7 until 4.13.
+    /// As `PrequeueDrop`, but at most 31 packets wait: the 32nd causes their processing. Linux from
+    /// 4.7 until 4.13.
     PrequeueDropLimited,
-    /// In softirq, as it arrives. Linux from 4.14.
+    /// Softirq, as segments arrive. Linux from 4.14.
     #[default]
     Bh,
 }
 
 impl Sysctls {
-    /// A thread that waits in `recv` becomes its socket's reader ([`Reader`](super::Reader)).
+    /// Whether a thread that waits in `recv` becomes its socket's reader
+    /// ([`Reader`](super::Reader)).
     #[must_use]
     pub fn has_prequeue(&self) -> bool {
         self.rx_context != RxContext::Bh && !self.tcp_low_latency
     }
 }
 
-/// Which requests for addresses of this host are answered, by Linux's numbers.
+/// ARP requests for addresses of this host that get a reply, with Linux's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpIgnore {
-    /// 0: all of them, by whatever device they come.
+    /// 0: all requests, on any device.
     AnyDevice,
-    /// 1: those that come by the device which has the address.
+    /// 1: requests received on the device that has the address.
     OwnDevice,
     /// 2: as 1, if the sender's address is in the same subnet.
     OwnSubnet,
@@ -149,24 +164,27 @@ pub enum ArpIgnore {
     Never,
 }
 
-/// Settings of the state machine: `net.ipv4.neigh.default.*`.
+/// Settings of the neighbor state machine: `net.ipv4.neigh.default.*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighborConfig {
-    /// `base_reachable_time_ms`: an answer is good for half to one and a half times this (RFC 4861 §6.3.2).
+    /// `base_reachable_time_ms`: a reply is valid for half to one and a half times this time
+    /// (RFC 4861 §6.3.2).
     pub base_reachable_time: Duration,
     /// `retrans_time_ms`: time between two probes.
     pub retrans_time: Duration,
-    /// `delay_first_probe_time`: time that upper layers have to confirm a stale neighbor before it is probed.
+    /// `delay_first_probe_time`: time that upper layers have to confirm a stale neighbor before it
+    /// is probed.
     pub delay_first_probe_time: Duration,
-    /// `ucast_solicit`: probes sent to the old link address before it is given up.
+    /// `ucast_solicit`: number of unicast probes to the old link address before it fails.
     pub ucast_solicit: u32,
-    /// `mcast_solicit`: probes sent to everybody before resolution fails.
+    /// `mcast_solicit`: number of broadcast requests before resolution fails.
     pub mcast_solicit: u32,
-    /// `unres_qlen`: packets that wait for one address.
+    /// `unres_qlen`: maximum number of packets that wait for one address.
     pub unres_qlen: u32,
-    /// `unres_qlen_bytes`: their memory, `truesize` of each; one packet always fits.
+    /// `unres_qlen_bytes`: maximum memory of these packets, the sum of their `truesize`; one packet
+    /// always fits.
     pub unres_qlen_bytes: u32,
-    /// `gc_thresh3`: entries a table holds at most.
+    /// `gc_thresh3`: maximum number of entries in a table.
     pub gc_thresh3: u32,
 }
 
@@ -186,8 +204,8 @@ impl Default for NeighborConfig {
 }
 
 impl NeighborConfig {
-    /// A reachable time for one neighbor: evenly between half and one and a half times the base, so that a network's
-    /// hosts do not probe in step.
+    /// Returns a reachable time for one neighbor, uniformly between half and one and a half times
+    /// the base, so that the hosts of a network do not probe at the same time.
     #[must_use]
     pub fn reachable_time(&self, random: u32) -> Duration {
         let part = (self.base_reachable_time.as_nanos() * u128::from(random)) >> 32;

@@ -1,7 +1,8 @@
 //! Disciplines as `tc qdisc` writes them: `tbf rate 100mbit burst 10kb latency 50ms`.
 //!
-//! Above: the builder and the CLI. Units are those of tc(8): rates in bits (`kbit`, `mbit`, `gbit`: powers of 1000) or
-//! bytes (`kbps`, …) per second, sizes in bytes (`kb`, `mb`: powers of 1024), times in `s`, `ms`, `us`, `ns`.
+//! Above: the builder and the CLI. Units are those of tc(8): rates in bits (`kbit`, `mbit`, `gbit`:
+//! powers of 1000) or bytes (`kbps`, …) per second, sizes in bytes (`kb`, `mb`: powers of 1024),
+//! times in `s`, `ms`, `us`, `ns`.
 
 use std::{
     fmt,
@@ -12,15 +13,16 @@ use std::{
 
 use super::modes::DefaultQdisc;
 
-/// Which discipline a device queue has, and its parameters.
+/// Discipline of a device queue, with its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QdiscConfig {
-    /// Packets go straight to the device; what it has no room for waits for a completion. For devices that take everything.
+    /// No discipline: packets go directly to the device, and wait for a completion if it has no
+    /// room. For devices that accept all packets.
     #[default]
     NoQueue,
-    /// Three bands of `txqueuelen` packets.
+    /// Three FIFO bands of `txqueuelen` packets.
     PfifoFast,
-    /// A token bucket.
+    /// Token bucket filter.
     Tbf(TbfConfig),
     /// Fair queueing with departure times.
     Fq(FqConfig),
@@ -39,7 +41,7 @@ impl From<DefaultQdisc> for QdiscConfig {
     }
 }
 
-/// Why the text of a discipline was refused.
+/// Error of parsing a discipline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("qdisc {text:?}: {reason}")]
 pub struct QdiscConfigError {
@@ -50,7 +52,7 @@ pub struct QdiscConfigError {
 impl FromStr for QdiscConfig {
     type Err = QdiscConfigError;
 
-    /// Reads a discipline with its parameters; what is not named has its default.
+    /// Parses a discipline with its parameters. Omitted parameters have their defaults.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse(text).map_err(|reason| QdiscConfigError { text: String::from(text), reason })
     }
@@ -74,7 +76,7 @@ fn parse(text: &str) -> Result<QdiscConfig, String> {
 fn end(mut words: SplitWhitespace<'_>, config: QdiscConfig) -> Result<QdiscConfig, String> {
     match words.next() {
         None => Ok(config),
-        Some(word) => Err(format!("{word:?}: it takes no parameters")),
+        Some(word) => Err(format!("{word:?}: the discipline has no parameters")),
     }
 }
 
@@ -95,7 +97,7 @@ fn parse_tbf(mut words: SplitWhitespace<'_>) -> Result<TbfConfig, String> {
     let limit_bytes = match (limit, latency) {
         (Some(limit), None) => limit,
         (None, Some(latency)) => {
-            // As tc computes it: what may wait so long, beside the burst.
+            // As tc computes it: the bytes that leave in this time, plus the burst.
             let bytes = u128::from(rate_bps) * latency.as_nanos() / 8_000_000_000;
             u64::try_from(bytes).unwrap_or(u64::MAX).saturating_add(burst)
         }
@@ -123,7 +125,7 @@ fn parse_fq(mut words: SplitWhitespace<'_>) -> Result<FqConfig, String> {
         }
     }
     if config.quantum == 0 {
-        return Err(String::from("a quantum of 0 serves nobody"));
+        return Err(String::from("quantum must be above 0"));
     }
     Ok(config)
 }
@@ -153,7 +155,7 @@ fn parse_fq_codel(mut words: SplitWhitespace<'_>) -> Result<FqCodelConfig, Strin
 }
 
 fn unknown(word: &str, known: &str) -> String {
-    format!("{word:?} is no parameter of it: expected {known}")
+    format!("{word:?} is not a parameter of this discipline: expected {known}")
 }
 
 fn value<T>(
@@ -162,14 +164,14 @@ fn value<T>(
     read: impl Fn(&str) -> Option<T>,
 ) -> Result<T, String> {
     let word = words.next().ok_or_else(|| format!("{name} needs a value"))?;
-    read(word).ok_or_else(|| format!("{name}: {word:?} is not a value for it"))
+    read(word).ok_or_else(|| format!("{name}: {word:?} is not a valid value"))
 }
 
 fn count(word: &str) -> Option<u32> {
     word.parse().ok()
 }
 
-/// A number with one of the units, scaled; tc takes fractions too.
+/// Parses a number with one of the units and scales it. As in tc, fractions are allowed.
 fn scaled(word: &str, units: &[(&str, f64)]) -> Option<f64> {
     let digits = word.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(word.len());
     let (number, unit) = word.split_at(digits);
@@ -181,7 +183,7 @@ fn scaled(word: &str, units: &[(&str, f64)]) -> Option<f64> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "not negative, and saturating"
+    reason = "the value is not negative, and the cast saturates"
 )]
 fn rate_bps(word: &str) -> Option<u64> {
     let units = [
@@ -202,7 +204,7 @@ fn rate_bps(word: &str) -> Option<u64> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "not negative, and saturating"
+    reason = "the value is not negative, and the cast saturates"
 )]
 fn size(word: &str) -> Option<u64> {
     let (k, m, g) = (1024.0, 1_048_576.0, 1_073_741_824.0);
@@ -226,7 +228,7 @@ fn time(word: &str) -> Option<Duration> {
 }
 
 impl fmt::Display for QdiscConfig {
-    /// As [`FromStr`] reads it.
+    /// Writes the text that [`FromStr`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoQueue => f.write_str("noqueue"),
@@ -266,17 +268,18 @@ impl fmt::Display for QdiscConfig {
 /// Parameters of `fq`, with the defaults of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FqConfig {
-    /// Packets that may wait.
+    /// Maximum number of waiting packets.
     pub limit: u32,
-    /// Packets of one flow that may wait.
+    /// Maximum number of waiting packets of one flow.
     pub flow_limit: u32,
-    /// Bytes a flow may send in its turn: two frames.
+    /// Bytes that a flow may send in its turn: two frames.
     pub quantum: u32,
-    /// Bytes a new flow may send first: ten frames, an initial window (RFC 6928).
+    /// Bytes that a new flow may send first: ten frames, an initial window (RFC 6928).
     pub initial_quantum: u32,
-    /// Departure times further away than this are pulled in to it, or their packets dropped.
+    /// Maximum time to departure. Later packets are dropped, or their departure time is reduced to
+    /// this.
     pub horizon: Duration,
-    /// Drop beyond the horizon.
+    /// True if packets beyond the horizon are dropped.
     pub horizon_drop: bool,
 }
 
@@ -296,19 +299,19 @@ impl Default for FqConfig {
 /// Parameters of `fq_codel`, with the defaults of RFC 8290 §5.2 and Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FqCodelConfig {
-    /// Packets that may wait.
+    /// Maximum number of waiting packets.
     pub limit: u32,
-    /// Bytes of packet memory (truesize) that may wait.
+    /// Maximum memory of waiting packets in bytes (truesize).
     pub memory_limit: u64,
-    /// Queues that flows are hashed into.
+    /// Number of queues that flows are hashed into.
     pub flows: u32,
     /// Acceptable standing delay.
     pub target: Duration,
-    /// About a round trip.
+    /// Time for which the delay may exceed the target, about a round trip.
     pub interval: Duration,
-    /// Bytes a flow may send in its turn.
+    /// Bytes that a flow may send in its turn.
     pub quantum: u32,
-    /// Marks ECN-capable packets instead of dropping them.
+    /// True if ECN-capable packets are marked instead of dropped.
     pub ecn: bool,
 }
 
@@ -326,14 +329,14 @@ impl Default for FqCodelConfig {
     }
 }
 
-/// Parameters of a token bucket.
+/// Parameters of a token bucket filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TbfConfig {
-    /// Bits per second, framing of the link not counted.
+    /// Rate in bits per second, without the framing of the link.
     pub rate_bps: u64,
-    /// Bytes that may go at once after a pause; no packet may be larger.
+    /// Bytes that may leave at once after a pause; no packet may be larger.
     pub burst_bytes: u32,
-    /// Bytes that may wait.
+    /// Maximum number of waiting bytes.
     pub limit_bytes: u64,
 }
 
@@ -342,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_tc_writes_is_read() {
+    fn the_text_of_tc_is_parsed() {
         let tbf = "tbf rate 100mbit burst 10kb latency 50ms".parse::<QdiscConfig>().unwrap();
         let expected =
             TbfConfig { rate_bps: 100_000_000, burst_bytes: 10_240, limit_bytes: 625_000 + 10_240 };
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_again() {
+    fn a_printed_discipline_is_parsed_again() {
         let texts = [
             "noqueue",
             "pfifo_fast",
@@ -376,16 +379,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_a_reason() {
+    fn invalid_disciplines_are_rejected_with_a_reason() {
         let refused = [
             ("", "a name is missing"),
             ("cake", "\"cake\" is not known: expected noqueue, pfifo_fast, tbf, fq or fq_codel"),
-            ("pfifo_fast limit 3", "\"limit\": it takes no parameters"),
+            ("pfifo_fast limit 3", "\"limit\": the discipline has no parameters"),
             ("tbf burst 1kb limit 1kb", "tbf needs a rate above 0"),
             ("tbf rate 1mbit burst 1kb", "tbf needs either limit or latency"),
-            ("tbf rate fast burst 1kb limit 1kb", "rate: \"fast\" is not a value for it"),
+            ("tbf rate fast burst 1kb limit 1kb", "rate: \"fast\" is not a valid value"),
             ("fq quantum", "quantum needs a value"),
-            ("fq quantum 0", "a quantum of 0 serves nobody"),
+            ("fq quantum 0", "quantum must be above 0"),
             ("fq_codel flows 0", "quantum must be above 0, flows from 1 to 65536"),
         ];
         for (text, reason) in refused {

@@ -1,6 +1,8 @@
-//! The settings as rows: name, tier, accepted values, description. docs/sysctl.md and `quietline sysctl` are made of them.
+//! Settings as rows: name, tier, accepted values, description. docs/sysctl.md and `quietline
+//! sysctl` are generated from them.
 //!
-//! Not here: values (`Sysctls::get` and `iter`), the rows themselves (`host_rows`, `tcp_rows`, `device::settings`).
+//! Not here: values (`Sysctls::get` and `iter`), the rows themselves (`host_rows`, `tcp_rows`,
+//! `device::settings`).
 
 use std::fmt;
 
@@ -48,11 +50,11 @@ impl fmt::Display for Tier {
     }
 }
 
-/// One setting, as documentation shows it.
+/// One setting, as shown in the documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Row {
-    /// The name; that of a device's setting is the one for all devices.
+    /// Name; for a setting of devices, the name for all devices.
     pub name: &'static str,
     /// The readers that the setting is for.
     pub tier: Tier,
@@ -63,7 +65,7 @@ pub struct Row {
 }
 
 impl Sysctls {
-    /// Every setting, in the order of the tables; those of devices come last.
+    /// Returns all settings, in the order of the tables; those of devices come last.
     pub fn rows() -> impl Iterator<Item = Row> {
         let row = |entry: &'static super::Entry| Row {
             name: entry.name,
@@ -90,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Every setting that can be changed says when.
+    /// Every setting that can be changed must say when to change it.
     #[test]
     fn every_row_says_when_to_change_it() {
         let advice = ["Set ", "Raise ", "Lower ", "Widen ", "Change ", "Keep "];
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_are_the_settings() {
+    fn the_rows_are_all_settings() {
         let rows: Vec<_> = Sysctls::rows().map(|row| (row.name, row.accepts)).collect();
         assert_eq!(rows, Sysctls::names().collect::<Vec<_>>());
         assert!(Tier::ALL.iter().all(|tier| Sysctls::rows().any(|row| row.tier == *tier)));

@@ -1,14 +1,16 @@
-//! Byte queue limits: how many bytes a device queue may hold, found out by watching it.
+//! Byte queue limits (BQL): measures how many bytes a device queue must hold.
 //!
-//! Above: the transmit queue, which asks [`Dql::has_room`] before it hands the device more. Below: the device's
-//! completions. Linux: lib/dynamic_queue_limits.c (`dql_queued`, `dql_completed`).
+//! Above: the transmit queue, which calls [`Dql::has_room`] before it passes packets to the device.
+//! Below: the device's completions. Linux: lib/dynamic_queue_limits.c (`dql_queued`,
+//! `dql_completed`).
 //!
-//! The limit grows when the queue ran empty although more had been held back, and shrinks when for a second it has never
-//! been needed. So the device never starves and what waits, waits in the qdisc, where it can be ordered and dropped.
+//! The limit grows when the queue became empty although packets were held back by the limit, and
+//! shrinks when part of it was not needed for a second. The device therefore never starves, and
+//! excess packets wait in the qdisc, where they can be ordered and dropped.
 //!
-//! Byte counts wrap at 32 bits; only differences are looked at.
+//! Byte counts wrap around at 32 bits; only differences are evaluated.
 //!
-//! Not here: what to do with packets that find no room (`qdisc`).
+//! Not here: the handling of packets that find no room (`qdisc`).
 
 use std::time::Duration;
 
@@ -16,36 +18,36 @@ use pkt::Instant;
 
 use crate::base::limits::BQL_LIMIT_MAX;
 
-/// How long slack must be seen before the limit shrinks (`slack_hold_time`).
+/// Time for which slack must be observed before the limit shrinks (`slack_hold_time`).
 const SLACK_HOLD: Duration = Duration::from_secs(1);
 
-/// The books of one device queue.
+/// Dynamic limit and byte counts of one device queue.
 #[derive(Clone, Debug)]
 pub struct Dql {
-    /// Bytes ever handed to the device.
+    /// Total bytes passed to the device.
     queued: u32,
-    /// Bytes it has ever completed.
+    /// Total bytes that the device has completed.
     completed: u32,
-    /// Bytes it may hold.
+    /// Maximum bytes that the device may hold.
     limit: u32,
-    /// `limit + completed`: `queued` may grow to this.
+    /// Upper bound of `queued`: `limit + completed`.
     adjusted_limit: u32,
-    /// Bytes of the last packet handed over.
+    /// Length of the last packet passed to the device.
     last_bytes: u32,
     /// `queued` at the last completion.
     previous_queued: u32,
-    /// Bytes by which the queue was over the limit at the last completion.
+    /// Bytes by which the queue exceeded the limit at the last completion.
     previous_over: u32,
     /// `last_bytes` at the last completion.
     previous_last_bytes: u32,
-    /// The least slack seen since `slack_since`.
+    /// Minimum slack since `slack_since`.
     lowest_slack: u32,
     slack_since: Instant,
     limits: (u32, u32),
 }
 
 impl Dql {
-    /// An empty queue whose limit starts at `limit_min`.
+    /// Creates an empty queue whose limit starts at `limit_min`.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -63,8 +65,8 @@ impl Dql {
         }
     }
 
-    /// Bounds the limit (`limit_min`, `limit_max` in a queue's `byte_queue_limits`), in bytes. The next completion
-    /// applies them; with an empty queue they hold at once.
+    /// Sets the bounds of the limit (`limit_min`, `limit_max` in a queue's `byte_queue_limits`), in
+    /// bytes.
     pub fn set_limits(&mut self, min: u32, max: u32) {
         let max = max.min(BQL_LIMIT_MAX);
         self.limits = (min.min(max), max);
@@ -72,49 +74,52 @@ impl Dql {
         self.adjusted_limit = self.limit.wrapping_add(self.completed);
     }
 
-    /// Nothing is with the device any more, and nothing is known of it (`dql_reset`).
+    /// Resets to an empty queue without history (`dql_reset`).
     pub fn reset(&mut self, now: Instant) {
         let (min, max) = self.limits;
         *self = Self::new(now);
         self.set_limits(min, max);
     }
 
-    /// `bytes` are handed to the device.
+    /// Counts `bytes` as passed to the device.
     pub fn on_queued(&mut self, bytes: u32) {
         self.last_bytes = bytes;
         self.queued = self.queued.wrapping_add(bytes);
     }
 
-    /// Bytes that still fit; below zero when the last packet went over the limit.
+    /// Returns the bytes that still fit; negative if the last packet exceeded the limit.
     #[must_use]
     pub const fn available(&self) -> i32 {
         self.adjusted_limit.wrapping_sub(self.queued).cast_signed()
     }
 
-    /// Whether the device may be given another packet. One may always go over the limit.
+    /// Whether the device may be given another packet. One packet may always exceed the limit.
     #[must_use]
     pub const fn has_room(&self) -> bool {
         self.available() >= 0
     }
 
-    /// Bytes the device may hold.
+    /// Returns the maximum bytes that the device may hold.
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Bytes it holds (`inflight`).
+    /// Returns the bytes that the device holds (`inflight`).
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.queued.wrapping_sub(self.completed)
     }
 
-    /// The device has completed `bytes` more.
+    /// Counts `bytes` as completed by the device and adjusts the limit.
     ///
     /// # Panics
-    /// In tests when it completes what it was not given.
+    /// With debug assertions, if the device completes more bytes than it was given.
     pub fn on_completed(&mut self, bytes: u32, now: Instant) {
-        debug_assert!(bytes <= self.in_flight(), "completed what was never queued");
+        debug_assert!(
+            bytes <= self.in_flight(),
+            "the device completed bytes that were never queued"
+        );
         let completed = self.completed.wrapping_add(bytes);
         let mut over = beyond(self.in_flight(), self.limit);
         let in_progress = self.queued.wrapping_sub(completed);
@@ -122,13 +127,13 @@ impl Dql {
         let previous_done = completed.wrapping_sub(self.previous_queued).cast_signed() >= 0;
         let mut limit = self.limit;
         if over > 0 && in_progress == 0 || self.previous_over > 0 && previous_done {
-            // Starved: it had been stopped at the limit and has run empty.
+            // Starved: the queue was stopped at the limit and became empty.
             limit = limit
                 .saturating_add(beyond(completed, self.previous_queued))
                 .saturating_add(self.previous_over);
             self.reset_slack(now);
         } else if in_progress > 0 && was_in_progress > 0 && !previous_done {
-            // Busy for the whole interval: what it never needed is slack.
+            // Busy for the whole interval: the part of the limit that was never needed is slack.
             let slack = beyond(limit.wrapping_add(self.previous_over), bytes.wrapping_mul(2));
             let last_objects = match self.previous_over {
                 0 => 0,
@@ -158,7 +163,7 @@ impl Dql {
     }
 }
 
-/// How far `a` is beyond `b`; zero when it is not.
+/// Returns by how much `a` exceeds `b`, or zero.
 const fn beyond(a: u32, b: u32) -> u32 {
     let difference = a.wrapping_sub(b);
     if difference.cast_signed() > 0 { difference } else { 0 }
@@ -173,19 +178,19 @@ mod tests {
     const FRAME: u32 = 1514;
     const START: Instant = Instant::from_secs(10);
 
-    /// Queues `frames` frames; answers what is available then.
+    /// Queues `frames` frames and returns the available bytes.
     fn queue(dql: &mut Dql, frames: u32) -> i32 {
         (0..frames).for_each(|_| dql.on_queued(FRAME));
         dql.available()
     }
 
-    /// Completes `frames` frames; answers the limit and up to where may be queued.
+    /// Completes `frames` frames and returns the limit and the adjusted limit.
     fn complete(dql: &mut Dql, frames: u32) -> (u32, u32) {
         dql.on_completed(frames * FRAME, START);
         (dql.limit, dql.adjusted_limit)
     }
 
-    /// The trace of a queue that grows until it is never empty any more.
+    /// Traces a queue whose limit grows until the device never runs empty.
     #[test]
     fn the_limit_grows_until_the_device_does_not_starve() {
         let mut dql = Dql::new(START);
@@ -202,22 +207,24 @@ mod tests {
         assert_eq!(dql.in_flight(), 0);
     }
 
-    /// Over the limit at one completion, and by the next all of that was done: the limit has held packets back, although the device is
-    /// busy with younger ones.
+    /// The queue exceeded the limit at one completion, and all these bytes are completed by the
+    /// next one: the limit has held packets back, although the device is busy with later ones.
     #[test]
-    fn the_limit_grows_when_what_was_over_it_is_done() {
+    fn the_limit_grows_when_the_excess_bytes_complete() {
         let mut dql = Dql::new(START);
         queue(&mut dql, 1);
         assert_eq!(complete(&mut dql, 1), (FRAME, 2 * FRAME));
         queue(&mut dql, 2);
         assert_eq!(complete(&mut dql, 1), (FRAME, 3 * FRAME));
         queue(&mut dql, 2);
-        // Two more are done, of which one was queued since; before that the queue was over by one.
+        // Two more frames complete, one of which was queued since; the queue exceeded the limit by
+        // one before.
         assert_eq!(complete(&mut dql, 2), (3 * FRAME, 7 * FRAME));
         assert_eq!(dql.in_flight(), FRAME);
     }
 
-    /// What the last packet brought over the limit by less than itself is slack as well: one packet may always go over it.
+    /// The part of the last packet that was below the limit is slack, too, because one packet may
+    /// always exceed the limit.
     #[test]
     fn the_part_of_a_large_packet_below_the_limit_is_slack() {
         let mut dql = Dql::new(START);
@@ -227,13 +234,14 @@ mod tests {
         dql.on_queued(5000);
         dql.on_completed(1000, START);
         assert_eq!(dql.limit(), 10_000);
-        // Over by 4,000 with a packet of 5,000. So much is done now that nothing else is slack.
+        // The queue exceeds the limit by 4,000 bytes with a packet of 5,000. The completion is so
+        // large that there is no other slack.
         dql.on_completed(12_000, START + Duration::from_millis(1100));
         assert_eq!(dql.limit(), 9000);
     }
 
     #[test]
-    fn slack_that_is_never_used_for_a_second_is_given_up() {
+    fn slack_that_is_unused_for_a_second_lowers_the_limit() {
         let mut dql = Dql::new(START);
         dql.set_limits(0, 1 << 20);
         dql.limit = 100 * FRAME;
@@ -264,9 +272,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever completes when: an empty queue takes a packet, so nobody waits for ever.
+        /// For any order of completions, an empty queue accepts a packet, so that no packet waits
+        /// forever.
         #[test]
-        fn an_empty_queue_has_room(steps in prop::collection::vec((1u32..70_000, 0u32..100), 1..200)) {
+        fn an_empty_device_queue_has_room(steps in prop::collection::vec((1u32..70_000, 0u32..100), 1..200)) {
             let mut dql = Dql::new(START);
             let mut now = START;
             for (bytes, percent) in steps {

@@ -1,26 +1,29 @@
-//! The dst entry: a resolved route, shared by all who send or receive along it.
+//! Dst entry: a resolved route, shared by all senders and receivers along it.
 //!
-//! Made by `route::output` and `route::input` from the forwarding table, found there in a read section without a shared write,
-//! cached on sockets. Linux: `struct dst_entry`, `struct rtable`.
+//! `route::output` and `route::input` create entries from the forwarding table and find them in a
+//! read section without a shared write. Sockets cache them. Linux: `struct dst_entry`, `struct
+//! rtable`.
 //!
-//! An entry never changes. It is valid as long as its generation is the host's (`rt_genid`); a change of routes starts a
-//! new generation, and whoever meets an old entry looks up again. What holds for one destination only (a reported path
-//! MTU) is on the socket's `Path`, not here.
+//! An entry never changes. It is valid while its generation is the host's (`rt_genid`). A change of
+//! routes starts a new generation, and a user of an old entry looks up again. Properties of a
+//! single destination (a reported path MTU) are in the socket's `Path`, not here.
 //!
-//! The parts of an entry, by who touches them, and where the layouts of `net.quietline.dst_layout` put them:
+//! The parts of an entry, by their users, and their offsets in the layouts of
+//! `net.quietline.dst_layout`:
 //!
 //! ```text
-//!                0                        128        256
-//!   packed  512  │ header │ Dst …         │ count │ DstTail            │ DstOrigin │ DstStats
-//!   padded  640  │ header │ Dst …         │ count │ (nothing)          │ DstTail   │ DstOrigin │ DstStats
-//!   filled  512  │ header │ Dst …         │ count │ DstOrigin          │ DstTail   │ DstStats
+//!                0                        128                 256         384
+//!   packed  512  │ header │ Dst …         │ count │ DstTail   │ DstOrigin │ DstStats
+//!   padded  640  │ header │ Dst …         │ count │ (nothing) │ DstTail   │ DstOrigin │ DstStats
+//!   filled  512  │ header │ Dst …         │ count │ DstOrigin │ DstTail   │ DstStats
 //! ```
 //!
-//! *packed* is Linux up to 6.3: the count shares its line with the generation and the type, which every holder reads for every
-//! packet. *padded* gives the count lines of its own; *filled* lets what nobody reads move in with it, so that the isolation
-//! costs nothing. 128 bytes where Linux has 64, because prefetchers fetch lines in pairs.
+//! *packed* is the layout of Linux up to 6.3: the count shares its cache line with generation and
+//! type, which every holder reads for every packet. *padded* gives the count separate cache lines.
+//! *filled* puts rarely read fields next to the count, so that the isolation costs no memory. Lines
+//! are 128 bytes where Linux has 64, because prefetchers fetch lines in pairs.
 //!
-//! Not here: how references are counted (`sync::refcount`), when an entry is found.
+//! Not here: reference counting (`sync::refcount`), and finding an entry.
 
 use std::{
     net::IpAddr,
@@ -50,7 +53,26 @@ impl From<DstLayout> for Layout {
     }
 }
 
-/// What an entry is made of.
+/// Generation of the routes of a host, incremented by every change: an entry or a cached path with
+/// another number is made again (Linux: `rt_genid`). Release after the change, Acquire before a
+/// reader loads the tables.
+#[derive(Debug, Default)]
+pub(crate) struct RouteGeneration(AtomicU32);
+
+impl RouteGeneration {
+    /// Returns the current generation.
+    #[inline]
+    pub(crate) fn current(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Starts a new generation, after the tables have changed.
+    pub(crate) fn begin(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Types of the parts of an entry.
 #[derive(Debug)]
 pub(crate) struct DstParts;
 
@@ -61,10 +83,11 @@ impl Parts for DstParts {
     type Stats = DstStats;
 }
 
-/// A counted reference to an entry.
+/// Counted reference to an entry.
 pub(crate) type DstRef = sync::Ref<DstParts>;
 
-/// An entry found in a read section, which it cannot leave (DST5, and PQ4 for packets, which carry one of these or a reference):
+/// Entry found in a read section, which it cannot leave. DST5 and, for packets, PQ4: a packet
+/// carries one of these or a reference.
 ///
 /// ```compile_fail
 /// fn escape(slot: &sync::Slot<Sample>, reader: &sync::Reader) {
@@ -79,65 +102,72 @@ pub(crate) type DstRef = sync::Ref<DstParts>;
 /// ```
 pub(crate) type DstHandle<'s> = sync::Handle<'s, DstParts>;
 
-/// What is read for every packet or batch.
+/// Part that is read for every packet or batch.
 #[derive(Debug)]
 pub struct Dst {
-    /// Device the packets leave by, or came by.
+    /// Device that packets leave by or arrived by.
     pub(crate) device: Arc<dyn Device>,
-    /// The queues in front of it.
+    /// Transmit queues of the device.
     pub(crate) tx: Arc<DeviceTx>,
-    /// Its link layer, copied from the device's capabilities to spare the dispatch.
+    /// Link type, copied from the device's capabilities to avoid the dynamic dispatch.
     pub(crate) link: LinkType,
-    /// The next hop's link address. `None` where the link has none, and on the way in.
+    /// Neighbor entry of the next hop. `None` on links without link addresses, and for input.
     pub(crate) neighbor: Option<Arc<NeighborEntry>>,
-    /// Largest IP packet in bytes on this path.
+    /// Maximum length of an IP packet on this path, in bytes.
     pub(crate) mtu: u32,
-    /// The same without what ICMP has reported ([`tcp::PathParams::receive_mtu`]).
+    /// The same without reports by ICMP ([`tcp::PathParams::receive_mtu`]).
     pub(crate) receive_mtu: u32,
-    /// Largest superframe TCP may make ([`Dst::superframe_max`]). 0: single segments.
+    /// Maximum length of a superframe that TCP may send ([`Dst::superframe_max`]). 0: single
+    /// segments.
     pub(crate) gso_max_bytes: u32,
-    /// Largest superframe the device takes for this address family; 0 when it takes none.
+    /// Maximum length of a superframe that the device accepts for this address family; 0 if it
+    /// accepts none.
     pub(crate) tso_max_bytes: u32,
-    /// The device does not complete checksums: the copy from the application sums what it copies (Linux: `sk_route_caps`).
+    /// True if the device does not complete checksums: copying from the application then sums the
+    /// payload (Linux: `sk_route_caps`).
     pub(crate) sums_payload: bool,
-    /// Packets may wait on this path after they were sent, and complete later (`DeviceTx::completes`).
+    /// True if packets may wait on this path after they were sent, and complete later
+    /// (`DeviceTx::completes`).
     pub(crate) completes: bool,
-    /// They are held until their departure times (`DeviceTx::paces`).
+    /// True if packets are held until their departure times (`DeviceTx::paces`).
     pub(crate) paces: bool,
-    /// The device takes everything at once (`DeviceTx::takes_at_once`).
+    /// True if the device accepts all packets at once (`DeviceTx::takes_at_once`).
     pub(crate) at_once: bool,
-    /// TCP segments carry DF (RFC 1191 §3).
+    /// True if TCP segments carry DF (RFC 1191 §3).
     pub(crate) dont_fragment: bool,
-    /// What this entry sends it receives: the dst stays with the packet.
+    /// True if sent packets are received along this same entry: the dst then stays with the packet.
     pub(crate) keeps_dst: bool,
 }
 
-/// What else is read for every packet: in the packed layout the neighbor of the count.
+/// Remaining fields that are read for every packet. In the packed layout they share a cache line
+/// with the count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DstTail {
-    /// The host's route generation when the entry was made (`rt_genid`).
+    /// Route generation of the host when the entry was created (`rt_genid`).
     pub(crate) generation: u32,
     /// Index of the device.
     pub(crate) device: u32,
-    /// What happens to its packets (`rt_type`).
+    /// Treatment of the packets (`rt_type`).
     pub(crate) kind: RouteKind,
-    /// Good for packets on their way in (`rt_is_input`): input routes, and loopback's.
+    /// True if valid for received packets (`rt_is_input`): input routes and loopback routes.
     pub(crate) is_input: bool,
 }
 
-/// What is read when a connection is opened or entries are listed.
+/// Part that is read when a connection is opened or entries are listed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DstOrigin {
-    /// Source address for packets that have none yet; our own address on the way in.
+    /// Source address for packets without one; for input, our own address.
     pub(crate) source: IpAddr,
 }
 
-/// How often an entry was looked up, to a tick: written at most once each by whoever looks it up.
+/// Lookups of an entry, with the resolution of a tick. Each thread that looks it up writes at most
+/// once per tick.
 #[derive(Debug, Default)]
 pub(crate) struct DstStats {
-    /// Ticks with a look-up. Relaxed, as below: a statistic orders nothing.
+    /// Number of ticks with a lookup. Relaxed, as is `last_use`, because a statistic orders no
+    /// other data.
     uses: AtomicU32,
-    /// The last of them.
+    /// Last of these ticks.
     last_use: AtomicU64,
 }
 
@@ -154,8 +184,8 @@ impl DstStats {
     }
 }
 
-/// DST1: where the count lies in each layout, and what lies beside it, whatever the width of a pointer; what
-/// that costs in bytes is for pointers of 64 bits.
+/// DST1: offset of the count in each layout, and its neighbors, for any pointer width. The sizes
+/// apply to 64-bit pointers.
 const _: () = {
     const fn checked(layout: Layout, size: usize) -> Offsets {
         let offsets = Offsets::of::<DstParts>(layout);
@@ -168,7 +198,10 @@ const _: () = {
     let packed = checked(Layout::Packed, 512);
     let padded = checked(Layout::Padded, 640);
     let filled = checked(Layout::Filled, 512);
-    assert!(!packed.is_apart(packed.tail, size_of::<DstTail>()), "packed shares on purpose");
+    assert!(
+        !packed.is_apart(packed.tail, size_of::<DstTail>()),
+        "packed shares the line on purpose"
+    );
     assert!(padded.is_apart(padded.tail, size_of::<DstTail>()));
     assert!(padded.is_apart(padded.cold, size_of::<DstOrigin>()));
     assert!(filled.is_apart(filled.tail, size_of::<DstTail>()));
@@ -176,7 +209,8 @@ const _: () = {
 };
 
 impl Dst {
-    /// What `caps` allow for superframes of this address family, of a device that takes `max` bytes at this moment.
+    /// Returns the superframe limit that `caps` allow for this address family, for a device that
+    /// accepts `max` bytes at this time.
     pub(crate) const fn tso_limit(caps: &Capabilities, max: u32, v4: bool) -> u32 {
         let tso = if v4 { caps.tso4 } else { caps.tso6 };
         match tso && caps.tx_checksum {
@@ -186,8 +220,9 @@ impl Dst {
         }
     }
 
-    /// Largest superframe TCP may make for a device: what the settings ask for and the device takes, or what `gso` cuts up
-    /// where it takes none. Either way TCP, the socket lock and the route see one packet for many segments.
+    /// Returns the maximum length of a superframe that TCP may send to a device: the setting,
+    /// limited to the length that the device accepts or, if it accepts none, that `gso` segments.
+    /// In either case, TCP, the socket lock and the route handle one packet for many segments.
     pub(crate) fn superframe_max(
         caps: &Capabilities,
         max: u32,
@@ -202,22 +237,22 @@ impl Dst {
     }
 }
 
-/// One dst entry as a reader sees it: a line of `ip route show cache`.
+/// One dst entry for display, as in `ip route show cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DstInfo {
-    /// What happens to its packets.
+    /// Treatment of the packets.
     pub kind: RouteKind,
     /// Index of the device; loopback is 0.
     pub device: u32,
-    /// For packets on their way in.
+    /// True for received packets.
     pub is_input: bool,
-    /// Source address of packets that have none yet; on the way in the prefix that is ours.
+    /// Source address of packets without one; for input, our own prefix.
     pub source: IpAddr,
-    /// References at this moment: one is the table's.
+    /// References at this time, including the one of the table.
     pub refs: u32,
-    /// Ticks of 4 ms in which it was looked up.
+    /// Ticks of 4 ms with a lookup.
     pub uses: u32,
-    /// Made from the routes as they are.
+    /// True if the entry was created from the current routes.
     pub is_current: bool,
 }
 
@@ -236,25 +271,25 @@ impl DstInfo {
     }
 }
 
-/// What becomes of packets that an entry matches.
+/// Treatment of packets that an entry matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouteKind {
-    /// The address is ours: deliver.
+    /// Deliver: the address belongs to this host.
     Local,
-    /// Send to the next hop, or to the destination itself when the entry has none.
+    /// Send to the next hop, or to the destination itself if the entry has none.
     Unicast,
-    /// Everybody on a network, we included.
+    /// Broadcast to a network, which includes this host.
     Broadcast,
-    /// A group.
+    /// Multicast to a group.
     Multicast,
-    /// Drop without a word.
+    /// Drop silently.
     Blackhole,
-    /// Drop and tell the sender.
+    /// Drop and report the error to the sender.
     Unreachable,
 }
 
 impl RouteKind {
-    /// The word that `ip route` prints in front of the prefix; empty for unicast.
+    /// Returns the keyword that `ip route` prints in front of the prefix; empty for unicast.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Local => "local ",

@@ -1,10 +1,14 @@
-//! Generic segmentation offload: cuts a TCP superframe into the segments its `gso_size` promises.
+//! Generic segmentation offload (GSO): segments a TCP superframe by its `gso_size`.
 //!
-//! Above: `tx_queue`, when the device takes no superframes or its discipline none so large. Linux: `tcp_gso_segment`, `inet_gso_segment`. Payload is
-//! not copied: every segment shares the fragments of the superframe and has headers of its own. FIN and PSH stay on
-//! the last segment only, CWR on the first, the IPv4 identification counts up unless the superframe was made of segments
-//! that all had the same. A checksum that the device does not complete is put together from the sums of headers and payload, which
-//! the copy into the superframe may have taken already (`pkt::packet`). What GRO has merged comes apart bit by bit as it was (`gro::tests`).
+//! Above: `tx_queue`, if the device or its discipline does not accept superframes of this size.
+//! Linux: `tcp_gso_segment`, `inet_gso_segment`.
+//!
+//! Payload is not copied: every segment shares the fragments of the superframe and has its own
+//! headers. FIN and PSH stay on the last segment only, CWR on the first. The IPv4 identification
+//! increments, unless the superframe was merged from segments with equal ones. A checksum that the
+//! device does not complete is computed from the sums of headers and payload; the latter may be
+//! known from the copy into the superframe (`pkt::packet`). A superframe that GRO has merged is
+//! segmented into its original segments, bit by bit (`gro::tests`).
 
 use std::sync::Arc;
 
@@ -35,17 +39,17 @@ const IPV6_PAYLOAD_LEN: usize = 4;
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// Who completes the checksums of the segments.
+/// Layer that completes the checksums of the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksums {
-    /// Whoever takes them next: they are partial, as the superframe's was.
+    /// A later layer: checksums are partial, as that of the superframe.
     Owed,
-    /// We do.
+    /// Segmentation itself; the segments leave with complete checksums.
     Completed,
 }
 
-/// Cuts `packet`, whose IP header starts `network` bytes in, into segments appended to `list`. When memory runs out the rest is
-/// dropped and counted, as if the link had lost it.
+/// Segments `packet`, whose IP header begins at offset `network`, and appends the segments to
+/// `list`. If memory is exhausted, the rest is dropped and counted, as if the link had lost it.
 pub(crate) fn segment(
     cx: &mut Cx,
     mut packet: Packet,
@@ -57,12 +61,12 @@ pub(crate) fn segment(
     let mss = usize::from(packet.meta().gso.size);
     let meta = packet.meta_mut();
     let completes = checksums == Checksums::Completed && meta.tx_checksum != TxChecksum::Done;
-    // The segments are born with it (`Cutter::next_piece`).
+    // Segments inherit this metadata (`Cutter::next_piece`).
     meta.gso = Gso::default();
     if completes {
         meta.tx_checksum = TxChecksum::Done;
     }
-    // `Headers::of` has copied the headers from the linear part: the packet is as long at least.
+    // No underflow: `Headers::of` has copied the headers from the linear part of the packet.
     let segments = (packet.len() - headers.len).div_ceil(mss);
     let mut shares = Shares::of(&mut packet, segments);
     let (mut offset, mut index, mut copied) = (0, 0_u16, 0_u64);
@@ -93,8 +97,8 @@ pub(crate) fn segment(
     cx.pool.free(packet);
 }
 
-/// What the owner of a superframe was charged, in equal shares: it is paid back as the segments leave, not when the
-/// superframe is cut up. What no segment takes is paid back at the end.
+/// Charge of a superframe's owner, in equal shares. It is uncharged as the segments complete, not
+/// at segmentation. The rest that no segment takes is uncharged when this value is dropped.
 struct Shares {
     owner: Option<Arc<dyn PacketOwner>>,
     share: u32,
@@ -114,9 +118,9 @@ impl Shares {
 
     fn give(&mut self, piece: &mut Packet) {
         let Some(owner) = &self.owner else { return };
-        // Called once for each of the segments that `charged` was divided by.
+        // No underflow: called once for each of the segments that `charged` was divided by.
         self.rest -= self.share;
-        // Less than a share is left over by the division: the last segment takes it.
+        // The remainder of the division is less than a share: the last segment takes it.
         let charge = if self.rest < self.share {
             self.share + core::mem::take(&mut self.rest)
         } else {
@@ -134,28 +138,29 @@ impl Drop for Shares {
     }
 }
 
-/// Where a segment stands in its superframe.
+/// Position of a segment in its superframe.
 struct Place {
     index: u16,
-    /// Bytes of payload in front of it.
+    /// Payload bytes before this segment.
     offset: usize,
     last: bool,
 }
 
-/// The headers of all segments: what they have in common, and of the rest what the first one has. Sums are taken once over
-/// what stays; a segment adds its own words to them (RFC 1624). Lengths stay too, but for the last one's.
+/// Header template for all segments. It holds the common fields; the others are those of the first
+/// segment. The sums over constant fields are computed once, and a segment adds its own words
+/// (RFC 1624). Only the last segment has other lengths.
 struct Headers {
     template: HeadTemplate,
-    /// Bytes of all of them, the last ones of the template.
+    /// Length of all headers, which are at the end of the template.
     len: usize,
-    /// Bytes of payload that the lengths in the template and in the sums go with.
+    /// Payload length that the template and the sums currently describe.
     payload: usize,
-    /// Bytes of link header.
+    /// Length of the link header.
     network: usize,
-    /// Bytes of IP header.
+    /// Length of the IP header.
     ip_len: usize,
     v4: bool,
-    /// Its IPv4 identification counts up by this.
+    /// Increment of the IPv4 identification.
     id_step: u16,
     id: u16,
     seq: u32,
@@ -188,11 +193,12 @@ impl Headers {
             ip[IP_CHECKSUM..IP_CHECKSUM + 2].fill(0);
             put_u16(ip, IP_TOTAL_LEN, length_of(ip) + length_of(tcp));
         }
-        // The field of a partial packet holds the sum of the pseudo-header, in which the length has 32 bits.
+        // The checksum field of a partial packet holds the sum of the pseudo-header, in which the
+        // length has 32 bits.
         let whole = u32::try_from(packet.len() - network - ip_len).unwrap_or(u32::MAX);
         let mut pseudo_sum = Sum::from_folded(u16_at(tcp, CHECKSUM));
         pseudo_sum.add_u32(!whole);
-        // Without payload: `set_payload` goes on from there.
+        // The length without payload; `set_payload` adds the rest.
         pseudo_sum.add_u16(length_of(tcp));
         let seq = u32::from(u16_at(tcp, SEQ)) << 16 | u32::from(u16_at(tcp, SEQ + 2));
         let flags = tcp[FLAGS];
@@ -216,7 +222,7 @@ impl Headers {
         }
     }
 
-    /// The segments from here on have `len` bytes of payload.
+    /// Sets the payload length of the segments that follow.
     #[inline]
     fn set_payload(&mut self, len: usize) {
         if len != self.payload {
@@ -245,7 +251,8 @@ impl Headers {
         self.payload = len;
     }
 
-    /// Puts the headers of the segment at `place` in front of its payload. With the payload's `sum` the checksum is whole.
+    /// Prepends the headers of the segment at `place` to its payload. With the payload's `sum`, the
+    /// checksum is complete, otherwise partial.
     #[inline]
     fn write(&self, piece: &mut Packet, place: &Place, sum: Option<Sum>) {
         let headers = piece.push_template(&self.template, self.len);
@@ -257,7 +264,10 @@ impl Headers {
             put_u16(ip, IP_ID, id);
             put_u16(ip, IP_CHECKSUM, ip_sum.finish());
         }
-        #[expect(clippy::cast_possible_truncation, reason = "an offset inside a packet")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the offset is inside a packet, which is shorter than 4 GB"
+        )]
         let seq = self.seq.wrapping_add(place.offset as u32);
         let last = if place.last { u8::MAX } else { !FIN_PSH };
         let first = if place.index == 0 { u8::MAX } else { !CWR };
@@ -267,7 +277,7 @@ impl Headers {
             Some(payload) => {
                 checksum.add_sum(self.tcp_sum);
                 checksum.add_u32(seq);
-                // The second byte of its word.
+                // The flags are the low byte of their 16-bit word.
                 checksum.add_u16(u16::from(flags));
                 checksum.add_sum(payload);
                 checksum.finish()
@@ -280,8 +290,8 @@ impl Headers {
     }
 }
 
-/// The length of a header: at most 60 bytes.
-#[expect(clippy::cast_possible_truncation, reason = "at most 60")]
+/// Returns the length of a header, at most 60 bytes.
+#[expect(clippy::cast_possible_truncation, reason = "a header has at most 60 bytes")]
 const fn length_of(header: &[u8]) -> u16 {
     header.len() as u16
 }

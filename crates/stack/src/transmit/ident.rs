@@ -1,20 +1,21 @@
 //! IPv4 identifications.
 //!
-//! RFC 6864, RFC 7739 §5; Linux: `ip_select_ident`, `ip_idents_reserve`. An identification that somebody else's packets advance
-//! tells an outsider whether those packets were sent: pings would read out whether a spoofed segment was answered. So no
-//! counter serves two senders that an outsider could tell apart by it:
+//! RFC 6864, RFC 7739 §5; Linux: `ip_select_ident`, `ip_idents_reserve`. An identification advanced
+//! by the packets of another sender tells an outsider whether those packets were sent: pings would
+//! reveal whether a spoofed segment got a reply. Therefore no counter is shared by two senders that
+//! an outsider can distinguish:
 //!
 //! | packet | identification |
 //! |---|---|
-//! | with DF, no payload: SYN, ACK, challenge ACK, reset | 0, which RFC 6864 §4.1 allows for a packet that is never cut |
-//! | of a connection, with payload or without DF | a counter of the connection: offload numbers the segments of a superframe, and receive offload merges those that count up |
+//! | with DF, no payload: SYN, ACK, challenge ACK, reset | 0, which RFC 6864 §4.1 allows for a packet that is never fragmented |
+//! | of a connection, with payload or without DF | a counter of the connection: offload numbers the segments of a superframe, and receive offload merges consecutive numbers |
 //! | TCP without a connection, without DF | random |
-//! | ICMP | a counter of its bucket, which protocol and both addresses choose under a key, plus an offset of their own |
+//! | ICMP | a counter of its bucket, which a keyed hash of protocol and both addresses selects, plus an offset from the same hash |
 //!
-//! A bucket advances by the number of packets and by a random part of the milliseconds since its last packet, so that a
-//! sender in the same bucket cannot count the packets of another one.
+//! A bucket advances by the number of packets plus a random part of the milliseconds since its last
+//! packet, so that a sender in the same bucket cannot count the packets of another one.
 //!
-//! Not here: IPv6, which has an identification in fragments only.
+//! Not here: IPv6, which has an identification only in fragments.
 
 use std::{
     fmt,
@@ -26,20 +27,22 @@ use pkt::Instant;
 use siphasher::sip::SipHasher24;
 use tcp::{FourTuple, Rng, open::isn::SECRET_BYTES};
 
-/// Buckets of a host, 16 KiB: Linux's minimum (`ip_idents`). A fuzzer builds a host for each run, which has few destinations.
+/// Number of buckets of a host, 16 KiB: Linux's minimum (`ip_idents`). A fuzzer builds a host with
+/// few destinations for each run.
 const BUCKETS: usize = if cfg!(fuzzing) { 64 } else { 2048 };
 
-/// By how much the time of one context may be behind that of another, in milliseconds.
+/// Maximum lag of one context's clock behind another's, in milliseconds.
 const CONTEXT_SKEW_MS: u32 = 60_000;
 
-/// Version byte and address, twice, and the protocol.
+/// Length of a key: version byte and address, twice, and the protocol.
 const KEY_BYTES_MAX: usize = 2 * 17 + 1;
 
 /// Identifications of the packets of one host.
 pub(crate) struct IpIds {
     bucket: SipHasher24,
     connection: SipHasher24,
-    /// Milliseconds of the last packet above, the counter below. Relaxed: a number orders nothing.
+    /// Buckets: milliseconds of the last packet in the high half, the counter in the low half.
+    /// Relaxed, because a number orders no other data.
     buckets: Box<[AtomicU64]>,
 }
 
@@ -55,13 +58,13 @@ impl IpIds {
         }
     }
 
-    /// The identification that a connection begins with.
+    /// Returns the first identification of a connection.
     pub(crate) fn of_connection(&self, tuple: &FourTuple) -> u16 {
         let mut key = [0; FourTuple::KEY_BYTES_MAX];
         low_bits(self.connection.hash(tuple.write_key(&mut key)))
     }
 
-    /// The identification of one packet that belongs to no connection.
+    /// Returns the identification of one packet without a connection.
     pub(crate) fn next(
         &self,
         (src, dst, protocol): (IpAddr, IpAddr, u8),
@@ -77,7 +80,7 @@ impl IpIds {
         let random = rng.next_u32();
         let advance = |state: u64| {
             let stamp = high_half(state);
-            // The time of another context may be a little earlier: then no time has passed.
+            // The clock of another context may be slightly earlier: then no time has passed.
             let is_earlier = stamp.wrapping_sub(ms) < CONTEXT_SKEW_MS;
             let elapsed = if is_earlier { 0 } else { ms.wrapping_sub(stamp) };
             let extra = high_half(u64::from(random) * u64::from(elapsed));
@@ -105,12 +108,12 @@ fn write_address(key: &mut [u8], ip: IpAddr) -> usize {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low bits are used")]
 const fn low_bits(number: u64) -> u16 {
     number as u16
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "only the low half is wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low half is used")]
 const fn low_half(number: u64) -> u32 {
     number as u32
 }
@@ -120,7 +123,7 @@ const fn high_half(number: u64) -> u32 {
 }
 
 impl fmt::Debug for IpIds {
-    /// Without the keys and the counters.
+    /// Omits the keys and the counters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IpIds").finish_non_exhaustive()
     }
@@ -138,7 +141,9 @@ mod tests {
     const START: Instant = Instant::from_secs(1_000);
 
     fn ids() -> IpIds {
-        IpIds::new(&core::array::from_fn(|index| u8::try_from(index).expect("32 bytes")))
+        IpIds::new(&core::array::from_fn(|index| {
+            u8::try_from(index).expect("the secret has 32 bytes")
+        }))
     }
 
     fn flow(host: u8) -> (IpAddr, IpAddr, u8) {
@@ -146,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_one_pair_count_up_within_a_millisecond() {
+    fn packets_of_one_address_pair_count_up_within_a_millisecond() {
         let (ids, mut rng) = (ids(), Rng::new(1));
         let first = ids.next(flow(1), START, &mut rng);
         for step in 1..100 {
@@ -155,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pair_learns_nothing_from_its_own_numbers() {
+    fn an_address_pair_cannot_count_the_packets_of_another() {
         let (ids, mut rng) = (ids(), Rng::new(1));
         let probe = |rng: &mut Rng| ids.next(flow(1), START, rng);
         let before = probe(&mut rng);
@@ -163,7 +168,7 @@ mod tests {
             let _ = ids.next(flow(2), START, &mut rng);
         }
         assert_eq!(probe(&mut rng), before.wrapping_add(1));
-        // Neighboring addresses begin anywhere.
+        // Neighboring addresses start at unrelated numbers.
         let starts: BTreeSet<u16> =
             (0..200).map(|host| ids.next(flow(host), START, &mut rng)).collect();
         assert!(starts.len() > 190, "{}", starts.len());
@@ -171,8 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn time_adds_a_random_step_and_no_more_than_itself() {
-        // The clock in milliseconds has 32 bits: 1,000 s and 40 days after boot.
+    fn elapsed_time_adds_a_random_step_of_at_most_its_milliseconds() {
+        // The millisecond clock has 32 bits. The second start is 40 days after boot, close to its
+        // wraparound.
         for start in [START, Instant::from_secs(40 * 86_400)] {
             steps_of_100_ms(start);
         }
@@ -191,13 +197,13 @@ mod tests {
             last = id;
         }
         assert!(steps.len() > 40, "{steps:?}");
-        // A context whose clock is behind takes nothing back.
+        // A context with an earlier clock does not decrement the counter.
         let id = ids.next(flow(1), start, &mut rng);
         assert_eq!(id, last.wrapping_add(1));
     }
 
     #[test]
-    fn connections_begin_anywhere_under_a_key_of_their_own() {
+    fn connections_start_at_unrelated_numbers_under_a_key() {
         let ids = ids();
         let tuple = |port| FourTuple::new(([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 80).into());
         let starts: BTreeSet<u16> = (0..200).map(|port| ids.of_connection(&tuple(port))).collect();

@@ -1,8 +1,9 @@
-//! IP transmit: puts the header in front of what TCP made and sends it down, still in the caller's context.
+//! IP transmit: prepends the header to TCP segments and passes them on, still in the caller's
+//! context.
 //!
-//! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every TCP segment (RFC 1191 §3), unless path MTU
-//! discovery is off or was told of a path too narrow for it. What the device cannot do
-//! itself, superframes and checksums, is done in front of it (`tx_queue`).
+//! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every TCP segment (RFC 1191 §3),
+//! unless path MTU discovery is disabled or a report has shown a path MTU below the minimum.
+//! Superframes and checksums that the device does not support are processed later (`tx_queue`).
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
 use tcp::FourTuple;
@@ -24,54 +25,56 @@ use crate::{
             protocol,
         },
     },
-    host::Host,
 };
 
-/// Offset of the data offset in the TCP header.
+/// Offset of the data offset field in the TCP header.
 const DATA_OFFSET: usize = 12;
 
-/// What a socket wants of the IP header of its segments (RFC 9293 §3.9.2).
+/// IP header fields that a socket sets for its segments (RFC 9293 §3.9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpFields {
-    /// `IP_TOS`: the differentiated services field (RFC 2474 §3) without the two bits of ECN, which are TCP's.
+    /// `IP_TOS`: the differentiated services field (RFC 2474 §3) without the two ECN bits, which
+    /// TCP sets.
     pub tos: u8,
-    /// `SO_PRIORITY`, which `IP_TOS` sets too: no part of the header, but of what a discipline looks at.
+    /// `SO_PRIORITY`, also set by `IP_TOS`. Not part of the header; read by queueing disciplines.
     pub priority: u8,
-    /// `IP_TTL`; `None` is `ip_default_ttl`.
+    /// `IP_TTL`; `None` selects `ip_default_ttl`.
     pub ttl: Option<u8>,
-    /// `IP_MTU_DISCOVER`; `None` is what `ip_no_pmtu_disc` says.
+    /// `IP_MTU_DISCOVER`; `None` selects the mode of `ip_no_pmtu_disc`.
     pub mtu_discover: Option<MtuDiscover>,
 }
 
-/// Path MTU discovery of one socket (RFC 1191), by Linux's numbers (`IP_PMTUDISC_*`).
+/// Path MTU discovery mode of a socket (RFC 1191), with Linux's numbers (`IP_PMTUDISC_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MtuDiscover {
-    /// None: without DF, and no report counts.
+    /// No discovery: DF is clear, and reports are ignored.
     Dont = 0,
-    /// With DF, unless a report has shown a path too narrow for it.
+    /// DF is set, unless a report has shown a path MTU below the minimum.
     Want = 1,
-    /// With DF always.
+    /// DF is always set.
     Do = 2,
-    /// With DF always. Linux tells it from the one before by datagrams only.
+    /// DF is always set. Linux distinguishes this mode from `Do` only for datagrams.
     Probe = 3,
-    /// Without DF, at the MTU of the device whatever is reported.
+    /// DF is clear; the MTU is that of the device, and reports are ignored.
     Interface = 4,
-    /// As the one before.
+    /// Same as `Interface`.
     Omit = 5,
 }
 
 impl MtuDiscover {
-    /// In the order of their numbers.
+    /// All modes, in the order of their numbers.
     pub const ALL: [Self; 6] =
         [Self::Dont, Self::Want, Self::Do, Self::Probe, Self::Interface, Self::Omit];
 
-    /// Whether a report changes the size of segments (Linux: `ip_sk_accept_pmtu`, tcp_v4_mtu_reduced).
+    /// Whether a report changes the size of segments (Linux: `ip_sk_accept_pmtu`,
+    /// tcp_v4_mtu_reduced).
     pub(crate) const fn takes_reports(self) -> bool {
         matches!(self, Self::Want | Self::Do | Self::Probe)
     }
 
-    /// Whether segments carry DF; `locked` says that the path is too narrow for it (Linux: `ip_dont_fragment`).
+    /// Whether segments carry DF. `locked`: the path MTU is below the minimum (Linux:
+    /// `ip_dont_fragment`).
     const fn dont_fragment(self, locked: bool) -> bool {
         match self {
             Self::Do | Self::Probe => true,
@@ -81,35 +84,29 @@ impl MtuDiscover {
     }
 }
 
-/// Whose segments are sent, and what their IP headers take from there.
+/// Sender of segments, with the values for their IP headers.
 #[derive(Debug)]
 pub(crate) struct Sender<'a> {
-    /// Both ends.
+    /// Addresses and ports of both ends.
     pub tuple: &'a FourTuple,
-    /// What the socket wants.
+    /// Fields that the socket sets.
     pub fields: IpFields,
-    /// Next IPv4 identification of the connection; `None` for answers that belong to none.
+    /// Next IPv4 identification of the connection; `None` for replies without a connection.
     pub ids: Option<&'a mut u16>,
 }
 
-/// Sends every segment in `cx.out` along `dst`. The segments start with their TCP header.
-pub(crate) fn output(
-    host: &Host,
-    cx: &mut Cx,
-    dst: DstHandle<'_>,
-    tuple: &FourTuple,
-    core: CoreId,
-) {
+/// Sends all segments in `cx.out` along `dst`. The segments start with their TCP header.
+pub(crate) fn output(cx: &mut Cx, dst: DstHandle<'_>, tuple: &FourTuple, core: CoreId) {
     let Some(first) = cx.out.pop_front() else { return };
     let queue = dst.tx.pick_queue(cx, core, first.meta().flow_hash);
     cx.out.push_front(first);
     let sender = Sender { tuple, fields: IpFields::default(), ids: None };
-    let _ = output_as(host, cx, dst, sender, queue);
+    let _ = output_as(cx, dst, sender, queue);
 }
 
-/// As [`output`], with the header that a socket wants, by the queue that it sends by. Says what became of the segments.
+/// Sends like [`output`], with the header fields and the queue of a socket. Returns the result for
+/// the segments.
 pub(crate) fn output_as(
-    host: &Host,
     cx: &mut Cx,
     dst: DstHandle<'_>,
     mut sender: Sender<'_>,
@@ -137,13 +134,13 @@ pub(crate) fn output_as(
     }
     cx.count(Counter::IpOutTransmits, list.len() as u64);
     match frame {
-        Some(_) => dst.tx.xmit(host, cx, queue, &mut list),
-        None => link_output::output(host, cx, &dst, queue, &mut list),
+        Some(_) => dst.tx.xmit(cx, queue, &mut list),
+        None => link_output::output(cx, &dst, queue, &mut list),
     }
 }
 
-/// Lets every packet hold its dst, which it keeps while it waits for its receiver (Linux: `skb_dst_force` of a device
-/// without `IFF_XMIT_DST_RELEASE`).
+/// Attaches a counted dst to every packet, to be kept while the packet waits for its receiver
+/// (Linux: `skb_dst_force` of a device without `IFF_XMIT_DST_RELEASE`).
 fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
     let mut packets = core::mem::take(list);
     while let Some(mut packet) = packets.pop_front() {
@@ -152,8 +149,9 @@ fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
     }
 }
 
-/// Sends one finished IP packet along `dst`: ICMP messages. Nothing is cut into fragments here.
-pub(crate) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
+/// Sends one complete IP packet along `dst`, such as an ICMP message. Packets above the MTU are
+/// dropped, not fragmented.
+pub(crate) fn send(cx: &mut Cx, dst: &Dst, packet: Packet) {
     cx.count(Counter::IpOutRequests, 1);
     if packet.len() > dst.mtu as usize {
         cx.count(Counter::IpFragFails, 1);
@@ -163,10 +161,11 @@ pub(crate) fn send(host: &Host, cx: &mut Cx, dst: &Dst, packet: Packet) {
     cx.count(Counter::IpOutTransmits, 1);
     let mut list = PacketList::new();
     list.push_back(packet);
-    let _ = link_output::output(host, cx, dst, QueueId(0), &mut list);
+    let _ = link_output::output(cx, dst, QueueId(0), &mut list);
 }
 
-/// The IP header, and the link header if it is known what to put into it. Answers the length of the IP packet.
+/// Prepends the IP header and, if the link addresses are known, the link header. Returns the length
+/// of the IP packet.
 #[inline]
 fn push_headers<const V4: bool>(
     cx: &mut Cx,
@@ -175,7 +174,7 @@ fn push_headers<const V4: bool>(
     frame: Option<(MacAddr, MacAddr)>,
     segment: &mut Packet,
 ) -> usize {
-    let payload_len = u32::try_from(segment.len()).expect("a packet of 4 GB at most");
+    let payload_len = u32::try_from(segment.len()).expect("a packet is shorter than 4 GB");
     let header_len = if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
     let segments = segment.meta().gso.segs.max(1);
     let Sender { tuple, fields, .. } = *sender;
@@ -192,7 +191,10 @@ fn push_headers<const V4: bool>(
         header_len: len16(header_len),
         payload_len,
     };
-    debug_assert!(header.total_len() <= GSO_BYTES_MAX as usize || segments > 1, "a superframe");
+    debug_assert!(
+        header.total_len() <= GSO_BYTES_MAX as usize || segments > 1,
+        "only a superframe may be that long"
+    );
     let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     match frame {
         Some((next_hop, own)) => {
@@ -211,8 +213,8 @@ fn push_headers<const V4: bool>(
     header.total_len()
 }
 
-/// The IPv4 identification of a segment; see [`super::ident`]. A superframe is one packet of `gso.segs` segments, each with
-/// an identification of its own.
+/// Returns the IPv4 identification of a segment; see [`super::ident`]. A superframe consumes one
+/// identification for each of its `gso.segs` segments.
 #[inline]
 fn identification(cx: &mut Cx, ids: &mut Option<&mut u16>, dont: bool, segment: &Packet) -> u16 {
     let Some(next) = ids else {
@@ -227,24 +229,25 @@ fn identification(cx: &mut Cx, ids: &mut Option<&mut u16>, dont: bool, segment: 
     id
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low bits are used")]
 const fn low_bits(number: u32) -> u16 {
     number as u16
 }
 
-/// Whether a segment carries DF: as its socket wants, else as the path and the host's setting say.
+/// Whether a segment carries DF: as its socket requests, otherwise by the path and the host's
+/// setting.
 fn dont_fragment(cx: &Cx, dst: &Dst, fields: IpFields) -> bool {
-    // A host without path MTU discovery has no path that says more than that.
+    // With path MTU discovery disabled on the host, a path without DF says nothing about its MTU.
     let locked = !dst.dont_fragment && matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3);
     fields.mtu_discover.map_or(dst.dont_fragment, |discover| discover.dont_fragment(locked))
 }
 
-/// The length of a header.
+/// Converts the length of a header.
 fn len16(bytes: usize) -> u16 {
-    u16::try_from(bytes).expect("at most 60")
+    u16::try_from(bytes).expect("a header has at most 60 bytes")
 }
 
-/// What TCP wanted to send has no route any more.
+/// Drops and counts the segments in `cx.out`, because there is no route for them.
 pub(crate) fn discard_unroutable(cx: &mut Cx) {
     while let Some(segment) = cx.out.pop_front() {
         cx.count(Counter::IpOutNoRoutes, 1);
@@ -252,7 +255,7 @@ pub(crate) fn discard_unroutable(cx: &mut Cx) {
     }
 }
 
-/// Takes back what was to be sent for a socket that has lost a race.
+/// Frees the segments in `cx.out`, on behalf of a socket that lost a race.
 pub(crate) fn discard_output(cx: &mut Cx) {
     while let Some(segment) = cx.out.pop_front() {
         cx.pool.free(segment);

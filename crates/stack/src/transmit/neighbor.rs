@@ -1,24 +1,25 @@
 //! Neighbor resolution: the state machine between an IP address on a link and its link address.
 //!
-//! Above: the [table], which keeps one [`Neighbor`] per address and carries out its actions. What ARP (RFC 826)
-//! reports comes that way; the states are those of RFC 4861 §7.3. Linux: net/core/neighbour.c, whose times, limits and
-//! transitions are kept.
+//! Above: the [table], which keeps one [`Neighbor`] per address and carries out its actions. It
+//! also passes on ARP packets (RFC 826). The states are those of RFC 4861 §7.3. Linux:
+//! net/core/neighbour.c; times, limits and transitions are the same.
 //!
 //! ```text
-//!             packet            answer                 reachable time over
+//!             packet            reply                  reachable time over
 //!      NONE ─────────► INCOMPLETE ───────► REACHABLE ───────────┬─────────► STALE
 //!                       │ probes      ▲  ▲  ▲                used since?      │ packet
 //!                       ▼ unanswered  │  │  └── confirmed ──┐    └─────► DELAY ◄┘
-//!                     FAILED ─────────┘  └── answer ── PROBE ◄─────────┘ not confirmed
+//!                     FAILED ─────────┘  └── reply ─── PROBE ◄─────────┘ not confirmed
 //!                       ▲ packet: INCOMPLETE             │ probes unanswered
 //!                       └────────────────────────────────┘
 //! ```
 //!
-//! Data only: an event goes in with the time, what has to be done comes out as [`NeighborAction`]s, and
-//! [`Neighbor::next_deadline`] says when to call again. Packets wait only while INCOMPLETE, in bounded number and
-//! size; each leaves by exactly one action, so none is lost without a reason.
+//! This module holds data only: an event is passed in with the time, the caller gets
+//! [`NeighborAction`]s to carry out, and [`Neighbor::next_deadline`] is the time of the next call.
+//! Packets wait only in INCOMPLETE, bounded in number and size. Each leaves by exactly one action,
+//! so none is lost without a reason.
 //!
-//! Not here: sending, locks, the table, and who may create an entry.
+//! Not here: sending, locks, the table, and the decision to create an entry.
 
 use std::time::Duration;
 
@@ -27,28 +28,28 @@ use pkt::{DropReason, Instant, Packet, PacketList};
 
 use crate::{header::ethernet::MacAddr, sysctl::modes::NeighborConfig};
 
-/// How long the first of several differing answers holds (Linux's `locktime`): of two stations that claim one address, the
-/// slower one does not win by its slowness.
+/// Time for which the first of several different replies is kept (Linux's `locktime`). Of two
+/// stations that claim one address, the one that replies later does not win.
 const LOCK_TIME: Duration = Duration::from_secs(1);
 
-/// States by Linux's names (NUD_*).
+/// Neighbor states, with Linux's names (NUD_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NudState {
-    /// Nothing known and nothing asked.
+    /// No link address and no pending request.
     None,
-    /// Asked; packets wait for the answer.
+    /// Request sent; packets wait for the reply.
     Incomplete,
     /// The link address was confirmed within the reachable time.
     Reachable,
-    /// The link address is old, good enough to send to until somebody doubts it.
+    /// The link address is unconfirmed, but still used for sending.
     Stale,
     /// Used while stale: upper layers have a few seconds to confirm it.
     Delay,
-    /// Not confirmed: the old link address is being asked.
+    /// Not confirmed: unicast requests are sent to the old link address.
     Probe,
-    /// Nobody answered.
+    /// No reply arrived.
     Failed,
-    /// Set by hand: never asked, never changed.
+    /// Set by an administrator: never probed, never changed.
     Permanent,
 }
 
@@ -59,7 +60,7 @@ impl NudState {
         matches!(self, Self::Reachable | Self::Stale | Self::Delay | Self::Probe | Self::Permanent)
     }
 
-    /// The name that `ip neigh` prints.
+    /// Returns the name that `ip neigh` prints.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,71 +76,73 @@ impl NudState {
     }
 }
 
-/// What the owner of a neighbor must do.
+/// Action that the owner of a neighbor must carry out.
 #[derive(Debug)]
 #[must_use]
 pub enum NeighborAction {
-    /// Ask for the link address.
+    /// Send a request for the link address.
     SendProbe {
-        /// Ask this station only; `None`: everybody.
+        /// Destination of the request; `None` means broadcast.
         unicast: Option<MacAddr>,
     },
     /// Send these packets, in order.
     Flush {
-        /// To this link address.
+        /// Link address of the next hop.
         mac: MacAddr,
-        /// At least one.
+        /// Packets, at least one.
         packets: PacketList,
     },
-    /// Drop these packets and count the reason. `NeighborFailed` is also reported to their senders as an unreachable
-    /// host.
+    /// Drop these packets and count the reason. `NeighborFailed` is also reported to the senders as
+    /// an unreachable host.
     Fail {
         /// `NeighborFailed` or `NeighborQueueFull`.
         reason: DropReason,
-        /// At least one.
+        /// Packets, at least one.
         packets: PacketList,
     },
 }
 
-/// The actions of one event, in the order to carry them out.
+/// Actions of one event, in the order of execution.
 pub type NeighborActions = ArrayVec<NeighborAction, 2>;
 
-/// What a packet from the neighbor said about its link address.
+/// Content of a packet with the neighbor's link address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
-    /// The link address it claims.
+    /// Link address that the sender claims.
     pub mac: MacAddr,
-    /// It answers a question of ours, to us alone: proof of reachability both ways.
+    /// True for a reply to our request, sent to this host alone: it proves reachability in both
+    /// directions.
     pub solicited: bool,
-    /// It was announced to everybody unasked: the address has moved, at once.
+    /// True for an unsolicited broadcast announcement: the address has moved, effective at once.
     pub gratuitous: bool,
 }
 
-/// What is known about one address on one link.
+/// State of one address on one link.
 #[derive(Debug)]
 pub struct Neighbor {
     state: NudState,
-    /// `Some` exactly while the state is valid.
+    /// Link address; `Some` exactly while the state is valid.
     mac: Option<MacAddr>,
-    /// Probes sent since the last answer.
+    /// Probes sent since the last reply.
     probes: u32,
-    /// Last proof that packets arrive at `mac`; `None` without any.
+    /// Time of the last proof that packets arrive at `mac`; `None` without any.
     confirmed: Option<Instant>,
-    /// Last packet sent there.
+    /// Time of the last packet sent.
     used: Instant,
-    /// Last change of state or link address by an advertisement.
+    /// Time of the last change of state or link address.
     updated: Instant,
-    /// When `on_timer` has something to decide.
+    /// Time of the next call of `on_timer`.
     deadline: Option<Instant>,
     reachable_time: Duration,
     /// Packets that wait. Empty unless INCOMPLETE.
     queue: PacketList,
-    /// `truesize` of the packets in `queue`.
+    /// Sum of `truesize` of the packets in `queue`.
     queue_truesize: u64,
 }
 
 impl Neighbor {
-    /// A neighbor of which nothing is known. `reachable_time` is from [`NeighborConfig::reachable_time`].
+    /// Creates a neighbor in state NONE. `reachable_time` is from
+    /// [`NeighborConfig::reachable_time`].
     #[must_use]
     pub const fn new(now: Instant, reachable_time: Duration) -> Self {
         Self {
@@ -156,8 +159,9 @@ impl Neighbor {
         }
     }
 
-    /// The link address is configured: the state is PERMANENT until [`forget`](Self::forget) or [`shut_down`](Self::shut_down),
-    /// and packets that waited are sent. Linux: `neigh_update` with NUD_PERMANENT.
+    /// Sets a configured link address: the state is PERMANENT until [`forget`](Self::forget) or
+    /// [`shut_down`](Self::shut_down), and waiting packets are sent. Linux: `neigh_update` with
+    /// NUD_PERMANENT.
     pub fn set_permanent(&mut self, mac: MacAddr, now: Instant) -> NeighborActions {
         self.state = NudState::Permanent;
         self.mac = Some(mac);
@@ -170,15 +174,16 @@ impl Neighbor {
         actions
     }
 
-    /// Nothing is known any more, whatever the state was, and the next packet causes a request. Packets that wait fail.
+    /// Returns to NONE from any state, so that the next packet causes a request. Waiting packets
+    /// fail.
     pub fn forget(&mut self, now: Instant) -> NeighborActions {
         let actions = self.fail(now);
         self.enter(NudState::None, now);
         actions
     }
 
-    /// Packets want to go there: they are sent, or wait while the address is asked for. When too many wait, the oldest are
-    /// dropped.
+    /// Sends packets, or queues them while the address is being resolved. If the queue is full, the
+    /// oldest packets are dropped.
     pub fn output(
         &mut self,
         packets: &mut PacketList,
@@ -204,8 +209,8 @@ impl Neighbor {
         actions
     }
 
-    /// Notes a use and returns the link address to send to, if it is known. Using a stale one starts the delay after
-    /// which it is doubted.
+    /// Notes a use and returns the link address, if it is known. The first use of a stale address
+    /// starts the delay before it is probed.
     pub fn on_use(&mut self, now: Instant, config: &NeighborConfig) -> Option<MacAddr> {
         self.used = self.used.max(now);
         if self.state == NudState::Stale {
@@ -215,15 +220,15 @@ impl Neighbor {
         self.mac
     }
 
-    /// An upper layer has proof that packets arrive: TCP saw new data acknowledged (Linux's `dst_confirm`). Proof from
-    /// before the last change is about what was believed then.
+    /// Notes proof that packets arrive: TCP saw new data acknowledged (Linux's `dst_confirm`).
+    /// Proof older than the last change is ignored, because it is about the previous link address.
     pub fn on_confirmed(&mut self, at: Instant) {
         if at > self.updated {
             self.confirmed = self.confirmed.max(Some(at));
         }
     }
 
-    /// A packet from the neighbor, or one that claims to be, told its link address.
+    /// Handles a link address in a packet that the neighbor, or an impostor, has sent.
     pub fn on_advertisement(
         &mut self,
         told: Advertisement,
@@ -245,7 +250,7 @@ impl Neighbor {
             self.enter(NudState::Reachable, now);
             self.deadline = Some(now + self.reachable_time);
         } else if moved {
-            // Hearsay: good enough to send to, but nothing has arrived there yet.
+            // Unsolicited: the address is used for sending, but nothing proves that packets arrive.
             self.confirmed = None;
             self.enter(NudState::Stale, now);
             self.deadline = None;
@@ -262,8 +267,9 @@ impl Neighbor {
         actions
     }
 
-    /// Whether `told` answers a request of ours that is pending: one for an unknown link address, or one that asks a known address
-    /// whether it is still there. What `net.quietline.arp_strict` lets change an entry.
+    /// Whether `told` replies to a pending request of ours: a request for an unknown link address,
+    /// or a probe of a known one. Only such a reply may change an entry with
+    /// `net.quietline.arp_strict`.
     #[must_use]
     pub fn awaits(&self, told: Advertisement) -> bool {
         let is_pending = match self.state {
@@ -274,7 +280,8 @@ impl Neighbor {
         told.solicited && is_pending
     }
 
-    /// Time has passed. Without effect before [`next_deadline`](Self::next_deadline), so a stale timer does no harm.
+    /// Handles an expired deadline. Has no effect before [`next_deadline`](Self::next_deadline), so
+    /// a stale timer is harmless.
     pub fn on_timer(&mut self, now: Instant, config: &NeighborConfig) -> NeighborActions {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return NeighborActions::new();
@@ -300,20 +307,21 @@ impl Neighbor {
         NeighborActions::new()
     }
 
-    /// Gives everything up: the device goes away.
+    /// Fails all packets and the entry, because the device goes away.
     pub fn shut_down(&mut self, now: Instant) -> NeighborActions {
         self.fail(now)
     }
 
-    /// The link address, in states in which a packet may be sent to it.
+    /// Returns the link address, in states in which packets may be sent to it.
     #[must_use]
     #[inline]
     pub const fn link_address(&self) -> Option<MacAddr> {
         self.mac
     }
 
-    /// The link address, in states in which sending changes nothing but the time of the last use: what an owner may
-    /// publish to senders that do not take its lock. A stale address is not among them; see [`on_use`](Self::on_use).
+    /// Returns the link address in states in which sending changes nothing but the time of the last
+    /// use. The owner may publish it to senders that do not take its lock. A stale address is not
+    /// published; see [`on_use`](Self::on_use).
     #[must_use]
     pub const fn published(&self) -> Option<MacAddr> {
         match self.state {
@@ -322,26 +330,26 @@ impl Neighbor {
         }
     }
 
-    /// When [`on_timer`](Self::on_timer) has something to decide.
+    /// Returns the time of the next call of [`on_timer`](Self::on_timer).
     #[must_use]
     pub const fn next_deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Where in the state machine.
+    /// Returns the current state.
     #[must_use]
     pub const fn state(&self) -> NudState {
         self.state
     }
 
-    /// Packets that wait for the link address.
+    /// Returns the number of packets that wait for the link address.
     #[must_use]
     pub const fn queue_len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether a table that needs room may forget a neighbor that nobody refers to: no packet waits for it, and it was
-    /// not set by hand.
+    /// Whether a full table may remove this neighbor if it has no other reference: no packet waits
+    /// for it, and it is not permanent.
     #[must_use]
     pub const fn may_collect(&self) -> bool {
         self.queue.is_empty() && !matches!(self.state, NudState::Permanent)
@@ -354,7 +362,8 @@ impl Neighbor {
         }
     }
 
-    /// REACHABLE, its time over: confirmed meanwhile, in use, or neither?
+    /// Leaves REACHABLE after the reachable time, depending on whether the neighbor was confirmed
+    /// or used meanwhile.
     fn reconsider(&mut self, now: Instant, config: &NeighborConfig) {
         let confirmed_until = self.confirmed.map(|at| at + self.reachable_time);
         if confirmed_until.is_some_and(|until| now < until) {
@@ -411,7 +420,8 @@ impl Neighbor {
     fn pop_queue(&mut self) -> Option<Packet> {
         let packet = self.queue.pop_front()?;
         let truesize = u64::from(packet.truesize());
-        // The sum over the queue, whose packets nobody changes. A sum that wrapped would make every later packet overflow.
+        // The sum covers the queued packets, which do not change. If it wrapped around, every later
+        // packet would overflow.
         debug_assert!(self.queue_truesize >= truesize, "{} of {truesize}", self.queue_truesize);
         self.queue_truesize = self.queue_truesize.saturating_sub(truesize);
         Some(packet)

@@ -1,12 +1,14 @@
-//! The dst of a received packet, and the one place where it leaves the read section.
+//! Dst of a received packet, and the single function through which it leaves the read section.
 //!
-//! Above: `receive::ip_input`, which finds it, and sockets, which keep one for packets to come (`socket::modes::rx_dst`). Linux: `skb_dst`,
-//! `skb_dst_set_noref`, `skb_dst_force`, `skb_dst_drop`.
+//! Above: `receive::ip_input`, which finds it, and sockets, which cache one for later packets
+//! (`socket::modes::rx_dst`). Linux: `skb_dst`, `skb_dst_set_noref`, `skb_dst_force`,
+//! `skb_dst_drop`.
 //!
-//! Most packets have theirs without a reference, and have it only as long as the read section: the type sees to that. What is
-//! queued for another thread goes through [`leave_rcu`], which decides: drop it, or take a reference along.
+//! Most packets have a dst without a reference, valid only within the read section; the type
+//! enforces this. A packet that is queued for another thread passes [`leave_rcu`], which either
+//! drops the dst or takes a reference.
 //!
-//! Not here: which entry it is, what the socket does with it.
+//! Not here: finding the entry, and its use by the socket.
 
 use std::cell::Cell;
 
@@ -16,30 +18,31 @@ use sync::epoch::Section;
 use super::dst::{DstHandle, DstRef};
 use crate::{base::counters::Counter, cx::Cx, sysctl::modes::RxDstMode};
 
-/// The dst of one received packet.
+/// Dst of one received packet.
 #[derive(Debug, Default)]
 pub(crate) enum PacketDst<'s> {
-    /// None: nobody looked it up, or it was dropped. Every consumer copes with that.
+    /// No dst: it was not looked up, or was dropped. Every consumer handles this case.
     #[default]
     None,
-    /// Without a reference.
+    /// Dst without a reference.
     Noref(DstHandle<'s>),
-    /// With one.
+    /// Dst with a reference.
     Held(DstRef),
 }
 
 impl PacketDst<'_> {
-    /// The reference that the packet brings along from where there was no read section, or from the sender over loopback.
+    /// Takes the reference that the packet carries: from a queue outside of a read section, or from
+    /// the sender over loopback.
     #[inline]
     pub(crate) fn taken_from(packet: &mut Packet) -> Self {
         match packet.take_dst().map(sync::AnyRef::downcast) {
             None => Self::None,
             Some(Ok(dst)) => Self::Held(dst),
-            Some(Err(_)) => unreachable!("packets carry dst entries and nothing else"),
+            Some(Err(_)) => unreachable!("a packet carries no reference but to a dst entry"),
         }
     }
 
-    /// The packet needs it no more.
+    /// Releases the dst after its last use by the packet.
     #[inline]
     pub(crate) fn release(self, cx: &Cx, rcu: &Section<'_>) {
         if let Self::Held(dst) = self {
@@ -48,7 +51,7 @@ impl PacketDst<'_> {
         }
     }
 
-    /// As [`release`](Self::release), where there is no read section.
+    /// Does the same as [`release`](Self::release) outside of a read section.
     pub(crate) fn release_outside(self, cx: &Cx) {
         if let Self::Held(dst) = self {
             cx.count(Counter::DstPut, 1);
@@ -57,26 +60,27 @@ impl PacketDst<'_> {
     }
 }
 
-/// What [`leave_rcu`] did with a packet's dst.
+/// Result of [`leave_rcu`] for a packet's dst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The packet had none.
+    /// The packet had no dst.
     #[default]
     Nothing,
-    /// It had one without a reference, which the socket does not need.
+    /// The packet had one without a reference, which was dropped.
     DroppedNoref,
-    /// It gave its reference back, which the socket does not need.
+    /// The packet had a reference, which was released.
     Released,
-    /// A reference was taken, and goes with the packet.
+    /// A reference was taken and stays with the packet.
     Forced,
-    /// The reference that it had goes with the packet.
+    /// The packet keeps the reference that it had.
     Kept,
-    /// The entry's count has reached zero meanwhile, so no reference can be taken: the packet goes without.
+    /// The entry's count had already reached zero, so no reference can be taken; the packet has no
+    /// dst.
     Dead,
 }
 
 impl Left {
-    /// Counts it, once the socket lock's closures have let the context go.
+    /// Counts the result, once the closures of the socket lock no longer borrow the context.
     pub(crate) fn count(self, cx: &Cx) {
         match self {
             Self::Nothing | Self::Kept => {}
@@ -91,10 +95,11 @@ impl Left {
     }
 }
 
-/// **The choke point**: `packet` is about to be queued where no read section reaches. Drops its dst if `socket_holds_dst`,
-/// else takes a reference and lets it travel in the packet, where [`PacketDst::taken_from`] finds it.
+/// Removes `packet` from the read section, before it is queued. **All queued packets pass here.**
+/// Drops the dst if `socket_holds_dst`, otherwise takes a reference that stays with the packet
+/// until [`PacketDst::taken_from`].
 ///
-/// `socket_holds_dst` is `RxDst::serves`: which also knows `rx_dst_mode`.
+/// `socket_holds_dst` is the result of `RxDst::serves`, which also considers `rx_dst_mode`.
 pub(crate) fn leave_rcu(packet: &mut Packet, dst: PacketDst<'_>, socket_holds_dst: bool) -> Left {
     match dst {
         PacketDst::None => Left::Nothing,
@@ -114,8 +119,8 @@ pub(crate) fn leave_rcu(packet: &mut Packet, dst: PacketDst<'_>, socket_holds_ds
     }
 }
 
-/// A packet's dst that is taken once: by the holder of the socket if the packet is processed now, by [`leave_rcu`] if it is
-/// queued. Which of the two, only the socket lock knows.
+/// Packet's dst that is taken exactly once: by the socket's holder if the packet is processed now,
+/// or by [`leave_rcu`] if it is queued. Only the socket lock knows which case applies.
 #[derive(Default)]
 pub(crate) struct OnceDst<'s>(Cell<PacketDst<'s>>);
 
@@ -131,7 +136,8 @@ impl<'s> OnceDst<'s> {
 }
 
 impl RxDstMode {
-    /// Whether a packet may leave its dst behind, for a socket that has `any`, or has one that is `valid` for it.
+    /// Whether a packet may drop its dst when it is queued. `any`: the socket caches a dst.
+    /// `valid`: that dst is valid for the packet.
     #[inline]
     pub(crate) fn drops(self, any: bool, valid: impl FnOnce() -> bool) -> bool {
         match self {

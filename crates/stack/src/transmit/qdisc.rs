@@ -1,12 +1,13 @@
-//! Queueing disciplines: where packets wait for a device that is busy, and who goes first.
+//! Queueing disciplines: packets wait here for a busy device, and the discipline selects the next
+//! one.
 //!
-//! Above: `tx_queue`, which runs them. Below: the device queue and its byte limit (`bql`). Linux: net/sched; the names, parameters
-//! and defaults are those of `tc qdisc`.
+//! Above: `tx_queue`, which runs them. Below: the device queue and its byte limit (`bql`). Linux:
+//! net/sched; the names, parameters and defaults are those of `tc qdisc`.
 //!
-//! A discipline orders and drops; it neither frees nor counts. What it drops it hands back in a list, so that no
-//! packet's destructor runs while its lock is held.
+//! A discipline orders and drops packets; it neither frees nor counts drops. It returns dropped
+//! packets in a list, so that no packet's destructor runs while the discipline is locked.
 //!
-//! Not here: who runs a queue and when (`tx_queue`), cutting superframes up, checksums.
+//! Not here: running a queue (`tx_queue`), segmentation of superframes, checksums.
 
 use pkt::{Instant, Packet, PacketList};
 
@@ -26,36 +27,37 @@ pub use fq_codel::FqCodel;
 pub use pfifo_fast::PfifoFast;
 pub use tbf::Tbf;
 
-/// The priority of what keeps the network going, ARP for one. Linux: `TC_PRIO_CONTROL`.
+/// Priority of network control packets, such as ARP. Linux: `TC_PRIO_CONTROL`.
 pub(crate) const PRIORITY_CONTROL: u8 = 7;
 
-/// What a discipline answers when it is asked for the next packet.
+/// Result of a dequeue.
 #[derive(Debug)]
 #[must_use]
 pub enum Dequeued {
-    /// This one goes now.
+    /// Packet to send now.
     Packet(Packet),
-    /// Nothing may go before this moment, unless something is enqueued meanwhile.
+    /// No packet may leave before this time, unless another one is enqueued earlier.
     Throttled(Instant),
-    /// Nothing waits.
+    /// No packet waits.
     Empty,
 }
 
-/// What became of what was sent. Linux: `NET_XMIT_*`.
+/// Result of sending packets. Linux: `NET_XMIT_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub enum NetXmit {
-    /// It is with the device, or waits for it.
+    /// The packets are with the device, or wait for it.
     #[default]
     Success,
-    /// It waits, but one of the same flow had to go for it.
+    /// The packet waits, but another packet of its flow was dropped for it.
     Cn,
-    /// Some of it was dropped: of what departs at this moment or later (`meta.timestamp`).
+    /// Some packets were dropped: of those that depart at this time or later (`meta.timestamp`).
     Drop(Instant),
 }
 
 impl NetXmit {
-    /// Of two packets of one flow together: the worse, and of two drops the earlier.
+    /// Combines the results of two packets of one flow: the worse one, and of two drops the
+    /// earlier.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Drop(one), Self::Drop(two)) => Self::Drop(one.min(two)),
@@ -64,7 +66,7 @@ impl NetXmit {
         }
     }
 
-    /// `packet` is dropped before it waits.
+    /// Drops `packet` instead of enqueueing it.
     fn dropped(packet: Packet, stats: &mut QdiscStats, dropped: &mut PacketList) -> Self {
         stats.drops += 1;
         let departs = packet.meta().timestamp;
@@ -73,16 +75,17 @@ impl NetXmit {
     }
 }
 
-/// What `tc -s qdisc` shows of a discipline.
+/// Counters that `tc -s qdisc` shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QdiscStats {
-    /// Bytes that left towards the device, as the wire will see them: a superframe counts its segments' headers.
+    /// Bytes that left towards the device, as on the wire: a superframe counts the headers of all
+    /// its segments.
     pub bytes: u64,
     /// Packets that left; a superframe counts its segments.
     pub packets: u64,
     /// Packets dropped.
     pub drops: u64,
-    /// Times the discipline had packets and held them back for a rate.
+    /// Times that packets waited only because of a rate.
     pub overlimits: u64,
     /// Packets marked CE instead of dropped (`ecn_mark`).
     pub ecn_marks: u64,
@@ -98,7 +101,7 @@ impl QdiscStats {
         self.qlen += 1;
     }
 
-    /// Leaves the queue, towards the device or to be dropped.
+    /// Accounts for a packet that leaves the queue, to the device or dropped.
     fn on_leave(&mut self, bytes: u32) {
         self.backlog_bytes -= u64::from(bytes);
         self.qlen -= 1;
@@ -115,21 +118,21 @@ impl QdiscStats {
     }
 }
 
-/// A queueing discipline. `noqueue` is the absence of one.
+/// Queueing discipline. `noqueue` is represented by its absence.
 #[derive(Debug)]
 pub enum Qdisc {
-    /// Three first-in-first-out bands in strict order of priority.
+    /// Three FIFO bands with strict priority.
     PfifoFast(PfifoFast),
-    /// A token bucket: a rate with bursts.
+    /// Token bucket filter: a rate with bursts.
     Tbf(Tbf),
-    /// Fair queueing with earliest departure times: paces flows.
+    /// Fair queueing with earliest departure times, which paces flows.
     Fq(Box<Fq>),
-    /// Fair queueing with a delay controller for each flow.
+    /// Fair queueing with a CoDel delay controller for each flow.
     FqCodel(Box<FqCodel>),
 }
 
 impl Qdisc {
-    /// The discipline that `config` describes. `None` is `noqueue`.
+    /// Creates the discipline of `config`. Returns `None` for `noqueue`.
     #[must_use]
     pub fn of(
         config: &QdiscConfig,
@@ -148,8 +151,8 @@ impl Qdisc {
         })
     }
 
-    /// Takes `packet`, whose link header is `link_header` bytes long. Whatever is dropped for it, itself included, is
-    /// put into `dropped`.
+    /// Enqueues `packet`, whose link header is `link_header` bytes long. Adds all packets dropped
+    /// because of it, possibly itself, to `dropped`.
     pub fn enqueue(
         &mut self,
         packet: Packet,
@@ -166,7 +169,8 @@ impl Qdisc {
         }
     }
 
-    /// The next packet to go. A discipline that drops late (CoDel) puts what it drops into `dropped`.
+    /// Dequeues the next packet. A discipline that drops at dequeue (CoDel) adds these packets to
+    /// `dropped`.
     pub fn dequeue(
         &mut self,
         link_header: usize,
@@ -181,19 +185,19 @@ impl Qdisc {
         }
     }
 
-    /// A packet may pass it by while it is empty (Linux: `TCQ_F_CAN_BYPASS`): it would come out at once, and nobody else
-    /// would have gone first.
+    /// Whether a packet may bypass the empty discipline (Linux: `TCQ_F_CAN_BYPASS`), because it
+    /// would be dequeued at once and before all others.
     #[must_use]
     pub const fn can_bypass(&self) -> bool {
         match self {
             Self::PfifoFast(qdisc) => qdisc.stats().qlen == 0,
             Self::FqCodel(qdisc) => qdisc.stats().qlen == 0,
-            // They keep time, and must see every packet.
+            // These disciplines measure time and must see every packet.
             Self::Tbf(_) | Self::Fq(_) => false,
         }
     }
 
-    /// `packet` passes it by.
+    /// Accounts for a packet that bypasses the discipline.
     pub fn on_bypass(&mut self, packet: &Packet, link_header: usize) {
         let stats = match self {
             Self::PfifoFast(qdisc) => qdisc.stats_mut(),
@@ -204,7 +208,7 @@ impl Qdisc {
         stats.on_sent(packet, wire_bytes(packet, link_header));
     }
 
-    /// Everything that waits goes to `dropped`: the discipline ends.
+    /// Moves all waiting packets to `dropped`, because the discipline is being replaced or removed.
     pub fn purge(&mut self, link_header: usize, now: Instant, dropped: &mut PacketList) {
         let mut at = now;
         loop {
@@ -216,7 +220,8 @@ impl Qdisc {
         }
     }
 
-    /// Largest packet it can ever let go; a larger superframe must be cut up before it is enqueued.
+    /// Returns the length of the largest packet that can ever be dequeued. A larger superframe must
+    /// be segmented before it is enqueued.
     #[must_use]
     pub const fn packet_bytes_max(&self) -> usize {
         match self {
@@ -225,7 +230,7 @@ impl Qdisc {
         }
     }
 
-    /// Counters and what waits.
+    /// Returns the counters and the backlog.
     #[must_use]
     pub const fn stats(&self) -> &QdiscStats {
         match self {
@@ -236,7 +241,7 @@ impl Qdisc {
         }
     }
 
-    /// Its name, as `tc` prints it.
+    /// Returns the name that `tc` prints.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -248,7 +253,8 @@ impl Qdisc {
     }
 }
 
-/// Bytes of `packet` on the link: every segment of a superframe has headers of its own (`qdisc_pkt_len`).
+/// Returns the bytes of `packet` on the link: every segment of a superframe has its own headers
+/// (`qdisc_pkt_len`).
 #[must_use]
 pub fn wire_bytes(packet: &Packet, link_header: usize) -> u32 {
     let segments = usize::from(packet.meta().gso.segs.max(1));

@@ -1,22 +1,25 @@
-//! The transmit queues of a device: the way of a packet from the link layer into the device, and where it waits when it may
-//! not go yet.
+//! Transmit queues of a device: packets pass from the link layer to the device, and wait here while
+//! it has no room or a discipline holds them.
 //!
-//! Above: `link_output`, whoever it is that sends. Below: a discipline ([`qdisc`](crate::transmit::qdisc)) or none, then the device.
-//! Linux: `__dev_queue_xmit`, `__qdisc_run`, `sch_direct_xmit`, `dev_requeue_skb`, `net_tx_action`.
+//! Above: `link_output`, for every sender. Below: a discipline ([`qdisc`](crate::transmit::qdisc))
+//! or none, then the device. Linux: `__dev_queue_xmit`, `__qdisc_run`, `sch_direct_xmit`,
+//! `dev_requeue_skb`, `net_tx_action`.
 //!
 //! ```text
-//!   xmit ─► discipline ─► byte queue limit ─► gso, checksum ─► ready ─► device ─► completions ─┐
-//!                              ▲                                 ▲ no room: the rest stays        │
-//!                              └─────────────────────────────────┴──────────────────────────────┘
+//!   xmit ─► discipline ─► byte queue limit ─► gso, checksum ─► ready ─► device ─► completions
+//!                              ▲                                 ▲ no room: the rest   │
+//!                              │                                 │ stays               │
+//!                              └─────────────────────────────────┴─────────────────────┘
 //! ```
 //!
-//! Without a discipline, and while nothing waits, packets go straight to the device, by as many threads as send. Otherwise a
-//! queue is run by one thread at a time, its owner (`sync::CoreLock`, the bits `__QDISC_STATE_RUNNING` and `MISSED` in Linux):
-//! whoever finds it owned leaves its packets in `incoming` and goes on, and the owner takes them before it lets go. No
-//! lock is held while the device is called.
+//! Without a discipline, and while no packet waits, sending threads pass packets directly to the
+//! device, concurrently. Otherwise one thread at a time runs a queue: its owner (`sync::CoreLock`,
+//! in Linux the bits `__QDISC_STATE_RUNNING` and `MISSED`). A thread that finds the queue owned
+//! adds its packets to `incoming` and continues; the owner takes them before it releases the queue.
+//! No lock is held while the device is called.
 //!
-//! A queue waits for its device's completions, or for a moment (`wake_ns`): that of a discipline that keeps time, exactly.
-//! Both come with a turn of the core that the queue belongs to.
+//! A queue waits for completions of its device, or for a time (`wake_ns`) that a discipline has set
+//! exactly. The core that the queue belongs to handles both in its turn.
 
 use std::{
     boxed::Box,
@@ -28,14 +31,13 @@ use std::{
 };
 
 use pkt::{Instant, Packet, PacketList};
-use sync::{CoreGuard, CoreLock, Llist};
+use sync::{Attendance, CoreGuard, CoreLock, Llist};
 
-use super::qdisc::NetXmit;
+use super::{dst::RouteGeneration, qdisc::NetXmit};
 use crate::{
     base::{counters::Counter, ids::CoreId},
     cx::Cx,
-    device::{Completed, Device, QueueId},
-    host::Host,
+    device::{Completed, Device, LinkType, QueueId},
     sysctl::{Sysctls, modes::DevOrphan, qdisc::QdiscConfig},
 };
 
@@ -48,59 +50,77 @@ mod offload;
 mod state;
 mod stats;
 
-/// Packets that one caller carries into a device before it leaves the rest to the queue's core: it came for something else.
-/// Linux: `dev_tx_weight`.
+/// Maximum number of packets that one caller passes to a device before it leaves the rest to the
+/// queue's core, because the caller has other work. Linux: `dev_tx_weight`.
 const QUOTA: usize = 64;
 
-/// When a device that tells no completions is tried again after it had no room.
+/// Delay before a retry if the device had no room and does not report completions.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// When one that does is tried again although it has told none: it has failed, or forgotten. Linux: `watchdog_timeo`.
+/// Delay before a retry if the device had no room, reports completions, but has reported none: it
+/// has failed or lost one. Linux: `watchdog_timeo`.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
-/// The transmit side of one device.
+/// Transmit side of one device.
 #[derive(Debug)]
 pub(crate) struct DeviceTx {
     device: Arc<dyn Device>,
     index: u32,
     queues: Box<[TxQueue]>,
     offload: Offload,
-    /// The device keeps packets after `transmit` returns.
+    /// True if the device keeps packets after `transmit` returns.
     async_completion: bool,
-    /// Packets may wait in a discipline. Relaxed: a path made a moment too early says what was true a moment before.
+    /// True if packets may wait in a discipline. Relaxed: a route created concurrently with a
+    /// change may see the previous value.
     has_qdisc: AtomicBool,
-    /// It releases packets at their departure times.
+    /// True if the discipline releases packets at their departure times.
     paces: AtomicBool,
-    /// Some queue says which cores send by it (Linux: `xps_needed`).
+    /// Generation of the host's cached routes, which hold the superframe limit of the device.
+    routes: Arc<RouteGeneration>,
+    /// True if a queue restricts the cores that use it (Linux: `xps_needed`).
     mapped: AtomicBool,
 }
 
-/// One transmit queue. Linux: `struct netdev_queue`.
+/// Transmit queue. Linux: `struct netdev_queue`.
 #[derive(Debug)]
 struct TxQueue {
     id: QueueId,
-    /// Packets go by the owner, in the order of their coming: there is a discipline, or the device had no room once. Relaxed: a
-    /// flow's next packet is sent by who holds its socket, which orders it after the one before.
+    /// Attendance of the core that runs the queue at its deadline.
+    attendance: Arc<Attendance>,
+    /// True if packets pass through the owner, in order of arrival: there is a discipline, or the
+    /// device once had no room. Relaxed: the socket lock orders consecutive packets of a flow.
     queued: AtomicBool,
     state: CoreLock<TxState>,
-    /// Packets of those who found it owned.
+    /// Packets of threads that found the queue owned.
     incoming: Llist<Packet>,
-    /// Bytes that the device has completed and the owner has not seen. Written by the core, taken by the owner; the state orders
-    /// it.
+    /// Bytes that the device has completed but the owner has not processed. Written by the core,
+    /// taken by the owner; accesses of `state` order it.
     completed: AtomicUsize,
-    /// When its core runs it although nothing was completed, in nanoseconds; `u64::MAX` when there is nothing to wait for.
+    /// Time in nanoseconds at which the queue's core runs it even without a completion; `u64::MAX`
+    /// if there is none.
     wake_ns: AtomicU64,
 }
 
 impl DeviceTx {
-    /// The queues of `device`, as `sysctls` say.
-    pub(crate) fn new(device: Arc<dyn Device>, index: u32, sysctls: &Sysctls) -> Self {
+    /// Creates the queues of `device` with the settings `sysctls`. `attendances` are those of all
+    /// cores, by core number.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        index: u32,
+        sysctls: &Sysctls,
+        attendances: &[Arc<Attendance>],
+        routes: Arc<RouteGeneration>,
+    ) -> Self {
         let caps = device.caps();
         let this = Self {
             offload: Offload::new(caps),
             async_completion: caps.async_completion,
-            queues: (0..caps.queues).map(|queue| TxQueue::new(QueueId(queue))).collect(),
+            queues: (0..caps.queues)
+                .zip(attendances.iter().cycle())
+                .map(|(queue, attendance)| TxQueue::new(QueueId(queue), Arc::clone(attendance)))
+                .collect(),
             index,
+            routes,
             has_qdisc: AtomicBool::new(false),
             paces: AtomicBool::new(false),
             mapped: AtomicBool::new(false),
@@ -110,7 +130,8 @@ impl DeviceTx {
         this
     }
 
-    /// The settings change: the owners follow when they next run. What waits in the discipline before is dropped then.
+    /// Applies changed settings: the owner of each queue adopts them when it next runs, and drops
+    /// the packets of the previous discipline.
     pub(crate) fn configure(&self, sysctls: &Sysctls) {
         let config = self.qdisc_config(sysctls);
         self.has_qdisc.store(config != QdiscConfig::NoQueue, Ordering::Relaxed);
@@ -123,7 +144,7 @@ impl DeviceTx {
         }
     }
 
-    /// The discipline that every queue shall have.
+    /// Returns the configured discipline of every queue.
     fn qdisc_config(&self, sysctls: &Sysctls) -> QdiscConfig {
         match sysctls.devices.of(self.index).qdisc {
             Some(config) => config,
@@ -132,30 +153,34 @@ impl DeviceTx {
         }
     }
 
-    /// Packets complete some time after they were sent: in the device, or because they wait for it.
+    /// Whether packets complete some time after they were sent, because they wait in the device or
+    /// before it.
     pub(crate) fn completes(&self) -> bool {
         self.async_completion || self.has_qdisc.load(Ordering::Relaxed)
     }
 
-    /// No packet ever waits: there is no discipline, and the device takes everything at once and is through with it then.
+    /// Whether packets never wait: there is no discipline, and the device accepts and completes all
+    /// packets at once.
     pub(crate) fn takes_at_once(&self) -> bool {
         !self.completes() && !self.device.needs_qdisc()
     }
 
-    /// The device tells completions.
+    /// Whether the device reports completions.
     pub(crate) const fn completes_later(&self) -> bool {
         self.async_completion
     }
 
-    /// Packets are held until their departure times: whoever stamps them need not hold them.
+    /// Whether packets are held until their departure times, so that their senders need not hold
+    /// them.
     pub(crate) fn paces(&self) -> bool {
         self.paces.load(Ordering::Relaxed)
     }
 
-    /// The queue that a flow of `hash` sends by whose connection lives on `core`. Linux: `netdev_pick_tx`.
+    /// Returns the queue for a flow of `hash` whose connection belongs to `core`. Linux:
+    /// `netdev_pick_tx`.
     #[inline]
     pub(crate) fn pick_queue(&self, cx: &Cx, core: CoreId, hash: u32) -> QueueId {
-        // Most have one: not even the division is needed.
+        // Nearly all devices have one queue; the shortcut saves the division.
         if self.queues.len() == 1 {
             return QueueId(0);
         }
@@ -167,7 +192,8 @@ impl DeviceTx {
         QueueId(core.0 % self.queue_count())
     }
 
-    /// The queue that `core` sends by (`xps_cpus`); of several the flow's. `None` when it is in no mask. Linux: `get_xps_queue`.
+    /// Returns the queue that `core` may use (`xps_cpus`), selected by flow if there are several.
+    /// `None` if no mask contains the core. Linux: `get_xps_queue`.
     #[cold]
     fn mapped_queue(&self, cx: &Cx, core: CoreId, hash: u32) -> Option<QueueId> {
         let settings = cx.sysctls().devices.of(self.index);
@@ -175,12 +201,17 @@ impl DeviceTx {
         let mut mine =
             (0..self.queue_count()).filter(|queue| settings.tx(*queue).xps_cpus & bit != 0);
         let count = mine.clone().count() as u64;
-        // Not by the bits that have chosen the core: all its flows have them in common.
+        // Uses other bits than the selection of the core, because those are equal in all its flows.
         let chosen = usize::try_from((u64::from(hash.rotate_left(16)) * count) >> 32).ok()?;
         mine.nth(chosen).map(QueueId)
     }
 
-    /// Index of the device.
+    /// Returns the link layer of the device.
+    pub(crate) fn link(&self) -> LinkType {
+        self.device.caps().link
+    }
+
+    /// Returns the index of the device.
     pub(crate) const fn device_index(&self) -> u32 {
         self.index
     }
@@ -189,18 +220,13 @@ impl DeviceTx {
         u16::try_from(self.queues.len()).unwrap_or(u16::MAX)
     }
 
-    /// Sends finished frames: superframes and partial checksums are seen to here. Linux: `dev_queue_xmit`.
-    pub(crate) fn xmit(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        queue: QueueId,
-        list: &mut PacketList,
-    ) -> NetXmit {
+    /// Sends complete frames. Superframes and partial checksums are processed here if the device
+    /// does not support them. Linux: `dev_queue_xmit`.
+    pub(crate) fn xmit(&self, cx: &mut Cx, queue: QueueId, list: &mut PacketList) -> NetXmit {
         let queue = &self.queues[usize::from(queue.0)];
         if !queue.queued.load(Ordering::Relaxed) {
             self.offload.fit_list(cx, list);
-            self.hand_over(host, queue, cx, list);
+            self.hand_over(queue, cx, list);
             if list.is_empty() {
                 return NetXmit::Success;
             }
@@ -210,7 +236,7 @@ impl DeviceTx {
             guard.follow(self, cx);
             guard.take_incoming(self, queue, cx);
             let sent = guard.send(self, cx, list);
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
             return sent;
         }
         while let Some(packet) = list.pop_front() {
@@ -219,13 +245,14 @@ impl DeviceTx {
         if queue.state.schedule(0)
             && let Some(guard) = queue.state.claim()
         {
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
         }
         NetXmit::Success
     }
 
-    /// The turn of the queue's core: what the device has completed, and what waits for that. Linux: `net_tx_action`.
-    pub(crate) fn complete(&self, host: &Host, cx: &mut Cx, queue: QueueId) {
+    /// Processes completions of the device and sends waiting packets, in the turn of the queue's
+    /// core. Linux: `net_tx_action`.
+    pub(crate) fn complete(&self, cx: &mut Cx, queue: QueueId) {
         if !self.async_completion {
             return;
         }
@@ -236,19 +263,20 @@ impl DeviceTx {
         let queue = &self.queues[usize::from(queue.0)];
         if queue.queued.load(Ordering::Relaxed) {
             queue.completed.fetch_add(completed.bytes, Ordering::Relaxed);
-            self.run_if_idle(host, cx, queue);
+            self.run_if_idle(cx, queue);
         }
     }
 
-    /// The turn of the queue's core: runs the queue if its moment has come. Linux: `qdisc_watchdog`.
-    pub(crate) fn run_due(&self, host: &Host, cx: &mut Cx, queue: QueueId) {
+    /// Runs the queue if its time has come, in the turn of the queue's core. Linux:
+    /// `qdisc_watchdog`.
+    pub(crate) fn run_due(&self, cx: &mut Cx, queue: QueueId) {
         let queue = &self.queues[usize::from(queue.0)];
         if queue.wake_ns.load(Ordering::Relaxed) <= cx.now.as_nanos() {
-            self.run_if_idle(host, cx, queue);
+            self.run_if_idle(cx, queue);
         }
     }
 
-    /// The earliest moment at which `queue` is to be run.
+    /// Returns the time at which `queue` must run, if any.
     pub(crate) fn deadline(&self, queue: QueueId) -> Option<Instant> {
         match self.queues[usize::from(queue.0)].wake_ns.load(Ordering::Relaxed) {
             u64::MAX => None,
@@ -256,7 +284,8 @@ impl DeviceTx {
         }
     }
 
-    /// The device is down: what waits is dropped. Waits for whoever runs a queue at this moment. Linux: `dev_deactivate`.
+    /// Drops all waiting packets, because the device is down. Waits for concurrent owners of the
+    /// queues. Linux: `dev_deactivate`.
     pub(crate) fn purge(&self, cx: &mut Cx) {
         for queue in &self.queues {
             let mut guard = loop {
@@ -277,23 +306,24 @@ impl DeviceTx {
     }
 
     /// Runs the queue, or makes its owner run it once more.
-    fn run_if_idle(&self, host: &Host, cx: &mut Cx, queue: &TxQueue) {
+    fn run_if_idle(&self, cx: &mut Cx, queue: &TxQueue) {
         if let Some(guard) = queue.state.try_own() {
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
         }
     }
 
-    /// Sends what may go, until nothing has been missed. Linux: `qdisc_run`.
-    fn run(&self, host: &Host, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
+    /// Sends packets until none may leave and no request to run was missed. Linux: `qdisc_run`.
+    fn run(&self, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
         let mut quota = QUOTA;
         loop {
-            // From here on the owner looks after it: its core need not.
+            // From here on the owner handles the queue, so its core need not wake.
             queue.wake_ns.store(u64::MAX, Ordering::Relaxed);
-            let next = self.serve(host, cx, queue, &mut guard, &mut quota);
+            let next = self.serve(cx, queue, &mut guard, &mut quota);
             if next == Next::More {
                 drop(guard);
-                // Last: who finds it due finds it idle. What was missed since is seen then, too.
-                return queue.wake_at(host, Instant::ZERO);
+                // The wake comes last, so that the core finds the queue idle when it is due. It
+                // also covers requests missed since.
+                return queue.wake_at(Instant::ZERO);
             }
             if let Next::At(at) = next {
                 queue.wake_ns.store(at.as_nanos(), Ordering::Relaxed);
@@ -301,7 +331,7 @@ impl DeviceTx {
             match guard.release() {
                 Ok(()) => {
                     if let Next::At(at) = next {
-                        queue.wake_at(host, at);
+                        queue.wake_at(at);
                     }
                     return;
                 }
@@ -310,15 +340,8 @@ impl DeviceTx {
         }
     }
 
-    /// One pass of the owner: answers what it waits for. Linux: `__qdisc_run`.
-    fn serve(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        queue: &TxQueue,
-        state: &mut TxState,
-        quota: &mut usize,
-    ) -> Next {
+    /// Does one pass of the owner and returns the event to wait for. Linux: `__qdisc_run`.
+    fn serve(&self, cx: &mut Cx, queue: &TxQueue, state: &mut TxState, quota: &mut usize) -> Next {
         state.follow(self, cx);
         state.take_completed(queue, cx);
         state.take_incoming(self, queue, cx);
@@ -333,7 +356,7 @@ impl DeviceTx {
                 wait => return wait,
             }
             let mut list = state.take_portion();
-            let handed = self.hand_over(host, queue, cx, &mut list);
+            let handed = self.hand_over(queue, cx, &mut list);
             let left = list.len() as u64;
             state.put_back(list);
             state.on_handed(handed.packets, handed.bytes);
@@ -352,14 +375,9 @@ impl DeviceTx {
         }
     }
 
-    /// Gives the device what it has room for; answers how much that was. Linux: `dev_hard_start_xmit`.
-    fn hand_over(
-        &self,
-        host: &Host,
-        queue: &TxQueue,
-        cx: &mut Cx,
-        list: &mut PacketList,
-    ) -> Completed {
+    /// Passes packets to the device as long as it has room. Returns the number of packets and
+    /// bytes. Linux: `dev_hard_start_xmit`.
+    fn hand_over(&self, queue: &TxQueue, cx: &mut Cx, list: &mut PacketList) -> Completed {
         if self.completes() && cx.sysctls().dev_orphan == DevOrphan::Xmit {
             orphan(list);
         }
@@ -367,22 +385,24 @@ impl DeviceTx {
         loop {
             let (packets, bytes) = (list.len(), list.bytes());
             self.device.transmit(queue.id, cx, list);
-            // A device of the application could leave more than it was given.
+            // Saturating, because a device of the application could return more packets than it was
+            // given.
             handed.packets += packets.saturating_sub(list.len());
             handed.bytes += bytes.saturating_sub(list.bytes());
-            if list.is_empty() || !self.cut_refused(host, cx, list) {
+            if list.is_empty() || !self.cut_refused(cx, list) {
                 return handed;
             }
         }
     }
 
-    /// The device has left packets. If it was for the size of the first, a superframe, all in the list are cut up that are larger than
-    /// it takes from here on; false if it has no room. Linux: `gso_features_check`.
+    /// Handles packets that the device has not accepted. If the first is a superframe that is too
+    /// large for it, segments all such packets in the list and returns true. Returns false if the
+    /// device has no room. Linux: `gso_features_check`.
     #[cold]
-    fn cut_refused(&self, host: &Host, cx: &mut Cx, list: &mut PacketList) -> bool {
+    fn cut_refused(&self, cx: &mut Cx, list: &mut PacketList) -> bool {
         let Some(first) = list.pop_front() else { return false };
         if first.meta().gso.segs > 1 {
-            self.follow_superframe_max(host);
+            self.follow_superframe_max();
         }
         let refused = !self.offload.takes(&first);
         list.push_front(first);
@@ -393,24 +413,26 @@ impl DeviceTx {
         refused
     }
 
-    /// Largest superframe that the device takes at this moment.
+    /// Returns the length of the largest superframe that the device currently accepts.
     pub(crate) fn superframe_max(&self) -> u32 {
         self.offload.superframe_max()
     }
 
-    /// The device may take smaller superframes than before, or larger ones: those who make them look at their routes again.
-    pub(crate) fn follow_superframe_max(&self, host: &Host) {
+    /// Applies a changed superframe limit of the device. Routes are invalidated, so that senders
+    /// read the new limit.
+    pub(crate) fn follow_superframe_max(&self) {
         let max = self.device.superframe_max();
         if self.offload.set_superframe_max(self.device.caps(), max) {
-            host.invalidate_routes();
+            self.routes.begin();
         }
     }
 }
 
 impl TxQueue {
-    fn new(id: QueueId) -> Self {
+    fn new(id: QueueId, attendance: Arc<Attendance>) -> Self {
         Self {
             id,
+            attendance,
             queued: AtomicBool::new(false),
             state: CoreLock::default(),
             incoming: Llist::new(),
@@ -419,16 +441,16 @@ impl TxQueue {
         }
     }
 
-    /// Has the queue run by its core at `at`.
-    fn wake_at(&self, host: &Host, at: Instant) {
-        self.wake_ns.fetch_min(at.as_nanos(), Ordering::Relaxed);
-        let core = host.core_of_queue(self.id);
-        core.note_transmit_deadline(at);
-        core.wake_before(at);
+    /// Schedules a run of the queue by its core at `at`.
+    fn wake_at(&self, at: Instant) {
+        let at_ns = at.as_nanos();
+        self.wake_ns.fetch_min(at_ns, Ordering::Relaxed);
+        self.attendance.note_transmit_deadline(at_ns);
+        self.attendance.wake_before(at_ns);
     }
 }
 
-/// Pays the senders back. Linux: `skb_orphan` in a driver's `ndo_start_xmit`.
+/// Uncharges the senders. Linux: `skb_orphan` in a driver's `ndo_start_xmit`.
 fn orphan(list: &mut PacketList) {
     let mut packets = core::mem::take(list);
     while let Some(mut packet) = packets.pop_front() {

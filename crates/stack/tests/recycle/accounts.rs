@@ -1,4 +1,4 @@
-//! The four counters of a socket's memory, kept apart, who is told when they fall, and what caches may hold:
+//! The four memory counters of a socket, wakeups when they fall, and the bounds of packet caches:
 //! SC5, SC10.
 
 use std::{sync::atomic::Ordering, time::Duration};
@@ -17,7 +17,7 @@ use super::rig::{CLIENT, Rig, SERVER};
 const MODES: [&str; 5] =
     ["none", "socket_one", "list_after_unlock", "per_core_defer", "unified_pool"];
 
-/// Bytes of a page of the account.
+/// Size of a page of the TCP memory account, in bytes.
 const PAGE: u32 = 4096;
 
 fn memory(rig: &mut Rig, at: usize, socket: &TcpSocket) -> MemoryInfo {
@@ -25,10 +25,11 @@ fn memory(rig: &mut Rig, at: usize, socket: &TcpSocket) -> MemoryInfo {
     socket.memory_info(&end.host, &mut end.app)
 }
 
-/// One write and its answer, with a device that holds what it has sent: what is acknowledged leaves the send queue and not the
-/// device, what completes leaves the device alone. The kernel shows the same: `r`, `w` and `f` of `ss -m` are whole pages.
+/// One write and its response, with a device that delays completions. An acknowledgment removes a
+/// packet from `wmem_queued` but not from `wmem_alloc`; a completion changes only `wmem_alloc`.
+/// `r`, `w` and `f` of `ss -m` behave the same in Linux: whole pages are charged.
 #[test]
-fn what_is_acknowledged_and_what_is_completed_are_counted_apart() {
+fn acknowledged_and_completed_bytes_are_counted_apart() {
     let mut rig = Rig::new(true, &[("net.ipv4.tcp_autocorking", "0")]);
     let sockets = rig.connect();
     rig.settle();
@@ -59,7 +60,7 @@ fn what_is_acknowledged_and_what_is_completed_are_counted_apart() {
     let done = memory(&mut rig, CLIENT, &sockets[CLIENT]);
     assert_eq!(done, MemoryInfo { wmem_alloc: 0, ..acked });
 
-    // As the option and as `ss -m` say it.
+    // The option and the text of `ss -m` report the same values.
     let end = &mut rig.ends[CLIENT];
     let value = sockets[CLIENT].option(&end.host, &mut end.app, SocketOption::MemoryInfo);
     assert_eq!(value, Ok(OptionValue::from(done)));
@@ -72,9 +73,10 @@ fn what_is_acknowledged_and_what_is_completed_are_counted_apart() {
     rig.finish([sockets]);
 }
 
-/// Linux: `sk_stream_write_space`. A thread that waits is woken once, when a third of the buffer is free.
+/// Linux: `sk_stream_write_space`. A waiting thread is woken once, when a third of the buffer is
+/// free.
 #[test]
-fn a_writer_is_woken_once_and_when_a_third_is_free() {
+fn a_writer_is_woken_once_when_a_third_of_the_buffer_is_free() {
     let mut rig = Rig::new(false, &[]);
     let sockets = rig.connect();
     let end = &mut rig.ends[CLIENT];
@@ -101,14 +103,14 @@ fn a_writer_is_woken_once_and_when_a_third_is_free() {
     assert_eq!(rig.ends[CLIENT].count("SocketWakes"), wakes + 1);
     sockets[CLIENT].waiters(Readiness::WRITE).cancel(waiter);
     rig.settle();
-    assert_eq!(rig.ends[CLIENT].count("SocketWakes"), wakes + 1, "nobody waits");
+    assert_eq!(rig.ends[CLIENT].count("SocketWakes"), wakes + 1, "no thread waits");
     rig.finish([sockets]);
 }
 
-/// SC5: memory that was sent without a copy is its owner's again with the acknowledgment, although the packet that held
-/// it may be kept for the next write.
+/// SC5: the acknowledgment returns memory that was sent without a copy to its owner, even if the
+/// packet that referred to it is kept for the next write.
 #[test]
-fn lent_memory_is_back_with_the_acknowledgment() {
+fn lent_memory_returns_with_the_acknowledgment() {
     for mode in MODES {
         let mut rig = Rig::with_mode(mode);
         let sockets = rig.connect();
@@ -126,7 +128,7 @@ fn lent_memory_is_back_with_the_acknowledgment() {
         assert!(!pages.is_back(), "{mode}: before the acknowledgment");
         assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
         rig.ends[SERVER].poll();
-        assert!(pages.is_back(), "{mode}: with it, not with the next write");
+        assert!(pages.is_back(), "{mode}: with the acknowledgment, not with the next write");
         let kept = rig.ends[SERVER].count("SkbSocketCacheBytes");
         assert_eq!(kept > 0, mode == "socket_one", "{mode}: {kept} bytes");
         assert!(pages.collect() && pages.is_idle());
@@ -136,9 +138,9 @@ fn lent_memory_is_back_with_the_acknowledgment() {
     }
 }
 
-/// SC10 in every mode: what waits anywhere for its next use is a bounded number of descriptors, and the gauges say how many.
+/// SC10: in every mode the caches hold a bounded number of descriptors, and the gauges report it.
 #[test]
-fn what_caches_hold_is_bounded_and_reported() {
+fn the_contents_of_caches_are_bounded_and_reported() {
     const CONNECTIONS: usize = 40;
     const ONE: u64 = DESCRIPTOR_BYTES as u64;
     for mode in MODES {
@@ -157,15 +159,15 @@ fn what_caches_hold_is_bounded_and_reported() {
             let kept: u64 = held("SkbSocketCacheBytes").iter().sum();
             let most = if mode == "socket_one" { 4 * CONNECTIONS as u64 * ONE } else { 0 };
             assert!(kept <= most, "{mode}: {kept} bytes in sockets");
-            // Packet memory is one for both hosts, and so is what they say of it.
+            // Both hosts share one packet memory, so their gauges agree.
             let free = stats.descriptors_free.unsigned_abs() * ONE;
             assert_eq!(held("SkbFreeBytes"), [free; 2], "{mode}");
             let deferred = stats.packets_deferred.unsigned_abs();
             assert_eq!(held("SkbDeferredBytes"), [deferred * ONE; 2], "{mode}");
             let most = if mode == "per_core_defer" { 64 * stats.pools as u64 } else { 0 };
-            assert!(deferred <= most, "{mode}: {deferred} packets on their way home");
+            assert!(deferred <= most, "{mode}: {deferred} deferred packets");
         }
-        assert_eq!(rig.memory.packets.stats().bytes, taken, "{mode}: nothing more was needed");
+        assert_eq!(rig.memory.packets.stats().bytes, taken, "{mode}: no more memory was allocated");
         rig.finish(all);
     }
 }

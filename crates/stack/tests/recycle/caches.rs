@@ -1,4 +1,5 @@
-//! What connections keep is bounded, theirs alone, and given back: SC1, SC6, SC7, SC10 (docs/invariants.md).
+//! Packet caches of connections are bounded, private to the owner, and freed when they must be:
+//! SC1, SC6, SC7, SC10 (docs/invariants.md).
 
 use std::{
     cell::RefCell,
@@ -12,7 +13,7 @@ use stack::{Cx, Errno, core::Kick, host::Host, socket::Reader};
 
 use super::rig::{CLIENT, Rig, SERVER};
 
-/// Bytes that the server's connections keep.
+/// Returns the bytes in the caches of the server's connections.
 fn held(rig: &Rig) -> u64 {
     rig.ends[SERVER].count("SkbSocketCacheBytes")
 }
@@ -28,7 +29,8 @@ fn warm() -> (Rig, [Arc<stack::socket::TcpSocket>; 2]) {
     (rig, sockets)
 }
 
-/// A connection with both slots full: a request has acknowledged the last response and was read.
+/// Returns a connection with both cache slots full: a request acknowledged the last response and
+/// was read.
 fn full() -> (Rig, [Arc<stack::socket::TcpSocket>; 2]) {
     let (mut rig, sockets) = warm();
     assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
@@ -38,13 +40,14 @@ fn full() -> (Rig, [Arc<stack::socket::TcpSocket>; 2]) {
     (rig, sockets)
 }
 
-/// SC7: the owner may be writing the slot; softirq leaves it alone until nobody owns the connection.
+/// SC7: the owner may be writing to the slot, so softirq leaves it alone until the connection is
+/// released.
 #[test]
 fn a_slot_is_not_touched_while_the_application_owns_the_connection() {
     let (mut rig, sockets) = warm();
     assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
     let handoffs = rig.ends[SERVER].count("SkbRxCacheHandoff");
-    assert!(held(&rig) > 0, "the reader has filled it");
+    assert!(held(&rig) > 0, "the reader has filled the slot");
     let end = &mut rig.ends[SERVER];
     let (host, poll) = (Arc::clone(&end.host), &mut end.poll);
     sockets[SERVER].hold(&host, &mut end.app, |_| {
@@ -53,7 +56,7 @@ fn a_slot_is_not_touched_while_the_application_owns_the_connection() {
     });
     assert_eq!(rig.ends[SERVER].count("SocketBacklogQueued"), 1);
     assert_eq!(rig.ends[SERVER].count("SkbRxCacheHandoff"), handoffs);
-    // The reader finds it full, and the next segment that nobody is in the way of takes it.
+    // The reader finds the slot full; the next segment that softirq processes takes the packet.
     assert_eq!(rig.recv(SERVER, &sockets[SERVER], 64).map(|bytes| bytes.len()), Ok(64));
     assert_eq!(rig.ends[SERVER].count("SkbRxCacheFull"), 1);
     assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
@@ -62,13 +65,13 @@ fn a_slot_is_not_touched_while_the_application_owns_the_connection() {
     rig.finish([sockets]);
 }
 
-/// A segment that waits for a reader is not processed in softirq: the slot stays the reader's.
+/// A segment in the prequeue is not processed in softirq, so the slot stays with the reader.
 #[test]
-fn a_slot_is_not_touched_for_what_waits_for_a_reader() {
+fn a_slot_is_not_touched_by_a_segment_in_the_prequeue() {
     let (mut rig, sockets) = warm();
     rig.ends[SERVER].set("net.quietline.rx_context", "prequeue_drop");
     let handoffs = rig.ends[SERVER].count("SkbRxCacheHandoff");
-    assert_eq!(held(&rig), ONE, "what was read last");
+    assert_eq!(held(&rig), ONE, "the packet read last");
     let (mut reader, mut buf) = (Reader::new(), [0; 64]);
     let mut recv = |rig: &mut Rig| {
         let end = &mut rig.ends[SERVER];
@@ -81,7 +84,7 @@ fn a_slot_is_not_touched_for_what_waits_for_a_reader() {
     assert_eq!(rig.ends[SERVER].count("PrequeueQueued"), 1);
     assert_eq!(rig.ends[SERVER].count("SkbRxCacheHandoff"), handoffs);
     assert_eq!(recv(&mut rig), Ok(64));
-    // Nobody waits for the next one.
+    // No thread waits for the next segment.
     assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
     rig.ends[SERVER].poll();
     assert_eq!(rig.ends[SERVER].count("SkbRxCacheHandoff"), handoffs + 1);
@@ -90,18 +93,19 @@ fn a_slot_is_not_touched_for_what_waits_for_a_reader() {
 
 /// SC6: closing a connection frees its cached packets.
 #[test]
-fn a_closed_connection_keeps_nothing() {
+fn a_closed_connection_caches_no_packets() {
     let (mut rig, sockets) = warm();
-    assert_eq!(held(&rig), ONE, "what was read last; what was sent last is in the queue");
+    assert_eq!(held(&rig), ONE, "the packet read last; the packet sent last is in the queue");
     let end = &mut rig.ends[SERVER];
     sockets[SERVER].close(&end.host, &mut end.app);
     assert_eq!(held(&rig), 0);
     rig.finish([sockets]);
 }
 
-/// Both slots are full once everything is acknowledged, and an idle connection gives them back when the mode changes.
+/// Both slots are full once all data is acknowledged; an idle connection frees them when the mode
+/// changes.
 #[test]
-fn an_idle_connection_gives_back_when_the_mode_changes() {
+fn an_idle_connection_frees_its_caches_when_the_mode_changes() {
     for mode in ["none", "list_after_unlock", "per_core_defer", "unified_pool"] {
         let (mut rig, sockets) = full();
         rig.ends[SERVER].set("net.quietline.skb_recycle", mode);
@@ -113,7 +117,7 @@ fn an_idle_connection_gives_back_when_the_mode_changes() {
 }
 
 thread_local! {
-    /// The context of a worker that runs within the kick.
+    /// The context of a worker that runs inside `kick`.
     static WORKER: RefCell<Option<Cx>> = const { RefCell::new(None) };
 }
 
@@ -129,29 +133,30 @@ impl Kick for RunsAtOnce {
     }
 }
 
-/// The worker may run before the call that changes the mode has returned: it finds the mode changed.
+/// The worker may run before the call that changes the mode has returned; it already sees the new
+/// mode.
 #[test]
-fn a_worker_told_of_a_mode_finds_it_in_force() {
+fn a_worker_kicked_by_a_mode_change_sees_the_new_mode() {
     let (mut rig, sockets) = full();
     let end = &mut rig.ends[SERVER];
     let mut worker = Cx::replay(&rig.memory, 3);
     worker.now = end.poll.now;
-    // It has the settings of before.
+    // The worker has cached the old settings.
     let _ = end.host.poll(&mut worker);
     WORKER.set(Some(worker));
     let core = &end.host.cores()[0];
     core.set_kick(Arc::new(RunsAtOnce(Arc::downgrade(&end.host))));
     let _ = core.prepare_sleep(end.poll.now, false);
     end.set("net.quietline.skb_recycle", "none");
-    assert_eq!(held(&rig), 0, "with nobody else to look");
+    assert_eq!(held(&rig), 0, "the worker freed them");
     rig.exchange(&sockets, 64);
     rig.finish([sockets]);
     WORKER.set(None);
 }
 
-/// Nobody waits for thousands of locks: a turn looks at some of the connections.
+/// A turn visits a limited number of connections, so no thread waits for thousands of locks.
 #[test]
-fn many_idle_connections_give_back_a_few_in_each_turn() {
+fn each_turn_frees_the_caches_of_a_few_idle_connections() {
     const CONNECTIONS: usize = 300;
     let mut rig = Rig::with_mode("socket_one");
     let mut all = Vec::new();
@@ -167,13 +172,16 @@ fn many_idle_connections_give_back_a_few_in_each_turn() {
     rig.ends[SERVER].poll();
     assert_eq!(held(&rig), 0);
     let turns = rig.ends[SERVER].count("CoreTurns") - turns;
-    assert!((4..=8).contains(&turns), "{turns} turns, of 64 and a chain's rest");
+    assert!(
+        (4..=8).contains(&turns),
+        "{turns} turns, each of 64 connections and the rest of a chain"
+    );
     rig.finish(all);
 }
 
 /// Each of the two switches empties its own slot.
 #[test]
-fn a_switch_empties_the_caches() {
+fn switching_a_cache_off_empties_its_slots() {
     for name in ["net.ipv4.tcp_tx_skb_cache", "net.ipv4.tcp_rx_skb_cache"] {
         let (mut rig, sockets) = warm();
         rig.ends[SERVER].set(name, "0");
@@ -186,26 +194,27 @@ fn a_switch_empties_the_caches() {
     }
 }
 
-/// Caches hide nothing from a host that is short of memory.
+/// A host that is short of memory empties the caches.
 #[test]
-fn scarcity_empties_the_caches_of_idle_connections() {
+fn memory_pressure_empties_the_caches_of_idle_connections() {
     let (mut rig, sockets) = full();
     let other = rig.connect();
     assert!(held(&rig) >= ONE);
     rig.ends[SERVER].set("net.ipv4.tcp_mem", "1 2 100000");
-    // Another connection brings the host over the threshold.
+    // Another connection raises the host above the threshold.
     for _ in 0..20 {
         let _ = rig.send(CLIENT, &other[CLIENT], &[1; 1400]);
         rig.settle();
     }
     assert_eq!(rig.ends[SERVER].count("TcpExtTCPMemoryPressures"), 1);
-    assert_eq!(held(&rig), 0, "of the idle one as well");
+    assert_eq!(held(&rig), 0, "also of the idle connection");
     rig.exchange(&sockets, 64);
-    assert_eq!(held(&rig), 0, "and nothing is kept while it lasts");
+    assert_eq!(held(&rig), 0, "nothing is cached under pressure");
     rig.finish([sockets, other]);
 }
 
-/// RPS begins with a filled slot. What is in it is freed as ever, and no more is put in.
+/// RPS is enabled while a slot is full. The cached packet is freed as usual, and no further packet
+/// is cached.
 #[test]
 fn packets_that_may_change_core_are_not_kept() {
     let (mut rig, sockets) = warm();
@@ -222,11 +231,11 @@ fn packets_that_may_change_core_are_not_kept() {
         rig.exchange(&sockets, 64);
         rig.settle();
     }
-    assert!(rig.ends[SERVER].count("SkbRxCacheHandoff") > handoffs, "the gate is open");
+    assert!(rig.ends[SERVER].count("SkbRxCacheHandoff") > handoffs, "caching is allowed again");
     rig.finish([sockets]);
 }
 
-/// SC10: many idle connections that have received a lot each keep descriptors and no page.
+/// SC10: idle connections that have received much data keep descriptors and no pages.
 #[test]
 fn idle_connections_keep_no_payload() {
     const CONNECTIONS: usize = 300;
@@ -252,14 +261,15 @@ fn idle_connections_keep_no_payload() {
     rig.finish(all);
 }
 
-/// A packet that was kept and used again is retransmitted, with its first copy gone and with it under way.
+/// A recycled packet is retransmitted correctly, both after its first copy was lost and while it is
+/// in flight.
 #[test]
-fn a_packet_used_again_is_retransmitted() {
+fn a_recycled_packet_is_retransmitted() {
     let (mut rig, sockets) = full();
     let hits = rig.ends[SERVER].count("SkbTxCacheHit");
     assert_eq!(rig.send(SERVER, &sockets[SERVER], &[9; 500]), Ok(500));
     assert_eq!(rig.ends[SERVER].count("SkbTxCacheHit"), hits + 1);
-    // It is lost, and sent again.
+    // The segment is lost and retransmitted.
     rig.ends[CLIENT].nic.lose();
     rig.pass(Duration::from_millis(500));
     rig.settle();

@@ -1,5 +1,4 @@
-//! SC3, SC4: whatever becomes of packets, what connections are charged, when they are writable and what
-//! arrives are the same.
+//! SC3, SC4: charged memory, writability and received data are the same in every recycling mode.
 
 use std::time::Duration;
 
@@ -7,17 +6,17 @@ use stack::{Readiness, socket::options::MemoryInfo};
 
 use super::rig::{CLIENT, Rig, SERVER};
 
-/// What can be seen of one connection after one step.
+/// Visible state of one connection after one step.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
-    /// `wmem_queued`, `rmem_alloc`, `forward_alloc` and the rest.
+    /// The socket's memory counters.
     memory: MemoryInfo,
     readiness: Readiness,
     /// Bytes of the last read or write.
     moved: usize,
 }
 
-/// A trace of writes, reads, polls and pauses by chance.
+/// Runs a random sequence of writes, reads, polls and pauses.
 fn trace(mode: &str, seed: u64) -> (Vec<Seen>, i64) {
     let settings = [("net.quietline.skb_recycle", mode), ("net.ipv4.tcp_wmem", "4608 20000 60000")];
     let mut rig = Rig::new(seed % 2 == 1, &settings);
@@ -51,7 +50,7 @@ fn trace(mode: &str, seed: u64) -> (Vec<Seen>, i64) {
 }
 
 #[test]
-fn no_mode_changes_what_a_connection_is_charged_or_when_it_is_writable() {
+fn no_recycling_mode_changes_the_charges_or_writability_of_a_connection() {
     for seed in 0..12 {
         let plain = trace("none", seed);
         assert!(plain.0.iter().any(|seen| !seen.readiness.contains(Readiness::WRITE)));

@@ -1,4 +1,5 @@
-//! Packets that have served, between two hosts with an application's context and a polling one each.
+//! Recycling of packets between two hosts. Each host has a context for the application and one for
+//! polling.
 
 #[cfg(test)]
 mod rig;

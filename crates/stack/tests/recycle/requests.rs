@@ -1,4 +1,4 @@
-//! What a request costs, mode by mode.
+//! Packet-memory cost of a request in each mode.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -8,23 +8,24 @@ use super::rig::{CLIENT, Rig, SERVER};
 
 const REQUESTS: u64 = 200;
 
-/// Requests before the count begins: pools take slabs that double until they have what the traffic needs.
+/// Requests before counting starts: pools double their slabs until they hold enough for the
+/// traffic.
 const WARM_UP: u64 = 500;
 
-/// What one request cost one host, as a multiple of `REQUESTS`.
+/// Cost of `REQUESTS` requests for one host, divided by `REQUESTS`.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
-    /// Packets allocated, the copies that are sent included.
+    /// Packets allocated, including the copies passed to the device.
     allocs: u64,
-    /// Packets whose memory was sent home from where they died.
+    /// Packets freed by a pool other than their own, whose memory was returned one by one.
     remote: u64,
-    /// Packets that went home whole.
+    /// Packets returned whole to their own pool (`defer`).
     deferred: u64,
-    /// Packets that stayed where they died although they came from elsewhere.
+    /// Foreign packets that the freeing pool kept.
     adopted: u64,
-    /// Visits to the depot or the system.
+    /// Exchanges with the depot or the system allocator.
     refills: u64,
-    /// Locks of packet memory.
+    /// Acquisitions of packet-memory locks.
     locks: u64,
 }
 
@@ -45,7 +46,7 @@ fn cost(before: &[PoolStats; 2], after: &[PoolStats; 2]) -> Cost {
     }
 }
 
-/// What a request of `len` bytes costs each host once everything is warm.
+/// Measures the cost of a request of `len` bytes for each host in the steady state.
 fn measure(mode: &str, len: usize) -> Cost {
     let mut rig = Rig::with_mode(mode);
     let sockets = rig.connect();
@@ -58,41 +59,46 @@ fn measure(mode: &str, len: usize) -> Cost {
     }
     let costs = [CLIENT, SERVER].map(|end| cost(&before[end], &rig.ends[end].stats()));
     let [client, server] = costs;
-    assert_eq!(client, server, "both hosts send and receive one");
+    assert_eq!(client, server, "both hosts send and receive one packet per request");
     rig.finish([sockets]);
     server
 }
 
-/// A packet that is sent is two here, the queued one and the copy that the device frees where it was made: that is
-/// one allocation and one free at home more than in Linux, in every mode.
+/// A sent packet counts twice here: the queued packet, and the copy that the device frees on the
+/// core that made it. That is one allocation and one local free more than in Linux, in every mode.
 #[test]
-fn a_request_costs_what_its_mode_says() {
+fn the_cost_of_a_request_depends_on_the_mode() {
     let none = Cost { allocs: 3, remote: 2, deferred: 0, adopted: 0, refills: 0, locks: 0 };
     for len in [1, 100, 1000] {
         assert_eq!(measure("none", len), none);
         let one = Cost { allocs: 2, remote: 0, ..none };
-        assert_eq!(measure("socket_one", len), one, "what is written into is kept");
+        assert_eq!(measure("socket_one", len), one, "the transmit cache saves an allocation");
         let after_unlock = Cost { allocs: 3, remote: 2, ..none };
-        assert_eq!(measure("list_after_unlock", len), after_unlock, "the reader comes first");
+        assert_eq!(
+            measure("list_after_unlock", len),
+            after_unlock,
+            "the reader frees the packet before the list is flushed"
+        );
         let deferred = Cost { allocs: 3, remote: 0, deferred: 2, ..none };
         assert_eq!(measure("per_core_defer", len), deferred);
         let unified = Cost { allocs: 3, remote: 0, adopted: 2, ..none };
-        assert_eq!(measure("unified_pool", len), unified, "two flows that cancel");
+        assert_eq!(measure("unified_pool", len), unified, "both directions balance");
     }
 }
 
-/// The headline of the seed: two packets per request die away from home without it, none with it, nor with the default.
+/// With `none`, two packets per request are freed remotely; with `socket_one` and with the default
+/// mode, none.
 #[test]
-fn remote_frees_per_request_are_two_without_and_none_by_default() {
+fn remote_frees_per_request_are_two_without_recycling_and_none_by_default() {
     let default = Rig::new(false, &[]).ends[SERVER].host.sysctls().get("net.quietline.skb_recycle");
     assert_eq!(measure("none", 64).remote, 2);
     assert_eq!(measure("socket_one", 64).remote, 0);
     assert_eq!(measure(&default.expect("a setting"), 64).remote, 0);
 }
 
-/// What the sockets of a request have counted.
+/// Cache counters of the sockets after a request.
 #[test]
-fn socket_caches_hit_and_hand_over_once_a_request() {
+fn socket_caches_hit_and_hand_over_once_per_request() {
     let mut rig = Rig::with_mode("socket_one");
     let sockets = rig.connect();
     for _ in 0..50 {
@@ -110,9 +116,9 @@ fn socket_caches_hit_and_hand_over_once_a_request() {
     rig.finish([sockets]);
 }
 
-/// tx and rx can be switched apart; each saves its own remote free.
+/// The transmit and receive caches have separate switches; each cache saves one remote free.
 #[test]
-fn each_cache_saves_the_free_it_is_for() {
+fn each_cache_saves_its_own_remote_free() {
     let switched = |tx, rx| {
         let settings = [
             ("net.quietline.skb_recycle", "socket_one"),
@@ -138,8 +144,8 @@ fn each_cache_saves_the_free_it_is_for() {
     assert_eq!(switched("0", "0"), (3, 2));
 }
 
-/// The acknowledgment comes before the device is through with the packet. The packet is not written to again,
-/// and what was sent arrives as it was.
+/// The acknowledgment arrives before the device completes the packet. The packet is not reused, so
+/// the device transmits the original bytes.
 #[test]
 fn a_packet_whose_copy_is_in_the_device_is_not_kept() {
     let mut rig = Rig::new(
@@ -151,7 +157,7 @@ fn a_packet_whose_copy_is_in_the_device_is_not_kept() {
         rig.exchange(&sockets, 64);
         rig.settle();
     }
-    // What was sent before is acknowledged.
+    // All data sent before is acknowledged.
     rig.pass(Duration::from_millis(300));
     rig.settle();
     let rejected = rig.ends[SERVER].count("SkbTxCacheRejectCloned");
@@ -169,7 +175,7 @@ fn a_packet_whose_copy_is_in_the_device_is_not_kept() {
     assert_eq!(rig.send(SERVER, &sockets[SERVER], &[0xa5; 300]), Ok(300));
     assert_eq!(rig.ends[SERVER].count("SkbTxCacheMiss"), misses + 1);
     let frames = rig.ends[CLIENT].nic.seen.lock().unwrap().clone();
-    assert!(frames.iter().any(|frame| frame.ends_with(&first)), "as it was sent");
+    assert!(frames.iter().any(|frame| frame.ends_with(&first)), "the frame is unchanged");
     rig.ends[SERVER].nic.holds.store(false, Ordering::Relaxed);
     rig.settle();
     rig.finish([sockets]);

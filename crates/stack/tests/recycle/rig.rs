@@ -1,4 +1,5 @@
-//! Two hosts whose network cards copy, as real ones do, so that a packet never changes hosts.
+//! Two hosts whose network cards copy frames, as real ones do, so that no packet crosses between
+//! hosts.
 
 use std::{
     collections::VecDeque,
@@ -23,17 +24,17 @@ use stack::{
     socket::{Listener, TcpSocket},
 };
 
-/// One end of a cable: what it transmits is copied to the other.
+/// One end of a cable. It copies transmitted frames to the other end.
 #[derive(Debug)]
 pub(crate) struct Nic {
     caps: Capabilities,
     peer: Mutex<Weak<Self>>,
     arrived: Mutex<VecDeque<Vec<u8>>>,
-    /// Sent and not completed.
+    /// Packets sent and not yet completed.
     sent: Mutex<PacketList>,
-    /// Completions wait.
+    /// Whether completions are held back.
     pub(crate) holds: AtomicBool,
-    /// Every frame that came.
+    /// Every frame received.
     pub(crate) seen: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -60,7 +61,7 @@ impl Nic {
 }
 
 impl Nic {
-    /// What has arrived and was not polled yet is lost.
+    /// Discards frames that arrived and were not polled yet.
     pub(crate) fn lose(&self) {
         self.arrived.lock().unwrap().clear();
     }
@@ -107,14 +108,14 @@ impl Device for Nic {
     }
 }
 
-/// One end: its host, and who runs it.
+/// One end: its host and the two contexts that run it.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) host: Arc<Host>,
     pub(crate) nic: Arc<Nic>,
-    /// Polls the device: softirq.
+    /// The context that polls the device (softirq).
     pub(crate) poll: Cx,
-    /// Calls the sockets.
+    /// The context that calls the sockets.
     pub(crate) app: Cx,
 }
 
@@ -123,7 +124,7 @@ impl End {
         let _ = self.host.poll(&mut self.poll);
     }
 
-    /// What both contexts have done.
+    /// Returns the pool statistics of both contexts.
     pub(crate) fn stats(&self) -> [PoolStats; 2] {
         [self.poll.pool.stats(), self.app.pool.stats()]
     }
@@ -141,7 +142,7 @@ impl End {
     }
 }
 
-/// Two ends and their memory.
+/// Two ends and their shared memory.
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) memory: Memory,
@@ -149,12 +150,12 @@ pub(crate) struct Rig {
     pub(crate) listener: Arc<Listener>,
 }
 
-/// The client and the server.
+/// Indices of the client and the server in `ends`.
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;
 
 impl Rig {
-    /// With `settings` at both ends.
+    /// Applies `settings` to both ends.
     pub(crate) fn new(async_completion: bool, settings: &[(&str, &str)]) -> Self {
         let memory = Memory::new(256 << 20);
         let mut number = 0;
@@ -193,7 +194,7 @@ impl Rig {
         sockets
     }
 
-    /// Both poll until nothing is under way.
+    /// Polls both ends until no packet is in flight.
     pub(crate) fn settle(&mut self) {
         for _ in 0..4 {
             self.ends.iter_mut().for_each(End::poll);
@@ -230,7 +231,7 @@ impl Rig {
         Ok(buf)
     }
 
-    /// A request and its response, each of `len` bytes.
+    /// Exchanges a request and a response of `len` bytes each.
     pub(crate) fn exchange(&mut self, sockets: &[Arc<TcpSocket>; 2], len: usize) {
         for from in [CLIENT, SERVER] {
             let to = 1 - from;
@@ -242,7 +243,7 @@ impl Rig {
         }
     }
 
-    /// Everything is closed and dropped; no packet is left.
+    /// Closes and drops everything, and checks that no packet is left.
     pub(crate) fn finish(mut self, sockets: impl IntoIterator<Item = [Arc<TcpSocket>; 2]>) {
         for sockets in sockets {
             for (end, socket) in self.ends.iter_mut().zip(sockets) {

@@ -1,4 +1,5 @@
-//! Devices that go down and away while connections use them: `Host::set_device_up`, `remove_device`.
+//! Devices that go down or are removed while connections use them: `Host::set_device_up`,
+//! `remove_device`.
 
 use std::{io::IoSlice, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -7,7 +8,7 @@ use stack::{Errno, device::WireConfig, route::fib::RouteSpec, socket::TcpSocket}
 
 use super::net::{Net, via};
 
-/// The client has a route by device 1 and a worse one by device 2.
+/// The client has a route through device 1 and one with a higher metric through device 2.
 fn net(wire: &WireConfig, settings: &[(&str, &str)]) -> Net {
     let prefsrc = Some("10.1.0.1".parse().expect("an address"));
     let by = |next_hop, metric| RouteSpec { metric, prefsrc, ..via(next_hop) };
@@ -29,7 +30,7 @@ fn a_connection_moves_to_the_other_device_when_its_own_goes_down() {
 }
 
 #[test]
-fn a_device_that_is_down_carries_nothing_and_goes_on_when_it_is_up() {
+fn a_device_that_is_down_carries_no_packets_until_it_is_up_again() {
     let mut net = net(&WireConfig::default(), &[]);
     let (client, server) = net.connect("10.0.0.2:80");
     assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
@@ -38,20 +39,20 @@ fn a_device_that_is_down_carries_nothing_and_goes_on_when_it_is_up() {
     let refused = TcpSocket::connect(&net.client, &mut net.cx, None, server.local());
     assert_eq!(refused.err(), Some(Errno::ENETUNREACH));
     let spec = RouteSpec::on_link("172.16.0.0/16".parse().expect("a prefix"), 1);
-    assert!(net.client.add_route(&spec).is_err(), "no route through it");
+    assert!(net.client.add_route(&spec).is_err(), "no route through a device that is down");
     assert_eq!(net.client.set_device_up(&mut net.cx, 1, true), Ok(()));
     net.pass(Duration::from_secs(3));
     assert_eq!(net.received(&server), Ok(13), "{:?}", net.client.counters());
 }
 
 #[test]
-fn what_comes_while_a_device_is_down_does_not_come_out_when_it_is_up() {
+fn packets_sent_to_a_device_that_is_down_are_dropped_at_once() {
     let mut net = net(&WireConfig::default(), &[]);
     let (client, server) = net.connect("10.0.0.2:80");
     assert_eq!(net.server.set_device_up(&mut net.cx, 1, false), Ok(()));
     let before = [&net.client, &net.server].map(|host| host.counters());
     net.send(&client, b"late");
-    // Nothing waits in a wire whose other end is down: who sends counts it.
+    // A wire does not queue packets for an end that is down; the sender counts the drop.
     let change = net.client.counters().since(&before[0]);
     assert_eq!(change.drops(DropReason::DeviceDown), 1);
     assert_eq!(net.server.set_device_up(&mut net.cx, 1, true), Ok(()));
@@ -59,11 +60,11 @@ fn what_comes_while_a_device_is_down_does_not_come_out_when_it_is_up() {
     assert_eq!((change.drops(DropReason::DeviceDown), change.get("TcpInSegs")), (0, Some(0)));
     assert_eq!(net.received(&server), Err(Errno::EAGAIN));
     net.pass(Duration::from_secs(3));
-    assert_eq!(net.received(&server), Ok(4), "sent again");
+    assert_eq!(net.received(&server), Ok(4), "retransmitted");
 }
 
-/// A device is taken away while a socket holds an entry of it. The entry leads nowhere, the device is freed, and the
-/// socket goes on by another route.
+/// A device is removed while a socket holds a dst entry of it. The entry becomes unusable, the
+/// device is freed, and the socket continues by another route.
 #[test]
 fn a_device_is_freed_although_sockets_hold_entries_of_it() {
     for layout in ["packed", "padded", "filled"] {
@@ -78,7 +79,7 @@ fn a_device_is_freed_although_sockets_hold_entries_of_it() {
         assert!(net.devices[1].upgrade().is_some());
         net.send(&client, b"two");
         assert_eq!(net.received(&server), Ok(6));
-        // Its address went with the device, so the connection has ended.
+        // The local address was removed with the device, so the connection has ended.
         let sent = stuck.send(&net.client, &mut net.cx, &[IoSlice::new(b"nowhere")]);
         assert_eq!(sent, Err(Errno::ENETDOWN));
         assert_eq!(net.client.counters().get("IpOutNoRoutes"), Some(0));
@@ -92,7 +93,7 @@ fn a_device_is_freed_although_sockets_hold_entries_of_it() {
 }
 
 #[test]
-fn what_a_wire_brings_and_has_not_sent_dies_with_its_device() {
+fn packets_in_a_wire_are_dropped_when_its_device_goes_down() {
     let mut slow = WireConfig::default();
     slow.backward.delay = Duration::from_millis(5);
     slow.forward.rate_bps = Some(1_000_000);
@@ -104,8 +105,8 @@ fn what_a_wire_brings_and_has_not_sent_dies_with_its_device() {
     net.send(&client, &[7; 4000]);
     assert!(client.wmem_alloc() > 0, "the device completes later");
     assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
-    assert!(net.drops() > 0, "what had arrived, or waited");
-    assert_eq!(client.wmem_alloc(), 0, "and nobody waits for what was sent");
+    assert!(net.drops() > 0, "frames that had arrived or waited");
+    assert_eq!(client.wmem_alloc(), 0, "and sent packets are completed");
     client.abort(&net.client, &mut net.cx);
     server.abort(&net.server, &mut net.cx);
     drop((client, server));
@@ -115,7 +116,7 @@ fn what_a_wire_brings_and_has_not_sent_dies_with_its_device() {
 }
 
 #[test]
-fn what_waits_in_a_discipline_dies_with_its_device() {
+fn packets_in_a_qdisc_are_dropped_when_its_device_goes_down() {
     for qdisc in ["pfifo_fast", "fq", "fq_codel"] {
         let mut slow = WireConfig::default();
         slow.forward.rate_bps = Some(1_000_000);
@@ -134,7 +135,7 @@ fn what_waits_in_a_discipline_dies_with_its_device() {
 }
 
 #[test]
-fn packets_that_wait_for_a_neighbor_die_with_its_device() {
+fn packets_that_wait_for_a_neighbor_are_dropped_when_its_device_goes_down() {
     let mut net = net(&WireConfig::default(), &[]);
     let nobody: SocketAddr = "10.0.0.77:80".parse().expect("an address");
     let socket = TcpSocket::connect(&net.client, &mut net.cx, None, nobody).expect("a route");
@@ -144,11 +145,12 @@ fn packets_that_wait_for_a_neighbor_die_with_its_device() {
     socket.abort(&net.client, &mut net.cx);
 }
 
-/// What receive offload holds when the device goes down is freed, and does not come out when it is up again.
+/// Packets held by GRO when the device goes down are freed, and are not delivered when it is up
+/// again.
 #[test]
-fn what_receive_offload_holds_dies_with_its_device() {
+fn packets_held_by_gro_are_dropped_when_their_device_goes_down() {
     let mut frames = WireConfig { tso: false, ..WireConfig::default() };
-    // A full segment a millisecond.
+    // One full segment per millisecond.
     frames.forward.rate_bps = Some(12_304_000);
     let linger = [("net.quietline.dev.default.gro_flush_timeout", "100000000")];
     let mut net = net(&frames, &linger);
@@ -160,17 +162,18 @@ fn what_receive_offload_holds_dies_with_its_device() {
     assert_eq!((change.get("GroHeld"), change.get("TcpInSegs")), (Some(1), Some(0)));
     assert_eq!(net.server.set_device_up(&mut net.cx, 1, false), Ok(()));
     let dropped = net.server.counters().since(&before).drops(DropReason::DeviceDown);
-    assert_eq!(dropped, 2, "the segment that was held, and the one on its way");
+    assert_eq!(dropped, 2, "the held segment, and the one in flight");
     assert_eq!(net.server.set_device_up(&mut net.cx, 1, true), Ok(()));
     net.pass(Duration::from_secs(5));
-    assert_eq!(net.received(&server), Ok(2 * 1448), "sent again");
+    assert_eq!(net.received(&server), Ok(2 * 1448), "retransmitted");
 }
 
-/// `gro_flush_timeout`: what is held waits that long for more, and then goes up although nothing comes.
+/// `gro_flush_timeout`: GRO holds a packet for this time and then delivers it even if no further
+/// packet arrives.
 #[test]
-fn what_receive_offload_holds_goes_up_when_its_time_is_over() {
+fn packets_held_by_gro_are_delivered_after_the_flush_timeout() {
     let mut frames = WireConfig { tso: false, ..WireConfig::default() };
-    // A full segment a millisecond.
+    // One full segment per millisecond.
     frames.forward.rate_bps = Some(12_304_000);
     let linger = [("net.quietline.dev.default.gro_flush_timeout", "300000")];
     let mut net = net(&frames, &linger);
@@ -186,12 +189,12 @@ fn what_receive_offload_holds_goes_up_when_its_time_is_over() {
 }
 
 #[test]
-fn only_what_is_there_can_be_taken_down() {
+fn only_an_existing_device_can_be_taken_down() {
     let mut net = net(&WireConfig::default(), &[]);
     let (host, cx) = (Arc::clone(&net.client), &mut net.cx);
     assert_eq!(host.set_device_up(cx, 0, false), Err(Errno::EINVAL), "loopback stays");
     assert_eq!(host.remove_device(cx, 3), Err(Errno::ENODEV));
-    assert_eq!(host.set_device_up(cx, 1, true), Ok(()), "it is");
+    assert_eq!(host.set_device_up(cx, 1, true), Ok(()), "the device is already up");
     assert_eq!(host.remove_device(cx, 1), Ok(()));
     assert_eq!(host.remove_device(cx, 1), Err(Errno::ENODEV));
     assert_eq!(host.set_device_up(cx, 1, true), Err(Errno::ENODEV));

@@ -1,4 +1,4 @@
-//! What changes under connections: routes, and devices.
+//! Changes under live connections: routes and devices.
 
 #[cfg(test)]
 mod devices;

@@ -19,24 +19,25 @@ use stack::{
     socket::{Listener, TcpSocket},
 };
 
-/// 10.0.0.0/24 is on device 1 and 10.1.0.0/24 on device 2. The server also has 192.0.2.9, which the client reaches by routes.
+/// Two hosts: 10.0.0.0/24 is on device 1 and 10.1.0.0/24 on device 2. The server also has
+/// 192.0.2.9, which the client reaches by the routes of the test.
 pub(crate) struct Net {
     memory: Memory,
     pub(crate) cx: Cx,
     pub(crate) client: Arc<Host>,
     pub(crate) server: Arc<Host>,
-    /// The client's devices.
+    /// The client's ends of the wires.
     pub(crate) devices: [Weak<Wire>; 2],
 }
 
-/// A route to what 192.0.2.9 is in.
+/// Returns a route to 192.0.2.0/24.
 pub(crate) fn via(next_hop: &str) -> RouteSpec {
     let prefix = "192.0.2.0/24".parse().expect("a prefix");
     RouteSpec::via(prefix, next_hop.parse().expect("an address"))
 }
 
 impl Net {
-    /// The client has these routes besides.
+    /// Adds `routes` to the client.
     pub(crate) fn new(
         wire: &WireConfig,
         settings: &[(&str, &str)],
@@ -75,7 +76,7 @@ impl Net {
         Self { memory, cx, client, server, devices }
     }
 
-    /// A connection to a listener of the server's.
+    /// Connects the client to a new listener of the server.
     pub(crate) fn connect(&mut self, at: &str) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
         let at: SocketAddr = at.parse().expect("an address");
         let listener = Listener::listen(&self.server, &mut self.cx, at, 1).expect("free");
@@ -99,7 +100,7 @@ impl Net {
         socket.recv(&self.server, &mut self.cx, &mut [0; 65_536], false)
     }
 
-    /// Both hosts run for `time`.
+    /// Runs both hosts for `time`.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.cx.now + time;
         while self.cx.now < end {
@@ -112,12 +113,12 @@ impl Net {
         }
     }
 
-    /// Packets of the client that died because a device was down.
+    /// Returns the number of packets that the client dropped because a device was down.
     pub(crate) fn drops(&self) -> u64 {
         self.client.counters().drops(DropReason::DeviceDown)
     }
 
-    /// Everything that waits for its grace period is dropped.
+    /// Frees all objects that wait for a grace period.
     pub(crate) fn reclaim(&self) {
         for _ in 0..4 {
             self.memory.rcu.reclaim();

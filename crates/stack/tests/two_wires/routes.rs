@@ -1,4 +1,4 @@
-//! Routes that change while connections live on them: `Host::add_route`, `replace_route`, `delete_route`.
+//! Route changes under live connections: `Host::add_route`, `replace_route`, `delete_route`.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::net::{Net, via};
 /// The server's address that the client reaches by the routes of these tests.
 const SERVER: &str = "192.0.2.9:80";
 
-/// The client has a route by device 1.
+/// The client has a route through device 1.
 fn net() -> Net {
     Net::new(&WireConfig::default(), &[], vec![via("10.0.0.2")])
 }
 
-/// Devices of the entries in the tables: of the way out to other hosts, and of the way in.
+/// Returns the devices of the current output entries to other hosts, or of the input entries.
 fn devices(host: &Host, is_input: bool) -> Vec<u32> {
     let mut devices: Vec<_> = host
         .dst_entries()
@@ -46,13 +46,13 @@ fn an_established_connection_moves_to_the_new_route() {
     let change = net.client.counters().since(&before.0);
     assert_eq!(change.get("DstMiss"), Some(1), "one look-up for the connection");
     let change = net.server.counters().since(&before.1);
-    assert_eq!(change.get("RxDstInvalidated"), Some(1), "it came by another device");
+    assert_eq!(change.get("RxDstInvalidated"), Some(1), "the packet arrived by another device");
     assert_eq!(change.get("RxDstSet"), Some(1));
     assert!(client.check(&net.client, &mut net.cx).is_some());
 }
 
 #[test]
-fn a_longer_prefix_takes_over_and_gives_back() {
+fn a_longer_prefix_takes_precedence_until_it_is_deleted() {
     let mut net = net();
     let (client, server) = net.connect(SERVER);
     let host_route =
@@ -67,7 +67,7 @@ fn a_longer_prefix_takes_over_and_gives_back() {
 }
 
 #[test]
-fn the_backup_route_serves_when_the_best_is_deleted() {
+fn the_backup_route_is_used_when_the_best_is_deleted() {
     let mut net = net();
     net.client.add_route(&RouteSpec { metric: 100, ..via("10.1.0.2") }).expect("a backup");
     let (client, server) = net.connect(SERVER);
@@ -79,7 +79,7 @@ fn the_backup_route_serves_when_the_best_is_deleted() {
     assert_eq!(net.received(&server), Ok(8));
 }
 
-/// What has no route stays with TCP, which sends it again when there is one.
+/// TCP keeps data that has no route and retransmits it when there is one.
 #[test]
 fn a_connection_without_a_route_waits_for_one() {
     let mut net = net();
@@ -97,7 +97,7 @@ fn a_connection_without_a_route_waits_for_one() {
 }
 
 #[test]
-fn a_route_that_drops_or_refuses_holds_for_established_connections() {
+fn blackhole_and_unreachable_routes_apply_to_established_connections() {
     for kind in [RouteKind::Blackhole, RouteKind::Unreachable] {
         let mut net = net();
         let (client, server) = net.connect(SERVER);
@@ -112,7 +112,7 @@ fn a_route_that_drops_or_refuses_holds_for_established_connections() {
 }
 
 #[test]
-fn the_mtu_of_a_new_route_cuts_the_segments() {
+fn the_mtu_of_a_new_route_limits_the_segments() {
     let mut net = net();
     let (client, server) = net.connect(SERVER);
     let mss =
@@ -124,7 +124,7 @@ fn the_mtu_of_a_new_route_cuts_the_segments() {
     assert_eq!(net.received(&server), Ok(5000));
     net.client.replace_route(&via("10.0.0.2")).expect("a route");
     net.send(&client, b"x");
-    assert_eq!(mss(&mut net), wide, "a route may become wider");
+    assert_eq!(mss(&mut net), wide, "the MSS grows with the route's MTU");
 }
 
 #[test]
@@ -143,14 +143,14 @@ fn routes_are_listed_as_ip_route_shows_them() {
 }
 
 #[test]
-fn a_refused_change_changes_nothing() {
+fn a_refused_route_change_has_no_effect() {
     let mut net = net();
     let (client, _server) = net.connect(SERVER);
     let (before, routes) = (net.client.counters(), net.client.routes());
     let error = net.client.add_route(&via("10.1.0.2")).unwrap_err();
     assert!(error.to_string().contains("there is a route with this prefix and metric"), "{error}");
     let stranger = RouteSpec { metric: 3, ..via("10.7.0.2") };
-    assert!(net.client.add_route(&stranger).is_err(), "nobody's neighbor");
+    assert!(net.client.add_route(&stranger).is_err(), "the next hop is not on any link");
     assert!(net.client.replace_route(&stranger).is_err());
     assert!(net.client.delete_route(&stranger).is_err(), "there is none");
     assert!(net.client.delete_route(&via("10.1.0.2")).is_err(), "another next hop");

@@ -1,8 +1,10 @@
-//! What an `af_packet` device should be, and the checks that need no kernel.
+//! Configuration of an `af_packet` device, and the checks that need no kernel.
 //!
-//! Above: `AfPacket::open`, and `--link af_packet:IF[,option...]`, whose text [`AfPacketConfig::from_str`] reads.
+//! Above: `AfPacket::open`, and `--link af_packet:IF[,option...]`, whose text
+//! [`AfPacketConfig::from_str`] reads.
 //!
-//! Not here: addresses and routes (they belong to the stack), what the interface allows (`AfPacket::open` asks it).
+//! Not here: addresses and routes (they belong to the stack), limits of the interface
+//! (`AfPacket::open` reads them).
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,97 +13,110 @@ use super::super::interface::{check_mac, parse_mac};
 use super::super::setup_error::SetupError;
 use super::super::tun::config::{MTU_MIN, QUEUES_MAX, validate_name};
 
-/// Bytes of a queue's receive ring: some milliseconds of a core that does not look, at 10 Gbit/s.
+/// Default size of a queue's receive ring, in bytes: holds the frames of some milliseconds at 10
+/// Gbit/s.
 pub const RX_RING_BYTES_DEFAULT: u32 = 16 << 20;
 
-/// Smallest and largest receive ring of a queue.
+/// Smallest and largest receive ring of a queue, in bytes.
 const RX_RING_BYTES: (u32, u32) = (1 << 20, 1 << 30);
 
-/// Places of a queue's transmit ring, 64 KB each. Byte queue limits and TCP Small Queues fill far fewer with superframes; a
-/// small packet takes one as well.
+/// Default number of slots of a queue's transmit ring, 64 KB each. Byte queue limits and TCP Small
+/// Queues fill far fewer slots with superframes; a small packet also takes a whole slot.
 pub const TX_RING_FRAMES_DEFAULT: u16 = 128;
 
-/// Fewest and most places of a transmit ring.
+/// Smallest and largest number of slots of a transmit ring.
 const TX_RING_FRAMES: (u16, u16) = (16, 4096);
 
-/// When the kernel hands over a receive block that is not full, in milliseconds: the finest it knows.
+/// Default time after which the kernel hands over a receive block that is not full, in
+/// milliseconds: the smallest that the kernel accepts.
 pub const RETIRE_MS_DEFAULT: u16 = 1;
 
-/// How frames come in.
+/// Format of the receive path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RxFormat {
-    /// A ring with a place for each frame (`TPACKET_V2`): every frame is seen as soon as it has arrived.
+    /// A ring with a slot for each frame (`TPACKET_V2`): every frame is visible as soon as it has
+    /// arrived.
     #[default]
     Frames,
-    /// A ring of blocks that frames share (`TPACKET_V3`): small frames take little room, and one wake brings many; but a frame is seen only
-    /// when its block is full or `retire_ms` have passed.
+    /// A ring of blocks that frames share (`TPACKET_V3`): small frames use little memory, and one
+    /// wake delivers many. But a frame becomes visible only when its block is full or `retire_ms`
+    /// have passed.
     Blocks,
-    /// No ring: they wait in the kernel, and are copied once (`recvmmsg`).
+    /// No ring: frames wait in the kernel's socket and are copied once (`recvmmsg`).
     Calls,
 }
 
-/// How frames go out.
+/// Format of the transmit path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TxFormat {
-    /// Through a ring of places: the kernel says of each when it is done with it, and a NIC may read it in place.
+    /// A ring of slots: the kernel reports the completion of each slot, and a NIC may read it in
+    /// place.
     Ring,
-    /// No ring: the kernel copies them out of packet memory (`sendmmsg`), which on a virtual interface is one copy less. When it is
-    /// done with them is told from how full the send buffer is.
+    /// No ring: the kernel copies frames out of packet memory (`sendmmsg`), one copy less on a
+    /// virtual interface. Completions follow from the fill level of the send buffer.
     #[default]
     Calls,
 }
 
-/// Which core receives a flow when there are several queues.
+/// Assignment of flows to queues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fanout {
-    /// The one its hash chooses (`PACKET_FANOUT_HASH`), the same for both directions.
+    /// By the hash of the flow (`PACKET_FANOUT_HASH`), the same for both directions.
     #[default]
     Hash,
-    /// The one that goes with the CPU which the kernel received it on (`PACKET_FANOUT_CPU`): the NIC's own steering.
+    /// By the CPU on which the kernel received the frame (`PACKET_FANOUT_CPU`), that is by the
+    /// NIC's own steering.
     Cpu,
 }
 
-/// Which way frames take into the interface.
+/// Path of frames into the interface.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KernelQdisc {
-    /// Through its queueing discipline, as every packet of the kernel's.
+    /// Through its queueing discipline, as every packet of the kernel.
     #[default]
     Through,
-    /// Around it, straight into the driver (`PACKET_QDISC_BYPASS`).
+    /// Directly to the driver, without the queueing discipline (`PACKET_QDISC_BYPASS`).
     Bypass,
 }
 
-/// How to put a stack on an interface that exists. Start from [`AfPacketConfig::new`].
+/// Configuration of a stack on an existing interface. Start from [`AfPacketConfig::new`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AfPacketConfig {
     /// Interface name.
     pub interface: String,
     /// Queue pairs, one per core of the stack.
     pub queues: u16,
-    /// Checksum and TSO offload in both directions (`PACKET_VNET_HDR`). Off means plain frames with every checksum in them.
+    /// Checksum and TSO offload in both directions (`PACKET_VNET_HDR`). If false, frames are plain
+    /// and contain every checksum.
     pub vnet_hdr: bool,
-    /// IP packet bytes to send at most; `None` is the interface's MTU, which cannot be exceeded.
+    /// Maximum size of a sent IP packet, in bytes; `None` is the interface's MTU, which is also the
+    /// upper bound.
     pub mtu: Option<u32>,
-    /// Our Ethernet address; `None` is the interface's own. Another one makes the interface promiscuous.
+    /// Ethernet address of the stack; `None` is the interface's own. Another address makes the
+    /// interface promiscuous.
     pub mac: Option<[u8; 6]>,
-    /// How frames come in.
+    /// Format of the receive path.
     pub rx_format: RxFormat,
-    /// How frames go out.
+    /// Format of the transmit path.
     pub tx_format: TxFormat,
-    /// Bytes of each queue's receive ring, or of its socket's receive buffer where it has none, 1 MB to 1 GB.
+    /// Size of each queue's receive ring, or of its socket's receive buffer without a ring, in
+    /// bytes from 1 MB to 1 GB.
     pub rx_ring_bytes: u32,
-    /// Milliseconds after which a receive block that is not full is handed over, 1 to 1000. Only for [`RxFormat::Blocks`].
+    /// Time after which the kernel hands over a receive block that is not full, in milliseconds
+    /// from 1 to 1000. Only for [`RxFormat::Blocks`].
     pub retire_ms: u16,
-    /// Frames of each queue that may be under way, 16 to 4096: with [`TxFormat::Ring`] places of 64 KB.
+    /// Maximum number of frames of each queue in flight, 16 to 4096. With [`TxFormat::Ring`] it is
+    /// the number of slots of 64 KB.
     pub tx_ring_frames: u16,
-    /// Which queue receives a flow.
+    /// Assignment of flows to queues.
     pub fanout: Fanout,
-    /// Through the kernel's queueing discipline or around it.
+    /// Path of frames into the interface.
     pub qdisc: KernelQdisc,
 }
 
 impl AfPacketConfig {
-    /// One queue on `interface`, offloads on, with the interface's own address and MTU.
+    /// Returns a configuration with one queue on `interface`, offloads on, and the interface's own
+    /// address and MTU.
     #[must_use]
     pub fn new(interface: &str) -> Self {
         Self {
@@ -123,7 +138,7 @@ impl AfPacketConfig {
     /// Checks everything that needs no kernel.
     ///
     /// # Errors
-    /// The first field that is out of range.
+    /// For the first field that is out of range.
     pub fn validate(&self) -> Result<(), SetupError> {
         validate_name(&self.interface)?;
         if self.queues == 0 || self.queues > QUEUES_MAX {
@@ -189,8 +204,8 @@ fn number<T: FromStr>(
 impl FromStr for AfPacketConfig {
     type Err = SetupError;
 
-    /// Reads `IF[,option...]`: `rx=v2|v3|calls`, `tx=ring|calls`, `fanout=hash|cpu`, `qdisc=through|bypass`, `mac=ADDRESS`, `rx-ring=MEGABYTES`,
-    /// `tx-ring=FRAMES`, `retire-ms=N`.
+    /// Reads `IF[,option...]`: `rx=v2|v3|calls`, `tx=ring|calls`, `fanout=hash|cpu`,
+    /// `qdisc=through|bypass`, `mac=ADDRESS`, `rx-ring=MEGABYTES`, `tx-ring=FRAMES`, `retire-ms=N`.
     fn from_str(text: &str) -> Result<Self, SetupError> {
         let mut words = text.split(',');
         let mut config = Self::new(words.next().unwrap_or_default());
@@ -203,7 +218,7 @@ impl FromStr for AfPacketConfig {
         }
         config.validate()?;
         if let Some(text) = retire_ms.filter(|_| config.rx_format != RxFormat::Blocks) {
-            return Err(SetupError::field("retire-ms", text, "left out unless there is rx=v3"));
+            return Err(SetupError::field("retire-ms", text, "only with rx=v3"));
         }
         Ok(config)
     }
@@ -227,10 +242,10 @@ mod tests {
     fn options_follow_the_name() {
         let config: AfPacketConfig = "veth0".parse().expect("a name is enough");
         assert_eq!(config, AfPacketConfig::new("veth0"));
-        let config: AfPacketConfig = "eth0,rx=calls,tx=calls".parse().expect("both");
+        let config: AfPacketConfig = "eth0,rx=calls,tx=calls".parse().expect("both formats");
         assert_eq!((config.rx_format, config.tx_format), (RxFormat::Calls, TxFormat::Calls));
         let text = "eth0,rx=v3,retire-ms=5,fanout=cpu,qdisc=bypass,mac=02:00:00:00:00:07,rx-ring=4,tx-ring=32";
-        let config: AfPacketConfig = text.parse().expect("all of them");
+        let config: AfPacketConfig = text.parse().expect("all options");
         let expected = AfPacketConfig {
             rx_format: RxFormat::Blocks,
             retire_ms: 5,
@@ -245,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_names_the_wrong_option() {
         for (text, named) in [
             ("", "interface name"),
             ("a/b", "interface name"),

@@ -1,24 +1,25 @@
-//! Doors to the private parsers of packet sockets, for the fuzz targets `packet_ring` and `control`.
+//! Access to the private parsers of packet sockets, for the fuzz targets `packet_ring` and
+//! `control`.
 //!
-//! Above: `fuzz/`. The module exists in builds for fuzzing (`cfg(fuzzing)`, which cargo-fuzz sets) and for tests; no program
-//! that uses the crate sees it.
+//! Above: `fuzz/`. The module exists in builds for fuzzing (`cfg(fuzzing)`, which cargo-fuzz sets)
+//! and for tests, not in programs that use the crate.
 //!
-//! Not here: what a parser must do with its input. The fuzz targets say so.
+//! Not here: the properties of a parser. The fuzz targets check them.
 
 use pkt::{DropReason, Packet};
 
 use super::receive::Received;
-pub use super::receive::fuzzing::{BLOCK_BYTES, BLOCKS, PLACE_BYTES, PLACES, Ring};
+pub use super::receive::fuzzing::{BLOCK_BYTES, BLOCKS, Ring, SLOT_BYTES, SLOTS};
 pub use super::recvmsg::fuzzing::{CONTROL_BYTES, Calls};
 
-/// What a parser made of a frame.
+/// Result of parsing a frame.
 #[derive(Debug)]
 pub enum Found {
     /// A good frame.
     Good(Packet),
     /// A frame that is dropped.
     Bad(DropReason, Packet),
-    /// A frame that is not inside of its place or block.
+    /// A frame that exceeds its slot or block.
     Broken,
     /// No frame waits.
     Empty,

@@ -1,22 +1,25 @@
 //! The receive ring: frames that the kernel has written into shared memory, copied out one by one.
 //!
-//! Above: `glue`. Beside: `recvmsg`, the way in without a ring. Linux: `tpacket_rcv`, Documentation/networking/packet_mmap.rst.
+//! Above: `device`. Beside: `recvmsg`, the receive path without a ring. Linux: `tpacket_rcv`,
+//! Documentation/networking/packet_mmap.rst.
 //!
 //! ```text
-//!   TPACKET_V2   block of 1 MB:  [place 68 KB][place 68 KB] ... 15 of them
-//!                place:          status | lengths | tag | sockaddr_ll | virtio header | Ethernet header | IP packet
-//!   TPACKET_V3   block of 128 KB:  status | frames | first ... [frame][frame][frame] ...   each says where the next one is
+//!   TPACKET_V2  block of 1 MB:    [slot 68 KB][slot 68 KB] ... 15 of them
+//!               slot:             status | lengths | tag | sockaddr_ll | virtio | Ethernet | IP
+//!   TPACKET_V3  block of 128 KB:  status | frames | first ... [frame][frame][frame] ...
+//!               frame:            offset of the next frame | lengths | tag | ...
 //! ```
 //!
-//! A status word says whose a place, or a block, is: the kernel's while it is 0, ours while its lowest bit is set. We read it
-//! with acquire before we read what it stands for, and give it back by writing 0 with release after our last read. The kernel
-//! fills places in their order, so a place that is the kernel's ends the search.
+//! A status word gives the owner of a slot or block: the kernel while the word is 0, this process
+//! while its lowest bit is set. The ring loads it with acquire before it reads the slot, and
+//! returns the slot by storing 0 with release after its last read. The kernel fills slots in order,
+//! so a slot that the kernel owns ends the search.
 //!
-//! The kernel's numbers are checked before they are used: a frame that is not inside of its place or block is dropped, and its
-//! place or the rest of its block is given back unread.
+//! The kernel's numbers are checked before they are used: a frame that exceeds its slot or block is
+//! dropped, and its slot or the rest of its block is returned unread.
 //!
-//! Differs from a tap: the frame is copied twice, by the kernel into the ring and by us into packet memory; what is saved
-//! is the system call per frame.
+//! Differs from a tap: the frame is copied twice, by the kernel into the ring and by the stack into
+//! packet memory; in exchange there is no system call per frame.
 //!
 //! Not here: the meaning of the frame (`link::input`).
 
@@ -30,26 +33,26 @@ use pkt::{DropReason, Instant, Packet, Pool, RX_LEN_MAX, RxChecksum, RxSlot};
 use super::super::mapping::Mapping;
 use super::super::vnet_hdr::{VNET_HDR_LEN, VnetHdr};
 use super::ETHERNET_HEADER_LEN;
-use super::socket::{PLACES_BLOCK_BYTES, SHARED_BLOCK_BYTES};
+use super::socket::{SHARED_BLOCK_BYTES, SLOTS_BLOCK_BYTES};
 
-/// Bytes of a place of a V2 ring: the largest IP packet, Ethernet header, offload header and what the kernel puts in front, up to
-/// the next page.
+/// Bytes of a slot of a V2 ring: the largest IP packet, Ethernet header, offload header and the
+/// kernel's headers, rounded up to the next page.
 pub(super) const FRAME_BYTES: usize = 68 << 10;
 const _: () = assert!(65_535 + 14 + 4 + PACKET_VNET_HDR_LEN + 80 <= FRAME_BYTES);
 
 /// Bytes of the offload header in front of a frame: the 12 of a tap without its last field.
 pub(super) const PACKET_VNET_HDR_LEN: usize = 10;
 
-/// Bytes of `struct tpacket3_hdr`, which stands in front of each frame of a block.
+/// Bytes of `struct tpacket3_hdr`, which precedes each frame of a block.
 const V3_HEADER_BYTES: usize = size_of::<libc::tpacket3_hdr>();
 
-// A frame that is inside of its place fits a slot; one in a block may not.
+// A frame inside its slot fits a receive slot of packet memory; a frame in a block may not.
 const _: () = assert!(FRAME_BYTES <= RX_LEN_MAX);
 
 /// Pieces of a receive slot.
 const PIECES_MAX: usize = 4;
 
-/// Where the fields of `struct tpacket2_hdr`, `tpacket3_hdr` and `tpacket_block_desc` are.
+/// Offsets of the fields of `struct tpacket2_hdr`, `tpacket3_hdr` and `tpacket_block_desc`.
 mod at {
     use std::mem::offset_of;
 
@@ -72,21 +75,21 @@ mod at {
         BLOCK + offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt);
 }
 
-/// The VLAN number in a tag; 0 is a frame that only carries a priority.
+/// VLAN number in a tag; 0 is a frame that only carries a priority.
 const VLAN_ID_MASK: u32 = 0xfff;
 
-/// How a ring is cut.
+/// Division of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Geometry {
-    /// V2: this many places.
+    /// V2: number of slots.
     Frames(usize),
-    /// V3: this many blocks.
+    /// V3: number of blocks.
     Blocks(usize),
 }
 
 impl Geometry {
     pub(super) const fn frames(blocks: usize) -> Self {
-        Self::Frames(blocks * (PLACES_BLOCK_BYTES / FRAME_BYTES))
+        Self::Frames(blocks * (SLOTS_BLOCK_BYTES / FRAME_BYTES))
     }
 
     pub(super) const fn blocks(blocks: usize) -> Self {
@@ -94,51 +97,51 @@ impl Geometry {
     }
 }
 
-/// Where place `index` of a V2 ring begins: no place straddles two blocks.
-const fn place(index: usize) -> usize {
-    let per_block = PLACES_BLOCK_BYTES / FRAME_BYTES;
-    index / per_block * PLACES_BLOCK_BYTES + index % per_block * FRAME_BYTES
+/// Returns the offset of slot `index` of a V2 ring. No slot straddles two blocks.
+const fn slot_offset(index: usize) -> usize {
+    let per_block = SLOTS_BLOCK_BYTES / FRAME_BYTES;
+    index / per_block * SLOTS_BLOCK_BYTES + index % per_block * FRAME_BYTES
 }
 
-/// A block of a V3 ring that is ours and not read to its end.
+/// A block of a V3 ring that this process owns and has not read to its end.
 #[derive(Debug, Clone, Copy)]
 struct OpenBlock {
     frames_left: u32,
-    /// Where the next one begins.
+    /// Offset of the next frame.
     frame: usize,
 }
 
-/// The ring and how far we are.
+/// A receive ring and the position in it.
 #[derive(Debug)]
 pub(super) struct RxRing {
     mapping: Mapping,
     geometry: Geometry,
     vnet_hdr: bool,
-    /// Which place or block is next.
+    /// Index of the next slot or block.
     next: usize,
     open: Option<OpenBlock>,
-    /// The kernel has said that it had to drop frames.
+    /// Set after the kernel has reported that it dropped frames.
     pub(super) losing: bool,
 }
 
-/// A frame that is ours.
+/// A frame that this process owns.
 #[derive(Debug, Clone, Copy)]
 struct RxFrame {
-    /// Where its Ethernet header begins.
+    /// Offset of its Ethernet header.
     mac: usize,
-    /// How much of it is there.
+    /// Number of its bytes in the ring.
     here: usize,
-    beside: Beside,
-    /// V3: from its header to the next one's.
+    info: FrameInfo,
+    /// V3: distance from its header to the header of the next frame.
     next_offset: usize,
 }
 
-/// The kernel describes a frame that is not inside of its place or block.
+/// Error: the kernel describes a frame that exceeds its slot or block.
 #[derive(Debug, Clone, Copy)]
 struct Outside;
 
 impl RxFrame {
-    /// The frame, if it and the `before` bytes in front of it are in `room`.
+    /// Returns the frame, if it and the `before` bytes in front of it are in `room`.
     fn inside(self, room: Range<usize>, before: usize) -> Result<Self, Outside> {
         let end = self.mac.saturating_add(self.here);
         let fits = self.mac >= room.start + before && end <= room.end && self.here <= RX_LEN_MAX;
@@ -146,28 +149,28 @@ impl RxFrame {
     }
 }
 
-/// What the kernel says of a frame beside it.
+/// The kernel's metadata of a frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Beside {
-    /// Its length, of which `packet` may have less.
+pub(super) struct FrameInfo {
+    /// Length on the link; the packet may have fewer bytes.
     pub(super) len: usize,
     /// `TP_STATUS_*`.
     pub(super) status: u32,
-    /// The tag that was taken off, if the status says so.
+    /// VLAN tag that the kernel removed, if the status says so.
     pub(super) vlan_tci: u32,
 }
 
-/// What one look gave.
+/// Result of one receive attempt.
 pub(super) enum Received {
     /// A good frame.
     Good(Packet),
-    /// A frame that goes no further.
+    /// A frame to be dropped.
     Bad(DropReason, Packet),
-    /// A frame that is not inside of its place or block. It was given back unread.
+    /// A frame that exceeds its slot or block. Its slot was returned unread.
     Broken,
-    /// Nothing waits.
+    /// No frame waits.
     Empty,
-    /// No packet memory is left: what waits stays in the ring.
+    /// No packet memory is left: waiting frames stay in the ring.
     NoMemory,
 }
 
@@ -192,10 +195,10 @@ impl RxRing {
         self.give_back(&frame);
         let mut packet = slot.finish(pool, frame.here);
         packet.meta_mut().timestamp = now;
-        Received::of(&frame.beside, header, packet)
+        Received::of(&frame.info, header, packet)
     }
 
-    /// Gives everything back unread.
+    /// Returns all slots or blocks unread.
     pub(super) fn discard(&mut self) {
         while let Some(oldest) = self.oldest() {
             match oldest {
@@ -210,7 +213,7 @@ impl RxRing {
         let before = if self.vnet_hdr { PACKET_VNET_HDR_LEN } else { 0 };
         match self.geometry {
             Geometry::Frames(_) => {
-                let begin = place(self.next);
+                let begin = slot_offset(self.next);
                 let status = self.mapping.word(begin + at::V2_STATUS).load(Ordering::Acquire);
                 if status & libc::TP_STATUS_USER == 0 {
                     return None;
@@ -219,7 +222,7 @@ impl RxRing {
                 let frame = RxFrame {
                     mac: begin + usize::from(self.read_u16(begin + at::V2_MAC)),
                     here: self.read_usize(begin + at::V2_SNAPLEN),
-                    beside: Beside {
+                    info: FrameInfo {
                         len: self.read_usize(begin + at::V2_LEN),
                         status,
                         vlan_tci: u32::from(self.read_u16(begin + at::V2_VLAN_TCI)),
@@ -237,7 +240,7 @@ impl RxRing {
                 let frame = RxFrame {
                     mac: begin + usize::from(self.read_u16(begin + at::V3_MAC)),
                     here: self.read_usize(begin + at::V3_SNAPLEN),
-                    beside: Beside {
+                    info: FrameInfo {
                         len: self.read_usize(begin + at::V3_LEN),
                         status: self.read_u32(begin + at::V3_STATUS),
                         vlan_tci: self.read_u32(begin + at::V3_VLAN_TCI),
@@ -245,7 +248,8 @@ impl RxRing {
                     next_offset: self.read_usize(begin + at::V3_NEXT),
                 };
                 if frame.next_offset == 0 && frames_left > 1 {
-                    // The frame would be read again, as often as the block claims to have frames.
+                    // The same frame would be read again, as many times as the block claims to have
+                    // frames.
                     return Some(Err(Outside));
                 }
                 Some(frame.inside(begin..end, before))
@@ -253,7 +257,7 @@ impl RxRing {
         }
     }
 
-    /// The block that is read, or the next one if it is ours.
+    /// Returns the open block, or opens the next one if this process owns it.
     fn open_block(&mut self) -> Option<OpenBlock> {
         loop {
             if let Some(open) = self.open {
@@ -289,23 +293,24 @@ impl RxRing {
         self.next = (self.next + 1) % count;
     }
 
-    /// Gives a place back, or a block with the frames behind the broken one: nothing says where they are.
+    /// Returns a slot, or a block including the frames after the broken one, whose offsets are
+    /// unknown.
     fn skip_broken(&mut self) {
         match self.geometry {
-            Geometry::Frames(_) => self.give_back_place(),
+            Geometry::Frames(_) => self.give_back_slot(),
             Geometry::Blocks(_) => self.close_block(),
         }
     }
 
-    fn give_back_place(&mut self) {
-        let status = self.mapping.word(place(self.next) + at::V2_STATUS);
+    fn give_back_slot(&mut self) {
+        let status = self.mapping.word(slot_offset(self.next) + at::V2_STATUS);
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.advance();
     }
 
     fn give_back(&mut self, frame: &RxFrame) {
         match self.geometry {
-            Geometry::Frames(_) => self.give_back_place(),
+            Geometry::Frames(_) => self.give_back_slot(),
             Geometry::Blocks(_) => {
                 let Some(open) = &mut self.open else { return };
                 open.frames_left -= 1;
@@ -319,7 +324,8 @@ impl RxRing {
 
     fn copy_out(&self, frame: &RxFrame, slot: &mut RxSlot) {
         let from = self.mapping.at(frame.mac, frame.here);
-        // SAFETY: inside the mapping (checked by `at`), and ours until `give_back`: see the module head.
+        // SAFETY: the range is inside the mapping (checked by `at`), and this process owns it until
+        // `give_back`: see the module head.
         let mut from = unsafe { std::slice::from_raw_parts(from.as_ptr(), frame.here) };
         let mut pieces = ArrayVec::<IoSliceMut<'_>, PIECES_MAX>::new();
         slot.io_slices(&mut pieces);
@@ -337,8 +343,9 @@ impl RxRing {
 
     fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
         let from = self.mapping.at(offset, N).cast::<[u8; N]>();
-        // SAFETY: inside the mapping (checked by `at`), of alignment 1, and ours: only read after the status word of its place
-        // or block has said so, and before `give_back`.
+        // SAFETY: the range is inside the mapping (checked by `at`) and has alignment 1. This
+        // process owns it: it is only read after the status word of its slot or block was loaded,
+        // and before `give_back`.
         unsafe { from.read() }
     }
 
@@ -350,13 +357,13 @@ impl RxRing {
         u32::from_ne_bytes(self.read(offset))
     }
 
-    /// A length. One that no machine can have is outside of every place and block.
+    /// Reads a length. A length that exceeds `usize` is outside of every slot and block.
     fn read_usize(&self, offset: usize) -> usize {
         usize::try_from(self.read_u32(offset)).unwrap_or(usize::MAX)
     }
 }
 
-/// The header as packet sockets have it.
+/// Extends the offload header of packet sockets to that of a tap.
 pub(super) fn vnet_header(bytes: [u8; PACKET_VNET_HDR_LEN]) -> VnetHdr {
     let mut whole = [0; VNET_HDR_LEN];
     whole[..PACKET_VNET_HDR_LEN].copy_from_slice(&bytes);
@@ -364,35 +371,35 @@ pub(super) fn vnet_header(bytes: [u8; PACKET_VNET_HDR_LEN]) -> VnetHdr {
 }
 
 impl Received {
-    /// A frame, good or bad by what stands beside it.
-    pub(super) fn of(beside: &Beside, header: Option<VnetHdr>, mut packet: Packet) -> Self {
-        match inspect(beside, header, &mut packet) {
+    /// Builds a good or bad frame according to its metadata.
+    pub(super) fn of(info: &FrameInfo, header: Option<VnetHdr>, mut packet: Packet) -> Self {
+        match inspect(info, header, &mut packet) {
             Ok(()) => Self::Good(packet),
             Err(reason) => Self::Bad(reason, packet),
         }
     }
 }
 
-/// Turns what stands beside the frame into metadata.
+/// Converts the kernel's metadata into packet metadata.
 fn inspect(
-    beside: &Beside,
+    info: &FrameInfo,
     header: Option<VnetHdr>,
     packet: &mut Packet,
 ) -> Result<(), DropReason> {
-    if packet.len() < beside.len {
+    if packet.len() < info.len {
         return Err(DropReason::DeviceRxTruncated);
     }
-    if beside.len < usize::from(ETHERNET_HEADER_LEN) {
+    if info.len < usize::from(ETHERNET_HEADER_LEN) {
         return Err(DropReason::PacketTooShort);
     }
-    if beside.status & libc::TP_STATUS_VLAN_VALID != 0 && beside.vlan_tci & VLAN_ID_MASK != 0 {
-        // The kernel has taken the tag off; with it the frame would be of a type that nobody takes.
+    if info.status & libc::TP_STATUS_VLAN_VALID != 0 && info.vlan_tci & VLAN_ID_MASK != 0 {
+        // The kernel has removed the tag; with the tag, the frame's type would be unknown.
         return Err(DropReason::EthernetType);
     }
     if let Some(header) = header {
         return header.apply_to(packet, ETHERNET_HEADER_LEN);
     }
-    if beside.status & (libc::TP_STATUS_CSUM_VALID | libc::TP_STATUS_CSUMNOTREADY) != 0 {
+    if info.status & (libc::TP_STATUS_CSUM_VALID | libc::TP_STATUS_CSUMNOTREADY) != 0 {
         packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;
     }
     Ok(())

@@ -1,12 +1,14 @@
-//! The way in without a ring: frames that wait in the kernel, copied straight into packet memory, several in one system call.
+//! The receive path without a ring: frames that wait in the kernel's socket are copied directly
+//! into packet memory, several per system call.
 //!
-//! Above: `glue`. Linux: `packet_rcv`, `packet_recvmsg`.
+//! Above: `device`. Linux: `packet_rcv`, `packet_recvmsg`.
 //!
-//! The kernel queues the frame itself, without its bytes being touched; they are copied once, by whoever receives. A ring has them
-//! copied by whoever sends, or by the NIC's interrupt, and once more by us.
+//! The kernel queues the frame itself without a copy; the receiving thread copies it once. With a
+//! ring, the sender or the NIC's interrupt copies the frame, and the receiver copies it again.
 //!
-//! How many frames one call asks for follows what the last ones found: a frame's memory has to be at hand before anybody knows its
-//! length, and what is not used is given back. A call that finds fewer has found all there were.
+//! The number of frames that one call asks for follows the results of earlier calls: memory must be
+//! allocated before the length of a frame is known, and unused memory is returned. A call that
+//! receives fewer frames than it asked for has emptied the queue.
 //!
 //! Not here: the meaning of the frame (`link::input`).
 
@@ -21,46 +23,49 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use super::super::sockopt::last_errno;
-use super::receive::{Beside, PACKET_VNET_HDR_LEN, Received, vnet_header};
+use super::receive::{FrameInfo, PACKET_VNET_HDR_LEN, Received, vnet_header};
 
-/// Frames of one system call at most: half a megabyte of superframes, a second-level cache.
+/// Maximum number of frames of one system call: half a megabyte of superframes, a second-level
+/// cache.
 pub(super) const BURST_MAX: usize = 8;
 
-/// Frames of one system call at least: one more than a request or its answer, so that the call also says that there are no others.
+/// Minimum number of frames of one system call: one more than a request or its answer, so that the
+/// call also shows that no further frame waits.
 const BURST_MIN: usize = 2;
 
-/// Largest frame, and one byte by which a larger one is known.
+/// Largest frame, plus one byte by which a larger one is detected.
 const LEN_MAX: usize = 65_535 + 14 + 4 + 1;
 
 /// Pieces of the memory offered for a frame: offload header, and at most four of a slot.
 const PIECES_MAX: usize = 1 + 4;
 
-/// `PACKET_AUXDATA`: a `struct tpacket_auxdata` comes with each frame.
+/// `PACKET_AUXDATA`: each frame has a control message `struct tpacket_auxdata`.
 pub(super) const PACKET_AUXDATA: c_int = 8;
 
-/// `SO_RXQ_OVFL`: how many frames were dropped comes with each frame.
+/// `SO_RXQ_OVFL`: each frame has a control message with the number of dropped frames.
 pub(super) const SO_RXQ_OVFL: c_int = 40;
 
-/// Bytes of the control messages of one frame: `struct cmsghdr`, `struct tpacket_auxdata`, `struct cmsghdr`, a count.
+/// Bytes of the control messages of one frame: `struct cmsghdr`, `struct tpacket_auxdata`,
+/// `struct cmsghdr`, a count.
 const CONTROL_BYTES: usize = 16 + 24 + 16 + 8;
 
-/// Where control messages are written.
+/// Buffer for the control messages of one frame.
 #[repr(align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-/// The way in of one queue.
+/// Receive path of one queue.
 #[derive(Debug)]
 pub(super) struct RxCalls {
     vnet_hdr: bool,
-    /// Frames that the next call asks for.
+    /// Number of frames that the next call asks for.
     burst: usize,
-    /// Frames dropped since the socket was made, as the last frame has told.
+    /// Number of frames dropped since the socket was created, as the last frame reported it.
     dropped: u32,
-    /// The kernel has said that it had to drop frames.
+    /// Set after the kernel has reported that it dropped frames.
     pub(super) losing: bool,
 }
 
-/// What one call gave.
+/// Frames of one call.
 pub(super) type Frames = ArrayVec<Received, BURST_MAX>;
 
 impl RxCalls {
@@ -68,10 +73,10 @@ impl RxCalls {
         Self { vnet_hdr, burst: BURST_MIN, dropped: 0, losing: false }
     }
 
-    /// Takes at most `limit` of the oldest frames into `frames`; true if there may be more.
+    /// Takes at most `limit` of the oldest frames into `frames`. Returns true if there may be more.
     ///
     /// # Errors
-    /// The interface is down (told once) or gone.
+    /// If the interface is down (reported once) or gone.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -105,9 +110,9 @@ impl RxCalls {
             }
             let mut packet = slot.finish(pool, lens[index].saturating_sub(header_len));
             packet.meta_mut().timestamp = now;
-            let beside = self.read_control(&controls[index].0, packet.len());
+            let info = self.read_control(&controls[index].0, packet.len());
             let header = self.vnet_hdr.then(|| vnet_header(headers[index]));
-            frames.push(Received::of(&beside, header, packet));
+            frames.push(Received::of(&info, header, packet));
         }
         if count == offered {
             self.burst = (2 * self.burst).min(BURST_MAX);
@@ -121,30 +126,31 @@ impl RxCalls {
         }
     }
 
-    /// Takes everything that waits, unread.
+    /// Drops all waiting frames unread.
     pub(super) fn discard(fd: BorrowedFd<'_>) {
-        // Less room than for an offload header the kernel takes for a mistake (`packet_rcv_vnet`).
+        // The kernel returns an error if there is less room than for an offload header
+        // (`packet_rcv_vnet`).
         let room = &mut [0; PACKET_VNET_HDR_LEN];
         while recv(fd, &mut *room, RecvFlags::DONTWAIT | RecvFlags::TRUNC).is_ok() {}
     }
 
-    /// What the control messages of a frame say, of which `here` bytes are there.
-    fn read_control(&mut self, control: &[u8], here: usize) -> Beside {
-        let mut beside = Beside { len: here, status: 0, vlan_tci: 0 };
+    /// Parses the control messages of a frame, of which `here` bytes were received.
+    fn read_control(&mut self, control: &[u8], here: usize) -> FrameInfo {
+        let mut info = FrameInfo { len: here, status: 0, vlan_tci: 0 };
         let mut rest = control;
-        // `struct cmsghdr`: length with itself, level, kind.
+        // `struct cmsghdr`: length including the header, level, kind.
         loop {
             let len = usize::from_ne_bytes(chunk(rest, 0));
             let level = c_int::from_ne_bytes(chunk(rest, 8));
             let kind = c_int::from_ne_bytes(chunk(rest, 12));
-            // The zeros behind the last end it.
+            // The zeros after the last message end the loop.
             let Some(data) = rest.get(CMSG_HEADER_BYTES..len) else { break };
             match (level, kind) {
                 (libc::SOL_PACKET, PACKET_AUXDATA) => {
-                    beside.status = u32::from_ne_bytes(chunk(data, 0));
+                    info.status = u32::from_ne_bytes(chunk(data, 0));
                     let len = u32::from_ne_bytes(chunk(data, 4));
-                    beside.len = usize::try_from(len).unwrap_or(usize::MAX);
-                    beside.vlan_tci = u32::from(u16::from_ne_bytes(chunk(data, 16)));
+                    info.len = usize::try_from(len).unwrap_or(usize::MAX);
+                    info.vlan_tci = u32::from(u16::from_ne_bytes(chunk(data, 16)));
                 }
                 (libc::SOL_SOCKET, SO_RXQ_OVFL) => {
                     let dropped = u32::from_ne_bytes(chunk(data, 0));
@@ -155,20 +161,20 @@ impl RxCalls {
             }
             rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
         }
-        beside
+        info
     }
 }
 
 const CMSG_HEADER_BYTES: usize = 16;
 const _: () = assert!(size_of::<libc::cmsghdr>() == CMSG_HEADER_BYTES);
 
-/// The bytes from `at` on; zeros where there are none.
+/// Returns the bytes from `at` on; zeros if there are none.
 fn chunk<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
 
-/// One system call. Answers how many frames it has written into the first `slots`, each behind its header, and with it their
-/// lengths, header included.
+/// Makes one system call. Returns how many of the first `slots` it has filled, each after its
+/// offload header, and stores the lengths, header included, in `lens`.
 fn receive_into(
     fd: BorrowedFd<'_>,
     slots: &mut [RxSlot],
@@ -187,7 +193,7 @@ fn receive_into(
         slot.io_slices(&mut pieces);
         ends.push(pieces.len());
     }
-    // SAFETY: a structure of integers and pointers, for which zero is a value.
+    // SAFETY: a structure of integers and pointers, for which zero is a valid value.
     let mut messages: [libc::mmsghdr; BURST_MAX] = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut rest = &mut pieces[..];
     let mut begin = 0;
@@ -201,8 +207,9 @@ fn receive_into(
     }
     let vlen = u32::try_from(count).unwrap_or(0);
     let taken = loop {
-        // SAFETY: `vlen` messages, each with pieces (`IoSliceMut` is `struct iovec`) and a control buffer that are borrowed mutably,
-        // disjoint, and as long as said; the kernel writes there and into the messages, and keeps no pointer.
+        // SAFETY: `vlen` messages, each with pieces (`IoSliceMut` is `struct iovec`) and a control
+        // buffer that are mutably borrowed, disjoint, and of the given lengths; the kernel writes
+        // only there and into the messages, and keeps no pointer.
         let result = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -245,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_a_frame_is_read_and_rubbish_is_not() {
+    fn control_messages_of_a_frame_are_read_and_invalid_ones_ignored() {
         let mut calls = RxCalls::new(true);
         let mut data = [0; 20];
         data[..4].copy_from_slice(&libc::TP_STATUS_VLAN_VALID.to_ne_bytes());
@@ -254,15 +261,15 @@ mod tests {
         let mut control = message(libc::SOL_PACKET, PACKET_AUXDATA, &data);
         control.extend(message(libc::SOL_SOCKET, SO_RXQ_OVFL, &5u32.to_ne_bytes()));
         assert_eq!(control.len(), CONTROL_BYTES);
-        let beside = calls.read_control(&control, 1000);
-        assert_eq!((beside.len, beside.vlan_tci), (1500, 7));
-        assert_eq!(beside.status, libc::TP_STATUS_VLAN_VALID);
+        let info = calls.read_control(&control, 1000);
+        assert_eq!((info.len, info.vlan_tci), (1500, 7));
+        assert_eq!(info.status, libc::TP_STATUS_VLAN_VALID);
         assert!(std::mem::take(&mut calls.losing));
         let again = calls.read_control(&control, 1000);
-        assert!(again.len == 1500 && !calls.losing, "five as before");
+        assert!(again.len == 1500 && !calls.losing, "the drop count is still five");
         for control in [&[0; CONTROL_BYTES][..], &[0xff; CONTROL_BYTES], &[]] {
-            let beside = calls.read_control(control, 60);
-            assert_eq!((beside.len, beside.status), (60, 0));
+            let info = calls.read_control(control, 60);
+            assert_eq!((info.len, info.status), (60, 0));
         }
         let short = message(libc::SOL_PACKET, PACKET_AUXDATA, &[]);
         assert_eq!(calls.read_control(&short, 60).status, 0);

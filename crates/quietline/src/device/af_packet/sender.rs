@@ -1,8 +1,8 @@
-//! The two ways out, as one.
+//! Common interface of the two transmit paths.
 //!
-//! Above: `glue`. Below: `transmit` (a ring), `sendmsg` (calls).
+//! Above: `device`. Below: `transmit` (a ring), `sendmsg` (calls).
 //!
-//! Not here: when to send.
+//! Not here: the time of sending.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,35 +12,39 @@ use rustix::io::Errno;
 use super::sendmsg::TxCalls;
 use super::transmit::TxRing;
 
-/// What is under way on a queue, and what waits because the kernel has no room for it.
+/// Packets of a queue that are in flight, and packets that wait because the kernel has no room for
+/// them.
 pub(super) trait Sender {
-    /// Takes packets from the front of `list` while there is room. What cannot be sent at all is given to `bad`. True if there is
-    /// something to send, of this list or from before.
+    /// Takes packets from the front of `list` while there is room. Passes packets that cannot be
+    /// sent at all to `bad`. Returns true if there is something to send, from this list or from
+    /// before.
     fn fill(&self, list: &mut PacketList, bad: &mut impl FnMut(DropReason, Packet)) -> bool;
 
-    /// Sends what waits, up to a frame that will never go: that one is taken out, and there is more to send.
+    /// Sends waiting packets. Stops at a frame that can never be sent: that frame is stored in
+    /// `refused`, and more may wait.
     ///
     /// # Errors
-    /// The interface is down or gone.
+    /// If the interface is down or gone.
     fn send_until_refused(
         &self,
         now: Instant,
         refused: &mut Option<(DropReason, Packet)>,
     ) -> Result<(), Errno>;
 
-    /// Takes back what the kernel has not taken.
+    /// Takes back the packets that the kernel has not accepted.
     fn withdraw(&self, now: Instant) -> PacketList;
 
-    /// Packets that the kernel is done with, oldest first.
+    /// Returns the packets that the kernel has completed, oldest first.
     fn reap(&self) -> PacketList;
 
-    /// When to come again although nothing is completed.
+    /// Returns the time of the next attempt to send if no completion comes before.
     fn retry_at(&self) -> Option<Instant>;
 
-    /// Sends what waits. [`retry_at`](Self::retry_at) says afterwards when to come again.
+    /// Sends waiting packets. Afterwards [`retry_at`](Self::retry_at) returns the time of the next
+    /// attempt.
     ///
     /// # Errors
-    /// The interface is down or gone. What waits is given to `bad`.
+    /// If the interface is down or gone. All waiting packets are passed to `bad`.
     fn send(&self, now: Instant, bad: &mut impl FnMut(DropReason, Packet)) -> Result<(), Errno> {
         let mut refused = None;
         loop {
@@ -51,7 +55,7 @@ pub(super) trait Sender {
                 }
                 return Err(errno);
             }
-            // Its owner is told outside of the lock.
+            // `bad` is called outside of the lock.
             match refused.take() {
                 Some((reason, packet)) => bad(reason, packet),
                 None => return Ok(()),
@@ -60,7 +64,7 @@ pub(super) trait Sender {
     }
 }
 
-/// The way out that a queue has.
+/// Transmit path of a queue.
 #[derive(Debug)]
 pub(super) enum Tx {
     Ring(TxRing),
@@ -68,7 +72,7 @@ pub(super) enum Tx {
 }
 
 impl Tx {
-    /// What becomes writable when packets were completed.
+    /// Returns the descriptor that becomes writable when packets were completed.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         match self {
             Self::Ring(ring) => ring.socket(),

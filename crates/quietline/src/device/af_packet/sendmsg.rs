@@ -1,29 +1,32 @@
-//! The way out without a ring: frames given to the kernel straight from packet memory, many in one system call, and completed
-//! as the socket's send buffer empties.
+//! The transmit path without a ring: the kernel copies frames directly from packet memory, many in
+//! one system call. Completions follow from the fill level of the socket's send buffer.
 //!
-//! Above: `glue`. Linux: `packet_snd`, `sock_alloc_send_pskb`, `sock_wfree`, `SIOCOUTQ`.
+//! Above: `device`. Linux: `packet_snd`, `sock_alloc_send_pskb`, `sock_wfree`, `SIOCOUTQ`.
 //!
 //! ```text
-//!   list ─► waiting ─ sendmmsg ─► under way ─ the send buffer holds less ─► completed
+//!   list ─► waiting ─ sendmmsg ─► in flight ─ the send buffer drains ─► completed
 //!              ▲ refused: no room │
 //!              └──────────────────┘
 //! ```
 //!
-//! The kernel copies a frame while it is sent, once; on a virtual interface that is one copy less than a ring costs, whose
-//! pages it may refer to but not pass on. A packet is kept until the kernel's copy is freed, so that its owner (TCP Small Queues)
-//! hears of it then.
+//! The kernel copies a frame once while it is sent. On a virtual interface that is one copy less
+//! than with a ring, because the kernel cannot pass the ring's pages on. A packet is kept until the
+//! kernel's copy is freed, so that its owner (TCP Small Queues) is notified at that time.
 //!
-//! The socket does not say which copies are freed, only how many bytes of memory those that are left take. Frames leave in their
-//! order as long as one queue of the kernel's has them, so the oldest are completed while the others alone account for those bytes.
-//! What a frame is charged is known from below ([`charge`]): a completion may be late by a few small frames, it is never early.
-//! Disciplines that serve flows in turn, and NICs with many queues, complete in another order: the number of frames that are under way
-//! is right there, too, but not always whose they are.
+//! The socket does not report which copies were freed, only the bytes of memory that the remaining
+//! copies take. Frames leave in order while one queue of the kernel holds them, so the oldest
+//! packets are completed as long as the others alone account for those bytes. The charge of a frame
+//! is known as a lower bound ([`charge`]): a completion may be late by a few small frames, but is
+//! never early. Disciplines that serve flows in turn, and NICs with many queues, complete in
+//! another order. The number of frames in flight is correct then, too, but the completed packets
+//! may be others.
 //!
-//! Two locks, as with the ring: `kick` orders the system calls; `state` is held while packets come and go. `kick` is taken first.
-//! While a system call runs the send buffer holds frames that nobody has booked yet, and may let go of them: who asks then has come
-//! too early, and is told to come again when the call has returned.
+//! Two locks, as with the ring: `kick` orders the system calls; `state` is held while packets are
+//! added and removed. `kick` is taken first. While a system call runs, the send buffer holds frames
+//! that are not recorded in `state` yet, and may already free them. A reap at that time is stale,
+//! so the caller must reap again when the call has returned.
 //!
-//! Not here: segmentation in software (the capabilities tell the stack what to cut beforehand).
+//! Not here: segmentation in software (the capabilities tell the stack what it must segment).
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -50,36 +53,39 @@ const BATCH: usize = 16;
 /// Pieces of a frame: offload header, head and fragments.
 const PIECES_MAX: usize = 1 + 1 + FRAGS_MAX;
 
-/// The way out of one queue.
+/// Transmit path of one queue.
 #[derive(Debug)]
 pub(super) struct TxCalls {
     socket: OwnedFd,
     vnet_hdr: bool,
-    /// Packets that may wait and be under way together.
+    /// Maximum number of packets that wait or are in flight.
     room: usize,
-    /// Bytes of a page of the kernel's: 4 KB, 16 or 64 on some machines.
+    /// Size of a page of the kernel, in bytes: 4 KB, on some machines 16 or 64.
     page_bytes: usize,
-    /// How often the oldest frame was refused in a row although nothing of ours was queued.
+    /// Number of consecutive refusals of the oldest frame while no packet of this queue was in
+    /// flight.
     kick: Mutex<u32>,
     state: Mutex<State>,
-    /// Packets that are under way, or offered by the system call that runs. Written under `state`; read without it by who only
-    /// wants to know whether to look.
+    /// Number of packets in flight or offered by the running system call. Written under `state`;
+    /// read without the lock to skip useless reaps.
     held: AtomicUsize,
-    /// When to come again although nothing is completed, in nanoseconds; `u64::MAX` when there is no need. Written under `kick`;
-    /// relaxed, because the doorbell orders it for a core that is about to sleep.
+    /// Time of the next attempt if no completion comes before, in nanoseconds; `u64::MAX` if none
+    /// is needed. Written under `kick`. Relaxed, because the doorbell orders it for a core that is
+    /// about to sleep.
     retry_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Waiting>,
-    /// Taken out of `waiting` for the system call that runs.
+    /// Number of packets taken out of `waiting` for the running system call.
     offered: usize,
-    under_way: VecDeque<UnderWay>,
-    /// Sum of what those under way are charged at least.
+    in_flight: VecDeque<InFlight>,
+    /// Sum of the charges of the packets in flight, a lower bound.
     charged: usize,
-    /// The last reaping was during a system call: what completed then has told it already.
-    too_early: bool,
+    /// A reap ran while sendmmsg was in flight; its SIOCOUTQ reading is stale, so the caller must
+    /// reap again.
+    stale_reap: bool,
 }
 
 /// A packet and its offload header.
@@ -90,14 +96,14 @@ struct Waiting {
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct InFlight {
     packet: Packet,
     charge: usize,
 }
 
 impl State {
     fn held(&self) -> usize {
-        self.waiting.len() + self.offered + self.under_way.len()
+        self.waiting.len() + self.offered + self.in_flight.len()
     }
 }
 
@@ -105,7 +111,7 @@ impl TxCalls {
     pub(super) fn new(socket: OwnedFd, room: usize, vnet_hdr: bool) -> Self {
         let state = State {
             waiting: VecDeque::with_capacity(room),
-            under_way: VecDeque::with_capacity(room),
+            in_flight: VecDeque::with_capacity(room),
             ..State::default()
         };
         Self {
@@ -120,7 +126,8 @@ impl TxCalls {
         }
     }
 
-    /// Puts the oldest of a list where they wait. The one that cannot be sent at all is given back, and ends it.
+    /// Moves packets from the front of `list` to the waiting ones. Stops at a packet that cannot be
+    /// sent at all, and returns it.
     fn enqueue(&self, list: &mut PacketList) -> Option<(DropReason, Packet)> {
         let mut state = self.lock();
         while state.held() < self.room {
@@ -142,25 +149,25 @@ impl TxCalls {
             return VnetHdr::of(packet, ETHERNET_HEADER_LEN);
         }
         if packet.meta().gso.segs > 1 {
-            // Only a stack that ignores our capabilities gets here.
+            // Only a stack that ignores the capabilities of the device gets here.
             return Err(DropReason::PacketTooBig);
         }
         complete_tx_checksum(packet, ETHERNET_HEADER_LEN)?;
         Ok(VnetHdr::default())
     }
 
-    /// One system call. `None` when nothing waits.
+    /// Makes one system call. Returns `None` if no packet waits.
     fn offer(&self) -> Option<Result<(), Errno>> {
         let batch = self.take_batch();
         if batch.is_empty() {
             return None;
         }
         let sent = send(self.socket(), &batch, self.vnet_hdr);
-        self.book(batch, *sent.as_ref().unwrap_or(&0));
+        self.record_sent(batch, *sent.as_ref().unwrap_or(&0));
         Some(sent.map(drop))
     }
 
-    /// The oldest that wait, for a system call.
+    /// Takes the oldest waiting packets for a system call.
     fn take_batch(&self) -> Batch {
         let mut state = self.lock();
         let count = state.waiting.len().min(BATCH);
@@ -170,14 +177,15 @@ impl TxCalls {
         batch
     }
 
-    /// The system call has taken so many of the batch: the others wait again.
-    fn book(&self, mut batch: Batch, taken: usize) {
+    /// Records that the system call has sent the first `taken` packets of the batch. The others
+    /// wait again.
+    fn record_sent(&self, mut batch: Batch, taken: usize) {
         let mut state = self.lock();
         state.offered = 0;
         for Waiting { packet, header } in batch.drain(..taken) {
             let charge = charge(packet.len(), usize::from(header.hdr_len), self.page_bytes);
             state.charged += charge;
-            state.under_way.push_back(UnderWay { packet, charge });
+            state.in_flight.push_back(InFlight { packet, charge });
         }
         for waiting in batch.into_iter().rev() {
             state.waiting.push_front(waiting);
@@ -186,18 +194,19 @@ impl TxCalls {
     }
 
     fn note_held(&self, state: &State) {
-        self.held.store(state.under_way.len() + state.offered, Ordering::Relaxed);
+        self.held.store(state.in_flight.len() + state.offered, Ordering::Relaxed);
     }
 
-    /// Says when to come again, for what waits or what was asked for too early. The caller holds `kick`.
+    /// Sets the time of the next attempt, for waiting packets or after a stale reap. The caller
+    /// holds `kick`.
     fn set_retry(&self, now: Instant, waiting_until: Option<Instant>) {
         let state = self.lock();
-        let missed = state.too_early && !state.under_way.is_empty();
+        let missed = state.stale_reap && !state.in_flight.is_empty();
         let at = if missed { Some(now) } else { waiting_until };
         self.retry_ns.store(at.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
     }
 
-    /// What becomes writable when packets were completed.
+    /// Returns the descriptor that becomes writable when packets were completed.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -209,7 +218,7 @@ impl TxCalls {
 
 impl Sender for TxCalls {
     fn fill(&self, list: &mut PacketList, bad: &mut impl FnMut(DropReason, Packet)) -> bool {
-        // Its owner is told outside of the lock.
+        // `bad` is called outside of the lock.
         while let Some((reason, packet)) = self.enqueue(list) {
             bad(reason, packet);
         }
@@ -234,15 +243,15 @@ impl Sender for TxCalls {
             let reason = match errno {
                 Errno::INTR => continue,
                 Errno::NETDOWN | Errno::NXIO | Errno::NODEV => return Err(errno),
-                // The send buffer is full, of what is under way.
+                // The send buffer is full of packets in flight.
                 Errno::AGAIN => None,
-                // So is the queueing discipline, or the driver behind its back.
+                // The queueing discipline is full, or the driver without one.
                 Errno::NOBUFS => {
                     let idle = self.held.load(Ordering::Relaxed) == 0;
                     *refusals = if idle { *refusals + 1 } else { 0 };
                     (*refusals > REFUSALS_MAX).then_some(DropReason::QdiscDrop)
                 }
-                // Anything else is about the frame that comes next.
+                // Any other error concerns the next frame.
                 _ => Some(DropReason::DeviceTxError),
             };
             if let Some(reason) = reason {
@@ -269,16 +278,17 @@ impl Sender for TxCalls {
             return done;
         }
         let mut state = self.lock();
-        state.too_early = state.offered > 0;
-        // Asked while nobody can add a packet whose bytes are not among these.
+        state.stale_reap = state.offered > 0;
+        // Read under the lock: no packet can be added whose bytes are not in this reading.
         let used = send_buffer_used(self.socket());
-        while let Some(oldest) = state.under_way.front() {
-            // Half of a frame for what the others are charged above what is known: one that is there is there whole.
+        while let Some(oldest) = state.in_flight.front() {
+            // Half of the charge allows for the difference between the true and the known charges
+            // of the others: a frame that the kernel holds is charged whole.
             if used > 0 && state.charged < used + oldest.charge / 2 {
                 break;
             }
             state.charged -= oldest.charge;
-            done.extend(state.under_way.pop_front().map(|oldest| oldest.packet));
+            done.extend(state.in_flight.pop_front().map(|oldest| oldest.packet));
         }
         self.note_held(&state);
         done
@@ -292,10 +302,10 @@ impl Sender for TxCalls {
     }
 }
 
-/// What one system call is to send.
+/// Packets of one system call.
 type Batch = ArrayVec<Waiting, BATCH>;
 
-/// Answers how many of the first were sent, or why the first was not.
+/// Returns how many of the first packets were sent, or the error of the first one.
 fn send(fd: BorrowedFd<'_>, batch: &[Waiting], vnet_hdr: bool) -> Result<usize, Errno> {
     let headers: ArrayVec<[u8; VNET_HDR_LEN], BATCH> =
         batch.iter().map(|waiting| waiting.header.to_bytes()).collect();
@@ -318,11 +328,14 @@ fn send(fd: BorrowedFd<'_>, batch: &[Waiting], vnet_hdr: bool) -> Result<usize, 
     sendmmsg(fd, &mut messages, SendFlags::DONTWAIT)
 }
 
-/// Bytes that the kernel charges a socket at least for a frame of `len` bytes of which it is told that `header_len` are headers.
+/// Returns a lower bound of the bytes that the kernel charges a socket for a frame of `len` bytes,
+/// the first `header_len` of which are declared as headers.
 ///
-/// Headers, or a whole frame that fits into a page with room to spare, are in one piece of a power of two, which begins with room for a
-/// link header and ends with `struct skb_shared_info`; the rest is in whole pages; and there is `struct sk_buff` itself. Linux:
-/// `SKB_TRUESIZE`, `packet_alloc_skb`, `alloc_skb_with_frags`. Their sizes are those of the leanest configuration.
+/// The linear part, which is the headers or a whole frame that fits into a page with spare room, is
+/// one allocation of a power of two. That allocation begins with room for a link header and ends
+/// with `struct skb_shared_info`. The rest of the frame is in whole pages, and `struct sk_buff` is
+/// charged, too. Linux: `SKB_TRUESIZE`, `packet_alloc_skb`, `alloc_skb_with_frags`. The sizes are
+/// those of the smallest configuration.
 fn charge(len: usize, header_len: usize, page_bytes: usize) -> usize {
     const SK_BUFF_BYTES: usize = 192;
     const AROUND_BYTES: usize = 16 + 256;
@@ -332,7 +345,7 @@ fn charge(len: usize, header_len: usize, page_bytes: usize) -> usize {
         false => header_len.max(usize::from(ETHERNET_HEADER_LEN)),
     };
     let head = match linear {
-        // From a cache of its own, in later versions, whose pieces are not of a power of two.
+        // Later versions allocate these from a cache whose objects are not of a power of two.
         ..=400 => 512,
         _ => (linear + AROUND_BYTES).next_power_of_two(),
     };

@@ -1,11 +1,12 @@
-//! The system calls of a packet socket and its rings, except for those that carry frames.
+//! System calls of a packet socket and its rings, except for those that carry frames.
 //!
 //! Above: `AfPacket::open`, `receive`, `transmit`. Linux: net/packet/af_packet.c, packet(7).
 //!
-//! Each queue has two sockets. The one that receives is bound to the interface for every protocol, and from its first moment
-//! on does not see what leaves the interface. The one that sends is bound for protocol 0, which receives nothing.
+//! Each queue has two sockets. The receiving socket is bound to the interface for every protocol,
+//! and never receives the frames that leave the interface. The sending socket is bound for protocol
+//! 0, which receives nothing.
 //!
-//! Not here: what stands in the rings.
+//! Not here: the contents of the rings.
 
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,14 +25,15 @@ use super::super::sockopt::{Plain, option, set_option};
 use super::config::{AfPacketConfig, Fanout, KernelQdisc, RxFormat};
 use super::receive::{FRAME_BYTES, Geometry};
 use super::recvmsg::{PACKET_AUXDATA, SO_RXQ_OVFL};
-use super::transmit::{BLOCK_FRAMES, PLACE_BYTES};
+use super::transmit::{BLOCK_FRAMES, SLOT_BYTES};
 
-/// Bytes of a block of a V2 ring, where it means nothing but memory: the kernel looks for that much in one piece, and takes scattered
-/// memory else.
-pub(super) const PLACES_BLOCK_BYTES: usize = 1 << 20;
+/// Bytes of a block of a V2 ring. There a block is only a unit of allocation: the kernel tries to
+/// allocate that much contiguous memory, and otherwise uses scattered memory.
+pub(super) const SLOTS_BLOCK_BYTES: usize = 1 << 20;
 
-/// Bytes of a block of a V3 ring. Time closes a block with a single frame in it as well, so that their number says for how many
-/// milliseconds frames may drop in while nobody looks: 128 with the default ring. A superframe still fits.
+/// Bytes of a block of a V3 ring. The timeout also closes a block with a single frame in it, so the
+/// number of blocks is the number of milliseconds for which rare frames can arrive without a poll:
+/// 128 with the default ring. A superframe still fits.
 pub(super) const SHARED_BLOCK_BYTES: usize = 128 << 10;
 const _: () = assert!(FRAME_BYTES <= SHARED_BLOCK_BYTES);
 
@@ -39,7 +41,7 @@ const _: () = assert!(FRAME_BYTES <= SHARED_BLOCK_BYTES);
 const TPACKET_V2: c_int = 1;
 const TPACKET_V3: c_int = 2;
 
-/// The socket's ioctl of the terminal's number.
+/// The socket ioctl `SIOCOUTQ`, which has the number of `TIOCOUTQ`.
 #[expect(clippy::cast_possible_truncation, reason = "the numbers of ioctls have 32 bits")]
 const SIOCOUTQ: ioctl::Opcode = libc::TIOCOUTQ as ioctl::Opcode;
 
@@ -50,13 +52,13 @@ unsafe impl Plain for libc::tpacket_req3 {}
 // SAFETY: as above.
 unsafe impl Plain for libc::tpacket_stats {}
 
-/// The queues of one device that share what arrives.
+/// The fanout group of the receiving sockets of one device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FanoutGroup {
     id: u32,
 }
 
-/// The receiving half of a queue with a ring: bound, its ring mapped, and already filling.
+/// Opens the receiving socket of a queue with a ring: bound, with its ring mapped and in use.
 pub(super) fn open_receiver(
     interface: &Interface,
     config: &AfPacketConfig,
@@ -64,13 +66,13 @@ pub(super) fn open_receiver(
     let name = &interface.name;
     let fd = packet_socket(name)?;
     let in_blocks = config.rx_format == RxFormat::Blocks;
-    let block_bytes = if in_blocks { SHARED_BLOCK_BYTES } else { PLACES_BLOCK_BYTES };
+    let block_bytes = if in_blocks { SHARED_BLOCK_BYTES } else { SLOTS_BLOCK_BYTES };
     let blocks =
         usize::try_from(config.rx_ring_bytes).map_or(1, |bytes| bytes / block_bytes).max(1);
     let version = if in_blocks { TPACKET_V3 } else { TPACKET_V2 };
-    set(&fd, name, "choose the ring's version", libc::PACKET_VERSION, &version)?;
+    set(&fd, name, "select the ring version", libc::PACKET_VERSION, &version)?;
     offload_headers(&fd, name, config)?;
-    set(&fd, name, "leave out what is sent", libc::PACKET_IGNORE_OUTGOING, &1)?;
+    set(&fd, name, "ignore outgoing frames", libc::PACKET_IGNORE_OUTGOING, &1)?;
     let geometry = if in_blocks { Geometry::blocks(blocks) } else { Geometry::frames(blocks) };
     let what = format!("map a receive ring of {} MB", (blocks * block_bytes) >> 20);
     let request = request(block_bytes, blocks, FRAME_BYTES);
@@ -95,7 +97,7 @@ pub(super) fn open_receiver(
     Ok((fd, mapping, geometry))
 }
 
-/// The receiving half of a queue without a ring: bound, and its frames already waiting.
+/// Opens the receiving socket of a queue without a ring: bound, and already receiving.
 pub(super) fn open_plain_receiver(
     interface: &Interface,
     config: &AfPacketConfig,
@@ -103,12 +105,13 @@ pub(super) fn open_plain_receiver(
     let name = &interface.name;
     let fd = packet_socket(name)?;
     offload_headers(&fd, name, config)?;
-    set(&fd, name, "leave out what is sent", libc::PACKET_IGNORE_OUTGOING, &1)?;
-    set(&fd, name, "ask what stands beside a frame", PACKET_AUXDATA, &1)?;
-    let step = "ask for the count of drops";
+    set(&fd, name, "ignore outgoing frames", libc::PACKET_IGNORE_OUTGOING, &1)?;
+    set(&fd, name, "request auxiliary data", PACKET_AUXDATA, &1)?;
+    let step = "request the drop count";
     set_option::<c_int>(fd.as_fd(), libc::SOL_SOCKET, SO_RXQ_OVFL, &1)
         .map_err(|errno| step_error(name, step, errno))?;
-    // The kernel doubles it, for what frames take beside their bytes. Without CAP_NET_ADMIN it may be less, and more is missed.
+    // The kernel doubles the size, for the memory that frames take beyond their bytes. Without
+    // CAP_NET_ADMIN the buffer may be smaller, and more frames are missed.
     let bytes = usize::try_from(config.rx_ring_bytes).unwrap_or(usize::MAX);
     if sockopt::set_socket_recv_buffer_size_force(&fd, bytes).is_err() {
         let _ = sockopt::set_socket_recv_buffer_size(&fd, bytes);
@@ -117,26 +120,26 @@ pub(super) fn open_plain_receiver(
     Ok(fd)
 }
 
-/// The sending half of a queue with a ring.
+/// Opens the sending socket of a queue with a ring.
 pub(super) fn open_sender(
     interface: &Interface,
     config: &AfPacketConfig,
 ) -> Result<(OwnedFd, Mapping), SetupError> {
     let name = &interface.name;
     let fd = packet_socket(name)?;
-    let places = usize::from(config.tx_ring_frames).next_multiple_of(BLOCK_FRAMES);
-    set(&fd, name, "choose the ring's version", libc::PACKET_VERSION, &TPACKET_V2)?;
-    prepare_sender(&fd, name, config, places)?;
-    let request = request(BLOCK_FRAMES * PLACE_BYTES, places / BLOCK_FRAMES, PLACE_BYTES);
-    let what = format!("map a transmit ring of {places} frames");
+    let slots = usize::from(config.tx_ring_frames).next_multiple_of(BLOCK_FRAMES);
+    set(&fd, name, "select the ring version", libc::PACKET_VERSION, &TPACKET_V2)?;
+    prepare_sender(&fd, name, config, slots)?;
+    let request = request(BLOCK_FRAMES * SLOT_BYTES, slots / BLOCK_FRAMES, SLOT_BYTES);
+    let what = format!("map a transmit ring of {slots} frames");
     let mapping = set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_TX_RING, &request)
-        .and_then(|()| Mapping::shared(fd.as_fd(), 0, places * PLACE_BYTES))
+        .and_then(|()| Mapping::shared(fd.as_fd(), 0, slots * SLOT_BYTES))
         .map_err(|errno| ring_error(name, &what, "tx-ring", errno))?;
     bind(&fd, interface, 0)?;
     Ok((fd, mapping))
 }
 
-/// The sending half of a queue without a ring.
+/// Opens the sending socket of a queue without a ring.
 pub(super) fn open_plain_sender(
     interface: &Interface,
     config: &AfPacketConfig,
@@ -149,10 +152,10 @@ pub(super) fn open_plain_sender(
 
 fn offload_headers(fd: &OwnedFd, name: &str, config: &AfPacketConfig) -> Result<(), SetupError> {
     let asked = c_int::from(config.vnet_hdr);
-    set(fd, name, "ask for offload headers", libc::PACKET_VNET_HDR, &asked)
+    set(fd, name, "request offload headers", libc::PACKET_VNET_HDR, &asked)
 }
 
-/// What both kinds of sender need, for this many frames under way.
+/// Sets the options that both kinds of sending sockets need, for up to `frames` frames in flight.
 fn prepare_sender(
     fd: &OwnedFd,
     name: &str,
@@ -161,18 +164,19 @@ fn prepare_sender(
 ) -> Result<(), SetupError> {
     offload_headers(fd, name, config)?;
     let bypass = c_int::from(config.qdisc == KernelQdisc::Bypass);
-    set(fd, name, "choose the way around the qdisc", libc::PACKET_QDISC_BYPASS, &bypass)?;
-    // What is under way counts against the send buffer: room for all of them, so that their number is the limit. And twice that,
-    // because the kernel tells completions only while less than half of it is used. Without CAP_NET_ADMIN it may be less; the
-    // frames that find no room wait.
-    let bytes = 2 * frames * PLACE_BYTES;
+    set(fd, name, "select the qdisc path", libc::PACKET_QDISC_BYPASS, &bypass)?;
+    // Packets in flight count against the send buffer: with room for all of them, their number is
+    // the limit. The size is doubled, because the kernel reports completions only while less than
+    // half of the buffer is used. Without CAP_NET_ADMIN the buffer may be smaller; frames that find
+    // no room wait.
+    let bytes = 2 * frames * SLOT_BYTES;
     if sockopt::set_socket_send_buffer_size_force(fd, bytes).is_err() {
         let _ = sockopt::set_socket_send_buffer_size(fd, bytes);
     }
     Ok(())
 }
 
-/// Makes the receiver `fd` one of those that share what arrives: the first founds the group, the others join it.
+/// Adds the receiving socket `fd` to the fanout group. The first socket creates the group.
 pub(super) fn join_fanout(
     fd: &OwnedFd,
     interface: &str,
@@ -184,7 +188,7 @@ pub(super) fn join_fanout(
         Fanout::Cpu => libc::PACKET_FANOUT_CPU,
     };
     let kind = kind | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
-    let step = "share what arrives among the queues";
+    let step = "join the fanout group";
     if let Some(FanoutGroup { id }) = *group {
         return set(fd, interface, step, libc::PACKET_FANOUT, &(id | kind << 16));
     }
@@ -196,7 +200,7 @@ pub(super) fn join_fanout(
     Ok(())
 }
 
-/// Has the kernel send every frame of the ring that waits, up to the first that it cannot.
+/// Makes the kernel send every waiting frame of the ring, up to the first that it cannot send.
 pub(super) fn send_waiting(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     loop {
         match send(fd, &[], SendFlags::DONTWAIT) {
@@ -206,43 +210,46 @@ pub(super) fn send_waiting(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Bytes of memory that frames take which were sent and are not freed yet.
+/// Returns the bytes of memory of frames that were sent and are not freed yet.
 pub(super) fn send_buffer_used(fd: BorrowedFd<'_>) -> usize {
-    // SAFETY: SIOCOUTQ gets a `c_int`.
+    // SAFETY: SIOCOUTQ writes a `c_int`.
     let get = unsafe { ioctl::Getter::<SIOCOUTQ, c_int>::new() };
-    // SAFETY: as above; nothing else is passed.
+    // SAFETY: as above; no other pointer is passed.
     let used = unsafe { ioctl::ioctl(fd, get) };
-    // No packet socket refuses it.
+    // Every packet socket supports this ioctl.
     used.map_or(0, |used| usize::try_from(used).unwrap_or(0))
 }
 
-/// Frames that the kernel dropped since it was last asked because the ring was full.
+/// Returns the number of frames that the kernel dropped since the last call because the ring was
+/// full.
 pub(super) fn missed(fd: BorrowedFd<'_>) -> u64 {
     option::<libc::tpacket_stats>(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS)
         .map_or(0, |stats| u64::from(stats.tp_drops))
 }
 
-/// Whether the interface that the socket was bound to exists no more. Takes back the error that the kernel has left for it.
+/// Returns whether the interface that the socket was bound to was deleted. Clears the pending error
+/// of the socket.
 pub(in crate::device) fn is_unbound(fd: BorrowedFd<'_>) -> bool {
     let _ = sockopt::socket_error(fd);
     let mut address = link_address(0, 0);
     let mut len = SOCKADDR_LEN;
-    // SAFETY: the kernel writes at most `len` bytes, the size of `address`, which is made of integers, and the length.
+    // SAFETY: the kernel writes at most `len` bytes, the size of `address`, which consists of
+    // integers, and the length.
     let result =
         unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
     result == 0 && address.sll_ifindex <= 0
 }
 
-/// `ETH_P_ALL` as wide as the field it stands in.
+/// `ETH_P_ALL` in the width of its field.
 const ETH_P_ALL: u16 = 3;
 
 #[expect(clippy::cast_possible_truncation, reason = "20 bytes")]
 const SOCKADDR_LEN: socklen_t = size_of::<libc::sockaddr_ll>() as socklen_t;
 
-/// A packet socket that is bound to nothing and receives nothing.
+/// Opens an unbound packet socket, which receives nothing.
 pub(in crate::device) fn packet_socket(interface: &str) -> Result<OwnedFd, SetupError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Protocol 0: nothing arrives before the ring is there and the socket is bound.
+    // Protocol 0: no frame arrives before the ring exists and the socket is bound.
     socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None::<Protocol>)
         .map_err(|errno| step_error(interface, "open a packet socket", errno))
 }
@@ -301,7 +308,7 @@ fn ring_error(interface: &str, step: &str, option: &str, errno: Errno) -> SetupE
     let error = step_error(interface, step, errno);
     match errno {
         Errno::NOMEM | Errno::AGAIN => {
-            error.with_hint(format!("the kernel has no memory for it; ask for less with {option}="))
+            error.with_hint(format!("the kernel has no memory for it; request less with {option}="))
         }
         _ => error,
     }

@@ -1,11 +1,11 @@
-//! What the tests of both ways out share.
+//! Helpers for the tests of both transmit paths.
 
 use pkt::{Domain, DomainConfig, Pool};
 
 use crate::device::interface::Interface;
 use crate::device::namespace::{in_namespace, run};
 
-/// Runs a test in a namespace of its own, with a pool that has everything back at its end.
+/// Runs a test in its own network namespace, and checks that all packets were returned to the pool.
 pub(super) fn with_pool(test: impl FnOnce(&mut Pool) + Send + 'static) {
     in_namespace(|| {
         let domain = Domain::new(DomainConfig::default());
@@ -16,13 +16,13 @@ pub(super) fn with_pool(test: impl FnOnce(&mut Pool) + Send + 'static) {
     });
 }
 
-/// The sending half of a new veth pair; the other one is `right0`.
+/// Makes a veth pair and returns its left end; the other end is `right0`.
 pub(super) fn left_of_a_pair() -> Interface {
     make_pair();
     Interface::find("left0").expect("left0")
 }
 
-/// A new veth pair: `left0` and `right0`.
+/// Makes a veth pair: `left0` and `right0`.
 pub(super) fn make_pair() {
     run("ip link add left0 type veth peer name right0");
     run("ip link set left0 up");

@@ -1,4 +1,5 @@
-//! Two devices on the two ends of a veth pair, each test in a network namespace of its own that dies with its thread.
+//! Two devices on the two ends of a veth pair. Each test has its own network namespace, which is
+//! deleted with its thread.
 
 use std::time::{Duration, Instant as Clock};
 
@@ -17,7 +18,7 @@ mod completions;
 mod frames;
 mod interface;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_LEN: usize = 14;
 
 /// One end of the pair.
@@ -32,7 +33,7 @@ impl End {
         Self { device, cx: Cx::replay(memory, 1).with_clock(crate::clock::now) }
     }
 
-    /// A frame of an experimental type (RFC 5342), so that the kernel leaves it alone.
+    /// Returns a frame of an experimental type (RFC 5342), which the kernel's stack ignores.
     fn frame(&mut self, number: usize, len: usize) -> Packet {
         let mut bytes = vec![0xff; 12];
         bytes.extend([0x88, 0xb5]);
@@ -56,11 +57,11 @@ impl End {
         self.cx.now = crate::clock::now();
         let completed = self.device.complete(QueueId(0), &mut self.cx);
         let deadline = self.device.next_deadline(QueueId(0));
-        assert_ne!(deadline, Some(pkt::Instant::ZERO), "what was given up is told");
+        assert_ne!(deadline, Some(pkt::Instant::ZERO), "dropped packets are reported as completed");
         completed
     }
 
-    /// Waits until the descriptor of `queue` is readable. False when it is not for `time`.
+    /// Waits until the descriptor of `queue` is readable. Returns false after `time`.
     fn wait(&self, queue: u16, time: Duration) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.device.poll_fd(queue), PollFlags::IN)];
         let timeout = Timespec {
@@ -72,7 +73,7 @@ impl End {
         readable
     }
 
-    /// What has arrived on `queue`.
+    /// Returns the frames that have arrived on `queue`.
     fn received(&mut self, queue: u16) -> Vec<Packet> {
         let mut batch = Batch::new();
         let mut packets = Vec::new();
@@ -87,7 +88,7 @@ impl End {
 
     /// Receives `count` packets on queue 0.
     fn receive(&mut self, count: usize) -> Vec<Packet> {
-        let deadline = Clock::now() + PATIENCE;
+        let deadline = Clock::now() + TIMEOUT;
         let mut packets = self.received(0);
         while packets.len() < count {
             assert!(Clock::now() < deadline, "{} of {count} have arrived", packets.len());
@@ -98,9 +99,9 @@ impl End {
         packets
     }
 
-    /// Waits until `packets` have completed, by the descriptor alone.
+    /// Waits until `packets` have completed, woken only by the descriptor.
     fn completed(&mut self, packets: usize) -> Completed {
-        let deadline = Clock::now() + PATIENCE;
+        let deadline = Clock::now() + TIMEOUT;
         let mut all = Completed::NONE;
         while all.packets < packets {
             assert!(Clock::now() < deadline, "{} of {packets} have completed", all.packets);
@@ -120,8 +121,9 @@ fn pair(left: &AfPacketConfig, right: &AfPacketConfig, test: impl FnOnce(&mut En
     test(&mut End::new(&memory, left), &mut End::new(&memory, right));
 }
 
-/// The same with somebody else on the right end, to whom the kernel hands each frame last: what the witness has, the right end has
-/// had or missed. That a frame has completed says less: it has left, and may be on the way.
+/// As [`pair`], with a third device on the right end that receives each frame last: when the
+/// witness has a frame, the right end has received or missed it. A completion does not show that,
+/// because a completed frame may not have arrived yet.
 fn pair_and_witness(
     left: &AfPacketConfig,
     right: &AfPacketConfig,
@@ -129,16 +131,16 @@ fn pair_and_witness(
 ) {
     make_pair();
     let memory = Memory::new(256 << 20);
-    // The kernel hands a frame to whoever came last first.
+    // The kernel delivers a frame to the newest socket first.
     let mut witness = Witness(End::new(&memory, &AfPacketConfig::new("right0")));
     test(&mut End::new(&memory, left), &mut End::new(&memory, right), &mut witness);
 }
 
-/// See [`pair_and_witness`].
+/// A device that receives each frame after the tested device; see [`pair_and_witness`].
 struct Witness(End);
 
 impl Witness {
-    /// Waits until so many more frames have been handed out.
+    /// Waits until the kernel has delivered `count` more frames.
     fn has_seen(&mut self, count: usize) {
         let packets = self.0.receive(count);
         free(&mut self.0, packets);
@@ -155,14 +157,14 @@ fn free(end: &mut End, packets: Vec<Packet>) {
     packets.into_iter().for_each(|packet| end.cx.pool.free(packet));
 }
 
-/// Both ways out, in turn.
-fn each_way_out(test: impl Fn(TxFormat) + Send + Copy + 'static) {
+/// Runs a test for each transmit format, one after the other.
+fn for_each_tx_format(test: impl Fn(TxFormat) + Send + Copy + 'static) {
     for tx_format in [TxFormat::Ring, TxFormat::Calls] {
         in_namespace(move || test(tx_format));
     }
 }
 
-/// An Ethernet frame around TCP over IPv4 with `payload` bytes and an open checksum.
+/// Returns an Ethernet frame with TCP over IPv4, `payload` bytes and a partial checksum.
 fn tcp_frame(payload: usize, port: u16) -> Vec<u8> {
     let len = u16::try_from(40 + payload).expect("an IPv4 packet");
     let mut bytes = vec![0xff; 6];
@@ -176,8 +178,8 @@ fn tcp_frame(payload: usize, port: u16) -> Vec<u8> {
     bytes
 }
 
-/// The way in that goes with a way out.
-const fn way_in_beside(tx_format: TxFormat) -> RxFormat {
+/// Returns the receive format that is tested together with a transmit format.
+const fn rx_format_for(tx_format: TxFormat) -> RxFormat {
     match tx_format {
         TxFormat::Ring => RxFormat::Frames,
         TxFormat::Calls => RxFormat::Calls,

@@ -1,8 +1,10 @@
-//! Structures and numbers of the kernel's that no crate of ours has: bpf(2), transmit metadata of AF_XDP.
+//! Structures and constants of the kernel that no dependency provides: bpf(2), transmit metadata of
+//! AF_XDP.
 //!
-//! Above: `program`, `transmit`. Linux: include/uapi/linux/bpf.h, include/uapi/linux/if_xdp.h, include/uapi/linux/if_link.h.
+//! Above: `program`, `transmit`. Linux: include/uapi/linux/bpf.h, include/uapi/linux/if_xdp.h,
+//! include/uapi/linux/if_link.h.
 //!
-//! Sizes and offsets are asserted where they are declared.
+//! Sizes and offsets are asserted at the declarations.
 
 use std::mem::{offset_of, size_of};
 
@@ -16,19 +18,19 @@ pub(super) const BPF_PROG_TYPE_XDP: u32 = 6;
 /// Attach type.
 pub(super) const BPF_XDP: u32 = 37;
 
-/// The program runs on finished socket buffers, whatever the driver.
+/// The program runs on socket buffers, with every driver.
 pub(super) const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 /// The program runs in the driver.
 pub(super) const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// The kernel's stack gets the frame.
+/// Passes the frame to the kernel's stack.
 pub(super) const XDP_PASS: i32 = 2;
-/// The helper that looks a socket up in a map and redirects to it.
+/// The helper that finds a socket in a map and redirects to it.
 pub(super) const BPF_FUNC_REDIRECT_MAP: i32 = 51;
-/// Where `rx_queue_index` is in `struct xdp_md`.
+/// Offset of `rx_queue_index` in `struct xdp_md`.
 pub(super) const XDP_MD_RX_QUEUE_INDEX: i16 = 16;
 
-/// Bytes of an object's name with its closing zero.
+/// Bytes of an object's name with its terminating zero.
 pub(super) const BPF_OBJ_NAME_LEN: usize = 16;
 
 /// The member of `union bpf_attr` for BPF_MAP_CREATE.
@@ -70,7 +72,7 @@ pub(super) struct ProgLoad {
     pub(super) insn_cnt: u32,
     /// Pointer to the instructions.
     pub(super) insns: u64,
-    /// Pointer to the licence, a text with a closing zero.
+    /// Pointer to the license, a zero-terminated text.
     pub(super) license: u64,
     pub(super) log_level: u32,
     pub(super) log_size: u32,
@@ -117,7 +119,8 @@ pub(super) struct Insn {
 const _: () = assert!(size_of::<Insn>() == 8 && offset_of!(Insn, immediate) == 4);
 
 impl Insn {
-    /// One instruction. The two registers are bit fields, whose order is that of the machine's bytes.
+    /// Builds one instruction. The two registers are bit fields, whose order depends on the byte
+    /// order of the machine.
     pub(super) const fn new(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Self {
         let registers =
             if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src };
@@ -125,17 +128,17 @@ impl Insn {
     }
 }
 
-/// The chunks have room for metadata in front of what is sent.
+/// Flag of the UMEM: chunks have room for metadata in front of a sent frame.
 pub(super) const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
-/// Descriptor option: there is metadata in front of this frame.
+/// Descriptor option: metadata precedes this frame.
 pub(super) const XDP_TX_METADATA: u32 = 1 << 1;
 
-/// Bytes in front of every sent frame. `struct xsk_tx_metadata` has 24; the kernel wants a multiple of 8, and 32 keeps the frame
-/// where a copy of it likes to begin.
+/// Bytes in front of every sent frame. `struct xsk_tx_metadata` has 24; the kernel requires a
+/// multiple of 8, and 32 keeps the frame aligned for a fast copy.
 pub(super) const TX_METADATA_LEN: u32 = 32;
 
-/// The metadata that asks for a checksum: `flags` = XDP_TXMD_FLAGS_CHECKSUM, then `csum_start` and `csum_offset`, counted from
-/// the frame's first byte.
+/// Returns the metadata that requests a checksum: `flags` = XDP_TXMD_FLAGS_CHECKSUM, then
+/// `csum_start` and `csum_offset`, counted from the frame's first byte.
 pub(super) const fn checksum_request(start: u16, offset: u16) -> [u8; 12] {
     const FLAGS: [u8; 8] = 2u64.to_ne_bytes();
     let [f0, f1, f2, f3, f4, f5, f6, f7] = FLAGS;

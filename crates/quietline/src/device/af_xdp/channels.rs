@@ -1,8 +1,8 @@
-//! How many receive queues an interface uses, which is often fewer than it was made with.
+//! Number of receive queues that an interface uses, often fewer than it was created with.
 //!
-//! Above: `AfXdp::open`. Linux: SIOCETHTOOL with ETHTOOL_GCHANNELS, what `ethtool -l` prints.
+//! Above: `AfXdp::open`. Linux: SIOCETHTOOL with ETHTOOL_GCHANNELS, as `ethtool -l` prints.
 //!
-//! Not here: changing it (`ethtool -L`): the interface is not ours.
+//! Not here: changing the number (`ethtool -L`), because the interface belongs to the kernel.
 
 use std::mem::{offset_of, size_of};
 use std::os::fd::AsRawFd;
@@ -30,7 +30,8 @@ struct Channels {
 
 const _: () = assert!(size_of::<Channels>() == 36 && offset_of!(Channels, combined) == 32);
 
-/// `struct ifreq` as SIOCETHTOOL reads it: name, pointer to the command's structure, and the rest of the union.
+/// `struct ifreq` as SIOCETHTOOL reads it: name, pointer to the command's structure, and the rest
+/// of the union.
 #[repr(C)]
 struct Request {
     name: [u8; IFNAMSIZ],
@@ -40,7 +41,8 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
 
-/// Receive queues that the driver of `interface` uses; `None` where it does not say.
+/// Returns the number of receive queues that the driver of `interface` uses; `None` if the driver
+/// does not report it.
 pub(super) fn receive_queues(interface: &str) -> Option<u32> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).ok()?;
@@ -51,8 +53,8 @@ pub(super) fn receive_queues(interface: &str) -> Option<u32> {
         unused: [0; size_of::<libc::ifreq>() - IFNAMSIZ - size_of::<usize>()],
     };
     request.name.get_mut(..interface.len())?.copy_from_slice(interface.as_bytes());
-    // SAFETY: the request has the size of `struct ifreq` (asserted above), and its pointer is to the structure of the command
-    // in it, which lives until the call returns.
+    // SAFETY: the request has the size of `struct ifreq` (asserted above), and its pointer refers
+    // to the structure of the given command, which lives until the call returns.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     (result == 0).then_some(channels.rx + channels.combined).filter(|queues| *queues > 0)
 }

@@ -1,8 +1,8 @@
-//! What an AF_XDP device should be, and the checks that make it valid before the kernel is asked.
+//! Configuration of an AF_XDP device, and the checks that need no kernel.
 //!
 //! Above: `AfXdp::open`, the command line's `--link af_xdp:IF,option...`.
 //!
-//! Not here: what only the interface knows (its MTU, its queues).
+//! Not here: limits of the interface (its MTU, its queues).
 
 use std::str::FromStr;
 
@@ -10,23 +10,25 @@ use super::super::interface::{check_mac, parse_mac};
 use super::super::setup_error::SetupError;
 use super::super::tun::config::{MTU_MIN, validate_name};
 
-/// Descriptors of a ring where nothing says otherwise. With two chunks for each a queue has 8 MB at MTU 1500: more than the
-/// largest default window, so that a sender within its window cannot overrun a reader that is away for a moment.
+/// Default number of descriptors of a ring. With two chunks for each, a queue has 8 MB at MTU 1500:
+/// more than the largest default window, so that a sender within its window cannot overrun a reader
+/// that is descheduled for a moment.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// Sizes of a ring: powers of two in between, as the kernel wants them. The smallest holds one list of the stack's.
+/// Range of ring sizes, powers of two as the kernel requires. The smallest holds one list of
+/// packets of the stack.
 pub const RING_SIZES: std::ops::RangeInclusive<u32> = 64..=32_768;
 
-/// Queues of one device.
+/// Maximum number of queues of one device.
 pub const QUEUES_MAX: u16 = 256;
 
-/// Bytes that the kernel keeps in front of a received frame (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel reserves in front of a received frame (`XDP_PACKET_HEADROOM`).
 const RX_HEADROOM: u32 = 256;
 
 /// Ethernet header and an 802.1Q tag.
 const LINK_HEADER_LEN_MAX: u32 = 14 + 4;
 
-/// Smallest and largest chunk: the kernel's own limits, and the second is one page.
+/// Sizes of a chunk: the kernel's limits, the larger of which is one page.
 const CHUNK_LENS: [u32; 2] = [2048, 4096];
 
 /// Largest MTU: an IP packet must fit into one chunk.
@@ -34,61 +36,69 @@ pub const MTU_MAX: u32 = CHUNK_LENS[1] - RX_HEADROOM - LINK_HEADER_LEN_MAX;
 
 const _: () = assert!(MTU_MAX == 3822);
 
-/// Where the program runs, and whether frames are copied between the kernel's memory and ours.
+/// Hook of the program, and whether the kernel copies frames between its memory and the UMEM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XdpMode {
-    /// The best that the driver has: native with zero-copy, native with copies, generic.
+    /// The best mode that the driver supports: native with zero-copy, native with copies, generic.
     #[default]
     Auto,
-    /// On finished socket buffers (XDP_FLAGS_SKB_MODE). Works with every driver.
+    /// On socket buffers (XDP_FLAGS_SKB_MODE). Works with every driver.
     Generic,
-    /// In the driver, frames are copied (XDP_FLAGS_DRV_MODE, XDP_COPY).
+    /// In the driver, with copies (XDP_FLAGS_DRV_MODE, XDP_COPY).
     Native,
-    /// In the driver, straight into our memory (XDP_FLAGS_DRV_MODE, XDP_ZEROCOPY).
+    /// In the driver, without copies (XDP_FLAGS_DRV_MODE, XDP_ZEROCOPY).
     ZeroCopy,
 }
 
-/// Lets the thread that waits poll the device, with its interrupts off (`SO_PREFER_BUSY_POLL`).
+/// Makes the waiting thread poll the device, with the device's interrupts off
+/// (`SO_PREFER_BUSY_POLL`).
 ///
-/// For it to hold, the interface wants `napi_defer_hard_irqs` and `gro_flush_timeout` in its /sys/class/net directory.
+/// Takes effect only if `napi_defer_hard_irqs` and `gro_flush_timeout` are set in the interface's
+/// /sys/class/net directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// Microseconds of polling in one receive (`SO_BUSY_POLL`).
+    /// Duration of polling in one receive (`SO_BUSY_POLL`), in microseconds.
     pub usecs: u32,
-    /// Frames of one poll (`SO_BUSY_POLL_BUDGET`).
+    /// Maximum number of frames of one poll (`SO_BUSY_POLL_BUDGET`).
     pub budget: u32,
 }
 
-/// Frames of one busy poll where nothing says otherwise: as Linux's `BUSY_POLL_BUDGET` times eight, one poll of the stack's.
+/// Default number of frames of one busy poll: eight times Linux's `BUSY_POLL_BUDGET`, as one poll
+/// of the stack.
 const BUSY_POLL_BUDGET: u32 = 64;
 
-/// How to put a stack on an interface. Start from [`AfXdpConfig::new`], or parse `IF[,option...]`.
+/// Configuration of a stack on queues of an interface. Start from [`AfXdpConfig::new`], or parse
+/// `IF[,option...]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AfXdpConfig {
-    /// Name of an interface that exists and is up. Default: none.
+    /// Name of an existing interface that is up. No default.
     pub interface: String,
-    /// Default [`XdpMode::Auto`].
+    /// Mode of the device. Default [`XdpMode::Auto`].
     pub mode: XdpMode,
-    /// The first of the interface's queues that are taken. Default 0.
+    /// First queue of the interface that the device takes over. Default 0.
     pub first_queue: u16,
-    /// How many are taken; `None` takes all that the interface uses. Frames of others stay with the kernel.
+    /// Number of queues that the device takes over; `None` is all queues in use. Frames of other
+    /// queues stay with the kernel.
     pub queues: Option<u16>,
     /// Descriptors of each ring, a power of two from 64 to 32768. Default 2048.
     pub ring: u32,
-    /// Largest IP packet; `None` is the interface's MTU. At most that, and at most 3822.
+    /// Maximum size of an IP packet, at most the interface's MTU and 3822; `None` is the
+    /// interface's MTU.
     pub mtu: Option<u32>,
-    /// Our Ethernet address; `None` is the interface's own. Another one makes the interface promiscuous.
+    /// Ethernet address of the stack; `None` is the interface's own. Another address makes the
+    /// interface promiscuous.
     pub mac: Option<[u8; 6]>,
-    /// Default none: the device interrupts.
+    /// Busy polling. Default `None`: the device interrupts.
     pub busy_poll: Option<BusyPoll>,
-    /// TCP checksums of received segments are taken for good and never computed, so corruption between the sender and this
-    /// interface goes unseen. For a veth whose other end leaves checksums unfinished, which this API does not tell; in generic mode
-    /// turn segmentation off there as well (`ethtool -K PEER tso off gso off`). Default false.
+    /// Accepts TCP checksums of received segments without computing them, so corruption between the
+    /// sender and this interface is not detected. For a veth whose other end leaves checksums
+    /// partial, which this API does not report. In generic mode turn segmentation off at the other
+    /// end as well (`ethtool -K PEER tso off gso off`). Default false.
     pub trust_checksums: bool,
 }
 
 impl AfXdpConfig {
-    /// All queues of `interface` in the best mode it has.
+    /// Returns a configuration of all queues of `interface` in the best mode.
     #[must_use]
     pub fn new(interface: &str) -> Self {
         Self {
@@ -107,7 +117,7 @@ impl AfXdpConfig {
     /// Checks everything that needs no kernel.
     ///
     /// # Errors
-    /// The first field that is out of range.
+    /// For the first field that is out of range.
     pub fn validate(&self) -> Result<(), SetupError> {
         validate_name(&self.interface)?;
         if self.queues.is_some_and(|queues| queues == 0 || queues > QUEUES_MAX) {
@@ -133,7 +143,7 @@ impl AfXdpConfig {
         self.mac.map_or(Ok(()), check_mac)
     }
 
-    /// Takes one `name` or `name=value` of a list.
+    /// Parses one `name` or `name=value` of a list.
     fn set(&mut self, option: &str) -> Result<(), SetupError> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name {
@@ -153,7 +163,7 @@ impl AfXdpConfig {
     }
 
     fn busy_poll_mut(&mut self) -> &mut BusyPoll {
-        // Without its time a budget is refused by `validate`.
+        // `validate` refuses a budget without a time.
         self.busy_poll.get_or_insert(BusyPoll { usecs: 0, budget: BUSY_POLL_BUDGET })
     }
 }
@@ -165,7 +175,7 @@ const OPTIONS: &str = "mode=auto|generic|native|zerocopy, first-queue=N, queues=
 impl FromStr for AfXdpConfig {
     type Err = SetupError;
 
-    /// `IF[,option...]`.
+    /// Parses `IF[,option...]`.
     fn from_str(text: &str) -> Result<Self, SetupError> {
         let mut parts = text.split(',');
         let mut config = Self::new(parts.next().unwrap_or(""));
@@ -177,7 +187,7 @@ impl FromStr for AfXdpConfig {
     }
 }
 
-/// The chunk that a frame of `mtu` needs. `None` when no chunk is large enough.
+/// Returns the size of the chunk for frames of `mtu`; `None` if no chunk is large enough.
 pub(super) fn chunk_len(mtu: u32) -> Option<u32> {
     CHUNK_LENS.into_iter().find(|len| mtu <= len - RX_HEADROOM - LINK_HEADER_LEN_MAX)
 }
@@ -204,12 +214,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_and_its_options() {
+    fn an_interface_with_options_is_parsed() {
         let config: AfXdpConfig = "eth0".parse().expect("a name is enough");
         assert_eq!(config, AfXdpConfig::new("eth0"));
         let text = "veth1,mode=native,first-queue=1,queues=2,ring=512,mac=02:00:00:00:00:05,\
                     busy-poll=50,busy-poll-budget=16,trust-checksums";
-        let config: AfXdpConfig = text.parse().expect("all of them");
+        let config: AfXdpConfig = text.parse().expect("all options");
         assert_eq!(
             config,
             AfXdpConfig {

@@ -1,11 +1,12 @@
-//! Our XDP program: five instructions, one of them two slots long, that hand the frames of our queues to our sockets, and everything else to the kernel.
+//! The XDP program: five instructions, one of them two slots long, which direct the frames of the
+//! device's queues to its sockets, and all other frames to the kernel.
 //!
 //! Above: `AfXdp::open`. Linux: bpf(2), Documentation/bpf/map_xskmap.rst, `bpf_xdp_link_attach`.
 //!
-//! The program is attached by a link, which is a descriptor: when it closes, also because the process was killed, the kernel
-//! takes the program off the interface. Nothing is pinned.
+//! The program is attached by a link, which is a descriptor: when it is closed, also because the
+//! process was killed, the kernel detaches the program from the interface. Nothing is pinned.
 //!
-//! Not here: what a frame is (the program does not look), the sockets.
+//! Not here: frames (the program does not read them), the sockets.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -22,39 +23,39 @@ use super::abi::{
     XDP_MD_RX_QUEUE_INDEX, XDP_PASS,
 };
 
-/// What `bpftool` and `ip link` show.
+/// Name of the program and its map, as `bpftool` and `ip link` show it.
 const NAME: [u8; BPF_OBJ_NAME_LEN] = *b"quietline_xsk\0\0\0";
 
-/// The licence of the program. None of its helpers asks for another.
+/// License of the program. Its helpers need no other.
 const LICENSE: &[u8; 18] = b"Apache-2.0 OR MIT\0";
 
-/// Where the program runs.
+/// Hook that the program is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hook {
-    /// On finished socket buffers: works with every driver.
+    /// On socket buffers: works with every driver.
     Generic,
     /// In the driver.
     Native,
 }
 
-/// The program with its map, loaded but nowhere attached.
+/// The loaded program and its map, not attached.
 #[derive(Debug)]
 pub(super) struct Program {
     map: OwnedFd,
     program: OwnedFd,
 }
 
-/// The program on an interface, for as long as this lives.
+/// The attachment of the program to an interface. Dropping it detaches the program.
 #[derive(Debug)]
 pub(super) struct Attached {
     _link: OwnedFd,
 }
 
 impl Program {
-    /// Loads it, with room for sockets on queues below `queues`.
+    /// Loads the program, with room for sockets of queues below `queues`.
     ///
     /// # Errors
-    /// No privilege, or a kernel without XSKMAP.
+    /// Without the privilege, or if the kernel has no XSKMAP.
     pub(super) fn load(queues: u32) -> Result<Self, SetupError> {
         let map = create_map(queues).map_err(|e| refused("make a map of AF_XDP sockets", e))?;
         let program =
@@ -62,7 +63,7 @@ impl Program {
         Ok(Self { map, program })
     }
 
-    /// Lets frames of `queue` go to `socket`.
+    /// Directs the frames of `queue` to `socket`.
     pub(super) fn insert(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
         let value = number(socket.as_raw_fd());
         let mut update = MapUpdate {
@@ -71,12 +72,12 @@ impl Program {
             value: address_of(&value),
             ..MapUpdate::default()
         };
-        // SAFETY: the kernel reads a key and a value of four bytes each, which is what the map was made for; both live until
-        // the call returns.
+        // SAFETY: the kernel reads a key and a value of four bytes each, the sizes that the map was
+        // created with; both live until the call returns.
         unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut update) }.map(drop)
     }
 
-    /// Puts it on an interface.
+    /// Attaches the program to an interface.
     pub(super) fn attach(&self, interface: &Interface, hook: Hook) -> Result<Attached, Errno> {
         let mut create = LinkCreate {
             prog_fd: number(self.program.as_raw_fd()),
@@ -92,11 +93,13 @@ impl Program {
     }
 }
 
-/// `redirect_map(sockets, ctx->rx_queue_index, XDP_PASS)`: the last argument is what to do where there is no socket.
+/// Returns `redirect_map(sockets, ctx->rx_queue_index, XDP_PASS)`. The last argument is the action
+/// for a queue without a socket.
 fn instructions(map: c_int) -> [Insn; 6] {
     /// `dst = *(u32 *)(src + offset)`.
     const LOAD_WORD: u8 = 0x61;
-    /// `dst = immediate`, 64 bits in two slots. A source of 1 means that the immediate is a map's descriptor.
+    /// `dst = immediate`, 64 bits in two slots. A source of 1 means that the immediate is a map's
+    /// descriptor.
     const LOAD_IMMEDIATE: u8 = 0x18;
     /// `dst = immediate`.
     const MOVE: u8 = 0xb7;
@@ -135,29 +138,31 @@ fn load(instructions: &[Insn]) -> Result<OwnedFd, Errno> {
         expected_attach_type: BPF_XDP,
         ..ProgLoad::default()
     };
-    // SAFETY: the pointers are to `insn_cnt` instructions and to a text with a closing zero, which live until the call
-    // returns; the log has no room and is not written.
+    // SAFETY: the pointers refer to `insn_cnt` instructions and to a zero-terminated text, which
+    // live until the call returns; the log has length zero and is not written.
     unsafe { bpf_fd(BPF_PROG_LOAD, &mut load) }
 }
 
-/// A command that answers with a descriptor, close-on-exec as all of bpf(2)'s are.
+/// Runs a command that returns a descriptor, close-on-exec as all descriptors of bpf(2).
 ///
 /// # Safety
 /// As [`bpf`].
 unsafe fn bpf_fd<T>(command: c_int, attribute: &mut T) -> Result<OwnedFd, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps the contract of `bpf`.
     let fd = unsafe { bpf(command, attribute) }?;
-    // SAFETY: the kernel has just made it for us, and nobody else knows of it.
+    // SAFETY: the kernel has just created the descriptor, and no other code uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// bpf(2).
 ///
 /// # Safety
-/// `T` is the structure of `command`, and what its pointers point to is as the command wants it until the call returns.
+/// `T` must be the structure of `command`, and the targets of its pointers must be valid for the
+/// command until the call returns.
 unsafe fn bpf<T>(command: c_int, attribute: &mut T) -> Result<c_int, Errno> {
     let attribute: *mut T = attribute;
-    // SAFETY: the kernel reads and writes at most the given size, which is the attribute's; the rest is the caller's promise.
+    // SAFETY: the kernel reads and writes at most the given size, which is the attribute's; the
+    // caller guarantees the rest.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attribute, size_of::<T>()) };
     match c_int::try_from(result) {
         Ok(value) if value >= 0 => Ok(value),
@@ -168,12 +173,12 @@ unsafe fn bpf<T>(command: c_int, attribute: &mut T) -> Result<c_int, Errno> {
     }
 }
 
-/// A pointer as the kernel takes it in a structure.
+/// Returns a pointer in the form of the kernel's structures.
 fn address_of<T: ?Sized>(value: &T) -> u64 {
     std::ptr::from_ref(value).cast::<u8>().expose_provenance() as u64
 }
 
-/// A descriptor in a field without sign.
+/// Returns a descriptor as an unsigned field.
 const fn number(fd: c_int) -> u32 {
     fd.cast_unsigned()
 }

@@ -1,8 +1,9 @@
-//! One queue of the device: a socket, its two halves, and when somebody must look at it although nothing arrives.
+//! One queue of the device: a socket, its receive and transmit halves, and the time of its next
+//! completion poll.
 //!
-//! Above: `AfXdp`, `glue`. Linux: one `struct xdp_sock` for each queue of an interface.
+//! Above: `AfXdp`, `device`. Linux: one `struct xdp_sock` for each queue of an interface.
 //!
-//! Not here: the order in which sockets, program and map are put together (`AfXdp::open`).
+//! Not here: the order in which sockets, program and map are created (`AfXdp::open`).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,19 +16,19 @@ use stack::device::Doorbell;
 use sync::Padded;
 
 use super::super::interface::{Interface, raw_socket_error};
-use super::super::presence::LookTimer;
+use super::super::presence::CheckTimer;
 use super::super::setup_error::SetupError;
 use super::config::AfXdpConfig;
 use super::receive::RxQueue;
-use super::socket::{Looked, Rings, Socket};
+use super::socket::{Rings, Socket, WakeResult};
 use super::transmit::TxQueue;
 use super::umem::{Frames, Umem};
 
-/// When completions are looked for that did not come at once. Nobody announces them; what waits for them usually hears of an
-/// acknowledgement first, whose turn looks too.
+/// Time after which pending completions are polled. The kernel does not announce completions;
+/// usually an acknowledgment arrives first, and its turn polls them, too.
 const COMPLETION_POLL: Duration = Duration::from_micros(250);
 
-/// A socket with its memory, bound to no queue yet.
+/// A socket with its memory, not bound to a queue yet.
 #[derive(Debug)]
 pub(super) struct Unbound {
     socket: Socket,
@@ -37,23 +38,24 @@ pub(super) struct Unbound {
     metadata: bool,
 }
 
-/// A queue.
+/// A queue of the device.
 #[derive(Debug)]
 pub(super) struct Queue {
     socket: Socket,
-    /// Taken by the holder of the queue's core alone, so it is always free.
+    /// Locked only by the holder of the queue's core, so never contended.
     rx: Padded<Mutex<RxQueue>>,
     tx: Padded<Mutex<TxQueue>>,
-    /// When completions are to be looked for, in nanoseconds; `u64::MAX` when nothing is on its way. Written under the lock of
-    /// `tx`; read without by the queue's core, which is rung after the write.
+    /// Time of the next completion poll, in nanoseconds; `u64::MAX` if no frame is in flight.
+    /// Written under the lock of `tx`. Read without the lock by the queue's core, whose doorbell
+    /// rings after the write.
     due_ns: AtomicU64,
-    /// When the kernel is asked for its counts.
-    look_timer: LookTimer,
+    /// Timer of the reads of the kernel's counters.
+    check_timer: CheckTimer,
     doorbell: OnceLock<Doorbell>,
 }
 
 impl Unbound {
-    /// A socket with rings and memory.
+    /// Opens a socket with rings and memory.
     pub(super) fn new(config: &AfXdpConfig, chunk_len: u32) -> Result<Self, SetupError> {
         let socket = Socket::open().map_err(|e| {
             let error = raw_socket_error("open an AF_XDP socket", e.raw_os_error());
@@ -94,7 +96,7 @@ impl Unbound {
         Ok(Self { socket, rings, umem, ring: config.ring, metadata })
     }
 
-    /// Takes queue `number` of the interface.
+    /// Binds the socket to queue `number` of the interface.
     pub(super) fn bind(
         self,
         interface: &Interface,
@@ -105,9 +107,9 @@ impl Unbound {
             let step = format!("take queue {number} of \"{}\"", interface.name);
             let error = SetupError::system(step, e.raw_os_error());
             match e.raw_os_error() {
-                libc::EBUSY => error.with_hint("another AF_XDP socket has it"),
+                libc::EBUSY => error.with_hint("another AF_XDP socket uses it"),
                 libc::EINVAL => error.with_hint(format!(
-                    "there is no such queue (ethtool -l {}), or its driver wants larger rings",
+                    "there is no such queue (ethtool -l {}), or its driver requires larger rings",
                     interface.name
                 )),
                 libc::EOPNOTSUPP => error.with_hint("the driver has no zero-copy mode"),
@@ -116,7 +118,8 @@ impl Unbound {
         };
         self.socket.bind(interface.index, number, how).map_err(refused)?;
         let zero_copy = self.socket.is_zero_copy().map_err(refused)?;
-        // The copying path finishes checksums for every driver; without copies each has its own say.
+        // The copying path completes checksums for every driver. Without copies it depends on the
+        // driver.
         let tx_checksum = self.metadata && !zero_copy;
         let [receive, transmit] = Frames::halves(self.umem, self.ring);
         let Rings { fill, receive: rx, transmit: tx, completion } = self.rings;
@@ -125,28 +128,28 @@ impl Unbound {
             rx: Padded::new(Mutex::new(RxQueue::new(rx, fill, receive))),
             tx: Padded::new(Mutex::new(TxQueue::new(tx, completion, transmit, tx_checksum))),
             due_ns: AtomicU64::new(u64::MAX),
-            look_timer: LookTimer::default(),
+            check_timer: CheckTimer::default(),
             doorbell: OnceLock::new(),
         };
         Ok((queue, BoundAs { zero_copy, tx_checksum }))
     }
 }
 
-/// What a bind has brought.
+/// Properties of a bound socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BoundAs {
     pub(super) zero_copy: bool,
-    /// Checksums may be left to the kernel.
+    /// The kernel completes partial checksums.
     pub(super) tx_checksum: bool,
 }
 
 impl Queue {
-    /// The socket.
+    /// Returns the socket.
     pub(super) const fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// Who to tell of completions.
+    /// Returns the doorbell of the queue's core, which completions ring.
     pub(super) const fn doorbell(&self) -> &OnceLock<Doorbell> {
         &self.doorbell
     }
@@ -159,7 +162,7 @@ impl Queue {
         self.tx.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sender's side, unless somebody sends just now.
+    /// Returns the transmit half, unless another thread is sending.
     pub(super) fn try_sender(&self) -> Option<MutexGuard<'_, TxQueue>> {
         match self.tx.try_lock() {
             Ok(guard) => Some(guard),
@@ -168,22 +171,22 @@ impl Queue {
         }
     }
 
-    /// Makes the kernel send what was published: as many calls as it takes, since each sends a batch, but none after one that
-    /// got nowhere.
-    pub(super) fn kick(&self, tx: &TxQueue) -> Looked {
+    /// Makes the kernel send the published frames. Repeats the system call, because each call sends
+    /// one batch, but stops after a call that made no progress.
+    pub(super) fn kick(&self, tx: &TxQueue) -> WakeResult {
         let mut waiting = tx.waiting();
         while waiting > 0 && tx.needs_wakeup() {
-            let looked = self.socket.wake_transmit();
+            let result = self.socket.wake_transmit();
             let left = tx.waiting();
-            if looked != Looked::Yes || left == waiting {
-                return looked;
+            if result != WakeResult::Processed || left == waiting {
+                return result;
             }
             waiting = left;
         }
-        Looked::Yes
+        WakeResult::Processed
     }
 
-    /// Says when completions are to be looked for, from what `tx` still waits for.
+    /// Sets the time of the next completion poll, according to the frames that `tx` has in flight.
     pub(super) fn note_outstanding(&self, tx: &TxQueue, now: Instant) {
         let due = match tx.outstanding() {
             0 => u64::MAX,
@@ -192,12 +195,12 @@ impl Queue {
         self.due_ns.store(due, Ordering::Relaxed);
     }
 
-    /// Nothing will be completed any more.
+    /// Cancels completion polls: no frame will be completed any more.
     pub(super) fn forget_outstanding(&self) {
         self.due_ns.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// When completions are to be looked for; `None` when there are none to come.
+    /// Returns the time of the next completion poll; `None` if no frame is in flight.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.due_ns.load(Ordering::Relaxed) {
             u64::MAX => None,
@@ -205,9 +208,9 @@ impl Queue {
         }
     }
 
-    /// Whether it is time to ask the kernel for its counts, which is not often.
-    pub(super) fn is_time_to_look(&self, now: Instant) -> bool {
-        self.look_timer.is_due(now)
+    /// Returns whether it is time to read the kernel's counters, which happens rarely.
+    pub(super) fn is_check_due(&self, now: Instant) -> bool {
+        self.check_timer.is_due(now)
     }
 }
 

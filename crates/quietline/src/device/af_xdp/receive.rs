@@ -1,9 +1,11 @@
-//! The receive side of a queue: frames from the receive ring into packet memory, their chunks back into the fill ring.
+//! The receive half of a queue: copies frames from the receive ring into packet memory and returns
+//! their chunks to the fill ring.
 //!
-//! Above: `glue`. Linux: `xsk_rcv`, `xsk_generic_rcv`, which are on the other side of the rings.
+//! Above: `device`. Linux: `xsk_rcv`, `xsk_generic_rcv`, on the other side of the rings.
 //!
-//! There are as many chunks as entries in either ring, so neither can overflow: every chunk is in the fill ring, with the kernel,
-//! in the receive ring, or in our hands. What the kernel drops because all of them wait for us it counts, and `missed` tells.
+//! There are as many chunks as entries in either ring, so neither can overflow: every chunk is in
+//! the fill ring, with the kernel, in the receive ring, or in use here. The kernel counts the
+//! frames that it drops for lack of a chunk, and `missed` reports them.
 //!
 //! Not here: the meaning of the frame (`link::input`).
 
@@ -13,29 +15,29 @@ use rustix::net::xdp::XdpStatistics;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::{Frame, Frames};
 
-/// What only the holder of the queue's core touches.
+/// State that only the holder of the queue's core accesses.
 #[derive(Debug)]
 pub(super) struct RxQueue {
     ring: Consumer<Descriptor>,
     fill: Producer<u64>,
     frames: Frames,
-    /// What the kernel had counted when it was last asked.
+    /// Kernel counters at the last read.
     counted: Missed,
 }
 
-/// What the next frame is.
+/// Result of one receive attempt.
 pub(super) enum Received {
     /// A frame.
     Frame(Packet),
-    /// The kernel said something about a frame that cannot be.
+    /// The kernel's descriptor of the frame is invalid.
     Broken,
-    /// Nothing waits.
+    /// No frame waits.
     Empty,
-    /// No packet memory is left. What waits stays in the ring, and is not lost by us.
+    /// No packet memory is left. Waiting frames stay in the ring and are not lost.
     NoMemory,
 }
 
-/// Frames that the kernel could not give us.
+/// Numbers of frames that the kernel dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Missed {
     /// No chunk was free.
@@ -45,7 +47,7 @@ pub(super) struct Missed {
 }
 
 impl RxQueue {
-    /// Lends the kernel every frame.
+    /// Lends every chunk to the kernel.
     pub(super) fn new(
         ring: Consumer<Descriptor>,
         fill: Producer<u64>,
@@ -59,7 +61,7 @@ impl RxQueue {
         queue
     }
 
-    /// Takes the next frame. The kernel hears of it at [`RxQueue::publish`].
+    /// Takes the next frame. The kernel sees the freed entries after [`RxQueue::publish`].
     pub(super) fn take(&mut self, pool: &mut Pool) -> Received {
         let Some(Descriptor { addr, len, .. }) = self.ring.peek() else { return Received::Empty };
         let Some(frame) = self.frames.take_back(addr) else {
@@ -71,7 +73,8 @@ impl RxQueue {
             Some(bytes) => copy(pool, bytes).map_or(Received::NoMemory, Received::Frame),
         };
         if matches!(received, Received::NoMemory) {
-            // Its descriptor stays in front, and the chunk is as before with whoever takes it next.
+            // The descriptor stays first in the ring, and the chunk stays lent, so that the next
+            // call finds it again.
             self.frames.lend(frame);
             return received;
         }
@@ -80,23 +83,23 @@ impl RxQueue {
         received
     }
 
-    /// Gives the kernel back what was taken.
+    /// Returns the freed entries and chunks to the kernel.
     pub(super) fn publish(&self) {
         self.fill.publish();
         self.ring.release();
     }
 
-    /// Frames wait.
+    /// Returns whether frames wait.
     pub(super) fn is_ready(&self) -> bool {
         self.ring.ready() > 0
     }
 
-    /// The kernel takes no chunks without a system call.
+    /// Returns whether the kernel takes chunks only after a system call.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.fill.needs_wakeup()
     }
 
-    /// What is new in the kernel's counts.
+    /// Returns the increase of the kernel's counters since the last call.
     pub(super) fn missed(&mut self, statistics: &XdpStatistics) -> Missed {
         let now = Missed::of(statistics);
         let new = Missed {
@@ -109,16 +112,16 @@ impl RxQueue {
 
     fn refill(&mut self, frame: Frame) {
         let address = self.frames.lend(frame);
-        // As many entries as chunks: there is no room only where the kernel has returned a chunk that it had not taken, which is
-        // in the ring already.
+        // There are as many entries as chunks. The push fails only if the kernel has returned a
+        // chunk that it had not taken, which is in the ring already.
         let _ = self.fill.push(address);
     }
 }
 
 impl Missed {
-    /// A frame that finds no chunk is counted twice, as dropped and as one for which the fill ring was empty; in zero-copy mode
-    /// the driver's look into the empty ring is counted without a frame. A frame that finds the receive ring full is not among
-    /// the dropped.
+    /// A frame without a chunk is counted twice, as dropped and as a failed look into the fill
+    /// ring. In zero-copy mode the driver's failed looks are counted even without a frame. A frame
+    /// that finds the receive ring full is not counted as dropped.
     fn of(statistics: &XdpStatistics) -> Self {
         let looks = statistics.rx_fill_ring_empty_descs.unwrap_or(0);
         let no_chunk = looks.min(statistics.rx_dropped);
@@ -129,7 +132,7 @@ impl Missed {
     }
 }
 
-/// A packet with a copy of `bytes`.
+/// Returns a packet with a copy of `bytes`.
 fn copy(pool: &mut Pool, bytes: &[u8]) -> Option<Packet> {
     let mut slot = pool.rx_slot(bytes.len())?;
     slot.write(bytes);
@@ -144,7 +147,7 @@ mod tests {
     use super::super::umem::Umem;
     use super::*;
 
-    /// A queue of four frames, and the kernel's ends of its rings.
+    /// Returns a queue of four frames, and the kernel's ends of its rings.
     fn queue() -> (RxQueue, Frames, Producer<Descriptor>, Consumer<u64>) {
         let umem = Umem::new(8, 2048).expect("memory");
         let [receive, (transmit, _)] = Frames::halves(umem, 4);
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn every_chunk_goes_round() {
+    fn every_chunk_is_reused() {
         let (mut queue, _, mut rx, mut fill) = queue();
         let domain = domain();
         let mut pool = domain.pool();
@@ -167,7 +170,7 @@ mod tests {
                 let addr = fill.pop().expect("a chunk") + 256;
                 rx.push(Descriptor { addr, len: len + round, options: 0 }).expect("room");
             }
-            assert_eq!(fill.pop(), None, "all four are out");
+            assert_eq!(fill.pop(), None, "all four chunks are in use");
             fill.release();
             rx.publish();
             for len in 1..=4 {
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_and_costs_no_chunk() {
+    fn invalid_descriptors_are_refused_and_lose_no_chunk() {
         let (mut queue, _, mut rx, mut fill) = queue();
         let domain = domain();
         let mut pool = domain.pool();
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_counts_are_told_once() {
+    fn kernel_counts_are_reported_once() {
         let (mut queue, ..) = queue();
         let mut statistics = XdpStatistics {
             rx_dropped: 7,

@@ -1,7 +1,7 @@
 //! The four rings of an AF_XDP socket: entries and two indices in memory shared with the kernel.
 //!
-//! Above: `receive` (fill ring, receive ring), `transmit` (transmit ring, completion ring). Linux: net/xdp/xsk_queue.h,
-//! Documentation/networking/af_xdp.rst.
+//! Above: `receive` (fill ring, receive ring), `transmit` (transmit ring, completion ring). Linux:
+//! net/xdp/xsk_queue.h, Documentation/networking/af_xdp.rst.
 //!
 //! ```text
 //!            consumer index            producer index          free-running 32-bit numbers
@@ -10,15 +10,18 @@
 //!     free       │  written, not yet taken │   free
 //! ```
 //!
-//! Each index is written by one side only. The writer of an entry publishes it with a Release store of the producer index,
-//! which the other side loads with Acquire before it reads the entry; the reader gives the slot back with a Release store
-//! of the consumer index, which the writer loads with Acquire before it overwrites the entry. Both sides here publish once
-//! per batch and remember what they last saw of the other index.
+//! Each index is written by one side only. The writer of an entry publishes it with a Release store
+//! of the producer index, which the other side loads with Acquire before it reads the entry. The
+//! reader returns the slot with a Release store of the consumer index, which the writer loads with
+//! Acquire before it overwrites the entry. Both sides here publish once per batch and cache the
+//! other side's index.
 //!
-//! Entries are words that are loaded and stored atomically, so that a kernel that breaks the protocol gives wrong values and
-//! never undefined behaviour; whoever takes an entry checks what it says.
+//! Entries are words that are loaded and stored atomically, so that a kernel that breaks the
+//! protocol causes wrong values and never undefined behavior. The code that takes an entry checks
+//! its values.
 //!
-//! Not here: which frame an entry means (`umem`), the system calls that make the kernel look (`socket`).
+//! Not here: the frame that an entry refers to (`umem`), the system calls that wake the kernel
+//! (`socket`).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,23 +30,23 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::super::mapping::Mapping;
 
-/// `XDP_RING_NEED_WAKEUP`: the kernel looks at the ring only after a system call.
+/// `XDP_RING_NEED_WAKEUP`: the kernel processes the ring only after a system call.
 const NEED_WAKEUP: u32 = 1;
 
-/// Where the parts of a ring are in its mapping, in bytes. Linux: `struct xdp_ring_offset`.
+/// Offsets of the parts of a ring in its mapping, in bytes. Linux: `struct xdp_ring_offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// The producer index.
+    /// Offset of the producer index.
     pub(super) producer: usize,
-    /// The consumer index.
+    /// Offset of the consumer index.
     pub(super) consumer: usize,
-    /// The kernel's flags.
+    /// Offset of the kernel's flags.
     pub(super) flags: usize,
-    /// The first entry.
+    /// Offset of the first entry.
     pub(super) entries: usize,
 }
 
-/// What a slot holds: one or two words.
+/// Contents of a slot: one or two words.
 pub(super) trait Entry: Copy {
     /// Bytes of a slot.
     const BYTES: usize;
@@ -69,11 +72,11 @@ impl Entry for u64 {
 /// A frame with its length, in the receive and transmit rings. Linux: `struct xdp_desc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Descriptor {
-    /// Where the frame begins, counted from the start of the UMEM.
+    /// Offset of the frame from the start of the UMEM.
     pub(super) addr: u64,
-    /// Its bytes.
+    /// Length of the frame in bytes.
     pub(super) len: u32,
-    /// `XDP_TX_METADATA` and the like.
+    /// Options such as `XDP_TX_METADATA`.
     pub(super) options: u32,
 }
 
@@ -95,7 +98,7 @@ impl Entry for Descriptor {
     }
 }
 
-/// What both sides of a ring have.
+/// Common part of both ends of a ring.
 struct Ring<E> {
     memory: Arc<Mapping>,
     layout: Layout,
@@ -122,9 +125,10 @@ impl<E: Entry> Ring<E> {
         self.layout.entries + (index & (self.size - 1)) as usize * E::BYTES
     }
 
-    /// The kernel looks at this ring only after a system call.
+    /// Returns whether the kernel processes this ring only after a system call.
     fn needs_wakeup(&self) -> bool {
-        // What was published must be visible before the flag is read: the kernel sets the flag and then looks once more.
+        // The published index must be visible before the flag is read: the kernel sets the flag and
+        // then checks the ring once more.
         fence(Ordering::SeqCst);
         self.memory.word(self.layout.flags).load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
@@ -136,18 +140,19 @@ impl<E> fmt::Debug for Ring<E> {
     }
 }
 
-/// Our end of a ring that the kernel takes from: fill and transmit.
+/// Producer end of a ring that the kernel consumes: fill and transmit.
 #[derive(Debug)]
 pub(super) struct Producer<E> {
     ring: Ring<E>,
-    /// The next slot to write. Those from the published index up to here are written and not yet published.
+    /// Index of the next slot to write. Slots from the published index up to here are written and
+    /// not yet published.
     next: u32,
-    /// The kernel's index when it was last looked at.
+    /// Cached consumer index of the kernel.
     taken: u32,
 }
 
 impl<E: Entry> Producer<E> {
-    /// Goes on where the ring in `memory` stands.
+    /// Continues at the ring's present indices.
     pub(super) fn new(memory: Arc<Mapping>, layout: Layout, size: u32) -> Self {
         let ring = Ring::<E>::new(memory, layout, size);
         let next = ring.producer().load(Ordering::Relaxed);
@@ -155,7 +160,8 @@ impl<E: Entry> Producer<E> {
         Self { ring, next, taken }
     }
 
-    /// Writes an entry, which the kernel sees after [`Producer::publish`]; gives it back when the ring is full.
+    /// Writes an entry, which the kernel sees after [`Producer::publish`]. Returns the entry if the
+    /// ring is full.
     pub(super) fn push(&mut self, entry: E) -> Result<(), E> {
         if self.next.wrapping_sub(self.taken) >= self.ring.size {
             self.taken = self.ring.consumer().load(Ordering::Acquire);
@@ -168,34 +174,35 @@ impl<E: Entry> Producer<E> {
         Ok(())
     }
 
-    /// Shows the kernel everything that was written.
+    /// Publishes all written entries to the kernel.
     pub(super) fn publish(&self) {
         self.ring.producer().store(self.next, Ordering::Release);
     }
 
-    /// Entries that the kernel has not taken yet.
+    /// Returns the number of entries that the kernel has not taken yet.
     pub(super) fn waiting(&self) -> u32 {
         self.next.wrapping_sub(self.ring.consumer().load(Ordering::Acquire))
     }
 
-    /// The kernel takes nothing more without a system call.
+    /// Returns whether the kernel takes entries only after a system call.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
 }
 
-/// Our end of a ring that the kernel writes to: receive and completion.
+/// Consumer end of a ring that the kernel fills: receive and completion.
 #[derive(Debug)]
 pub(super) struct Consumer<E> {
     ring: Ring<E>,
-    /// The next slot to read. Those from the published index up to here are read and not yet given back.
+    /// Index of the next slot to read. Slots from the published index up to here are read and not
+    /// yet returned.
     next: u32,
-    /// The kernel's index when it was last looked at.
+    /// Cached producer index of the kernel.
     written: u32,
 }
 
 impl<E: Entry> Consumer<E> {
-    /// Goes on where the ring in `memory` stands.
+    /// Continues at the ring's present indices.
     pub(super) fn new(memory: Arc<Mapping>, layout: Layout, size: u32) -> Self {
         let ring = Ring::<E>::new(memory, layout, size);
         let next = ring.consumer().load(Ordering::Relaxed);
@@ -203,7 +210,7 @@ impl<E: Entry> Consumer<E> {
         Self { ring, next, written }
     }
 
-    /// Reads the next entry and leaves it where it is.
+    /// Reads the next entry and leaves it in the ring.
     pub(super) fn peek(&mut self) -> Option<E> {
         if self.next == self.written {
             self.written = self.ring.producer().load(Ordering::Acquire);
@@ -214,19 +221,19 @@ impl<E: Entry> Consumer<E> {
         Some(E::load(&self.ring.memory, self.ring.slot(self.next)))
     }
 
-    /// Takes the next entry. Its slot goes back to the kernel with [`Consumer::release`].
+    /// Takes the next entry. [`Consumer::release`] returns its slot to the kernel.
     pub(super) fn pop(&mut self) -> Option<E> {
         let entry = self.peek()?;
         self.next = self.next.wrapping_add(1);
         Some(entry)
     }
 
-    /// Gives the slots of all entries taken so far back.
+    /// Returns the slots of all entries taken so far to the kernel.
     pub(super) fn release(&self) {
         self.ring.consumer().store(self.next, Ordering::Release);
     }
 
-    /// Entries that can be taken.
+    /// Returns the number of entries that can be taken.
     pub(super) fn ready(&self) -> u32 {
         let written = self.ring.producer().load(Ordering::Acquire);
         written.wrapping_sub(self.next).min(self.ring.size)

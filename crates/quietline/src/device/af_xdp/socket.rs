@@ -1,8 +1,10 @@
-//! One AF_XDP socket: its options, its mappings, its bind, and the calls that make the kernel look at its rings.
+//! An AF_XDP socket: its options, its mappings, its bind, and the system calls that wake the
+//! kernel.
 //!
 //! Above: `queue`. Linux: net/xdp/xsk.c, Documentation/networking/af_xdp.rst.
 //!
-//! Not here: the rings themselves (`ring`), the program that sends frames here (`program`).
+//! Not here: the rings themselves (`ring`), the program that directs frames to the socket
+//! (`program`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -30,11 +32,11 @@ use super::config::BusyPoll;
 use super::ring::{Consumer, Descriptor, Entry, Layout, Producer};
 use super::umem::Umem;
 
-/// How often a bind is tried that finds the queue taken. A socket that has just been closed lets go of its queue a moment
-/// later, from a worker of the kernel's.
+/// Number of attempts to bind to a queue that is in use. The kernel releases the queue of a closed
+/// socket a little later, on a kernel worker thread.
 const BIND_TRIES: u32 = 50;
 
-/// Between two of them.
+/// Time between two attempts.
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 
 /// An AF_XDP socket.
@@ -43,7 +45,7 @@ pub(super) struct Socket {
     fd: OwnedFd,
 }
 
-/// Our ends of its four rings.
+/// Ends of the four rings in this process.
 #[derive(Debug)]
 pub(super) struct Rings {
     pub(super) fill: Producer<u64>,
@@ -52,26 +54,26 @@ pub(super) struct Rings {
     pub(super) completion: Consumer<u64>,
 }
 
-/// What a socket said to a send or receive that was to make it look.
+/// Result of a system call that wakes the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Looked {
-    /// It has, at some of it or at all.
-    Yes,
+pub(super) enum WakeResult {
+    /// The kernel has processed some entries or all.
+    Processed,
     /// The interface is down.
     Down,
-    /// The interface is not ours any more.
+    /// The interface was deleted or moved away.
     Gone,
 }
 
 impl Socket {
-    /// A socket that is bound to nothing.
+    /// Opens an unbound socket.
     pub(super) fn open() -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
         Ok(Self { fd })
     }
 
-    /// Registers its memory. Answers whether what is sent may have metadata in front of it.
+    /// Registers the UMEM. Returns whether sent frames may have metadata.
     pub(super) fn register(&self, umem: &Umem, chunk_len: u32) -> Result<bool, Errno> {
         let plain = XdpUmemReg {
             addr: umem.address(),
@@ -86,7 +88,7 @@ impl Socket {
             tx_metadata_len: TX_METADATA_LEN,
             ..plain
         };
-        // Kernels before 6.8 refuse flags that they do not know.
+        // Kernels before 6.8 refuse unknown flags.
         match set_xdp_umem_reg(&self.fd, with_metadata) {
             Ok(()) => Ok(true),
             Err(Errno::INVAL) => set_xdp_umem_reg(&self.fd, plain).map(|()| false),
@@ -94,7 +96,7 @@ impl Socket {
         }
     }
 
-    /// Makes its rings, of `size` entries each.
+    /// Creates the rings, with `size` entries each.
     pub(super) fn make_rings(&self, size: u32) -> Result<Rings, Errno> {
         set_xdp_umem_fill_ring_size(&self.fd, size)?;
         set_xdp_umem_completion_ring_size(&self.fd, size)?;
@@ -102,12 +104,12 @@ impl Socket {
         set_xdp_tx_ring_size(&self.fd, size)?;
         let offsets = xdp_mmap_offsets(&self.fd)?;
         let map = |at: &XdpRingOffset, page_offset, entry_bytes| {
-            let place = |offset: u64| usize::try_from(offset).map_err(|_| Errno::OVERFLOW);
+            let offset_of = |offset: u64| usize::try_from(offset).map_err(|_| Errno::OVERFLOW);
             let layout = Layout {
-                producer: place(at.producer)?,
-                consumer: place(at.consumer)?,
-                flags: place(at.flags.ok_or(Errno::NOSYS)?)?,
-                entries: place(at.desc)?,
+                producer: offset_of(at.producer)?,
+                consumer: offset_of(at.consumer)?,
+                flags: offset_of(at.flags.ok_or(Errno::NOSYS)?)?,
+                entries: offset_of(at.desc)?,
             };
             let len = layout.entries + size as usize * entry_bytes;
             Ok((Arc::new(Mapping::shared(self.fd.as_fd(), page_offset, len)?), layout))
@@ -123,7 +125,8 @@ impl Socket {
         Ok(Rings { fill, receive, transmit, completion })
     }
 
-    /// Takes a queue of an interface. `how` is XDP_COPY, XDP_ZEROCOPY or nothing, which tries the second first.
+    /// Binds the socket to a queue of an interface. `how` is XDP_COPY, XDP_ZEROCOPY or empty, which
+    /// tries zero-copy first.
     pub(super) fn bind(
         &self,
         interface: u32,
@@ -141,12 +144,13 @@ impl Socket {
         bind(&self.fd, &address)
     }
 
-    /// Whether the kernel reaches our memory without a copy.
+    /// Returns whether the kernel accesses the UMEM without a copy.
     pub(super) fn is_zero_copy(&self) -> Result<bool, Errno> {
         Ok(xdp_options(&self.fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
-    /// Receives run the device's poll on our thread, and its interrupts stay off while we keep calling.
+    /// Enables busy polling: receives run the device's poll on the calling thread, and its
+    /// interrupts stay off while calls continue.
     pub(super) fn set_busy_poll(&self, busy_poll: &BusyPoll) -> Result<(), Errno> {
         let set = |name, value: u32| set_option(self.fd.as_fd(), libc::SOL_SOCKET, name, &value);
         set(libc::SO_PREFER_BUSY_POLL, 1)?;
@@ -154,38 +158,40 @@ impl Socket {
         set(libc::SO_BUSY_POLL_BUDGET, busy_poll.budget)
     }
 
-    /// Lets as many bytes be on their way out as its memory has: the ring is the limit, not the socket's send buffer.
+    /// Sets the send buffer to the size of the UMEM, so that the ring is the limit of frames in
+    /// flight.
     pub(super) fn set_send_buffer(&self, bytes: usize) -> Result<(), Errno> {
         let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX / 2);
         set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
     }
 
-    /// The kernel sends from the transmit ring.
-    pub(super) fn wake_transmit(&self) -> Looked {
+    /// Makes the kernel send from the transmit ring.
+    pub(super) fn wake_transmit(&self) -> WakeResult {
         match send(&self.fd, &[], SendFlags::DONTWAIT) {
-            Err(Errno::NETDOWN) => Looked::Down,
-            Err(Errno::NXIO | Errno::NODEV) => Looked::Gone,
-            // EAGAIN: it has sent a batch, or has no room. EBUSY, ENOBUFS: the device or the kernel has none.
-            _ => Looked::Yes,
+            Err(Errno::NETDOWN) => WakeResult::Down,
+            Err(Errno::NXIO | Errno::NODEV) => WakeResult::Gone,
+            // EAGAIN: the kernel has sent a batch, or has no room. EBUSY, ENOBUFS: the device or
+            // the kernel has no room.
+            _ => WakeResult::Processed,
         }
     }
 
-    /// The kernel takes memory from the fill ring, and polls the device where busy polling is on.
-    pub(super) fn wake_receive(&self) -> Looked {
+    /// Makes the kernel take chunks from the fill ring, and poll the device if busy polling is on.
+    pub(super) fn wake_receive(&self) -> WakeResult {
         let mut nothing = [0u8; 0];
         match recv(&self.fd, &mut nothing[..], RecvFlags::DONTWAIT) {
-            Err(Errno::NETDOWN) => Looked::Down,
-            Err(Errno::NXIO | Errno::NODEV) => Looked::Gone,
-            _ => Looked::Yes,
+            Err(Errno::NETDOWN) => WakeResult::Down,
+            Err(Errno::NXIO | Errno::NODEV) => WakeResult::Gone,
+            _ => WakeResult::Processed,
         }
     }
 
-    /// What the kernel could not deliver so far.
+    /// Returns the kernel's counters of dropped frames.
     pub(super) fn statistics(&self) -> Result<XdpStatistics, Errno> {
         xdp_statistics(&self.fd)
     }
 
-    /// Whether the kernel has taken the interface away. Told once.
+    /// Returns whether the kernel has unbound the socket from its interface. Reported once.
     pub(super) fn has_lost_interface(&self) -> bool {
         matches!(socket_error(&self.fd), Ok(Err(Errno::NETDOWN)))
     }

@@ -1,11 +1,15 @@
-//! The transmit side of a queue: packets into free chunks and the transmit ring, chunks home from the completion ring.
+//! The transmit half of a queue: copies packets into free chunks and the transmit ring, and takes
+//! chunks back from the completion ring.
 //!
-//! Above: `glue`. Linux: `xsk_sendmsg`, `xsk_generic_xmit`, `xsk_destruct_skb`, which are on the other side of the rings.
+//! Above: `device`. Linux: `xsk_sendmsg`, `xsk_generic_xmit`, `xsk_destruct_skb`, on the other side
+//! of the rings.
 //!
-//! A packet is copied and its memory is free when `push` returns; what pays for it, and what knows that it is on its way, is
-//! kept until the kernel completes the frame. There are as many chunks as entries in either ring, so only chunks run out.
+//! A packet is copied, and its memory may be freed when `push` returns. Its owner and its clone
+//! mark are kept until the kernel completes the frame. There are as many chunks as entries in
+//! either ring, so only chunks run out.
 //!
-//! Not here: the choice of a queue, segmentation (our capabilities tell the stack what to cut beforehand).
+//! Not here: the choice of a queue, segmentation (the capabilities tell the stack what it must
+//! segment).
 
 use std::sync::Arc;
 
@@ -20,26 +24,26 @@ use super::umem::{Frame, Frames};
 /// Bytes of an Ethernet header.
 const LINK_HEADER_LEN: u16 = 14;
 
-/// What one sender at a time touches.
+/// State of the transmit half, locked by one sender at a time.
 #[derive(Debug)]
 pub(super) struct TxQueue {
     ring: Producer<Descriptor>,
     completion: Consumer<u64>,
     frames: Frames,
     free: Vec<Frame>,
-    /// By the number of the frame.
+    /// Frames in flight, by the number of the chunk.
     in_flight: Box<[Option<InFlight>]>,
-    /// What was completed and nobody was told of.
+    /// Completions that were not returned to the stack yet.
     completed: Completed,
-    /// The kernel finishes checksums for us.
+    /// Whether the kernel completes partial checksums.
     checksum_offload: bool,
 }
 
-/// A frame on its way out.
+/// A frame in flight.
 struct InFlight {
     bytes: usize,
     owner: Option<(Arc<dyn PacketOwner>, u32)>,
-    /// Held for its end.
+    /// Held until the completion.
     _mark: Option<CloneMark>,
 }
 
@@ -59,7 +63,7 @@ impl InFlight {
 }
 
 impl TxQueue {
-    /// All frames are free.
+    /// Starts with all chunks free.
     pub(super) fn new(
         ring: Producer<Descriptor>,
         completion: Consumer<u64>,
@@ -71,12 +75,12 @@ impl TxQueue {
         Self { ring, completion, frames, free, in_flight, completed, checksum_offload }
     }
 
-    /// There is a chunk for one more packet.
+    /// Returns whether there is a chunk for one more packet.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Packets that the kernel has not completed.
+    /// Returns the number of packets that the kernel has not completed.
     pub(super) fn outstanding(&self) -> usize {
         self.in_flight.len() - self.free.len()
     }
@@ -84,17 +88,18 @@ impl TxQueue {
     /// Copies a packet into a chunk. The kernel sees it after [`TxQueue::publish`].
     ///
     /// # Errors
-    /// The packet can never be sent. Nothing has changed, but its checksum may be complete.
+    /// If the packet can never be sent. The queue is unchanged, but the packet's checksum may be
+    /// complete.
     ///
     /// # Panics
-    /// There is no room.
+    /// If there is no room.
     pub(super) fn push(&mut self, packet: &mut Packet) -> Result<(), DropReason> {
         if packet.meta().gso.segs > 1 {
-            // Only a stack that ignores our capabilities gets here.
+            // Only a stack that ignores the capabilities of the device gets here.
             return Err(DropReason::PacketTooBig);
         }
         let request = self.checksum_request(packet)?;
-        let mut frame = self.free.pop().expect("the caller has looked");
+        let mut frame = self.free.pop().expect("the caller checked for room");
         let chunk = self.frames.bytes_mut(&mut frame);
         let Some(room) =
             chunk.get_mut(TX_METADATA_LEN as usize..).filter(|room| packet.len() <= room.len())
@@ -118,33 +123,33 @@ impl TxQueue {
             owner: packet.take_owner(),
             _mark: packet.take_clone_mark(),
         });
-        // As many entries as chunks: there is always room.
+        // There are as many entries as chunks, so there is always room.
         let pushed = self.ring.push(descriptor);
         debug_assert!(pushed.is_ok());
         Ok(())
     }
 
-    /// Shows the kernel what was pushed.
+    /// Publishes the pushed frames to the kernel.
     pub(super) fn publish(&self) {
         self.ring.publish();
     }
 
-    /// Frames that the kernel has not looked at.
+    /// Returns the number of frames that the kernel has not taken yet.
     pub(super) fn waiting(&self) -> u32 {
         self.ring.waiting()
     }
 
-    /// The kernel sends nothing without a system call.
+    /// Returns whether the kernel sends only after a system call.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
 
-    /// Something was sent that [`TxQueue::take_completed`] has not told.
+    /// Returns whether there are completions that [`TxQueue::take_completed`] has not returned.
     pub(super) fn has_completed(&self) -> bool {
         self.completed != Completed::NONE || self.completion.ready() > 0
     }
 
-    /// Takes the chunks of what was sent home, and tells those who pay for it.
+    /// Takes the chunks of completed frames back, and notifies the owners of the packets.
     pub(super) fn complete(&mut self) {
         while let Some(address) = self.completion.pop() {
             let Some(frame) = self.frames.take_back(address) else { continue };
@@ -156,19 +161,21 @@ impl TxQueue {
         self.completion.release();
     }
 
-    /// The kernel will complete nothing any more: whatever is on its way is gone. Its chunks stay lent.
+    /// Completes all frames in flight, because the kernel will not complete them any more. Their
+    /// chunks stay lent.
     pub(super) fn abandon(&mut self) {
         for sent in self.in_flight.iter_mut().filter_map(Option::take) {
             sent.complete(&mut self.completed);
         }
     }
 
-    /// What was completed since the last call.
+    /// Returns the completions since the last call.
     pub(super) const fn take_completed(&mut self) -> Completed {
         core::mem::replace(&mut self.completed, Completed::NONE)
     }
 
-    /// What to ask the kernel for, where a checksum is left open; completes it where the kernel cannot be asked.
+    /// Returns the metadata that requests a partial checksum from the kernel. Completes the
+    /// checksum in software if the kernel cannot.
     fn checksum_request(&self, packet: &mut Packet) -> Result<Option<[u8; 12]>, DropReason> {
         let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else {
             return Ok(None);
@@ -194,17 +201,17 @@ mod tests {
     use super::super::umem::Umem;
     use super::*;
 
-    /// Somebody who pays for packets.
+    /// A packet owner that sums up completed bytes.
     #[derive(Default)]
-    struct Payer(AtomicU32);
+    struct Owner(AtomicU32);
 
-    impl PacketOwner for Payer {
+    impl PacketOwner for Owner {
         fn on_complete(&self, truesize: u32) {
             self.0.fetch_add(truesize, Ordering::Relaxed);
         }
     }
 
-    /// A queue of four frames, and the kernel's ends of its rings.
+    /// Returns a queue of four frames, and the kernel's ends of its rings.
     fn queue(checksum_offload: bool) -> (TxQueue, Consumer<Descriptor>, Producer<u64>) {
         let umem = Umem::new(8, 2048).expect("memory");
         let [_, transmit] = Frames::halves(umem, 4);
@@ -218,16 +225,16 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_paid_for_until_the_kernel_completes_it() {
+    fn a_packet_is_charged_to_its_owner_until_the_kernel_completes_it() {
         let (mut queue, mut tx, mut completion) = queue(false);
         let domain = Domain::new(DomainConfig::default());
         let mut pool = domain.pool();
-        let payer = Arc::new(Payer::default());
-        let mut paid = 0;
+        let owner = Arc::new(Owner::default());
+        let mut charged = 0;
         for round in 0..5u32 {
             let mut sent = packet(&mut pool, 1514);
-            paid += sent.truesize();
-            sent.set_owner(Arc::clone(&payer) as Arc<dyn PacketOwner>);
+            charged += sent.truesize();
+            sent.set_owner(Arc::clone(&owner) as Arc<dyn PacketOwner>);
             queue.push(&mut sent).expect("it fits");
             pool.free(sent);
             queue.publish();
@@ -243,12 +250,12 @@ mod tests {
             queue.complete();
             let completed = queue.take_completed();
             assert_eq!((completed.packets, completed.bytes), (1, 1514), "round {round}");
-            assert_eq!((payer.0.load(Ordering::Relaxed), queue.outstanding()), (paid, 0));
+            assert_eq!((owner.0.load(Ordering::Relaxed), queue.outstanding()), (charged, 0));
         }
     }
 
     #[test]
-    fn chunks_run_out_and_come_back() {
+    fn chunks_run_out_and_are_taken_back() {
         let (mut queue, mut tx, mut completion) = queue(false);
         let domain = Domain::new(DomainConfig::default());
         let mut pool = domain.pool();
@@ -263,7 +270,7 @@ mod tests {
         assert_eq!(queue.waiting(), 4);
         let addr = tx.pop().expect("four").addr;
         tx.release();
-        // Twice the same, and one that was never sent.
+        // The same address twice, and one that was never sent.
         for address in [addr, addr, 4 * 2048 + (1 << 20)] {
             completion.push(address).expect("room");
         }
@@ -275,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused_and_keeps_its_chunk_free() {
+    fn a_packet_that_is_too_long_is_refused_and_uses_no_chunk() {
         let (mut queue, ..) = queue(false);
         let domain = Domain::new(DomainConfig::default());
         let mut pool = domain.pool();
@@ -288,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_checksum_is_finished_here_or_by_the_kernel() {
+    fn a_partial_checksum_is_completed_here_or_by_the_kernel() {
         let domain = Domain::new(DomainConfig::default());
         let mut pool = domain.pool();
         for offload in [false, true] {

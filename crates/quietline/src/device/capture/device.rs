@@ -1,4 +1,4 @@
-//! A device that records what passes.
+//! A device that records its packets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,19 +9,20 @@ use stack::device::{Capabilities, Completed, Device, Doorbell, LinkType, QueueId
 
 use super::{Capture, CaptureInterface, CaptureLink, Direction};
 
-/// Any device, recorded. What the device drops after it was handed over is in the capture, as with tcpdump.
+/// Any device, recorded. Packets that the device drops after `transmit` are in the capture, as with
+/// tcpdump.
 #[derive(Debug)]
 pub struct CaptureDevice {
     device: Arc<dyn Device>,
     interface: CaptureInterface,
-    /// For each queue the segments of the packets that the device had no room for: they come again, first of all, as they were or cut
-    /// up, and are recorded already.
-    /// Relaxed: the queue has one sender at a time from the moment on when it has refused anything.
+    /// For each queue, the number of segments that the device had no room for. Those segments come
+    /// first in the next list, whole or segmented, and are recorded already. Relaxed: a queue that
+    /// has refused a packet has one sender at a time.
     left_over: Vec<AtomicUsize>,
 }
 
 impl CaptureDevice {
-    /// Records everything `device` receives and is told to send as an interface of `capture`.
+    /// Records all packets that `device` receives and transmits as an interface of `capture`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, capture: &Arc<Capture>) -> Self {
         let caps = device.caps();
@@ -52,7 +53,7 @@ impl Device for CaptureDevice {
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let left_over = &self.left_over[usize::from(queue.0)];
         let mut again = left_over.load(Ordering::Relaxed);
-        look_at_all(list, |packet| {
+        for_each_packet(list, |packet| {
             if again == 0 {
                 self.interface.record(Direction::Outbound, cx.now, packet);
             }
@@ -60,7 +61,7 @@ impl Device for CaptureDevice {
         });
         self.device.transmit(queue, cx, list);
         let mut left = 0;
-        look_at_all(list, |packet| left += segments(packet));
+        for_each_packet(list, |packet| left += segments(packet));
         left_over.store(left, Ordering::Relaxed);
     }
 
@@ -109,10 +110,10 @@ impl Device for CaptureDevice {
     }
 }
 
-fn look_at_all(list: &mut PacketList, mut look: impl FnMut(&Packet)) {
+fn for_each_packet(list: &mut PacketList, mut call: impl FnMut(&Packet)) {
     let mut seen = PacketList::new();
     while let Some(packet) = list.pop_front() {
-        look(&packet);
+        call(&packet);
         seen.push_back(packet);
     }
     list.append(&mut seen);

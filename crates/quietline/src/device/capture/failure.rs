@@ -1,13 +1,13 @@
-//! The first error of a capture file, told when it happens.
+//! Reports the first error of a capture file when it happens.
 //!
-//! The writer meets the error; a command or an application wants to say so while the stack still runs, not at its end.
-//! Either may come first, so the error is kept until somebody asks for it.
+//! The writer finds the error; an application needs to know while the stack still runs, not at its
+//! end. Either the error or the call of `watch` may come first, so the error is kept until then.
 
 use std::fmt;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A function that is told of the error.
+/// Function called with the error.
 type Notify = Box<dyn FnOnce(&io::Error) + Send>;
 
 #[derive(Default)]
@@ -16,23 +16,23 @@ struct State {
     error: Option<io::Error>,
 }
 
-/// Joins the error with the function that wants it.
+/// Connects the error with the function to be called.
 #[derive(Default)]
 pub(super) struct FailureWatch(Mutex<State>);
 
 impl FailureWatch {
-    /// Registers the function; calls it at once when there was an error.
+    /// Registers the function; calls it at once if there was an error.
     pub(super) fn watch(&self, notify: Notify) {
         let mut state = self.lock();
         state.notify = Some(notify);
-        tell(state);
+        notify_if_failed(state);
     }
 
     /// Reports the error of the writer.
     pub(super) fn report(&self, error: &io::Error) {
         let mut state = self.lock();
         state.error = Some(copy_of(error));
-        tell(state);
+        notify_if_failed(state);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -40,8 +40,8 @@ impl FailureWatch {
     }
 }
 
-/// Calls the function when both are there, without the lock.
-fn tell(mut state: MutexGuard<'_, State>) {
+/// Calls the function if it and an error exist, without holding the lock.
+fn notify_if_failed(mut state: MutexGuard<'_, State>) {
     if state.error.is_none() || state.notify.is_none() {
         return;
     }
@@ -52,7 +52,7 @@ fn tell(mut state: MutexGuard<'_, State>) {
     }
 }
 
-/// `io::Error` has no `Clone`; the writer returns its own at the end.
+/// Copies an error: `io::Error` has no `Clone`, and the writer returns the original at the end.
 fn copy_of(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(errno) => io::Error::from_raw_os_error(errno),

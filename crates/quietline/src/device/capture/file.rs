@@ -1,9 +1,10 @@
-//! Opens the file of a capture: for its owner alone, and nowhere else than its path says.
+//! Creates the file of a capture: readable by its owner only, and exactly at the given path.
 //!
-//! Captures are often written as root into directories that others may write to. A link that waits there under the file's
-//! name would let another user choose which file root overwrites, and a file that waits there would be theirs to read.
+//! Captures are often written as root into directories that other users may write to. A link under
+//! the file's name would let another user choose the file that root overwrites, and an existing
+//! file could be readable for its owner.
 //!
-//! Not here: what is written (`writer`).
+//! Not here: the contents (`writer`).
 
 use std::fs::File;
 use std::path::Path;
@@ -12,7 +13,8 @@ use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, ftruncate, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Whether the links of a path's directory belong to the system, as `/dev/stdout` does. `/dev/shm` is everybody's.
+/// Returns whether only the system creates links in the path's directory, as for `/dev/stdout`. All
+/// users can create files in `/dev/shm`.
 fn is_of_the_system(path: &Path) -> bool {
     let parent = path.parent();
     parent == Some(Path::new("/dev"))
@@ -20,7 +22,7 @@ fn is_of_the_system(path: &Path) -> bool {
         || path.starts_with("/proc")
 }
 
-/// Opens the file and empties it. An error is an errno and a hint.
+/// Opens the file and truncates it. An error is an errno and a hint.
 pub(super) fn create(path: &Path) -> Result<File, (i32, &'static str)> {
     let follows = is_of_the_system(path);
     let link = if follows { OFlags::empty() } else { OFlags::NOFOLLOW };
@@ -32,7 +34,8 @@ pub(super) fn create(path: &Path) -> Result<File, (i32, &'static str)> {
     })?;
     let failed = |errno: Errno| (errno.raw_os_error(), "");
     let stat = fstat(&file).map_err(failed)?;
-    // A pipe or a device has readers of its own, and a descriptor that the caller was given (/dev/stdout) has its mode.
+    // A pipe or a device has its own readers, and a descriptor that the caller was given
+    // (/dev/stdout) keeps its mode.
     if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && !follows {
         if stat.st_uid != geteuid().as_raw() {
             return Err((libc::EPERM, "it belongs to another user; remove it first"));
@@ -40,7 +43,7 @@ pub(super) fn create(path: &Path) -> Result<File, (i32, &'static str)> {
         if stat.st_nlink > 1 {
             return Err((libc::EPERM, "it has other names (hard links); remove it first"));
         }
-        // Before the first byte is written.
+        // Set the mode before the first byte is written.
         fchmod(&file, mode).map_err(failed)?;
         ftruncate(&file, 0).map_err(failed)?;
     }
@@ -59,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_are_for_their_owner_alone() {
+    fn only_its_owner_can_read_a_capture() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("new.pcapng");
         create(&path).expect("a new file");
@@ -81,7 +84,7 @@ mod tests {
         let (errno, hint) = create(&link).expect_err("a symbolic link");
         assert_eq!(errno, libc::ELOOP);
         assert!(hint.contains("symbolic link"), "{hint}");
-        // A link to nothing would have made a file where the link's owner wants one.
+        // A dangling link would create a file at a path that the link's owner chose.
         let (nothing, dangling) = (dir.path().join("nothing"), dir.path().join("dangling"));
         symlink(&nothing, &dangling).expect("a link");
         create(&dangling).expect_err("a symbolic link");
@@ -94,11 +97,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_user_is_not_filled_for_them() {
+    fn a_file_of_another_user_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("theirs");
         fs::write(&path, "bait").expect("a file");
-        // Only root can give a file away.
+        // Only root can change the owner of a file.
         if chown(&path, Some(65_534), None).is_err() {
             return;
         }
@@ -110,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_descriptors_are_written_to_as_they_are() {
+    fn devices_and_descriptors_are_opened_without_checks() {
         create(Path::new("/dev/null")).expect("a device");
         assert!(!is_of_the_system(Path::new("/dev/shm/x.pcapng")));
         let file = tempfile::tempfile().expect("a file");

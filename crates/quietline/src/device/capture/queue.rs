@@ -1,7 +1,8 @@
-//! The bounded queue between the cores that record and the thread that writes.
+//! The bounded queue between the recording cores and the writer thread.
 //!
-//! Two buffers change places: the cores fill one under a lock held for one copy, the writer drains the other without
-//! it. So the steady state allocates nothing, and a slow disk holds up nobody.
+//! Two buffers are exchanged: the cores fill one under a lock held for one copy, and the writer
+//! drains the other without the lock. The steady state allocates nothing, and a slow disk delays no
+//! core.
 //!
 //! Not here: the file format (`writer`).
 
@@ -11,10 +12,10 @@ use std::time::Duration;
 
 use super::{CaptureLink, Direction};
 
-/// The writer is woken once per this many queued bytes, so that recording a packet costs no wake of its own.
+/// Bytes of queued packets per wake of the writer, so that a recorded packet usually costs no wake.
 const WAKE_BYTES: usize = 1 << 20;
 
-/// What is queued reaches the file after this time at the latest, however little it is.
+/// Maximum time until queued packets reach the file, however few they are.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A packet in a [`Buffer`].
@@ -22,15 +23,15 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Record {
     /// Index of its interface.
     pub(super) interface: usize,
-    /// Which way it went.
+    /// Direction of the packet.
     pub(super) direction: Direction,
-    /// Since 1970.
+    /// Time since 1970.
     pub(super) timestamp: Duration,
-    /// Bytes it had.
+    /// Original length in bytes.
     pub(super) original_len: usize,
-    /// Bytes kept, next in the buffer.
+    /// Length of the kept bytes, which follow in the buffer.
     pub(super) captured_len: usize,
-    /// Packets of this interface left out just before this one. Filled in by the queue.
+    /// Packets of this interface omitted directly before this one. Set by the queue.
     pub(super) lost_before: u64,
 }
 
@@ -39,9 +40,9 @@ pub(super) struct Record {
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) link: CaptureLink,
-    /// Packets left out since the last one that was queued.
+    /// Packets omitted since the last one that was queued.
     lost_since: u64,
-    /// Packets left out since the start.
+    /// Packets omitted since the start.
     pub(super) lost: u64,
 }
 
@@ -58,7 +59,8 @@ impl Buffer {
         self.bytes.clear();
     }
 
-    /// Memory in use: a record counts too, or a flood of empty packets would not be bounded.
+    /// Returns the memory in use. Records count, too: otherwise a flood of empty packets would not
+    /// be bounded.
     fn memory(&self) -> usize {
         self.bytes.len() + self.records.len() * size_of::<Record>()
     }
@@ -71,12 +73,12 @@ struct State {
     closed: bool,
 }
 
-/// What the writer gets from [`Queue::take`] beside the records.
+/// Result of [`Queue::take`] besides the records.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// Every interface that exists; the first ones are those of the call before.
+    /// All interfaces, beginning with those of the previous call.
     pub(super) interfaces: Vec<Interface>,
-    /// Nothing more will come.
+    /// Whether the queue was closed: no further packets follow.
     pub(super) closed: bool,
 }
 
@@ -98,7 +100,7 @@ impl Queue {
         state.interfaces.len() - 1
     }
 
-    /// Queues `record`, whose bytes `fill` copies into the slice it is given; or counts it as lost.
+    /// Queues `record`, whose bytes `fill` copies into its argument, or counts it as lost.
     pub(super) fn push(&self, mut record: Record, fill: impl FnOnce(&mut [u8])) {
         let mut state = self.lock();
         if state.closed {
@@ -124,13 +126,14 @@ impl Queue {
         }
     }
 
-    /// Ends the capture: what is queued is still written.
+    /// Ends the capture. Queued packets are still written.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.wake_writer.notify_one();
     }
 
-    /// Waits until there is something worth writing, and exchanges it for `drained`, which must be empty.
+    /// Waits until enough is queued to be written, and exchanges it for `drained`, which must be
+    /// empty.
     pub(super) fn take(&self, drained: &mut Buffer) -> Taken {
         debug_assert!(drained.records.is_empty(), "the writer drains before it takes");
         let state = self.lock();
@@ -144,7 +147,8 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole after every step, so a panic elsewhere while it was locked leaves it usable.
+        // The state is consistent after every step, so a panic of another thread under the lock
+        // leaves it usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,7 +14,7 @@ use super::*;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// A file that other threads of the test can read.
+/// A file in memory that the test can read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -114,10 +114,11 @@ fn the_snaplen_cuts_the_copy_and_keeps_the_length() {
     assert_eq!(packets[3].data, (0..40).collect::<Vec<u8>>());
 }
 
-/// A BIG TCP superframe is written as it is, total length 0, as tcpdump does, whose readers take the frame's length then. They
-/// refuse frames of more than 262,144 bytes: of those the rest is left out.
+/// A BIG TCP superframe is written unchanged, with total length 0, as tcpdump does; readers then
+/// use the frame's length. They refuse frames of more than 262,144 bytes, so longer frames are cut
+/// off.
 #[test]
-fn superframes_beyond_64_kb_are_written_for_those_who_read_262144_bytes() {
+fn superframes_beyond_64_kb_are_written_up_to_262144_bytes() {
     let file = Shared::default();
     let capture = Capture::to(file.clone(), &config()).expect("a capture");
     let wire = capture.interface("wire0", CaptureLink::Ip);
@@ -138,7 +139,8 @@ fn superframes_beyond_64_kb_are_written_for_those_who_read_262144_bytes() {
     assert!(packets.iter().all(|packet| packet.data[..4] == [0x45, 0, 0, 0]));
 }
 
-/// The ones-complement sum of everything, which is all ones when the checksum in it is good.
+/// Returns the ones-complement sum of all bytes, which is all ones if the checksum in them is
+/// correct.
 fn sum(bytes: &[u8]) -> u32 {
     let mut total = 0;
     for pair in bytes.chunks(2) {
@@ -156,8 +158,8 @@ fn a_partial_checksum_is_completed_in_the_copy_only() {
     let capture = Capture::to(file.clone(), &config()).expect("a capture");
     let tap = capture.interface("tap0", CaptureLink::Ethernet { mac: MAC });
     let mut pool = pool();
-    // A superframe of 30,000 bytes whose checksum field, 16 bytes into its transport header, holds the sum of a
-    // pseudo header that adds up to 0x1234.
+    // A superframe of 30,000 bytes whose checksum field, 16 bytes into its transport header, holds
+    // the sum of a pseudo header that adds up to 0x1234.
     let mut bytes: Vec<u8> = (0..30_001u32).map(|i| i.to_le_bytes()[0]).collect();
     bytes[34 + 16..34 + 18].copy_from_slice(&0x1234u16.to_be_bytes());
     let rx = RxChecksum::Partial { start: 20, offset: 16 };
@@ -165,7 +167,7 @@ fn a_partial_checksum_is_completed_in_the_copy_only() {
     for (direction, rx_checksum, tx_checksum) in [
         (Direction::Outbound, RxChecksum::None, tx),
         (Direction::Inbound, rx, TxChecksum::Done),
-        // Through a wire in memory, which vouches for the data and leaves the sender's metadata.
+        // Through an in-memory wire, which guarantees the data and keeps the sender's metadata.
         (Direction::Inbound, RxChecksum::Unnecessary, tx),
     ] {
         let mut packet = packet(&mut pool, &bytes);
@@ -189,7 +191,7 @@ fn a_partial_checksum_is_completed_in_the_copy_only() {
 }
 
 #[test]
-fn a_checksum_that_does_not_fit_or_was_cut_off_is_left_alone() {
+fn a_checksum_that_is_cut_off_or_out_of_range_is_not_changed() {
     let file = Shared::default();
     let config = CaptureConfig { snaplen: 51, ..config() };
     let capture = Capture::to(file.clone(), &config).expect("a capture");
@@ -208,7 +210,7 @@ fn a_checksum_that_does_not_fit_or_was_cut_off_is_left_alone() {
 }
 
 #[test]
-fn what_the_queue_cannot_hold_is_counted_in_report_and_file() {
+fn packets_that_the_queue_cannot_hold_are_counted_in_report_and_file() {
     let file = Shared::default();
     let config = CaptureConfig { queue_bytes_max: 3000, ..config() };
     let capture = Capture::to(file.clone(), &config).expect("a capture");
@@ -225,15 +227,15 @@ fn what_the_queue_cannot_hold_is_counted_in_report_and_file() {
     let packets = file.packets();
     assert!(packets[1].options.contains(&EnhancedPacketOption::DropCount(2)));
     assert!(file.blocks().iter().any(|block| matches!(block, Block::InterfaceStatistics(_))));
-    // A closed capture takes no more and complains about nothing.
+    // A closed capture ignores further packets.
     tap.record(Direction::Inbound, Instant::ZERO, &small);
-    assert_eq!(capture.finish().expect("nothing left"), CaptureReport::default());
+    assert_eq!(capture.finish().expect("no error"), CaptureReport::default());
     pool.free(big);
     pool.free(small);
 }
 
 #[test]
-fn a_file_that_fails_is_reported_once_and_packets_go_on() {
+fn a_failed_file_is_reported_once_and_packets_are_not_delayed() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -244,36 +246,36 @@ fn a_file_that_fails_is_reported_once_and_packets_go_on() {
         }
     }
     let capture = Capture::to(Full, &config()).expect("a capture");
-    let (told, when) = std::sync::mpsc::channel();
-    capture.on_failure(move |error| told.send(error.raw_os_error()).expect("a receiver"));
+    let (reported, reports) = std::sync::mpsc::channel();
+    capture.on_failure(move |error| reported.send(error.raw_os_error()).expect("a receiver"));
     let tap = capture.interface("tap0", CaptureLink::Ip);
     let mut pool = pool();
     let packet = packet(&mut pool, &[1; 100]);
     tap.record(Direction::Inbound, Instant::ZERO, &packet);
     pool.free(packet);
-    // Told while the capture runs, and once.
-    assert_eq!(when.recv(), Ok(Some(libc::ENOSPC)));
-    assert!(when.recv().is_err(), "told twice");
+    // Reported while the capture runs, and once.
+    assert_eq!(reports.recv(), Ok(Some(libc::ENOSPC)));
+    assert!(reports.recv().is_err(), "the error is reported twice");
     let error = capture.finish().expect_err("the disk is full");
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
 }
 
 #[test]
-fn a_file_that_cannot_be_made_is_named() {
+fn an_error_names_the_file_that_cannot_be_created() {
     let path = Path::new("/nonexistent/dir/x.pcapng");
     let error = Capture::create(path, &config()).expect_err("no such directory");
     assert!(error.to_string().starts_with("cannot create capture file \"/nonexistent"), "{error}");
     assert_eq!(error.errno(), libc::ENOENT);
 }
 
-/// A device that has room for so many packets, and lets go of them.
+/// A device that accepts a given number of packets, and frees them.
 #[derive(Debug)]
-struct Roomy {
+struct LimitedDevice {
     caps: Capabilities,
     room: AtomicUsize,
 }
 
-impl Device for Roomy {
+impl Device for LimitedDevice {
     fn caps(&self) -> &Capabilities {
         &self.caps
     }
@@ -293,11 +295,11 @@ impl Device for Roomy {
 }
 
 #[test]
-fn what_the_device_leaves_is_recorded_once_whole_or_cut_up() {
+fn packets_that_the_device_refuses_are_recorded_once() {
     let file = Shared::default();
     let capture = Capture::to(file.clone(), &config()).expect("a capture");
     let caps = Capabilities::plain("ql0", 1500, LinkType::Ip);
-    let device = Arc::new(Roomy { caps, room: AtomicUsize::new(0) });
+    let device = Arc::new(LimitedDevice { caps, room: AtomicUsize::new(0) });
     let recorded = CaptureDevice::new(Arc::clone(&device) as _, &capture);
     let memory = Memory::new(1 << 20);
     let mut cx = Cx::replay(&memory, 1);
@@ -315,9 +317,9 @@ fn what_the_device_leaves_is_recorded_once_whole_or_cut_up() {
         left
     };
     assert_eq!(transmit(0, &[(1, 3), (2, 0)]), 2);
-    // They come again, the first as it was.
+    // The refused packets come again, the first one unchanged.
     assert_eq!(transmit(0, &[(1, 3), (2, 0), (3, 0)]), 3);
-    // And in pieces, as it was too large.
+    // The first packet comes segmented, because it was too large.
     assert_eq!(transmit(4, &[(1, 0), (1, 0), (1, 0), (2, 0), (3, 0), (4, 2)]), 2);
     assert_eq!(transmit(9, &[(3, 0), (4, 2), (5, 0)]), 0);
     assert_eq!(transmit(9, &[(6, 0)]), 0);

@@ -1,8 +1,9 @@
 //! Writes queued packets as pcapng blocks.
 //!
-//! One section: a header, an interface description before the first packet of each interface, enhanced packet blocks
-//! with nanosecond timestamps, direction flags and the count of packets left out before them, and interface statistics
-//! at the end. After an error of the file nothing more is written, and everything still counts as lost.
+//! One section: a header, an interface description before the first packet of each interface,
+//! enhanced packet blocks with nanosecond timestamps, direction flags and the count of packets
+//! omitted before them, and interface statistics at the end. After an error nothing more is written
+//! to the file, and all further packets count as lost.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -26,20 +27,20 @@ use super::{CaptureLink, CaptureReport, Direction};
 /// `if_tsresol`: timestamps count 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// `epb_flags`: the packet came in.
+/// `epb_flags`: inbound packet.
 const FLAG_INBOUND: u32 = 1;
-/// `epb_flags`: the packet went out.
+/// `epb_flags`: outbound packet.
 const FLAG_OUTBOUND: u32 = 2;
 
 /// Counts of one interface.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     seen: u64,
-    /// Not written because the file had failed.
+    /// Packets not written because the file had failed.
     unwritten: u64,
 }
 
-/// The body of the capture's thread: runs until the queue is closed and drained.
+/// Runs the capture's thread until the queue is closed and drained.
 pub(super) fn run(
     queue: &Queue,
     sink: impl Write,
@@ -168,8 +169,8 @@ fn write_statistics<W: Write>(
     tallies: &[Tally],
 ) -> io::Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    // pcapng stores the high half of a timestamp first whatever the byte order; the library writes these 64 bits as
-    // one little-endian number, so the halves change places beforehand.
+    // pcapng stores the high half of a timestamp first in either byte order. The library writes
+    // these 64 bits as one little-endian number, so the halves are exchanged here.
     let timestamp = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).rotate_left(32);
     for (index, (interface, tally)) in interfaces.iter().zip(tallies).enumerate() {
         let block = InterfaceStatisticsBlock {
@@ -185,8 +186,9 @@ fn write_statistics<W: Write>(
     Ok(())
 }
 
-/// Counts the packets of a buffer that never reached the file. After a failure in its middle the first ones did, as
-/// far as the writer knows; they count as lost all the same, because the end of the file is in doubt.
+/// Counts the packets of a buffer as not written. After a failure in the middle of a buffer the
+/// first packets may be in the file. They count as lost, too, because the end of the file is
+/// unreliable.
 fn count_unwritten(buffer: &Buffer, tallies: &mut [Tally]) {
     for record in &buffer.records {
         tallies[record.interface].unwritten += 1;

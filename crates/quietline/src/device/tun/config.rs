@@ -1,8 +1,8 @@
-//! What a tap or tun device should be, and the checks that make it valid before the kernel is asked.
+//! Configuration of a tap or tun device, and the checks that need no kernel.
 //!
 //! Above: `Tun::create`. Linux: the rules of `dev_valid_name`, the limits of the tun driver.
 //!
-//! Not here: addresses and routes of our own side (they belong to the stack that uses the device).
+//! Not here: addresses and routes of the stack's side (they belong to the stack).
 
 use std::net::IpAddr;
 
@@ -11,19 +11,19 @@ use ipnet::IpNet;
 use super::super::interface::check_mac;
 use super::super::setup_error::SetupError;
 
-/// Smallest MTU: RFC 791's 68 bytes, as Linux's `ETH_MIN_MTU`.
+/// Smallest MTU: 68 bytes (RFC 791), as Linux's `ETH_MIN_MTU`.
 pub const MTU_MIN: u32 = 68;
 
-/// Queues the kernel's driver gives one interface (`MAX_TAP_QUEUES`).
+/// Maximum number of queues of one interface (`MAX_TAP_QUEUES`).
 pub const QUEUES_MAX: u16 = 256;
 
-/// Longest interface name: `IFNAMSIZ` is 16 with the closing zero.
+/// Longest interface name: `IFNAMSIZ` is 16 with the terminating zero.
 const NAME_LEN_MAX: usize = 15;
 
 /// Bytes of an Ethernet header, the link header of a tap.
 pub(super) const ETHERNET_HEADER_LEN: u16 = 14;
 
-/// Which of the driver's two shapes.
+/// Kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunKind {
     /// Ethernet frames.
@@ -33,7 +33,7 @@ pub enum TunKind {
 }
 
 impl TunKind {
-    /// The word used on the command line and in errors.
+    /// Returns the word for the command line and for errors.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl TunKind {
         }
     }
 
-    /// Bytes before the IP header.
+    /// Returns the number of bytes before the IP header.
     #[must_use]
     pub const fn link_header_len(self) -> u16 {
         match self {
@@ -51,49 +51,54 @@ impl TunKind {
         }
     }
 
-    /// Largest MTU the kernel's driver accepts: 65535 bytes less the link header.
+    /// Returns the largest MTU that the driver accepts: 65535 bytes less the link header.
     #[must_use]
     pub const fn mtu_max(self) -> u32 {
         65_535 - self.link_header_len() as u32
     }
 }
 
-/// How to make a tap or tun device. Start from [`TunConfig::tap`] or [`TunConfig::tun`].
+/// Configuration of a tap or tun device. Start from [`TunConfig::tap`] or [`TunConfig::tun`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunConfig {
     /// Tap or tun.
     pub kind: TunKind,
-    /// Interface name, at most 15 bytes. An existing persistent interface of that name is taken over, and then stays
-    /// when the device closes; otherwise the interface lives exactly as long as the device. `%d` is replaced by the
-    /// kernel with the first free number.
+    /// Interface name, at most 15 bytes. An existing persistent interface of that name is opened,
+    /// and stays when the device closes; any other interface exists exactly as long as the device.
+    /// The kernel replaces `%d` by the first free number.
     pub name: String,
     /// Queue pairs, one per core of the stack.
     pub queues: u16,
-    /// Checksum and TSO offload in both directions through `IFF_VNET_HDR`. Off means one plain packet per read and
-    /// write, with every checksum in it.
+    /// Checksum and TSO offload in both directions through `IFF_VNET_HDR`. If false, every read and
+    /// write is one plain packet that contains every checksum.
     pub vnet_hdr: bool,
-    /// IP packet bytes the link carries, on both sides.
+    /// Maximum size of an IP packet in bytes, on both sides.
     pub mtu: u32,
-    /// Our Ethernet address; `None` makes a locally administered one from the name and chance. Unused by a tun.
+    /// Ethernet address of the stack; `None` generates a locally administered one from the name and
+    /// random bytes. Unused by a tun.
     pub mac: Option<[u8; 6]>,
-    /// Address and prefix of the kernel's side. `None` leaves its addresses alone.
+    /// Address and prefix of the kernel's side. `None` leaves its addresses unchanged.
     pub host_address: Option<IpNet>,
-    /// Makes `host_address` point-to-point: the kernel reaches exactly this address through the device.
+    /// Makes `host_address` point-to-point: the kernel reaches exactly this address through the
+    /// device.
     pub host_peer: Option<IpAddr>,
-    /// Destinations the kernel shall reach through the device.
+    /// Destinations that the kernel reaches through the device.
     pub host_routes: Vec<IpNet>,
-    /// Packets the kernel queues for us per queue. `None` keeps the driver's own length.
+    /// Length of the kernel's transmit queue, in packets per queue. `None` keeps the driver's
+    /// default.
     pub tx_queue_len: Option<u32>,
 }
 
 impl TunConfig {
-    /// A tap called `name` with one queue, offloads on, MTU 1500 and no address.
+    /// Returns a configuration of a tap called `name` with one queue, offloads on, MTU 1500 and no
+    /// address.
     #[must_use]
     pub fn tap(name: &str) -> Self {
         Self::new(TunKind::Tap, name)
     }
 
-    /// A tun called `name` with one queue, offloads on, MTU 1500 and no address.
+    /// Returns a configuration of a tun called `name` with one queue, offloads on, MTU 1500 and no
+    /// address.
     #[must_use]
     pub fn tun(name: &str) -> Self {
         Self::new(TunKind::Tun, name)
@@ -117,7 +122,7 @@ impl TunConfig {
     /// Checks everything that needs no kernel.
     ///
     /// # Errors
-    /// The first field that is out of range.
+    /// For the first field that is out of range.
     pub fn validate(&self) -> Result<(), SetupError> {
         validate_name(&self.name)?;
         if self.queues == 0 || self.queues > QUEUES_MAX {
@@ -151,13 +156,13 @@ impl TunConfig {
     }
 }
 
-/// "02:00:00:00:00:01".
+/// Returns a text such as "02:00:00:00:00:01".
 pub(in crate::device) fn format_mac(mac: [u8; 6]) -> String {
     let [a, b, c, d, e, f] = mac;
     format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
 }
 
-/// The kernel's rules for an interface name, so that the user hears them before the ioctl's bare EINVAL.
+/// Checks the kernel's rules for an interface name, because the ioctl would only return EINVAL.
 pub(in crate::device) fn validate_name(name: &str) -> Result<(), SetupError> {
     let forbidden =
         |byte: u8| byte == b'/' || byte == b':' || byte.is_ascii_whitespace() || byte < 0x20;

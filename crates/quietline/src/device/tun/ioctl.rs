@@ -2,8 +2,8 @@
 //!
 //! Above: `Tun::create`. Linux: drivers/net/tun.c, Documentation/networking/tuntap.rst.
 //!
-//! Every descriptor made here is close-on-exec and non-blocking, and is attached to its interface before anybody else
-//! sees it. Closing the last one removes a non-persistent interface.
+//! Every descriptor opened here is close-on-exec and nonblocking, and is attached to its interface
+//! before any other code uses it. Closing the last one deletes an interface that is not persistent.
 //!
 //! Not here: reads and writes (`receive`, `transmit`), addresses (`netlink`).
 
@@ -13,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::ioctl::{self, IntegerSetter, Opcode, Setter, Updater, opcode};
+use rustix::ioctl::{self, Getter, IntegerSetter, Opcode, Setter, Updater, opcode};
 
 use super::super::vnet_hdr::VNET_HDR_LEN;
 use super::config::TunKind;
@@ -21,12 +21,14 @@ use super::config::TunKind;
 /// The driver's device node.
 pub(super) const DEVICE_NODE: &str = "/dev/net/tun";
 
-/// Bytes of an interface name with its closing zero.
+/// Bytes of an interface name with its terminating zero.
 const IFNAMSIZ: usize = 16;
 
 const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
+const TUNGETFEATURES: Opcode = opcode::read::<u32>(b'T', 207);
 const TUNSETOFFLOAD: Opcode = opcode::write::<c_int>(b'T', 208);
 const TUNGETIFF: Opcode = opcode::read::<c_int>(b'T', 210);
+const TUNGETVNETHDRSZ: Opcode = opcode::read::<c_int>(b'T', 215);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
 
 const IFF_TUN: u16 = 0x0001;
@@ -48,6 +50,13 @@ struct IfRequest {
     unused: [u8; size_of::<libc::ifreq>() - IFNAMSIZ - 2],
 }
 
+impl IfRequest {
+    fn name(&self) -> String {
+        let len = self.name.iter().position(|&byte| byte == 0).unwrap_or(IFNAMSIZ);
+        String::from_utf8_lossy(&self.name[..len]).into_owned()
+    }
+}
+
 const _: () = assert!(size_of::<IfRequest>() == size_of::<libc::ifreq>());
 
 /// Opens the driver's device node.
@@ -55,7 +64,8 @@ pub(super) fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::open(DEVICE_NODE, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
 }
 
-/// Attaches `fd` as a queue of the interface `name`, which is created if need be. Returns the name the kernel chose.
+/// Attaches `fd` as a queue of the interface `name`, which is created if it does not exist. Returns
+/// the name that the kernel chose.
 pub(super) fn attach(
     fd: BorrowedFd<'_>,
     name: &str,
@@ -71,38 +81,95 @@ pub(super) fn attach(
             | if vnet_hdr { IFF_VNET_HDR } else { 0 },
         unused: [0; size_of::<libc::ifreq>() - IFNAMSIZ - 2],
     };
-    // The name was validated to leave room for the closing zero.
+    // The validated name leaves room for the terminating zero.
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`; `IfRequest` has its size (asserted above) and layout, and
-    // outlives the call. The opcode's size field says `int` for historical reasons; the driver ignores it.
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`; `IfRequest` has its size (asserted
+    // above) and layout, and outlives the call. The opcode's size field contains `int` for
+    // historical reasons; the driver ignores it.
     unsafe { ioctl::ioctl(fd, Updater::<TUNSETIFF, IfRequest>::new(&mut request)) }?;
-    let len = request.name.iter().position(|&byte| byte == 0).unwrap_or(IFNAMSIZ);
-    Ok(String::from_utf8_lossy(&request.name[..len]).into_owned())
+    Ok(request.name())
 }
 
-/// Whether `fd` is a queue of an interface. Only the driver's own answer for a detached queue (EBADFD) says no.
+/// An interface as the driver describes it to one of its queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Attached {
+    pub(super) name: String,
+    flags: u16,
+}
+
+impl Attached {
+    pub(super) const fn kind(&self) -> TunKind {
+        if self.flags & IFF_TAP != 0 { TunKind::Tap } else { TunKind::Tun }
+    }
+
+    /// Returns whether frames begin with a virtio header.
+    pub(super) const fn has_vnet_hdr(&self) -> bool {
+        self.flags & IFF_VNET_HDR != 0
+    }
+
+    /// Returns whether frames begin with four bytes of packet information, which no device of this
+    /// crate reads.
+    pub(super) const fn has_packet_information(&self) -> bool {
+        self.flags & IFF_NO_PI == 0
+    }
+
+    pub(super) const fn is_multi_queue(&self) -> bool {
+        self.flags & IFF_MULTI_QUEUE != 0
+    }
+}
+
+/// Returns the interface of which `fd` is a queue (TUNGETIFF).
+pub(super) fn attached(fd: BorrowedFd<'_>) -> Result<Attached, Errno> {
+    let request = interface_of(fd)?;
+    let flags = request.flags;
+    Ok(Attached { name: request.name(), flags })
+}
+
+/// Returns whether `fd` was opened from the driver's device node, attached or not (TUNGETFEATURES).
+pub(super) fn is_tun(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: TUNGETFEATURES writes one `unsigned int` through the given pointer.
+    unsafe { ioctl::ioctl(fd, Getter::<TUNGETFEATURES, u32>::new()) }.is_ok()
+}
+
+/// Sets the length of the virtio header to 12 bytes, unless it has that length.
+pub(super) fn set_vnet_hdr_len(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let len = c_int::try_from(VNET_HDR_LEN).map_err(|_| Errno::INVAL)?;
+    // SAFETY: TUNGETVNETHDRSZ writes one `int` through the given pointer.
+    if unsafe { ioctl::ioctl(fd, Getter::<TUNGETVNETHDRSZ, c_int>::new()) } == Ok(len) {
+        return Ok(());
+    }
+    // SAFETY: TUNSETVNETHDRSZ reads one `int` through the given pointer.
+    unsafe { ioctl::ioctl(fd, Setter::<TUNSETVNETHDRSZ, c_int>::new(len)) }
+}
+
+/// Returns whether `fd` is a queue of an interface: false only for EBADFD, the driver's error for a
+/// detached queue.
 pub(super) fn is_attached(fd: BorrowedFd<'_>) -> bool {
+    !matches!(interface_of(fd), Err(Errno::BADFD))
+}
+
+fn interface_of(fd: BorrowedFd<'_>) -> Result<IfRequest, Errno> {
     let mut request = IfRequest {
         name: [0; IFNAMSIZ],
         flags: 0,
         unused: [0; size_of::<libc::ifreq>() - IFNAMSIZ - 2],
     };
-    // SAFETY: TUNGETIFF writes one `struct ifreq`; `IfRequest` has its size (asserted above) and outlives the call.
-    let answer = unsafe { ioctl::ioctl(fd, Updater::<TUNGETIFF, IfRequest>::new(&mut request)) };
-    !matches!(answer, Err(Errno::BADFD))
+    // SAFETY: TUNGETIFF writes one `struct ifreq`; `IfRequest` has its size (asserted above) and
+    // outlives the call.
+    unsafe { ioctl::ioctl(fd, Updater::<TUNGETIFF, IfRequest>::new(&mut request)) }?;
+    Ok(request)
 }
 
-/// Makes every packet carry the 12-byte virtio header and offers the kernel checksum and TSO offload towards us.
+/// Enables the 12-byte virtio header on every packet, and checksum and TSO offload towards the
+/// stack.
 pub(super) fn enable_offloads(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let len = c_int::try_from(VNET_HDR_LEN).map_err(|_| Errno::INVAL)?;
-    // SAFETY: TUNSETVNETHDRSZ reads one `int` through the pointer it is given.
-    unsafe { ioctl::ioctl(fd, Setter::<TUNSETVNETHDRSZ, c_int>::new(len)) }?;
+    set_vnet_hdr_len(fd)?;
     let offloads = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
     // SAFETY: TUNSETOFFLOAD takes its bits by value and dereferences nothing.
     unsafe { ioctl::ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads)) }
 }
 
-/// Turns every offload towards us off, which a persistent interface may have left on.
+/// Disables every offload towards the stack, which a persistent interface may still have.
 pub(super) fn disable_offloads(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: TUNSETOFFLOAD takes its bits by value and dereferences nothing.
     unsafe { ioctl::ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(0)) }

@@ -1,9 +1,11 @@
-//! The receive side: frames from the kernel, one readv each, straight into packet memory.
+//! The receive path: frames from the kernel, one readv each, directly into packet memory.
 //!
-//! Above: `glue`. Linux: `tun_chr_read_iter`, which takes one packet off the queue's ring per call.
+//! Above: `device`. Linux: `tun_chr_read_iter`, which takes one packet from the queue's ring per
+//! call.
 //!
-//! A frame larger than the memory offered to it is cut by the kernel without a word. So one byte more than the largest
-//! possible frame is offered, and a frame that uses it is dropped with a reason.
+//! The kernel silently truncates a frame that is larger than the offered memory. One byte more than
+//! the largest possible frame is therefore offered, and a frame that uses this byte is dropped with
+//! a reason.
 //!
 //! Not here: the meaning of the frame (`link::input`), the flow hash.
 
@@ -28,24 +30,24 @@ const VLAN_TAG_LEN: usize = 4;
 /// Pieces of the memory offered to one read: virtio header, and at most four of a slot.
 const PIECES_MAX: usize = 1 + 4;
 
-/// What one read gave.
+/// Result of one read.
 pub(super) enum Frame {
     /// A good frame.
     Good(Packet),
-    /// A frame that goes no further.
+    /// A frame to be dropped.
     Bad(DropReason, Packet),
-    /// Nothing waits.
+    /// No frame waits.
     Empty,
-    /// The kernel took a frame off its queue and failed to hand it over.
+    /// The kernel removed a frame from its queue and failed to deliver it.
     Lost,
-    /// No packet memory is left. What waits stays in the kernel, and is not lost by us.
+    /// No packet memory is left. Waiting frames stay in the kernel.
     NoMemory,
-    /// The interface is not ours any more: nothing will ever arrive.
+    /// The interface is gone: no more frames arrive.
     Gone,
 }
 
 impl Tun {
-    /// Bytes to offer to one read: the largest frame and one more.
+    /// Returns the number of bytes to offer to one read: the largest frame plus one.
     pub(super) fn read_len(&self) -> usize {
         let ip_len = if self.vnet_hdr {
             IP_LEN_MAX
@@ -67,8 +69,9 @@ impl Tun {
                 slot.cancel(pool);
                 return match error {
                     Errno::AGAIN => Frame::Empty,
-                    // EBADFD: the queue is detached or the interface deleted. Other errors (EFAULT, EINVAL, ENOMEM) are about
-                    // one frame, so the driver is asked whether the queue still has an interface.
+                    // EBADFD: the queue is detached or the interface deleted. Other errors (EFAULT,
+                    // EINVAL, ENOMEM) concern one frame, so check whether the queue still has an
+                    // interface.
                     Errno::BADFD => Frame::Gone,
                     _ if ioctl::is_attached(fd) => Frame::Lost,
                     _ => Frame::Gone,
@@ -94,7 +97,7 @@ impl Tun {
         Frame::Good(packet)
     }
 
-    /// One readv of virtio header and frame. Returns the bytes of both.
+    /// Reads virtio header and frame with one readv. Returns the bytes of both.
     fn read_into(
         &self,
         fd: BorrowedFd<'_>,

@@ -1,4 +1,5 @@
-//! Against the Linux kernel, each test in a network namespace of its own that dies with its thread.
+//! Tests with the Linux kernel. Each has its own network namespace, which is deleted with its
+//! thread.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -10,7 +11,7 @@ use stack::device::{Device, QueueId};
 use super::*;
 use crate::device::capture::Direction;
 use crate::device::namespace::set_ipv6;
-use end::{End, HOST, PATIENCE, US, contents, faults, in_namespace};
+use end::{End, HOST, TIMEOUT, US, contents, faults, in_namespace};
 use frames::{
     IPPROTO_TCP, IPPROTO_UDP, Segment, TCP_ACK, TCP_PSH, TCP_SYN, checksum_is_good, ethernet, ipv4,
     udp,
@@ -19,14 +20,15 @@ use frames::{
 mod end;
 mod follow;
 mod frames;
+mod from_fds;
 mod refused;
 
-/// A datagram each way between a kernel socket and us.
+/// Sends a datagram in each direction between a kernel socket and the device.
 fn udp_both_ways(config: TunConfig) {
     let vnet_hdr = config.vnet_hdr;
     let mut end = End::new(config);
     let socket = UdpSocket::bind((HOST, 45_000)).expect("the kernel's socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     socket.send_to(b"hello from the kernel", (US, 46_000)).expect("sent");
 
     let (_, packet) = end.expect_ipv4(IPPROTO_UDP);
@@ -75,7 +77,7 @@ fn udp_both_ways_over_tun_without_offloads() {
     });
 }
 
-/// The kernel's TCP accepts a connection from us, takes a superframe and sends one.
+/// Connects to the kernel's TCP, sends it a superframe and receives one.
 fn tcp_superframes(config: TunConfig) {
     let mut end = End::new(config);
     let (us, host) = ((US, 46_000), (HOST, 47_000));
@@ -101,9 +103,9 @@ fn tcp_superframes(config: TunConfig) {
     let gso = Gso { kind: GsoKind::TcpV4, ecn: false, fixed_id: false, size: 1000, segs: 20 };
     end.send(0, &frame, Some(16), gso);
     let mut received = vec![0; sent.len()];
-    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     stream.read_exact(&mut received).expect("the kernel took our superframe");
-    assert!(received == sent, "the superframe arrived changed");
+    assert!(received == sent, "the received superframe differs");
 
     stream.write_all(&sent).expect("the kernel took the application's data");
     let superframe = loop {
@@ -124,7 +126,7 @@ fn tcp_superframes(config: TunConfig) {
     assert_eq!(superframe.meta().rx_checksum, partial);
     let seq = u32::from_be_bytes(bytes[24..28].try_into().expect("sequence number"));
     let at = usize::try_from(seq.wrapping_sub(next)).expect("an offset");
-    assert!(data == &sent[at..at + data.len()], "the kernel's superframe arrived changed");
+    assert!(data == &sent[at..at + data.len()], "the kernel's superframe differs");
     end.pool.free(superframe);
     end.finish();
 }
@@ -140,11 +142,11 @@ fn tcp_superframes_over_tun() {
 }
 
 #[test]
-fn a_flow_comes_back_on_the_queue_it_was_sent_on() {
+fn a_flow_is_delivered_on_the_queue_it_was_sent_on() {
     in_namespace("tap", || {
         let mut end = End::new(TunConfig { queues: 2, ..TunConfig::tap("ql0") });
         let socket = UdpSocket::bind((HOST, 45_000)).expect("the kernel's socket");
-        socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("timeout");
         for (queue, port) in [(0, 46_000), (1, 46_001), (0, 46_002), (1, 46_003)] {
             let datagram = udp((US, port), (HOST, 45_000), b"ping");
             let frame = end.frame(ipv4(US, HOST, IPPROTO_UDP, &datagram));
@@ -161,7 +163,7 @@ fn a_flow_comes_back_on_the_queue_it_was_sent_on() {
 }
 
 #[test]
-fn the_interface_is_as_asked_and_goes_with_the_device() {
+fn the_interface_is_as_configured_and_deleted_with_the_device() {
     in_namespace("tap", || {
         let config = TunConfig {
             mtu: 9000,
@@ -172,7 +174,7 @@ fn the_interface_is_as_asked_and_goes_with_the_device() {
         };
         let tun = Tun::create(&config).expect("a device");
         assert_eq!(tun.name(), "ql0");
-        let link = tun.host_link().clone();
+        let link = tun.host_link().expect("a created device").clone();
         assert_eq!((link.mtu, link.tx_queue_len, link.up), (9000, 2000, true));
         assert!(link.mac.is_some());
         let LinkType::Ethernet { mac } = tun.caps.link else { panic!("a tap is Ethernet") };
@@ -201,7 +203,7 @@ fn a_tun_can_be_point_to_point_in_both_families() {
                 ..TunConfig::tun("ql0")
             };
             let tun = Tun::create(&config).expect("a device");
-            assert!(tun.host_link().mac.is_none());
+            assert!(tun.host_link().expect("a created device").mac.is_none());
         }
         let routes = std::fs::read_to_string("/proc/thread-self/net/route").expect("routes");
         assert!(!routes.contains("ql0"), "{routes}");
@@ -209,7 +211,7 @@ fn a_tun_can_be_point_to_point_in_both_families() {
 }
 
 #[test]
-fn a_frame_to_an_interface_that_is_down_is_given_back() {
+fn a_frame_to_an_interface_that_is_down_is_refused() {
     in_namespace("tap", || {
         let config = TunConfig::tap("ql0");
         let (_, queues) = open_queues(&config).expect("queues");
@@ -225,11 +227,11 @@ fn a_frame_to_an_interface_that_is_down_is_given_back() {
 }
 
 #[test]
-fn a_deleted_interface_goes_silent() {
+fn the_descriptor_of_a_deleted_interface_stays_silent() {
     in_namespace("tap", || {
         let end = End::new(TunConfig::tap("ql0"));
         let mut netlink = Netlink::open().expect("netlink");
-        netlink.delete_link(end.tun.host_link().index).expect("deleted");
+        netlink.delete_link(end.tun.host_link().expect("a created device").index).expect("deleted");
         let memory = stack::Memory::new(64 << 20);
         let mut cx = stack::Cx::replay(&memory, 1);
         let mut batch = pkt::Batch::new();
@@ -265,7 +267,7 @@ fn a_burst_is_received_in_batches_through_the_stacks_trait() {
             assert!(taken <= 64);
             for packet in batch.drain() {
                 let bytes = packet.to_vec();
-                // The kernel's own IPv6 chatter comes along.
+                // The kernel's own IPv6 packets arrive, too.
                 if bytes[0] == 0x45 {
                     seen.push(bytes[28]);
                 }
@@ -281,11 +283,11 @@ fn a_burst_is_received_in_batches_through_the_stacks_trait() {
 }
 
 #[test]
-fn without_privilege_the_error_says_what_is_needed() {
+fn without_privilege_the_error_names_the_capability() {
     in_namespace("tap", || {
         let nobody = rustix::process::Uid::from_raw(65_534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("becoming nobody");
-        let error = Tun::create(&TunConfig::tap("ql0")).expect_err("nobody may not");
+        let error = Tun::create(&TunConfig::tap("ql0")).expect_err("no privilege");
         let text = error.to_string();
         assert!(text.contains("CAP_NET_ADMIN"), "{text}");
         assert!(!text.contains('\n'));
@@ -296,7 +298,7 @@ fn without_privilege_the_error_says_what_is_needed() {
 fn tshark_would_find_a_bad_checksum() {
     in_namespace("tap", || {
         let mut end = End::new(TunConfig::tap("ql0"));
-        let datagram = udp((US, 46_000), (HOST, 45_000), b"its sum is left unfinished");
+        let datagram = udp((US, 46_000), (HOST, 45_000), b"its checksum stays partial");
         let frame = end.frame(ipv4(US, HOST, IPPROTO_UDP, &datagram));
         let packet = end.pool.alloc_from(&frame).expect("memory");
         end.recorder.record(Direction::Outbound, Instant::ZERO, &packet);

@@ -1,18 +1,23 @@
-//! The transmit side: a list of packets out to the kernel, one writev each.
+//! The transmit path: a list of packets to the kernel, one writev each.
 //!
-//! Above: `glue`. Linux: `tun_chr_write_iter`, which runs the kernel's receive path before it returns.
+//! Above: `device`. Linux: `tun_chr_write_iter`, which runs the kernel's receive path before it
+//! returns.
 //!
-//! The payload goes to the kernel straight from the packet's pieces. A packet that the kernel does not take is given
-//! back with a reason; none is held here or lost.
+//! The kernel reads the payload directly from the packet's fragments. A packet that the kernel
+//! refuses is returned with a reason; none is kept here or lost.
 //!
-//! The kernel copies a frame into at most 17 pieces of memory. Up to 64 KB each of them may be a single page. A larger superframe (BIG
-//! TCP) needs pages in a row, which there may be none of when the kernel's memory is fragmented, and then the write fails (ENOBUFS;
-//! `tun_alloc_skb`, `alloc_skb_with_frags`). Sent again at that size it would fail again. So the first that fails, for whatever reason,
-//! is the last of that size: the device takes 64 KB from there on ([`Device::superframe_max`](stack::device::Device::superframe_max)), and
-//! the stack cuts up what is larger. It does not grow back by itself, as memory that is fragmented mostly stays so, and 64 KB do nearly as
-//! well (docs/benchmarks.md); whoever knows better takes the device down and up.
+//! The kernel copies a frame into at most 17 pieces of memory. Up to 64 KB, each piece may be a
+//! single page. A larger superframe (BIG TCP) needs contiguous pages, which may not exist when the
+//! kernel's memory is fragmented; the write then fails (ENOBUFS; `tun_alloc_skb`,
+//! `alloc_skb_with_frags`), and would fail again at that size. After the first failure of such a
+//! superframe, for any reason, the device therefore accepts at most 64 KB
+//! ([`Device::superframe_max`](stack::device::Device::superframe_max)), and the stack segments
+//! larger packets. The limit is not raised automatically, because fragmented memory mostly stays
+//! fragmented, and 64 KB perform nearly as well (docs/benchmarks.md). Taking the device down and up
+//! raises it again.
 //!
-//! Not here: the choice of a queue, segmentation in software (our capabilities tell the stack what to cut beforehand).
+//! Not here: the choice of a queue, segmentation in software (the capabilities tell the stack what
+//! it must segment).
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -31,7 +36,7 @@ use super::Tun;
 const PIECES_MAX: usize = 1 + 1 + 17;
 
 impl Tun {
-    /// Writes one frame. `Err` says why the kernel or we refused it; `DeviceTxFull` is no refusal for good.
+    /// Writes one frame. The error is the reason of the refusal; `DeviceTxFull` is temporary.
     pub(super) fn write_frame(
         &self,
         fd: BorrowedFd<'_>,
@@ -45,7 +50,7 @@ impl Tun {
             pieces.push(IoSlice::new(&header));
         } else {
             if frame.meta().gso.segs > 1 {
-                // Only a stack that ignores our capabilities gets here.
+                // Only a stack that ignores the capabilities of the device gets here.
                 return Err(DropReason::PacketTooBig);
             }
             complete_tx_checksum(frame, link_header_len)?;
@@ -58,8 +63,8 @@ impl Tun {
         write_pieces(fd, &pieces)
     }
 
-    /// The kernel has refused `frame` for `reason`: may it take the same bytes in smaller ones? Then it is asked for none so large any
-    /// more.
+    /// Lowers the limit of superframes if the kernel has refused `frame` for `reason` and may
+    /// accept the same bytes in smaller frames. Returns true if it did.
     pub(super) fn shrink(&self, frame: &Packet, reason: DropReason) -> bool {
         let limit = usize::from(self.kind.link_header_len()) + GSO_BYTES_MAX as usize;
         if ends_the_list(reason) || frame.meta().gso.segs <= 1 || frame.len() <= limit {
@@ -85,7 +90,7 @@ fn write_pieces(fd: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> Result<(), DropRe
     }
 }
 
-/// Whether every later frame of the list would meet the same fate, so that trying is a waste of calls.
+/// Returns whether every later frame of the list would be refused, too.
 pub(super) const fn ends_the_list(reason: DropReason) -> bool {
     matches!(reason, DropReason::DeviceDown)
 }

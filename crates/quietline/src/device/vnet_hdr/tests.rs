@@ -8,7 +8,8 @@ const ETHERNET: u16 = 14;
 const IP_START: usize = 14;
 const TCP_START: usize = 34;
 
-/// An Ethernet frame with an IP version nibble, a TCP data offset and `payload` bytes after a 20-byte header.
+/// Returns an Ethernet frame with an IP version nibble, a TCP data offset and `payload` bytes after
+/// a 20-byte header.
 fn tcp_frame(pool: &mut Pool, version: u8, data_offset: u8, payload: usize) -> Packet {
     let mut bytes = vec![0; TCP_START + 20 + payload];
     bytes[IP_START] = version << 4 | 5;
@@ -30,7 +31,7 @@ const SUPERFRAME: VnetHdr = VnetHdr {
 };
 
 #[test]
-fn fields_stand_where_virtio_puts_them() {
+fn fields_have_the_offsets_of_virtio() {
     let bytes = SUPERFRAME.to_bytes();
     assert_eq!(bytes[..2], [1, 1]);
     assert_eq!(bytes[6..8], 34u16.to_ne_bytes());
@@ -38,7 +39,7 @@ fn fields_stand_where_virtio_puts_them() {
 }
 
 #[test]
-fn an_empty_header_leaves_metadata_alone() {
+fn an_empty_header_does_not_change_metadata() {
     with_pool(|pool| {
         let mut frame = tcp_frame(pool, 4, 5, 10);
         let before = *frame.meta();
@@ -67,7 +68,7 @@ fn a_superframe_becomes_metadata() {
 }
 
 #[test]
-fn a_verified_frame_is_believed() {
+fn a_verified_frame_needs_no_checksum() {
     with_pool(|pool| {
         let mut frame = tcp_frame(pool, 4, 5, 0);
         let header = VnetHdr { flags: F_DATA_VALID, ..VnetHdr::default() };
@@ -149,8 +150,8 @@ fn metadata_that_does_not_fit_the_packet_is_refused() {
 }
 
 proptest! {
-    /// Whatever the header says, metadata never points outside of the frame; and what is accepted from the kernel
-    /// goes back to it as the same description.
+    /// For any header, metadata never points outside of the frame, and metadata accepted from the
+    /// kernel converts back to the same header.
     #[test]
     fn accepted_metadata_lies_inside_the_frame(
         bytes in any::<[u8; VNET_HDR_LEN]>(),

@@ -1,4 +1,4 @@
-//! A worker that panics is noticed, and no thread waits for what it would have done.
+//! A panic of a worker is reported as an event, and threads that wait for the stack return.
 
 use std::{
     io::ErrorKind,
@@ -13,15 +13,15 @@ use std::{
 use pkt::{Batch, PacketList};
 use stack::{
     Capabilities, Cx, Device,
+    cx::event::Event,
     device::{LinkType, QueueId, RxSignal},
-    host::Event,
 };
 
-use crate::{Stack, TcpListener, TcpStream, builder::Attachment};
+use crate::{Attachment, Stack, TcpListener, TcpStream};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A device with a bug: it panics when a worker looks for frames, once that is wanted.
+/// A faulty device: once `panics` is set, it panics when a worker polls it.
 #[derive(Debug)]
 struct Faulty {
     caps: Capabilities,
@@ -52,14 +52,14 @@ impl Device for Faulty {
 fn stack(panics: bool) -> (Stack, Arc<Faulty>) {
     let caps = Capabilities::plain("faulty", 1500, LinkType::Ip);
     let device = Arc::new(Faulty { caps, panics: AtomicBool::new(panics) });
-    let attachment = Attachment { device: Arc::clone(&device) as _, fds: None };
+    let attachment = Attachment::new(Arc::clone(&device));
     let address = "192.0.2.1/24".parse().expect("an address");
     let builder = Stack::builder().name("panics").device(attachment).address(address);
     (builder.build().expect("valid"), device)
 }
 
 #[test]
-fn a_worker_that_panics_is_an_event_and_the_end_of_its_stack() {
+fn a_panic_of_a_worker_is_an_event_and_shuts_its_stack_down() {
     let (stack, _device) = stack(true);
     let event = stack.events().next_timeout(LIMIT).expect("an event");
     assert_eq!(event, Event::WorkerPanicked { core: 0 });
@@ -67,19 +67,24 @@ fn a_worker_that_panics_is_an_event_and_the_end_of_its_stack() {
     while !stack.host().is_down() {
         thread::yield_now();
     }
-    let refused = TcpListener::bind(&stack, "192.0.2.1:80").expect_err("it is down");
+    let refused = TcpListener::bind(&stack, "192.0.2.1:80").expect_err("the stack is down");
     assert_eq!(refused.kind(), ErrorKind::NetworkDown);
     stack.shutdown();
-    assert_eq!(stack.events().last(), Some(Event::WorkerPanicked { core: 0 }), "once");
+    assert_eq!(
+        stack.events().last(),
+        Some(Event::WorkerPanicked { core: 0 }),
+        "the event is reported once"
+    );
 }
 
 #[test]
-fn threads_that_wait_when_a_worker_panics_are_told() {
+fn a_panic_of_a_worker_ends_the_waits_of_other_threads() {
     let (stack, device) = stack(false);
     let listener = TcpListener::bind(&stack, "192.0.2.1:80").expect("a free port");
     thread::scope(|scope| {
-        let accepting = scope.spawn(|| listener.accept().expect_err("nobody comes"));
-        // Nobody answers, so that the worker fires a timer after a second, and looks at the device.
+        let accepting = scope.spawn(|| listener.accept().expect_err("no connection arrives"));
+        // No host has this address, so the worker fires a timer after a second and polls the
+        // device.
         let connecting =
             scope.spawn(|| TcpStream::connect(&stack, "192.0.2.2:80").expect_err("no answer"));
         device.panics.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Counters as a reader sees them: the sum of all pages at one moment, in the order of `nstat -az`.
+//! A reader's view of the counters: the sum of all pages at one time, in the order of `nstat -az`.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use pkt::DropReason;
 
 use super::{Counter, CounterPage};
 
-/// Sums over pages. Not atomic over all counters: each is read once while its writer goes on.
+/// Sums over pages. Not atomic over all counters: each is read once while its writer continues.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Snapshot {
     stack: [u64; Counter::COUNT],
@@ -18,7 +18,7 @@ pub struct Snapshot {
 const NAME_WIDTH: usize = 32;
 
 impl Snapshot {
-    /// The sum of `pages`.
+    /// Returns the sum of `pages`.
     pub fn sum<'a>(pages: impl IntoIterator<Item = &'a CounterPage>) -> Self {
         let mut sums = Self::default();
         for page in pages {
@@ -34,13 +34,13 @@ impl Snapshot {
         page.drops.0.add_to(&mut self.drops);
     }
 
-    /// Adds what is counted elsewhere than on a page.
+    /// Adds a count that is kept outside of pages.
     pub(crate) fn add_stack(&mut self, counter: Counter, n: u64) {
         let sum = &mut self.stack[counter as usize];
         *sum = sum.wrapping_add(n);
     }
 
-    /// What was counted after `earlier` was taken. A gauge becomes its change, modulo 2^64.
+    /// Returns the change since `earlier` was taken. A gauge yields its change modulo 2^64.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut change = self.clone();
@@ -51,37 +51,39 @@ impl Snapshot {
         change
     }
 
-    /// One of the stack's counters.
+    /// Returns one of the stack's counters.
     #[must_use]
     pub const fn stack(&self, counter: Counter) -> u64 {
         self.stack[counter as usize]
     }
 
-    /// One of the engine's counters.
+    /// Returns one of the engine's counters.
     #[must_use]
     pub const fn tcp(&self, counter: tcp::Counter) -> u64 {
         self.tcp[counter as usize]
     }
 
-    /// Packets that died of `reason`.
+    /// Returns the number of packets dropped for `reason`.
     #[must_use]
     pub const fn drops(&self, reason: DropReason) -> u64 {
         self.drops[reason.index()]
     }
 
-    /// Packets that died, of whatever reason.
+    /// Returns the number of packets dropped for any reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.drops.iter().sum()
     }
 
-    /// The counter with this printed name, `"TcpInSegs"` or `"TCP_CSUM"`; `None` when there is no such counter.
+    /// Returns the counter with this printed name, `"TcpInSegs"` or `"TCP_CSUM"`; `None` when there
+    /// is no such counter.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         self.iter().find(|&(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// Every counter by its printed name: Linux's groups in the order of `nstat -az`, then ours, then drop reasons.
+    /// Returns every counter with its printed name: Linux's groups in the order of `nstat -az`,
+    /// then the stack's own, then drop reasons.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let stack = || Counter::ALL.iter().map(|&counter| (counter.name(), self.stack(counter)));
         let tcp = tcp::Counter::ALL.iter().map(|&counter| (counter.name(), self.tcp(counter)));
@@ -89,7 +91,7 @@ impl Snapshot {
         stack().take(Self::BEFORE_TCP).chain(tcp).chain(stack().skip(Self::BEFORE_TCP)).chain(drops)
     }
 
-    /// Linux prints `Ip*` and `Icmp*`, then TCP's groups, then `IpExt*`.
+    /// Linux prints `Ip*` and `Icmp*`, then the TCP groups, then `IpExt*`.
     const BEFORE_TCP: usize = Counter::IpExtInNoRoutes as usize;
 
     fn values(&self) -> impl Iterator<Item = u64> + '_ {
@@ -112,7 +114,7 @@ impl Default for Snapshot {
 }
 
 impl fmt::Display for Snapshot {
-    /// Every counter on a line of its own, zeros included, in the columns of nstat.
+    /// Prints every counter on its own row, zeros included, in the columns of nstat.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.iter() {
             writeln!(f, "{name:<NAME_WIDTH$}{value}")?;
@@ -122,7 +124,7 @@ impl fmt::Display for Snapshot {
 }
 
 impl fmt::Debug for Snapshot {
-    /// What is not zero.
+    /// Prints the counters that are not zero.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter().filter(|&(_, value)| value != 0)).finish()
     }
@@ -190,7 +192,8 @@ mod tests {
         assert!(order.is_sorted(), "{order:?}");
     }
 
-    /// The kernel's own lists are the reference where they can be read. An older kernel may lack a name or two.
+    /// The kernel's own lists are the reference where they are readable. An older kernel may lack a
+    /// few names.
     #[test]
     fn names_are_the_kernels() {
         for (file, groups) in

@@ -1,14 +1,14 @@
-//! What always holds of a timer wheel.
+//! Invariants of a timer wheel.
 //!
 //! Above: the simulator and tests.
 
 use super::{List, NIL, TimerWheel, digit, level_of};
 
 impl<T> TimerWheel<T> {
-    /// Walks every invariant of the wheel.
+    /// Verifies every invariant of the wheel.
     ///
     /// # Panics
-    /// When one does not hold.
+    /// If an invariant does not hold.
     pub fn check(&self) {
         let mut seen = self.check_list(&self.due, |tick| tick <= self.elapsed);
         for (at, level) in self.levels.iter().enumerate() {
@@ -30,14 +30,15 @@ impl<T> TimerWheel<T> {
         while index != NIL {
             let node = &self.nodes[index as usize];
             assert!(node.entry.is_some() && belongs(node.tick), "node {index} is misplaced");
-            assert_eq!(node.prev, last, "node {index} knows who is before it");
+            assert_eq!(node.prev, last, "node {index} has a wrong predecessor");
             tick_min = tick_min.min(node.tick);
             last = index;
             index = node.next;
             count += 1;
         }
         assert_eq!(last, list.tail);
-        // `due` keeps the smallest tick it ever had until it is empty, and other lists that of an entry that was removed.
+        // `due` keeps the smallest tick it ever had until it is empty; other lists keep the tick of
+        // a removed entry.
         assert!(list.tick_min <= tick_min);
         count
     }

@@ -32,7 +32,7 @@ fn expires_neither_early_nor_later_than_a_tick() {
     let deadline = at(10 * TICK + 1);
     let mut wheel = TimerWheel::new(Instant::ZERO);
     wheel.insert(deadline, ());
-    assert_eq!(expired(&mut wheel, deadline), [], "the tick has begun before the deadline");
+    assert_eq!(expired(&mut wheel, deadline), [], "the tick started before the deadline");
     assert_eq!(wheel.next_deadline(), Some(at(11 * TICK)));
     assert_eq!(expired(&mut wheel, at(11 * TICK - 1)), []);
     assert_eq!(expired(&mut wheel, at(11 * TICK)), [()]);
@@ -77,7 +77,7 @@ fn far_deadlines_cascade_and_stay_exact() {
 }
 
 #[test]
-fn the_end_of_time_never_comes() {
+fn the_end_of_time_never_expires() {
     let mut wheel = TimerWheel::new(Instant::ZERO);
     wheel.insert(Instant::FAR_FUTURE, ());
     assert_eq!(wheel.next_deadline(), Some(Instant::FAR_FUTURE));
@@ -85,7 +85,8 @@ fn the_end_of_time_never_comes() {
     assert_eq!(wheel.len(), 1);
 }
 
-/// The loop of a worker: sleep until `next_deadline`, expire, again. Every wake finds work.
+/// The loop of a worker: sleep until `next_deadline`, expire, repeat. Every wakeup finds an entry
+/// due.
 #[test]
 fn sleeping_until_the_next_deadline_makes_progress() {
     let mut wheel = TimerWheel::new(Instant::ZERO);
@@ -95,7 +96,7 @@ fn sleeping_until_the_next_deadline_makes_progress() {
     let mut order = Vec::new();
     while let Some(deadline) = wheel.next_deadline() {
         let found = expired(&mut wheel, deadline);
-        assert!(!found.is_empty(), "woke at {deadline:?} for nothing");
+        assert!(!found.is_empty(), "no entry was due at {deadline:?}");
         order.extend(found);
     }
     assert!(order.is_sorted());
@@ -133,13 +134,13 @@ fn nodes_are_reused() {
 }
 
 #[test]
-fn removed_entries_are_gone_and_their_nodes_are_reused() {
+fn removed_entries_do_not_expire_and_their_nodes_are_reused() {
     let mut wheel = TimerWheel::new(Instant::ZERO);
     let hours = at(7_200_000_000_000);
     for round in 0..1_000_u64 {
         let [one, two, three] = [0, 1, 2].map(|number| wheel.insert(hours, 10 * round + number));
         assert_eq!(wheel.remove(two), Some(10 * round + 1));
-        assert_eq!(wheel.remove(two), None, "it is gone");
+        assert_eq!(wheel.remove(two), None, "already removed");
         wheel.check();
         assert_eq!(wheel.remove(three), Some(10 * round + 2));
         assert_eq!(wheel.remove(one), Some(10 * round));
@@ -148,12 +149,12 @@ fn removed_entries_are_gone_and_their_nodes_are_reused() {
     assert_eq!((wheel.nodes.len(), wheel.len(), wheel.next_deadline()), (3, 0, None));
     let key = wheel.insert(at(TICK), 7);
     assert_eq!(expired(&mut wheel, at(TICK)), [7]);
-    assert_eq!(wheel.remove(key), None, "it has expired");
+    assert_eq!(wheel.remove(key), None, "already expired");
 }
 
-/// The first of a slot is removed: the wheel wakes for it once, and not again.
+/// After the first entry of a slot is removed, `next_deadline` returns its time at most once.
 #[test]
-fn a_removed_deadline_is_waited_for_once_at_most() {
+fn a_removed_deadline_is_reported_at_most_once() {
     let mut wheel = TimerWheel::new(Instant::ZERO);
     let early = wheel.insert(at(5_000 * TICK), 1);
     wheel.insert(at(6_000 * TICK), 2);
@@ -192,9 +193,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// A heap of (tick, number of insertion) is what the wheel must be indistinguishable from.
+    /// The wheel must behave like a heap of (tick, insertion number).
     #[test]
-    fn agrees_with_a_heap(steps in steps()) {
+    fn the_wheel_agrees_with_a_heap(steps in steps()) {
         let mut now = Instant::from_secs(1_000);
         let mut wheel = TimerWheel::new(now);
         let mut heap = BinaryHeap::new();
@@ -236,7 +237,7 @@ proptest! {
             }
             prop_assert_eq!(wheel.len(), heap.len());
             let next = heap.peek().map(|Reverse((tick, _))| instant_of(*tick));
-            // Too early after a removal, and never too late.
+            // Possibly too early after a removal, but never too late.
             let found = wheel.next_deadline();
             prop_assert_eq!(found.is_some(), next.is_some());
             prop_assert!(found <= next && (removed || found == next), "{:?} for {:?}", found, next);

@@ -1,4 +1,4 @@
-//! What a wire is and does to packets: its configuration, and the impairments of each direction.
+//! Configuration of a wire and the impairments of each direction.
 //!
 //! Above: `wire`.
 
@@ -7,18 +7,19 @@ use std::{string::String, time::Duration};
 use super::{BIG_TCP_BYTES_MAX, PathMtu, direction::RING_MAX};
 use crate::base::config_error::ConfigError;
 
-/// What one direction of a wire does to packets. The default does nothing.
+/// Impairments of one direction of a wire. The default has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairment {
-    /// Bits per second; `None` is unlimited. A frame of n bytes of IP packet occupies n + 38 bytes.
+    /// Rate in bits per second; `None` is unlimited. A frame of n bytes of IP packet occupies n +
+    /// 38 bytes.
     pub rate_bps: Option<u64>,
     /// Propagation delay.
     pub delay: Duration,
     /// Fraction of packets lost, 0 to 1.
     pub loss: f64,
-    /// Fraction of packets that are held back by `reorder_delay`, so that later ones overtake them.
+    /// Fraction of packets delayed by `reorder_delay`, so that later ones overtake them.
     pub reorder: f64,
-    /// How long a reordered packet is held back.
+    /// Extra delay of a reordered packet.
     pub reorder_delay: Duration,
     /// Fraction of packets delivered twice.
     pub duplicate: f64,
@@ -26,19 +27,20 @@ pub struct Impairment {
     pub corrupt: f64,
     /// Fraction of ECN-capable packets that are marked CE.
     pub mark: f64,
-    /// ECN-capable packets that would wait longer than this for the transmitter are marked CE (the `ce_threshold` of
-    /// Linux's `fq_codel`). `None` marks none.
+    /// Queueing delay above which ECN-capable packets are marked CE (the `ce_threshold` of Linux's
+    /// `fq_codel`). `None` marks none.
     pub mark_above: Option<Duration>,
-    /// Packets that may wait in this direction; more are dropped. Default 5,000: what the largest default receive window
-    /// (6 MB) holds at MTU 1,500. Linux's `txqueuelen` is 1,000.
+    /// Maximum number of packets in this direction; further ones are dropped. Default 5,000: the
+    /// largest default receive window (6 MB) at MTU 1,500. Linux's `txqueuelen` is 1,000.
     pub queue_packets: usize,
-    /// How long after a packet has left the sender keeps paying for it. Zero completes at once, or with a ring when it has left.
+    /// Time from a packet's departure to its completion. With zero it completes at once or, if
+    /// there is a transmit ring, at its departure.
     pub completion_delay: Duration,
-    /// Places of the sender's transmit ring: packets that have not completed. Further ones stay with the host. `None` (the
-    /// default) takes everything.
+    /// Size of the sender's transmit ring: the number of packets that may be uncompleted. Further
+    /// packets stay with the host. `None` (the default) is unlimited.
     pub ring_packets: Option<usize>,
-    /// A router on the way that passes smaller packets only; `None` (the default) is none. [`Wire::set_path_mtu`](super::Wire::set_path_mtu)
-    /// changes it on a living wire.
+    /// A router on the path that passes only smaller packets; `None` (the default) is none.
+    /// [`Wire::set_path_mtu`](super::Wire::set_path_mtu) changes it at run time.
     pub path_mtu: Option<PathMtu>,
 }
 
@@ -63,7 +65,7 @@ impl Default for Impairment {
 }
 
 impl Impairment {
-    /// Packets may be delivered without looking at the clock or at chance.
+    /// Whether packets can be delivered without reading the clock or drawing random numbers.
     pub(super) fn is_none(&self) -> bool {
         let Self { rate_bps, delay, loss, reorder, duplicate, corrupt, completion_delay, .. } =
             self;
@@ -75,12 +77,12 @@ impl Impairment {
             && !self.completes_later()
     }
 
-    /// Packets may pass by a ring.
+    /// Whether packets can pass through a ring.
     pub(super) fn is_straight(&self) -> bool {
         self.is_none() && self.queue_packets <= RING_MAX
     }
 
-    /// Packets are kept after `transmit`.
+    /// Whether packets are kept after `transmit`.
     pub(super) const fn completes_later(&self) -> bool {
         !self.completion_delay.is_zero() || self.ring_packets.is_some()
     }
@@ -119,25 +121,27 @@ impl Impairment {
     }
 }
 
-/// A wire: the same MTU and offloads at both ends, an impairment for each direction.
+/// Configuration of a wire: the same MTU and offloads at both ends, and impairments for each
+/// direction.
 #[derive(Clone, Debug)]
 pub struct WireConfig {
     /// Interface name; the ends are NAME0 and NAME1.
     pub name: String,
     /// Largest IP packet in bytes. Default 1,500.
     pub mtu: u32,
-    /// Superframes pass whole. Default true.
+    /// Whether superframes pass unsegmented. Default true.
     pub tso: bool,
-    /// Largest superframe in bytes that it passes. Default [`BIG_TCP_BYTES_MAX`]; how large TCP makes them is a setting of the
-    /// device (`gso_max_size`, `gso_ipv4_max_size`).
+    /// Largest superframe that passes, in bytes. Default [`BIG_TCP_BYTES_MAX`]; the size that TCP
+    /// makes is a setting of the device (`gso_max_size`, `gso_ipv4_max_size`).
     pub gso_max_bytes: u32,
-    /// Senders complete checksums and receivers verify them, as on a real link. Default false.
+    /// Whether senders complete checksums and receivers verify them, as on a real link. Default
+    /// false.
     pub checksums: bool,
     /// Queue pairs. Default 1.
     pub queues: u16,
-    /// What happens to packets from end 0 to end 1.
+    /// Impairments of packets from end 0 to end 1.
     pub forward: Impairment,
-    /// What happens to packets from end 1 to end 0.
+    /// Impairments of packets from end 1 to end 0.
     pub backward: Impairment,
     /// Seed of every random choice.
     pub seed: u64,

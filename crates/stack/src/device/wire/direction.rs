@@ -1,6 +1,6 @@
-//! One direction of a wire: what is on its way, and what its sender has not been told of yet.
+//! One direction of a wire: packets in flight, and packets not yet completed to their sender.
 //!
-//! Not here: what happens to a packet on the way (`impair`).
+//! Not here: the impairments of a packet in flight (`impair`).
 
 use std::{
     collections::VecDeque,
@@ -17,30 +17,31 @@ use sync::Ring;
 use super::{Impairment, path_mtu::PathMtuCell};
 use crate::{cx::Cx, device::Doorbell};
 
-/// The longest ring that is made for the packets of a direction.
+/// Upper limit of the ring that holds the packets of a direction.
 pub(super) const RING_MAX: usize = 1 << 16;
 
-/// One direction of one queue pair. Locked by the sender to push a list and by the receiver to take a batch, unless there is a
-/// ring.
+/// One direction of one queue pair. Without a ring, the sender locks it to push a list and the
+/// receiver to take a batch.
 #[derive(Debug)]
 pub(super) struct Direction {
     pub(super) impairment: Impairment,
     pub(super) direct: bool,
-    /// Where all packets go while neither direction does anything to any: then `in_flight` stays empty.
+    /// Ring of all packets, present if neither direction has impairments; `in_flight` then stays
+    /// empty.
     pub(super) ring: Option<Arc<Ring<Packet>>>,
-    /// Packets ready or on their way, to find an empty direction without the lock. Written under it; whoever is rung
-    /// after a push sees it, because the doorbell orders.
+    /// Number of packets ready or in flight, to find an empty direction without the lock. Written
+    /// under the lock; a core rung after a push sees it because the doorbell orders the two.
     pub(super) len: AtomicUsize,
     pub(super) path_mtu: PathMtuCell,
-    /// The receiver's device is down: nothing has room. Relaxed: what passes it at the last moment is dropped by `stop`, or when the
-    /// device comes up.
+    /// Whether the receiving device is down: the direction then takes no packets. Relaxed: a packet
+    /// that passes concurrently is dropped by `stop`, or when the device comes up.
     pub(super) down: AtomicBool,
     pub(super) in_flight: Mutex<InFlight>,
     pub(super) doorbell: OnceLock<Doorbell>,
 }
 
 impl Direction {
-    /// `straight` says that the other direction passes packets on as they are, too.
+    /// Creates a direction. `straight` says that the opposite direction has no impairments either.
     pub(super) fn new(impairment: Impairment, seed: u64, straight: bool) -> Self {
         let has_ring = straight && impairment.is_straight();
         Self {
@@ -62,24 +63,24 @@ impl Direction {
         }
     }
 
-    /// Packets that may be on their way.
+    /// Maximum number of packets in flight.
     #[inline]
     pub(super) fn room(&self) -> usize {
         if self.is_down() { 0 } else { self.impairment.queue_packets }
     }
 
-    /// As a cable whose other end is down.
+    /// Whether the other end is down, as for a cable whose other end is down.
     #[inline]
     pub(super) fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// Why there is no room.
+    /// Reason of a drop when the direction takes no packets.
     pub(super) fn full(&self) -> DropReason {
         if self.is_down() { DropReason::DeviceDown } else { DropReason::WireQueueFull }
     }
 
-    /// Something can be received now.
+    /// Signals the receiver that a packet can be received now.
     #[inline]
     pub(super) fn ring_doorbell(&self, cx: &mut Cx) {
         if let Some(doorbell) = self.doorbell.get() {
@@ -88,22 +89,22 @@ impl Direction {
     }
 }
 
-/// The part of a direction that needs a lock.
+/// State of a direction that needs the lock.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    /// Ready to be received, in order.
+    /// Packets that can be received, in order.
     pub(super) ready: VecDeque<Packet>,
-    /// Not yet arrived, sorted by `due`.
+    /// Packets in flight, sorted by `due`.
     pub(super) timed: VecDeque<Timed>,
     pub(super) completions: VecDeque<Completion>,
-    /// When the transmitter has sent everything it was given.
+    /// Time at which the transmitter becomes idle.
     pub(super) idle_at: Instant,
     pub(super) waits: Waits,
     pub(super) rng: tcp::Rng,
 }
 
 impl InFlight {
-    /// What is due at `now` can be received.
+    /// Makes the packets due at `now` receivable.
     pub(super) fn arrive(&mut self, now: Instant) {
         while self.timed.front().is_some_and(|first| first.due <= now) {
             self.ready.extend(self.timed.pop_front().map(|first| first.packet));
@@ -115,19 +116,20 @@ impl InFlight {
     }
 }
 
-/// A frame that waits for its moment.
+/// A frame in flight until `due`.
 #[derive(Debug)]
 pub(super) struct Timed {
     pub(super) due: Instant,
     pub(super) packet: Packet,
 }
 
-/// A packet that is on its way out until `due`: its sender pays, and an original knows of it.
+/// A packet that occupies the sender's ring until `due`: its owner stays charged and its original
+/// stays marked as cloned.
 pub(super) struct Completion {
     pub(super) due: Instant,
     pub(super) bytes: usize,
     pub(super) owner: Option<(Arc<dyn PacketOwner>, u32)>,
-    /// Held for its end.
+    /// Mark of the clone, held until completion.
     pub(super) _mark: Option<CloneMark>,
 }
 
@@ -137,14 +139,14 @@ impl core::fmt::Debug for Completion {
     }
 }
 
-/// Times from a packet's transmission to the moment when its first bit is on the link.
+/// Waiting times of packets from `transmit` to the start of transmission on the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Sum of their waits.
+    /// Sum of their waiting times.
     pub total: Duration,
-    /// The longest.
+    /// Longest waiting time.
     pub longest: Duration,
 }
 
@@ -155,14 +157,14 @@ impl Waits {
         self.longest = self.longest.max(wait);
     }
 
-    /// Their mean; zero without packets.
+    /// Returns the mean waiting time; zero without packets.
     #[must_use]
     pub fn mean(&self) -> Duration {
         self.total / u32::try_from(self.packets).unwrap_or(u32::MAX).max(1)
     }
 }
 
-/// Keeps the queue sorted; equal moments keep their order of sending.
+/// Inserts a packet in order of `due`; packets with equal times keep their order of sending.
 pub(super) fn insert_by_due(queue: &mut VecDeque<Timed>, timed: Timed) {
     let at = queue.partition_point(|other| other.due <= timed.due);
     queue.insert(at, timed);

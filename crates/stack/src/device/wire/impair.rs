@@ -1,4 +1,4 @@
-//! What happens to a packet on the way: rate, delay and chance. Linux: net/sched/sch_netem.c.
+//! Impairments of a packet in flight: rate, delay and random events. Linux: net/sched/sch_netem.c.
 
 use std::time::Duration;
 
@@ -13,10 +13,11 @@ use crate::{
     header::{self, ecn, ethernet},
 };
 
-/// Bytes a frame occupies on a real link besides the IP packet: Ethernet header and FCS, preamble, gap.
+/// Bytes that a frame occupies on a real link besides the IP packet: Ethernet header and FCS,
+/// preamble, gap.
 const FRAMING_BYTES: u64 = 38;
 
-/// The slow path of `transmit`: rate, delay and chance for one packet.
+/// The slow path of `transmit`: applies rate, delay and random events to one packet.
 pub(super) fn impair(
     direction: &Direction,
     in_flight: &mut InFlight,
@@ -28,7 +29,8 @@ pub(super) fn impair(
     let waiting = in_flight.ready.len() + in_flight.timed.len();
     if waiting >= direction.room() {
         if impairment.completes_later() {
-            // Taken and lost: whoever counts what the device has not completed must not count it for ever.
+            // The packet was taken and is dropped; it must complete, or it would count as in flight
+            // forever.
             let due = in_flight.completions.back().map_or(cx.now, |last| last.due.max(cx.now));
             let bytes = packet.len();
             in_flight.completions.push_back(Completion { due, bytes, owner: None, _mark: None });
@@ -57,7 +59,8 @@ pub(super) fn impair(
     fly(impairment, in_flight, cx, packet, sent);
 }
 
-/// The packet takes its turn at the transmitter: answers when it has left. Its sender hears of that then, or at once.
+/// Passes the packet through the transmitter and returns its departure time. The packet completes
+/// then, or at once.
 fn pass_transmitter(
     impairment: &Impairment,
     in_flight: &mut InFlight,
@@ -83,7 +86,7 @@ fn pass_transmitter(
     sent
 }
 
-/// The packet arrives after the delay, perhaps later than those behind it, perhaps twice.
+/// Schedules the arrival of the packet after the delay, possibly reordered, possibly duplicated.
 fn fly(
     impairment: &Impairment,
     in_flight: &mut InFlight,
@@ -103,22 +106,22 @@ fn fly(
     insert_by_due(&mut in_flight.timed, Timed { due, packet });
 }
 
-/// True in `fraction` of the calls.
+/// Returns true in `fraction` of the calls.
 fn chance(rng: &mut tcp::Rng, fraction: f64) -> bool {
     fraction > 0.0 && f64::from(rng.next_u32()) < fraction * 4_294_967_296.0
 }
 
-/// Time on the link: a superframe occupies it as its segments would.
+/// Returns the time on the link: a superframe occupies it as long as its segments would.
 pub(super) fn transmission_time(rate_bps: Option<u64>, packet: &Packet) -> Duration {
     let Some(rate_bps) = rate_bps else { return Duration::ZERO };
     let frames = u64::from(packet.meta().gso.segs.max(1));
     let header = 14 + header::header_bytes(packet, 14) as u64;
     let bytes = packet.len() as u64 + (frames - 1) * header + frames * FRAMING_BYTES - frames * 14;
-    // A packet has at most 512 KB: the product stays below 2^53.
+    // A packet has at most 512 KB, so the product stays below 2^53.
     Duration::from_nanos(bytes * 8 * 1_000_000_000 / rate_bps)
 }
 
-/// Payload is shared and immutable, so corruption works on a copy; the original goes back to its owner.
+/// Flips a bit in a copy, because payload is shared and immutable; the original is freed.
 fn flip_one_bit(packet: Packet, rng: &mut tcp::Rng, cx: &mut Cx) -> Result<Packet, Packet> {
     let mut bytes = packet.to_vec();
     let byte = rng.below(u32::try_from(bytes.len()).unwrap_or(u32::MAX)) as usize;

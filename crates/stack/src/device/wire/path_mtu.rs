@@ -1,10 +1,11 @@
-//! A router on the way that passes no packet above a size, and reports it, or keeps silent.
+//! A router on the path that passes no packet above a size, and reports the drop or stays silent.
 //!
-//! Above: `wire`. RFC 1191 §4: the report is ICMP "fragmentation needed" with the next hop's MTU; routers older than it
-//! leave that field zero, and black holes (RFC 2923 §2.1) say nothing. Linux: `ip_forward`, `icmp_send`.
+//! Above: `wire`. RFC 1191 §4: the report is ICMP "fragmentation needed" with the MTU of the next
+//! hop; older routers leave that field zero, and black holes (RFC 2923 §2.1) send no report. Linux:
+//! `ip_forward`, `icmp_send`.
 //!
-//! The router stands at the far end of its direction: a report takes both delays. It fragments nothing: hosts here send
-//! nothing that may be.
+//! The router is at the far end of its direction, so a report takes the delays of both. It does not
+//! fragment: the hosts send only packets with DF.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -20,42 +21,42 @@ use crate::{
     },
 };
 
-/// Address the reports come from: TEST-NET-1 (RFC 5737), nobody's.
+/// Source address of the reports, in TEST-NET-1 (RFC 5737), which no host uses.
 const ROUTER: [u8; 4] = [192, 0, 2, 1];
 
-/// Bytes of the quoted packet's payload: what RFC 792 promises.
+/// Bytes of payload quoted in a report: the number that RFC 792 requires.
 const QUOTED_PAYLOAD: usize = 8;
 
 const ETHERNET: usize = 14;
 const IPV4_HEADER_LEN_MAX: usize = 60;
 
-/// What a direction says about a packet that is too big for it.
+/// Report sent for a packet that is too big.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooBigReport {
     /// "Fragmentation needed", with the MTU (RFC 1191 §4).
     Mtu,
-    /// "Fragmentation needed" without it, as routers older than RFC 1191 send it.
+    /// "Fragmentation needed" without the MTU, as routers older than RFC 1191 send it.
     NoMtu,
-    /// Nothing: a black hole.
+    /// No report: a black hole.
     Silent,
 }
 
-/// A router that passes on only packets up to a size.
+/// A router that forwards only packets up to a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
     /// Largest IP packet that passes, in bytes.
     pub bytes: u32,
-    /// What becomes known of a larger one.
+    /// Report sent for a larger packet.
     pub report: TooBigReport,
 }
 
-/// The present [`PathMtu`] of a direction: it may change while packets fly, as routes do.
+/// Current [`PathMtu`] of a direction. It may change while packets are in flight, as routes do.
 #[derive(Debug)]
 pub(super) struct PathMtuCell {
-    /// Bytes in the low half, report in the high one; 0 passes everything. Written by the test, read by senders. Relaxed:
-    /// a packet beside the change is judged either way.
+    /// Bytes in the low half, report in the high half; 0 means no router. Written by the test, read
+    /// by senders. Relaxed: a packet sent concurrently is judged by either value.
     packed: AtomicU64,
-    /// Identification of the reports. Relaxed: a counter orders nothing.
+    /// IP identification of the reports. Relaxed: a counter orders nothing.
     ip_id: AtomicU32,
 }
 
@@ -94,7 +95,8 @@ impl PathMtuCell {
         Some(PathMtu { bytes, report })
     }
 
-    /// The frame that tells the sender of `packet` about it; `None` when it is not IPv4, or without memory.
+    /// Builds the frame that reports the drop to the sender of `packet`; `None` when the packet is
+    /// not IPv4, or no memory is left.
     pub(super) fn report(&self, cx: &mut Cx, packet: &Packet, path: PathMtu) -> Option<Packet> {
         let mtu = match path.report {
             TooBigReport::Mtu => path.bytes,
@@ -145,13 +147,13 @@ impl PathMtuCell {
 }
 
 impl PathMtu {
-    /// Whether the router passes it on. A superframe is what its segments are.
+    /// Whether the router forwards the packet. A superframe is judged by its segments.
     pub(super) fn carries(&self, packet: &Packet) -> bool {
         segment_bytes(packet) <= self.bytes as usize
     }
 }
 
-/// Bytes of the IP packet, or of the largest segment of a superframe.
+/// Returns the bytes of the IP packet, or of the largest segment of a superframe.
 fn segment_bytes(packet: &Packet) -> usize {
     let gso = packet.meta().gso;
     if gso.segs > 1 {

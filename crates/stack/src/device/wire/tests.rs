@@ -20,7 +20,7 @@ use crate::{
 const START: Instant = Instant::from_secs(1000);
 const QUEUE: QueueId = QueueId(0);
 
-/// Two ends, and one thread that plays both hosts.
+/// Two ends, and one context that runs both hosts.
 struct Bench {
     memory: Memory,
     cx: Cx,
@@ -28,7 +28,7 @@ struct Bench {
     right: Arc<Wire>,
 }
 
-/// A frame as it arrived: when, and its number.
+/// Arrival time and number of a frame.
 type Arrival = (Duration, u32);
 
 impl Bench {
@@ -51,7 +51,7 @@ impl Bench {
         assert!(list.is_empty());
     }
 
-    /// Everything that arrives, as time passes from one deadline to the next.
+    /// Returns all frames that arrive while time advances from one deadline to the next.
     fn arrivals(&mut self) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         loop {
@@ -132,7 +132,7 @@ fn a_perfect_wire_delivers_at_once_by_pointer() {
 }
 
 #[test]
-fn the_two_directions_are_apart() {
+fn the_two_directions_are_independent() {
     let delay = Impairment { delay: Duration::from_millis(1), ..Impairment::default() };
     let mut bench = Bench::forward(delay);
     bench.send(1);
@@ -152,7 +152,7 @@ fn rate_spaces_frames_by_their_time_on_the_link() {
     // 1,000 bytes of IP packet and 38 of framing, at one byte per microsecond.
     let each = Duration::from_micros(1038);
     assert_eq!(bench.arrivals(), [(each, 0), (each * 2, 1), (each * 3, 2)]);
-    // An idle link owes nothing.
+    // After an idle period the link has no backlog.
     bench.cx.now = START + Duration::from_secs(1);
     bench.send(1);
     assert_eq!(bench.arrivals(), [(Duration::from_secs(1) + each, 0)]);
@@ -164,7 +164,7 @@ fn a_superframe_takes_as_long_as_its_segments() {
     let memory = Memory::new(4 << 20);
     let mut cx = Cx::replay(&memory, 1);
     let mut packet = frame(&mut cx, 0);
-    // Three segments of 320 bytes and 40 of headers: the TCP header counts in the second and third.
+    // Three segments of 320 bytes, with 40 bytes of headers each for the second and the third.
     assert!(packet.require_linear(54));
     packet.linear_mut()[14 + 20 + 12] = 0x50;
     packet.meta_mut().gso =
@@ -174,7 +174,7 @@ fn a_superframe_takes_as_long_as_its_segments() {
     cx.pool.free(packet);
 }
 
-/// The ECN field of everything that arrives.
+/// Returns the ECN fields of all arriving packets.
 fn ecn_of_arrivals(bench: &mut Bench) -> Vec<u8> {
     let mut fields = Vec::new();
     loop {
@@ -219,7 +219,7 @@ fn capable_packets_are_marked_once_the_queue_is_long() {
     send_with_ecn(&mut bench, 6, 2);
     assert_eq!(ecn_of_arrivals(&mut bench), [2, 2, 2, 2, 3, 3]);
     send_with_ecn(&mut bench, 6, 0);
-    assert_eq!(ecn_of_arrivals(&mut bench), [0; 6], "not capable: never marked");
+    assert_eq!(ecn_of_arrivals(&mut bench), [0; 6], "packets without ECN are never marked");
     bench.finish();
 }
 
@@ -276,7 +276,7 @@ fn lost_frames_are_counted() {
 }
 
 #[test]
-fn duplicates_are_equal_and_apart() {
+fn duplicates_are_equal_copies() {
     let mut bench = Bench::forward(Impairment { duplicate: 0.25, ..Impairment::default() });
     bench.send(1000);
     let numbers = bench.numbers();
@@ -284,7 +284,7 @@ fn duplicates_are_equal_and_apart() {
     assert!((200..300).contains(&twice), "{twice} of 1,000");
     let mut distinct = numbers;
     distinct.dedup();
-    assert!(distinct.iter().copied().eq(0..1000), "each beside its copy");
+    assert!(distinct.iter().copied().eq(0..1000), "each copy follows its original");
     bench.finish();
 }
 
@@ -302,7 +302,7 @@ fn corruption_flips_one_bit() {
             let pairs = packet.to_vec().into_iter().zip(&sent[arrived]);
             let flipped: u32 = pairs.map(|(is, was)| (is ^ was).count_ones()).sum();
             assert!(flipped <= 1);
-            assert_eq!(packet.meta().rx_checksum, RxChecksum::None, "the receiver must look");
+            assert_eq!(packet.meta().rx_checksum, RxChecksum::None, "the receiver must verify");
             damaged += flipped;
             arrived += 1;
             bench.cx.pool.free(packet);
@@ -314,7 +314,7 @@ fn corruption_flips_one_bit() {
 }
 
 #[test]
-fn a_full_queue_refuses() {
+fn a_full_queue_drops_packets() {
     for delay in [Duration::ZERO, Duration::from_millis(1)] {
         let full = Impairment { queue_packets: 10, delay, ..Impairment::default() };
         let mut bench = Bench::forward(full);
@@ -322,7 +322,7 @@ fn a_full_queue_refuses() {
         assert_eq!(bench.drops(DropReason::WireQueueFull), 5);
         assert_eq!(bench.numbers().len(), 10);
         bench.send(1);
-        assert_eq!(bench.numbers(), [0], "there is room again");
+        assert_eq!(bench.numbers(), [0], "the queue has space again");
         bench.finish();
     }
 }
@@ -337,14 +337,17 @@ impl PacketOwner for Payer {
 }
 
 #[test]
-fn completion_comes_when_the_frame_has_left() {
+fn a_frame_completes_after_its_departure() {
     let mut bench = Bench::forward(Impairment {
         rate_bps: Some(8_000_000),
         completion_delay: Duration::from_millis(5),
         ..Impairment::default()
     });
     assert!(bench.left.caps().async_completion);
-    assert!(!bench.right.caps().async_completion, "it sends over a perfect direction");
+    assert!(
+        !bench.right.caps().async_completion,
+        "the right end sends over a direction without impairments"
+    );
     let payer = Arc::new(Payer::default());
     let mut packet = frame(&mut bench.cx, 0);
     let truesize = packet.truesize();
@@ -355,7 +358,7 @@ fn completion_comes_when_the_frame_has_left() {
     // 1,038 microseconds on the link, then the delay.
     let due = START + Duration::from_micros(6038);
     assert_eq!(bench.left.next_deadline(QUEUE), Some(due));
-    assert_eq!(bench.numbers(), [0], "it arrives before");
+    assert_eq!(bench.numbers(), [0], "the frame arrives before it completes");
     assert_eq!(
         (bench.left.complete(QUEUE, &mut bench.cx).packets, payer.0.load(Ordering::Relaxed)),
         (0, 0)
@@ -368,7 +371,7 @@ fn completion_comes_when_the_frame_has_left() {
 }
 
 #[test]
-fn a_ring_takes_as_many_as_it_has_places_and_leaves_the_others() {
+fn a_transmit_ring_takes_packets_up_to_its_size_and_leaves_the_others() {
     let mut bench = Bench::forward(Impairment {
         rate_bps: Some(8_000_000),
         ring_packets: Some(2),
@@ -378,10 +381,10 @@ fn a_ring_takes_as_many_as_it_has_places_and_leaves_the_others() {
     let mut list: PacketList = (0..5).map(|number| frame(&mut bench.cx, number)).collect();
     bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
     assert_eq!(list.len(), 3);
-    // A frame is on the link for 1,038 microseconds, and has left its place then.
+    // A frame occupies the link, and its place in the ring, for 1,038 microseconds.
     bench.cx.now += Duration::from_micros(1038);
     bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
-    assert_eq!(list.len(), 3, "its place is free when that was looked for");
+    assert_eq!(list.len(), 3, "the place is freed by `complete`");
     let completed = bench.left.complete(QUEUE, &mut bench.cx);
     assert_eq!((completed.packets, completed.bytes), (1, list.bytes() / 3));
     bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
@@ -402,7 +405,7 @@ impl Kick for Kicks {
     }
 }
 
-/// An application's thread sends and nothing arrives: nobody else would tell the worker.
+/// An application thread sends and no frame arrives: only the completion deadline wakes the worker.
 #[test]
 fn a_sleeping_worker_is_woken_for_the_completions_of_its_queue() {
     let mut bench = Bench::forward(Impairment {
@@ -419,7 +422,7 @@ fn a_sleeping_worker_is_woken_for_the_completions_of_its_queue() {
     assert_eq!(core.prepare_sleep(START, false), None);
     bench.send(2);
     assert_eq!(kicks.0.load(Ordering::Relaxed), 1);
-    // A frame is on the link for 1,038 microseconds.
+    // A frame occupies the link for 1,038 microseconds.
     let due = |frames| START + Duration::from_micros(1038) * frames;
     assert_eq!(core.prepare_sleep(START, false), Some(due(1)));
     bench.cx.now = due(1);
@@ -432,7 +435,7 @@ fn a_sleeping_worker_is_woken_for_the_completions_of_its_queue() {
 }
 
 #[test]
-fn what_is_dropped_after_it_was_taken_is_completed_too() {
+fn packets_dropped_after_they_were_taken_are_completed_too() {
     let mut bench = Bench::forward(Impairment {
         rate_bps: Some(8_000_000),
         ring_packets: Some(9),
@@ -449,7 +452,7 @@ fn what_is_dropped_after_it_was_taken_is_completed_too() {
 }
 
 #[test]
-fn without_a_completion_delay_the_sender_is_told_at_once() {
+fn without_a_completion_delay_packets_complete_at_once() {
     for loss in [0.0, 1.0] {
         let mut bench = Bench::forward(Impairment { loss, ..Impairment::default() });
         let payer = Arc::new(Payer::default());
@@ -511,7 +514,7 @@ fn impossible_wires_are_refused() {
 }
 
 #[test]
-fn what_is_too_big_for_the_path_is_dropped_and_reported() {
+fn a_packet_too_big_for_the_path_is_dropped_and_reported() {
     for report in [TooBigReport::Mtu, TooBigReport::NoMtu, TooBigReport::Silent] {
         let path_mtu = Some(PathMtu { bytes: 999, report });
         let delay = Duration::from_millis(2);
@@ -521,12 +524,12 @@ fn what_is_too_big_for_the_path_is_dropped_and_reported() {
         let told = bench.left.next_deadline(QUEUE);
         core::mem::swap(&mut bench.left, &mut bench.right);
         let wanted = (report != TooBigReport::Silent).then_some(START + delay);
-        assert_eq!(told, wanted, "a report comes back over the wire");
+        assert_eq!(told, wanted, "the report returns over the wire");
         assert_eq!(bench.arrivals().len(), usize::from(told.is_some()));
         core::mem::swap(&mut bench.left, &mut bench.right);
         bench.left.set_path_mtu(Some(PathMtu { bytes: 1000, report }));
         bench.send(1);
-        assert_eq!(bench.numbers(), [0], "the largest that passes");
+        assert_eq!(bench.numbers(), [0], "the largest packet that passes");
         bench.finish();
     }
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::header::ip::{Fragment, protocol};
 
-const SAID_IN_BOTH: [IcmpMessage; 9] = [
+const IN_BOTH_VERSIONS: [IcmpMessage; 9] = [
     IcmpMessage::EchoRequest { id: 0x1234, seq: 0x5678 },
     IcmpMessage::EchoReply { id: 1, seq: 2 },
     IcmpMessage::Unreachable(Unreachable::Network),
@@ -16,9 +16,9 @@ const SAID_IN_BOTH: [IcmpMessage; 9] = [
 ];
 
 #[test]
-fn both_versions_say_the_same() {
+fn messages_of_both_versions_are_parsed_as_written() {
     let protocol = IcmpMessage::Unreachable(Unreachable::Protocol);
-    for message in SAID_IN_BOTH.into_iter().chain([protocol]) {
+    for message in IN_BOTH_VERSIONS.into_iter().chain([protocol]) {
         let four = message.header_bytes::<true>();
         assert_eq!(IcmpMessage::parse::<true>(&four), Ok(message));
         let six = message.header_bytes::<false>();
@@ -28,9 +28,9 @@ fn both_versions_say_the_same() {
 }
 
 #[test]
-fn bytes_are_those_of_rfc_792_and_1191() {
+fn message_bytes_are_those_of_rfc_792_and_1191() {
     let bytes = |message: IcmpMessage| message.header_bytes::<true>();
-    assert_eq!(bytes(SAID_IN_BOTH[0]), [8, 0, 0, 0, 0x12, 0x34, 0x56, 0x78]);
+    assert_eq!(bytes(IN_BOTH_VERSIONS[0]), [8, 0, 0, 0, 0x12, 0x34, 0x56, 0x78]);
     assert_eq!(bytes(IcmpMessage::Unreachable(Unreachable::Port)), [3, 3, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes(IcmpMessage::PacketTooBig { mtu: 1400 }), [3, 4, 0, 0, 0, 0, 5, 0x78]);
     let problem = IcmpMessage::ParameterProblem { code: 0, pointer: 20 };
@@ -61,7 +61,7 @@ fn short_messages_are_malformed() {
 }
 
 #[test]
-fn counters_follow_the_type() {
+fn the_counter_depends_on_the_type() {
     assert_eq!(in_counter(8), Some(Counter::IcmpInEchos));
     assert_eq!(in_counter(3), Some(Counter::IcmpInDestUnreachs));
     assert_eq!(in_counter(42), None);
@@ -84,7 +84,7 @@ fn offending(protocol: u8) -> IpHeader {
 }
 
 #[test]
-fn errors_are_sent_to_one_host_about_one_packet() {
+fn an_error_needs_single_hosts_as_source_and_destination() {
     let udp = offending(protocol::UDP);
     let allowed = |header: &IpHeader, link, payload: &[u8]| {
         may_answer_with_error::<true>(header, link, payload)
@@ -96,8 +96,8 @@ fn errors_are_sent_to_one_host_about_one_packet() {
     for dst in ["224.0.0.1", "255.255.255.255"] {
         assert!(!allowed(&IpHeader { dst: address(dst), ..udp }, PacketType::Host, &[]));
     }
-    let nobody = IpHeader { src: address("0.0.0.0"), ..udp };
-    assert!(!allowed(&nobody, PacketType::Host, &[]));
+    let unspecified = IpHeader { src: address("0.0.0.0"), ..udp };
+    assert!(!allowed(&unspecified, PacketType::Host, &[]));
     let fragment = Fragment { offset: 8, ..Fragment::default() };
     assert!(!allowed(&IpHeader { fragment, ..udp }, PacketType::Host, &[]));
     let first = Fragment { more: true, ..Fragment::default() };
@@ -105,12 +105,12 @@ fn errors_are_sent_to_one_host_about_one_packet() {
 }
 
 #[test]
-fn errors_are_not_answered_with_errors() {
+fn an_error_causes_no_error() {
     let icmp = offending(protocol::ICMP);
     let allowed = |kind: u8| may_answer_with_error::<true>(&icmp, PacketType::Host, &[kind]);
     assert!(allowed(8) && allowed(0) && allowed(13));
     assert!(!allowed(3) && !allowed(11) && !allowed(12) && !allowed(5) && !allowed(99));
-    assert!(!may_answer_with_error::<true>(&icmp, PacketType::Host, &[]), "type not seen");
+    assert!(!may_answer_with_error::<true>(&icmp, PacketType::Host, &[]), "the type is not linear");
     let six = IpHeader {
         src: "2001:db8::1".parse().unwrap(),
         dst: "2001:db8::2".parse().unwrap(),
@@ -121,7 +121,7 @@ fn errors_are_not_answered_with_errors() {
 }
 
 #[test]
-fn quotes_name_the_connection() {
+fn a_quote_identifies_the_connection() {
     let mut packet = [0; 28];
     offending(protocol::TCP).emit::<true>(&mut packet);
     packet[20..28].copy_from_slice(&[0x1f, 0x90, 0xc0, 0x00, 1, 2, 3, 4]);
@@ -135,7 +135,7 @@ fn quotes_name_the_connection() {
     assert_eq!(
         Quote::parse::<true>(&packet),
         Err(DropReason::IcmpMalformed),
-        "not the first piece"
+        "not the first fragment"
     );
 
     let mut packet = [0; 48];
@@ -151,7 +151,7 @@ fn quotes_name_the_connection() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn parsing_never_panics_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         let _ = Quote::parse::<true>(&bytes);
         let _ = Quote::parse::<false>(&bytes);
         if let Ok(message) = IcmpMessage::parse::<true>(&bytes) {

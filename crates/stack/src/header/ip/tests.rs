@@ -40,7 +40,8 @@ fn bytes_of<const V4: bool>(header: &IpHeader) -> Vec<u8> {
     bytes
 }
 
-/// An IPv4 header with `options` (a multiple of 4 bytes) and a right checksum, followed by 8 bytes of payload.
+/// Returns an IPv4 header with `options` (a multiple of 4 bytes) and a valid checksum, followed by
+/// 8 bytes of payload.
 fn with_options(options: &[u8]) -> Vec<u8> {
     let mut bytes = bytes_of::<true>(&sample_v4());
     bytes.splice(20..20, options.iter().copied());
@@ -94,7 +95,7 @@ fn every_truncation_is_too_short() {
 }
 
 #[test]
-fn linear_part_may_end_behind_the_header() {
+fn the_linear_part_may_end_with_the_header() {
     let bytes = bytes_of::<true>(&sample_v4());
     assert!(parse::<true>(&bytes[..20], bytes.len()).is_ok());
 }
@@ -108,7 +109,7 @@ fn padding_after_the_packet_is_not_payload() {
 }
 
 #[test]
-fn versions_do_not_mix() {
+fn a_header_of_the_other_version_is_rejected() {
     let four = bytes_of::<true>(&sample_v4());
     let six = bytes_of::<false>(&sample_v6());
     assert_eq!(parse::<false>(&four, four.len()), Err(DropReason::IpVersion));
@@ -120,7 +121,7 @@ fn versions_do_not_mix() {
 }
 
 #[test]
-fn lengths_must_fit_each_other() {
+fn header_and_total_length_must_be_consistent() {
     assert_eq!(edited(|b| b[3] = 19), Err(DropReason::IpLength));
     assert_eq!(edited(|b| b[3] = 29), Err(DropReason::PacketTooShort));
     assert_eq!(edited(|b| b[3] = 20).unwrap().payload_len, 0);
@@ -137,7 +138,7 @@ fn any_flipped_bit_breaks_the_checksum() {
 }
 
 #[test]
-fn fragments_are_recognised() {
+fn fragments_are_recognized() {
     let more = edited(|b| b[6] = 0x20).unwrap().fragment;
     assert!(more.is_piece() && more.more);
     let last = edited(|b| b[6..8].copy_from_slice(&[0x00, 0xb9])).unwrap().fragment;
@@ -147,7 +148,7 @@ fn fragments_are_recognised() {
 }
 
 #[test]
-fn options_are_checked_and_not_obeyed() {
+fn options_are_checked_and_ignored() {
     let header = |options: &[u8]| {
         let bytes = with_options(options);
         parse::<true>(&bytes, bytes.len())
@@ -159,13 +160,13 @@ fn options_are_checked_and_not_obeyed() {
 }
 
 #[test]
-fn absurd_addresses_are_refused() {
+fn invalid_addresses_are_rejected() {
     let src = |a: [u8; 4]| edited(|b| b[12..16].copy_from_slice(&a)).map(|_| ());
     assert_eq!(src([224, 0, 0, 1]), Err(DropReason::IpSourceInvalid));
     assert_eq!(src([255, 255, 255, 255]), Err(DropReason::IpSourceInvalid));
     assert_eq!(src([0, 0, 0, 0]), Err(DropReason::IpSourceInvalid));
     assert_eq!(src([0, 1, 2, 3]), Err(DropReason::IpSourceInvalid));
-    assert_eq!(src([127, 0, 0, 1]), Ok(()), "right on the loopback device");
+    assert_eq!(src([127, 0, 0, 1]), Ok(()), "valid on the loopback device");
     let dst = |a: [u8; 4]| edited(|b| b[16..20].copy_from_slice(&a)).map(|_| ());
     assert_eq!(dst([0, 0, 0, 0]), Err(DropReason::IpDestinationInvalid));
     assert_eq!(dst([224, 0, 0, 1]), Ok(()));
@@ -173,7 +174,7 @@ fn absurd_addresses_are_refused() {
         b[12..16].fill(0);
         b[16..20].fill(255);
     });
-    assert!(asks.is_ok(), "a host without an address may ask for one");
+    assert!(asks.is_ok(), "a host without an address may request one");
 
     let group = IpHeader { src: "ff02::1".parse().unwrap(), ..sample_v6() };
     let bytes = bytes_of::<false>(&group);
@@ -181,14 +182,14 @@ fn absurd_addresses_are_refused() {
 }
 
 #[test]
-fn jumbograms_are_refused() {
+fn jumbograms_are_rejected() {
     let jumbo = IpHeader { payload_len: 0, protocol: 0, ..sample_v6() };
     let bytes = bytes_of::<false>(&jumbo);
     assert_eq!(parse::<false>(&bytes, bytes.len()), Err(DropReason::IpLength));
 }
 
 #[test]
-fn segments_of_a_superframe_keep_a_right_header() {
+fn segments_of_a_superframe_have_valid_headers() {
     let mut bytes = with_options(&[1, 1, 1, 0]);
     set_segment::<true>(&mut bytes, 4, 3);
     let header = parse::<true>(&bytes, 28).unwrap();
@@ -199,9 +200,10 @@ fn segments_of_a_superframe_keep_a_right_header() {
     assert_eq!(parse::<false>(&bytes, bytes.len()).unwrap().payload_len, 4);
 }
 
-/// BIG TCP: a length of 0 is the packet's own for a superframe that no length field can describe, and for nothing else.
+/// BIG TCP: a length of 0 means the packet's own length only for a superframe that is too long for
+/// the length field.
 #[test]
-fn a_superframe_beyond_64_kb_is_as_long_as_it_is() {
+fn a_superframe_beyond_64_kb_has_the_length_of_its_packet() {
     let memory = crate::cx::Memory::new(4 << 20);
     let mut cx = crate::cx::Cx::replay(&memory, 1);
     fn check<const V4: bool>(cx: &mut crate::cx::Cx, sample: IpHeader) {
@@ -221,7 +223,7 @@ fn a_superframe_beyond_64_kb_is_as_long_as_it_is() {
         ] {
             let mut packet = cx.pool.alloc().unwrap();
             assert_eq!(packet.append(&mut cx.pool, &vec![0; bytes as usize]), bytes as usize);
-            // Whatever it says, the field has 16 bits.
+            // The field has 16 bits and cannot express this length.
             let header = IpHeader { payload_len: 1 << 20, ..sample };
             header.emit::<V4>(packet.push(fixed));
             packet.push(14).fill(0);
@@ -243,13 +245,13 @@ fn a_superframe_beyond_64_kb_is_as_long_as_it_is() {
 
 #[test]
 #[should_panic(expected = "not of the version")]
-fn emit_refuses_the_other_family() {
+fn emit_panics_for_addresses_of_the_other_family() {
     sample_v6().emit::<true>(&mut [0; 40]);
 }
 
 proptest! {
     #[test]
-    fn emitted_v4_headers_parse(
+    fn emitted_v4_headers_are_parsed_as_written(
         src in 1_u32..0x7f00_0000, dst in 1_u32..0x7f00_0000, id: u16, class: u8, ttl: u8, protocol: u8,
         dont: bool, more: bool, offset in 0_u16..0x2000, payload_len in 0_u32..=65_515,
     ) {
@@ -265,7 +267,7 @@ proptest! {
     }
 
     #[test]
-    fn emitted_v6_headers_parse(
+    fn emitted_v6_headers_are_parsed_as_written(
         src in 1_u128..1 << 120, dst in 1_u128..1 << 120, class: u8, hop_limit: u8, flow_label in 0_u32..1 << 20,
         protocol in 1_u8.., payload_len in 0_u32..=65_535,
     ) {
@@ -279,7 +281,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..80), longer in 0_usize..80) {
+    fn parsing_never_panics_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..80), longer in 0_usize..80) {
         let packet_len = bytes.len() + longer;
         if let Ok(header) = parse::<true>(&bytes, packet_len) {
             prop_assert!(header.total_len() <= packet_len);
@@ -289,9 +291,9 @@ proptest! {
         }
     }
 
-    /// The checksum as RFC 1071 defines it, sixteen bits at a time.
+    /// The reference sum follows the definition of RFC 1071, sixteen bits at a time.
     #[test]
-    fn checksum_agrees_with_the_definition(words in proptest::collection::vec(any::<u32>(), 5..=15)) {
+    fn the_checksum_agrees_with_its_definition(words in proptest::collection::vec(any::<u32>(), 5..=15)) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
         let mut sum = 0_u32;
         for pair in bytes.as_chunks::<2>().0 {

@@ -1,10 +1,11 @@
-//! How packets leave receive offload: one by one, or in lists.
+//! Exit of receive offload: packets leave one by one, or in lists.
 //!
 //! Below: `link_input::input_list`. Linux: `gro_normal_one`, `gro_normal_list`.
 //!
-//! Order of delivery must be order of arrival within a flow. A packet that was passed on as it came and one that was held
-//! may be of the same flow, so both must leave by the same door: that is what the unified modes are. The mode of Linux 5.4
-//! has two doors, and lets a packet that was completed overtake one that waits in the list.
+//! Within a flow, the order of delivery must be the order of arrival. A packet that passed
+//! unchanged and a held packet may belong to the same flow, so both must leave through the same
+//! list. The unified modes do this. The mode of Linux 5.4 delivers completed packets directly, so
+//! they overtake packets that wait in the list.
 
 use pkt::{Instant, Packet, PacketList};
 
@@ -15,23 +16,24 @@ use crate::{
     sysctl::{Sysctls, modes::GroExit},
 };
 
-/// How receive offload works for one device in one poll, from the settings.
+/// Settings of receive offload for one device in one poll.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroMode {
-    /// `net.quietline.gro_exit`.
+    /// Exit mode, `net.quietline.gro_exit`.
     pub(crate) exit: GroExit,
-    /// `net.core.gro_normal_batch`, at least 1.
+    /// List length that causes a flush, `net.core.gro_normal_batch`; at least 1.
     pub(crate) batch: u32,
-    /// Segments are merged at all.
+    /// True if segments are merged.
     pub(crate) merges: bool,
-    /// A superframe over IPv6 has fewer bytes of IP packet than this (`gro_max_size`).
+    /// Exclusive upper bound of the IP packet length of an IPv6 superframe (`gro_max_size`).
     pub(crate) max_bytes: u32,
-    /// One over IPv4 (`gro_ipv4_max_size`).
+    /// The same bound for IPv4 (`gro_ipv4_max_size`).
     pub(crate) ipv4_max_bytes: u32,
 }
 
 impl GroMode {
-    /// What is set for device `index`. `may_merge` is false for devices whose packets came from this host.
+    /// Reads the settings of device `index`. `may_merge` is false for devices whose packets
+    /// originate on this host.
     #[inline]
     pub(crate) fn of(sysctls: &Sysctls, index: u32, may_merge: bool) -> Self {
         let device = sysctls.devices.of(index);
@@ -44,28 +46,28 @@ impl GroMode {
         }
     }
 
-    /// What a superframe of this family stays below.
+    /// Returns the exclusive upper bound of the IP packet length of a superframe of this family.
     #[inline]
     pub(crate) const fn bytes_max(&self, v4: bool) -> u32 {
         if v4 { self.ipv4_max_bytes } else { self.max_bytes }
     }
 }
 
-/// See the module head.
+/// List of packets that leave receive offload, and the packets that have left it.
 #[derive(Debug, Default)]
 pub(crate) struct Exit {
-    /// Waits for more (Linux: `rx_list`).
+    /// Packets that wait for more (Linux: `rx_list`).
     list: PacketList,
-    /// Packets or segments in the list (`rx_count`).
+    /// Packets or segments in the list, depending on the mode (`rx_count`).
     count: u32,
-    /// When the first of the list came.
+    /// Arrival time of the list's first packet.
     since: Instant,
-    /// Has left, and is the caller's to take up now.
+    /// Packets that have left, for the caller to deliver now.
     ready: PacketList,
 }
 
 impl Exit {
-    /// A packet that was held leaves.
+    /// Passes a completed packet to the exit.
     pub(super) fn completed(&mut self, cx: &Cx, mode: &GroMode, completed: Completed) {
         let packet = completed.into_packet(cx);
         let segments = u32::from(packet.meta().gso.segs.max(1));
@@ -76,21 +78,21 @@ impl Exit {
         }
     }
 
-    /// A packet leaves as it came.
+    /// Passes an unchanged packet to the exit.
     pub(super) fn normal(&mut self, cx: &Cx, mode: &GroMode, packet: Packet) {
         cx.count(Counter::GroNormal, 1);
         match mode.exit {
             GroExit::Immediate => {
-                // What has waited since another mode was set.
+                // Flushes packets that have waited since another mode was set.
                 self.flush(cx);
                 self.pass(cx, packet);
             }
-            // One each, a superframe that the device has made included, as in Linux.
+            // Each packet counts one, even a superframe made by the device, as in Linux.
             _ => self.wait(cx, mode, packet, 1),
         }
     }
 
-    /// Up by itself.
+    /// Makes a single packet ready.
     fn pass(&mut self, cx: &Cx, packet: Packet) {
         count_list(cx, 1);
         self.ready.push_back(packet);
@@ -107,7 +109,7 @@ impl Exit {
         }
     }
 
-    /// The list goes up.
+    /// Makes the whole list ready.
     pub(super) fn flush(&mut self, cx: &Cx) {
         if self.list.is_empty() {
             return;
@@ -119,18 +121,18 @@ impl Exit {
         self.ready.append(&mut self.list);
     }
 
-    /// True when nothing waits.
+    /// Whether the list is empty.
     pub(super) const fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// What is to go up now, oldest first.
+    /// Returns the packets to deliver now, oldest first.
     pub(super) const fn ready(&mut self) -> &mut PacketList {
         &mut self.ready
     }
 }
 
-/// The histogram of list lengths, in powers of two.
+/// Counts a list in the histogram of list lengths, in powers of two.
 #[inline]
 pub(super) fn count_list(cx: &Cx, len: usize) {
     cx.count(Counter::RxListFlushes, 1);

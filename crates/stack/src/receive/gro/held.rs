@@ -1,10 +1,13 @@
-//! A held packet: the segments of one flow that arrived in a row, merged so far, and the rules of what may join them.
+//! Held packet: consecutive segments of one flow, merged so far, and the rules for merging further
+//! segments.
 //!
-//! Linux: `struct napi_gro_cb`, `tcp_gro_receive`, `skb_gro_receive`, `inet_gro_flush`, `tcp4_gro_complete`.
+//! Linux: `struct napi_gro_cb`, `tcp_gro_receive`, `skb_gro_receive`, `inet_gro_flush`,
+//! `tcp4_gro_complete`.
 //!
-//! The rules make sure that [`gso::segment`](crate::transmit::gso) of the completed superframe gives back the very segments it was made
-//! of. So every header field that all segments of a superframe share must be equal, the window and the urgent pointer
-//! included, and what differs must differ the way segmentation makes it differ.
+//! The rules ensure that [`gso::segment`](crate::transmit::gso) of the completed superframe
+//! restores exactly the segments it was merged from. Header fields that all segments of a
+//! superframe share must therefore be equal, including the window and the urgent pointer. The other
+//! fields must differ in the way segmentation makes them differ.
 
 use std::net::IpAddr;
 
@@ -25,18 +28,19 @@ pub(super) use next::Next;
 /// Offset of the control bits in a TCP header.
 const FLAGS: usize = 13;
 
-/// How the IPv4 identifications of an aggregate go on.
+/// Pattern of the IPv4 identifications in an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ids {
-    /// One segment: the second decides.
+    /// Undecided: the aggregate has one segment.
     Open,
-    /// All the same, as senders may do whose packets must not be cut (RFC 6864 §4.1).
+    /// Equal in all segments, as senders may choose for packets that must not be fragmented
+    /// (RFC 6864 §4.1).
     Fixed,
-    /// One more each.
+    /// Incremented by one per segment.
     Counting,
 }
 
-/// See the module head.
+/// Packet held for merging. It belongs to one flow.
 #[derive(Debug)]
 pub(super) struct Held {
     packet: Packet,
@@ -45,25 +49,26 @@ pub(super) struct Held {
     network: u16,
     transport: u16,
     headers: u16,
-    /// Sum of the pseudo-header of its segments but for their lengths.
+    /// Sum of the pseudo-header without the segment length.
     pseudo_sum: Sum,
-    /// What all of their headers have in common.
+    /// Header bits that all segments share.
     common: Common,
     ids: Ids,
     /// IPv4 identification of the first segment.
     first_id: u16,
-    /// Segments merged, the first included.
+    /// Number of merged segments, including the first.
     count: u16,
-    /// Payload bytes of the first segment: `gso_size`. Every one but the last has as many.
+    /// Payload bytes of the first segment: `gso_size`. All segments but the last have the same
+    /// payload length.
     mss: u32,
-    /// Sequence number that continues it.
+    /// Sequence number of the next segment.
     next_seq: SeqNum,
-    /// When the first segment came.
+    /// Arrival time of the first segment.
     pub(super) since: Instant,
 }
 
 impl Held {
-    /// Holds the first segment of what may become a superframe.
+    /// Holds the first segment of a possible superframe.
     pub(super) fn new(packet: Packet, new: &Candidate, now: Instant) -> Self {
         let pseudo_sum = checksum::pseudo_header(new.key.src, new.key.dst, protocol::TCP, 0);
         Self {
@@ -92,8 +97,9 @@ impl Held {
         self.key.src == src && self.key.dst == dst
     }
 
-    /// Whether `new`, a segment of the same flow that starts `packet`, continues this one, and may: an IP packet stays below
-    /// `max_bytes`. The answer is the same whatever came in between on other flows.
+    /// Whether `new`, a segment of the same flow at the start of `packet`, may be merged. The IP
+    /// packet must stay shorter than `max_bytes`. Segments of other flows that arrived in between
+    /// do not matter.
     pub(super) fn accepts(
         &self,
         new: &Candidate,
@@ -116,7 +122,8 @@ impl Held {
         Ok(())
     }
 
-    /// Unsigned: a segment without payload, the pure ACK, is refused by the same test.
+    /// Whether the payload length fits. The unsigned subtraction also refuses a segment without
+    /// payload, such as a pure ACK.
     const fn accepts_len(&self, payload: u32) -> bool {
         payload.wrapping_sub(1) < self.mss
     }
@@ -150,7 +157,7 @@ impl Held {
         same_tcp(held_tcp, new_tcp)
     }
 
-    /// IPv6 has no identification in its fixed header: there it is 0 for ever.
+    /// Whether the identification fits. IPv6 has none in its fixed header; there it is always 0.
     fn continues_ids(&self, id: u16) -> bool {
         let step = id.wrapping_sub(self.first_id);
         match self.ids {
@@ -161,14 +168,14 @@ impl Held {
         }
     }
 
-    /// Bytes of the IP packet so far. The headers up to `headers` were parsed in this packet, and what joins it makes it longer:
-    /// no difference of these lengths is below zero.
+    /// Returns the length of the IP packet so far. The difference is never negative: the packet
+    /// contains the parsed headers, and merging only makes it longer.
     fn ip_bytes(&self) -> u32 {
         u32::try_from(self.packet.len()).unwrap_or(u32::MAX) - u32::from(self.network)
     }
 
-    /// Appends the payload of a segment that `accepts` let through: frags move, what lay in the head is copied. Gives it
-    /// back, headers and all, when the frags do not suffice.
+    /// Appends the payload of an accepted segment: frags are moved, linear bytes are copied.
+    /// Returns the segment with its headers if the packet cannot take as many frags.
     pub(super) fn merge(
         &mut self,
         pool: &mut Pool,
@@ -176,9 +183,9 @@ impl Held {
         new: &Next,
     ) -> Result<(), Packet> {
         let pulled = packet.pull(usize::from(new.headers));
-        debug_assert!(pulled, "headers are linear");
+        debug_assert!(pulled, "the headers of a candidate are linear");
         if let Err(mut packet) = self.packet.append_packet(pool, packet) {
-            // The headers still stand in the head in front of the payload.
+            // The headers are still in the head, in front of the payload.
             packet.push(usize::from(new.headers));
             return Err(packet);
         }
@@ -194,7 +201,8 @@ impl Held {
         Ok(())
     }
 
-    /// Why the aggregate must not grow any more after `new` was merged, if it must not.
+    /// Returns the reason why the aggregate must not grow after `new` was merged, or `None` if it
+    /// may.
     pub(super) const fn ends_with(&self, new: &Next) -> Option<FlushReason> {
         if is_final(new.flags) {
             Some(FlushReason::Psh)
@@ -205,7 +213,8 @@ impl Held {
         }
     }
 
-    /// The packet that goes up: as it came when it stayed alone, else a superframe. Linux: `napi_gro_complete`.
+    /// Returns the packet to deliver: unchanged if it has one segment, otherwise a superframe.
+    /// Linux: `napi_gro_complete`.
     pub(super) fn complete(mut self) -> Packet {
         if self.count > 1 {
             if self.v4 {
@@ -217,8 +226,9 @@ impl Held {
         self.packet
     }
 
-    /// Lengths and checksums of the whole, and what `gso` needs to cut it again. The data is known to be good, so the TCP
-    /// checksum field holds the pseudo-header sum only.
+    /// Sets lengths and checksums of the superframe, and the fields that `gso` needs to segment it
+    /// again. The checksums of the data are verified, so the TCP checksum field holds the
+    /// pseudo-header sum only.
     fn finish_headers<const V4: bool>(&mut self) {
         let ip_len = self.transport - self.network;
         let segment_bytes = self.ip_bytes() - u32::from(ip_len);
@@ -243,8 +253,9 @@ impl Held {
     }
 }
 
-/// Fields that all segments of a superframe share. CWR may stand on the first only, FIN and PSH on the last: the last is not
-/// held any more once it is merged.
+/// Compares the fields that all segments of a superframe share. CWR may be set on the first segment
+/// only, FIN and PSH on the last only. An aggregate is completed as soon as its last segment is
+/// merged.
 fn same_tcp(held: &[u8], new: &[u8]) -> Result<(), FlushReason> {
     const LAST: u8 = Flags::FIN.union(Flags::PSH).bits();
     const FIRST: u8 = Flags::CWR.bits();
@@ -257,9 +268,9 @@ fn same_tcp(held: &[u8], new: &[u8]) -> Result<(), FlushReason> {
     if held[20..] != new[20..] { Err(FlushReason::Options) } else { Ok(()) }
 }
 
-/// Where the checksum stands in a TCP header.
+/// Returns the offset of the checksum in a TCP header.
 const fn checksum_offset() -> u16 {
-    #[expect(clippy::cast_possible_truncation, reason = "16")]
+    #[expect(clippy::cast_possible_truncation, reason = "the offset is 16")]
     let offset = CHECKSUM_OFFSET as u16;
     offset
 }

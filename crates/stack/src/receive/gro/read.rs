@@ -1,10 +1,11 @@
-//! What GRO must know of a frame before it can say whose segment it is.
+//! Header fields that GRO needs to find the flow of a frame.
 //!
-//! Linux: `inet_gro_receive`, `ipv6_gro_receive`, `tcp4_gro_receive` up to the search among held packets. One algorithm for
-//! both families: `ip::parse` has checked the IP header, and the TCP header begins where it ends.
+//! Linux: `inet_gro_receive`, `ipv6_gro_receive`, `tcp4_gro_receive` up to the search among held
+//! packets. Both families share one algorithm: `ip::parse` has checked the IP header, and the TCP
+//! header follows it.
 //!
-//! Headers are made linear here and nowhere later; a frame that is too short for the ones it claims is nobody's segment and
-//! goes up as it came, to be dropped where it is counted.
+//! Only this module makes headers linear. A frame shorter than its headers claim is no candidate;
+//! it passes unchanged, and the layer that drops it counts it.
 
 use std::net::IpAddr;
 
@@ -21,11 +22,12 @@ use crate::{
     },
 };
 
-/// Bits that end an aggregate: what carries one of them is the last segment of it, or goes alone.
+/// Control bits that end an aggregate: a segment with one of them is the last one of its aggregate,
+/// or is not held at all.
 const FINAL: Flags =
     Flags::FIN.union(Flags::SYN).union(Flags::RST).union(Flags::PSH).union(Flags::URG);
 
-/// Which connection a segment belongs to, in the direction it came.
+/// Connection of a segment, in the direction of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowKey {
     pub(super) src: IpAddr,
@@ -35,12 +37,14 @@ pub(super) struct FlowKey {
 }
 
 impl FlowKey {
-    /// The bucket of this flow, below `1 << bits`. Which flows share one decides only how many are held at a time.
+    /// Returns the bucket of this flow, below `1 << bits`. Collisions only affect how many packets
+    /// can be held at a time.
     #[inline]
     pub(super) fn bucket(&self, bits: u32) -> usize {
         let (src, dst) = (fold(self.src), fold(self.dst));
         let ports = u32::from(self.ports.0) << 16 | u32::from(self.ports.1);
-        // The high bits of a product depend on all bits of the factor (Knuth's multiplicative hash).
+        // The high bits of a product depend on all bits of the factor (Knuth's multiplicative
+        // hash).
         let hash = (src ^ dst.rotate_left(15) ^ ports).wrapping_mul(0x9e37_79b1);
         (hash >> (u32::BITS - bits)) as usize
     }
@@ -59,59 +63,60 @@ fn fold(address: IpAddr) -> u32 {
     }
 }
 
-/// A TCP segment that may belong to what is held, with its headers linear.
+/// TCP segment that may continue a held packet. Its headers are linear.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) key: FlowKey,
     pub(super) v4: bool,
-    /// Where the IP header begins: bytes of link header.
+    /// Offset of the IP header, that is length of the link header.
     pub(super) network: u16,
-    /// Where the TCP header begins.
+    /// Offset of the TCP header.
     pub(super) transport: u16,
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub(super) headers: u16,
-    /// Bytes of payload.
+    /// Payload length in bytes.
     pub(super) payload: u32,
     pub(super) seq: SeqNum,
     pub(super) flags: Flags,
     /// IPv4 identification.
     pub(super) id: u16,
-    /// Neither merged nor held, whatever its TCP header says: IP options, a trailer behind the datagram, or a superframe that
-    /// the device has made already.
+    /// True if the segment is neither merged nor held, whatever its TCP header says: it has IP
+    /// options, a trailer after the datagram, or is a superframe made by the device.
     ///
-    /// Differs from Linux: a superframe is not merged with others. Ours end with PSH, so that Linux would not either.
+    /// Differs from Linux: a superframe is not merged with others. Superframes of this stack end
+    /// with PSH, so Linux would not merge them either.
     pub(super) alone: bool,
 }
 
-/// A segment with these control bits ends the aggregate it is merged into.
+/// Whether a segment with these control bits ends the aggregate it is merged into.
 pub(super) const fn is_final(flags: Flags) -> bool {
     flags.intersects(FINAL)
 }
 
 impl Candidate {
-    /// Can begin an aggregate.
+    /// Whether the segment may begin an aggregate.
     pub(super) const fn may_be_held(&self) -> bool {
         !self.alone && self.payload > 0 && !is_final(self.flags)
     }
 
-    /// What matters of it once it is known to continue an aggregate.
+    /// Returns the fields that matter once the segment is known to continue an aggregate.
     pub(super) const fn next(&self) -> Next {
         Next { headers: self.headers, id: self.id, payload: self.payload, flags: self.flags }
     }
 
-    /// Where its headers begin.
+    /// Returns the offsets of the headers.
     pub(super) const fn layout(&self) -> Layout {
         Layout { network: self.network, transport: self.transport }
     }
 
-    /// Bytes of the TCP segment, header included.
+    /// Returns the length of the TCP segment, including its header.
     pub(super) fn segment_bytes(&self) -> u32 {
         self.payload + u32::from(self.headers - self.transport)
     }
 }
 
-/// True for frames that end nothing and begin nothing: with no packet held they go up without being read any further.
-/// Looks only at linear bytes; a wrong answer costs a merge and nothing else.
+/// Whether a frame can neither be merged nor be held, so that it passes without further reading
+/// while no packet is held. Reads linear bytes only; a wrong answer only costs a merge.
 #[inline]
 pub(super) fn goes_alone(packet: &Packet, network: usize) -> bool {
     if packet.meta().gso.kind != GsoKind::None {
@@ -140,8 +145,8 @@ pub(super) fn goes_alone(packet: &Packet, network: usize) -> bool {
         || total <= transport + usize::from(data_offset >> 4) * 4
 }
 
-/// Reads the headers of a frame whose IP header begins `network` bytes in. `None` for what is no whole TCP segment, fragments
-/// included: nobody can say where in the stream it belongs.
+/// Reads the headers of a frame whose IP header begins at offset `network`. Returns `None` unless
+/// the frame holds a whole TCP segment: the stream position of a fragment is unknown.
 pub(super) fn read(packet: &mut Packet, network: usize) -> Option<Candidate> {
     match ether_type(packet, network)? {
         EtherType::IPV4 => read_ip::<true>(packet, network),
@@ -150,8 +155,8 @@ pub(super) fn read(packet: &mut Packet, network: usize) -> Option<Candidate> {
     }
 }
 
-/// The addresses of an IPv4 fragment of a segment: nobody can say where in a stream it belongs, nor, of all pieces but the
-/// first, in which stream.
+/// Returns the addresses of an IPv4 fragment of a segment. Its stream position is unknown; except
+/// for the first fragment, so are its ports.
 #[cold]
 pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<(IpAddr, IpAddr)> {
     if ether_type(packet, network)? != EtherType::IPV4
@@ -183,7 +188,7 @@ fn ether_type(packet: &mut Packet, network: usize) -> Option<EtherType> {
 
 #[inline]
 fn read_ip<const V4: bool>(packet: &mut Packet, network: usize) -> Option<Candidate> {
-    // One copy out of the pages for a header without options, which nearly all are.
+    // For a header without options, nearly the only case, one copy out of the pages suffices.
     if !packet.require_linear(network + ip::fixed_len::<V4>() + HEADER_BYTES_MIN) {
         return None;
     }
@@ -198,7 +203,7 @@ fn read_ip<const V4: bool>(packet: &mut Packet, network: usize) -> Option<Candid
     read_tcp(packet, network, &ip)
 }
 
-/// Inlined for the reason of `ip::parse`: what it returns is wide.
+/// Inlined for the same reason as `ip::parse`: the result is large.
 #[inline(always)]
 fn read_tcp(packet: &mut Packet, network: usize, ip: &IpHeader) -> Option<Candidate> {
     let transport = network + usize::from(ip.header_len);
@@ -229,22 +234,22 @@ fn read_tcp(packet: &mut Packet, network: usize, ip: &IpHeader) -> Option<Candid
     })
 }
 
-/// A position in the headers of a frame.
+/// Returns an offset in the headers of a frame.
 #[expect(clippy::cast_possible_truncation, reason = "headers have at most 14 + 60 + 60 bytes")]
 const fn position(bytes: usize) -> u16 {
     debug_assert!(bytes < 256);
     bytes as u16
 }
 
-/// Where the IP header and the TCP header of a frame begin.
+/// Offsets of the IP header and the TCP header of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) network: u16,
     pub(super) transport: u16,
 }
 
-/// Whether the transport checksum holds, by the device's word or by summing; a good one is not summed again further up.
-/// Linux: `skb_gro_checksum_validate`.
+/// Whether the transport checksum is valid, as reported by the device or by summing. A valid
+/// checksum is marked, so that no later layer sums again. Linux: `skb_gro_checksum_validate`.
 #[inline]
 pub(super) fn checksum_holds(
     cx: &Cx,
@@ -272,7 +277,8 @@ pub(super) fn checksum_holds(
     holds
 }
 
-/// The device's sum covers the IP header too, which is taken out again: adding the complement is subtracting.
+/// Returns the checksum from the device's sum. That sum covers the IP header, too, which is
+/// subtracted by adding its complement.
 #[cold]
 fn complete_sum(mut sum: Sum, layout: Layout, packet: &Packet, folded: u16) -> Sum {
     let ip = &packet.linear()[usize::from(layout.network)..usize::from(layout.transport)];
@@ -281,7 +287,7 @@ fn complete_sum(mut sum: Sum, layout: Layout, packet: &Packet, folded: u16) -> S
     sum
 }
 
-/// The pseudo-header of a segment.
+/// Returns the sum of a segment's pseudo-header.
 pub(super) fn pseudo_header(new: &Candidate) -> Sum {
     checksum::pseudo_header(new.key.src, new.key.dst, protocol::TCP, new.segment_bytes())
 }

@@ -1,9 +1,11 @@
-//! The held packets of one NAPI instance: buckets by flow, and what one more frame does to them.
+//! Table of the held packets of one NAPI instance: buckets by flow, and the handling of one frame.
 //!
-//! Linux: `struct gro_node`, `dev_gro_receive`, `napi_gro_flush`. Only the owner of the poll touches it.
+//! Linux: `struct gro_node`, `dev_gro_receive`, `napi_gro_flush`. Only the owner of the poll
+//! accesses it.
 //!
-//! Each bucket is ordered by arrival, and whatever leaves it leaves oldest first, so that two packets of one flow can never
-//! overtake each other here: of a flow at most one is held, and it leaves before its successor goes anywhere.
+//! Each bucket is ordered by arrival, and packets leave it oldest first. At most one packet of a
+//! flow is held, and it leaves before its successor. Packets of one flow can therefore never
+//! overtake each other here.
 
 use std::net::IpAddr;
 
@@ -17,45 +19,46 @@ use super::{
 };
 use crate::{base::counters::Counter, cx::Cx};
 
-/// Buckets, as in Linux (`GRO_HASH_BUCKETS`).
+/// Number of buckets, as in Linux (`GRO_HASH_BUCKETS`).
 const BUCKETS: usize = 1 << BUCKET_BITS;
 const BUCKET_BITS: u32 = 3;
 
-/// Packets held in one bucket, as in Linux (`MAX_GRO_SKBS`): the search is linear.
+/// Maximum number of packets in one bucket, as in Linux (`MAX_GRO_SKBS`): the search is linear.
 const HELD_MAX: usize = 8;
 
-/// What became of one frame. Linux: `gro_result_t`, of which `GRO_CONSUMED` is missing, because nobody here takes a frame to give it
-/// back later.
+/// Result for one frame. Linux: `gro_result_t`, whose `GRO_CONSUMED` has no counterpart, because no
+/// layer here takes a frame and returns it later.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Outcome {
-    /// Its payload was copied into a held packet.
+    /// The payload was copied into a held packet.
     Merged,
-    /// Its payload moved to a held packet, and its descriptor is free.
+    /// The payload moved to a held packet, and the frame's descriptor is free.
     MergedFree,
-    /// It is held itself.
+    /// The frame is held.
     Held,
-    /// It goes up as it came.
+    /// The frame passes unchanged.
     Normal(Packet),
-    /// It goes up as it came, behind all that is held between these addresses.
+    /// The frame passes unchanged, after all packets held between these addresses.
     Fragment(Packet, (IpAddr, IpAddr)),
 }
 
-/// Whether one frame continued the packet that grew or was held last.
+/// Result of comparing one frame with the packet that last grew or was last held.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Continued {
-    /// It did: its payload moved there, and its descriptor is free.
+    /// The frame continued it: its payload moved there, and its descriptor is free.
     Merged,
-    /// As `Merged`, and that packet must not grow any more.
+    /// As `Merged`, and the packet must not grow further.
     Ended(FlushReason),
-    /// It would have, but for its checksum.
+    /// The frame would continue it, but its checksum is wrong.
     Damaged(Packet),
-    /// No, or that is not known.
+    /// The frame does not continue it, or that is unknown.
     Not(Packet),
 }
 
-/// What became of one frame, and what had to leave because of it: before it, if it goes up itself.
+/// Result for one frame, with the packet it completed, if any. The completed packet leaves before
+/// the frame.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Received {
@@ -69,7 +72,7 @@ impl Received {
     }
 }
 
-/// A packet that is not held any more.
+/// Packet that is no longer held.
 #[derive(Debug)]
 pub(super) struct Completed {
     held: Held,
@@ -77,7 +80,7 @@ pub(super) struct Completed {
 }
 
 impl Completed {
-    /// Counts it and makes it what goes up.
+    /// Counts the packet and returns it in the form for delivery.
     pub(super) fn into_packet(self, cx: &Cx) -> Packet {
         cx.count(self.reason.counter(), 1);
         let held_for = cx.now - self.held.since;
@@ -92,28 +95,30 @@ impl Completed {
     }
 }
 
-/// See the module head.
+/// Held packets of one NAPI instance.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// Oldest first.
+    /// Buckets, each ordered oldest first.
     buckets: [ArrayVec<Held, HELD_MAX>; BUCKETS],
-    /// Bit i is set exactly while bucket i holds a packet.
+    /// Bit set of nonempty buckets.
     mask: u8,
-    /// Bucket and place of the packet that grew or was held last: the next frame most likely continues it.
+    /// Bucket and position of the packet that last grew or was last held: the next frame most
+    /// likely continues it.
     last: Option<(u8, u8)>,
 }
 
-const _: () = assert!(BUCKETS <= u8::BITS as usize, "a bit for every bucket");
+const _: () = assert!(BUCKETS <= u8::BITS as usize, "the mask has a bit for every bucket");
 
 impl Table {
-    /// True with nothing held.
+    /// Whether no packet is held.
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {
         self.mask == 0
     }
 
-    /// Takes one frame, whose IP header begins `network` bytes in, if it is recognised as the next segment of the packet that grew
-    /// or was held last. Nearly every frame of a stream is; what is returned is small, and no held packet has to move.
+    /// Merges one frame, whose IP header begins at offset `network`, if the comparison recognizes
+    /// it as the next segment of the packet that last grew or was last held. This holds for nearly
+    /// every frame of a stream. The result is small, and no held packet moves in memory.
     #[inline]
     pub(super) fn receive_next(
         &mut self,
@@ -136,17 +141,17 @@ impl Table {
                 None => Continued::Merged,
                 Some(reason) => Continued::Ended(reason),
             },
-            // Its frags are too many: what that means is found out by `receive`.
+            // The packet cannot take more frags; `receive` handles this case.
             Err(packet) => Continued::Not(packet),
         }
     }
 
-    /// The packet that the last frame continued is complete, for this reason.
+    /// Completes the packet that the last frame continued, for this reason.
     pub(super) fn complete_last(&mut self, reason: FlushReason) -> Option<Completed> {
         self.last().map(|(index, at)| self.remove(index, at, reason))
     }
 
-    /// Takes one frame, whose IP header begins `network` bytes in.
+    /// Takes one frame, whose IP header begins at offset `network`.
     pub(super) fn receive(
         &mut self,
         cx: &mut Cx,
@@ -184,7 +189,8 @@ impl Table {
         if (joins || new.may_be_held())
             && !read::checksum_holds(cx, new.layout(), &mut packet, || read::pseudo_header(new))
         {
-            // Whatever its header says may be wrong: it is nobody's, and dies where it is counted.
+            // With a wrong checksum, no header field can be trusted. The packet passes unchanged,
+            // and the layer that drops it counts it.
             return Received::normal(packet);
         }
         let Some(at) = found else { return self.begin(cx, index, new, packet) };
@@ -211,7 +217,7 @@ impl Table {
         self.joined((index, at), &next, outcome)
     }
 
-    /// A segment was merged into a packet: that may have been its last.
+    /// Completes a packet if the segment just merged was its last.
     #[inline]
     fn joined(&mut self, (index, at): (usize, usize), next: &Next, outcome: Outcome) -> Received {
         let ended = self.buckets[index][at].ends_with(next);
@@ -220,7 +226,7 @@ impl Table {
         Received { completed, outcome }
     }
 
-    /// The packet of this flow does not go on with `new`: it leaves, and `new` may take its place.
+    /// Completes the packet of this flow, which `new` does not continue; `new` may take its place.
     fn replace(
         &mut self,
         cx: &Cx,
@@ -231,11 +237,14 @@ impl Table {
     ) -> Received {
         let completed = Some(self.remove(index, at, reason));
         let rest = self.begin(cx, index, new, packet);
-        debug_assert!(rest.completed.is_none(), "one has just left the bucket");
+        debug_assert!(
+            rest.completed.is_none(),
+            "the bucket is not full, because a packet has just left it"
+        );
         Received { completed, outcome: rest.outcome }
     }
 
-    /// The first segment of its flow.
+    /// Holds the first segment of its flow, if it may be held.
     fn begin(&mut self, cx: &Cx, index: usize, new: &Candidate, packet: Packet) -> Received {
         if !new.may_be_held() {
             return Received::normal(packet);
@@ -250,7 +259,7 @@ impl Table {
 
     fn remove(&mut self, index: usize, at: usize, reason: FlushReason) -> Completed {
         let held = self.buckets[index].remove(at);
-        // Whatever stands behind it moves.
+        // The packets behind it move.
         self.last = None;
         if self.buckets[index].is_empty() {
             self.mask &= !(1 << index);
@@ -264,12 +273,13 @@ impl Table {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "8 buckets of 8")]
+    #[expect(clippy::cast_possible_truncation, reason = "there are 8 buckets of 8 packets")]
     const fn set_last(&mut self, index: usize, at: usize) {
         self.last = Some((index as u8, at as u8));
     }
 
-    /// Completes everything held, or with `old_only` what was held before the present millisecond (Linux: jiffy).
+    /// Completes all held packets or, with `old_only`, those held before the present millisecond
+    /// (Linux: jiffy).
     pub(super) fn flush(&mut self, cx: &Cx, mode: &GroMode, exit: &mut Exit, old_only: bool) {
         let reason = if old_only { FlushReason::Age } else { FlushReason::Complete };
         let mut left = self.mask;
@@ -286,7 +296,8 @@ impl Table {
         }
     }
 
-    /// Completes what is held from the one address to the other: a piece of one of its segments goes up.
+    /// Completes the packets held between these addresses, because a fragment of one of their
+    /// segments is passed on.
     #[cold]
     pub(super) fn flush_between(
         &mut self,
@@ -305,13 +316,13 @@ impl Table {
         }
     }
 
-    /// Packets held.
+    /// Returns the number of held packets.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.buckets.iter().map(ArrayVec::len).sum()
     }
 
-    /// Panics unless the bits say which buckets hold something, and a flow is held once.
+    /// Panics unless the mask matches the buckets and each bucket is sorted by age.
     #[cfg(test)]
     pub(super) fn check(&self) {
         for (index, bucket) in self.buckets.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! Receive offload against frames made of bytes. `rules` has what may be merged, `next` that it does not depend on how a frame lies
-//! in memory, `scenarios` the order in which packets leave, `oracle` that a superframe comes apart as it was.
+//! Receive offload tests on frames built from bytes. `rules` tests which segments merge, `next`
+//! that the memory layout of a frame does not matter, `scenarios` the order in which packets leave,
+//! and `oracle` that a superframe is segmented into its original segments.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,11 +23,11 @@ mod oracle;
 mod rules;
 mod scenarios;
 
-/// Bytes of link header of the frames here.
+/// Length of the link header of the test frames.
 const LINK: usize = 14;
 const MSS: u32 = 1448;
 
-/// One segment to be made.
+/// Description of one segment.
 #[derive(Clone, Debug)]
 struct Frame {
     v4: bool,
@@ -44,7 +45,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// `len` bytes of flow `src_port` from `seq` on.
+    /// Returns a frame of `len` bytes of flow `src_port`, starting at `seq`.
     fn new(src_port: u16, seq: u32, len: u32) -> Self {
         Self {
             v4: true,
@@ -77,7 +78,7 @@ impl Frame {
         }
     }
 
-    /// The frame, link header and checksums included.
+    /// Builds the frame with link header and checksums.
     fn bytes(&self) -> Vec<u8> {
         let tcp = SegmentHeader {
             src_port: self.src_port,
@@ -91,7 +92,7 @@ impl Frame {
         };
         let mut segment = vec![0; tcp.header_bytes()];
         tcp.emit(&mut segment);
-        // What a byte is follows from its place in the stream.
+        // The value of a byte follows from its stream position.
         segment.extend((0..self.len).map(|at| stream_byte(self.seq.wrapping_add(at))));
         let (src, dst) = self.addresses();
         let len = u32::try_from(segment.len()).unwrap();
@@ -128,14 +129,14 @@ fn stream_byte(seq: u32) -> u8 {
     (seq.wrapping_mul(31) >> 3).to_be_bytes()[3]
 }
 
-/// A NAPI instance without a device, and what has gone up.
+/// NAPI instance without a device, and the packets it delivered.
 struct Bench {
     memory: Memory,
     cx: Cx,
     gro: Gro,
     mode: GroMode,
     up: Vec<Packet>,
-    /// Lengths of the lists that went up.
+    /// Lengths of the delivered lists.
     lists: Vec<usize>,
 }
 
@@ -148,9 +149,9 @@ impl Bench {
         Self { memory, cx, gro: Gro::default(), mode, up: Vec::new(), lists: Vec::new() }
     }
 
-    /// As a tap delivers it: all bytes in pages when it is long.
+    /// Builds a packet as a tap device delivers it: all bytes of a long packet are in pages.
     fn packet(&mut self, bytes: &[u8]) -> Packet {
-        let mut packet = self.cx.pool.alloc().expect("memory");
+        let mut packet = self.cx.pool.alloc().expect("the pool has memory");
         assert_eq!(packet.append(&mut self.cx.pool, bytes), bytes.len());
         packet
     }
@@ -170,11 +171,11 @@ impl Bench {
         self.receive_bytes(&frame.bytes());
     }
 
-    /// The end of a poll that found the queue empty.
+    /// Ends a poll that emptied the queue.
     fn complete(&mut self) {
         self.gro.flush(&self.cx, &self.mode, false);
         self.drain();
-        assert!(self.gro.is_empty(), "GRO3: a completed poll holds nothing");
+        assert!(self.gro.is_empty(), "GRO3: a completed poll holds no packet");
     }
 
     fn drain(&mut self) {
@@ -192,7 +193,8 @@ impl Bench {
         self.cx.counters().stack.value(counter)
     }
 
-    /// Sequence number and payload length of everything that went up, in order, with the segments it says it has.
+    /// Returns sequence number, payload length and declared number of segments of each delivered
+    /// packet, in order.
     fn delivered(&self) -> Vec<(u32, u32, u16)> {
         self.up.iter().map(seen).collect()
     }
@@ -203,12 +205,12 @@ impl Drop for Bench {
         self.up.clear();
         self.gro = Gro::default();
         if !std::thread::panicking() {
-            assert_eq!(self.memory.packets.balance(), 0, "every packet went home");
+            assert_eq!(self.memory.packets.balance(), 0, "every packet was freed");
         }
     }
 }
 
-/// Sequence number, payload length and segments of a packet.
+/// Returns sequence number, payload length and number of segments of a packet.
 fn seen(packet: &Packet) -> (u32, u32, u16) {
     let mut bytes = [0; 134];
     packet.copy_to(0, &mut bytes);
@@ -220,7 +222,7 @@ fn seen(packet: &Packet) -> (u32, u32, u16) {
     (seq, payload, packet.meta().gso.segs.max(1))
 }
 
-/// True when some byte of the flow went up behind a later one: TCP would queue it out of order.
+/// Whether a byte of the flow was delivered after a later one, which TCP would queue out of order.
 fn is_reordered(delivered: &[(u32, u32, u16)]) -> bool {
     let mut next = None;
     delivered.iter().any(|&(seq, len, _)| {

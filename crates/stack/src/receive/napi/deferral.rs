@@ -1,7 +1,8 @@
-//! Interrupts put off: `napi_defer_hard_irqs` and `gro_flush_timeout` of one queue.
+//! Deferral of interrupts: `napi_defer_hard_irqs` and `gro_flush_timeout` of one queue.
 //!
-//! Linux: the second half of `napi_complete_done`, and its watchdog. A queue that has just had frames is polled a few times
-//! more by time before its descriptor is watched again, and what receive offload holds may wait for that long.
+//! Linux: the second half of `napi_complete_done`, and its watchdog. A queue that has just received
+//! frames is polled by timer a few more times before its descriptor is watched again, and receive
+//! offload may hold packets for that long.
 
 use std::time::Duration;
 
@@ -9,18 +10,19 @@ use pkt::Instant;
 
 use crate::sysctl::DeviceSettings;
 
-/// See the module head.
+/// State of one queue's deferred interrupts.
 #[derive(Debug, Default)]
 pub(crate) struct Deferral {
-    /// Empty polls that still do not bring the descriptor back.
+    /// Number of empty polls before the descriptor is watched again.
     left: u32,
-    /// When the queue is polled although nothing was heard of it.
+    /// Time of the next poll without a watched descriptor.
     timer: Option<Instant>,
 }
 
 impl Deferral {
-    /// A poll that took `received` frames has found the end of the queue, and receive offload `holds` some. True if the
-    /// descriptor shall be watched. While the timer is armed, what is held is flushed only once it is old.
+    /// Ends a sequence of polls: the last one received `received` frames and emptied the queue, and
+    /// receive offload `holds` packets. Returns true if the descriptor must be watched. While the
+    /// timer is armed, held packets are flushed only once they are old.
     pub(crate) fn complete(
         &mut self,
         settings: &DeviceSettings,
@@ -45,17 +47,17 @@ impl Deferral {
         watch
     }
 
-    /// No poll is put off.
+    /// Whether no timed poll is pending.
     pub(crate) const fn is_idle(&self) -> bool {
         self.left == 0 && self.timer.is_none()
     }
 
-    /// When the queue is polled by itself.
+    /// Returns the time of the next timed poll.
     pub(crate) const fn timer(&self) -> Option<Instant> {
         self.timer
     }
 
-    /// Whether that is now; if so, it is over.
+    /// Whether the timer has expired; clears it if so.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         self.timer.take_if(|timer| *timer <= now).is_some()
     }

@@ -1,4 +1,5 @@
-//! The softnet backlog: packets that other cores have handed to this one, and the poll that carries them up.
+//! Softnet backlog: packets that other cores steered to this core, and the poll that processes
+//! them.
 //!
 //! Linux: `softnet_data`'s `input_pkt_queue`, `process_queue` and backlog NAPI, `process_backlog`.
 
@@ -18,7 +19,7 @@ use crate::{
     },
 };
 
-/// What others see of a core's backlog.
+/// Shared part of a core's backlog, accessed by all cores.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     lanes: Lanes<Packet>,
@@ -26,7 +27,7 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// For a host of `cores` cores: each may send.
+    /// Creates the backlog for a host of `cores` cores, each of which may send.
     pub(crate) fn new(cores: u16) -> Self {
         Self { lanes: Lanes::new(usize::from(cores)), counts: SoftnetCounts::default() }
     }
@@ -39,7 +40,7 @@ impl Backlog {
         &self.lanes
     }
 
-    /// This core's line of softnet_stat.
+    /// Returns this core's record of softnet_stat.
     pub(crate) fn stat(&self, core: CoreId) -> SoftnetStat {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let process_qlen = read(&self.counts.process_qlen);
@@ -56,25 +57,25 @@ impl Backlog {
     }
 }
 
-/// What the owner of the core has taken from its backlog and not yet carried up.
+/// Owner's part of the backlog: packets taken from the lanes but not yet processed.
 #[derive(Debug, Default)]
 pub(crate) struct BacklogPoll {
-    /// Lanes that hold something, a bit each, after the present one.
+    /// Bit set of nonempty lanes that follow the present one.
     ready: u64,
-    /// The sender whose packets `rest` are.
+    /// Lane, that is sending core, that `rest` was taken from.
     sender: usize,
     rest: PacketList,
 }
 
 impl BacklogPoll {
-    /// Whether a poll would find anything.
+    /// Whether a poll would find a packet.
     #[inline]
     pub(crate) fn is_pending(&self, backlog: &Backlog) -> bool {
         !self.rest.is_empty() || self.ready != 0 || backlog.lanes.is_ready()
     }
 
-    /// Carries at most `weight` packets up; returns how many. Fewer than `weight` means that nothing is left. Linux:
-    /// `process_backlog`.
+    /// Processes at most `weight` packets and returns their number. Fewer than `weight` means that
+    /// the backlog is empty. Linux: `process_backlog`.
     pub(crate) fn poll(
         &mut self,
         host: &Host,
@@ -95,15 +96,18 @@ impl BacklogPoll {
             let mut flow = Flow::new(last_flow);
             carry(host, cx, &rcu, &mut flow, packets);
             flow.flush(host, cx);
-            // They are through: their sender may let their flows go elsewhere.
-            backlog.lanes.finish(self.sender, u32::try_from(count).expect("at most a weight"));
+            // The packets are processed; the sender may now move their flows to another core.
+            backlog.lanes.finish(
+                self.sender,
+                u32::try_from(count).expect("a poll takes at most `weight` packets"),
+            );
             taken += count;
         }
         backlog.counts.process_qlen.store(self.rest.len() as u64, Ordering::Relaxed);
         taken
     }
 
-    /// Gives the memory of everything that waits back: nobody will carry it up.
+    /// Frees all waiting packets: this core will not poll again.
     pub(crate) fn clear(&mut self, backlog: &Backlog) {
         for sender in 0..backlog.lanes.senders() {
             drop(backlog.lanes.take(sender));
@@ -111,7 +115,7 @@ impl BacklogPoll {
         *self = Self::default();
     }
 
-    /// At most `max` packets of one sender, oldest first.
+    /// Takes at most `max` packets of one sender, oldest first.
     pub(super) fn take(&mut self, backlog: &Backlog, max: usize) -> PacketList {
         if self.rest.is_empty() {
             self.next_lane(backlog);
@@ -120,7 +124,8 @@ impl BacklogPoll {
     }
 
     fn next_lane(&mut self, backlog: &Backlog) {
-        // A lane may be announced and empty: what was announced has been taken along with what came before.
+        // A ready bit may belong to an empty lane: its packets were taken together with earlier
+        // ones.
         while self.rest.is_empty() {
             if self.ready == 0 {
                 self.ready = backlog.lanes.take_ready();
@@ -135,8 +140,8 @@ impl BacklogPoll {
     }
 }
 
-/// Up with them, those in a row that came by one device as a list, so that what IP finds for one serves the next. Differs from
-/// Linux, whose backlog goes up packet by packet.
+/// Delivers packets. Consecutive packets of one device form a list, so that they share IP lookups.
+/// Differs from Linux, whose backlog delivers one packet at a time.
 fn carry<'s>(
     host: &'s Host,
     cx: &mut Cx,
@@ -172,9 +177,10 @@ mod tests {
     use super::*;
     use crate::cx::Memory;
 
-    /// Regression: a lane whose bit was set again by what had been taken with the rest hid the lanes behind it.
+    /// Regression: a lane whose bit was set again, although its packets had been taken already, hid
+    /// the lanes after it.
     #[test]
-    fn a_lane_that_was_announced_and_emptied_hides_no_other() {
+    fn an_empty_lane_with_a_ready_bit_hides_no_other_lane() {
         let memory = Memory::new(1 << 20);
         let mut cx = Cx::replay(&memory, 1);
         let backlog = Backlog::new(4);
@@ -188,7 +194,11 @@ mod tests {
         push(1);
         assert_eq!(poll.take(&backlog, 64).len(), 1);
         push(1);
-        assert_eq!(poll.take(&backlog, 64).len(), 2, "what came meanwhile, too");
+        assert_eq!(
+            poll.take(&backlog, 64).len(),
+            2,
+            "packets pushed before the poll, from both senders"
+        );
         push(2);
         assert_eq!(poll.take(&backlog, 64).len(), 1, "sender 2");
         assert!(!poll.is_pending(&backlog));

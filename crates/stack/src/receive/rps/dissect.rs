@@ -1,8 +1,8 @@
-//! The hash of the flow of a frame, before anything of it has been checked.
+//! Flow hash of an unchecked frame.
 //!
-//! Linux: `__skb_get_hash`, `skb_flow_dissect`. The hash is the one under which the connection is found (`demux`), so that
-//! it is also that of the table of sockets. What is not IP has none; a fragment, which may have no ports, has that of its
-//! addresses.
+//! Linux: `__skb_get_hash`, `skb_flow_dissect`. The hash is also the key of the connection lookup
+//! (`demux`) and of the RFS socket table. Frames other than IP have no hash. A fragment, which may
+//! lack ports, is hashed by its addresses only.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -15,16 +15,16 @@ use crate::{
     host::Host,
 };
 
-/// Bytes of both ports.
+/// Length of both ports in bytes.
 const PORTS_LEN: usize = 4;
 
-/// UDP's ports are where TCP's are.
+/// UDP: its ports are at the offsets of TCP's.
 const UDP: u8 = 17;
 
-/// The hash of the flow of a frame with its link header.
+/// Returns the flow hash of a frame with its link header.
 pub(super) fn flow_hash(host: &Host, link: LinkType, packet: &mut Packet) -> Option<u32> {
     let start = link.header_bytes();
-    // Headers are wanted in one piece by every later step, too.
+    // Every later step needs the headers linear, too.
     let wanted = (start + IPV6_HEADER_LEN + PORTS_LEN).min(packet.len());
     if !packet.require_linear(wanted) {
         return None;
@@ -72,7 +72,7 @@ const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | UDP)
 }
 
-/// Our end is the destination.
+/// Builds the tuple of a received packet: the local address is the destination.
 fn tuple(src: IpAddr, dst: IpAddr, transport: Option<&[u8]>) -> FourTuple {
     let ports = transport.and_then(|bytes| bytes.first_chunk::<PORTS_LEN>()).unwrap_or(&[0; 4]);
     let [a, b, c, d] = *ports;

@@ -1,27 +1,28 @@
-//! The flow limit: who floods a queue that is half full loses first.
+//! Flow limit: drops packets of the flow that floods a half-full queue.
 //!
-//! Linux: `skb_flow_limit`, `net.core.flow_limit_cpu_bitmap`, `net.core.flow_limit_table_len`. Of the last 256 packets
-//! that met a queue more than half full, one flow may have been 128; small flows then still get through.
+//! Linux: `skb_flow_limit`, `net.core.flow_limit_cpu_bitmap`, `net.core.flow_limit_table_len`. One
+//! flow may own 128 of the last 256 packets that met a queue more than half full. Further packets
+//! of this flow are dropped, and small flows still get through.
 
 use std::{boxed::Box, vec};
 
-/// Packets that are remembered. Linux: `FLOW_LIMIT_HISTORY`.
+/// Number of recorded packets. Linux: `FLOW_LIMIT_HISTORY`.
 const HISTORY: usize = 256;
 
-/// What one core remembers of the packets it has handed on.
+/// History of the packets that one core has steered to others.
 #[derive(Debug)]
 pub(super) struct FlowLimit {
-    /// How many of the remembered packets are in each bucket: a power of two of them.
+    /// Number of recorded packets in each bucket. The number of buckets is a power of two.
     counts: Box<[u16]>,
-    /// Their buckets, oldest at `next`.
+    /// Buckets of the recorded packets, oldest at `next`.
     history: Box<[u32; HISTORY]>,
     next: usize,
-    /// Entries of `history` that mean something.
+    /// Number of valid entries in `history`.
     known: usize,
 }
 
 impl FlowLimit {
-    /// Counts flows in `buckets` buckets, a power of two.
+    /// Creates a history with `buckets` buckets, a power of two.
     pub(super) fn new(buckets: u32) -> Self {
         debug_assert!(buckets.is_power_of_two());
         Self {
@@ -36,8 +37,8 @@ impl FlowLimit {
         u32::try_from(self.counts.len()).unwrap_or(u32::MAX)
     }
 
-    /// One more packet of the flow of `hash` for a queue of `qlen` packets, where `max` may be. True: it takes more than its
-    /// half and is to be dropped.
+    /// Records a packet of the flow of `hash` for a queue of `qlen` packets and limit `max`.
+    /// Returns true if the flow exceeds its share and the packet must be dropped.
     pub(super) fn exceeds(&mut self, hash: u32, qlen: u32, max: u32) -> bool {
         if qlen < max >> 1 {
             return false;
@@ -46,7 +47,7 @@ impl FlowLimit {
         let oldest = core::mem::replace(&mut self.history[self.next], bucket);
         self.next = (self.next + 1) % HISTORY;
         if self.known == HISTORY {
-            // Every known entry of the history has counted one in its bucket.
+            // Each valid entry of the history has incremented the count of its bucket.
             self.counts[oldest as usize] -= 1;
         } else {
             self.known += 1;
@@ -62,28 +63,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flow_that_takes_more_than_half_of_the_last_256_is_dropped() {
+    fn a_flow_with_more_than_half_of_the_last_256_packets_is_dropped() {
         let mut limit = FlowLimit::new(4096);
         let dropped = |limit: &mut FlowLimit, hash, n: usize| {
             (0..n).filter(|_| limit.exceeds(hash, 500, 1000)).count()
         };
         assert_eq!(dropped(&mut limit, 7, 128), 0);
-        assert_eq!(dropped(&mut limit, 7, 10), 10, "the 129th and on");
-        assert_eq!(dropped(&mut limit, 8, 100), 0, "others get through");
-        // The history forgets: 128 others push enough of the first flow out.
+        assert_eq!(dropped(&mut limit, 7, 10), 10, "the 129th and later packets");
+        assert_eq!(dropped(&mut limit, 8, 100), 0, "another flow gets through");
+        // After 128 more packets of another flow, enough of the first flow has left the history.
         assert_eq!(dropped(&mut limit, 9, 128), 0);
         assert_eq!(dropped(&mut limit, 7, 1), 0);
     }
 
     #[test]
-    fn a_queue_that_is_not_half_full_asks_nobody() {
+    fn a_queue_less_than_half_full_has_no_flow_limit() {
         let mut limit = FlowLimit::new(1);
         assert!((0..1000).all(|_| !limit.exceeds(7, 499, 1000)));
-        assert!(!limit.exceeds(7, 500, 1000), "nothing was remembered either");
+        assert!(!limit.exceeds(7, 500, 1000), "no packet was recorded");
     }
 
     #[test]
-    fn flows_of_one_bucket_are_one_flow() {
+    fn flows_of_one_bucket_share_one_limit() {
         let mut limit = FlowLimit::new(2);
         let drops = (0..256u32).filter(|n| limit.exceeds(n * 2, 1000, 1000)).count();
         assert_eq!(drops, 128);

@@ -1,17 +1,18 @@
-//! Packets that a core hands to others: gathered in a poll, pushed at its end, their receivers kicked at the end of the turn.
+//! Packets for other cores: gathered during a poll and pushed at its end. The receiving cores are
+//! kicked at the end of the turn.
 //!
-//! Linux: `enqueue_to_backlog`, `net_rps_action_and_irq_enable`. A kick is what an IPI is there, and as expensive.
+//! Linux: `enqueue_to_backlog`, `net_rps_action_and_irq_enable`. A kick corresponds to an IPI and
+//! is as expensive.
 
 use std::{boxed::Box, sync::Arc};
 
 use pkt::{DropReason, Packet};
 use sync::Chain;
 
-use super::{flow_limit::FlowLimit, softnet::SoftnetCounts};
+use super::{backlog::Backlog, flow_limit::FlowLimit, softnet::SoftnetCounts};
 use crate::{
     base::{counters::Counter, ids::CoreId},
-    core::Core,
-    cx::Cx,
+    cx::{Cx, Owed},
     host::Host,
 };
 
@@ -20,32 +21,35 @@ use crate::{
 struct Outgoing {
     packets: Chain<Packet>,
     count: u32,
-    /// Length of its backlog when the first of `packets` was put here.
+    /// Length of that core's backlog when the first of `packets` was added.
     qlen: u32,
-    /// Packets given to that core so far, those of `packets` included; wraps.
+    /// Number of packets for that core so far, including `packets`; wraps around.
     sent: u32,
 }
 
-/// What the owner of a core has for the others.
+/// Packets of this core for all others. Only the owner of the core accesses it.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     core: CoreId,
+    /// Of every core.
+    backlogs: Arc<[Backlog]>,
     targets: Box<[Outgoing]>,
-    /// Targets with packets, a bit each.
+    /// Bit set of targets with packets.
     filled: u64,
-    /// Targets to be kicked, a bit each. Linux: `rps_ipi_list`.
+    /// Bit set of targets to be kicked. Linux: `rps_ipi_list`.
     kicks: u64,
     limit: Option<FlowLimit>,
-    /// Packets put for others since it was last asked.
+    /// Packets added since the last `take_handed_on`.
     handed_on: u64,
 }
 
 impl Outbox {
-    /// Of core `core` of a host of `cores` cores.
-    pub(crate) fn new(core: CoreId, cores: u16) -> Self {
+    /// Creates the outbox of `core`, towards the cores of `backlogs`.
+    pub(crate) fn new(core: CoreId, backlogs: Arc<[Backlog]>) -> Self {
         Self {
             core,
-            targets: (0..cores).map(|_| Outgoing::default()).collect(),
+            targets: backlogs.iter().map(|_| Outgoing::default()).collect(),
+            backlogs,
             filled: 0,
             kicks: 0,
             limit: None,
@@ -53,47 +57,49 @@ impl Outbox {
         }
     }
 
-    /// Whose it is.
+    /// Returns the core that owns the outbox.
     pub(crate) const fn core(&self) -> CoreId {
         self.core
     }
 
-    /// Packets that left this core since the last call.
+    /// Returns the number of packets that left this core since the last call.
     pub(crate) const fn take_handed_on(&mut self) -> u64 {
         core::mem::replace(&mut self.handed_on, 0)
     }
 
-    /// Whether `target` is through with the first `tail` packets that it got from here.
-    pub(super) fn has_finished(&self, host: &Host, target: CoreId, tail: u32) -> bool {
-        let done = host.core(target).backlog().lanes().done(usize::from(self.core.0));
+    /// Whether `target` has processed the first `tail` packets from this core.
+    pub(super) fn has_finished(&self, target: CoreId, tail: u32) -> bool {
+        let done = self.backlogs[usize::from(target.0)].lanes().done(usize::from(self.core.0));
         done.wrapping_sub(tail).cast_signed() >= 0
     }
 
-    /// Whether every core is through with everything that it got from here.
-    pub(super) fn is_through(&self, host: &Host) -> bool {
+    /// Whether every core has processed all packets from this core.
+    pub(super) fn is_through(&self) -> bool {
         (0u16..)
             .zip(&self.targets)
-            .all(|(target, outgoing)| self.has_finished(host, CoreId(target), outgoing.sent))
+            .all(|(target, outgoing)| self.has_finished(CoreId(target), outgoing.sent))
     }
 
-    /// A packet for `target`. How many packets it has got with this one, or `None` when it was dropped.
+    /// Adds a packet for `target`. Returns the number of packets for it so far, or `None` if this
+    /// one was dropped.
     pub(super) fn put(
         &mut self,
-        host: &Host,
         cx: &mut Cx,
         target: CoreId,
         hash: u32,
         packet: Packet,
     ) -> Option<u32> {
-        let backlog = host.core(target).backlog();
+        let backlog = &self.backlogs[usize::from(target.0)];
         let outgoing = &mut self.targets[usize::from(target.0)];
         if outgoing.count == 0 {
-            // Others may push meanwhile: each can exceed the limit by what one poll hands on.
+            // Other cores may push concurrently; each may exceed the limit by the packets of one
+            // poll.
             outgoing.qlen = backlog.lanes().len();
         }
         let (qlen, max) = (outgoing.qlen + outgoing.count, cx.sysctls().netdev_max_backlog);
         let is_full = qlen >= max;
-        if is_full || exceeds_its_half(&mut self.limit, host, self.core, cx, (hash, qlen, max)) {
+        let counts = self.backlogs[usize::from(self.core.0)].counts();
+        if is_full || exceeds_its_half(&mut self.limit, counts, self.core, cx, (hash, qlen, max)) {
             SoftnetCounts::add_shared(&backlog.counts().dropped, 1);
             cx.drop_packet(DropReason::CpuBacklog, packet);
             return None;
@@ -106,7 +112,7 @@ impl Outbox {
         Some(outgoing.sent)
     }
 
-    /// The poll is over: what was put goes to its cores.
+    /// Pushes the gathered packets to their cores at the end of a poll.
     #[inline]
     pub(crate) fn push(&mut self, host: &Host, cx: &mut Cx) {
         if self.filled | self.kicks != 0 {
@@ -122,18 +128,18 @@ impl Outbox {
             let packets = core::mem::take(&mut outgoing.packets);
             let count = core::mem::replace(&mut outgoing.count, 0);
             cx.count(Counter::RpsPackets, u64::from(count));
-            let lanes = host.cores()[target as usize].backlog().lanes();
+            let lanes = self.backlogs[target as usize].lanes();
             if lanes.push(usize::from(self.core.0), packets, count) {
                 self.kicks |= 1 << target;
             }
         }
-        // Outside of a turn nobody would do it later.
+        // Outside of a turn, no later step would kick the targets.
         if self.kicks != 0 && cx.running().is_none() {
             self.kick(host, cx);
         }
     }
 
-    /// The turn is over: cores that were given something and had nothing are made to look.
+    /// Kicks the cores whose empty backlog has received packets, at the end of the turn.
     #[inline]
     pub(crate) fn kick(&mut self, host: &Host, cx: &mut Cx) {
         if self.kicks != 0 {
@@ -143,19 +149,23 @@ impl Outbox {
 
     fn kick_targets(&mut self, host: &Host, cx: &mut Cx) {
         while self.kicks != 0 {
-            let target: &Arc<Core> = &host.cores()[self.kicks.trailing_zeros() as usize];
+            let target = CoreId(u16::try_from(self.kicks.trailing_zeros()).expect("at most 63"));
             self.kicks &= self.kicks - 1;
-            SoftnetCounts::add_shared(&target.backlog().counts().received_rps, 1);
-            Core::kick_backlog(target, cx);
+            let backlog = &self.backlogs[usize::from(target.0)];
+            SoftnetCounts::add_shared(&backlog.counts().received_rps, 1);
+            let core = host.runner(target);
+            if core.schedule_backlog() {
+                cx.raise(core, Owed::Run);
+            }
         }
     }
 }
 
-/// The flow limit, on cores that have one.
+/// Applies the flow limit, on cores that have one.
 #[inline]
 fn exceeds_its_half(
     limit: &mut Option<FlowLimit>,
-    host: &Host,
+    counts: &SoftnetCounts,
     core: CoreId,
     cx: &Cx,
     (hash, qlen, max): (u32, u32, u32),
@@ -172,7 +182,7 @@ fn exceeds_its_half(
     };
     let exceeds = limit.exceeds(hash, qlen, max);
     if exceeds {
-        SoftnetCounts::add(&host.core(core).backlog().counts().flow_limit, 1);
+        SoftnetCounts::add(&counts.flow_limit, 1);
     }
     exceeds
 }

@@ -1,4 +1,4 @@
-//! One line of /proc/net/softnet_stat for each core.
+//! Per-core counters in the format of /proc/net/softnet_stat.
 //!
 //! Linux: net/core/net-procfs.c, `softnet_seq_show`.
 
@@ -7,17 +7,19 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// What a core counts of its receive work. Relaxed throughout: counters order nothing.
+/// Receive counters of one core. All accesses are relaxed, because the counters order no other
+/// data.
 #[derive(Debug, Default)]
 pub(crate) struct SoftnetCounts {
-    /// Written by the core's owner, as are `time_squeeze`, `flow_limit` and `process_qlen`.
+    /// Packets processed. Only the core's owner writes this counter, `time_squeeze`, `flow_limit`
+    /// and `process_qlen`.
     pub(crate) processed: AtomicU64,
     pub(crate) time_squeeze: AtomicU64,
     pub(crate) flow_limit: AtomicU64,
     pub(crate) process_qlen: AtomicU64,
-    /// Added to by whoever finds this core's backlog full.
+    /// Packets dropped. Written by each core that finds this core's backlog full.
     pub(crate) dropped: AtomicU64,
-    /// Added to by whoever kicks this core for its backlog.
+    /// Backlog kicks. Written by each core that kicks this core.
     pub(crate) received_rps: AtomicU64,
 }
 
@@ -30,36 +32,38 @@ impl SoftnetCounts {
         }
     }
 
-    /// Adds to a counter that several write.
+    /// Adds to a counter with several writers.
     #[inline]
     pub(crate) fn add_shared(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 }
 
-/// The columns of one core.
+/// Columns of one core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftnetStat {
-    /// Packets that went up on this core: from its device queues, unless another core got them, and from its backlog.
+    /// Packets processed on this core: from its backlog, and from its device queues unless steered
+    /// to another core.
     pub processed: u64,
-    /// Packets for this core that found its backlog full, or were too many of one flow.
+    /// Packets for this core dropped because its backlog was full or their flow exceeded the flow
+    /// limit.
     pub dropped: u64,
-    /// Turns that ended with work left because the budget was used up.
+    /// Turns that used up their budget with work left.
     pub time_squeeze: u64,
-    /// Times another core kicked this one for its backlog.
+    /// Kicks of this core by other cores for its backlog.
     pub received_rps: u64,
-    /// Packets that this core dropped by the flow limit when it handed them on.
+    /// Packets that this core dropped by the flow limit while steering.
     pub flow_limit: u64,
-    /// Packets in the backlog that this core has not looked at.
+    /// Packets in the backlog that this core has not taken yet.
     pub input_qlen: u64,
-    /// Packets of the backlog that it has taken and not yet carried up.
+    /// Packets that this core has taken from the backlog but not processed yet.
     pub process_qlen: u64,
-    /// Number of the core.
+    /// Core number.
     pub core: u16,
 }
 
 impl fmt::Display for SoftnetStat {
-    /// The fifteen columns of Linux, hexadecimal, each the low 32 bits.
+    /// Writes the fifteen columns of Linux in hexadecimal, the low 32 bits of each.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unused = 0;
         let columns = [
@@ -92,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_linux_s() {
+    fn the_columns_have_the_format_of_linux() {
         let stat = SoftnetStat {
             processed: 0x1_0000_0012,
             dropped: 1,

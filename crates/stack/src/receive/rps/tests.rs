@@ -1,4 +1,5 @@
-//! Order above all; then where packets go, what is dropped, and what each setting does while the host runs.
+//! Steering tests: packet order, choice of the core, drops, and settings that change while the host
+//! runs.
 
 #![expect(clippy::cast_possible_truncation, reason = "flows, cores and counts are small here")]
 
@@ -15,15 +16,16 @@ use crate::{
 
 const CORES: u16 = 4;
 
-/// Core 0 polls a queue; the others have their backlogs.
+/// Core 0 polls a queue; all other cores process their backlogs.
 struct Bench {
     host: Arc<Host>,
     cx: Cx,
     outbox: Outbox,
     steering: Steering,
     backlogs: Vec<BacklogPoll>,
-    /// Per flow: packets that have arrived, and what may go up next.
+    /// Number of the next packet to arrive, for each flow.
     arrived: Vec<u32>,
+    /// Lowest number that may be delivered next, for each flow.
     expected: Vec<u32>,
     up: u64,
 }
@@ -36,10 +38,12 @@ impl Bench {
         let addresses = vec!["10.0.0.1/24".parse().unwrap()];
         let devices = vec![DeviceConfig { device, addresses }];
         let config = HostConfig { devices, cores: CORES, ..HostConfig::replay(0) };
+        let host = Host::new(&memory, config).unwrap();
+        let backlogs = Arc::clone(host.core(CoreId(0)).backlogs());
         Self {
-            host: Host::new(&memory, config).unwrap(),
+            host,
             cx,
-            outbox: Outbox::new(CoreId(0), CORES),
+            outbox: Outbox::new(CoreId(0), backlogs),
             steering: Steering::default(),
             backlogs: (0..CORES).map(|_| BacklogPoll::default()).collect(),
             arrived: vec![0; flows],
@@ -51,7 +55,7 @@ impl Bench {
     fn set(&mut self, name: &str, value: &str) {
         self.host.set_sysctl(name, value).unwrap();
         let entered = self.cx.enter(&self.host);
-        // What the bench does is all for this host.
+        // The guard can be dropped, because every step of this bench belongs to this host.
         drop(entered);
     }
 
@@ -59,7 +63,7 @@ impl Bench {
         self.set(&format!("net.quietline.dev.wire0.{word}"), value);
     }
 
-    /// An IP packet of `flow` that says its number.
+    /// Returns an IP packet of `flow` that carries its number.
     fn packet(&mut self, flow: usize) -> Packet {
         let number = self.arrived[flow];
         self.arrived[flow] += 1;
@@ -80,7 +84,8 @@ impl Bench {
         dissect::flow_hash(&self.host, LinkType::Ip, &mut packet).unwrap()
     }
 
-    /// One poll that finds a packet of each of `flows`. Returns those that were kept.
+    /// Runs one poll with a packet for each entry of `flows`. Returns the flows of the packets that
+    /// stayed on this core.
     fn poll(&mut self, flows: &[usize]) -> Vec<usize> {
         let packets: Vec<_> = flows.iter().map(|&flow| self.packet(flow)).collect();
         let host = Arc::clone(&self.host);
@@ -99,7 +104,7 @@ impl Bench {
         kept
     }
 
-    /// A core carries up to `weight` packets of its backlog up. Returns their flows.
+    /// Processes up to `weight` packets of a core's backlog. Returns their flows.
     fn run(&mut self, core: u16, weight: usize) -> Vec<usize> {
         let host = Arc::clone(&self.host);
         let backlog = host.core(CoreId(core)).backlog();
@@ -138,8 +143,8 @@ impl Bench {
     }
 }
 
-/// The property: whatever is set, recorded, polled and run in whatever order, no packet overtakes one of its flow, and none is
-/// lost but those counted.
+/// Property: no packet overtakes another of its flow, and every loss is counted, for any order of
+/// settings, records, polls and backlog runs.
 #[test]
 fn no_packet_overtakes_one_of_its_flow_under_any_schedule() {
     const FLOWS: usize = 12;
@@ -173,7 +178,7 @@ fn no_packet_overtakes_one_of_its_flow_under_any_schedule() {
                 "record" => {
                     let hash = bench.hash(rng.below(FLOWS as u32) as usize);
                     if let Some(flows) = bench.cx.sock_flows() {
-                        // Also cores that this host does not have.
+                        // Some of the recorded cores do not exist in this host.
                         flows.record(hash, CoreId(rng.below(6) as u16));
                     }
                 }
@@ -183,21 +188,21 @@ fn no_packet_overtakes_one_of_its_flow_under_any_schedule() {
         bench.drain();
         let arrived: u32 = bench.arrived.iter().sum();
         assert_eq!(u64::from(arrived), bench.up + bench.drops(), "seed {seed}");
-        assert!(steered > 0, "seed {seed} shows nothing");
+        assert!(steered > 0, "seed {seed} steered no packet");
     }
 }
 
 #[test]
-fn off_it_has_no_table_and_touches_no_packet() {
+fn disabled_steering_has_no_table_and_touches_no_packet() {
     let mut bench = Bench::new(1);
     bench.set("net.core.rps_sock_flow_entries", "64");
     assert_eq!(bench.poll(&[0, 0]), [0, 0]);
     assert!(bench.steering.slots.is_empty());
-    assert_eq!(bench.steering.poll, 0, "the poll was not even counted");
+    assert_eq!(bench.steering.poll, 0, "the poll was not counted");
 }
 
 #[test]
-fn a_map_of_all_cores_spreads_as_the_host_spreads_its_flows() {
+fn a_map_of_all_cores_agrees_with_the_flow_distribution_of_the_host() {
     let mut bench = Bench::new(64);
     bench.set_dev("rps_cpus", "f");
     let all: Vec<_> = (0..64).collect();
@@ -213,17 +218,17 @@ fn a_map_of_all_cores_spreads_as_the_host_spreads_its_flows() {
 }
 
 #[test]
-fn cores_that_do_not_exist_count_for_nothing() {
+fn cores_that_do_not_exist_are_ignored_in_a_map() {
     let mut bench = Bench::new(8);
     let all: Vec<_> = (0..8).collect();
     bench.set_dev("rps_cpus", "f0");
-    assert_eq!(bench.poll(&all), all, "none is left");
+    assert_eq!(bench.poll(&all), all, "the map has no existing core");
     bench.set_dev("rps_cpus", "f4");
     assert_eq!((bench.poll(&all).len(), bench.run(2, 64).len()), (0, 8));
 }
 
 #[test]
-fn a_full_backlog_drops_and_counts() {
+fn a_full_backlog_drops_packets_and_counts_them() {
     let mut bench = Bench::new(1);
     bench.set_dev("rps_cpus", "2");
     bench.set("net.core.netdev_max_backlog", "10");
@@ -233,21 +238,21 @@ fn a_full_backlog_drops_and_counts() {
     assert_eq!((stat.dropped, stat.input_qlen, bench.drops()), (2, 10, 2));
     assert_eq!(bench.run(1, 64).len(), 10);
     bench.poll(&[0]);
-    assert_eq!(bench.host.softnet_stat()[1].input_qlen, 1, "there is room again");
+    assert_eq!(bench.host.softnet_stat()[1].input_qlen, 1, "the backlog has room again");
     bench.set("net.core.netdev_max_backlog", "0");
     bench.poll(&[0]);
     assert_eq!(bench.drops(), 3);
 }
 
 #[test]
-fn the_flow_limit_drops_the_flow_that_floods_and_spares_the_other() {
+fn the_flow_limit_drops_a_flooding_flow_and_spares_a_small_one() {
     let mut bench = Bench::new(2);
     bench.set_dev("rps_cpus", "2");
     bench.set("net.core.flow_limit_cpu_bitmap", "1");
     for _ in 0..100 {
         bench.poll(&[0; 10]);
     }
-    // 500 until it is half full, then half of the history.
+    // 500 packets until the backlog is half full, then half of the history.
     assert_eq!(bench.drops(), 1000 - 500 - 128);
     bench.poll(&[1; 5]);
     assert_eq!(bench.drops(), 372, "the small flow gets through");
@@ -255,61 +260,65 @@ fn the_flow_limit_drops_the_flow_that_floods_and_spares_the_other() {
     assert_eq!((stats[0].flow_limit, stats[1].dropped, stats[1].input_qlen), (372, 372, 633));
     bench.set("net.core.flow_limit_cpu_bitmap", "2");
     bench.poll(&[0; 10]);
-    assert_eq!(bench.drops(), 372, "the limit is that of the core that hands on");
+    assert_eq!(bench.drops(), 372, "the setting of the steering core applies");
 }
 
 #[test]
-fn a_flow_moves_when_its_packets_are_through_and_not_before() {
+fn a_flow_moves_only_after_its_packets_are_processed() {
     let mut bench = Bench::new(1);
     bench.set_dev("rps_cpus", "2");
     bench.poll(&[0, 0, 0]);
     bench.set_dev("rps_cpus", "4");
     bench.poll(&[0]);
-    assert_eq!((bench.run(1, 3).len(), bench.run(2, 64).len()), (3, 0), "it stays behind its own");
+    assert_eq!(
+        (bench.run(1, 3).len(), bench.run(2, 64).len()),
+        (3, 0),
+        "the flow stays behind its earlier packets"
+    );
     bench.poll(&[0]);
     assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (2, 0));
     bench.poll(&[0]);
-    assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (0, 1), "now it may");
+    assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (0, 1), "the flow has moved");
 }
 
-/// For the receive side: off means off once everything is home, and order is kept until then.
+/// Steering stays in effect until all steered packets are processed, which preserves the order.
 #[test]
-fn switched_off_while_packets_are_under_way() {
+fn steering_is_disabled_while_packets_are_in_flight() {
     let mut bench = Bench::new(2);
     bench.set_dev("rps_cpus", "2");
     bench.poll(&[0, 0]);
     bench.set_dev("rps_cpus", "0");
-    assert_eq!(bench.poll(&[0, 1]), [1], "flow 0 has packets elsewhere, flow 1 has none");
+    assert_eq!(bench.poll(&[0, 1]), [1], "only flow 0 has packets on another core");
     assert!(!bench.steering.slots.is_empty());
     bench.drain();
     assert_eq!(bench.poll(&[0, 1]), [0, 1]);
-    assert!(bench.steering.slots.is_empty(), "nothing is left of it");
+    assert!(bench.steering.slots.is_empty(), "the slots are freed");
     bench.set_dev("rps_cpus", "2");
     assert_eq!(bench.poll(&[0, 1]), []);
 }
 
 #[test]
-fn rfs_brings_a_flow_to_where_its_application_reads() {
+fn rfs_moves_a_flow_to_the_core_where_its_application_reads() {
     let mut bench = Bench::new(2);
     bench.set("net.core.rps_sock_flow_entries", "1024");
     bench.set_dev("rps_flow_cnt", "64");
     let hash = bench.hash(0);
-    assert_eq!(bench.poll(&[0]), [0], "nobody has asked, and there is no map");
+    assert_eq!(bench.poll(&[0]), [0], "no read was recorded, and there is no map");
     bench.cx.set_home(&bench.host, CoreId(3));
     bench.cx.record_flow(hash);
     assert_eq!(bench.poll(&[0, 1]), [1]);
     bench.cx.set_home(&bench.host, CoreId(2));
     bench.cx.record_flow(hash);
     bench.poll(&[0]);
-    assert_eq!(bench.run(3, 64), [0, 0], "its packet on core 3 is not through");
+    assert_eq!(bench.run(3, 64), [0, 0], "its packet on core 3 was not processed yet");
     bench.poll(&[0]);
     assert_eq!((bench.run(2, 64), bench.run(3, 64)), (vec![0], vec![]));
     bench.set_dev("rps_flow_cnt", "0");
-    assert_eq!(bench.poll(&[0]), [0], "a queue without a table does not follow");
+    assert_eq!(bench.poll(&[0]), [0], "a queue without a table ignores RFS");
 }
 
 #[test]
-fn what_has_no_flow_stays() {
+fn a_packet_without_a_flow_stays() {
     let mut bench = Bench::new(1);
     bench.set_dev("rps_cpus", "2");
     bench.poll(&[]);

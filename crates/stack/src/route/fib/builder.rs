@@ -1,6 +1,7 @@
-//! Addresses and routes in, a forwarding table or a [`ConfigError`] out.
+//! Builds a forwarding table from addresses and routes, or refuses them with a [`ConfigError`].
 //!
-//! Linux: what `ip address add` and `ip route add` do in net/ipv4/fib_frontend.c and fib_semantics.c, refusals included.
+//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c,
+//! including their refusals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,25 +14,26 @@ use crate::{base::config_error::ConfigError, transmit::dst::RouteKind};
 /// Smallest MTU of a route: RFC 791 for IPv4, RFC 8200 §5 for IPv6.
 const MTU_MIN_V4: u32 = 68;
 const MTU_MIN_V6: u32 = 1280;
-/// Largest packet whose length both headers can name.
+/// Largest packet whose length fits both headers.
 const MTU_MAX: u32 = 65_535;
 
-/// A route as it is asked for.
+/// Specification of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// Destinations; no bits may be set behind the prefix.
+    /// Destinations; no bits may be set after the prefix.
     pub prefix: IpNet,
-    /// `Unicast`, `Blackhole` or `Unreachable`; the others follow from addresses.
+    /// `Unicast`, `Blackhole` or `Unreachable`; other kinds are created with addresses.
     pub kind: RouteKind,
-    /// Next hop: an address in the network of one of ours.
+    /// Next hop: an address in the network of one of this host's addresses.
     pub via: Option<IpAddr>,
-    /// Device index. May be left out when `via` says it.
+    /// Device index. Optional if `via` determines it.
     pub device: Option<u32>,
-    /// Source address: one of ours. Left out, it is our address in the next hop's network.
+    /// Source address: one of this host's. The default is this host's address in the next hop's
+    /// network.
     pub prefsrc: Option<IpAddr>,
     /// Largest packet in bytes.
     pub mtu: Option<u32>,
-    /// Smaller is better.
+    /// Metric: smaller is better.
     pub metric: u32,
 }
 
@@ -55,14 +57,15 @@ impl RouteSpec {
     }
 }
 
-/// Collects addresses and routes. Addresses come first: routes are checked against them.
+/// Collects addresses and routes. Addresses must be added first, because routes are checked against
+/// them.
 #[derive(Clone, Debug)]
 pub struct FibBuilder {
     devices: u32,
     pub(super) addresses: Vec<(u32, IpNet)>,
     pub(super) local: BTreeMap<IpNet, RouteEntry>,
     pub(super) main: BTreeMap<(IpNet, u32), RouteEntry>,
-    /// Devices that are not up: no route leads through them.
+    /// Devices that are down: no route may use them.
     pub(super) down: BTreeSet<u32>,
 }
 
@@ -86,7 +89,7 @@ impl FibBuilder {
         builder
     }
 
-    /// Makes `device` the loopback device: 127.0.0.0/8 and ::1 are ours.
+    /// Makes `device` the loopback device: 127.0.0.0/8 and ::1 become local.
     pub fn loopback(&mut self, device: u32) {
         let v4 = (v4_net(Ipv4Addr::new(127, 0, 0, 0), 8), IpAddr::V4(Ipv4Addr::LOCALHOST));
         let v6 = (v6_net(Ipv6Addr::LOCALHOST, 128), IpAddr::V6(Ipv6Addr::LOCALHOST));
@@ -97,11 +100,11 @@ impl FibBuilder {
         self.local.insert(broadcast, entry(broadcast, RouteKind::Broadcast, device, None));
     }
 
-    /// Puts an address on a device, and with it the network that its prefix length says.
+    /// Assigns an address to a device, and makes the network of its prefix length reachable there.
     ///
     /// # Errors
-    /// When the address cannot belong to a host, is the network's own or its broadcast address, is taken, or the device
-    /// does not exist.
+    /// If the address cannot belong to a host, is its network's own or broadcast address, or is
+    /// taken, or if the device does not exist.
     pub fn address(&mut self, device: u32, address: IpNet) -> Result<(), ConfigError> {
         let refuse = |allowed: &str| Err(ConfigError::new("address", address, allowed));
         if device >= self.devices {
@@ -132,7 +135,7 @@ impl FibBuilder {
                 .or_insert_with(|| entry(broadcast, RouteKind::Broadcast, device, source));
         }
         if address.prefix_len() < address.max_prefix_len() {
-            // A second address in the same network is a secondary one: the first stays the source.
+            // A second address in the same network is secondary: the first remains the source.
             let network = address.trunc();
             self.main
                 .entry((network, 0))
@@ -145,7 +148,8 @@ impl FibBuilder {
     /// Adds a route.
     ///
     /// # Errors
-    /// When a field is impossible, contradicts another, or the same prefix has a route with the same metric.
+    /// If a field is impossible or contradicts another, or if the prefix has a route with the same
+    /// metric.
     pub fn route(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
         let added = self.resolve(spec)?;
         if self.main.contains_key(&(spec.prefix, spec.metric)) {
@@ -156,7 +160,7 @@ impl FibBuilder {
         Ok(())
     }
 
-    /// The entry that a route becomes.
+    /// Converts a specification to an entry.
     pub(super) fn resolve(&self, spec: &RouteSpec) -> Result<RouteEntry, ConfigError> {
         self.check_prefix(spec)?;
         check_mtu(spec)?;
@@ -180,7 +184,7 @@ impl FibBuilder {
         })
     }
 
-    /// The table.
+    /// Builds the table.
     #[must_use]
     pub fn build(&self) -> Fib {
         let mut fib =
@@ -191,7 +195,7 @@ impl FibBuilder {
                 IpNet::V6(prefix) => drop(fib.v6.local.insert(*prefix, entry.clone())),
             }
         }
-        // In descending order of metric: the best comes last and stays.
+        // In descending order of metric, so that the best entry is inserted last and remains.
         for ((prefix, _), entry) in self.main.iter().rev() {
             match prefix {
                 IpNet::V4(prefix) => drop(fib.v4.main.insert(*prefix, entry.clone())),
@@ -220,7 +224,7 @@ impl FibBuilder {
         Ok(())
     }
 
-    /// The device of a route, and our address in the network of its next hop.
+    /// Returns the device of a route, and this host's address in the network of its next hop.
     fn way_out(&self, spec: &RouteSpec) -> Result<(u32, Option<IpAddr>), ConfigError> {
         if spec.kind != RouteKind::Unicast {
             return match spec.via {
@@ -254,7 +258,7 @@ impl FibBuilder {
             None => Err(ConfigError::new(
                 "route via",
                 via,
-                "a neighbour in the network of one of this host's addresses",
+                "a neighbor in the network of one of this host's addresses",
             )),
         }
     }
@@ -285,14 +289,14 @@ pub(super) const fn entry(
     RouteEntry { prefix, kind, via: None, device, prefsrc, mtu: None, metric: 0 }
 }
 
-/// An address that a host on some link may have.
+/// Returns whether a host on some link may have the address.
 fn is_unicast(ip: IpAddr) -> bool {
     let special = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
     let reserved = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast() || ip.octets()[0] == 0);
     !special && !reserved
 }
 
-/// RFC 3021: networks of two hosts or one have no broadcast address; IPv6 has none at all.
+/// RFC 3021: networks of one or two hosts have no broadcast address. IPv6 has none at all.
 pub(super) const fn has_broadcast(address: &IpNet) -> bool {
     matches!(address, IpNet::V4(address) if address.prefix_len() <= 30)
 }

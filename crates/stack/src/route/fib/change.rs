@@ -1,7 +1,9 @@
-//! What changes in the tables while a host runs: routes that come and go, devices that go down, up and away.
+//! Changes of the tables while a host runs: routes are added and deleted, devices go down, up and
+//! away.
 //!
-//! Linux: `ip route replace`, `ip route del`, `ip link set down`; net/ipv4/fib_frontend.c (`fib_table_delete`,
-//! `fib_disable_ip`, `fib_sync_down_addr`). Each change is made to the builder; a new table is built from it.
+//! Linux: `ip route replace`, `ip route del`, `ip link set down`; net/ipv4/fib_frontend.c
+//! (`fib_table_delete`, `fib_disable_ip`, `fib_sync_down_addr`). Each change is made to the
+//! builder, and a new table is built from it.
 
 use std::vec::Vec;
 
@@ -11,22 +13,22 @@ use super::{FibBuilder, RouteEntry, RouteSpec, builder};
 use crate::{base::config_error::ConfigError, transmit::dst::RouteKind};
 
 impl FibBuilder {
-    /// Adds a route, in place of the one with the same prefix and metric if there is one: `ip route replace`.
+    /// Adds a route, or replaces the one with the same prefix and metric: `ip route replace`.
     ///
     /// # Errors
-    /// When a field is impossible or contradicts another.
+    /// If a field is impossible or contradicts another.
     pub fn replace(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
         let entry = self.resolve(spec)?;
         self.main.insert((spec.prefix, spec.metric), entry);
         Ok(())
     }
 
-    /// Takes the best route away that has this prefix and whatever else `spec` names: a metric of 0, no next hop, no device,
-    /// no source and no MTU name nothing, nor does the kind `Unicast`. A device's own network is such a route; our addresses
-    /// are not. `ip route del`.
+    /// Deletes the best route with this prefix that matches `spec`. A metric of 0, the kind
+    /// `Unicast`, and a missing next hop, device, source or MTU match any value. A device's own
+    /// network can be deleted; local addresses cannot. `ip route del`.
     ///
     /// # Errors
-    /// When there is none.
+    /// If no route matches.
     pub fn delete(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
         let named = |entry: &RouteEntry| {
             (spec.kind == RouteKind::Unicast || spec.kind == entry.kind)
@@ -45,13 +47,13 @@ impl FibBuilder {
         Ok(())
     }
 
-    /// Every entry: the local table, then the main table by prefix and metric.
+    /// Returns every entry: the local table, then the main table by prefix and metric.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &RouteEntry> {
         self.local.values().chain(self.main.values())
     }
 
-    /// `device` carries nothing from here on: the routes through it go. Our addresses stay ours, and come by other devices
-    /// (RFC 1122 §3.3.4.2, the weak model).
+    /// Takes `device` down: removes the routes through it. Its addresses stay local, and packets to
+    /// them are accepted by other devices (RFC 1122 §3.3.4.2, the weak model).
     pub fn device_down(&mut self, device: u32) {
         self.down.insert(device);
         let mut networks = Vec::new();
@@ -62,12 +64,12 @@ impl FibBuilder {
             }
             stays
         });
-        // Two devices in one network: the other takes over.
+        // If two devices are in one network, the other one takes over.
         self.connect(|network| networks.contains(&network));
     }
 
-    /// `device` carries packets again: the networks of its addresses are back. Routes that were added to them are not, as in
-    /// Linux.
+    /// Brings `device` up: restores the networks of its addresses. Routes added to them earlier are
+    /// not restored, as in Linux.
     pub fn device_up(&mut self, device: u32) {
         if self.down.remove(&device) {
             let on_it = |(on, address): &(u32, IpNet)| (*on == device).then(|| address.trunc());
@@ -76,7 +78,7 @@ impl FibBuilder {
         }
     }
 
-    /// `device` is gone, and with it its addresses and every route that has one of them as its source.
+    /// Removes `device`, its addresses, and every route with one of them as its source.
     pub fn device_gone(&mut self, device: u32) {
         let gone: Vec<_> = self.addresses.iter().filter(|(on, _)| *on == device).copied().collect();
         self.addresses.retain(|(on, _)| *on != device);
@@ -95,7 +97,8 @@ impl FibBuilder {
         self.device_down(device);
     }
 
-    /// Makes the networks that `wanted` answers yes for reachable by the first device that is up and has an address there.
+    /// Makes each network for which `wanted` returns true reachable by the first device that is up
+    /// and has an address in it.
     fn connect(&mut self, wanted: impl Fn(IpNet) -> bool) {
         for (device, address) in &self.addresses {
             let (network, source) = (address.trunc(), Some(address.addr()));

@@ -11,7 +11,8 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// Loopback is device 0; 10.0.0.1/24 and 2001:db8::1/64 are on device 1, 192.168.1.2/30 on device 2.
+/// Returns a table with loopback as device 0, 10.0.0.1/24 and 2001:db8::1/64 on device 1, and
+/// 192.168.1.2/30 on device 2.
 fn sample() -> FibBuilder {
     let mut builder = Fib::builder(3);
     builder.loopback(0);
@@ -27,7 +28,7 @@ fn refused(result: Result<(), ConfigError>) -> (&'static str, String) {
 }
 
 #[test]
-fn addresses_make_their_entries() {
+fn each_address_creates_its_entries() {
     let fib = sample().build();
     let found = |text: &str| fib.lookup(ip(text)).map(ToString::to_string);
     assert_eq!(found("10.0.0.1").unwrap(), "local 10.0.0.1 dev 1 src 10.0.0.1");
@@ -85,7 +86,7 @@ fn small_networks_have_no_broadcast() {
 }
 
 #[test]
-fn default_route_takes_what_nothing_else_does() {
+fn the_default_route_matches_all_other_destinations() {
     let mut builder = sample();
     builder.route(&RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.254"))).unwrap();
     builder.route(&RouteSpec::via(net("10.20.0.0/16"), ip("192.168.1.1"))).unwrap();
@@ -120,7 +121,7 @@ fn smallest_metric_wins() {
 }
 
 #[test]
-fn local_table_knows_who_can_be_a_source() {
+fn the_local_table_tells_which_addresses_cannot_be_a_source() {
     let fib = sample().build();
     assert_eq!(fib.local_kind(ip("10.0.0.255")), Some(RouteKind::Broadcast));
     assert_eq!(fib.local_kind(ip("10.0.0.1")), Some(RouteKind::Local));
@@ -137,9 +138,9 @@ fn secondary_addresses_share_the_network() {
     assert_eq!(fib.lookup(ip("10.0.0.9")).unwrap().prefsrc, Some(ip("10.0.0.1")));
 }
 
-/// A provider that hands out single addresses: the gateway is on the link because a route says so.
+/// A provider assigns a single address: the gateway is on the link because of a route.
 #[test]
-fn gateway_may_be_on_link_by_a_route() {
+fn a_gateway_may_be_on_link_by_a_route() {
     let mut builder = Fib::builder(1);
     builder.address(0, net("203.0.113.7/32")).unwrap();
     let default = RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.1"));
@@ -202,7 +203,7 @@ fn impossible_routes_are_refused() {
     assert_eq!(
         route(RouteSpec { via: Some(ip("10.0.0.1")), ..default() }).0,
         "route via",
-        "our own"
+        "an address of this host"
     );
     assert_eq!(route(RouteSpec { via: Some(ip("10.0.0.255")), ..default() }).0, "route via");
     assert_eq!(route(RouteSpec { via: Some(ip("2001:db8::2")), ..default() }).0, "route via");
@@ -228,7 +229,7 @@ fn impossible_routes_are_refused() {
 }
 
 proptest! {
-    /// A scan over all prefixes is what the trie must agree with.
+    /// A linear scan over all prefixes must agree with the trie.
     #[test]
     fn lookup_is_the_longest_prefix(
         prefixes in proptest::collection::vec((any::<u32>(), 0_u8..=32), 0..40),

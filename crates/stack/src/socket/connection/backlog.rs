@@ -1,32 +1,35 @@
-//! The backlog at its owner's: what softirq context has left on a socket while an application thread held it.
+//! The owner's side of the backlog: packets that softirq context queued while an application thread
+//! owned the socket.
 //!
-//! Below: `sync::SocketLock`, which admits packets by their memory and hands them out in order of arrival. Linux:
-//! `tcp_add_backlog`, `__release_sock`, `tcp_release_cb`.
+//! Below: `sync::SocketLock`, which admits packets by their memory and returns them in order of
+//! arrival. Linux: `tcp_add_backlog`, `__release_sock`, `tcp_release_cb`.
 //!
-//! A thread that comes late finds many segments at once, and what it does once for all of them it need not do for each:
+//! The owner finds many segments at once, and can do some work once for all of them:
 //!
-//! - **Coalescing.** A segment that continues the one before it joins it ([`Segment::join`]), and TCP sees one superframe.
-//!   Differs from Linux, which does so when softirq context appends: there the tail belongs to nobody, here the list has
-//!   many writers and no lock, and the owner, who has taken it, joins neighbors before it processes them.
-//! - **One ACK** (`net.ipv4.tcp_backlog_ack_defer`). Nothing is output before the end of the backlog.
+//! - **Coalescing.** A segment that continues the previous one is joined to it ([`Segment::join`]),
+//!   and TCP processes one superframe. Differs from Linux, where softirq context joins on append:
+//!   here the list has many writers and no lock, so the owner joins neighboring segments after it
+//!   has taken them.
+//! - **One ACK** (`net.ipv4.tcp_backlog_ack_defer`). No segments are sent before the end of the
+//!   backlog.
 //!
-//! Order: receive queue, prequeue, backlog, each older than the next. So a prequeue is emptied before the first packet of
-//! the backlog.
+//! Order: packets in the receive queue, the prequeue and the backlog are each older than those in
+//! the next. So the prequeue is emptied before the first packet of the backlog is processed.
 
 use pkt::{Gso, GsoKind, Packet, Pool};
 use sync::Work;
 use tcp::{Flags, SegmentHeader};
 
-use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, calls::Holder, parse};
+use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, call::Holder, parse};
 use crate::{base::counters::Counter, cx::Cx, host::Host, transmit::packet_dst::PacketDst};
 
-/// Payload of joined segments, at most: as much as an IPv4 packet has.
+/// Maximum payload of joined segments, as for an IPv4 packet.
 const JOINED_BYTES_MAX: usize = 65_535;
 
-/// Payloads that do not lie in pages are joined by a copy up to this size, as in the receive queue.
+/// Maximum payload that is joined by a copy if it is not in pages, as in the receive queue.
 const COPY_BYTES_MAX: usize = 512;
 
-/// Processes what softirq context has left meanwhile; true if there was anything.
+/// Processes the backlog; returns true if there was any.
 pub(super) fn work_off(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
@@ -36,8 +39,8 @@ pub(super) fn work_off(
     work_off_to(socket, state, host, cx, &mut []).is_some()
 }
 
-/// As `work_off`, by a reader that takes what is next in the stream into `user`. Answers how many bytes went there,
-/// `None` when there was nothing to process.
+/// Like `work_off`, for a reader that takes the next bytes of the stream into `user`. Returns the
+/// number of these bytes, or `None` if there was nothing to process.
 pub(crate) fn work_off_to(
     socket: &TcpSocket,
     state: &mut Holder<'_>,
@@ -66,7 +69,7 @@ pub(crate) fn work_off_to(
     Some(copied)
 }
 
-/// Lets the socket go, and wakes those for whom something has come true meanwhile.
+/// Releases the socket and wakes the threads whose conditions have become true.
 #[inline]
 pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx: &mut Cx) {
     if !state.is_undisturbed() {
@@ -80,7 +83,8 @@ pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Host, cx
     socket.wake(cx, news);
 }
 
-/// What slips in at the last moment is not joined, but shares one ACK as well.
+/// Processes a packet that arrives during the release: it is not joined, but shares one ACK as
+/// well.
 #[cold]
 fn work_late(
     socket: &TcpSocket,
@@ -103,14 +107,14 @@ fn work_late(
     }
 }
 
-/// An ACK that would have left at once waits for the end of the backlog.
+/// Counts an immediate ACK that waits for the end of the backlog.
 fn count_deferred(state: &StreamState, cx: &Cx) {
     if state.tcb.owes_ack_now() {
         cx.count(Counter::SocketBacklogAckDeferred, 1);
     }
 }
 
-/// Before the owner sends, and so does what the delayed-ACK timer would have done: whether that has come in the meantime.
+/// Counts a delayed-ACK timer that fired meanwhile, before the owner sends and thereby replaces it.
 #[inline]
 pub(super) fn note_locked_timer(state: &Holder<'_>, cx: &Cx) {
     if state.tcb.is_delack_due(cx.now) {
@@ -118,21 +122,21 @@ pub(super) fn note_locked_timer(state: &Holder<'_>, cx: &Cx) {
     }
 }
 
-/// The delayed-ACK timer has fired while the socket was owned.
+/// Counts a delayed-ACK timer that fired while the socket was owned.
 fn count_locked_timer(state: &StreamState, cx: &Cx, bits: u8) {
     if bits & DEFERRED_TIMER != 0 && state.tcb.is_delack_due(cx.now) {
         cx.counters().tcp.add(tcp::Counter::TcpExtDelayedACKLocked, 1);
     }
 }
 
-/// One owner's way through the backlog.
+/// State of one pass through the backlog.
 struct Drain<'a> {
     socket: &'a TcpSocket,
     host: &'a Host,
-    /// The youngest segment: the next one may join it.
+    /// Youngest segment, to which the next one may be joined.
     tail: Option<Segment>,
     user: &'a mut [u8],
-    /// Bytes of `user` that are filled.
+    /// Number of bytes filled in `user`.
     copied: usize,
 }
 
@@ -172,7 +176,7 @@ impl Drain<'_> {
             state.input_to_user(cx, &header, packet, self.user.split_at_mut(self.copied).1);
         if cx.sysctls().tcp_backlog_ack_defer {
             count_deferred(state, cx);
-            // A duplicate ACK or a reset does not wait: it must not be merged with the next.
+            // Transmit now: a duplicate ACK or a reset must not be merged with the next one.
             state.transmit(self.socket, self.host, cx);
         } else {
             state.settle(self.socket, self.host, cx);
@@ -180,18 +184,18 @@ impl Drain<'_> {
     }
 }
 
-/// A segment with its header as values; the packet is the payload alone.
+/// A segment whose header is parsed; the packet holds only the payload.
 struct Segment {
     header: SegmentHeader,
     packet: Packet,
 }
 
 impl Segment {
-    /// Makes one segment of this and the `next` that continues it, which is given back if they may not be one: nothing
-    /// but ACK, PSH and a FIN at the end, the same options and marks, and an acknowledgment that does not get lost by
-    /// it. Both checksums have been verified.
+    /// Joins `next`, which continues this segment, or returns it unchanged. Both must have no flags
+    /// but ACK, PSH and a FIN at the end, equal options and ECN marks, and an acknowledgment that
+    /// is not lost by joining. Both checksums have been verified.
     ///
-    /// Differs from Linux: a duplicate ACK stays what it is, because it counts (RFC 5681 §3.2).
+    /// Differs from Linux: a duplicate ACK is not joined, because it counts (RFC 5681 §3.2).
     fn join(&mut self, pool: &mut Pool, next: Self) -> Result<(), Self> {
         if !self.may_join(&next) {
             return Err(next);
@@ -228,7 +232,8 @@ impl Segment {
     }
 }
 
-/// Puts the payload of `next` behind that of `tail`; gives it back, and leaves `tail` as it was, when that does not go.
+/// Appends the payload of `next` to that of `tail`. If that fails, returns `next` and leaves `tail`
+/// unchanged.
 fn append(pool: &mut Pool, tail: &mut Packet, next: Packet) -> Result<(), Packet> {
     if next.linear().is_empty() {
         return tail.append_frags_of(pool, next);
@@ -245,7 +250,7 @@ fn append(pool: &mut Pool, tail: &mut Packet, next: Packet) -> Result<(), Packet
     Err(next)
 }
 
-/// How the joined payload was cut: in segments of the larger of both sizes.
+/// Returns the segmentation of the joined payload: segments of the larger of both sizes.
 fn joined_gso(tail: &Packet, next: &Packet) -> Gso {
     let (a, b) = (cut(tail), cut(next));
     let kind = match tail.meta().protocol {
@@ -261,7 +266,7 @@ fn joined_gso(tail: &Packet, next: &Packet) -> Gso {
     }
 }
 
-/// The superframe's own words, or those for one segment.
+/// Returns the segmentation of a superframe, or the equivalent for one segment.
 fn cut(packet: &Packet) -> Gso {
     let gso = packet.meta().gso;
     if gso.kind != GsoKind::None {

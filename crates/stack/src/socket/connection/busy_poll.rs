@@ -1,7 +1,8 @@
-//! How a thread that waits for a socket polls: the three options and the settings behind them.
+//! Busy polling of a thread that waits for a socket: the three options and the settings behind
+//! them.
 //!
-//! Linux: `sk_ll_usec`, `sk_prefer_busy_poll` and `sk_busy_poll_budget`; `napi_busy_loop`. Above: whoever has threads that
-//! wait. Below: `core::Core::busy_poll`.
+//! Linux: `sk_ll_usec`, `sk_prefer_busy_poll` and `sk_busy_poll_budget`; `napi_busy_loop`. Above:
+//! the waiting threads. Below: `core::Core::busy_poll`.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering},
@@ -10,40 +11,42 @@ use core::{
 
 use crate::sysctl::Sysctls;
 
-/// Frames one cycle takes before it looks whether it is done, where no option says otherwise (`BUSY_POLL_BUDGET`).
+/// Default number of frames that one cycle takes before it checks whether it is done
+/// (`BUSY_POLL_BUDGET`).
 pub const BUSY_POLL_BUDGET: u16 = 8;
 
-/// What the application has set on a socket.
+/// Busy polling options that the application has set on a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// `SO_BUSY_POLL`: how many microseconds a read polls before it sleeps. `None` leaves it to `net.core.busy_read`.
+    /// `SO_BUSY_POLL`: time that a read polls before it sleeps, in microseconds. `None` selects
+    /// `net.core.busy_read`.
     pub usecs: Option<u32>,
-    /// `SO_PREFER_BUSY_POLL`: a thread that stops polling will be back. Its device's queue is left alone meanwhile, for
-    /// `gro_flush_timeout` of the device at most.
+    /// `SO_PREFER_BUSY_POLL`: a thread that stops polling will return. Its device's queue stays
+    /// masked meanwhile, for at most the device's `gro_flush_timeout`.
     pub prefer: bool,
-    /// `SO_BUSY_POLL_BUDGET`: frames of one cycle. `None` is [`BUSY_POLL_BUDGET`].
+    /// `SO_BUSY_POLL_BUDGET`: frames per cycle. `None` is [`BUSY_POLL_BUDGET`].
     pub budget: Option<u16>,
 }
 
-/// How one wait polls: the options with the settings where there are none.
+/// Parameters of one wait: the options, or the settings where no option is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPollParams {
-    /// How long; zero sleeps at once.
+    /// Maximum polling time; zero sleeps at once.
     pub time: Duration,
-    /// The thread will be back.
+    /// Whether the thread will return after it stops polling.
     pub prefer: bool,
-    /// Frames of one cycle.
+    /// Frames per cycle.
     pub budget: usize,
 }
 
 impl BusyPoll {
-    /// Of a wait for data.
+    /// Returns the parameters of a wait for data.
     #[must_use]
     pub fn for_read(self, sysctls: &Sysctls) -> BusyPollParams {
         self.params(self.usecs.unwrap_or(sysctls.busy_read))
     }
 
-    /// Of a wait for anything else: room to send, a connection, its end.
+    /// Returns the parameters of a wait for another event: space to send, a connection, its end.
     #[must_use]
     pub fn for_event(self, sysctls: &Sysctls) -> BusyPollParams {
         self.params(sysctls.busy_poll)
@@ -58,12 +61,13 @@ impl BusyPoll {
     }
 }
 
-/// No option: the marker for `usecs`.
+/// Marker of an unset `usecs`.
 const USECS_NONE: u32 = u32::MAX;
-/// No option: the marker for `budget`, as which a budget of nothing counts.
+/// Marker of an unset `budget`; a budget of zero counts as unset.
 const BUDGET_NONE: u16 = 0;
 
-/// The options of a connection, which calls look at without holding it. Relaxed: an option orders nothing.
+/// Options of a connection, which calls read without owning the socket. Relaxed: an option orders
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct BusyPollCell {
     usecs: AtomicU32,

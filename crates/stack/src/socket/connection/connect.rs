@@ -1,7 +1,7 @@
-//! Active opens: choosing our end of the four-tuple and sending the SYN.
+//! Active opens: selects the local end of the four-tuple and sends the SYN.
 //!
-//! Linux: `tcp_v4_connect`, `inet_hash_connect`. The call does not wait: the socket becomes writable when the
-//! handshake is done, or carries an error.
+//! Linux: `tcp_v4_connect`, `inet_hash_connect`. The call does not wait: the socket becomes
+//! writable when the handshake completes, or has an error.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -26,35 +26,38 @@ use crate::{
     transmit::ip_output::{self, IpFields},
 };
 
-/// How a connection is to be opened: what the socket calls set before `connect`.
+/// Options of a new connection, as set by socket calls before `connect`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// Local end that the application has bound. The address may be left open (0.0.0.0), and so may the port: it is
-    /// chosen for the four-tuple, as with `IP_BIND_ADDRESS_NO_PORT`.
+    /// Local end bound by the application. The address may be unspecified (0.0.0.0) and the port 0:
+    /// the port is then selected for the four-tuple, as with `IP_BIND_ADDRESS_NO_PORT`.
     pub local: Option<SocketAddr>,
-    /// `SO_REUSEADDR`: a bound port is shared with connections that say so too, as long as the peers differ.
+    /// `SO_REUSEADDR`: a bound port is shared with connections that also set it, if the peers
+    /// differ.
     pub reuse_address: bool,
-    /// `SO_REUSEPORT`: a bound port is shared with any socket that says so too.
+    /// `SO_REUSEPORT`: a bound port is shared with any socket that also sets it.
     pub reuse_port: bool,
-    /// `SO_RCVTIMEO`; `None` waits for ever.
+    /// `SO_RCVTIMEO`; `None` is unlimited.
     pub receive_timeout: Option<Duration>,
-    /// `SO_SNDTIMEO`; `None` waits for ever.
+    /// `SO_SNDTIMEO`; `None` is unlimited.
     pub send_timeout: Option<Duration>,
-    /// `SO_BUSY_POLL` and its companions.
+    /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`.
     pub busy_poll: BusyPoll,
     /// `IP_TOS` and `IP_TTL`.
     pub ip: IpFields,
-    /// `TCP_FASTOPEN_CONNECT`: with a cookie of the peer's the SYN waits for the first write and carries it (RFC 7413).
-    /// Only for what may be done twice: the network may repeat a SYN.
+    /// `TCP_FASTOPEN_CONNECT`: if a cookie of the peer is known, the SYN waits for the first write
+    /// and carries it (RFC 7413). Only for requests that may be executed twice, because the network
+    /// may duplicate a SYN.
     pub fast_open: bool,
-    /// `TCP_FASTOPEN_NO_COOKIE`: with `fast_open`, data goes with the SYN without asking for a cookie first.
+    /// `TCP_FASTOPEN_NO_COOKIE`: with `fast_open`, data is sent with the SYN without requesting a
+    /// cookie first.
     pub fast_open_no_cookie: bool,
-    /// What the connection starts with.
+    /// Options that the connection starts with.
     pub options: SocketOptions,
 }
 
 impl TcpSocket {
-    /// Starts to connect to `remote`, from `local` where the application has bound one.
+    /// Starts a connection to `remote`, from `local` if the application has bound one.
     ///
     /// # Errors
     /// As [`connect_with`](Self::connect_with).
@@ -67,11 +70,12 @@ impl TcpSocket {
         Self::connect_with(host, cx, remote, &ConnectOptions { local, ..ConnectOptions::default() })
     }
 
-    /// Starts to connect to `remote`.
+    /// Starts a connection to `remote`.
     ///
     /// # Errors
-    /// What can be told at once: no route, no port, `EADDRINUSE` for a bound port that another owns, `EADDRNOTAVAIL` for
-    /// an address that is not ours or a four-tuple that is taken, `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
+    /// Errors known at once: no route, no port, `EADDRINUSE` for a bound port that another socket
+    /// owns, `EADDRNOTAVAIL` for an address that is not local or a four-tuple in use,
+    /// `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
     pub fn connect_with(
         host: &Arc<Host>,
         cx: &mut Cx,
@@ -85,12 +89,14 @@ impl TcpSocket {
         socket
     }
 
-    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if the peer has given us a cookie before, the SYN
-    /// carries the beginning of `bufs` (RFC 7413). Answers how many bytes that were. With none, nothing is queued: the caller
-    /// waits until the connection is established and writes then, or says `EINPROGRESS`.
+    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if a cookie of the peer is
+    /// known, the SYN carries the start of `bufs` (RFC 7413). Returns the number of these bytes. If
+    /// it is 0, no data is queued: the caller waits until the connection is established and writes
+    /// then, or returns `EINPROGRESS`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as [`connect_with`](Self::connect_with).
+    /// `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not allow clients; otherwise as
+    /// [`connect_with`](Self::connect_with).
     pub fn connect_sending<P: Payload>(
         host: &Arc<Host>,
         cx: &mut Cx,
@@ -107,14 +113,15 @@ impl TcpSocket {
         Ok((socket, sent))
     }
 
-    /// The first write of a connection whose SYN waits for it ([`ConnectOptions::fast_open`]): the SYN leaves, with as much of
-    /// `bufs` as it carries; answers how much. `None` if no SYN waits.
+    /// Performs the first write of a connection whose SYN waits for it
+    /// ([`ConnectOptions::fast_open`]): sends the SYN with as much of `bufs` as it can carry, and
+    /// returns the number of bytes. `None` if no SYN waits.
     pub fn send_with_syn<P: Payload>(&self, host: &Host, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
         self.with_tcb(host, cx, |tcb, cx| {
             if !tcb.is_syn_held() {
                 return None;
             }
-            // What does not fit the SYN, or finds no memory, is written later.
+            // Data that does not fit the SYN, or finds no memory, is written later.
             let sent = tcb.send(cx, bufs, false).unwrap_or(0);
             tcb.release_syn(cx);
             Some(sent)
@@ -133,7 +140,7 @@ fn open(
     if remote.is_ipv6() {
         return Err(Errno::EAFNOSUPPORT);
     }
-    // Linux connects to itself when asked for the unspecified address.
+    // A connect to the unspecified address connects to the host itself, as in Linux.
     let remote = match remote.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => {
             SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), remote.port())
@@ -198,7 +205,7 @@ fn start(
     if params.fast_open != FastOpen::Off {
         socket.set_learns(host.fast_open().is_on_trial(cx.now));
     }
-    // Registered before the SYN leaves: the answer may come on another core at once.
+    // Registered before the SYN is sent: the reply may arrive on another core at once.
     let begun = socket.begin(host, cx, |cx| {
         let remnant = remnant.as_ref().map(|(remnant, _)| &**remnant);
         register(host, cx, &socket, remnant, bound)
@@ -207,7 +214,8 @@ fn start(
         ip_output::discard_output(cx);
         return Err(errno);
     }
-    // Shut down meanwhile, which the tables had seen or had not: it ends as one that was found there.
+    // The host was shut down meanwhile, whether or not that found this socket: the connection ends
+    // like those that it found.
     if host.check_up().is_err() {
         socket.abort(host, cx);
         return Err(Errno::ECONNABORTED);
@@ -215,8 +223,9 @@ fn start(
     Ok(socket)
 }
 
-/// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves behind; none when the four-tuple is
-/// free. `bound` says that the application has chosen the port.
+/// Returns the connection in TIME-WAIT that has the four-tuple, if it may be replaced, and the
+/// state to inherit; none when the four-tuple is free. `bound` says that the application has chosen
+/// the port.
 fn remnant_of(
     host: &Host,
     cx: &Cx,
@@ -231,14 +240,14 @@ fn remnant_of(
         Some(_) => return Err(Errno::EADDRNOTAVAIL),
     };
     if bound.is_some_and(|bind| host.demux().is_in_use(tuple.local, bind, &rcu)) {
-        // As bind(2) would have said.
+        // The error of bind(2).
         return Err(Errno::EADDRINUSE);
     }
     let reuse = remnant.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
     Ok(Some((remnant, reuse)))
 }
 
-/// What the engine is told about the connection.
+/// Builds the engine's parameters of the connection.
 fn open_params(
     host: &Host,
     cx: &Cx,
@@ -260,7 +269,7 @@ fn open_params(
     params
 }
 
-/// Makes the connection known under its four-tuple, in place of `remnant`.
+/// Inserts the connection under its four-tuple, in place of `remnant` if there is one.
 fn register(
     host: &Host,
     cx: &Cx,

@@ -1,6 +1,7 @@
-//! What a connection is ready for, as it is published for those who do not hold it, and who is woken when that changes.
+//! Readiness of a connection, published to threads that do not own it, and wakeups when it changes.
 //!
-//! Above: `settle`, which publishes; threads that wait. Linux: `tcp_poll`, `sk_data_ready`, `sk_stream_write_space`.
+//! Above: `settle`, which publishes it; threads that wait. Linux: `tcp_poll`, `sk_data_ready`,
+//! `sk_stream_write_space`.
 
 use std::sync::atomic::Ordering;
 
@@ -10,54 +11,56 @@ use tcp::{Readiness, State, Tcb};
 use super::{BACKLOG_EXTRA_BYTES, StreamState, TcpSocket};
 use crate::{base::counters::Counter, cx::Cx};
 
-/// In `TcpSocket::ready` beside the bits of [`Readiness`]: packets wait for the reader.
+/// Bit of `TcpSocket::ready` besides those of [`Readiness`]: packets wait for the reader.
 const PREQUEUED: u8 = 1 << 7;
 const _: () = assert!(Readiness::all().bits() & PREQUEUED == 0);
 
 impl TcpSocket {
-    /// What the socket is ready for, without taking it.
+    /// Returns the readiness without owning the socket.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         Readiness::from_bits_truncate(self.ready.load(Ordering::Acquire))
     }
 
-    /// Where threads wait for something to read (or for the end), and where for room to write. See
-    /// [`pass_as_waiter`](Self::pass_as_waiter).
+    /// Returns the event count of threads that wait for data (or the end of the stream), or for
+    /// space to write. See [`pass_as_waiter`](Self::pass_as_waiter).
     #[must_use]
     pub const fn waiters(&self, interest: Readiness) -> &EventCount {
         if interest.contains(Readiness::WRITE) { &self.writers } else { &self.readers }
     }
 
-    /// For a thread that has announced itself at [`waiters`](Self::waiters), before each look at what it waits for: what comes true
-    /// behind that look wakes it. Without this it may see neither.
+    /// Orders a waiting thread with the owner: a thread registered at [`waiters`](Self::waiters)
+    /// calls this before each check of its condition, so that a change after the check wakes it.
+    /// Without this call it may miss both.
     pub fn pass_as_waiter(&self) {
         self.lock.pass();
     }
 
-    /// Whether the end of our stream has still to be acknowledged: what a lingering close waits for
-    /// (`sk_stream_wait_close`). HUP comes earlier, as soon as both directions are shut.
+    /// Returns whether the end of our stream is still unacknowledged, which a lingering close waits
+    /// for (`sk_stream_wait_close`). HUP is set earlier, as soon as both directions are shut down.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
         self.finishing.load(Ordering::Acquire)
     }
 
-    /// `SO_RCVLOWAT`: bytes that a blocking read waits for, if it wants as many.
+    /// Returns `SO_RCVLOWAT`, the bytes that a blocking read waits for.
     #[must_use]
     pub fn rcvlowat(&self) -> u32 {
         self.rcvlowat.load(Ordering::Relaxed)
     }
 
-    /// Packets wait for whoever is installed as the reader.
+    /// Returns whether packets wait for the installed reader.
     pub(in crate::socket) fn has_prequeued(&self) -> bool {
         self.ready.load(Ordering::Acquire) & PREQUEUED != 0
     }
 
-    /// What may be looked at without the lock follows `tcb`. Answers the bits of `ready` that have come true by that.
+    /// Publishes the state that is read without the lock. Returns the bits of `ready` that have
+    /// become set.
     #[inline]
     pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool) -> u8 {
         self.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
-        // Linux: `sk_rcvqueues_full`, which adds `sk_rmem_alloc` to the backlog on the other side of the comparison. While
-        // somebody owns the socket that is what it was when they last settled.
+        // Linux: `sk_rcvqueues_full`, which instead adds `sk_rmem_alloc` to the backlog. While a
+        // thread owns the socket, the value is that of the last settling.
         let limit = tcb
             .rcvbuf()
             .saturating_mul(2)
@@ -71,7 +74,7 @@ impl TcpSocket {
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         if self.finishing.load(Ordering::Relaxed) != finishing {
             if !finishing {
-                // A lingering close waits for this.
+                // A lingering close waits for this change.
                 news |= Readiness::HUP.bits();
             }
             self.finishing.store(finishing, Ordering::Release);
@@ -79,9 +82,10 @@ impl TcpSocket {
         news
     }
 
-    /// Wakes those for whom something has come true: `news`, which was taken from the state. Outside the lock: a wake is a
-    /// system call, and the woken thread wants the socket. Who finds its condition true does not sleep, so what was true
-    /// before needs no second wake.
+    /// Wakes the threads that wait for the bits in `news`, which was taken from the state. Called
+    /// outside the lock: a wake is a system call, and the woken thread wants the socket. A thread
+    /// that finds its condition true does not sleep, so conditions that were true before need no
+    /// second wake.
     #[inline]
     pub(in crate::socket) fn wake(&self, cx: &mut Cx, news: u8) {
         if news != 0 {
@@ -107,14 +111,15 @@ impl TcpSocket {
 }
 
 impl StreamState {
-    /// Packets wait for the reader, who is to be woken by whoever lets the socket go.
+    /// Records that packets wait for the reader. The thread that releases the socket wakes the
+    /// reader.
     pub(in crate::socket) fn publish_prequeued(&mut self, socket: &TcpSocket) {
         let ready = socket.ready.load(Ordering::Relaxed) | PREQUEUED;
         socket.ready.store(ready, Ordering::Release);
         self.news |= PREQUEUED;
     }
 
-    /// Nothing waits for the reader any more, so that it need not be woken.
+    /// Records that no packet waits for the reader, so that it need not be woken.
     pub(in crate::socket) const fn retract_prequeued(&mut self) {
         self.news &= !PREQUEUED;
     }

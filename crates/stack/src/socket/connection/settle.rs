@@ -1,10 +1,10 @@
-//! What follows a change of a connection's `Tcb`: everything outside it is brought up to date.
+//! Updates after a change of a connection's `Tcb`: brings all state outside the `Tcb` up to date.
 //!
-//! Segments leave along the socket's path, the timer is armed, a closed connection leaves the tables, the account of memory
-//! follows, readiness is published. Linux: `tcp_push_pending_frames`, `__ip_queue_xmit` down to the route,
-//! `inet_csk_destroy_sock`, `tcp_time_wait`.
+//! Segments are transmitted along the socket's path, the timer is armed, a closed connection leaves
+//! the tables, memory is charged, and readiness is published. Linux: `tcp_push_pending_frames`,
+//! `__ip_queue_xmit` down to the route, `inet_csk_destroy_sock`, `tcp_time_wait`.
 //!
-//! Not here: what has changed it (`stream`, `calls`), wakes (`TcpSocket::wake`).
+//! Not here: causes of the change (`stream`, `calls`), wakes (`TcpSocket::wake`).
 
 use std::sync::Arc;
 
@@ -29,9 +29,10 @@ use crate::{
 };
 
 impl StreamState {
-    /// At the end of a call. One that has only read leaves most as it was, and there is nothing to hand down. A full `settle` might
-    /// send what the pace or the queue below has held, a little before its time: that is resumed by its timer, which is armed,
-    /// or by a completion, as it is where nobody reads (Linux: tcp_cleanup_rbuf sends an ACK and nothing else).
+    /// Settles at the end of a call. A call that has only read changes little and has no segments
+    /// to send. A full `settle` could send data that pacing or the host queue holds, a little too
+    /// early; an armed timer or a completion resumes that data anyway (Linux: tcp_cleanup_rbuf
+    /// sends only an ACK).
     #[inline]
     pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
@@ -42,10 +43,10 @@ impl StreamState {
         }
     }
 
-    /// Brings everything outside the `Tcb` up to date with it.
+    /// Brings all state outside the `Tcb` up to date.
     pub(in crate::socket) fn settle(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         self.synchronise(cx);
-        // What a timer has sent waits there.
+        // `cx.out` may hold segments sent by a timer.
         let rests = self.is_plain() && cx.out.is_empty();
         if rests && tcp::output_nothing(&mut self.tcb, cx.now) {
             self.confirm_neighbor(cx.now);
@@ -53,26 +54,27 @@ impl StreamState {
             self.settle_state(socket, host, cx);
         }
         if !self.prequeue.is_empty() {
-            // An ACK that has just left took the timer with it that stands in for the reader.
+            // An ACK sent just now has canceled the timer that stands in for the reader.
             self.tcb.watch_reader(&cx.tcp());
         }
-        debug_assert!(cx.out.is_empty(), "segments that nobody hands down");
+        debug_assert!(cx.out.is_empty(), "segments were not transmitted");
         socket.arm(host, self.tcb.next_deadline());
         self.publish(socket, cx);
     }
 
-    /// The connection is in the tables, somebody holds it, and its handshake is nobody's business any more.
+    /// Returns whether the connection is in the tables, is owned by the application, and has no
+    /// handshake to report.
     const fn is_plain(&self) -> bool {
         self.hashed && !self.orphan && !self.learns && self.early.is_none()
     }
 
-    /// Sends, and follows the connection where its state leads.
+    /// Sends, and updates the tables according to the connection's state.
     #[inline(never)]
     fn settle_state(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         if self.tcb.take_route_doubt() {
             self.dst = None;
         }
-        // Before segments are cut: the path may have become narrower, or wider.
+        // Before segmentation, because the path MTU may have changed.
         if self.hashed {
             self.check_path(socket, host, cx);
         }
@@ -87,7 +89,7 @@ impl StreamState {
         self.follow_fast_open(socket, host, cx);
     }
 
-    /// Tells whoever looks without the lock, and the account of memory.
+    /// Publishes readiness to lock-free readers and charges the TCP memory account.
     #[inline]
     fn publish(&mut self, socket: &TcpSocket, cx: &mut Cx) {
         self.news |= socket.publish(&self.tcb, !self.prequeue.is_empty());
@@ -97,8 +99,9 @@ impl StreamState {
         self.charge(cx);
     }
 
-    /// Sends what may leave. Where TCP stops because of what is below, a completion will resume it, unless enough has
-    /// completed by the time that is announced: then it goes on at once.
+    /// Sends the segments that are allowed. If TCP Small Queues stops TCP, a completion resumes it,
+    /// unless enough packets have completed by the time the stop is announced: then it continues at
+    /// once.
     fn output(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         loop {
             let host_queue = self.host_queue(socket);
@@ -110,8 +113,8 @@ impl StreamState {
             }
             tcp::output(&mut self.tcb, &mut tcp::Cx { host_queue, ..cx.tcp() });
             if self.hashed && self.dst.is_some() && !cx.out.is_empty() {
-                // The path has just been looked at.
-                self.hand_down(socket, host, cx, true);
+                // The path has just been checked.
+                self.hand_down(socket, cx, true);
             } else {
                 self.transmit(socket, host, cx);
             }
@@ -124,7 +127,7 @@ impl StreamState {
         }
     }
 
-    /// What the connection has below TCP.
+    /// Returns the connection's uncompleted packet memory below TCP.
     #[inline]
     fn host_queue(&self, socket: &TcpSocket) -> HostQueue {
         let bytes = socket.wmem.bytes();
@@ -137,7 +140,8 @@ impl StreamState {
         }
     }
 
-    /// The host's account follows what the queues hold (`sk_forward_alloc`): in whole pages, once per batch.
+    /// Charges the content of the queues to the host's account (`sk_forward_alloc`): in whole
+    /// pages, once per batch.
     #[inline]
     fn charge(&mut self, cx: &Cx) {
         let pages = i64::from(self.tcb.memory_bytes().div_ceil(PAGE_BYTES));
@@ -148,34 +152,36 @@ impl StreamState {
         }
     }
 
-    /// What the host's account was charged beyond what the queues hold: the rest of the last page, once settled
-    /// (`sk_forward_alloc`).
+    /// Returns the bytes charged to the host's account beyond the content of the queues: the rest
+    /// of the last page, once settled (`sk_forward_alloc`).
     pub(in crate::socket) fn forward_alloc(&self) -> u32 {
         let charged = u64::try_from(self.charged_pages).unwrap_or(0) * u64::from(PAGE_BYTES);
         u32::try_from(charged.saturating_sub(self.tcb.memory_bytes().into())).unwrap_or(u32::MAX)
     }
 
-    /// What the account was charged is what the queues hold, in whole pages, and everybody can see what is so.
+    /// Verifies that the charged pages cover the queues exactly, and that the published state is
+    /// current.
     ///
     /// # Panics
-    /// When that does not hold.
+    /// If either does not hold.
     pub(in crate::socket) fn check_account(&self, socket: &TcpSocket) {
         let memory = self.tcb.memory_bytes();
         let pages = i64::from(memory.div_ceil(PAGE_BYTES));
         assert_eq!(self.charged_pages, pages, "pages charged for {memory} bytes");
         assert!(self.forward_alloc() < PAGE_BYTES, "forward_alloc is the rest of a page");
-        assert_eq!(socket.lock.backlog_bytes(), 0, "the backlog is worked off");
-        assert_eq!(socket.readiness(), self.tcb.readiness(), "what waiters see");
+        assert_eq!(socket.lock.backlog_bytes(), 0, "the backlog is empty");
+        assert_eq!(socket.readiness(), self.tcb.readiness(), "published readiness");
     }
 
-    /// The listener counts it no more.
+    /// Ends the listener's count of this connection as early.
     pub(super) fn end_early(&mut self) {
         if let Some(listener) = self.early.take().and_then(|listener| listener.upgrade()) {
             listener.early_done();
         }
     }
 
-    /// What becomes of a handshake with Fast Open is the listener's business, or the next connect's.
+    /// Reports the result of a handshake with Fast Open to the listener, or records it for later
+    /// connects.
     fn follow_fast_open(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) {
         let state = self.tcb.state();
         if self.early.is_some() && state != State::SynRecv {
@@ -199,8 +205,8 @@ impl StreamState {
         }
     }
 
-    /// A connection that nobody holds and that is not done counts against `tcp_max_orphans`; beyond it is reset (Linux:
-    /// `tcp_check_oom`).
+    /// Counts a closed connection that has not finished against `tcp_max_orphans`; beyond the limit
+    /// it is reset (Linux: `tcp_check_oom`).
     fn count_orphan(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         let is_orphan =
             self.tcb.is_orphan() && !matches!(self.tcb.state(), State::Close | State::TimeWait);
@@ -219,7 +225,8 @@ impl StreamState {
         self.orphan = is_orphan;
     }
 
-    /// What the peer has acknowledged has passed the next hop: it need not be asked whether it is there (`dst_confirm`).
+    /// Confirms the next hop when new data was acknowledged, because the data has passed it
+    /// (`dst_confirm`).
     #[inline]
     fn confirm_neighbor(&mut self, now: Instant) {
         let snd_una = self.tcb.snd_una();
@@ -230,17 +237,18 @@ impl StreamState {
         }
     }
 
-    /// Hands the segments in `cx.out` to IP along the socket's cached path.
+    /// Passes the segments in `cx.out` to IP along the socket's cached path.
     pub(in crate::socket) fn transmit(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         if cx.out.is_empty() {
             return;
         }
         let current = self.check_path(socket, host, cx);
-        self.hand_down(socket, host, cx, current);
+        self.hand_down(socket, cx, current);
     }
 
-    /// As [`transmit`](Self::transmit), along the path as it is; `current` if it was there already.
-    fn hand_down(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx, current: bool) {
+    /// Like [`transmit`](Self::transmit), along the path as it is; `current` says that it was
+    /// cached.
+    fn hand_down(&mut self, socket: &TcpSocket, cx: &mut Cx, current: bool) {
         if current {
             cx.count(Counter::DstHit, 1);
         }
@@ -255,7 +263,7 @@ impl StreamState {
                     fields: socket.settings.ip_fields(),
                     ids: Some(&mut self.ip_id),
                 };
-                let sent = ip_output::output_as(host, cx, dst.dst.handle(), sender, queue);
+                let sent = ip_output::output_as(cx, dst.dst.handle(), sender, queue);
                 match sent {
                     NetXmit::Success => {}
                     NetXmit::Drop(from) if dst.paces => self.tcb.on_local_drop(from),
@@ -266,8 +274,9 @@ impl StreamState {
         }
     }
 
-    /// The transmit queue that the socket's packets go by. It stays with the one that it has while data of it is below: there it
-    /// would be overtaken. Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
+    /// Returns the transmit queue of the socket's packets. The queue is kept while it or its device
+    /// holds data of the connection, because packets in another queue could overtake that data.
+    /// Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
     fn tx_queue(&mut self, socket: &TcpSocket, cx: &Cx) -> QueueId {
         let Some(path) = &self.dst else { return QueueId(0) };
         let mapping = (path.tx.device_index(), path.tx.pick_queue(cx, socket.core, socket.hash));
@@ -282,7 +291,7 @@ impl StreamState {
     fn change_tx_queue(&mut self, socket: &TcpSocket, cx: &Cx, to: (u32, QueueId)) -> QueueId {
         match self.tx_mapping {
             Some((device, queue)) if device == to.0 => {
-                // An entry of the tasklet's list counts as one.
+                // An entry of the tasklet's list counts as one byte.
                 if socket.wmem.bytes() > 1 {
                     cx.count(Counter::TxQueueKept, 1);
                     return queue;
@@ -295,8 +304,8 @@ impl StreamState {
         to.1
     }
 
-    /// Resolves the path of the socket if it has none, or if what it was made from has changed. True if that was not
-    /// needed. TCP learns the present MTU (Linux: `tcp_current_mss`).
+    /// Resolves the socket's path if it has none or the cached one is stale. Returns true if the
+    /// cached path was current. Passes the current MTU to TCP (Linux: `tcp_current_mss`).
     #[inline]
     pub(in crate::socket) fn check_path(
         &mut self,
@@ -314,7 +323,7 @@ impl StreamState {
     #[cold]
     fn resolve_path(&mut self, socket: &TcpSocket, host: &Host, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
-        // By the next one it may not be stopped at all.
+        // The new path may not use TCP Small Queues.
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }
@@ -322,19 +331,20 @@ impl StreamState {
         self.dst = host.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
-            // Who takes no reports goes by the device alone.
+            // A socket that ignores reports uses the device's MTU.
             let mtu = if takes_reports(socket) { dst.mtu } else { dst.device.caps().mtu };
             self.tcb.set_path_mtu(mtu);
         }
     }
 
-    /// DST4: a path that counts as current is the one that the routes would answer now. DST3: what is held is counted.
+    /// Verifies DST4 and DST3: a path that counts as current equals the one that the routes yield
+    /// now, and a held entry has a reference count above 0.
     ///
     /// # Panics
-    /// When that does not hold.
+    /// If either does not hold.
     pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Host, cx: &Cx) {
         let Some(path) = &self.dst else { return };
-        assert!(path.dst.refs() > 0, "a path that nobody holds: {path:?}");
+        assert!(path.dst.refs() > 0, "a path without references: {path:?}");
         if host.is_current(path, cx.now) {
             let (local, remote) = (socket.tuple.local.ip(), socket.tuple.remote.ip());
             assert!(host.would_answer(cx, path, remote, local), "a stale path: {path:?}");
@@ -369,7 +379,7 @@ impl StreamState {
 
     #[cold]
     pub(super) fn unhash(&mut self, socket: &TcpSocket, host: &Host) {
-        // A table may keep the socket for a while: not its device, too.
+        // A table may keep the socket for a while; it must not keep the device.
         self.dst = None;
         socket.rx_dst.end();
         socket.disarm(host);
@@ -382,7 +392,7 @@ impl StreamState {
     }
 }
 
-/// Whether what is reported about the path changes the socket's segments (`IP_MTU_DISCOVER`).
+/// Returns whether reports about the path affect the socket's segments (`IP_MTU_DISCOVER`).
 pub(super) fn takes_reports(socket: &TcpSocket) -> bool {
     socket.settings().ip_fields().mtu_discover.is_none_or(MtuDiscover::takes_reports)
 }

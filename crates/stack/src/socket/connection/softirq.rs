@@ -1,10 +1,11 @@
-//! The softirq side of a connection: segments, timers, ICMP errors and what completes below, for a socket that somebody may hold.
+//! The softirq side of a connection: segments, timers, ICMP errors and completions, for a socket
+//! that a thread may own.
 //!
-//! Above: `receive::tcp_input`, the timers and the tasklet of a core. Each enters with its work at once if nobody holds the socket; else a
-//! packet goes to the backlog, and the rest becomes a DEFERRED bit. Linux: `tcp_v4_rcv`, `tcp_write_timer`, `tcp_tasklet_func`,
-//! `tcp_v4_err`.
+//! Above: `receive::tcp_input`, the timers and the tasklet of a core. If no thread owns the socket,
+//! the work runs at once; otherwise a packet goes to the backlog, and other work becomes a DEFERRED
+//! bit. Linux: `tcp_v4_rcv`, `tcp_write_timer`, `tcp_tasklet_func`, `tcp_v4_err`.
 //!
-//! Not here: the work itself (`work`), and what the holder does about what was left for it (`backlog`).
+//! Not here: the work itself (`work`), processing of the backlog by the owner (`backlog`).
 
 use std::sync::{PoisonError, atomic::Ordering};
 
@@ -27,8 +28,9 @@ use crate::{
 };
 
 impl TcpSocket {
-    /// Softirq: one segment for this connection. `flush` follows once the batch is through; with `last`, if nobody holds the
-    /// socket, it is done at once, under the same lock. True if it was.
+    /// Softirq: processes one segment for this connection. `flush` must follow at the end of the
+    /// batch. With `last`, and if no thread owns the socket, the flush is done at once under the
+    /// same lock. Returns whether it was.
     pub(crate) fn segment(
         &self,
         host: &Host,
@@ -62,8 +64,9 @@ impl TcpSocket {
         flushed
     }
 
-    /// [`segment`](Self::segment) at the lock; `leave` is called with a packet that is going to be queued. Answers what became of
-    /// the packet, whether the socket was flushed, and whom to wake.
+    /// The part of [`segment`](Self::segment) at the lock; `leave` is called with a packet that
+    /// will be queued. Returns the result for the packet, whether the socket was flushed, and the
+    /// readiness bits to wake for.
     #[inline]
     pub(super) fn bring(
         &self,
@@ -79,13 +82,13 @@ impl TcpSocket {
         let (mut flushed, mut news) = (false, 0);
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
             let direct = matches!(work, Work::Direct(_));
-            // Only for a segment that is processed here and now: what goes to a reader or comes off the backlog finds
-            // an owner, whose slot it is.
+            // Only for a segment that is processed here. A segment for a reader or from the backlog
+            // means that a thread owns the socket, and the slot belongs to that thread.
             if direct && !state.prequeue.has_reader() {
                 read = state.tcb.take_read_packet(&cx.counters().tcp);
             }
             state.softirq(self, host, cx, work, Some(arrival));
-            // What becomes of the reader's wake is the flush's, which follows.
+            // The following flush decides about waking the reader.
             if last && direct {
                 state.flush(self, host, cx);
                 flushed = true;
@@ -94,15 +97,15 @@ impl TcpSocket {
                 news |= core::mem::take(&mut state.news);
             }
         });
-        debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
+        debug_assert!(cx.out.is_empty(), "segments of this socket were left in the context");
         if let Some(read) = read {
             cx.pool.free(read);
         }
         (entry, flushed, news)
     }
 
-    /// The input route for a packet that came by `device`, if this connection remembers a valid one: what early demux
-    /// attaches.
+    /// Returns the input route for a packet that arrived by `device`, if this connection has a
+    /// valid one cached, for early demux to attach.
     #[inline]
     pub(crate) fn rx_dst<'s>(
         &'s self,
@@ -113,29 +116,31 @@ impl TcpSocket {
         self.rx_dst.check(host, device, rcu)
     }
 
-    /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and wakes once.
+    /// Softirq: ends the batch. Sends the segments that new acknowledgments allow, or one ACK, and
+    /// wakes once.
     pub(crate) fn flush(&self, host: &Host, cx: &mut Cx) {
         let _ = self.deferred(host, cx, DEFERRED_FLUSH);
     }
 
-    /// Softirq: an entry of this socket in the timer wheel has fired.
+    /// Softirq: processes the firing of a timer entry of this socket.
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
         self.armed.fired(cx.now);
         let _ = self.deferred(host, cx, DEFERRED_TIMER);
     }
 
-    /// Softirq: what this socket had below has shrunk, and it may send again.
+    /// Softirq: resumes the socket after completions have reduced its packet memory below TCP.
     pub(crate) fn on_tasklet(&self, host: &Host, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
-            // What waits on the backlog meanwhile may be the reader's.
+            // The backlog may hold packets for the reader meanwhile.
             if !matches!(self.deferred(host, cx, DEFERRED_TSQ), LockEntry::Ran) {
                 cx.count(Counter::TsqDeferred, 1);
             }
         });
     }
 
-    /// Softirq: a router or the peer reports that a segment of this connection could not be delivered.
+    /// Softirq: processes a report by a router or the peer that a segment of this connection could
+    /// not be delivered.
     pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
         {
             let mut pending = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,13 +152,14 @@ impl TcpSocket {
         let _ = self.deferred(host, cx, DEFERRED_ICMP);
     }
 
-    /// Softirq: what the connection keeps or holds may have to go, as memory is scarce or the setting has changed.
+    /// Softirq: makes the connection free cached or held packets, because memory is scarce or the
+    /// setting has changed.
     pub(crate) fn relieve(&self, host: &Host, cx: &mut Cx) {
         self.free_read_packets(cx);
         let _ = self.deferred(host, cx, DEFERRED_TRIM);
     }
 
-    /// Frees what reads have emptied, if anything; without the lock. Linux: `sk_defer_free_flush`.
+    /// Frees packets that reads have emptied, without the lock. Linux: `sk_defer_free_flush`.
     #[inline]
     pub(in crate::socket) fn free_read_packets(&self, cx: &mut Cx) {
         if self.read_packets.is_empty() {
@@ -176,7 +182,7 @@ impl TcpSocket {
     }
 }
 
-/// How a packet comes to its socket: inside a read section, with a dst that is taken once.
+/// Context of a packet's arrival at its socket: the read section, and the dst, which is taken once.
 pub(crate) struct Arrival<'s> {
     pub(in crate::socket) rcu: &'s Section<'s>,
     pub(in crate::socket) dst: OnceDst<'s>,
@@ -194,7 +200,8 @@ impl<'s> Arrival<'s> {
 }
 
 impl StreamState {
-    /// Work in softirq context, on a socket that nobody owns. A packet that is brought has an `arrival`.
+    /// Performs work in softirq context on a socket without owner. A received packet has an
+    /// `arrival`.
     #[inline]
     pub(super) fn softirq(
         &mut self,

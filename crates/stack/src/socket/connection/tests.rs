@@ -1,4 +1,4 @@
-//! One socket, and those who meet at its lock.
+//! Concurrent access to one socket at its lock.
 
 use std::{io::IoSlice, net::SocketAddr};
 
@@ -13,10 +13,10 @@ use crate::{
     transmit::packet_dst::PacketDst,
 };
 
-/// The last packet of a poll that was queued for an owner who has left meanwhile is worked off, and that is no flush: the ACK it
-/// asks for would leave with the next one.
+/// The last packet of a poll was queued for an owner that has released the socket meanwhile.
+/// Processing it is not a flush, so the ACK that it requires must not wait for the next packet.
 #[test]
-fn a_segment_that_has_met_an_owner_is_flushed_all_the_same() {
+fn a_segment_queued_for_an_owner_is_flushed_nevertheless() {
     let memory = Memory::new(1 << 24);
     let config = HostConfig { cores: 1, ..HostConfig::replay(7) };
     let host = Host::new(&memory, config).unwrap();
@@ -36,7 +36,7 @@ fn a_segment_that_has_met_an_owner_is_flushed_all_the_same() {
     let server = listener.accept().unwrap();
     assert_eq!(client.send(&host, &mut cx, &[IoSlice::new(b"data")]), Ok(4));
     poll(&mut cx);
-    // What has come already is answered at once, each time.
+    // Duplicate data is acknowledged at once, each time.
     let repeated = SegmentHeader {
         seq: SeqNum(client.lock.own().tcb.snd_una().0.wrapping_sub(4)),
         ack: server.lock.own().tcb.snd_una(),
@@ -54,13 +54,14 @@ fn a_segment_that_has_met_an_owner_is_flushed_all_the_same() {
         let rcu = reader.pin();
         let arrival = Arrival::new(&rcu, PacketDst::None);
         let owner = meets_owner.then(|| server.lock.own());
-        // The owner has let the packet into the backlog, and is gone when it gets there.
+        // The owner lets the packet into the backlog and releases the socket before the packet is
+        // queued.
         let leave = |_: &mut Packet| drop(owner);
         let (entry, flushed, _) = server.bring(&host, &mut cx, &arrival, (packet, last), leave);
         assert!(matches!(entry, LockEntry::Ran));
-        assert_eq!(flushed, is_answered(), "meets an owner: {meets_owner}, the last: {last}");
+        assert_eq!(flushed, is_answered(), "meets an owner: {meets_owner}, last: {last}");
         assert_eq!(flushed, last && !meets_owner);
-        // As the flow does of which this was the last one.
+        // As the receiving flow does after its last packet.
         server.flush(&host, &mut cx);
         assert!(is_answered());
         drop(rcu);

@@ -1,17 +1,19 @@
-//! `sk_wmem_alloc`: packet memory that a socket has handed down and that has not completed, and the wake-up that comes with
-//! its completion.
+//! `sk_wmem_alloc`: packet memory of a socket that has been passed below TCP and has not completed,
+//! and resumption of the sender on completion.
 //!
-//! Above: `stream`, which charges what it sends. Below: devices and qdiscs, which complete packets on any core; a completion
-//! touches atomics and the list of the socket's core, nothing else, because nobody knows which locks its caller holds.
-//! Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
+//! Above: `stream`, which charges transmitted packets. Below: devices and qdiscs, which complete
+//! packets on any core. A completion accesses only atomics and the list of the socket's core,
+//! because its caller may hold any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
 //!
-//! Differs from Linux: the list is that of the core the connection belongs to, not of the one that completes, so that no
-//! core becomes the sender for everybody.
+//! Differs from Linux: the list belongs to the connection's core, not to the completing core, so
+//! that no single core becomes the sender for all.
 //!
-//! Lifetime: packets hold this, not the socket, which may be gone before the last of them completes; the memory goes with the
-//! later of the two, as `struct sock` does with the last of `sk_wmem_alloc`.
+//! Lifetime: packets refer to this object and not to the socket, which may be freed before its last
+//! packet completes. This object is freed with the later of the two, as `struct sock` is with the
+//! last of `sk_wmem_alloc`.
 //!
-//! Not here: the protocol between the sender and completions (`sync::small_queue`), the limit (`tcp::TsqLimit`).
+//! Not here: the protocol between the sender and completions (`sync::small_queue`), the limit
+//! (`tcp::TsqLimit`).
 
 use std::sync::{
     Arc, OnceLock, Weak,
@@ -19,44 +21,45 @@ use std::sync::{
 };
 
 use pkt::{Instant, PacketList, PacketOwner};
-use sync::{Hook, Listed, Llist, SmallQueue, TsqProtocol};
+use sync::{Attendance, Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
-use crate::{base::counters::Counter, core::Core, cx::Cx, host::Host, socket::TcpSocket};
+use crate::{base::counters::Counter, cx::Cx, host::Host, socket::TcpSocket};
 
-/// What one socket has below it.
+/// Uncompleted packet memory of one socket.
 #[derive(Debug)]
 pub(super) struct Wmem {
     queue: SmallQueue,
-    /// `net.quietline.tsq_protocol` as it was when the socket was last throttled. Relaxed: both kinds of completion do for
-    /// either kind of sender.
+    /// `net.quietline.tsq_protocol` when the socket was last throttled. Relaxed: completions of
+    /// either protocol work for either kind of sender.
     seed: AtomicBool,
     socket: Weak<TcpSocket>,
-    core: Weak<Core>,
-    /// What hangs in the core's list. Made when the socket is first throttled: a completion allocates nothing.
+    /// Tasklet of the socket's core; gone once the host is gone.
+    tasklet: Weak<Tasklet>,
+    /// Entry for the core's list. Allocated when the socket is first throttled, because a
+    /// completion must not allocate.
     entry: OnceLock<Arc<Listed<Weak<TcpSocket>>>>,
 }
 
 impl Wmem {
-    pub(super) fn new(socket: Weak<TcpSocket>, core: &Arc<Core>) -> Arc<Self> {
+    pub(super) fn new(socket: Weak<TcpSocket>, tasklet: &Arc<Tasklet>) -> Arc<Self> {
         Arc::new(Self {
             queue: SmallQueue::new(),
             seed: AtomicBool::new(false),
             socket,
-            core: Arc::downgrade(core),
+            tasklet: Arc::downgrade(tasklet),
             entry: OnceLock::new(),
         })
     }
 
-    /// Bytes below the socket.
+    /// Returns the uncompleted bytes.
     pub(super) fn bytes(&self) -> u32 {
         self.queue.bytes()
     }
 
-    /// Makes the socket pay for the data in `list` until its device completes it. Bare ACKs are free, so that they
-    /// neither hold data back nor wake anybody.
+    /// Charges the data packets in `list` to the socket until their device completes them. Bare
+    /// ACKs are not charged, so they neither hold data back nor cause wakeups.
     ///
-    /// What a packet was charged stays with it, whatever becomes of it below (a destructor subtracts exactly what was
-    /// added).
+    /// A packet's charge never changes: the destructor subtracts exactly the bytes added here.
     pub(super) fn charge(this: &Arc<Self>, list: &mut PacketList) {
         let mut packets = core::mem::take(list);
         let mut bytes = 0;
@@ -68,13 +71,15 @@ impl Wmem {
             }
             list.push_back(packet);
         }
-        // Once for all of them, and before the first is handed down: nothing completes that is not charged.
+        // Once for all packets, and before the first is passed on: no packet completes before it is
+        // charged.
         if bytes > 0 {
             this.queue.charge(bytes);
         }
     }
 
-    /// The sender stops with more than `limit` bytes below. False when that is no longer so: it goes on.
+    /// Records that the sender stops because more than `limit` bytes are uncompleted. Returns false
+    /// if enough has completed meanwhile; the sender then continues.
     pub(super) fn throttle(&self, protocol: TsqProtocol, limit: u32) -> bool {
         self.seed.store(protocol == TsqProtocol::Seed, Ordering::Relaxed);
         self.entry.get_or_init(|| Listed::new(self.socket.clone()));
@@ -94,8 +99,8 @@ impl Wmem {
     }
 }
 
-/// A timer of a socket. An entry that its socket has forgotten outlives it until it fires: what it keeps allocated is this small part
-/// and not the socket.
+/// A timer of a socket. A forgotten entry stays in the wheel until it fires, and keeps only this
+/// small object allocated, not the socket.
 #[derive(Debug)]
 pub(crate) struct StreamTimer(Weak<Wmem>);
 
@@ -104,7 +109,7 @@ impl StreamTimer {
         Self(Arc::downgrade(wmem))
     }
 
-    /// The socket, if it still exists.
+    /// Returns the socket, if it still exists.
     pub(crate) fn upgrade(&self) -> Option<Arc<TcpSocket>> {
         self.0.upgrade()?.socket.upgrade()
     }
@@ -117,18 +122,18 @@ impl PacketOwner for Wmem {
             return;
         }
         let hook = self.entry.get().and_then(Listed::hook);
-        match (self.core.upgrade(), hook) {
-            (Some(core), Some(hook)) => Tasklet::schedule(&core, hook),
-            // The host is gone, and with it who would send.
+        match (self.tasklet.upgrade(), hook) {
+            (Some(tasklet), Some(hook)) => tasklet.schedule(hook),
+            // The host is gone, so no core can resume the sender.
             _ => self.queue.end(protocol),
         }
     }
 }
 
-/// The histogram of what a socket has below it when it looks, in fours.
+/// Counts the uncompleted bytes of a socket in a histogram with steps of four.
 pub(super) fn count_bytes(cx: &Cx, bytes: u32) {
     let bucket = match bytes >> 10 {
-        // An entry of the tasklet's list counts as one.
+        // An entry of the tasklet's list counts as one byte.
         0 if bytes <= 1 => Counter::HostQueueBytes0,
         0..4 => Counter::HostQueueBytesTo4K,
         4..16 => Counter::HostQueueBytesTo16K,
@@ -140,39 +145,50 @@ pub(super) fn count_bytes(cx: &Cx, bytes: u32) {
     cx.count(bucket, 1);
 }
 
-/// A socket goes on that has been stopped `since` then, or looks whether it may.
+/// Counts the time since which the sender was throttled, when it resumes or checks whether it may.
 pub(super) fn count_throttled(cx: &Cx, since: Instant) {
     let micros = u64::try_from((cx.now - since).as_micros()).unwrap_or(u64::MAX);
     cx.count(Counter::TsqThrottledMicros, micros);
 }
 
-/// Sockets of one core that may send again: any core lists them, without a lock. Linux: `struct tsq_tasklet`.
-#[derive(Debug, Default)]
+/// Sockets of one core that may send again. Any core adds sockets without a lock. Linux: `struct
+/// tsq_tasklet`.
+#[derive(Debug)]
 pub(crate) struct Tasklet {
     sockets: Llist<Hook<Weak<TcpSocket>>>,
+    /// Attendance of the core whose turns run the tasklet.
+    attendance: Arc<Attendance>,
 }
 
 impl Tasklet {
-    /// What `hook` belongs to is run in the next turn of `core`, which is woken for the first.
-    fn schedule(core: &Core, hook: Hook<Weak<TcpSocket>>) {
-        if core.tasklet().sockets.push(hook) {
-            core.wake_before(Instant::ZERO);
+    /// Creates the tasklet of a core.
+    pub(crate) const fn new(attendance: Arc<Attendance>) -> Self {
+        Self { sockets: Llist::new(), attendance }
+    }
+
+    /// Schedules the owner of `hook` for the next turn of the core; the first entry wakes the
+    /// core's worker.
+    fn schedule(&self, hook: Hook<Weak<TcpSocket>>) {
+        if self.sockets.push(hook) {
+            self.attendance.wake_before(Instant::ZERO.as_nanos());
         }
     }
 
-    /// Whether a socket waits. Before a core sleeps it is asked behind a fence, whose counterpart is in `wake_before`.
+    /// Returns whether a socket waits. A worker checks this after it has announced its sleep
+    /// (`Attendance::prepare_sleep`).
     pub(crate) fn is_pending(&self) -> bool {
         !self.sockets.is_empty()
     }
 
-    /// Lets every socket send that has been scheduled before. What they schedule anew waits for the next turn.
+    /// Lets every socket send that was scheduled before. Sockets scheduled meanwhile wait for the
+    /// next turn.
     pub(crate) fn run(&self, host: &Host, cx: &mut Cx) {
         if !self.is_pending() {
             return;
         }
         for hook in self.sockets.take_all() {
             let socket = hook.upgrade();
-            // Before the handler: from then on a completion lists it again.
+            // Dropped before the handler runs: from then on a completion adds the socket again.
             drop(hook);
             if let Some(socket) = socket {
                 socket.on_tasklet(host, cx);

@@ -1,9 +1,9 @@
-//! What softirq context brings, worked off by whoever holds the socket: at once, or from the backlog.
+//! Work from softirq context, processed by the owner of the socket: at once, or from the backlog.
 //!
-//! Above: `softirq`, `backlog`, `reader`. Below: the engine (`tcp::input`, `tcp::on_timer`, `tcp::on_icmp`). Linux: `tcp_v4_do_rcv`,
-//! `tcp_release_cb`.
+//! Above: `softirq`, `backlog`, `reader`. Below: the engine (`tcp::input`, `tcp::on_timer`,
+//! `tcp::on_icmp`). Linux: `tcp_v4_do_rcv`, `tcp_release_cb`.
 //!
-//! Not here: what follows from it (`settle`).
+//! Not here: the consequences of the work (`settle`).
 
 use std::sync::PoisonError;
 
@@ -18,7 +18,8 @@ use super::{
 use crate::{cx::Cx, header::strip, host::Host, transmit::packet_dst::PacketDst};
 
 impl StreamState {
-    /// Softirq: the batch is through. Sends what the new acknowledgements allow, or one ACK, and tells.
+    /// Softirq: ends a batch. Sends the segments that new acknowledgments allow, or one ACK, and
+    /// notifies.
     #[inline]
     pub(super) fn flush(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         if self.prequeue.has_reader() {
@@ -28,7 +29,7 @@ impl StreamState {
         }
     }
 
-    /// Works off one item that softirq context brought, at once or from the backlog.
+    /// Processes one item from softirq context, at once or from the backlog.
     pub(in crate::socket) fn work(
         &mut self,
         socket: &TcpSocket,
@@ -44,7 +45,7 @@ impl StreamState {
             Work::Deferred(DEFERRED_TRIM) => self.relieve(socket, host, cx),
             Work::Deferred(bits) => {
                 self.synchronise(cx);
-                // `settle` looks at the path before it sends; what else there is to do looks here.
+                // `settle` checks the path before it sends; other work checks it here.
                 if self.hashed && bits != DEFERRED_FLUSH {
                     self.check_path(socket, host, cx);
                 }
@@ -63,14 +64,14 @@ impl StreamState {
         }
     }
 
-    /// What the connection keeps for later may have to go, or more than that; most connections have nothing to give up.
+    /// Frees packets that the connection caches or holds; most connections have none.
     fn relieve(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         if self.tcb.relieve(&mut cx.tcp()) {
             self.settle(socket, host, cx);
         }
     }
 
-    /// Works off one packet, with the dst it came with or the reference that it brought along.
+    /// Processes one packet, with the dst of its arrival or the reference that it holds.
     #[inline]
     pub(in crate::socket) fn packet(
         &mut self,
@@ -86,11 +87,13 @@ impl StreamState {
         if let Some(packet) = parse(cx, packet, &mut header) {
             self.input(cx, &header, packet);
         }
-        // A duplicate ACK or a reset: before the flush another thread may own the socket.
+        // A duplicate ACK or a reset is sent now: another thread may own the socket before the
+        // flush.
         self.transmit(socket, host, cx);
     }
 
-    /// The dst of a packet that came by `device` has served; an established connection without one of its own keeps it.
+    /// Releases the dst of a packet that arrived by `device`; an established connection without a
+    /// valid input route stores it.
     #[inline]
     pub(in crate::socket) fn remember(
         &self,
@@ -107,7 +110,8 @@ impl StreamState {
         }
     }
 
-    /// Judges the ICMP errors that have come; a smaller path MTU is noted for every connection to the destination.
+    /// Processes pending ICMP errors; a smaller path MTU is recorded for all connections to the
+    /// destination.
     fn take_reports(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         let pending =
             core::mem::take(&mut *socket.icmp.lock().unwrap_or_else(PoisonError::into_inner));
@@ -131,7 +135,7 @@ impl StreamState {
         }
     }
 
-    /// As `input`, by a reader that takes what is next into `user`; answers how much that was.
+    /// Like `input`, for a reader that takes the next bytes into `user`; returns their number.
     pub(in crate::socket) fn input_to_user(
         &mut self,
         cx: &mut Cx,
@@ -149,7 +153,8 @@ impl StreamState {
     }
 }
 
-/// The packet without its header, whose values are put into `header`, an empty one.
+/// Returns the packet without its header, and stores the header's values in `header`, which must be
+/// empty.
 #[inline]
 pub(in crate::socket) fn parse(
     cx: &mut Cx,

@@ -36,7 +36,7 @@ impl Bench {
         Listener::listen(&self.host, &mut self.cx, (ip, port).into(), 8)
     }
 
-    /// Where a SYN to this address and port ends.
+    /// Returns the address of the listener that a SYN to this address and port reaches.
     fn found(&self, ip: Ipv4Addr, port: u16) -> Option<IpAddr> {
         let reader = self.cx.reader();
         let rcu = reader.pin();
@@ -73,7 +73,11 @@ fn an_address_and_port_has_one_listener() {
     let mut bench = Bench::new();
     let first = bench.listen(OURS, 80).unwrap();
     assert_eq!(bench.listen(OURS, 80).unwrap_err(), Errno::EADDRINUSE);
-    assert_eq!(bench.listen(ANY, 80).unwrap_err(), Errno::EADDRINUSE, "any includes ours");
+    assert_eq!(
+        bench.listen(ANY, 80).unwrap_err(),
+        Errno::EADDRINUSE,
+        "the unspecified address includes this one"
+    );
     let any = bench.listen(ANY, 81).unwrap();
     assert_eq!(bench.listen(OURS, 81).unwrap_err(), Errno::EADDRINUSE);
     let foreign = Ipv4Addr::new(10, 0, 0, 2);
@@ -91,7 +95,7 @@ fn port_zero_takes_a_free_port_of_the_range() {
     let mut ports: Vec<_> = listeners.iter().map(|listener| listener.local().port()).collect();
     ports.sort_unstable();
     ports.dedup();
-    assert_eq!(ports.len(), 200, "all different");
+    assert_eq!(ports.len(), 200, "all ports are different");
     let range = bench.host.sysctls().ip_local_port_range.clone();
     assert!(ports.iter().all(|port| range.contains(port)));
     for listener in listeners {
@@ -126,7 +130,7 @@ const ADDRESS: BindFlags = BindFlags { reuse_address: true, reuse_port: false };
 const PORT: BindFlags = BindFlags { reuse_address: false, reuse_port: true };
 
 #[test]
-fn a_bound_port_is_one_connection_s_own() {
+fn a_bound_port_belongs_to_one_connection() {
     let mut bench = Bench::new();
     let local = Some((OURS, 4000));
     let first = connect(&mut bench, local, 80).unwrap();
@@ -142,7 +146,7 @@ fn a_bound_port_is_one_connection_s_own() {
 }
 
 #[test]
-fn connections_that_agree_share_a_port_to_different_peers_only() {
+fn connections_that_allow_reuse_share_a_port_to_different_peers_only() {
     for flags in [ADDRESS, PORT] {
         let mut bench = Bench::new();
         let options = bound(Some((OURS, 4000)), flags);
@@ -156,9 +160,10 @@ fn connections_that_agree_share_a_port_to_different_peers_only() {
     }
 }
 
-/// The table of inet_bind_conflict: what the first has set, what the second has set, whether the second may listen.
+/// The table of inet_bind_conflict: flags of the first socket, flags of the second, and whether the
+/// second may listen.
 #[test]
-fn who_may_listen_beside_whom() {
+fn listening_on_an_owned_port_follows_linuxs_table() {
     let none = BindFlags::default();
     let both = BindFlags { reuse_address: true, reuse_port: true };
     for (first, second, beside_connection, beside_listener) in [
@@ -227,7 +232,7 @@ fn a_group_shares_its_connections_by_their_flow() {
         counts[members.iter().position(|member| Arc::ptr_eq(member, &chosen)).unwrap()] += 1;
     }
     assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
-    // A member that wants the core of the flow has all of its flows.
+    // A member that prefers the core of the flow gets all of that core's flows.
     let mine = Listener::listen_with(
         &bench.host,
         &mut bench.cx,
@@ -243,7 +248,7 @@ fn a_group_shares_its_connections_by_their_flow() {
 }
 
 #[test]
-fn chosen_ports_are_those_nobody_listens_on() {
+fn chosen_ports_have_no_listener() {
     let mut bench = Bench::new();
     let sockets: Vec<_> = (0..100).map(|_| connect(&mut bench, None, 80).unwrap()).collect();
     let mut ports: Vec<_> = sockets.iter().map(|socket| socket.local().port()).collect();
@@ -276,7 +281,7 @@ fn ports_of_the_range_run_out() {
     cx.now = pkt::Instant::from_secs(1000);
     let sockets: Vec<_> = (0..4).map(|_| connect(&mut bench, None, 80).unwrap()).collect();
     assert_eq!(connect(&mut bench, None, 80).unwrap_err(), Errno::EADDRNOTAVAIL);
-    let other = connect(&mut bench, None, 81).expect("to another peer they are free");
+    let other = connect(&mut bench, None, 81).expect("the ports are free for another peer");
     for socket in sockets.into_iter().chain([other]) {
         socket.abort(&bench.host, &mut bench.cx);
     }

@@ -1,25 +1,26 @@
-//! Finished connections that nobody has accepted.
+//! Established connections that wait for `accept`.
 //!
-//! Above: `listener`. Linux: `reqsk_queue`, which is first in, first out. Differs from Linux: whoever accepts on a core gets
-//! the oldest connection of that core first, so that the thread that serves a connection is the one that its packets come
-//! to. The oldest of all is passed over a bounded number of times.
+//! Above: `listener`. Linux: `reqsk_queue`, which is first in, first out. Differs from Linux: a
+//! thread that accepts on a core gets the oldest connection of that core first, so that the thread
+//! that handles a connection runs on the core that receives its packets. The oldest connection of
+//! all is passed over a bounded number of times.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use crate::{base::ids::CoreId, socket::connection::TcpSocket};
 
-/// How often in a row the oldest connection may be passed over. A thread that accepts as fast as connections come then still
-/// takes one in 17 from elsewhere.
+/// Maximum times in a row that the oldest connection is passed over. A thread that accepts as fast
+/// as connections arrive then still takes one in 17 from another core.
 const PASSED_OVER_MAX: u32 = 16;
 
-/// Connections that are looked at for one of the caller's core. The queue is locked meanwhile.
+/// Maximum connections searched for one of the caller's core. The queue is locked meanwhile.
 const LOOK_MAX: usize = 32;
 
-/// The queue, oldest first.
+/// The queue, oldest connection first.
 #[derive(Debug, Default)]
 pub(super) struct AcceptQueue {
     sockets: VecDeque<Arc<TcpSocket>>,
-    /// How often the oldest has been passed over.
+    /// Number of times in a row that the oldest connection was passed over.
     passed_over: u32,
 }
 
@@ -32,7 +33,7 @@ impl AcceptQueue {
         self.sockets.len()
     }
 
-    /// Takes the oldest connection, or one of core `near` before it.
+    /// Takes the oldest connection of core `near`, or the oldest of all.
     pub(super) fn take(&mut self, near: Option<CoreId>) -> Option<Arc<TcpSocket>> {
         let is_near = |socket: &Arc<TcpSocket>| near.is_none_or(|core| socket.core() == core);
         let index = match self.sockets.iter().take(LOOK_MAX).position(is_near) {
@@ -43,7 +44,7 @@ impl AcceptQueue {
         self.sockets.remove(index)
     }
 
-    /// Takes all: nobody will accept them.
+    /// Takes all connections, none of which will be accepted.
     pub(super) fn take_all(&mut self) -> VecDeque<Arc<TcpSocket>> {
         core::mem::take(&mut self.sockets)
     }

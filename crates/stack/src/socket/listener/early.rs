@@ -1,11 +1,13 @@
-//! Fast Open at a listener: who may have data taken from its SYN.
+//! Fast Open at a listener: decides whether data is taken from a SYN.
 //!
-//! Below: `tcp::open::fast_open`. RFC 7413 §4.2.2; Linux: tcp_try_fastopen, tcp_fastopen_queue_check.
+//! Below: `tcp::open::fast_open`. RFC 7413 §4.2.2; Linux: tcp_try_fastopen,
+//! tcp_fastopen_queue_check.
 //!
-//! Connections that are open before their handshake has ended wait in the accept queue like others, and are bounded by a
-//! number of their own (`TCP_FASTOPEN`): a flood with stolen cookies costs so many control blocks and no more.
+//! Connections that are open before their handshake has completed wait in the accept queue like
+//! others, and have their own bound (`TCP_FASTOPEN`), so a flood with stolen cookies costs a
+//! bounded number of control blocks.
 //!
-//! Differs from Linux: a connection that a reset ends leaves the count at once, not after a minute.
+//! Differs from Linux: a connection ended by a reset leaves the count at once, not after a minute.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -23,25 +25,25 @@ use crate::{
     transmit::ip_output,
 };
 
-/// What Fast Open does with a SYN.
+/// Treatment of a SYN by Fast Open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Early {
-    /// An ordinary handshake, with this in its SYN-ACK.
+    /// An ordinary handshake, with this option in its SYN-ACK.
     Handshake(FastOpen),
-    /// The data is taken; a client whose cookie is out of date gets this one.
+    /// The data is accepted; a client whose cookie is outdated gets this one.
     Accept(Option<Cookie>),
 }
 
-/// What the listener's options say.
+/// Fast Open settings of the listener.
 struct Policy {
-    /// How many connections may be open early.
+    /// Maximum number of connections that are open early.
     limit: usize,
     no_cookie: bool,
     key: Option<FastOpenKey>,
 }
 
 impl Listener {
-    /// Answers a SYN that may become a request, or more.
+    /// Answers a SYN with a request, or opens the connection early.
     pub(super) fn open(
         self: &Arc<Self>,
         host: &Host,
@@ -119,7 +121,8 @@ impl Listener {
         Policy { limit, no_cookie: settings.fast_open_no_cookie, key: settings.fast_open_key }
     }
 
-    /// The connection is made, its data can be read, and it waits to be accepted, before the handshake has ended.
+    /// Creates the connection before the handshake has completed: its data can be read, and it
+    /// waits to be accepted.
     #[expect(clippy::too_many_arguments, reason = "a SYN and what was made of it")]
     fn accept_early(
         self: &Arc<Self>,
@@ -154,7 +157,7 @@ impl Listener {
         self.early().fetch_add(1, Ordering::Relaxed);
         let entry = Entry::Stream(Arc::clone(&socket));
         if socket.begin(host, cx, |_| host.demux().insert(hash, tuple, entry)).is_err() {
-            // Another core has answered the same SYN a moment ago.
+            // Another core has answered the same SYN meanwhile.
             socket.discard(cx);
             ip_output::discard_output(cx);
             return;
@@ -162,7 +165,7 @@ impl Listener {
         self.offer(host, cx, socket);
     }
 
-    /// A connection that was open early has ended its handshake, or its life.
+    /// Uncounts an early connection whose handshake has completed or that has ended.
     pub(crate) fn early_done(&self) {
         self.early().fetch_sub(1, Ordering::Relaxed);
     }

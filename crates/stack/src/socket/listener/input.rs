@@ -1,4 +1,5 @@
-//! Segments for a port that somebody listens on, of connections nobody knows: SYNs, and cookies that come back.
+//! Segments for a listening port that belong to no known connection: SYNs, and ACKs with a SYN
+//! cookie.
 //!
 //! Softirq context. RFC 9293 §3.10.7.2. Not here: segments of a request (`request`).
 
@@ -23,8 +24,8 @@ use crate::{
 };
 
 impl Listener {
-    /// Softirq: a segment for a port we listen on, of a connection we do not know. `iss_min` is set when the four-tuple
-    /// has just left TIME-WAIT.
+    /// Softirq: processes a segment for a listening port that belongs to no known connection.
+    /// `iss_min` is set when the four-tuple has just left TIME-WAIT.
     pub(crate) fn segment(
         self: &Arc<Self>,
         host: &Host,
@@ -53,14 +54,14 @@ impl Listener {
         }
     }
 
-    /// Drops a SYN, or a cookie that came back, and counts it as Linux counts every refusal of a listener.
+    /// Drops a SYN or a returned cookie, and counts it as Linux counts every refusal of a listener.
     pub(in crate::socket) fn refuse(cx: &mut Cx, reason: DropReason, packet: Packet) {
         cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
         cx.drop_packet(reason, packet);
     }
 
-    /// Whether `header` is a SYN that this listener answers with a request, for a connection in TIME-WAIT that gives way to
-    /// it. A refusal is counted as that of any SYN.
+    /// Returns whether the listener answers the SYN `header` with a request, which replaces a
+    /// connection in TIME-WAIT. A refusal is counted like that of any SYN.
     pub(crate) fn admit_reopening(
         &self,
         cx: &Cx,
@@ -75,13 +76,13 @@ impl Listener {
         })
     }
 
-    /// Requests that may wait for their third segment.
+    /// Returns the maximum number of requests that wait for their third segment.
     pub(in crate::socket) fn syn_backlog(&self, cx: &Cx) -> usize {
         self.backlog().min(cx.sysctls().tcp_max_syn_backlog as usize)
     }
 
-    /// How a SYN is answered. A SYN that reopens a connection in TIME-WAIT needs a number above the old ones, which no
-    /// cookie can promise.
+    /// Selects the answer to a SYN. A SYN that reopens a connection in TIME-WAIT needs an initial
+    /// sequence number above the old ones, which a cookie cannot guarantee.
     fn admit(&self, cx: &Cx, tuple: &FourTuple, reopens: bool) -> Result<Answer, DropReason> {
         if self.source_limit.is_reached(tuple.remote.ip()) {
             return Err(count_reached(cx));
@@ -106,8 +107,8 @@ impl Listener {
         Ok(answer)
     }
 
-    /// A place among the connections of the peer's address, which the request or connection to be made keeps; `None` without a
-    /// limit. The caller drops the segment of a peer that is refused.
+    /// Claims a place among the connections of the peer's address for a new request or connection;
+    /// `None` without a limit. On an error the caller drops the segment.
     pub(in crate::socket) fn claim_place(
         &self,
         cx: &Cx,
@@ -136,10 +137,10 @@ impl Listener {
         }
         cx.pool.free(packet);
         self.note_cookie(cx.now);
-        ip_output::output(host, cx, dst, &tuple, host.core_for(cx, hash));
+        ip_output::output(cx, dst, &tuple, host.core_for(cx, hash));
     }
 
-    /// Written at most once a second: the line is shared.
+    /// Records the time of a cookie, at most once a second, because the cache line is shared.
     fn note_cookie(&self, now: Instant) {
         let sent = Instant::from_nanos(self.cookie_sent_ns.load(Ordering::Relaxed));
         if now.checked_duration_since(sent).is_some_and(|age| age >= Duration::from_secs(1)) {
@@ -154,7 +155,8 @@ impl Listener {
             && cx.now - Instant::from_nanos(sent) <= Duration::from_secs(COOKIE_LIFETIME_SECONDS)
     }
 
-    /// An ACK for no connection: a cookie that comes back, or somebody to be reset.
+    /// Processes an ACK of no known connection: a returned cookie, or a segment to answer with a
+    /// reset.
     fn third_segment(
         self: &Arc<Self>,
         host: &Host,
@@ -181,7 +183,8 @@ impl Listener {
         RequestSocket::open_from_cookie(host, cx, self, (tuple, hash), request, (header, packet));
     }
 
-    /// What a connection to this listener starts with, and the way to its peer. `None` without one.
+    /// Returns the initial parameters of a connection to this listener and the path to its peer;
+    /// `None` without a route.
     pub(in crate::socket) fn open_params<'s>(
         &self,
         host: &'s Host,
@@ -203,17 +206,17 @@ impl Listener {
     }
 }
 
-/// A segment of an address that has as many connections as it may.
+/// Counts a segment refused because its source address has reached the limit.
 fn count_reached(cx: &Cx) -> DropReason {
     cx.count(Counter::ListenSourceLimit, 1);
     DropReason::SourceLimit
 }
 
-/// What a SYN gets.
+/// Answer to a SYN.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     /// A request that waits for the third segment.
     Request,
-    /// A number that says everything: nothing waits.
+    /// A SYN cookie, which holds the whole state.
     Cookie,
 }

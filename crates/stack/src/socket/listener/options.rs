@@ -1,4 +1,4 @@
-//! What a listener is made with, and what its connections inherit.
+//! Options of a new listener, and the options that its connections inherit.
 
 use std::time::Duration;
 
@@ -21,43 +21,46 @@ use crate::{
     transmit::ip_output::IpFields,
 };
 
-/// Connections that may wait for `accept` unless the caller says otherwise: what `std::net` asks for.
+/// Default number of connections that may wait for `accept`, as in `std::net`.
 pub const BACKLOG_DEFAULT: u32 = 128;
 
-/// How a listener is to be made: what the socket calls set before `listen`.
+/// Options of a new listener, as set by socket calls before `listen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Connections that may wait for `accept`, at most `net.core.somaxconn`. Default 128, as `std::net`.
+    /// Maximum number of connections that wait for `accept`, at most `net.core.somaxconn`. Default
+    /// 128, as `std::net`.
     pub backlog: u32,
-    /// `SO_REUSEADDR`: connections that are left of an earlier listener do not keep the port. Default on, as
-    /// `std::net`.
+    /// `SO_REUSEADDR`: remaining connections of an earlier listener do not block the port. Default
+    /// on, as `std::net`.
     pub reuse_address: bool,
-    /// `SO_REUSEPORT`: listeners that all set it share the port, and connections are spread over them by their flow.
-    /// Default off.
+    /// `SO_REUSEPORT`: listeners that all set it share the port, and connections are distributed
+    /// among them by flow. Default off.
     pub reuse_port: bool,
-    /// `SO_INCOMING_CPU`: in a group that shares a port, connections of this core come here first. Default none.
+    /// `SO_INCOMING_CPU`: in a group that shares a port, connections of this core go to this
+    /// listener first. Default none.
     pub incoming_core: Option<CoreId>,
-    /// `SO_RCVTIMEO`; `None` waits for ever.
+    /// `SO_RCVTIMEO`; `None` is unlimited.
     pub receive_timeout: Option<Duration>,
-    /// `SO_SNDTIMEO`; `None` waits for ever.
+    /// `SO_SNDTIMEO`; `None` is unlimited.
     pub send_timeout: Option<Duration>,
-    /// `SO_BUSY_POLL` and its companions.
+    /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`.
     pub busy_poll: BusyPoll,
     /// `IP_TOS` and `IP_TTL`.
     pub ip: IpFields,
-    /// Connections that one source address may have with this listener, half-open ones and those that wait for `accept` included:
-    /// a SYN beyond them is dropped. 0 is no limit, the default. Each listener of a port that is shared counts its own.
+    /// Maximum connections of one source address with this listener, including half-open ones and
+    /// those that wait for `accept`; further SYNs are dropped. 0 is no limit, the default. Each
+    /// listener of a shared port has its own counts.
     pub max_per_source: u32,
-    /// `TCP_FASTOPEN`: connections whose data is read before their handshake has ended (RFC 7413). Only for applications
-    /// that may carry a request out twice: the network may repeat a SYN. Default 0: none. `net.ipv4.tcp_fastopen` has to
-    /// allow it, too.
+    /// `TCP_FASTOPEN`: maximum connections whose data is read before their handshake has completed
+    /// (RFC 7413). Only for applications that may execute a request twice, because the network may
+    /// duplicate a SYN. Default 0: none. `net.ipv4.tcp_fastopen` must allow it too.
     pub fast_open: u32,
-    /// `TCP_FASTOPEN_NO_COOKIE`: data is read from a SYN without a cookie, too. Anybody may then make the application work by
-    /// packets of a forged address. Default off.
+    /// `TCP_FASTOPEN_NO_COOKIE`: data is also read from a SYN without a cookie. Packets with forged
+    /// addresses can then make the application work. Default off.
     pub fast_open_no_cookie: bool,
-    /// `TCP_FASTOPEN_KEY`: makes this listener's cookies in place of the host's key. Default none.
+    /// `TCP_FASTOPEN_KEY`: key of this listener's cookies in place of the host's key. Default none.
     pub fast_open_key: Option<FastOpenKey>,
-    /// What every connection starts with.
+    /// Options that every connection starts with.
     pub options: SocketOptions,
 }
 
@@ -82,7 +85,7 @@ impl Default for ListenOptions {
 }
 
 impl Listener {
-    /// Sets an option; connections whose handshake ends from here on begin with it.
+    /// Sets an option; connections whose handshake completes from now on start with it.
     ///
     /// # Errors
     /// As [`SocketSettings::set`].
@@ -97,7 +100,7 @@ impl Listener {
         self.settings.update(|settings| {
             let mut next = settings.clone();
             result = next.set(option, value, &sysctls);
-            // Under the lock of `settings`: of two calls the later one decides both.
+            // Under the lock of `settings`: the later of two calls determines both values.
             self.source_limit.set_max(next.max_per_source);
             next
         });
@@ -112,24 +115,24 @@ impl Listener {
         self.settings(&cx.reader().pin()).get(option, &host.sysctls())
     }
 
-    /// The options at this moment.
+    /// Returns the current options.
     pub(crate) fn settings<'s>(&'s self, rcu: &'s Section<'_>) -> &'s SocketSettings {
         self.settings.load(rcu)
     }
 
-    /// How long `accept` waits (`SO_RCVTIMEO`); `None` for ever.
+    /// Returns the maximum time that `accept` waits (`SO_RCVTIMEO`); `None` is unlimited.
     #[must_use]
     pub fn receive_timeout(&self, cx: &Cx) -> Option<Duration> {
         self.settings(&cx.reader().pin()).receive_timeout
     }
 
-    /// How a thread polls that waits in `accept`.
+    /// Returns the busy polling options of a thread that waits in `accept`.
     #[must_use]
     pub fn busy_poll(&self, cx: &Cx) -> BusyPoll {
         self.settings(&cx.reader().pin()).busy_poll
     }
 
-    /// What a connection inherits besides the engine's options.
+    /// Applies the inherited options other than the engine's to a new connection.
     pub(in crate::socket) fn settle_options(&self, cx: &Cx, socket: &TcpSocket) {
         let reader = cx.reader();
         let rcu = reader.pin();

@@ -1,8 +1,9 @@
-//! A passive open in SYN-RECEIVED: small, because a peer can make many of them for free.
+//! A passive open in SYN-RECEIVED. It is small, because a peer can create many at no cost.
 //!
-//! Lives in the established table under its four-tuple until the third segment, a reset or the last SYN-ACK timeout, or
-//! until its listener closes. Whoever sets `done` ends it, once: takes it out of the listener's SYN queue and replaces or
-//! removes its entry. Linux: `struct request_sock`, `tcp_check_req`.
+//! A request is in the established table under its four-tuple until the third segment, a reset or
+//! the last SYN-ACK timeout arrives, or until its listener closes. The thread that sets `done` ends
+//! it, exactly once: it removes the request from the listener's SYN queue and replaces or removes
+//! its table entry. Linux: `struct request_sock`, `tcp_check_req`.
 //!
 //! Not here: SYNs that are answered with a cookie (`listener`).
 
@@ -20,14 +21,15 @@ use tcp::{
 use super::{Listener, source_limit::SourcePlace, syn_queue::Refused};
 use crate::{
     base::ids::CoreId,
-    core::TimerEntry,
     cx::Cx,
     host::Host,
+    socket::core_sockets::TimerEntry,
     socket::{connection::TcpSocket, demux::Entry},
     transmit::ip_output,
 };
 
-/// Not in the SYN queue: a cookie that came back stays for one segment only.
+/// Value of a request that is not in the SYN queue, because it was made from a cookie and exists
+/// for one segment only.
 const NO_SLOT: usize = usize::MAX;
 
 /// A half-open connection.
@@ -38,20 +40,22 @@ pub(crate) struct RequestSocket {
     core: CoreId,
     this: Weak<Self>,
     listener: Arc<Listener>,
-    /// Its place in the listener's SYN queue. Written once, before the table leads to this object. Relaxed: the table
-    /// orders it.
+    /// Index in the listener's SYN queue. Written once, before the table refers to this object.
+    /// Relaxed: the table orders it.
     slot: AtomicUsize,
-    /// Its place among the connections of its source, until it ends or hands the place to the connection. Whoever sets `done` takes
-    /// the place, so that the lock is always free. `None` without a limit, which then costs no lock.
+    /// Place among the connections of its source, until the request ends or passes the place to the
+    /// connection. Only the thread that sets `done` takes the place, so the lock is uncontended.
+    /// `None` without a limit, which then costs no lock.
     place: Option<Mutex<Option<Box<SourcePlace>>>>,
-    /// Held for one segment or timer only, and never while segments go out.
+    /// State of the handshake. Locked for one segment or timer only, and never during transmission.
     request: Mutex<Request>,
-    /// Turned into a connection, or given up.
+    /// Whether the request has become a connection or has been given up.
     done: AtomicBool,
 }
 
 impl RequestSocket {
-    /// Answers a SYN: a request in the table, a SYN-ACK on the wire, a timer to repeat it.
+    /// Answers a SYN: adds a request to the table, sends a SYN-ACK, and arms the timer that repeats
+    /// it.
     pub(super) fn open(
         host: &Host,
         cx: &mut Cx,
@@ -85,11 +89,12 @@ impl RequestSocket {
             return Listener::refuse(cx, reason, packet);
         }
         cx.pool.free(packet);
-        host.core(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
-        ip_output::output(host, cx, dst, &tuple, socket.core);
+        host.core_sockets(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
+        ip_output::output(cx, dst, &tuple, socket.core);
     }
 
-    /// A cookie came back: the request it stands for takes the segment that brought it, and is gone with it.
+    /// Processes a returned cookie: recreates the request for the segment that carried it, and
+    /// removes it afterwards.
     pub(super) fn open_from_cookie(
         host: &Host,
         cx: &mut Cx,
@@ -105,7 +110,7 @@ impl RequestSocket {
         let name = (tuple, hash, host.core_for(cx, hash));
         let socket = Self::new(listener, name, request, place);
         if host.demux().insert(hash, tuple, Entry::Request(Arc::clone(&socket))).is_err() {
-            // Another core has had the same segment a moment ago.
+            // Another core has processed the same segment meanwhile.
             return cx.drop_packet(DropReason::TcpClosed, packet);
         }
         socket.segment(host, cx, header, packet);
@@ -131,7 +136,7 @@ impl RequestSocket {
         })
     }
 
-    /// Takes its place in the SYN queue and in the table, or neither.
+    /// Adds the request to the SYN queue and the table, or to neither.
     fn register(self: &Arc<Self>, host: &Host, limit: usize) -> Result<(), DropReason> {
         let syn_queue = self.listener.syn_queue();
         let slot = syn_queue.add(self.this.clone(), limit).map_err(|refused| match refused {
@@ -140,20 +145,21 @@ impl RequestSocket {
         })?;
         self.slot.store(slot, Ordering::Relaxed);
         if host.demux().insert(self.hash, self.tuple, Entry::Request(Arc::clone(self))).is_err() {
-            // Another core answered the same SYN a moment ago; its SYN-ACK is the one that counts.
+            // Another core has answered the same SYN meanwhile; its SYN-ACK is the valid one.
             self.give_up(host);
             return Err(DropReason::TcpInvalidSyn);
         }
         if self.done.load(Ordering::Acquire) {
-            // The listener was closed since, and may have looked for the entry before it was there. If not, the lock of
-            // the table has brought us its `done`, or it has found the entry.
+            // The listener was closed meanwhile, and may have searched for the entry before it was
+            // inserted. Otherwise the lock of the table has made its `done` visible here, or it has
+            // found the entry.
             self.remove_entry(host);
             return Err(DropReason::TcpClosed);
         }
         Ok(())
     }
 
-    /// Softirq: a segment for this half-open connection.
+    /// Softirq: processes a segment for this half-open connection.
     pub(crate) fn segment(
         self: &Arc<Self>,
         host: &Host,
@@ -166,7 +172,8 @@ impl RequestSocket {
             let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             if self.done.load(Ordering::Acquire) {
                 drop(request);
-                // The sender repeats what we cannot place; by then the table leads to the connection, or to nobody.
+                // The sender retransmits a dropped segment; by then the table has the connection,
+                // or no entry.
                 return cx.drop_packet(DropReason::TcpClosed, packet);
             }
             let reader = cx.reader();
@@ -174,7 +181,8 @@ impl RequestSocket {
             let mut tcx = cx.tcp();
             let verdict = request.on_segment(&mut tcx, header, packet, has_room);
             match verdict {
-                // Its timer, or its listener on another core, may have given the request up just now.
+                // The timer, or the listener on another core, may have given the request up
+                // meanwhile.
                 RequestVerdict::Establish(packet) if self.done.swap(true, Ordering::AcqRel) => {
                     Err(RequestVerdict::Drop(DropReason::TcpClosed, packet))
                 }
@@ -193,7 +201,7 @@ impl RequestSocket {
         }
     }
 
-    /// The third segment: the connection takes the request's place and this segment as its first.
+    /// Completes the handshake: the connection replaces the request, and this segment is its first.
     fn establish(
         &self,
         host: &Host,
@@ -231,7 +239,7 @@ impl RequestSocket {
         }
     }
 
-    /// Softirq: time to repeat the SYN-ACK, or to give up.
+    /// Softirq: repeats the SYN-ACK, or gives up.
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
         let next = {
             let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
@@ -244,13 +252,14 @@ impl RequestSocket {
         self.transmit(host, cx);
         match next {
             (RequestTimer::Keep, deadline) => {
-                host.core(self.core).arm(deadline, TimerEntry::Request(self.this.clone()));
+                host.core_sockets(self.core).arm(deadline, TimerEntry::Request(self.this.clone()));
             }
             (RequestTimer::GiveUp, _) => self.give_up(host),
         }
     }
 
-    /// Softirq: a router or the peer reports that our SYN-ACK could not be delivered (Linux: `tcp_req_err`).
+    /// Softirq: processes a report by a router or the peer that the SYN-ACK could not be delivered
+    /// (Linux: `tcp_req_err`).
     pub(crate) fn icmp_error(&self, host: &Host, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
         let ends = {
             let request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +274,7 @@ impl RequestSocket {
         host.reply(cx, &self.tuple, self.core);
     }
 
-    /// Ends it without a connection. Nothing is sent.
+    /// Ends the request without a connection. Nothing is sent.
     pub(crate) fn give_up(&self, host: &Host) {
         if !self.done.swap(true, Ordering::AcqRel) {
             self.leave_queue();

@@ -1,17 +1,19 @@
-//! Connections of each source address with one listener, and the limit of them (`max_per_source`).
+//! Connections per source address with one listener, and their limit (`max_per_source`).
 //!
-//! A place is claimed where a SYN becomes a request or an early connection, and where a SYN cookie returns. The request hands its
-//! place to the connection, and the connection returns the place when it leaves the table of connections: a TIME-WAIT remnant has
-//! none. Comparing and counting are one step under one lock, so that the limit holds on any number of cores. Linux has no such
-//! setting of TCP; its counterpart is `connlimit` of iptables, with a rule that drops.
+//! A place is claimed when a SYN becomes a request or an early connection, and when a SYN cookie
+//! returns. The request passes its place to the connection, which returns the place when it leaves
+//! the table of connections: a TIME-WAIT socket has none. Check and count are one step under one
+//! lock, so the limit holds on any number of cores. Linux's TCP has no such setting; the
+//! counterpart is `connlimit` of iptables with a dropping rule.
 //!
-//! Without a limit nothing is counted, and a SYN costs one load. An entry exists only while its count is above 0, so that entries
-//! are never more than places. A tree holds them: no choice of addresses makes its look-ups slow.
+//! Without a limit no connection is counted, and a SYN costs one load. An entry exists only while
+//! its count is above 0, so there are never more entries than places. A tree holds them, so no
+//! choice of addresses makes lookups slow.
 //!
-//! Addresses are counted whole, as /32. A limit for prefixes would mask `source` in [`SourceLimit::claim`] and
-//! [`SourceLimit::is_reached`] and change nothing else.
+//! Addresses are counted individually, as /32. A limit per prefix would mask `source` in
+//! [`SourceLimit::claim`] and [`SourceLimit::is_reached`] and change nothing else.
 //!
-//! Not here: what becomes of a refused segment (`listener/input`).
+//! Not here: treatment of a refused segment (`listener/input`).
 
 use std::{
     collections::BTreeMap,
@@ -22,21 +24,23 @@ use std::{
     },
 };
 
-/// The limit of one listener, with what it counts. The listener's connections keep it when the listener is gone.
+/// The limit of one listener with its counts. The listener's connections keep it when the listener
+/// is gone.
 #[derive(Debug)]
 pub(super) struct SourceLimit {
-    /// Most places of one address; 0 is no limit. Written by `set_option` of the listener, read by SYNs and returned cookies.
-    /// Relaxed: a number that orders nothing; a SYN beside the call may still see the number before.
+    /// Maximum places of one address; 0 is no limit. Written by `set_option` of the listener, read
+    /// by SYNs and returned cookies. Relaxed: the number orders nothing; a concurrent SYN may see
+    /// the old number.
     max: AtomicU32,
-    /// Places by address, each above 0. Nothing else is locked under this lock.
+    /// Places by address, each above 0. No other lock is taken under this lock.
     counts: Mutex<BTreeMap<IpAddr, u32>>,
 }
 
-/// The source has as many connections as it may.
+/// Error: the source has reached its maximum of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reached;
 
-/// One connection's place among those of its source. Dropping it returns the place.
+/// Place of one connection among those of its source. Dropping it returns the place.
 #[derive(Debug)]
 pub(crate) struct SourcePlace {
     limit: Arc<SourceLimit>,
@@ -48,22 +52,22 @@ impl SourceLimit {
         Arc::new(Self { max: AtomicU32::new(max), counts: Mutex::default() })
     }
 
-    /// Changes the limit. Places that are held stay held, also when they are more than `max`.
+    /// Changes the limit. Claimed places stay claimed, even if they exceed `max`.
     pub(super) fn set_max(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
     }
 
-    /// The limit, if there is one.
+    /// Returns the limit, if there is one.
     fn max(&self) -> Option<u32> {
         Some(self.max.load(Ordering::Relaxed)).filter(|max| *max != 0)
     }
 
-    /// Whether `source` would be refused now.
+    /// Returns whether `source` would be refused now.
     pub(super) fn is_reached(&self, source: IpAddr) -> bool {
         self.max().is_some_and(|max| self.count(source) >= max)
     }
 
-    /// A place for one more connection of `source`; `None` without a limit.
+    /// Claims a place for one more connection of `source`; `None` without a limit.
     pub(super) fn claim(
         self: &Arc<Self>,
         source: IpAddr,
@@ -80,12 +84,12 @@ impl SourceLimit {
         Ok(Some(Box::new(SourcePlace { limit: Arc::clone(self), source })))
     }
 
-    /// Places of `source`.
+    /// Returns the number of places of `source`.
     pub(super) fn count(&self, source: IpAddr) -> u32 {
         self.lock().get(&source).copied().unwrap_or(0)
     }
 
-    /// Addresses that have a place.
+    /// Returns the number of addresses that have a place.
     pub(super) fn sources(&self) -> usize {
         self.lock().len()
     }
@@ -133,20 +137,20 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_nothing_is_counted() {
+    fn without_a_limit_no_connection_is_counted() {
         let limit = SourceLimit::new(0);
         assert!((0..100).all(|_| matches!(limit.claim(ONE), Ok(None))));
         assert_eq!(limit.sources(), 0);
     }
 
     #[test]
-    fn a_changed_limit_holds_for_claims_to_come() {
+    fn a_changed_limit_applies_to_later_claims() {
         let limit = SourceLimit::new(3);
         let held: Vec<_> = (0..3).map(|_| limit.claim(ONE).unwrap()).collect();
         limit.set_max(1);
         assert!(limit.is_reached(ONE));
         limit.set_max(0);
-        assert!(limit.claim(ONE).unwrap().is_none(), "no limit, and no count");
+        assert!(limit.claim(ONE).unwrap().is_none(), "no limit, so no place is counted");
         limit.set_max(4);
         let fourth = limit.claim(ONE).unwrap();
         assert!(limit.is_reached(ONE));
@@ -154,7 +158,8 @@ mod tests {
         assert_eq!(limit.sources(), 0);
     }
 
-    /// Four threads claim and return places of one address as fast as they can: at no moment are there more than the limit.
+    /// Four threads claim and return places of one address as fast as they can: the limit is never
+    /// exceeded.
     #[test]
     fn the_limit_is_exact_under_concurrency() {
         const MAX: u32 = 3;

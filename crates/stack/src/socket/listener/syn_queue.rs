@@ -1,10 +1,11 @@
-//! The requests of one listener: how many there are, and which, so that closing the listener ends them all.
+//! The requests of one listener: their number, and the list by which closing the listener ends them
+//! all.
 //!
-//! Linux: `struct request_sock_queue` keeps the count (`qlen`); its requests find out about a closed listener by
-//! themselves. Here the last word on whether a request begins is spoken under the lock that closing takes, so that a SYN
-//! handled on another core cannot leave a request behind whose listener is gone.
+//! Linux: `struct request_sock_queue` keeps only the count (`qlen`); its requests notice a closed
+//! listener themselves. Here a request is admitted under the lock that `close` takes, so a SYN
+//! processed on another core cannot leave a request whose listener is gone.
 //!
-//! Not here: the look-up of a request by its four-tuple (`demux`), the accept queue (`listener`).
+//! Not here: the lookup of a request by its four-tuple (`demux`), the accept queue (`listener`).
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError, Weak,
@@ -13,22 +14,23 @@ use std::sync::{
 
 use super::request::RequestSocket;
 
-/// A request's place in its listener's queue.
+/// Index of a request in its listener's queue.
 pub(super) type Slot = usize;
 
-/// Why a request may not begin.
+/// Reason why a request is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// The listener is closed.
     Closed,
-    /// As many wait as may.
+    /// The queue is full.
     Full,
 }
 
-/// See the module head.
+/// Requests of one listener.
 #[derive(Debug)]
 pub(in crate::socket) struct SynQueue {
-    /// Length, to look without the lock. Written under it. Relaxed: the bound is decided under the lock.
+    /// Number of requests, to read without the lock. Written under the lock. Relaxed: the bound is
+    /// checked under the lock.
     len: AtomicUsize,
     slots: Mutex<Slots>,
 }
@@ -36,7 +38,8 @@ pub(in crate::socket) struct SynQueue {
 #[derive(Debug, Default)]
 struct Slots {
     closed: bool,
-    /// Weak: the established table owns the requests, and they own their listener.
+    /// Requests by slot. Weak: the established table owns the requests, and they own their
+    /// listener.
     requests: Vec<Weak<RequestSocket>>,
     free: Vec<Slot>,
 }
@@ -46,13 +49,13 @@ impl SynQueue {
         Self { len: AtomicUsize::new(0), slots: Mutex::default() }
     }
 
-    /// Requests that wait, as far as can be told without the lock.
+    /// Returns the number of requests, read without the lock.
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Takes a request in if fewer than `limit` wait. It counts until [`remove`](Self::remove), or until the queue is
-    /// closed.
+    /// Adds a request if there are fewer than `limit`. It counts until [`remove`](Self::remove), or
+    /// until the queue is closed.
     pub(super) fn add(&self, request: Weak<RequestSocket>, limit: usize) -> Result<Slot, Refused> {
         let mut slots = self.lock();
         if slots.closed {
@@ -75,10 +78,10 @@ impl SynQueue {
         })
     }
 
-    /// The request in `slot` has ended, one way or the other. Once for each that was added.
+    /// Removes the request in `slot`, which has ended. Called once for each added request.
     pub(super) fn remove(&self, slot: Slot) {
         let mut slots = self.lock();
-        // Closing has taken them all.
+        // `close` has taken all requests.
         if slots.closed {
             return;
         }
@@ -87,7 +90,7 @@ impl SynQueue {
         self.len.store(self.len() - 1, Ordering::Relaxed);
     }
 
-    /// Nothing begins from here on. The requests that wait are the caller's to end.
+    /// Closes the queue to new requests and returns the existing ones, which the caller must end.
     pub(super) fn close(&self) -> Vec<Weak<RequestSocket>> {
         let mut slots = self.lock();
         slots.closed = true;
@@ -106,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_is_kept_and_slots_are_used_again() {
+    fn the_bound_holds_and_slots_are_reused() {
         let queue = SynQueue::new();
         let first = queue.add(Weak::new(), 2).expect("room");
         let second = queue.add(Weak::new(), 2).expect("room");
@@ -117,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_begins_after_close_and_nothing_is_counted_twice() {
+    fn no_request_is_added_after_close_or_counted_twice() {
         let queue = SynQueue::new();
         let slot = queue.add(Weak::new(), 2).expect("room");
         assert_eq!(queue.close().len(), 1);

@@ -1,20 +1,22 @@
-//! The prequeue: packets that softirq context leaves, unprocessed, to a thread that waits in `recv`.
+//! The prequeue: packets that softirq context leaves unprocessed for a thread that waits in `recv`.
 //!
-//! Above: `reader.rs`, which installs a reader and processes what it finds. Linux before 4.14: `tcp_prequeue`,
-//! `tcp_prequeue_process`, `struct ucopy`.
+//! Above: `reader.rs`, which installs a reader and processes the queue. Linux before 4.14:
+//! `tcp_prequeue`, `tcp_prequeue_process`, `struct ucopy`.
 //!
-//! The thread that waits has a CPU to give: it runs TCP itself, copies payload straight from the packet into its buffer,
-//! and acknowledges. Softirq context only queues and wakes. `net.quietline.rx_context` says whether, and what happens to
-//! the path of a packet that so outlives the RCU section it was received in ([`RxContext`]).
+//! The waiting thread has CPU time to spare: it runs TCP itself, copies payload from the packet
+//! directly into its buffer, and acknowledges. Softirq context only queues and wakes.
+//! `net.quietline.rx_context` enables it, and selects the treatment of the dst of a packet that
+//! outlives the RCU section in which it was received ([`RxContext`]).
 //!
-//! - Receive queue, prequeue, backlog: each is older than the next, and is processed before it.
-//! - Packets wait here only for an installed reader, who is woken for the first of them, and behind a timer: the
-//!   delayed-ACK timer fetches them if the reader does not come.
-//! - Their memory is bounded by the receive buffer, apart from what the receive queue holds; what exceeds it is processed
-//!   in softirq, so nothing is lost.
+//! - Receive queue, prequeue, backlog: packets in each are older than packets in the next, and are
+//!   processed first.
+//! - Packets are queued here only for an installed reader, which is woken for the first of them. A
+//!   timer limits the wait: the delayed-ACK timer processes them if the reader does not.
+//! - Their memory is bounded by the receive buffer, separately from the receive queue. Packets
+//!   beyond the bound are processed in softirq, so none is lost.
 //!
-//! Everything here happens under the socket lock. With `bh`, the default, there is never a reader, and all of it is the one
-//! test in `StreamState::softirq`.
+//! All functions here run under the socket lock. With `bh`, the default, there is never a reader,
+//! and the only cost is the test in `StreamState::softirq`.
 
 use std::num::NonZeroU64;
 
@@ -31,24 +33,26 @@ use crate::{
     transmit::packet_dst::{PacketDst, leave_rcu},
 };
 
-/// With [`RxContext::PrequeueDropLimited`], the packet that ends the waiting: about 60 µs of work, where a receive buffer
-/// of megabytes would let thousands wait for softirq context to process them in one go.
+/// Number of packets that ends the wait with [`RxContext::PrequeueDropLimited`]: about 60 µs of
+/// work. A receive buffer of megabytes would let thousands of packets wait, which softirq context
+/// would then process at once.
 const LIMIT_PACKETS: usize = 32;
 
-/// What a thread that waits is known by.
+/// Identifier of a waiting thread.
 pub(super) type ReaderId = NonZeroU64;
 
-/// See the module head.
+/// Prequeue of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Prequeue {
-    /// The thread that will process the packets (Linux: `ucopy.task`).
+    /// Thread that will process the packets (Linux: `ucopy.task`).
     reader: Option<ReaderId>,
     packets: PacketList,
     /// Sum of `truesize` (Linux: `ucopy.memory`).
     memory: u32,
-    /// Softirq context has processed something itself, so there is something to send or to tell.
+    /// Whether softirq context has processed a packet itself, so that ACKs or notifications are
+    /// pending.
     touched: bool,
-    /// Readers installed so far.
+    /// Number of readers installed so far.
     installed: u64,
 }
 
@@ -65,7 +69,7 @@ impl Prequeue {
         id.is_some() && self.reader == id
     }
 
-    /// A thread begins to wait. `None` when another one does already: it stays the only one.
+    /// Installs a waiting thread as the reader. `None` if another thread is already installed.
     pub(super) fn install(&mut self) -> Option<ReaderId> {
         if self.reader.is_some() {
             return None;
@@ -75,9 +79,9 @@ impl Prequeue {
         self.reader
     }
 
-    /// The reader waits no more. It has emptied the queue before.
+    /// Removes the reader, which has emptied the queue before.
     pub(super) fn remove_reader(&mut self) {
-        debug_assert!(self.is_empty(), "packets wait for nobody");
+        debug_assert!(self.is_empty(), "packets wait without a reader");
         self.reader = None;
     }
 
@@ -86,13 +90,16 @@ impl Prequeue {
         self.packets.push_back(packet);
     }
 
-    /// Takes everything.
+    /// Takes all packets.
     fn take(&mut self) -> PacketList {
         self.memory = 0;
         core::mem::take(&mut self.packets)
     }
 
-    /// Panics unless the sums and promises of the module head hold.
+    /// Verifies the memory sum and the invariants of the prequeue.
+    ///
+    /// # Panics
+    /// If one does not hold.
     pub(crate) fn check(&mut self) {
         let mut packets = core::mem::take(&mut self.packets);
         let mut memory = 0;
@@ -101,7 +108,7 @@ impl Prequeue {
             self.packets.push_back(packet);
         }
         assert_eq!(memory, self.memory, "PQ3: memory is the sum of truesize");
-        assert!(self.is_empty() || self.has_reader(), "PQ2: packets wait for nobody");
+        assert!(self.is_empty() || self.has_reader(), "PQ2: packets wait without a reader");
     }
 }
 
@@ -126,13 +133,13 @@ impl StreamState {
             }
             Work::Item(packet) => {
                 self.synchronise(cx);
-                // From the backlog: it has left its dst already.
+                // A packet of the backlog has dropped its dst already.
                 if let Err(packet) = self.enqueue(socket, host, cx, packet, None) {
                     self.prequeue.touched = true;
                     self.work(socket, host, cx, Work::Item(packet));
                 }
             }
-            // A batch that went to the reader altogether: what it leads to is the reader's to send and to tell.
+            // The whole batch was queued for the reader, which will transmit and notify.
             Work::Deferred(DEFERRED_FLUSH)
                 if !self.prequeue.is_empty() && !self.prequeue.touched => {}
             deferred @ Work::Deferred(_) => {
@@ -142,7 +149,7 @@ impl StreamState {
         }
     }
 
-    /// Queues a packet for the reader, or gives it back to be processed now.
+    /// Queues a packet for the reader, or returns it to be processed now.
     fn enqueue(
         &mut self,
         socket: &TcpSocket,
@@ -157,7 +164,7 @@ impl StreamState {
             return Err(packet);
         }
         if self.prequeue.is_empty() && !has_payload(&packet) {
-            // The reader waits for data: an ACK is no reason to wake it.
+            // The reader waits for data, so a pure ACK does not wake it.
             return Err(packet);
         }
         if let Some(Arrival { rcu, dst }) = arrival {
@@ -181,7 +188,7 @@ impl StreamState {
         Ok(())
     }
 
-    /// The packet queued last is one too many.
+    /// Returns whether the packet queued last exceeds the limit.
     fn is_prequeue_full(&self, context: RxContext) -> bool {
         let Prequeue { packets, memory, .. } = &self.prequeue;
         if context == RxContext::PrequeueDropLimited {
@@ -192,8 +199,8 @@ impl StreamState {
         }
     }
 
-    /// Processes what waits, and answers how many packets that was: whoever holds the socket may, if it may not do so for
-    /// younger packets before. Whoever does settles afterwards.
+    /// Processes the queued packets and returns their number. Any owner of the socket may call it
+    /// before it processes younger packets, and must settle afterwards.
     pub(crate) fn drain_prequeue(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) -> usize {
         if self.prequeue.is_empty() {
             return 0;
@@ -201,9 +208,9 @@ impl StreamState {
         self.process_prequeue(socket, host, cx, &mut []).0
     }
 
-    /// The timer that is to acknowledge finds that nobody has processed what came: it does so itself. The reader is not
-    /// trusted with more until it comes again. Differs from Linux, where it is, and where a reader that died would delay
-    /// every packet to come.
+    /// Processes the queue when the delayed-ACK timer finds it unprocessed, and removes the reader
+    /// until it waits again. Differs from Linux, which keeps the reader: a reader that has ended
+    /// would then delay every later packet.
     pub(crate) fn fetch_prequeue(&mut self, socket: &TcpSocket, host: &Host, cx: &mut Cx) {
         if self.prequeue.is_empty() || !self.tcb.is_delack_due(cx.now) {
             return;
@@ -213,7 +220,8 @@ impl StreamState {
         self.prequeue.remove_reader();
     }
 
-    /// The reader processes what waits for it, and takes what is next in the stream into `user`; answers how many bytes.
+    /// Processes the queue for the reader, copies the next bytes of the stream into `user`, and
+    /// returns their number.
     pub(super) fn read_prequeue(
         &mut self,
         socket: &TcpSocket,
@@ -234,7 +242,8 @@ impl StreamState {
         copied
     }
 
-    /// Processes everything in order. Answers the packets, and the bytes that went to `user`.
+    /// Processes all packets in order. Returns the number of packets, and of bytes copied to
+    /// `user`.
     fn process_prequeue(
         &mut self,
         socket: &TcpSocket,
@@ -255,21 +264,21 @@ impl StreamState {
             if let Some(packet) = parse(cx, packet, &mut header) {
                 copied += self.input_to_user(cx, &header, packet, &mut user[copied..]);
             }
-            // A duplicate ACK or a reset must not be merged with the next.
+            // Transmit now: a duplicate ACK or a reset must not be merged with the next one.
             self.transmit(socket, host, cx);
         }
         (count, copied)
     }
 }
 
-/// TCP will find data in this packet, whose header is still in front.
+/// Returns whether the packet, whose header is still in front, has payload.
 fn has_payload(packet: &Packet) -> bool {
     let header = packet.linear().get(..HEADER_BYTES_MIN);
     let header_len = header.map_or(0, |header| usize::from(header[12] >> 4) * 4);
     packet.len() > header_len
 }
 
-/// The histogram of lengths, in powers of two.
+/// Returns the counter of the length histogram, in powers of two.
 fn length_counter(packets: usize) -> Counter {
     match packets {
         0..2 => Counter::PrequeueLength1,

@@ -1,19 +1,20 @@
-//! A `recv` that waits, in steps: what Linux's `tcp_recvmsg` does between two sleeps.
+//! A blocking `recv`, in steps: the counterpart of Linux's `tcp_recvmsg` between two sleeps.
 //!
-//! Above: crate `quietline`, whose threads do the sleeping, and the simulator, which plays them. Below: `prequeue.rs`,
-//! `backlog.rs`. Neither here nor there does the stack sleep: a step that has nothing answers `EAGAIN`, and has made its
-//! thread the socket's reader, if [`RxContext`](crate::sysctl::modes::RxContext) has readers. Then
+//! Above: crate `quietline`, whose threads sleep, and the simulator, which simulates them. Below:
+//! `prequeue.rs`, `backlog.rs`. The stack itself never sleeps: a step that finds no data returns
+//! `EAGAIN`, and has made its thread the socket's reader if
+//! [`RxContext`](crate::sysctl::modes::RxContext) uses readers. Then
 //!
 //! ```text
-//!   recv_or_wait ── bytes, end, error ──► done: no reader any more
+//!   recv_or_wait ── bytes, end, error ──► done: the reader is removed
 //!        │ EAGAIN: reader                            ▲
 //!        ▼                                           │
 //!   sleep until readable or `is_due` ── woken ──► recv_or_wait
-//!        └────────────── time is up ──► recv_and_leave
+//!        └────────────── timeout ──► recv_and_leave
 //! ```
 //!
-//! Packets reach the reader's own buffer past the receive queue when it has read everything before them. Whoever peeks is
-//! no reader and calls [`TcpSocket::recv`].
+//! Packets are copied directly to the reader's buffer, bypassing the receive queue, once the reader
+//! has read all older data. A call that peeks is not a reader and uses [`TcpSocket::recv`].
 
 use std::io::IoSliceMut;
 
@@ -24,28 +25,30 @@ use crate::{
     host::Host,
     socket::connection::{
         TcpSocket, backlog,
-        calls::{Holder, recv_more, recv_step},
+        call::Holder,
+        recv::{recv_more, recv_step},
     },
 };
 
-/// One call of `recv` that waits. Whoever gives it up calls [`TcpSocket::recv_and_leave`]; if nobody does, the socket finds
-/// out by its delayed-ACK timer.
+/// State of one blocking `recv`. A caller that stops waiting must call
+/// [`TcpSocket::recv_and_leave`]; otherwise the socket removes the reader by its delayed-ACK timer.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// What the socket knows it by, once it has been installed.
+    /// Identifier at the socket, once installed.
     id: Option<ReaderId>,
-    /// It has been told to wait.
+    /// Whether the last step returned `EAGAIN`.
     waits: bool,
 }
 
 impl Reader {
-    /// A thread that has not waited yet.
+    /// Creates the state of a thread that has not waited yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Packets may wait for this thread: it must not go away without a last word.
+    /// Whether packets may wait for this thread, so that it must call `recv_and_leave` when it
+    /// stops.
     #[must_use]
     pub const fn is_installed(&self) -> bool {
         self.id.is_some()
@@ -53,8 +56,9 @@ impl Reader {
 }
 
 impl TcpSocket {
-    /// Copies received bytes into `bufs`, as [`recv_vectored`](Self::recv_vectored); 0 is the end of the stream. On `EAGAIN`
-    /// the thread is expected to sleep until the socket is readable or [`is_due`](Self::is_due), and to call again.
+    /// Copies received bytes into `bufs`, as [`recv_vectored`](Self::recv_vectored); 0 is the end
+    /// of the stream. On `EAGAIN` the caller should sleep until the socket is readable or
+    /// [`is_due`](Self::is_due), and call again.
     pub fn recv_or_wait(
         &self,
         host: &Host,
@@ -65,8 +69,9 @@ impl TcpSocket {
         self.recv_interrupted(host, cx, reader, bufs, |_| {})
     }
 
-    /// As [`recv_or_wait`](Self::recv_or_wait) by a thread that is interrupted as soon as it owns the socket. For the
-    /// simulator, which has one thread: what arrives in `interrupt` goes to the backlog.
+    /// Like [`recv_or_wait`](Self::recv_or_wait), but calls `interrupt` as soon as the thread owns
+    /// the socket. For the simulator, which has one thread: packets that arrive in `interrupt` go
+    /// to the backlog.
     pub fn recv_interrupted(
         &self,
         host: &Host,
@@ -75,22 +80,24 @@ impl TcpSocket {
         bufs: &mut [IoSliceMut<'_>],
         interrupt: impl FnOnce(&mut Cx),
     ) -> Result<usize, Errno> {
-        self.call_untimed(host, cx, |socket, state, host, cx| {
-            interrupt(cx);
-            let was_reader = reader.is_installed();
-            let result = Step { socket, host, reader }.read_all(state, cx, bufs, true);
-            let waits = result == Err(Errno::EAGAIN);
-            // Only a reader processes packets itself.
-            state.only_read = !was_reader && !reader.is_installed() && (waits || result.is_ok());
-            if waits && reader.waits {
-                cx.count(Counter::SocketWakesSpurious, 1);
-            }
-            reader.waits = waits;
-            result
-        })
+        let mut call = self.begin_untimed_call(host, cx);
+        interrupt(cx);
+        let was_reader = reader.is_installed();
+        let result = Step { socket: self, host, reader }.read_all(&mut call.state, cx, bufs, true);
+        let waits = result == Err(Errno::EAGAIN);
+        // Only a reader processes packets itself.
+        let is_reader = was_reader || reader.is_installed();
+        call.state.only_read = !is_reader && (waits || result.is_ok());
+        if waits && reader.waits {
+            cx.count(Counter::SocketWakesSpurious, 1);
+        }
+        reader.waits = waits;
+        call.end(cx);
+        result
     }
 
-    /// The last step of a thread that waits no longer: what there is, or `EAGAIN`, and no reader any more.
+    /// Performs the last step of a thread that stops waiting: returns the available data or
+    /// `EAGAIN`, and removes the reader.
     pub fn recv_and_leave(
         &self,
         host: &Host,
@@ -98,19 +105,21 @@ impl TcpSocket {
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
-        self.call(host, cx, |socket, state, host, cx| {
-            Step { socket, host, reader }.read_all(state, cx, bufs, false)
-        })
+        let mut call = self.begin_call(host, cx);
+        let result = Step { socket: self, host, reader }.read_all(&mut call.state, cx, bufs, false);
+        call.end(cx);
+        result
     }
 
-    /// Packets wait for this thread.
+    /// Whether packets wait for this thread.
     #[must_use]
     pub fn is_due(&self, reader: &Reader) -> bool {
         reader.is_installed() && self.has_prequeued()
     }
 }
 
-/// Behind `copied` bytes that came directly: a segment that filled a hole has left what lay behind it in the receive queue.
+/// Reads more after `copied` bytes that were copied directly: a segment that filled a gap has made
+/// later data in the receive queue readable.
 fn read_rest(state: &mut Holder<'_>, cx: &mut Cx, copied: usize, buf: &mut [u8]) -> usize {
     recv_more(state, cx, copied, &mut [IoSliceMut::new(&mut buf[copied..])])
 }
@@ -123,7 +132,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// The first buffer as a reader's; what the others have room for has been queued by then.
+    /// Uses the first buffer for direct copies; data for the other buffers has been queued by then.
     fn read_all(
         &mut self,
         state: &mut Holder<'_>,
@@ -139,7 +148,8 @@ impl Step<'_> {
         Ok(copied + recv_more(state, cx, copied, &mut bufs[first + 1..]))
     }
 
-    /// Receive queue, prequeue, backlog: oldest first. With `wait`, a step that finds nothing stays the reader.
+    /// Reads receive queue, prequeue and backlog, oldest first. With `wait`, the thread stays the
+    /// reader if it finds nothing.
     fn read(
         &mut self,
         state: &mut Holder<'_>,
@@ -169,7 +179,7 @@ impl Step<'_> {
         }
     }
 
-    /// What lies in the receive queue, else what waits for this reader.
+    /// Reads from the receive queue, or else from the prequeue of this reader.
     fn read_queues(
         &self,
         state: &mut Holder<'_>,
@@ -185,7 +195,7 @@ impl Step<'_> {
         recv_step(state, cx, buf, false)
     }
 
-    /// What has come in while this thread looked for something else.
+    /// Reads the packets that arrived while this thread owned the socket.
     fn read_backlog(
         &self,
         state: &mut Holder<'_>,
@@ -199,7 +209,7 @@ impl Step<'_> {
         }
     }
 
-    /// Makes this thread the reader; false when there is none to be.
+    /// Makes this thread the reader; false if readers are disabled or another thread is the reader.
     fn install(&mut self, state: &mut Holder<'_>, cx: &Cx) -> bool {
         if state.prequeue.is_reader(self.reader.id) {
             return true;
@@ -212,7 +222,7 @@ impl Step<'_> {
         self.reader.is_installed()
     }
 
-    /// The call is over: what still waits for this reader is processed, into what room `buf` has left.
+    /// Ends the call: processes packets that still wait for this reader, into the rest of `buf`.
     fn leave(&mut self, state: &mut Holder<'_>, cx: &mut Cx, buf: &mut [u8]) -> usize {
         let id = self.reader.id.take();
         if !state.prequeue.is_reader(id) {

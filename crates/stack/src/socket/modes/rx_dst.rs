@@ -1,15 +1,17 @@
-//! The input route that a connection remembers, for early demux to put on its next packets.
+//! The input route cached by a connection, which early demux attaches to its next packets.
 //!
-//! Linux: `sk_rx_dst`, `sk_rx_dst_ifindex`, `sk_rx_dst_cookie`, `inet_sk_rx_dst_set`. Written by the holder of the socket, read
-//! in a read section by whoever receives.
+//! Linux: `sk_rx_dst`, `sk_rx_dst_ifindex`, `sk_rx_dst_cookie`, `inet_sk_rx_dst_set`. Written by
+//! the owner of the socket, read in a read section by the receiving context.
 //!
-//! Published with a reference of its own, by a conditional get, and **cleared before that reference is put**: a reader that
-//! still finds it finds memory that its read section keeps. In the other order it would find a dead entry.
+//! The entry is published with its own reference, taken by a conditional get, and the slot is
+//! **cleared before that reference is put**: a reader that still finds the entry is protected by
+//! its read section. In the other order it could find a freed entry.
 //!
-//! Differs from Linux: device and cookie are the entry's own, because each input route is of one device here. A reader never
-//! pairs one entry with the device of another.
+//! Differs from Linux: device and cookie are the entry's own, because each input route belongs to
+//! one device here. A reader never combines one entry with the device of another.
 //!
-//! Not here: where the route comes from (`receive::ip_input`), where a packet's reference ends (`transmit::packet_dst`).
+//! Not here: lookup of the route (`receive::ip_input`), release of a packet's reference
+//! (`transmit::packet_dst`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -29,14 +31,14 @@ use crate::{
     },
 };
 
-/// What readers see.
+/// Cached input route, as readers see it.
 #[derive(Debug)]
 pub(crate) struct RxDst {
     slot: Slot<DstParts>,
-    /// Generation of what is published, for the holder of the socket: spares it the look at the entry. Written under the
-    /// socket lock and read under it. Relaxed: the lock orders.
+    /// Generation of the published entry, so that the owner of the socket need not read the entry.
+    /// Written and read under the socket lock. Relaxed: the lock orders it.
     generation: AtomicU32,
-    /// Device of what is published; as `generation`.
+    /// Device of the published entry; used like `generation`.
     device: AtomicU32,
 }
 
@@ -45,7 +47,7 @@ impl RxDst {
         Self { slot: Slot::new(rcu), generation: AtomicU32::new(0), device: AtomicU32::new(0) }
     }
 
-    /// The route for a packet that came by `device`, if the socket has a valid one.
+    /// Returns the route for a packet that arrived by `device`, if the socket has a valid one.
     #[inline]
     pub(crate) fn check<'s>(
         &'s self,
@@ -57,8 +59,8 @@ impl RxDst {
         host.is_valid_input(dst.tail(), device).then_some(dst)
     }
 
-    /// Whether a packet that came by `device` may be queued without its dst, because this serves instead: what
-    /// [`leave_rcu`](crate::transmit::packet_dst::leave_rcu) is told.
+    /// Returns whether a packet that arrived by `device` may be queued without its dst, because the
+    /// cached entry replaces it; passed to [`leave_rcu`](crate::transmit::packet_dst::leave_rcu).
     #[inline]
     pub(crate) fn serves(
         &self,
@@ -70,8 +72,9 @@ impl RxDst {
         mode.drops(!self.slot.is_empty(), || self.check(host, device, rcu).is_some())
     }
 
-    /// The holder of the socket processes a packet of an established connection, which came by `device`: what is remembered
-    /// is forgotten if it is stale or of another device, and if nothing is remembered the packet's is.
+    /// Updates the cache for a packet of an established connection that arrived by `device`: drops
+    /// the cached entry if it is stale or of another device, and stores the packet's entry if none
+    /// is cached. Called by the owner of the socket.
     #[inline]
     pub(crate) fn on_packet(&self, host: &Host, cx: &Cx, device: u32, dst: PacketDst<'_>) {
         if !self.slot.is_empty() {
@@ -85,7 +88,7 @@ impl RxDst {
         self.set(cx, dst);
     }
 
-    /// Takes the packet's dst over. A packet without one, because it was dropped when the packet was queued, changes nothing
+    /// Stores the packet's dst. A packet whose dst was dropped when it was queued changes nothing
     /// (Linux: the NULL test of `inet_sk_rx_dst_set`).
     #[cold]
     fn set(&self, cx: &Cx, dst: PacketDst<'_>) {
@@ -113,7 +116,7 @@ impl RxDst {
         }
     }
 
-    /// Forgets the route: clears first, then releases.
+    /// Drops the cached route: clears the slot first, then releases the reference.
     #[cold]
     pub(super) fn clear(&self, cx: &Cx) {
         if let Some(dst) = self.slot.take() {
@@ -123,7 +126,7 @@ impl RxDst {
         }
     }
 
-    /// The connection has left the tables.
+    /// Drops the cached route after the connection has left the tables.
     pub(crate) fn end(&self) {
         drop(self.slot.take());
     }

@@ -1,6 +1,7 @@
-//! What values Linux accepts, and what it makes of them.
+//! Validation of option values by Linux's rules, and their conversion to stored values.
 //!
-//! Each function takes the value as the application gave it and answers what the socket keeps, or the errno.
+//! Each function takes the value given by the application and returns the value that the socket
+//! stores, or the errno.
 
 use core::{ops::RangeInclusive, time::Duration};
 
@@ -17,37 +18,37 @@ use crate::{
 /// Smallest send buffer (`SOCK_MIN_SNDBUF`): two of the smallest packets with their descriptors.
 const SNDBUF_MIN: u32 = 4608;
 
-/// Smallest receive buffer (`SOCK_MIN_RCVBUF`): one of them.
+/// Smallest receive buffer (`SOCK_MIN_RCVBUF`): one of the smallest packets with its descriptor.
 const RCVBUF_MIN: u32 = 2304;
 
-/// Largest number that doubles into an `int`.
+/// Largest number whose double fits an `int`.
 const BUFFER_MAX: u32 = i32::MAX as u32 / 2;
 
-/// Seconds that `TCP_KEEPIDLE` and `TCP_KEEPINTVL` may be (`MAX_TCP_KEEPIDLE`, `MAX_TCP_KEEPINTVL`).
+/// Allowed seconds of `TCP_KEEPIDLE` and `TCP_KEEPINTVL` (`MAX_TCP_KEEPIDLE`, `MAX_TCP_KEEPINTVL`).
 const KEEP_SECONDS: RangeInclusive<i32> = 1..=32_767;
 
-/// Probes that `TCP_KEEPCNT` may be (`MAX_TCP_KEEPCNT`).
+/// Allowed probes of `TCP_KEEPCNT` (`MAX_TCP_KEEPCNT`).
 const KEEP_COUNT: RangeInclusive<i32> = 1..=127;
 
-/// What `TCP_MAXSEG` may be besides 0, which takes the wish back (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
+/// Allowed values of `TCP_MAXSEG` besides 0, which resets it (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
 const MAXSEG: RangeInclusive<i32> = 88..=32_767;
 
-/// Seconds that `TCP_LINGER2` may be (`TCP_FIN_TIMEOUT_MAX`); more is as much as this.
+/// Maximum seconds of `TCP_LINGER2` (`TCP_FIN_TIMEOUT_MAX`); larger values are clamped.
 const LINGER2_SECONDS_MAX: u64 = 120;
 
-/// Repetitions of a SYN that `TCP_SYNCNT` may be (`MAX_TCP_SYNCNT`).
+/// Allowed SYN retransmissions of `TCP_SYNCNT` (`MAX_TCP_SYNCNT`).
 const SYN_RETRIES: RangeInclusive<i32> = 1..=127;
 
-/// Milliseconds that `TCP_RTO_MAX_MS` may be (`TCP_RTO_MAX_SEC`).
+/// Allowed milliseconds of `TCP_RTO_MAX_MS` (`TCP_RTO_MAX_SEC`).
 const RTO_MAX_MS: RangeInclusive<i32> = 1000..=120_000;
 
-/// What `IP_TTL` may be.
+/// Allowed values of `IP_TTL`.
 const TTL: RangeInclusive<i32> = 1..=255;
 
 /// Longest time between two SYN-ACKs (`TCP_RTO_MAX`).
 const RTO_MAX_SECONDS: u64 = 120;
 
-/// The number of a value that is one.
+/// Returns the number, if the value is one.
 pub(super) const fn int(value: &OptionValue) -> Result<i32, Errno> {
     match value {
         OptionValue::Int(number) => Ok(*number),
@@ -55,7 +56,7 @@ pub(super) const fn int(value: &OptionValue) -> Result<i32, Errno> {
     }
 }
 
-/// A switch: on unless 0.
+/// Returns a switch: on unless 0.
 pub(super) fn flag(value: &OptionValue) -> Result<bool, Errno> {
     Ok(int(value)? != 0)
 }
@@ -65,8 +66,9 @@ fn ranged(value: &OptionValue, allowed: RangeInclusive<i32>) -> Result<i32, Errn
     if allowed.contains(&number) { Ok(number) } else { Err(Errno::EINVAL) }
 }
 
-/// `busy` with one of `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET` changed. Differs from Linux, which
-/// asks for `CAP_NET_ADMIN` where more than the present value is wanted: this stack is its application's own.
+/// Returns `busy` with one of `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`
+/// changed. Differs from Linux, which requires `CAP_NET_ADMIN` to raise a value, because this stack
+/// belongs to its application.
 pub(super) fn busy_poll(
     busy: BusyPoll,
     option: SocketOption,
@@ -85,7 +87,7 @@ pub(super) fn busy_poll(
     })
 }
 
-/// `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL`; the budget is not shown, as in Linux.
+/// Returns `SO_BUSY_POLL` or `SO_PREFER_BUSY_POLL`; the budget cannot be read, as in Linux.
 pub(super) fn show_busy_poll(
     busy: BusyPoll,
     option: SocketOption,
@@ -98,23 +100,23 @@ pub(super) fn show_busy_poll(
     }
 }
 
-/// 0 or 1: `TCP_THIN_LINEAR_TIMEOUTS`, `TCP_FASTOPEN_NO_COOKIE`.
+/// Returns a switch that must be 0 or 1: `TCP_THIN_LINEAR_TIMEOUTS`, `TCP_FASTOPEN_NO_COOKIE`.
 pub(super) fn switch(value: &OptionValue) -> Result<bool, Errno> {
     ranged(value, 0..=1).map(|on| on == 1)
 }
 
-/// `TCP_FASTOPEN`, `QUIETLINE_MAX_PER_SOURCE`: how many, not below zero.
+/// Returns a number that must not be negative: `TCP_FASTOPEN`, `QUIETLINE_MAX_PER_SOURCE`.
 pub(super) fn queue_length(value: &OptionValue) -> Result<u32, Errno> {
     u32::try_from(int(value)?).map_err(|_| Errno::EINVAL)
 }
 
-/// `TCP_FASTOPEN_CONNECT`: 0 or 1, where `tcp_fastopen` allows clients at all.
+/// `TCP_FASTOPEN_CONNECT`: 0 or 1, if `tcp_fastopen` allows clients.
 pub(super) fn fast_open_connect(value: &OptionValue, sysctls: &Sysctls) -> Result<bool, Errno> {
     let on = switch(value)?;
     if sysctls.tcp_fastopen & mode::CLIENT == 0 { Err(Errno::EOPNOTSUPP) } else { Ok(on) }
 }
 
-/// `TCP_FASTOPEN_KEY`: one key, or two of which the second is the one before.
+/// `TCP_FASTOPEN_KEY`: one key, or two of which the second is the previous one.
 pub(super) fn fast_open_key(value: &OptionValue) -> Result<FastOpenKey, Errno> {
     let OptionValue::Bytes(bytes) = value else { return Err(Errno::EINVAL) };
     let (primary, rest) = bytes.split_first_chunk().ok_or(Errno::EINVAL)?;
@@ -125,7 +127,8 @@ pub(super) fn fast_open_key(value: &OptionValue) -> Result<FastOpenKey, Errno> {
     Ok(FastOpenKey { primary: *primary, backup })
 }
 
-/// The keys of a socket, else those of `tcp_fastopen_key`; no bytes when neither was set.
+/// Returns the keys of a socket, or else those of `tcp_fastopen_key`; no bytes when neither was
+/// set.
 pub(super) fn show_fast_open_key(keys: Option<FastOpenKey>, sysctls: &Sysctls) -> OptionValue {
     let keys = keys.or(sysctls.tcp_fastopen_key);
     let bytes =
@@ -133,12 +136,12 @@ pub(super) fn show_fast_open_key(keys: Option<FastOpenKey>, sysctls: &Sysctls) -
     OptionValue::Bytes(bytes.unwrap_or_default())
 }
 
-/// `SO_INCOMING_CPU`; below zero is none.
+/// `SO_INCOMING_CPU`; a negative number is none.
 pub(super) fn core(value: &OptionValue) -> Result<Option<CoreId>, Errno> {
     Ok(u16::try_from(int(value)?).ok().map(CoreId))
 }
 
-/// A time limit of a blocking call. Zero is none, as in Linux.
+/// Returns a time limit of a blocking call. Zero is no limit, as in Linux.
 pub(super) fn time(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     match value {
         OptionValue::Time(limit) => Ok(limit.filter(|limit| !limit.is_zero())),
@@ -153,8 +156,9 @@ pub(super) const fn linger(value: &OptionValue) -> Result<Option<Duration>, Errn
     }
 }
 
-/// Twice what was asked for, because Linux counts descriptors too. The number is unsigned: below zero is very much,
-/// which the sysctl bounds. `SO_*BUFFORCE` knows no such bound and takes below zero for nothing.
+/// Returns twice the requested size, because Linux counts descriptors too. The number is unsigned:
+/// a negative one is a very large one, which the sysctl bounds. `SO_*BUFFORCE` has no such bound
+/// and treats a negative number as zero.
 fn buffer(value: &OptionValue, max: Option<u32>, min: u32) -> Result<u32, Errno> {
     let number = int(value)?;
     let wanted = match max {
@@ -184,7 +188,7 @@ pub(super) fn rcvbuf(
     buffer(value, max, RCVBUF_MIN)
 }
 
-/// `TCP_MAXSEG`; `None` takes the wish back.
+/// `TCP_MAXSEG`; `None` resets it.
 pub(super) fn maxseg(value: &OptionValue) -> Result<Option<u16>, Errno> {
     if int(value)? == 0 {
         return Ok(None);
@@ -192,7 +196,7 @@ pub(super) fn maxseg(value: &OptionValue) -> Result<Option<u16>, Errno> {
     ranged(value, MAXSEG).map(|bytes| u16::try_from(bytes).ok())
 }
 
-/// `times` with one of `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT` changed.
+/// Returns `times` with one of `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT` changed.
 pub(super) fn keepalive_times(
     times: Keepalive,
     option: SocketOption,
@@ -210,7 +214,7 @@ pub(super) fn keepalive_times(
     })
 }
 
-/// One of `times`, with the sysctl's where the socket has none.
+/// Returns one of `times`, or the sysctl if the socket has none.
 pub(super) fn show_keepalive(
     times: Keepalive,
     option: SocketOption,
@@ -225,7 +229,7 @@ pub(super) fn show_keepalive(
     show(number)
 }
 
-/// `TCP_LINGER2`: `None` for 0, which leaves it to the sysctl; below zero is not at all.
+/// `TCP_LINGER2`: `None` for 0, which selects the sysctl; a negative number disables the wait.
 pub(super) fn linger2(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     let seconds = int(value)?;
     let kept = u64::try_from(seconds).unwrap_or(0).min(LINGER2_SECONDS_MAX);
@@ -240,8 +244,8 @@ pub(super) fn show_linger2(linger2: Option<Duration>, sysctls: &Sysctls) -> Opti
     }
 }
 
-/// `TCP_DEFER_ACCEPT`, seconds: Linux keeps a number of SYN-ACKs, so that the time is rounded up to when the next one
-/// would be due: 1, 3, 7 seconds and so on, at most 255 of them and two minutes apart.
+/// `TCP_DEFER_ACCEPT`, in seconds. Linux stores a number of SYN-ACKs, so the time is rounded up to
+/// the time of the next one: 1, 3, 7 seconds and so on, at most 255 of them and two minutes apart.
 pub(super) fn defer_accept(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     let wanted = u64::try_from(int(value)?).unwrap_or(0);
     let (mut period, mut timeout, mut count) = (1, 1, 1);
@@ -253,7 +257,7 @@ pub(super) fn defer_accept(value: &OptionValue) -> Result<Option<Duration>, Errn
     Ok((wanted > 0).then(|| Duration::from_secs(period)))
 }
 
-/// `TCP_USER_TIMEOUT`, milliseconds; 0 takes it back.
+/// `TCP_USER_TIMEOUT`, in milliseconds; 0 resets it.
 pub(super) fn user_timeout(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     let ms = u64::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
     Ok((ms > 0).then(|| Duration::from_millis(ms)))
@@ -263,7 +267,7 @@ pub(super) fn show_user_timeout(timeout: Option<Duration>) -> OptionValue {
     show_ms(timeout.unwrap_or(Duration::ZERO))
 }
 
-/// `QUIETLINE_IDLE_TIMEOUT`, seconds: 0 is none, -1 leaves it to the sysctl.
+/// `QUIETLINE_IDLE_TIMEOUT`, in seconds: 0 is no limit, -1 selects the sysctl.
 pub(super) fn idle_timeout(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     match int(value)? {
         -1 => Ok(None),
@@ -274,17 +278,18 @@ pub(super) fn idle_timeout(value: &OptionValue) -> Result<Option<Duration>, Errn
     }
 }
 
-/// What holds of it: the socket's, else the sysctl's.
+/// Returns the effective idle timeout: the socket's, or else the sysctl's.
 pub(super) fn show_idle_timeout(timeout: Option<Duration>, config: &TcpConfig) -> OptionValue {
     show(timeout.unwrap_or(config.tcp_idle_timeout).as_secs())
 }
 
-/// A time in milliseconds.
+/// Returns a time in milliseconds.
 pub(super) fn show_ms(time: Duration) -> OptionValue {
     show(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// `SO_MAX_PACING_RATE`, an unsigned number of bytes per second; the largest of its width is no limit.
+/// `SO_MAX_PACING_RATE`, an unsigned number of bytes per second; the maximum of its width is no
+/// limit.
 pub(super) fn max_pacing_rate(value: &OptionValue) -> Result<Option<u64>, Errno> {
     let rate = match value {
         OptionValue::Long(rate) => *rate,
@@ -300,18 +305,19 @@ pub(super) fn show_max_pacing_rate(rate: Option<u64>) -> OptionValue {
     OptionValue::Long(rate.unwrap_or(u64::MAX))
 }
 
-/// `TCP_WINDOW_CLAMP`: at least half the smallest buffer. `None` for 0, which only a socket without connection may say.
+/// `TCP_WINDOW_CLAMP`: at least half the smallest buffer. `None` for 0, which only a socket without
+/// a connection accepts.
 pub(super) fn window_clamp(value: &OptionValue) -> Result<Option<u32>, Errno> {
     let bytes = int(value)?;
     Ok((bytes != 0).then(|| u32::try_from(bytes).unwrap_or(0).max(RCVBUF_MIN / 2)))
 }
 
-/// `SO_RCVLOWAT`: below zero is as much as there can be, zero is 1.
+/// `SO_RCVLOWAT`: a negative number is the maximum, zero is 1.
 pub(super) fn rcvlowat(value: &OptionValue) -> Result<u32, Errno> {
     Ok(u32::try_from(int(value)?).unwrap_or(i32::MAX as u32).max(1))
 }
 
-/// `TCP_NOTSENT_LOWAT`, an unsigned number; 0 leaves it to the sysctl.
+/// `TCP_NOTSENT_LOWAT`, an unsigned number; 0 selects the sysctl.
 pub(super) fn notsent_lowat(value: &OptionValue) -> Result<Option<u32>, Errno> {
     let bytes = int(value)?.cast_unsigned();
     Ok((bytes != 0).then_some(bytes))
@@ -328,14 +334,14 @@ pub(super) fn rto_max(value: &OptionValue) -> Result<Duration, Errno> {
     Ok(Duration::from_millis(u64::from(ms.unsigned_abs())))
 }
 
-/// `IP_TOS`: the low byte, without the two bits of ECN, which are TCP's (RFC 3168 §5).
+/// `IP_TOS`: the low byte, without the two ECN bits, which TCP controls (RFC 3168 §5).
 pub(super) fn tos(value: &OptionValue) -> Result<u8, Errno> {
     let [low, ..] = int(value)?.to_le_bytes();
     Ok(low & !0b11)
 }
 
-/// The priority that goes with a differentiated services field (Linux: `rt_tos2priority`): the bits that once were delay and
-/// throughput.
+/// Returns the priority of a differentiated services field (Linux: `rt_tos2priority`), derived from
+/// the former delay and throughput bits.
 pub(super) const fn priority_of_tos(tos: u8) -> u8 {
     match tos >> 3 & 3 {
         0b10 => 6,
@@ -345,7 +351,7 @@ pub(super) const fn priority_of_tos(tos: u8) -> u8 {
     }
 }
 
-/// `SO_PRIORITY`: 7 and more are for the privileged, which nobody is.
+/// `SO_PRIORITY`: 7 and more need a privilege that no caller has here.
 pub(super) fn priority(value: &OptionValue) -> Result<u8, Errno> {
     match u8::try_from(int(value)?) {
         Ok(priority @ 0..=6) => Ok(priority),
@@ -353,7 +359,7 @@ pub(super) fn priority(value: &OptionValue) -> Result<u8, Errno> {
     }
 }
 
-/// `IP_TTL`: -1 leaves it to the sysctl.
+/// `IP_TTL`: -1 selects the sysctl.
 pub(super) fn ttl(value: &OptionValue) -> Result<Option<u8>, Errno> {
     match int(value)? {
         -1 => Ok(None),
@@ -367,7 +373,7 @@ pub(super) fn mtu_discover(value: &OptionValue) -> Result<Option<MtuDiscover>, E
     MtuDiscover::ALL.get(index).copied().map(Some).ok_or(Errno::EINVAL)
 }
 
-/// What `IP_MTU_DISCOVER` is without having been set.
+/// Returns `IP_MTU_DISCOVER`, or its default if it was not set.
 pub(super) fn show_mtu_discover(discover: Option<MtuDiscover>, sysctls: &Sysctls) -> OptionValue {
     let default = match sysctls.ip_no_pmtu_disc {
         0 | 3 => MtuDiscover::Want,
@@ -376,7 +382,7 @@ pub(super) fn show_mtu_discover(discover: Option<MtuDiscover>, sysctls: &Sysctls
     OptionValue::Int(discover.unwrap_or(default) as i32)
 }
 
-/// `TCP_CONGESTION`: `ENOENT` for a name nobody has.
+/// `TCP_CONGESTION`: `ENOENT` for an unknown name.
 pub(super) fn congestion(value: &OptionValue) -> Result<Algorithm, Errno> {
     match value {
         OptionValue::Name(name) => Algorithm::from_name(name).ok_or(Errno::ENOENT),
@@ -384,7 +390,7 @@ pub(super) fn congestion(value: &OptionValue) -> Result<Algorithm, Errno> {
     }
 }
 
-/// A number as an `int`, at most its largest.
+/// Converts a number to an `int`, saturating.
 pub(super) fn show(number: u64) -> OptionValue {
     OptionValue::Int(i32::try_from(number).unwrap_or(i32::MAX))
 }

@@ -1,16 +1,16 @@
-//! What a socket holds and may hold: `SO_MEMINFO`, and the `skmem` of `ss -m`.
+//! Memory held by a socket and its limits: `SO_MEMINFO`, and the `skmem` of `ss -m`.
 //!
-//! Below: the counters of `Tcb` (queues), `wmem` (what is below TCP), `settle` (the host's account), `sync::SocketLock` (the
-//! backlog). Linux: `sk_get_meminfo`, `SK_MEMINFO_*`.
+//! Below: the counters of `Tcb` (queues), `wmem` (packets in qdiscs and devices), `settle` (the
+//! host's account), `sync::SocketLock` (the backlog). Linux: `sk_get_meminfo`, `SK_MEMINFO_*`.
 //!
-//! Four counters that are easily taken for one another, each with a writer and a purpose of its own:
+//! Four counters that are easily confused; each has its own writer and purpose:
 //!
-//! | counter | counts | who writes | decides |
+//! | counter | counts | writer | purpose |
 //! |---|---|---|---|
-//! | `wmem_alloc` | packets in qdiscs and devices | the sender adds, any core that completes subtracts: an atomic | TCP Small Queues |
-//! | `wmem_queued` | the send queue, sent or not | the owner of the socket | writability, against `sndbuf` |
-//! | `rmem_alloc` | what waits to be read, in order or not | the owner | the window and what is dropped, against `rcvbuf` |
-//! | `forward_alloc` | what the host's account was charged beyond the two queues | the owner | nothing: the rest of a page |
+//! | `wmem_alloc` | packets in qdiscs and devices | the sender adds, any completing core subtracts: an atomic | TCP Small Queues |
+//! | `wmem_queued` | the send queue, sent or not | the owner of the socket | writability, compared with `sndbuf` |
+//! | `rmem_alloc` | unread data, in order or not | the owner | window and drops, compared with `rcvbuf` |
+//! | `forward_alloc` | charge to the host's account beyond the two queues | the owner | none: the rest of a page |
 //!
 //! Packets in a prequeue are charged to none of them.
 
@@ -18,34 +18,33 @@ use std::{fmt, sync::atomic::Ordering};
 
 use super::OptionValue;
 use crate::{
-    cx::Cx,
-    host::Host,
     socket::{TcpSocket, connection::StreamState},
     sysctl::Sysctls,
 };
 
-/// Bytes of `SO_MEMINFO`: nine 32-bit numbers (`SK_MEMINFO_VARS`).
+/// Size of `SO_MEMINFO` in bytes: nine 32-bit numbers (`SK_MEMINFO_VARS`).
 pub(super) const MEMORY_INFO_BYTES: usize = 36;
 
-/// See the module head. Everything in bytes of packet memory (`truesize`) unless it says otherwise.
+/// Memory of one socket, in bytes of packet memory (`truesize`) unless a field says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// `r`: what waits to be read, in order or not (`SK_MEMINFO_RMEM_ALLOC`).
+    /// `r`: unread data, in order or not (`SK_MEMINFO_RMEM_ALLOC`).
     pub rmem_alloc: u32,
-    /// `rb`: its limit (`SK_MEMINFO_RCVBUF`).
+    /// `rb`: limit of `rmem_alloc` (`SK_MEMINFO_RCVBUF`).
     pub rcvbuf: u32,
-    /// `t`: what devices and qdiscs hold of the socket's (`SK_MEMINFO_WMEM_ALLOC`). 0 over devices that are done with a packet
-    /// once they have it.
+    /// `t`: packets of the socket in devices and qdiscs (`SK_MEMINFO_WMEM_ALLOC`). Always 0 over
+    /// devices that have finished with a packet when `transmit` returns.
     pub wmem_alloc: u32,
-    /// `tb`: the limit of the send queue (`SK_MEMINFO_SNDBUF`).
+    /// `tb`: limit of the send queue (`SK_MEMINFO_SNDBUF`).
     pub sndbuf: u32,
-    /// `f`: charged to the host's account and not used, less than a page (`SK_MEMINFO_FWD_ALLOC`).
+    /// `f`: charged to the host's account and unused, less than a page (`SK_MEMINFO_FWD_ALLOC`).
     pub forward_alloc: u32,
     /// `w`: the send queue (`SK_MEMINFO_WMEM_QUEUED`).
     pub wmem_queued: u32,
     /// `bl`: packets that wait for the owner of the socket (`SK_MEMINFO_BACKLOG`).
     pub backlog: u32,
-    /// `d`: segments that the connection did not take, be it for want of room (`SK_MEMINFO_DROPS`).
+    /// `d`: segments that the connection dropped, for lack of space or other reasons
+    /// (`SK_MEMINFO_DROPS`).
     pub drops: u32,
 }
 
@@ -64,7 +63,7 @@ impl MemoryInfo {
         }
     }
 
-    /// Of a socket without connection: it holds nothing.
+    /// Describes a socket without a connection, which holds no memory.
     pub(super) fn of_none(options: &tcp::SocketOptions, sysctls: &Sysctls) -> Self {
         Self {
             rcvbuf: options.rcvbuf.unwrap_or(sysctls.tcp.tcp_rmem.default),
@@ -73,16 +72,17 @@ impl MemoryInfo {
         }
     }
 
-    /// Pages of 4 KB that the host's account was charged for the socket: its queues and `forward_alloc`.
+    /// Returns the pages of 4 KB charged to the host's account for the socket: its queues and
+    /// `forward_alloc`.
     #[must_use]
     pub const fn account_pages(&self) -> u64 {
-        // Each may be near the largest: their sum needs more bits.
+        // Each number may be near its maximum, so their sum needs more bits.
         let bytes = self.rmem_alloc as u64 + self.wmem_queued as u64 + self.forward_alloc as u64;
         bytes / crate::base::tcp_memory::PAGE_BYTES as u64
     }
 
-    /// In the order of `SK_MEMINFO_*`. Options that a socket keeps for itself have no memory of their own here
-    /// (`SK_MEMINFO_OPTMEM`).
+    /// Returns the numbers in the order of `SK_MEMINFO_*`. `SK_MEMINFO_OPTMEM` is 0, because
+    /// options use no separate memory here.
     const fn numbers(&self) -> [u32; MEMORY_INFO_BYTES / 4] {
         [
             self.rmem_alloc,
@@ -98,7 +98,7 @@ impl MemoryInfo {
     }
 }
 
-/// As `ss -m` prints it.
+/// Prints the numbers as `ss -m` does.
 impl fmt::Display for MemoryInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [r, rb, t, tb, fwd, w, o, bl, d] = self.numbers();
@@ -109,13 +109,6 @@ impl fmt::Display for MemoryInfo {
 impl From<MemoryInfo> for OptionValue {
     fn from(info: MemoryInfo) -> Self {
         Self::Bytes(info.numbers().iter().flat_map(|number| number.to_ne_bytes()).collect())
-    }
-}
-
-impl TcpSocket {
-    /// What the socket holds and may hold (`SO_MEMINFO`).
-    pub fn memory_info(&self, host: &Host, cx: &mut Cx) -> MemoryInfo {
-        self.call(host, cx, |socket, state, _, _| MemoryInfo::of(socket, state))
     }
 }
 

@@ -1,7 +1,8 @@
-//! Options of a socket without connection: fresh, bound or listening.
+//! Options of a socket without a connection: fresh, bound or listening.
 //!
-//! Linux keeps them in the same `struct sock` that becomes the connection; here the connection is made from them, and a
-//! listener's are copied into each connection it accepts, as `sk_clone` does.
+//! Linux keeps them in the same `struct sock` that becomes the connection. Here the connection is
+//! created from them, and a listener's options are copied into each accepted connection, as
+//! `sk_clone` does.
 
 use core::time::Duration;
 use std::net::SocketAddr;
@@ -22,46 +23,49 @@ pub(super) const SOCK_STREAM: i32 = 1;
 pub(super) const AF_INET: i32 = 2;
 /// `AF_INET6`.
 pub(super) const AF_INET6: i32 = 10;
-/// `TCP_MSS_DEFAULT`: what `TCP_MAXSEG` answers before there is a connection.
+/// `TCP_MSS_DEFAULT`: the value of `TCP_MAXSEG` before there is a connection.
 const MSS_DEFAULT: u64 = 536;
 
-/// What an application has set on a socket before it has a connection.
+/// Options that an application has set on a socket before it has a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketSettings {
-    /// The engine's share.
+    /// Options of the TCP engine.
     pub tcp: tcp::SocketOptions,
     /// `SO_REUSEADDR`.
     pub reuse_address: bool,
     /// `SO_REUSEPORT`.
     pub reuse_port: bool,
-    /// `SO_RCVTIMEO`; `None` waits for ever.
+    /// `SO_RCVTIMEO`; `None` is unlimited.
     pub receive_timeout: Option<Duration>,
-    /// `SO_SNDTIMEO`; `None` waits for ever.
+    /// `SO_SNDTIMEO`; `None` is unlimited.
     pub send_timeout: Option<Duration>,
-    /// `SO_BUSY_POLL` and its companions.
+    /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`.
     pub busy_poll: BusyPoll,
     /// `IP_TOS`, `IP_TTL`, `SO_PRIORITY`.
     pub ip: IpFields,
-    /// `SO_INCOMING_CPU`: of listeners that share a port, this one wants the connections of this core.
+    /// `SO_INCOMING_CPU`: of listeners that share a port, this one prefers the connections of this
+    /// core.
     pub incoming_core: Option<CoreId>,
-    /// `QUIETLINE_MAX_PER_SOURCE`: connections of a listener that one source address may have; 0 is no limit.
+    /// `QUIETLINE_MAX_PER_SOURCE`: maximum connections of one source address with a listener; 0 is
+    /// no limit.
     pub max_per_source: u32,
-    /// `TCP_FASTOPEN`: connections of a listener that may be open early.
+    /// `TCP_FASTOPEN`: maximum connections of a listener that are open before their handshake has
+    /// completed.
     pub fast_open: u32,
-    /// `TCP_FASTOPEN_CONNECT`: the first write goes with the SYN if a cookie is known.
+    /// `TCP_FASTOPEN_CONNECT`: the first write is sent with the SYN if a cookie is known.
     pub fast_open_connect: bool,
     /// `TCP_FASTOPEN_NO_COOKIE`: data in a SYN needs no cookie.
     pub fast_open_no_cookie: bool,
-    /// `TCP_FASTOPEN_KEY`: makes a listener's cookies in place of the host's key.
+    /// `TCP_FASTOPEN_KEY`: key of a listener's cookies in place of the host's key.
     pub fast_open_key: Option<FastOpenKey>,
-    /// The socket is one for IPv6.
+    /// Whether the socket is for IPv6.
     pub ipv6: bool,
-    /// The socket listens.
+    /// Whether the socket listens.
     pub listening: bool,
 }
 
 impl SocketSettings {
-    /// What a new listener was given.
+    /// Converts the options of a new listener.
     pub(in crate::socket) fn of_listener(options: &ListenOptions, local: SocketAddr) -> Self {
         Self {
             tcp: options.options.clone(),
@@ -82,7 +86,7 @@ impl SocketSettings {
         }
     }
 
-    /// As `listen` takes them.
+    /// Converts to the options of `listen`.
     #[must_use]
     pub fn listen_options(&self, backlog: u32) -> ListenOptions {
         ListenOptions {
@@ -102,7 +106,8 @@ impl SocketSettings {
         }
     }
 
-    /// As `connect` takes them, from `local` where the application has bound one.
+    /// Converts to the options of `connect`, with the local address that the application has bound,
+    /// if any.
     #[must_use]
     pub fn connect_options(&self, local: Option<SocketAddr>) -> ConnectOptions {
         ConnectOptions {
@@ -122,8 +127,8 @@ impl SocketSettings {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only read, `EINVAL` for a value that is not allowed, `ENOENT` for an unknown
-    /// congestion control; nothing is changed then.
+    /// `ENOPROTOOPT` for a read-only option, `EINVAL` for an invalid value, `ENOENT` for an unknown
+    /// congestion control. An error changes nothing.
     pub fn set(
         &mut self,
         option: SocketOption,
@@ -216,7 +221,7 @@ impl SocketSettings {
         Ok(())
     }
 
-    /// The limits that Linux does not have ([`SOL_QUIETLINE`](super::SOL_QUIETLINE)).
+    /// Sets a limit that Linux does not have ([`SOL_QUIETLINE`](super::SOL_QUIETLINE)).
     fn set_limit(&mut self, option: SocketOption, value: &OptionValue) -> Result<(), Errno> {
         if option == SocketOption::MaxPerSource {
             self.max_per_source = check::queue_length(value)?;
@@ -258,7 +263,7 @@ impl SocketSettings {
     /// Reads an option.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only set.
+    /// `ENOPROTOOPT` for a write-only option.
     pub fn get(&self, option: SocketOption, sysctls: &Sysctls) -> Result<OptionValue, Errno> {
         use SocketOption as O;
         let tcp = &self.tcp;

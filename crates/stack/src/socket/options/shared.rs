@@ -1,4 +1,4 @@
-//! Options of a connection that calls look at without holding the socket.
+//! Options of a connection that calls read without owning the socket.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -13,14 +13,16 @@ use crate::{
     transmit::ip_output::{IpFields, MtuDiscover},
 };
 
-/// See the module head. Written by `setsockopt`, read by every call that may wait. Relaxed: an option orders nothing.
+/// Options written by `setsockopt` and read by every call that may wait. Relaxed: an option orders
+/// nothing.
 #[derive(Debug, Default)]
 pub(in crate::socket) struct SharedSettings {
-    /// `SO_RCVTIMEO`, nanoseconds; 0 waits for ever.
+    /// `SO_RCVTIMEO` in nanoseconds; 0 is unlimited.
     receive_timeout_ns: AtomicU64,
-    /// `SO_SNDTIMEO`, nanoseconds; 0 waits for ever.
+    /// `SO_SNDTIMEO` in nanoseconds; 0 is unlimited.
     send_timeout_ns: AtomicU64,
-    /// `SO_REUSEADDR`. Who may share the port was settled when it was taken; a later change only shows.
+    /// `SO_REUSEADDR`. Sharing of the port was decided when it was bound; a later change only shows
+    /// in `getsockopt`.
     reuse_address: AtomicBool,
     /// `SO_REUSEPORT`.
     reuse_port: AtomicBool,
@@ -28,10 +30,10 @@ pub(in crate::socket) struct SharedSettings {
     tos: AtomicU8,
     /// `SO_PRIORITY`.
     priority: AtomicU8,
-    /// `IP_TTL`; 0 is the sysctl's.
+    /// `IP_TTL`; 0 selects the sysctl.
     ttl: AtomicU8,
     busy_poll: BusyPollCell,
-    /// `IP_MTU_DISCOVER` plus one; 0 is the sysctl's.
+    /// `IP_MTU_DISCOVER` plus one; 0 selects the sysctl.
     mtu_discover: AtomicU8,
 }
 
@@ -46,7 +48,7 @@ fn load(slot: &AtomicU64) -> Option<Duration> {
 }
 
 impl SharedSettings {
-    /// For a socket that took its port with these flags.
+    /// Creates the options of a socket that bound its port with these flags.
     pub(in crate::socket) fn new(bind: BindFlags) -> Self {
         Self {
             reuse_address: AtomicBool::new(bind.reuse_address),

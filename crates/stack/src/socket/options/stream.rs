@@ -1,4 +1,4 @@
-//! Options of a connection: the same names and rules, kept in its `Tcb` and its socket.
+//! Options of a connection: the same names and rules, stored in its `Tcb` and its socket.
 //!
 //! Linux: `sk_setsockopt`, `do_tcp_setsockopt` on a socket that is not in TCP_CLOSE or TCP_LISTEN.
 
@@ -15,8 +15,8 @@ impl TcpSocket {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only read, `EINVAL` for a value that is not allowed or comes too late,
-    /// `ENOENT` for an unknown congestion control; nothing is changed then.
+    /// `ENOPROTOOPT` for a read-only option, `EINVAL` for a value that is invalid or comes too
+    /// late, `ENOENT` for an unknown congestion control. An error changes nothing.
     pub fn set_option(
         &self,
         host: &Host,
@@ -36,7 +36,7 @@ impl TcpSocket {
                 let busy = check::busy_poll(self.busy_poll(), option, value)?;
                 self.settings().set_busy_poll(busy);
             }
-            // As in Linux only listeners choose by it.
+            // As in Linux, only listeners use it for selection.
             O::IncomingCpu => drop(check::int(value)?),
             O::ReuseAddress => self.settings().set_reuse_address(check::flag(value)?),
             O::ReusePort => self.settings().set_reuse_port(check::flag(value)?),
@@ -104,7 +104,7 @@ impl TcpSocket {
                     tcb.set_keepalive_times(cx, times);
                 }
                 O::Linger2 => tcb.set_linger2(check::linger2(value)?),
-                // It is its listener's business, or connect's, and past.
+                // These options apply to a listener or to connect, and have no effect afterwards.
                 O::DeferAccept
                 | O::FastOpen
                 | O::FastOpenConnect
@@ -135,10 +135,10 @@ impl TcpSocket {
         })
     }
 
-    /// Reads an option. Reading `SO_ERROR` takes the error.
+    /// Reads an option. Reading `SO_ERROR` clears the error.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only set.
+    /// `ENOPROTOOPT` for a write-only option.
     pub fn option(
         &self,
         host: &Host,

@@ -1,17 +1,18 @@
-//! `TCP_INFO` as the kernel lays it out.
+//! `TCP_INFO` in the kernel's layout.
 //!
-//! Linux: struct tcp_info in include/uapi/linux/tcp.h, tcp_get_info. A reader takes as many bytes as it knows; fields are
-//! only ever added at the end.
+//! Linux: struct tcp_info in include/uapi/linux/tcp.h, tcp_get_info. A reader takes as many bytes
+//! as it knows; fields are only added at the end.
 //!
-//! Times are microseconds unless the field says otherwise, windows and queues of the sender are segments, of the receiver
-//! bytes. A rate that nothing limits is all ones. Always 0 are `tcpi_last_ack_sent`, as in Linux, which does not remember it;
-//! `tcpi_fackets`, as in Linux since RACK; and `tcpi_rehash`: there is no second path to hash a flow onto.
+//! Times are in microseconds unless the field says otherwise. Windows and queues of the sender are
+//! in segments, those of the receiver in bytes. An unlimited rate is all ones. Three fields are
+//! always 0: `tcpi_last_ack_sent`, as in Linux, which does not record it; `tcpi_fackets`, as in
+//! Linux since RACK; and `tcpi_rehash`, because flows are not rehashed to other paths.
 
 use core::time::Duration;
 
 use tcp::{State, TcpInfo};
 
-/// Bytes of the structure with the fields of Linux 6.7.
+/// Size of the structure with the fields of Linux 6.7, in bytes.
 pub(super) const TCP_INFO_BYTES: usize = 248;
 
 /// `TCPI_OPT_*`.
@@ -22,7 +23,7 @@ const OPT_ECN: u8 = 8;
 const OPT_ECN_SEEN: u8 = 16;
 const OPT_SYN_DATA: u8 = 32;
 
-/// The structure, written field by field.
+/// Buffer of the structure, written field by field.
 struct Layout([u8; TCP_INFO_BYTES]);
 
 impl Layout {
@@ -59,14 +60,14 @@ impl Layout {
     }
 }
 
-/// The structure of a socket without connection: a state and nothing else.
+/// Encodes the structure for a socket without a connection: only its state.
 pub(super) fn without_connection(state: State) -> Vec<u8> {
     let mut layout = Layout([0; TCP_INFO_BYTES]);
     layout.byte(0, state as u8);
     layout.0.to_vec()
 }
 
-/// The structure of a connection.
+/// Encodes the structure for a connection.
 pub(super) fn encode(info: &TcpInfo) -> Vec<u8> {
     let mut layout = Layout([0; TCP_INFO_BYTES]);
     put_state(&mut layout, info);
@@ -91,10 +92,11 @@ fn put_state(layout: &mut Layout, info: &TcpInfo) {
     layout.byte(3, info.probes);
     layout.byte(4, info.backoff);
     layout.byte(5, options.iter().filter(|(on, _)| *on).map(|(_, bit)| bit).sum());
-    // Bit fields fill a byte from its low end on little-endian machines, from its high end on others.
+    // Bit fields start at the low end of a byte on little-endian machines and at the high end on
+    // others.
     let (snd_wscale, rcv_wscale) = info.window_scales;
     let limited = u8::from(info.delivery_rate_app_limited);
-    // `tcpi_fastopen_client_fail` has two bits behind it.
+    // `tcpi_fastopen_client_fail` is the two-bit field after it.
     let failure = info.handshake.fast_open_failure as u8;
     if cfg!(target_endian = "little") {
         layout.byte(6, (snd_wscale & 15) | (rcv_wscale << 4));
@@ -136,7 +138,7 @@ fn put_windows(layout: &mut Layout, info: &TcpInfo) {
     layout.word(36, segments(info.retrans));
     layout.word(60, info.pmtu);
     layout.word(64, info.rcv_ssthresh);
-    // Linux's "infinite" threshold of a connection that never saw a loss.
+    // Linux's "infinite" threshold of a connection without any loss.
     layout.word(
         76,
         if info.ssthresh > i32::MAX as u32 { i32::MAX as u32 } else { segments(info.ssthresh) },
@@ -164,10 +166,10 @@ fn put_totals(layout: &mut Layout, info: &TcpInfo) {
     layout.word(140, info.segs_in);
     layout.word(152, info.data_segs_in);
     layout.word(156, info.data_segs_out);
-    // Linux counts the SYN.
+    // Linux counts the SYN as well.
     layout.word(192, segments(info.bytes_delivered) + u32::from(info.handshake.syn_acked));
     layout.word(196, segments(info.bytes_delivered_ce));
-    // Linux counts what was sent again with what was sent.
+    // Linux includes retransmitted bytes in the bytes sent.
     layout.long(200, info.bytes_sent + info.bytes_retrans);
     layout.long(208, info.bytes_retrans);
     layout.word(216, info.dsack_dups);

@@ -1,4 +1,5 @@
-//! The table against Linux's numbers, values against Linux's bounds, and both kinds of socket against the table.
+//! Checks the table against Linux's numbers, values against Linux's bounds, and both kinds of
+//! sockets against the table.
 
 use core::time::Duration;
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
@@ -27,7 +28,7 @@ impl Bench {
         Self::with(&SocketSettings::default(), &SocketSettings::default())
     }
 
-    /// Over loopback, established at once.
+    /// Connects over loopback; the connection is established at once.
     fn with(client: &SocketSettings, server: &SocketSettings) -> Self {
         let memory = Memory::new(1 << 24);
         let config = HostConfig { cores: 1, ..HostConfig::replay(7) };
@@ -61,7 +62,7 @@ impl Bench {
     }
 }
 
-/// A value that every option of the form takes.
+/// Returns a value that is valid for the option.
 fn sample(option: O) -> OptionValue {
     match option {
         O::Congestion => "reno".into(),
@@ -69,7 +70,7 @@ fn sample(option: O) -> OptionValue {
         O::RtoMax => OptionValue::Int(2000),
         O::ThinLinearTimeouts => OptionValue::Int(1),
         O::TypeOfService => OptionValue::Int(0xb8),
-        // What goes with that.
+        // The priority that belongs to the `IP_TOS` sample.
         O::Priority => OptionValue::Int(4),
         O::FastOpenConnect | O::FastOpenNoCookie => OptionValue::Int(1),
         O::FastOpenKey => OptionValue::Bytes(vec![7; 32]),
@@ -82,7 +83,7 @@ fn sample(option: O) -> OptionValue {
     }
 }
 
-/// What a listener or a connect is told, and a connection no more.
+/// Whether only a listener or a connect uses the option, so that a connection refuses it.
 fn is_past(option: O) -> bool {
     matches!(
         option,
@@ -148,7 +149,7 @@ fn the_type_of_service_has_its_priority() {
 }
 
 #[test]
-fn what_is_set_before_is_there_after() {
+fn options_set_before_connect_apply_to_the_connection() {
     let sysctls = Sysctls::default();
     let mut settings = SocketSettings::default();
     for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
@@ -157,7 +158,7 @@ fn what_is_set_before_is_there_after() {
     let mut bench = Bench::with(&settings, &SocketSettings::default());
     for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
         if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu) || is_past(option) {
-            // A connection answers what came of the wish.
+            // A connection reports the negotiated value, not the requested one.
             continue;
         }
         let before = settings.get(option, &sysctls);
@@ -172,7 +173,7 @@ fn an_accepted_connection_has_its_listeners_options() {
     let mut settings = SocketSettings::default();
     for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
         if matches!(option, O::DeferAccept | O::FastOpenConnect) {
-            // The one would wait for data, the other is not a listener's.
+            // `TCP_DEFER_ACCEPT` would wait for data; the other option is not one of a listener.
             continue;
         }
         settings.set(option, &sample(option), &sysctls).unwrap();
@@ -226,7 +227,7 @@ fn buffers_are_doubled_and_bounded_by_the_sysctls() {
     assert_eq!(bench.int(O::ReceiveBuffer), i32::MAX - 1);
     bench.host.set_sysctl("net.core.rmem_max", "5000").unwrap();
     bench.set(O::ReceiveBuffer, 1 << 20).unwrap();
-    assert_eq!(bench.int(O::ReceiveBuffer), 10_000, "the sysctl as it is now");
+    assert_eq!(bench.int(O::ReceiveBuffer), 10_000, "the current value of the sysctl");
     bench.finish();
 }
 
@@ -256,12 +257,12 @@ fn values_out_of_bounds_are_einval_and_change_nothing() {
 }
 
 #[test]
-fn numbers_show_the_sysctl_until_the_socket_has_its_own() {
+fn options_return_the_sysctl_until_the_socket_has_its_own_value() {
     let mut bench = Bench::new();
     assert_eq!(bench.int(O::KeepIdle), 7200);
     bench.host.set_sysctl("net.ipv4.tcp_keepalive_time", "600").unwrap();
     bench.host.set_sysctl("net.ipv4.tcp_fin_timeout", "30").unwrap();
-    assert_eq!(bench.int(O::KeepIdle), 600, "Linux looks it up when it is needed");
+    assert_eq!(bench.int(O::KeepIdle), 600, "the sysctl is read when it is needed");
     bench.set(O::KeepIdle, 20).unwrap();
     bench.host.set_sysctl("net.ipv4.tcp_keepalive_time", "300").unwrap();
     assert_eq!(bench.int(O::KeepIdle), 20);
@@ -284,7 +285,7 @@ fn numbers_show_the_sysctl_until_the_socket_has_its_own() {
 }
 
 #[test]
-fn deferring_is_rounded_up_to_a_number_of_syn_acks() {
+fn the_defer_time_is_rounded_up_to_a_number_of_syn_acks() {
     let sysctls = Sysctls::default();
     let mut settings = SocketSettings::default();
     for (set, got) in [(0, 0), (-1, 0), (1, 1), (2, 3), (3, 3), (4, 7), (100, 127), (200, 247)] {
@@ -293,7 +294,7 @@ fn deferring_is_rounded_up_to_a_number_of_syn_acks() {
     }
 }
 
-/// A 32-bit field of `struct tcp_info`.
+/// Reads a 32-bit field of `struct tcp_info`.
 fn word(info: &[u8], offset: usize) -> u32 {
     u32::from_ne_bytes(info[offset..offset + 4].try_into().unwrap())
 }
@@ -329,15 +330,15 @@ fn tcp_info_has_the_kernels_layout() {
     assert_eq!(sender[5] & 7, 7, "timestamps, SACK, window scaling");
     assert_ne!(sender[6], 0, "both window scales");
     assert_eq!((long(&sender, 120), long(&receiver, 128)), (1000, 1000), "bytes acked, received");
-    assert_eq!((long(&sender, 200), long(&sender, 208)), (1000, 0), "bytes sent, sent again");
+    assert_eq!((long(&sender, 200), long(&sender, 208)), (1000, 0), "bytes sent, retransmitted");
     assert_eq!((word(&sender, 156), word(&receiver, 152)), (1, 1), "data segments out, in");
     assert_eq!(word(&sender, 44), 300, "milliseconds since data was sent");
-    assert_eq!(word(&receiver, 52), 300, "milliseconds since data came");
+    assert_eq!(word(&receiver, 52), 300, "milliseconds since data arrived");
     assert_eq!(word(&sender, 80), 10, "cwnd in segments");
     assert_eq!(word(&sender, 76), i32::MAX.cast_unsigned(), "ssthresh before any loss");
     assert_eq!((word(&sender, 24), word(&sender, 144)), (0, 0), "unacked, not sent");
-    assert_eq!(word(&sender, 228), word(&receiver, 232), "the window, from both ends");
-    assert_eq!(long(&sender, 112), u64::MAX, "no bound on the pace");
+    assert_eq!(word(&sender, 228), word(&receiver, 232), "the window, seen from both ends");
+    assert_eq!(long(&sender, 112), u64::MAX, "no pacing limit");
     let fresh = info(SocketSettings::default().get(O::Info, &Sysctls::default()).unwrap());
     assert_eq!((fresh[0], fresh.len()), (7, 248), "CLOSE");
     drop(accepted);
@@ -345,7 +346,7 @@ fn tcp_info_has_the_kernels_layout() {
 }
 
 #[test]
-fn facts_about_the_socket() {
+fn read_only_options_describe_the_socket() {
     let mut bench = Bench::new();
     let facts = [
         (O::Type, 1),
@@ -363,14 +364,14 @@ fn facts_about_the_socket() {
 }
 
 #[test]
-fn bytes_are_as_long_as_linux_wants_them() {
+fn values_have_linuxs_lengths() {
     let decode = OptionValue::decode;
     let five = 5i32.to_ne_bytes();
     assert_eq!(decode(O::NoDelay, &five), Ok(OptionValue::Int(5)));
     assert_eq!(
         decode(O::NoDelay, &[five, five].concat()),
         Ok(OptionValue::Int(5)),
-        "the rest is ignored"
+        "extra bytes are ignored"
     );
     assert_eq!(decode(O::NoDelay, &five[..3]), Err(Errno::EINVAL));
     let linger = [1i32.to_ne_bytes(), five].concat();
@@ -380,7 +381,7 @@ fn bytes_are_as_long_as_linux_wants_them() {
     let time = |seconds: i64, micros: i64| [seconds.to_ne_bytes(), micros.to_ne_bytes()].concat();
     let limit = Some(Duration::from_micros(1_500_000));
     assert_eq!(decode(O::SendTimeout, &time(1, 500_000)), Ok(OptionValue::Time(limit)));
-    assert_eq!(decode(O::SendTimeout, &time(0, 0)), Ok(OptionValue::Time(None)), "for ever");
+    assert_eq!(decode(O::SendTimeout, &time(0, 0)), Ok(OptionValue::Time(None)), "unlimited");
     assert_eq!(decode(O::SendTimeout, &time(1, 1_000_000)), Err(Errno::EDOM));
     let at_once = Some(Duration::from_nanos(1));
     assert_eq!(decode(O::SendTimeout, &time(-1, 0)), Ok(OptionValue::Time(at_once)));
@@ -391,7 +392,7 @@ fn bytes_are_as_long_as_linux_wants_them() {
 }
 
 #[test]
-fn answers_are_cut_to_the_room_there_is() {
+fn results_are_truncated_to_the_buffer() {
     let encode = |value: OptionValue, option, room: usize| {
         let mut bytes = vec![0xff; room];
         let len = value.encode(option, &mut bytes);
@@ -402,7 +403,7 @@ fn answers_are_cut_to_the_room_there_is() {
     assert_eq!(encode(true.into(), O::NoDelay, 2), 1i32.to_ne_bytes()[..2]);
     assert_eq!(encode("cubic".into(), O::Congestion, 64), b"cubic\0\0\0\0\0\0\0\0\0\0\0");
     assert_eq!(encode("cubic".into(), O::Congestion, 3), b"cub");
-    // A rate beyond 32 bits, asked for in both widths.
+    // A rate beyond 32 bits, read in both widths.
     let fast = OptionValue::Long(5_000_000_000);
     assert_eq!(encode(fast.clone(), O::MaxPacingRate, 8), 5_000_000_000_u64.to_ne_bytes());
     assert_eq!(encode(fast.clone(), O::MaxPacingRate, 4), u32::MAX.to_ne_bytes());
@@ -417,9 +418,10 @@ fn answers_are_cut_to_the_room_there_is() {
     }
 }
 
-/// `SO_BUSY_POLL` and its companions, before and after there is a connection: the settings answer where no option was set.
+/// `SO_BUSY_POLL` and its related options, before and after there is a connection: the sysctls
+/// apply where no option was set.
 #[test]
-fn busy_polling_is_set_by_options_or_settings() {
+fn busy_polling_is_set_by_options_or_sysctls() {
     let sysctls = Sysctls { busy_read: 20, busy_poll: 30, ..Sysctls::default() };
     let mut settings = SocketSettings::default();
     assert_eq!(settings.get(O::BusyPoll, &sysctls), Ok(OptionValue::Int(20)));
@@ -438,7 +440,7 @@ fn busy_polling_is_set_by_options_or_settings() {
     let params = wanted.for_read(&sysctls);
     assert_eq!((params.time.as_micros(), params.budget, params.prefer), (70, 16, true));
     assert_eq!(wanted.for_event(&sysctls).budget, 16);
-    assert_eq!(wanted.for_event(&sysctls).time.as_micros(), 30, "of reads only");
+    assert_eq!(wanted.for_event(&sysctls).time.as_micros(), 30, "the option applies to reads only");
     let mut bench = Bench::with(&settings, &SocketSettings::default());
     assert_eq!(bench.socket.busy_poll(), wanted);
     assert_eq!((bench.int(O::BusyPoll), bench.int(O::PreferBusyPoll)), (70, 1));
@@ -470,7 +472,7 @@ fn a_duration_is_a_number_in_the_unit_of_its_option() {
         settings.set(option, &time.into(), &sysctls).unwrap();
         assert_eq!(settings.get(option, &sysctls).unwrap(), shown, "{}", option.name());
     }
-    // Neither rounded nor read in another unit.
+    // Durations are neither rounded nor interpreted in another unit.
     let refused = [
         (O::KeepIdle, Duration::from_millis(1500)),
         (O::UserTimeout, Duration::from_micros(500)),
@@ -486,21 +488,21 @@ fn a_duration_is_a_number_in_the_unit_of_its_option() {
     }
     assert_eq!(bench.int(O::UserTimeout), 0);
     assert_eq!(bench.get(O::Linger).unwrap(), OptionValue::Linger(None));
-    // Linux: a `timeval` of zero waits for ever.
+    // Linux: a `timeval` of zero is an unlimited wait.
     settings.set(O::SendTimeout, &Duration::ZERO.into(), &sysctls).unwrap();
     assert_eq!(settings.get(O::SendTimeout, &sysctls).unwrap(), OptionValue::Time(None));
     bench.finish();
 }
 
 #[test]
-fn unsigned_numbers_are_taken_where_the_option_has_room_for_them() {
+fn unsigned_numbers_are_accepted_or_clamped() {
     let mut bench = Bench::new();
     let large = 3_000_000_000_u32;
     bench.set(O::MaxPacingRate, large).unwrap();
     assert_eq!(bench.get(O::MaxPacingRate).unwrap(), OptionValue::Long(large.into()));
     bench.set(O::NotSentLowWater, u32::MAX).unwrap();
     assert_eq!(bench.int(O::NotSentLowWater).cast_unsigned(), u32::MAX);
-    // Bounded, as any number of bytes that is too large: not wrapped to one below zero.
+    // Clamped like any number that is too large, not wrapped to a negative one.
     for option in [O::SendBuffer, O::ReceiveBuffer, O::ReceiveLowWater, O::WindowClamp] {
         bench.set(option, large).unwrap();
         let bounded = bench.int(option);

@@ -1,7 +1,8 @@
-//! Values of socket options, and the bytes that `setsockopt` and `getsockopt` carry them in.
+//! Values of socket options, and their encoding for `setsockopt` and `getsockopt`.
 //!
-//! Linux: the length checks of `sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt` and their counterparts: a value that
-//! is too short is `EINVAL`, bytes beyond it are ignored, and an answer is cut to the room there is.
+//! Linux: the length checks of `sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt` and their
+//! counterparts: a value that is too short is `EINVAL`, extra bytes are ignored, and a result is
+//! truncated to the buffer.
 
 use core::time::Duration;
 use std::borrow::Cow;
@@ -9,27 +10,28 @@ use std::borrow::Cow;
 use super::{Form, SocketOption};
 use crate::base::errno::Errno;
 
-/// Bytes of a congestion control's name with its end (`TCP_CA_NAME_MAX`).
+/// Bytes of a congestion control name with its terminator (`TCP_CA_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 16;
 
-/// Microseconds of a second.
+/// Microseconds per second.
 const MICROS: i64 = 1_000_000;
 
-/// Value of a socket option. Numbers, switches, times, names and bytes of Rust convert into one, so that
-/// `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a time becomes a number in the option's own unit.
+/// Value of a socket option. Rust's numbers, booleans, durations, strings and bytes convert into
+/// it, so that `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a duration
+/// becomes a number in the option's unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionValue {
-    /// A number, or a switch that is on unless 0.
+    /// A number, or a switch that is on unless it is 0.
     Int(i32),
-    /// A number of 64 bits.
+    /// A 64-bit number.
     Long(u64),
     /// `SO_LINGER`; `None` is off.
     Linger(Option<Duration>),
-    /// A time limit; `None` is none.
+    /// A time limit; `None` is no limit.
     Time(Option<Duration>),
     /// A name.
     Name(String),
-    /// Anything else, as the kernel lays it out.
+    /// Other data, in the kernel's layout.
     Bytes(Vec<u8>),
 }
 
@@ -52,7 +54,7 @@ impl From<u32> for OptionValue {
 }
 
 impl From<u64> for OptionValue {
-    /// An [`Int`](Self::Int) where the number fits in one, else a [`Long`](Self::Long).
+    /// Converts to an [`Int`](Self::Int) if the number fits, otherwise to a [`Long`](Self::Long).
     fn from(number: u64) -> Self {
         i32::try_from(number).map_or(Self::Long(number), Self::Int)
     }
@@ -100,28 +102,29 @@ impl From<Vec<u8>> for OptionValue {
     }
 }
 
-/// The `int` at `at`, or `EINVAL` when there are fewer bytes.
+/// Reads the `int` at `at`; `EINVAL` when there are fewer bytes.
 fn int(bytes: &[u8], at: usize) -> Result<i32, Errno> {
     let bytes = bytes.get(at..at + 4).ok_or(Errno::EINVAL)?;
     Ok(i32::from_ne_bytes(bytes.try_into().map_err(|_| Errno::EINVAL)?))
 }
 
-/// The `long` at `at`.
+/// Reads the `long` at `at`.
 fn long(bytes: &[u8], at: usize) -> Result<i64, Errno> {
     let bytes = bytes.get(at..at + 8).ok_or(Errno::EINVAL)?;
     Ok(i64::from_ne_bytes(bytes.try_into().map_err(|_| Errno::EINVAL)?))
 }
 
-/// Seconds as an `int`, at most its largest.
+/// Converts to seconds as an `int`, saturating.
 fn seconds(time: Duration) -> i32 {
     i32::try_from(time.as_secs()).unwrap_or(i32::MAX)
 }
 
 impl OptionValue {
-    /// Reads what `setsockopt` was given for `option`.
+    /// Decodes the bytes given to `setsockopt` for `option`.
     ///
     /// # Errors
-    /// `EINVAL` when there are too few bytes, `EDOM` for a time whose microseconds are not below a second.
+    /// `EINVAL` when there are too few bytes, `EDOM` for a time with microseconds of a second or
+    /// more.
     pub fn decode(option: SocketOption, bytes: &[u8]) -> Result<Self, Errno> {
         Ok(match option.form() {
             Form::Int => Self::Int(int(bytes, 0)?),
@@ -136,7 +139,7 @@ impl OptionValue {
             },
             Form::Linger => {
                 let (on, seconds) = (int(bytes, 0)?, int(bytes, 4)?);
-                // A negative time was once cast to a large one: it waits for as long as anybody can.
+                // As in Linux, a negative time is cast to a large one: an unlimited wait.
                 let seconds = u64::try_from(seconds).unwrap_or(i32::MAX as u64);
                 Self::Linger((on != 0).then(|| Duration::from_secs(seconds)))
             }
@@ -153,10 +156,11 @@ impl OptionValue {
         })
     }
 
-    /// Writes the value of `option` as `getsockopt` answers it into `room`, and says how many bytes it took.
+    /// Encodes the value of `option` as `getsockopt` returns it into `room`, and returns the number
+    /// of bytes.
     pub fn encode(&self, option: SocketOption, room: &mut [u8]) -> usize {
         let bytes = match self {
-            // Options of IP answer a caller with room for less than an int in one byte.
+            // Options of IP return one byte to a caller whose buffer is smaller than an int.
             Self::Int(number) if option.form() == Form::ByteOrInt && room.len() < 4 => {
                 match u8::try_from(*number) {
                     Ok(byte) => vec![byte],
@@ -189,11 +193,13 @@ impl OptionValue {
         len
     }
 
-    /// The value in the form that `option` has. A time becomes a linger time or a whole number of the option's unit, and no
-    /// time 0; a number beyond an `int` becomes the largest number of bytes.
+    /// Converts the value to the form of `option`. A time becomes a linger time or a whole number
+    /// of the option's unit, and no limit becomes 0. A number beyond an `int` becomes the largest
+    /// number of bytes.
     ///
     /// # Errors
-    /// `EINVAL` for a time that is no whole number of the option's unit, or too long for an `int`.
+    /// `EINVAL` for a time that is not a whole number of the option's unit, or too long for an
+    /// `int`.
     pub(super) fn in_form_of(&self, option: SocketOption) -> Result<Cow<'_, Self>, Errno> {
         use SocketOption as O;
         Ok(match (self, option.form(), option.unit()) {
@@ -206,7 +212,7 @@ impl OptionValue {
                 Cow::Owned(Self::Int(i32::try_from(ns / unit_ns).map_err(|_| Errno::EINVAL)?))
             }
             (Self::Long(number), Form::Int, None) => match option {
-                // All 32 bits count, and all ones are no limit.
+                // The number has 32 significant bits, and all ones means no limit.
                 O::NotSentLowWater => {
                     let bytes = u32::try_from(*number).unwrap_or(u32::MAX);
                     Cow::Owned(Self::Int(bytes.cast_signed()))
@@ -223,7 +229,7 @@ impl OptionValue {
         })
     }
 
-    /// The number, if it is one; of 64 bits what an `int` shows of it.
+    /// Returns the number, if the value is one; a 64-bit number is converted to an `int`.
     #[must_use]
     pub fn as_int(&self) -> Option<i32> {
         match self {
@@ -234,7 +240,8 @@ impl OptionValue {
     }
 }
 
-/// `sock_set_timeout`: a negative time does not wait at all, which the shortest one says here; zero is none.
+/// Converts a timeval like `sock_set_timeout`: a negative time means no wait, represented by the
+/// shortest one; zero is no limit.
 fn time(seconds: i64, micros: i64) -> Result<OptionValue, Errno> {
     if !(0..MICROS).contains(&micros) {
         return Err(Errno::EDOM);

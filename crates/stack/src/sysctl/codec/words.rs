@@ -1,4 +1,4 @@
-//! Settings that are a word: closed enums, and what has a name of its own.
+//! Settings that are a word: closed enums, and values with names.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ use crate::sysctl::modes::{
     RxDstMode,
 };
 
-/// The codec of a closed enum: one word for each of its values.
+/// Defines the codec of a closed enum, with one word for each value.
 macro_rules! words {
     ($(#[$doc:meta])* $codec:ident: $type:ident { $($value:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -40,7 +40,7 @@ macro_rules! words {
 }
 
 words! {
-    /// Which ARP requests are answered: Linux's numbers, with gaps between them.
+    /// ARP requests that get a reply, with Linux's numbers and the gaps between them.
     ArpIgnores: ArpIgnore {
         AnyDevice = "0",
         OwnDevice = "1",
@@ -60,7 +60,7 @@ words! {
 }
 
 words! {
-    /// What a busy-poll cycle lets go up.
+    /// Packets that a busy-poll cycle delivers.
     BusyPollFlushes: BusyPollFlush {
         None = "none",
         RxListPerCycle = "rx_list_per_cycle",
@@ -69,7 +69,7 @@ words! {
 }
 
 words! {
-    /// A context that processes received segments.
+    /// Context that processes received segments.
     RxContexts: RxContext {
         PrequeueRef = "prequeue_ref",
         PrequeueDrop = "prequeue_drop",
@@ -79,7 +79,7 @@ words! {
 }
 
 words! {
-    /// When a packet's socket is paid back.
+    /// Time at which a packet is uncharged from its socket.
     DevOrphans: DevOrphan {
         Completion = "completion",
         Xmit = "xmit",
@@ -87,7 +87,7 @@ words! {
 }
 
 words! {
-    /// A discipline that needs no parameters.
+    /// Discipline without parameters.
     DefaultQdiscs: DefaultQdisc {
         PfifoFast = "pfifo_fast",
         Fq = "fq",
@@ -97,7 +97,7 @@ words! {
 }
 
 words! {
-    /// How dst entries are counted.
+    /// Reference counting of dst entries.
     DstRefModes: DstRefMode {
         CasIncNotZero = "cas_inc_not_zero",
         Rcuref = "rcuref",
@@ -106,7 +106,7 @@ words! {
 }
 
 words! {
-    /// Where their count lies.
+    /// Position of the reference count in a dst entry.
     DstLayouts: DstLayout {
         Packed = "packed",
         Padded = "padded",
@@ -115,7 +115,7 @@ words! {
 }
 
 words! {
-    /// What becomes of the dst of a packet that is queued.
+    /// Treatment of the dst of a queued packet.
     RxDstModes: RxDstMode {
         Force = "force",
         OptimisticDrop = "optimistic_drop",
@@ -124,7 +124,7 @@ words! {
 }
 
 words! {
-    /// What ends CUBIC's first slow start.
+    /// Event that ends CUBIC's first slow start.
     HystartDetects: HystartDetect {
         Off = "off",
         Train = "train",
@@ -134,7 +134,7 @@ words! {
 }
 
 words! {
-    /// What becomes of packets that have served.
+    /// How freed packets are recycled.
     PacketRecycles: PacketRecycle {
         None = "none",
         SocketOne = "socket_one",
@@ -145,14 +145,14 @@ words! {
 }
 
 words! {
-    /// The order of steps of TCP Small Queues.
+    /// Order of steps of TCP Small Queues.
     TsqProtocols: TsqProtocol {
         Seed = "seed",
         Robust = "robust",
     }
 }
 
-/// How TCP Small Queues find their limit.
+/// Limit of TCP Small Queues.
 pub(in crate::sysctl) struct TsqLimitWord;
 
 impl TsqLimitWord {
@@ -170,7 +170,7 @@ impl Codec<TsqLimit> for TsqLimitWord {
     }
 }
 
-/// An algorithm of congestion control by its name.
+/// Congestion control algorithm by its name.
 pub(in crate::sysctl) struct CongestionControl;
 
 impl CongestionControl {
@@ -187,7 +187,7 @@ impl Codec<Algorithm> for CongestionControl {
     }
 }
 
-/// The names of all of them: nothing else can be set.
+/// Names of all congestion control algorithms, which cannot be changed.
 pub(in crate::sysctl) struct AvailableCongestionControl;
 
 impl AvailableCongestionControl {

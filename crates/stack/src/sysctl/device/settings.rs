@@ -1,8 +1,8 @@
-//! The settings themselves: what a device has, a receive queue and a transmit queue, and the tables of their names.
+//! Settings of a device, a receive queue and a transmit queue, and the tables of their names.
 //!
-//! To add one: its line in the table below, in `device`, `rx_queue` or `tx_queue`.
+//! To add a setting, add its row to the table below, in `device`, `rx_queue` or `tx_queue`.
 //!
-//! Not here: whose they are (`device`), and which queues were set apart (`queues`).
+//! Not here: the assignment of settings to devices and queues (`device`).
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -17,12 +17,12 @@ use crate::{
     },
 };
 
-/// One line of a table of settings of a `T`.
+/// Row of a table of settings of a `T`.
 pub(super) struct Setting<T> {
-    /// The name of the setting for all devices.
+    /// Name of the setting for all devices.
     pub(super) name: &'static str,
     pub(super) tier: Tier,
-    /// The documentation comment of the row, with a blank in front of each line of it.
+    /// Documentation comment of the row, with a blank in front of each of its lines.
     pub(super) description: &'static str,
     pub(super) allowed: RangeInclusive<u64>,
     pub(super) form: &'static str,
@@ -31,9 +31,9 @@ pub(super) struct Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// The last word of the name.
+    /// Returns the last word of the name.
     pub(super) fn word(&self) -> &'static str {
-        self.name.strip_prefix("net.quietline.dev.default.").expect("the macro puts it in front")
+        self.name.strip_prefix("net.quietline.dev.default.").expect("the macro adds this prefix")
     }
 
     fn row(&self) -> Row {
@@ -47,7 +47,7 @@ impl<T> Setting<T> {
 }
 
 impl DeviceSysctls {
-    /// The settings by their names for all devices.
+    /// Returns the settings with their names for all devices.
     pub(in crate::sysctl) fn rows() -> impl Iterator<Item = Row> {
         let device = DEVICE_TABLE.iter().map(Setting::row);
         let rx = RX_QUEUE_TABLE.iter().map(Setting::row);
@@ -55,7 +55,7 @@ impl DeviceSysctls {
     }
 }
 
-/// Expands the table below into the two structs and the lines of both.
+/// Expands the table below into the three structs of settings and their tables of rows.
 macro_rules! device_sysctls {
     (
         device { $($(#[doc = $doc:literal])* $field:ident: $type:ty = $default:expr, $codec:ident $allowed:expr, $tier:ident;)* }
@@ -130,92 +130,108 @@ macro_rules! device_sysctls {
 
 device_sysctls! {
     device {
-        /// Time for which receive offload may hold segments to merge them with later ones, in nanoseconds; it is also the
-        /// interval of polls while `napi_defer_hard_irqs` holds the descriptor back. 0: segments are held until the end of the
-        /// poll. Set it, for example to 20000, if segments of a flow arrive in many small polls.
+        /// Time for which receive offload may hold segments to merge them with later ones, in
+        /// nanoseconds; it is also the interval of polls while `napi_defer_hard_irqs` holds the
+        /// descriptor back. 0: segments are held until the end of the poll. Set it, for example to
+        /// 20000, if segments of a flow arrive in many small polls.
         gro_flush_timeout: Duration = Duration::ZERO, Nanos 0..=1_000_000_000, Tune;
-        /// Number of polls in a row that must find a queue empty, `gro_flush_timeout` apart, before its descriptor is watched
-        /// again. 0: after the first. Set it to trade CPU time for fewer wake-ups under load.
+        /// Number of polls in a row that must find a queue empty, `gro_flush_timeout` apart, before
+        /// its descriptor is watched again. 0: after the first. Set it to trade CPU time for fewer
+        /// wake-ups under load.
         napi_defer_hard_irqs: u32 = 0, Number 0..=0x7fff_ffff, Tune;
-        /// Superframes on transmit: TCP builds packets of many segments, which the device or software cuts into segments
-        /// (`ethtool -K DEVICE gso`). Set 0 if single segments must reach the device at their own times.
+        /// Superframes on transmit: TCP builds packets of many segments, which the device or
+        /// software cuts into segments (`ethtool -K DEVICE gso`). Set 0 if single segments must
+        /// reach the device at their own times.
         gso: bool = true, Switch 0..=1, Operate;
-        /// Receive offload: segments of one flow are merged into superframes (`ethtool -K DEVICE gro`). Loopback never merges, as
-        /// in Linux. Set 0 to see every segment as it arrived.
+        /// Receive offload: segments of one flow are merged into superframes (`ethtool -K DEVICE
+        /// gro`). Loopback never merges, as in Linux. Set 0 to see every segment as it arrived.
         gro: bool = true, Switch 0..=1, Operate;
-        /// Size of IP packet that a merged superframe stays below, in bytes (`ip link set DEVICE gro_max_size`). Values above
-        /// 65536 (BIG TCP) apply to IPv6 only; smaller ones apply to IPv4 too. Lower it to bound the delay of one packet.
+        /// Size of IP packet that a merged superframe stays below, in bytes (`ip link set DEVICE
+        /// gro_max_size`). Values above 65536 (BIG TCP) apply to IPv6 only; smaller ones apply to
+        /// IPv4 too. Lower it to bound the delay of one packet.
         gro_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
-        /// Size of IPv4 packet that a merged superframe stays below, in bytes (`ip link set DEVICE gro_ipv4_max_size`). `default`
-        /// is the default of `gso_ipv4_max_size`. Differs from Linux, where it is 65536. Set 65536 if programs look into
-        /// packets and read the length field, which is 0 in larger ones.
+        /// Size of IPv4 packet that a merged superframe stays below, in bytes (`ip link set DEVICE
+        /// gro_ipv4_max_size`). `default` is the default of `gso_ipv4_max_size`. Differs from
+        /// Linux, where it is 65536. Set 65536 if programs look into packets and read the length
+        /// field, which is 0 in larger ones.
         gro_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
-        /// Size of IP packet that a transmitted superframe stays below, in bytes (`ip link set DEVICE gso_max_size`); the device
-        /// bounds it as well. Values above 65536 (BIG TCP) apply to IPv6 only; smaller ones apply to IPv4 too. Lower it on slow
-        /// links, so that one packet delays others less.
+        /// Size of IP packet that a transmitted superframe stays below, in bytes (`ip link set
+        /// DEVICE gso_max_size`); the device bounds it as well. Values above 65536 (BIG TCP) apply
+        /// to IPv6 only; smaller ones apply to IPv4 too. Lower it on slow links, so that one packet
+        /// delays others less.
         gso_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
-        /// Size of IPv4 packet that a transmitted superframe stays below, in bytes (`ip link set DEVICE gso_ipv4_max_size`).
-        /// `default` is the best known value of the device: 196608 for a tap or tun with `vnet_hdr` if the kernel accepts it
-        /// (Linux 6.6), 81920 for a wire in memory, 65536 for others. Differs from Linux, where it is 65536. After the kernel had
-        /// no memory for a larger one (`DeviceTxRefused`), superframes stay below 65536 until the device is taken down and up.
-        /// Set 65536 if programs look into packets and read the length field, which is 0 in larger ones.
+        /// Size of IPv4 packet that a transmitted superframe stays below, in bytes (`ip link set
+        /// DEVICE gso_ipv4_max_size`). `default` is the best known value of the device: 196608 for
+        /// a tap or tun with `vnet_hdr` if the kernel accepts it (Linux 6.6), 81920 for a wire in
+        /// memory, 65536 for others. Differs from Linux, where it is 65536. After the kernel had no
+        /// memory for a larger one (`DeviceTxRefused`), superframes stay below 65536 until the
+        /// device is taken down and up. Set 65536 if programs look into packets and read the length
+        /// field, which is 0 in larger ones.
         gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
-        /// Queueing discipline of every transmit queue, written as for `tc qdisc replace dev DEVICE root ...`, for example
-        /// `tbf rate 100mbit burst 10kb latency 50ms`. `default` is `net.core.default_qdisc` for a device with queues of its
-        /// own, and `noqueue` for one that never refuses a packet. A change drops the packets that wait in the old one. Set it
-        /// to shape, to pace, or to keep queues short.
+        /// Queueing discipline of every transmit queue, written as for `tc qdisc replace dev DEVICE
+        /// root ...`, for example `tbf rate 100mbit burst 10kb latency 50ms`. `default` is
+        /// `net.core.default_qdisc` for a device with queues of its own, and `noqueue` for one that
+        /// never refuses a packet. A change drops the packets that wait in the old one. Set it to
+        /// shape, to pace, or to keep queues short.
         qdisc: Option<QdiscConfig> = None, Discipline WORDS, Operate;
-        /// Number of packets that one band of `pfifo_fast` holds (`ip link set DEVICE txqueuelen`); it applies from the next
-        /// change of the discipline. Lower it on slow links to shorten the queue.
+        /// Number of packets that one band of `pfifo_fast` holds (`ip link set DEVICE txqueuelen`);
+        /// it applies from the next change of the discipline. Lower it on slow links to shorten the
+        /// queue.
         tx_queue_len: u32 = 1000, Number 1..=0x7fff_ffff, Operate;
-        /// Lower bound of the byte queue limit, in bytes: a transmit queue may always hand over this much before the device
-        /// completes any (`byte_queue_limits/limit_min`). Raise it if the limit starves a device with late completions.
+        /// Lower bound of the byte queue limit, in bytes: a transmit queue may always hand over
+        /// this much before the device completes any (`byte_queue_limits/limit_min`). Raise it if
+        /// the limit starves a device with late completions.
         bql_limit_min: u32 = 0, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
-        /// Upper bound of the byte queue limit, in bytes: a transmit queue hands over at most this much before the device
-        /// completes some (`byte_queue_limits/limit_max`). Lower it if packets wait too long inside the device.
+        /// Upper bound of the byte queue limit, in bytes: a transmit queue hands over at most this
+        /// much before the device completes some (`byte_queue_limits/limit_max`). Lower it if
+        /// packets wait too long inside the device.
         bql_limit_max: u32 = limits::BQL_LIMIT_MAX, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
     }
     rx_queue {
-        /// Cores among which the packets of this queue are spread by the hash of their flow (RPS), one bit for each; bits of
-        /// cores that the host does not have are ignored. 0: packets stay on the core that polls the queue. Set it if the
-        /// device has fewer queues than the host has cores, and one core is the bottleneck.
+        /// Cores among which the packets of this queue are spread by the hash of their flow (RPS),
+        /// one bit for each; bits of cores that the host does not have are ignored. 0: packets stay
+        /// on the core that polls the queue. Set it if the device has fewer queues than the host
+        /// has cores, and one core is the bottleneck.
         rps_cpus: u64 = 0, Mask WORDS, Operate;
-        /// Number of slots in the table that keeps packets of a flow in order when the flow changes its core; it is rounded up to
-        /// a power of two. 0: RFS is off for this queue. Set it together with `net.core.rps_sock_flow_entries`, to that number
-        /// divided by the number of queues.
+        /// Number of slots in the table that keeps packets of a flow in order when the flow changes
+        /// its core; it is rounded up to a power of two. 0: RFS is off for this queue. Set it
+        /// together with `net.core.rps_sock_flow_entries`, to that number divided by the number of
+        /// queues.
         rps_flow_cnt: u32 = 0, RoundedUp 0..=1 << 20, Operate;
     }
     tx_queue {
-        /// Cores that transmit on this queue (XPS), one bit for each; the hash of the flow chooses among several queues of one
-        /// core. A core without a queue uses the queue with the number of the connection's core. A send by an application counts
-        /// for the core of its connection, or with RFS for the core that its thread polled last. A flow changes its queue only
-        /// while no packet of it is in the old one. Set it to keep queues apart that several cores would share.
+        /// Cores that transmit on this queue (XPS), one bit for each; the hash of the flow chooses
+        /// among several queues of one core. A core without a queue uses the queue with the number
+        /// of the connection's core. A send by an application counts for the core of its
+        /// connection, or with RFS for the core that its thread polled last. A flow changes its
+        /// queue only while no packet of it is in the old one. Set it to keep queues apart that
+        /// several cores would share.
         xps_cpus: u64 = 0, Mask WORDS, Operate;
     }
 }
 
 impl DeviceSettings {
-    /// The settings of a receive queue.
+    /// Returns the settings of a receive queue.
     #[inline]
     #[must_use]
     pub fn rx(&self, queue: u16) -> &RxQueueSettings {
         self.rx.of(queue)
     }
 
-    /// The settings of a transmit queue.
+    /// Returns the settings of a transmit queue.
     #[must_use]
     pub fn tx(&self, queue: u16) -> &TxQueueSettings {
         self.tx.of(queue)
     }
 
-    /// What a superframe merged for IPv4 stays below.
+    /// Returns the exclusive upper bound of a merged IPv4 superframe, in bytes.
     #[inline]
     #[must_use]
     pub fn gro_ipv4_bytes(&self) -> u32 {
         of_ipv4(self.gro_max_size, self.gro_ipv4_max_size.unwrap_or(GRO_BYTES_MAX))
     }
 
-    /// Largest superframe TCP makes of this family; 0: none.
+    /// Returns the length of the largest superframe that TCP builds for this family, or 0 for none.
     #[must_use]
     pub fn gso_bytes_max(&self, v4: bool) -> u32 {
         let end = match v4 {
@@ -225,41 +241,43 @@ impl DeviceSettings {
         if self.gso { end - 1 } else { 0 }
     }
 
-    /// The names of sizes that are for superframes that a device has to take.
+    /// Returns the names and values of the sizes that the device must support.
     pub(super) fn gso_sizes(&self) -> [(&'static str, u32); 2] {
         [("gso_max_size", self.gso_max_size), ("gso_ipv4_max_size", self.gso_ipv4_size())]
     }
 
-    /// That of a device of which nobody knows what it does best with is the one that every device does.
+    /// Returns the size for IPv4. Until the device's best size is known, it is the size that every
+    /// device supports.
     fn gso_ipv4_size(&self) -> u32 {
         self.gso_ipv4_max_size.unwrap_or(GRO_BYTES_MAX)
     }
 
-    /// No size of what is sent is more than `end`. What was asked of all devices each does as far as it can, and what nobody
-    /// asked for as it does best: with `ipv4`, if that is known.
+    /// Limits the sizes of transmitted superframes to `end`, for values set for all devices. Sizes
+    /// for IPv4 that are not set become `ipv4`, the device's best size, if it is known.
     pub(super) fn bound_superframes(&mut self, end: u32, ipv4: Option<u32>) {
         self.gso_max_size = end.min(self.gso_max_size);
         self.gso_ipv4_max_size = self.gso_ipv4_max_size.or(ipv4).map(|size| end.min(size));
         self.gro_ipv4_max_size = self.gro_ipv4_max_size.or(ipv4);
     }
 
-    /// Whether a queue may be polled by time.
+    /// Whether a queue may be polled by timer.
     #[inline]
     pub(crate) fn defers(&self) -> bool {
         self.napi_defer_hard_irqs != 0 || !self.gro_flush_timeout.is_zero()
     }
 
-    /// Whether a queue has a map or a table: whether packets of this device may change core.
+    /// Whether packets of this device may change their core: a queue has an RPS map or an RFS
+    /// table.
     pub(super) fn steers(&self, by_socket: bool) -> bool {
         self.rx.iter().any(|rx| rx.rps_cpus != 0 || (by_socket && rx.rps_flow_cnt != 0))
     }
 
-    /// Whether a transmit queue says which cores send by it (Linux: `xps_needed`).
+    /// Whether a transmit queue restricts the cores that use it (Linux: `xps_needed`).
     pub(crate) fn maps_tx(&self) -> bool {
         self.tx.iter().any(|tx| tx.xps_cpus != 0)
     }
 
-    /// Writes one setting; `None` when there is no such.
+    /// Writes one setting. Returns `None` if no setting has this name.
     pub(super) fn write(&mut self, name: &Name<'_>, value: &str) -> Option<Result<(), String>> {
         if let Some(line) = find(DEVICE_TABLE, name) {
             if name.queue.is_some() {
@@ -286,7 +304,7 @@ impl DeviceSettings {
         Some(self.tx.read(line, name.queue_of(Direction::Tx)?))
     }
 
-    /// Queues that were set apart, by the words of their names.
+    /// Returns the queues with their own settings.
     pub(super) fn apart(&self) -> impl Iterator<Item = (Direction, u16)> {
         let rx = self.rx.apart.iter().map(|(queue, _)| (Direction::Rx, *queue));
         rx.chain(self.tx.apart.iter().map(|(queue, _)| (Direction::Tx, *queue)))
@@ -297,8 +315,9 @@ fn find<T>(table: &'static [Setting<T>], name: &Name<'_>) -> Option<&'static Set
     table.iter().find(|line| line.word() == name.setting)
 }
 
-/// The size for IPv4: its own, unless that for both families is one that all devices have. Linux writes the one into the other
-/// then; here the smaller holds, whichever was written last.
+/// Returns the effective size for IPv4. The size for both families applies if it is the smaller one
+/// and one that every device supports. Differs from Linux, which copies that size into the IPv4
+/// size when it is written: here the smaller one applies in any order of writes.
 const fn of_ipv4(both: u32, ipv4: u32) -> u32 {
     if both < ipv4 && both < GRO_BYTES_MAX { both } else { ipv4 }
 }

@@ -1,4 +1,4 @@
-//! Names, who a value is for, and what is refused.
+//! Device setting tests: names, scope of a value, and rejected values.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     sysctl::Sysctls,
 };
 
-/// What superframes over IPv4 stay below on a device that does best with large ones.
+/// Default bound of IPv4 superframes on a device that works best with large ones.
 const BEST: u32 = 196_608;
 
 fn present(devices: &'static [(&str, u16)]) -> impl Iterator<Item = Present<'static>> {
@@ -24,7 +24,7 @@ fn bound() -> Sysctls {
 }
 
 #[test]
-fn a_queue_a_device_and_all_devices_can_be_set() {
+fn a_setting_applies_to_a_queue_a_device_or_all_devices() {
     let mut sysctls = bound();
     sysctls.set("net.quietline.dev.default.rps_cpus", "1").unwrap();
     sysctls.set("net.quietline.dev.tap0.rps_cpus", "00000000,00000003").unwrap();
@@ -48,7 +48,7 @@ fn a_queue_a_device_and_all_devices_can_be_set() {
 }
 
 #[test]
-fn what_is_written_last_holds() {
+fn the_last_written_value_applies() {
     let mut sysctls = bound();
     sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "2").unwrap();
     sysctls.set("net.quietline.dev.tap0.rps_cpus", "1").unwrap();
@@ -58,7 +58,7 @@ fn what_is_written_last_holds() {
 }
 
 #[test]
-fn packets_may_change_core_only_while_something_says_so() {
+fn packets_may_change_core_only_while_a_setting_steers_them() {
     let mut sysctls = bound();
     assert!(!sysctls.devices.steers(true));
     sysctls.set("net.quietline.dev.tap0.rx-1.rps_flow_cnt", "64").unwrap();
@@ -70,7 +70,7 @@ fn packets_may_change_core_only_while_something_says_so() {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_and_changes_nothing() {
+fn unknown_names_and_invalid_values_change_nothing() {
     let mut sysctls = bound();
     let before = sysctls.clone();
     for name in [
@@ -96,7 +96,7 @@ fn what_does_not_exist_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_device_may_be_named_before_it_is_there_and_must_be_there_then() {
+fn a_device_may_be_named_before_the_host_is_built_and_must_exist_then() {
     let mut sysctls = Sysctls::default();
     sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "2").unwrap();
     let mut good = sysctls.clone();
@@ -111,10 +111,10 @@ fn a_device_may_be_named_before_it_is_there_and_must_be_there_then() {
     );
 }
 
-/// BIG TCP: a size that a device cannot take is refused by its name, before and after the device is there, and of a size for all
-/// devices each has what it takes.
+/// BIG TCP: a size above the limit of a named device is rejected, before and after the host is
+/// built. A size for all devices is reduced to the limit of each.
 #[test]
-fn superframes_are_as_large_as_the_device_takes() {
+fn superframes_are_no_larger_than_the_device_accepts() {
     let mut sysctls = bound();
     let sizes = |sysctls: &Sysctls, device, v4| {
         let settings = sysctls.devices.of(device);
@@ -123,7 +123,7 @@ fn superframes_are_as_large_as_the_device_takes() {
             if v4 { settings.gro_ipv4_bytes() } else { settings.gro_max_size },
         )
     };
-    // Unless somebody asks for another, it is what the device does best with; for IPv6 what all do.
+    // Without a setting, the bound is the device's best for IPv4, and the common default for IPv6.
     assert_eq!(
         [0, 1].map(|device| sizes(&sysctls, device, true)),
         [(BEST - 1, BEST), (65_535, 65_536)]
@@ -144,14 +144,14 @@ fn superframes_are_as_large_as_the_device_takes() {
     let refused = sysctls.set("net.quietline.dev.tap0.gso_ipv4_max_size", "65537");
     let Err(SysctlError::Invalid { allowed, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(allowed, "a number from 1500 to 65536 for this device");
-    // What is merged no device need take.
+    // The size of merged superframes is independent of the device.
     sysctls.set("net.quietline.dev.tap0.gro_ipv4_max_size", "524280").unwrap();
     assert_eq!([true, false].map(|v4| sizes(&sysctls, 1, v4).1), [524_280, 65_536]);
 
     sysctls.set("net.quietline.dev.default.gso_max_size", "300000").unwrap();
     assert_eq!([0, 1].map(|device| sizes(&sysctls, device, false).0), [299_999, 65_535]);
     assert_eq!(sysctls.get("net.quietline.dev.tap0.gso_max_size").unwrap(), "65536");
-    // One that is no more than every device takes is for both families.
+    // A size that every device accepts applies to both families.
     sysctls.set("net.quietline.dev.default.gso_max_size", "4000").unwrap();
     sysctls.set("net.quietline.dev.default.gro_max_size", "4000").unwrap();
     for device in [0, 1] {
@@ -171,12 +171,12 @@ fn superframes_are_as_large_as_the_device_takes() {
     let refused = early.devices.bind(present(&[("tap0", 2)])).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "sysctl net.quietline.dev.tap0.gso_max_size: tap0 takes 65536 at most"
+        "sysctl net.quietline.dev.tap0.gso_max_size: tap0 accepts at most 65536"
     );
 }
 
 #[test]
-fn a_device_does_as_it_does_best_whatever_else_was_set_before_it_was_there() {
+fn a_device_keeps_its_default_size_when_other_settings_were_set_early() {
     let mut early = Sysctls::default();
     for (name, value) in
         [("lo.rps_cpus", "1"), ("lo.rps_flow_cnt", "64"), ("default.napi_defer_hard_irqs", "2")]

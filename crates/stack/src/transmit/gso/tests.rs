@@ -23,7 +23,7 @@ struct Case {
     flags: Flags,
     options: Options,
     id: u16,
-    /// The copy into the superframe has summed.
+    /// True if the copy into the superframe has computed the sums.
     summed: bool,
 }
 
@@ -72,7 +72,7 @@ impl Case {
         (0..=250).cycle().take(self.payload).collect()
     }
 
-    /// The superframe as `ip_output` hands it over.
+    /// Builds the superframe as `ip_output` passes it on.
     fn superframe(&self, cx: &mut Cx) -> Packet {
         let mut packet = cx.pool.alloc().unwrap();
         let piece = if self.summed { self.mss } else { 0 };
@@ -112,8 +112,8 @@ impl Case {
         packet
     }
 
-    /// Cuts the superframe and checks every byte of every segment against what the RFCs say it is, whoever completes the
-    /// checksums and whether they were taken before or not.
+    /// Segments the superframe and compares every byte of every segment with the RFCs, for both
+    /// completers of checksums, with and without precomputed sums.
     fn check(&mut self) {
         for (checksums, summed) in
             [(Checksums::Owed, false), (Checksums::Completed, false), (Checksums::Completed, true)]
@@ -188,7 +188,7 @@ impl Case {
     }
 }
 
-/// What a device does with a partial checksum.
+/// Completes a partial checksum, as a device does.
 fn completed(packet: &Packet) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return bytes };
@@ -199,17 +199,17 @@ fn completed(packet: &Packet) -> Vec<u8> {
 }
 
 #[test]
-fn segments_are_what_the_superframe_stands_for() {
+fn a_superframe_is_cut_into_the_segments_it_represents() {
     for v4 in [true, false] {
         for (payload, mss) in [(2, 1), (2920, 1460), (2921, 1460), (4379, 1460), (64_000, 1448)] {
             Case::new(v4, payload, mss).check();
         }
         Case::new(v4, 30_000, 537).check();
-        // BIG TCP: more than a length field can say, up to the most there is.
+        // BIG TCP: lengths beyond a length field, up to the maximum.
         for (payload, mss) in [(65_496, 1448), (65_536, 1448), (200_001, 8948), (524_200, 1448)] {
             Case::new(v4, payload, mss).check();
         }
-        // One segment: the superframe has shrunk to it, by an acknowledgment of the rest.
+        // The superframe has shrunk to one segment after an acknowledgment.
         Case::new(v4, 100, 1460).check();
     }
 }
@@ -226,7 +226,7 @@ fn options_are_repeated_in_every_segment() {
 }
 
 #[test]
-fn fin_and_psh_are_on_the_last_and_cwr_on_the_first() {
+fn fin_and_psh_are_on_the_last_segment_and_cwr_on_the_first() {
     for v4 in [true, false] {
         let mut case = Case::new(v4, 5000, 1000);
         case.flags = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR | Flags::ECE;
@@ -243,8 +243,8 @@ fn checksums_hold_for_every_length_of_the_last_segment() {
 }
 
 #[test]
-fn without_memory_the_rest_is_dropped_and_counted() {
-    // One slab of descriptors and one of pages.
+fn the_rest_is_dropped_and_counted_when_memory_is_exhausted() {
+    // Enough for one slab of descriptors and one of pages.
     let memory = Memory::new(340 << 10);
     let mut cx = Cx::replay(&memory, 1);
     let superframe = Case::new(true, 60_000, 500).superframe(&mut cx);
@@ -257,7 +257,7 @@ fn without_memory_the_rest_is_dropped_and_counted() {
 }
 
 #[test]
-fn headers_are_measured_behind_a_link_header() {
+fn the_header_length_excludes_the_link_header() {
     let memory = Memory::new(4 << 20);
     let mut cx = Cx::replay(&memory, 1);
     let mut packet = Case::new(true, 3000, 1000).superframe(&mut cx);
@@ -265,7 +265,7 @@ fn headers_are_measured_behind_a_link_header() {
     packet.push(14).fill(0);
     assert_eq!(header_bytes(&packet, 14), 40);
     packet.truncate(20);
-    assert_eq!(header_bytes(&packet, 14), 0, "nothing to measure");
+    assert_eq!(header_bytes(&packet, 14), 0, "the headers are not linear");
     cx.pool.free(packet);
     let packet = Case::new(false, 3000, 1000).superframe(&mut cx);
     assert_eq!(header_bytes(&packet, 0), 60);

@@ -1,15 +1,18 @@
-//! The neighbors of a host: one entry per address and device, and what their state machine asks to be done.
+//! Neighbor table of a host: one entry per address and device. The table carries out the actions of
+//! the entries' state machines.
 //!
-//! Below: [`crate::transmit::neighbor`], which decides. Above: `link_output::output`, which looks at [`NeighborEntry::resolved`] for
-//! every list of packets. Linux: net/core/neighbour.c, net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
+//! Below: [`crate::transmit::neighbor`], which decides. Above: `link_output::output`, which reads
+//! [`NeighborEntry::resolved`] for every list of packets. Linux: net/core/neighbour.c,
+//! net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
 //!
-//! An entry publishes its link address in one word, so that sending to a reachable neighbor takes no lock.
+//! An entry publishes its link address in one word, so that sending to a reachable neighbor takes
+//! no lock.
 //!
 //! Not here: entries that an administrator sets ([`admin`]).
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     ops::Bound,
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -19,7 +22,6 @@ use std::{
 };
 
 use pkt::{DropReason, Instant, Packet, PacketList};
-use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use super::{Advertisement, Neighbor, NeighborAction, NeighborActions, NudState};
 use crate::{
@@ -28,63 +30,72 @@ use crate::{
         counters::{Counter, Snapshot},
         ids::CoreId,
     },
-    core::TimerEntry,
     cx::Cx,
     device::{LinkType, QueueId},
-    header::{arp::ArpPacket, ethernet::MacAddr, icmp::Quote, ip::protocol},
-    host::Host,
-    socket::demux::Entry,
+    header::{arp::ArpPacket, ethernet::MacAddr},
     sysctl::modes::NeighborConfig,
-    transmit::link_output,
+    transmit::{link_output, tx_queue::DeviceTx},
 };
 
 mod admin;
 
 pub use admin::NeighborInfo;
 
-/// In `NeighborEntry::published`, above the 48 bits of the address: there is one.
+/// Bit of `NeighborEntry::published`, above the 48 address bits: the address is valid.
 const RESOLVED: u64 = 1 << 48;
 
-/// How many times `gc_thresh3` entries may be in use at once. Differs from Linux, which refuses at `gc_thresh3`: by
-/// default a host may have more connections on its link than that.
+/// Factor by which the entries in use may exceed `gc_thresh3`. Differs from Linux, which refuses at
+/// `gc_thresh3`: by default a host may have more connections on its link than that.
 const OVERFLOW: usize = 8;
 
-/// Entries that a newcomer to a full table looks at. A bound, because strangers bring as many newcomers as they like, and
-/// entries that packets wait for cannot be forgotten however often they are looked at.
+/// Maximum number of entries examined for a new entry in a full table. The bound is needed because
+/// remote hosts can cause any number of new entries, and entries with waiting packets cannot be
+/// removed.
 const LOOKED_AT_MAX: usize = 16;
 
-/// Time between two looks at all entries of a table that has reached [`OVERFLOW`], and between two times that cached routes are
-/// given up for the neighbors they keep.
+/// Minimum interval between two scans of a table that has reached [`OVERFLOW`], and between two
+/// flushes of cached routes that keep neighbors in use.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How finely progress of connections is noted: the line is shared by all of them, and what depends on it takes
-/// seconds.
+/// Granularity of progress reports by connections. All connections share the cache line, and the
+/// decisions based on it take seconds.
 const CONFIRM_GRANULARITY: Duration = Duration::from_millis(500);
 
-/// Timers of neighbors run on the first core: ARP is not a data path.
-const CORE: CoreId = CoreId(0);
-
-/// One address on one device.
+/// Neighbor entry: one address on one device.
 #[derive(Debug)]
 pub(crate) struct NeighborEntry {
-    device: u32,
+    /// Transmit queues of its device.
+    tx: Arc<DeviceTx>,
+    upper: Weak<dyn Upper>,
+    /// Number of cores of the host.
+    cores: u16,
     ip: IpAddr,
-    /// Address that our questions name as the asker.
+    /// Source address of our requests.
     source: IpAddr,
     this: Weak<Self>,
     /// [`RESOLVED`] with the link address, or 0. Written under `state`, read by every sender.
     published: AtomicU64,
-    /// Held for one event; what it asks for is done after it is released.
+    /// State machine. The lock is held for one event; its actions are carried out after it is
+    /// released.
     state: Mutex<Neighbor>,
-    /// When a connection last made progress through this neighbor. Written by whoever holds a connection, taken over
-    /// by the next event. Relaxed: a hint.
+    /// Time of the last progress of a connection through this neighbor. Written by the holders of
+    /// connections, read by the next event. Relaxed, because it is a hint.
     confirmed_ns: AtomicU64,
-    /// Entries in the timer wheel. Every event may want a timer, and a station can cause events as fast as it likes: an
-    /// entry for each would be memory for the asking.
+    /// Number of entries in the timer wheel. Every event may need a timer, and a remote station can
+    /// cause any number of events; one timer for each event would let it exhaust memory.
     armed: Armed,
 }
 
-/// Every neighbor of a host.
+/// Services of the layers above that a neighbor needs.
+pub(crate) trait Upper: Send + Sync {
+    /// Arms a timer that calls [`NeighborEntry::on_timer`] of `entry` at `at`.
+    fn arm(&self, entry: Weak<NeighborEntry>, at: Instant);
+
+    /// Reports a host unreachable error to the connection that sent `packet`.
+    fn unreachable(&self, cx: &mut Cx, packet: &Packet);
+}
+
+/// Neighbor table of a host.
 #[derive(Debug)]
 pub(crate) struct NeighborTable {
     entries: Mutex<Entries>,
@@ -93,40 +104,49 @@ pub(crate) struct NeighborTable {
 /// Device and address.
 type Key = (u32, IpAddr);
 
-/// The table itself, with what is counted under its lock.
+/// Entries, with the counts that are protected by the same lock.
 #[derive(Debug)]
 struct Entries {
     config: NeighborConfig,
+    upper: Weak<dyn Upper>,
+    /// Transmit queues of every device.
+    tx: Vec<Arc<DeviceTx>>,
+    /// Number of cores of the host.
+    cores: u16,
     map: BTreeMap<Key, Arc<NeighborEntry>>,
-    /// PERMANENT entries in `map`. They are not counted against `gc_thresh3`, as in Linux (`exempt_from_gc`).
+    /// PERMANENT entries in `map`. They do not count towards `gc_thresh3`, as in Linux
+    /// (`exempt_from_gc`).
     permanent: usize,
-    /// The entry that a newcomer to a full table looked at last; the next one goes on behind it.
+    /// Entry that was examined last for a new entry in a full table. The next search continues
+    /// after it.
     hand: Option<Key>,
-    /// Last look at all entries.
+    /// Time of the last scan of all entries.
     scanned_at: Option<Instant>,
-    /// Last time that cached routes were given up.
+    /// Time of the last flush of cached routes.
     gave_up_at: Option<Instant>,
     allocs: u64,
     destroys: u64,
-    /// Times that as many entries as there are have been looked at, in steps or at once.
+    /// Number of times that all entries were examined, in steps or at once.
     forced_gc_runs: u64,
-    /// Entries looked at since the last of these.
+    /// Entries examined since the last of these.
     looked_at: usize,
     table_fulls: u64,
 }
 
 impl Entries {
-    /// Entries that `gc_thresh3` bounds.
+    /// Returns the number of entries that count towards `gc_thresh3`.
     fn dynamic(&self) -> usize {
         self.map.len() - self.permanent
     }
 
-    /// Makes an entry of which nothing is known.
+    /// Creates an entry in state NONE.
     fn insert(&mut self, (device, ip): Key, source: IpAddr) -> Arc<NeighborEntry> {
         let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
         let reachable_time = self.config.reachable_time(random);
         let entry = Arc::new_cyclic(|this| NeighborEntry {
-            device,
+            tx: Arc::clone(&self.tx[device as usize]),
+            upper: self.upper.clone(),
+            cores: self.cores,
             ip,
             source,
             this: this.clone(),
@@ -140,8 +160,9 @@ impl Entries {
         entry
     }
 
-    /// Makes room for a newcomer to a full table: forgets what nobody uses until one more fits into `limit`, looking at
-    /// [`LOOKED_AT_MAX`] entries at most. Linux bounds `neigh_forced_gc` likewise, by time.
+    /// Makes room for a new entry in a full table: removes unused entries until one more fits into
+    /// `limit`, examining at most [`LOOKED_AT_MAX`] entries. Linux bounds `neigh_forced_gc` by time
+    /// instead.
     fn make_room(&mut self, limit: usize) {
         let behind = self.hand.map_or(Bound::Unbounded, Bound::Excluded);
         let (mut spare, mut looked_at, mut last) =
@@ -157,7 +178,7 @@ impl Entries {
                 break;
             }
         }
-        // At the end of the table the next newcomer begins anew.
+        // At the end of the table, the next search starts from the beginning.
         self.hand = last.filter(|_| spare == 0 || looked_at == LOOKED_AT_MAX);
         self.looked_at += looked_at;
         if self.looked_at >= self.map.len() {
@@ -170,7 +191,7 @@ impl Entries {
         }
     }
 
-    /// Forgets everything that nobody uses, if the last time is [`SCAN_INTERVAL`] ago.
+    /// Removes all unused entries, unless the last scan was less than [`SCAN_INTERVAL`] ago.
     fn scan(&mut self, now: Instant) {
         if !is_due(self.scanned_at, now) {
             return;
@@ -183,15 +204,25 @@ impl Entries {
     }
 }
 
-/// Whether [`SCAN_INTERVAL`] has passed since `last`. Contexts read the clock at different moments: `now` may be before it.
+/// Whether [`SCAN_INTERVAL`] has passed since `last`. Contexts read the clock at different times,
+/// so `now` may be before `last`.
 fn is_due(last: Option<Instant>, now: Instant) -> bool {
     last.is_none_or(|last| now.saturating_duration_since(last) >= SCAN_INTERVAL)
 }
 
 impl NeighborTable {
-    pub(crate) const fn new(config: NeighborConfig) -> Self {
+    /// Without neighbors. `tx` are the transmit queues of the devices of a host with so many `cores`, which is above.
+    pub(crate) const fn new(
+        config: NeighborConfig,
+        upper: Weak<dyn Upper>,
+        tx: Vec<Arc<DeviceTx>>,
+        cores: u16,
+    ) -> Self {
         let entries = Entries {
             config,
+            upper,
+            tx,
+            cores,
             map: BTreeMap::new(),
             permanent: 0,
             hand: None,
@@ -206,8 +237,9 @@ impl NeighborTable {
         Self { entries: Mutex::new(entries) }
     }
 
-    /// Whether the caller may give up cached routes for the neighbors that only these keep: the next newcomer then looks at all
-    /// entries. Not more often than every [`SCAN_INTERVAL`], or strangers would have every packet pay for both.
+    /// Whether the caller may flush cached routes, to release neighbors that only these routes keep
+    /// in use. If so, the next new entry scans all entries. Limited to once per [`SCAN_INTERVAL`],
+    /// so that remote hosts cannot make every packet pay for a flush and a scan.
     #[must_use]
     pub(crate) fn may_give_up_routes(&self, now: Instant) -> bool {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,13 +251,14 @@ impl NeighborTable {
         due
     }
 
-    /// Other settings for the entries to come; those that exist are given theirs with every event.
+    /// Changes the settings of future entries. Existing entries get the settings with every event.
     pub(crate) fn configure(&self, config: NeighborConfig) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).config = config;
     }
 
-    /// The entry of `ip`, made if there is none. A full table forgets what nobody uses; if everything is in use it
-    /// grows beyond `gc_thresh3` rather than cut a connection off, up to [`OVERFLOW`] times as many. `None` beyond.
+    /// Returns the entry of `ip`, and creates it if necessary. A full table removes unused entries.
+    /// If all are in use, it exceeds `gc_thresh3` rather than interrupt a connection, up to
+    /// [`OVERFLOW`] times as many. Returns `None` beyond that.
     pub(crate) fn entry(
         &self,
         device: u32,
@@ -251,7 +284,8 @@ impl NeighborTable {
         Some(entries.insert((device, ip), source))
     }
 
-    /// `device` is down: forgets its neighbors, those included that were set, and drops what waits for them. Linux: `neigh_ifdown`.
+    /// Removes all neighbors of `device`, including permanent ones, and drops their waiting
+    /// packets, because the device is down. Linux: `neigh_ifdown`.
     pub(crate) fn device_down(&self, cx: &mut Cx, device: u32) {
         let gone: Vec<_> = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -267,7 +301,7 @@ impl NeighborTable {
         }
     }
 
-    /// Adds what is counted here to a sum over pages.
+    /// Adds the counts of this table to a sum over counter pages.
     pub(crate) fn add_counts(&self, sums: &mut Snapshot) {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         sums.add_stack(Counter::NeighAllocs, entries.allocs);
@@ -276,11 +310,11 @@ impl NeighborTable {
         sums.add_stack(Counter::NeighTableFulls, entries.table_fulls);
     }
 
-    /// A neighbor has told its link address. Without an entry one is made only if `may_create`. In strict mode no entry is made,
-    /// and one changes by the answer it waits for alone.
+    /// Handles a link address reported by a neighbor. Without an entry, one is created only if
+    /// `may_create`. In strict mode no entry is created, and an entry changes only by the reply it
+    /// waits for.
     pub(crate) fn learn(
         &self,
-        host: &Host,
         cx: &mut Cx,
         (device, ip): (u32, IpAddr),
         told: Advertisement,
@@ -300,7 +334,7 @@ impl NeighborTable {
             (None, _) => None,
         };
         let Some(entry) = entry else { return };
-        entry.event(host, cx, None, |state, cx, config| {
+        entry.event(cx, None, |state, cx, config| {
             if strict == 0 || state.awaits(told) {
                 state.on_advertisement(told, cx.now, config)
             } else {
@@ -311,19 +345,19 @@ impl NeighborTable {
 }
 
 impl NeighborEntry {
-    /// Whose link address it is.
+    /// Returns the address of the neighbor.
     pub(crate) const fn ip(&self) -> IpAddr {
         self.ip
     }
 
-    /// The link address, when a packet may be sent to it without telling the state machine.
+    /// Returns the link address if packets may be sent to it without an event of the state machine.
     #[inline]
     pub(crate) fn resolved(&self) -> Option<MacAddr> {
         let published = self.published.load(Ordering::Relaxed);
         (published & RESOLVED != 0).then(|| MacAddr::from_bits(published & (RESOLVED - 1)))
     }
 
-    /// An upper layer has proof that packets arrive through this neighbor.
+    /// Notes an upper layer's proof that packets arrive through this neighbor.
     #[inline]
     pub(crate) fn confirm(&self, now: Instant) {
         let confirmed = Instant::from_nanos(self.confirmed_ns.load(Ordering::Relaxed));
@@ -332,23 +366,24 @@ impl NeighborEntry {
         }
     }
 
-    /// Whether the table may forget this entry: nobody else refers to it, and no packet waits for it.
+    /// Whether the table may remove this entry: it has no other reference, and no packet waits for
+    /// it.
     fn is_unused(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1
             && self.state.lock().unwrap_or_else(PoisonError::into_inner).may_collect()
     }
 
-    /// Sends IP packets to this neighbor by `queue`, or keeps them until it is resolved.
-    pub(crate) fn send(&self, host: &Host, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
-        self.event(host, cx, Some(queue), |state, cx, config| state.output(list, cx.now, config));
+    /// Sends IP packets to this neighbor by `queue`, or queues them until it is resolved.
+    pub(crate) fn send(&self, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
+        self.event(cx, Some(queue), |state, cx, config| state.output(list, cx.now, config));
     }
 
-    pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, cx: &mut Cx) {
         self.armed.fired(cx.now);
-        self.event(host, cx, None, |state, cx, config| state.on_timer(cx.now, config));
+        self.event(cx, None, |state, cx, config| state.on_timer(cx.now, config));
     }
 
-    /// Whoever still has a path through it finds it failed.
+    /// Fails the entry. Paths that still refer to it find it failed.
     fn shut_down(&self, cx: &mut Cx) {
         let actions = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -364,10 +399,10 @@ impl NeighborEntry {
         }
     }
 
-    /// Applies one event, publishes the outcome, then does what it asks for. `queue`: the one of packets that it is about.
+    /// Applies one event, publishes the result, then carries out the actions. `queue`: transmit
+    /// queue of the packets that the event is about.
     fn event(
         &self,
-        host: &Host,
         cx: &mut Cx,
         queue: Option<QueueId>,
         apply: impl FnOnce(&mut Neighbor, &Cx, &NeighborConfig) -> NeighborActions,
@@ -384,100 +419,79 @@ impl NeighborEntry {
             (actions, state.next_deadline().filter(|deadline| self.armed.must_arm(*deadline)))
         };
         if let Some(deadline) = deadline {
-            host.core(CORE).arm(deadline, TimerEntry::Neighbor(self.this.clone()));
+            if let Some(upper) = self.upper.upgrade() {
+                upper.arm(self.this.clone(), deadline);
+            }
         }
-        self.carry_out(host, cx, queue, actions);
+        self.carry_out(cx, queue, actions);
     }
 
-    /// Lets senders find the link address of `state`, which the caller has locked.
+    /// Publishes the link address of `state`, which the caller has locked, to senders.
     fn publish(&self, state: &Neighbor) {
         let published = state.published().map_or(0, |mac| RESOLVED | mac.to_bits());
         self.published.store(published, Ordering::Relaxed);
     }
 
-    /// Does what an event asks for, without the lock.
-    fn carry_out(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        queue: Option<QueueId>,
-        actions: NeighborActions,
-    ) {
+    /// Carries out the actions of an event, without the lock.
+    fn carry_out(&self, cx: &mut Cx, queue: Option<QueueId>, actions: NeighborActions) {
         for action in actions {
             match action {
-                NeighborAction::SendProbe { unicast } => self.probe(host, cx, unicast),
-                NeighborAction::Flush { mac, packets } => self.flush(host, cx, queue, mac, packets),
-                NeighborAction::Fail { reason, packets } => fail(host, cx, reason, packets),
+                NeighborAction::SendProbe { unicast } => self.probe(cx, unicast),
+                NeighborAction::Flush { mac, packets } => self.flush(cx, queue, mac, packets),
+                NeighborAction::Fail { reason, packets } => self.fail(cx, reason, packets),
             }
         }
     }
 
-    fn probe(&self, host: &Host, cx: &mut Cx, unicast: Option<MacAddr>) {
-        let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
+    fn probe(&self, cx: &mut Cx, unicast: Option<MacAddr>) {
+        let LinkType::Ethernet { mac } = self.tx.link() else { return };
         if let (IpAddr::V4(source), IpAddr::V4(ip)) = (self.source, self.ip) {
             let to = unicast.unwrap_or(MacAddr::BROADCAST);
-            link_output::send_arp(host, cx, self.device, to, &ArpPacket::request(mac, source, ip));
+            link_output::send_arp(&self.tx, cx, to, &ArpPacket::request(mac, source, ip));
         }
     }
 
-    /// What has waited, and has no `queue` any more, leaves by the one that its flow would choose: the peer's side of a connection
-    /// lives where its first packet arrives. Linux asks `netdev_pick_tx` then, too.
+    /// Sends packets that have waited. Without a `queue`, each takes the queue of its flow: the
+    /// peer's side of a connection belongs to the core where its first packet arrives. Linux calls
+    /// `netdev_pick_tx` at this point, too.
     fn flush(
         &self,
-        host: &Host,
         cx: &mut Cx,
         queue: Option<QueueId>,
         next_hop: MacAddr,
         mut packets: PacketList,
     ) {
-        let LinkType::Ethernet { mac } = host.device(self.device).caps().link else { return };
-        let tx = host.tx(self.device);
+        let LinkType::Ethernet { mac } = self.tx.link() else { return };
         link_output::frame(&mut packets, next_hop, mac);
         if let Some(queue) = queue {
-            let _ = tx.xmit(host, cx, queue, &mut packets);
+            let _ = self.tx.xmit(cx, queue, &mut packets);
             return;
         }
         while let Some(packet) = packets.pop_front() {
             let hash = packet.meta().flow_hash;
-            let queue = tx.pick_queue(cx, host.core_of_flow(hash), hash);
-            let _ = tx.xmit(host, cx, queue, &mut PacketList::from_iter([packet]));
+            let queue = self.tx.pick_queue(cx, CoreId::of_flow(hash, self.cores), hash);
+            let _ = self.tx.xmit(cx, queue, &mut PacketList::from_iter([packet]));
+        }
+    }
+
+    /// Drops packets that could not be sent. Their senders get a host unreachable error, as from
+    /// `arp_error_report`.
+    fn fail(&self, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
+        if reason == DropReason::NeighborQueueFull {
+            cx.count(Counter::NeighUnresolvedDiscards, packets.len() as u64);
+        }
+        while let Some(packet) = packets.pop_front() {
+            if reason == DropReason::NeighborFailed
+                && let Some(upper) = self.upper.upgrade()
+            {
+                upper.unreachable(cx, &packet);
+            }
+            cx.drop_packet(reason, packet);
         }
     }
 }
 
-/// Drops what could not be sent. Its senders learn that the host cannot be reached, as `arp_error_report` tells them.
-fn fail(host: &Host, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
-    if reason == DropReason::NeighborQueueFull {
-        cx.count(Counter::NeighUnresolvedDiscards, packets.len() as u64);
-    }
-    while let Some(packet) = packets.pop_front() {
-        if reason == DropReason::NeighborFailed {
-            report_unreachable(host, cx, &packet);
-        }
-        cx.drop_packet(reason, packet);
-    }
-}
-
-fn report_unreachable(host: &Host, cx: &mut Cx, packet: &Packet) {
-    let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
-    if sent.protocol != protocol::TCP {
-        return;
-    }
-    let (src_port, dst_port) = sent.ports();
-    let tuple = FourTuple {
-        local: SocketAddr::new(sent.src, src_port),
-        remote: SocketAddr::new(sent.dst, dst_port),
-    };
-    let hash = host.demux().hash(&tuple);
-    let reader = cx.reader();
-    let rcu = reader.pin();
-    if let Some(Entry::Stream(socket)) = host.demux().established(hash, &tuple, &rcu) {
-        let error = IcmpError::PathBroken(TcpError::HostUnreachable);
-        socket.icmp_error(host, cx, error, SeqNum(sent.tcp_seq()));
-    }
-}
-
-/// A number that differs between neighbors, so that they are not probed in step.
+/// Returns a number that differs between neighbors, so that they are not probed at the same time.
 fn entropy(ip: IpAddr) -> u64 {
     let bits = match ip {
         IpAddr::V4(ip) => u64::from(ip.to_bits()),

@@ -15,15 +15,15 @@ const fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-const fn answer(mac: MacAddr) -> Advertisement {
+const fn reply(mac: MacAddr) -> Advertisement {
     Advertisement { mac, solicited: true, gratuitous: false }
 }
 
-const fn hearsay(mac: MacAddr) -> Advertisement {
+const fn unsolicited(mac: MacAddr) -> Advertisement {
     Advertisement { mac, solicited: false, gratuitous: false }
 }
 
-/// A neighbor with the settings and the packet memory around it.
+/// Neighbor with its settings and packet memory.
 struct Bench {
     config: NeighborConfig,
     neighbor: Neighbor,
@@ -69,7 +69,7 @@ impl Bench {
     }
 }
 
-/// Actions in words: the packets by their first byte.
+/// Describes actions in words, with packets by their first byte.
 fn told(actions: NeighborActions) -> Vec<String> {
     let numbers = |packets: PacketList| {
         packets.map(|packet| packet.linear()[0].to_string()).collect::<Vec<_>>().join(" ")
@@ -84,21 +84,21 @@ fn told(actions: NeighborActions) -> Vec<String> {
 }
 
 #[test]
-fn packets_wait_for_the_answer() {
+fn packets_wait_for_the_reply() {
     let mut bench = Bench::new();
     assert_eq!(bench.send(2, at(0)), ["ask all"]);
     assert_eq!(bench.neighbor.state(), NudState::Incomplete);
-    assert_eq!(bench.send(1, at(5)), [""; 0], "asked already");
+    assert_eq!(bench.send(1, at(5)), [""; 0], "a request is pending");
     assert_eq!(bench.neighbor.queue_len(), 3);
     assert!(!bench.neighbor.may_collect(), "packets wait");
-    assert_eq!(bench.hear(answer(A), at(10)), ["send 02:00:00:00:00:01: 0 1 0"]);
+    assert_eq!(bench.hear(reply(A), at(10)), ["send 02:00:00:00:00:01: 0 1 0"]);
     assert_eq!(bench.neighbor.state(), NudState::Reachable);
     assert_eq!(bench.send(1, at(20)), ["send 02:00:00:00:00:01: 0"]);
     assert_eq!(bench.domain.balance(), 0);
 }
 
 #[test]
-fn resolution_fails_after_three_questions() {
+fn resolution_fails_after_three_requests() {
     let mut bench = Bench::new();
     assert_eq!(bench.send(2, at(0)), ["ask all"]);
     assert_eq!(bench.timer(at(1_000)), ["ask all"]);
@@ -107,22 +107,22 @@ fn resolution_fails_after_three_questions() {
     assert_eq!(bench.neighbor.state(), NudState::Failed);
     assert_eq!(bench.neighbor.next_deadline(), None);
     assert!(bench.neighbor.may_collect());
-    assert_eq!(bench.send(1, at(3_001)), ["ask all"], "the next packet tries anew");
-    assert_eq!(bench.hear(answer(B), at(3_002)), ["send 02:00:00:00:00:02: 0"]);
+    assert_eq!(bench.send(1, at(3_001)), ["ask all"], "the next packet starts another resolution");
+    assert_eq!(bench.hear(reply(B), at(3_002)), ["send 02:00:00:00:00:02: 0"]);
 }
 
 #[test]
-fn oldest_packets_make_room() {
+fn the_oldest_packets_are_dropped_when_the_queue_is_full() {
     let mut bench = Bench::new();
     bench.config.unres_qlen = 3;
     assert_eq!(bench.send(5, at(0)), ["ask all", "NEIGH_QUEUEFULL: 0 1"]);
     assert_eq!(bench.neighbor.queue_len(), 3);
     assert_eq!(bench.send(1, at(1)), ["NEIGH_QUEUEFULL: 2"]);
-    assert_eq!(bench.hear(answer(A), at(2)), ["send 02:00:00:00:00:01: 3 4 0"]);
+    assert_eq!(bench.hear(reply(A), at(2)), ["send 02:00:00:00:00:01: 3 4 0"]);
 }
 
 #[test]
-fn memory_of_waiting_packets_is_bounded_but_one_fits() {
+fn the_memory_of_waiting_packets_is_bounded_but_one_packet_fits() {
     let mut bench = Bench::new();
     bench.config.unres_qlen_bytes = 0;
     assert_eq!(bench.send(1, at(0)), ["ask all"]);
@@ -136,21 +136,21 @@ fn memory_of_waiting_packets_is_bounded_but_one_fits() {
 }
 
 #[test]
-fn reachable_becomes_stale_when_unused() {
+fn a_reachable_neighbor_becomes_stale_when_unused() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(answer(A), at(10));
+    bench.hear(reply(A), at(10));
     assert_eq!(bench.timer(at(30_010)), [""; 0]);
     assert_eq!(bench.neighbor.state(), NudState::Stale);
-    assert_eq!(bench.neighbor.next_deadline(), None, "nothing to do until it is used");
+    assert_eq!(bench.neighbor.next_deadline(), None, "no timer is needed until the next use");
     assert_eq!(bench.neighbor.published(), None, "the next use must be noticed");
 }
 
 #[test]
-fn confirmation_extends_reachable_without_a_probe() {
+fn a_confirmation_extends_reachable_without_a_probe() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(answer(A), at(0));
+    bench.hear(reply(A), at(0));
     bench.neighbor.on_confirmed(at(20_000));
     bench.neighbor.on_confirmed(at(19_000));
     assert_eq!(bench.timer(at(30_000)), [""; 0]);
@@ -159,25 +159,29 @@ fn confirmation_extends_reachable_without_a_probe() {
 }
 
 #[test]
-fn stale_address_is_used_then_doubted_then_asked() {
+fn a_stale_neighbor_is_used_then_delayed_then_probed() {
     let mut bench = Bench::new();
-    assert_eq!(bench.hear(hearsay(A), at(0)), [""; 0]);
+    assert_eq!(bench.hear(unsolicited(A), at(0)), [""; 0]);
     assert_eq!(bench.neighbor.state(), NudState::Stale);
     assert_eq!(bench.send(1, at(100)), ["send 02:00:00:00:00:01: 0"]);
     assert_eq!(bench.neighbor.state(), NudState::Delay);
     assert_eq!(bench.timer(at(5_100)), ["ask 02:00:00:00:00:01"]);
     assert_eq!(bench.neighbor.state(), NudState::Probe);
-    assert_eq!(bench.send(1, at(5_200)), ["send 02:00:00:00:00:01: 0"], "still the best guess");
+    assert_eq!(
+        bench.send(1, at(5_200)),
+        ["send 02:00:00:00:00:01: 0"],
+        "the old address is still used"
+    );
     assert_eq!(bench.timer(at(6_100)), ["ask 02:00:00:00:00:01"]);
-    assert_eq!(bench.hear(answer(A), at(6_200)), [""; 0]);
+    assert_eq!(bench.hear(reply(A), at(6_200)), [""; 0]);
     assert_eq!(bench.neighbor.state(), NudState::Reachable);
     assert_eq!(bench.neighbor.next_deadline(), Some(at(36_200)));
 }
 
 #[test]
-fn confirmation_during_the_delay_saves_the_probe() {
+fn a_confirmation_during_the_delay_saves_the_probe() {
     let mut bench = Bench::new();
-    bench.hear(hearsay(A), at(0));
+    bench.hear(unsolicited(A), at(0));
     bench.send(1, at(100));
     bench.neighbor.on_confirmed(at(150));
     assert_eq!(bench.timer(at(5_100)), [""; 0]);
@@ -186,75 +190,83 @@ fn confirmation_during_the_delay_saves_the_probe() {
 }
 
 #[test]
-fn vanished_neighbor_fails_after_unicast_probes() {
+fn an_unreachable_neighbor_fails_after_unicast_probes() {
     let mut bench = Bench::new();
-    bench.hear(hearsay(A), at(0));
+    bench.hear(unsolicited(A), at(0));
     bench.send(1, at(0));
     for second in [5, 6, 7] {
         assert_eq!(bench.timer(at(second * 1_000)), ["ask 02:00:00:00:00:01"]);
     }
-    assert_eq!(bench.timer(at(8_000)), [""; 0], "nothing waited");
+    assert_eq!(bench.timer(at(8_000)), [""; 0], "no packet waits");
     assert_eq!(bench.neighbor.state(), NudState::Failed);
     assert_eq!(bench.neighbor.link_address(), None);
     assert_eq!(bench.send(1, at(8_001)), ["ask all"]);
 }
 
 #[test]
-fn first_of_two_differing_answers_holds_for_a_second() {
+fn the_first_of_two_different_replies_is_kept_for_a_second() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(answer(A), at(10));
-    bench.hear(answer(B), at(11));
-    bench.hear(hearsay(B), at(1_010));
+    bench.hear(reply(A), at(10));
+    bench.hear(reply(B), at(11));
+    bench.hear(unsolicited(B), at(1_010));
     assert_eq!(bench.neighbor.link_address(), Some(A));
-    bench.hear(hearsay(B), at(1_011));
+    bench.hear(unsolicited(B), at(1_011));
     assert_eq!(bench.neighbor.link_address(), Some(B));
-    assert_eq!(bench.neighbor.state(), NudState::Stale, "hearsay proves nothing");
+    assert_eq!(
+        bench.neighbor.state(),
+        NudState::Stale,
+        "an unsolicited packet proves no reachability"
+    );
 }
 
 #[test]
-fn an_answer_is_awaited_by_an_unresolved_address_and_by_a_probe_of_the_known_one() {
+fn a_reply_is_awaited_by_an_unresolved_address_and_by_a_probe_of_the_known_one() {
     let mut bench = Bench::new();
-    assert!(!bench.neighbor.awaits(answer(A)), "nothing was asked");
+    assert!(!bench.neighbor.awaits(reply(A)), "no request was sent");
     bench.send(1, at(0));
-    assert!(bench.neighbor.awaits(answer(A)) && bench.neighbor.awaits(answer(B)));
-    assert!(!bench.neighbor.awaits(hearsay(A)));
-    bench.hear(answer(A), at(10));
-    assert!(!bench.neighbor.awaits(answer(A)), "it was answered");
+    assert!(bench.neighbor.awaits(reply(A)) && bench.neighbor.awaits(reply(B)));
+    assert!(!bench.neighbor.awaits(unsolicited(A)));
+    bench.hear(reply(A), at(10));
+    assert!(!bench.neighbor.awaits(reply(A)), "the reply has arrived");
     bench.send(1, at(30_000));
     bench.timer(at(30_010));
     assert_eq!(bench.neighbor.state(), NudState::Delay);
     bench.timer(at(35_010));
     assert_eq!(bench.neighbor.state(), NudState::Probe);
-    assert!(bench.neighbor.awaits(answer(A)) && !bench.neighbor.awaits(answer(B)));
+    assert!(bench.neighbor.awaits(reply(A)) && !bench.neighbor.awaits(reply(B)));
 }
 
 #[test]
-fn announcements_move_an_address_at_once() {
+fn an_announcement_moves_an_address_at_once() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(answer(A), at(10));
+    bench.hear(reply(A), at(10));
     assert_eq!(bench.hear(GRATUITOUS_B, at(11)), [""; 0]);
     assert_eq!(bench.neighbor.link_address(), Some(B));
     bench.send(1, at(12));
-    assert_eq!(bench.timer(at(5_012)), ["ask 02:00:00:00:00:02"], "not confirmed by the old one");
+    assert_eq!(
+        bench.timer(at(5_012)),
+        ["ask 02:00:00:00:00:02"],
+        "the old confirmation does not count"
+    );
 }
 
 #[test]
-fn hearsay_of_the_same_address_changes_nothing() {
+fn an_unsolicited_packet_with_the_same_address_changes_nothing() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(answer(A), at(10));
-    bench.hear(hearsay(A), at(5_000));
+    bench.hear(reply(A), at(10));
+    bench.hear(unsolicited(A), at(5_000));
     assert_eq!(bench.neighbor.state(), NudState::Reachable);
     assert_eq!(bench.neighbor.next_deadline(), Some(at(30_010)));
 }
 
 #[test]
-fn hearsay_releases_waiting_packets_and_is_then_doubted() {
+fn an_unsolicited_address_releases_waiting_packets_and_starts_the_delay() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    assert_eq!(bench.hear(hearsay(A), at(10)), ["send 02:00:00:00:00:01: 0"]);
+    assert_eq!(bench.hear(unsolicited(A), at(10)), ["send 02:00:00:00:00:01: 0"]);
     assert_eq!(bench.neighbor.state(), NudState::Delay);
 }
 
@@ -262,7 +274,7 @@ fn hearsay_releases_waiting_packets_and_is_then_doubted() {
 fn permanent_entries_never_change() {
     let mut bench = Bench::new();
     assert_eq!(told(bench.neighbor.set_permanent(A, at(0))), [""; 0]);
-    for advertisement in [answer(B), hearsay(B), GRATUITOUS_B] {
+    for advertisement in [reply(B), unsolicited(B), GRATUITOUS_B] {
         bench.hear(advertisement, at(10));
     }
     assert_eq!(bench.send(1, at(100_000)), ["send 02:00:00:00:00:01: 0"]);
@@ -272,7 +284,7 @@ fn permanent_entries_never_change() {
 }
 
 #[test]
-fn a_permanent_link_address_resolves_what_waits_in_any_state() {
+fn a_permanent_link_address_releases_waiting_packets_in_any_state() {
     let mut bench = Bench::new();
     bench.send(2, at(0));
     assert_eq!(told(bench.neighbor.set_permanent(A, at(1))), ["send 02:00:00:00:00:01: 0 1"]);
@@ -280,7 +292,7 @@ fn a_permanent_link_address_resolves_what_waits_in_any_state() {
         (bench.neighbor.state(), bench.neighbor.next_deadline()),
         (NudState::Permanent, None)
     );
-    assert_eq!(told(bench.neighbor.set_permanent(B, at(2))), [""; 0], "another one");
+    assert_eq!(told(bench.neighbor.set_permanent(B, at(2))), [""; 0], "another link address");
     assert_eq!(bench.send(1, at(3)), ["send 02:00:00:00:00:02: 0"]);
     assert_eq!(told(bench.neighbor.forget(at(4))), [""; 0]);
     assert_eq!((bench.neighbor.state(), bench.neighbor.published()), (NudState::None, None));
@@ -291,7 +303,7 @@ fn a_permanent_link_address_resolves_what_waits_in_any_state() {
 }
 
 #[test]
-fn shut_down_gives_the_packets_back() {
+fn shut_down_fails_the_waiting_packets() {
     let mut bench = Bench::new();
     bench.send(2, at(0));
     assert_eq!(told(bench.neighbor.shut_down(at(1))), ["NEIGH_FAILED: 0 1"]);
@@ -335,7 +347,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// Whatever happens, every packet waits or leaves by one action, and a state has what it needs.
+    /// For any events, every packet waits or leaves by one action, and the invariants of each state
+    /// hold.
     #[test]
     fn no_packet_is_lost(events in events()) {
         let mut bench = Bench::new();

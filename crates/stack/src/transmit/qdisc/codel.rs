@@ -1,7 +1,8 @@
-//! CoDel: drops when packets have waited longer than a target for a whole interval (RFC 8289).
+//! CoDel: drops packets after the queueing delay has exceeded a target for a whole interval
+//! (RFC 8289).
 //!
-//! Above: `fq_codel`, which keeps one for each flow. Linux: include/net/codel_impl.h. The moment a packet was queued is its
-//! `meta.timestamp`.
+//! Above: `fq_codel`, which has one controller for each flow. Linux: include/net/codel_impl.h.
+//! `meta.timestamp` is the time at which a packet was enqueued.
 
 use std::time::Duration;
 
@@ -12,43 +13,44 @@ use pkt::{Instant, Packet};
 pub(super) struct CodelParams {
     /// Acceptable standing delay.
     pub(super) target: Duration,
-    /// About a round trip: how long the delay may be exceeded before it counts as standing.
+    /// Time, about a round trip, for which the delay may exceed the target before it counts as
+    /// standing.
     pub(super) interval: Duration,
-    /// A queue of so few bytes is never too long.
+    /// Queue length in bytes that is never too long.
     pub(super) mtu: u32,
 }
 
 /// State of one queue (RFC 8289 §5.3).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Codel {
-    /// Drops since the dropping state was entered; sets the pace of the next ones.
+    /// Drops since the dropping state was entered; determines the interval to the next drop.
     count: u32,
-    /// `count` when the dropping state was last left.
+    /// `count` when the dropping state was last entered.
     last_count: u32,
     dropping: bool,
-    /// When the delay will have been above the target for an interval.
+    /// Time at which the delay will have exceeded the target for an interval.
     first_above: Option<Instant>,
     drop_next: Instant,
 }
 
-/// What the controller says of the packet at the front.
+/// Verdict on the packet at the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CodelVerdict {
-    /// Let it go.
+    /// Forward the packet.
     Forward,
-    /// Drop it (or mark it and let it go), and ask about the next.
+    /// Drop the packet and judge the next one, or mark the packet and forward it.
     Drop,
 }
 
 impl Codel {
-    /// The queue is empty: nothing is too long any more.
+    /// Notes that the queue is empty, so that no delay is standing.
     pub(super) fn on_empty(&mut self) {
         self.first_above = None;
         self.dropping = false;
     }
 
-    /// Judges the packet taken from the front, with `backlog_bytes` behind it; after a drop the next one too (RFC 8289
-    /// §5.5).
+    /// Judges the packet taken from the front, with `backlog_bytes` behind it. After a drop, the
+    /// next packet must be judged, too (RFC 8289 §5.5).
     pub(super) fn judge(
         &mut self,
         packet: &Packet,
@@ -74,7 +76,7 @@ impl Codel {
         CodelVerdict::Drop
     }
 
-    /// `codel_should_drop`: has the delay been above the target for an interval?
+    /// Whether the delay has exceeded the target for an interval (`codel_should_drop`).
     fn ok_to_drop(
         &mut self,
         packet: &Packet,
@@ -96,7 +98,7 @@ impl Codel {
         }
     }
 
-    /// Starts near the rate that controlled the queue last time, if that was not long ago.
+    /// Enters the dropping state. Starts near the last drop rate if that state was left recently.
     fn enter_dropping(&mut self, params: &CodelParams, now: Instant) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.last_count);
@@ -106,7 +108,8 @@ impl Codel {
         self.drop_next = self.control_law(now, params);
     }
 
-    /// The interval shrinks with the square root of the number of drops.
+    /// Returns the time of the next drop: the interval shrinks with the square root of the number
+    /// of drops.
     fn control_law(&self, from: Instant, params: &CodelParams) -> Instant {
         from + params.interval.div_f64(f64::from(self.count.max(1)).sqrt())
     }

@@ -1,10 +1,12 @@
-//! `fq`: one queue for each flow, served in turn, none before its packets' departure times.
+//! `fq`: fair queueing. Flows take turns, and a packet leaves no earlier than its departure time.
 //!
-//! Linux: net/sched/sch_fq.c, tc-fq(8). Deficit round robin: a flow may send `quantum` bytes a round; a new flow begins
-//! with a larger credit and goes first, so that short exchanges do not wait behind bulk. A packet whose departure time
-//! (`meta.timestamp`, set by TCP's pacing) has not come makes its flow wait aside, ordered by time.
+//! Linux: net/sched/sch_fq.c, tc-fq(8). Deficit round robin: a flow may send `quantum` bytes a
+//! round. A new flow starts with a larger credit and goes first, so that short exchanges do not
+//! wait behind bulk data. While the departure time of its first packet (`meta.timestamp`, set by
+//! TCP's pacing) is in the future, a flow waits in a heap ordered by time.
 //!
-//! Flows are told apart by the whole `flow_hash`. Two that share one are served as one.
+//! Flows are distinguished by the whole `flow_hash`. Two flows with the same hash are treated as
+//! one.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration, vec::Vec};
 
@@ -14,17 +16,17 @@ use super::{Dequeued, NetXmit, PRIORITY_CONTROL, QdiscStats, turns::Turns, wire_
 
 use crate::sysctl::qdisc::FqConfig;
 
-/// Chains of the flow table; a power of two (`buckets`).
+/// Number of chains of the flow table, a power of two (`buckets`).
 const BUCKETS: usize = 1024;
 
-/// Where a flow is.
+/// Scheduling state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// It has nothing to send; its entry may be taken for another flow.
+    /// The flow has no packets; its entry may be reused for another flow.
     Detached,
-    /// It has turns.
+    /// The flow is in the round-robin lists.
     Active,
-    /// In `throttled`.
+    /// The flow is in `throttled`.
     Throttled,
 }
 
@@ -36,36 +38,37 @@ struct Flow {
     place: Place,
     credit: i64,
     queue: PacketList,
-    /// When it last had something to send.
+    /// Time of the flow's last enqueue or dequeue.
     used: Instant,
 }
 
-/// Fair queueing.
+/// Fair queueing discipline.
 #[derive(Debug)]
 pub struct Fq {
     config: FqConfig,
     buckets: Vec<Option<u32>>,
     flows: Vec<Flow>,
     free: Vec<u32>,
-    /// Packets of [`PRIORITY_CONTROL`]: no pace and no flow's limit holds them up. Linux: `internal`.
+    /// Packets of [`PRIORITY_CONTROL`], exempt from pacing and flow limits. Linux: `internal`.
     control: PacketList,
     turns: Turns,
-    /// By departure time of the first packet.
+    /// Throttled flows, by departure time of the first packet.
     throttled: BinaryHeap<Reverse<(Instant, u32)>>,
     stats: QdiscStats,
 }
 
-/// How long an idle flow keeps its credit before its entry is given to another; not while there are more than [`FLOWS_MAX`].
+/// Time after which an idle flow's entry, with its credit, may be reused. Ignored while there are
+/// more than [`FLOWS_MAX`] flows.
 const FLOW_IDLE: Duration = Duration::from_secs(3);
 
-/// Flows in the table above which idle ones are forgotten at once: two to a chain.
+/// Number of flows above which idle ones are removed at once: two per chain.
 const FLOWS_MAX: usize = 2 * BUCKETS;
 
-/// Idle flows that one look-up forgets at most. Linux: `FQ_GC_MAX`.
+/// Maximum number of idle flows that one lookup removes. Linux: `FQ_GC_MAX`.
 const COLLECT_MAX: usize = 8;
 
 impl Fq {
-    /// An empty `fq`.
+    /// Creates an empty `fq`.
     #[must_use]
     pub fn new(config: FqConfig) -> Self {
         Self {
@@ -109,7 +112,7 @@ impl Fq {
             return NetXmit::dropped(packet, &mut self.stats, dropped);
         }
         if flow.place == Place::Detached {
-            // A flow that has been away starts with a full turn, but not with what it had left.
+            // A flow that was detached starts with a full quantum, not with its remaining credit.
             flow.credit = flow.credit.max(i64::from(self.config.quantum));
             flow.place = Place::Active;
             self.turns.begin(index);
@@ -166,7 +169,7 @@ impl Fq {
         &mut self.stats
     }
 
-    /// Flows whose time has come stand in line again.
+    /// Reactivates flows whose departure time has come.
     fn release(&mut self, now: Instant) {
         while let Some(&Reverse((due, index))) = self.throttled.peek() {
             if due > now {
@@ -188,7 +191,7 @@ impl Fq {
         }
     }
 
-    /// The flow of `hash`, made if need be.
+    /// Returns the flow of `hash`, and creates it if necessary.
     fn flow_of(&mut self, hash: u32, now: Instant) -> u32 {
         let bucket = hash as usize % BUCKETS;
         let mut at = self.buckets[bucket];
@@ -212,7 +215,8 @@ impl Fq {
             self.flows[index as usize] = flow;
             index
         } else {
-            let index = u32::try_from(self.flows.len()).expect("fewer flows than packets");
+            let index =
+                u32::try_from(self.flows.len()).expect("there are fewer flows than packets");
             self.flows.push(flow);
             index
         };
@@ -220,7 +224,8 @@ impl Fq {
         index
     }
 
-    /// Forgets some of a bucket's flows that have been idle for [`FLOW_IDLE`], or at all under a flood of flows. Linux: `fq_gc`.
+    /// Removes some of a bucket's flows that have been idle for [`FLOW_IDLE`] or, if there are too
+    /// many flows, that are idle at all. Linux: `fq_gc`.
     fn collect(&mut self, bucket: usize, now: Instant) {
         let flooded = self.flows.len() - self.free.len() > FLOWS_MAX;
         let (mut kept, mut left) = (None, COLLECT_MAX);
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_take_turns_of_a_quantum() {
+    fn flows_take_turns_of_one_quantum() {
         let config = FqConfig { quantum: 2000, initial_quantum: 2000, ..FqConfig::default() };
         let mut bench = fq(config);
         for number in 0..6 {
@@ -271,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_flow_goes_before_bulk() {
+    fn a_new_flow_goes_before_a_bulk_flow() {
         let mut bench = fq(FqConfig::default());
         for number in 0..40 {
             bench.enqueue(Spec { number, flow: 1, bytes: 1514, ..Spec::default() });
@@ -285,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_leave_at_their_departure_times_and_hold_up_nobody_else() {
+    fn packets_leave_at_their_departure_times_and_delay_no_other_flow() {
         let mut bench = fq(FqConfig::default());
         for number in 0..3 {
             let delay = Duration::from_millis(10 * u64::from(number) + 10);
@@ -299,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_the_flow_of_all_and_of_the_horizon() {
+    fn packets_beyond_the_limits_or_the_horizon_are_dropped() {
         let config = FqConfig { limit: 5, flow_limit: 3, ..FqConfig::default() };
         let mut bench = fq(config);
         for number in 0..4 {
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn control_packets_go_first_and_know_no_pace_and_no_flow_limit() {
+    fn control_packets_go_first_without_pacing_or_flow_limit() {
         let mut bench = fq(FqConfig { flow_limit: 1, ..FqConfig::default() });
         bench.enqueue(Spec { number: 1, ..Spec::default() });
         let delay = Duration::from_secs(20);
@@ -350,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_flows_are_forgotten() {
+    fn idle_flows_are_removed() {
         let mut bench = fq(FqConfig::default());
         for flow in 0..200 {
             bench.enqueue(Spec { number: flow, flow: flow * 1024, ..Spec::default() });

@@ -1,9 +1,9 @@
-//! `fq_codel`: flows take turns, and each is kept short by CoDel (RFC 8290).
+//! `fq_codel`: flows take turns, and CoDel limits the delay of each (RFC 8290).
 //!
-//! Linux: net/sched/sch_fq_codel.c, tc-fq_codel(8). Flows are hashed into a fixed number of queues. When all together hold
-//! too much, the one that holds most loses half of its packets, from the front.
+//! Linux: net/sched/sch_fq_codel.c, tc-fq_codel(8). Flows are hashed into a fixed number of queues.
+//! When the total exceeds the limit, the longest queue loses half of its bytes from the front.
 //!
-//! The moment of enqueueing is kept in `meta.timestamp`: departure times are not honoured here.
+//! `meta.timestamp` holds the time of enqueueing, so departure times are ignored.
 
 use std::vec::Vec;
 
@@ -17,13 +17,13 @@ use super::{
 };
 use crate::{header::ecn, sysctl::qdisc::FqCodelConfig};
 
-/// Packets dropped at once from the longest queue (`drop_batch`).
+/// Maximum number of packets dropped at once from the longest queue (`drop_batch`).
 const DROP_BATCH: usize = 64;
 
 #[derive(Debug, Default)]
 struct Flow {
     queue: PacketList,
-    /// What `queue` holds, as the wire will see it.
+    /// Bytes in `queue`, as on the wire.
     bytes: u32,
     deficit: i64,
     active: bool,
@@ -43,7 +43,7 @@ pub struct FqCodel {
 }
 
 impl FqCodel {
-    /// An empty `fq_codel`, for packets whose link header is `link_header` bytes long.
+    /// Creates an empty `fq_codel` for packets whose link header is `link_header` bytes long.
     #[must_use]
     pub fn new(config: FqCodelConfig, link_header: usize) -> Self {
         let flows = config.flows.max(1) as usize;
@@ -70,7 +70,7 @@ impl FqCodel {
         dropped: &mut PacketList,
     ) -> NetXmit {
         let scaled = (u64::from(packet.meta().flow_hash) * self.flows.len() as u64) >> 32;
-        let index = u32::try_from(scaled).expect("below the number of flows");
+        let index = u32::try_from(scaled).expect("the index is below the number of flows");
         packet.meta_mut().timestamp = now;
         self.memory += u64::from(packet.truesize());
         let flow = &mut self.flows[index as usize];
@@ -130,7 +130,7 @@ impl FqCodel {
         &mut self.stats
     }
 
-    /// The first packet of a flow that its CoDel lets go.
+    /// Returns the first packet of a flow that CoDel forwards.
     fn next_of(
         &mut self,
         index: u32,
@@ -160,7 +160,8 @@ impl FqCodel {
         }
     }
 
-    /// RFC 8290 §4.1: half of the longest queue, from its front, but not more than a batch. Answers which queue that was.
+    /// Drops half of the longest queue from its front, but at most a batch (RFC 8290 §4.1). Returns
+    /// the index of the queue.
     fn drop_from_longest(&mut self, dropped: &mut PacketList) -> Option<u32> {
         let (index, flow) = (0..).zip(&mut self.flows).max_by_key(|(_, flow)| flow.bytes)?;
         let enough = flow.bytes / 2;
@@ -181,8 +182,8 @@ impl FqCodel {
     }
 }
 
-/// `packet` of `bytes` leaves a queue: both are sums over packets that nobody changes while they wait. A sum that wrapped would be
-/// taken for a queue without end.
+/// Accounts for `packet` of `bytes` leaving a queue. Both sums are over packets that do not change
+/// while they wait; a sum that wrapped around would look like an endless queue.
 fn leave(queue_bytes: &mut u32, bytes: u32, memory: &mut u64, packet: &Packet) {
     let truesize = u64::from(packet.truesize());
     debug_assert!(*queue_bytes >= bytes && *memory >= truesize, "{queue_bytes} and {memory}");
@@ -206,7 +207,8 @@ mod tests {
         Bench::new(Qdisc::FqCodel(Box::new(FqCodel::new(config, LINK_HEADER))))
     }
 
-    /// A link of one packet a millisecond under a load of two: the delay settles near the target.
+    /// Sends two packets per millisecond over a link of one packet per millisecond, so that the
+    /// delay settles near the target.
     fn overload(bench: &mut Bench, ect: bool) -> Duration {
         let mut number = 0;
         let mut last_wait = Duration::ZERO;
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standing_queue_is_dropped_from_until_it_is_short() {
+    fn a_standing_queue_loses_packets_until_it_is_short() {
         let mut bench = fq_codel(FqCodelConfig::default());
         overload(&mut bench, false);
         let stats = *bench.qdisc.stats();
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_queue_is_left_alone() {
+    fn a_short_queue_loses_no_packets() {
         let mut bench = fq_codel(FqCodelConfig::default());
         for number in 0..1000 {
             bench.enqueue(Spec { number, bytes: 1000, ..Spec::default() });
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn over_the_limit_the_longest_flow_loses_half() {
+    fn the_longest_flow_loses_half_when_the_limit_is_exceeded() {
         let mut bench = fq_codel(FqCodelConfig { limit: 100, ..Default::default() });
         for number in 0..10 {
             bench.enqueue(Spec { number, flow: u32::MAX, bytes: 100, ..Spec::default() });

@@ -1,29 +1,31 @@
-//! `pfifo_fast`: three bands, each first in, first out, the more urgent always first.
+//! `pfifo_fast`: three FIFO bands with strict priority.
 //!
-//! Linux: net/sched/sch_generic.c. A band holds as many packets as the device's `txqueuelen`; a superframe counts as
-//! one, so that a band of 1,000 may hold 64 MB. What does not fit is dropped at the tail.
+//! Linux: net/sched/sch_generic.c. A band holds as many packets as the device's `txqueuelen`. A
+//! superframe counts as one, so a band of 1,000 packets may hold 64 MB. Packets that do not fit are
+//! dropped at the tail.
 
 use pkt::{Packet, PacketList};
 
 use super::{Dequeued, NetXmit, QdiscStats, wire_bytes};
 
-/// Bands, the most urgent first.
+/// Number of bands, the most urgent first.
 const BANDS: usize = 3;
 
-/// Which band a priority goes to (`prio2band`): interactive traffic and control first, bulk and filler last.
+/// Band of each priority (`prio2band`): interactive traffic and control first, bulk and filler
+/// last.
 const BAND_OF_PRIORITY: [u8; 16] = [1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];
 
-/// Three bands.
+/// Three FIFO bands.
 #[derive(Debug)]
 pub struct PfifoFast {
     bands: [PacketList; BANDS],
-    /// Packets one band holds.
+    /// Maximum number of packets in one band.
     limit: usize,
     stats: QdiscStats,
 }
 
 impl PfifoFast {
-    /// Bands of `limit` packets each: the device's `txqueuelen`, 1000 by default.
+    /// Creates bands of `limit` packets each: the device's `txqueuelen`, 1000 by default.
     #[must_use]
     pub fn new(limit: u32) -> Self {
         Self { bands: Default::default(), limit: limit as usize, stats: QdiscStats::default() }
@@ -73,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn urgent_packets_overtake_and_equals_keep_their_order() {
+    fn urgent_packets_overtake_and_packets_of_one_band_keep_their_order() {
         let mut bench = pfifo_fast(1000);
         for (number, priority) in [(1, 0), (2, 2), (3, 6), (4, 0), (5, 7), (6, 1)] {
             bench.enqueue(Spec { number, priority, ..Spec::default() });
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_band_drops_at_its_tail_and_leaves_the_others_alone() {
+    fn a_full_band_drops_at_its_tail_and_does_not_affect_other_bands() {
         let mut bench = pfifo_fast(3);
         for number in 0..5 {
             bench.enqueue(Spec { number, ..Spec::default() });

@@ -1,7 +1,8 @@
-//! `tbf`: a token bucket in front of one queue.
+//! `tbf`: token bucket filter in front of one queue.
 //!
-//! Linux: net/sched/sch_tbf.c, tc-tbf(8). Tokens are time: the bucket fills by one nanosecond in each, a packet takes what
-//! its bytes last at the rate. So a link of 100 Mbit/s can be played on a faster one, with the queue on our side.
+//! Linux: net/sched/sch_tbf.c, tc-tbf(8). Tokens are time: the bucket gains one nanosecond per
+//! nanosecond, and a packet takes the transmission time of its bytes at the rate. The discipline
+//! can thus emulate a link of 100 Mbit/s on a faster one, with the queue on this host.
 
 use std::time::Duration;
 
@@ -11,21 +12,21 @@ use super::{Dequeued, NetXmit, QdiscStats, wire_bytes};
 
 use crate::sysctl::qdisc::TbfConfig;
 
-/// A token bucket.
+/// Token bucket filter.
 #[derive(Debug)]
 pub struct Tbf {
     config: TbfConfig,
-    /// Time that `burst_bytes` last at the rate.
+    /// Transmission time of `burst_bytes` at the rate: the capacity of the bucket.
     depth: Duration,
     tokens: Duration,
-    /// When `tokens` was right.
+    /// Time to which `tokens` refers.
     as_of: Instant,
     queue: PacketList,
     stats: QdiscStats,
 }
 
 impl Tbf {
-    /// A full bucket.
+    /// Creates a full bucket.
     #[must_use]
     pub fn new(config: TbfConfig, now: Instant) -> Self {
         let depth = lasts(config.burst_bytes, config.rate_bps);
@@ -58,12 +59,13 @@ impl Tbf {
         let Some(packet) = self.queue.pop_front() else { return Dequeued::Empty };
         let bytes = wire_bytes(&packet, link_header);
         let cost = lasts(bytes, self.config.rate_bps);
-        // One owner's clock may be behind the last one's: what was filled until then is not filled again.
+        // The clock of an owner may be behind that of the previous one; time already credited is
+        // not credited again.
         let now = now.max(self.as_of);
         let filled = self.tokens + now.saturating_duration_since(self.as_of);
         let tokens = filled.min(self.depth);
-        // A superframe of just the burst may cost more than the bucket holds, because its segments have headers: it
-        // takes what there is.
+        // A superframe of exactly the burst size may cost more than the bucket's capacity, because
+        // its segments have headers. It then takes all tokens.
         let Some(left) = tokens.checked_sub(cost.min(self.depth)) else {
             self.queue.push_front(packet);
             self.stats.overlimits += 1;
@@ -88,7 +90,7 @@ impl Tbf {
     }
 }
 
-/// How long `bytes` last at `rate_bps`, rounded up.
+/// Returns the transmission time of `bytes` at `rate_bps`, rounded up.
 fn lasts(bytes: u32, rate_bps: u64) -> Duration {
     let ns = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(rate_bps.max(1)));
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
@@ -105,14 +107,14 @@ mod tests {
         },
     };
 
-    /// 100 Mbit/s: 1,000 bytes last 80 µs.
+    /// Bench at 100 Mbit/s, where 1,000 bytes take 80 µs.
     fn tbf(burst_bytes: u32, limit_bytes: u64) -> Bench {
         let config = TbfConfig { rate_bps: 100_000_000, burst_bytes, limit_bytes };
         Bench::new(Qdisc::Tbf(Tbf::new(config, START)))
     }
 
     #[test]
-    fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
+    fn a_burst_leaves_at_once_and_the_rest_at_the_rate() {
         let mut bench = tbf(3000, 1_000_000);
         for number in 0..10 {
             bench.enqueue(Spec { number, bytes: 1000, ..Spec::default() });
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_a_long_pause_are_one_burst() {
+    fn a_long_pause_earns_tokens_for_one_burst() {
         let mut bench = tbf(2000, 1_000_000);
         bench.advance(Duration::from_secs(60));
         for number in 0..4 {
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_whose_clock_is_behind_earns_nothing_twice() {
+    fn an_owner_with_a_clock_behind_gains_no_tokens() {
         let mut bench = tbf(1000, 1_000_000);
         for number in 0..4 {
             bench.enqueue(Spec { number, bytes: 1000, ..Spec::default() });
@@ -146,18 +148,18 @@ mod tests {
         let mut goes = |bench: &mut Bench, at| match bench.qdisc.dequeue(0, at, &mut dropped) {
             Dequeued::Packet(packet) => bench.free(packet),
             Dequeued::Throttled(at) => Some(at),
-            Dequeued::Empty => unreachable!("four wait"),
+            Dequeued::Empty => unreachable!("four packets wait"),
         };
         assert_eq!(goes(&mut bench, START), None);
         assert_eq!(goes(&mut bench, ahead), None);
         let next = Some(START + Duration::from_micros(160));
-        assert_eq!(goes(&mut bench, START), next, "asked by an owner behind");
+        assert_eq!(goes(&mut bench, START), next, "the clock of this owner is behind");
         assert_eq!(goes(&mut bench, ahead), next);
         bench.finish();
     }
 
     #[test]
-    fn what_exceeds_the_limit_or_the_burst_is_dropped() {
+    fn packets_above_the_limit_or_the_burst_are_dropped() {
         let mut bench = tbf(1500, 3000);
         for number in 0..4 {
             bench.enqueue(Spec { number, bytes: 1000, ..Spec::default() });

@@ -1,4 +1,4 @@
-//! What the tests of the disciplines share: numbered packets, a clock, and what came out.
+//! Test bench of the disciplines: numbered packets, a clock, and the dequeued and dropped numbers.
 
 use std::{net::Ipv4Addr, time::Duration, vec::Vec};
 
@@ -12,17 +12,17 @@ use crate::{
 
 pub(crate) const START: Instant = Instant::from_secs(100);
 
-/// Packets begin with their IP header.
+/// Length of the link header: packets begin with their IP header.
 pub(crate) const LINK_HEADER: usize = 0;
 
-/// A packet to be made.
+/// Description of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
     pub(crate) number: u32,
     pub(crate) flow: u32,
     pub(crate) priority: u8,
     pub(crate) bytes: u16,
-    /// From now to its departure time.
+    /// Delay from now to the departure time.
     pub(crate) delay: Duration,
     pub(crate) ect: bool,
 }
@@ -33,7 +33,7 @@ impl Default for Spec {
     }
 }
 
-/// One discipline on a table.
+/// Discipline under test with its packets.
 pub(crate) struct Bench {
     pub(crate) qdisc: Qdisc,
     memory: Memory,
@@ -58,12 +58,12 @@ impl Bench {
         let _ = self.qdisc.enqueue(packet, LINK_HEADER, self.cx.now, &mut self.dropped);
     }
 
-    /// The number of the next packet that may go now.
+    /// Dequeues the next packet that may leave now and returns its number.
     pub(crate) fn dequeue(&mut self) -> Option<u32> {
         self.next().map(|(number, _)| number)
     }
 
-    /// How long the next packet that may go now has waited since its `timestamp`.
+    /// Dequeues the next packet that may leave now and returns its waiting time since `timestamp`.
     pub(crate) fn dequeue_waited(&mut self) -> Option<Duration> {
         self.next().map(|(_, waited)| waited)
     }
@@ -80,7 +80,8 @@ impl Bench {
         }
     }
 
-    /// Everything, as time passes from one moment to the next: when it left, counted from the start, and its number.
+    /// Dequeues all packets and advances the clock as needed. Returns the departure time since the
+    /// start and the number of each packet.
     pub(crate) fn drain_timed(&mut self) -> Vec<(Duration, u32)> {
         let mut out = Vec::new();
         loop {
@@ -90,7 +91,7 @@ impl Bench {
                     self.cx.pool.free(packet);
                 }
                 Dequeued::Throttled(at) => {
-                    assert!(at > self.cx.now, "a discipline that has to be asked again at once");
+                    assert!(at > self.cx.now, "a throttled discipline must name a later time");
                     self.cx.now = at;
                 }
                 Dequeued::Empty => return out,
@@ -102,12 +103,12 @@ impl Bench {
         self.drain_timed().into_iter().map(|(_, number)| number).collect()
     }
 
-    /// The numbers of what was dropped since the last call.
+    /// Returns the numbers of the packets dropped since the last call.
     pub(crate) fn dropped(&mut self) -> Vec<u32> {
         core::mem::take(&mut self.dropped).map(|packet| number_of(&packet)).collect()
     }
 
-    /// Every packet has gone home, whatever the discipline did with it.
+    /// Checks that every packet is freed, whatever the discipline did with it.
     pub(crate) fn finish(mut self) {
         self.drain();
         self.dropped();
@@ -115,7 +116,7 @@ impl Bench {
         assert_eq!((self.qdisc.stats().qlen, self.qdisc.stats().backlog_bytes), (0, 0));
     }
 
-    /// Takes back what a test has dequeued itself.
+    /// Frees a packet that a test has dequeued itself.
     pub(crate) fn free<T>(&mut self, packet: Packet) -> Option<T> {
         self.cx.pool.free(packet);
         None

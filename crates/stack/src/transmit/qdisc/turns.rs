@@ -1,11 +1,11 @@
-//! Whose turn it is among flows that share a link: deficit round robin over new and old flows.
+//! Order of flows that share a link: deficit round robin over new and old flows.
 //!
-//! RFC 8290 §4.2; Linux: `new_flows` and `old_flows` of sch_fq and sch_fq_codel. A flow that has been away goes before those
-//! that have had their turn, once.
+//! RFC 8290 §4.2; Linux: `new_flows` and `old_flows` of sch_fq and sch_fq_codel. A flow that
+//! becomes active goes before the flows that have had their turn, once.
 
 use std::collections::VecDeque;
 
-/// Indices of the flows that have packets, in the order of their turns.
+/// Indices of the flows with packets, in the order of their turns.
 #[derive(Debug)]
 pub(super) struct Turns {
     new_flows: VecDeque<u32>,
@@ -13,36 +13,37 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Of nobody, with room for `flows` before memory is asked for.
+    /// Creates empty lists with room for `flows` before they allocate.
     pub(super) fn with_capacity(flows: usize) -> Self {
         let list = || VecDeque::with_capacity(flows);
         Self { new_flows: list(), old_flows: list() }
     }
 
-    /// A flow that had no packets has one.
+    /// Adds a flow that has become active.
     pub(super) fn begin(&mut self, flow: u32) {
         self.new_flows.push_back(flow);
     }
 
-    /// A flow that had to wait comes back behind all others.
+    /// Adds a flow whose waiting time is over, behind all others.
     pub(super) fn resume(&mut self, flow: u32) {
         self.old_flows.push_back(flow);
     }
 
-    /// Whose turn it is.
+    /// Returns the flow whose turn it is.
     pub(super) fn first(&self) -> Option<u32> {
         self.new_flows.front().or_else(|| self.old_flows.front()).copied()
     }
 
-    /// The first has used up its turn.
+    /// Moves the first flow, which has used up its quantum, to the end.
     pub(super) fn pass(&mut self) {
         if let Some(flow) = self.remove_first() {
             self.old_flows.push_back(flow);
         }
     }
 
-    /// The first has no packets. True when it leaves: a new flow goes round once more if others wait, or it would starve
-    /// them by coming anew for each packet.
+    /// Handles the first flow, which has no packets. Returns true if it leaves the lists. A new
+    /// flow stays for one more round if others wait; otherwise it would starve them by becoming new
+    /// with each packet.
     pub(super) fn end(&mut self) -> bool {
         let goes_round = !self.new_flows.is_empty() && !self.old_flows.is_empty();
         match self.remove_first() {
@@ -52,7 +53,7 @@ impl Turns {
         !goes_round
     }
 
-    /// The first has to wait.
+    /// Removes the first flow, which has to wait.
     pub(super) fn remove_first(&mut self) -> Option<u32> {
         self.new_flows.pop_front().or_else(|| self.old_flows.pop_front())
     }

@@ -1,44 +1,47 @@
-//! How long packets wait below their senders, in disciplines and devices: one packet of a transmit queue at a time is watched, from
-//! its departure time until its device has completed it, or has taken it where it tells no completions.
+//! Sampled queueing delay below the sender, in disciplines and devices. One packet of a transmit
+//! queue at a time is observed, from its departure time until its device has completed it or,
+//! without completions, has accepted it.
 //!
-//! Above: `state`, which says what is handed over and what has completed. A histogram of samples, not of all packets: a mark on each
-//! would cost what it measures. Devices complete in order, so that a number of bytes says which packet it is.
+//! Above: `state`, which reports the bytes passed to the device and the completed bytes. The
+//! histogram covers samples, not all packets: a mark on each packet would cost as much as the delay
+//! that it measures. Devices complete in order, so a byte count identifies the packet.
 //!
-//! Linux has no such counter; `tc -s qdisc` shows a backlog at a moment.
+//! Linux has no such counter; `tc -s qdisc` shows the backlog at one point in time.
 
 use pkt::Instant;
 
 use crate::{base::counters::Counter, cx::Cx};
 
-/// See the module head.
+/// Delay measurement of one transmit queue.
 #[derive(Debug, Default)]
 pub(super) struct DelayProbe {
-    /// Bytes that the device has taken, and those of them that it has completed.
+    /// Total bytes that the device has accepted.
     handed: u64,
     completed: u64,
     watched: Option<Watched>,
 }
 
-/// The packet that is watched.
+/// Packet under observation.
 #[derive(Debug)]
 struct Watched {
-    /// It has completed when so many bytes have.
+    /// Value of `completed` at which the packet has completed.
     end: u64,
-    /// When it was to leave, as far as its sender decides.
+    /// Departure time that the sender has chosen.
     departs: Instant,
 }
 
 impl DelayProbe {
-    /// A packet is ready for the device: with it and what is before it `ready` bytes are.
+    /// Starts observing a packet that became ready for the device. `ready`: bytes up to and
+    /// including this packet that the device has not accepted yet.
     #[inline]
     pub(super) fn watch(&mut self, ready: usize, departs: Instant) {
-        // What no socket sends carries no time.
+        // Packets that no socket has sent carry no departure time.
         if self.watched.is_none() && departs != Instant::ZERO {
             self.watched = Some(Watched { end: self.handed + ready as u64, departs });
         }
     }
 
-    /// The device has taken `bytes`; without completions it is through with them.
+    /// Counts `bytes` as accepted by the device. Without completions, they are also completed.
     #[inline]
     pub(super) fn on_handed(&mut self, cx: &Cx, bytes: usize, completes: bool) {
         self.handed += bytes as u64;
@@ -47,24 +50,25 @@ impl DelayProbe {
         }
     }
 
-    /// The device is through with `bytes`.
+    /// Counts `bytes` as completed by the device.
     #[inline]
     pub(super) fn on_completed(&mut self, cx: &Cx, bytes: usize) {
-        // What it took before anybody counted is not in the books.
+        // Bytes accepted before counting began are not in `handed`.
         self.completed = (self.completed + bytes as u64).min(self.handed);
         if let Some(watched) = self.watched.take_if(|watched| watched.end <= self.completed) {
             count_delay(cx, watched.departs);
         }
     }
 
-    /// What the device has will not be told, and what waited is gone.
+    /// Drops the observation: the device will report no completions for its bytes, and waiting
+    /// packets were dropped.
     pub(super) fn forget(&mut self) {
         self.completed = self.handed;
         self.watched = None;
     }
 }
 
-/// The histogram of delays, in tens.
+/// Counts a delay in the histogram, in powers of ten.
 fn count_delay(cx: &Cx, departs: Instant) {
     let micros = u64::try_from((cx.now - departs).as_micros()).unwrap_or(u64::MAX);
     cx.count(Counter::HostQueueDelayMicros, micros);

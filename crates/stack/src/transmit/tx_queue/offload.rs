@@ -1,8 +1,9 @@
-//! What a device does not do itself is done last, in front of it: superframes are cut up, checksums completed.
+//! Software fallback for offloads: superframes are segmented and checksums completed for a device
+//! that does not support these offloads.
 //!
 //! Above: `tx_queue`. Linux: `validate_xmit_skb`, `skb_checksum_help`, `tbf_segment`.
 //!
-//! Behind the discipline, so that what waits there is one packet for many segments.
+//! The fallback runs after the discipline, so that one packet waits there for many segments.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -19,18 +20,21 @@ use crate::{
     },
 };
 
-/// What of it a device does. The limits are relaxed: who reads an old one meets the device itself, which refuses again.
+/// Offloads that a device supports. The limits are relaxed: a packet that passes an outdated limit
+/// is refused by the device.
 #[derive(Debug)]
 pub(super) struct Offload {
-    /// Bytes in front of the IP header.
+    /// Length of the link header.
     pub(super) link_header: usize,
     tx_checksum: bool,
-    /// What the device takes at this moment ([`Device::superframe_max`](crate::device::Device::superframe_max)).
+    /// Maximum superframe that the device currently accepts
+    /// ([`Device::superframe_max`](crate::device::Device::superframe_max)).
     superframe_max: AtomicU32,
-    /// Largest superframe in bytes of IP packet, of either family; 0 when it takes none.
+    /// Maximum IPv4 superframe in bytes of IP packet; 0 if the device accepts none.
     tso_v4: AtomicUsize,
+    /// Maximum IPv6 superframe in bytes of IP packet; 0 if the device accepts none.
     tso_v6: AtomicUsize,
-    /// Everything: no packet need be looked at.
+    /// True if the device supports all offloads, so that no packet needs a check.
     all: AtomicBool,
 }
 
@@ -48,12 +52,12 @@ impl Offload {
         this
     }
 
-    /// Largest superframe that the device takes at this moment.
+    /// Returns the maximum superframe that the device currently accepts.
     pub(super) fn superframe_max(&self) -> u32 {
         self.superframe_max.load(Ordering::Relaxed)
     }
 
-    /// The device takes superframes of `max` bytes from here on. True if that is news.
+    /// Sets the maximum superframe of the device to `max` bytes. Returns true if it has changed.
     pub(super) fn set_superframe_max(&self, caps: &Capabilities, max: u32) -> bool {
         let [v4, v6] = [true, false].map(|v4| Dst::tso_limit(caps, max, v4) as usize);
         self.tso_v4.store(v4, Ordering::Relaxed);
@@ -63,7 +67,7 @@ impl Offload {
         self.superframe_max.swap(max, Ordering::Relaxed) != max
     }
 
-    /// Makes every packet of `list` one that the device takes.
+    /// Converts the packets of `list` to ones that the device accepts.
     #[inline]
     pub(super) fn fit_list(&self, cx: &mut Cx, list: &mut PacketList) {
         if self.all.load(Ordering::Relaxed) {
@@ -75,7 +79,7 @@ impl Offload {
         }
     }
 
-    /// Appends `packet` to `list` as the device takes it.
+    /// Appends `packet` to `list` in a form that the device accepts.
     pub(super) fn fit(&self, cx: &mut Cx, packet: Packet, list: &mut PacketList) {
         if self.takes(&packet) {
             return self.push(cx, packet, list);
@@ -83,12 +87,13 @@ impl Offload {
         gso::segment(cx, packet, self.link_header, self.checksums(), list);
     }
 
-    /// Who completes the checksums of what is cut.
+    /// Returns the layer that completes the checksums of segments.
     pub(super) const fn checksums(&self) -> Checksums {
         if self.tx_checksum { Checksums::Owed } else { Checksums::Completed }
     }
 
-    /// Whether the device takes a packet as it is: a single segment, or a superframe that it cuts up itself.
+    /// Whether the device accepts a packet unchanged: a single segment, or a superframe that it
+    /// segments itself.
     pub(super) fn takes(&self, packet: &Packet) -> bool {
         if packet.meta().gso.segs <= 1 {
             return true;
@@ -108,7 +113,7 @@ impl Offload {
     }
 }
 
-/// Fills in a partial checksum: `skb_checksum_help`.
+/// Completes a partial checksum (`skb_checksum_help`).
 fn complete_checksum(cx: &Cx, packet: &mut Packet, link_header: usize) {
     let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return };
     let start = link_header + usize::from(start);

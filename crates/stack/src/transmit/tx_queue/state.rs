@@ -1,6 +1,8 @@
-//! What the owner of a transmit queue holds: the discipline, what comes next, and the byte queue limit.
+//! Owner's state of a transmit queue: the discipline, packets ready for the device, and the byte
+//! queue limit.
 //!
-//! Above: `tx_queue`, which says when. Linux: `dequeue_skb`, `try_bulk_dequeue_skb`, `netdev_tx_sent_queue`.
+//! Above: `tx_queue`, which decides when to run. Linux: `dequeue_skb`, `try_bulk_dequeue_skb`,
+//! `netdev_tx_sent_queue`.
 
 use std::sync::atomic::Ordering;
 
@@ -18,43 +20,47 @@ use crate::{
     },
 };
 
-/// What a queue waits for.
+/// Event that a queue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// For nothing: there is more to do.
+    /// No event: more packets can be sent now.
     More,
-    /// Completions, or packets.
+    /// Completions, or new packets.
     Events,
-    /// This moment.
+    /// The given time.
     At(Instant),
 }
 
-/// What only the owner touches.
+/// State that only the owner of the queue accesses.
 #[derive(Debug, Default)]
 pub(super) struct TxState {
-    /// Number of the settings that it follows.
+    /// Generation of the settings in use.
     generation: u64,
     config: QdiscConfig,
     pub(super) qdisc: Option<Qdisc>,
-    /// What goes next, ready for the device: what it had no room for stays in front. Linux: `gso_skb`, `skb_bad_txq`.
+    /// Next packets, ready for the device. Packets that it had no room for stay in front. Linux:
+    /// `gso_skb`, `skb_bad_txq`.
     pub(super) ready: PacketList,
-    /// The device had no room: nothing is tried before a completion, or before this moment. Linux: `__QUEUE_STATE_DRV_XOFF`.
+    /// Set if the device had no room: the queue is retried after a completion, or at this time.
+    /// Linux: `__QUEUE_STATE_DRV_XOFF`.
     pub(super) stopped_until: Option<Instant>,
-    /// Packets wait for the byte limit: when the device counts as one that has forgotten its completions.
+    /// Set while packets wait for the byte limit: the time at which the device's completions count
+    /// as lost.
     overdue_at: Option<Instant>,
-    /// What the discipline answered when it had no more, so that it is not asked again in the same pass.
+    /// Result of the discipline when it had no more packets, so that it is not called again in the
+    /// same pass.
     pub(super) spent: Option<Next>,
-    /// Only for devices that complete, behind a discipline.
+    /// Byte queue limit; only with a discipline and a device that reports completions.
     pub(super) dql: Option<Dql>,
     pub(super) delay: DelayProbe,
-    /// Length of the last packet of `ready`.
+    /// Length of the packet that was last added to `ready`.
     last_bytes: u32,
-    /// Packets that the device had no room for, each time it had none.
+    /// Number of packets that the device returned for lack of room, counted each time.
     pub(super) requeues: u64,
 }
 
 impl TxState {
-    /// Takes changed settings over. A caller who has not seen the last change does not undo it.
+    /// Applies changed settings. A caller with older settings does not revert a newer change.
     pub(super) fn follow(&mut self, tx: &DeviceTx, cx: &mut Cx) {
         if cx.generation() <= self.generation {
             return;
@@ -63,7 +69,7 @@ impl TxState {
         let (config, settings) = (tx.qdisc_config(cx.sysctls()), cx.sysctls().devices.of(tx.index));
         let (tx_queue_len, limits) =
             (settings.tx_queue_len, (settings.bql_limit_min, settings.bql_limit_max));
-        // Without a discipline the limit would have nobody to keep what it holds back.
+        // A byte limit needs a discipline to hold the packets back.
         self.dql = self.dql.take().filter(|_| config != QdiscConfig::NoQueue);
         if tx.async_completion && config != QdiscConfig::NoQueue {
             let dql = self.dql.get_or_insert_with(|| Dql::new(cx.now));
@@ -82,7 +88,7 @@ impl TxState {
         }
     }
 
-    /// What the device has completed makes room.
+    /// Processes completions, which make room in the device.
     pub(super) fn take_completed(&mut self, queue: &TxQueue, cx: &Cx) {
         let bytes = queue.completed.swap(0, Ordering::Relaxed);
         if bytes == 0 {
@@ -91,13 +97,14 @@ impl TxState {
         (self.stopped_until, self.overdue_at) = (None, None);
         self.delay.on_completed(cx, bytes);
         if let Some(dql) = &mut self.dql {
-            // What was sent before there were books is not in them.
+            // Bytes sent before this limit existed are not in its count.
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(dql.in_flight());
             dql.on_completed(bytes, cx.now);
         }
     }
 
-    /// The device is down: nothing that waits will go, and nothing that it had will be told.
+    /// Drops all waiting packets and resets the byte limit, because the device is down and will
+    /// report no completions.
     pub(super) fn purge(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
         self.follow(tx, cx);
         self.take_incoming(tx, queue, cx);
@@ -116,7 +123,7 @@ impl TxState {
         self.delay.forget();
     }
 
-    /// What others have left comes before what the owner has brought.
+    /// Sends packets that other threads have left, before those of the owner.
     pub(super) fn take_incoming(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
         if queue.incoming.is_empty() {
             return;
@@ -126,11 +133,11 @@ impl TxState {
         while let Some(packet) = packets.pop_front() {
             list.push_back(packet);
         }
-        // Their senders have gone.
+        // The result has no receiver, because the sending threads have returned.
         let _ = self.send(tx, cx, &mut list);
     }
 
-    /// Takes packets in: into the discipline, or past it where it is empty and lets them.
+    /// Enqueues packets to the discipline, or bypasses it if it is empty and permits that.
     pub(super) fn send(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
         let header = tx.offload.link_header;
         let may_bypass = self.ready.is_empty() && self.has_room(list.len());
@@ -163,7 +170,8 @@ impl TxState {
         result
     }
 
-    /// Without a discipline what finds the device full waits in `ready`, at most as many packets as a queue may hold.
+    /// Sends without a discipline: packets that find the device full wait in `ready`, at most
+    /// `tx_queue_len` of them.
     fn send_unqueued(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
         let max = if self.ready.is_empty() && self.has_room(list.len()) {
             usize::MAX
@@ -182,7 +190,8 @@ impl TxState {
         NetXmit::Success
     }
 
-    /// A list of so many packets may go to the device without more ado: one packet may always exceed the limit, more are counted.
+    /// Whether a list of `packets` packets may go to the device directly. Only a single packet may
+    /// exceed the byte limit; for longer lists the bytes must be counted.
     fn has_room(&self, packets: usize) -> bool {
         match &self.dql {
             Some(dql) => packets == 1 && dql.has_room(),
@@ -190,8 +199,9 @@ impl TxState {
         }
     }
 
-    /// What the queue waits for while the device holds as much as it may. One that completes nothing for too long has failed, or
-    /// forgotten: the books begin anew. Linux: `dev_watchdog`, `netdev_tx_reset_queue`.
+    /// Returns the event to wait for while the device holds as many bytes as it may. A device
+    /// without completions for too long has failed or lost them: the byte limit is reset. Linux:
+    /// `dev_watchdog`, `netdev_tx_reset_queue`.
     fn wait_for_completions(&mut self, cx: &Cx) -> Option<Next> {
         let dql = self.dql.as_mut().filter(|dql| !dql.has_room())?;
         if self.ready.is_empty() && self.qdisc.as_ref().is_none_or(|it| it.stats().qlen == 0) {
@@ -208,7 +218,8 @@ impl TxState {
         None
     }
 
-    /// Gets ready what may go, at most `quota` packets and as many bytes as the device may hold. `More`: there is something.
+    /// Moves packets from the discipline to `ready`: at most `quota` packets, and as many bytes as
+    /// the device may hold. Returns `More` if packets are ready.
     pub(super) fn fill(&mut self, tx: &DeviceTx, cx: &mut Cx, quota: usize) -> Next {
         if let Some(wait) = self.wait_for_completions(cx) {
             return wait;
@@ -255,8 +266,8 @@ impl TxState {
         }
     }
 
-    /// What goes to the device now: as much as it may hold, and one packet at least. The segments of a superframe need not all be
-    /// among it.
+    /// Takes the packets to pass to the device now: as many bytes as it may hold, but at least one
+    /// packet. The segments of one superframe may be divided.
     pub(super) fn take_portion(&mut self) -> PacketList {
         let mut room = match &self.dql {
             Some(dql) => i64::from(dql.available()),
@@ -276,17 +287,18 @@ impl TxState {
         portion
     }
 
-    /// What the device had no room for stays in front.
+    /// Puts packets that the device had no room for back in front.
     pub(super) fn put_back(&mut self, mut list: PacketList) {
         list.append(&mut self.ready);
         self.ready = list;
     }
 
-    /// The device has taken `packets` of `bytes` together.
+    /// Counts `packets` with a total of `bytes` as accepted by the device.
     pub(super) fn on_handed(&mut self, packets: usize, bytes: usize) {
         let Some(dql) = self.dql.as_mut().filter(|_| packets > 0) else { return };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        // One by one as far as it matters: the limit looks at the last. Of a list that was cut off anywhere it is like the others.
+        // The limit needs the length of the last packet only. If the list was cut, the mean stands
+        // for it.
         let mean = bytes / u32::try_from(packets).unwrap_or(u32::MAX);
         let last = if self.ready.is_empty() { self.last_bytes.min(bytes) } else { mean };
         if bytes > last {

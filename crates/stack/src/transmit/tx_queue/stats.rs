@@ -1,35 +1,35 @@
-//! What can be read of transmit queues: a row of `tc -s qdisc`, and what sysfs says of byte queue limits.
+//! Statistics of transmit queues: the counters of `tc -s qdisc`, and the byte queue limits of
+//! sysfs.
 //!
-//! Whoever reads takes the queue's ownership for a moment, as a sender would, and runs it before it lets go.
+//! A reader owns the queue for a short time, as a sender does, and runs it before releasing it.
 
 use std::{fmt, string::String, vec::Vec};
 
 use super::DeviceTx;
-use crate::{
-    cx::Cx, device::QueueId, host::Host, sysctl::qdisc::QdiscConfig, transmit::qdisc::QdiscStats,
-};
+use crate::{cx::Cx, device::QueueId, sysctl::qdisc::QdiscConfig, transmit::qdisc::QdiscStats};
 
-/// One transmit queue of one device.
+/// Statistics of one transmit queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxQueueStats {
-    /// The device's name.
+    /// Name of the device.
     pub device: String,
-    /// Which of its queues.
+    /// Number of the queue.
     pub queue: QueueId,
-    /// The discipline with its parameters, as `tc` writes it.
+    /// Discipline with its parameters, as `tc` writes it.
     pub qdisc: QdiscConfig,
-    /// What it counts. The backlog includes packets that have left the discipline and wait for room in the device, as Linux's
-    /// does.
+    /// Counters of the discipline. As in Linux, the backlog includes packets that have left the
+    /// discipline and wait for room in the device.
     pub stats: QdiscStats,
-    /// Packets that the device had no room for, each time it had none.
+    /// Number of packets that the device returned for lack of room, counted each time.
     pub requeues: u64,
-    /// Bytes that the device may hold (`byte_queue_limits/limit`); `None` without completions.
+    /// Maximum bytes that the device may hold (`byte_queue_limits/limit`); `None` without
+    /// completions.
     pub bql_limit: Option<u32>,
-    /// Bytes that it holds (`byte_queue_limits/inflight`).
+    /// Bytes that the device holds (`byte_queue_limits/inflight`).
     pub bql_inflight: Option<u32>,
 }
 
-/// As `tc -s qdisc` prints it, with the byte queue limit that sysfs shows.
+/// Writes the output of `tc -s qdisc`, with the byte queue limit that sysfs shows.
 impl fmt::Display for TxQueueStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, queue, qdisc, stats, requeues, .. } = self;
@@ -49,12 +49,13 @@ impl fmt::Display for TxQueueStats {
 }
 
 impl DeviceTx {
-    /// The rows of this device.
-    pub(crate) fn stats(&self, host: &Host, cx: &mut Cx) -> Vec<TxQueueStats> {
+    /// Returns the statistics of this device's queues.
+    pub(crate) fn stats(&self, cx: &mut Cx) -> Vec<TxQueueStats> {
         let mut rows = Vec::with_capacity(self.queues.len());
         for queue in &self.queues {
             let mut guard = loop {
-                // Without a trace: an owner who is made to run once more each time would never let go.
+                // Must not request another run: repeated requests would keep the owner running
+                // forever.
                 match queue.state.own_if_idle() {
                     Some(guard) => break guard,
                     None => sync::yield_now(),
@@ -73,7 +74,7 @@ impl DeviceTx {
                 bql_limit: guard.dql.as_ref().map(crate::transmit::bql::Dql::limit),
                 bql_inflight: guard.dql.as_ref().map(crate::transmit::bql::Dql::in_flight),
             });
-            self.run(host, cx, queue, guard);
+            self.run(cx, queue, guard);
         }
         rows
     }

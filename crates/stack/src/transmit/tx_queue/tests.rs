@@ -1,4 +1,4 @@
-//! A device with few places against its transmit queue.
+//! Transmit queue tests with a device that has little room.
 
 use std::{
     string::ToString,
@@ -12,8 +12,11 @@ use super::*;
 use crate::{
     base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
     cx::Memory,
-    device::{Capabilities, LinkType},
-    host::config::{DeviceConfig, HostConfig},
+    device::Capabilities,
+    host::{
+        Host,
+        config::{DeviceConfig, HostConfig},
+    },
 };
 
 mod disciplines;
@@ -21,16 +24,16 @@ mod refused;
 
 const QUEUE: QueueId = QueueId(0);
 
-/// A device that has `room` for packets; what it holds completes when the test says so.
+/// Device with room for `room` packets. Its packets complete when the test says so.
 #[derive(Debug)]
 struct Few {
     caps: Capabilities,
     state: Mutex<Held>,
-    /// What another thread sends while the device is called.
+    /// Packets that another thread sends while the device is called.
     meanwhile: Mutex<Option<Other>>,
 }
 
-/// Its host, its memory, and what it sends.
+/// Host, memory and packet numbers of the other thread.
 type Other = (Arc<Host>, Memory, Vec<u8>);
 
 #[derive(Debug, Default)]
@@ -39,7 +42,7 @@ struct Held {
     calls: usize,
     sent: Vec<u8>,
     done: Completed,
-    /// Superframes of more bytes it refuses.
+    /// Length above which superframes are refused.
     refuses_above: Option<u32>,
     superframe_max: Option<u32>,
 }
@@ -64,7 +67,7 @@ impl Device for Few {
         held.calls += 1;
         while held.room > 0 {
             let Some(packet) = list.pop_front() else { return };
-            let bytes = u32::try_from(packet.len()).expect("a packet");
+            let bytes = u32::try_from(packet.len()).expect("the length of a packet fits");
             if packet.meta().gso.segs > 1 && held.refuses_above.is_some_and(|max| bytes > max) {
                 held.superframe_max = held.refuses_above;
                 return list.push_front(packet);
@@ -96,11 +99,11 @@ impl Few {
     }
 }
 
-/// Sends numbered frames of so many bytes.
+/// Sends numbered frames of the given length.
 fn send(host: &Host, cx: &mut Cx, (numbers, bytes): (Vec<u8>, usize)) -> NetXmit {
     let mut list = PacketList::new();
     for number in numbers {
-        let mut packet = cx.pool.alloc_from(&vec![number; bytes]).expect("memory");
+        let mut packet = cx.pool.alloc_from(&vec![number; bytes]).expect("the pool has memory");
         packet.meta_mut().flow_hash = u32::from(number / 100);
         packet.meta_mut().priority = number / 100;
         list.push_back(packet);
@@ -110,9 +113,9 @@ fn send(host: &Host, cx: &mut Cx, (numbers, bytes): (Vec<u8>, usize)) -> NetXmit
 
 fn send_list(host: &Host, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
     let entered = cx.enter(host);
-    let sent = host.tx(1).xmit(host, cx, QUEUE, list);
+    let sent = host.tx(1).xmit(cx, QUEUE, list);
     cx.leave(entered);
-    assert!(list.is_empty(), "nothing stays with the caller");
+    assert!(list.is_empty(), "no packet stays with the caller");
     sent
 }
 
@@ -142,8 +145,8 @@ impl Bench {
         let devices = vec![DeviceConfig { device: Arc::clone(&device) as _, addresses: vec![] }];
         let name = "host".to_string();
         let config = HostConfig { name, devices, cores: 1, ..HostConfig::replay(0) };
-        let host = Host::new(&memory, config).expect("valid");
-        host.set_sysctl("net.quietline.dev.few.qdisc", qdisc).expect("a discipline");
+        let host = Host::new(&memory, config).expect("the configuration is valid");
+        host.set_sysctl("net.quietline.dev.few.qdisc", qdisc).expect("the discipline is valid");
         Self { host, device, memory, cx, bytes: 100 }
     }
 
@@ -156,14 +159,14 @@ impl Bench {
         send(&self.host, &mut self.cx, (numbers, self.bytes))
     }
 
-    /// The device has sent `packets`, and its core learns of it.
+    /// Reports `packets` as completed by the device and runs the core.
     fn complete(&mut self, packets: usize) {
         self.device.held().done = Completed { packets, bytes: self.bytes * packets };
         self.room(packets);
         let _ = self.host.poll(&mut self.cx);
     }
 
-    /// What was sent since the last call, and by how many calls.
+    /// Returns the packets sent since the last call, and the number of transmit calls.
     fn sent(&self) -> (Vec<u8>, usize) {
         let mut held = self.device.held();
         (core::mem::take(&mut held.sent), core::mem::take(&mut held.calls))
@@ -185,7 +188,7 @@ impl Bench {
 }
 
 #[test]
-fn a_list_is_one_call() {
+fn a_list_takes_one_transmit_call() {
     let mut bench = Bench::new(true, "noqueue");
     bench.room(5);
     let _ = bench.xmit(0..5);
@@ -195,13 +198,13 @@ fn a_list_is_one_call() {
 }
 
 #[test]
-fn what_the_device_has_no_room_for_goes_first_when_it_has() {
+fn packets_without_room_in_the_device_go_first_once_it_has_room() {
     let mut bench = Bench::new(true, "noqueue");
     bench.room(2);
     let _ = bench.xmit(0..5);
     assert_eq!(bench.sent().0, [0, 1]);
     let _ = bench.xmit(5..7);
-    assert_eq!(bench.sent().0, [0; 0], "it said that it was full");
+    assert_eq!(bench.sent().0, [0; 0], "the device is known to be full");
     bench.complete(2);
     assert_eq!(bench.sent().0, [2, 3]);
     bench.complete(4);
@@ -214,20 +217,20 @@ fn what_the_device_has_no_room_for_goes_first_when_it_has() {
 }
 
 #[test]
-fn what_waits_for_a_full_device_without_a_discipline_has_a_bound() {
+fn packets_waiting_for_a_full_device_without_a_discipline_are_bounded() {
     let mut bench = Bench::new(true, "noqueue");
-    bench.host.set_sysctl("net.quietline.dev.few.tx_queue_len", "3").expect("a length");
+    bench.host.set_sysctl("net.quietline.dev.few.tx_queue_len", "3").expect("the length is valid");
     assert_eq!(bench.xmit(0..2), NetXmit::Success);
     assert!(matches!(bench.xmit(2..4), NetXmit::Drop(_)));
     assert_eq!(bench.dropped(DropReason::QdiscDrop), 1);
     bench.complete(9);
     assert_eq!(bench.sent().0, [0, 1, 2]);
-    assert_eq!(bench.xmit(4..9), NetXmit::Success, "a device with room takes longer lists");
+    assert_eq!(bench.xmit(4..9), NetXmit::Success, "a device with room accepts longer lists");
     bench.finish();
 }
 
 #[test]
-fn a_device_without_completions_is_tried_again_a_little_later() {
+fn a_full_device_without_completions_is_retried_after_a_delay() {
     let mut bench = Bench::new(false, "noqueue");
     bench.room(1);
     let _ = bench.xmit(0..3);
@@ -242,7 +245,7 @@ fn a_device_without_completions_is_tried_again_a_little_later() {
 }
 
 #[test]
-fn a_device_that_forgets_its_completions_is_tried_again_all_the_same() {
+fn a_full_device_that_loses_its_completions_is_retried_by_the_watchdog() {
     let mut bench = Bench::new(true, "noqueue");
     let _ = bench.xmit(0..1);
     bench.room(1);
@@ -253,7 +256,7 @@ fn a_device_that_forgets_its_completions_is_tried_again_all_the_same() {
 }
 
 #[test]
-fn what_waits_goes_home_with_its_host() {
+fn waiting_packets_are_freed_with_their_host() {
     for qdisc in ["noqueue", "pfifo_fast", "fq"] {
         let mut bench = Bench::new(true, qdisc);
         let _ = bench.xmit(0..3);
@@ -261,9 +264,10 @@ fn what_waits_goes_home_with_its_host() {
     }
 }
 
-/// A second thread finds the queue owned: it does not wait, and its packet does not either.
+/// A second thread finds the queue owned. It does not wait, and the owner sends its packets at
+/// once.
 #[test]
-fn the_owner_sends_what_others_have_left() {
+fn the_owner_sends_the_packets_of_other_threads() {
     for qdisc in ["pfifo_fast", "fq", "fq_codel", "tbf rate 1gbit burst 10kb limit 10kb"] {
         let mut bench = Bench::new(false, qdisc);
         bench.room(9);

@@ -1,65 +1,65 @@
-//! A receive ring whose memory a fuzz target writes in the kernel's stead.
+//! A receive ring whose memory a fuzz target writes in place of the kernel.
 //!
 //! Above: `af_packet::fuzzing`, and the tests of `receive`.
 //!
-//! Not here: the layout of the ring. A fuzz target has it from `libc`, as `receive` does.
+//! Not here: the layout of the ring. A fuzz target takes it from `libc`, as `receive` does.
 
 use pkt::{Instant, Pool};
 
 use super::super::super::mapping::Mapping;
 use super::super::fuzzing::Found;
-use super::super::socket::{PLACES_BLOCK_BYTES, SHARED_BLOCK_BYTES};
+use super::super::socket::{SHARED_BLOCK_BYTES, SLOTS_BLOCK_BYTES};
 use super::{FRAME_BYTES, Geometry, RxRing};
 
-/// Bytes of a place of a ring of frames (TPACKET_V2).
-pub const PLACE_BYTES: usize = FRAME_BYTES;
+/// Bytes of a slot of a ring of frames (TPACKET_V2).
+pub const SLOT_BYTES: usize = FRAME_BYTES;
 
-/// Places of such a ring.
-pub const PLACES: usize = PLACES_BLOCK_BYTES / FRAME_BYTES;
+/// Slots of a ring of frames.
+pub const SLOTS: usize = SLOTS_BLOCK_BYTES / FRAME_BYTES;
 
 /// Bytes of a block of a ring of blocks (TPACKET_V3).
 pub const BLOCK_BYTES: usize = SHARED_BLOCK_BYTES;
 
-/// Blocks of such a ring.
+/// Blocks of a ring of blocks.
 pub const BLOCKS: usize = 2;
 
-/// See the module head.
+/// A receive ring in anonymous memory.
 #[derive(Debug)]
 pub struct Ring(RxRing);
 
 impl Ring {
-    /// A ring of [`PLACES`] frames.
+    /// Returns a ring of [`SLOTS`] frames.
     ///
     /// # Panics
-    /// There is no memory.
+    /// If there is no memory.
     #[must_use]
     pub fn frames() -> Self {
-        let mapping = Mapping::anonymous(PLACES_BLOCK_BYTES).expect("memory for a ring");
+        let mapping = Mapping::anonymous(SLOTS_BLOCK_BYTES).expect("memory for a ring");
         Self(RxRing::new(mapping, Geometry::frames(1), false))
     }
 
-    /// A ring of [`BLOCKS`] blocks.
+    /// Returns a ring of [`BLOCKS`] blocks.
     ///
     /// # Panics
-    /// There is no memory.
+    /// If there is no memory.
     #[must_use]
     pub fn blocks() -> Self {
         let mapping = Mapping::anonymous(BLOCKS * BLOCK_BYTES).expect("memory for a ring");
         Self(RxRing::new(mapping, Geometry::blocks(BLOCKS), false))
     }
 
-    /// Begins at the first place or block, with offload headers in front of the frames or without.
+    /// Restarts at the first slot or block, with or without offload headers in front of the frames.
     pub fn rewind(&mut self, vnet_hdr: bool) {
         (self.0.next, self.0.open, self.0.losing) = (0, None, false);
         self.0.vnet_hdr = vnet_hdr;
     }
 
-    /// The memory.
+    /// Returns the memory of the ring.
     pub fn bytes(&mut self) -> &mut [u8] {
         let len = self.0.mapping.len();
         let begin = self.0.mapping.at(0, len);
-        // SAFETY: the whole mapping, which is anonymous, so that the kernel has no part in it; the ring is borrowed exclusively as
-        // long as the slice is.
+        // SAFETY: the whole mapping is anonymous, so the kernel does not access it; the ring is
+        // borrowed exclusively as long as the slice is.
         unsafe { std::slice::from_raw_parts_mut(begin.as_ptr(), len) }
     }
 
@@ -68,12 +68,12 @@ impl Ring {
         self.0.receive(pool, now).into()
     }
 
-    /// Gives everything back unread.
+    /// Returns all slots or blocks unread.
     pub fn discard(&mut self) {
         self.0.discard();
     }
 
-    /// The kernel has said that it had to drop frames.
+    /// Returns whether the kernel has reported that it dropped frames.
     #[must_use]
     pub fn is_losing(&self) -> bool {
         self.0.losing

@@ -1,4 +1,4 @@
-//! Control messages that a fuzz target writes in the kernel's stead.
+//! Control messages that a fuzz target writes in place of the kernel.
 //!
 //! Above: `af_packet::fuzzing`.
 //!
@@ -13,7 +13,7 @@ use super::{Received, RxCalls, vnet_header};
 /// Bytes of memory for the control messages of one frame.
 pub const CONTROL_BYTES: usize = super::CONTROL_BYTES;
 
-/// See the module head.
+/// A receive path without a socket.
 #[derive(Debug)]
 pub struct Calls(RxCalls);
 
@@ -24,18 +24,19 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// What becomes of a frame with these control messages, behind an offload header or without one.
+    /// Returns the result for a frame with these control messages, with or without an offload
+    /// header.
     pub fn take(
         &mut self,
         control: &[u8; CONTROL_BYTES],
         header: Option<[u8; PACKET_VNET_HDR_LEN]>,
         packet: Packet,
     ) -> Found {
-        let beside = self.0.read_control(control, packet.len());
-        Received::of(&beside, header.map(vnet_header), packet).into()
+        let info = self.0.read_control(control, packet.len());
+        Received::of(&info, header.map(vnet_header), packet).into()
     }
 
-    /// Whether the kernel has said since the last call that it had to drop frames.
+    /// Returns whether the kernel has reported since the last call that it dropped frames.
     pub fn take_losing(&mut self) -> bool {
         std::mem::take(&mut self.0.losing)
     }

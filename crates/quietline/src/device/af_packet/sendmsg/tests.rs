@@ -1,4 +1,5 @@
-//! What only shows on the socket itself: what a frame is charged, a small send buffer, wrong frames, the moment of a system call.
+//! Behavior that shows only on the socket itself: the charge of a frame, a small send buffer,
+//! invalid frames, reaps during a system call.
 
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use crate::device::namespace::run;
 
 const NOW: Instant = Instant::ZERO;
 
-/// The sending half of a veth pair.
+/// Returns the transmit path of one end of a veth pair.
 fn open() -> TxCalls {
     let left = left_of_a_pair();
     let socket = socket::open_plain_sender(&left, &AfPacketConfig::new("left0")).expect("a socket");
     TxCalls::new(socket, 64, true)
 }
 
-/// A frame of an experimental type (RFC 5342).
+/// Returns a frame of an experimental type (RFC 5342).
 fn frame(pool: &mut Pool, len: usize) -> Packet {
     let mut bytes = vec![0xff; len];
     bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
@@ -30,7 +31,7 @@ fn none(reason: DropReason, _: Packet) {
     panic!("{reason}");
 }
 
-/// Waits until nothing is under way; answers how many have completed.
+/// Waits until no packet is in flight. Returns the number of completed packets.
 fn drain(calls: &TxCalls, pool: &mut Pool) -> usize {
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     let mut done = 0;
@@ -44,14 +45,15 @@ fn drain(calls: &TxCalls, pool: &mut Pool) -> usize {
     done
 }
 
-/// What the kernel says of a frame that does not leave is what we take it for, or a little more.
+/// The kernel's charge for a frame that does not leave is at least the computed charge, and less
+/// than twice as much.
 #[test]
-fn a_frame_is_charged_as_much_as_we_know_of() {
+fn the_computed_charge_of_a_frame_is_a_lower_bound() {
     with_pool(|pool| {
         let calls = open();
         run("ip link set left0 mtu 9000");
         run("tc qdisc add dev left0 root tbf rate 8kbit burst 10kb limit 1mb");
-        // The burst, which leaves at once, and one that blocks the way for seconds.
+        // The burst, which leaves at once, and one frame that blocks the queue for seconds.
         let mut list: PacketList = (0..2).map(|_| frame(pool, 9000)).collect();
         assert!(calls.fill(&mut list, &mut none));
         assert_eq!(calls.send(NOW, &mut none), Ok(()));
@@ -61,38 +63,38 @@ fn a_frame_is_charged_as_much_as_we_know_of() {
             assert!(calls.fill(&mut list, &mut none));
             assert_eq!(calls.send(NOW, &mut none), Ok(()));
             let used = send_buffer_used(calls.socket()) - before;
-            let known = calls.lock().under_way.back().expect("it is under way").charge;
-            assert!(known <= used && used < 2 * known, "{len}: {known} known, {used} used");
+            let known = calls.lock().in_flight.back().expect("the frame is in flight").charge;
+            assert!(known <= used && used < 2 * known, "{len}: {known} computed, {used} used");
         }
         run("tc qdisc del dev left0 root");
         drain(&calls, pool);
     });
 }
 
-/// Linux's `struct sk_buff` (192 here), a head, and whole pages for what is not in it.
+/// Linux's `struct sk_buff` (192 here), a head, and whole pages for the rest.
 #[test]
-fn a_frame_is_charged_whole_pages_of_the_machine_s_size() {
+fn the_charge_of_a_frame_counts_whole_pages_of_the_machine() {
     let headers = 66;
     assert_eq!(charge(65_226, headers, 4096), 192 + 512 + 65_536);
-    assert_eq!(charge(65_226, headers, 65_536), 192 + 65_536, "in one piece");
+    assert_eq!(charge(65_226, headers, 65_536), 192 + 65_536, "the frame is linear");
     assert_eq!(charge(9000, headers, 4096), 192 + 512 + 12_288);
-    assert_eq!(charge(9000, headers, 16_384), 192 + 16_384, "in one piece");
+    assert_eq!(charge(9000, headers, 16_384), 192 + 16_384, "the frame is linear");
     assert_eq!(charge(20_000, headers, 16_384), 192 + 512 + 32_768);
 }
 
 #[test]
-fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
+fn frames_without_room_in_the_send_buffer_are_offered_again() {
     with_pool(|pool| {
         let calls = open();
-        // A frame a second: none leaves while this thread is kept from going on.
+        // One frame per second: none leaves even if this thread is descheduled.
         run("tc qdisc add dev left0 root tbf rate 8kbit burst 2kb limit 1mb");
-        // Twice that, and a frame is charged about 2,300.
+        // The kernel doubles the size, and charges about 2,300 for a frame.
         sockopt::set_socket_send_buffer_size(calls.socket(), 8000).expect("a small buffer");
         let mut list: PacketList = (0..80).map(|_| frame(pool, 1000)).collect();
         assert!(calls.fill(&mut list, &mut none));
-        assert_eq!(list.len(), 16, "64 find room");
+        assert_eq!(list.len(), 16, "the queue accepts 64 frames");
         assert_eq!(calls.send(NOW, &mut none), Ok(()));
-        assert!(calls.lock().under_way.len() < 64);
+        assert!(calls.lock().in_flight.len() < 64);
         assert_eq!(calls.retry_at(), Some(NOW + RETRY));
         run("tc qdisc del dev left0 root");
         assert_eq!(drain(&calls, pool), 64);
@@ -100,9 +102,9 @@ fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
     });
 }
 
-/// Shorter than an Ethernet header. Those behind it are sent.
+/// The invalid frame is shorter than an Ethernet header. The frames after it are sent.
 #[test]
-fn a_wrong_frame_is_left_out_and_named() {
+fn an_invalid_frame_is_skipped_and_reported() {
     with_pool(|pool| {
         let calls = open();
         for wrong in 0..5 {
@@ -124,19 +126,20 @@ fn a_wrong_frame_is_left_out_and_named() {
     });
 }
 
-/// Its core asks while another thread is in the system call, which the completion has come out of: nothing else would wake it.
+/// The core reaps while another thread is in the system call that completes the packets. No other
+/// event would wake the core.
 #[test]
-fn who_asks_for_completions_during_the_system_call_is_told_to_come_again() {
+fn a_reap_during_the_system_call_is_repeated_after_it() {
     with_pool(|pool| {
         let calls = open();
         let mut list: PacketList = (0..3).map(|_| frame(pool, 60)).collect();
         assert!(calls.fill(&mut list, &mut none));
         let batch = calls.take_batch();
         assert_eq!(send(calls.socket(), &batch, true), Ok(3));
-        assert!(calls.reap().is_empty(), "they are not booked yet");
-        calls.book(batch, 3);
+        assert!(calls.reap().is_empty(), "the packets are not recorded yet");
+        calls.record_sent(batch, 3);
         for _ in 0..2 {
-            // Whoever sends next tells it, too.
+            // A later send keeps the request for a reap.
             assert_eq!(calls.send(NOW, &mut none), Ok(()));
             assert_eq!(calls.retry_at(), Some(NOW));
         }

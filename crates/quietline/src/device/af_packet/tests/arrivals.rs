@@ -1,4 +1,4 @@
-//! What arrives: once, on the queue of its flow; and what finds no room is counted.
+//! Received frames: each arrives once, on the queue of its flow, and missed frames are counted.
 
 use std::collections::HashMap;
 use std::thread::sleep;
@@ -13,7 +13,7 @@ fn a_full_receive_ring_is_counted() {
     in_namespace(|| {
         let right = AfPacketConfig { rx_ring_bytes: 1 << 20, ..AfPacketConfig::new("right0") };
         pair_and_witness(&AfPacketConfig::new("left0"), &right, |left, right, witness| {
-            // 15 places and nobody who looks.
+            // The ring has 15 slots, and no thread polls it.
             let mut list: PacketList = (0..40).map(|number| left.frame(number, 100)).collect();
             left.transmit(&mut list);
             witness.has_seen(40);
@@ -30,9 +30,9 @@ fn a_full_receive_ring_is_counted() {
     });
 }
 
-/// A block that time has closed is full with one frame in it.
+/// A block that the timeout has closed is used up, even with one frame in it.
 #[test]
-fn blocks_last_while_nobody_looks_at_frames_that_drop_in() {
+fn rare_frames_without_a_poll_do_not_exhaust_the_blocks() {
     in_namespace(|| {
         let right = AfPacketConfig { rx_format: RxFormat::Blocks, ..AfPacketConfig::new("right0") };
         pair_and_witness(&AfPacketConfig::new("left0"), &right, |left, right, witness| {
@@ -67,7 +67,7 @@ fn a_full_receive_buffer_is_counted() {
                 left.completed(count);
                 witness.has_seen(count);
             };
-            // Nobody looks, and the buffer of 2 MB has room for 900 with what they take beside their bytes.
+            // No thread polls, and the buffer of 2 MB has room for 900 frames with their overhead.
             for _ in 0..20 {
                 send(left, 100);
             }
@@ -82,14 +82,15 @@ fn a_full_receive_buffer_is_counted() {
     });
 }
 
-/// Before the queues share what arrives each of them has it.
+/// Before the queues join the fanout group, each of them receives every frame.
 #[test]
-fn everything_that_waits_is_forgotten() {
+fn discard_drops_all_waiting_frames() {
     in_namespace(|| {
         let config = AfPacketConfig::new("left0");
         pair(&config, &AfPacketConfig::new("right0"), |left, witness| {
             for vnet_hdr in [true, false] {
-                // The kernel hands a frame to whoever came last first: what the witness has is there.
+                // The kernel delivers a frame to the newest socket first: when the witness has a
+                // frame, the device has it.
                 let rx_format = RxFormat::Calls;
                 let config =
                     AfPacketConfig { rx_format, vnet_hdr, ..AfPacketConfig::new("right0") };
@@ -100,7 +101,7 @@ fn everything_that_waits_is_forgotten() {
                 free(witness, packets);
                 RxCalls::discard(end.device.queues[0].receiver());
                 let packets = end.received(0);
-                assert!(packets.is_empty(), "{} are left", packets.len());
+                assert!(packets.is_empty(), "{} frames are left", packets.len());
                 left.completed(10);
             }
         });
@@ -108,11 +109,11 @@ fn everything_that_waits_is_forgotten() {
 }
 
 #[test]
-fn flows_are_spread_over_queues_and_stay_there() {
-    each_way_out(|tx_format| {
+fn flows_are_spread_over_queues_and_stay_on_their_queue() {
+    for_each_tx_format(|tx_format| {
         let right = AfPacketConfig {
             queues: 2,
-            rx_format: way_in_beside(tx_format),
+            rx_format: rx_format_for(tx_format),
             ..AfPacketConfig::new("right0")
         };
         pair_and_witness(&AfPacketConfig::new("left0"), &right, |left, right, witness| {
@@ -138,7 +139,7 @@ fn flows_are_spread_over_queues_and_stay_there() {
                     }
                     free(right, packets);
                 }
-                assert_eq!(seen[0] + seen[1], (round + 1) * 32, "each arrives once");
+                assert_eq!(seen[0] + seen[1], (round + 1) * 32, "each frame arrives once");
             }
             assert!(seen.iter().all(|&count| count > 0), "{seen:?}");
         });

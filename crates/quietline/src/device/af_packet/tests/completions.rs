@@ -1,10 +1,11 @@
-//! What is sent completes when the kernel's queue lets it go, and what that has no room for is offered again, or dropped.
+//! A packet completes when the kernel's queue releases it. Refused packets are offered again or
+//! dropped.
 
 use std::process::Command;
 
 use super::*;
 
-/// Frames that the discipline of the left end has let go.
+/// Returns the number of frames that the discipline of the left end has dequeued.
 fn dequeued() -> usize {
     let output = Command::new("tc").args(["-s", "qdisc", "show", "dev", "left0"]).output();
     let text = String::from_utf8(output.expect("iproute2 is installed").stdout).expect("words");
@@ -13,18 +14,19 @@ fn dequeued() -> usize {
     count.expect("a count of packets").expect("a number")
 }
 
-/// What a slow discipline of the kernel's still holds is not completed; what finds no room in the ring stays with the caller.
+/// A packet that a slow discipline of the kernel still holds is not completed. Packets without room
+/// in the ring stay with the caller.
 #[test]
 fn completions_are_those_of_the_kernels_queue() {
-    each_way_out(|tx_format| {
+    for_each_tx_format(|tx_format| {
         let left = AfPacketConfig { tx_ring_frames: 16, tx_format, ..AfPacketConfig::new("left0") };
         pair(&left, &AfPacketConfig::new("right0"), |left, right| {
             run("tc qdisc add dev left0 root tbf rate 500kbit burst 2kb limit 1mb");
             let mut list: PacketList = (0..40).map(|number| left.frame(number, 1000)).collect();
             left.transmit(&mut list);
-            assert_eq!(list.len(), 24, "16 places");
+            assert_eq!(list.len(), 24, "the device accepts 16 frames");
             let mut done = 0;
-            let deadline = Clock::now() + PATIENCE;
+            let deadline = Clock::now() + TIMEOUT;
             while done < 40 && Clock::now() < deadline {
                 done += left.complete().packets;
                 let gone = dequeued();
@@ -40,17 +42,21 @@ fn completions_are_those_of_the_kernels_queue() {
     });
 }
 
-/// A discipline without room refuses frames; they wait in the ring until it has some, and none is lost.
+/// A full discipline refuses frames. They wait in the ring until the discipline has room, and none
+/// is lost.
 #[test]
-fn what_the_kernels_queue_refuses_is_offered_again() {
-    each_way_out(|tx_format| {
+fn frames_refused_by_the_kernels_queue_are_offered_again() {
+    for_each_tx_format(|tx_format| {
         let left = AfPacketConfig { tx_ring_frames: 64, tx_format, ..AfPacketConfig::new("left0") };
         pair(&left, &AfPacketConfig::new("right0"), |left, right| {
             run("tc qdisc add dev left0 root tbf rate 4mbit burst 2kb limit 3000");
             let mut list: PacketList = (0..60).map(|number| left.frame(number, 1000)).collect();
             left.transmit(&mut list);
             assert!(list.is_empty());
-            assert!(left.device.next_deadline(QueueId(0)).is_some(), "offered again in a moment");
+            assert!(
+                left.device.next_deadline(QueueId(0)).is_some(),
+                "the frames are offered again soon"
+            );
             left.completed(60);
             assert_eq!(left.device.next_deadline(QueueId(0)), None);
             let packets = right.receive(60);
@@ -60,10 +66,10 @@ fn what_the_kernels_queue_refuses_is_offered_again() {
     });
 }
 
-/// A frame larger than the whole discipline would block the ring for ever.
+/// A frame larger than the limit of the discipline would block the ring forever.
 #[test]
-fn what_the_kernels_queue_can_never_hold_is_dropped_and_counted() {
-    each_way_out(|tx_format| {
+fn a_frame_too_large_for_the_kernels_queue_is_dropped_and_counted() {
+    for_each_tx_format(|tx_format| {
         let left = AfPacketConfig { tx_format, ..AfPacketConfig::new("left0") };
         pair(&left, &AfPacketConfig::new("right0"), |left, right| {
             run("tc qdisc add dev left0 root tbf rate 4mbit burst 2kb limit 1200");
@@ -72,7 +78,7 @@ fn what_the_kernels_queue_can_never_hold_is_dropped_and_counted() {
                 list.push_back(left.frame(number, if number == 2 { 1400 } else { 1000 }));
             }
             left.transmit(&mut list);
-            assert_eq!(left.completed(6).bytes, 6_400, "the dropped one is no longer under way");
+            assert_eq!(left.completed(6).bytes, 6_400, "the dropped frame is not in flight");
             assert_eq!(left.cx.counters().drops.value(pkt::DropReason::QdiscDrop), 1);
             let packets = right.receive(5);
             assert!(packets.iter().map(number_of).eq([0, 1, 3, 4, 5]));
@@ -81,7 +87,7 @@ fn what_the_kernels_queue_can_never_hold_is_dropped_and_counted() {
     });
 }
 
-/// A few small frames late at most, and never before the frame has left.
+/// Completions are late by a few small frames at most, and never before the frame has left.
 #[test]
 fn completions_by_the_send_buffer_are_not_early() {
     in_namespace(|| {
@@ -93,16 +99,17 @@ fn completions_by_the_send_buffer_are_not_early() {
             left.transmit(&mut list);
             assert!(list.is_empty());
             let (mut done, mut arrived, mut latest) = (0, 0, 0);
-            let deadline = Clock::now() + PATIENCE;
+            let deadline = Clock::now() + TIMEOUT;
             while done < 100 {
                 assert!(Clock::now() < deadline, "{done} have completed");
-                // What has arrived has left by then, however long this thread is kept from asking what has completed.
+                // Count arrivals before completions: an arrived frame has left, no matter how long
+                // this thread is descheduled in between.
                 let packets = right.received(0);
                 arrived += packets.len();
                 free(right, packets);
                 done += left.complete().packets;
                 latest = latest.max(arrived.saturating_sub(done));
-                // What has left may be on the way.
+                // A frame that has left may not have arrived yet.
                 if done > arrived {
                     let gone = dequeued();
                     assert!(done <= gone, "{done} have completed, {gone} have left");

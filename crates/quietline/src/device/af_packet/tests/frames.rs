@@ -1,10 +1,10 @@
-//! Frames of every way in and out cross as they are.
+//! Frames of every receive and transmit format arrive unchanged.
 
 use pkt::{Gso, GsoKind, RxChecksum, TxChecksum};
 
 use super::*;
 
-/// Frames of all lengths arrive as they were sent and in order, and each completes.
+/// Checks that frames of all lengths arrive unchanged and in order, and that each completes.
 fn frames_cross(rx_format: RxFormat, tx_format: TxFormat, vnet_hdr: bool, qdisc: KernelQdisc) {
     in_namespace(move || {
         let left = AfPacketConfig { tx_format, vnet_hdr, qdisc, ..AfPacketConfig::new("left0") };
@@ -19,7 +19,7 @@ fn frames_cross(rx_format: RxFormat, tx_format: TxFormat, vnet_hdr: bool, qdisc:
                     list.push_back(left.frame(number, len));
                 }
                 left.transmit(&mut list);
-                assert!(list.is_empty(), "there is room for 128");
+                assert!(list.is_empty(), "the device has room for 128 frames");
                 let packets = right.receive(60);
                 for (number, packet) in (sent..).zip(&packets) {
                     assert_eq!(number_of(packet), number);
@@ -34,13 +34,13 @@ fn frames_cross(rx_format: RxFormat, tx_format: TxFormat, vnet_hdr: bool, qdisc:
                 completed.bytes += done.bytes;
             }
             assert_eq!(completed, Completed { packets: sent, bytes });
-            assert!(left.received(0).is_empty(), "what we send is not received");
+            assert!(left.received(0).is_empty(), "sent frames are not received");
         });
     });
 }
 
 #[test]
-fn frames_cross_place_by_place() {
+fn frames_cross_a_ring_of_slots() {
     frames_cross(RxFormat::Frames, TxFormat::Ring, true, KernelQdisc::Through);
 }
 
@@ -50,7 +50,7 @@ fn frames_cross_in_blocks() {
 }
 
 #[test]
-fn frames_cross_by_calls() {
+fn frames_cross_with_system_calls() {
     frames_cross(RxFormat::Calls, TxFormat::Calls, true, KernelQdisc::Through);
 }
 

@@ -1,4 +1,5 @@
-//! What only shows on the ring itself: wrong frames, a small send buffer, and reaping while a system call runs.
+//! Behavior that shows only on the ring itself: malformed frames, a small send buffer, and reaps
+//! during a system call.
 
 use pkt::{PacketList, Pool};
 use rustix::net::sockopt;
@@ -10,7 +11,7 @@ use crate::device::af_packet::{AfPacketConfig, socket};
 use crate::device::interface::Interface;
 use crate::device::namespace::run;
 
-/// The sending half of a veth pair: 16 places.
+/// Returns the transmit ring of one end of a veth pair, with 16 slots.
 fn open_ring() -> TxRing {
     let config = AfPacketConfig { tx_ring_frames: 16, ..AfPacketConfig::new("left0") };
     let left = left_of_a_pair();
@@ -18,27 +19,27 @@ fn open_ring() -> TxRing {
     TxRing::new(socket, mapping, true)
 }
 
-/// Frames of an experimental type (RFC 5342).
+/// Returns frames of an experimental type (RFC 5342).
 fn frames(pool: &mut Pool, count: usize) -> PacketList {
     let mut bytes = [0xff; 1000];
     bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
     (0..count).map(|_| pool.alloc_from(&bytes).expect("memory")).collect()
 }
 
-/// The kernel says success when the send buffer is full after a few frames. The others are offered again, and by a list
-/// that finds no room, too.
+/// The kernel reports success if the send buffer is full after a few frames. The others are offered
+/// again, also with a list for which the ring has no room.
 #[test]
-fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
+fn frames_without_room_in_the_send_buffer_are_offered_again() {
     with_pool(|pool| {
         let ring = open_ring();
         run("tc qdisc add dev left0 root tbf rate 8mbit burst 2kb limit 1mb");
-        sockopt::set_socket_send_buffer_size(&ring.socket, 1).expect("the smallest there is");
+        sockopt::set_socket_send_buffer_size(&ring.socket, 1).expect("the smallest buffer");
         let none = &mut |reason, _| panic!("{reason}");
         assert!(ring.fill(&mut frames(pool, 16), none));
         assert_eq!(ring.send(Instant::ZERO, none), Ok(()));
         assert_eq!(ring.retry_at(), Some(Instant::ZERO + RETRY));
         let mut more = frames(pool, 1);
-        assert!(ring.fill(&mut more, none), "a full ring of which some waits is to be sent");
+        assert!(ring.fill(&mut more, none), "a full ring with waiting frames is to be sent");
         assert_eq!(more.len(), 1);
         more.free_all(pool);
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
@@ -56,16 +57,17 @@ fn what_finds_no_room_in_the_send_buffer_is_offered_again() {
     });
 }
 
-/// A frame that a queueing discipline refuses looks completed for a moment before it is put back. It is not reaped then, and
-/// who came too early is told to come again when the system call has returned.
+/// A frame that a queueing discipline refuses looks completed for a moment before the kernel resets
+/// its slot. It is not reaped then, and the caller must reap again when the system call has
+/// returned.
 #[test]
-fn what_the_kernel_has_not_passed_is_not_reaped() {
+fn a_slot_that_the_kernel_has_not_passed_is_not_reaped() {
     with_pool(|pool| {
         let ring = open_ring();
         let none = &mut |reason, _| panic!("{reason}");
         let now = Instant::from_nanos(1_000);
         assert!(ring.fill(&mut frames(pool, 3), none));
-        // As in the middle of the call.
+        // The state in the middle of a system call.
         ring.set_status(0, libc::TP_STATUS_AVAILABLE);
         assert!(ring.reap().is_empty());
         ring.set_status(0, libc::TP_STATUS_SEND_REQUEST);
@@ -82,9 +84,9 @@ fn what_the_kernel_has_not_passed_is_not_reaped() {
     });
 }
 
-/// A frame that the kernel cannot read is taken out, and those behind it are sent in their order.
+/// A frame that the kernel rejects is removed, and the frames after it are sent in order.
 #[test]
-fn a_wrong_frame_is_skipped_and_named() {
+fn a_malformed_frame_is_skipped_and_reported() {
     with_pool(|pool| {
         let mut ring = open_ring();
         let config = AfPacketConfig::new("right0");
@@ -93,7 +95,7 @@ fn a_wrong_frame_is_skipped_and_named() {
             socket::open_receiver(&right, &config).expect("a ring");
         let mut there = RxRing::new(mapping_there, geometry, true);
         let none = &mut |reason, _| panic!("{reason}");
-        // Round the ring more than once, with the wrong one at every position.
+        // Go around the ring more than once, with the malformed frame at every position.
         for round in 0..40u8 {
             let wrong = usize::from(round % 5);
             let frames = (0..5u8).map(|number| {
@@ -105,8 +107,8 @@ fn a_wrong_frame_is_skipped_and_named() {
             assert!(ring.fill(&mut list, none));
             let state = ring.state.get_mut().expect("one thread");
             let index = (state.tail + wrong) % state.packets.len();
-            // Longer than a place.
-            ring.copy_in(index * PLACE_BYTES + LEN_AT, &100_000u32.to_ne_bytes());
+            // Longer than a slot.
+            ring.copy_in(index * SLOT_BYTES + LEN_AT, &100_000u32.to_ne_bytes());
             let mut refused = Vec::new();
             let sent =
                 ring.send(Instant::ZERO, &mut |reason, packet| refused.push((reason, packet)));

@@ -1,10 +1,10 @@
-//! Both ends of a ring in plain memory: what the kernel does is done by our own other end.
+//! Both ends of a ring in ordinary memory: the test uses the opposite end in place of the kernel.
 
 use std::thread;
 
 use super::*;
 
-/// A ring of `size` entries whose indices stand at `index`, and both of its ends.
+/// Returns both ends of a ring of `size` entries whose indices begin at `index`.
 pub(in super::super) fn pair<E: Entry>(
     size: u32,
     index: u32,
@@ -24,18 +24,18 @@ fn entries_arrive_in_order_once_published() {
     assert_eq!(consumer.peek(), None);
     producer.push(10).expect("room");
     producer.push(11).expect("room");
-    assert_eq!((consumer.peek(), consumer.ready()), (None, 0), "not published");
+    assert_eq!((consumer.peek(), consumer.ready()), (None, 0), "the entries are not published");
     producer.publish();
     assert_eq!((consumer.ready(), producer.waiting()), (2, 2));
     assert_eq!((consumer.pop(), consumer.peek()), (Some(10), Some(11)));
-    assert_eq!(producer.waiting(), 2, "not released");
+    assert_eq!(producer.waiting(), 2, "the slots are not released");
     consumer.release();
     assert_eq!((producer.waiting(), consumer.ready()), (1, 1));
     assert_eq!((consumer.pop(), consumer.pop()), (Some(11), None));
 }
 
 #[test]
-fn a_full_ring_gives_the_entry_back() {
+fn a_full_ring_returns_the_entry() {
     let (mut producer, mut consumer, _) = pair::<u64>(4, 0);
     for number in 0..4 {
         producer.push(number).expect("room");
@@ -43,7 +43,7 @@ fn a_full_ring_gives_the_entry_back() {
     assert_eq!(producer.push(4), Err(4));
     producer.publish();
     assert_eq!(consumer.pop(), Some(0));
-    assert_eq!(producer.push(4), Err(4), "the slot was not given back");
+    assert_eq!(producer.push(4), Err(4), "the slot was not released");
     consumer.release();
     producer.push(4).expect("room again");
     producer.publish();
@@ -51,7 +51,7 @@ fn a_full_ring_gives_the_entry_back() {
 }
 
 #[test]
-fn indices_run_over_the_end_of_their_numbers() {
+fn indices_wrap_around() {
     let (mut producer, mut consumer, _) = pair::<Descriptor>(8, u32::MAX - 5);
     for round in 0..10u32 {
         for number in 0..3 {
@@ -70,7 +70,7 @@ fn indices_run_over_the_end_of_their_numbers() {
 }
 
 #[test]
-fn the_wakeup_flag_is_the_kernels() {
+fn the_wakeup_flag_of_the_kernel_is_read() {
     let (producer, _, memory) = pair::<u64>(4, 0);
     assert!(!producer.needs_wakeup());
     memory.word(128).store(NEED_WAKEUP, Ordering::Relaxed);
@@ -78,7 +78,7 @@ fn the_wakeup_flag_is_the_kernels() {
 }
 
 #[test]
-fn two_threads_lose_and_repeat_nothing() {
+fn two_threads_lose_and_repeat_no_entry() {
     const ENTRIES: u64 = 100_000;
     let (mut producer, mut consumer, _) = pair::<Descriptor>(8, u32::MAX - 1000);
     thread::scope(|scope| {

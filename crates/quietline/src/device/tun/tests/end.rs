@@ -1,4 +1,4 @@
-//! Our end of a device, and the namespace it lives in.
+//! The test's end of a device, and its namespace.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -20,10 +20,10 @@ use crate::device::namespace::{self, skip};
 pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(super) const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
-/// How long a frame may take. Generous: it only ends a test that has failed anyway.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for a frame. It only ends a test that has failed already.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs `test` in a new network namespace, or says why it cannot.
+/// Runs `test` in a new network namespace, or prints why it cannot.
 pub(super) fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
     if Path::new(ioctl::DEVICE_NODE).exists() {
         namespace::in_namespace(test);
@@ -32,12 +32,12 @@ pub(super) fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Our end of a device: a network stack reduced to what a test does by hand.
+/// The test's end of a device, which builds and reads frames without a stack.
 pub(super) struct End {
     pub(super) tun: Arc<Tun>,
     pub(super) domain: Domain,
     pub(super) pool: Pool,
-    /// Everything this end sees, for `tshark` to look at.
+    /// Recorder of all packets of this end, for `tshark`.
     pub(super) recorder: CaptureInterface,
     pub(super) capture: Arc<Capture>,
     pub(super) file: NamedTempFile,
@@ -66,18 +66,20 @@ impl End {
         }
     }
 
-    /// The frame around an IPv4 packet to the kernel.
+    /// Returns the frame around an IPv4 packet to the kernel.
     pub(super) fn frame(&self, ip: Vec<u8>) -> Vec<u8> {
         match self.tun.kind {
             TunKind::Tap => {
-                let host = self.tun.host_link().mac.expect("a tap has an address");
+                let host =
+                    self.tun.host_link().and_then(|link| link.mac).expect("a tap has an address");
                 [ethernet(host, self.mac(), 0x0800), ip].concat()
             }
             TunKind::Tun => ip,
         }
     }
 
-    /// Sends a frame; `partial` is where the transport header's checksum field lies in it, if it is left open.
+    /// Sends a frame; `partial` is the offset of the checksum field in the transport header, if the
+    /// checksum is partial.
     pub(super) fn send(&mut self, queue: u16, bytes: &[u8], partial: Option<u16>, gso: Gso) {
         let mut packet = self.pool.alloc().expect("memory");
         assert_eq!(packet.append(&mut self.pool, bytes), bytes.len());
@@ -91,10 +93,10 @@ impl End {
         self.pool.free(packet);
     }
 
-    /// Waits for the next frame that is IPv4 of `protocol`; answers ARP meanwhile and ignores the kernel's IPv6.
-    /// Returns it with its queue, without its link header.
+    /// Waits for the next IPv4 frame of `protocol`; answers ARP meanwhile and ignores the kernel's
+    /// IPv6. Returns the frame with its queue, without its link header.
     pub(super) fn expect_ipv4(&mut self, protocol: u8) -> (u16, Packet) {
-        let deadline = Clock::now() + PATIENCE;
+        let deadline = Clock::now() + TIMEOUT;
         while Clock::now() < deadline {
             for queue in 0..self.tun.caps.queues {
                 let fd = self.tun.queue_fd(queue);
@@ -106,7 +108,7 @@ impl End {
                     }
                     Frame::Bad(reason, packet) => panic!("{reason}: {packet:?}"),
                     Frame::NoMemory | Frame::Gone => panic!("the device has stopped"),
-                    Frame::Lost => panic!("the kernel failed to hand a frame over"),
+                    Frame::Lost => panic!("the kernel failed to deliver a frame"),
                     Frame::Empty => self.wait(),
                 }
             }
@@ -154,7 +156,8 @@ impl End {
         poll(&mut fds, Some(&timeout)).expect("poll");
     }
 
-    /// Ends the test: every packet is home again, and the capture is without fault.
+    /// Ends the test: checks that every packet was returned, and that tshark finds no fault in the
+    /// capture.
     pub(super) fn finish(self) {
         drop(self.pool);
         assert_eq!(self.domain.balance(), 0);
@@ -163,7 +166,8 @@ impl End {
     }
 }
 
-/// What tshark, where there is one, finds malformed or wrongly summed in a capture.
+/// Returns the malformed packets and wrong checksums that tshark finds in a capture; `None` without
+/// tshark.
 pub(super) fn faults(capture: &Path) -> Option<String> {
     let faults = "_ws.malformed || ip.checksum.status == Bad || tcp.checksum.status == Bad \
                   || udp.checksum.status == Bad || icmpv6.checksum.status == Bad";

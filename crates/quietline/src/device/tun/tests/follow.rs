@@ -1,7 +1,8 @@
-//! A flow whose application moves to another core comes by that core's queue of the tap.
+//! Moves the application of a flow to another core, and checks that the flow arrives on that core's
+//! queue of the tap.
 //!
-//! RFS hands what comes to the new core, which sends by its own queue (XPS), and the kernel's tap delivers a flow on the queue on
-//! which it was last sent.
+//! RFS hands received packets to the new core, which sends on its own queue (XPS), and the kernel's
+//! tap delivers a flow on the queue on which it was last sent.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream as KernelStream;
@@ -14,22 +15,23 @@ use stack::{
 };
 
 use super::super::{Tun, TunConfig};
-use super::end::{PATIENCE, US, in_namespace};
+use super::end::{TIMEOUT, US, in_namespace};
 use crate::clock::with_cx;
 use crate::{Stack, TcpListener, TcpStream};
 
 const PORT: u16 = 7;
 
-/// Questions asked while nothing moves.
+/// Number of requests while the flow does not move.
 const ROUNDS: u64 = 200;
 
-/// Answers in a row from one core after which the flow has moved.
+/// Number of consecutive answers on one core after which the flow counts as moved.
 const SETTLED: u32 = 16;
 
-/// Packets that may go astray meanwhile: the kernel forgets a flow that was quiet for seconds, as it may be on a busy machine.
-const ASTRAY: u64 = ROUNDS / 10;
+/// Number of packets that may arrive elsewhere: the kernel forgets a flow that was idle for
+/// seconds, as it may be on a busy machine.
+const ELSEWHERE_MAX: u64 = ROUNDS / 10;
 
-/// A connection between the kernel, which asks, and us.
+/// A connection between the kernel, which sends requests, and the stack.
 struct Pair {
     near: TcpStream,
     far: KernelStream,
@@ -38,14 +40,14 @@ struct Pair {
 impl Pair {
     fn open(listener: &TcpListener) -> Self {
         let far = KernelStream::connect((US, PORT)).expect("a connection");
-        let (near, _) = listener.accept().expect("its other end");
+        let (near, _) = listener.accept().expect("the accepted end");
         far.set_nodelay(true).expect("an option");
-        far.set_read_timeout(Some(PATIENCE)).expect("an option");
-        near.set_read_timeout(Some(PATIENCE)).expect("an option");
+        far.set_read_timeout(Some(TIMEOUT)).expect("an option");
+        near.set_read_timeout(Some(TIMEOUT)).expect("an option");
         Self { near, far }
     }
 
-    /// Where its packets went up last.
+    /// Returns the core that last processed packets of the connection.
     fn core(&self) -> u16 {
         match self.near.option(SocketOption::IncomingCpu) {
             Ok(OptionValue::Int(core)) => u16::try_from(core).expect("a core"),
@@ -53,20 +55,20 @@ impl Pair {
         }
     }
 
-    /// The kernel asks, we answer.
-    fn ask(&mut self) {
+    /// Sends a request from the kernel and answers it.
+    fn request(&mut self) {
         self.far.write_all(b"where are you?").expect("sent");
         let mut question = [0; 14];
         self.near.read_exact(&mut question).expect("a question");
         self.answer(question);
     }
 
-    /// As `ask`, but by a thread that has come here from another core: it looks, and does not wait, which it would do on the core
-    /// of the packets.
-    fn ask_a_visitor(&mut self) {
+    /// As `request`, on a thread that has moved here from another core. The thread does not block,
+    /// because a blocking read would poll the core of the packets.
+    fn request_nonblocking(&mut self) {
         self.far.write_all(b"where are you?").expect("sent");
         let (mut question, mut got) = ([0; 14], 0);
-        let end = Clock::now() + PATIENCE;
+        let end = Clock::now() + TIMEOUT;
         self.near.set_nonblocking(true).expect("an option");
         while got < question.len() {
             match self.near.read(&mut question[got..]) {
@@ -87,7 +89,7 @@ impl Pair {
     }
 }
 
-/// This thread polls a core once: it is at home there.
+/// Polls `core` once, which makes it the home core of this thread.
 fn move_to(stack: &Stack, core: u16) {
     let host = stack.host();
     let target = &host.cores()[usize::from(core)];
@@ -98,27 +100,29 @@ fn move_to(stack: &Stack, core: u16) {
     });
 }
 
-/// Packets that went up on each core, and those that were handed from one to the other.
+/// Returns the number of packets processed by each core, and of those handed from one core to the
+/// other.
 fn counts(stack: &Stack) -> [u64; 3] {
     let stat = stack.softnet_stat();
     let handed = stack.counters().iter().find(|(name, _)| *name == "RpsPackets");
     [stat[0].processed, stat[1].processed, handed.expect("a counter").1]
 }
 
-/// Asks until nothing moves any more, then sees that everything comes by the queue of `core` and goes up there.
+/// Sends requests until the flow is stable, then checks that all packets arrive on the queue of
+/// `core` and are processed there.
 fn expect_at(stack: &Stack, pair: &mut Pair, core: u16) {
     for _ in 0..8 {
-        pair.ask();
+        pair.request();
     }
     let before = counts(stack);
     for _ in 0..ROUNDS {
-        pair.ask();
+        pair.request();
     }
     let after = counts(stack);
     let [first, second, handed] = [0, 1, 2].map(|index| after[index] - before[index]);
     let (here, elsewhere) = if core == 0 { (first, second) } else { (second, first) };
     assert!(
-        here >= ROUNDS && elsewhere <= ASTRAY && handed <= ASTRAY,
+        here >= ROUNDS && elsewhere <= ELSEWHERE_MAX && handed <= ELSEWHERE_MAX,
         "{here} packets on core {core}, {elsewhere} elsewhere, {handed} handed over; {} is the last core",
         pair.core()
     );
@@ -142,21 +146,23 @@ fn the_queue_follows_an_application_that_moves() {
             .expect("a stack");
         let listener = TcpListener::bind(&stack, (US, PORT)).expect("a listener");
         let mut pair = Pair::open(&listener);
-        // The handshake came by the queue that the kernel chose; the first reads may take the flow to the reader's core.
+        // The handshake arrived on the queue that the kernel chose; the first reads may move the
+        // flow to the reader's core.
         for _ in 0..SETTLED {
-            pair.ask();
+            pair.request();
         }
         let home = pair.core();
         expect_at(&stack, &mut pair, home);
-        // There and back.
+        // Move there and back.
         for target in [1 - home, home] {
             move_to(&stack, target);
-            let end = Clock::now() + PATIENCE;
-            // A packet that was on its way may still come by the old queue, and takes the next reader back with it.
+            let end = Clock::now() + TIMEOUT;
+            // A packet in flight may still arrive on the old queue, and moves the flow back with
+            // the next reader.
             let mut in_a_row = 0;
             while in_a_row < SETTLED {
                 assert!(Clock::now() < end, "the flow stays on core {}", pair.core());
-                pair.ask_a_visitor();
+                pair.request_nonblocking();
                 in_a_row = if pair.core() == target { in_a_row + 1 } else { 0 };
             }
             expect_at(&stack, &mut pair, target);

@@ -1,4 +1,4 @@
-//! Frames written and read by hand, with sums computed the slow and obvious way.
+//! Builders and parsers of frames, with checksums computed in the simplest way.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ pub(super) const TCP_SYN: u8 = 0x02;
 pub(super) const TCP_PSH: u8 = 0x08;
 pub(super) const TCP_ACK: u8 = 0x10;
 
-/// Ones-complement sum of 16-bit words, folded.
+/// Returns the folded ones-complement sum of 16-bit words.
 pub(super) fn sum(bytes: &[u8]) -> u16 {
     let mut total = 0u32;
     for pair in bytes.chunks(2) {
@@ -39,10 +39,10 @@ pub(super) fn ethernet(dst: [u8; 6], src: [u8; 6], ethertype: u16) -> Vec<u8> {
     bytes
 }
 
-/// The answer to an ARP request.
+/// Returns the answer to an ARP request.
 pub(super) fn arp_reply(request: &[u8], mac: [u8; 6]) -> Vec<u8> {
-    let asker: [u8; 6] = request[22..28].try_into().expect("sender hardware address");
-    let mut bytes = ethernet(asker, mac, 0x0806);
+    let sender: [u8; 6] = request[22..28].try_into().expect("sender hardware address");
+    let mut bytes = ethernet(sender, mac, 0x0806);
     bytes.extend([0, 1, 8, 0, 6, 4, 0, 2]);
     bytes.extend(mac);
     bytes.extend(&request[38..42]);
@@ -50,7 +50,7 @@ pub(super) fn arp_reply(request: &[u8], mac: [u8; 6]) -> Vec<u8> {
     bytes
 }
 
-/// An IPv4 packet around `transport`.
+/// Returns an IPv4 packet around `transport`.
 pub(super) fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, transport: &[u8]) -> Vec<u8> {
     let len = u16::try_from(20 + transport.len()).expect("an IPv4 packet");
     let mut bytes = vec![0x45, 0];
@@ -64,7 +64,7 @@ pub(super) fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, transport: &[u8])
     bytes
 }
 
-/// A UDP datagram whose checksum field holds the sum of the pseudo header only.
+/// Returns a UDP datagram whose checksum field holds the sum of the pseudo header only.
 pub(super) fn udp(src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16), data: &[u8]) -> Vec<u8> {
     let len = u16::try_from(8 + data.len()).expect("a datagram");
     let partial = sum(&pseudo_header(src.0, dst.0, IPPROTO_UDP, 8 + data.len()));
@@ -76,7 +76,7 @@ pub(super) fn udp(src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16), data: &[u8]) -> Ve
     bytes
 }
 
-/// What a test says about a TCP segment.
+/// Fields of a TCP segment.
 pub(super) struct Segment<'a> {
     pub(super) src: (Ipv4Addr, u16),
     pub(super) dst: (Ipv4Addr, u16),
@@ -88,7 +88,7 @@ pub(super) struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// The segment with its checksum field holding the sum of the pseudo header only.
+    /// Returns the segment with the sum of the pseudo header only in its checksum field.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let header_len: u8 = if self.mss.is_some() { 24 } else { 20 };
         let mut bytes = Vec::new();
@@ -108,7 +108,7 @@ impl Segment<'_> {
     }
 }
 
-/// Whether the transport checksum of an IPv4 packet is good.
+/// Returns whether the transport checksum of an IPv4 packet is correct.
 pub(super) fn checksum_is_good(ip: &[u8]) -> bool {
     let address =
         |at: usize| Ipv4Addr::from(<[u8; 4]>::try_from(&ip[at..at + 4]).expect("an IPv4 header"));

@@ -1,4 +1,5 @@
-//! A kernel that has no memory for a large superframe: a datagram socket plays it, whose send buffer is too small for one.
+//! A kernel without memory for a large superframe, simulated by a datagram socket with a small send
+//! buffer.
 
 use std::os::unix::net::UnixDatagram;
 use std::thread;
@@ -11,13 +12,16 @@ use stack::{Cx, Memory, base::limits::GSO_BYTES_MAX};
 use super::*;
 use crate::{Stack, TcpStream};
 
-/// The kernel doubles it. A superframe of 64 KB fits, and one that is half as large again does not.
+/// Half of the send buffer, which the kernel doubles. A superframe of 64 KB fits, and one that is
+/// half as large again does not.
 const SEND_BUFFER_BYTES: usize = 40_000;
 
-/// As that, for a datagram less: 65,568 bytes. What the other end can read fits, and nothing longer: it would be cut off and lost.
+/// As above, for 65,568 bytes: the largest frame that the other end can read fits, and no longer
+/// one, which would be truncated.
 const SEND_BUFFER_OF_A_STREAM: usize = 32_800;
 
-/// The two ends of a tun without a kernel in between: what the one writes the other reads.
+/// Returns two tuns that are connected without a kernel in between: each reads the frames that the
+/// other writes.
 fn pair(send_buffer_bytes: usize) -> [Arc<Tun>; 2] {
     let (left, right) = UnixDatagram::pair().expect("sockets");
     [left, right].map(|socket| {
@@ -27,7 +31,7 @@ fn pair(send_buffer_bytes: usize) -> [Arc<Tun>; 2] {
     })
 }
 
-/// A tun whose only queue is this descriptor.
+/// Returns a tun with this descriptor as its only queue.
 fn tun_of(queue: OwnedFd) -> Arc<Tun> {
     let caps = Capabilities {
         tx_checksum: true,
@@ -53,7 +57,7 @@ fn tun_of(queue: OwnedFd) -> Arc<Tun> {
         vnet_hdr: true,
         superframe_max: AtomicU32::new(caps.gso_max_bytes),
         caps,
-        link,
+        link: Some(link),
         queues: Box::new([queue]),
         gone: AtomicBool::new(false),
         silence: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd"),
@@ -61,7 +65,7 @@ fn tun_of(queue: OwnedFd) -> Arc<Tun> {
     })
 }
 
-/// A TCP superframe over IPv4 of so many bytes of IP packet.
+/// Returns a TCP superframe over IPv4 with an IP packet of `bytes` bytes.
 fn superframe(cx: &mut Cx, bytes: u32) -> Packet {
     let payload = bytes as usize - 40;
     let segment = Segment {
@@ -84,7 +88,8 @@ fn superframe(cx: &mut Cx, bytes: u32) -> Packet {
     packet
 }
 
-/// What is left of a list after it was handed over, and what was dropped.
+/// Transmits superframes of these sizes. Returns the number of packets left in the list, and of
+/// those dropped.
 fn transmit(tun: &Tun, cx: &mut Cx, sizes: &[u32]) -> (usize, u64) {
     let mut list: PacketList = sizes.iter().map(|&bytes| superframe(cx, bytes)).collect();
     let dropped = |cx: &Cx| DropReason::ALL.iter().map(|&why| cx.counters().drops.value(why)).sum();
@@ -96,13 +101,17 @@ fn transmit(tun: &Tun, cx: &mut Cx, sizes: &[u32]) -> (usize, u64) {
 }
 
 #[test]
-fn a_superframe_that_the_kernel_has_no_memory_for_is_given_back_and_is_the_last_of_its_size() {
+fn a_superframe_without_kernel_memory_is_returned_and_is_the_last_of_its_size() {
     const LARGE: u32 = 196_607;
     let [tun, other] = pair(SEND_BUFFER_BYTES);
     let memory = Memory::new(64 << 20);
     let mut cx = Cx::replay(&memory, 1);
     assert_eq!(tun.superframe_max(), BIG_TCP_BYTES_MAX);
-    assert_eq!(transmit(&tun, &mut cx, &[LARGE, 3000]), (2, 0), "nothing goes before it");
+    assert_eq!(
+        transmit(&tun, &mut cx, &[LARGE, 3000]),
+        (2, 0),
+        "the list stops at the refused superframe"
+    );
     assert_eq!(tun.superframe_max(), GSO_BYTES_MAX);
     assert_eq!(transmit(&tun, &mut cx, &[GSO_BYTES_MAX, 3000]), (0, 0));
     let mut batch = pkt::Batch::new();
@@ -110,10 +119,15 @@ fn a_superframe_that_the_kernel_has_no_memory_for_is_given_back_and_is_the_last_
     let lens: Vec<_> = batch.drain().map(|packet| packet.len()).collect();
     assert_eq!(lens, [GSO_BYTES_MAX as usize, 3000]);
     tun.start(QueueId(0));
-    assert_eq!(tun.superframe_max(), BIG_TCP_BYTES_MAX, "taken up again it is tried again");
+    assert_eq!(
+        tun.superframe_max(),
+        BIG_TCP_BYTES_MAX,
+        "the size is tried again after the device was taken up"
+    );
 }
 
-/// A datagram socket whose peer is closed plays the driver: one read fails with ECONNREFUSED, and later reads find nothing.
+/// A datagram socket whose peer is closed replaces the driver: one read fails with ECONNREFUSED,
+/// and later reads find nothing.
 #[test]
 fn an_error_about_one_frame_loses_the_frame_and_keeps_the_interface() {
     let closed = {
@@ -126,18 +140,18 @@ fn an_error_about_one_frame_loses_the_frame_and_keeps_the_interface() {
     socket.send(b"?").expect("sent");
     let tun = tun_of(socket.into());
     let mut fds = [PollFd::from_borrowed_fd(tun.queue_fd(0), PollFlags::IN)];
-    let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
-    assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "the refusal has arrived");
+    let timeout = Timespec { tv_sec: 10, tv_nsec: 0 };
+    assert_eq!(poll(&mut fds, Some(&timeout)), Ok(1), "the refusal has arrived");
     let memory = Memory::new(64 << 20);
     let mut cx = Cx::replay(&memory, 1);
     let mut batch = pkt::Batch::new();
     let _ = tun.receive(QueueId(0), &mut cx, 64, &mut batch);
-    assert!(!tun.is_gone(), "the interface is there");
+    assert!(!tun.is_gone(), "the interface still exists");
     assert_eq!(cx.counters().drops.value(DropReason::DeviceRxError), 1);
 }
 
 #[test]
-fn what_fails_at_64_kb_is_dropped_and_changes_nothing() {
+fn a_refused_frame_of_64_kb_is_dropped_and_changes_no_limit() {
     let [tun, _other] = pair(10_000);
     let memory = Memory::new(64 << 20);
     let mut cx = Cx::replay(&memory, 1);
@@ -148,12 +162,12 @@ fn what_fails_at_64_kb_is_dropped_and_changes_nothing() {
 /// Bytes that one connection sends at a time.
 const CHUNK: usize = 1_000_000;
 
-/// Reads what a connection brings to its end, and answers how many chunks that were.
+/// Reads a connection to its end, and returns the number of chunks.
 fn read_chunks(mut stream: TcpStream) -> usize {
-    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("an option");
     let (mut bytes, mut chunks, expected) = (vec![0; CHUNK], 0, chunk());
     while stream.read_exact(&mut bytes).is_ok() {
-        assert!(bytes == expected, "chunk {chunks} arrived changed");
+        assert!(bytes == expected, "chunk {chunks} differs");
         chunks += 1;
     }
     chunks
@@ -163,9 +177,10 @@ fn chunk() -> Vec<u8> {
     (0..CHUNK).map(|at| at.to_le_bytes()[at % 2]).collect()
 }
 
-/// From the application down, and up again at the other end.
+/// The data passes from the application through the stack and the device to the application at the
+/// other end.
 #[test]
-fn a_stream_through_such_a_kernel_loses_nothing() {
+fn a_stream_through_a_kernel_that_refuses_superframes_loses_nothing() {
     const CHUNKS: usize = 20;
     let [near, far] = pair(SEND_BUFFER_OF_A_STREAM);
     let stack = |device, address: &str| {
@@ -174,10 +189,10 @@ fn a_stream_through_such_a_kernel_loses_nothing() {
             .address(address.parse().expect("a network"))
             .sysctl("net.ipv4.tcp_rmem", "4096 8000000 16000000")
             .sysctl("net.ipv4.tcp_wmem", "4096 4000000 16000000")
-            // Otherwise the pace bounds superframes, and a queue that grows the window.
+            // Without these, pacing or a queue that grows the window would bound superframes.
             .sysctl("net.ipv4.tcp_tso_rtt_log", "31")
             .sysctl("net.quietline.hystart_detect", "off")
-            // A thread that is kept from its CPU is no loss.
+            // A descheduled thread does not count as a loss.
             .sysctl("net.ipv4.tcp_rto_min_us", "60000000")
             .sysctl("net.ipv4.tcp_early_retrans", "0")
             .build()
@@ -186,12 +201,12 @@ fn a_stream_through_such_a_kernel_loses_nothing() {
     let (near, far) = (stack(near, "10.77.0.1/24"), stack(far, "10.77.0.2/24"));
     let at = (US, 7_u16);
     let listener = crate::TcpListener::bind(&far, at).expect("a listener");
-    let (end, chunk) = (Clock::now() + PATIENCE, chunk());
+    let (end, chunk) = (Clock::now() + TIMEOUT, chunk());
     let count = |name| near.counters().get(name).expect("a counter");
     while count("DeviceTxRefused") == 0 {
-        assert!(Clock::now() < end, "no superframe of that size was made");
+        assert!(Clock::now() < end, "no superframe of that size was sent");
         let mut stream = TcpStream::connect(&near, at).expect("a connection");
-        stream.set_write_timeout(Some(PATIENCE)).expect("an option");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("an option");
         let (accepted, _) = listener.accept().expect("its other end");
         let reader = thread::spawn(move || read_chunks(accepted));
         for _ in 0..CHUNKS {
@@ -200,7 +215,7 @@ fn a_stream_through_such_a_kernel_loses_nothing() {
         drop(stream);
         assert_eq!(reader.join().expect("no panic"), CHUNKS);
     }
-    // One for each thread that was sending, at most.
+    // At most one for each sending thread.
     let refused = count("DeviceTxRefused");
     assert!(refused <= 3, "{refused} superframes were refused");
     for reason in [DropReason::DeviceTxError, DropReason::NoMemory] {

@@ -1,8 +1,10 @@
-//! The next segment of a flow, recognised by comparing its headers with those that are held, word by word.
+//! Recognition of the next segment of a flow, by comparing its headers with the held ones word by
+//! word.
 //!
-//! In a stream nearly every frame is one. What is said here of a packet is what `read::read` and `Held::accepts` say of it, who
-//! are asked about every packet that is not recognised; tests ask them about the others too (`Table::receive_next`). Linux compares
-//! in the same way what `skb_gro_header_fast` finds, but each layer for itself.
+//! Nearly every frame of a stream is recognized. The result must equal that of `read::read` and
+//! `Held::accepts`, which handle all packets that are not recognized. Debug assertions compare both
+//! for recognized packets, too (`Table::receive_next`). Linux compares in the same way after
+//! `skb_gro_header_fast`, but each layer separately.
 
 use core::ops::RangeInclusive;
 
@@ -23,20 +25,20 @@ use crate::{
     },
 };
 
-/// What matters of a segment once it is known to continue an aggregate.
+/// Fields of a segment that matter once it is known to continue an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::receive::gro) struct Next {
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub(in crate::receive::gro) headers: u16,
     /// IPv4 identification.
     pub(in crate::receive::gro) id: u16,
-    /// Bytes of payload.
+    /// Payload length in bytes.
     pub(in crate::receive::gro) payload: u32,
     pub(in crate::receive::gro) flags: Flags,
 }
 
-/// Headers that are compared have so many bytes: TCP over IPv4 without a link header or options has 40; Ethernet, IPv6 and TCP
-/// with timestamps have 86. Longer ones are read.
+/// Lengths of headers that can be compared. TCP over IPv4 without link header and options has 40
+/// bytes; Ethernet, IPv6 and TCP with timestamps have 86. Longer headers are parsed.
 const COMPARED: RangeInclusive<usize> = 40..=COMPARED_MAX;
 const COMPARED_MAX: usize = 96;
 
@@ -45,23 +47,24 @@ const TOTAL_LEN: usize = 2;
 const ID: usize = 4;
 const IP_CHECKSUM: usize = 10;
 
-/// Offsets in the IPv6 and in the TCP header.
+/// Offsets in the IPv6 and the TCP header.
 const PAYLOAD_LEN: usize = 4;
 const SEQ: usize = 4;
 
-/// What all segments of an aggregate have in common.
+/// Header contents that all segments of an aggregate share.
 #[derive(Debug)]
 pub(super) struct Common {
-    /// The bits of a frame that are those of the first one, as far as its headers go.
+    /// Mask of the header bits that must equal those of the first frame.
     mask: [u8; COMPARED_MAX],
     /// Sum of the IPv4 header without length, identification and checksum.
     ip_sum: Sum,
-    /// Sum of the pseudo-header without the length, and of the TCP header without sequence number, control bits and checksum.
+    /// Sum of the pseudo-header without length, and of the TCP header without sequence number,
+    /// control bits and checksum.
     tcp_sum: Sum,
 }
 
 impl Common {
-    /// Of the segment `new`, which starts `packet`.
+    /// Derives mask and sums from the segment `new` at the start of `packet`.
     pub(super) fn of(packet: &Packet, new: &Candidate, pseudo_sum: Sum) -> Self {
         let (network, transport) = (usize::from(new.network), usize::from(new.transport));
         let headers = &packet.linear()[..usize::from(new.headers)];
@@ -91,7 +94,8 @@ impl Common {
         }
     }
 
-    /// Whether a frame with as many bytes of headers as the first one has the same in them.
+    /// Whether a frame with headers of the same length as the first one's has equal contents under
+    /// the mask.
     #[inline]
     fn is_in(&self, held: &[u8], new: &[u8]) -> bool {
         match self.mask.get(..new.len()) {
@@ -102,8 +106,8 @@ impl Common {
     }
 }
 
-/// Whether all bits of `mask` are the same, in `N` to 2 × `N` bytes: the first and the last `N`, which may overlap. With a
-/// constant length they are compared as words, without a loop.
+/// Whether all bits of `mask` are equal, in slices of `N` to 2 × `N` bytes. Compares the first and
+/// the last `N` bytes, which may overlap: a constant length is compared as words, without a loop.
 #[inline(always)]
 fn is_same<const N: usize>(held: &[u8], new: &[u8], mask: &[u8]) -> bool {
     let first = (held.first_chunk::<N>(), new.first_chunk(), mask.first_chunk());
@@ -116,7 +120,7 @@ fn is_same<const N: usize>(held: &[u8], new: &[u8], mask: &[u8]) -> bool {
     }
 }
 
-/// The bits of `mask` that differ.
+/// Returns the bits of `mask` that differ.
 #[inline(always)]
 fn differ<const N: usize>(held: &[u8; N], new: &[u8; N], mask: &[u8; N]) -> u64 {
     let words = held.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0);
@@ -126,13 +130,14 @@ fn differ<const N: usize>(held: &[u8; N], new: &[u8; N], mask: &[u8; N]) -> u64 
     })
 }
 
-/// Adding the complement is subtracting.
+/// Subtracts `part` by adding its complement.
 fn without(mut sum: Sum, part: Sum) -> Sum {
     sum.add_u16(!part.fold());
     sum
 }
 
-/// Sum of what an IPv4 header has of its own: length, identification and checksum.
+/// Sums the fields in which IPv4 headers of an aggregate differ: length, identification and
+/// checksum.
 #[inline]
 fn ip_own(ip: &[u8; IPV4_HEADER_LEN]) -> Sum {
     let mut sum = Sum::from_folded(be16(ip, TOTAL_LEN));
@@ -141,7 +146,8 @@ fn ip_own(ip: &[u8; IPV4_HEADER_LEN]) -> Sum {
     sum
 }
 
-/// Sum of what a TCP header has of its own: sequence number, control bits and checksum.
+/// Sums the fields in which TCP headers of an aggregate differ: sequence number, control bits and
+/// checksum.
 #[inline]
 fn tcp_own(tcp: &[u8; HEADER_BYTES_MIN]) -> Sum {
     let mut sum = Sum::from_folded(be16(tcp, CHECKSUM_OFFSET));
@@ -161,8 +167,8 @@ fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
 }
 
 impl Held {
-    /// Recognises a frame, whose IP header begins `network` bytes in, as the next segment of this flow, which may join.
-    /// `None` says nothing about it.
+    /// Recognizes a frame, whose IP header begins at offset `network`, as the next segment of this
+    /// flow that may be merged. `None` does not exclude that it is the next segment.
     #[inline]
     pub(in crate::receive::gro) fn next_of(
         &self,
@@ -196,7 +202,7 @@ impl Held {
         let tcp = new.get(usize::from(self.transport)..)?.first_chunk()?;
         let flags = Flags::from_bits_retain(tcp[FLAGS]);
         let payload = u32::try_from(len - headers).ok()?;
-        // The packet ends where the datagram does.
+        // The packet must end with the datagram.
         let joins = network + ip_bytes == len
             && SeqNum(seq_of(tcp)) == self.next_seq
             && !flags.contains(Flags::CWR)
@@ -206,7 +212,7 @@ impl Held {
         joins.then_some(Next { headers: self.headers, id, payload, flags })
     }
 
-    /// The same by reading the frame, for comparison.
+    /// Does the same by parsing the frame, for comparison.
     pub(in crate::receive::gro) fn read_next(
         &self,
         packet: &mut Packet,
@@ -219,7 +225,8 @@ impl Held {
         joins.then(|| new.next())
     }
 
-    /// Whether the transport checksum of a recognised segment holds. Of its header only those words are read that may differ.
+    /// Whether the transport checksum of a recognized segment is valid. Only the header words that
+    /// may differ are read.
     #[inline]
     pub(in crate::receive::gro) fn checksum_holds(
         &self,

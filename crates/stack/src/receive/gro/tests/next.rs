@@ -1,12 +1,14 @@
-//! What is recognised by comparing words is what reading would accept (`held::next`).
+//! Tests that the word comparison (`held::next`) recognizes only segments that full parsing
+//! accepts.
 
 use super::*;
 
-/// Bytes of payload: odd, and too many for a head.
+/// Payload length: odd, and too long for a head.
 const LEN: u32 = 501;
 
-/// What goes up when `frames` arrive in one poll: bytes, checksum and superframe. With `apart` the headers are linear and the payload
-/// is in pages, as a device delivers it that splits them, and as only such frames are recognised.
+/// Returns bytes, checksum state and superframe metadata of the packets delivered when `frames`
+/// arrive in one poll. With `apart`, headers are linear and the payload is in pages, as from a
+/// device with header split. Only such frames can be recognized.
 fn judged(
     bench: &mut Bench,
     frames: [&[u8]; 2],
@@ -28,7 +30,7 @@ fn judged(
     up.map(|packet| (packet.to_vec(), packet.meta().rx_checksum, packet.meta().gso)).collect()
 }
 
-/// Makes the checksums right again, as far as headers stand where they did.
+/// Corrects the checksums, assuming that the headers have their usual offsets.
 fn mend(bytes: &mut [u8], v4: bool, ip: bool, tcp: bool) {
     let (addresses, transport) =
         if v4 { (LINK + 12..LINK + 20, LINK + 20) } else { (LINK + 8..LINK + 40, LINK + 40) };
@@ -47,9 +49,10 @@ fn mend(bytes: &mut [u8], v4: bool, ip: bool, tcp: bool) {
     }
 }
 
-/// Every bit of the second segment's headers by turns, with the checksums right and wrong; and one that ends too early or too late.
+/// Flips every bit of the second segment's headers in turn, with right and with wrong checksums.
+/// Also tries a segment cut short and one with a trailer.
 #[test]
-fn a_segment_with_its_headers_apart_is_judged_as_one_that_is_read() {
+fn a_segment_with_split_headers_is_handled_as_one_that_is_parsed() {
     for (v4, timestamps, flags) in [
         (true, Some((1000, 2000)), Flags::ACK),
         (true, None, Flags::ACK | Flags::CWR),
@@ -67,9 +70,9 @@ fn a_segment_with_its_headers_apart_is_judged_as_one_that_is_read() {
             assert!(read == apart, "{what}, {}", if v4 { "IPv4" } else { "IPv6" });
             read.len()
         };
-        // A first one with CWR leaves the second, which has none, as it is.
-        assert_eq!(compare(&good, "as it should be"), 1);
-        assert_eq!(compare(&good[..good.len() - 1], "cut"), 2);
+        // CWR on the first segment does not prevent merging with a second one without CWR.
+        assert_eq!(compare(&good, "unchanged"), 1);
+        assert_eq!(compare(&good[..good.len() - 1], "cut short"), 2);
         assert_eq!(compare(&[&good[..], &[0; 3]].concat(), "with a trailer"), 2);
         for bit in 0..8 * headers {
             for (ip, tcp) in [(false, false), (true, false), (true, true)] {

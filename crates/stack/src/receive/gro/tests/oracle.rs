@@ -1,4 +1,5 @@
-//! GRO1, GRO2, GRO6: random trains of segments go up in order, whole, and come apart again into the very segments they came as.
+//! GRO1, GRO2, GRO6: random trains of segments are delivered completely and in order, and
+//! superframes are segmented into their original segments.
 
 use pkt::PacketList;
 use proptest::prelude::*;
@@ -6,13 +7,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::{sysctl::modes::GroExit, transmit::gso};
 
-/// One segment of a train: which flow, how long, and what is odd about it.
+/// One segment of a train: flow, length and an optional anomaly.
 #[derive(Clone, Debug)]
 struct Car {
     flow: u16,
     len: u32,
     oddity: u8,
-    /// The poll ends behind it.
+    /// True if the poll ends after this segment.
     ends: bool,
 }
 
@@ -23,7 +24,8 @@ fn train() -> impl Strategy<Value = Vec<Car>> {
     prop::collection::vec(car, 1..60)
 }
 
-/// The frames of a train. Each flow counts its identifications or lets them be, by its number.
+/// Builds the frames of a train. Flows with an even number increment their identifications; the
+/// others keep them constant.
 fn frames(train: &[Car], v4: bool) -> Vec<Frame> {
     let mut next = [0u32, 0xffff_fe00, 5, 70_000];
     let mut ids = [0xfff8u16, 9, 100, 200];
@@ -53,7 +55,8 @@ fn frames(train: &[Car], v4: bool) -> Vec<Frame> {
     train.iter().map(make).collect()
 }
 
-/// What a device does that takes no superframe: cuts it, completes the checksums and puts the link header in front again.
+/// Does the work of a device without segmentation offload: segments the packet, completes the
+/// checksums and restores the link header.
 pub(super) fn cut(cx: &mut Cx, mut packet: Packet) -> Vec<Vec<u8>> {
     let link = packet.linear()[..LINK.min(packet.linear().len())].to_vec();
     if packet.meta().gso.segs < 2 {
@@ -61,7 +64,7 @@ pub(super) fn cut(cx: &mut Cx, mut packet: Packet) -> Vec<Vec<u8>> {
     }
     assert!(packet.pull(LINK));
     let RxChecksum::Partial { start, offset } = packet.meta().rx_checksum else {
-        panic!("a superframe's checksum is its segments'")
+        panic!("a superframe must have a partial checksum")
     };
     let v4 = packet.linear()[0] >> 4 == 4;
     let meta = packet.meta_mut();
@@ -86,14 +89,15 @@ fn flow_of(bytes: &[u8]) -> u16 {
     u16::from_be_bytes([bytes[transport], bytes[transport + 1]])
 }
 
-/// Runs a train and checks that each flow's frames come out byte by byte in the order they came, if `in_order`.
+/// Runs a train and checks that the frames of each flow are delivered unchanged and, with
+/// `in_order`, in order.
 fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
     let mut bench = Bench::new(exit);
     bench.mode.batch = batch;
     let frames: Vec<Vec<u8>> = frames(train, v4).iter().map(Frame::bytes).collect();
     for (car, bytes) in train.iter().zip(&frames) {
         bench.receive_bytes(bytes);
-        assert!(bench.gro.table.len() <= 64, "GRO5: at most 64");
+        assert!(bench.gro.table.len() <= 64, "GRO5: at most 64 packets are held");
         if car.ends {
             bench.complete();
             bench.cx.now += std::time::Duration::from_micros(700);
@@ -107,7 +111,7 @@ fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
     let merged = bench.count(Counter::GroMerged) + bench.count(Counter::GroMergedFree);
     let mut out = Vec::new();
     for packet in std::mem::take(&mut bench.up) {
-        assert!(packet.len() - LINK < 65_536, "GRO7: below the limit");
+        assert!(packet.len() - LINK < 65_536, "GRO7: a superframe stays below the limit");
         out.extend(cut(&mut bench.cx, packet));
     }
     assert_eq!(out.len(), frames.len(), "GRO2: {merged} merged");
@@ -126,13 +130,13 @@ fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
 
 proptest! {
     #[test]
-    fn superframes_come_apart_as_they_were(train in train(), v4: bool, batch in 1..20u32) {
+    fn superframes_are_segmented_into_their_original_segments(train in train(), v4: bool, batch in 1..20u32) {
         for exit in
             [GroExit::Immediate, GroExit::UnifiedListPackets, GroExit::UnifiedListSegments]
         {
             check(&train, v4, exit, batch, true);
         }
-        // The seed's mode loses nothing, but the order.
+        // `NormalOnlyList` loses no packet, but not the order of packets.
         check(&train, v4, GroExit::NormalOnlyList, batch, false);
     }
 }

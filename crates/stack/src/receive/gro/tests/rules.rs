@@ -1,10 +1,10 @@
-//! What may be merged, case by case, for both families.
+//! Merge rules, case by case, for both families.
 
 use super::*;
 
 use crate::base::limits::GRO_BYTES_MAX;
 
-/// Lengths of what goes up when `frames` arrive in one poll.
+/// Returns the payload lengths of the packets delivered when `frames` arrive in one poll.
 fn lengths(frames: &[Frame]) -> Vec<u32> {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     frames.iter().for_each(|frame| bench.receive(frame));
@@ -14,7 +14,7 @@ fn lengths(frames: &[Frame]) -> Vec<u32> {
     delivered.iter().map(|(_, len, _)| *len).collect()
 }
 
-/// Two segments in a row of either family; `change` makes the second another.
+/// Delivers two consecutive segments, for each family; `change` modifies the second.
 fn second(change: impl Fn(Frame) -> Frame) -> [Vec<u32>; 2] {
     [true, false].map(|v4| {
         let first = Frame { v4, ..Frame::new(1, 0, 100) };
@@ -27,19 +27,23 @@ const MERGED: [[u32; 1]; 2] = [[200]; 2];
 const APART: [[u32; 2]; 2] = [[100, 100]; 2];
 
 #[test]
-fn segments_in_a_row_merge() {
+fn consecutive_segments_merge() {
     assert_eq!(second(|frame| frame), MERGED);
     assert_eq!(second(|frame| frame.with(Flags::PSH)), MERGED);
     assert_eq!(second(|frame| frame.with(Flags::FIN)), MERGED);
 }
 
 #[test]
-fn header_fields_that_all_segments_share_keep_them_apart() {
+fn segments_with_different_shared_header_fields_do_not_merge() {
     assert_eq!(second(|frame| frame.with(Flags::SYN)), APART);
     assert_eq!(second(|frame| frame.with(Flags::RST)), APART);
     assert_eq!(second(|frame| frame.with(Flags::URG)), APART);
     assert_eq!(second(|frame| frame.with(Flags::ECE)), APART);
-    assert_eq!(second(|frame| frame.with(Flags::CWR)), APART, "only the first may carry it");
+    assert_eq!(
+        second(|frame| frame.with(Flags::CWR)),
+        APART,
+        "only the first segment may carry CWR"
+    );
     assert_eq!(second(|frame| Frame { ack: 78, ..frame }), APART);
     assert_eq!(second(|frame| Frame { window: 501, ..frame }), APART);
     assert_eq!(second(|frame| Frame { timestamps: Some((1001, 2000)), ..frame }), APART);
@@ -52,7 +56,7 @@ fn header_fields_that_all_segments_share_keep_them_apart() {
 }
 
 #[test]
-fn cwr_may_stand_on_the_first() {
+fn the_first_segment_may_carry_cwr() {
     let first = Frame::new(1, 0, 100).with(Flags::CWR);
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     bench.receive(&first);
@@ -63,7 +67,7 @@ fn cwr_may_stand_on_the_first() {
 }
 
 #[test]
-fn lengths_decide() {
+fn payload_lengths_decide_about_merging() {
     let row = |lens: &[u32]| {
         let mut seq = 0;
         let frames: Vec<Frame> = (0..)
@@ -77,17 +81,18 @@ fn lengths_decide() {
         lengths(&frames)
     };
     assert_eq!(row(&[100, 100, 100]), [300]);
-    assert_eq!(row(&[100, 60]), [160], "large then smaller");
-    assert_eq!(row(&[100, 60, 60]), [160, 60], "the shorter one ends it");
-    assert_eq!(row(&[60, 100]), [60, 100], "small then larger");
+    assert_eq!(row(&[100, 60]), [160], "a long segment, then a shorter one");
+    assert_eq!(row(&[100, 60, 60]), [160, 60], "the shorter segment ends the aggregate");
+    assert_eq!(row(&[60, 100]), [60, 100], "a short segment, then a longer one");
     assert_eq!(row(&[0, 0]), [0, 0], "pure and duplicate ACKs");
     assert_eq!(row(&[100, 0, 100]), [100, 0, 100]);
     assert_eq!(row(&[1, 1, 1]), [3]);
 }
 
-/// DF does not matter; the second segment decides whether identifications stay or go on, and the third must follow.
+/// DF does not matter. The second segment decides whether identifications are constant or
+/// increment, and the third must follow.
 #[test]
-fn identifications_stay_or_count() {
+fn identifications_are_constant_or_increment() {
     for dont_fragment in [true, false] {
         let row = |ids: &[u16]| {
             let frames: Vec<Frame> = (0..)
@@ -99,17 +104,18 @@ fn identifications_stay_or_count() {
         assert_eq!(row(&[7, 8, 9]), [300]);
         assert_eq!(row(&[7, 7, 7]), [300]);
         assert_eq!(row(&[0xffff, 0, 1]), [300], "the field wraps");
-        assert_eq!(row(&[7, 8, 8]), [200, 100], "two that count and one that stays");
-        assert_eq!(row(&[7, 7, 8]), [200, 100], "two that stay and one that counts");
+        assert_eq!(row(&[7, 8, 8]), [200, 100], "two that increment and one that is constant");
+        assert_eq!(row(&[7, 7, 8]), [200, 100], "two that are constant and one that increments");
         assert_eq!(row(&[7, 9]), [100, 100]);
     }
     let fragile = Frame { dont_fragment: false, id: 1, ..Frame::new(1, 100, 100) };
     assert_eq!(lengths(&[Frame::new(1, 0, 100), fragile]), [100, 100], "DF differs");
 }
 
-/// The fields of the link header count too, and a packet of the flow that cannot be merged still completes what is held.
+/// The fields of the link header matter, too. A packet of the flow that cannot be merged still
+/// completes the held packet.
 #[test]
-fn packets_that_cannot_be_merged_keep_their_place() {
+fn packets_that_cannot_be_merged_keep_their_order() {
     for change in 0..3 {
         let mut bench = Bench::new(GroExit::UnifiedListSegments);
         bench.receive(&Frame::new(1, 0, 100));
@@ -136,9 +142,10 @@ fn packets_that_cannot_be_merged_keep_their_place() {
     }
 }
 
-/// A bad checksum, of TCP or IP, a fragment, another protocol, a wrong version: nothing is merged and nothing is touched.
+/// A wrong checksum of TCP or IP, another protocol, or a wrong version: the packet is not merged
+/// and the held packet stays.
 #[test]
-fn what_is_no_good_segment_passes_by() {
+fn an_invalid_segment_is_passed_on_unchanged() {
     for place in [LINK + 10, LINK + 9, LINK + 40 + 20, LINK] {
         let mut bench = Bench::new(GroExit::UnifiedListSegments);
         bench.receive(&Frame::new(1, 0, 100));
@@ -154,10 +161,10 @@ fn what_is_no_good_segment_passes_by() {
     }
 }
 
-/// A piece of a segment lets nothing of its flow wait behind it: what is held between its addresses leaves first, whatever
-/// the ports, which only the first piece has.
+/// A fragment of a segment completes all packets held between its addresses, whatever their ports,
+/// because only the first fragment has ports. No packet of its flow waits behind it.
 #[test]
-fn a_fragment_completes_what_is_held_of_its_flow() {
+fn a_fragment_completes_the_held_packets_of_its_flow() {
     for offset in [0u16, 100] {
         let mut bench = Bench::new(GroExit::UnifiedListSegments);
         for port in [1, 2] {
@@ -176,25 +183,29 @@ fn a_fragment_completes_what_is_held_of_its_flow() {
         piece[LINK + 6..LINK + 8].copy_from_slice(&(more | (offset / 8)).to_be_bytes());
         fix_addresses(&mut piece);
         bench.receive_bytes(&piece);
-        assert_eq!(bench.gro.table.len(), 1, "another host's stays");
+        assert_eq!(bench.gro.table.len(), 1, "the packet of another host stays");
         assert_eq!(bench.count(Counter::GroFlushHeader), 2);
         bench.complete();
         let went_up = bench.delivered();
         assert_eq!(went_up[..2], [(0, 200, 2); 2], "offset {offset}");
-        assert_eq!((went_up[2].2, went_up.len()), (1, 4), "the piece, then the stranger's");
+        assert_eq!(
+            (went_up[2].2, went_up.len()),
+            (1, 4),
+            "the fragment, then the packet of the other host"
+        );
     }
 }
 
-/// Makes the IP header checksum right. TCP's is not looked at in a fragment.
+/// Corrects the IP header checksum. The TCP checksum of a fragment is not verified.
 fn fix_addresses(bytes: &mut [u8]) {
     bytes[LINK + 10..LINK + 12].fill(0);
     let sum = pkt::Sum::of(&bytes[LINK..LINK + 20]).finish();
     bytes[LINK + 10..LINK + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Every truncation of a frame, and every data offset and header length, passes without harm.
+/// Every truncation of a frame, and every value of data offset and header length, is harmless.
 #[test]
-fn headers_that_lie_about_their_length_pass_by() {
+fn frames_with_wrong_header_lengths_are_passed_on_unchanged() {
     for v4 in [true, false] {
         let good = Frame { v4, ..Frame::new(1, 0, 300) }.bytes();
         for len in 0..good.len() {
@@ -217,19 +228,20 @@ fn headers_that_lie_about_their_length_pass_by() {
     }
 }
 
-/// GRO7: what would not stay below 64 KB begins anew. Pieces of one packet need no more frags than it did.
+/// GRO7: a segment that would make a superframe 64 KB long begins a new one. Clones of one packet
+/// share its pages, so the number of frags is no limit here.
 #[test]
 fn superframes_stay_below_their_limit() {
     for v4 in [true, false] {
-        // 65,535 bytes hold 45 segments with their headers.
+        // 45 segments with one set of headers fit into 65,535 bytes.
         grow(v4, GRO_BYTES_MAX, 100, 45);
     }
 }
 
-/// GRO6, GRO7: where a device may have larger ones (BIG TCP) a superframe goes on beyond what its header can say, up to what is
-/// set; the length in its header is 0 then, and it comes apart bit by bit as it was.
+/// GRO6, GRO7: for a device with BIG TCP, a superframe may exceed 64 KB, up to the setting. Its
+/// header length field is 0 then, and it is segmented into its original segments.
 #[test]
-fn a_device_may_have_superframes_beyond_64_kb() {
+fn a_big_tcp_device_receives_superframes_beyond_64_kb() {
     for v4 in [true, false] {
         grow(v4, 100_000, 150, 69);
         grow(v4, 500_000, 362, 345);
@@ -237,9 +249,9 @@ fn a_device_may_have_superframes_beyond_64_kb() {
     }
 }
 
-/// IPv4 and IPv6 have limits of their own.
+/// IPv4 and IPv6 have separate limits.
 #[test]
-fn each_family_has_its_limit() {
+fn each_family_has_its_own_size_limit() {
     for v4 in [true, false] {
         let mut bench = Bench::new(GroExit::Immediate);
         (bench.mode.ipv4_max_bytes, bench.mode.max_bytes) = (200_000, 4000);
@@ -249,7 +261,8 @@ fn each_family_has_its_limit() {
     }
 }
 
-/// `count` full segments, which lie in memory in a row, become superframes of `largest` at most.
+/// Merges `count` full segments, contiguous in memory, and checks that superframes have at most
+/// `largest` segments.
 fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
     let mut bench = Bench::new(GroExit::Immediate);
     (bench.mode.ipv4_max_bytes, bench.mode.max_bytes) = (max_bytes, max_bytes);
@@ -263,12 +276,12 @@ fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
     assert_eq!(
         delivered.iter().map(|(_, len, _)| len).sum::<u32>(),
         count * MSS,
-        "GRO2: every byte once"
+        "GRO2: every byte is delivered once"
     );
     assert_eq!(delivered[0], (0, u32::from(largest) * MSS, largest), "{delivered:?}");
     assert!(
         bench.up.iter().all(|packet| packet.len() - LINK < max_bytes as usize),
-        "GRO7: below the limit"
+        "GRO7: a superframe stays below the limit"
     );
     assert!(!is_reordered(&delivered));
     for packet in &bench.up {
@@ -283,10 +296,11 @@ fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
     for packet in std::mem::take(&mut bench.up) {
         went.extend(oracle::cut(&mut bench.cx, packet));
     }
-    assert!(came == went, "GRO6: the very segments");
+    assert!(came == went, "GRO6: the original segments");
 }
 
-/// `count` full segments of one flow arrive, pieces of one packet, and the poll ends. The frames.
+/// Delivers `count` full segments of one flow, clones of one packet, in one poll. Returns the
+/// frames.
 fn arrive(bench: &mut Bench, v4: bool, count: u32) -> Vec<Vec<u8>> {
     let stream: Vec<u8> = (0..count * MSS).map(stream_byte).collect();
     let mut whole = bench.cx.pool.alloc().unwrap();
@@ -307,9 +321,9 @@ fn arrive(bench: &mut Bench, v4: bool, count: u32) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The device's verdict on the checksum is believed, and its sum is checked.
+/// The checksum verdict of a device is trusted; its sum is verified.
 #[test]
-fn checksum_verdicts() {
+fn a_checksum_verdict_of_the_device_is_trusted_and_its_sum_is_verified() {
     let verdict = |rx_checksum, spoil: bool| {
         let mut bench = Bench::new(GroExit::UnifiedListSegments);
         for frame in [Frame::new(1, 0, 300), Frame { id: 1, ..Frame::new(1, 300, 300) }] {
@@ -331,14 +345,14 @@ fn checksum_verdicts() {
     };
     assert_eq!(verdict(RxChecksum::None, false), (1, 2));
     assert_eq!(verdict(RxChecksum::None, true), (2, 2));
-    assert_eq!(verdict(RxChecksum::Complete(0), false), (1, 0), "the sum is the device's");
+    assert_eq!(verdict(RxChecksum::Complete(0), false), (1, 0), "the sum of the device is used");
     assert_eq!(verdict(RxChecksum::Complete(0), true), (2, 2));
     assert_eq!(verdict(RxChecksum::Unnecessary, false), (1, 0));
     let partial = RxChecksum::Partial { start: 20, offset: 16 };
     assert_eq!(verdict(partial, false), (1, 0));
 }
 
-/// With nothing held, what can neither be merged nor held is passed on unread.
+/// While no packet is held, a frame that can neither be merged nor be held is passed on unread.
 #[test]
 fn frames_that_go_alone_are_not_read() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);

@@ -1,10 +1,10 @@
-//! The numbered scenarios of the order in which packets leave.
+//! Numbered scenarios of the delivery order.
 
 use super::*;
 
 const P: Flags = Flags::PSH;
 
-/// p0 with PSH goes up as it came, p1 is held, p2 with PSH closes it.
+/// Returns three segments: p0 with PSH passes unchanged, p1 is held, and p2 with PSH completes it.
 fn three() -> [Frame; 3] {
     [
         Frame::new(1, 0, MSS).with(P),
@@ -13,9 +13,10 @@ fn three() -> [Frame; 3] {
     ]
 }
 
-/// The list for what was not merged, and the direct way for what was, invert.
+/// Passed packets wait in the list while merged packets are delivered directly, which inverts their
+/// order.
 #[test]
-fn two_doors_reorder_and_one_does_not() {
+fn only_the_mode_with_two_exits_reorders_packets() {
     for (exit, reorders) in [
         (GroExit::Immediate, false),
         (GroExit::NormalOnlyList, true),
@@ -35,10 +36,11 @@ fn two_doors_reorder_and_one_does_not() {
     }
 }
 
-/// The inversion in the other direction: the list for aggregates alone, as one stable kernel had it. No mode of ours has that,
-/// and none lets the second overtake the first, the one with two doors included.
+/// The inverse error: a list for completed packets only, as one stable kernel had it. No mode of
+/// this stack has such a list, and none lets the second packet overtake the first, not even
+/// `NormalOnlyList`.
 #[test]
-fn a_list_for_aggregates_alone_reorders_too() {
+fn a_list_for_completed_packets_alone_reorders_packets() {
     let first = Frame::new(1, 0, MSS);
     let other = Frame { timestamps: Some((1001, 2000)), id: 1, ..Frame::new(1, MSS, MSS) }.with(P);
     for exit in [
@@ -56,7 +58,8 @@ fn a_list_for_aggregates_alone_reorders_too() {
         assert_eq!(bench.delivered(), [(0, MSS, 1), (MSS, MSS, 1)], "{exit:?}");
     }
 
-    // By hand: what was completed waits, what was not merged goes at once.
+    // Emulates that list: completed packets wait, packets that were not merged are delivered at
+    // once.
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     let mut list = Vec::new();
     let mut up = Vec::new();
@@ -74,9 +77,9 @@ fn a_list_for_aggregates_alone_reorders_too() {
     assert!(is_reordered(&delivered), "{delivered:?}");
 }
 
-/// Three superframes of three segments count three packets or nine segments.
+/// Three superframes of three segments each count as three packets or as nine segments.
 #[test]
-fn superframes_count_one_or_their_segments() {
+fn superframes_count_as_one_packet_or_as_their_segments() {
     for (exit, lists) in
         [(GroExit::UnifiedListPackets, vec![3]), (GroExit::UnifiedListSegments, vec![3])]
     {
@@ -97,10 +100,10 @@ fn superframes_count_one_or_their_segments() {
     }
 }
 
-/// After a poll that took its whole weight nothing waits in the list, and what is held is of this
-/// millisecond; the next poll finds the queue empty and leaves nothing at all.
+/// A poll that used its whole weight flushes the list and keeps only packets held in this
+/// millisecond. The next poll, which finds the queue empty, completes those, too.
 #[test]
-fn a_full_poll_empties_the_list_and_the_next_the_rest() {
+fn a_full_poll_flushes_the_list_and_the_next_poll_the_held_packets() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     bench.mode.batch = 1000;
     for index in 0..64 {
@@ -110,7 +113,11 @@ fn a_full_poll_empties_the_list_and_the_next_the_rest() {
     }
     bench.gro.flush(&bench.cx, &bench.mode, true);
     bench.drain();
-    assert_eq!((bench.gro.table.len(), bench.up.len()), (5, 0), "held since this millisecond");
+    assert_eq!(
+        (bench.gro.table.len(), bench.up.len()),
+        (5, 0),
+        "all packets are held since this millisecond"
+    );
     bench.cx.now = Instant::from_millis(1);
     bench.gro.flush(&bench.cx, &bench.mode, true);
     bench.drain();
@@ -120,9 +127,9 @@ fn a_full_poll_empties_the_list_and_the_next_the_rest() {
     assert_eq!(segments, 64);
 }
 
-/// GRO5: nine flows in one bucket: the ninth completes the oldest.
+/// GRO5: of nine flows in one bucket, the ninth completes the packet of the oldest.
 #[test]
-fn a_full_bucket_completes_its_oldest() {
+fn a_full_bucket_completes_its_oldest_packet() {
     let mut bench = Bench::new(GroExit::Immediate);
     let bucket = |port: u16| {
         let (src, dst) = Frame::new(port, 0, 1).addresses();
@@ -131,18 +138,22 @@ fn a_full_bucket_completes_its_oldest() {
     let ports: Vec<u16> = (1..2000).filter(|port| bucket(*port) == bucket(1)).take(9).collect();
     for (index, port) in ports.iter().enumerate() {
         bench.receive(&Frame::new(*port, u32::from(*port), MSS));
-        assert_eq!(bench.gro.table.len(), (index + 1).min(8), "GRO5: at most 8 in a bucket");
+        assert_eq!(
+            bench.gro.table.len(),
+            (index + 1).min(8),
+            "GRO5: a bucket holds at most 8 packets"
+        );
     }
     assert_eq!(bench.count(Counter::GroFlushFullBucket), 1);
-    assert_eq!(bench.delivered(), [(u32::from(ports[0]), MSS, 1)], "the oldest");
+    assert_eq!(bench.delivered(), [(u32::from(ports[0]), MSS, 1)], "the oldest packet");
     bench.complete();
     let order: Vec<u32> = bench.delivered().iter().map(|seen| seen.0).collect();
     assert_eq!(order, ports.iter().map(|port| u32::from(*port)).collect::<Vec<_>>());
 }
 
-/// A pure ACK is refused by the unsigned test of the length, and goes up behind what it completes.
+/// The unsigned length test refuses a pure ACK, which is delivered after the packet it completes.
 #[test]
-fn a_pure_ack_completes_what_is_held_and_follows_it() {
+fn a_pure_ack_completes_the_held_packet_and_follows_it() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     bench.receive(&Frame::new(1, 0, MSS));
     bench.receive(&Frame { id: 1, ..Frame::new(1, MSS, 0) });
@@ -151,9 +162,9 @@ fn a_pure_ack_completes_what_is_held_and_follows_it() {
     assert_eq!(bench.delivered(), [(0, MSS, 1), (MSS, 0, 1)]);
 }
 
-/// A small aggregate of a slow flow goes up when the poll ends, not when eight have come.
+/// A small aggregate of a slow flow is delivered at the end of the poll, not after eight packets.
 #[test]
-fn nothing_waits_for_a_full_list_beyond_its_poll() {
+fn no_packet_waits_for_a_full_list_beyond_its_poll() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     for frame in &three()[1..] {
         bench.receive(frame);
@@ -163,8 +174,8 @@ fn nothing_waits_for_a_full_list_beyond_its_poll() {
     assert_eq!(bench.delivered(), [(MSS, 2 * MSS, 2)]);
 }
 
-/// Data without PSH that a busy-polling thread holds goes up with the first cycle that finds nothing, or after a
-/// millisecond; by Linux's rule it waits for the end of the polling.
+/// Data without PSH, held during busy polling, is delivered by the first cycle that receives no
+/// frame, or after a millisecond. With the behavior of Linux, it waits until busy polling stops.
 #[test]
 fn busy_cycles_bound_how_long_data_is_held() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
@@ -182,15 +193,15 @@ fn busy_cycles_bound_how_long_data_is_held() {
     bench.receive(&Frame { id: 1, ..Frame::new(1, MSS, MSS) }.with(P));
     bench.gro.end_cycle(&bench.cx, &bench.mode, BusyPollFlush::None, 1);
     bench.drain();
-    assert_eq!(bench.up.len(), 1, "not even the list");
+    assert_eq!(bench.up.len(), 1, "the list was not flushed");
     bench.gro.end_cycle(&bench.cx, &bench.mode, BusyPollFlush::RxListPerCycle, 1);
     bench.drain();
     assert_eq!(bench.up.len(), 2);
 }
 
-/// GRO8: a list has at most a batch less one of packets before the one that fills it.
+/// GRO8: the list is flushed as soon as its count reaches the batch.
 #[test]
-fn lists_are_as_long_as_the_batch() {
+fn a_list_is_as_long_as_the_batch() {
     for batch in [1, 8, 64] {
         let mut bench = Bench::new(GroExit::UnifiedListSegments);
         bench.mode.batch = batch;
@@ -204,9 +215,9 @@ fn lists_are_as_long_as_the_batch() {
     }
 }
 
-/// GRO10: with a batch of one the unified modes deliver what `immediate` does, packet by packet.
+/// GRO10: with a batch of one, the unified modes deliver packets one by one, as `Immediate` does.
 #[test]
-fn a_batch_of_one_is_no_batch() {
+fn a_batch_of_one_delivers_packets_one_by_one() {
     let run = |exit| {
         let mut bench = Bench::new(exit);
         bench.mode.batch = 1;
@@ -222,12 +233,12 @@ fn a_batch_of_one_is_no_batch() {
         assert_eq!(list, packets, "{exit:?}");
         assert!(
             lists.iter().all(|len| *len <= 2),
-            "each went up with what it completed: {lists:?}"
+            "a list is one packet and the packet it completed: {lists:?}"
         );
     }
 }
 
-/// What an instance holds when its device goes away is freed.
+/// Packets held by an instance are freed when its device goes away.
 #[test]
 fn held_packets_of_a_closed_instance_are_freed() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
@@ -238,9 +249,9 @@ fn held_packets_of_a_closed_instance_are_freed() {
     assert_eq!(bench.memory.packets.balance(), 0);
 }
 
-/// Switched off, nothing is merged, and what was held before leaves first.
+/// With merging disabled, no segment is merged, and packets held before are delivered first.
 #[test]
-fn switched_off_it_merges_nothing() {
+fn disabled_receive_offload_merges_no_segments() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     bench.receive(&Frame::new(1, 0, MSS));
     bench.mode.merges = false;

@@ -1,4 +1,4 @@
-//! Which segments become one, and what is left of each.
+//! Conditions under which segments are joined, and the resulting segments.
 
 use pkt::{Domain, DomainConfig, Ecn};
 use tcp::{Options, SeqNum};
@@ -9,7 +9,7 @@ fn pool() -> Pool {
     Domain::new(DomainConfig { max_bytes: 16 << 20 }).pool()
 }
 
-/// A segment of `payload` at `seq`, acknowledging 500.
+/// Builds a segment of `payload` at `seq` that acknowledges 500.
 fn segment(pool: &mut Pool, seq: u32, payload: &[u8]) -> Segment {
     let mut packet = pool.alloc().expect("memory");
     assert_eq!(packet.append(pool, payload), payload.len());
@@ -24,7 +24,7 @@ fn segment(pool: &mut Pool, seq: u32, payload: &[u8]) -> Segment {
 }
 
 #[test]
-fn the_younger_acknowledgment_and_window_win() {
+fn the_newer_acknowledgment_and_window_are_kept() {
     let mut pool = pool();
     for (ack, expected) in [(700, (700, 9)), (500, (500, 9)), (300, (500, 100))] {
         let mut tail = segment(&mut pool, 1000, b"abc");
@@ -40,7 +40,7 @@ fn the_younger_acknowledgment_and_window_win() {
 }
 
 #[test]
-fn a_joined_segment_says_how_it_was_cut() {
+fn a_joined_segment_records_its_segmentation() {
     let mut pool = pool();
     let mut tail = segment(&mut pool, 0, &[1; 1400]);
     for number in 1..4 {
@@ -55,11 +55,11 @@ fn a_joined_segment_says_how_it_was_cut() {
 }
 
 #[test]
-fn what_differs_stays_apart() {
+fn segments_that_differ_are_not_joined() {
     let mut pool = pool();
     type Change = fn(&mut Segment);
     let changes: [(&str, Change); 9] = [
-        ("a hole", |next| next.header.seq += 1),
+        ("a gap", |next| next.header.seq += 1),
         ("an overlap", |next| next.header.seq = SeqNum(1002)),
         ("a reset", |next| next.header.flags |= Flags::RST),
         ("a SYN", |next| next.header.flags |= Flags::SYN),
@@ -79,7 +79,7 @@ fn what_differs_stays_apart() {
 }
 
 #[test]
-fn equal_options_are_no_difference() {
+fn segments_with_equal_options_are_joined() {
     let mut pool = pool();
     let options = Options { timestamps: Some((7, 8)), ..Options::default() };
     let mut tail = segment(&mut pool, 1000, b"abc");
@@ -90,7 +90,7 @@ fn equal_options_are_no_difference() {
 }
 
 #[test]
-fn a_fin_is_the_last_to_join() {
+fn no_segment_is_joined_after_a_fin() {
     let mut pool = pool();
     let mut tail = segment(&mut pool, 1000, b"abc");
     let mut fin = segment(&mut pool, 1003, b"de");
@@ -104,20 +104,20 @@ fn a_fin_is_the_last_to_join() {
 }
 
 #[test]
-fn a_duplicate_ack_is_not_swallowed() {
+fn a_duplicate_ack_is_not_joined() {
     let mut pool = pool();
     let mut tail = segment(&mut pool, 1000, b"");
     let again = segment(&mut pool, 1000, b"");
     assert!(tail.join(&mut pool, again).is_err());
     let data = segment(&mut pool, 1000, b"data");
-    assert!(tail.join(&mut pool, data).is_err(), "the one before it counts");
+    assert!(tail.join(&mut pool, data).is_err(), "the previous ACK counts");
     let mut newer = segment(&mut pool, 1000, b"");
     newer.header.ack = SeqNum(600);
     assert!(tail.join(&mut pool, newer).is_ok());
 }
 
 #[test]
-fn no_more_than_a_superframe_is_joined() {
+fn joined_segments_are_limited_to_a_superframe() {
     let mut pool = pool();
     let mut tail = segment(&mut pool, 0, &[1; 40_000]);
     let next = segment(&mut pool, 40_000, &[1; 30_000]);

@@ -1,9 +1,12 @@
-//! What an administrator does to the table: permanent entries, their end, and the list of all entries.
+//! Administration of the neighbor table: setting and deleting permanent entries, and listing all
+//! entries.
 //!
-//! Above: `Host::set_neighbor` and its relatives, which check the arguments. Linux: `neigh_add`, `neigh_delete`, `neigh_dump_info`.
+//! Above: `Host::set_neighbor` and related functions, which check the arguments. Linux:
+//! `neigh_add`, `neigh_delete`, `neigh_dump_info`.
 //!
-//! The state of an entry becomes PERMANENT, or ceases to be, under the locks of the table and of the entry, so that
-//! `Entries::permanent` is exact. What the change asks for, such as sending packets that waited, is done without either.
+//! An entry enters or leaves the state PERMANENT under the locks of the table and of the entry, so
+//! that `Entries::permanent` is exact. The actions of the change, such as sending waiting packets,
+//! are carried out without these locks.
 
 use std::{
     net::IpAddr,
@@ -15,34 +18,26 @@ use super::{Key, NeighborEntry, NeighborTable};
 use crate::{
     cx::Cx,
     header::ethernet::MacAddr,
-    host::Host,
     transmit::neighbor::{Neighbor, NeighborActions, NudState},
 };
 
-/// One line of the list of neighbors: `ip neigh show`.
+/// Neighbor entry for display, as in `ip neigh show`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborInfo {
     /// Index of the device.
     pub device: u32,
-    /// The address.
+    /// Address of the neighbor.
     pub address: IpAddr,
-    /// Its link address, where it is known.
+    /// Link address, if known.
     pub mac: Option<MacAddr>,
     /// State of the entry.
     pub state: NudState,
 }
 
 impl NeighborTable {
-    /// Makes the entry of `key` permanent, and the entry itself if there is none; `source` is then the asker of later requests.
-    /// Packets that waited for the address are sent.
-    pub(crate) fn set_permanent(
-        &self,
-        host: &Host,
-        cx: &mut Cx,
-        key: Key,
-        source: IpAddr,
-        mac: MacAddr,
-    ) {
+    /// Makes the entry of `key` permanent, and creates it if necessary; `source` is then the source
+    /// address of later requests. Waiting packets are sent.
+    pub(crate) fn set_permanent(&self, cx: &mut Cx, key: Key, source: IpAddr, mac: MacAddr) {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let entry = match entries.map.get(&key) {
@@ -53,15 +48,15 @@ impl NeighborTable {
             let actions = entry.change(|state| state.set_permanent(mac, cx.now));
             (entry, actions)
         };
-        entry.carry_out(host, cx, None, actions);
+        entry.carry_out(cx, None, actions);
     }
 
-    /// Forgets the link address of `key`, whether it was set or learned; false if nothing is known of it. Packets that wait for
-    /// the address are dropped.
+    /// Forgets the link address of `key`, whether it was set or learned. Returns false if the
+    /// address has no entry or one in state NONE. Waiting packets are dropped.
     ///
-    /// Differs from Linux, which unlinks the entry: here it stays in state NONE until it is collected, because cached routes refer
-    /// to it and resolve the address by it again.
-    pub(crate) fn delete(&self, host: &Host, cx: &mut Cx, key: Key) -> bool {
+    /// Differs from Linux, which unlinks the entry: here it stays in state NONE until it is
+    /// collected, because cached routes refer to it and use it to resolve the address again.
+    pub(crate) fn delete(&self, cx: &mut Cx, key: Key) -> bool {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let known = entries.map.get(&key).filter(|entry| entry.info().state != NudState::None);
@@ -70,11 +65,12 @@ impl NeighborTable {
             let actions = entry.change(|state| state.forget(cx.now));
             (entry, actions)
         };
-        entry.carry_out(host, cx, None, actions);
+        entry.carry_out(cx, None, actions);
         true
     }
 
-    /// Every entry of which something is known, by device and address. `ip neigh show` leaves those in state NONE out, too.
+    /// Returns all entries except those in state NONE, by device and address. `ip neigh show` omits
+    /// these, too.
     pub(crate) fn list(&self) -> Vec<NeighborInfo> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let infos = entries.map.values().map(|entry| entry.info());
@@ -83,18 +79,18 @@ impl NeighborTable {
 }
 
 impl NeighborEntry {
-    /// Whether an administrator has set the entry.
+    /// Whether the entry is permanent.
     pub(super) fn is_permanent(&self) -> bool {
         self.info().state == NudState::Permanent
     }
 
     fn info(&self) -> NeighborInfo {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Self { device, ip: address, .. } = *self;
+        let (device, address) = (self.tx.device_index(), self.ip);
         NeighborInfo { device, address, mac: state.link_address(), state: state.state() }
     }
 
-    /// Changes the state and publishes the link address; the caller holds the lock of the table.
+    /// Changes the state and publishes the link address. The caller holds the lock of the table.
     fn change(&self, change: impl FnOnce(&mut Neighbor) -> NeighborActions) -> NeighborActions {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let actions = change(&mut state);

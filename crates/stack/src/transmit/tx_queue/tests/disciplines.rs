@@ -1,13 +1,13 @@
-//! The same with a discipline in between.
+//! Transmit queue tests with a discipline.
 
 use super::*;
 
 #[test]
-fn devices_that_have_queues_get_the_default_discipline() {
+fn a_device_that_queues_packets_gets_the_default_discipline() {
     let kind = |async_completion, settings: &[(&str, &str)]| {
         let mut bench = Bench::new(async_completion, "default");
         for (name, value) in settings {
-            bench.host.set_sysctl(name, value).expect("a setting");
+            bench.host.set_sysctl(name, value).expect("the setting exists");
         }
         bench.stats().qdisc.to_string()
     };
@@ -21,10 +21,11 @@ fn devices_that_have_queues_get_the_default_discipline() {
 }
 
 #[test]
-fn urgent_packets_overtake_what_waits_for_the_device() {
+fn urgent_packets_overtake_packets_that_wait_for_the_device() {
     let mut bench = Bench::new(true, "pfifo_fast");
     bench.room(1);
-    // The first fills what the device may hold; priority 2 is the last band, 0 the middle one.
+    // The first packet fills the byte limit. Priority 2 maps to the last band, priority 0 to the
+    // middle one.
     let _ = bench.xmit([0, 200, 201, 1, 2]);
     assert_eq!(bench.sent().0, [0]);
     let stats = bench.stats().stats;
@@ -39,10 +40,13 @@ fn urgent_packets_overtake_what_waits_for_the_device() {
 }
 
 #[test]
-fn a_full_band_tells_its_sender() {
+fn a_full_band_reports_the_drop_to_its_sender() {
     let mut bench = Bench::new(true, "noqueue");
-    bench.host.set_sysctl("net.quietline.dev.few.tx_queue_len", "3").expect("a length");
-    bench.host.set_sysctl("net.quietline.dev.few.qdisc", "pfifo_fast").expect("a discipline");
+    bench.host.set_sysctl("net.quietline.dev.few.tx_queue_len", "3").expect("the length is valid");
+    bench
+        .host
+        .set_sysctl("net.quietline.dev.few.qdisc", "pfifo_fast")
+        .expect("the discipline is valid");
     assert_eq!(bench.xmit(0..1), NetXmit::Success);
     assert_eq!(bench.xmit(1..4), NetXmit::Success);
     assert!(matches!(bench.xmit(4..6), NetXmit::Drop(_)));
@@ -51,35 +55,35 @@ fn a_full_band_tells_its_sender() {
 }
 
 #[test]
-fn an_empty_discipline_is_passed_by_and_counts_all_the_same() {
+fn packets_that_bypass_an_empty_discipline_are_counted() {
     let mut bench = Bench::new(false, "pfifo_fast");
     bench.room(200);
     let _ = bench.xmit(0..99);
-    assert_eq!(bench.sent().1, 1, "one call");
+    assert_eq!(bench.sent().1, 1, "one transmit call");
     assert_eq!(bench.stats().stats.bytes, 9900);
     bench.finish();
 }
 
-/// A context that entered the host before a change sends after one that has seen it.
+/// A context that entered the host before a change sends after a context that has seen the change.
 #[test]
-fn older_settings_do_not_bring_a_discipline_back() {
+fn a_context_with_older_settings_does_not_restore_a_discipline() {
     let mut bench = Bench::new(true, "pfifo_fast");
     let mut old = Cx::replay(&bench.memory, 2);
     old.now = bench.cx.now;
     let entered = old.enter(&bench.host);
-    bench.host.set_sysctl("net.quietline.dev.few.qdisc", "fq").expect("a discipline");
+    bench.host.set_sysctl("net.quietline.dev.few.qdisc", "fq").expect("the discipline is valid");
     let _ = bench.xmit(0..5);
     let left = bench.stats().stats.qlen;
-    let _ = bench.host.tx(1).xmit(&bench.host, &mut old, QUEUE, &mut PacketList::new());
+    let _ = bench.host.tx(1).xmit(&mut old, QUEUE, &mut PacketList::new());
     old.leave(entered);
     assert_eq!((bench.stats().stats.qlen, bench.dropped(DropReason::QueuePurge)), (left, 0));
     bench.finish();
 }
 
-/// The moments are the discipline's own, not those of a wheel.
+/// Deadlines of a discipline are exact, not rounded by a timer wheel.
 #[test]
-fn a_token_bucket_wakes_its_core_at_the_very_moment() {
-    // 100 bytes last 100 µs.
+fn a_token_bucket_wakes_its_core_at_the_exact_time() {
+    // 100 bytes take 100 µs.
     let mut bench = Bench::new(false, "tbf rate 8mbit burst 200b limit 10kb");
     let start = bench.cx.now;
     bench.room(99);
@@ -98,7 +102,7 @@ fn a_token_bucket_wakes_its_core_at_the_very_moment() {
 }
 
 #[test]
-fn whoever_came_to_send_one_packet_does_not_stay_for_all() {
+fn a_sender_leaves_packets_beyond_its_quota_to_the_core() {
     let mut bench = Bench::new(false, "fq flow_limit 1000");
     bench.room(999);
     let _ = bench.xmit(0..99);
@@ -109,14 +113,17 @@ fn whoever_came_to_send_one_packet_does_not_stay_for_all() {
 }
 
 #[test]
-fn what_waits_in_a_discipline_that_is_replaced_is_dropped() {
+fn packets_in_a_replaced_discipline_are_dropped() {
     for qdisc in ["pfifo_fast", "fq", "fq_codel", "tbf rate 1kbit burst 200b limit 10kb"] {
         let mut bench = Bench::new(true, qdisc);
         bench.room(99);
         let _ = bench.xmit(0..9);
         let left = bench.stats().stats.qlen;
         assert!(left >= 7, "{qdisc}: {left}");
-        bench.host.set_sysctl("net.quietline.dev.few.qdisc", "noqueue").expect("none");
+        bench
+            .host
+            .set_sysctl("net.quietline.dev.few.qdisc", "noqueue")
+            .expect("the discipline is valid");
         assert_eq!(bench.stats().stats.qlen, 0);
         assert_eq!(bench.dropped(DropReason::QueuePurge), left, "{qdisc}");
         bench.complete(1);
@@ -126,7 +133,7 @@ fn what_waits_in_a_discipline_that_is_replaced_is_dropped() {
     }
 }
 
-/// The trace of a queue that grows until it is never empty any more.
+/// Traces a queue whose limit grows until the device never runs empty.
 #[test]
 fn the_byte_limit_grows_until_the_device_does_not_starve() {
     let mut bench = Bench::new(true, "pfifo_fast");
@@ -136,15 +143,15 @@ fn the_byte_limit_grows_until_the_device_does_not_starve() {
     let mut queue = |bench: &mut Bench, packets: u8| {
         let _ = bench.xmit(number..number + packets);
         number += packets;
-        bench.stats().bql_inflight.expect("it completes") / 1514
+        bench.stats().bql_inflight.expect("the device reports completions") / 1514
     };
     let complete = |bench: &mut Bench, packets: usize| {
         bench.complete(packets);
-        bench.stats().bql_limit.expect("it completes")
+        bench.stats().bql_limit.expect("the device reports completions")
     };
     assert_eq!(queue(&mut bench, 1), 1);
     assert_eq!(complete(&mut bench, 1), 1514);
-    assert_eq!(queue(&mut bench, 2), 2, "the second goes over the limit");
+    assert_eq!(queue(&mut bench, 2), 2, "the second packet exceeds the limit");
     assert_eq!(complete(&mut bench, 2), 4542);
     assert_eq!(queue(&mut bench, 3), 3);
     assert_eq!(complete(&mut bench, 1), 4542);
@@ -152,18 +159,18 @@ fn the_byte_limit_grows_until_the_device_does_not_starve() {
     assert_eq!(complete(&mut bench, 2), 4542);
     assert_eq!(queue(&mut bench, 2), 3);
     assert_eq!(complete(&mut bench, 3), 4542);
-    assert_eq!(queue(&mut bench, 9), 4, "the fourth goes over the limit, the others wait");
+    assert_eq!(queue(&mut bench, 9), 4, "the fourth packet exceeds the limit, the others wait");
     assert_eq!(bench.stats().stats.qlen, 5);
     bench.finish();
 }
 
-/// Linux: `dev_watchdog`.
+/// Lost completions time out. Linux: `dev_watchdog`.
 #[test]
-fn a_byte_limit_does_not_wait_for_ever_for_lost_completions() {
+fn a_byte_limit_is_reset_after_lost_completions() {
     let mut bench = Bench::new(true, "pfifo_fast");
     bench.room(99);
     let _ = bench.xmit([0]);
-    assert_eq!(bench.host.tx(1).deadline(QUEUE), None, "nothing waits");
+    assert_eq!(bench.host.tx(1).deadline(QUEUE), None, "no packet waits");
     let overdue_at = bench.cx.now + WATCHDOG;
     let _ = bench.xmit(1..3);
     bench.cx.now += Duration::from_secs(1);
@@ -172,7 +179,7 @@ fn a_byte_limit_does_not_wait_for_ever_for_lost_completions() {
     assert_eq!(bench.host.tx(1).deadline(QUEUE), Some(overdue_at));
     bench.cx.now = overdue_at;
     let _ = bench.host.poll(&mut bench.cx);
-    assert_eq!(bench.sent().0, [1], "a new limit begins with one packet");
+    assert_eq!(bench.sent().0, [1], "a reset limit starts with one packet");
     assert_eq!(bench.host.counters().get("TxTimeouts"), Some(1));
     bench.complete(1);
     assert_eq!(bench.sent().0, [2, 3]);
@@ -180,13 +187,19 @@ fn a_byte_limit_does_not_wait_for_ever_for_lost_completions() {
 }
 
 #[test]
-fn the_byte_limit_has_bounds() {
+fn the_byte_limit_stays_within_its_bounds() {
     let mut bench = Bench::new(true, "pfifo_fast");
-    bench.host.set_sysctl("net.quietline.dev.few.bql_limit_min", "1000").expect("a limit");
-    bench.host.set_sysctl("net.quietline.dev.few.bql_limit_max", "1000").expect("a limit");
+    bench
+        .host
+        .set_sysctl("net.quietline.dev.few.bql_limit_min", "1000")
+        .expect("the limit is valid");
+    bench
+        .host
+        .set_sysctl("net.quietline.dev.few.bql_limit_max", "1000")
+        .expect("the limit is valid");
     bench.room(99);
     let _ = bench.xmit(0..99);
-    assert_eq!(bench.sent().0.len(), 11, "ten, and the one that goes over");
+    assert_eq!(bench.sent().0.len(), 11, "ten packets, and one that exceeds the limit");
     bench.complete(11);
     assert_eq!((bench.sent().0.len(), bench.stats().bql_limit), (11, Some(1000)));
     bench.finish();

@@ -1,14 +1,14 @@
-//! Superframes that a device turns out not to take at their size.
+//! Superframes that a device refuses for their size.
 
 use pkt::{Gso, GsoKind, TxChecksum};
 
 use super::*;
 use crate::header::ip::ETHER_TYPE_IPV4;
 
-/// Segments of the superframes here, of 1,000 bytes each.
+/// Number of segments of 1,000 bytes in a test superframe.
 const SEGMENTS: usize = 200;
 
-/// Headers of IPv4 and TCP.
+/// Length of the IPv4 and TCP headers.
 const HEADER_BYTES: usize = 40;
 
 impl Bench {
@@ -20,7 +20,7 @@ impl Bench {
     }
 
     fn xmit_superframe(&mut self, segments: usize) {
-        let mut packet = self.cx.pool.alloc().expect("memory");
+        let mut packet = self.cx.pool.alloc().expect("the pool has memory");
         let payload = vec![0; segments * 1000];
         assert_eq!(packet.append(&mut self.cx.pool, &payload), payload.len());
         let headers = packet.push(HEADER_BYTES);
@@ -29,37 +29,38 @@ impl Bench {
         let meta = packet.meta_mut();
         meta.protocol = ETHER_TYPE_IPV4;
         meta.tx_checksum = TxChecksum::Partial { start: 20, offset: 16 };
-        let segs = u16::try_from(segments).expect("a few");
+        let segs = u16::try_from(segments).expect("there are few segments");
         meta.gso = Gso { kind: GsoKind::TcpV4, size: 1000, segs, ..Gso::default() };
         let mut list = PacketList::from_iter([packet]);
         assert_eq!(send_list(&self.host, &mut self.cx, &mut list), NetXmit::Success);
-        // What is more than one caller carries is left to the core.
+        // Packets beyond the quota of the caller are left to the core.
         let _ = self.host.poll(&mut self.cx);
     }
 
-    /// Frames that have arrived since the last call; superframes that were refused, and segments that were cut, so far.
+    /// Returns the frames sent since the last call, and the total numbers of refused superframes
+    /// and of GSO segments.
     fn outcome(&self) -> [u64; 3] {
-        let count = |name| self.host.counters().get(name).expect("a counter");
+        let count = |name| self.host.counters().get(name).expect("the counter exists");
         [self.sent().0.len() as u64, count("DeviceTxRefused"), count("GsoSegments")]
     }
 }
 
 #[test]
-fn a_superframe_that_is_refused_for_its_size_arrives_in_segments() {
+fn a_superframe_refused_for_its_size_is_sent_in_segments() {
     let segments = SEGMENTS as u64;
     for qdisc in ["noqueue", "pfifo_fast", "fq", "fq_codel"] {
         let mut bench = Bench::refusing(false, qdisc);
         let generation = bench.host.route_generation();
         bench.xmit_superframe(SEGMENTS);
         assert_eq!(bench.outcome(), [segments, 1, segments], "{qdisc}");
-        // Those who make them hear of it, once.
+        // Senders are notified once, by a new route generation.
         assert_eq!(bench.host.tx(1).superframe_max(), GSO_BYTES_MAX);
         assert_eq!(bench.host.route_generation(), generation + 1);
-        // What was made before that is not even tried.
+        // An older superframe above the new limit is segmented without another attempt.
         bench.xmit_superframe(SEGMENTS);
         assert_eq!(bench.outcome(), [segments, 1, 2 * segments], "{qdisc}");
         assert_eq!(bench.host.route_generation(), generation + 1);
-        // And 64 KB go as they are.
+        // A superframe of 64 KB is sent unchanged.
         bench.xmit_superframe(65);
         assert_eq!(bench.outcome(), [1, 1, 2 * segments], "{qdisc}");
         assert_eq!(bench.dropped(DropReason::NoMemory), 0);
@@ -67,9 +68,9 @@ fn a_superframe_that_is_refused_for_its_size_arrives_in_segments() {
     }
 }
 
-/// Its books are kept in the segments that it takes.
+/// The byte limit counts the segments of a refused superframe.
 #[test]
-fn a_device_that_completes_what_was_refused_owes_nothing_at_the_end() {
+fn a_completed_refused_superframe_leaves_no_bytes_in_flight() {
     let mut bench = Bench::refusing(true, "pfifo_fast");
     bench.xmit_superframe(SEGMENTS);
     let bytes = SEGMENTS * (1000 + HEADER_BYTES);
@@ -82,7 +83,7 @@ fn a_device_that_completes_what_was_refused_owes_nothing_at_the_end() {
 }
 
 #[test]
-fn a_superframe_that_finds_no_room_waits_for_it() {
+fn a_superframe_without_room_in_the_device_waits() {
     let mut bench = Bench::refusing(false, "noqueue");
     bench.device.held().room = 0;
     bench.xmit_superframe(65);
@@ -96,13 +97,13 @@ fn a_superframe_that_finds_no_room_waits_for_it() {
 }
 
 #[test]
-fn a_device_that_is_taken_up_again_is_tried_again() {
+fn a_device_brought_up_again_gets_large_superframes_again() {
     let mut bench = Bench::refusing(false, "noqueue");
     bench.xmit_superframe(SEGMENTS);
     assert_eq!(bench.outcome()[1], 1);
     bench.device.held().refuses_above = None;
     for up in [false, true] {
-        bench.host.set_device_up(&mut bench.cx, 1, up).expect("it is there");
+        bench.host.set_device_up(&mut bench.cx, 1, up).expect("the device exists");
     }
     assert_eq!(bench.host.tx(1).superframe_max(), BIG_TCP_BYTES_MAX);
     bench.xmit_superframe(SEGMENTS);

@@ -1,6 +1,6 @@
 //! Events of a host: facts about its devices, addresses and workers that need a person, or a program's decision.
 //!
-//! Above: crate `quietline`, which keeps them for the application. Linux: rtnetlink notifications (RTM_DELLINK), and what
+//! Above: devices, receive steps and the host report them (`share`); crate `quietline` keeps them for the application. Linux: rtnetlink notifications (RTM_DELLINK), and what
 //! user-space daemons log about duplicate addresses.
 //!
 //! Events are rare: each kind is reported once for a device, or limited to one in several seconds for an address.
@@ -8,20 +8,15 @@
 //! Not here: counters and drop reasons, which count every occurrence.
 
 use core::fmt::{self, Debug};
-use std::{
-    net::Ipv4Addr,
-    string::String,
-    sync::{Arc, PoisonError, atomic::Ordering},
-};
+use std::{net::Ipv4Addr, string::String};
 
-use super::Host;
-use crate::{core::Core, device::LinkType, header::ethernet::MacAddr};
+use crate::header::ethernet::MacAddr;
 
 /// A fact about a host's devices, addresses or workers. Its text is one line for a person, without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A device has left the host: its interface was deleted, or [`Host::remove_device`] was called. Sockets bound to addresses
+    /// A device has left the host: its interface was deleted, or `Host::remove_device` was called. Sockets bound to addresses
     /// that only this device had fail with `ENETDOWN` from here on.
     DeviceGone {
         /// Its name.
@@ -96,44 +91,4 @@ pub trait EventSink: Send + Sync + Debug {
     /// Takes an event. Called from within the stack, perhaps by a thread that owns a core: it must not call the stack, nor wait
     /// for a thread that does.
     fn on_event(&self, event: Event);
-}
-
-impl Host {
-    /// Sets the receiver of this host's events, in place of an earlier one. Events without a receiver are forgotten.
-    pub fn set_event_sink(&self, sink: Arc<dyn EventSink>) {
-        *self.event_sink.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
-    }
-
-    /// Passes an event to the receiver.
-    pub(crate) fn report(&self, event: Event) {
-        let sink = self.event_sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(sink) = sink {
-            sink.on_event(event);
-        }
-    }
-
-    /// The worker of `core` has panicked. Nothing is handed to it any more, and whoever it belonged to shuts the host down.
-    #[cold]
-    pub fn worker_panicked(&self, core: &Core) {
-        core.lose_worker();
-        self.report(Event::WorkerPanicked { core: core.id().0 });
-    }
-
-    /// A segment with an unfinished checksum has arrived by device `index`: reported once for each of the first 64 devices.
-    #[cold]
-    pub(crate) fn report_unfinished_checksum(&self, index: u32) {
-        let Some(bit) = 1_u64.checked_shl(index) else { return };
-        if self.unfinished_checksums.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            let device = self.device_name(index).into();
-            self.report(Event::UnfinishedChecksums { device });
-        }
-    }
-
-    /// Link address of a device; none where its frames have no Ethernet header.
-    pub(crate) fn mac_of(&self, index: u32) -> Option<MacAddr> {
-        match self.device(index).caps().link {
-            LinkType::Ethernet { mac } => Some(mac),
-            LinkType::Ip => None,
-        }
-    }
 }

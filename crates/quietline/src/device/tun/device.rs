@@ -1,4 +1,4 @@
-//! The device as the stack sees it.
+//! `impl Device for Tun`.
 //!
 //! Above: `stack::core` and `ip::output`.
 
@@ -15,11 +15,12 @@ use super::Tun;
 use super::receive::Frame;
 use super::transmit::ends_the_list;
 
-/// Frames that one poll takes where each may be a superframe.
+/// Frames that one poll takes if each may be a superframe.
 const SUPERFRAMES_PER_POLL: usize = 8;
 
-/// What superframes over IPv4 stay below by default where the kernel takes larger ones than their header can say. Measured
-/// (docs/benchmarks.md): a write of 64 KB costs the kernel's reader a wake-up, and from three times that on nothing more is won.
+/// Default bound of IPv4 superframes, if the kernel accepts BIG TCP. Measured (docs/benchmarks.md):
+/// each write costs the kernel's reader a wake, and beyond three times 64 KB there is no further
+/// gain.
 const BIG_TCP_SIZE: u32 = 3 * GRO_BYTES_MAX;
 
 impl Device for Tun {
@@ -27,7 +28,7 @@ impl Device for Tun {
         &self.caps
     }
 
-    /// Reads until nothing waits or `budget` frames were taken, bad ones included.
+    /// Reads until no frame waits or `budget` frames were taken, bad frames included.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let fd = self.queue_fd(queue.0);
         let mut taken = 0;
@@ -70,7 +71,8 @@ impl Device for Tun {
         }
     }
 
-    /// With superframes half of them are taken: a quarter of a megabyte, which a reader still finds in its caches.
+    /// Fewer frames if each may be a superframe, so that the reader still finds their bytes in its
+    /// caches.
     fn weight(&self) -> usize {
         if self.vnet_hdr { SUPERFRAMES_PER_POLL } else { WEIGHT }
     }
@@ -87,7 +89,7 @@ impl Device for Tun {
         self.superframe_max.store(self.caps.gso_max_bytes, Ordering::Relaxed);
     }
 
-    /// As the kernel's own tap has one.
+    /// The kernel's own tap has a queueing discipline.
     fn needs_qdisc(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! The device as the stack sees it.
+//! `impl Device for AfPacket`.
 //!
 //! Above: `stack::core` and the device's transmit queues.
 
@@ -22,7 +22,7 @@ impl Device for AfPacket {
         &self.caps
     }
 
-    /// Takes frames until none waits or `budget` were taken, bad ones included.
+    /// Receives frames until none waits or `budget` were taken, bad frames included.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let queue = self.queue(queue.0);
         let mut rx = queue.rx.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,9 +36,9 @@ impl Device for AfPacket {
         if std::mem::take(losing) {
             cx.count(Counter::DeviceRxMissed, socket::missed(queue.receiver()));
         }
-        // Who polls without sleeping on the descriptor gets no report of a deletion.
-        if taken == 0 && queue.look_timer.is_due(cx.now) {
-            self.look(queue);
+        // A thread that polls without sleeping on the descriptor gets no report of a deletion.
+        if taken == 0 && queue.check_timer.is_due(cx.now) {
+            self.check_interface(queue);
         }
         taken
     }
@@ -47,10 +47,11 @@ impl Device for AfPacket {
         self.weight
     }
 
-    /// Gives the kernel what finds room, in as few calls as there may be.
+    /// Passes packets to the kernel while there is room, with as few system calls as possible.
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let queue = self.queue(queue.0);
-        let waits = queue.tx.fill(list, &mut |reason, packet| queue.give_up(cx, reason, packet));
+        let waits =
+            queue.tx.fill(list, &mut |reason, packet| queue.drop_accepted(cx, reason, packet));
         if waits {
             self.send(queue, cx);
         }
@@ -68,8 +69,8 @@ impl Device for AfPacket {
         {
             self.send(queue, cx);
         }
-        // Those that the sending has given up, too.
-        let lost = queue.take_given_up();
+        // Includes packets that `send` has dropped.
+        let lost = queue.take_dropped();
         completed.packets += lost.packets;
         completed.bytes += lost.bytes;
         completed
@@ -77,7 +78,7 @@ impl Device for AfPacket {
 
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
         let queue = self.queue(queue.0);
-        if queue.given_up_packets.load(Ordering::Relaxed) > 0 {
+        if queue.dropped_packets.load(Ordering::Relaxed) > 0 {
             return Some(Instant::ZERO);
         }
         queue.tx.retry_at()
@@ -143,7 +144,7 @@ impl AfPacket {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(_) => {
-                    self.look(queue);
+                    self.check_interface(queue);
                     break;
                 }
             }
@@ -153,18 +154,19 @@ impl AfPacket {
 
     fn send(&self, queue: &Queue, cx: &mut Cx) {
         let now = cx.now;
-        let sent = queue.tx.send(now, &mut |reason, packet| queue.give_up(cx, reason, packet));
+        let sent =
+            queue.tx.send(now, &mut |reason, packet| queue.drop_accepted(cx, reason, packet));
         if let (Some(at), Some(doorbell)) = (queue.tx.retry_at(), queue.doorbell.get()) {
             doorbell.ring_at(at);
         }
         if sent.is_err() {
-            self.look(queue);
+            self.check_interface(queue);
         }
     }
 
-    /// Finds out whether the interface is gone. The question takes the error off the socket, so a worker that sleeps on the socket
-    /// is woken: it takes the device away.
-    pub(super) fn look(&self, queue: &Queue) {
+    /// Checks whether the interface is gone. The check clears the socket's error, so a worker that
+    /// sleeps on the socket would not see it: ring its doorbell, and the worker removes the device.
+    pub(super) fn check_interface(&self, queue: &Queue) {
         if !socket::is_unbound(queue.receiver()) {
             return;
         }
@@ -176,22 +178,22 @@ impl AfPacket {
 }
 
 impl Queue {
-    /// Drops a packet that was taken and will never be sent. It counts as completed, because its bytes are no longer under way; the
-    /// core that is to hear of that may be asleep.
-    fn give_up(&self, cx: &mut Cx, reason: DropReason, packet: Packet) {
-        self.given_up_bytes.fetch_add(packet.len(), Ordering::Relaxed);
-        self.given_up_packets.fetch_add(1, Ordering::Release);
+    /// Drops an accepted packet that cannot be sent. The packet counts as completed, because its
+    /// bytes are not in flight any more; the doorbell tells the core, which may be asleep.
+    fn drop_accepted(&self, cx: &mut Cx, reason: DropReason, packet: Packet) {
+        self.dropped_bytes.fetch_add(packet.len(), Ordering::Relaxed);
+        self.dropped_packets.fetch_add(1, Ordering::Release);
         cx.drop_packet(reason, packet);
         if let Some(doorbell) = self.doorbell.get() {
             doorbell.ring_at(cx.now);
         }
     }
 
-    fn take_given_up(&self) -> Completed {
-        if self.given_up_packets.load(Ordering::Relaxed) == 0 {
+    fn take_dropped(&self) -> Completed {
+        if self.dropped_packets.load(Ordering::Relaxed) == 0 {
             return Completed::NONE;
         }
-        let packets = self.given_up_packets.swap(0, Ordering::Acquire);
-        Completed { packets, bytes: self.given_up_bytes.swap(0, Ordering::Relaxed) }
+        let packets = self.dropped_packets.swap(0, Ordering::Acquire);
+        Completed { packets, bytes: self.dropped_bytes.swap(0, Ordering::Relaxed) }
     }
 }

@@ -1,4 +1,4 @@
-//! A running stack: the host, its workers, and the handle applications hold.
+//! A running stack: the host, its workers, and the handle that applications hold.
 
 use std::{
     borrow::Cow,
@@ -13,8 +13,9 @@ use pkt::{DomainStats as MemoryStats, Instant};
 use stack::{
     Cx,
     base::{config_error::ConfigError, counters::Snapshot, ids::CoreId},
+    cx::event::EventSink,
     header::ethernet::MacAddr,
-    host::{ClaimState, EventSink, Host, config::HostConfig},
+    host::{ClaimState, Host, config::HostConfig},
     receive::rps::SoftnetStat,
     route::fib::RouteSpec,
     sysctl::SysctlError,
@@ -22,8 +23,8 @@ use stack::{
 };
 
 use crate::{
-    attachments::Attachments,
-    builder::{Attachment, StackBuilder, StaticNeighbor},
+    attachments::{Attachment, Attachments},
+    builder::{StackBuilder, StaticNeighbor},
     clock,
     events::{EventLog, Events},
     neighbor::Neighbor,
@@ -31,7 +32,7 @@ use crate::{
     worker::{self, Stop},
 };
 
-/// Who runs the cores.
+/// Threads that run the cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunMode {
     /// One worker thread per core, and application threads while they are in a call.
@@ -40,8 +41,8 @@ pub(crate) enum RunMode {
     Manual,
 }
 
-/// A handle to a running stack; clones share it. When the last handle, stream and listener are gone, its connections
-/// are aborted and its workers end.
+/// A handle to a running stack; clones share it. When the last handle, stream and listener are
+/// dropped, the stack aborts its connections and ends its workers.
 #[derive(Clone, Debug)]
 pub struct Stack {
     running: Arc<Running>,
@@ -55,26 +56,27 @@ pub(crate) struct Running {
     workers: Mutex<Vec<JoinHandle<()>>>,
     attachments: Arc<Attachments>,
     events: Arc<EventLog>,
-    /// Last, when the host is gone.
+    /// Last field, so that it is dropped after the host.
     _grace: GracePeriod,
 }
 
-/// What the host had in tables is dropped before the stack is: whoever has dropped it may open the same device again.
+/// Waits in its `drop` until all threads have left the host's RCU tables, so that the devices in
+/// them are freed: the application may then open the same device again.
 #[derive(Debug)]
 struct GracePeriod;
 
 impl Drop for GracePeriod {
     fn drop(&mut self) {
-        /// Looks at the readers, a moment apart: a thread that stays in a call of another stack for longer than all of
-        /// them delays the end of this one's device, and nothing else.
-        const LOOKS_MAX: u32 = 1000;
-        let mut looks = 0;
+        /// Maximum number of checks for a grace period. A thread that stays longer than that in a
+        /// call of another stack only delays the release of this stack's devices.
+        const CHECKS_MAX: u32 = 1000;
+        let mut checks = 0;
         let mut wait = || {
-            looks += 1;
+            checks += 1;
             std::thread::sleep(Duration::from_micros(10));
-            looks < LOOKS_MAX
+            checks < CHECKS_MAX
         };
-        // Once for the tables, and once for the route entries that they held.
+        // The first grace period frees the tables, the second the route entries that they held.
         for _ in 0..2 {
             clock::memory().rcu.synchronize(&mut wait);
         }
@@ -82,7 +84,7 @@ impl Drop for GracePeriod {
 }
 
 impl Stack {
-    /// Starts to build a stack.
+    /// Returns a builder of a stack.
     pub fn builder() -> StackBuilder {
         StackBuilder::new()
     }
@@ -94,7 +96,7 @@ impl Stack {
         mode: RunMode,
     ) -> io::Result<Self> {
         let host = Host::new(clock::memory(), config)?;
-        // Before the first frame is received, so that no ARP packet comes first.
+        // Set neighbors before the first frame is received, so that no ARP packet sets them first.
         for StaticNeighbor { device, address, mac } in neighbors {
             clock::with_cx(|cx| host.set_neighbor(cx, *device, *address, *mac))?;
         }
@@ -123,9 +125,10 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Proves that no other station has an address of the stack, where the settings ask for it (RFC 5227).
+    /// Proves that no other station uses an address of the stack (RFC 5227), if the settings ask for
+    /// it.
     fn claim_addresses(&self) -> io::Result<()> {
-        /// How long a stack without workers is left alone between two polls.
+        /// Time between two polls of a stack without workers.
         const PAUSE: Duration = Duration::from_millis(1);
         let mut events = self.events();
         clock::with_cx(|cx| self.host().claim_addresses(cx));
@@ -140,49 +143,54 @@ impl Stack {
                     let _ = self.poll();
                     std::thread::sleep(PAUSE);
                 }
-                // A conflict or success is an event; the limit is for a device that has gone meanwhile.
+                // A conflict or success is an event. The limit is needed for a device that was
+                // removed meanwhile.
                 ClaimState::Probing => drop(events.next_timeout(Duration::from_millis(100))),
             }
         }
     }
 
-    /// Runs everything that has work, on the calling thread, and returns how long it may be left alone unless a frame
-    /// arrives; `None` for ever. For stacks built with [`StackBuilder::manual`], harmless for others.
-    #[must_use = "the stack wants to be polled again after this time"]
+    /// Runs all pending work on the calling thread. Returns the time after which the stack must be
+    /// polled again, even if no frame arrives; `None` if no timer is armed. Needed for stacks built
+    /// with [`StackBuilder::manual`], harmless for others.
+    #[must_use = "the stack must be polled again after this time"]
     pub fn poll(&self) -> Option<Duration> {
         self.poll_and_settle(|host, cx| host.poll(cx))
     }
 
-    /// As [`poll`](Self::poll), for core number `core` only: where an application has a thread for each, which uses that core's
-    /// sockets ([`incoming_core`](crate::ListenOptions::incoming_core)), none should run another's.
+    /// As [`poll`](Self::poll), for core number `core` only. For applications with one thread per
+    /// core, each of which uses only the sockets of its core
+    /// ([`incoming_core`](crate::ListenOptions::incoming_core)).
     ///
     /// # Panics
     ///
     /// If the stack has no such core.
-    #[must_use = "the core wants to be polled again after this time"]
+    #[must_use = "the core must be polled again after this time"]
     pub fn poll_core(&self, core: u16) -> Option<Duration> {
         self.poll_and_settle(|host, cx| host.poll_core(cx, CoreId(core)))
     }
 
-    /// Counters by their Linux names, summed over all threads.
+    /// Returns all counters by their Linux names, summed over all threads.
     #[must_use]
     pub fn counters(&self) -> Snapshot {
         self.host().counters()
     }
 
-    /// What each core counts of its receive work, as /proc/net/softnet_stat: a line for each, and `to_string` prints it.
+    /// Returns the receive counters of each core, one line per core as in /proc/net/softnet_stat;
+    /// `to_string` prints the line.
     #[must_use]
     pub fn softnet_stat(&self) -> Vec<SoftnetStat> {
         self.host().softnet_stat()
     }
 
-    /// What each transmit queue of each device holds and has counted, as `tc -s qdisc`: `to_string` prints a row so.
+    /// Returns the backlog and the counters of each transmit queue of each device, as
+    /// `tc -s qdisc`; `to_string` prints one row.
     #[must_use]
     pub fn tx_queue_stats(&self) -> Vec<TxQueueStats> {
         clock::with_cx(|cx| self.host().tx_queue_stats(cx))
     }
 
-    /// The present value of a setting by its Linux name, as `sysctl -n NAME` prints it.
+    /// Returns the present value of a setting by its Linux name, as `sysctl -n NAME` prints it.
     ///
     /// # Errors
     /// `NotFound` for a name that does not exist.
@@ -190,33 +198,36 @@ impl Stack {
         self.host().sysctls().get(name).map_err(refused)
     }
 
-    /// Changes a setting while the stack runs, as `sysctl -w NAME=VALUE` does. Sockets keep what they copied when they
-    /// were made (buffer sizes, keepalive times); everything else holds from the next call of each thread on.
+    /// Changes a setting while the stack runs, as `sysctl -w NAME=VALUE` does. Sockets keep the
+    /// values that they copied when they were created (buffer sizes, keepalive times). All other
+    /// settings apply from the next call of each thread on.
     ///
     /// # Errors
-    /// `NotFound` for a name that does not exist, `InvalidInput` for a value that is not allowed, with one line that says
-    /// what is; nothing is changed then.
+    /// `NotFound` for a name that does not exist, `InvalidInput` for a value that is not allowed,
+    /// with one line that describes the allowed values. Nothing is changed then.
     pub fn set_sysctl(&self, name: &str, value: &str) -> io::Result<()> {
         self.host().set_sysctl(name, value).map_err(refused)
     }
 
-    /// Every setting with its present value.
+    /// Returns every setting with its present value.
     #[must_use]
     pub fn sysctls(&self) -> Vec<(Cow<'static, str>, String)> {
         self.host().sysctls().iter().collect()
     }
 
-    /// Adds a route while the stack runs, as `ip route add` does. Connections that it leads elsewhere move with their next
-    /// segment.
+    /// Adds a route while the stack runs, as `ip route add` does. Connections for which it is the
+    /// better route use it from their next segment on.
     ///
     /// # Errors
-    /// `AlreadyExists` for a prefix and metric that have a route, `NotFound` for a device or source that the stack does not
-    /// have, `InvalidInput` for anything else; nothing is changed then.
+    /// `AlreadyExists` if a route has the same prefix and metric, `NotFound` for a device or source
+    /// address that the stack does not have, `InvalidInput` for any other error. Nothing is changed
+    /// then.
     pub fn add_route(&self, route: &Route) -> io::Result<()> {
         self.with_spec(route, Host::add_route)
     }
 
-    /// Adds a route in place of the one with the same prefix and metric, if there is one: `ip route replace`.
+    /// Adds a route and removes the one with the same prefix and metric, if there is one:
+    /// `ip route replace`.
     ///
     /// # Errors
     /// As [`add_route`](Self::add_route).
@@ -224,15 +235,16 @@ impl Stack {
         self.with_spec(route, Host::replace_route)
     }
 
-    /// Takes the best route away that has the prefix of `route` and whatever else it names: `ip route del`.
+    /// Deletes the best route with the prefix of `route` and all other fields that `route` sets:
+    /// `ip route del`.
     ///
     /// # Errors
-    /// `NotFound` when there is none.
+    /// `NotFound` if there is no such route.
     pub fn delete_route(&self, route: &Route) -> io::Result<()> {
         self.with_spec(route, Host::delete_route)
     }
 
-    /// Every route: the local table first, as `ip route show table all`.
+    /// Returns all routes, the local table first, as `ip route show table all`.
     #[must_use]
     pub fn routes(&self) -> Vec<Route> {
         let host = self.host();
@@ -240,30 +252,34 @@ impl Stack {
         host.routes().into_iter().map(listed).collect()
     }
 
-    /// Sets the link address of a neighbor for good, as `ip neigh replace ADDRESS lladdr MAC nud permanent dev NAME` does: the stack
-    /// never asks for it, and no ARP packet changes it. Packets that waited for the address are sent. The neighbor stays until
-    /// [`delete_neighbor`](Self::delete_neighbor), or until the device goes down.
+    /// Sets a permanent link address of a neighbor, as
+    /// `ip neigh replace ADDRESS lladdr MAC nud permanent dev NAME` does: the stack never sends a
+    /// request for it, and no ARP packet changes it. Packets that waited for the address are sent.
+    /// The entry stays until [`delete_neighbor`](Self::delete_neighbor), or until the device goes
+    /// down.
     ///
     /// # Errors
-    /// `NotFound` for a name that no device has; `InvalidInput` for a device whose frames carry no link addresses, and for an
-    /// address or link address that is not of a single other station; nothing is changed then.
+    /// `NotFound` if no device has this name; `InvalidInput` if the device's frames carry no link
+    /// addresses, or if `address` or `mac` does not belong to a single other station. Nothing is
+    /// changed then.
     pub fn set_neighbor(&self, name: &str, address: IpAddr, mac: MacAddr) -> io::Result<()> {
         let index = self.device(name)?;
         Ok(clock::with_cx(|cx| self.host().set_neighbor(cx, index, address, mac))?)
     }
 
-    /// Forgets the link address of a neighbor, whether it was set or learned by ARP: `ip neigh del ADDRESS dev NAME`. The next packet
-    /// to the address causes a request; packets that wait for it are dropped.
+    /// Deletes the entry of a neighbor, whether it was set or learned by ARP:
+    /// `ip neigh del ADDRESS dev NAME`. The next packet to the address causes a request; packets
+    /// that wait for the address are dropped.
     ///
     /// # Errors
-    /// `NotFound` for a name that no device has and when nothing is known of the address, `InvalidInput` for a device whose frames
-    /// carry no link addresses.
+    /// `NotFound` if no device has this name or the address has no entry, `InvalidInput` if the
+    /// device's frames carry no link addresses.
     pub fn delete_neighbor(&self, name: &str, address: IpAddr) -> io::Result<()> {
         let index = self.device(name)?;
         Ok(clock::with_cx(|cx| self.host().delete_neighbor(cx, index, address))?)
     }
 
-    /// Every neighbor, by device and address, as `ip neigh show`.
+    /// Returns all neighbors, by device and address, as `ip neigh show`.
     #[must_use]
     pub fn neighbors(&self) -> Vec<Neighbor> {
         let host = self.host();
@@ -271,24 +287,27 @@ impl Stack {
         host.neighbors().into_iter().map(listed).collect()
     }
 
-    /// Takes a device down, or up again, as `ip link set NAME down` does. Down it carries nothing: its networks and the routes
-    /// through it are gone, and what waits for it is dropped; connections go on by other routes. Up again its networks are back, but
-    /// not the routes that were added.
+    /// Takes a device down, or up again, as `ip link set NAME down` does. While it is down, its
+    /// networks and the routes through it are removed, and packets that wait for it are dropped;
+    /// connections continue by other routes. When it is up again its networks are restored, but not
+    /// the routes that were added.
     ///
     /// # Errors
-    /// `NotFound` for a name that no device has, `InvalidInput` for loopback.
+    /// `NotFound` if no device has this name, `InvalidInput` for loopback.
     pub fn set_device_up(&self, name: &str, up: bool) -> io::Result<()> {
         let index = self.device(name)?;
         Ok(clock::with_cx(|cx| self.host().set_device_up(cx, index, up))?)
     }
 
-    /// Takes a device away for good, as `ip link del NAME` does: down, and with it its addresses. Returns when the stack has let
-    /// it go, unless another thread has been in a call for long: then it does so when that returns.
+    /// Removes a device and its addresses, as `ip link del NAME` does. Returns when the stack has
+    /// released the device. If another thread stays in a call for long, the device is released when
+    /// that call returns.
     ///
-    /// Sockets with an address that no other device has can never work again: calls on their streams and listeners fail with
-    /// `ENETDOWN` (`ErrorKind::NetworkDown`), streams after what they have received was read. The same happens by itself when
-    /// somebody deletes the interface of a device (`ip link del`), or moves it to another network namespace; [`Stack::events`]
-    /// tells of both. A stack of [`StackBuilder::manual`] finds it out when it is polled.
+    /// Sockets whose address no other device has cannot work any more: calls on their streams and
+    /// listeners fail with `ENETDOWN` (`ErrorKind::NetworkDown`); streams first return the data
+    /// that they have received. The same happens when the interface of a device is deleted
+    /// (`ip link del`) or moved to another network namespace. [`Stack::events`] reports both. A
+    /// stack of [`StackBuilder::manual`] detects the deletion when it is polled.
     ///
     /// # Errors
     /// As [`set_device_up`](Self::set_device_up).
@@ -301,22 +320,23 @@ impl Stack {
         Ok(())
     }
 
-    /// What happens to the devices and addresses of the stack: an interface that was deleted, an address that another station
-    /// uses, checksums that the link does not complete.
+    /// Returns the events of the stack's devices and addresses: a deleted interface, an address
+    /// that another station uses, checksums that the link does not complete.
     #[must_use]
     pub fn events(&self) -> Events {
         Events::new(Arc::clone(&self.running.events))
     }
 
-    /// Takes devices away whose interface is gone, as a stack without workers has to do itself.
+    /// Removes devices whose interface is gone, if the stack has no workers to do it.
     fn remove_gone(&self, cx: &mut Cx) {
         if self.is_manual() {
             let _ = self.running.attachments.remove_gone(self.host(), cx);
         }
     }
 
-    /// The time after which `poll` wants to be called again, from now on. A poll that brings no frames releases what closed
-    /// connections have left: without workers nobody else does.
+    /// Polls, and returns the time after which `poll` must be called again. A poll that received no
+    /// frames also frees retired objects of closed connections: without workers no other thread
+    /// does.
     fn poll_and_settle(
         &self,
         poll: impl FnOnce(&Host, &mut Cx) -> Option<Instant>,
@@ -350,25 +370,26 @@ impl Stack {
         Ok(change(self.host(), &spec)?)
     }
 
-    /// Name given to the builder.
+    /// Returns the name given to the builder.
     #[must_use]
     pub fn name(&self) -> &str {
         self.host().name()
     }
 
-    /// Connections in the tables, half-open ones and TIME-WAIT included.
+    /// Returns the number of connections, half-open ones and TIME-WAIT included.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.host().established_len()
     }
 
-    /// Packet memory in use. All stacks of a process share it: the numbers are the same for each of them.
+    /// Returns the use of packet memory. All stacks of a process share it, so the numbers are the
+    /// same for each of them.
     #[must_use]
     pub fn memory_stats(&self) -> MemoryStats {
         clock::memory().packets.stats()
     }
 
-    /// Aborts every connection and ends the workers. Sockets that still exist fail from here on.
+    /// Aborts every connection and ends the workers. Calls on remaining sockets fail afterwards.
     pub fn shutdown(&self) {
         self.running.shut_down();
     }
@@ -397,7 +418,7 @@ impl Running {
         let workers =
             std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         for worker in workers {
-            // A worker that panicked has said so on standard error already.
+            // The panic message of a worker is on standard error already.
             let _ = worker.join();
         }
         self.events.end();
@@ -410,7 +431,7 @@ impl Drop for Running {
     }
 }
 
-/// How long from `now` until `deadline`; zero when it has passed.
+/// Returns the time from `now` until `deadline`; zero if it has passed.
 pub(crate) fn until(now: Instant, deadline: Instant) -> Duration {
     deadline.checked_duration_since(now).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The device as the stack sees it.
+//! `impl Device for AfXdp`.
 //!
 //! Above: `stack::core` and `stack::transmit::tx_queue`.
 
@@ -8,22 +8,23 @@ use pkt::{Batch, DropReason, PacketList, RxChecksum};
 use stack::{
     base::counters::Counter,
     cx::Cx,
+    cx::event::Event,
     device::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal},
-    host::Event,
 };
 
 use super::AfXdp;
 use super::queue::Queue;
 use super::receive::Received;
-use super::socket::Looked;
+use super::socket::WakeResult;
 
 impl Device for AfXdp {
     fn caps(&self) -> &Capabilities {
         &self.caps
     }
 
-    /// Takes frames until none waits or `budget` were taken, bad ones included. No system call, unless the device is polled by us
-    /// (busy polling) or has run out of memory and waits to be told of more.
+    /// Receives frames until none waits or `budget` were taken, bad frames included. Makes a system
+    /// call only for busy polling, or if the kernel waits for a wake-up to take chunks from the
+    /// fill ring.
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let queue = self.queue(queue);
         let mut rx = queue.receiver();
@@ -54,7 +55,7 @@ impl Device for AfXdp {
                 self.note(queue.socket().wake_receive());
             }
         }
-        if queue.is_time_to_look(cx.now) {
+        if queue.is_check_due(cx.now) {
             if let Ok(statistics) = queue.socket().statistics() {
                 let missed = rx.missed(&statistics);
                 cx.count(Counter::DeviceRxMissed, missed.no_room);
@@ -64,20 +65,20 @@ impl Device for AfXdp {
                 }
             }
             if queue.socket().has_lost_interface() {
-                self.note(Looked::Gone);
+                self.note(WakeResult::Gone);
             }
         }
         taken
     }
 
-    /// Copies what there are chunks for, and makes the kernel look once for all of it.
+    /// Copies packets while chunks are free, and wakes the kernel once for all of them.
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
         let queue = self.queue(queue);
         let mut tx = queue.sender();
         if !self.is_gone() {
             while !list.is_empty() {
                 if !tx.has_room() {
-                    // The kernel may have finished what it was told of before, or now.
+                    // The kernel may have completed earlier frames, or completes some now.
                     tx.publish();
                     self.note(queue.kick(&tx));
                     tx.complete();
@@ -107,7 +108,7 @@ impl Device for AfXdp {
         drop(tx);
         let Some(doorbell) = queue.doorbell().get() else { return };
         if completed {
-            // As a device interrupts for what it has sent.
+            // A device interrupts for completions; here the doorbell replaces the interrupt.
             doorbell.ring(cx);
         } else if let Some(due) = queue.due() {
             doorbell.ring_at(due);
@@ -119,7 +120,7 @@ impl Device for AfXdp {
         if queue.due().is_none() && !self.is_gone() {
             return Completed::NONE;
         }
-        // Whoever sends just now rings when it is through.
+        // A thread that sends at this moment rings the doorbell at its end.
         let Some(mut tx) = queue.try_sender() else { return Completed::NONE };
         tx.complete();
         if tx.waiting() > 0 && !self.is_gone() {
@@ -134,7 +135,7 @@ impl Device for AfXdp {
         }
         let completed = tx.take_completed();
         drop(tx);
-        // Whoever runs the core now need not be the one that sleeps until then.
+        // The thread that runs the core may not be the worker that sleeps until the deadline.
         if let (Some(doorbell), Some(due)) = (queue.doorbell().get(), queue.due()) {
             doorbell.ring_at(due);
         }
@@ -150,7 +151,7 @@ impl Device for AfXdp {
     }
 
     fn attach(&self, queue: QueueId, doorbell: Doorbell) {
-        // A device belongs to one host; a second one is told nothing.
+        // A device belongs to one host; a second host is not notified.
         let _ = self.queue(queue).doorbell().set(doorbell);
     }
 
@@ -164,10 +165,10 @@ impl AfXdp {
         &self.queues[usize::from(queue.0)]
     }
 
-    /// Reports once that the kernel drops frames which no chunk holds.
+    /// Reports once that the kernel drops frames that exceed a chunk.
     #[cold]
     fn report_too_long(&self, queue: &Queue) {
-        if self.told_too_long.swap(true, Ordering::Relaxed) {
+        if self.reported_too_long.swap(true, Ordering::Relaxed) {
             return;
         }
         if let Some(doorbell) = queue.doorbell().get() {
@@ -175,14 +176,14 @@ impl AfXdp {
         }
     }
 
-    /// Remembers an interface that is gone. One that is down comes back.
-    fn note(&self, looked: Looked) {
-        if looked == Looked::Gone {
+    /// Records a deleted interface. An interface that is down may come up again.
+    fn note(&self, result: WakeResult) {
+        if result == WakeResult::Gone {
             self.set_gone();
         }
     }
 
-    /// Remembers that the interface is gone, and wakes the worker that takes the device away.
+    /// Records that the interface is gone, and wakes the worker that removes the device.
     pub(super) fn set_gone(&self) {
         self.gone.store(true, Ordering::Release);
         for queue in &self.queues {

@@ -1,0 +1,125 @@
+//! State shared by the sockets of one core: the timer wheel, and the list of connections that may
+//! send again.
+//!
+//! Above: a turn of the core, which expires the timers and runs the list. Below: connections,
+//! requests and TIME-WAIT sockets, which arm timers, and completions of packets, which add to the
+//! list. Linux: the per-CPU timer base, `struct tsq_tasklet`; `mod_timer`, `timer_delete`,
+//! `__run_timers`.
+//!
+//! Not here: which thread runs the core (`core`).
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    vec::Vec,
+};
+
+use pkt::Instant;
+use sync::Attendance;
+
+use super::{
+    connection::wmem::{StreamTimer, Tasklet},
+    listener::request::RequestSocket,
+    time_wait::TimeWaitSocket,
+};
+use crate::{
+    base::{
+        ids::CoreId,
+        timer::{TimerHandle, TimerWheel},
+    },
+    transmit::neighbor::table::NeighborEntry,
+};
+
+/// Owner of a timer. Weak, so that a timer keeps no object alive.
+#[derive(Debug)]
+pub(crate) enum TimerEntry {
+    Stream(StreamTimer),
+    Request(Weak<RequestSocket>),
+    TimeWait(Weak<TimeWaitSocket>),
+    Neighbor(Weak<NeighborEntry>),
+    /// Addresses that the host claims (RFC 5227).
+    Claims,
+}
+
+/// Timers and runnable sockets of one core.
+#[derive(Debug)]
+pub(crate) struct CoreSockets {
+    core: CoreId,
+    timers: Mutex<TimerWheel<TimerEntry>>,
+    /// Attendance of the core, which a new deadline may have to wake.
+    attendance: Arc<Attendance>,
+    /// Sockets throttled by TCP Small Queues that may send again.
+    tasklet: Arc<Tasklet>,
+}
+
+impl CoreSockets {
+    /// Creates the state of `core`, whose worker and polling threads belong to `attendance`.
+    pub(crate) fn new(core: CoreId, attendance: Arc<Attendance>) -> Self {
+        Self {
+            core,
+            timers: Mutex::new(TimerWheel::new(Instant::ZERO)),
+            tasklet: Arc::new(Tasklet::new(Arc::clone(&attendance))),
+            attendance,
+        }
+    }
+
+    pub(crate) const fn tasklet(&self) -> &Arc<Tasklet> {
+        &self.tasklet
+    }
+
+    /// Arms a timer. Any context may call it.
+    pub(crate) fn arm(&self, deadline: Instant, entry: TimerEntry) -> TimerHandle {
+        let (key, next) = {
+            let mut timers = self.timers();
+            let key = timers.insert(deadline, entry);
+            (key, self.publish_next_timer(&timers))
+        };
+        // Compares with the time of the wheel, which a sleeping worker uses: the exact deadline
+        // would cause a wakeup for nothing.
+        self.attendance.wake_before(next.as_nanos());
+        TimerHandle { core: self.core, key }
+    }
+
+    /// Removes a timer that has not fired from the wheel. A worker that sleeps until that time
+    /// wakes up once without work. Any context may call this.
+    pub(crate) fn disarm(&self, handle: TimerHandle) {
+        debug_assert_eq!(handle.core, self.core);
+        let removed = {
+            let mut timers = self.timers();
+            let removed = timers.remove(handle.key);
+            let _ = self.publish_next_timer(&timers);
+            removed
+        };
+        // Dropped outside the lock: the entry may hold the last reference to its owner's memory.
+        drop(removed);
+    }
+
+    /// Moves the entries that are due at `now` into `due`.
+    pub(crate) fn expire(&self, now: Instant, due: &mut Vec<TimerEntry>) {
+        let mut timers = self.timers();
+        timers.expire(now, |entry| due.push(entry));
+        let _ = self.publish_next_timer(&timers);
+    }
+
+    /// Returns the number of entries in the timer wheel, including stale ones.
+    pub(crate) fn timers_armed(&self) -> usize {
+        self.timers().len()
+    }
+
+    /// Removes every timer, because the host is gone.
+    pub(crate) fn forget_timers(&self) {
+        let mut timers = self.timers();
+        if !timers.is_empty() {
+            *timers = TimerWheel::new(Instant::ZERO);
+        }
+    }
+
+    fn timers(&self) -> MutexGuard<'_, TimerWheel<TimerEntry>> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish_next_timer(&self, timers: &TimerWheel<TimerEntry>) -> Instant {
+        let next = timers.next_deadline();
+        self.attendance.set_timer(next.map(Instant::as_nanos));
+        next.unwrap_or(Instant::FAR_FUTURE)
+    }
+}
