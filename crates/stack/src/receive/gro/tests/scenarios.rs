@@ -36,6 +36,41 @@ fn only_the_mode_with_two_exits_reorders_packets() {
     }
 }
 
+/// GRO1: a change of `gro_exit` while packets wait in the list and another packet is held reorders
+/// nothing, unless the new mode is the one that reorders. `poll_ends`: the held packet is completed
+/// by the end of the poll, and not by its last segment.
+#[test]
+fn a_change_of_mode_reorders_no_packets() {
+    const EXITS: [GroExit; 4] = [
+        GroExit::Immediate,
+        GroExit::NormalOnlyList,
+        GroExit::UnifiedListPackets,
+        GroExit::UnifiedListSegments,
+    ];
+    for (old, new) in EXITS.iter().flat_map(|old| EXITS.map(|new| (*old, new))) {
+        for poll_ends in [false, true] {
+            let mut bench = Bench::new(old);
+            let [first, second, third] = three();
+            bench.receive(&first);
+            bench.receive(&second);
+            assert_eq!(bench.gro.exit.is_empty(), old == GroExit::Immediate, "{old:?}");
+            assert!(!bench.gro.table.is_empty(), "{old:?}: the second segment is held");
+            bench.mode.exit = new;
+            if !poll_ends {
+                bench.receive(&third);
+            }
+            bench.complete();
+            let delivered = bench.delivered();
+            let (segments, segs) = if poll_ends { (1, 1) } else { (2, 2) };
+            let mut expected = vec![(0, MSS, 1), (MSS, segments * MSS, segs)];
+            if new == GroExit::NormalOnlyList && old != GroExit::Immediate {
+                expected.reverse();
+            }
+            assert_eq!(delivered, expected, "from {old:?} to {new:?}, {poll_ends}");
+        }
+    }
+}
+
 /// The inverse error: a list for completed packets only, as one stable kernel had it. No mode of
 /// this stack has such a list, and none lets the second packet overtake the first, not even
 /// `NormalOnlyList`.
