@@ -12,13 +12,13 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use pkt::{Instant, Packet};
-use sync::{EventCount, Llist, SocketLock};
+use sync::{Conditions, EventCount, Llist, News, SocketLock};
 use tcp::{FourTuple, IcmpError, SeqNum, Tcb};
 
 use super::{
@@ -91,7 +91,7 @@ pub struct TcpSocket {
     /// The input route for packets to come.
     pub(super) rx_dst: RxDst,
     /// `Readiness` bits as of the last change, and `PREQUEUED`. Written under the lock, read by waiters without it.
-    ready: AtomicU8,
+    ready: Conditions,
     /// What the backlog may hold in bytes: a limit from the buffers, less what waits to be read. Relaxed: a limit orders
     /// nothing.
     backlog_limit: AtomicU32,
@@ -151,7 +151,7 @@ pub(crate) struct StreamState {
     confirmed: SeqNum,
     /// Bits of `TcpSocket::ready` that have come true and that nobody was woken for yet. Whoever lets the socket go takes them
     /// along, to [`TcpSocket::wake`].
-    pub(super) news: u8,
+    pub(super) news: News,
     /// Pages that the host's account was charged for this socket.
     charged_pages: i64,
     /// Segments that TCP did not take. With those of the backlog Linux's `sk_drops`.
@@ -191,7 +191,7 @@ impl TcpSocket {
             over_loopback: host.is_local(cx, tuple.remote.ip()),
             bind,
             rx_dst: RxDst::new(host.rcu()),
-            ready: AtomicU8::new(tcb.readiness().bits()),
+            ready: Conditions::new(tcb.readiness().bits()),
             backlog_limit: AtomicU32::new(u32::MAX),
             rcvlowat: AtomicU32::new(tcb.rcvlowat()),
             finishing: AtomicBool::new(false),
@@ -212,7 +212,7 @@ impl TcpSocket {
                 on_trial: false,
                 latest,
                 confirmed,
-                news: 0,
+                news: News::default(),
                 charged_pages: 0,
                 drops: 0,
                 only_read: false,

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use sync::EventCount;
+use sync::{EventCount, News};
 use tcp::{Readiness, State, Tcb};
 
 use super::{BACKLOG_EXTRA_BYTES, StreamState, TcpSocket};
@@ -18,7 +18,7 @@ impl TcpSocket {
     /// What the socket is ready for, without taking it.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        Readiness::from_bits_truncate(self.ready.load(Ordering::Acquire))
+        Readiness::from_bits_truncate(self.ready.load())
     }
 
     /// Where threads wait for something to read (or for the end), and where for room to write. See
@@ -49,12 +49,12 @@ impl TcpSocket {
 
     /// Packets wait for whoever is installed as the reader.
     pub(in crate::socket) fn has_prequeued(&self) -> bool {
-        self.ready.load(Ordering::Acquire) & PREQUEUED != 0
+        self.ready.load() & PREQUEUED != 0
     }
 
-    /// What may be looked at without the lock follows `tcb`. Answers the bits of `ready` that have come true by that.
+    /// Publishes what other threads read without the lock, and notes the conditions that have become true.
     #[inline]
-    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool) -> u8 {
+    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, news: &mut News) {
         self.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
         // Linux: `sk_rcvqueues_full`, which adds `sk_rmem_alloc` to the backlog on the other side of the comparison. While
         // somebody owns the socket that is what it was when they last settled.
@@ -64,19 +64,16 @@ impl TcpSocket {
             .saturating_add(tcb.sndbuf() / 2)
             .saturating_add(BACKLOG_EXTRA_BYTES);
         self.backlog_limit.store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
-        let ready = tcb.readiness().bits();
-        let mut news = ready & !self.ready.load(Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
-        self.ready.store(ready | prequeued, Ordering::Release);
+        self.ready.publish(tcb.readiness().bits() | prequeued, news);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         if self.finishing.load(Ordering::Relaxed) != finishing {
             if !finishing {
                 // A lingering close waits for this.
-                news |= Readiness::HUP.bits();
+                news.note(Readiness::HUP.bits());
             }
             self.finishing.store(finishing, Ordering::Release);
         }
-        news
     }
 
     /// Wakes those for whom something has come true: `news`, which was taken from the state. Outside the lock: a wake is a
@@ -109,13 +106,11 @@ impl TcpSocket {
 impl StreamState {
     /// Packets wait for the reader, who is to be woken by whoever lets the socket go.
     pub(in crate::socket) fn publish_prequeued(&mut self, socket: &TcpSocket) {
-        let ready = socket.ready.load(Ordering::Relaxed) | PREQUEUED;
-        socket.ready.store(ready, Ordering::Release);
-        self.news |= PREQUEUED;
+        socket.ready.announce(PREQUEUED, &mut self.news);
     }
 
     /// Nothing waits for the reader any more, so that it need not be woken.
     pub(in crate::socket) const fn retract_prequeued(&mut self) {
-        self.news &= !PREQUEUED;
+        self.news.retract(PREQUEUED);
     }
 }

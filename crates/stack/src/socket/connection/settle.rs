@@ -90,7 +90,7 @@ impl StreamState {
     /// Tells whoever looks without the lock, and the account of memory.
     #[inline]
     fn publish(&mut self, socket: &TcpSocket, cx: &mut Cx) {
-        self.news |= socket.publish(&self.tcb, !self.prequeue.is_empty());
+        socket.publish(&self.tcb, !self.prequeue.is_empty(), &mut self.news);
         if self.tcb.keeps_packets() {
             self.tcb.trim_packet_cache(&mut cx.tcp());
         }

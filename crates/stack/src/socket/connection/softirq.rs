@@ -91,7 +91,7 @@ impl TcpSocket {
                 flushed = true;
             }
             if flushed {
-                news |= core::mem::take(&mut state.news);
+                news |= state.news.take();
             }
         });
         debug_assert!(cx.out.is_empty(), "a segment that another socket would send as its own");
@@ -169,7 +169,7 @@ impl TcpSocket {
         let mut news = 0;
         let entry = self.lock.defer(bit, |state, work| {
             state.softirq(self, host, cx, work, None);
-            news |= core::mem::take(&mut state.news);
+            news |= state.news.take();
         });
         self.wake(cx, news);
         entry
