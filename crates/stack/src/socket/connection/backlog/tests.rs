@@ -58,7 +58,8 @@ fn a_joined_segment_says_how_it_was_cut() {
 fn what_differs_stays_apart() {
     let mut pool = pool();
     type Change = fn(&mut Segment);
-    let changes: [(&str, Change); 9] = [
+    let changes: [(&str, Change); 10] = [
+        ("a reduced window", |next| next.header.flags |= Flags::CWR),
         ("a hole", |next| next.header.seq += 1),
         ("an overlap", |next| next.header.seq = SeqNum(1002)),
         ("a reset", |next| next.header.flags |= Flags::RST),
