@@ -77,7 +77,10 @@ impl Wmem {
 
     /// The sender stops with more than `limit` bytes below. False when that is no longer so: it goes on.
     pub(super) fn throttle(&self, protocol: TsqProtocol, limit: u32) -> bool {
-        self.seed.store(protocol == TsqProtocol::Seed, Ordering::Relaxed);
+        // Completions on other cores read the line, so it is written only for a change.
+        if self.protocol() != protocol {
+            self.seed.store(protocol == TsqProtocol::Seed, Ordering::Relaxed);
+        }
         self.entry.get_or_init(|| Listed::new(self.socket.clone()));
         self.queue.throttle(protocol, |bytes| bytes > limit)
     }
