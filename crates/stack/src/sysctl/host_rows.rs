@@ -17,12 +17,13 @@ use super::{
     codec::{
         ArpIgnores, AvailableCongestionControl, BusyPollFlushes, Codec, DefaultQdiscs, DevOrphans,
         DstLayouts, DstRefModes, FastOpenKey, GroExits, Keys, Mask, Micros, Millis, Number, Pages,
-        Ports, PowerOfTwo, RoundedUp, RxContexts, RxDstModes, Seconds, Switch, TsqProtocols,
+        Ports, PowerOfTwo, Presets, RoundedUp, RxContexts, RxDstModes, Seconds, Switch,
+        TsqProtocols,
     },
     entry,
     modes::{
         ArpIgnore, BusyPollFlush, DefaultQdisc, DevOrphan, DstLayout, DstRefMode, GroExit,
-        NeighborConfig, RxContext, RxDstMode,
+        NeighborConfig, Preset, RxContext, RxDstMode,
     },
 };
 use crate::base::{limits::WEIGHT, tcp_memory::MemoryLimits};
@@ -62,7 +63,13 @@ macro_rules! host_rows {
     };
 }
 
+// The preset comes first: a list of all settings in this order restores each of them.
 host_rows! {
+    /// Sets the settings that together make the data path of a version of Linux: receive contexts,
+    /// route references, receive offload's exit, busy polling, TCP Small Queues and packet
+    /// recycling. docs/mechanisms.md has their values. A setting that is made later counts for
+    /// itself. While a host runs, `net.quietline.dst_layout` stays. Set it to compare versions.
+    preset: Preset = Preset::Default, Presets WORDS, Lab, "net.quietline.preset";
     /// Time to live of sent IP packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IP_TTL`.
     ip_default_ttl: u8 = 64, Number 1..=255, Operate, "net.ipv4.ip_default_ttl";

@@ -9,6 +9,26 @@ use sync::Counting;
 
 use super::Sysctls;
 
+/// `net.quietline.preset`: the version of Linux whose data path the host has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preset {
+    /// The last version before TCP Small Queues and early demultiplexing.
+    Linux3_5,
+    /// The first version with TCP Small Queues.
+    Linux3_6,
+    /// The first version whose prequeue drops route references.
+    Linux3_18,
+    /// The version whose sockets keep one packet for each direction.
+    Linux5_2,
+    /// The first version with a list of packets that leave receive offload.
+    Linux5_4,
+    /// The first version with `rcuref`, and with the count apart from what packets read.
+    Linux6_4,
+    /// The best known modes.
+    #[default]
+    Default,
+}
+
 /// `net.quietline.gro_exit`: how packets leave GRO, one by one or in a list, and whether a
 /// superframe counts as one packet or as its segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
