@@ -70,7 +70,7 @@ mod shut_down;
 pub use audit::Audit;
 pub use claims::ClaimState;
 pub use events::{Event, EventSink};
-pub(crate) use paths::Hop;
+pub(crate) use paths::{CHECK_ENTRY, Hop, cached_generation};
 
 /// Connections that a turn looks at when what they keep has to go.
 const TRIM_PIECE: usize = 64;

@@ -21,7 +21,7 @@ use crate::{
         Path,
         exception::{Limits, Stamp},
     },
-    sysctl::Sysctls,
+    sysctl::{Sysctls, modes::DstCheck},
     transmit::dst::{Dst, DstHandle, DstOrigin, DstRef, DstStats, DstTail, RouteKind},
 };
 
@@ -43,6 +43,19 @@ pub(crate) struct Hop {
     pub(crate) generation: u32,
     exception: Stamp,
     expires: Instant,
+}
+
+/// Generation in place of that of a cached entry, with `net.quietline.dst_check` at `entry`: it
+/// equals none, so that the comparison fails and the entry is read. So the mode costs nothing where
+/// it is off. A host would have to change its routes four billion times to reach it.
+pub(crate) const CHECK_ENTRY: u32 = u32::MAX;
+
+/// Returns what is stored beside a cached entry of this generation.
+pub(crate) fn cached_generation(cx: &Cx, generation: u32) -> u32 {
+    match cx.sysctls().dst_check {
+        DstCheck::Generation => generation,
+        DstCheck::Entry => CHECK_ENTRY,
+    }
 }
 
 impl Host {
@@ -88,10 +101,21 @@ impl Host {
 
     /// Whether a cached path is still what [`Host::route`] would answer (Linux: `dst_check`).
     #[inline]
-    pub(crate) fn is_current(&self, path: &Path, now: Instant) -> bool {
-        path.generation == self.route_generation()
+    pub(crate) fn is_current(&self, cx: &Cx, path: &Path) -> bool {
+        (path.generation == self.route_generation() || self.is_entry_current(cx, path))
             && self.exceptions.is_current(path.exception)
-            && now < path.expires
+            && cx.now < path.expires
+    }
+
+    /// Whether a path whose generation is [`CHECK_ENTRY`] has an entry of the present routes: reads
+    /// the entry.
+    #[cold]
+    fn is_entry_current(&self, cx: &Cx, path: &Path) -> bool {
+        if path.generation != CHECK_ENTRY {
+            return false;
+        }
+        cx.count(Counter::DstCheckEntry, 1);
+        path.dst.tail().generation == self.route_generation()
     }
 
     /// Whether `path` is what [`Host::route`] answers now: what [`is_current`](Self::is_current) promises without a look-up.
@@ -193,7 +217,8 @@ impl Host {
             None => self.make_dst(cx, hop)?,
         };
         cx.count(Counter::DstGet, 1);
-        let Hop { generation, exception, expires, .. } = *hop;
+        let Hop { exception, expires, .. } = *hop;
+        let generation = cached_generation(cx, hop.generation);
         Ok(Path { dst, generation, exception, expires })
     }
 

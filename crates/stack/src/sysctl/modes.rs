@@ -88,6 +88,17 @@ pub enum DevOrphan {
     Xmit,
 }
 
+/// `net.quietline.dst_check`: source of the validity of a cached dst entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DstCheck {
+    /// The entry itself, as in Linux: each check reads the line that, with
+    /// [`DstLayout::Packed`], the count shares.
+    Entry,
+    /// A copy of the generation beside the cached entry.
+    #[default]
+    Generation,
+}
+
 /// `net.quietline.dst_layout`: position of the reference count in a dst entry. See
 /// [`dst`](crate::transmit::dst).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use super::{SysctlError, Sysctls, modes::Preset};
 
 /// Settings, with their values in Linux 3.5, 3.6, 3.18, 5.2, 5.4 and 6.4.
-const TABLE: [(&str, [&str; 6]); 18] = [
+const TABLE: [(&str, [&str; 6]); 19] = [
     (
         "net.quietline.rx_context",
         ["prequeue_ref", "prequeue_ref", "prequeue_drop", "bh", "bh", "bh"],
@@ -44,6 +44,7 @@ const TABLE: [(&str, [&str; 6]); 18] = [
             "rcuref",
         ],
     ),
+    ("net.quietline.dst_check", ["entry", "entry", "entry", "entry", "entry", "entry"]),
     ("net.quietline.dst_layout", ["packed", "packed", "packed", "packed", "packed", "filled"]),
     (
         "net.quietline.gro_exit",

@@ -304,7 +304,7 @@ impl StreamState {
         host: &Host,
         cx: &Cx,
     ) -> bool {
-        let current = self.dst.as_ref().is_some_and(|path| host.is_current(path, cx.now));
+        let current = self.dst.as_ref().is_some_and(|path| host.is_current(cx, path));
         if !current {
             self.resolve_path(socket, host, cx);
         }
@@ -335,7 +335,7 @@ impl StreamState {
     pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Host, cx: &Cx) {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path that nobody holds: {path:?}");
-        if host.is_current(path, cx.now) {
+        if host.is_current(cx, path) {
             let (local, remote) = (socket.tuple.local.ip(), socket.tuple.remote.ip());
             assert!(host.would_answer(cx, path, remote, local), "a stale path: {path:?}");
         }

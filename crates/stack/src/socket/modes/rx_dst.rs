@@ -21,7 +21,7 @@ use sync::{
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    host::Host,
+    host::{CHECK_ENTRY, Host, cached_generation},
     sysctl::modes::RxDstMode,
     transmit::{
         dst::{DstHandle, DstParts, DstRef},
@@ -80,9 +80,24 @@ impl RxDst {
             {
                 return dst.release_outside(cx);
             }
+            if self.is_entry_valid(host, cx, device) {
+                return dst.release_outside(cx);
+            }
             self.clear(cx);
         }
         self.set(cx, dst);
+    }
+
+    /// Whether the generation is [`CHECK_ENTRY`] and the entry is valid for a packet that came by `device`: reads the entry.
+    /// Linux: the check of `tcp_rcv_established`.
+    #[cold]
+    fn is_entry_valid(&self, host: &Host, cx: &Cx, device: u32) -> bool {
+        if self.generation.load(Ordering::Relaxed) != CHECK_ENTRY {
+            return false;
+        }
+        cx.count(Counter::DstCheckEntry, 1);
+        let reader = cx.reader();
+        self.check(host, device, &reader.pin()).is_some()
     }
 
     /// Takes the packet's dst over. A packet without one, because it was dropped when the packet was queued, changes nothing
@@ -105,7 +120,7 @@ impl RxDst {
         let tail = *dst.tail();
         match self.slot.publish(dst) {
             Ok(()) => {
-                self.generation.store(tail.generation, Ordering::Relaxed);
+                self.generation.store(cached_generation(cx, tail.generation), Ordering::Relaxed);
                 self.device.store(tail.device, Ordering::Relaxed);
                 cx.count(Counter::RxDstSet, 1);
             }

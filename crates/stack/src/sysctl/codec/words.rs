@@ -7,8 +7,8 @@ use tcp::{Algorithm, HystartDetect, PacketRecycle, TsqLimit};
 
 use super::Codec;
 use crate::sysctl::modes::{
-    ArpIgnore, BusyPollFlush, DefaultQdisc, DevOrphan, DstLayout, DstRefMode, GroExit, Preset,
-    RxContext, RxDstMode,
+    ArpIgnore, BusyPollFlush, DefaultQdisc, DevOrphan, DstCheck, DstLayout, DstRefMode, GroExit,
+    Preset, RxContext, RxDstMode,
 };
 
 /// Defines the codec of a closed enum, with one word for each value.
@@ -115,6 +115,14 @@ words! {
         CasIncNotZero = "cas_inc_not_zero",
         Rcuref = "rcuref",
         Noref = "noref",
+    }
+}
+
+words! {
+    /// Source of the validity of a cached dst entry.
+    DstChecks: DstCheck {
+        Entry = "entry",
+        Generation = "generation",
     }
 }
 
