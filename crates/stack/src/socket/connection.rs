@@ -9,6 +9,7 @@
 
 use std::{
     boxed::Box,
+    mem::offset_of,
     net::SocketAddr,
     sync::{
         Arc, Mutex, Weak,
@@ -74,9 +75,20 @@ const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
 const PENDING_ICMP_MAX: usize = 4;
 
 /// A TCP connection.
+///
+/// # Layout
+/// Lines of 64 bytes, by reader and writer:
+///
+/// | lines | written by | read by |
+/// |---|---|---|
+/// | 0, 1 | nobody in the steady state | softirq: look-up, early demux; every call |
+/// | 2, [`Published`] | the holder, at the end of its work | softirq: limit of the backlog; threads that wait, without the lock |
+/// | 3 | everybody who enters: the lock's word and its backlog | the same |
+/// | from 4 on | the holder, and behind its state whoever waits or drops | the same |
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct TcpSocket {
-    // Read-mostly: the look-up key and where the socket lives.
+    /// Key of the look-up.
     tuple: FourTuple,
     hash: u32,
     core: CoreId,
@@ -87,30 +99,19 @@ pub struct TcpSocket {
     over_loopback: bool,
     /// Who else may bind its local end.
     bind: BindFlags,
-    // Written by the holder, read by anybody.
-    /// The input route for packets to come.
-    pub(super) rx_dst: RxDst,
-    /// `Readiness` bits as of the last change, and `PREQUEUED`. Written under the lock, read by waiters without it.
-    ready: Conditions,
-    /// What the backlog may hold in bytes: a limit from the buffers, less what waits to be read. Relaxed: a limit orders
-    /// nothing.
-    backlog_limit: AtomicU32,
-    /// `SO_RCVLOWAT`: bytes a blocking read waits for. Written under the lock. Relaxed: a limit orders nothing.
-    rcvlowat: AtomicU32,
-    /// Our FIN is on its way and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the lock.
-    finishing: AtomicBool,
-    /// Entries of this socket in timer wheels.
-    armed: Armed,
-    /// ICMP errors that nobody has told the `Tcb` yet, with the sequence numbers they quote: at most [`PENDING_ICMP_MAX`].
-    icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
-    pub(super) lock: SocketLock<StreamState, Packet>,
-    /// What devices that complete later still hold of ours.
+    /// What devices that complete later still hold of ours. Its words are on lines of their own.
     wmem: Arc<Wmem>,
+    /// The input route for packets to come. Written by the holder when the route changes.
+    pub(super) rx_dst: RxDst,
+    published: Published,
+    pub(super) lock: SocketLock<StreamState, Packet>,
     /// Packets that the backlog did not take. Relaxed: a counter orders nothing.
     pub(super) backlog_drops: AtomicU32,
     /// Packets that reads have emptied, with `skb_recycle` at `list_after_unlock`: for whoever comes first without the lock.
     /// Linux: the `defer_list` of a socket.
     pub(super) read_packets: Llist<Packet>,
+    /// ICMP errors that nobody has told the `Tcb` yet, with the sequence numbers they quote: at most [`PENDING_ICMP_MAX`].
+    icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
     /// Options that calls look at without the lock.
     settings: SharedSettings,
     /// Threads that wait until there is something to read, or the connection has ended.
@@ -118,6 +119,32 @@ pub struct TcpSocket {
     /// Threads that wait for room to write.
     writers: EventCount,
 }
+
+/// What the holder of the lock publishes for those who do not hold it.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Published {
+    /// `Readiness` bits as of the last change, and `PREQUEUED`. Written under the lock, read by waiters without it.
+    ready: Conditions,
+    /// Our FIN is on its way and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the lock.
+    finishing: AtomicBool,
+    /// What the backlog may hold in bytes: a limit from the buffers, less what waits to be read. Relaxed: a limit orders
+    /// nothing.
+    backlog_limit: AtomicU32,
+    /// `SO_RCVLOWAT`: bytes a blocking read waits for. Written under the lock. Relaxed: a limit orders nothing.
+    rcvlowat: AtomicU32,
+    /// Entries of this socket in timer wheels.
+    armed: Armed,
+}
+
+// The groups of "Layout".
+const LINE: usize = 64;
+const _: () = assert!(align_of::<TcpSocket>() == LINE && offset_of!(TcpSocket, tuple) == 0);
+const _: () = assert!(offset_of!(TcpSocket, hash) == LINE);
+const _: () = assert!(offset_of!(TcpSocket, rx_dst) + size_of::<RxDst>() <= 2 * LINE);
+const _: () = assert!(offset_of!(TcpSocket, published) == 2 * LINE);
+const _: () = assert!(offset_of!(TcpSocket, lock) == 3 * LINE && size_of::<Published>() == LINE);
+const _: () = assert!(offset_of!(TcpSocket, backlog_drops).is_multiple_of(LINE));
 
 /// What the holder of the socket lock may touch.
 #[derive(Debug)]
@@ -190,13 +217,15 @@ impl TcpSocket {
             incoming: AtomicU16::new(core.0),
             over_loopback: host.is_local(cx, tuple.remote.ip()),
             bind,
+            wmem: Wmem::new(this.clone(), host.core(core).tasklet()),
             rx_dst: RxDst::new(host.rcu()),
-            ready: Conditions::new(tcb.readiness().bits()),
-            backlog_limit: AtomicU32::new(u32::MAX),
-            rcvlowat: AtomicU32::new(tcb.rcvlowat()),
-            finishing: AtomicBool::new(false),
-            armed: Armed::new(),
-            icmp: Mutex::default(),
+            published: Published {
+                ready: Conditions::new(tcb.readiness().bits()),
+                finishing: AtomicBool::new(false),
+                backlog_limit: AtomicU32::new(u32::MAX),
+                rcvlowat: AtomicU32::new(tcb.rcvlowat()),
+                armed: Armed::new(),
+            },
             lock: SocketLock::new(StreamState {
                 tcb,
                 dst,
@@ -219,9 +248,9 @@ impl TcpSocket {
                 sent_unpolled: 0,
                 memory,
             }),
-            wmem: Wmem::new(this.clone(), host.core(core).tasklet()),
             backlog_drops: AtomicU32::new(0),
             read_packets: Llist::new(),
+            icmp: Mutex::default(),
             settings: SharedSettings::new(bind),
             readers: EventCount::new(),
             writers: EventCount::new(),
@@ -361,7 +390,7 @@ impl TcpSocket {
 
     /// An entry of the timer wheel will fire in time for `deadline`. Under the lock.
     pub(super) fn is_armed(&self, deadline: Instant) -> bool {
-        self.armed.covers(deadline)
+        self.published.armed.covers(deadline)
     }
 
     /// Where its packets go up: a flow that moves takes its timers along as they are armed anew, in Linux by whichever CPU
@@ -369,16 +398,16 @@ impl TcpSocket {
     #[inline]
     pub(super) fn arm(&self, host: &Host, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
-        if self.armed.must_arm(deadline) {
+        if self.published.armed.must_arm(deadline) {
             let core = host.core(self.incoming_core());
             let entry = TimerEntry::Stream(StreamTimer::of(&self.wmem));
-            self.armed.armed(core.arm(deadline, entry));
+            self.published.armed.armed(core.arm(deadline, entry));
         }
     }
 
     /// The connection waits for nothing any more. Under the lock.
     pub(super) fn disarm(&self, host: &Host) {
-        for handle in self.armed.take_handles().into_iter().flatten() {
+        for handle in self.published.armed.take_handles().into_iter().flatten() {
             host.core(handle.core).disarm(handle);
         }
     }

@@ -18,7 +18,7 @@ impl TcpSocket {
     /// What the socket is ready for, without taking it.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        Readiness::from_bits_truncate(self.ready.load())
+        Readiness::from_bits_truncate(self.published.ready.load())
     }
 
     /// Where threads wait for something to read (or for the end), and where for room to write. See
@@ -38,24 +38,24 @@ impl TcpSocket {
     /// (`sk_stream_wait_close`). HUP comes earlier, as soon as both directions are shut.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
-        self.finishing.load(Ordering::Acquire)
+        self.published.finishing.load(Ordering::Acquire)
     }
 
     /// `SO_RCVLOWAT`: bytes that a blocking read waits for, if it wants as many.
     #[must_use]
     pub fn rcvlowat(&self) -> u32 {
-        self.rcvlowat.load(Ordering::Relaxed)
+        self.published.rcvlowat.load(Ordering::Relaxed)
     }
 
     /// Packets wait for whoever is installed as the reader.
     pub(in crate::socket) fn has_prequeued(&self) -> bool {
-        self.ready.load() & PREQUEUED != 0
+        self.published.ready.load() & PREQUEUED != 0
     }
 
     /// Publishes what other threads read without the lock, and notes the conditions that have become true.
     #[inline]
     pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, news: &mut News) {
-        self.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
+        self.published.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
         // Linux: `sk_rcvqueues_full`, which adds `sk_rmem_alloc` to the backlog on the other side of the comparison. While
         // somebody owns the socket that is what it was when they last settled.
         let limit = tcb
@@ -63,16 +63,18 @@ impl TcpSocket {
             .saturating_mul(2)
             .saturating_add(tcb.sndbuf() / 2)
             .saturating_add(BACKLOG_EXTRA_BYTES);
-        self.backlog_limit.store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
+        self.published
+            .backlog_limit
+            .store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
-        self.ready.publish(tcb.readiness().bits() | prequeued, news);
+        self.published.ready.publish(tcb.readiness().bits() | prequeued, news);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
-        if self.finishing.load(Ordering::Relaxed) != finishing {
+        if self.published.finishing.load(Ordering::Relaxed) != finishing {
             if !finishing {
                 // A lingering close waits for this.
                 news.note(Readiness::HUP.bits());
             }
-            self.finishing.store(finishing, Ordering::Release);
+            self.published.finishing.store(finishing, Ordering::Release);
         }
     }
 
@@ -106,7 +108,7 @@ impl TcpSocket {
 impl StreamState {
     /// Packets wait for the reader, who is to be woken by whoever lets the socket go.
     pub(in crate::socket) fn publish_prequeued(&mut self, socket: &TcpSocket) {
-        socket.ready.announce(PREQUEUED, &mut self.news);
+        socket.published.ready.announce(PREQUEUED, &mut self.news);
     }
 
     /// Nothing waits for the reader any more, so that it need not be woken.

@@ -74,7 +74,7 @@ impl TcpSocket {
         leave: impl FnOnce(&mut Packet),
     ) -> (LockEntry<Packet>, bool, u8) {
         let bytes = packet.truesize();
-        let limit = self.backlog_limit.load(Ordering::Relaxed);
+        let limit = self.published.backlog_limit.load(Ordering::Relaxed);
         let mut read = None;
         let (mut flushed, mut news) = (false, 0);
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
@@ -120,7 +120,7 @@ impl TcpSocket {
 
     /// Softirq: an entry of this socket in the timer wheel has fired.
     pub(crate) fn on_timer(&self, host: &Host, cx: &mut Cx) {
-        self.armed.fired(cx.now);
+        self.published.armed.fired(cx.now);
         let _ = self.deferred(host, cx, DEFERRED_TIMER);
     }
 
