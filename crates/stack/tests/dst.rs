@@ -140,8 +140,8 @@ mod tests {
         }
     }
 
-    /// `dst_check`: with `entry`, the sender and the receiver of each packet read the entry, in every
-    /// layout and mode of counting; with `generation` no packet does. The result is the same.
+    /// `dst_check`: with `entry`, the sender and the receiver of each packet read the entry, in
+    /// every layout and mode of counting; with `generation` no packet does. The result is the same.
     #[test]
     fn a_check_reads_the_entry_or_its_cached_generation() {
         for (check, reads) in [("entry", true), ("generation", false)] {

@@ -20,7 +20,7 @@
 //! | [`lanes`] | a flow changes core without reordering | `input_pkt_queue` |
 //! | [`small_queue`] | a completion wakes a sender that has stopped | TCP Small Queues |
 //! | [`socket_lock`] | exclusive access to a socket | `lock_sock`, backlog |
-//! | [`news`] | a holder of the socket wakes the threads for whom something has become true | `sk_data_ready` |
+//! | [`news`] | the owner of a socket wakes the threads whose condition has become true | `sk_data_ready` |
 //! | [`core_lock`] | exclusive right to run a core | NAPI's SCHED and MISSED |
 //! | [`attendance`] | which thread polls a core's queues, and how its worker sleeps | ksoftirqd, NAPI's PREFER_BUSY_POLL |
 //! | [`shutdown`] | the end of a host finds what is registered meanwhile | `check_net` |

@@ -1,8 +1,8 @@
-//! Conditions that the holders of a lock publish, and the wakes that they owe for them.
+//! Conditions that the holders of a lock publish, and the wakes that are due for them.
 //!
-//! Beside [`SocketLock`](crate::SocketLock), whose holder changes both: [`Conditions`] beside the
-//! lock, [`News`] in the protected value. Linux: `sk_data_ready` and `sk_write_space`, which wake at
-//! once, under the lock.
+//! The holder of a [`SocketLock`](crate::SocketLock) changes both: [`Conditions`] are stored beside
+//! the lock, [`News`] in the protected value. Linux: `sk_data_ready` and `sk_write_space`, which
+//! wake at once, under the lock.
 //!
 //! ```text
 //!  holder, under the lock                    waiter
@@ -14,7 +14,8 @@
 //!
 //! A holder takes the news at the end of its work and wakes after it has released the lock, because
 //! a wake is a system call, and the woken thread wants the lock. Work that one context begins can
-//! end under another holder, so every holder takes all news, whoever has noted them.
+//! end under another holder, so every holder takes all news, including those that another context
+//! has noted.
 //!
 //! No wake is lost, and no side passes a fence: leaving the lock and [`SocketLock::pass`] are
 //! read-modify-writes of one word. A waiter that passes after the holder has left sees the bits. A

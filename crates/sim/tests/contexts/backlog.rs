@@ -44,7 +44,7 @@ fn a_fin_ends_a_coalesced_segment() {
 }
 
 /// Two contiguous segments with equal marks are coalesced, and each of these differences alone
-/// prevents that. Those that this peer cannot send: `what_differs_stays_apart` beside
+/// prevents that. Those that this peer cannot send: `segments_that_differ_are_not_joined` beside
 /// `Segment::join`.
 #[test]
 fn different_segments_are_not_coalesced() {

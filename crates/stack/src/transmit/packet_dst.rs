@@ -60,9 +60,9 @@ impl PacketDst<'_> {
     }
 }
 
-/// Enters a read section and puts the reference in it: one subtraction, where a put without a
-/// section is a loop of compare-and-swap. In softirq, and in a call that has had a section, this one
-/// costs an increment.
+/// Enters a read section and puts the reference in it: one subtraction, whereas a put without a
+/// section is a loop of compare-and-swap. In softirq, and in a call that has had a section, the
+/// section costs an increment.
 #[inline(never)]
 fn release_in_section(cx: &Cx, dst: DstRef) {
     cx.count(Counter::DstPut, 1);

@@ -166,8 +166,8 @@ impl Waits {
         self.histogram[bucket.min(WAITS_BUCKETS - 1)] += 1;
     }
 
-    /// Returns an upper bound of the waiting times of this percentage of the packets: a power of two
-    /// of microseconds, at most the longest.
+    /// Returns an upper bound of the waiting times of this percentage of the packets: a power of
+    /// two in microseconds, at most the longest.
     #[must_use]
     pub fn quantile(&self, percent: u64) -> Duration {
         let wanted = (self.packets * percent).div_ceil(100);

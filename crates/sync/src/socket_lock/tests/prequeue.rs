@@ -5,8 +5,8 @@
 //! `backlog::release`, and the wait of `quietline::stream`.
 //!
 //! Softirq context queues a batch packet by packet, and wakes the reader at the end of the batch,
-//! in a flush that takes the lock anew and may find another holder. The news wait under the lock in
-//! between, and whoever lets the socket go takes them along. [`Protocol`] has the two rules that
+//! in a flush that takes the lock anew and may find another holder. Meanwhile the lock protects the
+//! news, and the thread that releases the socket takes them. [`Protocol`] has the two rules that
 //! this needs, each with a model that shows what is lost without it.
 
 use std::sync::atomic::AtomicBool as Plain;

@@ -94,8 +94,8 @@ fn a_list_for_completed_packets_alone_reorders_packets() {
         assert_eq!(bench.delivered(), [(0, MSS, 1), (MSS, MSS, 1)], "{exit:?}");
     }
 
-    // The exit keeps the order even if the completed packet leaves in one mode and the packet behind
-    // it in any other.
+    // The exit keeps the order even if the completed packet leaves in one mode and the packet
+    // behind it in any other.
     for (old, new) in EXITS.iter().flat_map(|old| EXITS.map(|new| (*old, new))) {
         let mut bench = Bench::new(old);
         bench.receive(&first);
