@@ -114,6 +114,7 @@ mod tests {
         host: Arc<Host>,
         devices: Vec<Arc<Scripted>>,
         log: Log,
+        memory: Memory,
         cx: Cx,
     }
 
@@ -129,7 +130,7 @@ mod tests {
             for (name, value) in settings {
                 sysctls.set(name, value).expect("a setting");
             }
-            let memory = Memory::new(1 << 20);
+            let memory = Memory::new(8 << 20);
             let config = HostConfig {
                 cores: 1,
                 devices: devices
@@ -143,7 +144,8 @@ mod tests {
                 ..HostConfig::replay(0)
             };
             let host = Host::new(&memory, config).expect("valid");
-            Self { host, devices, log, cx: Cx::replay(&memory, 1) }
+            let cx = Cx::replay(&memory, 1);
+            Self { host, devices, log, memory, cx }
         }
 
         fn arrive(&self, device: usize, frames: usize) {
@@ -267,7 +269,7 @@ mod tests {
             NOW.get()
         }
         let mut bench = Bench::new(&[RxSignal::None], &[]);
-        bench.cx = Cx::replay(&Memory::new(1 << 20), 2).with_clock(slow);
+        bench.cx = Cx::replay(&bench.memory, 2).with_clock(slow);
         bench.arrive(0, 64 * 3 + 5);
         assert_eq!(bench.run(), CoreRun::Idle);
         assert_eq!(bench.polls(), [(1, 64), (1, 64), (1, 64), (1, 5)]);
@@ -422,8 +424,10 @@ mod tests {
                 bench.cx.now += Duration::from_micros(u64::from(rng.below(50)));
             }
             // A timer completes what lingers.
-            bench.cx.now += Duration::from_secs(1);
-            let _ = bench.run();
+            for _ in 0..5 {
+                bench.cx.now += Duration::from_secs(1);
+                let _ = bench.run();
+            }
             let (received, held, waiting) = received_held_waiting(&bench.host);
             assert_eq!((held, waiting), (0, 0), "seed {seed}: {settings:?}");
             assert!(received > 1000, "{received}");
@@ -441,12 +445,10 @@ mod tests {
         let settings =
             [("net.core.gro_normal_batch", "1000"), ("net.quietline.busy_poll_flush", "none")];
         let bench = Bench::new(&[RxSignal::None], &settings);
-        let Bench { host, devices, .. } = &bench;
+        let Bench { host, devices, memory, .. } = &bench;
         let device = &devices[0];
-        let memory = Memory::new(8 << 20);
         std::thread::scope(|scope| {
             for number in 0..3 {
-                let memory = &memory;
                 scope.spawn(move || {
                     let mut cx = Cx::replay(memory, number);
                     let core = &host.cores()[0];
