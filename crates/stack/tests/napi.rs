@@ -426,7 +426,7 @@ mod tests {
             // A timer completes what lingers.
             for _ in 0..5 {
                 bench.cx.now += Duration::from_secs(1);
-                let _ = bench.run();
+                while bench.run() == CoreRun::Pending {}
             }
             let (received, held, waiting) = received_held_waiting(&bench.host);
             assert_eq!((held, waiting), (0, 0), "seed {seed}: {settings:?}");
