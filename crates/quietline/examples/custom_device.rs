@@ -1,9 +1,12 @@
-//! A stack with workers on a device of the application's own: frames are datagrams on a socket pair
-//! of the kernel.
+//! A stack on a device of the application's own: frames are datagrams on a socket pair. [`Device`]
+//! moves frames, and [`PollFd`] gives the workers a descriptor to sleep on. The other end may be
+//! another process. `quietline::device::conformance` tests such a device (tests/outside-device).
 //!
-//! [`Device`] moves frames, and [`PollFd`] gives the workers a descriptor to sleep on. The other
-//! end may be another process. `quietline::device::conformance` tests a device like this one;
-//! tests/outside-device is a crate that does so.
+//! Run it with `cargo run -p quietline --example custom_device`. It prints:
+//!
+//! ```text
+//! the server reads "through a device of my own"
+//! ```
 
 use std::{
     error::Error,

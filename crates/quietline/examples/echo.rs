@@ -1,5 +1,14 @@
 //! Two stacks in one process, joined by a wire: one echoes the bytes that the other writes. No
 //! root, no network.
+//!
+//! Run it with `cargo run -p quietline --example echo`. It prints:
+//!
+//! ```text
+//! the server listens on 10.0.0.2:7
+//! the client comes from 10.0.0.1
+//! the echo: "hello, quietline"
+//! 16 bytes echoed
+//! ```
 
 use std::{
     io::{self, Read, Write},
