@@ -44,18 +44,16 @@ impl Tun {
     /// for other holders of the same open file.
     ///
     /// ```no_run
-    /// # fn descriptor_of_the_vpn() -> std::os::fd::OwnedFd { unimplemented!() }
+    /// use std::os::fd::OwnedFd;
+    ///
     /// use quietline::Stack;
     /// use quietline::device::{Tun, TunFdConfig, TunKind};
     ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let fd = descriptor_of_the_vpn();
-    /// let config = TunFdConfig { mtu: Some(1500), ..TunFdConfig::default() };
-    /// let tun = Tun::from_fds(TunKind::Tun, vec![fd], &config)?;
-    /// let stack = Stack::builder().device(tun).address("10.0.0.2/24".parse()?).build()?;
-    /// # let _ = stack;
-    /// # Ok(())
-    /// # }
+    /// fn stack_of(fd: OwnedFd) -> Result<Stack, Box<dyn std::error::Error>> {
+    ///     let config = TunFdConfig { mtu: Some(1500), ..TunFdConfig::default() };
+    ///     let tun = Tun::from_fds(TunKind::Tun, vec![fd], &config)?;
+    ///     Ok(Stack::builder().device(tun).address("10.0.0.2/24".parse()?).build()?)
+    /// }
     /// ```
     ///
     /// # Errors
