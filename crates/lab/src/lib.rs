@@ -1,0 +1,7 @@
+//! The laboratory of quietline: experiments that switch a mechanism on and off and say whether the difference is real.
+//!
+//! Above: the command (`quietline lab`). Below: the stack as its users see it.
+//!
+//! [`statistics`] has the tests and intervals that an experiment reports.
+
+pub mod statistics;
