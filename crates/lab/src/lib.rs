@@ -2,6 +2,7 @@
 //!
 //! Above: the command (`quietline lab`). Below: the stack as its users see it.
 //!
-//! [`statistics`] has the tests and intervals that an experiment reports.
+//! [`statistics`] has the tests and intervals that an experiment reports, [`coherence`] a model of many CPUs.
 
+pub mod coherence;
 pub mod statistics;

@@ -22,8 +22,7 @@ pub(super) fn left_hazard(x: f64) -> f64 {
     }
     // Mills's ratio of y = -x: 1 / (y + 1 / (y + 2 / (y + 3 / …))); 40 terms are exact to the last digit for y ≥ 8.
     let y = -x;
-    let tail = (1..=40).rev().fold(y, |tail, k| y + f64::from(k) / tail);
-    tail
+    (1..=40).rev().fold(y, |tail, k| y + f64::from(k) / tail)
 }
 
 #[cfg(test)]
