@@ -32,6 +32,8 @@ pub(super) struct Departure {
     pub(super) first_bit: Duration,
     /// Time until its last bit was.
     pub(super) last_bit: Duration,
+    /// Bytes on the link, framing included.
+    pub(super) bytes: u64,
 }
 
 /// See the module head.
@@ -90,7 +92,7 @@ impl Device for LinkMeter {
                 let first_bit = waits.total;
                 let last_bit = first_bit + transmission;
                 let mut departures = self.departures.lock().unwrap_or_else(PoisonError::into_inner);
-                departures.push(Departure { at: cx.now, first_bit, last_bit });
+                departures.push(Departure { at: cx.now, first_bit, last_bit, bytes });
             }
         }
     }

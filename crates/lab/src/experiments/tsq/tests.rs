@@ -67,7 +67,7 @@ fn a_run_of_one_seed_repeats_exactly() {
 #[test]
 fn a_run_has_its_quantities_over_time_and_as_distributions() {
     let observed = observe("dyn_min2", 1000, true);
-    assert_eq!(observed.series.len(), 7);
+    assert_eq!(observed.series.len(), 9);
     for series in &observed.series {
         assert!(series.points.len() > 10, "{}: {}", series.name, series.points.len());
         assert!(series.points.iter().flatten().all(|value| value.is_finite()), "{series:?}");
