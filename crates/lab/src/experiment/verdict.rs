@@ -110,7 +110,11 @@ fn reasons(
     record: &ConditionRecord,
     comparison: &Comparison,
 ) -> Vec<String> {
-    let mut reasons: Vec<String> = record.error.iter().cloned().collect();
+    if let Some(error) = &record.error {
+        // Counters are missing, too; that is no failure of a control.
+        return vec![error.clone()];
+    }
+    let mut reasons = Vec::new();
     if experiment.clock == Clock::Wall {
         let limits = [
             (record.load.steal, method.steal_max, "the hypervisor took"),
