@@ -48,10 +48,10 @@ mod tests {
     /// Writes until the send buffer is full. The bytes are not compared here; only their number
     /// counts.
     fn fill(world: &mut World, socket: &TcpSocket) {
+        static BYTES: [u8; 64 << 10] = [0; 64 << 10];
         let host = Arc::clone(&world.hosts[0]);
-        let bytes = [0; 64 << 10];
         while socket.readiness().contains(Readiness::WRITE) {
-            match socket.send(&host, &mut world.cx, &[IoSlice::new(&bytes)]) {
+            match socket.send(&host, &mut world.cx, &[IoSlice::new(&BYTES)]) {
                 Ok(_) => {}
                 Err(Errno::EAGAIN) => return,
                 Err(error) => panic!("send: {error}"),
@@ -61,6 +61,9 @@ mod tests {
 
     /// Reads the available data and returns its length.
     fn drain(world: &mut World, socket: &TcpSocket) -> u64 {
+        if !socket.readiness().contains(Readiness::READ) {
+            return 0;
+        }
         let host = Arc::clone(&world.hosts[1]);
         let mut bytes = vec![0; 256 << 10];
         let mut total = 0;
