@@ -16,7 +16,7 @@ use super::flow::Flow;
 use crate::{
     header::ip::{IpHeader, protocol},
     socket::net::Net,
-    socket::{TcpSocket, demux::Entry},
+    socket::{Connection, demux::Entry},
 };
 
 /// Connection that a packet belongs to.
@@ -24,7 +24,7 @@ pub(super) enum Demuxed<'s> {
     /// Current connection of the flow.
     Current,
     /// Another connection.
-    Stream(&'s TcpSocket),
+    Stream(&'s Connection),
 }
 
 /// Returns the connection of `packet`, without a lookup if it is the current one of `flow`, or

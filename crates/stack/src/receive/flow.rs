@@ -15,7 +15,7 @@ use crate::{
         ip::{self, IpHeader},
         repeat::SeenHeader,
     },
-    socket::{connection::TcpSocket, net::Net},
+    socket::{connection::Connection, net::Net},
     transmit::{dst::DstHandle, packet_dst::PacketDst},
 };
 
@@ -63,7 +63,7 @@ impl KnownFlow {
 /// wake. The read section of the poll keeps the connection alive.
 #[derive(Debug)]
 pub(crate) struct Flow<'s> {
-    socket: Option<&'s TcpSocket>,
+    socket: Option<&'s Connection>,
     last_flow: &'s mut LastFlow,
     /// True if the connection belongs to another core than the running one.
     foreign: bool,
@@ -151,7 +151,7 @@ impl<'s> Flow<'s> {
     }
 
     /// Makes `socket` the current connection and flushes the previous one.
-    pub(crate) fn follow(&mut self, host: &Net, cx: &mut Cx, socket: &'s TcpSocket) {
+    pub(crate) fn follow(&mut self, host: &Net, cx: &mut Cx, socket: &'s Connection) {
         if self.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
         }

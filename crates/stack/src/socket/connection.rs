@@ -56,14 +56,14 @@ pub(crate) mod wmem;
 mod work;
 
 /// A shared connection.
-pub type SocketRef = Arc<TcpSocket>;
+pub type SocketRef = Arc<Connection>;
 
 /// Deferred work, as bits of the socket lock. Linux: `TCP_WRITE_TIMER_DEFERRED`,
 /// `TCP_DELACK_TIMER_DEFERRED`.
 pub(super) const DEFERRED_TIMER: u8 = 1 << 0;
 /// A batch has been received: transmit, acknowledge, wake.
 pub(super) const DEFERRED_FLUSH: u8 = 1 << 1;
-/// An ICMP error waits in `TcpSocket::icmp`.
+/// An ICMP error waits in `Connection::icmp`.
 const DEFERRED_ICMP: u8 = 1 << 2;
 /// Packet memory below TCP has been completed: `TCP_TSQ_DEFERRED`.
 const DEFERRED_TSQ: u8 = 1 << 3;
@@ -80,7 +80,7 @@ const PENDING_ICMP_MAX: usize = 4;
 
 /// A TCP connection.
 #[derive(Debug)]
-pub struct TcpSocket {
+pub struct Connection {
     // Read-mostly: the lookup key and the core of the socket.
     tuple: FourTuple,
     hash: u32,
@@ -160,9 +160,9 @@ pub(crate) struct StreamState {
     latest: Instant,
     /// SND.UNA at the last confirmation of the next hop.
     confirmed: SeqNum,
-    /// Bits of `TcpSocket::ready` that have become set and whose waiting threads have not been
+    /// Bits of `Connection::ready` that have become set and whose waiting threads have not been
     /// woken yet. The thread that releases the socket takes them and passes them to
-    /// [`TcpSocket::wake`].
+    /// [`Connection::wake`].
     pub(super) news: u8,
     /// Pages charged to the host's account for this socket.
     charged_pages: i64,
@@ -183,7 +183,7 @@ impl Drop for StreamState {
     }
 }
 
-impl TcpSocket {
+impl Connection {
     pub(super) fn new(
         host: &Net,
         cx: &Cx,

@@ -20,7 +20,7 @@ use std::{
 
 use sync::{EventCount, RcuCell};
 
-use super::{connection::TcpSocket, demux::BindFlags, options::SocketSettings};
+use super::{connection::Connection, demux::BindFlags, options::SocketSettings};
 use crate::{
     base::{counters::Counter, errno::Errno, ids::CoreId},
     cx::Cx,
@@ -180,7 +180,7 @@ impl Listener {
     /// # Errors
     /// `EAGAIN` when there is none; `EINVAL` once the listener is closed; `ENETDOWN` once the host
     /// has lost its address with a device.
-    pub fn accept(&self) -> Result<Arc<TcpSocket>, Errno> {
+    pub fn accept(&self) -> Result<Arc<Connection>, Errno> {
         self.accept_near(None)
     }
 
@@ -189,7 +189,7 @@ impl Listener {
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
-    pub fn accept_near(&self, near: Option<CoreId>) -> Result<Arc<TcpSocket>, Errno> {
+    pub fn accept_near(&self, near: Option<CoreId>) -> Result<Arc<Connection>, Errno> {
         if self.closed.load(Ordering::Acquire) {
             let lost = self.address_lost.load(Ordering::Relaxed);
             return Err(if lost { Errno::ENETDOWN } else { Errno::EINVAL });
@@ -272,7 +272,7 @@ impl Listener {
     }
 
     /// Queues an established connection for `accept`.
-    pub(super) fn offer(&self, host: &Net, cx: &mut Cx, socket: Arc<TcpSocket>) {
+    pub(super) fn offer(&self, host: &Net, cx: &mut Cx, socket: Arc<Connection>) {
         let refused = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
             // Checked under the lock that `close` takes: a connection queued after it would never

@@ -20,7 +20,7 @@ use pkt::{Gso, GsoKind, Packet, Pool};
 use sync::Work;
 use tcp::{Flags, SegmentHeader};
 
-use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, call::Holder, parse};
+use super::{Connection, DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, call::Holder, parse};
 use crate::{base::counters::Counter, cx::Cx, socket::net::Net, transmit::packet_dst::PacketDst};
 
 /// Maximum payload of joined segments, as for an IPv4 packet.
@@ -31,7 +31,7 @@ const COPY_BYTES_MAX: usize = 512;
 
 /// Processes the backlog; returns true if there was any.
 pub(super) fn work_off(
-    socket: &TcpSocket,
+    socket: &Connection,
     state: &mut Holder<'_>,
     host: &Net,
     cx: &mut Cx,
@@ -42,7 +42,7 @@ pub(super) fn work_off(
 /// Like `work_off`, for a reader that takes the next bytes of the stream into `user`. Returns the
 /// number of these bytes, or `None` if there was nothing to process.
 pub(crate) fn work_off_to(
-    socket: &TcpSocket,
+    socket: &Connection,
     state: &mut Holder<'_>,
     host: &Net,
     cx: &mut Cx,
@@ -71,7 +71,7 @@ pub(crate) fn work_off_to(
 
 /// Releases the socket and wakes the threads whose conditions have become true.
 #[inline]
-pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Net, cx: &mut Cx) {
+pub(super) fn release(socket: &Connection, mut state: Holder<'_>, host: &Net, cx: &mut Cx) {
     if !state.is_undisturbed() {
         work_off(socket, &mut state, host, cx);
     }
@@ -87,7 +87,7 @@ pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Net, cx:
 /// well.
 #[cold]
 fn work_late(
-    socket: &TcpSocket,
+    socket: &Connection,
     state: &mut StreamState,
     host: &Net,
     cx: &mut Cx,
@@ -131,7 +131,7 @@ fn count_locked_timer(state: &StreamState, cx: &Cx, bits: u8) {
 
 /// State of one pass through the backlog.
 struct Drain<'a> {
-    socket: &'a TcpSocket,
+    socket: &'a Connection,
     host: &'a Net,
     /// Youngest segment, to which the next one may be joined.
     tail: Option<Segment>,

@@ -11,7 +11,7 @@ use std::{
 use pkt::Payload;
 use tcp::{FastOpen, FourTuple, OpenParams, Reuse, Tcb};
 
-use super::TcpSocket;
+use super::Connection;
 use crate::{
     base::errno::Errno,
     cx::Cx,
@@ -48,7 +48,7 @@ impl ConnectOptions {
     }
 }
 
-impl TcpSocket {
+impl Connection {
     /// Starts to connect to `remote`, from `local` where the application has bound one.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ fn open(
     cx: &mut Cx,
     remote: SocketAddr,
     options: &ConnectOptions,
-) -> Result<Arc<TcpSocket>, Errno> {
+) -> Result<Arc<Connection>, Errno> {
     let local = options.local;
     host.check_up()?;
     if remote.is_ipv6() {
@@ -177,7 +177,7 @@ fn start(
     cx: &mut Cx,
     tuple: FourTuple,
     options: &ConnectOptions,
-) -> Result<Arc<TcpSocket>, Errno> {
+) -> Result<Arc<Connection>, Errno> {
     let hash = host.demux().hash(&tuple);
     let core = host.core_of_flow(hash);
     let bind = options.settings.bind_flags();
@@ -189,7 +189,7 @@ fn start(
     let params = open_params(host, cx, (tuple, hash), &path, &options.settings, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
-    let socket = TcpSocket::new(host, cx, name, Box::new(tcb), Some(path), bind);
+    let socket = Connection::new(host, cx, name, Box::new(tcb), Some(path), bind);
     socket.settings().inherit(&options.settings);
     if params.fast_open != FastOpen::Off {
         socket.set_learns(host.fast_open().is_retry_due(cx.now));
@@ -261,7 +261,7 @@ fn open_params(
 fn register(
     host: &Net,
     cx: &Cx,
-    socket: &Arc<TcpSocket>,
+    socket: &Arc<Connection>,
     remnant: Option<&TimeWaitSocket>,
     bound: Option<BindFlags>,
 ) -> Result<(), Errno> {

@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use sync::EventCount;
 use tcp::{Readiness, State, Tcb};
 
-use super::{BACKLOG_EXTRA_BYTES, StreamState, TcpSocket};
+use super::{BACKLOG_EXTRA_BYTES, Connection, StreamState};
 use crate::{base::counters::Counter, cx::Cx};
 
-/// Bit of `TcpSocket::ready` besides those of [`Readiness`]: packets wait for the reader.
+/// Bit of `Connection::ready` besides those of [`Readiness`]: packets wait for the reader.
 const PREQUEUED: u8 = 1 << 7;
 const _: () = assert!(Readiness::all().bits() & PREQUEUED == 0);
 
-impl TcpSocket {
+impl Connection {
     /// Returns the readiness without owning the socket.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
@@ -113,7 +113,7 @@ impl TcpSocket {
 impl StreamState {
     /// Records that packets wait for the reader. The thread that releases the socket wakes the
     /// reader.
-    pub(in crate::socket) fn publish_prequeued(&mut self, socket: &TcpSocket) {
+    pub(in crate::socket) fn publish_prequeued(&mut self, socket: &Connection) {
         let ready = socket.ready.load(Ordering::Relaxed) | PREQUEUED;
         socket.ready.store(ready, Ordering::Release);
         self.news |= PREQUEUED;

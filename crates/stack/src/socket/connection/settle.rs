@@ -4,7 +4,7 @@
 //! the tables, memory is charged, and readiness is published. Linux: `tcp_push_pending_frames`,
 //! `__ip_queue_xmit` down to the route, `inet_csk_destroy_sock`, `tcp_time_wait`.
 //!
-//! Not here: causes of the change (`stream`, `calls`), wakes (`TcpSocket::wake`).
+//! Not here: causes of the change (`stream`, `calls`), wakes (`Connection::wake`).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use pkt::Instant;
 use tcp::{HostQueue, State, TimeWait};
 
 use super::{
-    StreamState, TcpSocket,
+    Connection, StreamState,
     wmem::{self, Wmem},
 };
 use crate::{
@@ -34,7 +34,7 @@ impl StreamState {
     /// early; an armed timer or a completion resumes that data anyway (Linux: tcp_cleanup_rbuf
     /// sends only an ACK).
     #[inline]
-    pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    pub(in crate::socket) fn settle_call(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
         if only_read && tcp::is_settled_after_read(&self.tcb) && self.hashed {
             self.publish(socket, cx);
@@ -44,7 +44,7 @@ impl StreamState {
     }
 
     /// Brings all state outside the `Tcb` up to date.
-    pub(in crate::socket) fn settle(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    pub(in crate::socket) fn settle(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         self.synchronise(cx);
         // `cx.out` may hold segments sent by a timer.
         let rests = self.is_plain() && cx.out.is_empty();
@@ -70,7 +70,7 @@ impl StreamState {
 
     /// Sends, and updates the tables according to the connection's state.
     #[inline(never)]
-    fn settle_state(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn settle_state(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         if self.tcb.take_route_doubt() {
             self.dst = None;
         }
@@ -91,7 +91,7 @@ impl StreamState {
 
     /// Publishes readiness to lock-free readers and charges the TCP memory account.
     #[inline]
-    fn publish(&mut self, socket: &TcpSocket, cx: &mut Cx) {
+    fn publish(&mut self, socket: &Connection, cx: &mut Cx) {
         self.news |= socket.publish(&self.tcb, !self.prequeue.is_empty());
         if self.tcb.keeps_packets() {
             self.tcb.trim_packet_cache(&mut cx.tcp());
@@ -102,7 +102,7 @@ impl StreamState {
     /// Sends the segments that are allowed. If TCP Small Queues stops TCP, a completion resumes it,
     /// unless enough packets have completed by the time the stop is announced: then it continues at
     /// once.
-    fn output(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn output(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         loop {
             let host_queue = self.host_queue(socket);
             if host_queue.completes {
@@ -129,7 +129,7 @@ impl StreamState {
 
     /// Returns the connection's uncompleted packet memory below TCP.
     #[inline]
-    fn host_queue(&self, socket: &TcpSocket) -> HostQueue {
+    fn host_queue(&self, socket: &Connection) -> HostQueue {
         let bytes = socket.wmem.bytes();
         let Some(dst) = &self.dst else { return HostQueue { bytes, ..HostQueue::NONE } };
         HostQueue {
@@ -164,7 +164,7 @@ impl StreamState {
     ///
     /// # Panics
     /// If either does not hold.
-    pub(in crate::socket) fn check_account(&self, socket: &TcpSocket) {
+    pub(in crate::socket) fn check_account(&self, socket: &Connection) {
         let memory = self.tcb.memory_bytes();
         let pages = i64::from(memory.div_ceil(PAGE_BYTES));
         assert_eq!(self.charged_pages, pages, "pages charged for {memory} bytes");
@@ -182,7 +182,7 @@ impl StreamState {
 
     /// Reports the result of a handshake with Fast Open to the listener, or records it for later
     /// connects.
-    fn follow_fast_open(&mut self, socket: &TcpSocket, host: &Net, cx: &Cx) {
+    fn follow_fast_open(&mut self, socket: &Connection, host: &Net, cx: &Cx) {
         let state = self.tcb.state();
         if self.early.is_some() && state != State::SynRecv {
             self.end_early();
@@ -207,7 +207,7 @@ impl StreamState {
 
     /// Counts a closed connection that has not finished against `tcp_max_orphans`; beyond the limit
     /// it is reset (Linux: `tcp_check_oom`).
-    fn count_orphan(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn count_orphan(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         let is_orphan =
             self.tcb.is_orphan() && !matches!(self.tcb.state(), State::Close | State::TimeWait);
         if is_orphan == self.orphan {
@@ -238,7 +238,7 @@ impl StreamState {
     }
 
     /// Passes the segments in `cx.out` to IP along the socket's cached path.
-    pub(in crate::socket) fn transmit(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    pub(in crate::socket) fn transmit(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         if cx.out.is_empty() {
             return;
         }
@@ -248,7 +248,7 @@ impl StreamState {
 
     /// Like [`transmit`](Self::transmit), along the path as it is; `current` says that it was
     /// cached.
-    fn hand_down(&mut self, socket: &TcpSocket, cx: &mut Cx, current: bool) {
+    fn hand_down(&mut self, socket: &Connection, cx: &mut Cx, current: bool) {
         if current {
             cx.count(Counter::DstHit, 1);
         }
@@ -277,7 +277,7 @@ impl StreamState {
     /// Returns the transmit queue of the socket's packets. The queue is kept while it or its device
     /// holds data of the connection, because packets in another queue could overtake that data.
     /// Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
-    fn tx_queue(&mut self, socket: &TcpSocket, cx: &Cx) -> QueueId {
+    fn tx_queue(&mut self, socket: &Connection, cx: &Cx) -> QueueId {
         let Some(path) = &self.dst else { return QueueId(0) };
         let mapping = (path.tx.device_index(), path.tx.pick_queue(cx, socket.core, socket.hash));
         if self.tx_mapping != Some(mapping) {
@@ -288,7 +288,7 @@ impl StreamState {
     }
 
     #[cold]
-    fn change_tx_queue(&mut self, socket: &TcpSocket, cx: &Cx, to: (u32, QueueId)) -> QueueId {
+    fn change_tx_queue(&mut self, socket: &Connection, cx: &Cx, to: (u32, QueueId)) -> QueueId {
         match self.tx_mapping {
             Some((device, queue)) if device == to.0 => {
                 // An entry of the tasklet's list counts as one byte.
@@ -309,7 +309,7 @@ impl StreamState {
     #[inline]
     pub(in crate::socket) fn check_path(
         &mut self,
-        socket: &TcpSocket,
+        socket: &Connection,
         host: &Net,
         cx: &Cx,
     ) -> bool {
@@ -321,7 +321,7 @@ impl StreamState {
     }
 
     #[cold]
-    fn resolve_path(&mut self, socket: &TcpSocket, host: &Net, cx: &Cx) {
+    fn resolve_path(&mut self, socket: &Connection, host: &Net, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
         // The new path may not use TCP Small Queues.
         if let Some(since) = self.throttled_since.take() {
@@ -342,7 +342,7 @@ impl StreamState {
     ///
     /// # Panics
     /// If either does not hold.
-    pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Net, cx: &Cx) {
+    pub(in crate::socket) fn check_dst(&self, socket: &Connection, host: &Net, cx: &Cx) {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path without references: {path:?}");
         if host.is_current(path, cx.now) {
@@ -352,7 +352,7 @@ impl StreamState {
     }
 
     #[cold]
-    fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn enter_time_wait(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         if !self.hashed {
             return;
         }
@@ -378,7 +378,7 @@ impl StreamState {
     }
 
     #[cold]
-    pub(super) fn unhash(&mut self, socket: &TcpSocket, host: &Net) {
+    pub(super) fn unhash(&mut self, socket: &Connection, host: &Net) {
         // A table may keep the socket for a while; it must not keep the device.
         self.dst = None;
         socket.rx_dst.end();
@@ -393,6 +393,6 @@ impl StreamState {
 }
 
 /// Returns whether reports about the path affect the socket's segments (`IP_MTU_DISCOVER`).
-pub(super) fn takes_reports(socket: &TcpSocket) -> bool {
+pub(super) fn takes_reports(socket: &Connection) -> bool {
     socket.settings().ip_fields().mtu_discover.is_none_or(MtuDiscover::takes_reports)
 }

@@ -14,8 +14,8 @@ use sync::{Entry as LockEntry, Work, epoch::Section};
 use tcp::{IcmpError, SeqNum};
 
 use super::{
-    DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, DEFERRED_TSQ, PENDING_ICMP_MAX,
-    StreamState, TcpSocket,
+    Connection, DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, DEFERRED_TSQ,
+    PENDING_ICMP_MAX, StreamState,
 };
 use crate::{
     base::counters::Counter,
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-impl TcpSocket {
+impl Connection {
     /// Softirq: processes one segment for this connection. `flush` must follow at the end of the
     /// batch. With `last`, and if no thread owns the socket, the flush is done at once under the
     /// same lock. Returns whether it was.
@@ -205,7 +205,7 @@ impl StreamState {
     #[inline]
     pub(super) fn softirq(
         &mut self,
-        socket: &TcpSocket,
+        socket: &Connection,
         host: &Net,
         cx: &mut Cx,
         work: Work<Packet>,

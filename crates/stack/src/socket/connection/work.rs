@@ -12,7 +12,7 @@ use sync::Work;
 use tcp::{SegmentHeader, State};
 
 use super::{
-    DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, StreamState, TcpSocket,
+    Connection, DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, StreamState,
     settle::takes_reports,
 };
 use crate::{cx::Cx, header::strip, socket::net::Net, transmit::packet_dst::PacketDst};
@@ -21,7 +21,7 @@ impl StreamState {
     /// Softirq: ends a batch. Sends the segments that new acknowledgments allow, or one ACK, and
     /// notifies.
     #[inline]
-    pub(super) fn flush(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    pub(super) fn flush(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         if self.prequeue.has_reader() {
             self.softirq(socket, host, cx, Work::Deferred(DEFERRED_FLUSH), None);
         } else {
@@ -32,7 +32,7 @@ impl StreamState {
     /// Processes one item from softirq context, at once or from the backlog.
     pub(in crate::socket) fn work(
         &mut self,
-        socket: &TcpSocket,
+        socket: &Connection,
         host: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
@@ -65,7 +65,7 @@ impl StreamState {
     }
 
     /// Frees packets that the connection caches or holds; most connections have none.
-    fn relieve(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn relieve(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         if self.tcb.relieve(&mut cx.tcp()) {
             self.settle(socket, host, cx);
         }
@@ -75,7 +75,7 @@ impl StreamState {
     #[inline]
     pub(in crate::socket) fn packet(
         &mut self,
-        socket: &TcpSocket,
+        socket: &Connection,
         host: &Net,
         cx: &mut Cx,
         packet: Packet,
@@ -97,7 +97,7 @@ impl StreamState {
     #[inline]
     pub(in crate::socket) fn remember(
         &self,
-        socket: &TcpSocket,
+        socket: &Connection,
         host: &Net,
         cx: &Cx,
         device: u32,
@@ -112,7 +112,7 @@ impl StreamState {
 
     /// Processes pending ICMP errors; a smaller path MTU is recorded for all connections to the
     /// destination.
-    fn take_reports(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn take_reports(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         let pending =
             core::mem::take(&mut *socket.icmp.lock().unwrap_or_else(PoisonError::into_inner));
         for (error, seq) in pending {

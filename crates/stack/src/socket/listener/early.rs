@@ -20,7 +20,7 @@ use super::{Listener, request::RequestSocket};
 use crate::{
     cx::Cx,
     socket::net::Net,
-    socket::{connection::TcpSocket, demux::Entry, fast_open::mode},
+    socket::{connection::Connection, demux::Entry, fast_open::mode},
     sysctl::FastOpenKey,
     transmit::ip_output,
 };
@@ -150,7 +150,7 @@ impl Listener {
         };
         let tcb = Request::fast_open(&mut cx.tcp(), &params, header, packet);
         let name = (tuple, hash, host.core_for(cx, hash));
-        let socket = TcpSocket::new(host, cx, name, Box::new(tcb), None, self.flags());
+        let socket = Connection::new(host, cx, name, Box::new(tcb), None, self.flags());
         self.settle_options(cx, &socket);
         socket.set_early(self);
         socket.set_place(place);

@@ -11,7 +11,7 @@ use super::{
     },
     Listener,
 };
-use crate::{base::errno::Errno, cx::Cx, socket::connection::TcpSocket, socket::net::Net};
+use crate::{base::errno::Errno, cx::Cx, socket::connection::Connection, socket::net::Net};
 
 /// Default number of connections that may wait for `accept`, as in `std::net`.
 pub const BACKLOG_DEFAULT: u32 = 128;
@@ -95,7 +95,7 @@ impl Listener {
     }
 
     /// Sets the options that a connection inherits besides those of the engine.
-    pub(in crate::socket) fn settle_options(&self, cx: &Cx, socket: &TcpSocket) {
+    pub(in crate::socket) fn settle_options(&self, cx: &Cx, socket: &Connection) {
         let reader = cx.reader();
         let rcu = reader.pin();
         socket.settings().inherit(self.settings(&rcu));

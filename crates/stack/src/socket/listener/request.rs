@@ -24,7 +24,7 @@ use crate::{
     cx::Cx,
     socket::core_sockets::TimerEntry,
     socket::net::Net,
-    socket::{connection::TcpSocket, demux::Entry},
+    socket::{connection::Connection, demux::Entry},
     transmit::ip_output,
 };
 
@@ -213,7 +213,7 @@ impl RequestSocket {
         self.leave_queue();
         let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp());
         let name = (self.tuple, self.hash, self.core);
-        let socket = TcpSocket::new(host, cx, name, Box::new(tcb), None, self.listener.flags());
+        let socket = Connection::new(host, cx, name, Box::new(tcb), None, self.listener.flags());
         self.listener.settle_options(cx, &socket);
         socket.set_place(self.take_place());
         let entry = Entry::Stream(Arc::clone(&socket));

@@ -27,7 +27,7 @@ use tcp::{SegmentHeader, wire::header::HEADER_BYTES_MIN};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    socket::connection::{DEFERRED_FLUSH, StreamState, TcpSocket, parse, softirq::Arrival},
+    socket::connection::{Connection, DEFERRED_FLUSH, StreamState, parse, softirq::Arrival},
     socket::net::Net,
     sysctl::modes::RxContext,
     transmit::packet_dst::{PacketDst, leave_rcu},
@@ -116,7 +116,7 @@ impl StreamState {
     #[cold]
     pub(crate) fn softirq_with_reader(
         &mut self,
-        socket: &TcpSocket,
+        socket: &Connection,
         host: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
@@ -152,7 +152,7 @@ impl StreamState {
     /// Queues a packet for the reader, or returns it to be processed now.
     fn enqueue(
         &mut self,
-        socket: &TcpSocket,
+        socket: &Connection,
         host: &Net,
         cx: &mut Cx,
         mut packet: Packet,
@@ -201,7 +201,7 @@ impl StreamState {
 
     /// Processes the queued packets and returns their number. Any owner of the socket may call it
     /// before it processes younger packets, and must settle afterwards.
-    pub(crate) fn drain_prequeue(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) -> usize {
+    pub(crate) fn drain_prequeue(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) -> usize {
         if self.prequeue.is_empty() {
             return 0;
         }
@@ -211,7 +211,7 @@ impl StreamState {
     /// Processes the queue when the delayed-ACK timer finds it unprocessed, and removes the reader
     /// until it waits again. Differs from Linux, which keeps the reader: a reader that has ended
     /// would then delay every later packet.
-    pub(crate) fn fetch_prequeue(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    pub(crate) fn fetch_prequeue(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
         if self.prequeue.is_empty() || !self.tcb.is_delack_due(cx.now) {
             return;
         }
@@ -224,7 +224,7 @@ impl StreamState {
     /// returns their number.
     pub(super) fn read_prequeue(
         &mut self,
-        socket: &TcpSocket,
+        socket: &Connection,
         host: &Net,
         cx: &mut Cx,
         user: &mut [u8],
@@ -246,7 +246,7 @@ impl StreamState {
     /// `user`.
     fn process_prequeue(
         &mut self,
-        socket: &TcpSocket,
+        socket: &Connection,
         host: &Net,
         cx: &mut Cx,
         user: &mut [u8],

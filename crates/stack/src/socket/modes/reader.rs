@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Packets are copied directly to the reader's buffer, bypassing the receive queue, once the reader
-//! has read all older data. A call that peeks is not a reader and uses [`TcpSocket::recv`].
+//! has read all older data. A call that peeks is not a reader and uses [`Connection::recv`].
 
 use std::io::IoSliceMut;
 
@@ -23,7 +23,7 @@ use crate::{
     base::{counters::Counter, errno::Errno},
     cx::Cx,
     socket::connection::{
-        TcpSocket, backlog,
+        Connection, backlog,
         call::Holder,
         recv::{recv_more, recv_step},
     },
@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// State of one blocking `recv`. A caller that stops waiting must call
-/// [`TcpSocket::recv_and_leave`]; otherwise the socket removes the reader by its delayed-ACK timer.
+/// [`Connection::recv_and_leave`]; otherwise the socket removes the reader by its delayed-ACK timer.
 #[derive(Debug, Default)]
 pub struct Reader {
     /// Identifier at the socket, once installed.
@@ -55,7 +55,7 @@ impl Reader {
     }
 }
 
-impl TcpSocket {
+impl Connection {
     /// Copies received bytes into `bufs`, as [`recv_vectored`](Self::recv_vectored); 0 is the end
     /// of the stream. On `EAGAIN` the caller should sleep until the socket is readable or
     /// [`is_due`](Self::is_due), and call again.
@@ -126,7 +126,7 @@ fn read_rest(state: &mut Holder<'_>, cx: &mut Cx, copied: usize, buf: &mut [u8])
 
 /// One step of a reader that owns the socket.
 struct Step<'a> {
-    socket: &'a TcpSocket,
+    socket: &'a Connection,
     host: &'a Net,
     reader: &'a mut Reader,
 }

@@ -3,9 +3,9 @@
 //! Linux: `sk_setsockopt`, `do_tcp_setsockopt` on a socket that is not in TCP_CLOSE or TCP_LISTEN.
 
 use super::{Access, OptionValue, SocketOption};
-use crate::{base::errno::Errno, cx::Cx, socket::TcpSocket, socket::net::Net};
+use crate::{base::errno::Errno, cx::Cx, socket::Connection, socket::net::Net};
 
-impl TcpSocket {
+impl Connection {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors

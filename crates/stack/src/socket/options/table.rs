@@ -30,7 +30,7 @@ use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::Cx,
     socket::net::Net,
-    socket::{ConnectOptions, ListenOptions, TcpSocket},
+    socket::{ConnectOptions, Connection, ListenOptions},
     sysctl::{FastOpenKey, Sysctls},
     transmit::ip_output::MtuDiscover,
 };
@@ -211,7 +211,7 @@ macro_rules! options {
             #[expect(unused_variables, reason = "a row uses some of the names")]
             pub(super) fn store(
                 self,
-                $socket: &TcpSocket,
+                $socket: &Connection,
                 $host: &Net,
                 $cx: &mut Cx,
                 $given: &OptionValue,
@@ -233,7 +233,7 @@ macro_rules! options {
             #[expect(unused_variables, reason = "a row uses some of the names")]
             pub(super) fn load(
                 self,
-                $socket: &TcpSocket,
+                $socket: &Connection,
                 $host: &Net,
                 $cx: &mut Cx,
             ) -> Result<OptionValue, Errno> {
