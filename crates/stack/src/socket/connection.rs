@@ -185,7 +185,7 @@ impl Drop for StreamState {
 
 impl Connection {
     pub(super) fn new(
-        host: &Net,
+        net: &Net,
         cx: &Cx,
         (tuple, hash, core): (FourTuple, u32, CoreId),
         tcb: Box<Tcb>,
@@ -193,16 +193,16 @@ impl Connection {
         bind: BindFlags,
     ) -> Arc<Self> {
         let (latest, confirmed) = (Instant::ZERO, tcb.snd_una());
-        let memory = Arc::clone(host.tcp_memory());
+        let memory = Arc::clone(net.tcp_memory());
         memory.count_socket(1);
         Arc::new_cyclic(|this| Self {
             tuple,
             hash,
             core,
             incoming: AtomicU16::new(core.0),
-            over_loopback: host.is_local(cx, tuple.remote.ip()),
+            over_loopback: net.is_local(cx, tuple.remote.ip()),
             bind,
-            rx_dst: RxDst::new(host.rcu()),
+            rx_dst: RxDst::new(net.rcu()),
             ready: AtomicU8::new(tcb.readiness().bits()),
             backlog_limit: AtomicU32::new(u32::MAX),
             rcvlowat: AtomicU32::new(tcb.rcvlowat()),
@@ -214,7 +214,7 @@ impl Connection {
                 dst,
                 throttled_since: None,
                 tx_mapping: None,
-                ip_id: host.ip_ids().of_connection(&tuple),
+                ip_id: net.ip_ids().of_connection(&tuple),
                 prequeue: Prequeue::default(),
                 hashed: true,
                 orphan: false,
@@ -231,7 +231,7 @@ impl Connection {
                 sent_unpolled: 0,
                 memory,
             }),
-            wmem: Wmem::new(this.clone(), host.core_sockets(core).tasklet()),
+            wmem: Wmem::new(this.clone(), net.core_sockets(core).tasklet()),
             backlog_drops: AtomicU32::new(0),
             read_packets: Llist::new(),
             settings: SharedSettings::new(bind),
@@ -316,13 +316,13 @@ impl Connection {
     /// Returns the core that polls for this connection's packets: with RFS the one where its
     /// application ran last.
     #[must_use]
-    pub fn polled_core(&self, host: &Net) -> CoreId {
-        if !host.rfs_needed() {
+    pub fn polled_core(&self, net: &Net) -> CoreId {
+        if !net.rfs_needed() {
             return self.core;
         }
-        let flows = host.sock_flows(host.sysctls().rps_sock_flow_entries);
+        let flows = net.sock_flows(net.sysctls().rps_sock_flow_entries);
         let by_socket = flows.and_then(|flows| flows.core_of(self.hash));
-        by_socket.filter(|core| core.0 < host.core_count()).unwrap_or(self.core)
+        by_socket.filter(|core| core.0 < net.core_count()).unwrap_or(self.core)
     }
 
     /// Returns the bytes of packet memory in devices that complete later (`sk_wmem_alloc`, the `t`
@@ -337,16 +337,16 @@ impl Connection {
     /// between; packets that arrive meanwhile wait in the backlog.
     pub(super) fn begin(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         register: impl FnOnce(&Cx) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let mut state = self.lock.own();
         register(cx)?;
-        state.settle(self, host, cx);
+        state.settle(self, net, cx);
         state.release(|state, work| {
-            state.work(self, host, cx, work);
-            state.settle(self, host, cx);
+            state.work(self, net, cx, work);
+            state.settle(self, net, cx);
         });
         Ok(())
     }
@@ -388,19 +388,19 @@ impl Connection {
     /// as they are armed again; in Linux the arming CPU runs them. Entries on other cores still
     /// fire there.
     #[inline]
-    pub(super) fn arm(&self, host: &Net, deadline: Option<Instant>) {
+    pub(super) fn arm(&self, net: &Net, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.armed.must_arm(deadline) {
-            let core = host.core_sockets(self.incoming_core());
+            let core = net.core_sockets(self.incoming_core());
             let entry = TimerEntry::Stream(StreamTimer::of(&self.wmem));
             self.armed.armed(core.arm(deadline, entry));
         }
     }
 
     /// Disarms the timers of a connection that has ended. Called under the lock.
-    pub(super) fn disarm(&self, host: &Net) {
+    pub(super) fn disarm(&self, net: &Net) {
         for handle in self.armed.take_handles().into_iter().flatten() {
-            host.core_sockets(handle.core).disarm(handle);
+            net.core_sockets(handle.core).disarm(handle);
         }
     }
 }

@@ -33,10 +33,10 @@ const COPY_BYTES_MAX: usize = 512;
 pub(super) fn work_off(
     socket: &Connection,
     state: &mut Holder<'_>,
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
 ) -> bool {
-    work_off_to(socket, state, host, cx, &mut []).is_some()
+    work_off_to(socket, state, net, cx, &mut []).is_some()
 }
 
 /// Like `work_off`, for a reader that takes the next bytes of the stream into `user`. Returns the
@@ -44,11 +44,11 @@ pub(super) fn work_off(
 pub(crate) fn work_off_to(
     socket: &Connection,
     state: &mut Holder<'_>,
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     user: &mut [u8],
 ) -> Option<usize> {
-    let mut drain = Drain { socket, host, tail: None, user, copied: 0 };
+    let mut drain = Drain { socket, net, tail: None, user, copied: 0 };
     let mut worked = false;
     state.run_backlog(|state, work| {
         worked = true;
@@ -64,20 +64,20 @@ pub(crate) fn work_off_to(
         let counters = &cx.counters().tcp;
         counters.add(tcp::Counter::TcpExtTCPDirectCopyFromBacklog, copied as u64);
     }
-    state.settle(socket, host, cx);
+    state.settle(socket, net, cx);
     cx.do_softirq();
     Some(copied)
 }
 
 /// Releases the socket and wakes the threads whose conditions have become true.
 #[inline]
-pub(super) fn release(socket: &Connection, mut state: Holder<'_>, host: &Net, cx: &mut Cx) {
+pub(super) fn release(socket: &Connection, mut state: Holder<'_>, net: &Net, cx: &mut Cx) {
     if !state.is_undisturbed() {
-        work_off(socket, &mut state, host, cx);
+        work_off(socket, &mut state, net, cx);
     }
     let mut news = core::mem::take(&mut state.news);
     state.release(|state, work| {
-        work_late(socket, state, host, cx, work);
+        work_late(socket, state, net, cx, work);
         news |= core::mem::take(&mut state.news);
     });
     socket.wake(cx, news);
@@ -89,21 +89,21 @@ pub(super) fn release(socket: &Connection, mut state: Holder<'_>, host: &Net, cx
 fn work_late(
     socket: &Connection,
     state: &mut StreamState,
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     work: Work<Packet>,
 ) {
     if let Work::Deferred(bits) = work {
         count_locked_timer(state, cx, bits);
-        return state.work(socket, host, cx, work);
+        return state.work(socket, net, cx, work);
     }
-    state.drain_prequeue(socket, host, cx);
-    state.work(socket, host, cx, work);
+    state.drain_prequeue(socket, net, cx);
+    state.work(socket, net, cx, work);
     if cx.sysctls().tcp_backlog_ack_defer {
         count_deferred(state, cx);
         socket.lock.defer_to_holder(DEFERRED_FLUSH);
     } else {
-        state.settle(socket, host, cx);
+        state.settle(socket, net, cx);
     }
 }
 
@@ -132,7 +132,7 @@ fn count_locked_timer(state: &StreamState, cx: &Cx, bits: u8) {
 /// State of one pass through the backlog.
 struct Drain<'a> {
     socket: &'a Connection,
-    host: &'a Net,
+    net: &'a Net,
     /// Youngest segment, to which the next one may be joined.
     tail: Option<Segment>,
     user: &'a mut [u8],
@@ -147,12 +147,12 @@ impl Drain<'_> {
             Work::Deferred(bits) => {
                 self.process_tail(state, cx);
                 count_locked_timer(state, cx, bits);
-                return state.work(self.socket, self.host, cx, work);
+                return state.work(self.socket, self.net, cx, work);
             }
         };
-        state.drain_prequeue(self.socket, self.host, cx);
+        state.drain_prequeue(self.socket, self.net, cx);
         let dst = PacketDst::taken_from(&mut packet);
-        state.remember(self.socket, self.host, cx, packet.meta().rx_device, dst);
+        state.remember(self.socket, self.net, cx, packet.meta().rx_device, dst);
         let mut header = SegmentHeader::default();
         let Some(packet) = parse(cx, packet, &mut header) else { return };
         let next = Segment { header, packet };
@@ -177,9 +177,9 @@ impl Drain<'_> {
         if cx.sysctls().tcp_backlog_ack_defer {
             count_deferred(state, cx);
             // Transmit now: a duplicate ACK or a reset must not be merged with the next one.
-            state.transmit(self.socket, self.host, cx);
+            state.transmit(self.socket, self.net, cx);
         } else {
-            state.settle(self.socket, self.host, cx);
+            state.settle(self.socket, self.net, cx);
         }
     }
 }

@@ -34,31 +34,31 @@ impl StreamState {
     /// early; an armed timer or a completion resumes that data anyway (Linux: tcp_cleanup_rbuf
     /// sends only an ACK).
     #[inline]
-    pub(in crate::socket) fn settle_call(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
+    pub(in crate::socket) fn settle_call(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
         if only_read && tcp::is_settled_after_read(&self.tcb) && self.hashed {
             self.publish(socket, cx);
         } else {
-            self.settle(socket, host, cx);
+            self.settle(socket, net, cx);
         }
     }
 
     /// Brings all state outside the `Tcb` up to date.
-    pub(in crate::socket) fn settle(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
+    pub(in crate::socket) fn settle(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         self.synchronise(cx);
         // `cx.out` may hold segments sent by a timer.
         let rests = self.is_plain() && cx.out.is_empty();
         if rests && tcp::output_nothing(&mut self.tcb, cx.now) {
             self.confirm_neighbor(cx.now);
         } else {
-            self.settle_state(socket, host, cx);
+            self.settle_state(socket, net, cx);
         }
         if !self.prequeue.is_empty() {
             // An ACK sent just now has canceled the timer that stands in for the reader.
             self.tcb.watch_reader(&cx.tcp());
         }
         debug_assert!(cx.out.is_empty(), "segments were not transmitted");
-        socket.arm(host, self.tcb.next_deadline());
+        socket.arm(net, self.tcb.next_deadline());
         self.publish(socket, cx);
     }
 
@@ -70,23 +70,23 @@ impl StreamState {
 
     /// Sends, and updates the tables according to the connection's state.
     #[inline(never)]
-    fn settle_state(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
+    fn settle_state(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.tcb.take_route_doubt() {
             self.dst = None;
         }
         // Before segmentation, because the path MTU may have changed.
         if self.hashed {
-            self.check_path(socket, host, cx);
+            self.check_path(socket, net, cx);
         }
-        self.output(socket, host, cx);
+        self.output(socket, net, cx);
         self.confirm_neighbor(cx.now);
         match self.tcb.state() {
-            State::Close => self.unhash(socket, host),
-            State::TimeWait => self.enter_time_wait(socket, host, cx),
+            State::Close => self.unhash(socket, net),
+            State::TimeWait => self.enter_time_wait(socket, net, cx),
             _ => {}
         }
-        self.count_orphan(socket, host, cx);
-        self.follow_fast_open(socket, host, cx);
+        self.count_orphan(socket, net, cx);
+        self.follow_fast_open(socket, net, cx);
     }
 
     /// Publishes readiness to lock-free readers and charges the TCP memory account.
@@ -102,7 +102,7 @@ impl StreamState {
     /// Sends the segments that are allowed. If TCP Small Queues stops TCP, a completion resumes it,
     /// unless enough packets have completed by the time the stop is announced: then it continues at
     /// once.
-    fn output(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
+    fn output(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         loop {
             let host_queue = self.host_queue(socket);
             if host_queue.completes {
@@ -116,7 +116,7 @@ impl StreamState {
                 // The path has just been checked.
                 self.hand_down(socket, cx, true);
             } else {
-                self.transmit(socket, host, cx);
+                self.transmit(socket, net, cx);
             }
             let Some(limit) = self.tcb.take_throttled() else { return };
             if socket.wmem.throttle(cx.sysctls().tsq_protocol, limit) {
@@ -182,7 +182,7 @@ impl StreamState {
 
     /// Reports the result of a handshake with Fast Open to the listener, or records it for later
     /// connects.
-    fn follow_fast_open(&mut self, socket: &Connection, host: &Net, cx: &Cx) {
+    fn follow_fast_open(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
         let state = self.tcb.state();
         if self.early.is_some() && state != State::SynRecv {
             self.end_early();
@@ -190,7 +190,7 @@ impl StreamState {
         if !self.learns {
             return;
         }
-        let memory = host.fast_open();
+        let memory = net.fast_open();
         if let Some(news) = self.tcb.take_fast_open_news() {
             memory.learn(socket.tuple.remote.ip(), &news, cx.now);
         }
@@ -207,20 +207,20 @@ impl StreamState {
 
     /// Counts a closed connection that has not finished against `tcp_max_orphans`; beyond the limit
     /// it is reset (Linux: `tcp_check_oom`).
-    fn count_orphan(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
+    fn count_orphan(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         let is_orphan =
             self.tcb.is_orphan() && !matches!(self.tcb.state(), State::Close | State::TimeWait);
         if is_orphan == self.orphan {
             return;
         }
         if !is_orphan {
-            host.orphan_gone();
+            net.orphan_gone();
         } else if self.tcb.is_out_of_memory(&cx.tcp().memory)
-            || !host.orphan_admit(cx.sysctls().tcp_max_orphans)
+            || !net.orphan_admit(cx.sysctls().tcp_max_orphans)
         {
             self.tcb.abort_on_memory(&mut cx.tcp());
-            self.transmit(socket, host, cx);
-            return self.unhash(socket, host);
+            self.transmit(socket, net, cx);
+            return self.unhash(socket, net);
         }
         self.orphan = is_orphan;
     }
@@ -238,11 +238,11 @@ impl StreamState {
     }
 
     /// Passes the segments in `cx.out` to IP along the socket's cached path.
-    pub(in crate::socket) fn transmit(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
+    pub(in crate::socket) fn transmit(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if cx.out.is_empty() {
             return;
         }
-        let current = self.check_path(socket, host, cx);
+        let current = self.check_path(socket, net, cx);
         self.hand_down(socket, cx, current);
     }
 
@@ -310,25 +310,25 @@ impl StreamState {
     pub(in crate::socket) fn check_path(
         &mut self,
         socket: &Connection,
-        host: &Net,
+        net: &Net,
         cx: &Cx,
     ) -> bool {
-        let current = self.dst.as_ref().is_some_and(|path| host.is_current(path, cx.now));
+        let current = self.dst.as_ref().is_some_and(|path| net.is_current(path, cx.now));
         if !current {
-            self.resolve_path(socket, host, cx);
+            self.resolve_path(socket, net, cx);
         }
         current
     }
 
     #[cold]
-    fn resolve_path(&mut self, socket: &Connection, host: &Net, cx: &Cx) {
+    fn resolve_path(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
         // The new path may not use TCP Small Queues.
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }
         let local = Some(socket.tuple.local.ip());
-        self.dst = host.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
+        self.dst = net.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
             // A socket that ignores reports uses the device's MTU.
@@ -342,49 +342,45 @@ impl StreamState {
     ///
     /// # Panics
     /// If either does not hold.
-    pub(in crate::socket) fn check_dst(&self, socket: &Connection, host: &Net, cx: &Cx) {
+    pub(in crate::socket) fn check_dst(&self, socket: &Connection, net: &Net, cx: &Cx) {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path without references: {path:?}");
-        if host.is_current(path, cx.now) {
+        if net.is_current(path, cx.now) {
             let (local, remote) = (socket.tuple.local.ip(), socket.tuple.remote.ip());
-            assert!(host.would_answer(cx, path, remote, local), "a stale path: {path:?}");
+            assert!(net.would_answer(cx, path, remote, local), "a stale path: {path:?}");
         }
     }
 
     #[cold]
-    fn enter_time_wait(&mut self, socket: &Connection, host: &Net, cx: &mut Cx) {
+    fn enter_time_wait(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if !self.hashed {
             return;
         }
         let wait_state = TimeWait::from_tcb(&self.tcb, cx.now);
         self.tcb.release_time_wait(&mut cx.tcp());
-        if host.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
+        if net.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
             let name = (socket.tuple, socket.hash, socket.core);
             let time_wait = TimeWaitSocket::new(name, wait_state, socket.bind);
-            host.demux().replace(
-                socket.hash,
-                socket.tuple,
-                Entry::TimeWait(Arc::clone(&time_wait)),
-            );
+            net.demux().replace(socket.hash, socket.tuple, Entry::TimeWait(Arc::clone(&time_wait)));
             self.hashed = false;
             self.place = None;
             self.dst = None;
             socket.rx_dst.end();
-            time_wait.arm(host);
+            time_wait.arm(net);
         } else {
             cx.counters().tcp.add(tcp::Counter::TcpExtTCPTimeWaitOverflow, 1);
-            self.unhash(socket, host);
+            self.unhash(socket, net);
         }
     }
 
     #[cold]
-    pub(super) fn unhash(&mut self, socket: &Connection, host: &Net) {
+    pub(super) fn unhash(&mut self, socket: &Connection, net: &Net) {
         // A table may keep the socket for a while; it must not keep the device.
         self.dst = None;
         socket.rx_dst.end();
-        socket.disarm(host);
+        socket.disarm(net);
         if core::mem::replace(&mut self.hashed, false) {
-            host.demux().remove(socket.hash, &socket.tuple, |entry| {
+            net.demux().remove(socket.hash, &socket.tuple, |entry| {
                 matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))
             });
             self.place = None;

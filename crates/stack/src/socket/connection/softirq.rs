@@ -33,7 +33,7 @@ impl Connection {
     /// same lock. Returns whether it was.
     pub(crate) fn segment(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         rcu: &Section<'_>,
         dst: PacketDst<'_>,
@@ -46,10 +46,10 @@ impl Connection {
         let mut left = Left::Nothing;
         self.free_read_packets(cx);
         let leave = |packet: &mut Packet| {
-            let serves = self.rx_dst.serves(host, rx_dst_mode, device, rcu);
+            let serves = self.rx_dst.serves(net, rx_dst_mode, device, rcu);
             left = leave_rcu(packet, arrival.take_dst(), serves);
         };
-        let (entry, flushed, news) = self.bring(host, cx, &arrival, (packet, last), leave);
+        let (entry, flushed, news) = self.bring(net, cx, &arrival, (packet, last), leave);
         left.count(cx);
         arrival.take_dst().release(cx, rcu);
         match entry {
@@ -70,7 +70,7 @@ impl Connection {
     #[inline]
     pub(super) fn bring(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         arrival: &Arrival<'_>,
         (packet, last): (Packet, bool),
@@ -87,10 +87,10 @@ impl Connection {
             if direct && !state.prequeue.has_reader() {
                 read = state.tcb.take_read_packet(&cx.counters().tcp);
             }
-            state.softirq(self, host, cx, work, Some(arrival));
+            state.softirq(self, net, cx, work, Some(arrival));
             // The following flush decides about waking the reader.
             if last && direct {
-                state.flush(self, host, cx);
+                state.flush(self, net, cx);
                 flushed = true;
             }
             if flushed {
@@ -109,31 +109,31 @@ impl Connection {
     #[inline]
     pub(crate) fn rx_dst<'s>(
         &'s self,
-        host: &Net,
+        net: &Net,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
-        self.rx_dst.check(host, device, rcu)
+        self.rx_dst.check(net, device, rcu)
     }
 
     /// Softirq: ends the batch. Sends the segments that new acknowledgments allow, or one ACK, and
     /// wakes once.
-    pub(crate) fn flush(&self, host: &Net, cx: &mut Cx) {
-        let _ = self.deferred(host, cx, DEFERRED_FLUSH);
+    pub(crate) fn flush(&self, net: &Net, cx: &mut Cx) {
+        let _ = self.deferred(net, cx, DEFERRED_FLUSH);
     }
 
     /// Softirq: processes the firing of a timer entry of this socket.
-    pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, net: &Net, cx: &mut Cx) {
         self.armed.fired(cx.now);
-        let _ = self.deferred(host, cx, DEFERRED_TIMER);
+        let _ = self.deferred(net, cx, DEFERRED_TIMER);
     }
 
     /// Softirq: resumes the socket after completions have reduced its packet memory below TCP.
-    pub(crate) fn on_tasklet(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn on_tasklet(&self, net: &Net, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
             // The backlog may hold packets for the reader meanwhile.
-            if !matches!(self.deferred(host, cx, DEFERRED_TSQ), LockEntry::Ran) {
+            if !matches!(self.deferred(net, cx, DEFERRED_TSQ), LockEntry::Ran) {
                 cx.count(Counter::TsqDeferred, 1);
             }
         });
@@ -141,7 +141,7 @@ impl Connection {
 
     /// Softirq: processes a report by a router or the peer that a segment of this connection could
     /// not be delivered.
-    pub(crate) fn icmp_error(&self, host: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+    pub(crate) fn icmp_error(&self, net: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
         {
             let mut pending = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
             if pending.len() >= PENDING_ICMP_MAX {
@@ -149,14 +149,14 @@ impl Connection {
             }
             pending.push((error, seq));
         }
-        let _ = self.deferred(host, cx, DEFERRED_ICMP);
+        let _ = self.deferred(net, cx, DEFERRED_ICMP);
     }
 
     /// Softirq: makes the connection free cached or held packets, because memory is scarce or the
     /// setting has changed.
-    pub(crate) fn relieve(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn relieve(&self, net: &Net, cx: &mut Cx) {
         self.free_read_packets(cx);
-        let _ = self.deferred(host, cx, DEFERRED_TRIM);
+        let _ = self.deferred(net, cx, DEFERRED_TRIM);
     }
 
     /// Frees packets that reads have emptied, without the lock. Linux: `sk_defer_free_flush`.
@@ -171,10 +171,10 @@ impl Connection {
         }
     }
 
-    fn deferred(&self, host: &Net, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
+    fn deferred(&self, net: &Net, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
         let mut news = 0;
         let entry = self.lock.defer(bit, |state, work| {
-            state.softirq(self, host, cx, work, None);
+            state.softirq(self, net, cx, work, None);
             news |= core::mem::take(&mut state.news);
         });
         self.wake(cx, news);
@@ -206,19 +206,19 @@ impl StreamState {
     pub(super) fn softirq(
         &mut self,
         socket: &Connection,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
         arrival: Option<&Arrival<'_>>,
     ) {
         if self.prequeue.has_reader() {
-            return self.softirq_with_reader(socket, host, cx, work, arrival);
+            return self.softirq_with_reader(socket, net, cx, work, arrival);
         }
         match (work, arrival) {
             (Work::Direct(packet), Some(arrival)) => {
-                self.packet(socket, host, cx, packet, arrival.take_dst());
+                self.packet(socket, net, cx, packet, arrival.take_dst());
             }
-            (work, _) => self.work(socket, host, cx, work),
+            (work, _) => self.work(socket, net, cx, work),
         }
     }
 }

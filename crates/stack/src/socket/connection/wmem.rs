@@ -182,7 +182,7 @@ impl Tasklet {
 
     /// Lets every socket send that was scheduled before. Sockets scheduled meanwhile wait for the
     /// next turn.
-    pub(crate) fn run(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn run(&self, net: &Net, cx: &mut Cx) {
         if !self.is_pending() {
             return;
         }
@@ -191,7 +191,7 @@ impl Tasklet {
             // Dropped before the handler runs: from then on a completion adds the socket again.
             drop(hook);
             if let Some(socket) = socket {
-                socket.on_tasklet(host, cx);
+                socket.on_tasklet(net, cx);
             }
         }
     }

@@ -53,11 +53,11 @@ impl Listener {
     /// As [`SocketSettings::set`].
     pub fn set_option(
         &self,
-        host: &Net,
+        net: &Net,
         option: SocketOption,
         value: &OptionValue,
     ) -> Result<(), Errno> {
-        let sysctls = host.sysctls();
+        let sysctls = net.sysctls();
         let mut result = Ok(());
         self.settings.update(|settings| {
             let mut next = settings.clone();
@@ -73,8 +73,8 @@ impl Listener {
     ///
     /// # Errors
     /// As [`SocketSettings::get`].
-    pub fn option(&self, host: &Net, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
-        self.settings(&cx.reader().pin()).value_in(SocketState::Listening, option, &host.sysctls())
+    pub fn option(&self, net: &Net, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
+        self.settings(&cx.reader().pin()).value_in(SocketState::Listening, option, &net.sysctls())
     }
 
     /// The options at this moment.

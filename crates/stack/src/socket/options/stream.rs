@@ -15,7 +15,7 @@ impl Connection {
     /// change then.
     pub fn set_option(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         option: SocketOption,
         value: &OptionValue,
@@ -24,7 +24,7 @@ impl Connection {
             return Err(Errno::ENOPROTOOPT);
         }
         let value = value.in_form_of(option)?;
-        option.store(self, host, cx, &value)
+        option.store(self, net, cx, &value)
     }
 
     /// Returns an option. Reading `SO_ERROR` takes the error.
@@ -33,10 +33,10 @@ impl Connection {
     /// `ENOPROTOOPT` for an option that is only set.
     pub fn option(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         option: SocketOption,
     ) -> Result<OptionValue, Errno> {
-        option.load(self, host, cx)
+        option.load(self, net, cx)
     }
 }
