@@ -30,7 +30,7 @@ use super::{
     modes::{prequeue::Prequeue, rx_dst::RxDst},
 };
 use crate::{
-    base::{armed::Armed, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
+    base::{armed_timers::ArmedTimers, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
     cx::Cx,
     device::QueueId,
     route::Path,
@@ -108,7 +108,7 @@ pub struct Connection {
     /// lock.
     finishing: AtomicBool,
     /// Entries of this socket in timer wheels.
-    armed: Armed,
+    armed: ArmedTimers,
     /// ICMP errors not yet passed to the `Tcb`, with the sequence numbers they quote: at most
     /// [`PENDING_ICMP_MAX`].
     icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
@@ -150,10 +150,11 @@ pub(crate) struct StreamState {
     place: Option<Box<SourcePlace>>,
     /// Listener that counts it as open before its handshake has completed.
     early: Option<Weak<Listener>>,
-    /// Whether the handshake will have a Fast Open result to record.
-    learns: bool,
-    /// Whether Fast Open was under suspicion before this connection started.
-    on_trial: bool,
+    /// Whether the handshake will have a Fast Open result to record for later connections.
+    records_fast_open: bool,
+    /// Whether the connection tries Fast Open again after a suspected black hole (Linux:
+    /// `tcp_fastopen_active_disable`).
+    retries_fast_open: bool,
     /// Latest `now` that this socket has seen. Contexts read the clock at different times; the time
     /// of a connection (above all its timestamps) must not run backwards when it passes from one
     /// context to another.
@@ -163,7 +164,7 @@ pub(crate) struct StreamState {
     /// Bits of `Connection::ready` that have become set and whose waiting threads have not been
     /// woken yet. The thread that releases the socket takes them and passes them to
     /// [`Connection::wake`].
-    pub(super) news: u8,
+    pub(super) newly_ready: u8,
     /// Pages charged to the host's account for this socket.
     charged_pages: i64,
     /// Segments that TCP dropped. Together with those of the backlog they are Linux's `sk_drops`.
@@ -207,7 +208,7 @@ impl Connection {
             backlog_limit: AtomicU32::new(u32::MAX),
             rcvlowat: AtomicU32::new(tcb.rcvlowat()),
             finishing: AtomicBool::new(false),
-            armed: Armed::new(),
+            armed: ArmedTimers::new(),
             icmp: Mutex::default(),
             lock: SocketLock::new(StreamState {
                 tcb,
@@ -220,11 +221,11 @@ impl Connection {
                 orphan: false,
                 place: None,
                 early: None,
-                learns: false,
-                on_trial: false,
+                records_fast_open: false,
+                retries_fast_open: false,
                 latest,
                 confirmed,
-                news: 0,
+                newly_ready: 0,
                 charged_pages: 0,
                 drops: 0,
                 only_read: false,
@@ -365,9 +366,9 @@ impl Connection {
     }
 
     /// Marks the handshake as one with a Fast Open result to record. Called before `begin`.
-    pub(super) fn set_learns(&self, on_trial: bool) {
+    pub(super) fn set_records_fast_open(&self, retries_fast_open: bool) {
         let mut state = self.lock.own();
-        (state.learns, state.on_trial) = (true, on_trial);
+        (state.records_fast_open, state.retries_fast_open) = (true, retries_fast_open);
     }
 
     /// Ends a connection that could not start. The caller discards the segments that it would send.
@@ -393,7 +394,7 @@ impl Connection {
         if self.armed.must_arm(deadline) {
             let core = net.core_sockets(self.incoming_core());
             let entry = TimerEntry::Stream(StreamTimer::of(&self.wmem));
-            self.armed.armed(core.arm(deadline, entry));
+            self.armed.record(core.arm(deadline, entry));
         }
     }
 
@@ -426,7 +427,7 @@ impl StreamState {
 
     /// Synchronizes the context's clock with the latest time of the socket.
     #[inline]
-    pub(super) fn synchronise(&mut self, cx: &mut Cx) {
+    pub(super) fn sync_clock(&mut self, cx: &mut Cx) {
         cx.freshen();
         cx.not_before(self.latest);
         self.latest = cx.now;

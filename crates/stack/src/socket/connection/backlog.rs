@@ -75,12 +75,12 @@ pub(super) fn release(socket: &Connection, mut state: Holder<'_>, net: &Net, cx:
     if !state.is_undisturbed() {
         work_off(socket, &mut state, net, cx);
     }
-    let mut news = core::mem::take(&mut state.news);
+    let mut newly_ready = core::mem::take(&mut state.newly_ready);
     state.release(|state, work| {
         work_late(socket, state, net, cx, work);
-        news |= core::mem::take(&mut state.news);
+        newly_ready |= core::mem::take(&mut state.newly_ready);
     });
-    socket.wake(cx, news);
+    socket.wake(cx, newly_ready);
 }
 
 /// Processes a packet that arrives during the release: it is not joined, but shares one ACK as
@@ -171,7 +171,7 @@ impl Drain<'_> {
 
     fn process_tail(&mut self, state: &mut StreamState, cx: &mut Cx) {
         let Some(Segment { header, packet }) = self.tail.take() else { return };
-        state.synchronise(cx);
+        state.sync_clock(cx);
         self.copied +=
             state.input_to_user(cx, &header, packet, self.user.split_at_mut(self.copied).1);
         if cx.sysctls().tcp_backlog_ack_defer {

@@ -41,7 +41,7 @@ impl Connection {
     #[inline]
     pub(in crate::socket) fn begin_call<'a>(&'a self, net: &'a Net, cx: &mut Cx) -> Call<'a> {
         let mut call = self.begin_untimed_call(net, cx);
-        call.state.synchronise(cx);
+        call.state.sync_clock(cx);
         call
     }
 

@@ -183,21 +183,21 @@ fn start(
     let bind = options.settings.bind_flags();
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
-    let remnant = remnant_of(net, cx, (&tuple, hash), bound)?;
+    let time_wait = time_wait_of(net, cx, (&tuple, hash), bound)?;
     let path = net.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), core)?;
-    let reuse = remnant.as_ref().map(|(_, reuse)| *reuse);
+    let reuse = time_wait.as_ref().map(|(_, reuse)| *reuse);
     let params = open_params(net, cx, (tuple, hash), &path, &options.settings, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
     let socket = Connection::new(net, cx, name, Box::new(tcb), Some(path), bind);
     socket.settings().inherit(&options.settings);
     if params.fast_open != FastOpen::Off {
-        socket.set_learns(net.fast_open().is_retry_due(cx.now));
+        socket.set_records_fast_open(net.fast_open().is_retry_due(cx.now));
     }
     // Registered before the SYN leaves: the answer may come on another core at once.
     let begun = socket.begin(net, cx, |cx| {
-        let remnant = remnant.as_ref().map(|(remnant, _)| &**remnant);
-        register(net, cx, &socket, remnant, bound)
+        let time_wait = time_wait.as_ref().map(|(time_wait, _)| &**time_wait);
+        register(net, cx, &socket, time_wait, bound)
     });
     if let Err(errno) = begun {
         ip_output::discard_output(cx);
@@ -214,7 +214,7 @@ fn start(
 
 /// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves
 /// behind; none when the four-tuple is free. `bound` says that the application has chosen the port.
-fn remnant_of(
+fn time_wait_of(
     net: &Net,
     cx: &Cx,
     (tuple, hash): (&FourTuple, u32),
@@ -222,17 +222,17 @@ fn remnant_of(
 ) -> Result<Option<(Arc<TimeWaitSocket>, Reuse)>, Errno> {
     let reader = cx.reader();
     let rcu = reader.pin();
-    let remnant = match net.demux().established(hash, tuple, &rcu) {
+    let time_wait = match net.demux().established(hash, tuple, &rcu) {
         None => return Ok(None),
-        Some(Entry::TimeWait(remnant)) => Arc::clone(remnant),
+        Some(Entry::TimeWait(time_wait)) => Arc::clone(time_wait),
         Some(_) => return Err(Errno::EADDRNOTAVAIL),
     };
     if bound.is_some_and(|bind| net.demux().is_in_use(tuple.local, bind, &rcu)) {
         // As bind(2) would have said.
         return Err(Errno::EADDRINUSE);
     }
-    let reuse = remnant.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
-    Ok(Some((remnant, reuse)))
+    let reuse = time_wait.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
+    Ok(Some((time_wait, reuse)))
 }
 
 /// Returns the parameters of the connection for the engine.
@@ -257,22 +257,22 @@ fn open_params(
     params
 }
 
-/// Makes the connection known under its four-tuple, in place of `remnant`.
+/// Makes the connection known under its four-tuple, in place of `time_wait`.
 fn register(
     net: &Net,
     cx: &Cx,
     socket: &Arc<Connection>,
-    remnant: Option<&TimeWaitSocket>,
+    time_wait: Option<&TimeWaitSocket>,
     bound: Option<BindFlags>,
 ) -> Result<(), Errno> {
     let (tuple, hash) = (*socket.tuple(), socket.hash());
     let entry = Entry::Stream(Arc::clone(socket));
-    match (remnant, bound) {
+    match (time_wait, bound) {
         (None, Some(bind)) => {
             net.demux().insert_bound(hash, tuple, entry, bind, &cx.reader().pin())
         }
         (None, None) => net.demux().insert(hash, tuple, entry),
-        (Some(remnant), _) => match remnant.give_way(net, cx, entry) {
+        (Some(time_wait), _) => match time_wait.give_way(net, cx, entry) {
             true => Ok(()),
             false => Err(Errno::EADDRNOTAVAIL),
         },

@@ -45,7 +45,7 @@ impl StreamState {
 
     /// Brings all state outside the `Tcb` up to date.
     pub(in crate::socket) fn settle(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
-        self.synchronise(cx);
+        self.sync_clock(cx);
         // `cx.out` may hold segments sent by a timer.
         let rests = self.is_plain() && cx.out.is_empty();
         if rests && tcp::output_nothing(&mut self.tcb, cx.now) {
@@ -65,7 +65,7 @@ impl StreamState {
     /// Returns whether the connection is in the tables, is owned by the application, and has no
     /// handshake to report.
     const fn is_plain(&self) -> bool {
-        self.hashed && !self.orphan && !self.learns && self.early.is_none()
+        self.hashed && !self.orphan && !self.records_fast_open && self.early.is_none()
     }
 
     /// Sends, and updates the tables according to the connection's state.
@@ -92,7 +92,7 @@ impl StreamState {
     /// Publishes readiness to lock-free readers and charges the TCP memory account.
     #[inline]
     fn publish(&mut self, socket: &Connection, cx: &mut Cx) {
-        self.news |= socket.publish(&self.tcb, !self.prequeue.is_empty());
+        self.newly_ready |= socket.publish(&self.tcb, !self.prequeue.is_empty());
         if self.tcb.keeps_packets() {
             self.tcb.trim_packet_cache(&mut cx.tcp());
         }
@@ -187,19 +187,20 @@ impl StreamState {
         if self.early.is_some() && state != State::SynRecv {
             self.end_early();
         }
-        if !self.learns {
+        if !self.records_fast_open {
             return;
         }
         let memory = net.fast_open();
-        if let Some(news) = self.tcb.take_fast_open_news() {
-            memory.learn(socket.tuple.remote.ip(), &news, cx.now);
+        if let Some(result) = self.tcb.take_fast_open_result() {
+            memory.learn(socket.tuple.remote.ip(), &result, cx.now);
         }
         if self.tcb.take_fast_open_suspicion() && memory.suspect(cx.sysctls(), cx.now) {
             cx.counters().tcp.add(tcp::Counter::TcpExtTCPFastOpenBlackhole, 1);
         }
         if matches!(state, State::Close | State::TimeWait) {
-            self.learns = false;
-            if self.on_trial && self.tcb.has_received_data() && !socket.is_over_loopback() {
+            self.records_fast_open = false;
+            if self.retries_fast_open && self.tcb.has_received_data() && !socket.is_over_loopback()
+            {
                 memory.clear_suspicion();
             }
         }

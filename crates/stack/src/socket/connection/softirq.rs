@@ -49,11 +49,11 @@ impl Connection {
             let serves = self.rx_dst.serves(net, rx_dst_mode, device, rcu);
             left = leave_rcu(packet, arrival.take_dst(), serves);
         };
-        let (entry, flushed, news) = self.bring(net, cx, &arrival, (packet, last), leave);
+        let (entry, flushed, newly_ready) = self.bring(net, cx, &arrival, (packet, last), leave);
         left.count(cx);
         arrival.take_dst().release(cx, rcu);
         match entry {
-            LockEntry::Ran => self.wake(cx, news),
+            LockEntry::Ran => self.wake(cx, newly_ready),
             LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
             LockEntry::Full(packet) => {
                 cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
@@ -79,7 +79,7 @@ impl Connection {
         let bytes = packet.truesize();
         let limit = self.backlog_limit.load(Ordering::Relaxed);
         let mut read = None;
-        let (mut flushed, mut news) = (false, 0);
+        let (mut flushed, mut newly_ready) = (false, 0);
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
             let direct = matches!(work, Work::Direct(_));
             // Only for a segment that is processed here. A segment for a reader or from the backlog
@@ -94,14 +94,14 @@ impl Connection {
                 flushed = true;
             }
             if flushed {
-                news |= core::mem::take(&mut state.news);
+                newly_ready |= core::mem::take(&mut state.newly_ready);
             }
         });
         debug_assert!(cx.out.is_empty(), "segments of this socket were left in the context");
         if let Some(read) = read {
             cx.pool.free(read);
         }
-        (entry, flushed, news)
+        (entry, flushed, newly_ready)
     }
 
     /// Returns the input route for a packet that arrived by `device`, if this connection has a
@@ -172,12 +172,12 @@ impl Connection {
     }
 
     fn deferred(&self, net: &Net, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
-        let mut news = 0;
+        let mut newly_ready = 0;
         let entry = self.lock.defer(bit, |state, work| {
             state.softirq(self, net, cx, work, None);
-            news |= core::mem::take(&mut state.news);
+            newly_ready |= core::mem::take(&mut state.newly_ready);
         });
-        self.wake(cx, news);
+        self.wake(cx, newly_ready);
         entry
     }
 }

@@ -44,7 +44,7 @@ impl StreamState {
             }
             Work::Deferred(DEFERRED_TRIM) => self.relieve(socket, net, cx),
             Work::Deferred(bits) => {
-                self.synchronise(cx);
+                self.sync_clock(cx);
                 // `settle` checks the path before it sends; other work checks it here.
                 if self.hashed && bits != DEFERRED_FLUSH {
                     self.check_path(socket, net, cx);
@@ -81,7 +81,7 @@ impl StreamState {
         packet: Packet,
         dst: PacketDst<'_>,
     ) {
-        self.synchronise(cx);
+        self.sync_clock(cx);
         self.remember(socket, net, cx, packet.meta().rx_device, dst);
         let mut header = SegmentHeader::default();
         if let Some(packet) = parse(cx, packet, &mut header) {

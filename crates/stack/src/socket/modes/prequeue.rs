@@ -124,7 +124,7 @@ impl StreamState {
     ) {
         match work {
             Work::Direct(packet) => {
-                self.synchronise(cx);
+                self.sync_clock(cx);
                 if let Err(packet) = self.enqueue(socket, net, cx, packet, arrival) {
                     self.prequeue.touched = true;
                     let dst = arrival.map(Arrival::take_dst).unwrap_or_default();
@@ -132,7 +132,7 @@ impl StreamState {
                 }
             }
             Work::Item(packet) => {
-                self.synchronise(cx);
+                self.sync_clock(cx);
                 // A packet of the backlog has dropped its dst already.
                 if let Err(packet) = self.enqueue(socket, net, cx, packet, None) {
                     self.prequeue.touched = true;
@@ -251,7 +251,7 @@ impl StreamState {
         cx: &mut Cx,
         user: &mut [u8],
     ) -> (usize, usize) {
-        self.synchronise(cx);
+        self.sync_clock(cx);
         let mut packets = self.prequeue.take();
         self.retract_prequeued();
         let count = packets.len();
