@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use sync::EventCount;
 use tcp::{Readiness, State, Tcb};
 
-use super::{BACKLOG_EXTRA_BYTES, StreamState, TcpSocket};
+use super::{BACKLOG_EXTRA_BYTES, Connection, StreamState};
 use crate::{base::counters::Counter, cx::Cx};
 
-/// Bit of `TcpSocket::ready` besides those of [`Readiness`]: packets wait for the reader.
+/// Bit of `Connection::ready` besides those of [`Readiness`]: packets wait for the reader.
 const PREQUEUED: u8 = 1 << 7;
 const _: () = assert!(Readiness::all().bits() & PREQUEUED == 0);
 
-impl TcpSocket {
+impl Connection {
     /// Returns the readiness without owning the socket.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
@@ -68,43 +68,43 @@ impl TcpSocket {
             .saturating_add(BACKLOG_EXTRA_BYTES);
         self.backlog_limit.store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
         let ready = tcb.readiness().bits();
-        let mut news = ready & !self.ready.load(Ordering::Relaxed);
+        let mut newly_ready = ready & !self.ready.load(Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
         self.ready.store(ready | prequeued, Ordering::Release);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         if self.finishing.load(Ordering::Relaxed) != finishing {
             if !finishing {
                 // A lingering close waits for this change.
-                news |= Readiness::HUP.bits();
+                newly_ready |= Readiness::HUP.bits();
             }
             self.finishing.store(finishing, Ordering::Release);
         }
-        news
+        newly_ready
     }
 
-    /// Wakes the threads that wait for the bits in `news`, which was taken from the state. Called
+    /// Wakes the threads that wait for the bits in `newly_ready`, taken from the state. Called
     /// outside the lock: a wake is a system call, and the woken thread wants the socket. A thread
     /// that finds its condition true does not sleep, so conditions that were true before need no
     /// second wake.
     #[inline]
-    pub(in crate::socket) fn wake(&self, cx: &mut Cx, news: u8) {
-        if news != 0 {
-            self.wake_for(cx, news);
+    pub(in crate::socket) fn wake(&self, cx: &mut Cx, newly_ready: u8) {
+        if newly_ready != 0 {
+            self.wake_for(cx, newly_ready);
         }
     }
 
-    fn wake_for(&self, cx: &mut Cx, news: u8) {
-        let prequeued = news & PREQUEUED != 0;
-        let news = Readiness::from_bits_truncate(news);
+    fn wake_for(&self, cx: &mut Cx, newly_ready: u8) {
+        let prequeued = newly_ready & PREQUEUED != 0;
+        let newly_ready = Readiness::from_bits_truncate(newly_ready);
         let ended = Readiness::HUP | Readiness::ERROR;
         let read = Readiness::READ | Readiness::PRI | Readiness::RDHUP;
-        if news.intersects(read | ended) && cx.notify_all(&self.readers, true) {
+        if newly_ready.intersects(read | ended) && cx.notify_all(&self.readers, true) {
             cx.count(Counter::SocketWakes, 1);
         }
         if prequeued && cx.notify_all(&self.readers, true) {
             cx.count(Counter::PrequeueWakes, 1);
         }
-        if news.intersects(Readiness::WRITE | ended) && cx.notify_all(&self.writers, false) {
+        if newly_ready.intersects(Readiness::WRITE | ended) && cx.notify_all(&self.writers, false) {
             cx.count(Counter::SocketWakes, 1);
         }
     }
@@ -113,14 +113,14 @@ impl TcpSocket {
 impl StreamState {
     /// Records that packets wait for the reader. The thread that releases the socket wakes the
     /// reader.
-    pub(in crate::socket) fn publish_prequeued(&mut self, socket: &TcpSocket) {
+    pub(in crate::socket) fn publish_prequeued(&mut self, socket: &Connection) {
         let ready = socket.ready.load(Ordering::Relaxed) | PREQUEUED;
         socket.ready.store(ready, Ordering::Release);
-        self.news |= PREQUEUED;
+        self.newly_ready |= PREQUEUED;
     }
 
     /// Records that no packet waits for the reader, so that it need not be woken.
     pub(in crate::socket) const fn retract_prequeued(&mut self) {
-        self.news &= !PREQUEUED;
+        self.newly_ready &= !PREQUEUED;
     }
 }

@@ -1,6 +1,6 @@
 //! The lock, its backlog and a prequeue together: a reader sleeps while softirq context queues for
 //! it, and a second owner finds both queues. These tests repeat the steps of
-//! `stack::socket::prequeue` and `TcpSocket::wake`, without packets.
+//! `stack::socket::prequeue` and `Connection::wake`, without packets.
 //!
 //! Softirq context queues a batch packet by packet, and wakes the reader at the end of the batch,
 //! in a flush that takes the lock anew and may find another holder. So the note that a wake is due
