@@ -21,7 +21,7 @@ use std::{
     io::{ErrorKind, Read as _, Write as _},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use quietline::{Snapshot, Stack, TcpListener, TcpStream};
@@ -102,6 +102,7 @@ pub fn experiment(quick: bool) -> Experiment {
                 name: format!("{count} connections"),
                 description: format!("{count} connections, one request under way on each"),
                 ceilings: Vec::new(),
+                overhead: Duration::from_millis(10),
             })
             .collect(),
         arms,
@@ -274,8 +275,6 @@ fn answer(servers: &mut [End], stop: &AtomicBool) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
