@@ -9,6 +9,7 @@
 pub mod dst_layout;
 pub mod gro_batch;
 pub mod prequeue;
+pub mod selftest;
 pub mod skb_cache;
 pub mod tsq;
 
@@ -34,10 +35,12 @@ pub enum Name {
     Tsq,
     /// [`skb_cache`].
     SkbCache,
+    /// [`selftest`], which is none of the claims.
+    Selftest,
 }
 
 impl Name {
-    /// Every experiment, in the order in which `all` runs them.
+    /// Every experiment about a claim, in the order in which `all` runs them.
     pub const ALL: [Self; 5] =
         [Self::Prequeue, Self::GroBatch, Self::DstLayout, Self::Tsq, Self::SkbCache];
 
@@ -50,6 +53,7 @@ impl Name {
             Self::DstLayout => dst_layout::experiment(quick),
             Self::Tsq => tsq::experiment(quick),
             Self::SkbCache => skb_cache::experiment(quick),
+            Self::Selftest => selftest::experiment(),
         }
     }
 }

@@ -86,7 +86,12 @@ pub fn experiment(real: &Real, quick: bool) -> Experiment {
             .collect(),
         arms: LIMITS
             .iter()
-            .map(|&limit| Arm::new(limit, &[("net.quietline.tsq_limit", limit)]))
+            .map(|&limit| {
+                // An ACK train would end slow start at a window that does not fill the queue.
+                let settings =
+                    [("net.quietline.tsq_limit", limit), ("net.quietline.hystart_detect", "delay")];
+                Arm::new(limit, &settings)
+            })
             .collect(),
         metrics: metrics(),
         controls: Vec::new(),
