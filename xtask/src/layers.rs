@@ -66,7 +66,9 @@ const LAYERS: &[Layer] = &[
         inner: &["quietline-stack", "quietline-tcp", "quietline-sync", "quietline-pkt"],
         outer: None,
     },
-    Layer { package: "quietline-cli", inner: &["quietline"], outer: None },
+    // The experiments use the stack as its users do.
+    Layer { package: "quietline-lab", inner: &["quietline"], outer: None },
+    Layer { package: "quietline-cli", inner: &["quietline", "quietline-lab"], outer: None },
     Layer {
         package: "quietline-sim",
         inner: &[

@@ -18,10 +18,14 @@ use crate::{
     output,
 };
 
+mod lab;
 mod stats;
 mod values;
 
-pub(crate) use self::stats::Stats;
+pub(crate) use self::{
+    lab::{LabArgs, LabCommand, LabCompareArgs, LabRunArgs},
+    stats::Stats,
+};
 
 /// A multi-core TCP/IP stack in user space.
 ///
@@ -44,6 +48,12 @@ pub(crate) enum Command {
     /// Runs every workload on quietline and on the kernel's loopback, interleaved, and prints
     /// medians, spread and ratios. Needs neither root nor a network.
     Demo(DemoArgs),
+    /// Run experiments: each switches one mechanism of the stack and says whether that makes a
+    /// difference.
+    ///
+    /// Arms take turns, every comparison has a positive control, and the verdict is "invalid" where a
+    /// control fails or other programs used the machine. Needs neither root nor a network.
+    Lab(LabArgs),
     /// Serve echo, discard, chargen or HTTP over the stack.
     Serve(ServeArgs),
     /// Connect to a TCP port: copies stdin to the socket and the socket to stdout.

@@ -7,7 +7,6 @@ mod content;
 mod environment;
 mod json;
 mod meter;
-mod page_file;
 mod pair;
 mod plot;
 mod report;
@@ -28,7 +27,6 @@ use quietline::device::CaptureConfig;
 pub(crate) use self::workload::Workload;
 use self::{
     environment::Environment,
-    page_file::PageFile,
     run::{DemoResult, Outcome, Plan},
     table::Characters,
 };
@@ -37,6 +35,7 @@ use crate::{
     failure::Failure,
     link::Recording,
     output,
+    page_file::PageFile,
     signal::{Signals, Wake},
 };
 

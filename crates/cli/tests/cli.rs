@@ -92,6 +92,12 @@ fn invalid_command_lines_print_one_line_and_exit_with_code_2() {
         &["connect", "fd00::1", "80", "--link", "tap:q", "--address", "fd00::2/64"],
         &["connect", "10.0.0.3", "0", "--link", "kernel"],
         &["demo", "--stats=5"],
+        &["lab"],
+        &["lab", "nothing"],
+        &["lab", "tsq", "--runs", "3"],
+        &["lab", "tsq", "--runs", "0"],
+        &["lab", "tsq", "--seed", "x"],
+        &["lab", "compare", "one.json"],
         &["sysctl", "net.ipv4.tcp_timstamps"],
         &["sysctl", "net.ipv4.tcp_sack=2"],
         &["serve", "echo", "--link", "tap:q", "--address", "10.0.0.2/24", "--sysctl", "net.x=1"],
@@ -112,6 +118,54 @@ fn help_and_version_go_to_stdout() {
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
         assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{arguments:?}");
     }
+}
+
+/// One experiment from the command line to its files, and a comparison of the result with itself.
+#[test]
+fn the_lab_prints_stores_and_compares_an_experiment() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().to_str().expect("path");
+    let line = ["lab", "tsq", "--quick", "--runs", "2", "--seed", "3", "--json", "--report", path];
+    let output = run(&line);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{complaint}");
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(printed["command"], "lab");
+    assert_eq!(printed["repeat"], "quietline lab tsq --quick --runs 2 --seed 3");
+    assert!(printed["machine"]["cpus"].as_u64().is_some_and(|cpus| cpus > 0));
+    let experiment = &printed["experiments"][0];
+    assert_eq!((&experiment["name"], &experiment["runs"]), (&"tsq".into(), &2.into()));
+    let arms = experiment["conditions"][0]["arms"].as_array().expect("arms");
+    let metrics = experiment["metrics"].as_array().expect("metrics");
+    for arm in arms {
+        let runs = arm["runs"].as_array().expect("runs");
+        assert_eq!(runs.len(), 2);
+        for run in runs {
+            assert_eq!(run["metrics"].as_array().map(Vec::len), Some(metrics.len()));
+        }
+    }
+    for comparison in experiment["comparisons"].as_array().expect("comparisons") {
+        let verdict = comparison["verdict"].as_str().expect("a verdict");
+        let words = ["invalid", "no-difference", "not-significant", "better", "worse"];
+        assert!(words.contains(&verdict), "{verdict}");
+    }
+    for name in ["lab.html", "lab.csv", "lab.json"] {
+        assert!(dir.path().join(name).metadata().is_ok_and(|file| file.len() > 1000), "{name}");
+    }
+    let stored = dir.path().join("lab.json");
+    let stored = stored.to_str().expect("path");
+    let compared = run(&["lab", "compare", stored, stored, "--json"]);
+    assert!(compared.status.success());
+    let compared: serde_json::Value = serde_json::from_slice(&compared.stdout).expect("JSON");
+    let rows = compared["arms"].as_array().expect("arms");
+    assert!(rows.iter().all(|row| row["verdict"] == "no difference"), "{rows:?}");
+}
+
+#[test]
+fn results_that_cannot_be_compared_are_a_failure() {
+    let missing = run(&["lab", "compare", "/no/such/a.json", "/no/such/b.json"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&missing.stderr).lines().count(), 1);
 }
 
 #[test]

@@ -55,7 +55,7 @@
 //! ```
 
 pub use crate::entropy::{rng, secrets};
-pub use pkt::{Batch, DropReason, Instant, Packet, PacketList};
+pub use pkt::{Batch, DropReason, Instant, Packet, PacketList, RxChecksum, TxChecksum};
 pub use stack::{
     Cx, Errno, Memory, Readiness, Secrets,
     base::config_error::ConfigError,

@@ -32,6 +32,18 @@ fn a_full_serve_line_parses() {
 }
 
 #[test]
+fn a_full_lab_line_parses() {
+    let line = "quietline lab gro-batch --quick --runs 40 --seed 7 --json --report dir";
+    let Ok(Some(Cli { command: Command::Lab(LabArgs { command: LabCommand::GroBatch(args) }) })) =
+        parse(line)
+    else {
+        panic!("refused");
+    };
+    assert_eq!((args.quick, args.runs, args.seed, args.json), (true, Some(40), 7, true));
+    assert!(refusal("quietline lab tsq --runs 5").contains("an even number"));
+}
+
+#[test]
 fn a_service_listens_on_its_well_known_port_by_default() {
     let line = "quietline serve --link kernel chargen";
     let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {

@@ -1,25 +1,24 @@
 //! The plots of the report, as SVG text.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use plotters::{
-    coord::Shift,
     prelude::{
-        ChartBuilder, Circle, DrawingArea, ErrorBar, IntoDrawingArea as _, IntoLogRange as _,
-        IntoSegmentedCoord as _, LineSeries, PathElement, RGBColor, Rectangle, SVGBackend,
-        SegmentValue, WHITE,
+        ChartBuilder, Circle, ErrorBar, IntoLogRange as _, IntoSegmentedCoord as _, LineSeries,
+        PathElement, RGBColor, Rectangle, SegmentValue, WHITE,
     },
     style::Color as _,
 };
 
 use super::run::{DemoResult, Outcome, Series};
-use crate::stats::Ratio;
+use crate::{
+    plot::{GRAY, PALETTE, compact, index, svg},
+    stats::Ratio,
+};
 
 /// Color of quietline.
-const QUIETLINE: RGBColor = RGBColor(0, 114, 178);
-/// Color of the kernel. The pair is distinguishable with every kind of color vision (Okabe and
-/// Ito).
-const KERNEL: RGBColor = RGBColor(213, 94, 0);
-const GRAY: RGBColor = RGBColor(150, 150, 150);
+const QUIETLINE: RGBColor = PALETTE[0];
+/// Color of the kernel.
+const KERNEL: RGBColor = PALETTE[1];
 
 /// Widths of the ratio plot: for a page, and for a phone. The labels have the same size in both.
 const RATIO_WIDTHS: [u32; 2] = [760, 380];
@@ -177,37 +176,4 @@ fn percentile_label(nines: f64) -> String {
     } else {
         format!("{}", (percentile * 100.0).round() / 100.0)
     }
-}
-
-fn compact(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1e6 => format!("{:.1}M", value / 1e6),
-        v if v >= 1e4 => format!("{:.0}k", value / 1e3),
-        v if v >= 1e3 => format!("{:.1}k", value / 1e3),
-        v if v >= 10.0 || v == 0.0 => format!("{value:.0}"),
-        v if v >= 1.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
-fn index(number: usize) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a few dozen slices")]
-    let index = number as f64;
-    index
-}
-
-/// Draws into SVG text.
-fn svg(
-    size: (u32, u32),
-    draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn std::error::Error>>,
-) -> Result<String> {
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| draw(&area));
-        drawn
-            .and_then(|()| Ok(area.present()?))
-            .map_err(|error| anyhow!("cannot draw: {error}"))?;
-    }
-    Ok(text)
 }

@@ -1,0 +1,70 @@
+//! Options of `quietline lab`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueHint};
+
+use super::values::{number, parse_runs};
+
+/// Options of `quietline lab`.
+#[derive(Debug, Args)]
+pub(crate) struct LabArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: LabCommand,
+}
+
+/// The experiments, and what is done with their results.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabCommand {
+    /// The prequeue with and without route references (Linux 3.18), and without a prequeue.
+    Prequeue(LabRunArgs),
+    /// Lists of packets in the receive path (Linux 5.4).
+    GroBatch(LabRunArgs),
+    /// The place of a route entry's reference count, and the way to count (Linux 6.4).
+    DstLayout(LabRunArgs),
+    /// TCP Small Queues (Linux 3.6), in virtual time.
+    Tsq(LabRunArgs),
+    /// Recycled packets: one-packet caches of a socket (Linux 5.2) and later ways.
+    SkbCache(LabRunArgs),
+    /// All experiments, one after the other.
+    All(LabRunArgs),
+    /// Compare the results of two runs, which --report or --json has stored.
+    Compare(LabCompareArgs),
+}
+
+/// Options of a run.
+#[derive(Debug, Args)]
+pub(crate) struct LabRunArgs {
+    /// Leave conditions and arms out, and measure for a shorter time.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Runs of each arm in each condition, an even number; 20 or more for results that others are
+    /// to believe [default: 20, with --quick 10].
+    #[arg(long, value_name = "N", value_parser = parse_runs)]
+    pub(crate) runs: Option<u32>,
+    /// Seed of everything random.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u64>(0..=u64::MAX))]
+    pub(crate) seed: u64,
+    /// Print one JSON object with every run instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a self-contained HTML page, the JSON object and a CSV file of every run into this
+    /// directory: lab.html, lab.json and lab.csv.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) report: Option<PathBuf>,
+}
+
+/// Options of `quietline lab compare`.
+#[derive(Debug, Args)]
+pub(crate) struct LabCompareArgs {
+    /// JSON file of the first run, the divisor of the ratios.
+    #[arg(value_name = "A.json", value_hint = ValueHint::FilePath)]
+    pub(crate) first: PathBuf,
+    /// JSON file of the second run.
+    #[arg(value_name = "B.json", value_hint = ValueHint::FilePath)]
+    pub(crate) second: PathBuf,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

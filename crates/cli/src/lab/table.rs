@@ -1,0 +1,211 @@
+//! The results as tables for a terminal.
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+use comfy_table::{
+    Cell, CellAlignment, ContentArrangement, Table,
+    presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED},
+};
+use quietline_lab::experiment::{
+    CensoredRecord, ComparisonRecord, ExperimentRecord, LabRecord, Machine, SummaryRecord,
+};
+
+use crate::output::{self, number};
+
+/// Width of the output: the default width of a terminal.
+pub(super) const WIDTH: usize = 80;
+
+/// Returns the text, in ASCII where stdout is no UTF-8 terminal.
+pub(super) fn text(record: &LabRecord) -> String {
+    let plain = output::is_plain();
+    let text = unicode(record, plain);
+    if plain { output::in_ascii(&text) } else { text }
+}
+
+fn unicode(record: &LabRecord, plain: bool) -> String {
+    let mut text = filled(&machine(&record.machine, &record.version));
+    for experiment in &record.experiments {
+        let _ = write!(text, "\n{}", filled(&experiment.title));
+        text.push_str(&filled(&format!("Claim: {}", experiment.claim)));
+        let _ = writeln!(text, "{}", comparisons(experiment, plain));
+        text.push_str(&remarks(experiment));
+        text.push_str(&filled(&format!("Limits: {}", experiment.limits)));
+    }
+    text.push('\n');
+    text.push_str(&filled(
+        "Rows: baseline above, other arm below, medians with their quartiles; the ratio of the means \
+         with its 95 % bootstrap interval over pairs; the verdict with the p-value of the permutation \
+         test over pairs after Holm's correction. Overlapping quartiles are no difference, whatever a \
+         test says.",
+    ));
+    text.push_str(&filled(&format!("Repeat with: {}", record.repeat)));
+    text
+}
+
+/// One line about the machine.
+pub(super) fn machine(machine: &Machine, version: &str) -> String {
+    let load = machine.load.map_or_else(String::new, |[one, ..]| format!(", load {one:.2}"));
+    let clock = machine.clock_mhz.map_or_else(String::new, |mhz| format!(" at {mhz:.0} MHz"));
+    format!(
+        "quietline {version} on {} × {}{clock}{}, Linux {}, clock source {}{load}{}",
+        machine.cpus,
+        machine.cpu_model,
+        if machine.is_virtual { " (virtual machine)" } else { "" },
+        machine.kernel,
+        machine.clock_source.as_deref().unwrap_or("unknown"),
+        if machine.optimized { "" } else { "; UNOPTIMIZED BUILD: times are meaningless" },
+    )
+}
+
+/// How an experiment was run, in one sentence.
+pub(super) fn method(experiment: &ExperimentRecord) -> String {
+    let runs = experiment.runs;
+    let elapsed = experiment.elapsed_s;
+    if experiment.is_virtual {
+        return format!("{runs} runs of each arm in virtual time, in {elapsed:.1} s.");
+    }
+    format!(
+        "{runs} runs of each arm, in turns forwards and backwards, each of {:.0} ms after a warm-up of \
+         {:.0} ms, in {elapsed:.1} s.",
+        experiment.measure_s * 1e3,
+        experiment.warm_up_s * 1e3,
+    )
+}
+
+/// Median and quartiles.
+pub(super) fn summary(summary: Option<&SummaryRecord>) -> String {
+    summary.map_or_else(
+        || "–".to_owned(),
+        |SummaryRecord { median, q1, q3, .. }| {
+            format!("{} [{}, {}]", number(*median), number(*q1), number(*q3))
+        },
+    )
+}
+
+/// The ratio with its interval.
+pub(super) fn ratio(record: &ComparisonRecord) -> [String; 2] {
+    record.ratio.map_or_else(
+        || ["–".to_owned(), String::new()],
+        |ratio| {
+            [format!("{:.3}", ratio.estimate), format!("[{:.3}, {:.3}]", ratio.low, ratio.high)]
+        },
+    )
+}
+
+/// A p-value; values below a hundred-thousandth are bounds of the number of resamples.
+pub(super) fn p_value(p: Option<f64>) -> String {
+    match p {
+        Some(p) if p < 0.001 => "p < 0.001".to_owned(),
+        Some(p) => format!("p = {p:.3}"),
+        None => String::new(),
+    }
+}
+
+/// Estimates of runs that reached a ceiling, in words.
+pub(super) fn censored(record: &ComparisonRecord, censored: &CensoredRecord) -> String {
+    let [below, above] = censored.reached;
+    let mean = |place: usize| {
+        censored.mean[place].map_or_else(
+            || "undefined".to_owned(),
+            |[mean, se]| format!("{mean:.3} (standard error {se:.3})"),
+        )
+    };
+    format!(
+        "{}, {} / {}: {below} and {above} runs reached {:.3}; estimated means (Cohen 1959) {} and {}{}",
+        record.condition,
+        record.baseline,
+        record.arm,
+        censored.ceiling,
+        mean(0),
+        mean(1),
+        censored.p.map_or_else(String::new, |p| format!(", likelihood ratio p = {p:.3}")),
+    )
+}
+
+/// Why comparisons are invalid, each reason once.
+pub(super) fn reasons(experiment: &ExperimentRecord) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let each = experiment.comparisons.iter().flat_map(|comparison| {
+        comparison.reasons.iter().map(|reason| format!("{}: {reason}", comparison.condition))
+    });
+    each.filter(|reason| seen.insert(reason.clone())).collect()
+}
+
+fn comparisons(experiment: &ExperimentRecord, plain: bool) -> Table {
+    let mut table = Table::new();
+    table.load_style(if plain { ASCII_FULL_CONDENSED } else { UTF8_FULL_CONDENSED });
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(u16::try_from(WIDTH).unwrap_or(80));
+    table.set_header(["condition", "arms", "median", "ratio", "verdict"]);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    for record in &experiment.comparisons {
+        let unit =
+            if record.unit.is_empty() { String::new() } else { format!(", {}", record.unit) };
+        let [value, interval] = ratio(record);
+        table.add_row([
+            Cell::new(format!("{}\n{}{unit}", record.condition, record.metric)),
+            Cell::new(format!("{}\n{}", record.baseline, record.arm)),
+            right(format!(
+                "{}\n{}",
+                summary(record.baseline_summary.as_ref()),
+                summary(record.arm_summary.as_ref())
+            )),
+            right(format!("{value}\n{interval}")),
+            Cell::new(format!("{}\n{}", record.verdict.words(), p_value(record.p_holm))),
+        ]);
+    }
+    table
+}
+
+fn remarks(experiment: &ExperimentRecord) -> String {
+    let mut text = String::new();
+    for reason in reasons(experiment) {
+        text.push_str(&filled(&format!("Invalid: {reason}")));
+    }
+    for record in &experiment.comparisons {
+        if let Some(estimates) = &record.censored {
+            text.push_str(&filled(&censored(record, estimates)));
+        }
+    }
+    let detectable = experiment.comparisons.iter().filter_map(|record| record.detectable);
+    let most = detectable.fold(0.0, f64::max);
+    text.push_str(&filled(&format!(
+        "{} Every comparison would find a difference of {:.1} % with a probability of 80 %.",
+        method(experiment),
+        most * 100.0,
+    )));
+    text
+}
+
+/// Wraps a paragraph at the width.
+pub(super) fn filled(paragraph: &str) -> String {
+    let options = textwrap::Options::new(WIDTH).subsequent_indent("  ");
+    format!("{}\n", textwrap::fill(paragraph, options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_output_fits_the_width() {
+        let mut record = super::super::tests::record();
+        record.machine.cpu_model = "A Processor(R) With A Long Name 9999X".repeat(2);
+        let long = "gro off, busy 50, normal_only 8".to_owned();
+        record.experiments[0].comparisons[0].arm = long;
+        for plain in [true, false] {
+            for line in unicode(&record, plain).lines() {
+                assert!(line.chars().count() <= WIDTH, "{line}");
+            }
+        }
+        assert!(output::in_ascii(&unicode(&record, true)).is_ascii());
+    }
+
+    #[test]
+    fn the_words_of_the_verdicts_are_in_the_table() {
+        let text = unicode(&super::super::tests::record(), true);
+        assert!(text.contains("better") && text.contains("invalid"), "{text}");
+        assert!(text.contains("Invalid: 100M, 1 sender"), "{text}");
+        assert!(text.contains("quietline lab tsq --seed 1"), "{text}");
+    }
+}
