@@ -20,6 +20,7 @@
 //! | [`lanes`] | a flow changes core without reordering | `input_pkt_queue` |
 //! | [`small_queue`] | a completion wakes a sender that has stopped | TCP Small Queues |
 //! | [`socket_lock`] | exclusive access to a socket | `lock_sock`, backlog |
+//! | [`conditions`] | the owner of a socket wakes the threads whose condition has become true | `sk_data_ready` |
 //! | [`core_lock`] | exclusive right to run a core | NAPI's SCHED and MISSED |
 //! | [`attendance`] | which thread polls a core's queues, and how its worker sleeps | ksoftirqd, NAPI's PREFER_BUSY_POLL |
 //! | [`shutdown`] | the end of a host finds what is registered meanwhile | `check_net` |
@@ -34,6 +35,7 @@
 //! Not here: reference counts of packets' memory (`pkt`), clocks, threads, wake-up policy.
 
 pub mod attendance;
+pub mod conditions;
 pub mod core_lock;
 pub mod counted;
 pub mod epoch;
@@ -57,6 +59,7 @@ mod shim;
 mod test_item;
 
 pub use attendance::{Attendance, Kick, Poller, Sleep};
+pub use conditions::{Conditions, NewlyReady};
 pub use core_lock::{Claim, CoreGuard, CoreLock, QUEUES_MAX};
 pub use counted::{AnyRef, Handle, Ref, Slot};
 pub use epoch::{Reader, Section};

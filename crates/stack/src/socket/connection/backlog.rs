@@ -75,10 +75,10 @@ pub(super) fn release(socket: &Connection, mut state: Holder<'_>, net: &Net, cx:
     if !state.is_undisturbed() {
         work_off(socket, &mut state, net, cx);
     }
-    let mut newly_ready = core::mem::take(&mut state.newly_ready);
+    let mut newly_ready = state.newly_ready.take();
     state.release(|state, work| {
         work_late(socket, state, net, cx, work);
-        newly_ready |= core::mem::take(&mut state.newly_ready);
+        newly_ready |= state.newly_ready.take();
     });
     socket.wake(cx, newly_ready);
 }

@@ -92,7 +92,7 @@ impl StreamState {
     /// Publishes readiness to lock-free readers and charges the TCP memory account.
     #[inline]
     fn publish(&mut self, socket: &Connection, cx: &mut Cx) {
-        self.newly_ready |= socket.publish(&self.tcb, !self.prequeue.is_empty());
+        socket.publish(&self.tcb, !self.prequeue.is_empty(), &mut self.newly_ready);
         if self.tcb.keeps_packets() {
             self.tcb.trim_packet_cache(&mut cx.tcp());
         }
@@ -314,7 +314,7 @@ impl StreamState {
         net: &Net,
         cx: &Cx,
     ) -> bool {
-        let current = self.dst.as_ref().is_some_and(|path| net.is_current(path, cx.now));
+        let current = self.dst.as_ref().is_some_and(|path| net.is_current(cx, path));
         if !current {
             self.resolve_path(socket, net, cx);
         }
@@ -346,7 +346,7 @@ impl StreamState {
     pub(in crate::socket) fn check_dst(&self, socket: &Connection, net: &Net, cx: &Cx) {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path without references: {path:?}");
-        if net.is_current(path, cx.now) {
+        if net.is_current(cx, path) {
             let (local, remote) = (socket.tuple.local.ip(), socket.tuple.remote.ip());
             assert!(net.would_answer(cx, path, remote, local), "a stale path: {path:?}");
         }

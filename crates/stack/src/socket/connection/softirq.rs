@@ -77,7 +77,7 @@ impl Connection {
         leave: impl FnOnce(&mut Packet),
     ) -> (LockEntry<Packet>, bool, u8) {
         let bytes = packet.truesize();
-        let limit = self.backlog_limit.load(Ordering::Relaxed);
+        let limit = self.published.backlog_limit.load(Ordering::Relaxed);
         let mut read = None;
         let (mut flushed, mut newly_ready) = (false, 0);
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
@@ -94,7 +94,7 @@ impl Connection {
                 flushed = true;
             }
             if flushed {
-                newly_ready |= core::mem::take(&mut state.newly_ready);
+                newly_ready |= state.newly_ready.take();
             }
         });
         debug_assert!(cx.out.is_empty(), "segments of this socket were left in the context");
@@ -124,7 +124,7 @@ impl Connection {
 
     /// Softirq: processes the firing of a timer entry of this socket.
     pub(crate) fn on_timer(&self, net: &Net, cx: &mut Cx) {
-        self.armed.fired(cx.now);
+        self.published.armed.fired(cx.now);
         let _ = self.deferred(net, cx, DEFERRED_TIMER);
     }
 
@@ -175,7 +175,7 @@ impl Connection {
         let mut newly_ready = 0;
         let entry = self.lock.defer(bit, |state, work| {
             state.softirq(self, net, cx, work, None);
-            newly_ready |= core::mem::take(&mut state.newly_ready);
+            newly_ready |= state.newly_ready.take();
         });
         self.wake(cx, newly_ready);
         entry
