@@ -9,8 +9,8 @@
 pub mod dst_layout;
 pub mod gro_batch;
 pub mod prequeue;
+pub mod recycle;
 pub mod selftest;
-pub mod skb_cache;
 pub mod tsq;
 
 mod copy_link;
@@ -33,7 +33,7 @@ pub enum Name {
     DstLayout,
     /// [`tsq`].
     Tsq,
-    /// [`skb_cache`].
+    /// [`recycle`].
     SkbCache,
     /// [`selftest`], which is none of the claims.
     Selftest,
@@ -52,7 +52,7 @@ impl Name {
             Self::GroBatch => gro_batch::experiment(quick),
             Self::DstLayout => dst_layout::experiment(quick),
             Self::Tsq => tsq::experiment(quick),
-            Self::SkbCache => skb_cache::experiment(quick),
+            Self::SkbCache => recycle::experiment(quick),
             Self::Selftest => selftest::experiment(),
         }
     }

@@ -1,12 +1,12 @@
-//! The laboratory on trial: an arm that differs in nothing, and one that is 3 % slower.
+//! A test of the laboratory: an arm that differs in nothing, and one that is 3 % slower.
 //!
-//! **Method.** A run computes a chain of multiplications, each of which waits for the one before, in
-//! equal pieces on one CPU, for as long as the run takes. The arm `same` is the arm `base` under
-//! another name; the arm `slower` multiplies 3 % more often for what it calls one piece. Whatever
-//! the machine does meanwhile meets all arms alike.
+//! **Method.** A run computes a chain of multiplications, each of which waits for the one before,
+//! in equal pieces on one CPU, for as long as the run takes. The arm `same` is the arm `base` under
+//! another name; the arm `slower` multiplies 3 % more often for each piece. The interleaving lets
+//! other work of the machine meet all arms alike.
 //!
-//! **Expectation.** `same` is equivalent or no difference, and `slower` is worse. Another verdict is
-//! a defect of the method or of the machine, and a reason to believe no other experiment there.
+//! **Expectation.** `same` is equivalent or no difference, and `slower` is worse. Another verdict
+//! is a defect of the method or of the machine, and a reason to believe no other experiment there.
 
 use std::{
     hint::black_box,

@@ -100,7 +100,7 @@ pub fn experiment(real: &Real, quick: bool) -> Experiment {
     }
 }
 
-/// What a run measures.
+/// Metrics of a run.
 fn metrics() -> Vec<Metric> {
     let metric = Metric::new;
     vec![
@@ -113,7 +113,7 @@ fn metrics() -> Vec<Metric> {
     ]
 }
 
-/// The host, and what is noted of it.
+/// The host, its connections, and the notes of a run.
 struct World {
     host: Arc<Host>,
     cx: Cx,
