@@ -34,12 +34,9 @@ fn a_full_serve_line_parses() {
 #[test]
 fn a_full_lab_line_parses() {
     let line = "quietline lab gro-batch --quick --runs 40 --seed 7 --json --report dir";
-    let Ok(Some(Cli { command: Command::Lab(LabArgs { command: LabCommand::GroBatch(args) }) })) =
-        parse(line)
-    else {
-        panic!("refused");
-    };
-    assert_eq!((args.quick, args.runs, args.seed, args.json), (true, Some(40), 7, true));
+    let Ok(Some(Cli { command: Command::Lab(args) })) = parse(line) else { panic!("refused") };
+    let Some(LabCommand::GroBatch(args)) = args.command else { panic!("another command") };
+    assert_eq!((args.quick, args.runs, args.seed, args.output.json), (true, Some(40), 7, true));
     assert!(refusal("quietline lab tsq --runs 5").contains("an even number"));
 }
 
