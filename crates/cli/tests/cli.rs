@@ -146,7 +146,8 @@ fn the_lab_prints_stores_and_compares_an_experiment() {
     }
     for comparison in experiment["comparisons"].as_array().expect("comparisons") {
         let verdict = comparison["verdict"].as_str().expect("a verdict");
-        let words = ["invalid", "no-difference", "not-significant", "better", "worse"];
+        let words =
+            ["invalid", "no-difference", "not-significant", "equivalent", "better", "worse"];
         assert!(words.contains(&verdict), "{verdict}");
     }
     for name in ["lab.html", "lab.csv", "lab.json"] {

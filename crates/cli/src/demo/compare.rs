@@ -160,13 +160,13 @@ fn experiment(args: &DemoArgs, compare: &Compare, workloads: Vec<Workload>) -> E
         conditions: conditions.collect(),
         arms: values.iter().map(|value| Arm::new(*value, &[(name, *value)])).collect(),
         metrics: vec![
-            Metric { name: RATE, unit: "", meaning: "work per second", better: Better::Higher },
-            Metric {
-                name: "cores",
-                unit: "",
-                meaning: "CPU seconds per second of both hosts and applications together",
-                better: Better::Lower,
-            },
+            Metric::new(RATE, "", "work per second", Better::Higher),
+            Metric::new(
+                "cores",
+                "",
+                "CPU seconds per second of both hosts and applications together",
+                Better::Lower,
+            ),
         ],
         controls: Vec::new(),
         comparisons: values.iter().skip(1).map(|arm| comparison(*arm)).collect(),

@@ -49,9 +49,10 @@ pub(super) fn page(record: &LabRecord) -> Result<String> {
 
 /// Verdicts of every experiment, counted.
 fn overview(page: &mut String, record: &LabRecord) {
-    const VERDICTS: [Verdict; 5] = [
+    const VERDICTS: [Verdict; 6] = [
         Verdict::Better,
         Verdict::Worse,
+        Verdict::Equivalent,
         Verdict::NoDifference,
         Verdict::NotSignificant,
         Verdict::Invalid,

@@ -38,6 +38,7 @@ pub(super) fn record() -> LabRecord {
                 unit: "ms".to_owned(),
                 meaning: "mean wait".to_owned(),
                 higher_is_better: false,
+                margin: 0.01,
             }],
             conditions: vec![ConditionRecord {
                 name: "100M, 1 sender, <segments>".to_owned(),

@@ -97,6 +97,9 @@ pub struct MetricRecord {
     pub meaning: String,
     /// Whether large values are good.
     pub higher_is_better: bool,
+    /// Smallest effect of interest, as a part of the baseline's mean.
+    #[serde(default)]
+    pub margin: f64,
 }
 
 impl From<&Metric> for MetricRecord {
@@ -106,6 +109,7 @@ impl From<&Metric> for MetricRecord {
             unit: metric.unit.to_owned(),
             meaning: metric.meaning.to_owned(),
             higher_is_better: metric.better == Better::Higher,
+            margin: metric.margin,
         }
     }
 }
@@ -192,6 +196,9 @@ pub enum Verdict {
     NoDifference,
     /// The quartiles are apart, but the test, corrected for all comparisons, does not reject.
     NotSignificant,
+    /// The interval of the ratio lies within the margin of the metric: any difference is smaller
+    /// than the smallest effect of interest.
+    Equivalent,
     /// The arm is better than the baseline.
     Better,
     /// The arm is worse than the baseline.
@@ -206,6 +213,7 @@ impl Verdict {
             Self::Invalid => "invalid",
             Self::NoDifference => "no difference",
             Self::NotSignificant => "not significant",
+            Self::Equivalent => "equivalent",
             Self::Better => "better",
             Self::Worse => "worse",
         }
