@@ -141,12 +141,14 @@ fn read(path: &Path) -> Result<LabRecord, Failure> {
 }
 
 fn method(args: &LabRunArgs) -> Method {
-    let full = Method { seed: args.seed, ..Method::default() };
-    let quick =
-        Method { runs: QUICK_RUNS, warm_up: QUICK_WARM_UP, measure: QUICK_MEASURE, ..full.clone() };
-    let method = if args.quick { quick } else { full };
-    let runs = args.runs.and_then(|runs| usize::try_from(runs).ok());
-    Method { runs: runs.unwrap_or(method.runs), ..method }
+    let mut method = Method { seed: args.seed, ..Method::default() };
+    if args.quick {
+        (method.runs, method.warm_up, method.measure) = (QUICK_RUNS, QUICK_WARM_UP, QUICK_MEASURE);
+    }
+    if let Some(runs) = args.runs.and_then(|runs| usize::try_from(runs).ok()) {
+        method.runs = runs;
+    }
+    method
 }
 
 /// The command line that repeats the run.
