@@ -13,7 +13,9 @@ pub mod skb_cache;
 pub mod tsq;
 
 mod copy_link;
+mod generator;
 mod link_meter;
+mod receiver;
 mod simulation;
 mod threads;
 
