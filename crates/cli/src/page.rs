@@ -1,11 +1,11 @@
-//! What every HTML page of the command has in common. A page is one file: styles and plots are
+//! The parts that all HTML pages of the command share. A page is one file: styles and plots are
 //! inline.
 
 use crate::output;
 
-/// Styles of the page. Numbers do not wrap. Colors are those of `plot::PALETTE`, and lighter ones on
-/// a dark page. Below 48rem each table row becomes a block with named cells, and narrow plots replace
-/// wide ones, which would be illegible when scaled down.
+/// Styles of the page. Numbers do not wrap. Colors are those of `plot::PALETTE`, and lighter ones
+/// on a dark page. Below 48rem each table row becomes a block with named cells, and narrow plots
+/// replace wide ones, which would be illegible when scaled down.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--bg:#fff;--fg:#1f2328;--soft:#57606a;--rule:#d8dee4;--bad:#b00020;--gray:#8c959f;\
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b8578f;--c4:#c98500;--c5:#3f9fd8;--c6:#5a5a5a}\

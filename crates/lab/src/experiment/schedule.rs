@@ -36,9 +36,9 @@ pub fn run(
     run_conditions(experiment, method, &every, watch, progress)
 }
 
-/// Runs some conditions of an experiment, which are named by their places. A condition has the same
-/// seeds whether it runs alone or with others, so that the parts of an experiment can run in several
-/// processes and be joined by [`join`].
+/// Runs some conditions of an experiment, which are named by their places. A condition has the
+/// same seeds whether it runs alone or with others, so that the parts of an experiment can run in
+/// several processes and be joined by [`join`].
 pub fn run_conditions(
     experiment: &Experiment,
     method: &Method,
