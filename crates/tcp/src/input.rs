@@ -227,8 +227,8 @@ fn established_fast(
 ) -> Result<(), DropReason> {
     sequence::take_timestamp(tcb, segment, cx.now);
     let advances = segment.header.ack != tcb.snd_una;
-    // Counted as in Linux: an ACK that advances SND.UNA counts as predicted, with data or without. A
-    // segment that neither advances SND.UNA nor has data counts as a pure ACK.
+    // Counted as in Linux: an ACK that advances SND.UNA counts as predicted, with data or without.
+    // A segment that neither advances SND.UNA nor has data counts as a pure ACK.
     if advances {
         cx.count(Counter::TcpExtTCPHPAcks);
     } else if segment.len == 0 {
