@@ -68,8 +68,8 @@ pub struct BufferLimits {
 /// The `net.ipv4.tcp_*` settings that the engine reads. Times are durations, limits are counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// `tcp_rmem`: receive buffer. 131072 by default, half of which is window
-    /// (`tcp_adv_win_scale`).
+    /// `tcp_rmem`: receive buffer. 131072 by default, half of which is window (Linux:
+    /// `tcp_adv_win_scale` of 1).
     pub tcp_rmem: BufferLimits,
     /// `tcp_wmem`: send buffer. The default of 16384 is raised at once to hold two initial windows,
     /// then follows cwnd.

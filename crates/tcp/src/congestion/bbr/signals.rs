@@ -82,7 +82,7 @@ impl AckAggregation {
         self.delivered = 0;
     }
 
-    /// BBR.extra_acked.
+    /// Returns the largest excess of both windows (BBR.extra_acked).
     pub(super) fn extra(&self) -> u32 {
         self.extra[0].max(self.extra[1])
     }
@@ -114,7 +114,7 @@ impl Bbr {
         }
     }
 
-    /// BBRResetCongestionSignals.
+    /// Discards the losses, marks and delivery of this round (BBRResetCongestionSignals).
     pub(super) fn reset_congestion_signals(&mut self) {
         self.loss_in_round = false;
         self.mark_in_round = false;
@@ -159,7 +159,7 @@ impl Bbr {
         }
     }
 
-    /// BBRStartRound.
+    /// Begins a round, which ends with the delivery of data sent from now on (BBRStartRound).
     pub(super) fn start_round(&mut self, sample: &ModelSample<'_>) {
         self.next_round_delivered = sample.delivered;
     }
@@ -187,7 +187,7 @@ impl Bbr {
         self.inflight_lo = self.inflight_latest.max(beta_bytes(self.inflight_lo));
     }
 
-    /// BBRResetLowerBounds.
+    /// Removes the bounds of the time between probes (BBRResetLowerBounds).
     pub(super) fn reset_lower_bounds(&mut self) {
         self.bw_lo = INFINITE_BW;
         self.inflight_lo = INFINITE;
