@@ -44,8 +44,7 @@ impl Host {
     ///
     /// # Panics
     ///
-    /// If called from within a turn of a core: the call would wait for the end of the poll that it
-    /// runs in.
+    /// If called from within a turn of a core, because it would wait for the end of its own poll.
     pub fn set_device_up(&self, cx: &mut Cx, index: u32, up: bool) -> Result<(), Errno> {
         let device = self.attached(index)?;
         let entered = self.enter_change(cx);
