@@ -4,8 +4,8 @@
 //! these methods; changes are serialized.
 //!
 //! A change makes all cached entries stale, because they belong to an older generation. Sockets
-//! resolve their path again for their next segment, and connections cache another input route from
-//! the next packet received.
+//! resolve their path again for their next segment, and connections cache the input route of the
+//! next received packet.
 
 use std::vec::Vec;
 
@@ -115,7 +115,7 @@ pub(crate) fn builder_of(
     addresses: &[Vec<IpNet>],
     routes: &[RouteSpec],
 ) -> Result<FibBuilder, ConfigError> {
-    let devices = u32::try_from(addresses.len()).expect("a handful of devices");
+    let devices = u32::try_from(addresses.len()).expect("fewer than 2^32 devices");
     let mut fib = Fib::builder(LOOPBACK + 1 + devices);
     fib.loopback(LOOPBACK);
     for (index, addresses) in (LOOPBACK + 1..).zip(addresses) {
