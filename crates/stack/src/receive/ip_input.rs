@@ -268,8 +268,8 @@ pub(super) fn route<'s>(
     header: &IpHeader,
 ) -> Result<DstHandle<'s>, DropReason> {
     check_source(net, cx, rcu, packet.meta().rx_device, header)?;
-    // The generation is read before the table: after a concurrent change, the new entry looks
-    // stale, and never valid for too long.
+    // Read before the table: a concurrent change then makes the new entry look stale, never valid
+    // for too long.
     let generation = net.route_generation();
     let Some(found) = net.fib(rcu).lookup(header.dst) else {
         cx.count(Counter::IpExtInNoRoutes, 1);

@@ -115,7 +115,7 @@ pub(crate) fn builder_of(
     addresses: &[Vec<IpNet>],
     routes: &[RouteSpec],
 ) -> Result<FibBuilder, ConfigError> {
-    let devices = u32::try_from(addresses.len()).expect("fewer than 2^32 devices");
+    let devices = u32::try_from(addresses.len()).expect("a handful of devices");
     let mut fib = Fib::builder(LOOPBACK + 1 + devices);
     fib.loopback(LOOPBACK);
     for (index, addresses) in (LOOPBACK + 1..).zip(addresses) {

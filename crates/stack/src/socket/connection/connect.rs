@@ -230,7 +230,7 @@ fn time_wait_of(
         Some(_) => return Err(Errno::EADDRNOTAVAIL),
     };
     if bound.is_some_and(|bind| net.demux().is_in_use(tuple.local, bind, &rcu)) {
-        // The error that bind(2) returns.
+        // As bind(2) would have said.
         return Err(Errno::EADDRINUSE);
     }
     let reuse = time_wait.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
