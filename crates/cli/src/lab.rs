@@ -97,14 +97,13 @@ fn experiments(args: &LabRunArgs, names: &[Name], word: &str) -> Result<(), Fail
 
 /// Runs the conditions of each experiment.
 fn measure(parts: &[(Experiment, Vec<usize>)], method: &Method) -> Vec<ExperimentRecord> {
-    let sizes = parts.iter().map(|(experiment, places)| (experiment, places.len()));
-    let mut report = progress::Report::new(sizes, method);
+    let mut report = progress::Report::new(parts, method);
     let mut records = Vec::new();
     for (experiment, places) in parts {
         let mut watch = MachineWatch::new();
-        let mut tell = |at: Progress<'_>| report.next_run(experiment, at, method);
+        let mut tell = |at: Progress<'_>| report.next_run((experiment, places), at, method);
         records.push(run_conditions(experiment, method, places, &mut watch, &mut tell));
-        report.finish(experiment, places.len(), method);
+        report.finish(experiment, places, method);
     }
     records
 }

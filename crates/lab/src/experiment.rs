@@ -31,7 +31,7 @@ pub use record::{
     JobRecord, LabRecord, LoadRecord, MethodRecord, MetricRecord, RunRecord, SummaryRecord,
     Verdict, WelchRecord,
 };
-pub use schedule::{Progress, join, run, run_conditions};
+pub use schedule::{Progress, estimate, estimate_condition, join, run, run_conditions};
 pub use watch::{Load, MachineWatch, Watch};
 
 /// Reason why a run has no result.
@@ -102,6 +102,9 @@ pub struct Condition {
     /// Metrics that cannot exceed a value, such as the rate of a link: a run that reaches it says
     /// only that its true value is no smaller.
     pub ceilings: Vec<(&'static str, f64)>,
+    /// Time of a run besides warm-up and measurement, for the estimate: connections, threads and
+    /// memory of hosts; of a simulation all of it.
+    pub overhead: Duration,
 }
 
 /// One configuration.

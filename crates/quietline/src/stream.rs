@@ -14,7 +14,7 @@ use std::{
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    socket::{ConnectOptions, Reader, SendFlags, ShutdownHow, TcpSocket},
+    socket::{ConnectOptions, Connection, Reader, SendFlags, ShutdownHow},
     sysctl::Sysctls,
 };
 
@@ -39,7 +39,7 @@ pub struct TcpStream {
 
 struct Shared {
     stack: Stack,
-    socket: Arc<TcpSocket>,
+    socket: Arc<Connection>,
     nonblocking: AtomicBool,
 }
 
@@ -190,7 +190,7 @@ impl TcpStream {
         remote: SocketAddr,
         options: &ConnectOptions,
     ) -> io::Result<Self> {
-        let socket = with_cx(|cx| TcpSocket::connect_with(stack.host(), cx, remote, options))?;
+        let socket = with_cx(|cx| Connection::connect_with(stack.host(), cx, remote, options))?;
         Ok(Self::new(stack.clone(), socket))
     }
 
@@ -203,7 +203,7 @@ impl TcpStream {
         data: &[u8],
     ) -> io::Result<(Self, usize)> {
         let (socket, sent) =
-            with_cx(|cx| TcpSocket::connect_sending(stack.host(), cx, remote, options, &[data]))?;
+            with_cx(|cx| Connection::connect_sending(stack.host(), cx, remote, options, &[data]))?;
         Ok((Self::new(stack.clone(), socket), sent))
     }
 
@@ -213,7 +213,7 @@ impl TcpStream {
         with_cx(|cx| socket.with_tcb(stack.host(), cx, |tcb, _| tcb.expect_write()));
     }
 
-    pub(crate) fn new(stack: Stack, socket: Arc<TcpSocket>) -> Self {
+    pub(crate) fn new(stack: Stack, socket: Arc<Connection>) -> Self {
         Self { shared: Arc::new(Shared { stack, socket, nonblocking: AtomicBool::new(false) }) }
     }
 

@@ -161,7 +161,7 @@ pub struct Core {
     id: CoreId,
     /// Reference to itself, for contexts that poll this core.
     this: Weak<dyn RunCore>,
-    host: Weak<Net>,
+    net: Weak<Net>,
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
@@ -184,10 +184,10 @@ impl core::fmt::Debug for Core {
 }
 
 impl Core {
-    /// Creates a core of `host`; `backlogs` are those of all its cores.
+    /// Creates a core of `net`; `backlogs` are those of all its cores.
     pub(crate) fn new(
         id: CoreId,
-        host: Weak<Net>,
+        net: Weak<Net>,
         backlogs: Arc<[Arc<Backlog>]>,
         attendance: Arc<Attendance>,
         sockets: Arc<CoreSockets>,
@@ -210,7 +210,7 @@ impl Core {
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             id,
             this: this.clone(),
-            host,
+            net,
             lock: CoreLock::new(state),
             backlog: Arc::clone(&backlogs[usize::from(id.0)]),
             tasklet: Arc::clone(sockets.tasklet()),

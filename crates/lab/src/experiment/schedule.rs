@@ -1,12 +1,12 @@
 //! Makes the runs of an experiment in their order.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
 use super::{
-    Arm, ArmRecord, Clock, ConditionRecord, Error, Experiment, ExperimentRecord, Load, Method,
-    Observation, RunRecord, Setup, Watch, verdict,
+    Arm, ArmRecord, Clock, Condition, ConditionRecord, Error, Experiment, ExperimentRecord, Load,
+    Method, Observation, RunRecord, Setup, Watch, verdict,
 };
 
 /// Part of a run's times that an unmeasured run of the warm-up takes.
@@ -23,6 +23,30 @@ pub struct Progress<'e> {
     pub condition: &'e str,
     /// Arm of the next run.
     pub arm: &'e str,
+}
+
+/// Time that an experiment takes on a quiet machine.
+#[must_use]
+pub fn estimate(experiment: &Experiment, method: &Method) -> Duration {
+    let of = |condition| estimate_condition(experiment, condition, method);
+    experiment.conditions.iter().map(of).sum()
+}
+
+/// Time that one of its conditions takes.
+#[must_use]
+pub fn estimate_condition(
+    experiment: &Experiment,
+    condition: &Condition,
+    method: &Method,
+) -> Duration {
+    let runs = 2 * u32::try_from(rounds(method)).unwrap_or(u32::MAX);
+    let arms = u32::try_from(experiment.arms.len()).unwrap_or(u32::MAX);
+    let timed = match experiment.clock {
+        Clock::Wall => method.warm_up + method.measure,
+        Clock::Virtual => Duration::ZERO,
+    };
+    let warm_up = timed / WARM_UP_PART + condition.overhead;
+    ((timed + condition.overhead) * runs + warm_up) * arms
 }
 
 /// Runs an experiment. A run that fails ends its condition; the other conditions continue.

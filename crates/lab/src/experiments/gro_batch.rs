@@ -14,7 +14,7 @@
 //! its time is stated apart. Rows with a link of 10 Gbit/s cannot exceed 9.415 Gbit/s; their runs
 //! that reach it count as censored.
 
-use std::{array, sync::LazyLock};
+use std::{array, sync::LazyLock, time::Duration};
 
 use super::{
     generator::{Load, PAYLOAD_MAX},
@@ -72,7 +72,16 @@ impl Row {
         };
         let is_limited = matches!(self, Self::Streams { limited: true, .. });
         let ceilings = if is_limited { vec![("throughput", LINE_RATE_GBPS)] } else { Vec::new() };
-        Condition { name, description, ceilings }
+        Condition {
+            name,
+            description,
+            ceilings,
+            overhead: Duration::from_millis(if matches!(self, Self::Requests { .. }) {
+                30
+            } else {
+                10
+            }),
+        }
     }
 
     fn load(self) -> Load {

@@ -16,6 +16,8 @@
 //! The generator is a part of the receiver's device and writes headers only; its time is stated
 //! apart.
 
+use std::time::Duration;
+
 use super::{generator::Load, receiver, threads};
 use crate::experiment::{
     Arm, Better, Clock, Comparison, Condition, Control, Error, Experiment, Metric, Observation,
@@ -65,6 +67,7 @@ pub fn experiment(quick: bool) -> Experiment {
             name: name.to_owned(),
             description: format!("{flows} flows to {what}"),
             ceilings: Vec::new(),
+            overhead: Duration::from_millis(20),
         })
         .into(),
         arms: vec![
@@ -180,8 +183,6 @@ fn run(flows: u8, setup: &Setup<'_>) -> Result<Observation, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// Every arm runs in both conditions; how many packets find a blocked reader depends on the

@@ -5,8 +5,8 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use quietline::sans_io::{
-    Cx, Device, DeviceConfig, Host, HostConfig, Impairment, Instant, Listener, Memory, Readiness,
-    TcpSocket, Wire, WireConfig,
+    Connection, Cx, Device, DeviceConfig, Host, HostConfig, Impairment, Instant, Listener, Memory,
+    Readiness, Wire, WireConfig,
 };
 
 use super::link_meter::LinkMeter;
@@ -71,9 +71,9 @@ impl Simulation {
     }
 
     /// Opens a connection; returns the client's and the server's end.
-    pub(super) fn connect(&mut self) -> Result<(Arc<TcpSocket>, Arc<TcpSocket>), Error> {
+    pub(super) fn connect(&mut self) -> Result<(Arc<Connection>, Arc<Connection>), Error> {
         let to = SocketAddr::from((SERVER, 80));
-        let client = TcpSocket::connect(&self.client, &mut self.cx, None, to)?;
+        let client = Connection::connect(&self.client, &mut self.cx, None, to)?;
         let end = self.cx.now + HANDSHAKE_MAX;
         loop {
             let next = self.settle();

@@ -10,6 +10,8 @@
 //! what the other has allocated. The device copies every frame, as one with receive rings does. The
 //! client shares the first CPU, has memory of its own, and does the same in all arms.
 
+use std::time::Duration;
+
 use crate::experiment::{Arm, Better, Clock, Comparison, Condition, Control, Experiment, Metric};
 
 mod workload;
@@ -66,6 +68,7 @@ fn condition(count: usize) -> Condition {
         name: format!("{count} connection{plural}"),
         description: format!("{count} connection{plural}, one request under way on each"),
         ceilings: Vec::new(),
+        overhead: Duration::from_millis(10),
     }
 }
 
@@ -124,8 +127,6 @@ fn controls() -> Vec<Control> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::experiment::Setup;
 

@@ -64,7 +64,7 @@ pub(crate) enum PowerChange {
 impl Core {
     /// Changes the state of the queues of device `index`, and returns when the owner has applied
     /// it: no poll of a disabled queue is under way then. Linux: `napi_disable`, `napi_enable`.
-    pub(crate) fn set_power(&self, host: &Net, cx: &mut Cx, index: u32, change: PowerChange) {
+    pub(crate) fn set_power(&self, net: &Net, cx: &mut Cx, index: u32, change: PowerChange) {
         let queues = self.queues_of_device(index);
         if queues == 0 {
             return;
@@ -82,7 +82,7 @@ impl Core {
             // If the core is idle, this thread runs the turn that applies the change. Otherwise
             // MISSED makes the owner run another turn, which applies it.
             match self.lock.try_own() {
-                Some(guard) => self.run_for_another(host, guard, cx),
+                Some(guard) => self.run_for_another(net, guard, cx),
                 None => sync::yield_now(),
             }
         }

@@ -1,6 +1,6 @@
 //! Invariants of a host that hold between two turns, and the packet memory of its connections.
 //!
-//! Above: the simulator and tests; the data path does not use it. Below: `TcpSocket::check`,
+//! Above: the simulator and tests; the data path does not use it. Below: `Connection::check`,
 //! `tcp::Tcb::check_turn`.
 //!
 //! Not here: invariants that involve devices or the network (`sim`).

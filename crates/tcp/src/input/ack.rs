@@ -134,7 +134,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     delivery_rate::check_app_limited(tcb);
     let window_changed = update_window(tcb, segment);
     let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());
-    acked.has_news = window_changed || segment.seq_len() > 0;
+    acked.not_duplicate = window_changed || segment.seq_len() > 0;
     acked.echo = segment.header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
     acked.marked = ecn::is_echo(tcb, segment.header);
     scoreboard::process(tcb, cx, segment.header, &mut acked);
@@ -144,7 +144,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     note_alive(tcb, cx.now);
     // RFC 5681 §2: data is outstanding; the segment has no payload, SYN or FIN, acknowledges no new
     // data, and does not change the window.
-    let duplicate = in_flight && acked.bytes == 0 && !acked.has_news;
+    let duplicate = in_flight && acked.bytes == 0 && !acked.not_duplicate;
     let reorder = recovery::on_ack(tcb, cx, &acked, rtt, duplicate);
     if in_flight {
         measure(tcb, cx, &acked, rtt);
@@ -197,7 +197,7 @@ fn process_old_blocks(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
         return;
     }
     let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());
-    acked.has_news = true;
+    acked.not_duplicate = true;
     scoreboard::process(tcb, cx, segment.header, &mut acked);
     let reorder = recovery::on_ack(tcb, cx, &acked, None, false);
     measure(tcb, cx, &acked, None);

@@ -111,7 +111,7 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
             tcb.congestion.on_repaired_loss();
             ecn::on_reduced(tcb);
         }
-    } else if acked.delivered == 0 && !acked.has_news {
+    } else if acked.delivered == 0 && !acked.not_duplicate {
         // A peer without D-SACK answers the copy with a duplicate ACK.
         tcb.recovery.probe = None;
     }

@@ -1,7 +1,5 @@
 //! Every row runs, and the generator costs what it says.
 
-use std::time::Duration;
-
 use super::*;
 
 fn observe(condition: usize, arm: &str) -> Observation {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tcp::State;
 
-use super::{TcpSocket, backlog};
+use super::{Connection, backlog};
 use crate::{
     base::{errno::Errno, timer::TICK},
     cx::Cx,
@@ -27,7 +27,7 @@ pub enum ShutdownHow {
     Both,
 }
 
-impl TcpSocket {
+impl Connection {
     /// Closes one or both halves.
     pub fn shutdown(&self, net: &Net, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
         let mut call = self.begin_call(net, cx);

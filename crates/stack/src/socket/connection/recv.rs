@@ -11,10 +11,10 @@ use std::io::IoSliceMut;
 
 use tcp::RecvError;
 
-use super::{TcpSocket, call::Holder};
+use super::{Connection, call::Holder};
 use crate::{base::errno::Errno, cx::Cx, socket::net::Net};
 
-impl TcpSocket {
+impl Connection {
     /// Copies received bytes into `buf`; 0 is the end of the stream. `EAGAIN` if nothing has
     /// arrived. `cx.now` may be of an earlier call ([`Cx::rest`]).
     pub fn recv(&self, net: &Net, cx: &mut Cx, buf: &mut [u8], peek: bool) -> Result<usize, Errno> {

@@ -17,7 +17,7 @@ use pkt::{PagesRange, Payload};
 use tcp::SendError;
 
 use super::{
-    TcpSocket, backlog,
+    Connection, backlog,
     call::{Call, SEND_STEP_BYTES},
 };
 use crate::{base::errno::Errno, cx::Cx, socket::net::Net};
@@ -34,7 +34,7 @@ bitflags! {
     }
 }
 
-impl TcpSocket {
+impl Connection {
     /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` if the send
     /// buffer is full.
     pub fn send(&self, net: &Net, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
