@@ -1,5 +1,5 @@
-//! False sharing in the route entry (Linux 6.4): the place of the reference count, the way to count,
-//! and the read that the count disturbs.
+//! False sharing in the route entry (Linux 6.4): the place of the reference count, the way to
+//! count, and the read that the count disturbs.
 //!
 //! **Claim.** memcached and memtier with one SET for 100 GETs over loopback became 20 to 120 %
 //! faster, depending on the processor and the number of CPUs, when the reference count of the route
@@ -13,9 +13,9 @@
 //! thread that sends it to the thread that receives it. With the check `entry`, that of Linux, both
 //! read the entry's generation meanwhile; with `generation`, the default, they compare a copy.
 //!
-//! **Expectation.** The layouts differ only where packets both count and read the entry: in the arms
-//! `cas entry` and `rcuref entry`. The arms `generation` are the better cure, because no packet
-//! reads a line that a count shares, in any layout; the arms `noref` do not count at all.
+//! **Expectation.** The layouts differ only where packets both count and read the entry: in the
+//! arms `cas entry` and `rcuref entry`. The arms `generation` are the better cure, because no
+//! packet reads a line that a count shares, in any layout; the arms `noref` do not count at all.
 
 use std::{array, sync::LazyLock, time::Duration};
 
@@ -29,7 +29,7 @@ const LAYOUTS: [&str; 3] = ["packed", "padded", "filled"];
 const REFS: [(&str, &str); 3] =
     [("cas", "cas_inc_not_zero"), ("rcuref", "rcuref"), ("noref", "noref")];
 
-/// What a packet reads: `dst_check`.
+/// Values of `dst_check`: the source of a route's validity.
 const CHECKS: [&str; 2] = ["entry", "generation"];
 
 /// Name of an arm by its layout, way to count and check.
@@ -45,7 +45,7 @@ static NAMES: LazyLock<[[[String; 2]; 3]; 3]> = LazyLock::new(|| {
 const QUICK: [&str; 4] =
     ["packed cas entry", "filled cas entry", "packed cas generation", "filled noref generation"];
 
-/// Compared pairs: the change on trial, its first version, the ways to count, and the better cures.
+/// Compared pairs: the tested change, its first version, the ways to count, and the better cures.
 const PAIRS: [(&str, &str); 12] = [
     ("packed cas entry", "filled cas entry"),
     ("packed cas entry", "padded cas entry"),
@@ -120,7 +120,7 @@ fn condition(count: usize) -> Condition {
     }
 }
 
-/// What a run measures.
+/// Metrics of a run.
 fn metrics() -> Vec<Metric> {
     let metric = Metric::new;
     vec![

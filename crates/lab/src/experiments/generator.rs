@@ -6,8 +6,8 @@
 //!
 //! It has connections to the host on which it is a device. For every frame it writes the headers
 //! and leaves the payload as the memory was, as a network card that writes frames by DMA costs the
-//! CPU nothing; the checksums count as verified. What the host sends it reads for
-//! acknowledgments, windows and lengths, and frees. There is no loss, so that nothing is sent
+//! CPU nothing; the checksums count as verified. It reads acknowledgments, windows and lengths of
+//! the packets that the host sends, and frees them. There is no loss, so that nothing is sent
 //! twice; bytes in flight are bounded by the window and by a setting, so that the host has room for
 //! small packets, too.
 //!
@@ -44,7 +44,7 @@ const FRAMING_BYTES: u64 = 38;
 /// Headers of a data frame: IP, TCP, timestamps.
 const HEADER_BYTES: u32 = 52;
 
-/// What the generator sends. Its host has the address 10.0.0.2 and more, and listens on port 80.
+/// Traffic of the generator. Its host has the address 10.0.0.2 and more, and listens on port 80.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     /// Connections.
@@ -71,7 +71,7 @@ struct Sending {
     free_at: Instant,
 }
 
-/// See the module head.
+/// Device that generates traffic.
 #[derive(Debug)]
 pub(super) struct Generator {
     caps: Capabilities,

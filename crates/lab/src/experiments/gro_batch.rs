@@ -1,5 +1,5 @@
-//! Lists of packets in the receive path (Linux 5.4): what a list saves, and what a list of segments
-//! that were not merged does to latency.
+//! Lists of packets in the receive path (Linux 5.4): the savings by a list, and the latency of a
+//! list of segments that were not merged.
 //!
 //! **Claim.** Two 10 Gbit/s hosts, six runs of 120 s each. One stream with receive offload off and
 //! `busy_read` at 50: 6.488 to 7.351 Gbit/s (+13.3 %). 100 request/response streams of 8,000 bytes
@@ -9,10 +9,10 @@
 //! **Method.** The rows of the original table: one and four streams, and 100 request/response
 //! streams of 1 and of 8,000 bytes, with receive offload off and on, `busy_read` 0 and 50, and the
 //! ten ways out of receive offload: no list, and three kinds of list with a batch of 1, 8 and 64.
-//! The receiver is what is measured: its softirq is on the first CPU, its application on the
-//! second. The other host is a generator inside the receiver's device; it writes headers only, and
-//! its time is stated apart. Rows with a link of 10 Gbit/s cannot exceed 9.415 Gbit/s; their runs
-//! that reach it count as censored.
+//! The receiver is the object of the measurement: its softirq is on the first CPU, its application
+//! on the second. The other host is a generator inside the receiver's device; it writes headers
+//! only, and its time is stated apart. Rows with a link of 10 Gbit/s cannot exceed 9.415 Gbit/s;
+//! their runs that reach it count as censored.
 
 use std::{array, sync::LazyLock, time::Duration};
 
@@ -184,8 +184,8 @@ impl Chosen {
         sides.flat_map(|side| self.exits.iter().map(move |exit| of((side, exit)))).collect()
     }
 
-    /// The original change, what became of it, and a longer list; the CPU time for what is default
-    /// today.
+    /// Comparisons of the original change, of its successor, and of a longer list; of the CPU time
+    /// with the default of the present.
     fn comparisons(&self) -> Vec<Comparison> {
         let pairs = [
             (IMMEDIATE, NORMAL_8, "throughput"),
@@ -232,7 +232,7 @@ pub fn experiment(quick: bool) -> Experiment {
     }
 }
 
-/// What a run measures.
+/// Metrics of a run.
 fn metrics() -> Vec<Metric> {
     let metric = Metric::new;
     vec![

@@ -7,14 +7,14 @@
 //! **Model check.** Two atomic operations per packet on one line, one by the CPU that receives and
 //! one by the CPU that reads, are 12 million transfers per second: 83 ns each, the cost of a
 //! modified line between CPUs. Two CPUs cannot show the saturation, but the operations per packet
-//! (2 before, 0 after) and what a pair of them costs.
+//! (2 before, 0 after) and the cost of a pair of them.
 //!
-//! **Method.** A generator sends writes of 64 bytes to each flow in turn, each a pushed segment that
-//! receive offload could not merge; offload is off as well. The softirq that processes them is on
-//! the first CPU. A reader for each flow is blocked in `read` on the second CPU. Either all flows
-//! share one input route entry (one server address), or each has its own (one address for each).
-//! The generator is a part of the receiver's device and writes headers only; its time is stated
-//! apart.
+//! **Method.** A generator sends writes of 64 bytes to each flow in turn, each a pushed segment
+//! that receive offload could not merge; offload is off as well. The softirq that processes them is
+//! on the first CPU. A reader for each flow is blocked in `read` on the second CPU. Either all
+//! flows share one input route entry (one server address), or each has its own (one address for
+//! each). The generator is a part of the receiver's device and writes headers only; its time is
+//! stated apart.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ pub fn experiment(quick: bool) -> Experiment {
     }
 }
 
-/// What a run measures.
+/// Metrics of a run.
 fn metrics() -> Vec<Metric> {
     let metric = Metric::new;
     vec![
@@ -144,7 +144,7 @@ fn controls() -> Vec<Control> {
     ]
 }
 
-/// What the generator sends: writes of 64 bytes to each flow in turn.
+/// Traffic: writes of 64 bytes to each flow in turn.
 fn load(flows: u8, separate: bool) -> Load {
     Load {
         flows,

@@ -27,7 +27,7 @@ use crate::experiment::{Error, Setup};
 /// Bytes of a read of a stream.
 const READ_BYTES: usize = 64 * 1024;
 
-/// What a run measured.
+/// Measurements of a run.
 #[derive(Debug)]
 pub(super) struct Measured {
     /// Time of the measurement.

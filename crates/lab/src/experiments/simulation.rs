@@ -103,8 +103,8 @@ impl Simulation {
         }
     }
 
-    /// Calls `applications` at every event until virtual time has passed by `time`. What they
-    /// return is the next moment at which they want to be called, if there is one.
+    /// Calls `applications` at every event until virtual time has passed by `time`. They
+    /// return the next moment at which they want to be called, if there is one.
     pub(super) fn run(
         &mut self,
         time: Duration,
@@ -114,7 +114,7 @@ impl Simulation {
         while self.cx.now < end {
             let wanted = applications(self)?;
             let next = self.settle();
-            // What the hosts have just done may be what an application waits for.
+            // An application may wait for an event that the hosts have just caused.
             let again = applications(self)?;
             let after = self.settle();
             let next = [wanted, again, next, after].into_iter().flatten();

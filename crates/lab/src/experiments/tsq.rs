@@ -1,5 +1,5 @@
-//! TCP Small Queues (Linux 3.6): how much of a bulk sender waits below TCP, and who else waits
-//! behind it.
+//! TCP Small Queues (Linux 3.6): the bytes of a bulk sender that wait below TCP, and the latency of
+//! other flows behind them.
 //!
 //! **Claim.** With a limit of 128 KB per socket on what is queued below TCP, the queue of a bulk
 //! sender shrinks from 50 ms to less than 1 ms at 1 Gbit/s (with TSO), and from 132 ms to less than
@@ -14,8 +14,8 @@
 //! **Method.** Virtual time: two sans-IO hosts, a link of one rate behind a queue of 1,000 packets,
 //! which is `pfifo_fast`. Completion when the last bit has left. One to four bulk senders write as
 //! much as their sockets take; a further connection sends 64 bytes and gets 64 back, again and
-//! again, and its round-trip time is what others suffer. Nothing is measured before the link has
-//! carried a third of the transfer (slow start).
+//! again, and its round-trip time is the latency that other flows see. Nothing is measured before
+//! the link has carried a third of the transfer (slow start).
 
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ pub fn experiment(quick: bool) -> Experiment {
     }
 }
 
-/// What a run measures.
+/// Metrics of a run.
 fn metrics() -> Vec<Metric> {
     let metric = Metric::new;
     vec![

@@ -1,12 +1,14 @@
-//! Mean and standard deviation of normal runs of which some reached a limit (Cohen 1959, singly censored samples).
+//! Mean and standard deviation of normal runs of which some reached a limit (Cohen 1959, singly
+//! censored samples).
 //!
-//! A run that reaches the line rate says only that its true value is at least the limit. To average such runs as if the
-//! limit were their value biases the mean and hides variance. The maximum-likelihood estimate is
-//! `mu = mean - lambda (mean - limit)` and `sigma² = s² + lambda (mean - limit)²`, where `mean` and `s²` are those of the
-//! observed runs, and `lambda` depends on the fraction of censored runs `h` and on `gamma = s² / (mean - limit)²`.
+//! A run that reaches the line rate says only that its true value is at least the limit. To average
+//! such runs as if the limit were their value biases the mean and hides variance. The
+//! maximum-likelihood estimate is `mu = mean - lambda (mean - limit)` and `sigma² = s² + lambda
+//! (mean - limit)²`, where `mean` and `s²` are those of the observed runs, and `lambda` depends on
+//! the fraction of censored runs `h` and on `gamma = s² / (mean - limit)²`.
 //!
-//! The formulas serve both sides: the sign is in `mean - limit`. Formulas below are those of left censoring, with `xi` the
-//! standardized limit; right censoring is its mirror image.
+//! The formulas serve both sides: the sign is in `mean - limit`. Formulas below are those of left
+//! censoring, with `xi` the standardized limit; right censoring is its mirror image.
 
 use fastrand::Rng;
 
@@ -35,15 +37,16 @@ pub struct Censored {
 /// Why a sample has no estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CensoredError {
-    /// Fewer than two runs were observed exactly, or all observed runs are equal: sigma is undefined.
+    /// Fewer than two runs were observed exactly, or all observed runs are equal: sigma is
+    /// undefined.
     TooFewObserved,
     /// An observed run lies at the limit or beyond it, or runs lie on both sides of it.
     BeyondLimit,
 }
 
 impl Censored {
-    /// Estimates from the runs observed exactly and the number of runs that reached `limit`. The observed runs all lie below
-    /// the limit (right censoring), or all above it (left censoring).
+    /// Estimates from the runs observed exactly and the number of runs that reached `limit`. The
+    /// observed runs all lie below the limit (right censoring), or all above it (left censoring).
     ///
     /// # Errors
     ///
@@ -157,7 +160,8 @@ impl Group {
         all.map(|value| (value - mu).abs()).fold(f64::MIN_POSITIVE, f64::max)
     }
 
-    /// A sample of the same size from a normal distribution, censored at the same limit. At least two runs are exact.
+    /// A sample of the same size from a normal distribution, censored at the same limit. At least
+    /// two runs are exact.
     fn resample(&self, rng: &mut Rng, mu: f64, sigma: f64) -> Self {
         loop {
             let n = self.observed.len() + self.censored;
@@ -201,9 +205,10 @@ fn maximize(mut low: f64, mut high: f64, function: impl Fn(f64) -> f64) -> (f64,
     if at_left > at_right { (left, at_left) } else { (right, at_right) }
 }
 
-/// p-value of the hypothesis that two samples, right-censored at the same limit, have equal means: a likelihood-ratio test
-/// with separate variances, whose distribution comes from `resamples` parametric bootstrap samples. No exact number of
-/// degrees of freedom is known for a t-test of censored samples.
+/// p-value of the hypothesis that two samples, right-censored at the same limit, have equal means:
+/// a likelihood-ratio test with separate variances, whose distribution comes from `resamples`
+/// parametric bootstrap samples. No exact number of degrees of freedom is known for a t-test of
+/// censored samples.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! Threads that ask and threads that answer over one stack's loopback.
 //!
-//! Above: the declaration. Below: a stack without workers, so that whoever sends processes, as over
-//! loopback in Linux.
+//! Above: the declaration. Below: a stack without workers, so that the sending thread
+//! processes the packet, as over loopback in Linux.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -44,7 +44,8 @@ struct Requests(AtomicU64);
 pub(super) fn run(connections: usize, setup: &Setup<'_>) -> Result<Observation, Error> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let pairs = (cpus / 2).max(1);
-    let mut builder = Stack::builder().cores(cpus.clamp(2, 64)).manual();
+    let cores = u16::try_from(cpus.clamp(2, 64)).unwrap_or(2);
+    let mut builder = Stack::builder().cores(cores).manual();
     for (name, value) in &setup.arm.settings {
         builder = builder.sysctl(name, value);
     }
@@ -133,7 +134,7 @@ fn measure(stack: &Stack, counts: &[Requests], setup: &Setup<'_>) -> (f64, f64, 
     (after - before, (end - begin).as_secs_f64(), changed.since(&counters))
 }
 
-/// Reads as much as is there, up to what is missing; true if nothing is missing any more.
+/// Reads the available bytes, up to the missing ones; returns true if the message is complete.
 fn take(end: &mut End, buffer: &mut [u8; LONG_BYTES]) -> Result<bool, Error> {
     match end.stream.read(&mut buffer[..end.missing]) {
         Ok(0) => Err("the connection ended".into()),

@@ -1,4 +1,4 @@
-//! A connection of the generator: what it may send, and what it learns from the host.
+//! A connection of the generator: its next segment, and its changes by segments of the host.
 //!
 //! Threads of the host call `take` at the same time as the thread that polls calls `segment`; one
 //! that has found no room marks the connection, and looks once more.
@@ -17,7 +17,7 @@ const BURST: u32 = 45;
 /// Largest shift of a window (RFC 7323 §2.3).
 const SHIFT_MAX: u32 = 14;
 
-/// What the generator does.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Connecting,
@@ -25,7 +25,7 @@ pub(super) enum Phase {
     Ending,
 }
 
-/// What a segment of the host has changed.
+/// Change of a connection by a segment of the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
     /// The connection may have something to send.
@@ -34,7 +34,7 @@ pub(super) struct Taken {
     pub(super) has_response: bool,
 }
 
-/// What both the host and the generator know of a connection. A number orders nothing else, but
+/// State of a connection that threads of the host write, too. A number orders nothing else, but
 /// `limit` and `blocked` decide together whether a connection is sent again.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
@@ -56,7 +56,7 @@ pub(super) struct Flow {
     pub(super) answered: AtomicU32,
 }
 
-/// What the sending side alone knows of a connection.
+/// State of a connection that only the polling thread uses.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     pub(super) sent_syn: bool,
@@ -74,7 +74,7 @@ fn beyond(a: u32, b: u32) -> Option<u32> {
     (distance < 1 << 31).then_some(distance)
 }
 
-/// Moves a number forward in sequence space: two threads may pass what they send in any order.
+/// Moves a number forward in sequence space: two threads may pass their segments in any order.
 fn forward(number: &AtomicU32, to: u32) {
     let newer = |old| beyond(to, old).map(|_| to);
     let _ = number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, newer);
@@ -163,7 +163,7 @@ impl Flow {
         is_over
     }
 
-    /// Notes what the host has sent.
+    /// Updates the connection by a segment of the host.
     pub(super) fn take(&self, load: &Load, reply: &Reply, phase: Phase) -> Taken {
         if reply.has_timestamp {
             self.timestamp.store(reply.timestamp, Ordering::Relaxed);

@@ -37,7 +37,7 @@ fn frames_of_the_generator_are_merged_and_listed() {
     assert_eq!(counter(&listed, "GroHeld"), 0.0, "{listed:?}");
 }
 
-/// A link of 10 Gbit/s carries no more, whatever the receiver could do.
+/// A link of 10 Gbit/s carries no more, even if the receiver could take more.
 #[test]
 fn a_limited_row_stays_below_its_line_rate() {
     let observed = observe(2, "gro on, busy 0, segments 8");

@@ -86,7 +86,12 @@ pub fn experiment(real: &Real, quick: bool) -> Experiment {
             .collect(),
         arms: LIMITS
             .iter()
-            .map(|&limit| Arm::new(limit, &[("net.quietline.tsq_limit", limit)]))
+            .map(|&limit| {
+                // An ACK train would end slow start at a window that does not fill the queue.
+                let settings =
+                    [("net.quietline.tsq_limit", limit), ("net.quietline.hystart_detect", "delay")];
+                Arm::new(limit, &settings)
+            })
             .collect(),
         metrics: metrics(),
         controls: Vec::new(),
@@ -95,7 +100,7 @@ pub fn experiment(real: &Real, quick: bool) -> Experiment {
     }
 }
 
-/// What a run measures.
+/// Metrics of a run.
 fn metrics() -> Vec<Metric> {
     let metric = Metric::new;
     vec![
@@ -108,7 +113,7 @@ fn metrics() -> Vec<Metric> {
     ]
 }
 
-/// The host, and what is noted of it.
+/// The host, its connections, and the notes of a run.
 struct World {
     host: Arc<Host>,
     cx: Cx,

@@ -31,7 +31,7 @@ pub(super) struct Sample {
     pub(super) received_bytes: f64,
 }
 
-/// What a run notes.
+/// Notes of a run.
 #[derive(Default)]
 pub(super) struct Notes {
     pub(super) departures: Vec<Departure>,

@@ -155,10 +155,10 @@ pub(super) fn run(connections: usize, setup: &Setup<'_>) -> Result<Observation, 
     })
 }
 
-/// What the client measured.
+/// Measurements of the client.
 struct Measured {
     requests: f64,
-    /// Those of the warm-up included.
+    /// Requests with those of the warm-up.
     all_requests: f64,
     seconds: f64,
     change: Snapshot,

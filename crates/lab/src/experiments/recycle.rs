@@ -7,8 +7,9 @@
 //!
 //! **Method.** A host answers requests of 64 bytes over many connections, one request under way on
 //! each. Its softirq runs on the first CPU and its application on the second, so that each frees
-//! what the other has allocated. The device copies every frame, as one with receive rings does. The
-//! client shares the first CPU, has memory of its own, and does the same in all arms.
+//! the packets that the other has allocated. The device copies every frame, as one with receive
+//! rings does. The client shares the first CPU, has memory of its own, and does the same in all
+//! arms.
 
 use std::time::Duration;
 
@@ -72,7 +73,7 @@ fn condition(count: usize) -> Condition {
     }
 }
 
-/// What a run measures.
+/// Metrics of a run.
 fn metrics() -> Vec<Metric> {
     let metric = Metric::new;
     vec![
