@@ -23,7 +23,9 @@ mod stats;
 mod values;
 
 pub(crate) use self::{
-    lab::{LabArgs, LabCommand, LabCompareArgs, LabMergeArgs, LabOutputArgs, LabRunArgs},
+    lab::{
+        LabArgs, LabCommand, LabCompareArgs, LabMergeArgs, LabOutputArgs, LabRunArgs, LabTsqArgs,
+    },
     stats::Stats,
 };
 
