@@ -28,10 +28,10 @@ use std::{fmt, time::Duration};
 pub use facts::Machine;
 pub use record::{
     ArmRecord, CensoredRecord, ComparisonRecord, ConditionRecord, ExperimentRecord, IntervalRecord,
-    LabRecord, LoadRecord, MethodRecord, MetricRecord, RunRecord, SummaryRecord, Verdict,
-    WelchRecord,
+    JobRecord, LabRecord, LoadRecord, MethodRecord, MetricRecord, RunRecord, SummaryRecord,
+    Verdict, WelchRecord,
 };
-pub use schedule::{Progress, estimate, run};
+pub use schedule::{Progress, estimate, estimate_condition, join, run, run_conditions};
 pub use watch::{Load, MachineWatch, Watch};
 
 /// Reason why a run has no result.

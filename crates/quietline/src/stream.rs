@@ -252,8 +252,8 @@ impl TcpStream {
         while got < target && got > 0 && !peek && !nonblocking.load(Ordering::Relaxed) {
             let at_mark = || with_cx(|cx| socket.at_mark(stack.host(), cx));
             if socket.readiness().contains(Readiness::ERROR) || at_mark() {
-                // Leave an error to the next call, because reporting an error takes it. A read
-                // stops before urgent data.
+                // An error is left to the next call, because the call that reports it also clears
+                // it. A read stops before urgent data.
                 break;
             }
             let rest = &mut buf[got..];
@@ -276,8 +276,8 @@ impl TcpStream {
         let is_readable = || socket.readiness().intersects(readable);
         let waits = !nonblocking.load(Ordering::Relaxed) && bufs.iter().any(|buf| !buf.is_empty());
         // A blocking call skips the first attempt if nothing is readable: it checks again before it
-        // sleeps. With a low-water mark the queue may hold data even though the socket is not
-        // readable, and before urgent data no more of it arrives.
+        // sleeps. It does not skip the attempt with a low-water mark: the queue may then hold data
+        // although the socket is not readable, and no more data arrives in front of urgent data.
         if !waits || is_readable() || socket.rcvlowat() > 1 {
             match with_cx_untimed(|cx| socket.recv_vectored(host, cx, bufs)) {
                 Err(Errno::EAGAIN) if waits => {}

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use comfy_table::{
-    Cell, CellAlignment, ContentArrangement, Table,
+    Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width,
     presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED},
 };
 use quietline_lab::experiment::{
@@ -25,21 +25,37 @@ pub(super) fn text(record: &LabRecord) -> String {
 fn unicode(record: &LabRecord, plain: bool) -> String {
     let mut text = filled(&machine(&record.machine, &record.version));
     for experiment in &record.experiments {
-        let _ = write!(text, "\n{}", filled(&experiment.title));
-        text.push_str(&filled(&format!("Claim: {}", experiment.claim)));
-        let _ = writeln!(text, "{}", comparisons(experiment, plain));
-        text.push_str(&remarks(experiment));
-        text.push_str(&filled(&format!("Limits: {}", experiment.limits)));
+        text.push_str(&self::experiment(experiment, plain));
     }
     text.push('\n');
-    text.push_str(&filled(
-        "Rows: baseline above, other arm below, medians with their quartiles; the ratio of the means \
-         with its 95 % bootstrap interval over pairs; the verdict with the p-value of the permutation \
-         test over pairs after Holm's correction. Overlapping quartiles are no difference, whatever a \
-         test says.",
-    ));
+    text.push_str(&legend());
+    if let Some(sentence) = jobs(record) {
+        text.push_str(&filled(&sentence));
+    }
     text.push_str(&filled(&format!("Repeat with: {}", record.repeat)));
     text
+}
+
+/// One experiment: a table for each condition, and what there is to say about them.
+pub(crate) fn experiment(experiment: &ExperimentRecord, plain: bool) -> String {
+    let mut text = format!("\n{}", filled(&experiment.title));
+    if !experiment.claim.is_empty() {
+        text.push_str(&filled(&format!("Claim: {}", experiment.claim)));
+    }
+    text.push_str(&comparisons(experiment, plain));
+    text.push_str(&remarks(experiment));
+    text.push_str(&filled(&format!("Limits: {}", experiment.limits)));
+    text
+}
+
+/// How to read the tables.
+pub(crate) fn legend() -> String {
+    filled(
+        "Below each metric: the baseline, then the arms that are compared with it. Medians with their \
+         quartiles; the ratio of the means, arm / baseline, with its 95 % bootstrap interval over pairs; \
+         the verdict about the arm with the p-value of the permutation test over pairs after Holm's correction. Overlapping \
+         quartiles are no difference, whatever a test says.",
+    )
 }
 
 /// One line about the machine.
@@ -55,6 +71,23 @@ pub(super) fn machine(machine: &Machine, version: &str) -> String {
         machine.clock_source.as_deref().unwrap_or("unknown"),
         if machine.optimized { "" } else { "; UNOPTIMIZED BUILD: times are meaningless" },
     )
+}
+
+/// The jobs of a sweep and their machines, in one sentence.
+pub(super) fn jobs(record: &LabRecord) -> Option<String> {
+    let of = record.jobs.first()?.of;
+    let mut machines: Vec<String> = Vec::new();
+    for job in &record.jobs {
+        let machine = format!("{} × {}", job.machine.cpus, job.machine.cpu_model);
+        if !machines.contains(&machine) {
+            machines.push(machine);
+        }
+    }
+    let on = match machines.as_slice() {
+        [one] => format!("on {one}"),
+        several => format!("on machines of {} kinds: {}", several.len(), several.join("; ")),
+    };
+    Some(format!("{} of the {of} jobs of the plan, {on}.", record.jobs.len()))
 }
 
 /// How an experiment was run, in one sentence.
@@ -96,6 +129,7 @@ pub(super) fn ratio(record: &ComparisonRecord) -> [String; 2] {
 pub(super) fn p_value(p: Option<f64>) -> String {
     match p {
         Some(p) if p < 0.001 => "p < 0.001".to_owned(),
+        Some(p) if p > 0.999 => "p = 1".to_owned(),
         Some(p) => format!("p = {p:.3}"),
         None => String::new(),
     }
@@ -131,30 +165,86 @@ pub(super) fn reasons(experiment: &ExperimentRecord) -> Vec<String> {
     each.filter(|reason| seen.insert(reason.clone())).collect()
 }
 
-fn comparisons(experiment: &ExperimentRecord, plain: bool) -> Table {
+/// A heading and a table for each condition: the condition's name is too long for a column.
+fn comparisons(experiment: &ExperimentRecord, plain: bool) -> String {
+    let mut text = String::new();
+    for condition in &experiment.conditions {
+        let own = experiment.comparisons.iter().filter(|own| own.condition == condition.name);
+        let _ = write!(text, "\n{}", filled(&condition.name));
+        if let Some(error) = &condition.error {
+            text.push_str(&filled(&format!("FAILED: {error}")));
+        }
+        let _ = writeln!(text, "{}", rows(own, plain));
+    }
+    text
+}
+
+/// Rows of one condition: for each metric and baseline, the baseline and the arms below it.
+fn rows<'r>(comparisons: impl Iterator<Item = &'r ComparisonRecord>, plain: bool) -> String {
+    let mut groups: Vec<Vec<&ComparisonRecord>> = Vec::new();
+    for record in comparisons {
+        let same = |own: &&mut Vec<&ComparisonRecord>| {
+            own.iter().all(|own| own.metric == record.metric && own.baseline == record.baseline)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(record),
+            None => groups.push(vec![record]),
+        }
+    }
     let mut table = Table::new();
     table.load_style(if plain { ASCII_FULL_CONDENSED } else { UTF8_FULL_CONDENSED });
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(u16::try_from(WIDTH).unwrap_or(80));
-    table.set_header(["condition", "arms", "median", "ratio", "verdict"]);
-    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-    for record in &experiment.comparisons {
-        let unit =
-            if record.unit.is_empty() { String::new() } else { format!(", {}", record.unit) };
-        let [value, interval] = ratio(record);
-        table.add_row([
-            Cell::new(format!("{}\n{}{unit}", record.condition, record.metric)),
-            Cell::new(format!("{}\n{}", record.baseline, record.arm)),
-            right(format!(
-                "{}\n{}",
-                summary(record.baseline_summary.as_ref()),
-                summary(record.arm_summary.as_ref())
-            )),
-            right(format!("{value}\n{interval}")),
-            Cell::new(format!("{}\n{}", record.verdict.words(), p_value(record.p_holm))),
-        ]);
+    table.set_header(["metric, arms", "median [quartiles]", "ratio\n[95 %]", "verdict\np"]);
+    // The names of most arms, an interval, and a verdict stay on one line each.
+    for (column, least) in [(0, 19), (2, 16), (3, 17)] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
+        }
     }
-    table
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let median = |of: Option<&SummaryRecord>| right(unbroken(&summary(of)));
+    for group in groups {
+        let Some(first) = group.first() else { continue };
+        table.add_row([Cell::new(named(first))]);
+        table.add_row([
+            Cell::new(format!("  {}", first.baseline)),
+            median(first.baseline_summary.as_ref()),
+        ]);
+        for record in group {
+            let [value, interval] = ratio(record);
+            let p = p_value(record.p_holm);
+            table.add_row([
+                Cell::new(format!("  {}", record.arm)),
+                median(record.arm_summary.as_ref()),
+                right(format!("{value}\n{interval}")),
+                Cell::new(format!("{}\n{p}", record.verdict.words())),
+            ]);
+        }
+    }
+    table.to_string().replace(NO_BREAK, " ")
+}
+
+/// No-break space, which keeps the digits of a number together until the table is laid out.
+const NO_BREAK: char = '\u{a0}';
+
+/// The text without breaks between the digits of its numbers.
+fn unbroken(text: &str) -> String {
+    let mut whole = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    let mut before = ' ';
+    while let Some(c) = chars.next() {
+        let in_number = before.is_ascii_digit() && chars.peek().is_some_and(char::is_ascii_digit);
+        whole.push(if c == ' ' && in_number { NO_BREAK } else { c });
+        before = c;
+    }
+    whole
+}
+
+/// The metric with its unit.
+pub(super) fn named(record: &ComparisonRecord) -> String {
+    let metric = record.metric.replace('_', " ");
+    if record.unit.is_empty() { metric } else { format!("{metric}, {}", record.unit) }
 }
 
 fn remarks(experiment: &ExperimentRecord) -> String {
@@ -178,7 +268,7 @@ fn remarks(experiment: &ExperimentRecord) -> String {
 }
 
 /// Wraps a paragraph at the width.
-pub(super) fn filled(paragraph: &str) -> String {
+pub(crate) fn filled(paragraph: &str) -> String {
     let options = textwrap::Options::new(WIDTH).subsequent_indent("  ");
     format!("{}\n", textwrap::fill(paragraph, options))
 }

@@ -18,8 +18,26 @@ pub struct LabRecord {
     pub machine: Machine,
     /// How the experiments were run.
     pub method: MethodRecord,
+    /// Jobs of a sweep whose results these are; none if one process ran all experiments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobRecord>,
     /// The experiments, in the order in which they ran.
     pub experiments: Vec<ExperimentRecord>,
+}
+
+/// A job of a sweep: one condition of one experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Number of the job, from 0.
+    pub job: usize,
+    /// Jobs of the whole sweep.
+    pub of: usize,
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Name of the condition.
+    pub condition: String,
+    /// Machine that ran the job.
+    pub machine: Machine,
 }
 
 /// How experiments were run.

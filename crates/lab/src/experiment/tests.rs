@@ -238,6 +238,31 @@ fn both_runs_of_a_pair_have_the_same_seed_and_neighboring_places() {
     }
 }
 
+#[test]
+fn conditions_that_ran_apart_and_were_joined_are_those_that_ran_together() {
+    let mut experiment = experiment(5, ON, OFF, 0.01);
+    let second = Condition { name: "second".to_owned(), ..Condition::default() };
+    experiment.conditions.push(second);
+    let method = Method { runs: 6, ..Method::default() };
+    let apart = |place: usize| {
+        run_conditions(&experiment, &method, &[place], &mut FakeWatch::default(), &mut |_| {})
+    };
+    let joined = join(&experiment, &method, vec![apart(1), apart(0), apart(1)]);
+    let names: Vec<_> = joined.conditions.iter().map(|own| own.name.as_str()).collect();
+    let declared: Vec<_> = experiment.conditions.iter().map(|own| own.name.as_str()).collect();
+    assert_eq!(names, declared);
+    // The trial of these tests has one stream of chance for all runs, so that only the declaration,
+    // the seeds and the number of comparisons can be equal.
+    let whole = run(&experiment, &method, &mut FakeWatch::default(), &mut |_| {});
+    assert_eq!(joined.comparisons.len(), whole.comparisons.len());
+    for (one, other) in joined.conditions.iter().zip(&whole.conditions) {
+        let seeds = |record: &ConditionRecord| -> Vec<u64> {
+            record.arms.iter().flat_map(|arm| arm.runs.iter().map(|run| run.seed)).collect()
+        };
+        assert_eq!(seeds(one), seeds(other));
+    }
+}
+
 /// A stored record is read again with every bit of its numbers: a rounded run would give another
 /// p-value. (`serde_json` without its feature `float_roundtrip` reads some numbers wrongly by one
 /// unit in the last place.)

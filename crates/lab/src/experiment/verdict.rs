@@ -21,7 +21,9 @@ pub(super) fn judge(
     conditions: &[ConditionRecord],
 ) -> Vec<ComparisonRecord> {
     let mut judged = Vec::new();
-    for (declared, record) in experiment.conditions.iter().zip(conditions) {
+    for record in conditions {
+        let declared = experiment.conditions.iter().find(|own| own.name == record.name);
+        let Some(declared) = declared else { continue };
         for comparison in &experiment.comparisons {
             judged.push(compare(experiment, method, declared, record, comparison));
         }

@@ -2,9 +2,9 @@
 //!
 //! Linux: `napi_disable`, which sets `NAPI_STATE_DISABLE` and waits until the poll is over;
 //! `napi_enable`. Here the caller sets bits in a word of the core, and the owner of the core
-//! applies them at the beginning of its next turn: it drops the packets that the queue holds and
-//! polls it no more. Therefore no poll is interrupted, and the caller knows when the last poll is
-//! over.
+//! applies them at the beginning of its next turn: the owner drops the packets that the queue
+//! holds, and no longer polls the queue. Therefore no poll is interrupted, and the caller knows
+//! when the last poll is over.
 
 use std::sync::{
     Arc,
@@ -27,10 +27,11 @@ pub(super) struct Power {
     disabled: AtomicU64,
     /// Disabled queues whose device is gone.
     gone: AtomicU64,
-    /// Number of the last requested change. Release after the words above, Acquire by the owner.
+    /// Number of the last requested change. Stored with Release after the words above, and loaded
+    /// with Acquire by the owner.
     wanted: AtomicU64,
-    /// Number of the last change that the owner has applied. Release by the owner: a thread that
-    /// reads the number sees the end of all earlier polls.
+    /// Number of the last change that the owner has applied. Stored with Release by the owner, so
+    /// that a thread which reads the number sees the end of all earlier polls.
     done: AtomicU64,
 }
 
@@ -77,7 +78,7 @@ impl Core {
         };
         let wanted = power.wanted.fetch_add(1, Ordering::Release) + 1;
         while power.done.load(Ordering::Acquire) < wanted {
-            // A pending run of this core may be owed by this thread.
+            // This context itself may owe a run of this core.
             cx.do_softirq();
             // If the core is idle, this thread runs the turn that applies the change. Otherwise
             // MISSED makes the owner run another turn, which applies it.
@@ -87,8 +88,8 @@ impl Core {
             }
         }
         if change == PowerChange::Up {
-            // The worker may sleep without watching the descriptors of these queues. The kick makes
-            // it watch them.
+            // The worker may sleep without watching the descriptors of these queues. The kick wakes
+            // the worker, which then watches them.
             self.wake_before(Instant::ZERO);
         }
         cx.do_softirq();
@@ -108,7 +109,7 @@ impl Core {
     }
 }
 
-/// Applies a pending change at the beginning of a turn.
+/// Applies a pending change at the beginning of a turn. Returns the queues that are enabled again.
 #[inline]
 pub(super) fn follow(core: &Core, state: &mut CoreState, cx: &mut Cx) -> u64 {
     let wanted = core.power.wanted.load(Ordering::Acquire);

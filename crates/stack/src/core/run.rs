@@ -102,8 +102,8 @@ impl Core {
     ///
     /// Differs from Linux, where every CPU has a ksoftirqd: a core may have no worker. Then the
     /// core is idle with a due queue, and its deadline is at once
-    /// ([`next_deadline`](Self::next_deadline)). The next thread that polls its host, rings its
-    /// doorbell or waits on it does all the work.
+    /// ([`next_deadline`](Self::next_deadline)). The next thread that polls the host, rings a
+    /// doorbell of the core or waits on the core does all the work.
     #[cold]
     fn leave(&self, net: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         guard.reschedule();
@@ -200,7 +200,7 @@ impl RunCore for Core {
         let Some(guard) = self.take(owed) else { return };
         match self.net.upgrade() {
             Some(net) if net.check_up().is_ok() => {
-                // Without a worker, no thread knows that a run is owed. Therefore the core is
+                // Without a worker, no thread would begin the owed run. Therefore the core is
                 // released with its queue bits set.
                 guard.reschedule();
                 if !self.kick_worker() {
@@ -212,15 +212,15 @@ impl RunCore for Core {
         }
     }
 
-    /// Polls once on behalf of a thread that sends in bulk: it takes its acknowledgments itself, so
-    /// that the worker is not woken for each of them.
+    /// Polls once on a thread that sends in bulk. The thread receives its acknowledgments itself,
+    /// so that the worker is not woken for each of them.
     fn poll_in_passing(&self, cx: &mut Cx) {
         if !self.has_descriptors() {
             return;
         }
         let Some(net) = self.net.upgrade() else { return };
         let Some(mut guard) = self.lock.own_if_idle() else { return };
-        // The call that polls here read the clock before it sent a superframe.
+        // The caller read the clock before it sent a superframe, so its reading is stale.
         cx.now = cx.read_clock();
         let report = turn(&net, self, &mut guard, cx, Scope::All);
         self.note_poll(cx);

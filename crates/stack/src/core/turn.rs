@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// Runs one turn. The order matters: freed packets are collected before the receive polls need
-/// memory, completions release senders before they are polled, and timers run after the received
-/// segments.
+/// memory; transmit completions, which release send memory, come before the senders resume; and
+/// timers run after the received segments, which may cancel them.
 pub(super) fn turn(
     net: &Net,
     core: &Core,
@@ -28,8 +28,8 @@ pub(super) fn turn(
     cx: &mut Cx,
     scope: Scope,
 ) -> PollReport {
-    // Read before the settings, so that the turn which takes a trim request also sees the change
-    // behind it.
+    // The trim request is taken before the settings are read (`enter`), so that this turn also sees
+    // the setting whose change caused the request.
     let trims = net.tcp_memory().take_trim();
     let entered = cx.enter(net);
     cx.count(Counter::CoreTurns, 1);
@@ -51,7 +51,8 @@ pub(super) fn turn(
     state.outbox.kick(net, cx);
     quiesce(net, cx);
     if trims_on {
-        // The core is kept until the walk ends, even if the runner ignores the report.
+        // The bit keeps the core from being released before the walk ends, even if the caller
+        // ignores the report.
         state.put_back(1 << BACKLOG);
         report = PollReport::Pending;
     }
@@ -143,9 +144,9 @@ fn receive(
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
                 SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
             }
-            // Queues without an arrival signal are polled in every turn. Of superframes, a
-            // busy-polling cycle takes as many as stay in its thread's caches; the others remain
-            // behind the descriptor, which signals them.
+            // Queues without an arrival signal are polled in every turn and need no bit. A
+            // busy-polling cycle stops after as many superframes as fit in its thread's caches; the
+            // others wait behind their descriptor, which signals them, so they need no bit either.
             let found = guard.unannounced | if is_cycle { told } else { 0 };
             guard.put_back(due & !found);
             return PollReport::Pending;
@@ -274,9 +275,8 @@ fn resume_throttled(net: &Net, core: &Core, cx: &mut Cx) {
     core.tasklet.run(net, cx);
 }
 
-/// Delivers the packets that the queues hold back, when a thread stops busy polling and before it
-/// releases the core. Afterwards another thread may own the core; the borrow ends with the
-/// ownership, so that this thread cannot access the packets then.
+/// Delivers the packets that the queues hold back. Called when a thread stops busy polling, before
+/// it releases the core: after the release, another thread may own these queues.
 pub(super) fn stop_cycles(net: &Net, state: &mut CoreState, cx: &mut Cx) {
     if core::mem::take(&mut state.holding) == 0 {
         return;
@@ -289,7 +289,8 @@ pub(super) fn stop_cycles(net: &Net, state: &mut CoreState, cx: &mut Cx) {
     cx.leave(entered);
 }
 
-/// Runs the due timers. The lock is not held meanwhile, because a timer may arm another.
+/// Runs the due timers. The lock of the timer wheel is not held meanwhile, because a timer may arm
+/// another.
 fn expire_timers(net: &Net, core: &Core, state: &mut CoreState, cx: &mut Cx) {
     if !core.attendance.is_timer_due(cx.now.as_nanos()) {
         return;

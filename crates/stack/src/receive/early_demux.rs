@@ -21,7 +21,7 @@ use crate::{
 
 /// Connection that a packet belongs to.
 pub(super) enum Demuxed<'s> {
-    /// Current connection of the flow.
+    /// Connection of the previous packet, which `flow` remembers.
     Current,
     /// Another connection.
     Stream(&'s Connection),

@@ -53,7 +53,7 @@ use crate::{
 enum Place<'s> {
     /// No packet yet, or one that carried its own dst.
     Nowhere,
-    /// Current connection of the flow.
+    /// Connection of the previous packet, which `Flow` remembers.
     Connection,
     /// Local delivery along this dst.
     Route(DstHandle<'s>),

@@ -318,8 +318,8 @@ impl Connection {
         self.tuple.remote
     }
 
-    /// Returns the core whose queue this connection uses, and whose timers until its packets arrive
-    /// on another core.
+    /// Returns the home core of this connection. The connection sends by the queue of this core,
+    /// and uses its timers until packets arrive on another core.
     #[must_use]
     pub const fn core(&self) -> CoreId {
         self.core

@@ -41,8 +41,8 @@ const SERVERS_MAX: usize = 1024;
 /// without a cookie is sent to such a server (RFC 7413 §4.1.3 would allow 536 bytes with one).
 const MSS_UNKNOWN: u16 = u16::MAX;
 
-/// Time without Fast Open to a server whose SYNs with cookies were lost twice; doubled by each
-/// further loss.
+/// Unit of the time without Fast Open to a server: after n lost SYNs with data or cookie in a row,
+/// n at least 2, it is 2^n units.
 const LOSS_PAUSE: Duration = Duration::from_secs(60);
 
 /// Form of the cookie request to a server without a known cookie. A server that does not answer the
@@ -91,7 +91,8 @@ impl FastOpenMemory {
         Self { secret, servers: Mutex::default(), blackhole: Mutex::default() }
     }
 
-    /// Returns the keys of the host's cookies; `own` are the listener's.
+    /// Returns the keys of cookies: `own`, if the listener has keys of its own, or else those of
+    /// the host.
     pub(crate) fn keys(&self, sysctls: &Sysctls, own: Option<FastOpenKey>) -> FastOpenKeys {
         match own.or(sysctls.tcp_fastopen_key) {
             Some(keys) => FastOpenKeys::new(&keys.primary, keys.backup.as_ref()),

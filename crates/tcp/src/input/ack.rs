@@ -52,8 +52,8 @@ pub(super) fn check(
         establish(tcb, segment, cx)?;
     }
     if ack.gt(tcb.snd_nxt) {
-        // RFC 9293 answers an ACK of unsent data. Differs from it in ESTABLISHED, as Linux does:
-        // the peer does not send such a segment, and an answer would reveal the window to an
+        // RFC 9293 requires an answer to an ACK of unsent data. Differs from it in ESTABLISHED, as
+        // Linux does: the peer sends no such segment, and an answer would reveal the window to an
         // attacker.
         if tcb.state != State::Established {
             reset::challenge(tcb, cx);
@@ -313,7 +313,7 @@ fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Durat
     }
 }
 
-/// Makes the transitions of figure 5 that require the ACK of our FIN.
+/// Makes the transitions of RFC 9293, figure 5, that require the ACK of our FIN.
 fn after_fin_acked(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     let closing = matches!(tcb.state, State::FinWait1 | State::Closing | State::LastAck);
     if !closing || tcb.snd_una != tcb.send_queue.write_seq() {

@@ -6,7 +6,7 @@
 //! tcp_fastopen_context, `syn_fastopen` of struct tcp_sock.
 //!
 //! Not here: the handshake itself (`open::fast_open`, `open::syn`), the cache of cookies
-//! (`stack::fast_open`).
+//! (`stack::socket::fast_open`).
 
 use alloc::boxed::Box;
 

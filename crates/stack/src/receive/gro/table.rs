@@ -1,7 +1,7 @@
 //! Table of the held packets of one NAPI instance: buckets by flow, and the handling of one frame.
 //!
 //! Linux: `struct gro_node`, `dev_gro_receive`, `napi_gro_flush`. Only the owner of the poll
-//! accesses it.
+//! accesses the table.
 //!
 //! Each bucket is ordered by arrival, and packets leave it oldest first. At most one packet of a
 //! flow is held, and it leaves before its successor. Packets of one flow can therefore never

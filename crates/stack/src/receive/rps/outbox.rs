@@ -27,11 +27,11 @@ struct Outgoing {
     sent: u32,
 }
 
-/// Packets of this core for all others. Only the owner of the core accesses it.
+/// Packets of this core for all others. Only the owner of the core accesses the outbox.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     core: CoreId,
-    /// Of every core.
+    /// Backlogs of all cores.
     backlogs: Arc<[Arc<Backlog>]>,
     targets: Box<[Outgoing]>,
     /// Bit set of targets with packets.
@@ -149,7 +149,9 @@ impl Outbox {
 
     fn kick_targets(&mut self, net: &Net, cx: &mut Cx) {
         while self.kicks != 0 {
-            let target = CoreId(u16::try_from(self.kicks.trailing_zeros()).expect("at most 63"));
+            let target = CoreId(
+                u16::try_from(self.kicks.trailing_zeros()).expect("a core number is at most 63"),
+            );
             self.kicks &= self.kicks - 1;
             let backlog = &self.backlogs[usize::from(target.0)];
             SoftnetCounts::add_shared(&backlog.counts().received_rps, 1);

@@ -192,8 +192,8 @@ struct Segment {
 
 impl Segment {
     /// Joins `next`, which continues this segment, or returns it unchanged. Both must have no flags
-    /// but ACK, PSH and a FIN at the end, equal options and ECN marks, and an acknowledgment that
-    /// is not lost by joining. Both checksums have been verified.
+    /// but ACK, PSH, equal ECE and CWR, and a FIN at the end; equal options and ECN marks; and
+    /// acknowledgments of which none is lost by joining. Both checksums have been verified.
     ///
     /// Differs from Linux: a duplicate ACK is not joined, because it counts (RFC 5681 §3.2).
     fn join(&mut self, pool: &mut Pool, next: Self) -> Result<(), Self> {

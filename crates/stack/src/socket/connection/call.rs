@@ -32,7 +32,7 @@ pub(in crate::socket) struct Call<'a> {
     pub(in crate::socket) socket: &'a Connection,
     pub(in crate::socket) net: &'a Net,
     pub(in crate::socket) state: Holder<'a>,
-    /// The host that the context served before.
+    /// Return value of `Cx::enter`, for `Cx::leave`.
     entered: Entered,
 }
 
@@ -73,7 +73,8 @@ impl Call<'_> {
         self.state.settle_call(socket, net, cx);
         cx.do_softirq();
         self.poll_in_passing(cx);
-        // Before the lock is released, so that softirq context can free these packets first.
+        // These packets are queued before the lock is released, so that softirq context can free
+        // them first.
         while let Some(packet) = cx.read.pop_front() {
             socket.read_packets.push(packet);
         }

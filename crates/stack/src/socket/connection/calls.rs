@@ -140,8 +140,8 @@ impl Connection {
         (edges, memory)
     }
 
-    /// Owns the socket while `interrupt` runs. For the simulator, in which it stands for a thread
-    /// that is descheduled in the middle of a call.
+    /// Owns the socket while `interrupt` runs. For the simulator, in which this call stands for a
+    /// thread that is descheduled in the middle of a call.
     pub fn hold(&self, net: &Net, cx: &mut Cx, interrupt: impl FnOnce(&mut Cx)) {
         let call = self.begin_call(net, cx);
         interrupt(cx);

@@ -1,7 +1,7 @@
-//! Active opens: choosing our end of the four-tuple and sending the SYN.
+//! Active opens: choice of the local address and port, and transmission of the SYN.
 //!
 //! Linux: `tcp_v4_connect`, `inet_hash_connect`. The call does not wait: the socket becomes
-//! writable when the handshake is done, or carries an error.
+//! writable when the handshake is complete, or gets a pending error.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -28,13 +28,13 @@ use crate::{
 
 /// Options of a connection to be opened: the local address and the settings.
 ///
-/// Every setter of [`SocketSettings`] is one of `ConnectOptions`, too.
+/// Every setter of [`SocketSettings`] is also a setter of `ConnectOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "options do nothing until a socket connects with them"]
 pub struct ConnectOptions {
-    /// Local address and port. Address 0.0.0.0 lets the route choose the address. Port 0 is chosen
-    /// when the four-tuple is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that connections to
-    /// different destinations may share a port.
+    /// Local address and port. Address 0.0.0.0 lets the route choose the address. With port 0, the
+    /// port is chosen when the destination is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that
+    /// connections to different destinations may share a port.
     pub local: Option<SocketAddr>,
     /// Initial options of the connection.
     pub settings: SocketSettings,
@@ -49,7 +49,7 @@ impl ConnectOptions {
 }
 
 impl Connection {
-    /// Starts to connect to `remote`, from `local` where the application has bound one.
+    /// Starts to connect to `remote`, from `local` if the application has bound an address.
     ///
     /// # Errors
     /// As [`connect_with`](Self::connect_with).
@@ -65,9 +65,9 @@ impl Connection {
     /// Starts to connect to `remote`.
     ///
     /// # Errors
-    /// What can be told at once: no route, no port, `EADDRINUSE` for a bound port that another
-    /// owns, `EADDRNOTAVAIL` for an address that is not ours or a four-tuple that is taken,
-    /// `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
+    /// Errors that are known at once: no route, no free port, `EADDRINUSE` for a bound port that
+    /// another socket owns, `EADDRNOTAVAIL` for an address that this host does not have or a
+    /// four-tuple in use, `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
     pub fn connect_with(
         net: &Net,
         cx: &mut Cx,
@@ -81,13 +81,13 @@ impl Connection {
         socket
     }
 
-    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if the peer has given us a
-    /// cookie before, the SYN carries the beginning of `bufs` (RFC 7413). Answers how many bytes
-    /// that were. With none, nothing is queued: the caller waits until the connection is
-    /// established and writes then, or says `EINPROGRESS`.
+    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if a cookie of the peer is
+    /// cached, the SYN carries the beginning of `bufs` (RFC 7413). Returns the number of bytes
+    /// sent. If it is 0, no data is queued: the caller waits until the connection is established
+    /// and then writes, or returns `EINPROGRESS`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as
+    /// `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not allow clients; otherwise as
     /// [`connect_with`](Self::connect_with).
     pub fn connect_sending<P: Payload>(
         net: &Net,
@@ -105,15 +105,15 @@ impl Connection {
         Ok((socket, sent))
     }
 
-    /// The first write of a connection whose SYN waits for it
-    /// ([`ConnectOptions::fast_open_connect`]): the SYN leaves, with as much of `bufs` as it
-    /// carries; answers how much. `None` if no SYN waits.
+    /// Sends the SYN of a connection that held it for the first write
+    /// ([`ConnectOptions::fast_open_connect`]), with as much of `bufs` as it can carry. Returns the
+    /// number of bytes taken; `None` if no SYN is held.
     pub fn send_with_syn<P: Payload>(&self, net: &Net, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
         self.with_tcb(net, cx, |tcb, cx| {
             if !tcb.is_syn_held() {
                 return None;
             }
-            // What does not fit the SYN, or finds no memory, is written later.
+            // Bytes that do not fit in the SYN, or for which there is no memory, are written later.
             let sent = tcb.send(cx, bufs, false).unwrap_or(0);
             tcb.release_syn(cx);
             Some(sent)
@@ -132,7 +132,7 @@ fn open(
     if remote.is_ipv6() {
         return Err(Errno::EAFNOSUPPORT);
     }
-    // Linux connects to itself when asked for the unspecified address.
+    // As in Linux, the unspecified address stands for this host.
     let remote = match remote.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => {
             SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), remote.port())
@@ -194,7 +194,8 @@ fn start(
     if params.fast_open != FastOpen::Off {
         socket.set_records_fast_open(net.fast_open().is_retry_due(cx.now));
     }
-    // Registered before the SYN leaves: the answer may come on another core at once.
+    // The socket is registered before the SYN is sent, because the reply may arrive on another core
+    // at once.
     let begun = socket.begin(net, cx, |cx| {
         let time_wait = time_wait.as_ref().map(|(time_wait, _)| &**time_wait);
         register(net, cx, &socket, time_wait, bound)
@@ -203,8 +204,8 @@ fn start(
         ip_output::discard_output(cx);
         return Err(errno);
     }
-    // The host was shut down meanwhile: the connection ends as those that the shutdown found in the
-    // tables.
+    // The host was shut down meanwhile: the connection ends like those that the shutdown found in
+    // the tables.
     if net.check_up().is_err() {
         socket.abort(net, cx);
         return Err(Errno::ECONNABORTED);
@@ -212,8 +213,9 @@ fn start(
     Ok(socket)
 }
 
-/// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves
-/// behind; none when the four-tuple is free. `bound` says that the application has chosen the port.
+/// Returns the TIME-WAIT socket of the four-tuple, if a new connection may replace it, and the
+/// values that the new connection takes over. `None` if the four-tuple is free. `bound` is present
+/// if the application has chosen the port.
 fn time_wait_of(
     net: &Net,
     cx: &Cx,
@@ -257,7 +259,7 @@ fn open_params(
     params
 }
 
-/// Makes the connection known under its four-tuple, in place of `time_wait`.
+/// Inserts the connection into the table, in place of `time_wait` if there is one.
 fn register(
     net: &Net,
     cx: &Cx,

@@ -78,8 +78,8 @@ pub(in crate::socket) fn recv_step(
 }
 
 /// Continues a read that has copied `copied` bytes with the buffers that follow. An error behind
-/// the data stays for the next call, because reporting an error takes it. A read stops before
-/// urgent data.
+/// the data stays for the next call, because the call that reports it also clears it. A read stops
+/// before urgent data.
 pub(in crate::socket) fn recv_more(
     state: &mut Holder<'_>,
     cx: &mut Cx,

@@ -4,7 +4,7 @@
 //! the tables, memory is charged, and readiness is published. Linux: `tcp_push_pending_frames`,
 //! `__ip_queue_xmit` down to the route, `inet_csk_destroy_sock`, `tcp_time_wait`.
 //!
-//! Not here: causes of the change (`stream`, `calls`), wakes (`Connection::wake`).
+//! Not here: causes of the change (`softirq`, `send`, `recv`, `calls`), wakes (`Connection::wake`).
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl StreamState {
         if self.tcb.take_route_doubt() {
             self.dst = None;
         }
-        // Before segmentation, because the path MTU may have changed.
+        // The path is checked before segmentation, because the path MTU may have changed.
         if self.hashed {
             self.check_path(socket, net, cx);
         }
@@ -99,9 +99,9 @@ impl StreamState {
         self.charge(cx);
     }
 
-    /// Sends the segments that are allowed. If TCP Small Queues stops TCP, a completion resumes it,
-    /// unless enough packets have completed by the time the stop is announced: then it continues at
-    /// once.
+    /// Sends the segments that are allowed. If TCP Small Queues stops the connection, a completion
+    /// resumes it. If enough packets have completed by the time the stop is announced, the
+    /// connection continues at once.
     fn output(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         loop {
             let host_queue = self.host_queue(socket);
@@ -247,8 +247,8 @@ impl StreamState {
         self.hand_down(socket, cx, current);
     }
 
-    /// Like [`transmit`](Self::transmit), along the path as it is; `current` says that it was
-    /// cached.
+    /// Like [`transmit`](Self::transmit), without a check of the path. `current` is true if the
+    /// path was cached.
     fn hand_down(&mut self, socket: &Connection, cx: &mut Cx, current: bool) {
         if current {
             cx.count(Counter::DstHit, 1);

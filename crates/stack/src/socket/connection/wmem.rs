@@ -1,7 +1,7 @@
 //! `sk_wmem_alloc`: packet memory of a socket that has been passed below TCP and has not completed,
 //! and resumption of the sender on completion.
 //!
-//! Above: `stream`, which charges transmitted packets. Below: devices and qdiscs, which complete
+//! Above: `settle`, which charges transmitted packets. Below: devices and qdiscs, which complete
 //! packets on any core. A completion accesses only atomics and the list of the socket's core,
 //! because its caller may hold any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
 //!

@@ -276,9 +276,9 @@ macro_rules! options {
 options! {
     names(new state kept socket tcb net cx given sysctls);
 
-    /// Binds an address although connections of it are in TIME-WAIT. A bound port is shared with
-    /// connections that set the option too, as long as the peers differ. Default off; of
-    /// [`ListenOptions`] on, as in `std::net`.
+    /// Binds an address although connections from it are in TIME-WAIT. A bound port is shared with
+    /// connections that set the option too, as long as the peers differ. Default off, but on in
+    /// [`ListenOptions`], as in `std::net`.
     ReuseAddress = SOL_SOCKET 2, "SO_REUSEADDR", Int,
         set ANY { check::flag(given)? } with reuse_address(on: bool) { on }
         settings { kept.reuse_address = new } socket { socket.settings().set_reuse_address(new) },
@@ -289,7 +289,7 @@ options! {
     Type = SOL_SOCKET 3, "SO_TYPE", Int,
         get settings { OptionValue::Int(SOCK_STREAM) } socket { OptionValue::Int(SOCK_STREAM) };
 
-    /// The pending error. Reading takes it.
+    /// The pending error. Reading it clears it.
     Error = SOL_SOCKET 4, "SO_ERROR", Int,
         get settings { OptionValue::Int(0) }
         socket { OptionValue::Int(socket.take_error(net, cx).map_or(0, Errno::raw)) };
@@ -416,7 +416,7 @@ options! {
         socket { check::show(socket.busy_poll().usecs.unwrap_or_else(|| cx.sysctls_of(net).busy_read)) };
 
     /// Upper bound of the rate at which segments are sent, in bytes per second. `None`, the
-    /// default, is no bound; as a number all ones are none, in 32 bits and in 64.
+    /// default, is no bound; as a number, all ones in 32 or 64 bits are no bound.
     MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", IntOrLong,
         set ANY { check::max_pacing_rate(given)? }
         with max_pacing_rate(rate: Option<u64>) { check::pacing_rate(rate.unwrap_or(u64::MAX)) }
@@ -613,7 +613,7 @@ options! {
         tcb { tcb.thin_linear_timeouts().into() };
 
     /// Time that sent data may stay unacknowledged (RFC 5482), in milliseconds. Zero, the default,
-    /// leaves it to `net.ipv4.tcp_retries2`.
+    /// selects `net.ipv4.tcp_retries2`.
     UserTimeout = IPPROTO_TCP 18, "TCP_USER_TIMEOUT", Milliseconds,
         set ANY { check::user_timeout(given)? }
         with user_timeout(time: Duration) { check::not_zero(Some(time)) }
@@ -630,7 +630,7 @@ options! {
         get settings { check::show(kept.fast_open) } socket { OptionValue::Int(0) };
 
     /// A write starts no new packet above this number of unsent bytes, and the socket is writable
-    /// below half of it. 0, the default, leaves it to `net.ipv4.tcp_notsent_lowat`.
+    /// below half of it. 0, the default, selects `net.ipv4.tcp_notsent_lowat`.
     NotSentLowWater = IPPROTO_TCP 25, "TCP_NOTSENT_LOWAT", Unsigned,
         set ANY { check::notsent_lowat(given)? }
         with notsent_lowat(bytes: u32) { (bytes != 0).then_some(bytes) }
