@@ -1,4 +1,5 @@
-//! The directory: for every line its valid copies, its modified copy, and until when a transfer occupies it.
+//! The directory: for every line its valid copies, its modified copy, and until when a transfer
+//! occupies it.
 
 use super::machine::Costs;
 
@@ -9,14 +10,15 @@ pub(super) const CPUS_MAX: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId(pub(super) u32);
 
-/// What a CPU does to a line.
+/// Kind of access of a CPU to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Needs a valid copy.
     Read,
     /// Needs the only copy.
     Write,
-    /// Atomic read-modify-write: needs the only copy, and the locked instruction itself costs [`Costs::rmw_ns`].
+    /// Atomic read-modify-write: needs the only copy, and the locked instruction itself costs
+    /// [`Costs::rmw_ns`].
     Rmw,
 }
 

@@ -14,7 +14,8 @@ use super::{
 pub struct Costs {
     /// Access to a copy that the CPU has. Typical: 1 to 5.
     pub local_ns: f64,
-    /// Transfer of an unmodified line, or invalidation of other copies. Typical: 40 to 60 within a socket.
+    /// Transfer of an unmodified line, or invalidation of other copies. Typical: 40 to 60 within a
+    /// socket.
     pub clean_ns: f64,
     /// Transfer of a line that another CPU has modified. Typical: 60 to 100 within a socket.
     pub dirty_ns: f64,
@@ -32,7 +33,7 @@ impl Costs {
     }
 }
 
-/// What one CPU did.
+/// Counts of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTotals {
     /// Repetitions of its program.
@@ -103,15 +104,16 @@ impl Machine {
         Self { costs, programs, lines: layout.len(), jitter: 0.1 }
     }
 
-    /// Relative spread of computing times, uniform around the mean; 0.1 by default. Without any, CPUs with equal programs
-    /// fall into a rhythm that no real machine has.
+    /// Relative spread of computing times, uniform around the mean; 0.1 by default. Without any,
+    /// CPUs with equal programs fall into a rhythm that no real machine has.
     #[must_use]
     pub const fn jitter(mut self, relative: f64) -> Self {
         self.jitter = relative;
         self
     }
 
-    /// Runs for a time. CPUs begin at different places of their computing time, drawn from the seed.
+    /// Runs for a time. CPUs begin at different places of their computing time, drawn from the
+    /// seed.
     #[must_use]
     pub fn run(&self, elapsed_ns: f64, seed: u64) -> Totals {
         let mut rng = Rng::with_seed(seed);
@@ -148,7 +150,8 @@ impl Machine {
     }
 }
 
-/// The next step of a CPU. The earliest turn is the greatest; the lower CPU number comes first at the same time.
+/// The next step of a CPU. The earliest turn is the greatest; the lower CPU number comes first at
+/// the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Turn {
     at: f64,
@@ -201,7 +204,8 @@ mod tests {
         assert!(error(rate(64, &mut layout), 64.0 * one) < 0.01);
     }
 
-    /// Two atomic operations per packet on one line: 1 / (2 × 83 ns) = 6 million packets per second, however many CPUs.
+    /// Two atomic operations per packet on one line: 1 / (2 × 83 ns) = 6 million packets per
+    /// second, however many CPUs.
     #[test]
     fn a_line_that_every_cpu_writes_twice_per_packet_bounds_the_packet_rate() {
         let mut layout = Layout::new();

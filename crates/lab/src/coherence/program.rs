@@ -11,7 +11,7 @@ pub enum Step {
     Line(LineId, Access),
 }
 
-/// What a CPU repeats: the work of one packet or request.
+/// Steps that a CPU repeats: the work of one packet or request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
     steps: Vec<Step>,
