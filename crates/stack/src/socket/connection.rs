@@ -87,7 +87,7 @@ const PENDING_ICMP_MAX: usize = 4;
 /// | cache lines | written by | read by |
 /// |---|---|---|
 /// | 0, 1 | no thread in the steady state | softirq: lookup, early demux; every call |
-/// | 2, [`Published`] | the owner, at the end of its work | softirq: backlog limit; waiting threads |
+/// | 2, `Published` | the owner, at the end of its work | softirq: backlog limit; waiting threads |
 /// | 3 | every thread that enters: word and backlog of the lock | the same |
 /// | from 4 on | the owner; after its state, threads that wait or drop | the same |
 #[derive(Debug)]
