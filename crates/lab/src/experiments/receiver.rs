@@ -69,6 +69,15 @@ struct Mark {
     counters: Snapshot,
 }
 
+impl Mark {
+    /// Whether frames, bytes and the responses of the load have arrived since `before`.
+    const fn has_result_since(&self, before: &Self, load: Load) -> bool {
+        self.frames > before.frames
+            && self.bytes > before.bytes
+            && (load.request == 0 || self.responses > before.responses)
+    }
+}
+
 /// The host, its application's connections, and the generator.
 struct Receiver {
     stack: Stack,
@@ -146,7 +155,12 @@ pub(super) fn measure(
         thread::sleep(setup.warm_up);
         let before = receiver.mark();
         thread::sleep(setup.measure);
-        let after = receiver.mark();
+        let mut after = receiver.mark();
+        // On a busy machine a short run may get no CPU. It lasts until it has a result.
+        while !after.has_result_since(&before, load) && after.at - before.at < STALL_MAX {
+            thread::sleep(setup.measure);
+            after = receiver.mark();
+        }
         receiver.generator.end();
         let mut application_s = 0.0;
         for thread in application {
