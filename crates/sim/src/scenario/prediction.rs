@@ -28,8 +28,8 @@ pub struct PredictionSummary {
 
 /// Whether a counter depends on prediction by design. The fast path counts predicted segments, and
 /// it skips output and its query of the queue below when there is nothing to send. It then skips
-/// the route check, too, which `DstCheckEntry` counts; an expired route is found, and not counted as
-/// a hit, by the next send.
+/// the route check, too, which `DstCheckEntry` counts; an expired route is found, and not counted
+/// as a hit, by the next send.
 fn depends_on_prediction(name: &str) -> bool {
     use stack::base::counters::Counter as StackCounter;
     if [StackCounter::DstHit, StackCounter::DstCheckEntry].iter().any(|own| own.name() == name) {
