@@ -2,9 +2,9 @@
 //!
 //! The caller drives a [`Host`]: it sets the time in [`Cx::now`], passes frames through its own
 //! [`Device`], and calls [`Host::poll`], which runs all pending work and returns the time of the
-//! next call. Socket calls are those of [`Connection`] and [`Listener`]. No call blocks; a call that
-//! would have to wait returns `EAGAIN`. Uses: the simulator, and proxies or microVM monitors with
-//! their own event loop.
+//! next call. Socket calls are those of [`Connection`] and [`Listener`]. No call blocks; a call
+//! that would have to wait returns `EAGAIN`. Uses: the simulator, and proxies or microVM monitors
+//! with their own event loop.
 //!
 //! The caller also supplies random numbers: [`secrets`] and [`rng`] read them from the kernel,
 //! [`HostConfig::replay`] and [`Cx::replay`] derive them from a seed for a reproducible run.
@@ -58,7 +58,7 @@ pub use crate::entropy::{rng, secrets};
 pub use pkt::{Batch, DropReason, Instant, Packet, PacketList};
 pub use stack::{
     Cx, Errno, Memory, Readiness, Secrets,
-    base::config_error::ConfigError,
+    base::{config_error::ConfigError, ids::DeviceIndex},
     device::{
         Capabilities, Completed, Device, Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire,
         WireConfig,

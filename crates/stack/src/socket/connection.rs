@@ -25,14 +25,14 @@ use sync::{EventCount, Llist, SocketLock};
 use tcp::{FourTuple, IcmpError, SeqNum, Tcb};
 
 use super::{
-    demux::BindFlags,
+    demux::{BindFlags, FlowName},
     listener::source_limit::SourcePlace,
     modes::{prequeue::Prequeue, rx_dst::RxDst},
 };
 use crate::{
     base::{armed_timers::ArmedTimers, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
     cx::Cx,
-    device::QueueId,
+    device::DeviceQueue,
     route::Path,
     socket::core_sockets::TimerEntry,
     socket::net::Net,
@@ -82,9 +82,7 @@ const PENDING_ICMP_MAX: usize = 4;
 #[derive(Debug)]
 pub struct Connection {
     // Read-mostly: the lookup key and the core of the socket.
-    tuple: FourTuple,
-    hash: u32,
-    core: CoreId,
+    name: FlowName,
     /// Core that received its last packets (Linux: `sk_incoming_cpu`). Written by the receiving
     /// thread when it changes. Relaxed: a hint.
     incoming: AtomicU16,
@@ -136,7 +134,7 @@ pub(crate) struct StreamState {
     /// Time since which TCP Small Queues throttles the socket.
     throttled_since: Option<Instant>,
     /// Device and queue that transmit its packets (Linux: `sk_tx_queue_mapping`).
-    tx_mapping: Option<(u32, QueueId)>,
+    tx_mapping: Option<DeviceQueue>,
     /// IPv4 identification of the next segment that has one (Linux: `inet_id`).
     ip_id: u16,
     /// Packets left to a waiting reader, and the reader's identity.
@@ -188,7 +186,7 @@ impl Connection {
     pub(super) fn new(
         net: &Net,
         cx: &Cx,
-        (tuple, hash, core): (FourTuple, u32, CoreId),
+        name: &FlowName,
         tcb: Box<Tcb>,
         dst: Option<Path>,
         bind: BindFlags,
@@ -197,11 +195,9 @@ impl Connection {
         let memory = Arc::clone(net.tcp_memory());
         memory.count_socket(1);
         Arc::new_cyclic(|this| Self {
-            tuple,
-            hash,
-            core,
-            incoming: AtomicU16::new(core.0),
-            over_loopback: net.is_local(cx, tuple.remote.ip()),
+            name: *name,
+            incoming: AtomicU16::new(name.core.0),
+            over_loopback: net.is_local(cx, name.tuple.remote.ip()),
             bind,
             rx_dst: RxDst::new(net.rcu()),
             ready: AtomicU8::new(tcb.readiness().bits()),
@@ -215,7 +211,7 @@ impl Connection {
                 dst,
                 throttled_since: None,
                 tx_mapping: None,
-                ip_id: net.ip_ids().of_connection(&tuple),
+                ip_id: net.ip_ids().of_connection(&name.tuple),
                 prequeue: Prequeue::default(),
                 hashed: true,
                 orphan: false,
@@ -232,7 +228,7 @@ impl Connection {
                 sent_unpolled: 0,
                 memory,
             }),
-            wmem: Wmem::new(this.clone(), net.core_sockets(core).tasklet()),
+            wmem: Wmem::new(this.clone(), net.core_sockets(name.core).tasklet()),
             backlog_drops: AtomicU32::new(0),
             read_packets: Llist::new(),
             settings: SharedSettings::new(bind),
@@ -265,7 +261,7 @@ impl Connection {
     }
 
     pub(crate) const fn tuple(&self) -> &FourTuple {
-        &self.tuple
+        &self.name.tuple
     }
 
     pub(crate) const fn bind_flags(&self) -> BindFlags {
@@ -279,20 +275,20 @@ impl Connection {
     /// Returns the local address and port.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
-        self.tuple.local
+        self.name.tuple.local
     }
 
     /// Returns the address and port of the peer.
     #[must_use]
     pub fn remote(&self) -> SocketAddr {
-        self.tuple.remote
+        self.name.tuple.remote
     }
 
     /// Returns the core whose queue this connection uses, and whose timers until its packets arrive
     /// on another core.
     #[must_use]
     pub const fn core(&self) -> CoreId {
-        self.core
+        self.name.core
     }
 
     /// Returns the core that received its last packets (`SO_INCOMING_CPU`), which also runs its
@@ -311,7 +307,7 @@ impl Connection {
     }
 
     pub(crate) const fn hash(&self) -> u32 {
-        self.hash
+        self.name.hash
     }
 
     /// Returns the core that polls for this connection's packets: with RFS the one where its
@@ -319,11 +315,11 @@ impl Connection {
     #[must_use]
     pub fn polled_core(&self, net: &Net) -> CoreId {
         if !net.rfs_needed() {
-            return self.core;
+            return self.name.core;
         }
         let flows = net.sock_flows(net.sysctls().rps_sock_flow_entries);
-        let by_socket = flows.and_then(|flows| flows.core_of(self.hash));
-        by_socket.filter(|core| core.0 < net.core_count()).unwrap_or(self.core)
+        let by_socket = flows.and_then(|flows| flows.core_of(self.name.hash));
+        by_socket.filter(|core| core.0 < net.core_count()).unwrap_or(self.name.core)
     }
 
     /// Returns the bytes of packet memory in devices that complete later (`sk_wmem_alloc`, the `t`

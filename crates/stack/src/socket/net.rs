@@ -25,11 +25,14 @@ use tcp::{
 use super::{
     connection::SocketRef,
     core_sockets::{CoreSockets, TimerEntry},
-    demux::{Demux, Entry},
+    demux::{Demux, Entry, FlowName},
     fast_open::FastOpenMemory,
 };
 use crate::{
-    base::{errno::Errno, ids::CoreId},
+    base::{
+        errno::Errno,
+        ids::{CoreId, DeviceIndex},
+    },
     cx::{Cx, event::Event, softirq::RunCore},
     header::{icmp::Quote, ip::protocol},
     route::router::Router,
@@ -208,23 +211,17 @@ impl Net {
         cx.running().unwrap_or_else(|| self.core_of_flow(hash))
     }
 
-    /// Returns the initial parameters of a connection of `tuple` along `dst`.
-    pub(crate) fn open_params(
-        &self,
-        tuple: FourTuple,
-        hash: u32,
-        dst: &Dst,
-        now: Instant,
-    ) -> OpenParams {
+    /// Returns the initial parameters of a connection along `dst`.
+    pub(crate) fn open_params(&self, name: &FlowName, dst: &Dst, now: Instant) -> OpenParams {
         OpenParams {
-            tuple,
-            iss: self.isn.isn(&tuple, now),
-            ts_offset: self.isn.timestamp_offset(&tuple),
+            tuple: name.tuple,
+            iss: self.isn.isn(&name.tuple, now),
+            ts_offset: self.isn.timestamp_offset(&name.tuple),
             path: PathParams {
                 mtu: dst.mtu,
                 receive_mtu: dst.receive_mtu,
                 gso_bytes_max: dst.gso_max_bytes,
-                flow_hash: hash,
+                flow_hash: name.hash,
                 sums_payload: dst.sums_payload,
             },
             options: SocketOptions::default(),
@@ -236,8 +233,8 @@ impl Net {
     /// Reports that a segment with an unfinished checksum has arrived on device `index`, once for
     /// each of the first 64 devices.
     #[cold]
-    pub(crate) fn report_unfinished_checksum(&self, index: u32) {
-        let Some(bit) = 1_u64.checked_shl(index) else { return };
+    pub(crate) fn report_unfinished_checksum(&self, index: DeviceIndex) {
+        let Some(bit) = 1_u64.checked_shl(index.0) else { return };
         if self.unfinished_checksums.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             let device = self.device_name(index).into();
             self.report(Event::UnfinishedChecksums { device });

@@ -31,7 +31,8 @@ use crate::{
 };
 
 /// State of one blocking `recv`. A caller that stops waiting must call
-/// [`Connection::recv_and_leave`]; otherwise the socket removes the reader by its delayed-ACK timer.
+/// [`Connection::recv_and_leave`]; otherwise the socket removes the reader by its delayed-ACK
+/// timer.
 #[derive(Debug, Default)]
 pub struct Reader {
     /// Identifier at the socket, once installed.

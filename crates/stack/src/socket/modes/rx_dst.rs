@@ -21,7 +21,7 @@ use sync::{
 };
 
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     socket::net::Net,
     sysctl::modes::RxDstMode,
@@ -52,7 +52,7 @@ impl RxDst {
     pub(crate) fn check<'s>(
         &'s self,
         net: &Net,
-        device: u32,
+        device: DeviceIndex,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
         let dst = self.slot.load(rcu)?;
@@ -66,7 +66,7 @@ impl RxDst {
         &self,
         net: &Net,
         mode: RxDstMode,
-        device: u32,
+        device: DeviceIndex,
         rcu: &Section<'_>,
     ) -> bool {
         mode.drops(!self.slot.is_empty(), || self.check(net, device, rcu).is_some())
@@ -76,10 +76,10 @@ impl RxDst {
     /// the cached entry if it is stale or of another device, and stores the packet's entry if none
     /// is cached. Called by the owner of the socket.
     #[inline]
-    pub(crate) fn on_packet(&self, net: &Net, cx: &Cx, device: u32, dst: PacketDst<'_>) {
+    pub(crate) fn on_packet(&self, net: &Net, cx: &Cx, device: DeviceIndex, dst: PacketDst<'_>) {
         if !self.slot.is_empty() {
             if self.generation.load(Ordering::Relaxed) == net.route_generation()
-                && self.device.load(Ordering::Relaxed) == device
+                && self.device.load(Ordering::Relaxed) == device.0
             {
                 return dst.release_outside(cx);
             }
@@ -109,7 +109,7 @@ impl RxDst {
         match self.slot.publish(dst) {
             Ok(()) => {
                 self.generation.store(tail.generation, Ordering::Relaxed);
-                self.device.store(tail.device, Ordering::Relaxed);
+                self.device.store(tail.device.0, Ordering::Relaxed);
                 cx.count(Counter::RxDstSet, 1);
             }
             Err(dst) => PacketDst::Held(dst).release_outside(cx),

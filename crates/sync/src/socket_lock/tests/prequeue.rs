@@ -100,7 +100,7 @@ impl Socket {
 
     /// Work of an owner: older items are processed first.
     fn owner(&self, waited: &mut Waited, work: Work<Item>) {
-        if let Work::Item(item) | Work::Direct(item) = work {
+        if let Work::Item(item) = work {
             Self::drain(waited);
             waited.processed.push(item.id());
             self.publish(true);
@@ -109,7 +109,7 @@ impl Socket {
 
     /// Work in softirq context.
     fn softirq(&self, waited: &mut Waited, work: Work<Item>) {
-        let (Work::Item(item) | Work::Direct(item)) = work else { return };
+        let Work::Item(item) = work else { return };
         if waited.reader {
             waited.prequeue.push(item.id());
             if waited.prequeue.len() == 1 {
@@ -126,8 +126,7 @@ impl Socket {
     /// Brings one packet of a batch, without a wake.
     fn arrives(&self, item: Item) {
         let run = |waited: &mut Waited, work| self.softirq(waited, work);
-        let entry = self.lock.softirq(item, 1, u32::MAX, |_| {}, run);
-        assert!(!matches!(entry, Entry::Full(_)));
+        assert!(softirq(&self.lock, item, 1, u32::MAX, run).is_ok());
     }
 
     /// Ends a batch.
