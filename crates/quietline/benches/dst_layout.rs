@@ -43,6 +43,8 @@ impl Arm {
             .manual()
             .sysctl("net.quietline.dst_ref", counting)
             .sysctl("net.quietline.dst_layout", layout)
+            // Otherwise no packet reads what the layout places.
+            .sysctl("net.quietline.dst_check", "entry")
             .build()
             .expect("a valid stack");
         let listener = TcpListener::bind(&stack, "127.0.0.1:0").expect("a port");

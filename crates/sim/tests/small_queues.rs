@@ -14,7 +14,7 @@ mod tests {
     };
     use stack::{
         base::counters::Counter,
-        device::{Impairment, QueueId, Wire, WireConfig},
+        device::{Impairment, QueueId, Waits, Wire, WireConfig},
         host::config::{DeviceConfig, HostConfig},
     };
     use tcp::Counter as TcpCounter;
@@ -57,7 +57,9 @@ mod tests {
 
     #[derive(Debug)]
     struct Outcome {
-        /// Mean queueing delay of a packet before the link, after slow start.
+        /// Queueing delays of the packets before the link, after slow start.
+        waits: Waits,
+        /// Their mean.
         wait: Duration,
         /// Most bytes of truesize below the socket.
         most_below: u32,
@@ -139,8 +141,10 @@ mod tests {
         let bits = length * 8 / PAYLOAD * FRAME;
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
         let utilization = bits as f64 / took.as_secs_f64() / setup.rate_bps as f64;
+        let waits = wire.take_waits(QueueId(0));
         Outcome {
-            wait: wire.take_waits(QueueId(0)).mean(),
+            waits,
+            wait: waits.mean(),
             most_below,
             utilization,
             throttled: world.hosts[0].counters().stack(Counter::TsqThrottled),
@@ -154,12 +158,17 @@ mod tests {
 
     fn show(setup: Setup, outcome: &Outcome) {
         println!(
-            "{:>5} Mbit/s, superframes {:>5}, completion {:>5?}, {:>15}: waits {:>8.3} ms, {:>8} bytes below, {:>5.1} % of the link, throttled {}",
+            "{:>5} Mbit/s, superframes {:>5}, completion {:>5?}, {:>15}: waits {:>8.3} ms, \
+             half {:>8.3}, 99 % {:>8.3}, longest {:>8.3}, {:>8} bytes below, {:>5.1} % of the \
+             link, throttled {}",
             setup.rate_bps / MBIT,
             setup.superframes,
             setup.completion_delay,
             setup.tsq_limit,
             outcome.wait.as_secs_f64() * 1e3,
+            outcome.waits.quantile(50).as_secs_f64() * 1e3,
+            outcome.waits.quantile(99).as_secs_f64() * 1e3,
+            outcome.waits.longest.as_secs_f64() * 1e3,
             outcome.most_below,
             outcome.utilization * 100.0,
             outcome.throttled,
@@ -181,6 +190,27 @@ mod tests {
         (off, seed)
     }
 
+    /// Asserts that no packet waits longer than the link takes for the bytes that the limit of
+    /// 131,072 admits in front of it, one packet beyond (TSQ2), and the packet that the link has
+    /// begun, and that without a limit half of the packets wait longer than twice that.
+    fn assert_no_packet_waits_longer(off: &Outcome, seed: &Outcome, setup: Setup) {
+        let limit = 131_072;
+        let ahead = if setup.superframes {
+            limit * FRAME / PAYLOAD
+        } else {
+            (limit.div_ceil(TRUESIZE) + 2) * FRAME
+        };
+        let bound = Duration::from_secs_f64(float(ahead * 8) / float(setup.rate_bps));
+        for Outcome { waits, .. } in [off, seed] {
+            assert!(waits.packets > 100 && waits.longest >= waits.mean(), "{waits:?}");
+            assert_eq!(waits.histogram.iter().sum::<u64>(), waits.packets, "{waits:?}");
+        }
+        assert!(seed.waits.longest <= bound, "{bound:?} {seed:?}");
+        // At 10 Mbit/s the window of slow start is the whole queue.
+        let half = off.waits.quantile(50);
+        assert!(setup.rate_bps == 10 * MBIT || half > 2 * seed.waits.longest, "{off:?} {seed:?}");
+    }
+
     /// TSQ9: the delay is below 1 ms at 1 Gbit/s and below 8 ms at 100 Mbit/s, with superframes and
     /// without, at no cost in throughput.
     #[test]
@@ -190,6 +220,8 @@ mod tests {
                 for (rate_bps, limit_ms) in [(10, 80), (100, 8), (1000, 1), (10_000, 1)] {
                     let (off, seed) = compare(rate_bps * MBIT, superframes, completion_delay);
                     assert!(seed.wait < Duration::from_millis(limit_ms), "{seed:?}");
+                    let setup = Setup::new(rate_bps * MBIT, superframes, completion_delay);
+                    assert_no_packet_waits_longer(&off, &seed, setup);
                     // At 10 Mbit/s the window of slow start is the whole queue.
                     assert!(rate_bps == 10 || off.wait > 5 * seed.wait, "{off:?} {seed:?}");
                     // A thousand packets of the discipline, single segments or superframes.

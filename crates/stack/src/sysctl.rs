@@ -32,6 +32,7 @@ pub mod device;
 mod host_rows;
 mod live;
 pub mod modes;
+mod presets;
 pub mod qdisc;
 mod rows;
 mod tcp_rows;
@@ -94,6 +95,9 @@ const AT_CONSTRUCTION: &[&str] = &["net.quietline.dst_layout"];
 /// Setting that also sets `tcp_limit_output_bytes`.
 const TSQ_LIMIT: &str = "net.quietline.tsq_limit";
 
+/// Setting that sets what belongs together.
+const PRESET: &str = "net.quietline.preset";
+
 /// Error of setting or reading a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SysctlError {
@@ -132,7 +136,7 @@ impl Sysctls {
                 // The version of Linux implies its default limit.
                 self.tcp.tcp_limit_output_bytes = self.tcp.tsq_limit.default_limit_bytes();
             }
-            Ok(())
+            if entry.name == PRESET { self.apply_preset() } else { Ok(()) }
         } else {
             let allowed = entry.to_string();
             Err(SysctlError::Invalid {
@@ -153,7 +157,11 @@ impl Sysctls {
                 return Err(SysctlError::Invalid { name, value: value.to_owned(), allowed });
             }
         }
-        self.set(&name, value)
+        let layout = self.dst_layout;
+        self.set(&name, value)?;
+        // A preset changes what can change.
+        self.dst_layout = layout;
+        Ok(())
     }
 
     /// Returns a value as text, as `sysctl -n NAME` prints it.

@@ -140,6 +140,63 @@ mod tests {
         }
     }
 
+    /// `dst_check`: with `entry`, the sender and the receiver of each packet read the entry, in
+    /// every layout and mode of counting; with `generation` no packet does. The result is the same.
+    #[test]
+    fn a_check_reads_the_entry_or_its_cached_generation() {
+        for (check, reads) in [("entry", true), ("generation", false)] {
+            for layout in LAYOUTS {
+                for mode in REF_MODES {
+                    let settings = [
+                        ("net.quietline.dst_ref", mode),
+                        ("net.quietline.dst_layout", layout),
+                        ("net.quietline.dst_check", check),
+                    ];
+                    let mut net = Net::new(&settings);
+                    let server = Arc::clone(&net.server);
+                    let pair = net.connect_over_loopback();
+                    net.send(&server, &pair.client, b"first");
+                    let before = net.server.counters();
+                    for _ in 0..10 {
+                        net.send(&server, &pair.client, b"data");
+                    }
+                    let change = net.server.counters().since(&before);
+                    let get = |name| change.get(name).expect("a counter");
+                    let what = format!("{check} {layout} {mode}");
+                    let checks = get("DstCheckEntry");
+                    // One for the sender and one for the receiver, at least.
+                    assert!(if reads { checks >= 20 } else { checks == 0 }, "{what}: {checks}");
+                    let changed = ["DstMiss", "DstAllocs", "RxRouteLookups", "RxDstInvalidated"];
+                    assert_eq!(changed.map(get), [0; 4], "{what}");
+                }
+            }
+        }
+    }
+
+    /// DST4: a change of `dst_check` applies to connections that live, and in both modes the next
+    /// packet notices a change of the routes.
+    #[test]
+    fn the_check_of_routes_can_change_while_connections_live() {
+        let mut net = Net::new(&[]);
+        let pair = net.connect();
+        let client = Arc::clone(&net.client);
+        net.send(&client, &pair.client, b"first");
+        for check in ["entry", "generation", "entry"] {
+            net.server.set_sysctl("net.quietline.dst_check", check).expect("a word");
+            net.send(&client, &pair.client, b"again");
+            let before = net.server.counters();
+            net.send(&client, &pair.client, b"data");
+            net.server.invalidate_routes();
+            net.send(&client, &pair.client, b"data");
+            net.send(&client, &pair.client, b"data");
+            let change = net.server.counters().since(&before);
+            assert_eq!(change.get("DstCheckEntry") > Some(0), check == "entry", "{check}");
+            assert_eq!(change.get("RxDstInvalidated"), Some(1), "{check}");
+            assert_eq!(change.get("RxRouteLookups"), Some(1), "{check}");
+            assert_eq!(change.get("RxDstSet"), Some(1), "{check}");
+        }
+    }
+
     /// All connections share one input route entry for an address and device; each holds one
     /// reference.
     #[test]

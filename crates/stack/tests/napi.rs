@@ -11,7 +11,7 @@ mod tests {
         time::Duration,
     };
 
-    use pkt::{Batch, Instant, PacketList};
+    use pkt::{Batch, EtherType, Instant, Packet, PacketList, RxChecksum};
     use stack::{
         Capabilities, Cx, Device, Memory,
         base::counters::Counter,
@@ -27,6 +27,36 @@ mod tests {
     /// Device index and frames taken, poll by poll.
     type Log = Arc<Mutex<Vec<(u32, usize)>>>;
 
+    /// Payload of a frame.
+    const PAYLOAD: u32 = 100;
+    /// Flows of the frames.
+    const FLOWS: usize = 5;
+
+    /// Writes the IP packet with number `number`: a TCP segment for another host, which IP drops.
+    /// Segments of a flow follow each other, so that receive offload holds and merges them; every
+    /// eighth one carries PSH.
+    fn segment(number: usize) -> [u8; 40 + PAYLOAD as usize] {
+        let mut bytes = [0; 40 + PAYLOAD as usize];
+        let len = u16::try_from(bytes.len()).unwrap();
+        bytes[0] = 0x45;
+        bytes[2..4].copy_from_slice(&len.to_be_bytes());
+        // Don't fragment, time to live, TCP.
+        (bytes[6], bytes[8], bytes[9]) = (0x40, 64, 6);
+        bytes[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        let words = bytes[..20].chunks_exact(2);
+        let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+        let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+        let (flow, index) = (number % FLOWS, u32::try_from(number / FLOWS).unwrap());
+        bytes[20..22].copy_from_slice(&u16::try_from(1000 + flow).unwrap().to_be_bytes());
+        bytes[22..24].copy_from_slice(&80_u16.to_be_bytes());
+        bytes[24..28].copy_from_slice(&(index * PAYLOAD).to_be_bytes());
+        // Length of the header, ACK and PSH, window.
+        let psh = if index % 8 == 7 { 0x08 } else { 0 };
+        (bytes[32], bytes[33], bytes[34]) = (0x50, 0x10 | psh, 0x20);
+        bytes
+    }
+
     /// A device with one queue of frames that IP drops.
     #[derive(Debug)]
     struct Scripted {
@@ -34,6 +64,8 @@ mod tests {
         caps: Capabilities,
         signal: RxSignal,
         waiting: AtomicUsize,
+        /// Number of the next frame.
+        next: AtomicUsize,
         /// Whether a thread is in `receive`, and whether two threads ever were at the same time.
         inside: AtomicBool,
         concurrent: AtomicBool,
@@ -52,7 +84,10 @@ mod tests {
             let taken = self.waiting.load(Ordering::Relaxed).min(budget);
             self.waiting.fetch_sub(taken, Ordering::Relaxed);
             for _ in 0..taken {
-                let frame = cx.pool.alloc_from(&[0; 64]).expect("memory");
+                let number = self.next.fetch_add(1, Ordering::Relaxed);
+                let mut frame: Packet = cx.pool.alloc_from(&segment(number)).expect("memory");
+                let meta = frame.meta_mut();
+                (meta.protocol, meta.rx_checksum) = (EtherType::IPV4, RxChecksum::Unnecessary);
                 out.push(frame).expect("room for the weight");
             }
             self.log.lock().unwrap().push((self.index, taken));
@@ -79,6 +114,7 @@ mod tests {
         host: Arc<Host>,
         devices: Vec<Arc<Scripted>>,
         log: Log,
+        memory: Memory,
         cx: Cx,
     }
 
@@ -94,7 +130,7 @@ mod tests {
             for (name, value) in settings {
                 sysctls.set(name, value).expect("a setting");
             }
-            let memory = Memory::new(1 << 20);
+            let memory = Memory::new(8 << 20);
             let config = HostConfig {
                 cores: 1,
                 devices: devices
@@ -108,7 +144,8 @@ mod tests {
                 ..HostConfig::replay(0)
             };
             let host = Host::new(&memory, config).expect("valid");
-            Self { host, devices, log, cx: Cx::replay(&memory, 1) }
+            let cx = Cx::replay(&memory, 1);
+            Self { host, devices, log, memory, cx }
         }
 
         fn arrive(&self, device: usize, frames: usize) {
@@ -134,8 +171,41 @@ mod tests {
             ..Capabilities::plain(format!("scripted{index}"), 1500, LinkType::Ip)
         };
         let (inside, concurrent) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (waiting, doorbell, log) = (AtomicUsize::new(0), OnceLock::new(), Arc::clone(log));
-        Scripted { index, caps, signal, waiting, inside, concurrent, doorbell, log }
+        let (waiting, next) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (doorbell, log) = (OnceLock::new(), Arc::clone(log));
+        Scripted { index, caps, signal, waiting, next, inside, concurrent, doorbell, log }
+    }
+
+    /// Frames that a host has received, those of them that receive offload holds, and those that IP
+    /// has not been given.
+    fn received_held_waiting(host: &Host) -> (u64, u64, u64) {
+        use Counter::{
+            GroFlushAge, GroFlushComplete, GroFlushFlags, GroFlushFullBucket, GroFlushHeader,
+            GroFlushLen, GroFlushOptions, GroFlushPsh, GroFlushSeq, GroFlushSize,
+        };
+        let counters = host.counters();
+        let sum = |list: &[Counter]| list.iter().map(|one| counters.stack(*one)).sum::<u64>();
+        let received = sum(&[Counter::SoftnetProcessed]);
+        // Segments of a superframe beside the first.
+        let merged = sum(&[Counter::GroSuperframeSegments]) - sum(&[Counter::GroSuperframes]);
+        let completed = [
+            GroFlushPsh,
+            GroFlushFlags,
+            GroFlushSeq,
+            GroFlushOptions,
+            GroFlushHeader,
+            GroFlushLen,
+            GroFlushSize,
+            GroFlushFullBucket,
+            GroFlushAge,
+            GroFlushComplete,
+        ];
+        let joined = [Counter::GroHeld, Counter::GroMerged, Counter::GroMergedFree];
+        let held = sum(&joined) - sum(&completed) - merged;
+        // IP drops every packet that is delivered to it. A superframe that waits in the list counts
+        // as one packet, which is enough to be noticed.
+        let delivered = counters.dropped() + merged;
+        (received, held, received.saturating_sub(delivered))
     }
 
     /// A poll that returns exactly its weight has not found the queue empty, so the queue is polled
@@ -199,7 +269,7 @@ mod tests {
             NOW.get()
         }
         let mut bench = Bench::new(&[RxSignal::None], &[]);
-        bench.cx = Cx::replay(&Memory::new(1 << 20), 2).with_clock(slow);
+        bench.cx = Cx::replay(&bench.memory, 2).with_clock(slow);
         bench.arrive(0, 64 * 3 + 5);
         assert_eq!(bench.run(), CoreRun::Idle);
         assert_eq!(bench.polls(), [(1, 64), (1, 64), (1, 64), (1, 5)]);
@@ -309,10 +379,11 @@ mod tests {
 
     /// GRO4: no packet waits in a GRO or receive list when a poll returns to its caller, whether
     /// the poll ended by an empty queue, its weight, its budget, its time, or because a thread
-    /// stops busy polling. Packets may wait only between cycles of busy polling.
+    /// stops busy polling. Packets may wait only between cycles of busy polling, and packets that
+    /// may still grow for `gro_flush_timeout`.
     #[test]
     fn no_packet_waits_in_a_list_while_no_thread_polls() {
-        let mut waited = 0;
+        let (mut waited, mut lingered, mut merged) = (0, 0, 0);
         for seed in 0..300 {
             let mut rng = tcp::Rng::new(seed);
             let mut pick = |words: &[&'static str]| {
@@ -332,11 +403,6 @@ mod tests {
             let signals = [RxSignal::None, RxSignal::Descriptor];
             let mut bench = Bench::new(&signals, &settings);
             let core = Arc::clone(&bench.host.cores()[0]);
-            // IP drops every frame that is delivered to it.
-            let waiting = |host: &Host| {
-                let counters = host.counters();
-                counters.stack(Counter::SoftnetProcessed) - counters.dropped()
-            };
             for step in 0..40 {
                 bench.arrive(rng.below(2) as usize, rng.below(150) as usize);
                 if rng.below(2) == 0 {
@@ -344,15 +410,30 @@ mod tests {
                 } else {
                     let (mut cycles, host) = (rng.below(5), Arc::clone(&bench.host));
                     assert!(core.busy_poll(&bench.host, &mut bench.cx, 8, |_| {
-                        waited += waiting(&host);
+                        waited += received_held_waiting(&host).2;
                         cycles = cycles.saturating_sub(1);
                         cycles == 0
                     }));
                 }
-                assert_eq!(waiting(&bench.host), 0, "seed {seed}, step {step}: {settings:?}");
+                let (_, held, waiting) = received_held_waiting(&bench.host);
+                assert_eq!(waiting, held, "seed {seed}, step {step}: {settings:?}");
+                let lingers =
+                    settings.contains(&("net.quietline.dev.default.gro_flush_timeout", "20000"));
+                assert!(held == 0 || lingers, "seed {seed}, step {step}: {settings:?}");
+                lingered += held;
                 bench.cx.now += Duration::from_micros(u64::from(rng.below(50)));
             }
+            // A timer completes what lingers.
+            for _ in 0..5 {
+                bench.cx.now += Duration::from_secs(1);
+                while bench.run() == CoreRun::Pending {}
+            }
+            let (received, held, waiting) = received_held_waiting(&bench.host);
+            assert_eq!((held, waiting), (0, 0), "seed {seed}: {settings:?}");
+            assert!(received > 1000, "{received}");
+            merged += bench.count(Counter::GroMerged) + bench.count(Counter::GroMergedFree);
         }
+        assert!(merged > 100_000 && lingered > 1000, "{merged} {lingered}");
         assert!(waited > 1000, "{waited}: some packets waited between cycles");
     }
 
@@ -361,18 +442,18 @@ mod tests {
     /// `sync::core_lock` gives out one guard at a time. Here several threads contend for the core.
     #[test]
     fn threads_that_contend_for_a_core_never_poll_it_at_the_same_time() {
-        let bench = Bench::new(&[RxSignal::None], &[("net.core.gro_normal_batch", "1000")]);
-        let Bench { host, devices, .. } = &bench;
+        let settings =
+            [("net.core.gro_normal_batch", "1000"), ("net.quietline.busy_poll_flush", "none")];
+        let bench = Bench::new(&[RxSignal::None], &settings);
+        let Bench { host, devices, memory, .. } = &bench;
         let device = &devices[0];
-        let memory = Memory::new(8 << 20);
         std::thread::scope(|scope| {
             for number in 0..3 {
-                let memory = &memory;
                 scope.spawn(move || {
                     let mut cx = Cx::replay(memory, number);
                     let core = &host.cores()[0];
                     for round in 0..2000 {
-                        device.waiting.fetch_add(5, Ordering::Relaxed);
+                        device.waiting.fetch_add(40, Ordering::Relaxed);
                         if (round + number) % 2 == 0 {
                             let _ = core.try_run(host, &mut cx);
                         } else {
@@ -387,8 +468,12 @@ mod tests {
         });
         assert!(!device.concurrent.load(Ordering::Relaxed), "two threads in one poll");
         let counters = host.counters();
-        assert_eq!(counters.stack(Counter::SoftnetProcessed), 3 * 2000 * 5);
-        assert_eq!(counters.dropped(), 3 * 2000 * 5, "each frame was delivered once");
+        assert_eq!(counters.stack(Counter::SoftnetProcessed), 3 * 2000 * 40);
+        // Each frame was delivered once: alone, or as a segment of a superframe that is whole.
+        let merged = counters.stack(Counter::GroSuperframeSegments);
+        assert!(merged > 1000, "{merged}: the threads share what is held");
+        let alone = counters.dropped() - counters.stack(Counter::GroSuperframes);
+        assert_eq!(alone + merged, 3 * 2000 * 40);
     }
 
     /// A thread that finds the core owned does not wait: the owner does the work. A doorbell that

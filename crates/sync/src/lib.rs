@@ -20,6 +20,7 @@
 //! | [`lanes`] | a flow changes core without reordering | `input_pkt_queue` |
 //! | [`small_queue`] | a completion wakes a sender that has stopped | TCP Small Queues |
 //! | [`socket_lock`] | exclusive access to a socket | `lock_sock`, backlog |
+//! | [`news`] | the owner of a socket wakes the threads whose condition has become true | `sk_data_ready` |
 //! | [`core_lock`] | exclusive right to run a core | NAPI's SCHED and MISSED |
 //! | [`attendance`] | which thread polls a core's queues, and how its worker sleeps | ksoftirqd, NAPI's PREFER_BUSY_POLL |
 //! | [`shutdown`] | the end of a host finds what is registered meanwhile | `check_net` |
@@ -41,6 +42,7 @@ pub mod eventcount;
 pub mod lanes;
 pub mod listed;
 pub mod llist;
+pub mod news;
 pub mod padded;
 pub mod percore;
 pub mod prefetch;
@@ -64,6 +66,7 @@ pub use eventcount::{EventCount, WaitResult, Wakes};
 pub use lanes::Lanes;
 pub use listed::{Hook, Listed};
 pub use llist::{Chain, Link, Linked, Llist};
+pub use news::{Conditions, News};
 pub use padded::Padded;
 pub use percore::PerCore;
 pub use prefetch::fetch_for_writing;

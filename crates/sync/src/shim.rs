@@ -22,7 +22,7 @@ mod std_side {
     pub(crate) use std::hint::spin_loop;
     pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
     pub(crate) use std::sync::{Mutex as RawMutex, MutexGuard};
     pub(crate) use std::thread::{Thread, current, park, park_timeout, yield_now};
@@ -68,7 +68,7 @@ mod loom_side {
     pub(crate) use loom::hint::spin_loop;
     pub(crate) use loom::sync::Arc;
     pub(crate) use loom::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
     pub(crate) use loom::sync::{Mutex as RawMutex, MutexGuard};
     pub(crate) use loom::thread::{Thread, current, park, yield_now};

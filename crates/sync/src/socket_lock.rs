@@ -107,6 +107,10 @@ pub enum Entry<P> {
 }
 
 /// A value of type `T` with the socket lock around it; `P` is the type of the backlog's items.
+///
+/// It begins a cache line: cores in softirq write the word and the backlog while the holder works,
+/// so no field in front of the lock shares their line.
+#[repr(C, align(64))]
 pub struct SocketLock<T, P: Linked> {
     /// State, as the head of the module describes. Taking is Acquire, leaving is Release, plus
     /// Acquire for `pass`. Every other write is a read-modify-write and so keeps the release
@@ -125,6 +129,13 @@ unsafe impl<T: Send, P: Linked + Send> Sync for SocketLock<T, P> {}
 impl<T, P: Linked> SocketLock<T, P> {
     /// Makes a free lock around `value`.
     pub fn new(value: T) -> Self {
+        // The holder's state is not on the line of the word.
+        const {
+            assert!(
+                cfg!(any(loom, not(target_pointer_width = "64")))
+                    || core::mem::offset_of!(Self, value) >= 64
+            );
+        };
         Self {
             word: AtomicU64::new(0),
             backlog: Llist::new(),

@@ -43,20 +43,38 @@ fn a_fin_ends_a_coalesced_segment() {
     waiting.finish();
 }
 
-/// Segments with a gap between them are not coalesced, nor is a segment with another timestamp, an
-/// urgent pointer or RST.
+/// Two contiguous segments with equal marks are coalesced, and each of these differences alone
+/// prevents that. Those that this peer cannot send: `segments_that_differ_are_not_joined` beside
+/// `Segment::join`.
 #[test]
 fn different_segments_are_not_coalesced() {
-    let mut waiting = Waiting::new(RxContext::Bh);
-    waiting.reaches_device(Flags::ACK, &[1; 600]);
-    waiting.peer.snd_nxt += 600;
-    waiting.reaches_device(Flags::ACK, &[3; 600]);
-    waiting.reaches_device(Flags::ACK | Flags::URG, &[4; 600]);
-    waiting.reaches_device(Flags::ACK | Flags::CWR, &[5; 600]);
-    waiting.hold(Duration::ZERO);
-    assert_eq!(waiting.tcp(TcpCounter::TcpExtTCPBacklogCoalesce), 0);
-    assert_eq!(waiting.recv(5000, false).expect("data").len(), 600);
-    waiting.finish();
+    const ACK: Flags = Flags::ACK;
+    for (what, first, second, gap, coalesced) in [
+        ("nothing", ACK, ACK, 0, 1),
+        ("PSH", ACK, ACK | Flags::PSH, 0, 1),
+        ("a gap", ACK, ACK, 600, 0),
+        ("URG", ACK, ACK | Flags::URG, 0, 0),
+        ("URG before", ACK | Flags::URG, ACK, 0, 0),
+        ("CWR", ACK, ACK | Flags::CWR, 0, 0),
+        ("CWR before", ACK | Flags::CWR, ACK, 0, 0),
+        ("ECE", ACK, ACK | Flags::ECE, 0, 0),
+        ("RST", ACK, ACK | Flags::RST, 0, 0),
+    ] {
+        let mut waiting = Waiting::new(RxContext::Bh);
+        waiting.reaches_device(first, &[1; 600]);
+        waiting.peer.snd_nxt += gap;
+        waiting.reaches_device(second, &[2; 600]);
+        waiting.hold(Duration::ZERO);
+        assert_eq!(waiting.stack(Counter::SocketBacklogQueued), 2, "{what}");
+        let count = waiting.tcp(TcpCounter::TcpExtTCPBacklogCoalesce);
+        assert_eq!(count, coalesced, "{what}");
+        // A read ends before urgent data, and a reset ends the connection.
+        if !(first | second).intersects(Flags::URG | Flags::RST) {
+            let read = waiting.recv(5000, false).expect("data");
+            assert_eq!(read.len(), if gap == 0 { 1200 } else { 600 }, "{what}");
+        }
+        waiting.finish();
+    }
 }
 
 /// Duplicate ACKs count one by one (RFC 5681 §3.2) and are not coalesced; ACKs that advance SND.UNA

@@ -183,6 +183,7 @@ tcp::counters! {
     DstAllocs: "Dst entries allocated.",
     DstGet: "References to dst entries taken by packets and sockets.",
     DstPut: "References to dst entries released by packets, and by sockets that drop their input route.",
+    DstCheckEntry: "Cached routes whose validity was read from their dst entry.",
     DstForce: "Packets that took a reference to their dst at the end of the read section.",
     DstForceFailed: "Conditional gets that found a count of zero.",
     DstDropNoref: "Packets that left the read section without their dst because their socket had one cached.",

@@ -24,6 +24,7 @@ impl Host {
                 tx.configure(next);
             }
             let stale = present.dst_ref != next.dst_ref
+                || present.dst_check != next.dst_check
                 || present.rp_filter != next.rp_filter
                 || present.devices != next.devices
                 || present.default_qdisc != next.default_qdisc;

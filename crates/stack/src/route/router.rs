@@ -24,7 +24,10 @@ use crate::{
     device::{Device, LinkType, QueueId, attached::Attached},
     header::ethernet::MacAddr,
     route::exception::{Limits, Stamp},
-    sysctl::{Sysctls, modes::DstLayout},
+    sysctl::{
+        Sysctls,
+        modes::{DstCheck, DstLayout},
+    },
     transmit::{
         dst::{Dst, DstHandle, DstOrigin, DstRef, DstStats, DstTail, RouteKind},
         neighbor::table::NeighborTable,
@@ -196,6 +199,20 @@ pub(crate) struct Hop {
     expires: Instant,
 }
 
+/// Generation that is stored beside a cached entry with `net.quietline.dst_check` at `entry`. It
+/// equals no route generation, so the comparison fails and the entry is read. The mode costs
+/// nothing while it is off. A host would have to change its routes four billion times to reach this
+/// generation.
+pub(crate) const CHECK_ENTRY: u32 = u32::MAX;
+
+/// Returns the generation to store beside a cached entry of this generation.
+pub(crate) fn cached_generation(cx: &Cx, generation: u32) -> u32 {
+    match cx.sysctls().dst_check {
+        DstCheck::Generation => generation,
+        DstCheck::Entry => CHECK_ENTRY,
+    }
+}
+
 impl Router {
     /// Resolves the path to `remote` for a socket of `core`, with `source` if the caller has chosen
     /// one.
@@ -243,10 +260,21 @@ impl Router {
 
     /// Returns whether a cached path is still the result of [`Router::route`] (Linux: `dst_check`).
     #[inline]
-    pub(crate) fn is_current(&self, path: &Path, now: Instant) -> bool {
-        path.generation == self.route_generation()
+    pub(crate) fn is_current(&self, cx: &Cx, path: &Path) -> bool {
+        (path.generation == self.route_generation() || self.is_entry_current(cx, path))
             && self.exceptions.is_current(path.exception)
-            && now < path.expires
+            && cx.now < path.expires
+    }
+
+    /// Reads the entry of a path whose generation is [`CHECK_ENTRY`], and returns whether the entry
+    /// is one of the present routes.
+    #[cold]
+    fn is_entry_current(&self, cx: &Cx, path: &Path) -> bool {
+        if path.generation != CHECK_ENTRY {
+            return false;
+        }
+        cx.count(Counter::DstCheckEntry, 1);
+        path.dst.tail().generation == self.route_generation()
     }
 
     /// Returns whether [`Router::route`] yields the same as `path` now.
@@ -352,7 +380,8 @@ impl Router {
             None => self.make_dst(cx, hop)?,
         };
         cx.count(Counter::DstGet, 1);
-        let Hop { generation, exception, expires, .. } = *hop;
+        let Hop { exception, expires, .. } = *hop;
+        let generation = cached_generation(cx, hop.generation);
         Ok(Path { dst, generation, exception, expires })
     }
 

@@ -12,16 +12,17 @@
 
 use std::{
     boxed::Box,
+    mem::offset_of,
     net::SocketAddr,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use pkt::{Instant, Packet};
-use sync::{EventCount, Llist, SocketLock};
+use sync::{Conditions, EventCount, Llist, News, SocketLock};
 use tcp::{FourTuple, IcmpError, SeqNum, Tcb};
 
 use super::{
@@ -79,9 +80,20 @@ const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
 const PENDING_ICMP_MAX: usize = 4;
 
 /// A TCP connection.
+///
+/// # Layout
+/// Cache lines of 64 bytes, by reader and writer:
+///
+/// | cache lines | written by | read by |
+/// |---|---|---|
+/// | 0, 1 | no thread in the steady state | softirq: lookup, early demux; every call |
+/// | 2, [`Published`] | the owner, at the end of its work | softirq: backlog limit; waiting threads |
+/// | 3 | every thread that enters: word and backlog of the lock | the same |
+/// | from 4 on | the owner; after its state, threads that wait or drop | the same |
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct TcpSocket {
-    // Read-mostly: the lookup key and the core of the socket.
+    /// Lookup key.
     tuple: FourTuple,
     hash: u32,
     core: CoreId,
@@ -92,34 +104,21 @@ pub struct TcpSocket {
     over_loopback: bool,
     /// Flags that allow other sockets to bind its local end.
     bind: BindFlags,
-    // Written by the owner, read by any thread.
-    /// Input route for later packets.
-    pub(super) rx_dst: RxDst,
-    /// `Readiness` bits since the last change, and `PREQUEUED`. Written under the lock, read by
-    /// waiting threads without it.
-    ready: AtomicU8,
-    /// Maximum bytes in the backlog: a limit derived from the buffers, minus unread data. Relaxed:
-    /// a limit orders nothing.
-    backlog_limit: AtomicU32,
-    /// `SO_RCVLOWAT`: bytes that a blocking read waits for. Written under the lock. Relaxed: a
-    /// limit orders nothing.
-    rcvlowat: AtomicU32,
-    /// Whether our FIN is sent and unacknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the
-    /// lock.
-    finishing: AtomicBool,
-    /// Entries of this socket in timer wheels.
-    armed: Armed,
-    /// ICMP errors not yet passed to the `Tcb`, with the sequence numbers they quote: at most
-    /// [`PENDING_ICMP_MAX`].
-    icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
-    pub(super) lock: SocketLock<StreamState, Packet>,
-    /// Packet memory of this socket in devices that complete later.
+    /// Packet memory of this socket in devices that complete later. Its words are on cache lines of
+    /// their own.
     wmem: Arc<Wmem>,
+    /// Input route for later packets. Written by the owner when the route changes.
+    pub(super) rx_dst: RxDst,
+    published: Published,
+    pub(super) lock: SocketLock<StreamState, Packet>,
     /// Number of packets that the backlog refused. Relaxed: a counter orders nothing.
     pub(super) backlog_drops: AtomicU32,
     /// Packets emptied by reads, with `skb_recycle` set to `list_after_unlock`. The next thread
     /// without the lock frees them. Linux: the `defer_list` of a socket.
     pub(super) read_packets: Llist<Packet>,
+    /// ICMP errors not yet passed to the `Tcb`, with the sequence numbers they quote: at most
+    /// [`PENDING_ICMP_MAX`].
+    icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
     /// Options that calls read without the lock.
     settings: SharedSettings,
     /// Threads that wait for data, or for the end of the connection.
@@ -127,6 +126,35 @@ pub struct TcpSocket {
     /// Threads that wait for space to write.
     writers: EventCount,
 }
+
+/// State that the owner of the lock publishes for threads that do not own it.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Published {
+    /// `Readiness` bits since the last change, and `PREQUEUED`. Written under the lock, read by
+    /// waiting threads without it.
+    ready: Conditions,
+    /// Whether our FIN is sent and unacknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the
+    /// lock.
+    finishing: AtomicBool,
+    /// Maximum bytes in the backlog: a limit derived from the buffers, minus unread data. Relaxed:
+    /// a limit orders nothing.
+    backlog_limit: AtomicU32,
+    /// `SO_RCVLOWAT`: bytes that a blocking read waits for. Written under the lock. Relaxed: a
+    /// limit orders nothing.
+    rcvlowat: AtomicU32,
+    /// Entries of this socket in timer wheels.
+    armed: Armed,
+}
+
+// The groups of "Layout".
+const LINE: usize = 64;
+const _: () = assert!(align_of::<TcpSocket>() == LINE && offset_of!(TcpSocket, tuple) == 0);
+const _: () = assert!(offset_of!(TcpSocket, hash) == LINE);
+const _: () = assert!(offset_of!(TcpSocket, rx_dst) + size_of::<RxDst>() <= 2 * LINE);
+const _: () = assert!(offset_of!(TcpSocket, published) == 2 * LINE);
+const _: () = assert!(offset_of!(TcpSocket, lock) == 3 * LINE && size_of::<Published>() == LINE);
+const _: () = assert!(offset_of!(TcpSocket, backlog_drops).is_multiple_of(LINE));
 
 /// State that only the owner of the socket lock may access.
 #[derive(Debug)]
@@ -160,10 +188,10 @@ pub(crate) struct StreamState {
     latest: Instant,
     /// SND.UNA at the last confirmation of the next hop.
     confirmed: SeqNum,
-    /// Bits of `TcpSocket::ready` that have become set and whose waiting threads have not been
+    /// Bits of `Published::ready` that have become set and whose waiting threads have not been
     /// woken yet. The thread that releases the socket takes them and passes them to
     /// [`TcpSocket::wake`].
-    pub(super) news: u8,
+    pub(super) news: News,
     /// Pages charged to the host's account for this socket.
     charged_pages: i64,
     /// Segments that TCP dropped. Together with those of the backlog they are Linux's `sk_drops`.
@@ -202,13 +230,15 @@ impl TcpSocket {
             incoming: AtomicU16::new(core.0),
             over_loopback: host.is_local(cx, tuple.remote.ip()),
             bind,
+            wmem: Wmem::new(this.clone(), host.core_sockets(core).tasklet()),
             rx_dst: RxDst::new(host.rcu()),
-            ready: AtomicU8::new(tcb.readiness().bits()),
-            backlog_limit: AtomicU32::new(u32::MAX),
-            rcvlowat: AtomicU32::new(tcb.rcvlowat()),
-            finishing: AtomicBool::new(false),
-            armed: Armed::new(),
-            icmp: Mutex::default(),
+            published: Published {
+                ready: Conditions::new(tcb.readiness().bits()),
+                finishing: AtomicBool::new(false),
+                backlog_limit: AtomicU32::new(u32::MAX),
+                rcvlowat: AtomicU32::new(tcb.rcvlowat()),
+                armed: Armed::new(),
+            },
             lock: SocketLock::new(StreamState {
                 tcb,
                 dst,
@@ -224,16 +254,16 @@ impl TcpSocket {
                 on_trial: false,
                 latest,
                 confirmed,
-                news: 0,
+                news: News::default(),
                 charged_pages: 0,
                 drops: 0,
                 only_read: false,
                 sent_unpolled: 0,
                 memory,
             }),
-            wmem: Wmem::new(this.clone(), host.core_sockets(core).tasklet()),
             backlog_drops: AtomicU32::new(0),
             read_packets: Llist::new(),
+            icmp: Mutex::default(),
             settings: SharedSettings::new(bind),
             readers: EventCount::new(),
             writers: EventCount::new(),
@@ -381,7 +411,7 @@ impl TcpSocket {
     /// Returns whether an entry of the timer wheel fires in time for `deadline`. Called under the
     /// lock.
     pub(super) fn is_armed(&self, deadline: Instant) -> bool {
-        self.armed.covers(deadline)
+        self.published.armed.covers(deadline)
     }
 
     /// Arms the timer on the core that receives its packets. When a flow moves, its timers follow
@@ -390,16 +420,16 @@ impl TcpSocket {
     #[inline]
     pub(super) fn arm(&self, host: &Net, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
-        if self.armed.must_arm(deadline) {
+        if self.published.armed.must_arm(deadline) {
             let core = host.core_sockets(self.incoming_core());
             let entry = TimerEntry::Stream(StreamTimer::of(&self.wmem));
-            self.armed.armed(core.arm(deadline, entry));
+            self.published.armed.armed(core.arm(deadline, entry));
         }
     }
 
     /// Disarms the timers of a connection that has ended. Called under the lock.
     pub(super) fn disarm(&self, host: &Net) {
-        for handle in self.armed.take_handles().into_iter().flatten() {
+        for handle in self.published.armed.take_handles().into_iter().flatten() {
             host.core_sockets(handle.core).disarm(handle);
         }
     }

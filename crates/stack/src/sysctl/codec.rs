@@ -11,8 +11,8 @@ mod words;
 
 pub(super) use words::{
     ArpIgnores, AvailableCongestionControl, BusyPollFlushes, CongestionControl, DefaultQdiscs,
-    DevOrphans, DstLayouts, DstRefModes, GroExits, HystartDetects, PacketRecycles, RxContexts,
-    RxDstModes, TsqLimitWord, TsqProtocols,
+    DevOrphans, DstChecks, DstLayouts, DstRefModes, GroExits, HystartDetects, PacketRecycles,
+    Presets, RxContexts, RxDstModes, TsqLimitWord, TsqProtocols,
 };
 
 /// Form of value for fields of type `T`.

@@ -16,13 +16,14 @@ use super::{
     DeviceSysctls, Entry, INT_MAX, Tier, WORDS,
     codec::{
         ArpIgnores, AvailableCongestionControl, BusyPollFlushes, Codec, DefaultQdiscs, DevOrphans,
-        DstLayouts, DstRefModes, FastOpenKey, GroExits, Keys, Mask, Micros, Millis, Number, Pages,
-        Ports, PowerOfTwo, RoundedUp, RxContexts, RxDstModes, Seconds, Switch, TsqProtocols,
+        DstChecks, DstLayouts, DstRefModes, FastOpenKey, GroExits, Keys, Mask, Micros, Millis,
+        Number, Pages, Ports, PowerOfTwo, Presets, RoundedUp, RxContexts, RxDstModes, Seconds,
+        Switch, TsqProtocols,
     },
     entry,
     modes::{
-        ArpIgnore, BusyPollFlush, DefaultQdisc, DevOrphan, DstLayout, DstRefMode, GroExit,
-        NeighborConfig, RxContext, RxDstMode,
+        ArpIgnore, BusyPollFlush, DefaultQdisc, DevOrphan, DstCheck, DstLayout, DstRefMode,
+        GroExit, NeighborConfig, Preset, RxContext, RxDstMode,
     },
 };
 use crate::base::{limits::WEIGHT, tcp_memory::MemoryLimits};
@@ -62,7 +63,13 @@ macro_rules! host_rows {
     };
 }
 
+// The preset comes first: a list of all settings in this order restores each of them.
 host_rows! {
+    /// Sets the settings that together make the data path of a version of Linux: receive contexts,
+    /// route references, receive offload's exit, busy polling, TCP Small Queues and packet
+    /// recycling. docs/mechanisms.md has their values. A setting that is made later counts for
+    /// itself. While a host runs, `net.quietline.dst_layout` stays. Set it to compare versions.
+    preset: Preset = Preset::Default, Presets WORDS, Lab, "net.quietline.preset";
     /// Time to live of sent IP packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IP_TTL`.
     ip_default_ttl: u8 = 64, Number 1..=255, Operate, "net.ipv4.ip_default_ttl";
@@ -120,6 +127,11 @@ host_rows! {
     /// `noref`: packets hold none. A change invalidates all cached routes. Change it to reproduce
     /// the costs of older Linux versions.
     dst_ref: DstRefMode = DstRefMode::Noref, DstRefModes WORDS, Lab, "net.quietline.dst_ref";
+    /// Source of the validity of a cached route entry, for each packet sent and received. `entry`:
+    /// the entry's own generation, as in Linux. `generation`: a copy of it beside the cached entry,
+    /// so that no packet reads a line that counts write. A change invalidates all cached routes.
+    /// Change it to measure `net.quietline.dst_layout`, which has no effect without the read.
+    dst_check: DstCheck = DstCheck::Generation, DstChecks WORDS, Lab, "net.quietline.dst_check";
     /// Place of a route entry's reference count. `packed`: on the cache line that every packet
     /// reads. `padded`: on a line of its own. `filled`: on a line with fields that no packet reads.
     /// It is fixed when the host is built. Change it to measure false sharing.

@@ -9,6 +9,26 @@ use sync::Counting;
 
 use super::Sysctls;
 
+/// `net.quietline.preset`: the version of Linux whose data path the host has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preset {
+    /// The last version before TCP Small Queues and early demultiplexing.
+    Linux3_5,
+    /// The first version with TCP Small Queues.
+    Linux3_6,
+    /// The first version whose prequeue drops route references.
+    Linux3_18,
+    /// The version whose sockets keep one packet for each direction.
+    Linux5_2,
+    /// The first version with a list of packets that leave receive offload.
+    Linux5_4,
+    /// The first version with `rcuref`, and with the count apart from what packets read.
+    Linux6_4,
+    /// The best known modes.
+    #[default]
+    Default,
+}
+
 /// `net.quietline.gro_exit`: how packets leave GRO, one by one or in a list, and whether a
 /// superframe counts as one packet or as its segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -66,6 +86,17 @@ pub enum DevOrphan {
     /// When it is passed to the device, as by drivers that call `skb_orphan`: then only BQL keeps
     /// the rings short.
     Xmit,
+}
+
+/// `net.quietline.dst_check`: source of the validity of a cached dst entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DstCheck {
+    /// The entry itself, as in Linux: each check reads the line that, with
+    /// [`DstLayout::Packed`], the count shares.
+    Entry,
+    /// A copy of the generation beside the cached entry.
+    #[default]
+    Generation,
 }
 
 /// `net.quietline.dst_layout`: position of the reference count in a dst entry. See

@@ -148,13 +148,37 @@ pub struct Waits {
     pub total: Duration,
     /// Longest waiting time.
     pub longest: Duration,
+    /// Number of packets by waiting time: element `n` counts those from 2^(n-1) to below 2^n
+    /// microseconds, element 0 those below one microsecond, and the last also all longer ones.
+    pub histogram: [u64; WAITS_BUCKETS],
 }
+
+/// Number of elements of [`Waits::histogram`]; the last one begins at half a minute.
+const WAITS_BUCKETS: usize = 26;
 
 impl Waits {
     pub(super) fn count(&mut self, wait: Duration) {
         self.packets += 1;
         self.total += wait;
         self.longest = self.longest.max(wait);
+        let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        let bucket = (u64::BITS - micros.leading_zeros()) as usize;
+        self.histogram[bucket.min(WAITS_BUCKETS - 1)] += 1;
+    }
+
+    /// Returns an upper bound of the waiting times of this percentage of the packets: a power of
+    /// two in microseconds, at most the longest.
+    #[must_use]
+    pub fn quantile(&self, percent: u64) -> Duration {
+        let wanted = (self.packets * percent).div_ceil(100);
+        let mut seen = 0;
+        for (bucket, packets) in self.histogram[..WAITS_BUCKETS - 1].iter().enumerate() {
+            seen += packets;
+            if seen >= wanted {
+                return Duration::from_micros(1 << bucket).min(self.longest);
+            }
+        }
+        self.longest
     }
 
     /// Returns the mean waiting time; zero without packets.

@@ -72,7 +72,9 @@ impl Exit {
         let packet = completed.into_packet(cx);
         let segments = u32::from(packet.meta().gso.segs.max(1));
         match mode.exit {
-            GroExit::Immediate | GroExit::NormalOnlyList => self.pass(cx, packet),
+            GroExit::Immediate => self.pass_at_once(cx, packet),
+            // Overtakes the list, as in Linux 5.4.
+            GroExit::NormalOnlyList => self.pass(cx, packet),
             GroExit::UnifiedListPackets => self.wait(cx, mode, packet, 1),
             GroExit::UnifiedListSegments => self.wait(cx, mode, packet, segments),
         }
@@ -82,14 +84,17 @@ impl Exit {
     pub(super) fn normal(&mut self, cx: &Cx, mode: &GroMode, packet: Packet) {
         cx.count(Counter::GroNormal, 1);
         match mode.exit {
-            GroExit::Immediate => {
-                // Flushes packets that have waited since another mode was set.
-                self.flush(cx);
-                self.pass(cx, packet);
-            }
+            GroExit::Immediate => self.pass_at_once(cx, packet),
             // Each packet counts one, even a superframe made by the device, as in Linux.
             _ => self.wait(cx, mode, packet, 1),
         }
+    }
+
+    /// Makes a single packet ready, after all packets that wait. They have waited since another
+    /// mode was set, and may belong to the same flow.
+    fn pass_at_once(&mut self, cx: &Cx, packet: Packet) {
+        self.flush(cx);
+        self.pass(cx, packet);
     }
 
     /// Makes a single packet ready.

@@ -50,10 +50,10 @@ fn a_path_whose_lookup_precedes_a_change_is_stale_with_any_entry() {
     host.replace_route(&via("192.0.2.0/24", "10.0.0.3")).expect("valid");
     let other = host.route(&cx, ip("198.51.100.9"), None, CORE).expect("a route");
     let path = host.path_along(&cx, &hop, CORE).expect("an entry");
-    assert!(!host.is_current(&path, cx.now), "{path:?}");
-    assert!(host.is_current(&other, cx.now));
+    assert!(!host.is_current(&cx, &path), "{path:?}");
+    assert!(host.is_current(&cx, &other));
     let again = host.route(&cx, ip("192.0.2.9"), None, CORE).expect("a route");
-    assert!(host.is_current(&again, cx.now));
+    assert!(host.is_current(&cx, &again));
     assert_eq!(again.neighbor.as_ref().map(|neighbor| neighbor.ip()), Some(ip("10.0.0.3")));
     cx.leave(entered);
 }
@@ -65,7 +65,7 @@ fn an_entry_is_counted_by_the_settings_of_its_generation() {
     let entered = cx.enter(&host);
     host.set_sysctl("net.quietline.dst_ref", "cas_inc_not_zero").expect("a word");
     let path = host.route(&cx, ip("192.0.2.9"), None, CORE).expect("a route");
-    assert!(host.is_current(&path, cx.now));
+    assert!(host.is_current(&cx, &path));
     assert_eq!(path.dst.counting(), Counting::CasIncNotZero);
     cx.leave(entered);
 }

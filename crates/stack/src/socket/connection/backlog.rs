@@ -75,10 +75,10 @@ pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Net, cx:
     if !state.is_undisturbed() {
         work_off(socket, &mut state, host, cx);
     }
-    let mut news = core::mem::take(&mut state.news);
+    let mut news = state.news.take();
     state.release(|state, work| {
         work_late(socket, state, host, cx, work);
-        news |= core::mem::take(&mut state.news);
+        news |= state.news.take();
     });
     socket.wake(cx, news);
 }

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use sync::EventCount;
+use sync::{EventCount, News};
 use tcp::{Readiness, State, Tcb};
 
 use super::{BACKLOG_EXTRA_BYTES, StreamState, TcpSocket};
@@ -19,7 +19,7 @@ impl TcpSocket {
     /// Returns the readiness without owning the socket.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        Readiness::from_bits_truncate(self.ready.load(Ordering::Acquire))
+        Readiness::from_bits_truncate(self.published.ready.load())
     }
 
     /// Returns the event count of threads that wait for data (or the end of the stream), or for
@@ -40,25 +40,25 @@ impl TcpSocket {
     /// for (`sk_stream_wait_close`). HUP is set earlier, as soon as both directions are shut down.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
-        self.finishing.load(Ordering::Acquire)
+        self.published.finishing.load(Ordering::Acquire)
     }
 
     /// Returns `SO_RCVLOWAT`, the bytes that a blocking read waits for.
     #[must_use]
     pub fn rcvlowat(&self) -> u32 {
-        self.rcvlowat.load(Ordering::Relaxed)
+        self.published.rcvlowat.load(Ordering::Relaxed)
     }
 
     /// Returns whether packets wait for the installed reader.
     pub(in crate::socket) fn has_prequeued(&self) -> bool {
-        self.ready.load(Ordering::Acquire) & PREQUEUED != 0
+        self.published.ready.load() & PREQUEUED != 0
     }
 
-    /// Publishes the state that is read without the lock. Returns the bits of `ready` that have
-    /// become set.
+    /// Publishes the state that is read without the lock, and notes the conditions that have become
+    /// true.
     #[inline]
-    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool) -> u8 {
-        self.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
+    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, news: &mut News) {
+        self.published.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
         // Linux: `sk_rcvqueues_full`, which instead adds `sk_rmem_alloc` to the backlog. While a
         // thread owns the socket, the value is that of the last settling.
         let limit = tcb
@@ -66,20 +66,19 @@ impl TcpSocket {
             .saturating_mul(2)
             .saturating_add(tcb.sndbuf() / 2)
             .saturating_add(BACKLOG_EXTRA_BYTES);
-        self.backlog_limit.store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
-        let ready = tcb.readiness().bits();
-        let mut news = ready & !self.ready.load(Ordering::Relaxed);
+        self.published
+            .backlog_limit
+            .store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
-        self.ready.store(ready | prequeued, Ordering::Release);
+        self.published.ready.publish(tcb.readiness().bits() | prequeued, news);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
-        if self.finishing.load(Ordering::Relaxed) != finishing {
+        if self.published.finishing.load(Ordering::Relaxed) != finishing {
             if !finishing {
                 // A lingering close waits for this change.
-                news |= Readiness::HUP.bits();
+                news.note(Readiness::HUP.bits());
             }
-            self.finishing.store(finishing, Ordering::Release);
+            self.published.finishing.store(finishing, Ordering::Release);
         }
-        news
     }
 
     /// Wakes the threads that wait for the bits in `news`, which was taken from the state. Called
@@ -114,13 +113,11 @@ impl StreamState {
     /// Records that packets wait for the reader. The thread that releases the socket wakes the
     /// reader.
     pub(in crate::socket) fn publish_prequeued(&mut self, socket: &TcpSocket) {
-        let ready = socket.ready.load(Ordering::Relaxed) | PREQUEUED;
-        socket.ready.store(ready, Ordering::Release);
-        self.news |= PREQUEUED;
+        socket.published.ready.announce(PREQUEUED, &mut self.news);
     }
 
     /// Records that no packet waits for the reader, so that it need not be woken.
     pub(in crate::socket) const fn retract_prequeued(&mut self) {
-        self.news &= !PREQUEUED;
+        self.news.retract(PREQUEUED);
     }
 }

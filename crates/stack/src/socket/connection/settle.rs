@@ -92,7 +92,7 @@ impl StreamState {
     /// Publishes readiness to lock-free readers and charges the TCP memory account.
     #[inline]
     fn publish(&mut self, socket: &TcpSocket, cx: &mut Cx) {
-        self.news |= socket.publish(&self.tcb, !self.prequeue.is_empty());
+        socket.publish(&self.tcb, !self.prequeue.is_empty(), &mut self.news);
         if self.tcb.keeps_packets() {
             self.tcb.trim_packet_cache(&mut cx.tcp());
         }
@@ -313,7 +313,7 @@ impl StreamState {
         host: &Net,
         cx: &Cx,
     ) -> bool {
-        let current = self.dst.as_ref().is_some_and(|path| host.is_current(path, cx.now));
+        let current = self.dst.as_ref().is_some_and(|path| host.is_current(cx, path));
         if !current {
             self.resolve_path(socket, host, cx);
         }
@@ -345,7 +345,7 @@ impl StreamState {
     pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Net, cx: &Cx) {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path without references: {path:?}");
-        if host.is_current(path, cx.now) {
+        if host.is_current(cx, path) {
             let (local, remote) = (socket.tuple.local.ip(), socket.tuple.remote.ip());
             assert!(host.would_answer(cx, path, remote, local), "a stale path: {path:?}");
         }

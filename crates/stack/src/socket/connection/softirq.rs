@@ -77,7 +77,7 @@ impl TcpSocket {
         leave: impl FnOnce(&mut Packet),
     ) -> (LockEntry<Packet>, bool, u8) {
         let bytes = packet.truesize();
-        let limit = self.backlog_limit.load(Ordering::Relaxed);
+        let limit = self.published.backlog_limit.load(Ordering::Relaxed);
         let mut read = None;
         let (mut flushed, mut news) = (false, 0);
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
@@ -94,7 +94,7 @@ impl TcpSocket {
                 flushed = true;
             }
             if flushed {
-                news |= core::mem::take(&mut state.news);
+                news |= state.news.take();
             }
         });
         debug_assert!(cx.out.is_empty(), "segments of this socket were left in the context");
@@ -124,7 +124,7 @@ impl TcpSocket {
 
     /// Softirq: processes the firing of a timer entry of this socket.
     pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
-        self.armed.fired(cx.now);
+        self.published.armed.fired(cx.now);
         let _ = self.deferred(host, cx, DEFERRED_TIMER);
     }
 
@@ -175,7 +175,7 @@ impl TcpSocket {
         let mut news = 0;
         let entry = self.lock.defer(bit, |state, work| {
             state.softirq(self, host, cx, work, None);
-            news |= core::mem::take(&mut state.news);
+            news |= state.news.take();
         });
         self.wake(cx, news);
         entry

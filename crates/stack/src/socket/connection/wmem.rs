@@ -81,7 +81,10 @@ impl Wmem {
     /// Records that the sender stops because more than `limit` bytes are uncompleted. Returns false
     /// if enough has completed meanwhile; the sender then continues.
     pub(super) fn throttle(&self, protocol: TsqProtocol, limit: u32) -> bool {
-        self.seed.store(protocol == TsqProtocol::Seed, Ordering::Relaxed);
+        // Completions on other cores read the line, so it is written only for a change.
+        if self.protocol() != protocol {
+            self.seed.store(protocol == TsqProtocol::Seed, Ordering::Relaxed);
+        }
         self.entry.get_or_init(|| Listed::new(self.socket.clone()));
         self.queue.throttle(protocol, |bytes| bytes > limit)
     }

@@ -23,6 +23,7 @@ use sync::{
 use crate::{
     base::counters::Counter,
     cx::Cx,
+    route::router::{CHECK_ENTRY, cached_generation},
     socket::net::Net,
     sysctl::modes::RxDstMode,
     transmit::{
@@ -83,9 +84,24 @@ impl RxDst {
             {
                 return dst.release_outside(cx);
             }
+            if self.is_entry_valid(host, cx, device) {
+                return dst.release_outside(cx);
+            }
             self.clear(cx);
         }
         self.set(cx, dst);
+    }
+
+    /// Reads the entry if the generation is [`CHECK_ENTRY`], and returns whether the entry is valid
+    /// for a packet received on `device`. Linux: the check of `tcp_rcv_established`.
+    #[cold]
+    fn is_entry_valid(&self, host: &Net, cx: &Cx, device: u32) -> bool {
+        if self.generation.load(Ordering::Relaxed) != CHECK_ENTRY {
+            return false;
+        }
+        cx.count(Counter::DstCheckEntry, 1);
+        let reader = cx.reader();
+        self.check(host, device, &reader.pin()).is_some()
     }
 
     /// Stores the packet's dst. A packet whose dst was dropped when it was queued changes nothing
@@ -108,7 +124,7 @@ impl RxDst {
         let tail = *dst.tail();
         match self.slot.publish(dst) {
             Ok(()) => {
-                self.generation.store(tail.generation, Ordering::Relaxed);
+                self.generation.store(cached_generation(cx, tail.generation), Ordering::Relaxed);
                 self.device.store(tail.device, Ordering::Relaxed);
                 cx.count(Counter::RxDstSet, 1);
             }

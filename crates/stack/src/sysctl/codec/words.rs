@@ -7,8 +7,8 @@ use tcp::{Algorithm, HystartDetect, PacketRecycle, TsqLimit};
 
 use super::Codec;
 use crate::sysctl::modes::{
-    ArpIgnore, BusyPollFlush, DefaultQdisc, DevOrphan, DstLayout, DstRefMode, GroExit, RxContext,
-    RxDstMode,
+    ArpIgnore, BusyPollFlush, DefaultQdisc, DevOrphan, DstCheck, DstLayout, DstRefMode, GroExit,
+    Preset, RxContext, RxDstMode,
 };
 
 /// Defines the codec of a closed enum, with one word for each value.
@@ -46,6 +46,19 @@ words! {
         OwnDevice = "1",
         OwnSubnet = "2",
         Never = "8",
+    }
+}
+
+words! {
+    /// Version of Linux whose data path the host has.
+    Presets: Preset {
+        Linux3_5 = "linux-3.5",
+        Linux3_6 = "linux-3.6",
+        Linux3_18 = "linux-3.18",
+        Linux5_2 = "linux-5.2",
+        Linux5_4 = "linux-5.4",
+        Linux6_4 = "linux-6.4",
+        Default = "default",
     }
 }
 
@@ -102,6 +115,14 @@ words! {
         CasIncNotZero = "cas_inc_not_zero",
         Rcuref = "rcuref",
         Noref = "noref",
+    }
+}
+
+words! {
+    /// Source of the validity of a cached dst entry.
+    DstChecks: DstCheck {
+        Entry = "entry",
+        Generation = "generation",
     }
 }
 

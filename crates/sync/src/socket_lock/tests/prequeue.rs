@@ -1,52 +1,73 @@
 //! The lock, its backlog and a prequeue together: a reader sleeps while softirq context queues for
-//! it, and a second owner finds both queues. These tests repeat the steps of
-//! `stack::socket::prequeue` and `TcpSocket::wake`, without packets.
+//! it, and a second owner finds both queues. Conditions, news and waits are those of the product
+//! ([`Conditions`], [`News`], [`SocketLock::pass`], [`EventCount::notify_all_behind`]). The tests
+//! repeat the steps of `stack::socket` without packets: `prequeue::enqueue`, `softirq::bring`,
+//! `backlog::release`, and the wait of `quietline::stream`.
 //!
 //! Softirq context queues a batch packet by packet, and wakes the reader at the end of the batch,
-//! in a flush that takes the lock anew and may find another holder. So the note that a wake is due
-//! must not be protected by the lock ([`WakeNote::UnderLock`], which loses it): another holder that
-//! runs the flush in place of softirq context would have to know of it.
+//! in a flush that takes the lock anew and may find another holder. Meanwhile the lock protects the
+//! news, and the thread that releases the socket takes them. [`Protocol`] has the two rules that
+//! this needs, each with a model that shows what is lost without it.
 
 use std::sync::atomic::AtomicBool as Plain;
 use std::time::Duration;
 
 use super::*;
 use crate::eventcount::{EventCount, WaitResult};
+use crate::news::{Conditions, News};
 use crate::shim::AtomicBool;
 
 /// Deferred work at the end of a batch.
 const FLUSH: u8 = 1;
 
-/// Place of the note that the reader must be woken.
+/// The receive queue has items for the reader (`Readiness::READ`).
+const READ: u8 = 1 << 0;
+/// Items wait for the reader in the prequeue.
+const PREQUEUED: u8 = 1 << 7;
+
+/// Rules of the protocol that a model can leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WakeNote {
-    /// In the protected value: the flush takes it, if it runs in the context that called it.
-    UnderLock,
-    /// In an atomic beside the lock: set under the lock, taken by the first thread that checks it.
-    Atomic,
+enum Protocol {
+    /// All rules.
+    Product,
+    /// A waiter does not pass the lock before it checks.
+    NoPass,
+    /// An owner leaves the news to softirq context.
+    OwnerTakesNoNews,
 }
 
-/// The protected value.
+/// The protected value (`StreamState`).
 #[derive(Debug, Default)]
 struct Waited {
     /// Whether a thread waits: softirq context queues for it.
     reader: bool,
     prequeue: Vec<(u32, u32)>,
+    /// Whether softirq context has processed an item although there is a reader.
+    touched: bool,
     processed: Vec<(u32, u32)>,
-    /// The note of [`WakeNote::UnderLock`].
-    wake: bool,
+    /// Processed items that the reader has seen.
+    read: usize,
+    news: News,
+}
+
+impl Waited {
+    /// Processes the waiting items.
+    fn drain(&mut self) {
+        if !self.prequeue.is_empty() {
+            self.processed.append(&mut self.prequeue);
+            self.news.retract(PREQUEUED);
+        }
+    }
 }
 
 /// A socket whose reader may sleep.
 struct Socket {
     lock: SocketLock<Waited, Item>,
-    /// Whether an item waits for the reader, or has been processed for it. Written under the lock,
-    /// read by the sleeper.
-    due: AtomicBool,
-    /// Whether `due` has become true and the reader was not woken for it. Set under the lock.
-    wake_due: AtomicBool,
+    ready: Conditions,
     readers: EventCount,
-    protocol: WakeNote,
+    /// Number of items that fill the prequeue: then softirq context processes all of them.
+    full: usize,
+    protocol: Protocol,
     /// Whether the reader is taken to be asleep for good; then a wake only sets `woken`, which
     /// orders nothing.
     asleep: bool,
@@ -56,12 +77,12 @@ struct Socket {
 }
 
 impl Socket {
-    fn new(protocol: WakeNote) -> Self {
+    fn new(full: usize, protocol: Protocol) -> Self {
         Self {
             lock: SocketLock::default(),
-            due: AtomicBool::new(false),
-            wake_due: AtomicBool::new(false),
+            ready: Conditions::new(0),
             readers: EventCount::new(),
+            full,
             protocol,
             asleep: false,
             woken: Plain::new(false),
@@ -69,105 +90,120 @@ impl Socket {
         }
     }
 
-    /// Publishes that the reader has work. Under the lock.
-    fn publish(&self, wake_due: bool) {
-        self.due.store(true, Ordering::Release);
-        if wake_due {
-            self.wake_due.fetch_or(true, Ordering::Release);
-        }
+    /// Publishes what the socket is ready for. Under the lock (`StreamState::settle`).
+    fn settle(&self, waited: &mut Waited) {
+        let read = if waited.processed.len() > waited.read { READ } else { 0 };
+        let prequeued = if waited.prequeue.is_empty() { 0 } else { PREQUEUED };
+        self.ready.publish(read | prequeued, &mut waited.news);
     }
 
-    /// Wakes the reader if that is due. Outside the lock.
-    fn wake(&self) {
-        if self.wake_due.load(Ordering::Relaxed) && self.wake_due.swap(false, Ordering::AcqRel) {
-            self.notify();
+    /// Wakes the reader for these news. Outside the lock.
+    fn wake(&self, news: u8) {
+        if news == 0 {
+            return;
         }
-    }
-
-    fn notify(&self) {
         if self.asleep {
             self.woken.store(true, Ordering::Relaxed);
         } else {
-            let _ = self.readers.notify_all();
+            self.readers.notify_all_behind();
         }
     }
 
-    /// Processes the waiting items. Under the lock.
-    fn drain(waited: &mut Waited) {
-        waited.processed.append(&mut waited.prequeue);
-        waited.wake = false;
-    }
-
-    /// Work of an owner: older items are processed first.
-    fn owner(&self, waited: &mut Waited, work: Work<Item>) {
-        if let Work::Item(item) | Work::Direct(item) = work {
-            Self::drain(waited);
-            waited.processed.push(item.id());
-            self.publish(true);
-        }
-    }
-
-    /// Work in softirq context.
-    fn softirq(&self, waited: &mut Waited, work: Work<Item>) {
-        let (Work::Item(item) | Work::Direct(item)) = work else { return };
-        if waited.reader {
-            waited.prequeue.push(item.id());
-            if waited.prequeue.len() == 1 {
-                waited.wake = true;
-                self.publish(self.protocol == WakeNote::Atomic);
+    /// Last work of an owner before the lock is free (`backlog::work_late`).
+    fn work_late(&self, waited: &mut Waited, work: Work<Item>) {
+        match work {
+            Work::Item(item) | Work::Direct(item) => {
+                // Older items are processed first.
+                waited.drain();
+                waited.processed.push(item.id());
+                self.lock.defer_to_holder(FLUSH);
             }
-        } else {
-            assert!(waited.prequeue.is_empty(), "an item in the prequeue has a reader");
-            waited.processed.push(item.id());
-            self.publish(true);
+            Work::Deferred(_) => self.settle(waited),
         }
     }
 
-    /// Brings one packet of a batch, without a wake.
+    /// Work in softirq context (`StreamState::softirq`).
+    fn softirq(&self, waited: &mut Waited, work: Work<Item>) {
+        match work {
+            Work::Item(item) | Work::Direct(item) if waited.reader => {
+                waited.prequeue.push(item.id());
+                if waited.prequeue.len() >= self.full {
+                    waited.drain();
+                    waited.touched = true;
+                } else if waited.prequeue.len() == 1 {
+                    self.ready.announce(PREQUEUED, &mut waited.news);
+                }
+            }
+            Work::Item(item) | Work::Direct(item) => {
+                assert!(waited.prequeue.is_empty(), "an item in the prequeue has a reader");
+                waited.processed.push(item.id());
+            }
+            // The batch is the reader's altogether.
+            Work::Deferred(_) if !waited.prequeue.is_empty() && !waited.touched => {}
+            Work::Deferred(_) => {
+                waited.touched = false;
+                self.settle(waited);
+            }
+        }
+    }
+
+    /// Brings one packet of a batch, without a wake (`TcpSocket::bring`).
     fn arrives(&self, item: Item) {
         let run = |waited: &mut Waited, work| self.softirq(waited, work);
         let entry = self.lock.softirq(item, 1, u32::MAX, |_| {}, run);
         assert!(!matches!(entry, Entry::Full(_)));
     }
 
-    /// Ends a batch.
+    /// Ends a batch (`TcpSocket::flush`).
     fn flush(&self) {
-        let mut due = false;
+        let mut news = 0;
         let _ = self.lock.defer(FLUSH, |waited, work| {
             self.softirq(waited, work);
-            due |= core::mem::take(&mut waited.wake);
+            news |= waited.news.take();
         });
-        self.wake();
-        if due && self.protocol == WakeNote::UnderLock {
-            self.notify();
-        }
+        self.wake(news);
+    }
+
+    /// Ends the call of an owner (`backlog::release`).
+    fn release(&self, mut owned: Owned<'_, Waited, Item>) {
+        let takes = self.protocol != Protocol::OwnerTakesNoNews;
+        let mut news = if takes { owned.news.take() } else { 0 };
+        owned.release(|waited, work| {
+            self.work_late(waited, work);
+            if takes {
+                news |= waited.news.take();
+            }
+        });
+        self.wake(news);
     }
 
     /// A call of another thread.
     fn owns(&self) {
-        self.lock.own().release(|waited, work| self.owner(waited, work));
-        self.wake();
+        self.release(self.lock.own());
     }
 
     /// One step of the reader, which is done if `count` items have been processed, and otherwise
     /// waits.
     fn step(&self, count: usize) -> bool {
         let mut owned = self.lock.own();
-        Self::drain(&mut owned);
-        self.due.store(false, Ordering::Relaxed);
-        self.wake_due.fetch_and(false, Ordering::Relaxed);
-        let done = owned.processed.len() == count;
+        owned.drain();
+        owned.read = owned.processed.len();
+        let done = owned.read == count;
         owned.reader = !done;
-        owned.release(|waited, work| self.owner(waited, work));
+        self.settle(&mut owned);
+        self.release(owned);
         done
     }
 
-    /// Sleeps between two steps of the reader.
+    /// Sleeps between two steps of the reader, until a condition holds.
     fn sleep(&self) {
         /// Longer than any machine needs for the awaited event.
         const LIMIT: Duration = Duration::from_secs(60);
         let token = self.readers.prepare();
-        if self.due.load(Ordering::Acquire) {
+        if self.protocol != Protocol::NoPass {
+            self.lock.pass();
+        }
+        if self.ready.load() != 0 {
             return self.readers.cancel(token);
         }
         let limit = if cfg!(loom) { None } else { Some(LIMIT) };
@@ -193,8 +229,10 @@ impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.abandoned.store(true, Ordering::Relaxed);
-            self.0.due.store(true, Ordering::Release);
-            let _ = self.0.readers.notify_all();
+            let mut owned = self.0.lock.own();
+            self.0.ready.announce(READ, &mut owned.news);
+            drop(owned);
+            self.0.readers.notify_all();
         }
     }
 }
@@ -204,7 +242,8 @@ impl Drop for Alarm<'_> {
 fn stress_a_reader_with_a_prequeue_misses_no_item() {
     const EACH: u32 = 20_000;
     let live = std::sync::Arc::new(());
-    let socket = Socket::new(WakeNote::Atomic);
+    // A prequeue of four items is full within some of the batches.
+    let socket = Socket::new(4, Protocol::Product);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _alarm = Alarm(&socket);
@@ -233,7 +272,7 @@ fn stress_a_reader_with_a_prequeue_misses_no_item() {
 #[cfg(not(loom))]
 #[test]
 fn a_reader_is_woken_when_another_thread_panics() {
-    let socket = Socket::new(WakeNote::Atomic);
+    let socket = Socket::new(4, Protocol::Product);
     let read = std::thread::scope(|scope| {
         let reader = scope.spawn(|| socket.reads(1));
         let failing = scope.spawn(|| {
@@ -268,17 +307,32 @@ mod models {
     }
 
     /// No item is lost or out of order, and the reader does not sleep for ever, which loom reports
-    /// as a deadlock.
+    /// as a deadlock. The prequeue is never full, or with the second item.
     #[test]
     fn loom_a_reader_sleeps_on_its_prequeue() {
+        for full in [3, 2] {
+            shim::model(move || {
+                let socket = Arc::new(Socket::new(full, Protocol::Product));
+                let core = arrive(&socket, 2);
+                socket.reads(2);
+                core.join().unwrap();
+                let waited = socket.lock.try_own().unwrap();
+                assert_eq!(waited.processed, [(0, 0), (0, 1)]);
+                assert!(waited.prequeue.is_empty() && !waited.reader);
+            });
+        }
+    }
+
+    /// A holder that notifies without a fence, and a waiter that does not pass the lock, miss each
+    /// other.
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn loom_a_waiter_that_does_not_pass_the_lock_sleeps_for_ever() {
         shim::model(|| {
-            let socket = Arc::new(Socket::new(WakeNote::Atomic));
-            let core = arrive(&socket, 2);
-            socket.reads(2);
+            let socket = Arc::new(Socket::new(3, Protocol::NoPass));
+            let core = arrive(&socket, 1);
+            socket.reads(1);
             core.join().unwrap();
-            let waited = socket.lock.try_own().unwrap();
-            assert_eq!(waited.processed, [(0, 0), (0, 1)]);
-            assert!(waited.prequeue.is_empty() && !waited.reader);
         });
     }
 
@@ -286,48 +340,48 @@ mod models {
     #[test]
     fn loom_another_owner_keeps_the_order_of_the_queues() {
         shim::model(|| {
-            let socket = Arc::new(Socket::new(WakeNote::Atomic));
+            let socket = Arc::new(Socket::new(3, Protocol::Product));
             assert!(!socket.step(1));
             let core = arrive(&socket, 2);
             socket.owns();
             core.join().unwrap();
             let mut waited = socket.lock.try_own().unwrap();
-            Socket::drain(&mut waited);
+            waited.drain();
             assert_eq!(waited.processed, [(0, 0), (0, 1)]);
         });
     }
 
     /// The reader sleeps. A packet is queued for it, and another thread may hold the socket when
     /// the packet arrives, when the batch ends, or both times.
-    fn another_owner_against_a_batch(protocol: WakeNote) {
+    fn another_owner_against_a_batch(protocol: Protocol) {
         shim::model(move || {
-            let socket = Arc::new(Socket { asleep: true, ..Socket::new(protocol) });
+            let socket = Arc::new(Socket { asleep: true, ..Socket::new(3, protocol) });
             assert!(!socket.step(1));
             let core = arrive(&socket, 1);
             socket.owns();
             core.join().unwrap();
-            assert!(socket.due.load(Ordering::Relaxed));
+            assert!(socket.ready.load() != 0);
             assert!(socket.woken.load(Ordering::Relaxed), "no thread wakes the reader");
         });
     }
 
     #[test]
     fn loom_a_sleeping_reader_is_woken_while_another_thread_owns_the_socket() {
-        another_owner_against_a_batch(WakeNote::Atomic);
+        another_owner_against_a_batch(Protocol::Product);
     }
 
-    /// The flush runs in the other thread, which does not see the note.
+    /// The flush runs in the other thread, which does not wake for what softirq context has noted.
     #[test]
     #[should_panic(expected = "no thread wakes the reader")]
-    fn loom_a_wake_note_under_the_lock_is_lost_with_another_owner() {
-        another_owner_against_a_batch(WakeNote::UnderLock);
+    fn loom_news_that_an_owner_leaves_behind_are_lost() {
+        another_owner_against_a_batch(Protocol::OwnerTakesNoNews);
     }
 
     /// All three at once: a core with a batch, a thread that reads and one that owns.
     #[test]
     fn loom_a_batch_a_reader_and_another_owner() {
         shim::model(|| {
-            let socket = Arc::new(Socket::new(WakeNote::Atomic));
+            let socket = Arc::new(Socket::new(3, Protocol::Product));
             let core = arrive(&socket, 1);
             let other = {
                 let socket = socket.clone();

@@ -4,6 +4,18 @@ use super::*;
 
 const P: Flags = Flags::PSH;
 
+const EXITS: [GroExit; 4] = [
+    GroExit::Immediate,
+    GroExit::NormalOnlyList,
+    GroExit::UnifiedListPackets,
+    GroExit::UnifiedListSegments,
+];
+
+/// Whether completed packets wait in the list.
+fn is_unified(exit: GroExit) -> bool {
+    matches!(exit, GroExit::UnifiedListPackets | GroExit::UnifiedListSegments)
+}
+
 /// Returns three segments: p0 with PSH passes unchanged, p1 is held, and p2 with PSH completes it.
 fn three() -> [Frame; 3] {
     [
@@ -36,6 +48,35 @@ fn only_the_mode_with_two_exits_reorders_packets() {
     }
 }
 
+/// GRO1: a change of `gro_exit` while packets wait in the list and another packet is held reorders
+/// nothing, unless the new mode is the one that reorders. `poll_ends`: the held packet is completed
+/// by the end of the poll, and not by its last segment.
+#[test]
+fn a_change_of_mode_reorders_no_packets() {
+    for (old, new) in EXITS.iter().flat_map(|old| EXITS.map(|new| (*old, new))) {
+        for poll_ends in [false, true] {
+            let mut bench = Bench::new(old);
+            let [first, second, third] = three();
+            bench.receive(&first);
+            bench.receive(&second);
+            assert_eq!(bench.gro.exit.is_empty(), old == GroExit::Immediate, "{old:?}");
+            assert!(!bench.gro.table.is_empty(), "{old:?}: the second segment is held");
+            bench.mode.exit = new;
+            if !poll_ends {
+                bench.receive(&third);
+            }
+            bench.complete();
+            let delivered = bench.delivered();
+            let (segments, segs) = if poll_ends { (1, 1) } else { (2, 2) };
+            let mut expected = vec![(0, MSS, 1), (MSS, segments * MSS, segs)];
+            if new == GroExit::NormalOnlyList && old != GroExit::Immediate {
+                expected.reverse();
+            }
+            assert_eq!(delivered, expected, "from {old:?} to {new:?}, {poll_ends}");
+        }
+    }
+}
+
 /// The inverse error: a list for completed packets only, as one stable kernel had it. No mode of
 /// this stack has such a list, and none lets the second packet overtake the first, not even
 /// `NormalOnlyList`.
@@ -43,12 +84,7 @@ fn only_the_mode_with_two_exits_reorders_packets() {
 fn a_list_for_completed_packets_alone_reorders_packets() {
     let first = Frame::new(1, 0, MSS);
     let other = Frame { timestamps: Some((1001, 2000)), id: 1, ..Frame::new(1, MSS, MSS) }.with(P);
-    for exit in [
-        GroExit::Immediate,
-        GroExit::NormalOnlyList,
-        GroExit::UnifiedListPackets,
-        GroExit::UnifiedListSegments,
-    ] {
+    for exit in EXITS {
         let mut bench = Bench::new(exit);
         for frame in [&first, &other] {
             bench.receive(frame);
@@ -58,23 +94,24 @@ fn a_list_for_completed_packets_alone_reorders_packets() {
         assert_eq!(bench.delivered(), [(0, MSS, 1), (MSS, MSS, 1)], "{exit:?}");
     }
 
-    // Emulates that list: completed packets wait, packets that were not merged are delivered at
-    // once.
-    let mut bench = Bench::new(GroExit::UnifiedListSegments);
-    let mut list = Vec::new();
-    let mut up = Vec::new();
-    let mut table = Table::default();
-    for frame in [&first, &other] {
-        let packet = bench.packet(&frame.bytes());
-        let received = table.receive(&mut bench.cx, LINK, &bench.mode, packet);
-        list.extend(received.completed.map(|completed| completed.into_packet(&bench.cx)));
-        if let Outcome::Normal(packet) = received.outcome {
-            up.push(packet);
-        }
+    // The exit keeps the order even if the completed packet leaves in one mode and the packet
+    // behind it in any other.
+    for (old, new) in EXITS.iter().flat_map(|old| EXITS.map(|new| (*old, new))) {
+        let mut bench = Bench::new(old);
+        bench.receive(&first);
+        let packet = bench.packet(&other.bytes());
+        let Bench { cx, gro, mode, .. } = &mut bench;
+        let received = gro.table.receive(cx, LINK, mode, packet);
+        let completed = received.completed.expect("the held packet");
+        gro.exit.completed(cx, mode, completed);
+        assert_eq!(gro.exit.is_empty(), !is_unified(old), "{old:?}: it waits in the list");
+        mode.exit = new;
+        let Outcome::Normal(packet) = received.outcome else { panic!("it is not held") };
+        gro.exit.normal(cx, mode, packet);
+        bench.complete();
+        let delivered = bench.delivered();
+        assert_eq!(delivered, [(0, MSS, 1), (MSS, MSS, 1)], "from {old:?} to {new:?}");
     }
-    up.append(&mut list);
-    let delivered: Vec<_> = up.iter().map(seen).collect();
-    assert!(is_reordered(&delivered), "{delivered:?}");
 }
 
 /// Three superframes of three segments each count as three packets or as nine segments.

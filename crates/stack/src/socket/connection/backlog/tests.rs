@@ -58,7 +58,8 @@ fn a_joined_segment_records_its_segmentation() {
 fn segments_that_differ_are_not_joined() {
     let mut pool = pool();
     type Change = fn(&mut Segment);
-    let changes: [(&str, Change); 9] = [
+    let changes: [(&str, Change); 10] = [
+        ("a reduced window", |next| next.header.flags |= Flags::CWR),
         ("a gap", |next| next.header.seq += 1),
         ("an overlap", |next| next.header.seq = SeqNum(1002)),
         ("a reset", |next| next.header.flags |= Flags::RST),
