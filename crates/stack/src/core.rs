@@ -47,6 +47,7 @@ pub(crate) use power::PowerChange;
 
 mod busy_poll;
 mod lifetime;
+mod memory_map;
 mod power;
 mod run;
 mod sleep;

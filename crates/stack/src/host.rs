@@ -23,6 +23,7 @@ mod audit;
 mod build;
 pub mod config;
 mod devices;
+mod memory_map;
 mod neighbors;
 mod report;
 mod settings;

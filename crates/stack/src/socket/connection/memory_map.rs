@@ -1,0 +1,29 @@
+//! Addresses of the parts of a connection (`base::memory_map`).
+
+use std::{sync::Arc, vec::Vec};
+
+use super::TcpSocket;
+use crate::{
+    base::memory_map::{Region, regions},
+    cx::Cx,
+    socket::net::Net,
+};
+
+impl TcpSocket {
+    /// Returns the regions of this connection. The part of `TcpSocket.lock` outside of
+    /// `StreamState` is the lock's word and its lists.
+    pub fn memory_map(self: &Arc<Self>, net: &Net, cx: &mut Cx) -> Vec<Region> {
+        let mut map = vec![Region::of("TcpSocket", &**self)];
+        map.extend(regions!("TcpSocket", self, [tuple, hash, core, incoming, wmem, rx_dst]));
+        map.extend(regions!("TcpSocket", self, [published, lock, backlog_drops, read_packets]));
+        map.extend(regions!("TcpSocket", self, [icmp, settings, readers, writers]));
+        map.push(Region::of("Wmem", &*self.wmem));
+        let call = self.begin_call(net, cx);
+        let state = &*call.state;
+        map.push(Region::of("StreamState", state));
+        map.extend(regions!("StreamState", state, [dst, prequeue, latest]));
+        map.push(Region::of("Tcb", &*state.tcb));
+        call.end(cx);
+        map
+    }
+}
