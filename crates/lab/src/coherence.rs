@@ -18,9 +18,15 @@
 //! simultaneous multithreading. So the model says when a line saturates and by what factor removing it helps; it does not
 //! predict the throughput of a machine it has not been calibrated on.
 
+pub mod calibrate;
+pub mod control;
 mod directory;
 mod machine;
+pub mod path;
 mod program;
+pub mod published;
+pub mod subject;
+pub mod trace;
 
 pub use directory::{Access, LineId};
 pub use machine::{Costs, CpuTotals, Machine, Totals};

@@ -16,7 +16,7 @@ pub mod tsq;
 mod copy_link;
 mod link_meter;
 mod simulation;
-mod threads;
+pub(crate) mod threads;
 
 use crate::experiment::Experiment;
 

@@ -1,7 +1,7 @@
 //! Names of structures by their addresses, for tools that trace the memory accesses of a program
 //! and report which structure a cache line belongs to.
 
-use std::string::String;
+use std::{format, ops::Range, string::String, sync::Arc};
 
 /// Place of a structure, or of a part of it, in memory. Parts may lie within other regions: the
 /// smallest region that covers an address has the best name for it.
@@ -19,6 +19,18 @@ impl Region {
     pub(crate) fn of<T: ?Sized>(name: impl Into<String>, value: &T) -> Self {
         let address = std::ptr::from_ref(value).cast::<()>().addr();
         Self { name: name.into(), address, bytes: size_of_val(value) }
+    }
+
+    /// The reference counts of a shared value, in front of it.
+    pub(crate) fn references<T: ?Sized>(name: &str, value: &Arc<T>) -> Self {
+        const BYTES: usize = 2 * size_of::<usize>();
+        let value = Self::of(format!("{name} references"), &**value);
+        Self { address: value.address - BYTES, bytes: BYTES, ..value }
+    }
+
+    /// A range of addresses.
+    pub(crate) fn range(name: &str, range: &Range<usize>) -> Self {
+        Self { name: name.into(), address: range.start, bytes: range.len() }
     }
 }
 

@@ -20,6 +20,7 @@ impl Host {
     pub fn memory_map(&self) -> Vec<Region> {
         let net = &*self.net;
         let mut map = vec![Region::of("Host", self), Region::of("Net", net)];
+        map.push(Region::references("Net", &self.net));
         map.extend(regions!("Net", net, [demux, isn, syn_cookies, fast_open, ports]));
         map.extend(regions!("Net", net, [icmp_limiter, ip_ids, time_waits, orphans, down]));
         map.extend(regions!("Net", net, [claims, unfinished_checksums, runners, core_sockets]));
@@ -34,7 +35,11 @@ impl Host {
         });
         map.push(Region::of("TcpMemory", &**self.tcp_memory()));
         map.extend(net.tx.iter().map(|tx| Region::of("DeviceTx", &**tx)));
-        map.extend(net.attached.iter().map(|attached| Region::of("Attached", &**attached)));
+        for attached in &net.attached {
+            map.push(Region::of("Attached", &**attached));
+            map.extend(attached.device().map(|device| Region::references("Device", &device)));
+        }
+        map.extend(net.packets.slabs().iter().map(|slab| Region::range("packet memory", slab)));
         map
     }
 

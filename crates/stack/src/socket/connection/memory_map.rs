@@ -13,7 +13,8 @@ impl TcpSocket {
     /// Returns the regions of this connection. The part of `TcpSocket.lock` outside of
     /// `StreamState` is the lock's word and its lists.
     pub fn memory_map(self: &Arc<Self>, net: &Net, cx: &mut Cx) -> Vec<Region> {
-        let mut map = vec![Region::of("TcpSocket", &**self)];
+        let mut map = vec![Region::of("TcpSocket", &**self), Region::references("TcpSocket", self)];
+        map.push(Region::references("Wmem", &self.wmem));
         map.extend(regions!("TcpSocket", self, [tuple, hash, core, incoming, wmem, rx_dst]));
         map.extend(regions!("TcpSocket", self, [published, lock, backlog_drops, read_packets]));
         map.extend(regions!("TcpSocket", self, [icmp, settings, readers, writers]));
@@ -23,6 +24,7 @@ impl TcpSocket {
         map.push(Region::of("StreamState", state));
         map.extend(regions!("StreamState", state, [dst, prequeue, latest]));
         map.push(Region::of("Tcb", &*state.tcb));
+        map.extend(state.tcb.queue_memory().iter().map(|(name, range)| Region::range(name, range)));
         call.end(cx);
         map
     }
