@@ -20,6 +20,7 @@
 
 pub mod calibrate;
 pub mod control;
+pub mod curves;
 mod directory;
 mod machine;
 pub mod path;

@@ -1,25 +1,176 @@
-//! trial
-use quietline_lab::coherence::{subject::{Subject, SUBJECTS}, trace::{Image, Marks, Trace}};
-use std::{io::BufReader, process::{Command, Stdio}};
+//! No two cores write one cache line per packet, except for the lines that docs/model.md names.
+//!
+//! The test runs itself under valgrind as a traced program
+//! ([`subject`](quietline_lab::coherence::subject)) and compares the lines that both CPUs write
+//! with the table in the page, in both directions: a line that the table lacks fails, and so does a
+//! row whose line is written by one CPU only. A failure names the functions that write the line.
+//!
+//! With `UPDATE_DOCS=1` it traces every subject and writes `src/coherence/paths.txt`, from which
+//! the model makes its programs. The instructions in it are those of the optimized program:
+//! `UPDATE_DOCS=1 cargo test --profile ci -p quietline-lab --test accesses`.
 
-fn main() {
+use std::{
+    collections::BTreeSet,
+    error::Error,
+    fs,
+    io::BufReader,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+use quietline_lab::coherence::{
+    path,
+    subject::{SUBJECTS, Subject},
+    trace::{Image, Marks, SharedLine, Trace},
+};
+
+type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
+
+/// Subjects with default settings: their lines are in the table.
+const DEFAULTS: [&str; 3] = ["cores", "contexts", "loopback"];
+/// Rounds that are traced.
+const ROUNDS: u32 = 12;
+/// Argument before the name of a subject: this process is the traced program.
+const RUN: &str = "--subject";
+/// Head of the section of the page with the table.
+const SECTION: &str = "## Lines that two CPUs write";
+
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [flag, name] = &arguments[..] && flag == "--subject" {
-        Subject::find(name).unwrap().run(12, &Marks).unwrap();
-        return;
+    if let [flag, name] = &arguments[..]
+        && flag == RUN
+    {
+        let subject = Subject::find(name).expect("a subject");
+        subject.run(ROUNDS, &Marks).expect("a run");
+        return ExitCode::SUCCESS;
     }
-    let me = std::env::current_exe().unwrap();
-    for subject in SUBJECTS {
-        if !arguments.is_empty() && !arguments.iter().any(|a| a == subject.name) { continue; }
-        let begin = std::time::Instant::now();
-        let mut child = Command::new("valgrind").args(["--tool=lackey", "--trace-mem=yes"]).arg(&me).args(["--subject", subject.name]).stderr(Stdio::piped()).spawn().unwrap();
-        let trace = Trace::read(BufReader::with_capacity(1<<20, child.stderr.take().unwrap()), Image::of(&me).unwrap()).unwrap();
-        child.wait().unwrap();
-        println!("== {} {:?} rounds {} parts {:?}", subject.name, begin.elapsed(), trace.rounds(), trace.parts.iter().take(6).map(|p| (p.cpu, p.instructions, p.accesses.len())).collect::<Vec<_>>());
-        for line in trace.shared() {
-            println!("  {:x} {} {:?}", line.number, line.name(), line.uses);
-            for pc in line.writers.iter().take(6) { print!(" {:x?}", trace.symbol_address(*pc)); }
-            println!();
+    let writes = std::env::var_os("UPDATE_DOCS").is_some();
+    let names: Vec<_> = SUBJECTS.iter().map(|subject| subject.name).collect();
+    let names = if writes { &names[..] } else { &DEFAULTS[..] };
+    let words: Vec<_> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
+    let chosen = |name: &&&str| words.is_empty() || words.iter().any(|word| name.contains(*word));
+    if arguments.iter().any(|argument| argument == "--list") {
+        names.iter().for_each(|name| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    if let Err(why) = can_trace() {
+        let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+        println!("accesses: {} ({why})", if in_ci { "FAILED" } else { "skipped" });
+        return if in_ci { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let mut failed = false;
+    let mut paths = String::from(PATHS_HEAD);
+    for name in names.iter().filter(chosen) {
+        match check(name) {
+            Ok(path) => {
+                println!("test {name} ... ok");
+                paths += &format!("\n{}", path.text());
+            }
+            Err(why) => {
+                println!("test {name} ... FAILED\n{why}");
+                failed = true;
+            }
         }
     }
+    if writes && words.is_empty() && !failed {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/coherence/paths.txt");
+        fs::write(file, paths).expect("the paths are writable");
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+const PATHS_HEAD: &str = "# The accesses of each subject to lines that two CPUs use, one round of \
+the median length.
+# Written by `UPDATE_DOCS=1 cargo test --profile ci -p quietline-lab --test accesses`.
+";
+
+/// Whether valgrind can trace a program here.
+fn can_trace() -> Result<(), &'static str> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err("atomic instructions are recognized on x86-64 only");
+    }
+    let version = Command::new("valgrind").arg("--version").output();
+    if version.is_ok_and(|output| output.status.success()) {
+        Ok(())
+    } else {
+        Err("valgrind does not run here")
+    }
+}
+
+/// Traces a subject. One with default settings is compared with the table.
+fn check(name: &str) -> Result<path::Path> {
+    let trace = trace(name)?;
+    let enough = trace.rounds().div_ceil(4).max(1);
+    let shared = trace.shared();
+    if std::env::var_os("VERBOSE").is_some() {
+        for line in &shared {
+            println!("{}", described(&trace, line, enough));
+        }
+    }
+    if DEFAULTS.contains(&name) {
+        let written: Vec<_> =
+            shared.iter().filter(|line| line.is_written_by_both(enough)).collect();
+        let found: BTreeSet<_> = written.iter().map(|line| line.name()).collect();
+        let listed = listed(name)?;
+        let mut why = String::new();
+        for line in written.iter().filter(|line| !listed.contains(&line.name())) {
+            why += &format!("not in the table:\n{}\n", described(&trace, line, enough));
+        }
+        for row in listed.difference(&found) {
+            why += &format!("in the table, but no line that both CPUs write: {row}\n");
+        }
+        if !why.is_empty() {
+            return Err(format!("{why}the table is \"{SECTION}\" of docs/model.md").into());
+        }
+    }
+    Ok(path::Path::of(name, &trace, &shared))
+}
+
+/// Runs this program under valgrind.
+fn trace(name: &str) -> Result<Trace> {
+    let program = std::env::current_exe()?;
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=lackey", "--trace-mem=yes", "--basic-counts=no"]);
+    let mut child = command.arg(&program).args([RUN, name]).stderr(Stdio::piped()).spawn()?;
+    let output = child.stderr.take().ok_or("no standard error")?;
+    let trace = Trace::read(BufReader::with_capacity(1 << 20, output), Image::of(&program)?);
+    let status = child.wait()?;
+    if !status.success() {
+        return Err(format!("valgrind: {status}").into());
+    }
+    let trace = trace?;
+    if trace.rounds() != ROUNDS as usize || trace.regions.is_empty() {
+        return Err(format!("{} rounds, {} structures", trace.rounds(), trace.regions.len()).into());
+    }
+    Ok(trace)
+}
+
+/// The lines in the table of the page for a subject.
+fn listed(name: &str) -> Result<BTreeSet<String>> {
+    let page: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/model.md");
+    let page = fs::read_to_string(page)?;
+    let section = page.split_once(SECTION).ok_or(format!("no section {SECTION:?}"))?.1;
+    let rows = section.lines().take_while(|line| !line.starts_with("## "));
+    let cells = rows.filter_map(|row| {
+        let mut cells = row.strip_prefix('|')?.split('|').map(|cell| cell.trim().trim_matches('`'));
+        (cells.next()? == name).then(|| cells.next().map(str::to_owned))?
+    });
+    Ok(cells.collect())
+}
+
+/// A line with the uses of both CPUs and the functions that write it.
+fn described(trace: &Trace, line: &SharedLine, enough: usize) -> String {
+    let [first, second] = line.uses.map(|uses| uses.word(enough));
+    let mut text = format!("| {} | {first} | {second} | line {:x}", line.name(), line.number);
+    let mut command = Command::new("addr2line");
+    command.args(["-Cfse"]).arg(std::env::current_exe().unwrap_or_default());
+    let known = line.writers.iter().filter_map(|pc| trace.symbol_address(*pc));
+    command.args(known.map(|address| format!("{address:x}")));
+    if let Ok(output) = command.output() {
+        let names = String::from_utf8_lossy(&output.stdout).into_owned();
+        let pairs: Vec<_> = names.lines().collect();
+        let functions: BTreeSet<_> = pairs.chunks(2).map(|pair| pair.join(" at ")).collect();
+        functions.iter().take(8).for_each(|function| text += &format!("\n    {function}"));
+    }
+    text
 }

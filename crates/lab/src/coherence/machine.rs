@@ -49,7 +49,7 @@ impl Costs {
         upgrade_ns: 50.0,
         dirty_ns: 77.0,
         rmw_ns: 6.0,
-        retries_per_cpu: 8.0 / 112.0,
+        retries_per_cpu: 0.08,
         socket_factor: 1.0,
         cpus_per_socket: 128,
     };

@@ -16,7 +16,7 @@ use super::{
 };
 
 /// Structures that all connections and cores of a host share.
-pub const HOST_WIDE: [&str; 9] = [
+pub const HOST_WIDE: [&str; 10] = [
     "Dst",
     "Net",
     "Host",
@@ -25,6 +25,7 @@ pub const HOST_WIDE: [&str; 9] = [
     "NeighborEntry",
     "DeviceTx",
     "Attached",
+    "Device",
     "CounterPage",
 ];
 
@@ -80,8 +81,8 @@ impl Path {
         self.cpus[cpu].iter().map(count).sum()
     }
 
-    /// Programs of `pairs` pairs of CPUs: first those of each pair's CPU 0, then those of each CPU
-    /// 1, so that the CPUs of a pair are on different sockets of a machine with two.
+    /// Programs of `pairs` pairs of CPUs. The two CPUs of a pair follow each other, so that they are
+    /// on one socket.
     #[must_use]
     pub fn programs(&self, pairs: usize, ns_per_instruction: f64) -> (Layout, Vec<Program>) {
         let mut layout = Layout::new();
@@ -90,14 +91,14 @@ impl Path {
             .iter()
             .map(|name| is_host_wide(name).then(|| layout.line(name.clone())))
             .collect();
-        let mut programs = [Vec::new(), Vec::new()];
+        let mut programs = Vec::new();
         for _ in 0..pairs {
             let lines: Vec<_> = wide
                 .iter()
                 .zip(&self.lines)
                 .map(|(wide, name)| wide.unwrap_or_else(|| layout.line(name.clone())))
                 .collect();
-            for (steps, programs) in self.cpus.iter().zip(&mut programs) {
+            for steps in &self.cpus {
                 let steps = steps.iter().map(|step| match *step {
                     PathStep::Instructions(count) => {
                         Step::Think(f64::from(count) * ns_per_instruction)
@@ -108,8 +109,7 @@ impl Path {
                 programs.push(steps.fold(Program::new(), Program::step));
             }
         }
-        let [first, second] = programs;
-        (layout, first.into_iter().chain(second).collect())
+        (layout, programs)
     }
 
     /// Makes the path of a trace: the round of the median length.
