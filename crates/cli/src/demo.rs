@@ -3,6 +3,7 @@
 //! `run` measures on a separate thread. The main thread waits for its end, for a signal, or for a
 //! time limit that detects a hang. Then `table`, `json` and `report` show the same results.
 
+mod compare;
 mod content;
 mod environment;
 mod json;
@@ -24,7 +25,7 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use quietline::device::CaptureConfig;
 
-pub(crate) use self::workload::Workload;
+pub(crate) use self::{compare::Compare, workload::Workload};
 use self::{
     environment::Environment,
     run::{DemoResult, Outcome, Plan},
@@ -36,6 +37,7 @@ use crate::{
     link::Recording,
     output,
     page_file::PageFile,
+    settings,
     signal::{Signals, Wake},
 };
 
@@ -51,6 +53,12 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     if args.observe.stats.is_some_and(|stats| stats.every.is_some()) {
         let reason = "expected all: a demo prints its counters at the end";
         return Err(Failure::Usage(format!("invalid value for '--stats': {reason}")));
+    }
+    for setting in &args.sysctl {
+        settings::check_value("--sysctl", &setting.name, &setting.value)?;
+    }
+    if let Some(compare) = &args.compare {
+        return compare::run(args, compare);
     }
     let page = args.report.as_deref().map(PageFile::open).transpose()?;
     let capture = CaptureConfig { snaplen: SNAPLEN, ..CaptureConfig::default() };

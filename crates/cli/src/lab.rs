@@ -5,27 +5,31 @@
 
 mod compare;
 mod csv;
+mod merge;
+mod plan;
 mod plot;
+mod progress;
 mod report;
-mod table;
+pub(crate) mod table;
 
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use indicatif::{ProgressBar, ProgressStyle};
 use quietline_lab::{
     experiment::{
-        ExperimentRecord, LEVEL, LabRecord, Machine, MachineWatch, Method, MethodRecord,
-        run as measure,
+        Experiment, ExperimentRecord, LEVEL, LabRecord, Machine, MachineWatch, Method,
+        MethodRecord, Progress, run_conditions,
     },
     experiments::Name,
 };
 
 use crate::{
-    args::{LabArgs, LabCommand, LabRunArgs},
+    args::{LabArgs, LabCommand, LabOutputArgs, LabRunArgs},
     failure::Failure,
     output,
 };
+
+pub(crate) use report::section;
 
 /// Runs of an arm with `--quick`: enough that a clear difference is significant.
 const QUICK_RUNS: usize = 10;
@@ -35,7 +39,14 @@ const QUICK_MEASURE: Duration = Duration::from_millis(20);
 
 /// Runs the command.
 pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
-    match &args.command {
+    let Some(command) = &args.command else {
+        if args.all.plan || args.all.job.is_some() {
+            return experiments(&args.all, &Name::ALL, "all");
+        }
+        let reason = "an experiment is missing; try 'quietline lab --help'";
+        return Err(Failure::Usage(reason.to_owned()));
+    };
+    match command {
         LabCommand::Prequeue(args) => experiments(args, &[Name::Prequeue], "prequeue"),
         LabCommand::GroBatch(args) => experiments(args, &[Name::GroBatch], "gro-batch"),
         LabCommand::DstLayout(args) => experiments(args, &[Name::DstLayout], "dst-layout"),
@@ -43,22 +54,33 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
         LabCommand::SkbCache(args) => experiments(args, &[Name::SkbCache], "skb-cache"),
         LabCommand::All(args) => experiments(args, &Name::ALL, "all"),
         LabCommand::Compare(args) => compare::run(args),
+        LabCommand::Merge(args) => merge::run(args),
     }
 }
 
+/// Runs experiments, or the part of them that one job is.
 fn experiments(args: &LabRunArgs, names: &[Name], word: &str) -> Result<(), Failure> {
-    if let Some(dir) = &args.report {
-        // An invalid path is reported before the experiments take their time.
-        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    }
     let method = method(args);
+    let jobs = plan::jobs(args, names, word, &method);
+    if args.plan {
+        return plan::print(&jobs);
+    }
+    let job = args.job.map(|number| plan::choose(&jobs, number)).transpose()?;
+    make_directory(&args.output)?;
     let machine = Machine::read();
-    let records = names.iter().map(|&name| experiment(name, args, &method)).collect();
+    let parts: Vec<(Experiment, Vec<usize>)> = match job {
+        Some(job) => vec![(job.name.experiment(args.quick), vec![job.place])],
+        None => {
+            let all = names.iter().map(|name| name.experiment(args.quick));
+            all.map(|own| (0..own.conditions.len(), own))
+                .map(|(places, own)| (own, places.collect()))
+                .collect()
+        }
+    };
     let record = LabRecord {
         command: "lab".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        repeat: repeat(args, word),
-        machine,
+        repeat: job.map_or_else(|| repeat(args, word), |job| job.command.clone()),
         method: MethodRecord {
             quick: args.quick,
             seed: args.seed,
@@ -66,24 +88,67 @@ fn experiments(args: &LabRunArgs, names: &[Name], word: &str) -> Result<(), Fail
             steal_max: method.steal_max,
             foreign_max: method.foreign_max,
         },
-        experiments: records,
+        jobs: job.iter().map(|job| job.record(&machine)).collect(),
+        experiments: measure(&parts, &method),
+        machine,
     };
-    let written = args.report.as_deref().map_or(Ok(()), |dir| write(dir, &record));
+    finish(&record, &args.output)
+}
+
+/// Runs the conditions of each experiment.
+fn measure(parts: &[(Experiment, Vec<usize>)], method: &Method) -> Vec<ExperimentRecord> {
+    let sizes = parts.iter().map(|(experiment, places)| (experiment, places.len()));
+    let mut report = progress::Report::new(sizes, method);
+    let mut records = Vec::new();
+    for (experiment, places) in parts {
+        let mut watch = MachineWatch::new();
+        let mut tell = |at: Progress<'_>| report.next_run(experiment, at, method);
+        records.push(run_conditions(experiment, method, places, &mut watch, &mut tell));
+        report.finish(experiment, places.len(), method);
+    }
+    records
+}
+
+/// Creates the directory of `--report` before the experiments take their time, so that an invalid
+/// path is reported at once.
+fn make_directory(args: &LabOutputArgs) -> Result<(), Failure> {
+    if let Some(dir) = &args.report {
+        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    Ok(())
+}
+
+/// Prints and stores a result.
+fn finish(record: &LabRecord, args: &LabOutputArgs) -> Result<(), Failure> {
+    make_directory(args)?;
+    let written = args.report.as_deref().map_or(Ok(()), |dir| write(dir, record));
     let printed =
-        if args.json { output::print_json(&record) } else { output::print(&table::text(&record)) };
+        if args.json { output::print_json(record) } else { output::print(&table::text(record)) };
     if let (Some(dir), Ok(()), false) = (&args.report, &written, args.json) {
         output::remark(&format!("report: {}", dir.join("lab.html").display()));
     }
-    written.and(failed(&record)).and(printed)
+    let measured = failed(record);
+    written.and(measured).and(printed)
+}
+
+/// Reads a stored result.
+fn read(path: &Path) -> Result<LabRecord, Failure> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let record = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no result of 'quietline lab'", path.display()))?;
+    Ok(record)
 }
 
 fn method(args: &LabRunArgs) -> Method {
-    let full = Method { seed: args.seed, ..Method::default() };
-    let quick =
-        Method { runs: QUICK_RUNS, warm_up: QUICK_WARM_UP, measure: QUICK_MEASURE, ..full.clone() };
-    let method = if args.quick { quick } else { full };
-    let runs = args.runs.and_then(|runs| usize::try_from(runs).ok());
-    Method { runs: runs.unwrap_or(method.runs), ..method }
+    let mut method = Method { seed: args.seed, ..Method::default() };
+    if args.quick {
+        (method.runs, method.warm_up, method.measure) = (QUICK_RUNS, QUICK_WARM_UP, QUICK_MEASURE);
+    }
+    if let Some(runs) = args.runs.and_then(|runs| usize::try_from(runs).ok()) {
+        method.runs = runs;
+    }
+    method
 }
 
 /// The command line that repeats the run.
@@ -97,24 +162,6 @@ fn repeat(args: &LabRunArgs, word: &str) -> String {
     }
     line.push_str(&format!(" --seed {}", args.seed));
     line
-}
-
-/// Runs one experiment under a progress bar, which is drawn on a terminal only.
-fn experiment(name: Name, args: &LabRunArgs, method: &Method) -> ExperimentRecord {
-    let experiment = name.experiment(args.quick);
-    let bar = ProgressBar::new(0);
-    let template = "{bar:24} {pos}/{len} {elapsed:>4}, {eta} left  {wide_msg}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    let mut watch = MachineWatch::new();
-    let record = measure(&experiment, method, &mut watch, &mut |progress| {
-        bar.set_length(progress.total as u64);
-        bar.set_position(progress.done as u64);
-        bar.set_message(format!("{}: {}, {}", experiment.name, progress.condition, progress.arm));
-    });
-    bar.finish_and_clear();
-    record
 }
 
 /// Writes page, object and runs into a directory.

@@ -28,10 +28,10 @@ use std::{fmt, time::Duration};
 pub use facts::Machine;
 pub use record::{
     ArmRecord, CensoredRecord, ComparisonRecord, ConditionRecord, ExperimentRecord, IntervalRecord,
-    LabRecord, LoadRecord, MethodRecord, MetricRecord, RunRecord, SummaryRecord, Verdict,
-    WelchRecord,
+    JobRecord, LabRecord, LoadRecord, MethodRecord, MetricRecord, RunRecord, SummaryRecord,
+    Verdict, WelchRecord,
 };
-pub use schedule::{Progress, run};
+pub use schedule::{Progress, join, run, run_conditions};
 pub use watch::{Load, MachineWatch, Watch};
 
 /// Reason why a run has no result.
@@ -42,6 +42,9 @@ pub const LEVEL: f64 = 0.05;
 
 /// Probability with which the stated smallest difference is found.
 pub const POWER: f64 = 0.8;
+
+/// Smallest effect of interest of a metric that states no other: 1 %.
+pub const MARGIN: f64 = 0.01;
 
 /// A declared experiment.
 pub struct Experiment {
@@ -137,6 +140,24 @@ pub struct Metric {
     pub meaning: &'static str,
     /// Which values are good.
     pub better: Better,
+    /// Smallest effect of interest, as a part of the baseline's mean: a ratio whose whole interval
+    /// lies within this distance of 1 is no difference, however small its p-value. A run in virtual
+    /// time has hardly any variance, so that without a margin a difference of one packet would be
+    /// significant.
+    pub margin: f64,
+}
+
+impl Metric {
+    /// A metric with the margin [`MARGIN`].
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        unit: &'static str,
+        meaning: &'static str,
+        better: Better,
+    ) -> Self {
+        Self { name, unit, meaning, better, margin: MARGIN }
+    }
 }
 
 /// A positive control: a counter that proves that a mechanism ran where it should, and only there.

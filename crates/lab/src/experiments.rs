@@ -9,8 +9,7 @@
 pub mod dst_layout;
 pub mod gro_batch;
 pub mod prequeue;
-pub mod recycle;
-
+pub mod skb_cache;
 pub mod tsq;
 
 mod copy_link;
@@ -31,7 +30,7 @@ pub enum Name {
     DstLayout,
     /// [`tsq`].
     Tsq,
-    /// [`recycle`].
+    /// [`skb_cache`].
     SkbCache,
 }
 
@@ -48,7 +47,7 @@ impl Name {
             Self::GroBatch => gro_batch::experiment(quick),
             Self::DstLayout => dst_layout::experiment(quick),
             Self::Tsq => tsq::experiment(quick),
-            Self::SkbCache => recycle::experiment(quick),
+            Self::SkbCache => skb_cache::experiment(quick),
         }
     }
 }

@@ -8,10 +8,14 @@ use super::values::{number, parse_runs};
 
 /// Options of `quietline lab`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct LabArgs {
-    /// What to do.
+    /// Experiment to run, or what to do with results.
     #[command(subcommand)]
-    pub(crate) command: LabCommand,
+    pub(crate) command: Option<LabCommand>,
+    /// Options without an experiment: the jobs of all of them.
+    #[command(flatten)]
+    pub(crate) all: LabRunArgs,
 }
 
 /// The experiments, and what is done with their results.
@@ -30,7 +34,16 @@ pub(crate) enum LabCommand {
     /// All experiments, one after the other.
     All(LabRunArgs),
     /// Compare the results of two runs, which --report or --json has stored.
+    ///
+    /// Compares every metric of every arm that both results have, by Welch's test after Holm's
+    /// correction. The runs of two results are not interleaved, so that a difference may be one of
+    /// the machines.
     Compare(LabCompareArgs),
+    /// Merge the results of the jobs of a sweep into one result, and judge it as a whole.
+    ///
+    /// Takes the JSON files of all jobs of one plan. They must be of one version of quietline and of
+    /// one command, and each job must occur once.
+    Merge(LabMergeArgs),
 }
 
 /// Options of a run.
@@ -46,6 +59,25 @@ pub(crate) struct LabRunArgs {
     /// Seed of everything random.
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
+    /// List the jobs of the run instead of running them, one JSON object per line.
+    ///
+    /// A job is one condition of one experiment: its arms must take turns in one process, and
+    /// conditions need not. Each line has the job's number, its experiment and condition, an
+    /// estimate of its time, and the command that runs it. deploy/ has scripts for Slurm, GNU
+    /// parallel and Kubernetes.
+    #[arg(long, conflicts_with_all = ["job", "json", "report"])]
+    pub(crate) plan: bool,
+    /// Run only this job of the plan, numbered from 0. 'lab merge' takes the results of all jobs.
+    #[arg(long, value_name = "K", value_parser = number::<usize>(0..=1_000_000))]
+    pub(crate) job: Option<usize>,
+    /// Output options.
+    #[command(flatten)]
+    pub(crate) output: LabOutputArgs,
+}
+
+/// Output options of a run and of a merge.
+#[derive(Debug, Args)]
+pub(crate) struct LabOutputArgs {
     /// Print one JSON object with every run instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
@@ -67,4 +99,18 @@ pub(crate) struct LabCompareArgs {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options of `quietline lab merge`.
+#[derive(Debug, Args)]
+pub(crate) struct LabMergeArgs {
+    /// JSON files of the jobs, in any order.
+    #[arg(value_name = "JOB.json", required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Merge although jobs of the plan are missing.
+    #[arg(long)]
+    pub(crate) partial: bool,
+    /// Output options.
+    #[command(flatten)]
+    pub(crate) output: LabOutputArgs,
 }

@@ -19,6 +19,9 @@ pub(super) fn page(result: &DemoResult, environment: &Environment) -> Result<Str
     let mut page = page::begin("quietline demo");
     let _ = writeln!(page, "<p>{}</p>", escape(&environment.sentence()));
     method(&mut page, result);
+    if let Some(settings) = result.plan.settings() {
+        let _ = writeln!(page, "<p>Settings: {}.</p>", escape(&settings));
+    }
     rates(&mut page, result);
     if let Some([wide, narrow]) = plot::ratios(result)? {
         let _ = write!(
@@ -125,8 +128,16 @@ fn details(page: &mut String, outcome: &Outcome) -> Result<()> {
         );
     }
     page.push_str("<div class=\"plots\">\n");
-    for svg in [plot::slices(outcome)?, plot::latency(outcome)?].into_iter().flatten() {
-        page.push_str(&svg);
+    for (caption, svg) in [
+        ("Rate of each slice; lines are the medians, bands the quartiles.", plot::slices(outcome)?),
+        (
+            "Latency of a transaction; each step to the right is ten times rarer.",
+            plot::latency(outcome)?,
+        ),
+    ] {
+        if let Some(svg) = svg {
+            let _ = writeln!(page, "<figure>{svg}<figcaption>{caption}</figcaption></figure>");
+        }
     }
     page.push_str("</div>\n");
     Ok(())

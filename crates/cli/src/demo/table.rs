@@ -58,6 +58,9 @@ pub(super) fn text(
     );
     text.push('\n');
     text.push_str(&filled(&note));
+    if let Some(settings) = result.plan.settings() {
+        text.push_str(&filled(&format!("Settings: {settings}.")));
+    }
     match characters {
         Characters::Unicode => text,
         Characters::Ascii => output::in_ascii(&text),
@@ -206,8 +209,10 @@ mod tests {
             }
         });
         let workloads = Workload::all().collect();
+        let sysctl = "net.quietline.rx_context=prequeue_drop_limited".parse().expect("a setting");
+        let sysctl = vec![sysctl; 3];
         DemoResult {
-            plan: Plan { seconds: 12.0, seed: u64::MAX, workloads, slice_seconds: 0.25 },
+            plan: Plan { seconds: 12.0, seed: u64::MAX, workloads, slice_seconds: 0.25, sysctl },
             outcomes: outcomes.collect(),
             rounds: 40,
             elapsed: Duration::from_secs(3600),

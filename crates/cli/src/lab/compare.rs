@@ -3,9 +3,7 @@
 //! The runs of two commands are not interleaved, so that a difference may be one of the machine or
 //! of the day: the test is Welch's, and the output says so.
 
-use std::{fs, path::Path};
-
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use comfy_table::{
     Cell, CellAlignment, ContentArrangement, Table,
     presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED},
@@ -43,7 +41,7 @@ struct Row {
 
 /// Runs the command.
 pub(super) fn run(args: &LabCompareArgs) -> Result<(), Failure> {
-    let (first, second) = (read(&args.first)?, read(&args.second)?);
+    let (first, second) = (super::read(&args.first)?, super::read(&args.second)?);
     let rows = rows(&first, &second);
     if rows.is_empty() {
         return Err(anyhow!("the two results have no arm in common").into());
@@ -69,14 +67,6 @@ pub(super) fn run(args: &LabCompareArgs) -> Result<(), Failure> {
          Welch's, two-sided, after Holm's correction. Overlapping quartiles are no difference.",
     ));
     output::print(&if plain { output::in_ascii(&text) } else { text })
-}
-
-fn read(path: &Path) -> Result<LabRecord, Failure> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let record = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no result of 'quietline lab'", path.display()))?;
-    Ok(record)
 }
 
 /// Every metric of every arm that both results have.

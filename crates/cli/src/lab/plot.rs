@@ -1,41 +1,38 @@
 //! The plots of the report, as SVG text.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use plotters::{
+    coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter},
     prelude::{
-        ChartBuilder, Circle, ErrorBar, IntoLogRange as _, IntoSegmentedCoord as _, LineSeries,
-        PathElement, Rectangle, SegmentValue, WHITE,
+        BindKeyPoints as _, ChartBuilder, Circle, ErrorBar, IntoLogRange as _,
+        IntoSegmentedCoord as _, LineSeries, PathElement, Rectangle, SegmentValue,
     },
-    style::{Color as _, RGBColor},
+    style::Color as _,
 };
 use quietline_lab::{
     experiment::{ArmRecord, ComparisonRecord, Series},
     statistics::Summary,
 };
 
-use crate::plot::{GRAY, PALETTE, compact, svg};
+use crate::plot::{FONT, GRAY, PALETTE, color, compact, log_ticks, no_line, svg};
 
 /// Widths of plots with a row for each name: for a page, and for a phone.
-const WIDTHS: [u32; 2] = [760, 360];
+const WIDTHS: [u32; 2] = [900, 370];
 /// Width of the names of rows in each.
-const NAME_WIDTHS: [u32; 2] = [230, 110];
+const NAME_WIDTHS: [u32; 2] = [240, 124];
 /// Characters of a name that fit these widths.
-const NAME_CHARS: [usize; 2] = [34, 15];
+const NAME_CHARS: [usize; 2] = [32, 16];
+/// Labels of the horizontal axis in each.
+const LABELS: [usize; 2] = [8, 4];
 /// Heights: of a row, and of everything around the rows.
 const ROW: u32 = 30;
 const FRAME: u32 = 74;
-
-/// Color of an arm by its place in the experiment. With more arms than colors, colors repeat and
-/// the names of rows tell them apart.
-pub(super) fn color(arm: usize) -> RGBColor {
-    PALETTE[arm % PALETTE.len()]
-}
-
-/// The same as a color of CSS.
-pub(super) fn css(arm: usize) -> String {
-    let RGBColor(red, green, blue) = color(arm);
-    format!("#{red:02x}{green:02x}{blue:02x}")
-}
+/// Size of a plot that stands beside another.
+const SIZE: (u32, u32) = (384, 260);
+/// Quantities with a larger ratio of the largest to the smallest value have a logarithmic axis.
+const LOG_FROM: f64 = 40.0;
 
 /// Plots the ratio of each comparison with its interval on a logarithmic axis, in each width. Rows
 /// have the numbers of the table.
@@ -54,18 +51,24 @@ pub(super) fn ratios(comparisons: &[ComparisonRecord]) -> Result<Option<[String;
     let low = ratios.iter().map(|(_, ratio)| ratio.low).fold(0.9, f64::min) / 1.05;
     let high = ratios.iter().map(|(_, ratio)| ratio.high).fold(1.1, f64::max) * 1.05;
     let names: Vec<String> = ratios.iter().map(|(name, _)| name.clone()).collect();
-    let plot = |width: u32| {
-        svg((width, height(names.len(), ROW)), |area| {
+    let plot = |place: usize| {
+        let size = (WIDTHS[place], height(names.len(), ROW));
+        let ticks = log_ticks(low, high, LABELS[place]);
+        svg("Ratio of each comparison with its interval", size, |area| {
             let mut chart = ChartBuilder::on(area)
                 .margin(10)
                 .margin_right(24)
                 .x_label_area_size(44)
                 .y_label_area_size(40)
-                .build_cartesian_2d((low..high).log_scale(), names.as_slice().into_segmented())?;
+                .build_cartesian_2d(
+                    (low..high).log_scale().with_key_points(ticks),
+                    names.as_slice().into_segmented(),
+                )?;
             chart
                 .configure_mesh()
                 .disable_y_mesh()
-                .light_line_style(WHITE)
+                .light_line_style(no_line())
+                .label_style(FONT)
                 .x_labels(6)
                 .x_desc("arm / baseline")
                 .y_labels(names.len())
@@ -83,7 +86,7 @@ pub(super) fn ratios(comparisons: &[ComparisonRecord]) -> Result<Option<[String;
             Ok(())
         })
     };
-    let [wide, narrow] = WIDTHS.map(plot);
+    let [wide, narrow] = [0, 1].map(plot);
     Ok(Some([wide?, narrow?]))
 }
 
@@ -107,7 +110,7 @@ pub(super) fn runs(arms: &[ArmRecord], metric: usize, label: &str) -> Result<Opt
     let margin = ((highest - lowest) * 0.06).max(highest.abs() * 5e-4).max(1e-9);
     let names: Vec<String> = rows.iter().map(|(_, name, _, _)| name.clone()).collect();
     let plot = |place: usize| {
-        svg((WIDTHS[place], height(names.len(), ROW)), |area| {
+        svg(label, (WIDTHS[place], height(names.len(), ROW)), |area| {
             let range = lowest - margin..highest + margin;
             let mut chart = ChartBuilder::on(area)
                 .margin(10)
@@ -118,8 +121,9 @@ pub(super) fn runs(arms: &[ArmRecord], metric: usize, label: &str) -> Result<Opt
             chart
                 .configure_mesh()
                 .disable_y_mesh()
-                .light_line_style(WHITE)
-                .x_labels(if place == 0 { 8 } else { 4 })
+                .light_line_style(no_line())
+                .label_style(FONT)
+                .x_labels(LABELS[place])
                 .x_desc(label)
                 .y_labels(names.len())
                 .y_label_formatter(&|name| segment(name, NAME_CHARS[place]))
@@ -150,42 +154,62 @@ pub(super) fn runs(arms: &[ArmRecord], metric: usize, label: &str) -> Result<Opt
     Ok(Some([wide?, narrow?]))
 }
 
-/// Plots a quantity over time, or a distribution, of several arms.
+/// Plots a quantity over time, by percentile or by the number of CPUs, of several arms.
 pub(super) fn series(arms: &[(usize, &Series)]) -> Result<Option<String>> {
     let points = || arms.iter().flat_map(|(_, series)| &series.points);
     let Some((_, first)) = arms.first() else { return Ok(None) };
-    if points().next().is_none() {
-        return Ok(None);
-    }
     let bound = |axis: usize, start: f64, choose: fn(f64, f64) -> f64| {
         points().map(|point| point[axis]).fold(start, choose)
     };
-    let (left, right) = (bound(0, f64::INFINITY, f64::min), bound(0, f64::NEG_INFINITY, f64::max));
-    let top = bound(1, 0.0, f64::max) * 1.05;
+    let [left, low] = [0, 1].map(|axis| bound(axis, f64::INFINITY, f64::min));
+    let [right, high] = [0, 1].map(|axis| bound(axis, f64::NEG_INFINITY, f64::max));
+    if !(left.is_finite() && high.is_finite()) {
+        return Ok(None);
+    }
+    let x = left..right.max(left + 1e-9);
+    if low > 0.0 && high / low > LOG_FROM {
+        let (low, high) = (low / 1.2, high * 1.2);
+        let y = (low..high).log_scale().with_key_points(log_ticks(low, high, 6));
+        return curves(arms, first, x, y).map(Some);
+    }
+    curves(arms, first, x, 0.0..(high * 1.05).max(1e-9)).map(Some)
+}
+
+fn curves<Y>(
+    arms: &[(usize, &Series)],
+    first: &Series,
+    x: Range<f64>,
+    y: impl AsRangedCoord<CoordDescType = Y, Value = f64>,
+) -> Result<String>
+where
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
     let unit = if first.x_unit == "s" { "time, s" } else { first.x_unit.as_str() };
-    svg((370, 240), |area| {
+    let label = format!("{}, {}", first.name, first.y_unit);
+    svg(&label, SIZE, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
             .margin_right(24)
-            .x_label_area_size(30)
+            .x_label_area_size(44)
             .y_label_area_size(64)
-            .build_cartesian_2d(left..right.max(left + 1e-9), 0.0..top.max(1e-9))?;
+            .build_cartesian_2d(x, y)?;
         chart
             .configure_mesh()
             .x_labels(5)
+            .y_labels(6)
             .x_label_formatter(&|x| format!("{}", (x * 1000.0).round() / 1000.0))
             .x_desc(unit)
             .y_desc(&first.y_unit)
             .y_label_formatter(&|value| compact(*value))
-            .light_line_style(WHITE)
+            .light_line_style(no_line())
+            .label_style(FONT)
             .draw()?;
         for (arm, series) in arms {
             let points = series.points.iter().map(|point| (point[0], point[1]));
-            chart.draw_series(LineSeries::new(points, color(*arm).stroke_width(1)))?;
+            chart.draw_series(LineSeries::new(points, color(*arm).stroke_width(2)))?;
         }
         Ok(())
     })
-    .map(Some)
 }
 
 fn height(rows: usize, row: u32) -> u32 {
@@ -197,7 +221,7 @@ fn segment(name: &SegmentValue<&String>, chars: usize) -> String {
     match name {
         SegmentValue::Exact(name) | SegmentValue::CenterOf(name) => {
             let short: String = name.chars().take(chars).collect();
-            if short.len() < name.len() { format!("{short}…") } else { short }
+            if short.len() < name.len() { format!("{}…", short.trim_end()) } else { short }
         }
         SegmentValue::Last => String::new(),
     }

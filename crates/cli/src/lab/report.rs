@@ -9,14 +9,26 @@ use quietline_lab::experiment::{
 };
 
 use super::{plot, table};
-use crate::page::{self, escape};
+use crate::{
+    page::{self, escape},
+    plot::css,
+};
 
 /// Returns the whole page.
 pub(super) fn page(record: &LabRecord) -> Result<String> {
     let mut page = page::begin("quietline lab");
     let machine = table::machine(&record.machine, &record.version);
     let _ = writeln!(page, "<p>{}</p>", escape(&machine));
-    let _ = writeln!(page, "<p>Repeat with <code>{}</code></p>", escape(&record.repeat));
+    if let Some(sentence) = table::jobs(record) {
+        let _ = writeln!(page, "<p>{}</p>", escape(&sentence));
+    }
+    let _ = writeln!(
+        page,
+        "<p>Repeat with <code>{}</code>. <code>lab.json</code> and <code>lab.csv</code> beside this page \
+         have every run.</p>",
+        escape(&record.repeat)
+    );
+    overview(&mut page, record);
     let _ = writeln!(
         page,
         "<p class=\"note\">A comparison is invalid where a positive control fails, where other programs \
@@ -35,15 +47,52 @@ pub(super) fn page(record: &LabRecord) -> Result<String> {
     Ok(page)
 }
 
-fn section(page: &mut String, experiment: &ExperimentRecord) -> Result<()> {
-    let _ = writeln!(page, "<h2>{}</h2>", escape(&experiment.title));
+/// Verdicts of every experiment, counted.
+fn overview(page: &mut String, record: &LabRecord) {
+    const VERDICTS: [Verdict; 6] = [
+        Verdict::Better,
+        Verdict::Worse,
+        Verdict::Equivalent,
+        Verdict::NoDifference,
+        Verdict::NotSignificant,
+        Verdict::Invalid,
+    ];
+    page.push_str("<table><thead><tr><th>experiment</th><th>comparisons</th>");
+    for verdict in VERDICTS {
+        let _ = write!(page, "<th>{}</th>", verdict.words());
+    }
+    page.push_str("</tr></thead><tbody>\n");
+    for experiment in &record.experiments {
+        let (name, title) = (escape(&experiment.name), escape(&experiment.title));
+        let count = experiment.comparisons.len();
+        let _ = write!(
+            page,
+            "<tr><td><a href=\"#{name}\">{title}</a></td><td data-name=\"comparisons\">{count}</td>"
+        );
+        for verdict in VERDICTS {
+            let own = experiment.comparisons.iter().filter(|own| own.verdict == verdict).count();
+            let words = verdict.words();
+            let class = if verdict == Verdict::Invalid && own > 0 { " class=\"bad\"" } else { "" };
+            let _ = write!(page, "<td data-name=\"{words}\"><span{class}>{own}</span></td>");
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody></table>\n");
+}
+
+/// One experiment with its tables and plots.
+pub(crate) fn section(page: &mut String, experiment: &ExperimentRecord) -> Result<()> {
+    let (name, title) = (escape(&experiment.name), escape(&experiment.title));
+    let _ = writeln!(page, "<h2 id=\"{name}\">{title}</h2>");
     for (name, text) in [
         ("Claim", &experiment.claim),
         ("Workload", &experiment.workload),
         ("Limits", &experiment.limits),
         ("Method", &table::method(experiment)),
     ] {
-        let _ = writeln!(page, "<p><strong>{name}.</strong> {}</p>", escape(text));
+        if !text.is_empty() {
+            let _ = writeln!(page, "<p><strong>{name}.</strong> {}</p>", escape(text));
+        }
     }
     arms(page, experiment);
     comparisons(page, experiment);
@@ -56,41 +105,53 @@ fn section(page: &mut String, experiment: &ExperimentRecord) -> Result<()> {
         }
     }
     if let Some(plots) = plot::ratios(&experiment.comparisons)? {
-        page.push_str(
-            "<p class=\"note\">Ratio of the means with its 95 % bootstrap interval, by the number of the \
-             comparison.</p>\n",
+        both(
+            page,
+            &plots,
+            "Ratio of the means, arm / baseline, with its 95 % bootstrap interval, by the number of the \
+             comparison.",
         );
-        both(page, &plots);
     }
-    for condition in &experiment.conditions {
-        details(page, experiment, condition)?;
+    for (place, condition) in experiment.conditions.iter().enumerate() {
+        details(page, experiment, condition, place == 0)?;
     }
     Ok(())
 }
 
 /// A plot for a page and the same for a phone.
-fn both(page: &mut String, [wide, narrow]: &[String; 2]) {
-    let _ =
-        write!(page, "<div class=\"wide\">{wide}</div>\n<div class=\"narrow\">{narrow}</div>\n");
+fn both(page: &mut String, [wide, narrow]: &[String; 2], caption: &str) {
+    let _ = writeln!(
+        page,
+        "<figure><div class=\"wide\">{wide}</div>\n<div class=\"narrow\">{narrow}</div>\
+         <figcaption>{}</figcaption></figure>",
+        escape(caption)
+    );
 }
 
 /// The arms with their colors and settings.
 fn arms(page: &mut String, experiment: &ExperimentRecord) {
     let Some(condition) = experiment.conditions.first() else { return };
-    page.push_str("<table><thead><tr><th>arm</th><th>settings</th></tr></thead><tbody>\n");
+    page.push_str(
+        "<table class=\"text\"><thead><tr><th>arm</th><th>settings</th></tr></thead><tbody>\n",
+    );
     for (place, arm) in condition.arms.iter().enumerate() {
         let settings: Vec<_> =
             arm.settings.iter().map(|(name, value)| escape(&format!("{name}={value}"))).collect();
+        let settings = if settings.is_empty() { vec!["defaults".to_owned()] } else { settings };
         let _ = writeln!(
             page,
-            "<tr><td style=\"color:{};font-weight:600\">{}</td>\
-             <td data-name=\"settings\" style=\"white-space:normal;overflow-wrap:anywhere\">{}</td></tr>",
-            plot::css(place),
+            "<tr><td>{}{}</td><td data-name=\"settings\"><span>{}</span></td></tr>",
+            dot(place),
             escape(&arm.name),
             settings.join("<br>"),
         );
     }
     page.push_str("</tbody></table>\n");
+}
+
+/// A square of the color of an arm.
+fn dot(arm: usize) -> String {
+    format!("<i class=\"dot\" style=\"background:{}\"></i>", css(arm))
 }
 
 fn comparisons(page: &mut String, experiment: &ExperimentRecord) {
@@ -124,10 +185,9 @@ fn row(page: &mut String, number: usize, record: &ComparisonRecord) {
     let detectable = record.detectable.map_or_else(String::new, |part| {
         format!("<br><small>detectable {:.1} %</small>", part * 100.0)
     });
-    let unit = if record.unit.is_empty() { String::new() } else { format!(", {}", record.unit) };
     let _ = writeln!(
         page,
-        "<tr><td>{number}. {}<br><small>{} → {}</small></td><td data-name=\"metric\">{}{}</td>\
+        "<tr><td>{number}. {}<br><small>{} → {}</small></td><td data-name=\"metric\">{}</td>\
          <td data-name=\"baseline\"><span>{}</span></td>\
          <td data-name=\"arm\"><span>{}</span></td>\
          <td data-name=\"ratio\"><span>{ratio}<br><small>{interval}</small></span></td>\
@@ -136,8 +196,7 @@ fn row(page: &mut String, number: usize, record: &ComparisonRecord) {
         escape(&record.condition),
         escape(&record.baseline),
         escape(&record.arm),
-        escape(&record.metric),
-        escape(&unit),
+        escape(&table::named(record)),
         side(record.baseline_summary.as_ref()),
         side(record.arm_summary.as_ref()),
         record.verdict.words(),
@@ -145,12 +204,15 @@ fn row(page: &mut String, number: usize, record: &ComparisonRecord) {
     );
 }
 
+/// The plots of one condition, which a reader can fold.
 fn details(
     page: &mut String,
     experiment: &ExperimentRecord,
     condition: &ConditionRecord,
+    is_open: bool,
 ) -> Result<()> {
-    let _ = writeln!(page, "<h3>{}</h3>", escape(&condition.name));
+    let open = if is_open { " open" } else { "" };
+    let _ = writeln!(page, "<details{open}><summary>{}</summary>", escape(&condition.name));
     let _ = write!(page, "<p class=\"note\">{}.", escape(&condition.description));
     if !experiment.is_virtual {
         let _ = write!(
@@ -166,17 +228,19 @@ fn details(
     }
     for (place, metric) in experiment.metrics.iter().enumerate() {
         let is_compared = experiment.comparisons.iter().any(|record| record.metric == metric.name);
-        let label = if metric.unit.is_empty() {
-            metric.name.clone()
-        } else {
-            format!("{}, {}", metric.name, metric.unit)
-        };
+        let name = metric.name.replace('_', " ");
+        let label = if metric.unit.is_empty() { name } else { format!("{name}, {}", metric.unit) };
         if is_compared && let Some(plots) = plot::runs(&condition.arms, place, &label)? {
-            let _ = writeln!(page, "<p class=\"note\">{}.</p>", escape(&metric.meaning));
-            both(page, &plots);
+            let caption = format!(
+                "Every run, with median and quartiles of each arm: {}.",
+                metric.meaning.trim_end_matches('.')
+            );
+            both(page, &plots, &caption);
         }
     }
-    curves(page, condition)
+    curves(page, condition)?;
+    page.push_str("</details>\n");
+    Ok(())
 }
 
 /// Quantities over time and distributions, a plot for each with a curve for each arm.
@@ -185,18 +249,19 @@ fn curves(page: &mut String, condition: &ConditionRecord) -> Result<()> {
     if first.series.is_empty() {
         return Ok(());
     }
-    page.push_str("<div class=\"plots\">\n");
+    page.push_str("<div class=\"key\">");
+    for (place, arm) in condition.arms.iter().enumerate() {
+        let _ = write!(page, "<span>{}{}</span>", dot(place), escape(&arm.name));
+    }
+    page.push_str("</div>\n<div class=\"plots\">\n");
     for (place, series) in first.series.iter().enumerate() {
         let own = |(arm, record): (usize, _)| Some((arm, series_of(record, place)?));
         let arms: Vec<(usize, &Series)> =
             condition.arms.iter().enumerate().filter_map(own).collect();
         if let Some(svg) = plot::series(&arms)? {
             let over = if series.x_unit == "s" { "over time" } else { "by percentile" };
-            let _ = writeln!(
-                page,
-                "<div><p class=\"note\">{} {over}</p>{svg}</div>",
-                escape(&series.name)
-            );
+            let caption = escape(&format!("{} {over}", series.name));
+            let _ = writeln!(page, "<figure>{svg}<figcaption>{caption}</figcaption></figure>");
         }
     }
     page.push_str("</div>\n");

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use comfy_table::{
-    Cell, CellAlignment, ContentArrangement, Table,
+    Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width,
     presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED},
 };
 use quietline_lab::experiment::{
@@ -25,21 +25,37 @@ pub(super) fn text(record: &LabRecord) -> String {
 fn unicode(record: &LabRecord, plain: bool) -> String {
     let mut text = filled(&machine(&record.machine, &record.version));
     for experiment in &record.experiments {
-        let _ = write!(text, "\n{}", filled(&experiment.title));
-        text.push_str(&filled(&format!("Claim: {}", experiment.claim)));
-        let _ = writeln!(text, "{}", comparisons(experiment, plain));
-        text.push_str(&remarks(experiment));
-        text.push_str(&filled(&format!("Limits: {}", experiment.limits)));
+        text.push_str(&self::experiment(experiment, plain));
     }
     text.push('\n');
-    text.push_str(&filled(
-        "Rows: baseline above, other arm below, medians with their quartiles; the ratio of the means \
-         with its 95 % bootstrap interval over pairs; the verdict with the p-value of the permutation \
-         test over pairs after Holm's correction. Overlapping quartiles are no difference, whatever a \
-         test says.",
-    ));
+    text.push_str(&legend());
+    if let Some(sentence) = jobs(record) {
+        text.push_str(&filled(&sentence));
+    }
     text.push_str(&filled(&format!("Repeat with: {}", record.repeat)));
     text
+}
+
+/// One experiment: a table for each condition, and what there is to say about them.
+pub(crate) fn experiment(experiment: &ExperimentRecord, plain: bool) -> String {
+    let mut text = format!("\n{}", filled(&experiment.title));
+    if !experiment.claim.is_empty() {
+        text.push_str(&filled(&format!("Claim: {}", experiment.claim)));
+    }
+    text.push_str(&comparisons(experiment, plain));
+    text.push_str(&remarks(experiment));
+    text.push_str(&filled(&format!("Limits: {}", experiment.limits)));
+    text
+}
+
+/// How to read the tables.
+pub(crate) fn legend() -> String {
+    filled(
+        "Each row has the baseline above the other arm: medians with their quartiles; the ratio of the \
+         means, arm / baseline, with its 95 % bootstrap interval over pairs; the verdict about the arm \
+         with the p-value of the permutation test over pairs after Holm's correction. Overlapping \
+         quartiles are no difference, whatever a test says.",
+    )
 }
 
 /// One line about the machine.
@@ -55,6 +71,23 @@ pub(super) fn machine(machine: &Machine, version: &str) -> String {
         machine.clock_source.as_deref().unwrap_or("unknown"),
         if machine.optimized { "" } else { "; UNOPTIMIZED BUILD: times are meaningless" },
     )
+}
+
+/// The jobs of a sweep and their machines, in one sentence.
+pub(super) fn jobs(record: &LabRecord) -> Option<String> {
+    let of = record.jobs.first()?.of;
+    let mut machines: Vec<String> = Vec::new();
+    for job in &record.jobs {
+        let machine = format!("{} × {}", job.machine.cpus, job.machine.cpu_model);
+        if !machines.contains(&machine) {
+            machines.push(machine);
+        }
+    }
+    let on = match machines.as_slice() {
+        [one] => format!("on {one}"),
+        several => format!("on machines of {} kinds: {}", several.len(), several.join("; ")),
+    };
+    Some(format!("{} of the {of} jobs of the plan, {on}.", record.jobs.len()))
 }
 
 /// How an experiment was run, in one sentence.
@@ -96,6 +129,7 @@ pub(super) fn ratio(record: &ComparisonRecord) -> [String; 2] {
 pub(super) fn p_value(p: Option<f64>) -> String {
     match p {
         Some(p) if p < 0.001 => "p < 0.001".to_owned(),
+        Some(p) if p > 0.999 => "p = 1".to_owned(),
         Some(p) => format!("p = {p:.3}"),
         None => String::new(),
     }
@@ -131,30 +165,58 @@ pub(super) fn reasons(experiment: &ExperimentRecord) -> Vec<String> {
     each.filter(|reason| seen.insert(reason.clone())).collect()
 }
 
-fn comparisons(experiment: &ExperimentRecord, plain: bool) -> Table {
+/// A heading and a table for each condition: the condition's name is too long for a column.
+fn comparisons(experiment: &ExperimentRecord, plain: bool) -> String {
+    let mut text = String::new();
+    for condition in &experiment.conditions {
+        let own = experiment.comparisons.iter().filter(|own| own.condition == condition.name);
+        let _ = write!(text, "\n{}", filled(&condition.name));
+        if let Some(error) = &condition.error {
+            text.push_str(&filled(&format!("FAILED: {error}")));
+        }
+        let _ = writeln!(text, "{}", rows(own, plain));
+    }
+    text
+}
+
+fn rows<'r>(comparisons: impl Iterator<Item = &'r ComparisonRecord>, plain: bool) -> Table {
     let mut table = Table::new();
     table.load_style(if plain { ASCII_FULL_CONDENSED } else { UTF8_FULL_CONDENSED });
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(u16::try_from(WIDTH).unwrap_or(80));
-    table.set_header(["condition", "arms", "median", "ratio", "verdict"]);
+    table.set_header([
+        "metric\nbaseline\narm",
+        "\nmedian\n[quartiles]",
+        "\nratio\n[95 %]",
+        "\nverdict\np",
+    ]);
+    // A verdict and an interval stay on one line each.
+    for (column, least) in [(2, 16), (3, 17)] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
+        }
+    }
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-    for record in &experiment.comparisons {
-        let unit =
-            if record.unit.is_empty() { String::new() } else { format!(", {}", record.unit) };
+    for record in comparisons {
         let [value, interval] = ratio(record);
         table.add_row([
-            Cell::new(format!("{}\n{}{unit}", record.condition, record.metric)),
-            Cell::new(format!("{}\n{}", record.baseline, record.arm)),
+            Cell::new(format!("{}\n{}\n{}", named(record), record.baseline, record.arm)),
             right(format!(
-                "{}\n{}",
+                "\n{}\n{}",
                 summary(record.baseline_summary.as_ref()),
                 summary(record.arm_summary.as_ref())
             )),
-            right(format!("{value}\n{interval}")),
-            Cell::new(format!("{}\n{}", record.verdict.words(), p_value(record.p_holm))),
+            right(format!("\n{value}\n{interval}")),
+            Cell::new(format!("\n{}\n{}", record.verdict.words(), p_value(record.p_holm))),
         ]);
     }
     table
+}
+
+/// The metric with its unit.
+pub(super) fn named(record: &ComparisonRecord) -> String {
+    let metric = record.metric.replace('_', " ");
+    if record.unit.is_empty() { metric } else { format!("{metric}, {}", record.unit) }
 }
 
 fn remarks(experiment: &ExperimentRecord) -> String {
@@ -178,7 +240,7 @@ fn remarks(experiment: &ExperimentRecord) -> String {
 }
 
 /// Wraps a paragraph at the width.
-pub(super) fn filled(paragraph: &str) -> String {
+pub(crate) fn filled(paragraph: &str) -> String {
     let options = textwrap::Options::new(WIDTH).subsequent_indent("  ");
     format!("{}\n", textwrap::fill(paragraph, options))
 }

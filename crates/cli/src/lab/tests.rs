@@ -1,7 +1,7 @@
 //! The command with a made-up record, which its tables, pages and files show.
 
 use quietline_lab::experiment::{
-    ArmRecord, ComparisonRecord, ConditionRecord, IntervalRecord, LoadRecord, MetricRecord,
+    ArmRecord, Clock, ComparisonRecord, ConditionRecord, IntervalRecord, LoadRecord, MetricRecord,
     RunRecord, Series, SummaryRecord, Verdict,
 };
 
@@ -22,6 +22,7 @@ pub(super) fn record() -> LabRecord {
             steal_max: 0.02,
             foreign_max: 0.05,
         },
+        jobs: Vec::new(),
         experiments: vec![ExperimentRecord {
             name: "tsq".to_owned(),
             title: "Small queues".to_owned(),
@@ -37,6 +38,7 @@ pub(super) fn record() -> LabRecord {
                 unit: "ms".to_owned(),
                 meaning: "mean wait".to_owned(),
                 higher_is_better: false,
+                margin: 0.01,
             }],
             conditions: vec![ConditionRecord {
                 name: "100M, 1 sender, <segments>".to_owned(),
@@ -122,7 +124,11 @@ fn a_record_is_the_same_when_it_is_read_again() {
 
 #[test]
 fn the_command_that_repeats_a_run_has_its_options() {
-    let args = |quick, runs| LabRunArgs { quick, runs, seed: 7, json: true, report: None };
+    let output = || LabOutputArgs { json: true, report: None };
+    let args = |quick, runs| {
+        let output = output();
+        LabRunArgs { quick, runs, seed: 7, plan: false, job: None, output }
+    };
     assert_eq!(repeat(&args(false, None), "tsq"), "quietline lab tsq --seed 7");
     let quick = repeat(&args(true, Some(40)), "all");
     assert_eq!(quick, "quietline lab all --quick --runs 40 --seed 7");
@@ -143,4 +149,21 @@ fn files_of_a_report_hold_every_run() {
     assert!(!page.contains("<segments>"), "text of a record is no markup");
     assert!(!page.contains("http://www.w3.org/1999/xhtml") && !page.contains("<script"));
     assert!(serde_json::from_str::<LabRecord>(&read("lab.json")).is_ok());
+}
+
+#[test]
+fn every_condition_of_every_experiment_is_a_job() {
+    let output = LabOutputArgs { json: false, report: None };
+    let args = LabRunArgs { quick: true, runs: None, seed: 3, plan: true, job: None, output };
+    let jobs = plan::jobs(&args, &Name::ALL, "all", &method(&args));
+    let conditions = Name::ALL.iter().map(|name| name.experiment(true).conditions.len());
+    assert_eq!(jobs.len(), conditions.sum::<usize>());
+    for (number, job) in jobs.iter().enumerate() {
+        assert_eq!((job.job, job.of), (number, jobs.len()));
+        let command = format!("quietline lab all --quick --seed 3 --job {number}");
+        assert_eq!(job.command, command);
+        let is_virtual = job.name.experiment(true).clock == Clock::Virtual;
+        assert_eq!(job.seconds.is_none(), is_virtual);
+    }
+    assert!(plan::choose(&jobs, jobs.len()).is_err());
 }

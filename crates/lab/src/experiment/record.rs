@@ -18,8 +18,26 @@ pub struct LabRecord {
     pub machine: Machine,
     /// How the experiments were run.
     pub method: MethodRecord,
+    /// Jobs of a sweep whose results these are; none if one process ran all experiments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobRecord>,
     /// The experiments, in the order in which they ran.
     pub experiments: Vec<ExperimentRecord>,
+}
+
+/// A job of a sweep: one condition of one experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Number of the job, from 0.
+    pub job: usize,
+    /// Jobs of the whole sweep.
+    pub of: usize,
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Name of the condition.
+    pub condition: String,
+    /// Machine that ran the job.
+    pub machine: Machine,
 }
 
 /// How experiments were run.
@@ -79,6 +97,9 @@ pub struct MetricRecord {
     pub meaning: String,
     /// Whether large values are good.
     pub higher_is_better: bool,
+    /// Smallest effect of interest, as a part of the baseline's mean.
+    #[serde(default)]
+    pub margin: f64,
 }
 
 impl From<&Metric> for MetricRecord {
@@ -88,6 +109,7 @@ impl From<&Metric> for MetricRecord {
             unit: metric.unit.to_owned(),
             meaning: metric.meaning.to_owned(),
             higher_is_better: metric.better == Better::Higher,
+            margin: metric.margin,
         }
     }
 }
@@ -174,6 +196,9 @@ pub enum Verdict {
     NoDifference,
     /// The quartiles are apart, but the test, corrected for all comparisons, does not reject.
     NotSignificant,
+    /// The interval of the ratio lies within the margin of the metric: any difference is smaller
+    /// than the smallest effect of interest.
+    Equivalent,
     /// The arm is better than the baseline.
     Better,
     /// The arm is worse than the baseline.
@@ -188,6 +213,7 @@ impl Verdict {
             Self::Invalid => "invalid",
             Self::NoDifference => "no difference",
             Self::NotSignificant => "not significant",
+            Self::Equivalent => "equivalent",
             Self::Better => "better",
             Self::Worse => "worse",
         }

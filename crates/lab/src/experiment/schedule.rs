@@ -32,29 +32,72 @@ pub fn run(
     watch: &mut dyn Watch,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> ExperimentRecord {
+    let every: Vec<usize> = (0..experiment.conditions.len()).collect();
+    run_conditions(experiment, method, &every, watch, progress)
+}
+
+/// Runs some conditions of an experiment, which are named by their places. A condition has the same
+/// seeds whether it runs alone or with others, so that the parts of an experiment can run in several
+/// processes and be joined by [`join`].
+pub fn run_conditions(
+    experiment: &Experiment,
+    method: &Method,
+    places: &[usize],
+    watch: &mut dyn Watch,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> ExperimentRecord {
     let start = Instant::now();
-    let rounds = method.runs.div_ceil(2).max(1);
-    let arms = experiment.arms.len();
-    let total = experiment.conditions.len() * arms * (2 * rounds + 1);
+    let runs_of_condition = experiment.arms.len() * (2 * rounds(method) + 1);
+    let total = places.len() * runs_of_condition;
     let mut conditions = Vec::new();
-    for (index, condition) in experiment.conditions.iter().enumerate() {
+    for (number, &place) in places.iter().enumerate() {
+        let Some(condition) = experiment.conditions.get(place) else { continue };
         let mut record = ConditionRecord {
             name: condition.name.clone(),
             description: condition.description.clone(),
             arms: experiment.arms.iter().map(empty).collect(),
             ..ConditionRecord::default()
         };
-        let mut done = index * arms * (2 * rounds + 1);
+        let mut done = number * runs_of_condition;
         let mut tell = |arm: &Arm| {
             progress(Progress { done, total, condition: &condition.name, arm: &arm.name });
             done += 1;
         };
-        match measure(experiment, method, index, watch, &mut tell, &mut record) {
+        match measure(experiment, method, place, watch, &mut tell, &mut record) {
             Ok(load) => record.load = load.into(),
             Err(error) => record.error = Some(error.to_string()),
         }
         conditions.push(record);
     }
+    record(experiment, method, conditions, start.elapsed().as_secs_f64())
+}
+
+/// Joins conditions of one experiment that ran in several processes, and judges them as one family.
+/// The conditions stand in the order of the declaration; one that `parts` has twice counts once.
+#[must_use]
+pub fn join(
+    experiment: &Experiment,
+    method: &Method,
+    parts: Vec<ExperimentRecord>,
+) -> ExperimentRecord {
+    let elapsed_s = parts.iter().map(|part| part.elapsed_s).sum();
+    let mut all: Vec<_> = parts.into_iter().flat_map(|part| part.conditions).collect();
+    let mut conditions = Vec::new();
+    for declared in &experiment.conditions {
+        if let Some(place) = all.iter().position(|own| own.name == declared.name) {
+            conditions.push(all.swap_remove(place));
+        }
+    }
+    record(experiment, method, conditions, elapsed_s)
+}
+
+/// Judges conditions, and describes the experiment beside them.
+fn record(
+    experiment: &Experiment,
+    method: &Method,
+    conditions: Vec<ConditionRecord>,
+    elapsed_s: f64,
+) -> ExperimentRecord {
     let comparisons = verdict::judge(experiment, method, &conditions);
     ExperimentRecord {
         name: experiment.name.to_owned(),
@@ -63,14 +106,19 @@ pub fn run(
         workload: experiment.workload.to_owned(),
         limits: experiment.limits.to_owned(),
         is_virtual: experiment.clock == Clock::Virtual,
-        runs: 2 * rounds,
+        runs: 2 * rounds(method),
         warm_up_s: method.warm_up.as_secs_f64(),
         measure_s: method.measure.as_secs_f64(),
         metrics: experiment.metrics.iter().map(Into::into).collect(),
         conditions,
         comparisons,
-        elapsed_s: start.elapsed().as_secs_f64(),
+        elapsed_s,
     }
+}
+
+/// Rounds of a condition. Each has two runs of every arm.
+fn rounds(method: &Method) -> usize {
+    method.runs.div_ceil(2).max(1)
 }
 
 fn empty(arm: &Arm) -> ArmRecord {
@@ -105,7 +153,7 @@ fn measure(
     }
     let before = watch.read();
     let mut order = 0;
-    for round in 0..method.runs.div_ceil(2).max(1) {
+    for round in 0..rounds(method) {
         for backwards in [false, true] {
             // Both runs of a pair have the same chance.
             let seed = rng.u64(..);

@@ -50,12 +50,7 @@ fn experiment(seed: u64, on: Plant, off: Plant, drift: f64) -> Experiment {
         clock: Clock::Wall,
         conditions: vec![Condition { name: "only".to_owned(), ..Condition::default() }],
         arms: vec![Arm::new("off", &[]), Arm::new("on", &[])],
-        metrics: vec![Metric {
-            name: "time",
-            unit: "ns",
-            meaning: "time of a packet",
-            better: Better::Lower,
-        }],
+        metrics: vec![Metric::new("time", "ns", "time of a packet", Better::Lower)],
         controls: vec![Control {
             counter: "Moves",
             conditions: Vec::new(),
@@ -128,9 +123,28 @@ fn a_planted_slowdown_of_3_percent_is_found_in_every_experiment() {
 fn a_drift_of_the_machine_is_no_effect_of_an_arm() {
     for seed in 0..20 {
         let record = judged(&experiment(seed, ON, OFF, 0.005), FakeWatch::default(), seed);
-        assert_eq!(record.verdict, Verdict::NoDifference, "seed {seed}: {record:?}");
+        let none = [Verdict::NoDifference, Verdict::Equivalent];
+        assert!(none.contains(&record.verdict), "seed {seed}: {record:?}");
         let ratio = record.ratio.expect("pairs");
         assert!((ratio.estimate - 1.0).abs() < 0.015, "{ratio:?}");
+    }
+}
+
+/// Runs in virtual time hardly vary, so that a test rejects any difference: the margin of the metric
+/// decides whether anyone is interested in it.
+#[test]
+fn a_difference_below_the_smallest_effect_of_interest_is_equivalence() {
+    for (factor, verdict) in [(1.007, Verdict::Equivalent), (1.02, Verdict::Worse)] {
+        let mut experiment = experiment(1, Plant { factor, ..ON }, OFF, 0.0);
+        let trial = experiment.trial;
+        experiment.trial = Box::new(move |setup| {
+            let observed = trial(setup)?;
+            let time = 100.0 * if setup.arm.name == "on" { factor } else { 1.0 };
+            Ok(Observation { metrics: vec![time], ..observed })
+        });
+        let record = judged(&experiment, FakeWatch::default(), 1);
+        assert_eq!(record.verdict, verdict, "{record:?}");
+        assert!(record.p_holm.is_some_and(|p| p < LEVEL), "{record:?}");
     }
 }
 
@@ -221,5 +235,49 @@ fn both_runs_of_a_pair_have_the_same_seed_and_neighboring_places() {
     for (off, on) in off.iter().zip(on) {
         assert_eq!(off.seed, on.seed);
         assert_eq!(off.order.abs_diff(on.order), 1);
+    }
+}
+
+#[test]
+fn conditions_that_ran_apart_and_were_joined_are_those_that_ran_together() {
+    let mut experiment = experiment(5, ON, OFF, 0.01);
+    let second = Condition { name: "second".to_owned(), ..Condition::default() };
+    experiment.conditions.push(second);
+    let method = Method { runs: 6, ..Method::default() };
+    let apart = |place: usize| {
+        run_conditions(&experiment, &method, &[place], &mut FakeWatch::default(), &mut |_| {})
+    };
+    let joined = join(&experiment, &method, vec![apart(1), apart(0), apart(1)]);
+    let names: Vec<_> = joined.conditions.iter().map(|own| own.name.as_str()).collect();
+    let declared: Vec<_> = experiment.conditions.iter().map(|own| own.name.as_str()).collect();
+    assert_eq!(names, declared);
+    // The trial of these tests has one stream of chance for all runs, so that only the declaration,
+    // the seeds and the number of comparisons can be equal.
+    let whole = run(&experiment, &method, &mut FakeWatch::default(), &mut |_| {});
+    assert_eq!(joined.comparisons.len(), whole.comparisons.len());
+    for (one, other) in joined.conditions.iter().zip(&whole.conditions) {
+        let seeds = |record: &ConditionRecord| -> Vec<u64> {
+            record.arms.iter().flat_map(|arm| arm.runs.iter().map(|run| run.seed)).collect()
+        };
+        assert_eq!(seeds(one), seeds(other));
+    }
+}
+
+/// A stored record is read again with every bit of its numbers: a rounded run would give another
+/// p-value. (`serde_json` without its feature `float_roundtrip` reads some numbers wrongly by one
+/// unit in the last place.)
+#[test]
+fn numbers_survive_json() {
+    let experiment = experiment(1, ON, OFF, 1e-4);
+    let record = run(&experiment, &Method::default(), &mut FakeWatch::default(), &mut |_| {});
+    let text = serde_json::to_string(&record).expect("finite numbers");
+    assert_eq!(serde_json::from_str::<ExperimentRecord>(&text).expect("an experiment"), record);
+    let mut rng = Rng::with_seed(1);
+    for _ in 0..10_000 {
+        let number = f64::from_bits(rng.u64(..));
+        if number.is_finite() {
+            let text = serde_json::to_string(&number).expect("a number");
+            assert_eq!(serde_json::from_str::<f64>(&text).expect("a number"), number, "{text}");
+        }
     }
 }

@@ -21,7 +21,9 @@ pub(super) fn judge(
     conditions: &[ConditionRecord],
 ) -> Vec<ComparisonRecord> {
     let mut judged = Vec::new();
-    for (declared, record) in experiment.conditions.iter().zip(conditions) {
+    for record in conditions {
+        let declared = experiment.conditions.iter().find(|own| own.name == record.name);
+        let Some(declared) = declared else { continue };
         for comparison in &experiment.comparisons {
             judged.push(compare(experiment, method, declared, record, comparison));
         }
@@ -52,14 +54,19 @@ fn verdict(experiment: &Experiment, record: &ComparisonRecord) -> Verdict {
     if !record.reasons.is_empty() {
         return Verdict::Invalid;
     }
+    let metric = experiment.metrics.iter().find(|metric| metric.name == record.metric);
+    let margin = metric.map_or(0.0, |metric| metric.margin);
+    let within = |end: f64| (end - 1.0).abs() <= margin;
+    if record.ratio.is_some_and(|ratio| within(ratio.low) && within(ratio.high)) {
+        return Verdict::Equivalent;
+    }
     if baseline.q1 <= arm.q3 && arm.q1 <= baseline.q3 {
         return Verdict::NoDifference;
     }
     if record.p_holm.is_none_or(|p| p >= LEVEL) {
         return Verdict::NotSignificant;
     }
-    let better = experiment.metrics.iter().find(|metric| metric.name == record.metric);
-    let higher_is_better = better.is_some_and(|metric| metric.better == Better::Higher);
+    let higher_is_better = metric.is_some_and(|metric| metric.better == Better::Higher);
     if (arm.median > baseline.median) == higher_is_better {
         Verdict::Better
     } else {

@@ -124,18 +124,18 @@ pub fn experiment(quick: bool) -> Experiment {
 /// What a run measures.
 fn metrics() -> Vec<Metric> {
     vec![
-        Metric {
-            name: "request_time",
-            unit: "ns",
-            meaning: "time of a request, all connections together",
-            better: Better::Lower,
-        },
-        Metric {
-            name: "dst_operations",
-            unit: "",
-            meaning: "reference counts of route entries taken and released per request",
-            better: Better::Lower,
-        },
+        Metric::new(
+            "request_time",
+            "ns",
+            "time of a request, all connections together",
+            Better::Lower,
+        ),
+        Metric::new(
+            "dst_operations",
+            "",
+            "reference counts of route entries taken and released per request",
+            Better::Lower,
+        ),
     ]
 }
 

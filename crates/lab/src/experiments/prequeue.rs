@@ -96,7 +96,7 @@ pub fn experiment(quick: bool) -> Experiment {
 }
 /// What a run measures.
 fn metrics() -> Vec<Metric> {
-    let metric = |name, unit, meaning, better| Metric { name, unit, meaning, better };
+    let metric = Metric::new;
     vec![
         metric(
             "packet_rate",

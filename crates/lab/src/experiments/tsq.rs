@@ -102,7 +102,7 @@ const ARMS: [&str; 6] = ["off", "static131072_ge", "dyn_max", "dyn_min2", "paced
 #[must_use]
 pub fn experiment(quick: bool) -> Experiment {
     let traffic = traffic(quick);
-    let metric = |name, unit, meaning, better| Metric { name, unit, meaning, better };
+    let metric = Metric::new;
     let compared = ["wait_first_bit", "ping_rtt", "utilization"];
     let against_off = |arm| compared.map(|metric| Comparison { baseline: "off", arm, metric });
     Experiment {
@@ -271,7 +271,6 @@ impl Applications {
         client.with_tcb(&world.client, &mut world.cx, |tcb, _| tcb.set_nodelay(true));
         let pause = traffic.time() / 500;
         // The seed decides when the first request meets the queue.
-        #[expect(clippy::cast_possible_truncation, reason = "a small number")]
         let phase = pause / 16 * (seed % 16) as u32;
         let next = world.cx.now + phase;
         let ping = Ping { client, server, asked: None, at_server: 0, next, pause };
