@@ -23,7 +23,7 @@ mod stats;
 mod values;
 
 pub(crate) use self::{
-    lab::{LabArgs, LabCommand, LabCompareArgs, LabMergeArgs, LabOutputArgs, LabRunArgs},
+    lab::{LabArgs, LabCommand, LabCalibrateArgs, LabCompareArgs, LabMergeArgs, LabOutputArgs, LabRunArgs},
     stats::Stats,
 };
 

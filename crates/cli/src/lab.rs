@@ -3,6 +3,7 @@
 //!
 //! Not here: what an experiment does, and its statistics.
 
+mod calibrate;
 mod compare;
 mod csv;
 mod merge;
@@ -10,6 +11,7 @@ mod plan;
 mod plot;
 mod progress;
 mod report;
+mod scaling;
 pub(crate) mod table;
 
 use std::{fs, path::Path, time::Duration};
@@ -37,6 +39,9 @@ const QUICK_RUNS: usize = 10;
 const QUICK_WARM_UP: Duration = Duration::from_millis(5);
 const QUICK_MEASURE: Duration = Duration::from_millis(20);
 
+/// Repetitions of each cost of a cache line that are measured before the experiments.
+const CALIBRATIONS: u32 = 100;
+
 /// Runs the command.
 pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     let Some(command) = &args.command else {
@@ -55,6 +60,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
         LabCommand::All(args) => experiments(args, &Name::ALL, "all"),
         LabCommand::Compare(args) => compare::run(args),
         LabCommand::Merge(args) => merge::run(args),
+        LabCommand::Calibrate(args) => calibrate::run(args),
     }
 }
 
@@ -67,7 +73,8 @@ fn experiments(args: &LabRunArgs, names: &[Name], word: &str) -> Result<(), Fail
     }
     let job = args.job.map(|number| plan::choose(&jobs, number)).transpose()?;
     make_directory(&args.output)?;
-    let machine = Machine::read();
+    let calibration = Some(calibrate::measure(CALIBRATIONS)?);
+    let machine = Machine { calibration, ..Machine::read() };
     let parts: Vec<(Experiment, Vec<usize>)> = match job {
         Some(job) => vec![(job.name.experiment(args.quick), vec![job.place])],
         None => {

@@ -110,10 +110,10 @@ fn check(name: &str) -> Result<path::Path> {
     if DEFAULTS.contains(&name) {
         let written: Vec<_> =
             shared.iter().filter(|line| line.is_written_by_both(enough)).collect();
-        let found: BTreeSet<_> = written.iter().map(|line| line.name()).collect();
+        let found: BTreeSet<_> = written.iter().map(|line| line.written_name()).collect();
         let listed = listed(name)?;
         let mut why = String::new();
-        for line in written.iter().filter(|line| !listed.contains(&line.name())) {
+        for line in written.iter().filter(|line| !listed.contains(&line.written_name())) {
             why += &format!("not in the table:\n{}\n", described(&trace, line, enough));
         }
         for row in listed.difference(&found) {
@@ -161,7 +161,7 @@ fn listed(name: &str) -> Result<BTreeSet<String>> {
 /// A line with the uses of both CPUs and the functions that write it.
 fn described(trace: &Trace, line: &SharedLine, enough: usize) -> String {
     let [first, second] = line.uses.map(|uses| uses.word(enough));
-    let mut text = format!("| {} | {first} | {second} | line {:x}", line.name(), line.number);
+    let mut text = format!("| {} | {first} | {second} | bytes of {}", line.written_name(), line.name());
     let mut command = Command::new("addr2line");
     command.args(["-Cfse"]).arg(std::env::current_exe().unwrap_or_default());
     let known = line.writers.iter().filter_map(|pc| trace.symbol_address(*pc));

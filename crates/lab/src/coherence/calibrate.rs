@@ -176,10 +176,8 @@ fn instruction_ns() -> Result<Option<f64>, Error> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum Order {
-    /// Nothing.
-    None,
     /// Write every line.
-    Write,
+    Write = 1,
     /// Read every line.
     Read,
     /// Increment one line in turn with the first thread, so many times as there are lines.

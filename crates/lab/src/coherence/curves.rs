@@ -23,11 +23,17 @@ pub const CPUS: [u32; 9] = [2, 4, 8, 16, 24, 32, 56, 84, 112];
 pub const SOCKET_CPUS: u8 = 56;
 
 /// Length of a run in the model's time.
-const RUN_NS: f64 = 1e6;
+const RUN_NS: f64 = 5e5;
+
+/// Experiment of the curve of the default path, which belongs to every one.
+pub const DEFAULT_PATH: &str = "all";
+
+/// Experiments that have curves of their own.
+pub const EXPERIMENTS: [&str; 3] = ["prequeue", "dst-layout", "skb-cache"];
 
 /// Plots: name of the experiment whose mechanism it shows, title, and the subjects of its curves.
 const PLOTS: [(&str, &str, &[&str]); 4] = [
-    ("all", "The default path, one core for each CPU", &["cores"]),
+    (DEFAULT_PATH, "The default path, one core for each CPU", &["cores"]),
     (
         "prequeue",
         "Segments for a waiting reader: softirq and reader on two CPUs",

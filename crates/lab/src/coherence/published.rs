@@ -50,6 +50,28 @@ impl Figure {
         let [first, last] = self.model.map(beyond);
         if first.abs() > last.abs() { first } else { last }
     }
+
+    /// Published range, model's range and error in words.
+    #[must_use]
+    pub fn cells(&self) -> [String; 3] {
+        let range = |[low, high]: [f64; 2]| {
+            if high - low < 0.05 { format!("{low:.1}") } else { format!("{low:.1} to {high:.1}") }
+        };
+        let with_unit = |text: String| format!("{text} {}", self.unit).trim_end().to_owned();
+        let error = match self.error() {
+            _ if self.is_input => format!("{:+.1} %, an input of the model", self.error() * 100.0),
+            0.0 => "within the range".to_owned(),
+            error => format!("{:+.1} %", error * 100.0),
+        };
+        [with_unit(range(self.published)), with_unit(range(self.model)), error]
+    }
+
+    /// The figure as a sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let [published, model, error] = self.cells();
+        format!("{}: published {published}, model {model} ({error})", self.what)
+    }
 }
 
 /// All figures.

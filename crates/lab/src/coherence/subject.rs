@@ -189,6 +189,10 @@ struct World {
     peer: Arc<Host>,
     /// Ends of each connection: that of the peer (over loopback: of CPU 0), and the traced one.
     ends: Vec<(Arc<TcpSocket>, Arc<TcpSocket>)>,
+    /// Whether both ends of a connection are ends of the traced host.
+    is_loopback: bool,
+    /// The traced host's device.
+    wire: Arc<CopyWire>,
 }
 
 const START: Instant = Instant::from_secs(1000);
@@ -209,8 +213,10 @@ impl World {
             }
             Ok::<_, Error>(Host::new(&memory, config)?)
         };
+        let wire = Arc::clone(&right);
         let (peer, host) = (host(left, 1, &[])?, host(right, 2, subject.settings)?);
-        let mut world = Self { memory, host, peer, ends: Vec::new() };
+        let is_loopback = subject.work == Work::Loopback;
+        let mut world = Self { memory, host, peer, ends: Vec::new(), is_loopback, wire };
         let mut cx = world.context(9);
         world.open(subject.work, &mut cx)?;
         Ok(world)
@@ -271,9 +277,10 @@ impl World {
     fn regions(&self, cx: &mut Cx) -> Vec<Region> {
         let mut regions = self.host.memory_map();
         regions.extend(own_regions());
+        regions.extend(self.wire.memory_map());
         for (near, far) in &self.ends {
             regions.extend(far.memory_map(&self.host, cx));
-            if Arc::ptr_eq(&self.host, &self.peer) {
+            if self.is_loopback {
                 regions.extend(near.memory_map(&self.host, cx));
             }
         }
@@ -313,7 +320,11 @@ struct Hand<'w> {
 impl<'w> Hand<'w> {
     fn new(world: &'w World, cpu: u8) -> Self {
         let cx = world.context(u64::from(cpu) + 20);
-        Self { world, cpu, cx, reader: Reader::new(), buffer: [0; MESSAGE.len()] }
+        let buffer = [0; MESSAGE.len()];
+        let mut hand = Self { world, cpu, cx, reader: Reader::new(), buffer };
+        // Loopback delivers on the core that the thread has polled last.
+        hand.run_core(cpu);
+        hand
     }
 
     /// Does this CPU's part of a step, and marks it if there is a watch.

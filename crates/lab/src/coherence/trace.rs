@@ -9,7 +9,7 @@
 //! reads the instruction in the file of the program and looks for the prefix `lock`, or for `xchg`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, BufRead},
     ops::Range,
@@ -305,7 +305,9 @@ pub struct SharedLine {
     /// Address divided by [`LINE_BYTES`].
     pub number: u64,
     /// Structures of the accessed bytes.
-    pub names: Vec<String>,
+    pub names: BTreeSet<String>,
+    /// Structures of the written bytes.
+    pub written: BTreeSet<String>,
     /// By CPU.
     pub uses: [Uses; 2],
     /// Instructions that write it.
@@ -314,7 +316,13 @@ pub struct SharedLine {
 
 impl SharedLine {
     fn new(number: u64) -> Self {
-        Self { number, names: Vec::new(), uses: [Uses::default(); 2], writers: Vec::new() }
+        Self {
+            number,
+            names: BTreeSet::new(),
+            written: BTreeSet::new(),
+            uses: [Uses::default(); 2],
+            writers: Vec::new(),
+        }
     }
 
     fn add<'n>(&mut self, cpu: u8, accesses: &[&Traced], name: impl Fn(u64) -> Option<&'n str>) {
@@ -325,11 +333,16 @@ impl SharedLine {
         uses.rmws += has(Access::Rmw);
         for traced in accesses {
             let name = name(traced.address).unwrap_or("unnamed");
-            if let Err(place) = self.names.binary_search_by(|known| known.as_str().cmp(name)) {
-                self.names.insert(place, name.to_owned());
+            if !self.names.contains(name) {
+                self.names.insert(name.to_owned());
             }
-            if traced.access != Access::Read && !self.writers.contains(&traced.pc) {
-                self.writers.push(traced.pc);
+            if traced.access != Access::Read {
+                if !self.written.contains(name) {
+                    self.written.insert(name.to_owned());
+                }
+                if !self.writers.contains(&traced.pc) {
+                    self.writers.push(traced.pc);
+                }
             }
         }
     }
@@ -349,8 +362,19 @@ impl SharedLine {
     /// Its name: the structures of the accessed bytes.
     #[must_use]
     pub fn name(&self) -> String {
-        self.names.join(" + ")
+        joined(&self.names)
     }
+
+    /// The structures of the written bytes. Others may lie beside them by an accident of the
+    /// allocator.
+    #[must_use]
+    pub fn written_name(&self) -> String {
+        joined(&self.written)
+    }
+}
+
+fn joined(names: &BTreeSet<String>) -> String {
+    names.iter().map(String::as_str).collect::<Vec<_>>().join(" + ")
 }
 
 #[cfg(test)]

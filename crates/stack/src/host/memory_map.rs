@@ -37,7 +37,9 @@ impl Host {
         map.extend(net.tx.iter().map(|tx| Region::of("DeviceTx", &**tx)));
         for attached in &net.attached {
             map.push(Region::of("Attached", &**attached));
-            map.extend(attached.device().map(|device| Region::references("Device", &device)));
+            if let Some(device) = attached.device() {
+                map.extend([Region::of("Device", &*device), Region::references("Device", &device)]);
+            }
         }
         map.extend(net.packets.slabs().iter().map(|slab| Region::range("packet memory", slab)));
         map

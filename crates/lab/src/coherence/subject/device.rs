@@ -7,7 +7,7 @@ use std::{
 };
 
 use quietline::sans_io::{
-    Batch, Capabilities, Cx, Device, LinkType, PacketList, QueueId, RxChecksum, RxSignal,
+    Batch, Capabilities, Cx, Device, LinkType, PacketList, QueueId, Region, RxChecksum, RxSignal,
 };
 
 const FRAME_BYTES: usize = 512;
@@ -59,6 +59,17 @@ impl CopyWire {
             })
         };
         (end(&back, &there), end(&there, &back))
+    }
+
+    /// Places of the queues. The memory of their frames has no name: it is behind the queue's lock.
+    pub(super) fn memory_map(&self) -> Vec<Region> {
+        let lanes = self.incoming.iter().chain(&*self.outgoing);
+        let place = |lane: &Lane| Region {
+            name: "queue of the wire".to_owned(),
+            address: std::ptr::from_ref(lane).addr(),
+            bytes: size_of::<Lane>(),
+        };
+        lanes.map(place).collect()
     }
 }
 
