@@ -23,7 +23,10 @@ mod stats;
 mod values;
 
 pub(crate) use self::{
-    lab::{LabArgs, LabCommand, LabCalibrateArgs, LabCompareArgs, LabMergeArgs, LabOutputArgs, LabRunArgs},
+    lab::{
+        LabArgs, LabCalibrateArgs, LabCommand, LabCompareArgs, LabMergeArgs, LabOutputArgs,
+        LabRunArgs,
+    },
     stats::Stats,
 };
 

@@ -161,7 +161,8 @@ fn listed(name: &str) -> Result<BTreeSet<String>> {
 /// A line with the uses of both CPUs and the functions that write it.
 fn described(trace: &Trace, line: &SharedLine, enough: usize) -> String {
     let [first, second] = line.uses.map(|uses| uses.word(enough));
-    let mut text = format!("| {} | {first} | {second} | bytes of {}", line.written_name(), line.name());
+    let mut text =
+        format!("| {} | {first} | {second} | bytes of {}", line.written_name(), line.name());
     let mut command = Command::new("addr2line");
     command.args(["-Cfse"]).arg(std::env::current_exe().unwrap_or_default());
     let known = line.writers.iter().filter_map(|pc| trace.symbol_address(*pc));

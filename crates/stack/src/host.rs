@@ -13,7 +13,7 @@ use pkt::Instant;
 
 use crate::{
     base::ids::CoreId,
-    core::{Core, CoreRun},
+    core::{Core, CoreHost, CoreRun},
     cx::Cx,
     device::QueueId,
     socket::net::Net,
@@ -36,6 +36,8 @@ pub use audit::Audit;
 pub struct Host {
     net: Arc<Net>,
     cores: Vec<Arc<Core>>,
+    /// References of the cores to `net`.
+    core_hosts: Vec<Arc<CoreHost>>,
     /// Lock that serializes changes of devices.
     device_changes: Mutex<()>,
 }

@@ -334,3 +334,37 @@ impl Pair {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No cost is compared with another one: the machine that runs the tests is busy.
+    #[test]
+    fn every_cost_is_measured() {
+        let calibration = Calibration::measure(4).expect("a calibration");
+        let Calibration { local, rmw, clean, upgrade, dirty_read, dirty_rmw, ping_pong, .. } =
+            calibration;
+        for cost in [local, rmw, clean, upgrade, dirty_read, dirty_rmw, ping_pong] {
+            assert!(cost.median_ns > 0.0, "{calibration:?}");
+            assert!(cost.low_ns <= cost.median_ns && cost.median_ns <= cost.high_ns);
+        }
+        assert_eq!(calibration.instruction_ns.is_none(), cfg!(debug_assertions));
+    }
+
+    #[test]
+    fn the_chain_visits_every_line() {
+        let pair = Pair::new(true);
+        let (mut line, mut visited) = (0, 0);
+        loop {
+            line = pair.chain[line].0.load(Ordering::Relaxed) % LINES;
+            visited += 1;
+            if line == 0 {
+                break;
+            }
+        }
+        assert_eq!(visited, LINES);
+        pair.write();
+        assert_eq!(pair.chain[0].0.load(Ordering::Relaxed) / LINES, 1);
+    }
+}

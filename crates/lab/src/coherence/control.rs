@@ -78,8 +78,11 @@ pub fn check(calibration: &Calibration, each: Duration) -> Vec<Prediction> {
         let alone_ns = round(&programs[..1]).max(round(&programs[1..]));
         let measured_ns = round(&programs);
         let added_ns = model_ns(&layout, &programs, &costs)
-            - model_ns(&layout, &programs[..1], &costs)
-                .max(model_ns(&layout, &programs[1..], &costs));
+            - model_ns(&layout, &programs[..1], &costs).max(model_ns(
+                &layout,
+                &programs[1..],
+                &costs,
+            ));
         Prediction { program: name, alone_ns, measured_ns, predicted_ns: alone_ns + added_ns }
     };
     let paths = Path::all().iter().map(|path| {

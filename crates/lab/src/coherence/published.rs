@@ -132,8 +132,7 @@ fn counted(layout: &mut Layout, work_ns: f64, reads: u32, is_packed: bool) -> Pr
     let count = layout.line("count");
     let fields = if is_packed { count } else { layout.line("fields") };
     // A third of the work before the get, the rest between the reads and the put.
-    let mut program =
-        Program::new().think(work_ns / 3.0).step(Step::CompareAndSwap(count));
+    let mut program = Program::new().think(work_ns / 3.0).step(Step::CompareAndSwap(count));
     let part = work_ns * 2.0 / 3.0 / f64::from(reads + 1);
     for _ in 0..reads {
         program = program.think(part).read(fields);
@@ -285,13 +284,8 @@ mod tests {
 
     #[test]
     fn an_error_is_the_distance_from_the_published_range() {
-        let figure = |model| Figure {
-            what: "",
-            unit: "",
-            published: [20.0, 120.0],
-            model,
-            is_input: false,
-        };
+        let figure =
+            |model| Figure { what: "", unit: "", published: [20.0, 120.0], model, is_input: false };
         assert_eq!(figure([30.0, 110.0]).error(), 0.0);
         assert!((figure([10.0, 110.0]).error() + 0.5).abs() < 1e-9);
         assert!((figure([10.0, 240.0]).error() - 1.0).abs() < 1e-9);

@@ -22,8 +22,7 @@ use std::{
 };
 
 use quietline::sans_io::{
-    Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Reader, Region,
-    TcpSocket,
+    Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Reader, Region, TcpSocket,
 };
 
 use crate::experiment::Error;

@@ -427,7 +427,8 @@ I  00001004,4
         let file = vec![0xf0, 0x48, 0x0f, 0xb1, 0x48, 0x87, 0x07, 0x48, 0x89, 0x07, 0x66, 0xf0];
         let mut image = Image { file, maps: Vec::new() };
         image.add("00001000-00002000 r-xp 00000000 00:00 0 /program").expect("a map");
-        let atomic: Vec<_> = [0x1000, 0x1004, 0x1007, 0x100a, 0x5000].map(|pc| image.is_atomic(pc)).into();
+        let atomic: Vec<_> =
+            [0x1000, 0x1004, 0x1007, 0x100a, 0x5000].map(|pc| image.is_atomic(pc)).into();
         assert_eq!(atomic, [true, true, false, true, false]);
     }
 }

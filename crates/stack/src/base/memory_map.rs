@@ -23,9 +23,10 @@ impl Region {
 
     /// The reference counts of a shared value, in front of it.
     pub(crate) fn references<T: ?Sized>(name: &str, value: &Arc<T>) -> Self {
-        const BYTES: usize = 2 * size_of::<usize>();
+        // Two counts, and the padding that the value's alignment requires.
+        let bytes = align_of_val(&**value).max(2 * size_of::<usize>());
         let value = Self::of(format!("{name} references"), &**value);
-        Self { address: value.address - BYTES, bytes: BYTES, ..value }
+        Self { address: value.address - bytes, bytes, ..value }
     }
 
     /// A range of addresses.

@@ -23,7 +23,7 @@ use crate::{
         limits::GRO_BYTES_MAX,
         tcp_memory::MemoryLimits,
     },
-    core::{Core, DEVICE_QUEUES_MAX},
+    core::{Core, CoreHost, DEVICE_QUEUES_MAX},
     cx::{Memory, share::HostShare},
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
     receive::rps::backlog::Backlog,
@@ -71,9 +71,9 @@ impl Host {
         let core_sockets = core_sockets_of(&attendances);
         let generation = Arc::default();
         let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
-        let mut cores: Vec<Arc<Core>> = Vec::new();
+        let core_hosts: Vec<Arc<CoreHost>> = (0..config.cores).map(|_| Arc::default()).collect();
+        let cores = cores_of(&core_hosts, &attendances, &core_sockets);
         let net = Arc::new_cyclic(|this: &Weak<Net>| {
-            cores = cores_of(this, &attendances, &core_sockets);
             let router = Router {
                 routes: RouteTable::new(&memory.rcu, fib, generation),
                 dst_layout: config.sysctls.dst_layout,
@@ -111,7 +111,8 @@ impl Host {
                 unfinished_checksums: AtomicU64::new(0),
             }
         });
-        let host = Arc::new(Self { net, cores, device_changes: Mutex::default() });
+        core_hosts.iter().for_each(|core_host| core_host.set(&net));
+        let host = Arc::new(Self { net, cores, core_hosts, device_changes: Mutex::default() });
         host.attach_devices()?;
         Ok(host)
     }
@@ -149,9 +150,9 @@ fn core_sockets_of(attendances: &[Arc<Attendance>]) -> Box<[Arc<CoreSockets>]> {
         .collect()
 }
 
-/// Creates the cores of `net`.
+/// Creates the cores of a host.
 fn cores_of(
-    net: &Weak<Net>,
+    core_hosts: &[Arc<CoreHost>],
     attendances: &[Arc<Attendance>],
     core_sockets: &[Arc<CoreSockets>],
 ) -> Vec<Arc<Core>> {
@@ -159,10 +160,11 @@ fn cores_of(
     let backlogs: Arc<[_]> = attendances.iter().map(|_| Arc::new(Backlog::new(count))).collect();
     (0..)
         .map(CoreId)
+        .zip(core_hosts)
         .zip(attendances.iter().zip(core_sockets))
-        .map(|(id, (attendance, sockets))| {
-            let (net, backlogs) = (Weak::clone(net), Arc::clone(&backlogs));
-            Core::new(id, net, backlogs, Arc::clone(attendance), Arc::clone(sockets))
+        .map(|((id, host), (attendance, sockets))| {
+            let (host, backlogs) = (Arc::downgrade(host), Arc::clone(&backlogs));
+            Core::new(id, host, backlogs, Arc::clone(attendance), Arc::clone(sockets))
         })
         .collect()
 }

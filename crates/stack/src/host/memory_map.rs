@@ -29,6 +29,10 @@ impl Host {
         for core in &self.cores {
             core.add_regions(&mut map);
         }
+        for core_host in &self.core_hosts {
+            map.push(Region::of("CoreHost", &**core_host));
+            map.push(Region::references("CoreHost", core_host));
+        }
         self.add_dst_regions(&mut map);
         self.with_pages(|pages| {
             map.extend(pages.iter().map(|page| Region::of("CounterPage", &**page)));

@@ -22,7 +22,7 @@ impl TcpSocket {
         let call = self.begin_call(net, cx);
         let state = &*call.state;
         map.push(Region::of("StreamState", state));
-        map.extend(regions!("StreamState", state, [dst, prequeue, latest]));
+        map.extend(regions!("StreamState", state, [dst, prequeue]));
         map.push(Region::of("Tcb", &*state.tcb));
         map.extend(state.tcb.queue_memory().iter().map(|(name, range)| Region::range(name, range)));
         call.end(cx);
