@@ -11,8 +11,8 @@ use quietline_lab::{
 use super::{plot, report};
 use crate::page::escape;
 
-/// Appends a plot for each experiment of the record that has curves, with the costs that the run has
-/// measured.
+/// Appends a plot for each experiment of the record that has curves. The costs are those that the
+/// run has measured.
 pub(super) fn section(page: &mut String, record: &LabRecord) -> Result<()> {
     let is_run = |name: &str| record.experiments.iter().any(|own| own.name == name);
     if !EXPERIMENTS.into_iter().any(is_run) {

@@ -172,7 +172,7 @@ fn instruction_ns() -> Result<Option<f64>, Error> {
     Ok(Some(Measured::of(times).median_ns / f64::from(instructions)))
 }
 
-/// What the second thread does next.
+/// Next work of the second thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum Order {
@@ -267,8 +267,8 @@ impl Pair {
         black_box(line);
     }
 
-    /// Modifies every line and keeps the index in it. Adding nothing would be compiled to a fence and
-    /// a load.
+    /// Modifies every line and keeps the index in it. Adding nothing would be compiled to a fence
+    /// and a load.
     fn write(&self) {
         let mut line = 0;
         for _ in 0..LINES {

@@ -5,8 +5,8 @@
 //! [`execute`] does a [`Program`] as it is: an access is an atomic operation on a line, and
 //! computing time is a loop of additions whose speed was measured. [`check`] runs each program on
 //! both CPUs together and alone, and compares the time of a round with the model's. Alone, the two
-//! differ by the costs of the loop itself. So the model predicts the difference: the time of a round
-//! alone, as measured, plus what the model adds for two CPUs.
+//! differ by the costs of the loop itself. The prediction is therefore the time of a round alone,
+//! as measured, plus the time that the model adds for two CPUs.
 
 use std::{
     hint::{black_box, spin_loop},

@@ -136,7 +136,7 @@ mod tests {
         curve.values[place]
     }
 
-    /// What the paths say about many CPUs, with published costs.
+    /// With published costs.
     #[test]
     fn paths_with_counts_saturate_and_the_default_ones_scale() {
         let curves = curves(None);

@@ -16,7 +16,7 @@ impl LineId {
     }
 }
 
-/// What a CPU does to a line.
+/// Kind of an access to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Needs a valid copy.

@@ -71,7 +71,7 @@ impl Costs {
     }
 }
 
-/// What one CPU did.
+/// Work and waiting time of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTotals {
     /// Repetitions of its program.

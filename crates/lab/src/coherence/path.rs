@@ -81,8 +81,8 @@ impl Path {
         self.cpus[cpu].iter().map(count).sum()
     }
 
-    /// Programs of `pairs` pairs of CPUs. The two CPUs of a pair follow each other, so that they are
-    /// on one socket.
+    /// Programs of `pairs` pairs of CPUs. The two CPUs of a pair follow each other, so that they
+    /// are on one socket.
     #[must_use]
     pub fn programs(&self, pairs: usize, ns_per_instruction: f64) -> (Layout, Vec<Program>) {
         let mut layout = Layout::new();

@@ -19,7 +19,7 @@ pub enum Step {
     Arrival(f64),
 }
 
-/// What a CPU repeats: the work of one packet or request.
+/// Work of one packet or request, which a CPU repeats.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
     steps: Vec<Step>,

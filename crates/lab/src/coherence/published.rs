@@ -24,7 +24,7 @@ const SEED: u64 = 1;
 /// A published figure and the model's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// What was measured.
+    /// Measured quantity.
     pub what: &'static str,
     /// Unit of all numbers.
     pub unit: &'static str,

@@ -112,7 +112,7 @@ pub const SUBJECTS: [Subject; 13] = [
     },
 ];
 
-/// What a run reports while it runs.
+/// Receiver of what a run reports.
 pub trait Watch {
     /// The structures of the run, before its first traced round.
     fn regions(&self, regions: &[Region]);

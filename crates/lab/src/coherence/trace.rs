@@ -118,7 +118,7 @@ pub struct Traced {
     pub pc: u64,
     /// First byte.
     pub address: u64,
-    /// What it did.
+    /// Kind.
     pub access: Access,
 }
 
@@ -130,7 +130,7 @@ impl Traced {
     }
 }
 
-/// What one CPU did between two markers.
+/// Work of one CPU between two markers.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
     /// Its number.
@@ -312,6 +312,8 @@ pub struct SharedLine {
     pub uses: [Uses; 2],
     /// Instructions that write it.
     pub writers: Vec<u64>,
+    /// Addresses that each CPU wrote.
+    addresses: [BTreeSet<u64>; 2],
 }
 
 impl SharedLine {
@@ -322,6 +324,7 @@ impl SharedLine {
             written: BTreeSet::new(),
             uses: [Uses::default(); 2],
             writers: Vec::new(),
+            addresses: [BTreeSet::new(), BTreeSet::new()],
         }
     }
 
@@ -337,6 +340,7 @@ impl SharedLine {
                 self.names.insert(name.to_owned());
             }
             if traced.access != Access::Read {
+                self.addresses[usize::from(cpu)].insert(traced.address);
                 if !self.written.contains(name) {
                     self.written.insert(name.to_owned());
                 }
@@ -357,6 +361,15 @@ impl SharedLine {
     #[must_use]
     pub fn is_written_by_both(&self, enough: usize) -> bool {
         self.uses.iter().all(|uses| uses.modifies(enough))
+    }
+
+    /// Whether the line holds parts of two buffers of the heap, each of which one CPU writes. The
+    /// allocator put them side by side; in another run they are elsewhere.
+    #[must_use]
+    pub fn is_chance(&self) -> bool {
+        const BUFFERS: [&str; 2] = ["SendQueue", "ReceiveQueue"];
+        self.written.iter().all(|name| BUFFERS.contains(&name.as_str()))
+            && self.addresses[0].is_disjoint(&self.addresses[1])
     }
 
     /// Its name: the structures of the accessed bytes.

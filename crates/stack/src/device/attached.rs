@@ -23,8 +23,8 @@ use sync::{RcuCell, epoch::Domain};
 use super::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
 use crate::{base::counters::Counter, cx::Cx};
 
-/// The device of an [`Attached`], for callers without a read section; none once it is gone. On cache
-/// lines of its own, because the core of a queue locks it before each sleep.
+/// The device of an [`Attached`], for callers without a read section; none once it is gone. It is
+/// on cache lines of its own, because the core of a queue locks it before each sleep.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Unread(Mutex<Option<Arc<dyn Device>>>);
