@@ -82,8 +82,10 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-const PATHS_HEAD: &str = "# The accesses of each subject to lines that two CPUs use, one round of \
+const PATHS_HEAD: &str = "# The accesses of each subject to lines that two CPUs use, in the round of \
 the median length.
+# A number: instructions that use no such line. A letter and the number of a line: r a read, w a write,
+# a an atomic operation, c a conditional increment.
 # Written by `UPDATE_DOCS=1 cargo test --profile ci -p quietline-lab --test accesses`.
 ";
 

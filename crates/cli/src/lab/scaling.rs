@@ -68,3 +68,20 @@ fn series(curve: &Curve) -> Series {
         points: points.collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_experiment_with_curves_gets_its_plot_and_that_of_the_default_path() {
+        let mut record = super::super::tests::record();
+        let mut page = String::new();
+        section(&mut page, &record).expect("a section");
+        assert_eq!(page, "", "small queues have no curve");
+        "skb-cache".clone_into(&mut record.experiments[0].name);
+        section(&mut page, &record).expect("a section");
+        assert_eq!(page.matches("<figure>").count(), 2, "{page}");
+        assert!(page.contains("recycle none"), "{page}");
+    }
+}

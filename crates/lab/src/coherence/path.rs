@@ -31,7 +31,10 @@ pub const HOST_WIDE: [&str; 10] = [
 
 /// Accesses of the same line within so many instructions are one access of the strongest kind: the
 /// line does not leave the CPU in between.
-const NEAR: u32 = 30;
+const NEAR: u32 = 100;
+
+/// Columns of a line of `paths.txt`.
+const COLUMNS: usize = 96;
 
 /// One step of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,15 +148,22 @@ impl Path {
         }
         for (cpu, steps) in self.cpus.iter().enumerate() {
             let _ = writeln!(text, "cpu {cpu}");
+            let mut column = 0;
             for step in steps {
-                let _ = match step {
-                    PathStep::Instructions(count) => writeln!(text, "instructions {count}"),
-                    PathStep::Line(line, Access::Read) => writeln!(text, "read {line}"),
-                    PathStep::Line(line, Access::Write) => writeln!(text, "write {line}"),
-                    PathStep::Line(line, Access::Rmw) => writeln!(text, "rmw {line}"),
-                    PathStep::CompareAndSwap(line) => writeln!(text, "cas {line}"),
+                let word = match step {
+                    PathStep::Instructions(count) => count.to_string(),
+                    PathStep::Line(line, Access::Read) => format!("r{line}"),
+                    PathStep::Line(line, Access::Write) => format!("w{line}"),
+                    PathStep::Line(line, Access::Rmw) => format!("a{line}"),
+                    PathStep::CompareAndSwap(line) => format!("c{line}"),
                 };
+                column += word.len() + 1;
+                let end = if column > COLUMNS { "\n" } else { " " };
+                column = if column > COLUMNS { 0 } else { column };
+                let _ = write!(text, "{word}{end}");
             }
+            text.truncate(text.trim_end().len());
+            text.push('\n');
         }
         text
     }
@@ -235,31 +245,38 @@ pub fn parse(text: &str) -> Option<Vec<Path>> {
     let mut paths = Vec::<Path>::new();
     let mut cpu = 0;
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (word, rest) = line.split_once(' ')?;
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         if word == "path" {
             paths.push(Path { name: rest.to_owned(), ..Path::default() });
             continue;
         }
         let path = paths.last_mut()?;
-        let step = match word {
-            "line" => {
-                path.lines.push(rest.to_owned());
-                continue;
+        match word {
+            "line" => path.lines.push(rest.to_owned()),
+            "cpu" => cpu = rest.parse().ok()?,
+            _ => {
+                for word in line.split_whitespace() {
+                    path.cpus.get_mut(cpu)?.push(step(word)?);
+                }
             }
-            "cpu" => {
-                cpu = rest.parse().ok()?;
-                continue;
-            }
-            "instructions" => PathStep::Instructions(rest.parse().ok()?),
-            "read" => PathStep::Line(rest.parse().ok()?, Access::Read),
-            "write" => PathStep::Line(rest.parse().ok()?, Access::Write),
-            "rmw" => PathStep::Line(rest.parse().ok()?, Access::Rmw),
-            "cas" => PathStep::CompareAndSwap(rest.parse().ok()?),
-            _ => return None,
-        };
-        path.cpus.get_mut(cpu)?.push(step);
+        }
     }
     Some(paths)
+}
+
+/// Reads a step: a number of instructions, or a letter and the index of a line.
+fn step(word: &str) -> Option<PathStep> {
+    if let Ok(count) = word.parse() {
+        return Some(PathStep::Instructions(count));
+    }
+    let line = word.get(1..)?.parse().ok()?;
+    Some(match word.as_bytes().first()? {
+        b'r' => PathStep::Line(line, Access::Read),
+        b'w' => PathStep::Line(line, Access::Write),
+        b'a' => PathStep::Line(line, Access::Rmw),
+        b'c' => PathStep::CompareAndSwap(line),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -299,11 +316,11 @@ mod tests {
             (12, Access::Write),
             (13, Access::Rmw),
             (20, Access::Rmw),
-            (90, Access::Read),
+            (290, Access::Read),
         ] {
             steps.access(at, 0, access);
         }
-        steps.end(100);
+        steps.end(300);
         let rmw = PathStep::Line(0, Access::Rmw);
         let instructions = PathStep::Instructions;
         assert_eq!(
@@ -313,7 +330,7 @@ mod tests {
                 rmw,
                 instructions(10),
                 rmw,
-                instructions(70),
+                instructions(270),
                 PathStep::Line(0, Access::Read),
                 instructions(10)
             ]

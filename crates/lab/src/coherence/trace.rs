@@ -184,7 +184,11 @@ impl Trace {
                             b'L' => Access::Read,
                             _ => Access::Write,
                         };
-                        part.accesses.push(Traced { at: part.instructions, pc, address, access });
+                        let traced = Traced { at: part.instructions, pc, address, access };
+                        // An atomic operation is one access, reported as a load and a store.
+                        if access != Access::Rmw || part.accesses.last() != Some(&traced) {
+                            part.accesses.push(traced);
+                        }
                     }
                     _ => {}
                 }
