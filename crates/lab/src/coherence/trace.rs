@@ -249,7 +249,8 @@ impl Trace {
             }
         }
         let enough = self.rounds().div_ceil(4).max(1);
-        lines.into_values().filter(|line| line.is_shared(enough)).collect()
+        let is_shared = |line: &SharedLine| line.is_shared(enough) && !line.is_chance();
+        lines.into_values().filter(is_shared).collect()
     }
 }
 
@@ -316,7 +317,7 @@ pub struct SharedLine {
     pub uses: [Uses; 2],
     /// Instructions that write it.
     pub writers: Vec<u64>,
-    /// Addresses that each CPU wrote.
+    /// Addresses that each CPU accessed.
     addresses: [BTreeSet<u64>; 2],
 }
 
@@ -343,8 +344,8 @@ impl SharedLine {
             if !self.names.contains(name) {
                 self.names.insert(name.to_owned());
             }
+            self.addresses[usize::from(cpu)].insert(traced.address);
             if traced.access != Access::Read {
-                self.addresses[usize::from(cpu)].insert(traced.address);
                 if !self.written.contains(name) {
                     self.written.insert(name.to_owned());
                 }
@@ -367,12 +368,12 @@ impl SharedLine {
         self.uses.iter().all(|uses| uses.modifies(enough))
     }
 
-    /// Whether the line holds parts of two buffers of the heap, each of which one CPU writes. The
+    /// Whether the line holds parts of two buffers of the heap, each of which one CPU uses. The
     /// allocator put them side by side; in another run they are elsewhere.
     #[must_use]
     pub fn is_chance(&self) -> bool {
         const BUFFERS: [&str; 2] = ["SendQueue", "ReceiveQueue"];
-        self.written.iter().all(|name| BUFFERS.contains(&name.as_str()))
+        self.names.iter().all(|name| BUFFERS.contains(&name.as_str()))
             && self.addresses[0].is_disjoint(&self.addresses[1])
     }
 
