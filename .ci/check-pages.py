@@ -33,9 +33,10 @@ CHECK = r"""
   const bad = [], width = window.innerWidth, shown = (node) => node.getClientRects().length > 0;
   const name = (node) => {
     let place = node;
-    while (place && !/^H[1-6]$/.test(place.tagName)) place = place.previousElementSibling || place.parentElement;
+    while (place && !/^(H[1-6]|SUMMARY)$/.test(place.tagName)) place = place.previousElementSibling || place.parentElement;
     return place ? place.textContent : 'the page';
   };
+  for (const details of document.querySelectorAll('details')) details.open = true;
   if (document.documentElement.scrollWidth > width)
     bad.push(`the page is ${document.documentElement.scrollWidth} pixels wide`);
   for (const kind of ['table', 'svg']) {

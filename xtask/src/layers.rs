@@ -86,7 +86,8 @@ const LAYERS: &[Layer] = &[
         inner: &["quietline-posix", "quietline-stack", "quietline-pkt"],
         outer: Some(&["arrayvec", "ipnet", "libc", "rustix"]),
     },
-    Layer { package: "netns-tests", inner: &[], outer: None },
+    // One test runs an experiment of the lab on a link of the kernel.
+    Layer { package: "netns-tests", inner: &["quietline-lab"], outer: None },
     Layer { package: "instructions", inner: &["quietline"], outer: Some(&[]) },
     Layer { package: "xtask", inner: &[], outer: None },
 ];

@@ -54,8 +54,8 @@ pub(crate) enum Command {
     /// Run experiments: each switches one mechanism of the stack and says whether that makes a
     /// difference.
     ///
-    /// Arms take turns, every comparison has a positive control, and the verdict is "invalid" where a
-    /// control fails or other programs used the machine. Needs neither root nor a network.
+    /// Arms take turns, every comparison has a positive control, and the verdict is "invalid" where
+    /// a control fails or other programs used the machine. Needs neither root nor a network.
     Lab(LabArgs),
     /// Serve echo, discard, chargen or HTTP over the stack.
     Serve(ServeArgs),

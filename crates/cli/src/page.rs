@@ -1,18 +1,18 @@
-//! What every HTML page of the command has in common. A page is one file: styles and plots are
+//! The parts that all HTML pages of the command share. A page is one file: styles and plots are
 //! inline.
 
 use crate::output;
 
-/// Styles of the page. Numbers do not wrap. Colors are those of `plot::PALETTE`, and lighter ones on
-/// a dark page. Below 48rem each table row becomes a block with named cells, and narrow plots replace
-/// wide ones, which would be illegible when scaled down.
+/// Styles of the page. Numbers do not wrap. Colors are those of `plot::PALETTE`, and lighter ones
+/// on a dark page. Below 48rem each table row becomes a block with named cells, and narrow plots
+/// replace wide ones, which would be illegible when scaled down.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--bg:#fff;--fg:#1f2328;--soft:#57606a;--rule:#d8dee4;--bad:#b00020;--gray:#8c959f;\
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b8578f;--c4:#c98500;--c5:#3f9fd8;--c6:#5a5a5a}\
 @media(prefers-color-scheme:dark){:root{--bg:#14171b;--fg:#e3e7eb;--soft:#9aa4af;--rule:#2f363d;--bad:#ff7b86;--gray:#6e7781;\
 --c0:#58a6dd;--c1:#ff8f45;--c2:#2fc49a;--c3:#e29fca;--c4:#f0b429;--c5:#9ad4f7;--c6:#b4bac0}}\
 body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:var(--fg);background:var(--bg)}\
-h1{font-size:1.7rem;line-height:1.2}h2{font-size:1.25rem;margin:2.4rem 0 .4rem;padding-top:.8rem;border-top:1px solid var(--rule)}\
+a{color:var(--c0)}h1{font-size:1.7rem;line-height:1.2}h2{font-size:1.25rem;margin:2.4rem 0 .4rem;padding-top:.8rem;border-top:1px solid var(--rule)}\
 h3{font-size:1.05rem;margin:1.6rem 0 .2rem}p{margin:.5rem 0}code{overflow-wrap:anywhere}\
 table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums;margin:.8rem 0}\
 th,td{padding:.35rem .6rem;border-bottom:1px solid var(--rule);text-align:right;vertical-align:top;white-space:nowrap}\
@@ -47,6 +47,13 @@ pub(crate) fn begin(title: &str) -> String {
 /// Replaces the characters that HTML gives a meaning.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Returns the text with a capital letter at its beginning.
+pub(crate) fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + chars.as_str()
 }
 
 /// Formats a number with narrow no-break spaces between groups of digits.

@@ -1,4 +1,4 @@
-//! What every plot has in common: colors, letters, ticks and SVG text.
+//! The parts that all plots share: colors, letters, ticks and SVG text.
 //!
 //! Plots have no colors of their own: text and axes take the color of the page's text, data one of
 //! its colors `--c0` to `--c6`. So a plot is readable on a light and on a dark page.

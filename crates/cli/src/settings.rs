@@ -1,8 +1,8 @@
 //! `quietline sysctl`: lists settings with value, default and description, and suggests a name for
 //! a mistyped one.
 //!
-//! The texts come from docs/sysctl.md. A test generates that page from the tables of the code,
-//! grouped by tier.
+//! The texts come from docs/sysctl.md, to which `sysctl.md` here is a link, so that the packaged
+//! crate has it. A test generates that page from the tables of the code, grouped by tier.
 
 use quietline::Stack;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{args::SysctlArgs, failure::Failure, link, output};
 
 /// The page: a heading and a table for each tier of settings.
-const PAGE: &str = include_str!("../../../docs/sysctl.md");
+const PAGE: &str = include_str!("sysctl.md");
 
 /// Prefixes of device settings: of one device, and of the table's entries, which stand for all
 /// devices.

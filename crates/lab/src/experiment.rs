@@ -31,7 +31,7 @@ pub use record::{
     JobRecord, LabRecord, LoadRecord, MethodRecord, MetricRecord, RunRecord, SummaryRecord,
     Verdict, WelchRecord,
 };
-pub use schedule::{Progress, join, run, run_conditions};
+pub use schedule::{Progress, estimate, join, run, run_conditions};
 pub use watch::{Load, MachineWatch, Watch};
 
 /// Reason why a run has no result.
@@ -56,15 +56,15 @@ pub struct Experiment {
     pub claim: &'static str,
     /// The traffic, the hosts and their threads.
     pub workload: &'static str,
-    /// What differs from the original measurement, and what is missing.
+    /// Differences from the original measurement, and its missing parts.
     pub limits: &'static str,
     /// Clock of the metrics.
     pub clock: Clock,
-    /// What the traffic is like. Arms are compared within a condition only.
+    /// Kinds of traffic. Arms are compared within a condition only.
     pub conditions: Vec<Condition>,
     /// The compared configurations.
     pub arms: Vec<Arm>,
-    /// What a run measures, in the order of [`Observation::metrics`].
+    /// Measured quantities, in the order of [`Observation::metrics`].
     pub metrics: Vec<Metric>,
     /// Proofs that the mechanisms ran.
     pub controls: Vec<Control>,
@@ -97,11 +97,14 @@ pub enum Clock {
 pub struct Condition {
     /// Short name, unique within the experiment.
     pub name: String,
-    /// What the traffic is like.
+    /// Description of the traffic.
     pub description: String,
     /// Metrics that cannot exceed a value, such as the rate of a link: a run that reaches it says
     /// only that its true value is no smaller.
     pub ceilings: Vec<(&'static str, f64)>,
+    /// Time of a run besides warm-up and measurement, for the estimate: connections, threads and
+    /// memory of hosts; of a simulation all of it.
+    pub overhead: Duration,
 }
 
 /// One configuration.
@@ -136,7 +139,7 @@ pub struct Metric {
     pub name: &'static str,
     /// Unit.
     pub unit: &'static str,
-    /// What it is.
+    /// Meaning of the quantity.
     pub meaning: &'static str,
     /// Which values are good.
     pub better: Better,
@@ -217,7 +220,7 @@ pub struct Observation {
 /// A quantity over time, or a distribution.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Series {
-    /// What it is.
+    /// Meaning of the quantity.
     pub name: String,
     /// Unit of the horizontal axis: `s`, or `percentile` for a distribution.
     pub x_unit: String,

@@ -9,11 +9,14 @@
 pub mod dst_layout;
 pub mod gro_batch;
 pub mod prequeue;
-pub mod skb_cache;
+pub mod recycle;
+pub mod selftest;
 pub mod tsq;
 
 mod copy_link;
+mod generator;
 mod link_meter;
+mod receiver;
 mod simulation;
 pub(crate) mod threads;
 
@@ -30,12 +33,14 @@ pub enum Name {
     DstLayout,
     /// [`tsq`].
     Tsq,
-    /// [`skb_cache`].
+    /// [`recycle`].
     SkbCache,
+    /// [`selftest`], which is none of the claims.
+    Selftest,
 }
 
 impl Name {
-    /// Every experiment, in the order in which `all` runs them.
+    /// Every experiment about a claim, in the order in which `all` runs them.
     pub const ALL: [Self; 5] =
         [Self::Prequeue, Self::GroBatch, Self::DstLayout, Self::Tsq, Self::SkbCache];
 
@@ -47,7 +52,8 @@ impl Name {
             Self::GroBatch => gro_batch::experiment(quick),
             Self::DstLayout => dst_layout::experiment(quick),
             Self::Tsq => tsq::experiment(quick),
-            Self::SkbCache => skb_cache::experiment(quick),
+            Self::SkbCache => recycle::experiment(quick),
+            Self::Selftest => selftest::experiment(),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Statistics of an experiment: summaries, tests of a difference, intervals of a ratio, censored means, power.
+//! Statistics of an experiment: summaries, tests of a difference, intervals of a ratio, censored
+//! means, power.
 //!
-//! Above: the experiments. Student's t and the normal distribution come from `statrs`; everything else is short and stands
-//! here, because its published test vectors are the specification.
+//! Above: the experiments. Student's t and the normal distribution come from `statrs`; everything
+//! else is short and stands here, because its published test vectors are the specification.
 //!
-//! The unit of every test is one run: a run gives one number per metric. Numbers from within a run are not independent and
-//! never enter a test.
+//! The unit of every test is one run: a run gives one number per metric. Numbers from within a run
+//! are not independent and never enter a test.
 //!
 //! Not here: which comparisons an experiment makes, and the verdict (`experiment`).
 

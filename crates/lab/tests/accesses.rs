@@ -111,8 +111,7 @@ fn compare(name: &str, trace: &Trace, shared: &[SharedLine]) -> Result<()> {
     if !DEFAULTS.contains(&name) {
         return Ok(());
     }
-    let written: Vec<_> =
-        shared.iter().filter(|line| line.is_written_by_both(enough) && !line.is_chance()).collect();
+    let written: Vec<_> = shared.iter().filter(|line| line.is_written_by_both(enough)).collect();
     let found: BTreeSet<_> = written.iter().map(|line| line.written_name()).collect();
     let listed = listed(name)?;
     let mut why = String::new();

@@ -13,7 +13,7 @@ use pkt::Instant;
 
 use crate::{
     base::ids::CoreId,
-    core::{Core, CoreHost, CoreRun},
+    core::{Core, CoreNet, CoreRun},
     cx::Cx,
     device::QueueId,
     socket::net::Net,
@@ -37,7 +37,7 @@ pub struct Host {
     net: Arc<Net>,
     cores: Vec<Arc<Core>>,
     /// References of the cores to `net`.
-    core_hosts: Vec<Arc<CoreHost>>,
+    core_nets: Vec<Arc<CoreNet>>,
     /// Lock that serializes changes of devices.
     device_changes: Mutex<()>,
 }

@@ -41,8 +41,8 @@ pub(crate) enum LabCommand {
     Compare(LabCompareArgs),
     /// Merge the results of the jobs of a sweep into one result, and judge it as a whole.
     ///
-    /// Takes the JSON files of all jobs of one plan. They must be of one version of quietline and of
-    /// one command, and each job must occur once.
+    /// Takes the JSON files of all jobs of one plan. They must be of one version of quietline and
+    /// of one command, and each job must occur once.
     Merge(LabMergeArgs),
     /// Measure what a cache line costs between two CPUs, and compare the coherence model with it.
     ///

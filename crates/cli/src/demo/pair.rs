@@ -34,8 +34,8 @@ pub(super) fn kernel() -> Pair<KernelHost> {
     Pair { client: KernelHost, server: KernelHost, server_ip: IpAddr::V4(Ipv4Addr::LOCALHOST) }
 }
 
-/// Creates two stacks on a wire, both with these settings. The recording captures at the server only, because the client
-/// would show every frame again.
+/// Creates two stacks on a wire, both with these settings. The recording captures at the server
+/// only, because the client would show every frame again.
 pub(super) fn quietline(
     kind: WireKind,
     seed: u64,

@@ -68,6 +68,7 @@ fn ratio_plot(ratios: &[(&'static str, Ratio)], width: u32) -> Result<String> {
             .disable_y_mesh()
             .light_line_style(no_line())
             .label_style(FONT)
+            .axis_desc_style(FONT)
             .x_labels(6)
             .x_desc("quietline / kernel")
             .y_label_formatter(&|name| match name {
@@ -116,6 +117,7 @@ pub(super) fn slices(outcome: &Outcome) -> Result<Option<String>> {
             .y_label_formatter(&|value| compact(*value))
             .light_line_style(no_line())
             .label_style(FONT)
+            .axis_desc_style(FONT)
             .draw()?;
         for (series, summary, color) in &sides {
             let quartiles = [(-0.5, summary.q1), (end, summary.q3)];
@@ -163,6 +165,7 @@ pub(super) fn latency(outcome: &Outcome) -> Result<Option<String>> {
             .y_label_formatter(&|value| compact(*value))
             .light_line_style(no_line())
             .label_style(FONT)
+            .axis_desc_style(FONT)
             .draw()?;
         for (curve, color) in &curves {
             chart.draw_series(LineSeries::new(curve.iter().copied(), color.stroke_width(2)))?;

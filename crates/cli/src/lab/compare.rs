@@ -3,6 +3,8 @@
 //! The runs of two commands are not interleaved, so that a difference may be one of the machine or
 //! of the day: the test is Welch's, and the output says so.
 
+use std::collections::BTreeSet;
+
 use anyhow::anyhow;
 use comfy_table::{
     Cell, CellAlignment, ContentArrangement, Table,
@@ -51,22 +53,40 @@ pub(super) fn run(args: &LabCompareArgs) -> Result<(), Failure> {
             "command": "lab compare",
             "first": { "file": args.first, "machine": first.machine, "repeat": first.repeat },
             "second": { "file": args.second, "machine": second.machine, "repeat": second.repeat },
+            "differences": differences(&first, &second),
             "arms": rows,
         }));
     }
     let plain = output::is_plain();
     let mut text = format!("{}\n", table(&rows, plain));
-    if first.machine.cpu_model != second.machine.cpu_model {
-        text.push_str(&filled(&format!(
-            "The machines differ: {} and {}.",
-            first.machine.cpu_model, second.machine.cpu_model
-        )));
+    for sentence in differences(&first, &second) {
+        text.push_str(&filled(&sentence));
     }
     text.push_str(&filled(
         "The runs of the two results are not interleaved: a difference may be one of the machine. p is \
          Welch's, two-sided, after Holm's correction. Overlapping quartiles are no difference.",
     ));
     output::print(&if plain { output::in_ascii(&text) } else { text })
+}
+
+/// Circumstances that differ between the two results, besides the code that they measured.
+fn differences(first: &LabRecord, second: &LabRecord) -> Vec<String> {
+    let machine = |own: &LabRecord| format!("{} × {}", own.machine.cpus, own.machine.cpu_model);
+    let method = |own: &LabRecord| {
+        let quick = if own.method.quick { "with --quick" } else { "without --quick" };
+        let runs: BTreeSet<usize> = own.experiments.iter().map(|own| own.runs).collect();
+        let runs: Vec<_> = runs.into_iter().map(|runs| runs.to_string()).collect();
+        format!("{} runs of each arm {quick}", runs.join(" or "))
+    };
+    let each: [(&str, &dyn Fn(&LabRecord) -> String); 4] = [
+        ("machines", &machine),
+        ("kernels", &|own| own.machine.kernel.clone()),
+        ("versions", &|own| own.version.clone()),
+        ("methods", &method),
+    ];
+    let texts = each.into_iter().map(|(what, text)| (what, text(first), text(second)));
+    let differing = texts.filter(|(_, one, other)| one != other);
+    differing.map(|(what, one, other)| format!("The {what} differ: {one}; {other}.")).collect()
 }
 
 /// Every metric of every arm that both results have.
@@ -168,6 +188,19 @@ mod tests {
         let changed = rows(&first, &second);
         assert_eq!((changed[0].verdict, changed[1].verdict), ("no difference", "different"));
         assert!(table(&changed, true).to_string().lines().all(|line| line.len() <= WIDTH));
+    }
+
+    #[test]
+    fn differing_circumstances_are_named() {
+        let first = super::super::tests::record();
+        assert!(differences(&first, &first).is_empty());
+        let mut second = first.clone();
+        second.machine.cpus += 1;
+        second.version = "9".to_owned();
+        second.method.quick = false;
+        let named = differences(&first, &second);
+        assert_eq!(named.len(), 3, "{named:?}");
+        assert!(named[2].contains("6 runs of each arm without --quick"), "{named:?}");
     }
 
     #[test]

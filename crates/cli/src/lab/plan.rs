@@ -1,4 +1,5 @@
-//! The jobs of a sweep: `--plan` lists them, `--job` runs one, so that a cluster can run them apart.
+//! The jobs of a sweep: `--plan` lists them, `--job` runs one, so that a cluster can run them on
+//! several machines.
 //!
 //! A job is one condition of one experiment. The arms of a condition take turns in one process,
 //! because only then a drift of the machine meets all of them alike. A job has the seeds that it

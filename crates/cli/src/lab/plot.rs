@@ -7,7 +7,7 @@ use plotters::{
     coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter},
     prelude::{
         BindKeyPoints as _, ChartBuilder, Circle, ErrorBar, IntoLogRange as _,
-        IntoSegmentedCoord as _, LineSeries, PathElement, Rectangle, SegmentValue,
+        IntoSegmentedCoord as _, LineSeries, PathElement, SegmentValue,
     },
     style::Color as _,
 };
@@ -22,6 +22,9 @@ use crate::plot::{FONT, GRAY, PALETTE, color, compact, log_ticks, no_line, svg};
 const WIDTHS: [u32; 2] = [900, 370];
 /// Width of the names of rows in each.
 const NAME_WIDTHS: [u32; 2] = [240, 124];
+/// Width of the numbers of comparisons, with their names on a page only, and their characters.
+const NUMBER_WIDTHS: [u32; 2] = [290, 40];
+const NUMBER_CHARS: [usize; 2] = [40, 2];
 /// Characters of a name that fit these widths.
 const NAME_CHARS: [usize; 2] = [32, 16];
 /// Labels of the horizontal axis in each.
@@ -29,6 +32,8 @@ const LABELS: [usize; 2] = [8, 4];
 /// Heights: of a row, and of everything around the rows.
 const ROW: u32 = 30;
 const FRAME: u32 = 74;
+/// Height of the box between the quartiles.
+const BOX: u32 = 14;
 /// Size of a plot that stands beside another.
 const SIZE: (u32, u32) = (384, 260);
 /// Quantities with a larger ratio of the largest to the smallest value have a logarithmic axis.
@@ -40,7 +45,7 @@ pub(super) fn ratios(comparisons: &[ComparisonRecord]) -> Result<Option<[String;
     let ratios: Vec<_> = comparisons
         .iter()
         .enumerate()
-        .filter_map(|(place, record)| Some((format!("{}", place + 1), record.ratio?)))
+        .filter_map(|(place, record)| Some((named(place + 1, record), record.ratio?)))
         .filter(|(_, ratio)| ratio.low > 0.0 && ratio.high.is_finite())
         // The vertical axis starts at the bottom.
         .rev()
@@ -59,7 +64,7 @@ pub(super) fn ratios(comparisons: &[ComparisonRecord]) -> Result<Option<[String;
                 .margin(10)
                 .margin_right(24)
                 .x_label_area_size(44)
-                .y_label_area_size(40)
+                .y_label_area_size(NUMBER_WIDTHS[place])
                 .build_cartesian_2d(
                     (low..high).log_scale().with_key_points(ticks),
                     names.as_slice().into_segmented(),
@@ -69,10 +74,11 @@ pub(super) fn ratios(comparisons: &[ComparisonRecord]) -> Result<Option<[String;
                 .disable_y_mesh()
                 .light_line_style(no_line())
                 .label_style(FONT)
+                .axis_desc_style(FONT)
                 .x_labels(6)
                 .x_desc("arm / baseline")
                 .y_labels(names.len())
-                .y_label_formatter(&|name| segment(name, usize::MAX))
+                .y_label_formatter(&|name| segment(name, NUMBER_CHARS[place]))
                 .x_label_formatter(&|value| format!("{}", (value * 1000.0).round() / 1000.0))
                 .draw()?;
             let ends = [SegmentValue::Exact(&names[0]), SegmentValue::Last];
@@ -123,6 +129,7 @@ pub(super) fn runs(arms: &[ArmRecord], metric: usize, label: &str) -> Result<Opt
                 .disable_y_mesh()
                 .light_line_style(no_line())
                 .label_style(FONT)
+                .axis_desc_style(FONT)
                 .x_labels(LABELS[place])
                 .x_desc(label)
                 .y_labels(names.len())
@@ -131,8 +138,10 @@ pub(super) fn runs(arms: &[ArmRecord], metric: usize, label: &str) -> Result<Opt
                 .draw()?;
             for ((arm, _, summary, values), name) in rows.iter().zip(&names) {
                 let (y, color) = (SegmentValue::CenterOf(name), color(*arm));
-                let quartiles = [(summary.q1, SegmentValue::Exact(name)), (summary.q3, y.clone())];
-                chart.draw_series([Rectangle::new(quartiles, color.mix(0.2).filled())])?;
+                // A thick line stands for the box between the quartiles.
+                let quartiles = vec![(summary.q1, y.clone()), (summary.q3, y.clone())];
+                let style = color.mix(0.25).stroke_width(BOX);
+                chart.draw_series([PathElement::new(quartiles, style)])?;
                 let bar = ErrorBar::new_horizontal(
                     y.clone(),
                     summary.q1,
@@ -203,6 +212,7 @@ where
             .y_label_formatter(&|value| compact(*value))
             .light_line_style(no_line())
             .label_style(FONT)
+            .axis_desc_style(FONT)
             .draw()?;
         for (arm, series) in arms {
             let points = series.points.iter().map(|point| (point[0], point[1]));
@@ -210,6 +220,11 @@ where
         }
         Ok(())
     })
+}
+
+/// Number, arm and condition of a comparison.
+fn named(number: usize, record: &ComparisonRecord) -> String {
+    format!("{number}  {}, {}", record.arm, record.condition)
 }
 
 fn height(rows: usize, row: u32) -> u32 {
@@ -221,6 +236,9 @@ fn segment(name: &SegmentValue<&String>, chars: usize) -> String {
     match name {
         SegmentValue::Exact(name) | SegmentValue::CenterOf(name) => {
             let short: String = name.chars().take(chars).collect();
+            if chars == NUMBER_CHARS[1] {
+                return short.trim_end().to_owned();
+            }
             if short.len() < name.len() { format!("{}…", short.trim_end()) } else { short }
         }
         SegmentValue::Last => String::new(),

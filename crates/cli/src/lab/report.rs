@@ -180,6 +180,9 @@ fn row(page: &mut String, number: usize, record: &ComparisonRecord) {
     };
     let [ratio, interval] = table::ratio(record);
     let class = if record.verdict == Verdict::Invalid { " class=\"bad\"" } else { "" };
+    let p = record.p_holm.map_or_else(String::new, |_| {
+        format!("<br><small>{}</small>", escape(&table::p_value(record.p_holm)))
+    });
     let welch = record.welch.map_or_else(String::new, |welch| {
         format!("<br><small>Welch {:.3} / {:.3}</small>", welch.p_two, welch.p_one)
     });
@@ -192,7 +195,7 @@ fn row(page: &mut String, number: usize, record: &ComparisonRecord) {
          <td data-name=\"baseline\"><span>{}</span></td>\
          <td data-name=\"arm\"><span>{}</span></td>\
          <td data-name=\"ratio\"><span>{ratio}<br><small>{interval}</small></span></td>\
-         <td data-name=\"verdict\"><span><span{class}>{}</span><br><small>{}</small>{welch}{detectable}\
+         <td data-name=\"verdict\"><span><span{class}>{}</span>{p}{welch}{detectable}\
          </span></td></tr>",
         escape(&record.condition),
         escape(&record.baseline),
@@ -201,7 +204,6 @@ fn row(page: &mut String, number: usize, record: &ComparisonRecord) {
         side(record.baseline_summary.as_ref()),
         side(record.arm_summary.as_ref()),
         record.verdict.words(),
-        escape(&table::p_value(record.p_holm)),
     );
 }
 
@@ -214,7 +216,7 @@ fn details(
 ) -> Result<()> {
     let open = if is_open { " open" } else { "" };
     let _ = writeln!(page, "<details{open}><summary>{}</summary>", escape(&condition.name));
-    let _ = write!(page, "<p class=\"note\">{}.", escape(&condition.description));
+    let _ = write!(page, "<p class=\"note\">{}.", escape(&page::sentence(&condition.description)));
     if !experiment.is_virtual {
         let _ = write!(
             page,
@@ -261,7 +263,7 @@ fn curves(page: &mut String, condition: &ConditionRecord) -> Result<()> {
             condition.arms.iter().enumerate().filter_map(own).collect();
         if let Some(svg) = plot::series(&arms)? {
             let over = if series.x_unit == "s" { "over time" } else { "by percentile" };
-            let caption = escape(&format!("{} {over}", series.name));
+            let caption = escape(&format!("{} {over}.", page::sentence(&series.name)));
             let _ = writeln!(page, "<figure>{svg}<figcaption>{caption}</figcaption></figure>");
         }
     }

@@ -51,9 +51,9 @@ pub(crate) fn experiment(experiment: &ExperimentRecord, plain: bool) -> String {
 /// How to read the tables.
 pub(crate) fn legend() -> String {
     filled(
-        "Each row has the baseline above the other arm: medians with their quartiles; the ratio of the \
-         means, arm / baseline, with its 95 % bootstrap interval over pairs; the verdict about the arm \
-         with the p-value of the permutation test over pairs after Holm's correction. Overlapping \
+        "Below each metric: the baseline, then the arms that are compared with it. Medians with their \
+         quartiles; the ratio of the means, arm / baseline, with its 95 % bootstrap interval over pairs; \
+         the verdict about the arm with the p-value of the permutation test over pairs after Holm's correction. Overlapping \
          quartiles are no difference, whatever a test says.",
     )
 }
@@ -179,38 +179,66 @@ fn comparisons(experiment: &ExperimentRecord, plain: bool) -> String {
     text
 }
 
-fn rows<'r>(comparisons: impl Iterator<Item = &'r ComparisonRecord>, plain: bool) -> Table {
+/// Rows of one condition: for each metric and baseline, the baseline and the arms below it.
+fn rows<'r>(comparisons: impl Iterator<Item = &'r ComparisonRecord>, plain: bool) -> String {
+    let mut groups: Vec<Vec<&ComparisonRecord>> = Vec::new();
+    for record in comparisons {
+        let same = |own: &&mut Vec<&ComparisonRecord>| {
+            own.iter().all(|own| own.metric == record.metric && own.baseline == record.baseline)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(record),
+            None => groups.push(vec![record]),
+        }
+    }
     let mut table = Table::new();
     table.load_style(if plain { ASCII_FULL_CONDENSED } else { UTF8_FULL_CONDENSED });
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(u16::try_from(WIDTH).unwrap_or(80));
-    table.set_header([
-        "metric\nbaseline\narm",
-        "\nmedian\n[quartiles]",
-        "\nratio\n[95 %]",
-        "\nverdict\np",
-    ]);
-    // A verdict and an interval stay on one line each.
-    for (column, least) in [(2, 16), (3, 17)] {
+    table.set_header(["metric, arms", "median [quartiles]", "ratio\n[95 %]", "verdict\np"]);
+    // The names of most arms, an interval, and a verdict stay on one line each.
+    for (column, least) in [(0, 19), (2, 16), (3, 17)] {
         if let Some(column) = table.column_mut(column) {
             column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
         }
     }
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-    for record in comparisons {
-        let [value, interval] = ratio(record);
+    let median = |of: Option<&SummaryRecord>| right(unbroken(&summary(of)));
+    for group in groups {
+        let Some(first) = group.first() else { continue };
+        table.add_row([Cell::new(named(first))]);
         table.add_row([
-            Cell::new(format!("{}\n{}\n{}", named(record), record.baseline, record.arm)),
-            right(format!(
-                "\n{}\n{}",
-                summary(record.baseline_summary.as_ref()),
-                summary(record.arm_summary.as_ref())
-            )),
-            right(format!("\n{value}\n{interval}")),
-            Cell::new(format!("\n{}\n{}", record.verdict.words(), p_value(record.p_holm))),
+            Cell::new(format!("  {}", first.baseline)),
+            median(first.baseline_summary.as_ref()),
         ]);
+        for record in group {
+            let [value, interval] = ratio(record);
+            let p = p_value(record.p_holm);
+            table.add_row([
+                Cell::new(format!("  {}", record.arm)),
+                median(record.arm_summary.as_ref()),
+                right(format!("{value}\n{interval}")),
+                Cell::new(format!("{}\n{p}", record.verdict.words())),
+            ]);
+        }
     }
-    table
+    table.to_string().replace(NO_BREAK, " ")
+}
+
+/// No-break space, which keeps the digits of a number together until the table is laid out.
+const NO_BREAK: char = '\u{a0}';
+
+/// The text without breaks between the digits of its numbers.
+fn unbroken(text: &str) -> String {
+    let mut whole = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    let mut before = ' ';
+    while let Some(c) = chars.next() {
+        let in_number = before.is_ascii_digit() && chars.peek().is_some_and(char::is_ascii_digit);
+        whole.push(if c == ' ' && in_number { NO_BREAK } else { c });
+        before = c;
+    }
+    whole
 }
 
 /// The metric with its unit.

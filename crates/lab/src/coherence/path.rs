@@ -294,10 +294,10 @@ mod tests {
     fn a_line_of_a_route_entry_is_one_line_for_all_connections() {
         assert!(is_host_wide("Dst count + DstTail"));
         assert!(is_host_wide("Net.orphans"));
-        assert!(!is_host_wide("TcpSocket.lock"));
+        assert!(!is_host_wide("Connection.lock"));
         let path = Path {
             name: "made up".into(),
-            lines: vec!["Dst count".into(), "TcpSocket.lock".into()],
+            lines: vec!["Dst count".into(), "Connection.lock".into()],
             cpus: [
                 vec![PathStep::Line(0, Access::Rmw), PathStep::Line(1, Access::Rmw)],
                 vec![PathStep::Instructions(100), PathStep::Line(1, Access::Write)],

@@ -22,7 +22,8 @@ use std::{
 };
 
 use quietline::sans_io::{
-    Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Reader, Region, TcpSocket,
+    Connection, Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Reader,
+    Region,
 };
 
 use crate::experiment::Error;
@@ -187,7 +188,7 @@ struct World {
     host: Arc<Host>,
     peer: Arc<Host>,
     /// Ends of each connection: that of the peer (over loopback: of CPU 0), and the traced one.
-    ends: Vec<(Arc<TcpSocket>, Arc<TcpSocket>)>,
+    ends: Vec<(Arc<Connection>, Arc<Connection>)>,
     /// Whether both ends of a connection are ends of the traced host.
     is_loopback: bool,
     /// The traced host's device.
@@ -228,7 +229,7 @@ impl World {
         let from = if work == Work::Loopback { &self.host } else { &self.peer };
         let wanted = if work == Work::Cores { 2 } else { 1 };
         for _ in 0..CONNECTIONS_MAX {
-            let near = TcpSocket::connect(from, cx, None, local)?;
+            let near = Connection::connect(from, cx, None, local)?;
             let far = loop {
                 let next = self.settle(cx);
                 match (listener.accept(), next) {

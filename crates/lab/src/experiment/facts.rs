@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::coherence::calibrate::Calibration;
 
-/// Facts about the machine. What is unknown is absent.
+/// Facts about the machine. Unknown facts are absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Name of the processor.

@@ -62,11 +62,11 @@ pub struct ExperimentRecord {
     pub name: String,
     /// Heading.
     pub title: String,
-    /// The claim on trial.
+    /// The tested claim.
     pub claim: String,
     /// The traffic.
     pub workload: String,
-    /// What differs from the original measurement.
+    /// Differences from the original measurement.
     pub limits: String,
     /// Whether the metrics are in virtual time.
     pub is_virtual: bool,
@@ -76,7 +76,7 @@ pub struct ExperimentRecord {
     pub warm_up_s: f64,
     /// Time of the measurement, in seconds.
     pub measure_s: f64,
-    /// What was measured.
+    /// Measured quantities.
     pub metrics: Vec<MetricRecord>,
     /// Results by condition.
     pub conditions: Vec<ConditionRecord>,
@@ -93,7 +93,7 @@ pub struct MetricRecord {
     pub name: String,
     /// Unit.
     pub unit: String,
-    /// What it is.
+    /// Meaning of the quantity.
     pub meaning: String,
     /// Whether large values are good.
     pub higher_is_better: bool,
@@ -119,9 +119,9 @@ impl From<&Metric> for MetricRecord {
 pub struct ConditionRecord {
     /// Name.
     pub name: String,
-    /// What the traffic is like.
+    /// Description of the traffic.
     pub description: String,
-    /// What else the machine did.
+    /// Other work of the machine.
     pub load: LoadRecord,
     /// Results by arm.
     pub arms: Vec<ArmRecord>,
@@ -129,7 +129,7 @@ pub struct ConditionRecord {
     pub error: Option<String>,
 }
 
-/// What else the machine did, as parts of its CPU time.
+/// Other work of the machine, as parts of its CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadRecord {
     /// Other programs.
@@ -186,13 +186,13 @@ pub struct RunRecord {
     pub counters: Vec<(String, f64)>,
 }
 
-/// What a comparison says.
+/// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The comparison does not count; the reasons say why.
     Invalid,
-    /// The quartiles overlap: no difference, whatever a test says.
+    /// The quartiles overlap. That is no difference, even if a test rejects.
     NoDifference,
     /// The quartiles are apart, but the test, corrected for all comparisons, does not reject.
     NotSignificant,
@@ -250,7 +250,7 @@ pub struct ComparisonRecord {
     pub detectable: Option<f64>,
     /// Estimates where runs reached a ceiling.
     pub censored: Option<CensoredRecord>,
-    /// What the comparison says.
+    /// Result of the comparison.
     pub verdict: Verdict,
     /// Why it is invalid.
     pub reasons: Vec<String>,

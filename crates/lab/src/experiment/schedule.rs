@@ -1,12 +1,12 @@
 //! Makes the runs of an experiment in their order.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
 use super::{
-    Arm, ArmRecord, Clock, ConditionRecord, Error, Experiment, ExperimentRecord, Load, Method,
-    Observation, RunRecord, Setup, Watch, verdict,
+    Arm, ArmRecord, Clock, Condition, ConditionRecord, Error, Experiment, ExperimentRecord, Load,
+    Method, Observation, RunRecord, Setup, Watch, verdict,
 };
 
 /// Part of a run's times that an unmeasured run of the warm-up takes.
@@ -25,6 +25,22 @@ pub struct Progress<'e> {
     pub arm: &'e str,
 }
 
+/// Time that an experiment takes on a quiet machine.
+#[must_use]
+pub fn estimate(experiment: &Experiment, method: &Method) -> Duration {
+    let runs = 2 * u32::try_from(method.runs.div_ceil(2).max(1)).unwrap_or(u32::MAX);
+    let arms = u32::try_from(experiment.arms.len()).unwrap_or(u32::MAX);
+    let timed = match experiment.clock {
+        Clock::Wall => method.warm_up + method.measure,
+        Clock::Virtual => Duration::ZERO,
+    };
+    let of = |condition: &Condition| {
+        let warm_up = timed / WARM_UP_PART + condition.overhead;
+        ((timed + condition.overhead) * runs + warm_up) * arms
+    };
+    experiment.conditions.iter().map(of).sum()
+}
+
 /// Runs an experiment. A run that fails ends its condition; the other conditions continue.
 pub fn run(
     experiment: &Experiment,
@@ -36,9 +52,9 @@ pub fn run(
     run_conditions(experiment, method, &every, watch, progress)
 }
 
-/// Runs some conditions of an experiment, which are named by their places. A condition has the same
-/// seeds whether it runs alone or with others, so that the parts of an experiment can run in several
-/// processes and be joined by [`join`].
+/// Runs some conditions of an experiment, which are named by their places. A condition has the
+/// same seeds whether it runs alone or with others, so that the parts of an experiment can run in
+/// several processes and be joined by [`join`].
 pub fn run_conditions(
     experiment: &Experiment,
     method: &Method,

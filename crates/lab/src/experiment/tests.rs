@@ -130,8 +130,8 @@ fn a_drift_of_the_machine_is_no_effect_of_an_arm() {
     }
 }
 
-/// Runs in virtual time hardly vary, so that a test rejects any difference: the margin of the metric
-/// decides whether anyone is interested in it.
+/// Runs in virtual time hardly vary, so that a test rejects any difference: the margin of the
+/// metric decides whether anyone is interested in it.
 #[test]
 fn a_difference_below_the_smallest_effect_of_interest_is_equivalence() {
     for (factor, verdict) in [(1.007, Verdict::Equivalent), (1.02, Verdict::Worse)] {

@@ -1,4 +1,4 @@
-//! What else the machine did: CPU time of other programs, and time that the hypervisor took.
+//! Other work of the machine: CPU time of other programs, and time that the hypervisor took.
 //!
 //! Linux: the first line of /proc/stat, in ticks of 10 ms. Differences over one condition, which
 //! takes a second or more, are precise enough; those over a single run are not.
@@ -24,7 +24,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// What happened after `earlier`.
+    /// Returns the times after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

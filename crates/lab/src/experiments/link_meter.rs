@@ -36,7 +36,7 @@ pub(super) struct Departure {
     pub(super) bytes: u64,
 }
 
-/// See the module head.
+/// Device that measures the waits of packets before its transmitter.
 #[derive(Debug)]
 pub(super) struct LinkMeter {
     wire: Arc<Wire>,

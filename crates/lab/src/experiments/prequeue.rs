@@ -7,34 +7,27 @@
 //! **Model check.** Two atomic operations per packet on one line, one by the CPU that receives and
 //! one by the CPU that reads, are 12 million transfers per second: 83 ns each, the cost of a
 //! modified line between CPUs. Two CPUs cannot show the saturation, but the operations per packet
-//! (2 before, 0 after) and what a pair of them costs.
+//! (2 before, 0 after) and the cost of a pair of them.
 //!
-//! **Method.** One thread on the first CPU writes 64 bytes to each flow in turn; with an in-process
-//! wire it is also the softirq of the receiver. A reader for each flow is blocked in `read` on the
-//! second CPU. The MTU lets no segment carry more than 64 bytes, the writes are pushed and receive
-//! offload is off, so that every write stays a packet of its own. Either all flows share one input
-//! route entry (one server address), or each has its own (one address for each).
+//! **Method.** A generator sends writes of 64 bytes to each flow in turn, each a pushed segment
+//! that receive offload could not merge; offload is off as well. The softirq that processes them is
+//! on the first CPU. A reader for each flow is blocked in `read` on the second CPU. Either all
+//! flows share one input route entry (one server address), or each has its own (one address for
+//! each). The generator is a part of the receiver's device and writes headers only; its time is
+//! stated apart.
 
-use std::{
-    io::{self, Read as _, Write as _},
-    net::{Ipv4Addr, Shutdown},
-    sync::Arc,
-    thread,
-    time::Instant,
-};
+use std::time::Duration;
 
-use quietline::{Snapshot, Stack, TcpListener, TcpStream, Wire, WireConfig};
-
-use super::threads::{self, Pinned, STALL_MAX};
+use super::{generator::Load, receiver, threads};
 use crate::experiment::{
     Arm, Better, Clock, Comparison, Condition, Control, Error, Experiment, Metric, Observation,
     Setup,
 };
 
 /// Bytes of a write.
-const WRITE_BYTES: usize = 64;
-/// IP header, TCP header with timestamps, one write.
-const MTU: u32 = 20 + 32 + 64;
+const WRITE_BYTES: u32 = 64;
+/// Writes that a flow may have in flight: the reader's buffer has room for their memory.
+const FLIGHT_PACKETS: u32 = 64;
 
 /// Counters per packet that are reported.
 const COUNTERS: [&str; 9] = [
@@ -52,19 +45,19 @@ const COUNTERS: [&str; 9] = [
 /// The declaration.
 #[must_use]
 pub fn experiment(quick: bool) -> Experiment {
-    let flows = if quick { 4 } else { 16 };
+    let flows = if quick { 4 } else { 48 };
     let context = |name, mode| {
         let settings = [("net.quietline.rx_context", name), ("net.quietline.rx_dst_mode", mode)];
         Arm::new(name, &settings)
     };
-    let compared = ["packet_rate", "cpu"];
+    let compared = ["packet_rate", "cpu", "dst_operations"];
     let against = |baseline, arm| compared.map(|metric| Comparison { baseline, arm, metric });
     Experiment {
         name: "prequeue",
         title: "The prequeue without route references (Linux 3.18)",
         claim: "144 streams of 64-byte writes on 48 hardware threads: 6 to 9 million packets per second, 95 to 35 % CPU, because a waiting packet no longer counts a reference to the shared route entry.",
-        workload: "One thread writes 64 bytes to each flow in turn and is the softirq of the receiver; blocked readers on the other CPU. No segment is longer than a write, and receive offload is off.",
-        limits: "Two CPUs: the line of the reference count changes hands between two of them, and cannot saturate. The sender's own work is on the CPU of the softirq, the same in all arms. The rate for 48 threads is a matter of the coherence model.",
+        workload: "Pushed segments of 64 bytes to each flow in turn, from a generator in the receiver's device; softirq on the first CPU, blocked readers on the second. Receive offload is off.",
+        limits: "Two CPUs: the line of the reference count changes hands between two of them, and cannot saturate. The generator runs on the CPU of the softirq, the same in all arms; its time per packet is a metric. The rate for 48 threads is a matter of the coherence model.",
         clock: Clock::Wall,
         conditions: [
             ("shared entry", "one server address"),
@@ -74,6 +67,7 @@ pub fn experiment(quick: bool) -> Experiment {
             name: name.to_owned(),
             description: format!("{flows} flows to {what}"),
             ceilings: Vec::new(),
+            overhead: Duration::from_millis(20),
         })
         .into(),
         arms: vec![
@@ -94,7 +88,8 @@ pub fn experiment(quick: bool) -> Experiment {
         trial: Box::new(move |setup| run(flows, setup)),
     }
 }
-/// What a run measures.
+
+/// Metrics of a run.
 fn metrics() -> Vec<Metric> {
     let metric = Metric::new;
     vec![
@@ -104,11 +99,16 @@ fn metrics() -> Vec<Metric> {
             "packets with data that the receiver got per second",
             Better::Higher,
         ),
-        metric("cpu", "ns", "CPU time of both contexts per packet", Better::Lower),
+        metric(
+            "cpu",
+            "ns",
+            "CPU time of both contexts per packet, without the generator",
+            Better::Lower,
+        ),
         metric(
             "softirq_cpu",
             "ns",
-            "CPU time of the sending thread per packet, which is also the softirq",
+            "CPU time of the softirq per packet, without the generator",
             Better::Lower,
         ),
         metric("reader_cpu", "ns", "CPU time of the readers per packet", Better::Lower),
@@ -118,8 +118,10 @@ fn metrics() -> Vec<Metric> {
             "reference counts of route entries taken and released per packet",
             Better::Lower,
         ),
+        metric("generator_cpu", "ns", "CPU time of the generator per packet", Better::Lower),
     ]
 }
+
 /// Proofs that the mechanisms ran.
 fn controls() -> Vec<Control> {
     vec![
@@ -142,143 +144,45 @@ fn controls() -> Vec<Control> {
     ]
 }
 
-/// Two hosts and their connections: the writing ends, and the reading ones.
-struct Flows {
-    _client: Stack,
-    server: Stack,
-    near: Vec<TcpStream>,
-    far: Vec<TcpStream>,
-}
-
-impl Flows {
-    /// With `separate`, each flow has a server address of its own, and with it a route entry.
-    fn new(count: u8, separate: bool, setup: &Setup<'_>) -> Result<Self, Error> {
-        let config = WireConfig { mtu: MTU, tso: false, seed: setup.seed, ..WireConfig::default() };
-        let (left, right) = Wire::pair(&config)?;
-        let common = |device: Arc<Wire>| {
-            Stack::builder()
-                .device(device)
-                .sysctl("net.core.busy_read", "0")
-                .sysctl("net.ipv4.tcp_autocorking", "0")
-                .sysctl("net.quietline.dev.default.gso", "0")
-                .sysctl("net.quietline.dev.default.gro", "0")
-        };
-        let client = common(left).address("10.0.0.1/24".parse()?).build()?;
-        let address = |flow: u8| Ipv4Addr::new(10, 0, 0, if separate { 2 + flow } else { 2 });
-        let mut server = common(right).address("10.0.0.2/24".parse()?);
-        for flow in 1..if separate { count } else { 1 } {
-            server = server.address(format!("{}/32", address(flow)).parse()?);
-        }
-        for (name, value) in &setup.arm.settings {
-            server = server.sysctl(name, value);
-        }
-        let server = server.build()?;
-        let listener = TcpListener::bind(&server, (Ipv4Addr::UNSPECIFIED, 80))?;
-        let (mut near, mut far) = (Vec::new(), Vec::new());
-        for flow in 0..count {
-            let stream = TcpStream::connect(&client, (address(flow), 80))?;
-            let (accepted, _) = listener.accept()?;
-            for stream in [&stream, &accepted] {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(STALL_MAX))?;
-                stream.set_write_timeout(Some(STALL_MAX))?;
-            }
-            near.push(stream);
-            far.push(accepted);
-        }
-        Ok(Self { _client: client, server, near, far })
+/// Traffic: writes of 64 bytes to each flow in turn.
+fn load(flows: u8, separate: bool) -> Load {
+    Load {
+        flows,
+        separate,
+        segment: WRITE_BYTES,
+        pushed: true,
+        flight: FLIGHT_PACKETS * WRITE_BYTES,
+        request: 0,
+        rate_bps: None,
     }
-}
-
-/// What the sender measured.
-struct Measured {
-    packets: f64,
-    seconds: f64,
-    change: Snapshot,
-    /// CPU time of the sender over the whole run.
-    cpu_s: f64,
-    /// Packets over the whole run.
-    all_packets: f64,
 }
 
 /// Makes one run.
 fn run(flows: u8, setup: &Setup<'_>) -> Result<Observation, Error> {
-    // The workers of both stacks inherit the first CPU.
-    let _pinned = Pinned::to(0);
-    let Flows { _client, server, mut near, far } = Flows::new(flows, setup.condition == 1, setup)?;
-    let (measured, reader_cpu_s) = thread::scope(|scope| {
-        let readers: Vec<_> = far.into_iter().map(|stream| scope.spawn(|| read(stream))).collect();
-        let measured = write(&server, &mut near, setup);
-        for stream in &near {
-            // Otherwise a reader would wait for an end that never arrives.
-            let how = if measured.is_ok() { Shutdown::Write } else { Shutdown::Both };
-            let _ = stream.shutdown(how);
-        }
-        let mut cpu_s = 0.0;
-        for reader in readers {
-            cpu_s += reader.join().map_err(|_| Error::from("a reader panicked"))??;
-        }
-        Ok::<_, Error>((measured?, cpu_s))
-    })?;
-    let Measured { packets, seconds, change, cpu_s, all_packets } = measured;
-    let count = |name| threads::count(&change, name) / packets;
-    let (softirq_ns, reader_ns) = (cpu_s * 1e9 / all_packets, reader_cpu_s * 1e9 / all_packets);
+    let mut settings = vec![
+        // A reader that polls is no blocked reader.
+        ("net.core.busy_read", "0"),
+        ("net.quietline.dev.default.gro", "0"),
+    ];
+    settings.extend(&setup.arm.settings);
+    let measured = receiver::measure(load(flows, setup.condition == 1), &settings, setup)?;
+    let count = |name| measured.per_frame(name);
     Ok(Observation {
         metrics: vec![
-            packets / seconds,
-            softirq_ns + reader_ns,
-            softirq_ns,
-            reader_ns,
+            measured.frames / measured.seconds,
+            measured.host_ns(),
+            measured.softirq_ns - measured.generator_ns,
+            measured.application_ns,
             count("DstGet") + count("DstPut"),
+            measured.generator_ns,
         ],
-        counters: threads::per_operation(&change, &COUNTERS, packets),
+        counters: threads::per_operation(&measured.change, &COUNTERS, measured.frames),
         series: Vec::new(),
     })
 }
 
-/// The sender and softirq.
-fn write(server: &Stack, near: &mut [TcpStream], setup: &Setup<'_>) -> Result<Measured, Error> {
-    let received =
-        |now: &Snapshot, before: &Snapshot| threads::count(&now.since(before), "DeviceRxPackets");
-    let bytes = [7; WRITE_BYTES];
-    let mut until = |end: Instant| -> io::Result<Instant> {
-        while Instant::now() < end {
-            for stream in &mut *near {
-                stream.write_all(&bytes)?;
-            }
-        }
-        Ok(Instant::now())
-    };
-    let (start, cpu_s) = (server.counters(), threads::thread_cpu_s());
-    let begin = until(Instant::now() + setup.warm_up)?;
-    let before = server.counters();
-    let end = until(begin + setup.measure)?;
-    let after = server.counters();
-    let packets = received(&after, &before);
-    if packets < 1.0 {
-        return Err("no packet arrived".into());
-    }
-    Ok(Measured {
-        packets,
-        seconds: (end - begin).as_secs_f64(),
-        change: after.since(&before),
-        cpu_s: threads::thread_cpu_s() - cpu_s,
-        all_packets: received(&after, &start),
-    })
-}
-
-/// A reader: blocked until data arrive; returns its CPU time.
-fn read(mut stream: TcpStream) -> Result<f64, Error> {
-    let _pinned = Pinned::to(1);
-    let mut buffer = [0; 16 * 1024];
-    while stream.read(&mut buffer)? > 0 {}
-    Ok(threads::thread_cpu_s())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// Every arm runs in both conditions; how many packets find a blocked reader depends on the

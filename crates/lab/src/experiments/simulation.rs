@@ -5,8 +5,8 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use quietline::sans_io::{
-    Cx, Device, DeviceConfig, Host, HostConfig, Impairment, Instant, Listener, Memory, Readiness,
-    TcpSocket, Wire, WireConfig,
+    Connection, Cx, Device, DeviceConfig, Host, HostConfig, Impairment, Instant, Listener, Memory,
+    Readiness, Wire, WireConfig,
 };
 
 use super::link_meter::LinkMeter;
@@ -71,9 +71,9 @@ impl Simulation {
     }
 
     /// Opens a connection; returns the client's and the server's end.
-    pub(super) fn connect(&mut self) -> Result<(Arc<TcpSocket>, Arc<TcpSocket>), Error> {
+    pub(super) fn connect(&mut self) -> Result<(Arc<Connection>, Arc<Connection>), Error> {
         let to = SocketAddr::from((SERVER, 80));
-        let client = TcpSocket::connect(&self.client, &mut self.cx, None, to)?;
+        let client = Connection::connect(&self.client, &mut self.cx, None, to)?;
         let end = self.cx.now + HANDSHAKE_MAX;
         loop {
             let next = self.settle();
@@ -103,8 +103,8 @@ impl Simulation {
         }
     }
 
-    /// Calls `applications` at every event until virtual time has passed by `time`. What they
-    /// return is the next moment at which they want to be called, if there is one.
+    /// Calls `applications` at every event until virtual time has passed by `time`. They
+    /// return the next moment at which they want to be called, if there is one.
     pub(super) fn run(
         &mut self,
         time: Duration,
@@ -114,7 +114,7 @@ impl Simulation {
         while self.cx.now < end {
             let wanted = applications(self)?;
             let next = self.settle();
-            // What the hosts have just done may be what an application waits for.
+            // An application may wait for an event that the hosts have just caused.
             let again = applications(self)?;
             let after = self.settle();
             let next = [wanted, again, next, after].into_iter().flatten();

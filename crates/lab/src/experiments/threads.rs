@@ -43,6 +43,11 @@ pub(super) fn thread_cpu_s() -> f64 {
     seconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 
+/// CPU time of the process, in seconds.
+pub(super) fn process_cpu_s() -> f64 {
+    seconds(clock_gettime(ClockId::ProcessCPUTime))
+}
+
 /// The time, for contexts of the stack that a workload owns.
 pub(super) fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);

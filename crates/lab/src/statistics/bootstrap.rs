@@ -4,7 +4,8 @@ use fastrand::Rng;
 
 use super::summary::quantile;
 
-/// Resamples: the ends of a 95 % interval then have a Monte Carlo error below a tenth of the interval.
+/// Resamples: the ends of a 95 % interval then have a Monte Carlo error below a tenth of the
+/// interval.
 const RESAMPLES: usize = 10_000;
 
 /// An estimate and the interval around it.
@@ -18,10 +19,12 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// Ratio of the mean of `second` to the mean of `first`, whose runs at the same place are a pair, with an interval of
-/// probability `level` (such as 0.95). Pairs are resampled whole, so that what both runs of a pair share cancels.
+/// Ratio of the mean of `second` to the mean of `first`, whose runs at the same place are a pair,
+/// with an interval of probability `level` (such as 0.95). Pairs are resampled whole, so that what
+/// both runs of a pair share cancels.
 ///
-/// `None` if the lengths differ, there are fewer than two pairs, or a mean of `first` is not positive.
+/// `None` if the lengths differ, there are fewer than two pairs, or a mean of `first` is not
+/// positive.
 #[must_use]
 pub fn ratio_of_means(first: &[f64], second: &[f64], level: f64, seed: u64) -> Option<Interval> {
     if first.len() != second.len() || first.len() < 2 {
@@ -69,7 +72,8 @@ mod tests {
         assert_eq!(ratio_of_means(&[0.0, 0.0], &[1.0, 1.0], 0.95, 1), None);
     }
 
-    /// Of 200 intervals of 90 %, about 180 hold the true ratio; fewer than 165 have a probability below 0.01.
+    /// Of 200 intervals of 90 %, about 180 hold the true ratio; fewer than 165 have a probability
+    /// below 0.01.
     #[test]
     fn an_interval_holds_the_truth_as_often_as_stated() {
         let mut rng = Rng::with_seed(5);

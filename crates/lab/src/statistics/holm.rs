@@ -1,7 +1,8 @@
 //! Holm's correction for several comparisons (Holm 1979).
 
-/// Adjusts the p-values of a family of comparisons, in the order given. An adjusted value below the level of significance
-/// rejects; the probability of any false rejection in the family is then at most that level.
+/// Adjusts the p-values of a family of comparisons, in the order given. An adjusted value below the
+/// level of significance rejects; the probability of any false rejection in the family is then at
+/// most that level.
 #[must_use]
 pub fn holm(p_values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p_values.len()).collect();

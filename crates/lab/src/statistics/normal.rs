@@ -2,7 +2,8 @@
 
 use statrs::distribution::{Continuous, ContinuousCDF, Normal};
 
-/// Below this the distribution function loses its digits and the ratio is taken from its continued fraction.
+/// Below this the distribution function loses its digits and the ratio is taken from its continued
+/// fraction.
 const FAR_TAIL: f64 = -8.0;
 
 /// φ(x).
@@ -20,7 +21,8 @@ pub(super) fn left_hazard(x: f64) -> f64 {
     if x > FAR_TAIL {
         return density(x) / below(x);
     }
-    // Mills's ratio of y = -x: 1 / (y + 1 / (y + 2 / (y + 3 / …))); 40 terms are exact to the last digit for y ≥ 8.
+    // Mills's ratio of y = -x: 1 / (y + 1 / (y + 2 / (y + 3 / …))); 40 terms are exact to the last
+    // digit for y ≥ 8.
     let y = -x;
     (1..=40).rev().fold(y, |tail, k| y + f64::from(k) / tail)
 }

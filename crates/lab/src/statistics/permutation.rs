@@ -1,7 +1,9 @@
-//! Permutation tests: how often chance alone gives a difference of means as large as the observed one.
+//! Permutation tests: how often chance alone gives a difference of means as large as the observed
+//! one.
 //!
-//! They assume no distribution and check Welch's t, which assumes normal means. Few arrangements are all tried; of many,
-//! [`DRAWS`] are drawn, and the observed one counts among them, so that no p-value is zero (Phipson and Smyth 2010).
+//! They assume no distribution and check Welch's t, which assumes normal means. Few arrangements
+//! are all tried; of many, [`DRAWS`] are drawn, and the observed one counts among them, so that no
+//! p-value is zero (Phipson and Smyth 2010).
 
 use fastrand::Rng;
 
@@ -13,7 +15,8 @@ const DRAWS: u32 = 20_000;
 /// Differences that rounding alone separates are equal: sums of the same numbers in another order.
 const ROUNDING: f64 = 1e-9;
 
-/// Two-sided p-value of the difference of means of two independent samples. NaN if a sample is empty.
+/// Two-sided p-value of the difference of means of two independent samples. NaN if a sample is
+/// empty.
 #[must_use]
 pub fn two_samples(first: &[f64], second: &[f64], seed: u64) -> f64 {
     if first.is_empty() || second.is_empty() {
@@ -40,8 +43,9 @@ pub fn two_samples(first: &[f64], second: &[f64], seed: u64) -> f64 {
     f64::from(reached + 1) / f64::from(DRAWS + 1)
 }
 
-/// Two-sided p-value of the mean difference of pairs: each pair may have been labeled the other way round. This is the test
-/// for interleaved runs, because what a machine does for a minute meets both runs of a pair. NaN without a pair.
+/// Two-sided p-value of the mean difference of pairs: each pair may have been labeled the other way
+/// round. This is the test for interleaved runs, because what a machine does for a minute meets
+/// both runs of a pair. NaN without a pair.
 #[must_use]
 pub fn pairs(differences: &[f64], seed: u64) -> f64 {
     if differences.is_empty() {
@@ -104,7 +108,8 @@ mod tests {
 
     #[test]
     fn few_arrangements_are_all_counted() {
-        // 2 of the 20 ways to split six values into three and three are as extreme: the sorted split, and its mirror image.
+        // 2 of the 20 ways to split six values into three and three are as extreme: the sorted
+        // split, and its mirror image.
         assert_eq!(two_samples(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0], 1), 0.1);
         // All six differences have one sign: 2 of 64.
         assert_eq!(pairs(&[1.0, 2.0, 1.5, 0.5, 2.0, 1.0], 1), 2.0 / 64.0);

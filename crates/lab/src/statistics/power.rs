@@ -1,4 +1,5 @@
-//! Power of the two-sided t-test with equal arms: the probability to find a difference that is there.
+//! Power of the two-sided t-test with equal arms: the probability to find a difference that is
+//! there.
 
 use statrs::{
     distribution::{ContinuousCDF, StudentsT},
@@ -10,15 +11,16 @@ use super::{normal, summary::count};
 /// Steps of the integral over the estimated standard deviation; the error is below 1e-6.
 const STEPS: u32 = 2_000;
 
-/// Probability that a test at `level` with `n` runs per arm finds a difference of `effect` standard deviations. `n` is at
-/// least 2.
+/// Probability that a test at `level` with `n` runs per arm finds a difference of `effect` standard
+/// deviations. `n` is at least 2.
 #[must_use]
 pub fn power(n: usize, effect: f64, level: f64) -> f64 {
     let df = 2.0 * count(n) - 2.0;
     let Ok(student) = StudentsT::new(0.0, 1.0, df) else { return f64::NAN };
     let critical = student.inverse_cdf(1.0 - level / 2.0);
     let shift = effect * (count(n) / 2.0).sqrt();
-    // The noncentral t is (Z + shift) / S with df·S² chi-squared: integrate over S by Simpson's rule.
+    // The noncentral t is (Z + shift) / S with df·S² chi-squared: integrate over S by Simpson's
+    // rule.
     let ln_scale = std::f64::consts::LN_2 + df / 2.0 * (df / 2.0).ln() - ln_gamma(df / 2.0);
     let (low, high) = (1e-9, 1.0 + 12.0 / df.sqrt());
     let width = (high - low) / f64::from(STEPS);
@@ -33,8 +35,8 @@ pub fn power(n: usize, effect: f64, level: f64) -> f64 {
     sum * width / 3.0
 }
 
-/// Smallest number of runs per arm that finds a difference of `effect` standard deviations with probability `wanted`.
-/// `None` if 10,000 do not.
+/// Smallest number of runs per arm that finds a difference of `effect` standard deviations with
+/// probability `wanted`. `None` if 10,000 do not.
 #[must_use]
 pub fn runs_for(effect: f64, level: f64, wanted: f64) -> Option<usize> {
     (2..10_000).find(|&n| power(n, effect, level) >= wanted)

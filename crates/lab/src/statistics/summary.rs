@@ -42,7 +42,8 @@ impl Summary {
         })
     }
 
-    /// Whether the quartile boxes of both samples overlap. Overlapping boxes are no difference, whatever a test says.
+    /// Whether the quartile boxes of both samples overlap. Overlapping boxes are no difference,
+    /// even if a test rejects.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.q1 <= other.q3 && other.q1 <= self.q3
@@ -63,12 +64,14 @@ pub(super) fn variance(sample: &[f64]) -> f64 {
     sample.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count(sample.len() - 1)
 }
 
-/// A number of runs as a number of the real line. A `u32` holds every number of runs and converts exactly.
+/// A number of runs as a number of the real line. A `u32` holds every number of runs and converts
+/// exactly.
 pub(super) fn count(n: usize) -> f64 {
     f64::from(u32::try_from(n).unwrap_or(u32::MAX))
 }
 
-/// Quantile by linear interpolation between the two nearest order statistics (Hyndman and Fan 1996, type 7).
+/// Quantile by linear interpolation between the two nearest order statistics (Hyndman and Fan 1996,
+/// type 7).
 pub(super) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let position = q * count(sorted.len() - 1);
     #[expect(

@@ -23,7 +23,7 @@ use crate::{
         limits::GRO_BYTES_MAX,
         tcp_memory::MemoryLimits,
     },
-    core::{Core, CoreHost, DEVICE_QUEUES_MAX},
+    core::{Core, CoreNet, DEVICE_QUEUES_MAX},
     cx::{Memory, share::HostShare},
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
     receive::rps::backlog::Backlog,
@@ -50,7 +50,7 @@ impl Host {
     /// Builds a host: validates the configuration, attaches devices to cores.
     ///
     /// # Errors
-    /// [`ConfigError`] names the field, the value and what would be allowed.
+    /// [`ConfigError`] names the field, the refused value and the allowed values.
     pub fn new(memory: &Memory, config: HostConfig) -> Result<Arc<Self>, ConfigError> {
         if config.cores == 0 || config.cores > CORES_MAX {
             return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));
@@ -71,8 +71,8 @@ impl Host {
         let core_sockets = core_sockets_of(&attendances);
         let generation = Arc::default();
         let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
-        let core_hosts: Vec<Arc<CoreHost>> = (0..config.cores).map(|_| Arc::default()).collect();
-        let cores = cores_of(&core_hosts, &attendances, &core_sockets);
+        let core_nets: Vec<Arc<CoreNet>> = (0..config.cores).map(|_| Arc::default()).collect();
+        let cores = cores_of(&core_nets, &attendances, &core_sockets);
         let net = Arc::new_cyclic(|this: &Weak<Net>| {
             let router = Router {
                 routes: RouteTable::new(&memory.rcu, fib, generation),
@@ -111,8 +111,8 @@ impl Host {
                 unfinished_checksums: AtomicU64::new(0),
             }
         });
-        core_hosts.iter().for_each(|core_host| core_host.set(&net));
-        let host = Arc::new(Self { net, cores, core_hosts, device_changes: Mutex::default() });
+        core_nets.iter().for_each(|core_net| core_net.set(&net));
+        let host = Arc::new(Self { net, cores, core_nets, device_changes: Mutex::default() });
         host.attach_devices()?;
         Ok(host)
     }
@@ -152,7 +152,7 @@ fn core_sockets_of(attendances: &[Arc<Attendance>]) -> Box<[Arc<CoreSockets>]> {
 
 /// Creates the cores of a host.
 fn cores_of(
-    core_hosts: &[Arc<CoreHost>],
+    core_nets: &[Arc<CoreNet>],
     attendances: &[Arc<Attendance>],
     core_sockets: &[Arc<CoreSockets>],
 ) -> Vec<Arc<Core>> {
@@ -160,11 +160,11 @@ fn cores_of(
     let backlogs: Arc<[_]> = attendances.iter().map(|_| Arc::new(Backlog::new(count))).collect();
     (0..)
         .map(CoreId)
-        .zip(core_hosts)
+        .zip(core_nets)
         .zip(attendances.iter().zip(core_sockets))
-        .map(|((id, host), (attendance, sockets))| {
-            let (host, backlogs) = (Arc::downgrade(host), Arc::clone(&backlogs));
-            Core::new(id, host, backlogs, Arc::clone(attendance), Arc::clone(sockets))
+        .map(|((id, net), (attendance, sockets))| {
+            let (net, backlogs) = (Arc::downgrade(net), Arc::clone(&backlogs));
+            Core::new(id, net, backlogs, Arc::clone(attendance), Arc::clone(sockets))
         })
         .collect()
 }

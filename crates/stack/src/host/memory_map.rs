@@ -29,9 +29,9 @@ impl Host {
         for core in &self.cores {
             core.add_regions(&mut map);
         }
-        for core_host in &self.core_hosts {
-            map.push(Region::of("CoreHost", &**core_host));
-            map.push(Region::references("CoreHost", core_host));
+        for core_net in &self.core_nets {
+            map.push(Region::of("CoreNet", &**core_net));
+            map.push(Region::references("CoreNet", core_net));
         }
         self.add_dst_regions(&mut map);
         self.with_pages(|pages| {

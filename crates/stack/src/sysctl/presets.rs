@@ -3,8 +3,15 @@
 //! Above: `Sysctls::set`. A preset sets every setting of the table, so that a change from one
 //! preset to another leaves nothing of the first. A setting that is made later counts for itself.
 //!
-//! No preset chooses `net.quietline.tsq_protocol=seed`, which loses wake-ups: Linux 3.6 had the
-//! losses, and a demonstration sets it beside the preset.
+//! The comment of each row names the versions and the place in Linux' sources where they differ. A
+//! setting has the value that a fresh system of that version had, with these exceptions:
+//! - The two packet caches of `linux-5.2` are on. Linux 5.2 introduced them, and shipped them off.
+//! - No preset chooses `net.quietline.tsq_protocol=seed`, which loses wake-ups. Linux 3.6 and 3.18
+//!   had losses of this kind, and a demonstration sets it beside the preset.
+//! - `cas_inc_not_zero` is the oldest way of counting here. Versions before 4.4 incremented without
+//!   a test for zero.
+//! - `prequeue_ref` takes a reference to the route of a queued packet. Versions before 3.9 took
+//!   none, and could use a freed route (commit 093162553c33).
 //!
 //! Not here: what the settings do (docs/mechanisms.md).
 
@@ -14,10 +21,14 @@ use super::{SysctlError, Sysctls, modes::Preset};
 
 /// Settings, with their values in Linux 3.5, 3.6, 3.18, 5.2, 5.4 and 6.4.
 const TABLE: [(&str, [&str; 6]); 19] = [
+    // tcp_prequeue(): references until 3.17, dropped from 3.18, removed in 4.14.
     (
         "net.quietline.rx_context",
         ["prequeue_ref", "prequeue_ref", "prequeue_drop", "bh", "bh", "bh"],
     ),
+    // sk_rx_dst exists since 3.6, and tcp_prequeue() tests it since 3.18. The backlog drops the
+    // route since 5.0 (tcp_add_backlog()). Only since 5.16 RCU protects it without a gap; no mode
+    // has the gap.
     (
         "net.quietline.rx_dst_mode",
         [
@@ -29,10 +40,12 @@ const TABLE: [(&str, [&str; 6]); 19] = [
             "rcu_clear_then_release",
         ],
     ),
-    // Sockets remember an input route since 3.6.
+    // ip_early_demux: since 3.6. tcp_early_demux: since 4.12, 1, and without effect in 3.5, where
+    // the setting above is 0.
     ("net.ipv4.ip_early_demux", ["0", "1", "1", "1", "1", "1"]),
     ("net.ipv4.tcp_early_demux", ["1", "1", "1", "1", "1", "1"]),
     ("net.ipv4.tcp_low_latency", ["0", "0", "0", "0", "0", "0"]),
+    // include/net/dst.h: dst_hold_safe() with atomic_inc_not_zero(), rcuref_get() since 6.4.
     (
         "net.quietline.dst_ref",
         [
@@ -44,8 +57,13 @@ const TABLE: [(&str, [&str; 6]); 19] = [
             "rcuref",
         ],
     ),
+    // ipv4_dst_check() reads rt_genid of the entry in every version.
     ("net.quietline.dst_check", ["entry", "entry", "entry", "entry", "entry", "entry"]),
+    // struct dst_entry: __refcnt shares a line with lwtstate and rt_genid (5.19); in 6.4
+    // rt_uncached fills the space between them.
     ("net.quietline.dst_layout", ["packed", "packed", "packed", "packed", "packed", "filled"]),
+    // napi_gro_frags() fills a list since 5.4, all ways out since 5.6, counted in segments since
+    // 5.11 (gro_normal_one()).
     (
         "net.quietline.gro_exit",
         [
@@ -57,7 +75,8 @@ const TABLE: [(&str, [&str; 6]); 19] = [
             "unified_list_segments",
         ],
     ),
-    // Where there is no list, its flush has no effect.
+    // busy_poll_stop() and napi_busy_loop() flush the list since 5.4. Where there is no list, its
+    // flush has no effect.
     (
         "net.quietline.busy_poll_flush",
         [
@@ -69,23 +88,28 @@ const TABLE: [(&str, [&str; 6]); 19] = [
             "rx_list_per_cycle",
         ],
     ),
-    // Off by default in every version; since 3.11 an administrator can switch it on.
+    // Off in every version; since 3.11 an administrator can switch it on.
     ("net.core.busy_read", ["0", "0", "0", "0", "0", "0"]),
     ("net.core.busy_poll", ["0", "0", "0", "0", "0", "0"]),
+    // tcp_write_xmit(): none in 3.5, 131,072 in 3.6, that or 1 ms of the pace in 3.16. From 5.0 to
+    // 6.12 1 MiB, and no bound for paced connections (tcp_small_queue_check()).
     (
         "net.quietline.tsq_limit",
         ["off", "static131072_ge", "dyn_max", "paced_exempt", "paced_exempt", "paced_exempt"],
     ),
     ("net.quietline.tsq_protocol", ["robust", "robust", "robust", "robust", "robust", "robust"]),
+    // tcp_autocorking: since 3.14, 1.
     ("net.ipv4.tcp_autocorking", ["0", "0", "1", "1", "1", "1"]),
+    // sk_tx_skb_cache, sk_rx_skb_cache: 5.2 to 5.15. skb_attempt_defer_free(): since 5.19.
     (
         "net.quietline.skb_recycle",
         ["none", "none", "none", "socket_one", "socket_one", "per_core_defer"],
     ),
-    // Always on in 5.2, and off by default since 5.3.
+    // The settings exist from 5.2 to 5.15, 0 in all of them (tcp_tx_skb_cache_key,
+    // tcp_rx_skb_cache_key). Without effect in the other versions.
     ("net.ipv4.tcp_tx_skb_cache", ["1", "1", "1", "1", "0", "1"]),
     ("net.ipv4.tcp_rx_skb_cache", ["1", "1", "1", "1", "0", "1"]),
-    // Linux 6.7 and later.
+    // Since 6.7.
     ("net.ipv4.tcp_backlog_ack_defer", ["0", "0", "0", "0", "0", "0"]),
 ];
 

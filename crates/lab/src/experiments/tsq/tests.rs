@@ -1,7 +1,9 @@
 //! Results in virtual time against the published figures and their model (docs of this module).
 
-use super::*;
-use crate::experiment::{LEVEL, MachineWatch, Method, Verdict, run as run_experiment};
+use super::{workload::run, *};
+use crate::experiment::{
+    LEVEL, MachineWatch, Method, Observation, Setup, Verdict, run as run_experiment,
+};
 
 fn observe(arm: &str, rate_mbit: u64, superframes: bool) -> Observation {
     let experiment = experiment(false);

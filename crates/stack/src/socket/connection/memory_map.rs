@@ -2,22 +2,23 @@
 
 use std::{sync::Arc, vec::Vec};
 
-use super::TcpSocket;
+use super::Connection;
 use crate::{
     base::memory_map::{Region, regions},
     cx::Cx,
     socket::net::Net,
 };
 
-impl TcpSocket {
-    /// Returns the regions of this connection. The part of `TcpSocket.lock` outside of
+impl Connection {
+    /// Returns the regions of this connection. The part of `Connection.lock` outside of
     /// `StreamState` is the lock's word and its lists.
     pub fn memory_map(self: &Arc<Self>, net: &Net, cx: &mut Cx) -> Vec<Region> {
-        let mut map = vec![Region::of("TcpSocket", &**self), Region::references("TcpSocket", self)];
+        let mut map =
+            vec![Region::of("Connection", &**self), Region::references("Connection", self)];
         map.push(Region::references("Wmem", &self.wmem));
-        map.extend(regions!("TcpSocket", self, [tuple, hash, core, incoming, wmem, rx_dst]));
-        map.extend(regions!("TcpSocket", self, [published, lock, backlog_drops, read_packets]));
-        map.extend(regions!("TcpSocket", self, [icmp, settings, readers, writers]));
+        map.extend(regions!("Connection", self, [tuple, hash, core, incoming, wmem, rx_dst]));
+        map.extend(regions!("Connection", self, [published, lock, backlog_drops, read_packets]));
+        map.extend(regions!("Connection", self, [icmp, settings, readers, writers]));
         map.push(Region::of("Wmem", &*self.wmem));
         let call = self.begin_call(net, cx);
         let state = &*call.state;

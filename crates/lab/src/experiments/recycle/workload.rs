@@ -17,7 +17,7 @@ use std::{
 use quietline::{
     Snapshot,
     sans_io::{
-        Cx, Device, DeviceConfig, Errno, Host, HostConfig, Listener, Memory, Readiness, TcpSocket,
+        Connection, Cx, Device, DeviceConfig, Errno, Host, HostConfig, Listener, Memory, Readiness,
     },
 };
 
@@ -86,8 +86,12 @@ impl Front {
     }
 
     /// Opens a connection; returns the client's and the server's end.
-    fn connect(&mut self, listener: &Listener) -> Result<(Arc<TcpSocket>, Arc<TcpSocket>), Error> {
-        let client = TcpSocket::connect(&self.client, &mut self.client_cx, None, listener.local())?;
+    fn connect(
+        &mut self,
+        listener: &Listener,
+    ) -> Result<(Arc<Connection>, Arc<Connection>), Error> {
+        let client =
+            Connection::connect(&self.client, &mut self.client_cx, None, listener.local())?;
         let start = Instant::now();
         while start.elapsed() < STALL_MAX {
             self.turn();
@@ -151,10 +155,10 @@ pub(super) fn run(connections: usize, setup: &Setup<'_>) -> Result<Observation, 
     })
 }
 
-/// What the client measured.
+/// Measurements of the client.
 struct Measured {
     requests: f64,
-    /// Those of the warm-up included.
+    /// Requests with those of the warm-up.
     all_requests: f64,
     seconds: f64,
     change: Snapshot,
@@ -163,7 +167,7 @@ struct Measured {
 /// The client: sends a request on each connection that has none, for as long as the run takes.
 fn ask(
     front: &mut Front,
-    clients: &[Arc<TcpSocket>],
+    clients: &[Arc<Connection>],
     setup: &Setup<'_>,
 ) -> Result<Measured, Error> {
     let message = [7; MESSAGE_BYTES];
@@ -226,7 +230,7 @@ fn ask(
 fn answer(
     server: &Host,
     cx: &mut Cx,
-    sockets: &[Arc<TcpSocket>],
+    sockets: &[Arc<Connection>],
     stop: &AtomicBool,
 ) -> Result<f64, Error> {
     let mut buffer = [0; MESSAGE_BYTES];

@@ -7,8 +7,11 @@
 //!
 //! **Method.** A host answers requests of 64 bytes over many connections, one request under way on
 //! each. Its softirq runs on the first CPU and its application on the second, so that each frees
-//! what the other has allocated. The device copies every frame, as one with receive rings does. The
-//! client shares the first CPU, has memory of its own, and does the same in all arms.
+//! the packets that the other has allocated. The device copies every frame, as one with receive
+//! rings does. The client shares the first CPU, has memory of its own, and does the same in all
+//! arms.
+
+use std::time::Duration;
 
 use crate::experiment::{Arm, Better, Clock, Comparison, Condition, Control, Experiment, Metric};
 
@@ -66,10 +69,11 @@ fn condition(count: usize) -> Condition {
         name: format!("{count} connection{plural}"),
         description: format!("{count} connection{plural}, one request under way on each"),
         ceilings: Vec::new(),
+        overhead: Duration::from_millis(10),
     }
 }
 
-/// What a run measures.
+/// Metrics of a run.
 fn metrics() -> Vec<Metric> {
     let metric = Metric::new;
     vec![
@@ -124,8 +128,6 @@ fn controls() -> Vec<Control> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::experiment::Setup;
 
