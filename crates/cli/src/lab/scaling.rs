@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use quietline_lab::{
-    coherence::curves::{Curve, DEFAULT_PATH, EXPERIMENTS, SOCKET_CPUS, curves},
+    coherence::curves::{Curve, DEFAULT_PATH, EXPERIMENTS, SOCKET_CPUS, curves_of},
     experiment::{LabRecord, Series},
 };
 
@@ -27,11 +27,9 @@ pub(super) fn section(page: &mut String, record: &LabRecord) -> Result<()> {
          <code>docs/model.md</code> says how the model was made and how far it is from measurements.</p>\n\
          <div class=\"plots\">"
     );
-    let curves = curves(calibration);
+    let curves = curves_of(calibration, |name| name == DEFAULT_PATH || is_run(name));
     for group in curves.chunk_by(|first, second| first.title == second.title) {
-        if group[0].experiment == DEFAULT_PATH || is_run(&group[0].experiment) {
-            group_plot(page, group)?;
-        }
+        group_plot(page, group)?;
     }
     page.push_str("</div>\n");
     Ok(())

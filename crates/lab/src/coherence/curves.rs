@@ -23,7 +23,7 @@ pub const CPUS: [u32; 9] = [2, 4, 8, 16, 24, 32, 56, 84, 112];
 pub const SOCKET_CPUS: u8 = 56;
 
 /// Length of a run in the model's time.
-const RUN_NS: f64 = 5e5;
+const RUN_NS: f64 = 2e5;
 
 /// Experiment of the curve of the default path, which belongs to every one.
 pub const DEFAULT_PATH: &str = "all";
@@ -74,6 +74,15 @@ pub struct Curve {
 /// All curves; without a calibration with published costs.
 #[must_use]
 pub fn curves(calibration: Option<&Calibration>) -> Vec<Curve> {
+    curves_of(calibration, |_| true)
+}
+
+/// The curves of some experiments, by their names. [`DEFAULT_PATH`] is one of the names.
+#[must_use]
+pub fn curves_of(
+    calibration: Option<&Calibration>,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Vec<Curve> {
     let costs = calibration.map_or(Costs::PUBLISHED, Calibration::costs).sockets_of(SOCKET_CPUS);
     let instruction_ns = calibration.and_then(|measured| measured.instruction_ns);
     let instruction_ns = instruction_ns.unwrap_or(INSTRUCTION_NS);
@@ -93,7 +102,7 @@ pub fn curves(calibration: Option<&Calibration>) -> Vec<Curve> {
         };
         subjects.iter().filter_map(|name| Path::find(name)).map(curve).collect::<Vec<_>>()
     };
-    PLOTS.iter().flat_map(of_plot).collect()
+    PLOTS.iter().filter(|(experiment, ..)| is_wanted(experiment)).flat_map(of_plot).collect()
 }
 
 /// Millions of rounds per second, and the fraction of time that the slower CPUs wait for lines.
