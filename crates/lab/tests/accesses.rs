@@ -150,7 +150,7 @@ fn trace(name: &str) -> Result<Trace> {
 fn listed(name: &str) -> Result<BTreeSet<String>> {
     let page: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/model.md");
     let page = fs::read_to_string(page)?;
-    let section = page.split_once(SECTION).ok_or(format!("no section {SECTION:?}"))?.1;
+    let section = page.split_once(SECTION).ok_or_else(|| format!("no section {SECTION:?}"))?.1;
     let rows = section.lines().take_while(|line| !line.starts_with("## "));
     let cells = rows.filter_map(|row| {
         let mut cells = row.strip_prefix('|')?.split('|').map(|cell| cell.trim().trim_matches('`'));
