@@ -25,7 +25,7 @@ mod values;
 pub(crate) use self::{
     lab::{
         LabArgs, LabCalibrateArgs, LabCommand, LabCompareArgs, LabMergeArgs, LabOutputArgs,
-        LabRunArgs,
+        LabRunArgs, LabTsqArgs,
     },
     stats::Stats,
 };

@@ -22,15 +22,19 @@ use quietline_lab::{
         Experiment, ExperimentRecord, LEVEL, LabRecord, Machine, MachineWatch, Method,
         MethodRecord, Progress, run_conditions,
     },
-    experiments::Name,
+    experiments::{
+        Name,
+        tsq::{self, real::Real},
+    },
 };
 
 use crate::{
-    args::{LabArgs, LabCommand, LabOutputArgs, LabRunArgs},
+    args::{LabArgs, LabCommand, LabOutputArgs, LabRunArgs, LabTsqArgs},
     failure::Failure,
     output,
 };
 
+use plan::Job;
 pub(crate) use report::section;
 
 /// Runs of an arm with `--quick`: enough that a clear difference is significant.
@@ -55,7 +59,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
         LabCommand::Prequeue(args) => experiments(args, &[Name::Prequeue], "prequeue"),
         LabCommand::GroBatch(args) => experiments(args, &[Name::GroBatch], "gro-batch"),
         LabCommand::DstLayout(args) => experiments(args, &[Name::DstLayout], "dst-layout"),
-        LabCommand::Tsq(args) => experiments(args, &[Name::Tsq], "tsq"),
+        LabCommand::Tsq(args) => small_queues(args),
         LabCommand::SkbCache(args) => experiments(args, &[Name::SkbCache], "skb-cache"),
         LabCommand::All(args) => experiments(args, &Name::ALL, "all"),
         LabCommand::Compare(args) => compare::run(args),
@@ -72,22 +76,57 @@ fn experiments(args: &LabRunArgs, names: &[Name], word: &str) -> Result<(), Fail
         return plan::print(&jobs);
     }
     let job = args.job.map(|number| plan::choose(&jobs, number)).transpose()?;
+    let parts: Vec<(Experiment, Vec<usize>)> = match job {
+        Some(job) => vec![(job.name.experiment(args.quick), vec![job.place])],
+        None => names.iter().map(|name| whole(name.experiment(args.quick))).collect(),
+    };
+    let repeat = job.map_or_else(|| repeat(args, word), |job| job.command.clone());
+    run_parts(args, &method, &parts, repeat, job)
+}
+
+/// Runs small queues in virtual time, or over a queue of the kernel.
+fn small_queues(args: &LabTsqArgs) -> Result<(), Failure> {
+    let (Some(interface), Some(address), Some(peer)) = (&args.real, args.address, args.peer) else {
+        return experiments(&args.run, &[Name::Tsq], "tsq");
+    };
+    let real = Real {
+        interface: interface.clone(),
+        address: address.to_string(),
+        peer,
+        sink: args.discard_port,
+        echo: args.echo_port,
+    };
+    let parts = vec![whole(tsq::real::experiment(&real, args.run.quick))];
+    let repeat = format!(
+        "{} --real {interface} --address {address} --peer {peer} --discard-port {} --echo-port {}",
+        repeat(&args.run, "tsq"),
+        args.discard_port,
+        args.echo_port
+    );
+    run_parts(&args.run, &method(&args.run), &parts, repeat, None)
+}
+
+/// An experiment with all of its conditions.
+fn whole(experiment: Experiment) -> (Experiment, Vec<usize>) {
+    let places = (0..experiment.conditions.len()).collect();
+    (experiment, places)
+}
+
+/// Runs conditions of experiments, prints and stores their results.
+fn run_parts(
+    args: &LabRunArgs,
+    method: &Method,
+    parts: &[(Experiment, Vec<usize>)],
+    repeat: String,
+    job: Option<&Job>,
+) -> Result<(), Failure> {
     make_directory(&args.output)?;
     let calibration = Some(calibrate::measure(CALIBRATIONS)?);
     let machine = Machine { calibration, ..Machine::read() };
-    let parts: Vec<(Experiment, Vec<usize>)> = match job {
-        Some(job) => vec![(job.name.experiment(args.quick), vec![job.place])],
-        None => {
-            let all = names.iter().map(|name| name.experiment(args.quick));
-            all.map(|own| (0..own.conditions.len(), own))
-                .map(|(places, own)| (own, places.collect()))
-                .collect()
-        }
-    };
     let record = LabRecord {
         command: "lab".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        repeat: job.map_or_else(|| repeat(args, word), |job| job.command.clone()),
+        repeat,
         method: MethodRecord {
             quick: args.quick,
             seed: args.seed,
@@ -96,7 +135,7 @@ fn experiments(args: &LabRunArgs, names: &[Name], word: &str) -> Result<(), Fail
             foreign_max: method.foreign_max,
         },
         jobs: job.iter().map(|job| job.record(&machine)).collect(),
-        experiments: measure(&parts, &method),
+        experiments: measure(parts, method),
         machine,
     };
     finish(&record, &args.output)
@@ -104,14 +143,13 @@ fn experiments(args: &LabRunArgs, names: &[Name], word: &str) -> Result<(), Fail
 
 /// Runs the conditions of each experiment.
 fn measure(parts: &[(Experiment, Vec<usize>)], method: &Method) -> Vec<ExperimentRecord> {
-    let sizes = parts.iter().map(|(experiment, places)| (experiment, places.len()));
-    let mut report = progress::Report::new(sizes, method);
+    let mut report = progress::Report::new(parts, method);
     let mut records = Vec::new();
     for (experiment, places) in parts {
         let mut watch = MachineWatch::new();
-        let mut tell = |at: Progress<'_>| report.next_run(experiment, at, method);
+        let mut tell = |at: Progress<'_>| report.next_run((experiment, places), at, method);
         records.push(run_conditions(experiment, method, places, &mut watch, &mut tell));
-        report.finish(experiment, places.len(), method);
+        report.finish(experiment, places, method);
     }
     records
 }

@@ -61,6 +61,18 @@ pub(crate) fn compact(value: f64) -> String {
     }
 }
 
+/// Formats the label of an axis whose labels lie `step` apart, with as many digits as tell them
+/// apart.
+pub(crate) fn label(value: f64, step: f64) -> String {
+    // Where the short form has its last digit: 1,500 is 1.5k, 15,000 is 15k.
+    let coarse = compact(value) == compact(value + step);
+    if !coarse || !(step > 0.0) {
+        return compact(value);
+    }
+    let digits = (0..9).find(|&digits| step * 10_f64.powi(digits) >= 0.999).unwrap_or(9);
+    format!("{value:.*}", usize::try_from(digits).unwrap_or(0))
+}
+
 /// Labels of a logarithmic axis: round numbers, at most about `most`.
 pub(crate) fn log_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     if !(low > 0.0 && high > low && high.is_finite()) {
@@ -146,6 +158,14 @@ mod tests {
         ] {
             assert_eq!(compact(value), text);
         }
+    }
+
+    #[test]
+    fn labels_that_lie_close_have_the_digits_that_tell_them_apart() {
+        assert_eq!([99.5, 99.6].map(|value| label(value, 0.1)), ["99.5", "99.6"]);
+        assert_eq!([10_100.0, 10_200.0].map(|value| label(value, 100.0)), ["10100", "10200"]);
+        assert_eq!([0.0, 20.0].map(|value| label(value, 20.0)), ["0", "20"]);
+        assert_eq!(label(5.0, 0.0), "5");
     }
 
     #[test]

@@ -105,6 +105,21 @@ fn invalid_command_lines_print_one_line_and_exit_with_code_2() {
         &["lab", "tsq", "--plan", "--job", "0"],
         &["lab", "tsq", "--plan", "--json"],
         &["lab", "--plan", "tsq"],
+        &["lab", "tsq", "--real", "eth0"],
+        &["lab", "tsq", "--peer", "10.0.0.1"],
+        &["lab", "tsq", "--echo-port", "8"],
+        &[
+            "lab",
+            "tsq",
+            "--real",
+            "eth0",
+            "--address",
+            "10.0.0.9/24",
+            "--peer",
+            "10.0.0.1",
+            "--plan",
+        ],
+        &["lab", "tsq", "--real", "eth0", "--address", "10.0.0.9", "--peer", "10.0.0.1"],
         &["demo", "--sysctl", "net.quietline.rx_contxt=bh"],
         &["demo", "--sysctl", "net.quietline.rx_context=nothing"],
         &["demo", "--sysctl", "net.quietline.rx_context"],
@@ -240,6 +255,15 @@ fn all_experiments_have_a_plan_without_a_word() {
     for experiment in ["prequeue", "gro-batch", "dst-layout", "tsq", "skb-cache"] {
         assert!(text.contains(&format!("\"experiment\":\"{experiment}\"")), "{text}");
     }
+}
+
+#[test]
+fn an_interface_that_cannot_be_opened_is_a_failure_of_one_line() {
+    let link = ["--real", "no-such-if", "--address", "10.0.0.9/24", "--peer", "10.0.0.1"];
+    let output = run(&[&["lab", "tsq", "--quick", "--runs", "2"], &link[..]].concat());
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub use record::{
     JobRecord, LabRecord, LoadRecord, MethodRecord, MetricRecord, RunRecord, SummaryRecord,
     Verdict, WelchRecord,
 };
-pub use schedule::{Progress, estimate, join, run, run_conditions};
+pub use schedule::{Progress, estimate, estimate_condition, join, run, run_conditions};
 pub use watch::{Load, MachineWatch, Watch};
 
 /// Reason why a run has no result.

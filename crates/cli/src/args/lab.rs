@@ -1,10 +1,11 @@
 //! Options of `quietline lab`.
 
-use std::path::PathBuf;
+use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueHint};
+use ipnet::IpNet;
 
-use super::values::{number, parse_runs};
+use super::values::{number, parse_address, parse_network, parse_runs};
 
 /// Options of `quietline lab`.
 #[derive(Debug, Args)]
@@ -27,8 +28,8 @@ pub(crate) enum LabCommand {
     GroBatch(LabRunArgs),
     /// The place of a route entry's reference count, and the way to count (Linux 6.4).
     DstLayout(LabRunArgs),
-    /// TCP Small Queues (Linux 3.6), in virtual time.
-    Tsq(LabRunArgs),
+    /// TCP Small Queues (Linux 3.6), in virtual time or over a queue of the kernel.
+    Tsq(LabTsqArgs),
     /// Recycled packets: one-packet caches of a socket (Linux 5.2) and later ways.
     SkbCache(LabRunArgs),
     /// All experiments, one after the other.
@@ -50,6 +51,48 @@ pub(crate) enum LabCommand {
     /// runs programs on two CPUs and in the model. Each prediction should be within 15 % of the
     /// measurement on a quiet machine. docs/model.md describes the model.
     Calibrate(LabCalibrateArgs),
+}
+
+/// Options of `quietline lab tsq`.
+#[derive(Debug, Args)]
+pub(crate) struct LabTsqArgs {
+    /// Options of every experiment.
+    #[command(flatten)]
+    pub(crate) run: LabRunArgs,
+    /// Measure over a queue of the kernel instead of in virtual time: on this existing interface,
+    /// through a packet socket. Needs root, or CAP_NET_RAW.
+    #[arg(
+        long,
+        value_name = "IF",
+        requires_all = ["address", "peer"],
+        conflicts_with_all = ["plan", "job"]
+    )]
+    pub(crate) real: Option<String>,
+    /// Address of the stack on that interface and its prefix length. No other host may have it.
+    #[arg(long, value_name = "A/N", requires = "real", value_parser = parse_network)]
+    pub(crate) address: Option<IpNet>,
+    /// Address of the peer, a neighbor on the link that runs 'quietline serve discard' and
+    /// 'quietline serve echo', or other services of these names.
+    #[arg(long, value_name = "B", requires = "real", value_parser = parse_address)]
+    pub(crate) peer: Option<IpAddr>,
+    /// Port of the peer's discard service.
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value = "9",
+        requires = "real",
+        value_parser = number::<u16>(1..=65_535)
+    )]
+    pub(crate) discard_port: u16,
+    /// Port of the peer's echo service.
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value = "7",
+        requires = "real",
+        value_parser = number::<u16>(1..=65_535)
+    )]
+    pub(crate) echo_port: u16,
 }
 
 /// Options of a run.

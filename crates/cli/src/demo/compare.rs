@@ -146,7 +146,7 @@ fn experiment(args: &DemoArgs, compare: &Compare, workloads: Vec<Workload>) -> E
     let conditions = workloads.iter().map(|workload| Condition {
         name: workload.title().to_owned(),
         description: format!("{}; the rate is in {}", workload.description(), workload.unit()),
-        ceilings: Vec::new(),
+        ..Condition::default()
     });
     let comparison = |arm| Comparison { baseline: values[0], arm, metric: RATE };
     Experiment {

@@ -8,7 +8,7 @@
 //! Not here: the scripts of schedulers (deploy/).
 
 use quietline_lab::{
-    experiment::{Clock, Experiment, JobRecord, Machine, Method},
+    experiment::{JobRecord, Machine, Method, estimate_condition},
     experiments::Name,
 };
 use serde::Serialize;
@@ -32,9 +32,8 @@ pub(super) struct Job {
     pub(super) place: usize,
     /// Name of the condition.
     pub(super) condition: String,
-    /// Estimate of the job's time, in seconds. Absent for an experiment in virtual time, whose time
-    /// depends on the machine's speed.
-    pub(super) seconds: Option<f64>,
+    /// Estimate of the job's time, in seconds.
+    pub(super) seconds: f64,
     /// Command that runs it.
     pub(super) command: String,
 }
@@ -45,6 +44,7 @@ pub(super) fn jobs(args: &LabRunArgs, names: &[Name], word: &str, method: &Metho
     for &name in names {
         let experiment = name.experiment(args.quick);
         for (place, condition) in experiment.conditions.iter().enumerate() {
+            let seconds = estimate_condition(&experiment, condition, method).as_secs_f64();
             jobs.push(Job {
                 job: jobs.len(),
                 of: 0,
@@ -52,7 +52,7 @@ pub(super) fn jobs(args: &LabRunArgs, names: &[Name], word: &str, method: &Metho
                 experiment: experiment.name,
                 place,
                 condition: condition.name.clone(),
-                seconds: seconds(&experiment, method),
+                seconds: (seconds * 10.0).ceil() / 10.0,
                 command: format!("{} --job {}", super::repeat(args, word), jobs.len()),
             });
         }
@@ -91,12 +91,4 @@ impl Job {
             machine: machine.clone(),
         }
     }
-}
-
-/// Estimate of the time of one condition: its runs, and a tenth for building the hosts.
-fn seconds(experiment: &Experiment, method: &Method) -> Option<f64> {
-    let run = (method.warm_up + method.measure).as_secs_f64();
-    let runs = crate::plot::index(experiment.arms.len() * (method.runs + 1));
-    let estimate = runs * run * 1.1;
-    (experiment.clock == Clock::Wall).then(|| (estimate * 10.0).round() / 10.0)
 }

@@ -16,7 +16,7 @@ use quietline_lab::{
     statistics::Summary,
 };
 
-use crate::plot::{FONT, GRAY, PALETTE, color, compact, log_ticks, no_line, svg};
+use crate::plot::{FONT, GRAY, PALETTE, color, compact, index, label, log_ticks, no_line, svg};
 
 /// Widths of plots with a row for each name: for a page, and for a phone.
 const WIDTHS: [u32; 2] = [900, 370];
@@ -97,7 +97,7 @@ pub(super) fn ratios(comparisons: &[ComparisonRecord]) -> Result<Option<[String;
 }
 
 /// Plots every run of each arm of a condition with median and quartiles, in each width.
-pub(super) fn runs(arms: &[ArmRecord], metric: usize, label: &str) -> Result<Option<[String; 2]>> {
+pub(super) fn runs(arms: &[ArmRecord], metric: usize, name: &str) -> Result<Option<[String; 2]>> {
     let rows: Vec<_> = arms
         .iter()
         .enumerate()
@@ -116,8 +116,10 @@ pub(super) fn runs(arms: &[ArmRecord], metric: usize, label: &str) -> Result<Opt
     let margin = ((highest - lowest) * 0.06).max(highest.abs() * 5e-4).max(1e-9);
     let names: Vec<String> = rows.iter().map(|(_, name, _, _)| name.clone()).collect();
     let plot = |place: usize| {
-        svg(label, (WIDTHS[place], height(names.len(), ROW)), |area| {
+        svg(name, (WIDTHS[place], height(names.len(), ROW)), |area| {
             let range = lowest - margin..highest + margin;
+            // The library chooses the labels, at most so many of them.
+            let step = (range.end - range.start) / index(LABELS[place]) / 2.0;
             let mut chart = ChartBuilder::on(area)
                 .margin(10)
                 .margin_right(24)
@@ -131,10 +133,10 @@ pub(super) fn runs(arms: &[ArmRecord], metric: usize, label: &str) -> Result<Opt
                 .label_style(FONT)
                 .axis_desc_style(FONT)
                 .x_labels(LABELS[place])
-                .x_desc(label)
+                .x_desc(name)
                 .y_labels(names.len())
                 .y_label_formatter(&|name| segment(name, NAME_CHARS[place]))
-                .x_label_formatter(&|value| compact(*value))
+                .x_label_formatter(&|value| label(*value, step))
                 .draw()?;
             for ((arm, _, summary, values), name) in rows.iter().zip(&names) {
                 let (y, color) = (SegmentValue::CenterOf(name), color(*arm));

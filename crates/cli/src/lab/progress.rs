@@ -7,15 +7,12 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use quietline_lab::experiment::{Clock, Experiment, Method, Progress};
+use quietline_lab::experiment::{Experiment, Method, Progress, estimate_condition};
 
 use crate::output;
 
 /// Pause between two lines.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
-
-/// Estimate of a run in virtual time: it takes a few milliseconds, whatever time it simulates.
-const VIRTUAL_RUN: Duration = Duration::from_millis(10);
 
 /// Progress over all experiments of a command. Its unit is an estimated millisecond.
 #[derive(Debug)]
@@ -29,12 +26,9 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Starts with these parts: experiments with the number of their conditions that run.
-    pub(super) fn new<'e>(
-        parts: impl Iterator<Item = (&'e Experiment, usize)>,
-        method: &Method,
-    ) -> Self {
-        let total = parts.map(|(own, conditions)| estimate(own, conditions, method)).sum();
+    /// Starts with these parts: experiments with the places of their conditions that run.
+    pub(super) fn new(parts: &[(Experiment, Vec<usize>)], method: &Method) -> Self {
+        let total = parts.iter().map(|(own, places)| estimate(own, places, method)).sum();
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(total);
             let template = "{bar:20} {percent:>3} % {elapsed:>4}, {eta} left  {wide_msg}";
@@ -48,9 +42,14 @@ impl Report {
     }
 
     /// Shows the next run of an experiment.
-    pub(super) fn next_run(&mut self, experiment: &Experiment, at: Progress<'_>, method: &Method) {
-        let runs = run_millis(experiment, method) * at.done as u64;
-        let done = self.finished + runs;
+    pub(super) fn next_run(
+        &mut self,
+        (experiment, places): (&Experiment, &[usize]),
+        at: Progress<'_>,
+        method: &Method,
+    ) {
+        let own = estimate(experiment, places, method);
+        let done = self.finished + own * at.done as u64 / (at.total as u64).max(1);
         let Progress { condition, arm, .. } = at;
         if let Some(bar) = &self.bar {
             bar.set_position(done);
@@ -70,8 +69,8 @@ impl Report {
     }
 
     /// Counts an experiment as finished.
-    pub(super) fn finish(&mut self, experiment: &Experiment, conditions: usize, method: &Method) {
-        self.finished += estimate(experiment, conditions, method);
+    pub(super) fn finish(&mut self, experiment: &Experiment, places: &[usize], method: &Method) {
+        self.finished += estimate(experiment, places, method);
         if let Some(bar) = self.bar.as_ref().filter(|_| self.finished >= self.total) {
             bar.finish_and_clear();
         }
@@ -85,18 +84,11 @@ fn left(elapsed: Duration, done: u64, total: u64) -> Option<u64> {
     Some(rest.div_ceil(1000))
 }
 
-/// Estimated milliseconds of an experiment.
-fn estimate(experiment: &Experiment, conditions: usize, method: &Method) -> u64 {
-    let runs = conditions * experiment.arms.len() * (method.runs + 1);
-    run_millis(experiment, method) * runs as u64
-}
-
-fn run_millis(experiment: &Experiment, method: &Method) -> u64 {
-    let run = match experiment.clock {
-        Clock::Wall => method.warm_up + method.measure,
-        Clock::Virtual => VIRTUAL_RUN,
-    };
-    u64::try_from(run.as_millis()).unwrap_or(1).max(1)
+/// Estimated milliseconds of some conditions of an experiment.
+fn estimate(experiment: &Experiment, places: &[usize], method: &Method) -> u64 {
+    let conditions = places.iter().filter_map(|&place| experiment.conditions.get(place));
+    let times = conditions.map(|own| estimate_condition(experiment, own, method));
+    u64::try_from(times.sum::<Duration>().as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -28,17 +28,25 @@ pub struct Progress<'e> {
 /// Time that an experiment takes on a quiet machine.
 #[must_use]
 pub fn estimate(experiment: &Experiment, method: &Method) -> Duration {
-    let runs = 2 * u32::try_from(method.runs.div_ceil(2).max(1)).unwrap_or(u32::MAX);
+    let of = |condition| estimate_condition(experiment, condition, method);
+    experiment.conditions.iter().map(of).sum()
+}
+
+/// Time that one of its conditions takes.
+#[must_use]
+pub fn estimate_condition(
+    experiment: &Experiment,
+    condition: &Condition,
+    method: &Method,
+) -> Duration {
+    let runs = 2 * u32::try_from(rounds(method)).unwrap_or(u32::MAX);
     let arms = u32::try_from(experiment.arms.len()).unwrap_or(u32::MAX);
     let timed = match experiment.clock {
         Clock::Wall => method.warm_up + method.measure,
         Clock::Virtual => Duration::ZERO,
     };
-    let of = |condition: &Condition| {
-        let warm_up = timed / WARM_UP_PART + condition.overhead;
-        ((timed + condition.overhead) * runs + warm_up) * arms
-    };
-    experiment.conditions.iter().map(of).sum()
+    let warm_up = timed / WARM_UP_PART + condition.overhead;
+    ((timed + condition.overhead) * runs + warm_up) * arms
 }
 
 /// Runs an experiment. A run that fails ends its condition; the other conditions continue.

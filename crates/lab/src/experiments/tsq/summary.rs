@@ -17,6 +17,9 @@ const PAYLOAD_BYTES: f64 = 1448.0;
 /// Samples of a quantity over time.
 pub(super) const SAMPLES: u32 = 400;
 
+/// Samples between the ends of which a rate is taken.
+const SAMPLES_OF_RATE: usize = 10;
+
 /// State of a bulk sender at one moment.
 #[derive(Clone, Copy)]
 pub(super) struct Sample {
@@ -83,7 +86,9 @@ fn series(notes: &Notes, first: &[f64], last: &[f64], trips: &[f64]) -> Vec<Seri
     let sampled = |value: fn(&Sample) -> f64| {
         notes.samples.iter().map(|own| [own.at_s, value(own) / 1e3]).collect::<Vec<_>>()
     };
-    let throughput = notes.samples.windows(2).filter_map(|pair| {
+    // The rate between two samples would show single superframes.
+    let coarse: Vec<&Sample> = notes.samples.iter().step_by(SAMPLES_OF_RATE).collect();
+    let throughput = coarse.windows(2).filter_map(|pair| {
         let time = pair[1].at_s - pair[0].at_s;
         let bytes = pair[1].received_bytes - pair[0].received_bytes;
         (time > 0.0).then(|| [pair[1].at_s, bytes * 8.0 / time / 1e6])
