@@ -113,7 +113,8 @@ impl Totals {
     /// Fraction of its time that a CPU waited for lines.
     #[must_use]
     pub fn stalled(&self, cpu: usize) -> f64 {
-        self.cpus[cpu].stalled_ns / self.elapsed_ns
+        // A wait that began before the end of the run may end after it.
+        (self.cpus[cpu].stalled_ns / self.elapsed_ns).min(1.0)
     }
 
     /// Mean fraction of the time in which CPUs did not wait for packets: their load, in which the
