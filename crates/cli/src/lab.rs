@@ -147,7 +147,8 @@ fn measure(parts: &[(Experiment, Vec<usize>)], method: &Method) -> Vec<Experimen
     let mut records = Vec::new();
     for (experiment, places) in parts {
         let mut watch = MachineWatch::new();
-        let mut tell = |at: Progress<'_>| report.next_run((experiment, places), at, method);
+        let mut tell =
+            |at: Progress<'_>| report.next_run((experiment, places.as_slice()), at, method);
         records.push(run_conditions(experiment, method, places, &mut watch, &mut tell));
         report.finish(experiment, places, method);
     }

@@ -66,7 +66,7 @@ pub(crate) fn compact(value: f64) -> String {
 pub(crate) fn label(value: f64, step: f64) -> String {
     // Where the short form has its last digit: 1,500 is 1.5k, 15,000 is 15k.
     let coarse = compact(value) == compact(value + step);
-    if !coarse || !(step > 0.0) {
+    if !coarse || step <= 0.0 {
         return compact(value);
     }
     let digits = (0..9).find(|&digits| step * 10_f64.powi(digits) >= 0.999).unwrap_or(9);
