@@ -11,7 +11,7 @@ use quietline_lab::{
         curves::{Curve, curves},
         published::{Figure, figures},
     },
-    experiment::Machine,
+    experiment::{Machine, MachineWatch, Method, Watch as _},
 };
 use serde::Serialize;
 
@@ -29,6 +29,9 @@ struct Record {
     machine: Machine,
     calibration: Calibration,
     control: Vec<Prediction>,
+    /// Whether other programs or the hypervisor used so much of the machine during the control that
+    /// its measurements say nothing.
+    control_is_invalid: bool,
     published: Vec<Figure>,
     curves: Vec<Curve>,
 }
@@ -37,10 +40,16 @@ struct Record {
 pub(super) fn run(args: &LabCalibrateArgs) -> Result<(), Failure> {
     let machine = Machine::read();
     let calibration = measure(args.repetitions)?;
+    let mut watch = MachineWatch::new();
+    let before = watch.read();
+    let control = control::check(&calibration, EACH);
+    let load = watch.read().since(&before);
+    let Method { foreign_max, steal_max, .. } = Method::default();
     let record = Record {
         command: "lab calibrate",
         version: env!("CARGO_PKG_VERSION"),
-        control: control::check(&calibration, EACH),
+        control,
+        control_is_invalid: load.foreign() > foreign_max || load.steal() > steal_max,
         published: figures(),
         curves: curves(Some(&calibration)),
         machine,
@@ -110,6 +119,9 @@ fn text(record: &Record) -> String {
         control.len(),
         control::TOLERANCE * 100.0
     );
+    if record.control_is_invalid {
+        text.push_str("The machine was busy meanwhile: the measurements are invalid. Run this again.\n");
+    }
     text.push_str("\nPublished figures and the model:\n");
     for figure in published {
         let _ = writeln!(text, "{}", figure.sentence());
