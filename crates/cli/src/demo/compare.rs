@@ -147,7 +147,6 @@ fn experiment(args: &DemoArgs, compare: &Compare, workloads: Vec<Workload>) -> E
         name: workload.title().to_owned(),
         description: format!("{}; the rate is in {}", workload.description(), workload.unit()),
         ..Condition::default()
-        overhead: Duration::ZERO,
     });
     let comparison = |arm| Comparison { baseline: values[0], arm, metric: RATE };
     Experiment {

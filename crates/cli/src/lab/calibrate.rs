@@ -120,7 +120,9 @@ fn text(record: &Record) -> String {
         control::TOLERANCE * 100.0
     );
     if record.control_is_invalid {
-        text.push_str("The machine was busy meanwhile: the measurements are invalid. Run this again.\n");
+        text.push_str(
+            "The machine was busy meanwhile: the measurements are invalid. Run this again.\n",
+        );
     }
     text.push_str("\nPublished figures and the model:\n");
     for figure in published {
