@@ -92,7 +92,19 @@ fn invalid_command_lines_print_one_line_and_exit_with_code_2() {
         &["connect", "fd00::1", "80", "--link", "tap:q", "--address", "fd00::2/64"],
         &["connect", "10.0.0.3", "0", "--link", "kernel"],
         &["demo", "--stats=5"],
-        &["lab"],
+        &["sysctl", "net.ipv4.tcp_timstamps"],
+        &["sysctl", "net.ipv4.tcp_sack=2"],
+        &["serve", "echo", "--link", "tap:q", "--address", "10.0.0.2/24", "--sysctl", "net.x=1"],
+        &["completions", "abc"],
+    ] {
+        assert_refused(arguments);
+    }
+}
+
+#[test]
+fn invalid_command_lines_of_the_lab_and_of_comparisons_are_refused_likewise() {
+    for arguments in [
+        &["lab"][..],
         &["lab", "nothing"],
         &["lab", "tsq", "--runs", "3"],
         &["lab", "tsq", "--runs", "0"],
@@ -128,17 +140,18 @@ fn invalid_command_lines_print_one_line_and_exit_with_code_2() {
         &["demo", "--compare", "net.core.busy_reed=0,50"],
         &["demo", "--compare", "net.core.busy_read=0,50", "--stats"],
         &["demo", "--compare", "net.core.busy_read=0,50", "--pcap", "x.pcapng"],
-        &["sysctl", "net.ipv4.tcp_timstamps"],
-        &["sysctl", "net.ipv4.tcp_sack=2"],
-        &["serve", "echo", "--link", "tap:q", "--address", "10.0.0.2/24", "--sysctl", "net.x=1"],
-        &["completions", "abc"],
     ] {
-        let output = run(arguments);
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {complaint}");
-        assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
-        assert!(complaint.starts_with("quietline: ") && output.stdout.is_empty(), "{arguments:?}");
+        assert_refused(arguments);
     }
+}
+
+/// One line on stderr, nothing on stdout, exit code 2.
+fn assert_refused(arguments: &[&str]) {
+    let output = run(arguments);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
+    assert!(complaint.starts_with("quietline: ") && output.stdout.is_empty(), "{arguments:?}");
 }
 
 #[test]

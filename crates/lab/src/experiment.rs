@@ -269,8 +269,9 @@ impl Default for Method {
     fn default() -> Self {
         Self {
             runs: 20,
-            warm_up: Duration::from_millis(10),
-            measure: Duration::from_millis(50),
+            // All experiments then take half of the half-hour that a user waits.
+            warm_up: Duration::from_millis(20),
+            measure: Duration::from_millis(100),
             seed: 1,
             steal_max: 0.02,
             foreign_max: 0.05,

@@ -78,15 +78,13 @@ fn differences(first: &LabRecord, second: &LabRecord) -> Vec<String> {
         let runs: Vec<_> = runs.into_iter().map(|runs| runs.to_string()).collect();
         format!("{} runs of each arm {quick}", runs.join(" or "))
     };
-    let each: [(&str, &dyn Fn(&LabRecord) -> String); 4] = [
-        ("machines", &machine),
-        ("kernels", &|own| own.machine.kernel.clone()),
-        ("versions", &|own| own.version.clone()),
-        ("methods", &method),
-    ];
-    let texts = each.into_iter().map(|(what, text)| (what, text(first), text(second)));
-    let differing = texts.filter(|(_, one, other)| one != other);
-    differing.map(|(what, one, other)| format!("The {what} differ: {one}; {other}.")).collect()
+    let texts = |own: &LabRecord| {
+        [machine(own), own.machine.kernel.clone(), own.version.clone(), method(own)]
+    };
+    let names = ["machines", "kernels", "versions", "methods"].into_iter();
+    let each = names.zip(texts(first).into_iter().zip(texts(second)));
+    let differing = each.filter(|(_, (one, other))| one != other);
+    differing.map(|(what, (one, other))| format!("The {what} differ: {one}; {other}.")).collect()
 }
 
 /// Every metric of every arm that both results have.

@@ -52,35 +52,32 @@ pub(super) fn run(connections: usize, setup: &Setup<'_>) -> Result<Observation, 
     let stack = builder.build()?;
     let listener = TcpListener::bind(&stack, "127.0.0.1:0")?;
     let counts: Vec<Requests> = (0..pairs).map(|_| Requests::default()).collect();
+    // The ends outlive the threads: a thread that stops first closes no connection of another.
+    let mut ends = Vec::new();
+    for _ in 0..pairs {
+        ends.push(connect(&stack, &listener, connections)?);
+    }
     let stop = AtomicBool::new(false);
     let (requests, seconds, change) = thread::scope(|scope| {
         let mut all = Vec::new();
-        let mut connected = Ok(());
-        for (pair, requests) in counts.iter().enumerate() {
-            let (mut clients, mut servers) = match connect(&stack, &listener, connections) {
-                Ok(ends) => ends,
-                Err(error) => {
-                    connected = Err(error);
-                    break;
-                }
-            };
+        for (pair, ((clients, servers), requests)) in ends.iter_mut().zip(&counts).enumerate() {
             let stop = &stop;
             all.push(scope.spawn(move || {
                 let _pinned = Pinned::to(2 * pair + 1);
-                answer(&mut servers, stop)
+                answer(servers, stop)
             }));
             all.push(scope.spawn(move || {
                 let _pinned = Pinned::to(2 * pair);
-                ask(&mut clients, &requests.0, stop)
+                ask(clients, &requests.0, stop)
             }));
         }
-        let measured = connected.map(|()| measure(&stack, &counts, setup));
+        let measured = measure(&stack, &counts, setup);
         // Relaxed: the threads look again and again, and the joins order the rest.
         stop.store(true, Ordering::Relaxed);
         for thread in all {
             thread.join().map_err(|_| Error::from("a thread panicked"))??;
         }
-        measured
+        Ok::<_, Error>(measured)
     })?;
     if requests < 1.0 {
         return Err("no response arrived".into());
