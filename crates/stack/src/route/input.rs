@@ -22,7 +22,7 @@ use crate::{
     base::counters::Counter,
     cx::Cx,
     route::router::Router,
-    transmit::dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
+    transmit::dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstTail},
 };
 
 /// Device and local prefix of an input route.
@@ -35,7 +35,7 @@ struct Key {
 /// Input route entries of a host.
 #[derive(Debug)]
 pub(crate) struct InputRoutes {
-    routes: RcuMap<Key, DstRef>,
+    routes: RcuMap<Key, DstOwner>,
 }
 
 impl InputRoutes {
@@ -64,7 +64,7 @@ impl InputRoutes {
             return Some(dst.handle());
         }
         self.routes.insert_or_replace(hash, key, make(host, cx, device, (route, generation)));
-        self.routes.lookup(hash, &key, rcu).map(DstRef::handle)
+        self.routes.lookup(hash, &key, rcu).map(|dst| dst.handle())
     }
 
     /// Removes every entry: the routes they were made from have changed.
@@ -82,7 +82,7 @@ impl InputRoutes {
     }
 }
 
-fn make(host: &Router, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32)) -> DstRef {
+fn make(host: &Router, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32)) -> DstOwner {
     let device = Arc::clone(host.device(index));
     let caps = device.caps();
     let head = Dst {
