@@ -66,7 +66,9 @@ const LAYERS: &[Layer] = &[
         inner: &["quietline-stack", "quietline-tcp", "quietline-sync", "quietline-pkt"],
         outer: None,
     },
-    Layer { package: "quietline-cli", inner: &["quietline"], outer: None },
+    // The experiments use the stack as its users do.
+    Layer { package: "quietline-lab", inner: &["quietline"], outer: None },
+    Layer { package: "quietline-cli", inner: &["quietline", "quietline-lab"], outer: None },
     Layer {
         package: "quietline-sim",
         inner: &[
@@ -84,7 +86,8 @@ const LAYERS: &[Layer] = &[
         inner: &["quietline-posix", "quietline-stack", "quietline-pkt"],
         outer: Some(&["arrayvec", "ipnet", "libc", "rustix"]),
     },
-    Layer { package: "netns-tests", inner: &[], outer: None },
+    // One test runs an experiment of the lab on a link of the kernel.
+    Layer { package: "netns-tests", inner: &["quietline-lab"], outer: None },
     Layer { package: "instructions", inner: &["quietline"], outer: Some(&[]) },
     Layer { package: "xtask", inner: &[], outer: None },
 ];

@@ -4,7 +4,7 @@
 //! `cargo test` itself plays every packet script in every pairwise row and draws modes for every
 //! seed of the simulator, each in one process. The tests against the kernel remain:
 //! [`netns_in_modes`] runs the part that CI has time for, which changes with the commit;
-//! [`everything`] runs all of them, in a night.
+//! [`everything`] runs all of them, in about three hours.
 //!
 //! Not here: the list of modes (`sim::modes`).
 
@@ -43,8 +43,8 @@ const DATA_PATH: [&str; 10] = [
     "steering",
 ];
 
-/// Default number of the simulator's seeds in each row of the night.
-const NIGHT_SEEDS: u32 = 2000;
+/// Default number of the simulator's seeds in each row of the whole matrix.
+const MATRIX_SEEDS: u32 = 2000;
 
 /// Environment variable with another number of seeds.
 const SEEDS: &str = "QUIETLINE_MATRIX_SEEDS";
@@ -116,33 +116,38 @@ fn number_of(commit: &str) -> usize {
     head.unwrap_or_default()
 }
 
-/// Runs every script, many seeds, the corpora of the fuzzers and the whole suite against the kernel
-/// in every pairwise row. If the tests against the kernel cannot run, the rest runs, and the step
-/// reports it. A failed row does not stop the others; an interrupted matrix continues where it
-/// stopped.
+/// Runs every script, many seeds, the corpora of the fuzzers and the data-path tests against the
+/// kernel in every pairwise row; the whole suite against the kernel in the default row and in every
+/// row of values. If the tests against the kernel cannot run, the rest runs, and the step reports
+/// it. A failed row does not stop the others; an interrupted matrix continues where it stopped.
 pub(crate) fn everything() -> Result<Outcome> {
-    let seeds = number(SEEDS)?.unwrap_or(NIGHT_SEEDS).to_string();
-    let rows = rows("pairwise")?;
+    let seeds = number(SEEDS)?.unwrap_or(MATRIX_SEEDS).to_string();
+    let pairs = rows("pairwise")?;
     let wanted = match std::env::var(ROWS) {
-        Ok(list) => chosen(&list, rows.len())?,
-        Err(_) => (0..rows.len()).collect(),
+        Ok(list) => chosen(&list, pairs.len())?,
+        Err(_) => (0..pairs.len()).collect(),
     };
     let no_kernel = prepare_netns()?;
+    let values = if no_kernel.is_none() { rows("each")? } else { Vec::new() };
     let suites = if no_kernel.is_none() { 2 } else { 1 };
     let head = format!("{}, {seeds} seeds", steps::commit()?.trim());
     let progress = Progress::resume(
         root().join("target/matrix.txt"),
         head,
-        wanted.len() * suites + sanitize::STEPS.len(),
+        wanted.len() * suites + values.len() + sanitize::STEPS.len(),
     );
     let mut sum = Sum { progress: Some(progress), ..Sum::default() };
     for number in wanted {
-        let row = &rows[number];
-        println!("\n== row {number} of {}: {VARIABLE}={row}", rows.len());
+        let row = &pairs[number];
+        println!("\n== row {number} of {}: {VARIABLE}={row}", pairs.len());
         sum.run(&format!("row {number}, simulator"), row, || simulated(row, &seeds));
         if no_kernel.is_none() {
-            sum.run(&format!("row {number}, kernel"), row, || netns(row, &[]));
+            sum.run(&format!("row {number}, kernel"), row, || netns(row, &DATA_PATH));
         }
+    }
+    for (number, row) in values.iter().enumerate() {
+        println!("\n== value row {number} of {}: {VARIABLE}={row}", values.len());
+        sum.run(&format!("value row {number}, kernel"), row, || netns(row, &[]));
     }
     if let Some(outcome) = no_kernel {
         sum.run("every row, kernel", "", || Ok(outcome));

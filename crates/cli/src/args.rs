@@ -12,16 +12,22 @@ use quietline::QdiscConfig;
 
 use self::values::{number, parse_address, parse_network, parse_seconds};
 use crate::{
-    demo::Workload,
+    demo::{Compare, Workload},
     failure::Failure,
     link::{LinkSpec, Sysctl},
     output,
 };
 
+mod lab;
 mod stats;
 mod values;
 
-pub(crate) use self::stats::Stats;
+pub(crate) use self::{
+    lab::{
+        LabArgs, LabCommand, LabCompareArgs, LabMergeArgs, LabOutputArgs, LabRunArgs, LabTsqArgs,
+    },
+    stats::Stats,
+};
 
 /// A multi-core TCP/IP stack in user space.
 ///
@@ -44,6 +50,12 @@ pub(crate) enum Command {
     /// Runs every workload on quietline and on the kernel's loopback, interleaved, and prints
     /// medians, spread and ratios. Needs neither root nor a network.
     Demo(DemoArgs),
+    /// Run experiments: each switches one mechanism of the stack and says whether that makes a
+    /// difference.
+    ///
+    /// Arms take turns, every comparison has a positive control, and the verdict is "invalid" where
+    /// a control fails or other programs used the machine. Needs neither root nor a network.
+    Lab(LabArgs),
     /// Serve echo, discard, chargen or HTTP over the stack.
     Serve(ServeArgs),
     /// Connect to a TCP port: copies stdin to the socket and the socket to stdout.
@@ -78,6 +90,18 @@ pub(crate) struct DemoArgs {
     /// Seed of the lossy wire's random choices and of the transferred content.
     #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
+    /// Set a sysctl of both quietline hosts by its Linux name, such as
+    /// net.quietline.rx_context=prequeue_ref (repeatable). `quietline sysctl` lists the names;
+    /// net.quietline.dev.default.NAME is a setting of the wire's devices.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) sysctl: Vec<Sysctl>,
+    /// Compare values of one sysctl instead of quietline and the kernel: net.core.busy_read=0,50.
+    ///
+    /// Runs with the values take turns forwards and backwards (A B B A), each with new hosts. The
+    /// ratio of each value to the first one is printed with its 95 % interval and a verdict, which
+    /// is "invalid" while other programs use the machine.
+    #[arg(long, value_name = "NAME=A,B[,...]", conflicts_with_all = ["pcap", "stats"])]
+    pub(crate) compare: Option<Compare>,
     /// Write a self-contained HTML page with plots.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) report: Option<PathBuf>,

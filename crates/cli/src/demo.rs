@@ -3,11 +3,11 @@
 //! `run` measures on a separate thread. The main thread waits for its end, for a signal, or for a
 //! time limit that detects a hang. Then `table`, `json` and `report` show the same results.
 
+mod compare;
 mod content;
 mod environment;
 mod json;
 mod meter;
-mod page_file;
 mod pair;
 mod plot;
 mod report;
@@ -25,10 +25,9 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use quietline::device::CaptureConfig;
 
-pub(crate) use self::workload::Workload;
+pub(crate) use self::{compare::Compare, workload::Workload};
 use self::{
     environment::Environment,
-    page_file::PageFile,
     run::{DemoResult, Outcome, Plan},
     table::Characters,
 };
@@ -37,6 +36,8 @@ use crate::{
     failure::Failure,
     link::Recording,
     output,
+    page_file::PageFile,
+    settings,
     signal::{Signals, Wake},
 };
 
@@ -52,6 +53,12 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     if args.observe.stats.is_some_and(|stats| stats.every.is_some()) {
         let reason = "expected all: a demo prints its counters at the end";
         return Err(Failure::Usage(format!("invalid value for '--stats': {reason}")));
+    }
+    for setting in &args.sysctl {
+        settings::check_value("--sysctl", &setting.name, &setting.value)?;
+    }
+    if let Some(compare) = &args.compare {
+        return compare::run(args, compare);
     }
     let page = args.report.as_deref().map(PageFile::open).transpose()?;
     let capture = CaptureConfig { snaplen: SNAPLEN, ..CaptureConfig::default() };

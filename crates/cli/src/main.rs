@@ -1,5 +1,5 @@
-//! The `quietline` command: the demo, small servers and a netcat-like client on the user-space
-//! stack.
+//! The `quietline` command: the demo, the lab, small servers and a netcat-like client on the
+//! user-space stack.
 //!
 //! Below: crate `quietline` (sockets, devices). Above: the shell.
 //!
@@ -16,8 +16,12 @@ mod demo;
 mod documents;
 mod endpoint;
 mod failure;
+mod lab;
 mod link;
 mod output;
+mod page;
+mod page_file;
+mod plot;
 mod sandbox;
 mod serve;
 mod settings;
@@ -44,6 +48,7 @@ fn run() -> Result<(), Failure> {
     };
     match cli.command {
         Command::Demo(args) => demo::run(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Connect(args) => connect::run(&args),
         Command::Sysctl(args) => settings::run(&args),

@@ -96,6 +96,29 @@ pub(crate) fn counter_object<'a>(
         .collect()
 }
 
+/// Formats a number with three significant digits and no exponent: 0.123, 12.3, 12 345.
+pub(crate) fn number(value: f64) -> String {
+    let magnitude = value.abs();
+    let digits = match magnitude {
+        _ if magnitude >= 99.95 || magnitude == 0.0 => 0,
+        _ if magnitude >= 9.995 => 1,
+        _ if magnitude >= 0.9995 => 2,
+        _ => 3,
+    };
+    let text = format!("{value:.digits$}");
+    if digits > 0 || text.len() < 5 {
+        return text;
+    }
+    let mut grouped = String::new();
+    for (index, digit) in text.chars().enumerate() {
+        if index > 0 && (text.len() - index).is_multiple_of(3) && !grouped.ends_with('-') {
+            grouped.push(' ');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,5 +156,21 @@ mod tests {
         assert!(matches!(gone, Err(Failure::ReaderGone)));
         let other: Result<(), _> = reader_gone(Err(ErrorKind::NotFound.into()));
         assert!(matches!(other, Err(Failure::Run(_))));
+    }
+
+    #[test]
+    fn numbers_are_printed_with_three_significant_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.1234, "0.123"),
+            (1.234, "1.23"),
+            (12.34, "12.3"),
+            (99.97, "100"),
+            (1234.5, "1234"),
+            (12345.6, "12 346"),
+            (1_234_567.0, "1 234 567"),
+        ] {
+            assert_eq!(number(value), text);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! `quietline sysctl`: lists settings with value, default and description, and suggests a name for
 //! a mistyped one.
 //!
-//! The texts come from docs/sysctl.md. A test generates that page from the tables of the code,
-//! grouped by tier.
+//! The texts come from docs/sysctl.md, to which `sysctl.md` here is a link, so that the packaged
+//! crate has it. A test generates that page from the tables of the code, grouped by tier.
 
 use quietline::Stack;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{args::SysctlArgs, failure::Failure, link, output};
 
 /// The page: a heading and a table for each tier of settings.
-const PAGE: &str = include_str!("../../../docs/sysctl.md");
+const PAGE: &str = include_str!("sysctl.md");
 
 /// Prefixes of device settings: of one device, and of the table's entries, which stand for all
 /// devices.
@@ -96,6 +96,23 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
         None => all().any(|setting| setting.name == name),
     };
     if known { Ok(()) } else { Err(unknown(&name)) }
+}
+
+/// Checks the name and the value of a setting by a stack without devices. The value of a device's
+/// setting is checked when the device exists.
+pub(crate) fn check_value(option: &str, name: &str, value: &str) -> Result<(), Failure> {
+    check_name(name).map_err(|reason| Failure::option(option, name, reason))?;
+    let name = dotted(name);
+    if name.starts_with(DEVICE) && !name.starts_with(ALL_DEVICES) {
+        return Ok(());
+    }
+    match Stack::builder().manual().sysctl(&name, value).build().map_err(link::refused) {
+        Err(Failure::Usage(message)) => {
+            // The message names the option of another command.
+            Err(Failure::Usage(message.replace("'--sysctl'", &format!("'{option}'"))))
+        }
+        other => other.map(drop),
+    }
 }
 
 fn unknown(name: &str) -> String {
@@ -208,6 +225,18 @@ mod tests {
         }
         for nonsense in ["net.ipv4.frobnicate", "", "net.ipv4."] {
             assert_eq!(nearest(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_refused_value_names_its_option() {
+        assert!(check_value("--compare", "net.core.busy_read", "50").is_ok());
+        assert!(check_value("--compare", "net.quietline.dev.frames.gro", "0").is_ok());
+        for (name, value) in [("net.core.busy_read", "x"), ("net.core.busy_reed", "1")] {
+            let Err(Failure::Usage(message)) = check_value("--compare", name, value) else {
+                panic!("accepted {name}={value}");
+            };
+            assert!(message.contains("'--compare'"), "{message}");
         }
     }
 

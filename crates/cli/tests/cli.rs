@@ -92,6 +92,42 @@ fn invalid_command_lines_print_one_line_and_exit_with_code_2() {
         &["connect", "fd00::1", "80", "--link", "tap:q", "--address", "fd00::2/64"],
         &["connect", "10.0.0.3", "0", "--link", "kernel"],
         &["demo", "--stats=5"],
+        &["lab"],
+        &["lab", "nothing"],
+        &["lab", "tsq", "--runs", "3"],
+        &["lab", "tsq", "--runs", "0"],
+        &["lab", "tsq", "--seed", "x"],
+        &["lab", "compare", "one.json"],
+        &["lab", "--quick"],
+        &["lab", "merge"],
+        &["lab", "tsq", "--job", "-1"],
+        &["lab", "tsq", "--quick", "--job", "2"],
+        &["lab", "tsq", "--plan", "--job", "0"],
+        &["lab", "tsq", "--plan", "--json"],
+        &["lab", "--plan", "tsq"],
+        &["lab", "tsq", "--real", "eth0"],
+        &["lab", "tsq", "--peer", "10.0.0.1"],
+        &["lab", "tsq", "--echo-port", "8"],
+        &[
+            "lab",
+            "tsq",
+            "--real",
+            "eth0",
+            "--address",
+            "10.0.0.9/24",
+            "--peer",
+            "10.0.0.1",
+            "--plan",
+        ],
+        &["lab", "tsq", "--real", "eth0", "--address", "10.0.0.9", "--peer", "10.0.0.1"],
+        &["demo", "--sysctl", "net.quietline.rx_contxt=bh"],
+        &["demo", "--sysctl", "net.quietline.rx_context=nothing"],
+        &["demo", "--sysctl", "net.quietline.rx_context"],
+        &["demo", "--compare", "net.core.busy_read=0"],
+        &["demo", "--compare", "net.core.busy_read=0,x"],
+        &["demo", "--compare", "net.core.busy_reed=0,50"],
+        &["demo", "--compare", "net.core.busy_read=0,50", "--stats"],
+        &["demo", "--compare", "net.core.busy_read=0,50", "--pcap", "x.pcapng"],
         &["sysctl", "net.ipv4.tcp_timstamps"],
         &["sysctl", "net.ipv4.tcp_sack=2"],
         &["serve", "echo", "--link", "tap:q", "--address", "10.0.0.2/24", "--sysctl", "net.x=1"],
@@ -111,6 +147,142 @@ fn help_and_version_go_to_stdout() {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
         assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+/// One experiment from the command line to its files, and a comparison of the result with itself.
+#[test]
+fn the_lab_prints_stores_and_compares_an_experiment() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().to_str().expect("path");
+    let line = ["lab", "tsq", "--quick", "--runs", "2", "--seed", "3", "--json", "--report", path];
+    let output = run(&line);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{complaint}");
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(printed["command"], "lab");
+    assert_eq!(printed["repeat"], "quietline lab tsq --quick --runs 2 --seed 3");
+    assert!(printed["machine"]["cpus"].as_u64().is_some_and(|cpus| cpus > 0));
+    let experiment = &printed["experiments"][0];
+    assert_eq!((&experiment["name"], &experiment["runs"]), (&"tsq".into(), &2.into()));
+    let arms = experiment["conditions"][0]["arms"].as_array().expect("arms");
+    let metrics = experiment["metrics"].as_array().expect("metrics");
+    for arm in arms {
+        let runs = arm["runs"].as_array().expect("runs");
+        assert_eq!(runs.len(), 2);
+        for run in runs {
+            assert_eq!(run["metrics"].as_array().map(Vec::len), Some(metrics.len()));
+        }
+    }
+    for comparison in experiment["comparisons"].as_array().expect("comparisons") {
+        let verdict = comparison["verdict"].as_str().expect("a verdict");
+        let words =
+            ["invalid", "no-difference", "not-significant", "equivalent", "better", "worse"];
+        assert!(words.contains(&verdict), "{verdict}");
+    }
+    for name in ["lab.html", "lab.csv", "lab.json"] {
+        assert!(dir.path().join(name).metadata().is_ok_and(|file| file.len() > 1000), "{name}");
+    }
+    let stored = dir.path().join("lab.json");
+    let stored = stored.to_str().expect("path");
+    let compared = run(&["lab", "compare", stored, stored, "--json"]);
+    assert!(compared.status.success());
+    let compared: serde_json::Value = serde_json::from_slice(&compared.stdout).expect("JSON");
+    let rows = compared["arms"].as_array().expect("arms");
+    assert!(rows.iter().all(|row| row["verdict"] == "no difference"), "{rows:?}");
+}
+
+/// Runs `quietline lab` and returns its JSON object.
+fn lab(arguments: &[&str]) -> serde_json::Value {
+    let output = run(&[&["lab"], arguments].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Removes what depends on the time at which a result was measured.
+fn timeless(mut result: serde_json::Value) -> serde_json::Value {
+    for experiment in result["experiments"].as_array_mut().expect("experiments") {
+        experiment["elapsed_s"] = 0.into();
+        for condition in experiment["conditions"].as_array_mut().expect("conditions") {
+            condition["load"] = serde_json::Value::Null;
+        }
+    }
+    result["experiments"].take()
+}
+
+/// In virtual time a sweep measures what one process measures, bit by bit.
+#[test]
+fn the_jobs_of_a_plan_merge_into_the_result_of_one_process() {
+    let dir = tempfile::tempdir().expect("directory");
+    let base = ["tsq", "--quick", "--runs", "2", "--seed", "5"];
+    let plan = run(&[&["lab"], &base[..], &["--plan"]].concat());
+    assert!(plan.status.success() && plan.stderr.is_empty());
+    let plan = String::from_utf8(plan.stdout).expect("text");
+    let mut files = Vec::new();
+    for (number, line) in plan.lines().enumerate() {
+        let job: serde_json::Value = serde_json::from_str(line).expect("one object in a line");
+        assert_eq!((&job["job"], &job["experiment"]), (&number.into(), &"tsq".into()));
+        let command = job["command"].as_str().expect("a command");
+        let report = dir.path().join(number.to_string());
+        let report = report.to_str().expect("path");
+        let arguments: Vec<_> = command.split(' ').skip(1).chain(["--report", report]).collect();
+        assert!(run(&arguments).status.success(), "{command}");
+        files.push(format!("{report}/lab.json"));
+    }
+    assert!(files.len() > 1);
+    let files: Vec<_> = files.iter().map(String::as_str).rev().collect();
+    let whole = lab(&[&base[..], &["--json"]].concat());
+    let report = dir.path().join("all");
+    let report = report.to_str().expect("path");
+    let merged = lab(&[&["merge"][..], &files, &["--json", "--report", report]].concat());
+    assert_eq!(merged["repeat"], whole["repeat"]);
+    assert_eq!(merged["jobs"].as_array().map(Vec::len), Some(files.len()));
+    assert!(timeless(merged) == timeless(whole), "the merged result is another one");
+    assert!(dir.path().join("all/lab.html").exists());
+    let partial = run(&["lab", "merge", files[0]]);
+    let complaint = String::from_utf8_lossy(&partial.stderr);
+    assert_eq!(partial.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains("missing") && complaint.contains("--partial"), "{complaint}");
+    assert!(run(&["lab", "merge", files[0], "--partial"]).status.success());
+}
+
+#[test]
+fn all_experiments_have_a_plan_without_a_word() {
+    let [short, long] =
+        [&["lab", "--plan", "--quick"][..], &["lab", "all", "--quick", "--plan"]].map(run);
+    assert!(short.status.success() && short.stdout == long.stdout);
+    let text = String::from_utf8(short.stdout).expect("text");
+    for experiment in ["prequeue", "gro-batch", "dst-layout", "tsq", "skb-cache"] {
+        assert!(text.contains(&format!("\"experiment\":\"{experiment}\"")), "{text}");
+    }
+}
+
+#[test]
+fn an_interface_that_cannot_be_opened_is_a_failure_of_one_line() {
+    let link = ["--real", "no-such-if", "--address", "10.0.0.9/24", "--peer", "10.0.0.1"];
+    let output = run(&[&["lab", "tsq", "--quick", "--runs", "2"], &link[..]].concat());
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+}
+
+#[test]
+fn results_that_cannot_be_read_are_a_failure_of_one_line() {
+    let dir = tempfile::tempdir().expect("directory");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("path").to_owned()
+    };
+    let (empty, other) = (file("empty.json", ""), file("other.json", "{\"command\": \"demo\"}"));
+    for path in ["/no/such/file.json", &empty, &other] {
+        for arguments in [&["compare", path, path][..], &["merge", path]] {
+            let output = run(&[&["lab"], arguments].concat());
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}: {complaint}");
+            assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
+            assert!(complaint.contains(path) && output.stdout.is_empty(), "{complaint}");
+        }
     }
 }
 
@@ -262,6 +434,49 @@ fn demo_prints_one_json_object_with_both_sides() {
             }
         }
     }
+}
+
+#[test]
+fn demo_compares_the_values_of_a_setting() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("out.html");
+    let path = path.to_str().expect("path");
+    let compare = "net.core.busy_read=0,50,100";
+    let workload = ["--workload", "rr-1", "--seconds", "0.5", "--seed", "7"];
+    let more = ["--sysctl", "net.ipv4.tcp_sack=0", "--json", "--report", path];
+    let output = run(&[&["demo", "--compare", compare][..], &workload, &more].concat());
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(object["sysctl"][0], "net.ipv4.tcp_sack=0");
+    let experiment = &object["compare"];
+    let arms = experiment["conditions"][0]["arms"].as_array().expect("arms");
+    let names: Vec<_> = arms.iter().map(|arm| arm["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["0", "50", "100"]);
+    let runs = arms[0]["runs"].as_array().expect("runs");
+    assert!(runs.len() >= 2 && runs.len().is_multiple_of(2), "{}", runs.len());
+    let comparisons = experiment["comparisons"].as_array().expect("comparisons");
+    assert_eq!(comparisons.len(), 2);
+    for comparison in comparisons {
+        assert_eq!(comparison["unit"], "transactions/s");
+        let ratio = &comparison["ratio"];
+        let [low, estimate, high] =
+            ["low", "estimate", "high"].map(|key| ratio[key].as_f64().expect("a number"));
+        assert!(low <= estimate && estimate <= high, "{ratio}");
+    }
+    let page = std::fs::read_to_string(path).expect("page");
+    assert!(page.contains("--compare net.core.busy_read=0,50,100") && page.contains("<svg"));
+}
+
+#[test]
+fn demo_measures_with_the_settings_of_the_command_line() {
+    let setting = "net.quietline.rx_context=prequeue_ref";
+    let line = ["demo", "--seconds", "0.1", "--workload", "rr-1", "--sysctl", setting, "--json"];
+    let output = run(&[&line[..], &["--stats=all"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(object["sysctl"][0], setting);
+    assert!(object["counters"]["rr-1"]["server"].is_object());
 }
 
 #[test]

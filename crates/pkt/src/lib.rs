@@ -57,7 +57,7 @@
 //! assert_eq!(domain.balance(), 0);
 //! ```
 //!
-//! Unsafe code for memory lives in this crate and in no crate above it. The loom models in
+//! Unsafe code for packet memory lives in this crate and in no crate above it. The loom models in
 //! tests/loom check the data that two threads share: page counts, return lists, the fclone pair.
 //!
 //! Not here: queues with policy, devices, headers.

@@ -198,7 +198,7 @@ impl Pages {
     /// If `range` exceeds the pages.
     #[must_use]
     pub fn range(&self, range: Range<usize>) -> PagesRange<'_> {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} leaves the pages");
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} exceeds the pages");
         PagesRange { pages: self, start: range.start, end: range.end }
     }
 

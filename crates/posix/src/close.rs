@@ -4,7 +4,7 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use stack::{Cx, host::Host, socket::TcpSocket};
+use stack::{Cx, host::Host, socket::Connection};
 
 use crate::{
     socket::{Open as _, Socket, State},
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Close {
     /// Connection that lingers (`SO_LINGER`), and how long the call waits for it.
-    lingering: Option<(Arc<TcpSocket>, Duration)>,
+    lingering: Option<(Arc<Connection>, Duration)>,
     begun: bool,
 }
 

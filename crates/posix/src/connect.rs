@@ -4,7 +4,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use stack::{Cx, Errno, host::Host, socket::TcpSocket};
+use stack::{Cx, Errno, host::Host, socket::Connection};
 use tcp::State as TcpState;
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 pub struct Connect {
     remote: SocketAddr,
     /// The connection that the call waits for.
-    stream: Option<Arc<TcpSocket>>,
+    stream: Option<Arc<Connection>>,
     /// The errno of a call that does not wait: `EINPROGRESS` if the call has begun the attempt.
     pending: Errno,
 }
@@ -34,7 +34,7 @@ impl Connect {
     /// # Errors
     /// `EISCONN` for a socket that listens or is connected, `EINPROGRESS` and `EALREADY` for a
     /// nonblocking one; the error of an attempt that has failed, which then can be repeated; those
-    /// of [`TcpSocket::connect_with`].
+    /// of [`Connection::connect_with`].
     pub fn step(&mut self, socket: &Socket, host: &Arc<Host>, cx: &mut Cx) -> Answer<()> {
         let mut inner = socket.lock().open()?;
         let stream = match &self.stream {
@@ -62,7 +62,7 @@ impl Connect {
         inner: &mut Inner,
         host: &Arc<Host>,
         cx: &mut Cx,
-    ) -> Result<Option<Arc<TcpSocket>>, Errno> {
+    ) -> Result<Option<Arc<Connection>>, Errno> {
         match &inner.state {
             State::Closed => Err(Errno::EBADF),
             State::Listening(_) | State::Stream(_, Phase::Connected) => Err(Errno::EISCONN),
@@ -75,7 +75,7 @@ impl Connect {
             }
             State::Unconnected => {
                 let options = inner.connect_options();
-                let stream = TcpSocket::connect_with(host, cx, self.remote, &options)?;
+                let stream = Connection::connect_with(host, cx, self.remote, &options)?;
                 inner.begin(Arc::clone(&stream));
                 self.pending = Errno::EINPROGRESS;
                 Ok((!is_syn_held(&stream, host, cx)).then_some(stream))
@@ -97,7 +97,7 @@ impl Connect {
 }
 
 /// Whether the SYN waits for the first write (`TCP_FASTOPEN_CONNECT`; Linux: `DEFER_CONNECT`).
-pub(crate) fn is_syn_held(stream: &TcpSocket, host: &Host, cx: &mut Cx) -> bool {
+pub(crate) fn is_syn_held(stream: &Connection, host: &Host, cx: &mut Cx) -> bool {
     stream.with_tcb(host, cx, |tcb, _| tcb.is_syn_held())
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn is_syn_held(stream: &TcpSocket, host: &Host, cx: &mut Cx) -> bool 
 /// connect again then.
 pub(crate) fn finish(
     inner: &mut Inner,
-    stream: &Arc<TcpSocket>,
+    stream: &Arc<Connection>,
     host: &Host,
     cx: &mut Cx,
 ) -> Answer<()> {

@@ -11,7 +11,7 @@ use std::{
 use stack::{
     Cx, Errno, Readiness,
     host::Host,
-    socket::{Reader, TcpSocket},
+    socket::{Connection, Reader},
 };
 
 use crate::{
@@ -124,7 +124,10 @@ impl Recv {
     }
 
     /// The connection; `None` after a `shutdown` without one, which ends the stream.
-    fn stream_of(&self, mut inner: MutexGuard<'_, Inner>) -> Result<Option<Arc<TcpSocket>>, Errno> {
+    fn stream_of(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+    ) -> Result<Option<Arc<Connection>>, Errno> {
         match &inner.state {
             State::Stream(stream, _) => Ok(Some(Arc::clone(stream))),
             // Linux looks for urgent data before it looks at the state.
@@ -140,7 +143,7 @@ impl Recv {
     }
 
     /// Bytes with which the call returns.
-    fn target(&self, stream: &TcpSocket, room: usize, waits: bool) -> usize {
+    fn target(&self, stream: &Connection, room: usize, waits: bool) -> usize {
         if !waits {
             return 0;
         }
@@ -149,7 +152,7 @@ impl Recv {
 
     /// Whether no further byte of this call can come: the end of the stream, an error that is the
     /// next call's, urgent data before which a read stops.
-    fn is_over(&self, stream: &TcpSocket, host: &Host, cx: &mut Cx) -> bool {
+    fn is_over(&self, stream: &Connection, host: &Host, cx: &mut Cx) -> bool {
         let ready = stream.readiness();
         let ended = Readiness::RDHUP | Readiness::HUP;
         ready.contains(Readiness::ERROR)
@@ -160,7 +163,7 @@ impl Recv {
     /// One take from the receive queue.
     fn fill(
         &mut self,
-        stream: &TcpSocket,
+        stream: &Connection,
         host: &Host,
         cx: &mut Cx,
         waits: bool,
@@ -190,7 +193,7 @@ impl Recv {
 
     fn take(
         &mut self,
-        stream: &TcpSocket,
+        stream: &Connection,
         host: &Host,
         cx: &mut Cx,
         waits: bool,
@@ -206,7 +209,7 @@ impl Recv {
     /// Takes the urgent byte. It never waits.
     fn recv_oob(
         &self,
-        stream: &TcpSocket,
+        stream: &Connection,
         host: &Host,
         cx: &mut Cx,
         bufs: &mut [IoSliceMut<'_>],
@@ -277,7 +280,7 @@ fn scatter(mut bytes: &[u8], bufs: &mut [IoSliceMut<'_>]) {
 
 /// Bytes that can be read, as `TCP_INQ` reports them: 1 at the end of the stream, so that the
 /// program reads again.
-fn left_to_read(stream: &TcpSocket, host: &Host, cx: &mut Cx) -> i32 {
+fn left_to_read(stream: &Connection, host: &Host, cx: &mut Cx) -> i32 {
     let bytes = stream.with_tcb(host, cx, |tcb, _| tcb.readable_bytes());
     let ended = stream.readiness().intersects(Readiness::RDHUP | Readiness::HUP);
     if bytes == 0 && ended { 1 } else { i32::try_from(bytes).unwrap_or(i32::MAX) }

@@ -8,7 +8,7 @@ use std::{io::IoSlice, mem, net::SocketAddr, sync::Arc, time::Duration};
 use stack::{
     Cx, Errno, Readiness,
     host::Host,
-    socket::{SendFlags, TcpSocket},
+    socket::{Connection, SendFlags},
 };
 use tcp::State as TcpState;
 
@@ -39,7 +39,7 @@ enum Stage {
     New,
     /// The call waits for the handshake of this connection; the errno is that of a call without
     /// wait.
-    Opening(Arc<TcpSocket>, Errno),
+    Opening(Arc<Connection>, Errno),
     /// Bytes are queued. The next step tries at once.
     Sending,
     /// The send buffer was full. The next step waits until a third of the buffer is free.
@@ -138,7 +138,7 @@ impl Send {
             State::Unconnected => {
                 let to = self.to.ok_or(Errno::EINVAL)?;
                 let options = inner.connect_options();
-                let (stream, sent) = TcpSocket::connect_sending(host, cx, to, &options, bytes)?;
+                let (stream, sent) = Connection::connect_sending(host, cx, to, &options, bytes)?;
                 self.sent = sent;
                 inner.begin(Arc::clone(&stream));
                 Ok(Stage::Opening(stream, Errno::EINPROGRESS))
@@ -156,7 +156,7 @@ impl Send {
 
     fn send(
         &mut self,
-        stream: &TcpSocket,
+        stream: &Connection,
         host: &Host,
         cx: &mut Cx,
         waits: bool,
@@ -190,7 +190,7 @@ impl Send {
 
     fn send_some(
         &self,
-        stream: &TcpSocket,
+        stream: &Connection,
         host: &Host,
         cx: &mut Cx,
         bufs: &[IoSlice<'_>],
@@ -226,7 +226,7 @@ impl Send {
 }
 
 /// A call without bytes reports the state of the connection, and queues nothing.
-fn send_nothing(stream: &TcpSocket, host: &Host, cx: &mut Cx, waits: bool) -> Answer<usize> {
+fn send_nothing(stream: &Connection, host: &Host, cx: &mut Cx, waits: bool) -> Answer<usize> {
     if stream.readiness().contains(Readiness::ERROR)
         && let Some(errno) = stream.take_error(host, cx)
     {

@@ -15,7 +15,7 @@ use stack::{
     Cx, Errno,
     host::Host,
     socket::{
-        ConnectOptions, ListenOptions, Listener, ShutdownHow, TcpSocket, options::SocketSettings,
+        ConnectOptions, Connection, ListenOptions, Listener, ShutdownHow, options::SocketSettings,
     },
 };
 use tcp::State as TcpState;
@@ -83,7 +83,7 @@ pub(crate) enum State {
     #[default]
     Unconnected,
     Listening(Arc<Listener>),
-    Stream(Arc<TcpSocket>, Phase),
+    Stream(Arc<Connection>, Phase),
     Closed,
 }
 
@@ -133,7 +133,7 @@ impl Socket {
 
     /// A socket around an accepted connection.
     pub(crate) fn accepted(
-        stream: Arc<TcpSocket>,
+        stream: Arc<Connection>,
         settings: SocketSettings,
         inq: bool,
         nonblocking: bool,
@@ -176,9 +176,9 @@ impl Socket {
     }
 
     /// The stack's connection, if the socket has one: threads that read or write sleep on its
-    /// [`waiters`](TcpSocket::waiters).
+    /// [`waiters`](Connection::waiters).
     #[must_use]
-    pub fn stream(&self) -> Option<Arc<TcpSocket>> {
+    pub fn stream(&self) -> Option<Arc<Connection>> {
         match &self.lock().state {
             State::Stream(stream, _) => Some(Arc::clone(stream)),
             _ => None,
@@ -369,7 +369,7 @@ impl Inner {
     }
 
     /// An attempt to connect has begun.
-    pub(crate) fn begin(&mut self, stream: Arc<TcpSocket>) {
+    pub(crate) fn begin(&mut self, stream: Arc<Connection>) {
         self.error = None;
         self.state = State::Stream(stream, Phase::Connecting);
     }
@@ -388,7 +388,7 @@ impl Inner {
 }
 
 /// State of the connection in TCP.
-pub(crate) fn tcp_state(stream: &TcpSocket, host: &Host, cx: &mut Cx) -> TcpState {
+pub(crate) fn tcp_state(stream: &Connection, host: &Host, cx: &mut Cx) -> TcpState {
     stream.with_tcb(host, cx, |tcb, _| tcb.state())
 }
 

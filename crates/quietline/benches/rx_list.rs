@@ -14,7 +14,7 @@ use std::{
 };
 
 use quietline::sans_io::{
-    Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire, WireConfig,
+    Connection, Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, Wire, WireConfig,
 };
 
 /// Number of packets of a poll.
@@ -31,7 +31,7 @@ struct Net {
     client: Arc<Host>,
     server: Arc<Host>,
     /// Both ends of each connection.
-    flows: Vec<(Arc<TcpSocket>, Arc<TcpSocket>)>,
+    flows: Vec<(Arc<Connection>, Arc<Connection>)>,
 }
 
 impl Net {
@@ -57,7 +57,7 @@ impl Net {
         let to = "10.0.0.2:80".parse().expect("an address");
         let listener = Listener::listen(&net.server, &mut net.cx, to, 64).expect("a free port");
         for _ in 0..flows {
-            let client = TcpSocket::connect(&net.client, &mut net.cx, None, to).expect("a route");
+            let client = Connection::connect(&net.client, &mut net.cx, None, to).expect("a route");
             let server = loop {
                 net.pass();
                 if let Ok(server) = listener.accept() {

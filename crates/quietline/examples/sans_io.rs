@@ -16,7 +16,7 @@
 use std::{error::Error, io::IoSlice, sync::Arc, time::Duration};
 
 use quietline::sans_io::{
-    Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Readiness, TcpSocket,
+    Connection, Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Readiness,
     Wire, WireConfig, rng, secrets,
 };
 
@@ -46,7 +46,7 @@ impl Network {
 }
 
 /// Returns the bytes that have arrived; `None` without any. The call never waits.
-fn receive(host: &Host, socket: &TcpSocket, cx: &mut Cx) -> Option<Result<Vec<u8>, Errno>> {
+fn receive(host: &Host, socket: &Connection, cx: &mut Cx) -> Option<Result<Vec<u8>, Errno>> {
     let mut buffer = vec![0; 64];
     match socket.recv(host, cx, &mut buffer, false) {
         Err(Errno::EAGAIN) => None,
@@ -72,7 +72,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let mut network = Network { hosts: [Arc::clone(&client), Arc::clone(&server)], cx };
 
     let listener = Listener::listen(&server, &mut network.cx, "10.0.0.2:7".parse()?, 16)?;
-    let stream = TcpSocket::connect(&client, &mut network.cx, None, "10.0.0.2:7".parse()?)?;
+    let stream = Connection::connect(&client, &mut network.cx, None, "10.0.0.2:7".parse()?)?;
     network.until(|_| stream.readiness().contains(Readiness::WRITE).then_some(()));
     // Two round trips: ARP and its answer, SYN and SYN-ACK.
     println!("{} ms: connected", (network.cx.now - begin).as_millis());

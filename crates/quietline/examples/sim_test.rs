@@ -16,7 +16,7 @@
 use std::{error::Error, io::IoSlice, sync::Arc, time::Duration};
 
 use quietline::sans_io::{
-    Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire,
+    Connection, Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Wire,
     WireConfig,
 };
 
@@ -72,7 +72,7 @@ fn play(seed: u64) -> Result<Instant, Box<dyn Error>> {
     let mut network = Network::new(seed)?;
     let to = "10.0.0.2:7".parse()?;
     let listener = Listener::listen(&network.hosts[1], &mut network.cx, to, 16)?;
-    let client = TcpSocket::connect(&network.hosts[0], &mut network.cx, None, to)?;
+    let client = Connection::connect(&network.hosts[0], &mut network.cx, None, to)?;
     let sent = network.wait(|[host, _], cx| client.send(host, cx, &[IoSlice::new(TEXT)]))?;
     let server = network.wait(|_, _| listener.accept())?;
     let mut buffer = [0; 64];

@@ -102,8 +102,7 @@ impl PollFd for AfXdp {
 
 /// A device as [`StackBuilder::device`](crate::StackBuilder::device) takes it.
 ///
-/// The devices of this crate are attachments by `From`. Any other device is wrapped by
-/// [`new`](Self::new):
+/// The devices of this crate convert by `From`. Any other device is wrapped by [`new`](Self::new):
 ///
 /// - A device in memory, or one with a thread of its own, needs no more: it signals arrivals by its
 ///   [`Doorbell`](crate::device::Doorbell).
@@ -173,12 +172,12 @@ impl PollFd for AfXdp {
 ///         }
 ///     }
 ///
-///     /// The lane has an end, so that packets may have to wait for it.
+///     /// A lane can be full, so packets may have to wait.
 ///     fn needs_qdisc(&self) -> bool {
 ///         true
 ///     }
 ///
-///     /// A frame may stay for want of memory, so that a ring for each arrival is not enough.
+///     /// Without packet memory a frame stays here, so a ring for each arrival is not enough.
 ///     fn rx_signal(&self, _: QueueId) -> RxSignal {
 ///         RxSignal::None
 ///     }
@@ -232,7 +231,7 @@ impl Attachment {
     /// [`PollFd`].
     ///
     /// A stack of [`StackBuilder::manual`](crate::StackBuilder::manual) has no workers: its
-    /// application sleeps on them.
+    /// application sleeps on the descriptors.
     #[must_use]
     pub fn poll_fds<F: PollFd + 'static>(mut self, fds: Arc<F>) -> Self {
         self.fds = Some(fds);

@@ -1,9 +1,8 @@
-//! Devices that use the operating system, and everything that a device of an application's own
-//! needs.
+//! Devices that use the operating system, and the types that a device of your own needs.
 //!
 //! | device | other end |
 //! |---|---|
-//! | [`Tun`] | a tap or tun interface of the Linux kernel, which it makes or which was opened elsewhere |
+//! | [`Tun`] | a tap or tun interface of the Linux kernel, created by `Tun` or opened elsewhere |
 //! | [`AfPacket`] | an interface of the kernel, shared with the kernel's stack through packet sockets |
 //! | [`AfXdp`] | queues of an interface, taken from the kernel's stack |
 //! | [`Wire`](crate::Wire) | another stack of the same process |

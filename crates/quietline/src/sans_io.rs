@@ -2,9 +2,9 @@
 //!
 //! The caller drives a [`Host`]: it sets the time in [`Cx::now`], passes frames through its own
 //! [`Device`], and calls [`Host::poll`], which runs all pending work and returns the time of the
-//! next call. Socket calls are those of [`TcpSocket`] and [`Listener`]. No call blocks; a call that
-//! would have to wait returns `EAGAIN`. Uses: the simulator, and proxies or microVM monitors with
-//! their own event loop.
+//! next call. Socket calls are those of [`Connection`] and [`Listener`]. No call blocks; a call
+//! that would have to wait returns `EAGAIN`. Uses: the simulator, and proxies or microVM monitors
+//! with their own event loop.
 //!
 //! The caller also supplies random numbers: [`secrets`] and [`rng`] read them from the kernel,
 //! [`HostConfig::replay`] and [`Cx::replay`] derive them from a seed for a reproducible run.
@@ -13,7 +13,7 @@
 //! use std::{io::IoSlice, sync::Arc, time::Duration};
 //!
 //! use quietline::sans_io::{
-//!     Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire, WireConfig,
+//!     Connection, Cx, DeviceConfig, Host, HostConfig, Instant, Listener, Memory, Wire, WireConfig,
 //!     rng, secrets,
 //! };
 //!
@@ -35,7 +35,7 @@
 //! let (client, server) = (host(left, "10.0.0.1/24")?, host(right, "10.0.0.2/24")?);
 //!
 //! let listener = Listener::listen(&server, &mut cx, "10.0.0.2:80".parse()?, 16)?;
-//! let stream = TcpSocket::connect(&client, &mut cx, None, "10.0.0.2:80".parse()?)?;
+//! let stream = Connection::connect(&client, &mut cx, None, "10.0.0.2:80".parse()?)?;
 //! // Virtual time: when no work is left, the clock jumps to the next deadline.
 //! let accepted = loop {
 //!     let _ = (client.poll(&mut cx), server.poll(&mut cx));
@@ -55,7 +55,7 @@
 //! ```
 
 pub use crate::entropy::{rng, secrets};
-pub use pkt::{Batch, DropReason, Instant, Packet, PacketList};
+pub use pkt::{Batch, DropReason, Instant, Packet, PacketList, RxChecksum, TxChecksum};
 pub use stack::{
     Cx, Errno, Memory, Readiness, Secrets,
     base::config_error::ConfigError,
@@ -69,7 +69,7 @@ pub use stack::{
         config::{DeviceConfig, HostConfig},
     },
     route::fib::RouteSpec,
-    socket::{Listener, ShutdownHow, TcpSocket},
+    socket::{Connection, Listener, ShutdownHow},
     sysctl::Sysctls,
     transmit::neighbor::{NudState, table::NeighborInfo},
 };

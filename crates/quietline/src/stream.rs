@@ -14,7 +14,7 @@ use std::{
 use pkt::Instant;
 use stack::{
     Errno, Readiness,
-    socket::{ConnectOptions, Reader, SendFlags, ShutdownHow, TcpSocket},
+    socket::{ConnectOptions, Connection, Reader, SendFlags, ShutdownHow},
     sysctl::Sysctls,
 };
 
@@ -39,7 +39,7 @@ pub struct TcpStream {
 
 struct Shared {
     stack: Stack,
-    socket: Arc<TcpSocket>,
+    socket: Arc<Connection>,
     nonblocking: AtomicBool,
 }
 
@@ -190,7 +190,7 @@ impl TcpStream {
         remote: SocketAddr,
         options: &ConnectOptions,
     ) -> io::Result<Self> {
-        let socket = with_cx(|cx| TcpSocket::connect_with(stack.host(), cx, remote, options))?;
+        let socket = with_cx(|cx| Connection::connect_with(stack.host(), cx, remote, options))?;
         Ok(Self::new(stack.clone(), socket))
     }
 
@@ -203,7 +203,7 @@ impl TcpStream {
         data: &[u8],
     ) -> io::Result<(Self, usize)> {
         let (socket, sent) =
-            with_cx(|cx| TcpSocket::connect_sending(stack.host(), cx, remote, options, &[data]))?;
+            with_cx(|cx| Connection::connect_sending(stack.host(), cx, remote, options, &[data]))?;
         Ok((Self::new(stack.clone(), socket), sent))
     }
 
@@ -213,7 +213,7 @@ impl TcpStream {
         with_cx(|cx| socket.with_tcb(stack.host(), cx, |tcb, _| tcb.expect_write()));
     }
 
-    pub(crate) fn new(stack: Stack, socket: Arc<TcpSocket>) -> Self {
+    pub(crate) fn new(stack: Stack, socket: Arc<Connection>) -> Self {
         Self { shared: Arc::new(Shared { stack, socket, nonblocking: AtomicBool::new(false) }) }
     }
 
@@ -252,8 +252,8 @@ impl TcpStream {
         while got < target && got > 0 && !peek && !nonblocking.load(Ordering::Relaxed) {
             let at_mark = || with_cx(|cx| socket.at_mark(stack.host(), cx));
             if socket.readiness().contains(Readiness::ERROR) || at_mark() {
-                // Leave an error to the next call, because reporting an error takes it. A read
-                // stops before urgent data.
+                // An error is left to the next call, because the call that reports it also clears
+                // it. A read stops before urgent data.
                 break;
             }
             let rest = &mut buf[got..];
@@ -276,8 +276,8 @@ impl TcpStream {
         let is_readable = || socket.readiness().intersects(readable);
         let waits = !nonblocking.load(Ordering::Relaxed) && bufs.iter().any(|buf| !buf.is_empty());
         // A blocking call skips the first attempt if nothing is readable: it checks again before it
-        // sleeps. With a low-water mark the queue may hold data even though the socket is not
-        // readable, and before urgent data no more of it arrives.
+        // sleeps. It does not skip the attempt with a low-water mark: the queue may then hold data
+        // although the socket is not readable, and no more data arrives in front of urgent data.
         if !waits || is_readable() || socket.rcvlowat() > 1 {
             match with_cx_untimed(|cx| socket.recv_vectored(host, cx, bufs)) {
                 Err(Errno::EAGAIN) if waits => {}

@@ -59,7 +59,7 @@ mod tests {
             Host,
             config::{DeviceConfig, HostConfig},
         },
-        socket::{Listener, TcpSocket},
+        socket::{Connection, Listener},
     };
 
     use super::LIVE;
@@ -102,7 +102,7 @@ mod tests {
         }
 
         /// Opens `count` connections and appends both ends of each.
-        fn open(&mut self, count: usize, ends: &mut Vec<(Arc<TcpSocket>, Arc<TcpSocket>)>) {
+        fn open(&mut self, count: usize, ends: &mut Vec<(Arc<Connection>, Arc<Connection>)>) {
             let mut left = count;
             for port in 1000.. {
                 if left == 0 {
@@ -112,7 +112,7 @@ mod tests {
                 let listener =
                     Listener::listen(&self.server, &mut self.cx, to, 16).expect("a free port");
                 for _ in 0..left.min(PER_LISTENER) {
-                    let socket = TcpSocket::connect(&self.client, &mut self.cx, None, to);
+                    let socket = Connection::connect(&self.client, &mut self.cx, None, to);
                     let accepted = listener.accept().expect("the wire works at once");
                     ends.push((socket.expect("a free port"), accepted));
                 }
@@ -146,7 +146,7 @@ mod tests {
         /// Returns the counters of both hosts for a request and its answer.
         fn exchange(
             &mut self,
-            ends: &(Arc<TcpSocket>, Arc<TcpSocket>),
+            ends: &(Arc<Connection>, Arc<Connection>),
         ) -> Vec<(&'static str, u64)> {
             // The first exchange resolves the neighbors.
             self.ping(ends);
@@ -161,7 +161,7 @@ mod tests {
         }
 
         /// Sends a request and its answer.
-        fn ping(&mut self, (client, server): &(Arc<TcpSocket>, Arc<TcpSocket>)) {
+        fn ping(&mut self, (client, server): &(Arc<Connection>, Arc<Connection>)) {
             let mut buf = [0; 64];
             let sent = client.send(&self.client, &mut self.cx, &[IoSlice::new(b"ping")]);
             assert_eq!(sent, Ok(4));

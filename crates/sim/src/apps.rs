@@ -10,7 +10,7 @@ use std::{
 
 use stack::{
     Errno, Readiness,
-    socket::{Listener, Reader, ShutdownHow, TcpSocket},
+    socket::{Connection, Listener, Reader, ShutdownHow},
 };
 use tcp::State;
 
@@ -20,7 +20,7 @@ use crate::World;
 #[derive(Debug)]
 pub struct Sender {
     host: usize,
-    socket: Arc<TcpSocket>,
+    socket: Arc<Connection>,
     pattern: Pattern,
     sent: u64,
     length: u64,
@@ -33,13 +33,13 @@ pub struct Sender {
 #[derive(Debug)]
 pub struct Receiver {
     host: usize,
-    socket: Arc<TcpSocket>,
+    socket: Arc<Connection>,
     reader: Reader,
     pattern: Pattern,
     received: u64,
     ended: bool,
-    /// Largest read, in bytes.
-    read_max: usize,
+    /// Buffer of every read. Steps outnumber reads, so a step must not make one.
+    buffer: Vec<u8>,
 }
 
 /// A stream of bytes that can be computed at any offset.
@@ -100,7 +100,7 @@ const fn before_word(offset: u64) -> usize {
 impl Sender {
     /// Sends `length` bytes of `pattern` through `socket` of host number `host`.
     #[must_use]
-    pub fn new(host: usize, socket: Arc<TcpSocket>, pattern: Pattern, length: u64) -> Self {
+    pub fn new(host: usize, socket: Arc<Connection>, pattern: Pattern, length: u64) -> Self {
         Self { host, socket, pattern, sent: 0, length, write_max: 100_000, shut: false }
     }
 
@@ -145,9 +145,10 @@ impl Sender {
 impl Receiver {
     /// Reads `pattern` from `socket` of host number `host`, at most `read_max` bytes at a time.
     #[must_use]
-    pub fn new(host: usize, socket: Arc<TcpSocket>, pattern: Pattern, read_max: usize) -> Self {
+    pub fn new(host: usize, socket: Arc<Connection>, pattern: Pattern, read_max: usize) -> Self {
         let reader = Reader::new();
-        Self { host, socket, reader, pattern, received: 0, ended: false, read_max }
+        let buffer = vec![0; read_max];
+        Self { host, socket, reader, pattern, received: 0, ended: false, buffer }
     }
 
     /// Reads the available data. Returns true at the end of the stream.
@@ -156,15 +157,13 @@ impl Receiver {
     /// When a byte is wrong or the connection fails.
     pub fn step(&mut self, world: &mut World) -> bool {
         let host = Arc::clone(&world.hosts[self.host]);
-        let mut buf = vec![0; self.read_max];
         while !self.ended {
-            let bufs = &mut [IoSliceMut::new(&mut buf)];
+            let bufs = &mut [IoSliceMut::new(&mut self.buffer)];
             match self.socket.recv_or_wait(&host, &mut world.cx, &mut self.reader, bufs) {
                 Ok(0) => self.ended = true,
                 Ok(read) => {
-                    for (at, &byte) in (self.received..).zip(&buf[..read]) {
-                        assert_eq!(byte, self.pattern.byte(at), "byte {at} of the stream");
-                    }
+                    let wrong = self.pattern.first_other(self.received, &self.buffer[..read]);
+                    assert_eq!(wrong, None, "offset of the first wrong byte of the stream");
                     self.received += read as u64;
                 }
                 Err(Errno::EAGAIN) => return false,
@@ -187,12 +186,12 @@ impl Receiver {
 ///
 /// # Panics
 /// When ten attempts fail.
-pub fn connect(world: &mut World, listener: &Listener) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+pub fn connect(world: &mut World, listener: &Listener) -> (Arc<Connection>, Arc<Connection>) {
     let host = Arc::clone(&world.hosts[0]);
     let to = SocketAddr::new([10, 0, 0, 2].into(), listener.local().port());
     for _ in 0..10 {
         let client =
-            TcpSocket::connect(&host, &mut world.cx, None, to).expect("a route and a port");
+            Connection::connect(&host, &mut world.cx, None, to).expect("a route and a port");
         let mut accepted = None;
         let done = world.run(Duration::from_secs(300), |_| {
             if accepted.is_none() {

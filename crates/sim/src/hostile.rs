@@ -26,7 +26,7 @@ use std::{
 };
 
 use stack::{
-    socket::{Listener, TcpSocket},
+    socket::{Connection, Listener},
     sysctl::Sysctls,
 };
 use tcp::{Flags, SegmentHeader, SeqNum};
@@ -67,7 +67,7 @@ pub struct Outcome {
 
 /// One connection, or an attempt that may become one.
 #[derive(Debug)]
-struct Connection {
+struct Attempt {
     peer: Peer,
     /// Sequence number before the first byte of the peer's stream, as the host has acknowledged it.
     irs: Option<SeqNum>,
@@ -83,7 +83,7 @@ struct Connection {
 /// A socket that an application holds.
 #[derive(Debug)]
 struct Application {
-    socket: Arc<TcpSocket>,
+    socket: Arc<Connection>,
     sent: u64,
     received: u64,
 }
@@ -94,7 +94,7 @@ struct Play<'a> {
     rig: Rig,
     input: Input<'a>,
     listener: Option<Arc<Listener>>,
-    connections: Vec<Connection>,
+    connections: Vec<Attempt>,
     applications: Vec<Application>,
     /// Peers whose frames were edited in place: data received from them is not compared.
     tainted: BTreeSet<SocketAddr>,
@@ -251,7 +251,7 @@ impl<'a> Play<'a> {
                 None if header.flags == Flags::SYN => {
                     let mut peer = Peer::new(header.src_port, header.dst_port);
                     peer.note(&header, 0);
-                    self.connections.push(Connection::new(peer));
+                    self.connections.push(Attempt::new(peer));
                     if let Some(connection) = self.connections.last_mut() {
                         connection.look(&header, b"");
                     }
@@ -319,7 +319,7 @@ fn make_small_limits() -> Sysctls {
     sysctls
 }
 
-impl Connection {
+impl Attempt {
     const fn new(peer: Peer) -> Self {
         Self { peer, irs: None, iss: None, ended: false, contradicts: false }
     }

@@ -18,7 +18,7 @@ use pkt::Instant;
 use stack::{
     Errno, Readiness,
     host::Host,
-    socket::{Reader, SendFlags, ShutdownHow, TcpSocket},
+    socket::{Connection, Reader, SendFlags, ShutdownHow},
 };
 use tcp::{Algorithm, Keepalive, Rng, State};
 
@@ -69,7 +69,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct End {
     host: usize,
-    socket: Option<Arc<TcpSocket>>,
+    socket: Option<Arc<Connection>>,
     reader: Reader,
     behavior: Behavior,
     out: Pattern,
@@ -91,7 +91,7 @@ impl End {
     /// `expected` bytes of `inward`.
     #[must_use]
     pub fn new(
-        (host, socket): (usize, Arc<TcpSocket>),
+        (host, socket): (usize, Arc<Connection>),
         behavior: Behavior,
         out: Pattern,
         (inward, expected): (Pattern, u64),
@@ -121,7 +121,7 @@ impl End {
     #[must_use]
     pub fn with_sent(
         sent: u64,
-        end: (usize, Arc<TcpSocket>),
+        end: (usize, Arc<Connection>),
         behavior: Behavior,
         out: Pattern,
         inward: (Pattern, u64),
@@ -214,7 +214,7 @@ impl End {
         )
     }
 
-    fn write(&mut self, world: &mut World, socket: &Arc<TcpSocket>) -> bool {
+    fn write(&mut self, world: &mut World, socket: &Arc<Connection>) -> bool {
         let host = Arc::clone(&world.hosts[self.host]);
         let mut wrote = false;
         while !self.shut && self.failed.is_none() && self.write_at <= world.cx.now {
@@ -258,7 +258,7 @@ impl End {
     }
 
     /// Ends the half after the last write, at once or after the peer's.
-    fn finish_writing(&mut self, world: &mut World, socket: &Arc<TcpSocket>) -> bool {
+    fn finish_writing(&mut self, world: &mut World, socket: &Arc<Connection>) -> bool {
         let host = Arc::clone(&world.hosts[self.host]);
         let state = socket.with_tcb(&host, world.app(self.host), |tcb, _| tcb.state());
         if state == State::SynSent {
@@ -278,7 +278,7 @@ impl End {
         true
     }
 
-    fn read(&mut self, world: &mut World, socket: &Arc<TcpSocket>) -> bool {
+    fn read(&mut self, world: &mut World, socket: &Arc<Connection>) -> bool {
         let host = Arc::clone(&world.hosts[self.host]);
         let mut read = false;
         while !self.ended
@@ -293,9 +293,8 @@ impl End {
             match self.receive(world, (&host, socket), &mut buf, peek) {
                 Ok(0) => self.ended = true,
                 Ok(count) => {
-                    for (at, byte) in (self.received..).zip(&buf[..count]) {
-                        assert_eq!(*byte, self.inward.byte(at), "byte {at} of the stream");
-                    }
+                    let wrong = self.inward.first_other(self.received, &buf[..count]);
+                    assert_eq!(wrong, None, "offset of the first wrong byte of the stream");
                     if peek {
                         continue;
                     }
@@ -323,7 +322,7 @@ impl End {
     fn receive(
         &mut self,
         world: &mut World,
-        (host, socket): (&Arc<Host>, &TcpSocket),
+        (host, socket): (&Arc<Host>, &Connection),
         buf: &mut [u8],
         peek: bool,
     ) -> Result<usize, Errno> {
@@ -350,7 +349,7 @@ impl End {
     }
 
     /// Changes a random option.
-    fn change_option(&mut self, world: &mut World, socket: &Arc<TcpSocket>) {
+    fn change_option(&mut self, world: &mut World, socket: &Arc<Connection>) {
         let host = Arc::clone(&world.hosts[self.host]);
         let (what, value) = (self.rng.below(14), self.rng.next_u32());
         let on = value & 1 == 1;

@@ -16,7 +16,7 @@ mod tests {
     use stack::{
         Errno, Readiness,
         device::{Impairment, WireConfig},
-        socket::TcpSocket,
+        socket::Connection,
     };
     use tcp::Algorithm;
 
@@ -40,18 +40,18 @@ mod tests {
         }
     }
 
-    fn set_algorithm(world: &mut World, socket: &TcpSocket, host: usize, algorithm: Algorithm) {
+    fn set_algorithm(world: &mut World, socket: &Connection, host: usize, algorithm: Algorithm) {
         let host = Arc::clone(&world.hosts[host]);
         socket.with_tcb(&host, &mut world.cx, |tcb, _| tcb.set_congestion(algorithm));
     }
 
     /// Writes until the send buffer is full. The bytes are not compared here; only their number
     /// counts.
-    fn fill(world: &mut World, socket: &TcpSocket) {
+    fn fill(world: &mut World, socket: &Connection) {
+        static BYTES: [u8; 64 << 10] = [0; 64 << 10];
         let host = Arc::clone(&world.hosts[0]);
-        let bytes = [0; 64 << 10];
         while socket.readiness().contains(Readiness::WRITE) {
-            match socket.send(&host, &mut world.cx, &[IoSlice::new(&bytes)]) {
+            match socket.send(&host, &mut world.cx, &[IoSlice::new(&BYTES)]) {
                 Ok(_) => {}
                 Err(Errno::EAGAIN) => return,
                 Err(error) => panic!("send: {error}"),
@@ -60,7 +60,10 @@ mod tests {
     }
 
     /// Reads the available data and returns its length.
-    fn drain(world: &mut World, socket: &TcpSocket) -> u64 {
+    fn drain(world: &mut World, socket: &Connection) -> u64 {
+        if !socket.readiness().contains(Readiness::READ) {
+            return 0;
+        }
         let host = Arc::clone(&world.hosts[1]);
         let mut bytes = vec![0; 256 << 10];
         let mut total = 0;

@@ -13,7 +13,7 @@ mod tests {
     use stack::{
         Readiness,
         device::{Impairment, WireConfig},
-        socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
+        socket::{ConnectOptions, Connection, ListenOptions, Listener},
     };
     use tcp::Counter as TcpCounter;
 
@@ -47,11 +47,11 @@ mod tests {
             Self { world, listener: listener.expect("a free port"), fast_open }
         }
 
-        fn connect(&mut self) -> Arc<TcpSocket> {
+        fn connect(&mut self) -> Arc<Connection> {
             let host = Arc::clone(&self.world.hosts[0]);
             let options = ConnectOptions::default().fast_open_connect(self.fast_open);
             let to = self.listener.local();
-            TcpSocket::connect_with(&host, &mut self.world.cx, to, &options).expect("a port")
+            Connection::connect_with(&host, &mut self.world.cx, to, &options).expect("a port")
         }
 
         /// Exchanges a stream in each direction, the client's first. Returns false if the wire has
@@ -60,7 +60,7 @@ mod tests {
             let client = self.connect();
             let mut request = Sender::new(0, Arc::clone(&client), Pattern(seed), there);
             let mut answer = Receiver::new(0, Arc::clone(&client), Pattern(!seed), 5000);
-            let mut server: Option<(Receiver, Sender, Arc<TcpSocket>)> = None;
+            let mut server: Option<(Receiver, Sender, Arc<Connection>)> = None;
             let listener = Arc::clone(&self.listener);
             let mut failed = false;
             let done = self.world.run(Duration::from_secs(600), |world| {

@@ -25,7 +25,7 @@ mod tests {
         header::ip::protocol,
         host::config::{DeviceConfig, HostConfig},
         route::fib::RouteSpec,
-        socket::{Listener, TcpSocket},
+        socket::{Connection, Listener},
     };
     use tcp::{Counter, Flags, Options, SegmentHeader, SeqNum};
 
@@ -49,7 +49,7 @@ mod tests {
         listener: Arc<Listener>,
         attackers: Vec<Attacker>,
         /// The server's ends, which are never read.
-        sockets: Vec<Arc<TcpSocket>>,
+        sockets: Vec<Arc<Connection>>,
     }
 
     impl Attack {

@@ -19,7 +19,7 @@ mod tests {
             icmp::IcmpMessage,
             ip::{Fragment, protocol},
         },
-        socket::{Listener, TcpSocket},
+        socket::{Connection, Listener},
     };
     use tcp::{Flags, Options, SegmentHeader};
 
@@ -44,7 +44,7 @@ mod tests {
         rig: Rig,
         listener: Arc<Listener>,
         peers: Vec<Peer>,
-        sockets: Vec<Arc<TcpSocket>>,
+        sockets: Vec<Arc<Connection>>,
     }
 
     impl Bench {

@@ -14,7 +14,7 @@ mod tests {
         base::counters::Counter,
         device::{Impairment, WireConfig},
         socket::{
-            Listener, TcpSocket,
+            Connection, Listener,
             options::{OptionValue, SocketOption},
         },
     };
@@ -40,14 +40,14 @@ mod tests {
         world
     }
 
-    fn set_pace(world: &mut World, socket: &TcpSocket, pace: OptionValue) {
+    fn set_pace(world: &mut World, socket: &Connection, pace: OptionValue) {
         let host = Arc::clone(&world.hosts[0]);
         socket
             .set_option(&host, &mut world.cx, SocketOption::MaxPacingRate, &pace)
             .expect("a pace");
     }
 
-    fn pace(world: &mut World, socket: &TcpSocket) -> OptionValue {
+    fn pace(world: &mut World, socket: &Connection) -> OptionValue {
         let host = Arc::clone(&world.hosts[0]);
         socket.option(&host, &mut world.cx, SocketOption::MaxPacingRate).expect("an option")
     }

@@ -12,7 +12,7 @@ mod tests {
     use stack::{
         device::{Device, Impairment, PathMtu, TooBigReport, Wire, WireConfig},
         host::config::{DeviceConfig, HostConfig},
-        socket::{ShutdownHow, TcpSocket},
+        socket::{Connection, ShutdownHow},
         sysctl::Sysctls,
     };
     use tcp::Counter;
@@ -21,8 +21,8 @@ mod tests {
     struct Path {
         world: World,
         wire: Arc<Wire>,
-        client: Arc<TcpSocket>,
-        server: Arc<TcpSocket>,
+        client: Arc<Connection>,
+        server: Arc<Connection>,
     }
 
     /// Makes a wire with 5 ms in each direction and this router in the direction from host 0.

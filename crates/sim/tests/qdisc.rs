@@ -14,7 +14,7 @@ mod tests {
         Errno,
         device::{Impairment, WireConfig},
         socket::{
-            TcpSocket,
+            Connection,
             options::{OptionValue, SocketOption},
         },
         transmit::tx_queue::TxQueueStats,
@@ -50,14 +50,14 @@ mod tests {
 
     /// A request of one byte, answered by one byte, repeatedly.
     struct Exchange {
-        client: Arc<TcpSocket>,
-        server: Arc<TcpSocket>,
+        client: Arc<Connection>,
+        server: Arc<Connection>,
         sent_at: Option<Duration>,
         took: Vec<Duration>,
     }
 
     impl Exchange {
-        fn read(world: &mut World, host: usize, socket: &TcpSocket) -> bool {
+        fn read(world: &mut World, host: usize, socket: &Connection) -> bool {
             let host = Arc::clone(&world.hosts[host]);
             match socket.recv(&host, &mut world.cx, &mut [0; 1], false) {
                 Ok(read) => read == 1,
@@ -66,7 +66,7 @@ mod tests {
             }
         }
 
-        fn write(world: &mut World, host: usize, socket: &TcpSocket) {
+        fn write(world: &mut World, host: usize, socket: &Connection) {
             let host = Arc::clone(&world.hosts[host]);
             assert_eq!(socket.send(&host, &mut world.cx, &[IoSlice::new(&[1])]), Ok(1));
         }
@@ -241,7 +241,7 @@ mod tests {
     fn transfer(
         world: &mut World,
         length: u64,
-        prepare: impl FnOnce(&mut World, &TcpSocket),
+        prepare: impl FnOnce(&mut World, &Connection),
     ) -> Duration {
         let listener = listen(world, 80);
         let (client, server) = connect(world, &listener);

@@ -14,7 +14,7 @@ mod tests {
         frame::{self, Ipv4},
         rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC},
     };
-    use stack::{base::counters::Counter, socket::TcpSocket, sysctl::Sysctls};
+    use stack::{base::counters::Counter, socket::Connection, sysctl::Sysctls};
     use tcp::{Counter as TcpCounter, Flags, Options};
 
     const PSH_ACK: Flags = Flags::PSH.union(Flags::ACK);
@@ -23,7 +23,7 @@ mod tests {
     struct Bench {
         rig: Rig,
         peer: Peer,
-        socket: Arc<TcpSocket>,
+        socket: Arc<Connection>,
     }
 
     impl Bench {

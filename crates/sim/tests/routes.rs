@@ -17,7 +17,7 @@ mod tests {
         device::{Impairment, Wire, WireConfig},
         host::config::{DeviceConfig, HostConfig},
         route::fib::RouteSpec,
-        socket::{Listener, TcpSocket},
+        socket::{Connection, Listener},
         transmit::dst::RouteKind,
     };
 
@@ -118,11 +118,11 @@ mod tests {
         }
     }
 
-    fn connect(world: &mut World) -> (Arc<TcpSocket>, Arc<TcpSocket>, Arc<Listener>) {
+    fn connect(world: &mut World) -> (Arc<Connection>, Arc<Connection>, Arc<Listener>) {
         let (client, server) = (Arc::clone(&world.hosts[0]), Arc::clone(&world.hosts[1]));
         let at = SocketAddr::new([192, 0, 2, 2].into(), 80);
         let listener = Listener::listen(&server, &mut world.cx, at, 8).expect("a free port");
-        let socket = TcpSocket::connect(&client, &mut world.cx, None, at).expect("a route");
+        let socket = Connection::connect(&client, &mut world.cx, None, at).expect("a route");
         let mut accepted = None;
         let connected = world.run(Duration::from_secs(100), |_| {
             accepted = accepted.take().or_else(|| listener.accept().ok());

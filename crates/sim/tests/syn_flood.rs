@@ -25,7 +25,7 @@ mod tests {
         header::ip::protocol,
         host::config::{DeviceConfig, HostConfig},
         route::fib::RouteSpec,
-        socket::{Listener, TcpSocket},
+        socket::{Connection, Listener},
     };
     use tcp::{Counter as TcpCounter, Flags, Options, SegmentHeader, SeqNum};
 
@@ -42,8 +42,8 @@ mod tests {
         world: World,
         flood: Arc<ByteLink>,
         listener: Arc<Listener>,
-        client: Arc<TcpSocket>,
-        server: Arc<TcpSocket>,
+        client: Arc<Connection>,
+        server: Arc<Connection>,
         sender: Sender,
         receiver: Receiver,
         syns: u32,
@@ -166,10 +166,10 @@ mod tests {
     }
 
     /// Connects the client and accepts at the server.
-    fn connect(world: &mut World, listener: &Arc<Listener>) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+    fn connect(world: &mut World, listener: &Arc<Listener>) -> (Arc<Connection>, Arc<Connection>) {
         let hosts = world.hosts.clone();
         let remote = SocketAddr::new(SERVER.into(), 80);
-        let client = TcpSocket::connect(&hosts[0], &mut world.cx, None, remote).expect("a route");
+        let client = Connection::connect(&hosts[0], &mut world.cx, None, remote).expect("a route");
         // The transfer fills the queue of the wire: a round trip takes up to 14 ms.
         for _ in 0..1000 {
             world.pass(Duration::from_micros(100));

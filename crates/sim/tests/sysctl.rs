@@ -16,7 +16,7 @@ mod tests {
 
     const HEAD: &str = "# Settings
 
-Every setting of a host. Set one by `Builder::sysctl(NAME, VALUE)`, by `--sysctl NAME=VALUE` on the command line, or by
+Every setting of a host. Set one by `StackBuilder::sysctl(NAME, VALUE)`, by `--sysctl NAME=VALUE` on the command line, or by
 `Stack::set_sysctl` while the stack runs. Names, forms and defaults are those of Linux (Documentation/networking/ip-sysctl.rst
 and admin-guide/sysctl/net.rst), except below `net.quietline`: these settings are constants in Linux, are in sysfs there, or do
 not exist there. A value out of bounds is refused, and the message names the bounds. `quietline sysctl` lists this page in a

@@ -11,7 +11,7 @@ mod tests {
     };
     use stack::{
         device::{Impairment, WireConfig},
-        socket::TcpSocket,
+        socket::Connection,
     };
     use tcp::Keepalive;
 
@@ -19,13 +19,13 @@ mod tests {
     /// the last second.
     const TIMERS_MAX: usize = 40;
 
-    fn say(world: &mut World, host: usize, socket: &TcpSocket) {
+    fn say(world: &mut World, host: usize, socket: &Connection) {
         let host = Arc::clone(&world.hosts[host]);
         let sent = socket.send(&host, &mut world.cx, &[IoSlice::new(b"hello")]);
         assert_eq!(sent, Ok(5));
     }
 
-    fn hear(world: &mut World, host: usize, socket: &TcpSocket) {
+    fn hear(world: &mut World, host: usize, socket: &Connection) {
         let host = Arc::clone(&world.hosts[host]);
         while socket.recv(&host, &mut world.cx, &mut [0; 64], false).is_ok_and(|read| read > 0) {}
     }

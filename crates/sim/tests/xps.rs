@@ -13,7 +13,7 @@ mod tests {
         base::counters::Counter,
         device::{Impairment, Wire, WireConfig},
         host::config::{DeviceConfig, HostConfig},
-        socket::{Listener, TcpSocket},
+        socket::{Connection, Listener},
     };
 
     const QUEUES: u16 = 4;
@@ -72,13 +72,13 @@ mod tests {
             rows.filter(|row| row.device == device).map(|row| row.stats.packets).collect()
         }
 
-        fn send(&mut self, socket: &TcpSocket, bytes: usize) {
+        fn send(&mut self, socket: &Connection, bytes: usize) {
             let (host, data) = (Arc::clone(&self.world.hosts[0]), vec![7; bytes]);
             let sent = socket.send(&host, &mut self.world.cx, &[IoSlice::new(&data)]);
             assert_eq!(sent, Ok(bytes));
         }
 
-        fn read(&mut self, socket: &TcpSocket) -> usize {
+        fn read(&mut self, socket: &Connection) -> usize {
             let (host, mut buffer) = (Arc::clone(&self.world.hosts[1]), vec![0; 1 << 16]);
             let mut all = 0;
             loop {
@@ -91,7 +91,10 @@ mod tests {
         }
 
         /// Returns the queues that `bytes` of `socket` alone leave by.
-        fn queues_of(&mut self, (client, server): &(Arc<TcpSocket>, Arc<TcpSocket>)) -> Vec<usize> {
+        fn queues_of(
+            &mut self,
+            (client, server): &(Arc<Connection>, Arc<Connection>),
+        ) -> Vec<usize> {
             let before = self.sent();
             self.send(client, 5000);
             self.world.pass(Duration::from_millis(100));

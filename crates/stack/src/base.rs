@@ -3,7 +3,7 @@
 //!
 //! Nothing here imports another module of this crate.
 
-pub(crate) mod armed;
+pub(crate) mod armed_timers;
 pub mod config_error;
 pub mod counters;
 pub mod errno;

@@ -2,9 +2,9 @@
 //! it.
 //!
 //! A core is owned and run by its worker, by an application thread that waits, by the caller of
-//! `Host::poll`, or by the simulator (`run`, `busy_poll`). `turn` is the one code path of all of
-//! them. `napi` holds the state of one device queue. `timers` and `sleep` tell when a core must run
-//! without an arrival. Linux: `softnet_data`, ksoftirqd.
+//! `Host::poll`, or by the simulator (`run`, `busy_poll`). All of them run `turn`. `receive::napi`
+//! holds the state of one device queue. `sleep` computes when a core must run without an arrival.
+//! Linux: `softnet_data`, ksoftirqd.
 //!
 //! Ownership is NAPI's SCHED bit with its MISSED bit (`sync::CoreLock`), and one bit for each queue
 //! that has signaled. A doorbell that finds the core owned sets MISSED and the bit of its queue;
@@ -161,7 +161,7 @@ pub struct Core {
     id: CoreId,
     /// Reference to itself, for contexts that poll this core.
     this: Weak<dyn RunCore>,
-    host: Weak<Net>,
+    net: Weak<Net>,
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<(u32, QueueId)>>,
@@ -171,9 +171,10 @@ pub struct Core {
     tasklet: Arc<Tasklet>,
     /// Timers and the TCP Small Queues list. Sockets reach them without the core.
     sockets: Arc<CoreSockets>,
-    /// Which thread polls the queues, whether the worker sleeps, and how the worker is woken.
+    /// Record of the thread that polls the queues, of the worker's sleep, and of the way to wake
+    /// the worker.
     attendance: Arc<Attendance>,
-    /// Which queues are to be polled.
+    /// Requested state of the queues: polled, disabled, or gone.
     power: power::Power,
 }
 
@@ -184,10 +185,10 @@ impl core::fmt::Debug for Core {
 }
 
 impl Core {
-    /// Creates a core of `host`; `backlogs` are those of all its cores.
+    /// Creates a core of `net`; `backlogs` are those of all its cores.
     pub(crate) fn new(
         id: CoreId,
-        host: Weak<Net>,
+        net: Weak<Net>,
         backlogs: Arc<[Arc<Backlog>]>,
         attendance: Arc<Attendance>,
         sockets: Arc<CoreSockets>,
@@ -210,7 +211,7 @@ impl Core {
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             id,
             this: this.clone(),
-            host,
+            net,
             lock: CoreLock::new(state),
             backlog: Arc::clone(&backlogs[usize::from(id.0)]),
             tasklet: Arc::clone(sockets.tasklet()),

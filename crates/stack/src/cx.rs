@@ -113,11 +113,13 @@ pub struct Cx {
     reader: Rc<epoch::Reader>,
     /// Softirq pending mask: cores to run.
     softirq: Softirq,
-    /// View of the current host, or of the last one; of no host at first.
+    /// View of the current host, or of the last one between two calls. At first the view of no
+    /// host.
     view: Box<HostView>,
     /// Number of hosts entered and not left, nested.
     depth: u32,
-    /// Views of the other hosts entered so far, and of none. They are swapped with `view`.
+    /// Views of the other hosts entered so far, and the initial view of no host. They are swapped
+    /// with `view`.
     #[expect(clippy::vec_box, reason = "the pointers are swapped")]
     others: Vec<Box<HostView>>,
 }
@@ -169,7 +171,7 @@ impl Cx {
         }
     }
 
-    /// Adds a clock for the time limit of a turn, which cannot wait for the end of the turn.
+    /// Adds a clock for the time limit of a turn, which must be checked during the turn.
     #[must_use]
     pub fn with_clock(self, clock: fn() -> Instant) -> Self {
         Self { clock: Some(clock), ..self }
@@ -191,8 +193,8 @@ impl Cx {
         self.now
     }
 
-    /// Reads the clock if `now` may be stale. The check avoids a clock read where it can, because
-    /// one costs as much as half a segment.
+    /// Reads the clock if `now` may be stale. A clock read costs half as much as the processing of
+    /// a segment.
     #[inline]
     pub(crate) fn freshen(&mut self) {
         if self.stale {
@@ -210,18 +212,18 @@ impl Cx {
         self.polling.note(core);
     }
 
-    /// Ends the polling of this context after it has closed a socket, because its thread may do
-    /// anything next: the worker of the core that it polled last watches the descriptors again. A
-    /// thread that also accepts connections most likely polls for the next one at once, so its
-    /// worker need not be woken.
+    /// Ends the polling of this context after its thread has closed a socket, because the thread
+    /// may not call the stack again soon. The worker of the core that was polled last then watches
+    /// the descriptors again. A thread that also accepts connections most likely polls for the next
+    /// one at once, so for such a thread the worker is not woken.
     pub(crate) fn leave_polling(&mut self) {
         if !self.is_acceptor {
             self.polling.leave();
         }
     }
 
-    /// Number of frames this context has received from devices: a polling thread compares it to see
-    /// whether it received any.
+    /// Number of frames this context has received from devices. A polling thread compares the
+    /// numbers before and after a poll.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
@@ -293,8 +295,9 @@ impl Cx {
     }
 
     /// Adds the view of a host that is entered for the first time. The views of hosts that are gone
-    /// are dropped, so that a context that outlives many hosts does not keep their pages. Inside
-    /// another host nothing is dropped, because its callers hold indices.
+    /// are dropped, so that a context that outlives many hosts does not keep their counter pages.
+    /// While the context is inside another host, no view is dropped, because callers hold indices
+    /// into `others` (`Entered`).
     #[cold]
     fn add_view(&mut self, host: &HostShare) -> usize {
         if self.depth == 1 {
@@ -430,8 +433,8 @@ impl Cx {
     }
 
     /// Advances `now` to `then`, if `then` is later. Contexts read the clock once per call, so this
-    /// one may receive packets that were sent after its reading; time must not run backwards
-    /// between them.
+    /// context may receive packets that were sent after its reading. Time must not run backwards
+    /// from sender to receiver.
     #[inline]
     pub(crate) fn not_before(&mut self, then: Instant) {
         self.now = self.now.max(then);
@@ -450,9 +453,8 @@ impl Cx {
         self.reader.linger();
     }
 
-    /// Ends a call of a thread that lingers. `now` is stale at the next call until
-    /// [`set_now`](Self::set_now): some calls need no time, and read the clock themselves where
-    /// they do.
+    /// Ends a call of a thread that lingers. In the next call `now` is stale until
+    /// [`set_now`](Self::set_now) or a clock read: calls that need no time save the read.
     #[inline]
     pub fn rest(&mut self) {
         self.stale = true;

@@ -87,7 +87,8 @@ pub struct Capabilities {
     /// Interface name, unique within a host: for routes, per-device settings, messages and
     /// captures.
     pub name: String,
-    /// Largest IP packet in bytes, link header excluded, as in Linux. At least 88.
+    /// Largest IP packet in bytes, link header excluded, as in Linux. At least 88: 40 bytes of
+    /// headers and the default of `tcp_min_snd_mss`.
     pub mtu: u32,
     /// Link layer.
     pub link: LinkType,
@@ -188,7 +189,7 @@ impl Completed {
 ///
 /// No method fails. A frame that cannot be received or sent is dropped with a
 /// [`DropReason`](pkt::DropReason), which the host counts. A device that has failed permanently
-/// reports that through its attachment (`quietline::Attachment::gone_when`).
+/// reports the failure through its attachment (`quietline::Attachment::gone_when`).
 pub trait Device: Send + Sync + Debug {
     /// Returns the device's capabilities: the same value in every call.
     fn caps(&self) -> &Capabilities;
@@ -302,8 +303,8 @@ pub struct Doorbell {
 }
 
 // A panic that unwinds through a ring releases the core (`sync::CoreGuard`), so devices with a
-// doorbell, and types that contain them, may cross `catch_unwind`. The compiler does not derive it,
-// because a core has cells.
+// doorbell, and types that contain them, may cross `catch_unwind`. The compiler does not derive
+// these traits, because a core has cells.
 impl UnwindSafe for Doorbell {}
 impl RefUnwindSafe for Doorbell {}
 

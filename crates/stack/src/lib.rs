@@ -16,7 +16,7 @@
 //! Code runs in two contexts, as in Linux. **Softirq** context runs a [`core::Core`] in turns, on
 //! the thread that owns the core: a worker, an application thread that waits, the caller of
 //! [`host::Host::poll`], or the simulator. **Process** context is an application thread inside a
-//! socket call ([`socket::TcpSocket`]): it owns the socket and runs TCP down to the device. [`Cx`]
+//! socket call ([`socket::Connection`]): it owns the socket and runs TCP down to the device. [`Cx`]
 //! holds the state of the running thread.
 //!
 //! Below: `tcp` (the engine), `pkt` (packet memory), `sync` (locks and RCU). Above: `quietline`,

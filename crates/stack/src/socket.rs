@@ -25,7 +25,7 @@ pub use connection::busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
 pub use connection::calls::ShutdownHow;
 pub use connection::connect::ConnectOptions;
 pub use connection::send::SendFlags;
-pub use connection::{SocketRef, TcpSocket};
+pub use connection::{Connection, SocketRef};
 pub(crate) use listener::request::RequestSocket;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};
 pub use modes::reader::Reader;

@@ -23,7 +23,7 @@ mod tests {
             Host,
             config::{DeviceConfig, HostConfig},
         },
-        socket::{Listener, TcpSocket},
+        socket::{Connection, Listener},
     };
 
     const START: Instant = Instant::from_secs(1000);
@@ -44,10 +44,10 @@ mod tests {
         cx: &mut Cx,
         client: &Arc<Host>,
         server: &Arc<Host>,
-    ) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+    ) -> (Arc<Connection>, Arc<Connection>) {
         let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
         let listener = Listener::listen(server, cx, to, 1).expect("a free port");
-        let socket = TcpSocket::connect(client, cx, None, to).expect("a route");
+        let socket = Connection::connect(client, cx, None, to).expect("a route");
         assert!(socket.readiness().contains(Readiness::WRITE), "the wire works at once");
         (socket, listener.accept().expect("established"))
     }
@@ -71,7 +71,7 @@ mod tests {
             cx.polls_to_accept(polls);
             for _ in 0..connections {
                 // The wire delivers at once, in the polling context.
-                let socket = TcpSocket::connect(&client, cx, None, to).expect("a route");
+                let socket = Connection::connect(&client, cx, None, to).expect("a route");
                 listener.accept().expect("established").close(&server, cx);
                 socket.close(&client, cx);
             }
@@ -278,7 +278,7 @@ mod tests {
         host.cores()[0].set_kick(Arc::clone(&kicks) as _);
         let mut cx = context(&memory);
         let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
-        let socket = TcpSocket::connect(&host, &mut cx, None, to).expect("a route");
+        let socket = Connection::connect(&host, &mut cx, None, to).expect("a route");
         assert!(kicks.0.load(Ordering::Relaxed) > 0, "the worker must continue");
         assert!(!cx.softirq_pending());
         // A run by the worker ends, too: the worker must read the clock and check whether it has to
@@ -298,7 +298,7 @@ mod tests {
         let host = host(&memory, Arc::clone(&flood) as _, "10.0.0.1/24");
         let mut cx = context(&memory);
         let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
-        let socket = TcpSocket::connect(&host, &mut cx, None, to).expect("a route");
+        let socket = Connection::connect(&host, &mut cx, None, to).expect("a route");
         assert!(!cx.softirq_pending());
         assert_eq!(host.counters().stack(Counter::CoreLeft), 1);
         assert_eq!(host.counters().stack(Counter::CoreHandoffs), 0);

@@ -17,7 +17,7 @@ mod tests {
             Host,
             config::{DeviceConfig, HostConfig},
         },
-        socket::{Listener, Reader, TcpSocket},
+        socket::{Connection, Listener, Reader},
         transmit::dst::DstInfo,
     };
 
@@ -33,8 +33,8 @@ mod tests {
 
     /// A connection between two hosts, or of one host to itself.
     struct Pair {
-        client: Arc<TcpSocket>,
-        server: Arc<TcpSocket>,
+        client: Arc<Connection>,
+        server: Arc<Connection>,
         listener: Arc<Listener>,
     }
 
@@ -68,7 +68,7 @@ mod tests {
             connect(&mut self.cx, &server, &server, "127.0.0.1:81")
         }
 
-        fn send(&mut self, from: &Host, socket: &TcpSocket, bytes: &[u8]) {
+        fn send(&mut self, from: &Host, socket: &Connection, bytes: &[u8]) {
             let sent = socket.send(from, &mut self.cx, &[IoSlice::new(bytes)]);
             assert_eq!(sent, Ok(bytes.len()));
         }
@@ -81,7 +81,7 @@ mod tests {
     fn connect(cx: &mut Cx, from: &Arc<Host>, to: &Arc<Host>, at: &str) -> Pair {
         let at: SocketAddr = at.parse().expect("an address");
         let listener = Listener::listen(to, cx, at, 1).expect("a free port");
-        let client = TcpSocket::connect(from, cx, None, at).expect("a route");
+        let client = Connection::connect(from, cx, None, at).expect("a route");
         assert!(client.readiness().contains(Readiness::WRITE), "the wire works at once");
         let server = listener.accept().expect("established");
         Pair { client, server, listener }

@@ -15,7 +15,7 @@ mod tests {
             Host,
             config::{DeviceConfig, HostConfig},
         },
-        socket::{Listener, TcpSocket, options::SocketOption},
+        socket::{Connection, Listener, options::SocketOption},
     };
     use sync::WaitResult;
 
@@ -68,8 +68,8 @@ mod tests {
         cx: Cx,
         client: Arc<Host>,
         server: Arc<Host>,
-        sender: Arc<TcpSocket>,
-        reader: Arc<TcpSocket>,
+        sender: Arc<Connection>,
+        reader: Arc<Connection>,
     }
 
     impl Bench {
@@ -100,7 +100,7 @@ mod tests {
             let server = host(&memory, Arc::new(Watched(right, weight, signal)), "10.0.0.2/24");
             let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
             let listener = Listener::listen(&server, &mut cx, to, 1).expect("a free port");
-            let sender = TcpSocket::connect(&client, &mut cx, None, to).expect("a route");
+            let sender = Connection::connect(&client, &mut cx, None, to).expect("a route");
             for _ in 0..4 {
                 run(&server, &mut cx);
             }

@@ -22,7 +22,7 @@ mod tests {
             Host,
             config::{DeviceConfig, HostConfig},
         },
-        socket::{ListenOptions, Listener, Reader, TcpSocket},
+        socket::{Connection, ListenOptions, Listener, Reader},
         sysctl::Sysctls,
     };
 
@@ -59,8 +59,8 @@ mod tests {
             Self { memory, cx, client, server }
         }
 
-        fn connect(&mut self, listener: &Listener) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
-            let socket = TcpSocket::connect(&self.client, &mut self.cx, None, SERVER.into())
+        fn connect(&mut self, listener: &Listener) -> (Arc<Connection>, Arc<Connection>) {
+            let socket = Connection::connect(&self.client, &mut self.cx, None, SERVER.into())
                 .expect("a route");
             assert!(socket.readiness().contains(Readiness::WRITE), "the wire works at once");
             (socket, listener.accept().expect("established"))
@@ -72,7 +72,7 @@ mod tests {
         }
 
         /// Sends `bytes` from the client and reads them on the server.
-        fn exchange(&mut self, (near, far): &(Arc<TcpSocket>, Arc<TcpSocket>), bytes: &[u8]) {
+        fn exchange(&mut self, (near, far): &(Arc<Connection>, Arc<Connection>), bytes: &[u8]) {
             let mut read = Vec::new();
             let mut buf = vec![0; 1 << 16];
             let mut sent = 0;
@@ -93,7 +93,7 @@ mod tests {
             self.server.counters().stack(counter)
         }
 
-        fn end(mut self, sockets: impl IntoIterator<Item = (Arc<TcpSocket>, Arc<TcpSocket>)>) {
+        fn end(mut self, sockets: impl IntoIterator<Item = (Arc<Connection>, Arc<Connection>)>) {
             for (near, far) in sockets {
                 near.abort(&self.client, &mut self.cx);
                 far.abort(&self.server, &mut self.cx);
@@ -174,8 +174,8 @@ mod tests {
         let core = Arc::clone(&bench.server.cores()[1]);
         core.set_kick(Arc::clone(&sleeper) as Arc<dyn Kick>);
         let listener = bench.listen(&ListenOptions::default());
-        let socket =
-            TcpSocket::connect(&bench.client, &mut bench.cx, None, SERVER.into()).expect("a route");
+        let socket = Connection::connect(&bench.client, &mut bench.cx, None, SERVER.into())
+            .expect("a route");
         assert!(!socket.readiness().contains(Readiness::WRITE), "the SYN waits for the worker");
         assert_eq!(sleeper.0.load(Ordering::Relaxed), 1);
         let stat = bench.server.softnet_stat()[1];
@@ -258,7 +258,7 @@ mod tests {
         let cores = [0, 1].map(|core| Arc::clone(&bench.server.cores()[core]));
         let listener = bench.listen(&ListenOptions::default());
         let pair = bench.connect(&listener);
-        let incoming = |pair: &(_, Arc<TcpSocket>)| pair.1.incoming_core().0;
+        let incoming = |pair: &(_, Arc<Connection>)| pair.1.incoming_core().0;
         let own = pair.1.core();
         for (round, home) in [0, 1, 1, 0].into_iter().enumerate() {
             // The application's thread has just polled this core.
@@ -290,8 +290,8 @@ mod tests {
     fn packets_that_wait_for_a_core_are_freed_with_the_host() {
         let mut bench = Bench::new(1, &[("net.quietline.dev.wire1.rps_cpus", "2")]);
         bench.server.cores()[1].set_kick(Arc::new(Sleeper::default()));
-        let socket =
-            TcpSocket::connect(&bench.client, &mut bench.cx, None, SERVER.into()).expect("a route");
+        let socket = Connection::connect(&bench.client, &mut bench.cx, None, SERVER.into())
+            .expect("a route");
         assert_eq!(bench.server.softnet_stat()[1].input_qlen, 1);
         let core = Arc::clone(&bench.server.cores()[1]);
         let Bench { memory, mut cx, client, server } = bench;
@@ -330,7 +330,7 @@ mod tests {
         let listeners = [0, 1].map(|core| bench.listen(&options(core)));
         let (client, cx) = (Arc::clone(&bench.client), &mut bench.cx);
         let sockets: Vec<_> = (0..16)
-            .map(|_| TcpSocket::connect(&client, cx, None, SERVER.into()).expect("a route"))
+            .map(|_| Connection::connect(&client, cx, None, SERVER.into()).expect("a route"))
             .collect();
         let mut accepted = Vec::new();
         for (core, listener) in (0u16..).zip(&listeners) {
@@ -350,7 +350,7 @@ mod tests {
         let listener = bench.listen(&ListenOptions::default());
         let (client, cx) = (Arc::clone(&bench.client), &mut bench.cx);
         let sockets: Vec<_> = (0..32)
-            .map(|_| TcpSocket::connect(&client, cx, None, SERVER.into()).expect("a route"))
+            .map(|_| Connection::connect(&client, cx, None, SERVER.into()).expect("a route"))
             .collect();
         let cores: Vec<_> = sockets.iter().map(|socket| socket.core().0).collect();
         let firsts = cores.iter().filter(|core| **core == 0).count();

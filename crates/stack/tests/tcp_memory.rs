@@ -13,7 +13,7 @@ mod tests {
             Host,
             config::{DeviceConfig, HostConfig},
         },
-        socket::{Listener, TcpSocket},
+        socket::{Connection, Listener},
         sysctl::Sysctls,
     };
 
@@ -34,7 +34,7 @@ mod tests {
         }
     }
 
-    fn send_all(cx: &mut Cx, host: &Host, socket: &TcpSocket) -> usize {
+    fn send_all(cx: &mut Cx, host: &Host, socket: &Connection) -> usize {
         let chunk = [7; 10_000];
         let mut sent = 0;
         loop {
@@ -58,7 +58,7 @@ mod tests {
         let listener = Listener::listen(&server, &mut cx, to, 16).expect("a free port");
         let mut pairs = Vec::new();
         for _ in 0..8 {
-            let socket = TcpSocket::connect(&client, &mut cx, None, to).expect("a route");
+            let socket = Connection::connect(&client, &mut cx, None, to).expect("a route");
             run(&mut cx, [&client, &server], Duration::from_millis(5));
             pairs.push((socket, listener.accept().expect("established")));
         }

@@ -20,7 +20,7 @@
 //! | [`lanes`] | a flow changes core without reordering | `input_pkt_queue` |
 //! | [`small_queue`] | a completion wakes a sender that has stopped | TCP Small Queues |
 //! | [`socket_lock`] | exclusive access to a socket | `lock_sock`, backlog |
-//! | [`news`] | the owner of a socket wakes the threads whose condition has become true | `sk_data_ready` |
+//! | [`conditions`] | the owner of a socket wakes the threads whose condition has become true | `sk_data_ready` |
 //! | [`core_lock`] | exclusive right to run a core | NAPI's SCHED and MISSED |
 //! | [`attendance`] | which thread polls a core's queues, and how its worker sleeps | ksoftirqd, NAPI's PREFER_BUSY_POLL |
 //! | [`shutdown`] | the end of a host finds what is registered meanwhile | `check_net` |
@@ -35,6 +35,7 @@
 //! Not here: reference counts of packets' memory (`pkt`), clocks, threads, wake-up policy.
 
 pub mod attendance;
+pub mod conditions;
 pub mod core_lock;
 pub mod counted;
 pub mod epoch;
@@ -42,7 +43,6 @@ pub mod eventcount;
 pub mod lanes;
 pub mod listed;
 pub mod llist;
-pub mod news;
 pub mod padded;
 pub mod percore;
 pub mod prefetch;
@@ -59,6 +59,7 @@ mod shim;
 mod test_item;
 
 pub use attendance::{Attendance, Kick, Poller, Sleep};
+pub use conditions::{Conditions, NewlyReady};
 pub use core_lock::{Claim, CoreGuard, CoreLock, QUEUES_MAX};
 pub use counted::{AnyRef, Handle, Owner, Ref, Slot};
 pub use epoch::{Reader, Section};
@@ -66,7 +67,6 @@ pub use eventcount::{EventCount, WaitResult, Wakes};
 pub use lanes::Lanes;
 pub use listed::{Hook, Listed};
 pub use llist::{Chain, Link, Linked, Llist};
-pub use news::{Conditions, News};
 pub use padded::Padded;
 pub use percore::PerCore;
 pub use prefetch::fetch_for_writing;

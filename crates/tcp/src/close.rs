@@ -75,7 +75,7 @@ impl Tcb {
     /// data. A pending or later call gets the error `Aborted`, as with Linux's `tcp_abort`.
     pub fn abort(&mut self, cx: &mut Cx<'_>) {
         if self.state == State::Close {
-            // A connection that ended earlier, perhaps in good order, keeps its received data
+            // The connection has already ended, perhaps in good order: its received data stays
             // readable.
             return;
         }
@@ -107,7 +107,7 @@ impl Tcb {
         }
     }
 
-    /// Queues the FIN and makes the corresponding transition of figure 5.
+    /// Queues the FIN and makes the corresponding transition of RFC 9293, figure 5.
     pub(crate) fn start_close(&mut self, cx: &Cx<'_>) {
         let next = match self.state {
             State::Established => State::FinWait1,
@@ -130,7 +130,7 @@ impl Tcb {
             return self.finish(cx, None);
         }
         let timeout = self.linger2().unwrap_or(cx.config.tcp_fin_timeout);
-        // Long enough for the peer to retransmit its FIN.
+        // At least long enough for the peer to retransmit its FIN.
         let least = self.rtt.rto() * 7 / 2;
         self.timers.arm_keep(cx.now + timeout.max(least));
     }
@@ -162,7 +162,7 @@ impl Tcb {
         }
     }
 
-    /// Ends this block after the stack has taken over TIME-WAIT with
+    /// Ends this control block after the stack has taken over TIME-WAIT with
     /// [`TimeWait::from_tcb`](crate::TimeWait::from_tcb). Only unread data stays. Call `output`
     /// before it: the last ACK may be pending.
     pub fn release_time_wait(&mut self, cx: &mut Cx<'_>) {
@@ -170,8 +170,8 @@ impl Tcb {
         self.finish(cx, None);
     }
 
-    /// Returns whether the peer has not acknowledged all data and the FIN: a lingering close waits
-    /// for that.
+    /// Returns whether the peer has still to acknowledge data or the FIN; a lingering close waits
+    /// until it has.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)

@@ -6,9 +6,9 @@
 //!
 //! This module has the window arithmetic that every algorithm shares: initial window, growth in
 //! slow start, and in `reduction` and `validation` the effect of a loss, an undo and an unused
-//! window. An algorithm decides three things: the growth on an acknowledgment, and the new
-//! `ssthresh` on a loss and on a mark. It is a variant of the closed `Policy`. An algorithm that
-//! follows a model of the path (BBR) sets window and pacing rate itself, with every
+//! window. An algorithm, a variant of the closed `Policy`, decides three things: the growth on an
+//! acknowledgment, and the new `ssthresh` on a loss and on a mark. An algorithm that follows a
+//! model of the path (BBR) sets window and pacing rate itself, with every
 //! [`ModelSample`]; the events below only inform it about the state of recovery.
 //!
 //! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. Parameters in
@@ -139,7 +139,7 @@ impl Congestion {
     /// probe does not show that the path takes more of them (RFC 4821 §7.2).
     pub fn set_mss_in_bytes(&mut self, mss: u32) {
         let Window { cwnd, ssthresh, .. } = self.window;
-        // Set aside, so that the saved state keeps its bytes, too.
+        // `set_mss` would rescale the saved state, which must keep its bytes, too.
         let prior = self.prior.take();
         self.set_mss(mss);
         self.prior = prior;
@@ -157,8 +157,8 @@ impl Congestion {
 
     /// Grows the window after new data was acknowledged outside recovery.
     ///
-    /// A window that the application does not fill says nothing about the path and is not grown
-    /// (RFC 7661 §4.3).
+    /// A window that the application does not fill is not grown: nothing shows that the path can
+    /// take more (RFC 7661 §4.3).
     ///
     /// Returns the signal that ended slow start, if this call ended it.
     pub fn on_ack(&mut self, sample: &AckSample) -> Option<SlowStartEnd> {
@@ -253,7 +253,7 @@ impl Congestion {
         self.window.ssthresh
     }
 
-    /// Returns the segment size in which the window is counted.
+    /// Returns the segment size by which the window grows.
     #[must_use]
     pub const fn mss(&self) -> u32 {
         self.window.mss
@@ -266,7 +266,7 @@ impl Congestion {
         self.window.cwnd.saturating_sub(in_flight)
     }
 
-    /// Whether growth is exponential.
+    /// Whether the window grows exponentially, because it is below `ssthresh`.
     #[must_use]
     pub const fn in_slow_start(&self) -> bool {
         self.window.cwnd < self.window.ssthresh
@@ -295,7 +295,7 @@ impl Congestion {
     }
 
     /// Whether the algorithm itself keeps the flight small, so that delivery-rate samples are
-    /// marked as not limited by the path.
+    /// marked as application-limited.
     #[must_use]
     pub fn limits_itself(&self) -> bool {
         matches!(&self.policy, Policy::Bbr(bbr) if bbr.is_draining_for_rtt())

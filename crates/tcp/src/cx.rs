@@ -1,7 +1,7 @@
 //! Arguments that the caller of the engine provides with every call: time, packet memory, counters,
 //! settings, random numbers, and the list of packets to send.
 //!
-//! Above: `stack::Cx`, which builds one of these around a socket call or a batch of segments.
+//! Above: `stack::Cx`, which builds a `Cx` for a socket call or a batch of segments.
 //! Below: `config` has the settings, `host_queue` describes the connection's packets below TCP.
 //!
 //! The engine keeps no reference to any argument, reads no clock and owns no pool: two runs with
@@ -34,9 +34,9 @@ pub struct Cx<'a> {
     pub pool: &'a mut Pool,
     /// Counter page of the stack; the thread that runs this call is its only writer.
     pub counters: &'a Counters,
-    /// Segments to transmit, in order, starting with the TCP header. All belong to the connection
-    /// (or mini socket) of this call: the caller drains the list before it calls for another
-    /// connection.
+    /// Segments to transmit, in order, each starting with its TCP header. All belong to the
+    /// connection, request or TIME-WAIT socket of this call: the caller drains the list before it
+    /// calls for another one.
     pub out: &'a mut PacketList,
     /// Packets that a read has emptied and that are freed after the connection is unlocked
     /// (`PacketRecycle::ListAfterUnlock`). The caller drains the list, as it drains `out`.

@@ -12,8 +12,8 @@
 //! `output` sends it. Only duplicate ACKs and resets are sent from here, because they must not be
 //! merged with other ACKs.
 //!
-//! Not here: LISTEN (`open::request`), TIME-WAIT once it is a small object (`close::time_wait`),
-//! segments without a connection (`segment::reset`).
+//! Not here: LISTEN (`open::request`), TIME-WAIT after the control block is freed
+//! (`close::time_wait`), segments without a connection (`segment::reset`).
 
 mod ack;
 mod data;
@@ -50,13 +50,13 @@ pub(crate) struct Segment<'h> {
     pub(crate) seq: SeqNum,
     /// Remaining bytes of payload.
     pub(crate) len: u32,
-    /// A FIN follows the remaining payload.
+    /// Whether a FIN follows the remaining payload.
     pub(crate) fin: bool,
     /// Buffer of the reader that runs this call; empty if no reader waits.
     user: &'h mut [u8],
     /// Bytes copied to `user`.
     copied: u32,
-    /// The front of the segment was a duplicate and is noted for a D-SACK.
+    /// Whether the front of the segment was a duplicate and is noted for a D-SACK.
     reported: bool,
 }
 
@@ -191,6 +191,7 @@ fn synchronized(
 /// - The window field is unchanged and not zero.
 /// - The timestamp is not older than TS.Recent.
 /// - No data or FIN is queued out of order, and no urgent byte is expected.
+/// - Header prediction is not switched off ([`Tcb::set_header_prediction`]).
 ///
 /// Under these conditions `synchronized` would pass steps one to four and six without a change. So
 /// [`established_fast`] starts with the fifth step, which has a short form of its own
@@ -226,8 +227,8 @@ fn established_fast(
 ) -> Result<(), DropReason> {
     sequence::take_timestamp(tcb, segment, cx.now);
     let advances = segment.header.ack != tcb.snd_una;
-    // Counted as in Linux: an ACK that advances SND.UNA counts as predicted with or without data;
-    // others are pure ACKs.
+    // Counted as in Linux: an ACK that advances SND.UNA counts as predicted, with data or without.
+    // A segment that neither advances SND.UNA nor has data counts as a pure ACK.
     if advances {
         cx.count(Counter::TcpExtTCPHPAcks);
     } else if segment.len == 0 {
@@ -249,8 +250,8 @@ fn established_fast(
     result
 }
 
-/// Handles TIME-WAIT before the stack has replaced the connection by the small object, with the
-/// same code.
+/// Handles TIME-WAIT before the stack has replaced the connection by a
+/// [`TimeWait`](time_wait::TimeWait), with the same code.
 #[inline(never)]
 fn time_wait_in_place(
     tcb: &mut Tcb,

@@ -150,7 +150,7 @@ pub use socket::{
 };
 pub use tcb::{
     OpenParams, Tcb,
-    fast_open::{FastOpen, FastOpenFailure, FastOpenNews},
+    fast_open::{FastOpen, FastOpenFailure, FastOpenResult},
     reassembly::Reassembly,
     rtt::{RttConfig, RttEstimator},
     totals::SenderTime,

@@ -53,7 +53,7 @@ fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && !memory::suppresses_send(tcb, cx) {
         tcb.flags -= TcbFlags::WRITE_SUPPRESSED;
     }
-    // Any segment that must wait for its departure time arms it again.
+    // A segment that must wait for its departure time arms the pacing timer again.
     tcb.timers.stop_pacing();
     syn::poll_syn(tcb, cx);
     let may_transmit = tcb.state.may_transmit() || tcb.is_open_early();

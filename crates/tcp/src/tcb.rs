@@ -153,7 +153,7 @@ bitflags! {
         const WRITE_SUPPRESSED = 1 << 29;
         /// Urgent mode: the peer has not acknowledged our urgent mark (`urgent`).
         const URGENT_OUT = 1 << 30;
-        /// The peer has marked an urgent byte that was not read past yet (`urgent`).
+        /// The peer has marked an urgent byte, and the application has not read past it (`urgent`).
         const URGENT_IN = 1 << 31;
     }
 }

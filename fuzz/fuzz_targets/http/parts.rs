@@ -24,7 +24,7 @@ use quietline_fuzz::Input;
 use self::{
     body::BodyReader,
     connection::Connection,
-    error::Trouble,
+    error::RequestError,
     head::{Body, Next, Range, Request},
 };
 use crate::{
@@ -120,7 +120,7 @@ fn read(script: Script, piece: usize) -> Read {
         match reader.read(&mut into) {
             Ok(0) => break Ok(()),
             Ok(count) => content.extend(&into[..count]),
-            Err(trouble) => break Err(text(&trouble)),
+            Err(error) => break Err(text(&error)),
         }
     };
     let mut behind = Vec::new();
@@ -132,14 +132,14 @@ fn read(script: Script, piece: usize) -> Read {
     (end, content, behind)
 }
 
-fn text(trouble: &Trouble) -> String {
-    match trouble {
-        Trouble::Refused(refusal) => {
+fn text(error: &RequestError) -> String {
+    match error {
+        RequestError::Refused(refusal) => {
             check_refusal(refusal.status);
             format!("{} {}", refusal.status, refusal.reason)
         }
-        Trouble::Gone => "gone".to_owned(),
-        Trouble::Io(_) => "i/o".to_owned(),
+        RequestError::Gone => "gone".to_owned(),
+        RequestError::Io(_) => "i/o".to_owned(),
     }
 }
 
@@ -169,7 +169,7 @@ fn requests(script: Script) -> (Vec<Request>, String) {
             // The next piece follows.
             Ok(Next::Wait) => {}
             Ok(Next::End) => return (found, "end".to_owned()),
-            Err(trouble) => return (found, text(&trouble)),
+            Err(error) => return (found, text(&error)),
         }
     }
     (found, "more".to_owned())

@@ -14,7 +14,7 @@
 use std::{io::IoSlice, process::ExitCode, sync::Arc, time::Duration};
 
 use quietline::sans_io::{
-    Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, TcpSocket, Wire,
+    Connection, Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Wire,
     WireConfig,
 };
 
@@ -27,7 +27,7 @@ const SCENARIOS: [(&str, Make); 7] = [
     ("segment-checksum", || Bulk::over(&WireConfig { checksums: true, ..segments() })),
     ("superframe", || Bulk::over(&WireConfig::default())),
     ("round-trip", || Box::new(RoundTrip(Pair::connect(&WireConfig::default())))),
-    ("connection", || Box::new(Connection(Network::new(&WireConfig::default())))),
+    ("connection", || Box::new(OpenAndClose(Network::new(&WireConfig::default())))),
     ("idle-turn", || Box::new(IdleTurn(Pair::connect(&WireConfig::default())))),
     ("small-frames", || Box::new(SmallFrames(Pair::connect(&segments())))),
 ];
@@ -101,9 +101,9 @@ impl Network {
     }
 
     /// Opens a connection; returns the client's and the server's end.
-    fn open(&mut self) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+    fn open(&mut self) -> (Arc<Connection>, Arc<Connection>) {
         let address = "10.0.0.2:7".parse().expect("an address");
-        let opened = TcpSocket::connect(&self.client, &mut self.cx, None, address);
+        let opened = Connection::connect(&self.client, &mut self.cx, None, address);
         let opened = opened.expect("a free port");
         let accepted = self.until(|network| network.listener.accept().ok());
         for (host, socket) in [(&self.client, &opened), (&self.server, &accepted)] {
@@ -116,8 +116,8 @@ impl Network {
 /// A network with one connection.
 struct Pair {
     network: Network,
-    client: Arc<TcpSocket>,
-    server: Arc<TcpSocket>,
+    client: Arc<Connection>,
+    server: Arc<Connection>,
     /// Bytes to write, and room to read.
     block: Vec<u8>,
 }
@@ -204,9 +204,9 @@ impl Scenario for RoundTrip {
 
 /// A connection that is opened, carries a byte in each direction and is closed by both sides, the
 /// client first.
-struct Connection(Network);
+struct OpenAndClose(Network);
 
-impl Scenario for Connection {
+impl Scenario for OpenAndClose {
     fn repeat(&mut self) -> u64 {
         let network = &mut self.0;
         let (client, server) = network.open();

@@ -32,6 +32,15 @@ fn a_full_serve_line_parses() {
 }
 
 #[test]
+fn a_full_lab_line_parses() {
+    let line = "quietline lab gro-batch --quick --runs 40 --seed 7 --json --report dir";
+    let Ok(Some(Cli { command: Command::Lab(args) })) = parse(line) else { panic!("refused") };
+    let Some(LabCommand::GroBatch(args)) = args.command else { panic!("another command") };
+    assert_eq!((args.quick, args.runs, args.seed, args.output.json), (true, Some(40), 7, true));
+    assert!(refusal("quietline lab tsq --runs 5").contains("an even number"));
+}
+
+#[test]
 fn a_service_listens_on_its_well_known_port_by_default() {
     let line = "quietline serve --link kernel chargen";
     let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
@@ -94,5 +103,71 @@ fn refusals_name_allowed_values_and_not_types() {
         ("quietline serve echo --link kernel --gateway x", "expected an IP address"),
     ] {
         assert!(refusal(line).contains(expected), "{line}: {}", refusal(line));
+    }
+}
+
+/// Rows of the tables of docs/mechanisms.md whose last column is a command: the row's beginning and
+/// the command.
+fn commands_of_mechanisms() -> Vec<(&'static str, &'static str)> {
+    let mut rows = Vec::new();
+    let mut in_table = false;
+    for line in include_str!("../../../../docs/mechanisms.md").lines() {
+        if line.starts_with("| setting |") {
+            in_table = line.ends_with("| command |");
+        } else if !line.starts_with('|') {
+            in_table = false;
+        } else if in_table && !line.starts_with("|---") {
+            let cell = line.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+            rows.push((line.get(..60).unwrap_or(line), cell.trim_matches('`')));
+        }
+    }
+    rows
+}
+
+#[test]
+fn every_row_of_the_mechanisms_names_a_command_that_works() {
+    let rows = commands_of_mechanisms();
+    assert!(rows.len() > 70, "{} rows", rows.len());
+    for (row, command) in rows {
+        if let Some(test) = command.strip_prefix("cargo test -p ") {
+            let (package, test) = test.split_once(' ').expect("a test");
+            let tests = match package {
+                "quietline-stack" => include_str!("../../../stack/tests/napi.rs"),
+                "quietline-tcp" => include_str!("../../../tcp/src/congestion/hystart.rs"),
+                other => panic!("{row}: tests of {other} are not known here"),
+            };
+            assert!(tests.contains(&format!("fn {test}")), "{row}: no test {test}");
+            continue;
+        }
+        let Ok(Some(cli)) = parse(&format!("quietline {command}")) else {
+            panic!("{row}: {command} is refused: {:?}", parse(&format!("quietline {command}")));
+        };
+        let (settings, link) = match cli.command {
+            Command::Demo(args) => {
+                let compared = args.compare.into_iter().flat_map(|compare| {
+                    let name = compare.name;
+                    compare.values.into_iter().map(move |value| (name.clone(), value))
+                });
+                let set = args.sysctl.into_iter().map(|own| (own.name, own.value));
+                (set.chain(compared).collect::<Vec<_>>(), None)
+            }
+            Command::Serve(args) => {
+                let set = args.link.sysctl.iter().map(|own| (own.name.clone(), own.value.clone()));
+                (set.collect(), Some(args))
+            }
+            Command::Lab(args) => {
+                assert!(args.command.is_some(), "{row}: {command} names no experiment");
+                continue;
+            }
+            other => panic!("{row}: {command} shows no mechanism: {other:?}"),
+        };
+        for (name, value) in settings {
+            let checked = crate::settings::check_value("--sysctl", &name, &value);
+            assert!(checked.is_ok(), "{row}: {name}={value}: {checked:?}");
+        }
+        if let Some(args) = link {
+            let checked = args.link.check(&args.observe);
+            assert!(checked.is_ok(), "{row}: {command}: {checked:?}");
+        }
     }
 }

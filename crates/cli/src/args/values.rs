@@ -34,6 +34,12 @@ pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
     Err("expected an address and a prefix length, such as 10.7.0.2/24".to_owned())
 }
 
+/// Parses the number of runs of an experiment, half of which go backwards.
+pub(super) fn parse_runs(text: &str) -> Result<u32, String> {
+    let runs = number::<u32>(2..=10_000)(text).ok().filter(|runs| runs.is_multiple_of(2));
+    runs.ok_or_else(|| "expected an even number from 2 to 10000".to_owned())
+}
+
 /// Parses the duration of a demo.
 pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

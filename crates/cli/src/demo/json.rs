@@ -23,6 +23,8 @@ pub(super) struct Object<'r> {
     elapsed_seconds: f64,
     slice_seconds: f64,
     rounds: usize,
+    /// Settings of the quietline hosts, as NAME=VALUE.
+    sysctl: Vec<String>,
     workloads: Vec<WorkloadObject<'r>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<CountersObject>,
@@ -100,6 +102,7 @@ pub(super) fn object<'r>(
         elapsed_seconds: result.elapsed.as_secs_f64(),
         slice_seconds: result.plan.slice_seconds,
         rounds: result.rounds,
+        sysctl: result.plan.sysctl.iter().map(ToString::to_string).collect(),
         workloads: result
             .outcomes
             .iter()

@@ -8,12 +8,12 @@ use std::{
 
 use anyhow::Result;
 use ipnet::{IpNet, Ipv4Net};
-use quietline::{Impairment, Stack, Wire, WireConfig};
+use quietline::{Impairment, Stack, StackBuilder, Wire, WireConfig};
 
 use super::{slice::Pair, workload::WireKind};
 use crate::{
     endpoint::{KernelHost, StackHost},
-    link::Recording,
+    link::{Recording, Sysctl},
 };
 
 /// Fraction of packets that the lossy wire drops, in each direction.
@@ -34,11 +34,12 @@ pub(super) fn kernel() -> Pair<KernelHost> {
     Pair { client: KernelHost, server: KernelHost, server_ip: IpAddr::V4(Ipv4Addr::LOCALHOST) }
 }
 
-/// Creates two stacks on a wire. The recording captures at the server only, because the client
-/// would show every frame again.
+/// Creates two stacks on a wire, both with these settings. The recording captures at the server
+/// only, because the client would show every frame again.
 pub(super) fn quietline(
     kind: WireKind,
     seed: u64,
+    sysctl: &[Sysctl],
     recording: Option<&Recording>,
 ) -> Result<Pair<StackHost>> {
     let impairment = match kind {
@@ -62,17 +63,17 @@ pub(super) fn quietline(
         seed,
         ..WireConfig::default()
     })?;
-    let mut server = Stack::builder()
-        .name(format!("{} server", kind.name()))
-        .device(right)
-        .address(network(SERVER)?);
+    let builder = || {
+        let set = |builder: StackBuilder, own: &Sysctl| builder.sysctl(&own.name, &own.value);
+        sysctl.iter().fold(Stack::builder(), set)
+    };
+    let mut server =
+        builder().name(format!("{} server", kind.name())).device(right).address(network(SERVER)?);
     if let Some(recording) = recording {
         server = server.capture(recording.handle());
     }
-    let client = Stack::builder()
-        .name(format!("{} client", kind.name()))
-        .device(left)
-        .address(network(CLIENT)?);
+    let client =
+        builder().name(format!("{} client", kind.name())).device(left).address(network(CLIENT)?);
     Ok(Pair {
         client: StackHost(client.build()?),
         server: StackHost(server.build()?),

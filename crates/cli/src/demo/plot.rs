@@ -1,28 +1,30 @@
 //! The plots of the report, as SVG text.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use plotters::{
-    coord::Shift,
     prelude::{
-        ChartBuilder, Circle, DrawingArea, ErrorBar, IntoDrawingArea as _, IntoLogRange as _,
-        IntoSegmentedCoord as _, LineSeries, PathElement, RGBColor, Rectangle, SVGBackend,
-        SegmentValue, WHITE,
+        BindKeyPoints as _, ChartBuilder, Circle, ErrorBar, IntoLogRange as _,
+        IntoSegmentedCoord as _, LineSeries, PathElement, RGBColor, Rectangle, SegmentValue,
     },
     style::Color as _,
 };
 
 use super::run::{DemoResult, Outcome, Series};
-use crate::stats::Ratio;
+use crate::{
+    plot::{FONT, GRAY, PALETTE, compact, index, log_ticks, no_line, svg},
+    stats::Ratio,
+};
 
 /// Color of quietline.
-const QUIETLINE: RGBColor = RGBColor(0, 114, 178);
-/// Color of the kernel. The pair is distinguishable with every kind of color vision (Okabe and
-/// Ito).
-const KERNEL: RGBColor = RGBColor(213, 94, 0);
-const GRAY: RGBColor = RGBColor(150, 150, 150);
+const QUIETLINE: RGBColor = PALETTE[0];
+/// Color of the kernel.
+const KERNEL: RGBColor = PALETTE[1];
 
 /// Widths of the ratio plot: for a page, and for a phone. The labels have the same size in both.
-const RATIO_WIDTHS: [u32; 2] = [760, 380];
+const RATIO_WIDTHS: [u32; 2] = [900, 370];
+
+/// Size of a plot that stands beside another.
+const SIZE: (u32, u32) = (384, 260);
 
 /// Heights in the ratio plot: of one row, and of everything around the rows.
 const RATIO_ROW: u32 = 40;
@@ -50,24 +52,30 @@ fn ratio_plot(ratios: &[(&'static str, Ratio)], width: u32) -> Result<String> {
     let high = ratios.iter().map(|(_, ratio)| ratio.high).fold(2.0, f64::max) * 1.2;
     let names: Vec<_> = ratios.iter().map(|(name, _)| *name).collect();
     let rows = u32::try_from(ratios.len()).unwrap_or(1);
-    svg((width, rows * RATIO_ROW + RATIO_FRAME), |area| {
+    let label = "Ratio of quietline to the kernel for each workload";
+    svg(label, (width, rows * RATIO_ROW + RATIO_FRAME), |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
             .margin_right(24)
             .x_label_area_size(44)
-            .y_label_area_size(116)
-            .build_cartesian_2d((low..high).log_scale(), names.as_slice().into_segmented())?;
+            .y_label_area_size(120)
+            .build_cartesian_2d(
+                (low..high).log_scale().with_key_points(log_ticks(low, high, 8)),
+                names.as_slice().into_segmented(),
+            )?;
         chart
             .configure_mesh()
             .disable_y_mesh()
-            .light_line_style(WHITE)
+            .light_line_style(no_line())
+            .label_style(FONT)
+            .axis_desc_style(FONT)
             .x_labels(6)
             .x_desc("quietline / kernel")
             .y_label_formatter(&|name| match name {
                 SegmentValue::Exact(name) | SegmentValue::CenterOf(name) => (*name).to_string(),
                 SegmentValue::Last => String::new(),
             })
-            .x_label_formatter(&|value| format!("{}", (value * 1000.0).round() / 1000.0))
+            .x_label_formatter(&|value| compact(*value))
             .draw()?;
         let ends = [SegmentValue::Exact(&names[0]), SegmentValue::Last];
         chart.draw_series([PathElement::new(
@@ -93,21 +101,23 @@ pub(super) fn slices(outcome: &Outcome) -> Result<Option<String>> {
     };
     let highest = sides.iter().map(|(_, summary, _)| summary.max).fold(0.0, f64::max);
     let end = index(count) - 0.5;
-    svg((370, 240), |area| {
+    svg("Rate of each slice", SIZE, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
             .margin_right(24)
-            .x_label_area_size(30)
+            .x_label_area_size(44)
             .y_label_area_size(64)
             .build_cartesian_2d(-0.5..end, 0.0..(highest * 1.08).max(1e-9))?;
         chart
             .configure_mesh()
-            .x_labels(count.min(10))
+            .x_labels(count.min(8))
             .x_label_formatter(&|x| format!("{:.0}", x + 1.0))
             .x_desc("slice")
             .y_desc(outcome.workload.unit())
             .y_label_formatter(&|value| compact(*value))
-            .light_line_style(WHITE)
+            .light_line_style(no_line())
+            .label_style(FONT)
+            .axis_desc_style(FONT)
             .draw()?;
         for (series, summary, color) in &sides {
             let quartiles = [(-0.5, summary.q1), (end, summary.q3)];
@@ -135,21 +145,27 @@ pub(super) fn latency(outcome: &Outcome) -> Result<Option<String>> {
     if curves.is_empty() || low <= 0.0 {
         return Ok(None);
     }
-    svg((370, 240), |area| {
+    let (low, high) = (low / 1.3, high * 1.3);
+    svg("Latency by percentile", SIZE, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
             .margin_right(24)
-            .x_label_area_size(30)
+            .x_label_area_size(44)
             .y_label_area_size(64)
-            .build_cartesian_2d(0.0..4.0, (low / 1.3..high * 1.3).log_scale())?;
+            .build_cartesian_2d(
+                0.0..4.0,
+                (low..high).log_scale().with_key_points(log_ticks(low, high, 6)),
+            )?;
         chart
             .configure_mesh()
             .x_labels(5)
             .x_label_formatter(&|nines| percentile_label(*nines))
             .x_desc("percentile")
-            .y_desc("µs")
+            .y_desc("latency, µs")
             .y_label_formatter(&|value| compact(*value))
-            .light_line_style(WHITE)
+            .light_line_style(no_line())
+            .label_style(FONT)
+            .axis_desc_style(FONT)
             .draw()?;
         for (curve, color) in &curves {
             chart.draw_series(LineSeries::new(curve.iter().copied(), color.stroke_width(2)))?;
@@ -177,37 +193,4 @@ fn percentile_label(nines: f64) -> String {
     } else {
         format!("{}", (percentile * 100.0).round() / 100.0)
     }
-}
-
-fn compact(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1e6 => format!("{:.1}M", value / 1e6),
-        v if v >= 1e4 => format!("{:.0}k", value / 1e3),
-        v if v >= 1e3 => format!("{:.1}k", value / 1e3),
-        v if v >= 10.0 || v == 0.0 => format!("{value:.0}"),
-        v if v >= 1.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
-fn index(number: usize) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a few dozen slices")]
-    let index = number as f64;
-    index
-}
-
-/// Draws into SVG text.
-fn svg(
-    size: (u32, u32),
-    draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn std::error::Error>>,
-) -> Result<String> {
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| draw(&area));
-        drawn
-            .and_then(|()| Ok(area.present()?))
-            .map_err(|error| anyhow!("cannot draw: {error}"))?;
-    }
-    Ok(text)
 }

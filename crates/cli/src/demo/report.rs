@@ -8,40 +8,20 @@ use super::{
     environment::Environment,
     plot,
     run::{DemoResult, Outcome, Series},
-    table,
 };
-use crate::stats::Ratio;
-
-/// Styles of the page. Numbers do not wrap. Below 40rem (a phone), each table row becomes a block
-/// with named cells, and the narrow ratio plot replaces the wide one, which would be illegible when
-/// scaled down.
-const STYLE: &str = "\
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
-h1{font-size:1.6rem}h2{font-size:1.15rem;margin:2rem 0 .3rem}\
-table{border-collapse:collapse;width:100%;font-size:.92rem}\
-th,td{padding:.35rem .6rem;border-bottom:1px solid #ddd;text-align:right;vertical-align:top;white-space:nowrap}\
-th:first-child,td:first-child{text-align:left;white-space:normal}\
-.plots{display:flex;flex-wrap:wrap;gap:1rem}svg{max-width:100%;height:auto}\
-.q{color:#0072b2;font-weight:600}.k{color:#d55e00;font-weight:600}.bad{color:#b00020;font-weight:600}\
-small,.note{color:#555}.narrow{display:none}\
-@media(max-width:40rem){\
-body{margin:1rem auto}.wide{display:none}.narrow{display:block}\
-table,tbody,tr,td{display:block}thead{display:none}\
-tr{border-bottom:1px solid #ddd;padding:.5rem 0}\
-td,td:first-child{border:0;padding:.1rem 0}td:first-child{font-weight:600}\
-td[data-name]{display:grid;grid-template-columns:7rem 1fr;text-align:left}\
-td[data-name]::before{content:attr(data-name);color:#555}td small{display:block}td br{display:none}}";
+use crate::{
+    page::{self, escape, number},
+    stats::Ratio,
+};
 
 /// Returns the whole page.
 pub(super) fn page(result: &DemoResult, environment: &Environment) -> Result<String> {
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>quietline demo</title><style>{STYLE}</style></head>\n<body>\n\
-         <h1>quietline demo</h1>\n<p>{}</p>\n",
-        escape(&environment.sentence())
-    );
+    let mut page = page::begin("quietline demo");
+    let _ = writeln!(page, "<p>{}</p>", escape(&environment.sentence()));
     method(&mut page, result);
+    if let Some(settings) = result.plan.settings() {
+        let _ = writeln!(page, "<p>Settings: {}.</p>", escape(&settings));
+    }
     rates(&mut page, result);
     if let Some([wide, narrow]) = plot::ratios(result)? {
         let _ = write!(
@@ -54,7 +34,7 @@ pub(super) fn page(result: &DemoResult, environment: &Environment) -> Result<Str
     for outcome in &result.outcomes {
         details(&mut page, outcome)?;
     }
-    page.push_str("</body></html>\n");
+    page.push_str(page::END);
     Ok(page)
 }
 
@@ -148,18 +128,17 @@ fn details(page: &mut String, outcome: &Outcome) -> Result<()> {
         );
     }
     page.push_str("<div class=\"plots\">\n");
-    for svg in [plot::slices(outcome)?, plot::latency(outcome)?].into_iter().flatten() {
-        page.push_str(&svg);
+    for (caption, svg) in [
+        ("Rate of each slice; lines are the medians, bands the quartiles.", plot::slices(outcome)?),
+        (
+            "Latency of a transaction; each step to the right is ten times rarer.",
+            plot::latency(outcome)?,
+        ),
+    ] {
+        if let Some(svg) = svg {
+            let _ = writeln!(page, "<figure>{svg}<figcaption>{caption}</figcaption></figure>");
+        }
     }
     page.push_str("</div>\n");
     Ok(())
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-/// Formats a number with narrow no-break spaces between groups of digits.
-fn number(value: f64) -> String {
-    table::number(value).replace(' ', "\u{202f}")
 }

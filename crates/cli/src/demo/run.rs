@@ -24,7 +24,7 @@ use super::{
 use crate::{
     args::DemoArgs,
     endpoint::{KernelHost, StackHost},
-    link::Recording,
+    link::{Recording, Sysctl},
     stats::{Ratio, SplitMix64, Summary},
 };
 
@@ -50,6 +50,8 @@ pub(super) struct Plan {
     pub(super) workloads: Vec<Workload>,
     /// Length of a slice with its warm-up.
     pub(super) slice_seconds: f64,
+    /// Settings of both quietline hosts.
+    pub(super) sysctl: Vec<Sysctl>,
 }
 
 /// Results of a demo.
@@ -144,9 +146,7 @@ enum Side {
 impl Plan {
     /// Chooses the slice length that fits the requested time.
     pub(super) fn new(args: &DemoArgs) -> Self {
-        let chosen =
-            |workload: &Workload| args.workloads.is_empty() || args.workloads.contains(workload);
-        let workloads: Vec<_> = Workload::all().filter(chosen).collect();
+        let workloads = chosen(args);
         let slices = workloads.iter().map(|workload| {
             #[expect(clippy::cast_precision_loss, reason = "two or four")]
             let slices = order(*workload, 0).len() as f64;
@@ -154,7 +154,14 @@ impl Plan {
         });
         let slice_seconds = args.seconds / (slices.sum::<f64>() * ROUNDS_AIM);
         let slice_seconds = slice_seconds.clamp(SLICE_SECONDS_MIN, SLICE_SECONDS_MAX);
-        Self { seconds: args.seconds, seed: args.seed, workloads, slice_seconds }
+        let sysctl = args.sysctl.clone();
+        Self { seconds: args.seconds, seed: args.seed, workloads, slice_seconds, sysctl }
+    }
+
+    /// The settings of the quietline hosts as one phrase; `None` if all are defaults.
+    pub(super) fn settings(&self) -> Option<String> {
+        let all: Vec<_> = self.sysctl.iter().map(ToString::to_string).collect();
+        (!all.is_empty()).then(|| format!("quietline has {}", all.join(", ")))
     }
 
     /// Returns a slice with a fraction of the full length.
@@ -302,7 +309,12 @@ impl Bench<'_> {
                 let pair = match self.quietline.entry(wire) {
                     Entry::Occupied(entry) => entry.into_mut(),
                     Entry::Vacant(entry) => {
-                        let pair = pair::quietline(wire, self.plan.seed, self.recording);
+                        let pair = pair::quietline(
+                            wire,
+                            self.plan.seed,
+                            &self.plan.sysctl,
+                            self.recording,
+                        );
                         entry.insert(pair.context("cannot build two hosts")?)
                     }
                 };
@@ -339,6 +351,13 @@ impl Side {
     }
 }
 
+/// Returns the workloads of a command line, in the order of the table.
+pub(super) fn chosen(args: &DemoArgs) -> Vec<Workload> {
+    let chosen =
+        |workload: &Workload| args.workloads.is_empty() || args.workloads.contains(workload);
+    Workload::all().filter(chosen).collect()
+}
+
 /// Returns the slices of one workload in one round.
 fn order(workload: Workload, round: usize) -> &'static [Side] {
     use Side::{Kernel, Quietline};
@@ -352,7 +371,7 @@ fn order(workload: Workload, round: usize) -> &'static [Side] {
 /// Returns the relative length of a workload's slices. A lossy wire causes retransmission timeouts
 /// of 200 ms, and a slice must be longer than one of them. The lossy workload has a quarter of the
 /// slices, so it takes no more time.
-fn share(workload: Workload) -> f64 {
+pub(super) fn share(workload: Workload) -> f64 {
     if workload.without_kernel().is_some() { 4.0 } else { 1.0 }
 }
 

@@ -11,7 +11,7 @@ use super::{
     environment::Environment,
     run::{DemoResult, Outcome, Series},
 };
-use crate::output;
+use crate::output::{self, number};
 
 /// Width of the output: the default width of a terminal.
 const WIDTH: usize = 80;
@@ -58,6 +58,9 @@ pub(super) fn text(
     );
     text.push('\n');
     text.push_str(&filled(&note));
+    if let Some(settings) = result.plan.settings() {
+        text.push_str(&filled(&format!("Settings: {settings}.")));
+    }
     match characters {
         Characters::Unicode => text,
         Characters::Ascii => output::in_ascii(&text),
@@ -176,29 +179,6 @@ fn megabytes(bytes: u64) -> f64 {
     megabytes
 }
 
-/// Formats a number with three significant digits and no exponent: 0.123, 12.3, 12 345.
-pub(super) fn number(value: f64) -> String {
-    let magnitude = value.abs();
-    let digits = match magnitude {
-        _ if magnitude >= 99.95 || magnitude == 0.0 => 0,
-        _ if magnitude >= 9.995 => 1,
-        _ if magnitude >= 0.9995 => 2,
-        _ => 3,
-    };
-    let text = format!("{value:.digits$}");
-    if digits > 0 || text.len() < 5 {
-        return text;
-    }
-    let mut grouped = String::new();
-    for (index, digit) in text.chars().enumerate() {
-        if index > 0 && (text.len() - index).is_multiple_of(3) && !grouped.ends_with('-') {
-            grouped.push(' ');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -229,8 +209,10 @@ mod tests {
             }
         });
         let workloads = Workload::all().collect();
+        let sysctl = "net.quietline.rx_context=prequeue_drop_limited".parse().expect("a setting");
+        let sysctl = vec![sysctl; 3];
         DemoResult {
-            plan: Plan { seconds: 12.0, seed: u64::MAX, workloads, slice_seconds: 0.25 },
+            plan: Plan { seconds: 12.0, seed: u64::MAX, workloads, slice_seconds: 0.25, sysctl },
             outcomes: outcomes.collect(),
             rounds: 40,
             elapsed: Duration::from_secs(3600),
@@ -248,22 +230,6 @@ mod tests {
                 assert!(line.chars().count() <= WIDTH, "{line}");
             }
             assert_eq!(text.is_ascii(), characters == Characters::Ascii, "{text}");
-        }
-    }
-
-    #[test]
-    fn numbers_are_printed_with_three_significant_digits() {
-        for (value, text) in [
-            (0.0, "0"),
-            (0.1234, "0.123"),
-            (1.234, "1.23"),
-            (12.34, "12.3"),
-            (99.97, "100"),
-            (1234.5, "1234"),
-            (12345.6, "12 346"),
-            (1_234_567.0, "1 234 567"),
-        ] {
-            assert_eq!(number(value), text);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Syntax of `--link` and `--sysctl`.
 
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 use quietline::device::{AfPacketConfig, AfXdpConfig, SetupError};
 
@@ -29,6 +29,12 @@ pub(crate) struct Sysctl {
     pub(crate) name: String,
     /// Value as written on the command line.
     pub(crate) value: String,
+}
+
+impl fmt::Display for Sysctl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.value)
+    }
 }
 
 impl FromStr for LinkSpec {

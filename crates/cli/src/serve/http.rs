@@ -34,7 +34,7 @@ use rustix::fs::{Access, AtFlags, accessat};
 use self::{
     body::BodyReader,
     connection::Connection,
-    error::{Refusal, Trouble},
+    error::{Refusal, RequestError},
     files::Root,
     head::{Method, Next, Request},
     response::Response,
@@ -100,7 +100,10 @@ impl HttpService {
     }
 
     /// Answers the requests that have been received completely.
-    fn serve_requests<S: Stream>(&self, connection: &mut Connection<S>) -> Result<After, Trouble> {
+    fn serve_requests<S: Stream>(
+        &self,
+        connection: &mut Connection<S>,
+    ) -> Result<After, RequestError> {
         loop {
             let request = match Request::read(connection)? {
                 Next::Request(request) => request,
@@ -119,7 +122,7 @@ impl HttpService {
         &self,
         connection: &mut Connection<S>,
         request: &Request,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, RequestError> {
         let head = request.method == Method::Head;
         let answered = match request.method {
             Method::Get | Method::Head => self.fetch(connection, request),
@@ -128,13 +131,13 @@ impl HttpService {
         };
         match answered {
             Ok(()) => Ok(request.keep_alive),
-            Err(Trouble::Refused(refusal)) if head => Err(refusal.without_body().into()),
+            Err(RequestError::Refused(refusal)) if head => Err(refusal.without_body().into()),
             // The request has no unread body, so the connection can be kept.
-            Err(Trouble::Refused(refusal)) if request.keep_alive && !request.has_body() => {
+            Err(RequestError::Refused(refusal)) if request.keep_alive && !request.has_body() => {
                 Response::refusal(&refusal).keep_alive(true).send(connection, true)?;
                 Ok(true)
             }
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         }
     }
 
@@ -142,7 +145,7 @@ impl HttpService {
         &self,
         connection: &mut Connection<S>,
         request: &Request,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         if request.has_body() {
             return Err(Refusal::new(400, "a GET or HEAD request has no body here").into());
         }
@@ -153,7 +156,7 @@ impl HttpService {
         &self,
         connection: &mut Connection<S>,
         request: &Request,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         let upload = upload::Upload::begin(&self.root, request, self.upload_max)?;
         if request.expects_continue {
             connection.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
@@ -216,12 +219,12 @@ impl<S: Stream> Client for HttpClient<S> {
             Ok(After::Wait) => {
                 Some(*self.head_deadline.get_or_insert_with(|| Instant::now() + HEAD_MAX))
             }
-            Ok(After::End) | Err(Trouble::Gone) => None,
-            Err(Trouble::Io(error)) => {
+            Ok(After::End) | Err(RequestError::Gone) => None,
+            Err(RequestError::Io(error)) => {
                 self.outcome = Err(error);
                 None
             }
-            Err(Trouble::Refused(refusal)) => {
+            Err(RequestError::Refused(refusal)) => {
                 self.outcome = refuse(&mut self.connection, &refusal);
                 None
             }

@@ -49,8 +49,8 @@ impl Cursor {
 
     /// Returns the bytes that can still be carved: initialized, and exclusively the cursor's.
     pub(crate) fn unused(&mut self) -> &mut [u8] {
-        // A read for the model: reads through earlier slices may be concurrent, reopening the page
-        // may not.
+        // Declares a read to the loom model: reads through earlier slices may be concurrent,
+        // reopening the page may not.
         self.page.header().track.read();
         // SAFETY: `position..position + room` lies inside the page's initialized data. Slices only
         // cover bytes before `position`, and the borrow of the only cursor keeps `position`

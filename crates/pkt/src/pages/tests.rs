@@ -144,8 +144,9 @@ impl PoolKick for NoKick {
     fn kick(&self) {}
 }
 
-/// With `FreeMode::Defer`, another core sends packets home before they are freed. A lent page does
-/// not wait with its packet, because its owner may be waiting for it.
+/// With `FreeMode::Defer`, a pool returns foreign packets to the pool that allocated them, which
+/// frees them later. A lent page does not wait with its packet, because the owner of the page may
+/// be waiting for it.
 #[test]
 fn the_return_of_lent_pages_is_not_deferred() {
     let domain = Domain::new(DomainConfig::default());
@@ -197,7 +198,7 @@ fn dropped_pages_return_to_their_pool_with_the_last_packet() {
 }
 
 #[test]
-#[should_panic(expected = "leaves the pages")]
+#[should_panic(expected = "exceeds the pages")]
 fn a_range_beyond_the_end_is_refused() {
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();

@@ -24,7 +24,7 @@ use crate::page::{FreePage, PAGES_PER_SLAB};
 
 impl Domain {
     /// Releases memory that ended threads and past peaks have left unused. For idle moments: it
-    /// takes locks and time. Returns true if another call, a moment later, would release more.
+    /// takes locks and time. Returns true if another call, a moment later, may release more.
     pub fn trim(&self) -> bool {
         let core = self.core();
         let mut state = core.lock();
@@ -130,8 +130,8 @@ fn complete(bases: impl Iterator<Item = usize>, per_slab: usize) -> Vec<usize> {
 }
 
 impl Local {
-    /// Empties a pool that no thread has: descriptors go to the depot, pages to the domain, for any
-    /// pool that grows.
+    /// Empties a pool without a thread: descriptors go to the depot and pages to the domain, where
+    /// any pool can take them.
     fn give_up(&mut self, pages: &mut Vec<FreePage>) {
         self.drain_returns();
         self.drain_pages();

@@ -8,7 +8,7 @@ use std::{
 
 use stack::{
     Errno,
-    socket::{Listener, ShutdownHow, TcpSocket},
+    socket::{Connection, Listener, ShutdownHow},
 };
 
 use super::{Application, HOST_PATTERN, PEER_PATTERN, PORT, Play};
@@ -23,7 +23,7 @@ impl Play<'_> {
         (count > 0).then(|| usize::from(at) % count)
     }
 
-    fn hold_socket(&mut self, socket: std::sync::Arc<TcpSocket>) {
+    fn hold_socket(&mut self, socket: std::sync::Arc<Connection>) {
         if self.applications.len() == APPLICATIONS_MAX {
             let oldest = self.applications.remove(0);
             let host = self.rig.host();
@@ -49,7 +49,7 @@ impl Play<'_> {
             _ => None,
         };
         let host = self.rig.host();
-        if let Ok(socket) = TcpSocket::connect(&host, &mut self.rig.world.cx, local, remote) {
+        if let Ok(socket) = Connection::connect(&host, &mut self.rig.world.cx, local, remote) {
             let tuple = (socket.local(), socket.remote());
             self.connections.retain(|connection| {
                 (connection.peer.tuple.local, connection.peer.tuple.remote) != tuple

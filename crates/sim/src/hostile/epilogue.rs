@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tcp::{Flags, SegmentHeader, State};
 
-use super::{Connection, Play};
+use super::{Attempt, Play};
 
 /// Largest number of exchanges until all is delivered. Each releases a congestion window, at worst
 /// one segment of 48 bytes.
@@ -63,7 +63,7 @@ fn alive(play: &mut Play<'_>, at: usize) -> Option<usize> {
 }
 
 /// Returns the connection of an application, if the peer knows enough of it to follow the protocol.
-fn known<'p>(play: &'p mut Play<'_>, at: usize) -> Option<&'p mut Connection> {
+fn known<'p>(play: &'p mut Play<'_>, at: usize) -> Option<&'p mut Attempt> {
     let socket = &play.applications[at].socket;
     if play.tainted.contains(&socket.remote()) {
         return None;
@@ -77,7 +77,7 @@ fn known<'p>(play: &'p mut Play<'_>, at: usize) -> Option<&'p mut Connection> {
     understood.then_some(connection)
 }
 
-impl Connection {
+impl Attempt {
     /// Acknowledges everything and repeats unacknowledged data.
     fn next_packet(&mut self) -> Vec<u8> {
         let peer = &mut self.peer;

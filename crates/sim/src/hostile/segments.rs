@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use stack::header::ip::protocol;
 use tcp::{Flags, Options, SegmentHeader, SeqNum};
 
-use super::{Connection, PEER_PATTERN, PORT, Play};
+use super::{Attempt, PEER_PATTERN, PORT, Play};
 use crate::{
     Peer,
     frame::{self, Ipv4},
@@ -13,7 +13,7 @@ use crate::{
 
 impl Play<'_> {
     /// Returns a connection that the input selects, if there is one.
-    pub(super) fn connection(&mut self, at: u8) -> Option<&mut Connection> {
+    pub(super) fn connection(&mut self, at: u8) -> Option<&mut Attempt> {
         let count = self.connections.len();
         self.connections.get_mut(usize::from(at) % count.max(1))
     }
@@ -35,7 +35,7 @@ impl Play<'_> {
         let syn = SegmentHeader { options, ..peer.header(Flags::SYN) };
         let packet = peer.packet(&syn, b"");
         peer.snd_nxt += 1;
-        self.connections.push(Connection::new(peer));
+        self.connections.push(Attempt::new(peer));
         self.hold = 0;
         self.give_packet(&packet);
         self.look();
@@ -84,7 +84,7 @@ impl Play<'_> {
     }
 }
 
-impl Connection {
+impl Attempt {
     /// Advances the peer's stream, and records segments that contradict it.
     fn count_sent(&mut self, header: &SegmentHeader, len: u32) {
         // These segments are no part of the stream: none of them moves RCV.NXT in a synchronized

@@ -7,7 +7,7 @@ use stack::{
     Errno, Readiness,
     base::counters::{Counter, Snapshot},
     host::config::{DeviceConfig, HostConfig},
-    socket::{ConnectOptions, ListenOptions, Listener, TcpSocket, options::SocketSettings},
+    socket::{ConnectOptions, Connection, ListenOptions, Listener, options::SocketSettings},
 };
 use tcp::{Edges, FourTuple};
 
@@ -46,7 +46,7 @@ struct Link<'a> {
     plan: &'a Session,
     number: u64,
     attempts: u32,
-    client: Option<Arc<TcpSocket>>,
+    client: Option<Arc<Connection>>,
     /// Bytes of the client's stream that left with the SYN of this attempt.
     early: u64,
     connecting_since: Instant,
@@ -101,7 +101,7 @@ fn settings_of(scenario: &Scenario, host: usize) -> SocketSettings {
 }
 
 /// Sets header prediction in a run that is compared with another; both runs make the same call.
-fn set_prediction(world: &mut World, host: usize, socket: &Arc<TcpSocket>, behavior: &Behavior) {
+fn set_prediction(world: &mut World, host: usize, socket: &Arc<Connection>, behavior: &Behavior) {
     if let Some(on) = behavior.prediction {
         let of = Arc::clone(&world.hosts[host]);
         socket.with_tcb(&of, world.app(host), |tcb, _| tcb.set_header_prediction(on));
@@ -430,7 +430,7 @@ impl Link<'_> {
         let fast_open = *early && up.length > 0;
         let settings = settings_of(scenario, *client).fast_open_connect(fast_open);
         let options = ConnectOptions { local: None, settings };
-        let socket = TcpSocket::connect_with(&host, world.app(*client), remote, &options);
+        let socket = Connection::connect_with(&host, world.app(*client), remote, &options);
         let socket = socket.expect("a route and a port");
         self.early = 0;
         if fast_open {
@@ -456,7 +456,7 @@ impl Link<'_> {
     }
 
     /// Starts the applications: both sockets exist.
-    fn begin(&mut self, world: &mut World, server: Arc<TcpSocket>, seed: u64) {
+    fn begin(&mut self, world: &mut World, server: Arc<Connection>, seed: u64) {
         let Some(client) = self.client.clone() else { return };
         let Session { up, down, .. } = self.plan;
         set_prediction(world, self.plan.server, &server, down);

@@ -22,7 +22,7 @@ use stack::{
         config::{DeviceConfig, HostConfig},
     },
     route::fib::RouteSpec,
-    socket::TcpSocket,
+    socket::Connection,
     sysctl::Sysctls,
 };
 use tcp::TcpInfo;
@@ -351,7 +351,7 @@ impl Stage {
         Ok(socket.with_tcb(&host, &mut self.world.cx, |tcb, _| tcb.info()))
     }
 
-    fn socket(&self) -> Option<Arc<TcpSocket>> {
+    fn socket(&self) -> Option<Arc<Connection>> {
         let conn = &self.conns[self.current?];
         let local = SocketAddr::new(conn.host_ip.into(), conn.host_port);
         let remote = SocketAddr::new(conn.peer_ip.into(), conn.peer_port);

@@ -20,7 +20,7 @@ use std::{
 
 use pkt::Instant;
 use posix::{Accept, Close, Connect, GiveUp, Recv, Send, Socket, Step, abi::AF_INET};
-use stack::{Errno, host::Host, socket::TcpSocket};
+use stack::{Errno, host::Host, socket::Connection};
 
 use super::ast::{Arg, Call};
 use crate::World;
@@ -101,7 +101,7 @@ pub(super) struct Process {
     port: u16,
     files: BTreeMap<i64, File>,
     /// Every connection of the process, closed ones included.
-    sockets: Vec<Arc<TcpSocket>>,
+    sockets: Vec<Arc<Connection>>,
     /// Both ends of a connection that the process has begun since the interpreter last asked.
     pub(super) connected: Option<(SocketAddr, SocketAddr)>,
 }
@@ -131,14 +131,14 @@ impl Process {
     }
 
     /// The latest connection of the process with these ends.
-    pub(super) fn socket(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Arc<TcpSocket>> {
+    pub(super) fn socket(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Arc<Connection>> {
         self.sockets
             .iter()
             .rev()
             .find(|socket| (socket.local(), socket.remote()) == (local, remote))
     }
 
-    pub(super) fn sockets(&self) -> &[Arc<TcpSocket>] {
+    pub(super) fn sockets(&self) -> &[Arc<Connection>] {
         &self.sockets
     }
 

@@ -13,7 +13,7 @@ use stack::{
     base::counters::Counter,
     device::{Impairment, WireConfig},
     host::Host,
-    socket::{Listener, Reader, TcpSocket},
+    socket::{Connection, Listener, Reader},
 };
 
 const CONTEXTS: [&str; 4] = ["bh", "prequeue_ref", "prequeue_drop", "prequeue_drop_limited"];
@@ -27,7 +27,7 @@ const PATTERN: Pattern = Pattern(7);
 /// socket.
 struct Application {
     host: Arc<Host>,
-    socket: Arc<TcpSocket>,
+    socket: Arc<Connection>,
     reader: Reader,
     received: u64,
     ended: bool,

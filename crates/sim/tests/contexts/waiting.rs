@@ -7,7 +7,7 @@ use stack::{
     Errno,
     base::counters::Counter,
     host::Host,
-    socket::{Listener, Reader, TcpSocket},
+    socket::{Connection, Listener, Reader},
     sysctl::{Sysctls, modes::RxContext},
 };
 use tcp::{Flags, Options};
@@ -23,7 +23,7 @@ pub(crate) struct Waiting {
     pub(crate) rig: Rig,
     pub(crate) host: Arc<Host>,
     pub(crate) peer: Peer,
-    pub(crate) socket: Arc<TcpSocket>,
+    pub(crate) socket: Arc<Connection>,
     pub(crate) reader: Reader,
     listener: Arc<Listener>,
 }

@@ -23,7 +23,7 @@ use stack::{
         icmp::IcmpMessage,
         ip::protocol,
     },
-    socket::TcpSocket,
+    socket::Connection,
     socket::net::ClaimState,
 };
 use tcp::{Flags, Options};
@@ -160,7 +160,7 @@ fn a_failed_resolution_is_reported_to_the_connection() {
     let mut rig = silent_rig(&[]);
     let host = rig.host();
     let remote = SocketAddr::new(PEER_IP.into(), 80);
-    let socket = TcpSocket::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
+    let socket = Connection::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
     ping(&mut rig, 1);
     rig.pass(Duration::from_millis(2900));
     assert_eq!(

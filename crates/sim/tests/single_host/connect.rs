@@ -11,7 +11,7 @@ use stack::{
     Errno, Readiness,
     device::{Impairment, WireConfig},
     socket::{
-        ShutdownHow, TcpSocket,
+        Connection, ShutdownHow,
         options::{OptionValue, SocketOption},
     },
 };
@@ -27,7 +27,7 @@ fn two_hosts_that_connect_to_each_other_have_one_connection() {
         ["10.0.0.1:7000", "10.0.0.2:7000"].map(|end| end.parse().expect("an address"));
     let hosts = world.hosts.clone();
     let open = |world: &mut World, own: usize| {
-        TcpSocket::connect(&hosts[own], &mut world.cx, Some(ends[own]), ends[1 - own])
+        Connection::connect(&hosts[own], &mut world.cx, Some(ends[own]), ends[1 - own])
             .expect("a route")
     };
     let (left, right) = (open(&mut world, 0), open(&mut world, 1));
@@ -54,7 +54,7 @@ fn a_socket_may_connect_to_itself() {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
     let end: SocketAddr = "127.0.0.1:7000".parse().expect("an address");
-    let socket = TcpSocket::connect(&host, &mut rig.world.cx, Some(end), end).expect("a route");
+    let socket = Connection::connect(&host, &mut rig.world.cx, Some(end), end).expect("a route");
     rig.pass(Duration::from_secs(1));
     assert!(socket.readiness().contains(Readiness::WRITE));
     assert_eq!((socket.local(), socket.remote()), (end, end));
@@ -118,15 +118,15 @@ fn the_source_address_is_chosen_once_and_must_be_ours() {
     let host = rig.host();
     let remote = SocketAddr::new(PEER_IP.into(), 80);
     let foreign = Some("10.0.0.77:0".parse().expect("an address"));
-    let refused = TcpSocket::connect(&host, &mut rig.world.cx, foreign, remote).map(drop);
+    let refused = Connection::connect(&host, &mut rig.world.cx, foreign, remote).map(drop);
     assert_eq!(refused, Err(Errno::EADDRNOTAVAIL));
-    let socket = TcpSocket::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
+    let socket = Connection::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
     assert_eq!(socket.local().ip(), HOST_IP);
     let own = SocketAddr::new(HOST_IP.into(), 5555);
-    let bound = TcpSocket::connect(&host, &mut rig.world.cx, Some(own), remote).expect("a route");
+    let bound = Connection::connect(&host, &mut rig.world.cx, Some(own), remote).expect("a route");
     assert_eq!(bound.local(), own);
     let group = SocketAddr::new([224, 0, 0, 1].into(), 80);
-    let refused = TcpSocket::connect(&host, &mut rig.world.cx, None, group).map(drop);
+    let refused = Connection::connect(&host, &mut rig.world.cx, None, group).map(drop);
     assert!(refused.is_err(), "MUST-57: not the address of a host");
     drop((socket, bound, host));
     rig.finish();

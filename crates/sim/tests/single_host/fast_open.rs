@@ -9,7 +9,7 @@ use sim::{
 };
 use stack::{
     Errno, Readiness,
-    socket::{ConnectOptions, ListenOptions, Listener, TcpSocket},
+    socket::{ConnectOptions, Connection, ListenOptions, Listener},
     sysctl::Sysctls,
 };
 use tcp::{Cookie, Counter as TcpCounter, FastOpenFailure, Flags, Options, SegmentHeader, SeqNum};
@@ -61,7 +61,7 @@ fn ask(rig: &mut Rig, listener: &Listener) -> Cookie {
     cookie
 }
 
-fn read(rig: &mut Rig, socket: &TcpSocket) -> Vec<u8> {
+fn read(rig: &mut Rig, socket: &Connection) -> Vec<u8> {
     let mut buf = [0; 64];
     let host = rig.host();
     let read = socket.recv(&host, &mut rig.world.cx, &mut buf, false);
@@ -195,12 +195,13 @@ fn a_lost_syn_ack_is_repeated_for_a_connection_open_early() {
 }
 
 /// Connects from the host with Fast Open; returns the SYN if it has left.
-fn connect(rig: &mut Rig, port: u16) -> (Arc<TcpSocket>, Option<SegmentHeader>) {
+fn connect(rig: &mut Rig, port: u16) -> (Arc<Connection>, Option<SegmentHeader>) {
     rig.take();
     let local = SocketAddr::new(HOST_IP.into(), port);
     let options = ConnectOptions::default().bind(local).fast_open_connect(true);
     let (host, remote) = (rig.host(), SocketAddr::new(PEER_IP.into(), 80));
-    let socket = TcpSocket::connect_with(&host, &mut rig.world.cx, remote, &options).expect("free");
+    let socket =
+        Connection::connect_with(&host, &mut rig.world.cx, remote, &options).expect("free");
     let seen = rig.take();
     let syn = seen.iter().filter_map(Seen::segment).next().map(|(header, _)| header.clone());
     (socket, syn)
@@ -232,7 +233,7 @@ fn client_with(settings: &[(&str, &str)]) -> (Rig, Cookie) {
     (rig, cookie)
 }
 
-fn write(rig: &mut Rig, socket: &TcpSocket, bytes: &[u8]) -> Result<usize, Errno> {
+fn write(rig: &mut Rig, socket: &Connection, bytes: &[u8]) -> Result<usize, Errno> {
     let host = rig.host();
     socket.send(&host, &mut rig.world.cx, &[std::io::IoSlice::new(bytes)])
 }

@@ -18,7 +18,7 @@ use stack::{
         icmp::{IcmpMessage, Unreachable},
         ip::{Fragment, protocol},
     },
-    socket::TcpSocket,
+    socket::Connection,
     sysctl::Sysctls,
 };
 use tcp::{Flags, Options};
@@ -240,7 +240,7 @@ fn a_port_unreachable_refuses_a_connection_that_is_being_opened() {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
     let remote = SocketAddr::new(PEER_IP.into(), 80);
-    let socket = TcpSocket::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
+    let socket = Connection::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
     rig.settle();
     let mut peer = Peer::new(socket.local().port(), 80);
     assert_eq!(peer.hear(&rig.take()), [Flags::SYN]);
@@ -354,11 +354,11 @@ fn unknown_codes_and_source_quench_change_nothing() {
 }
 
 /// Makes a connection of the host in SYN-SENT.
-fn syn_sent() -> (Rig, std::sync::Arc<TcpSocket>, Peer) {
+fn syn_sent() -> (Rig, std::sync::Arc<Connection>, Peer) {
     let mut rig = Rig::new(RigConfig::default());
     let host = rig.host();
     let remote = SocketAddr::new(PEER_IP.into(), 80);
-    let socket = TcpSocket::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
+    let socket = Connection::connect(&host, &mut rig.world.cx, None, remote).expect("a route");
     rig.settle();
     let mut peer = Peer::new(socket.local().port(), 80);
     assert_eq!(peer.hear(&rig.take()), [Flags::SYN]);

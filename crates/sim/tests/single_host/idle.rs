@@ -6,7 +6,7 @@ use sim::{Peer, Rig, RigConfig};
 use stack::{
     Errno,
     socket::{
-        TcpSocket,
+        Connection,
         options::{OptionValue, SocketOption},
     },
     sysctl::Sysctls,
@@ -19,7 +19,7 @@ fn rig(timeout_s: &str) -> Rig {
     Rig::new(RigConfig { sysctls, cores: 2, ..RigConfig::default() })
 }
 
-fn state(rig: &mut Rig, socket: &TcpSocket) -> State {
+fn state(rig: &mut Rig, socket: &Connection) -> State {
     let host = rig.host();
     socket.with_tcb(&host, &mut rig.world.cx, |tcb, _| tcb.state())
 }
@@ -87,7 +87,7 @@ fn idle_peers_and_closed_windows_are_reset_and_active_peers_are_not() {
 fn connections_inherit_the_timeout_of_their_listener() {
     let mut rig = rig("0");
     let listener = rig.listen(80, 8);
-    let peer = |rig: &mut Rig, port| -> Arc<TcpSocket> {
+    let peer = |rig: &mut Rig, port| -> Arc<Connection> {
         let _peer = Peer::open(rig, 80, port, Options::default());
         listener.accept().expect("a connection")
     };

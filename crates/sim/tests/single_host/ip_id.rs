@@ -13,7 +13,7 @@ use stack::{
         icmp::IcmpMessage,
         ip::{IpHeader, protocol},
     },
-    socket::{Listener, TcpSocket},
+    socket::{Connection, Listener},
     sysctl::Sysctls,
 };
 use tcp::{Flags, Options, SegmentHeader};
@@ -48,14 +48,14 @@ fn rig_with(settings: &[(&str, &str)]) -> Rig {
     Rig::new(RigConfig { sysctls, ..RigConfig::default() })
 }
 
-fn connection(rig: &mut Rig, listener: &Listener, port: u16) -> (Peer, Arc<TcpSocket>) {
+fn connection(rig: &mut Rig, listener: &Listener, port: u16) -> (Peer, Arc<Connection>) {
     let peer = Peer::open(rig, 80, port, Options::default());
     (peer, listener.accept().expect("a connection"))
 }
 
 /// Returns the identifications of the segments in which `bytes` bytes leave; the peer acknowledges
 /// them.
-fn send(rig: &mut Rig, peer: &mut Peer, socket: &TcpSocket, bytes: usize) -> Vec<u16> {
+fn send(rig: &mut Rig, peer: &mut Peer, socket: &Connection, bytes: usize) -> Vec<u16> {
     let host = rig.host();
     let payload = vec![0x55; bytes];
     let sent = socket.send(&host, &mut rig.world.cx, &[IoSlice::new(&payload)]);
@@ -73,7 +73,7 @@ fn send(rig: &mut Rig, peer: &mut Peer, socket: &TcpSocket, bytes: usize) -> Vec
     }
 }
 
-fn finish(mut rig: Rig, listener: Arc<Listener>, sockets: Vec<Arc<TcpSocket>>) {
+fn finish(mut rig: Rig, listener: Arc<Listener>, sockets: Vec<Arc<Connection>>) {
     let host = rig.host();
     for socket in sockets {
         socket.abort(&host, &mut rig.world.cx);

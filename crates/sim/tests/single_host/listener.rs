@@ -13,7 +13,7 @@ use pkt::DropReason;
 use sim::{Peer, Rig, RigConfig, frame::Seen, rig::HOST_IP};
 use stack::{
     Cx, Errno, Readiness,
-    socket::{ListenOptions, Listener, TcpSocket},
+    socket::{Connection, ListenOptions, Listener},
     sysctl::Sysctls,
 };
 use tcp::{Counter as TcpCounter, Flags, Options, SeqNum};
@@ -362,7 +362,7 @@ fn a_loopback_source_does_not_go_out_on_a_wire() {
     let host = rig.host();
     let local = SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), 0);
     let remote = SocketAddr::new(sim::rig::PEER_IP.into(), 80);
-    let refused = TcpSocket::connect(&host, &mut rig.world.cx, Some(local), remote);
+    let refused = Connection::connect(&host, &mut rig.world.cx, Some(local), remote);
     assert_eq!(refused.expect_err("a martian"), Errno::EINVAL);
     assert_eq!(rig.take(), []);
     drop(host);

@@ -11,7 +11,7 @@ use stack::{
     Errno,
     base::counters::Counter,
     header::{icmp::IcmpMessage, ip::protocol},
-    socket::{TcpSocket, options::SocketOption},
+    socket::{Connection, options::SocketOption},
     sysctl::Sysctls,
 };
 use tcp::{Flags, Options};
@@ -30,7 +30,7 @@ const MSS: Options = Options {
 struct Transfer {
     rig: Rig,
     peer: Peer,
-    socket: Arc<TcpSocket>,
+    socket: Arc<Connection>,
 }
 
 impl Transfer {
@@ -148,7 +148,7 @@ fn a_report_applies_to_every_connection_to_the_destination_only() {
     third.finish();
 }
 
-fn second_connection(rig: &mut Rig, port: u16, from: u16) -> (Peer, Arc<TcpSocket>) {
+fn second_connection(rig: &mut Rig, port: u16, from: u16) -> (Peer, Arc<Connection>) {
     let listener = rig.listen(port, 8);
     let peer = Peer::open(rig, port, from, MSS);
     let socket = listener.accept().expect("a connection");

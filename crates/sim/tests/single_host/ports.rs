@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use sim::{Rig, RigConfig, frame::Seen, rig::PEER_IP};
-use stack::socket::TcpSocket;
+use stack::socket::Connection;
 
 /// Local ports in the range of `ip_local_port_range`.
 const PORTS: u32 = 60_999 - 32_768 + 1;
@@ -14,7 +14,7 @@ const PORTS: u32 = 60_999 - 32_768 + 1;
 fn observe(rig: &mut Rig) -> u32 {
     let host = rig.host();
     let remote = SocketAddr::new(PEER_IP.into(), 80);
-    let socket = TcpSocket::connect(&host, &mut rig.world.cx, None, remote).expect("a free port");
+    let socket = Connection::connect(&host, &mut rig.world.cx, None, remote).expect("a free port");
     rig.settle();
     let seen = rig.take_ip();
     let port = match &seen[..] {

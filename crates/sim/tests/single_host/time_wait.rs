@@ -10,7 +10,7 @@ use sim::{
 };
 use stack::{
     Errno, Readiness,
-    socket::{ConnectOptions, Listener, ShutdownHow, TcpSocket},
+    socket::{ConnectOptions, Connection, Listener, ShutdownHow},
     sysctl::Sysctls,
 };
 use tcp::{Counter as TcpCounter, Flags, Options, SegmentHeader};
@@ -156,11 +156,11 @@ fn closed_client(rig: &mut Rig, port: u16, reuse: bool, options: Options) -> Pee
     peer
 }
 
-fn connect(rig: &mut Rig, local: SocketAddr, reuse: bool) -> Result<Arc<TcpSocket>, Errno> {
+fn connect(rig: &mut Rig, local: SocketAddr, reuse: bool) -> Result<Arc<Connection>, Errno> {
     let options = ConnectOptions::default().bind(local).reuse_address(reuse);
     let remote = SocketAddr::new(PEER_IP.into(), 80);
     let host = rig.host();
-    TcpSocket::connect_with(&host, &mut rig.world.cx, remote, &options)
+    Connection::connect_with(&host, &mut rig.world.cx, remote, &options)
 }
 
 /// The peer answers the SYN of the host and receives its ACK. Returns the SYN.

@@ -22,7 +22,7 @@ use stack::{
         Host,
         config::{DeviceConfig, HostConfig},
     },
-    socket::{Listener, TcpSocket},
+    socket::{Connection, Listener},
 };
 
 /// One end: the packets that arrive at it, and its doorbell.
@@ -163,8 +163,8 @@ pub(crate) struct Lab {
     pub(crate) device: Arc<ManualDevice>,
     pub(crate) host: Arc<Host>,
     pub(crate) listener: Arc<Listener>,
-    pub(crate) client: Arc<TcpSocket>,
-    pub(crate) server: Arc<TcpSocket>,
+    pub(crate) client: Arc<Connection>,
+    pub(crate) server: Arc<Connection>,
 }
 
 impl Lab {

@@ -5,10 +5,10 @@
 //! include/uapi/linux/snmp.h, net/ipv4/proc.c. A variant's name *is* the printed name, so a search
 //! for either finds both.
 //!
-//! One table yields the enum, the text and the page. A page has one writer at a time and any number
-//! of readers; the value of a counter is the wrapping sum over all pages of a host. Groups that
-//! Linux does not have follow Linux's, and drop reasons come last, in capitals. [`NOT_COUNTED`]
-//! lists Linux's counters that cannot occur in this stack, with the reason.
+//! One table yields the enum, the texts and the slots of a counter page. A page has one writer at a
+//! time and any number of readers; the value of a counter is the wrapping sum over all pages of a
+//! host. Groups that Linux does not have follow Linux's, and drop reasons come last, in capitals.
+//! [`NOT_COUNTED`] lists Linux's counters that cannot occur in this stack, with the reason.
 //!
 //! Not here: the `Tcp*` table (`tcp::base::counters`) and the drop reasons (`pkt::DropReason`). A
 //! page holds all three.

@@ -7,8 +7,8 @@
 pub struct CoreId(pub u16);
 
 impl CoreId {
-    /// Returns the core of a flow, out of `cores`, for flows that nothing else assigns. Reciprocal
-    /// scaling, as in RPS: the high bits of the hash select the core.
+    /// Returns the core of a flow, out of `cores`, for flows that no setting assigns to a core.
+    /// Reciprocal scaling, as in RPS: the high bits of the hash select the core.
     #[expect(clippy::cast_possible_truncation, reason = "below the number of cores")]
     pub(crate) const fn of_flow(hash: u32, cores: u16) -> Self {
         Self(((hash as u64 * cores as u64) >> 32) as u16)

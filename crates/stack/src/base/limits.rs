@@ -7,16 +7,16 @@
 /// the capacity of a [`Batch`](pkt::Batch).
 pub const WEIGHT: usize = 64;
 
-/// Default bound of a received superframe (`gro_max_size`), in bytes; it must stay below: one more
-/// than the maximum of an IPv4 length field.
+/// Default of `gro_max_size`, in bytes: a received superframe must stay below this size, which is
+/// one more than the maximum of an IPv4 length field.
 pub const GRO_BYTES_MAX: u32 = 65_536;
 
 /// Default size of the largest transmitted superframe, in bytes: the maximum of an IPv4 length
 /// field.
 pub const GSO_BYTES_MAX: u32 = 65_535;
 
-/// Largest possible superframe (BIG TCP), in bytes: eight times as much, as in Linux
-/// (`GSO_MAX_SIZE`), held by 17 fragments of 32 KiB.
+/// Largest possible superframe (BIG TCP), in bytes: eight times [`GSO_BYTES_MAX`], as in Linux
+/// (`GSO_MAX_SIZE`). A packet's 17 fragments of 32 KiB hold it.
 pub const BIG_TCP_BYTES_MAX: u32 = 8 * GSO_BYTES_MAX;
 
 /// Largest byte queue limit: two counters must never be so far apart that their difference wraps

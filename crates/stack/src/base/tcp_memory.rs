@@ -59,7 +59,7 @@ impl MemoryLimits {
     /// Returns the default for `bytes_max` of packet memory: pressure at a half, exhaustion at
     /// three quarters.
     ///
-    /// Differs from Linux, where it is a sixteenth of all memory, because this memory holds only
+    /// Differs from Linux, where TCP gets a sixteenth of all memory: packet memory holds only
     /// packets. The last quarter is for frames received from devices and for ACKs, without which no
     /// memory would ever be freed.
     #[must_use]
@@ -81,8 +81,9 @@ pub(crate) struct TcpMemory {
 struct Verdict {
     /// Current `MemoryPressure`. Relaxed: a verdict orders nothing.
     pressure: AtomicU8,
-    /// Whether idle connections cache packets that they must free. Stored with Release after its
-    /// cause (the settings, the verdict) and taken with Acquire before the cause is read.
+    /// Whether connections must be visited, because they may cache packets that they must free.
+    /// Stored with Release after its cause (the settings, the verdict) and taken with Acquire
+    /// before the cause is read.
     trim: AtomicBool,
     /// Whether any setting so far allowed connections to cache packets. Relaxed: a thread that
     /// misses the store misses a setting that was changed concurrently.
@@ -267,7 +268,8 @@ impl TcpMemory {
         }
     }
 
-    /// Records that the next setting allows connections to cache packets.
+    /// Records that connections may cache packets from now on. Called before the setting takes
+    /// effect.
     pub(crate) fn note_kept(&self) {
         self.verdict.kept.store(true, Ordering::Relaxed);
     }
@@ -283,7 +285,7 @@ impl TcpMemory {
         kept
     }
 
-    /// Takes the request; the caller then trims by settings that it reads afterwards.
+    /// Takes the trim request. The caller must read the settings by which it trims after this call.
     #[inline]
     pub(crate) fn take_trim(&self) -> bool {
         self.verdict.trim.load(Ordering::Relaxed)

@@ -29,24 +29,24 @@ impl Core {
     /// it.
     pub fn busy_poll(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         budget: usize,
         mut done: impl FnMut(&mut Cx) -> bool,
     ) -> bool {
-        cx.set_home(host, self.id);
+        cx.set_home(net, self.id);
         let Some(mut guard) = self.lock.own_if_idle() else { return false };
         guard.poll_queues(guard.ringed);
         self.relieve_worker(cx);
         loop {
-            let _ = turn(host, self, &mut guard, cx, Scope::Busy(budget));
+            let _ = turn(net, self, &mut guard, cx, Scope::Busy(budget));
             cx.do_softirq();
             if done(cx) {
                 break;
             }
             self.look_out(&guard);
         }
-        turn::stop_cycles(host, &mut guard, cx);
+        turn::stop_cycles(net, &mut guard, cx);
         cx.do_softirq();
         // The worker is not resumed, because this thread will most likely poll again before the
         // worker could take over. Otherwise the thread calls `stop_polling`.
@@ -57,7 +57,7 @@ impl Core {
             guard.put_back(arrived);
         }
         if let Err(guard) = guard.release() {
-            self.run_for_another(host, guard, cx);
+            self.run_for_another(net, guard, cx);
             // The packets that this thread has sent may have raised other cores, which only this
             // thread will run.
             cx.do_softirq();

@@ -15,7 +15,7 @@ use crate::{
     transmit::tx_queue::DeviceTx,
 };
 
-/// Attempts to own a core whose host is gone, before its cleanup is left to its owner.
+/// Attempts to own a core whose host is gone. After them, the cleanup is left to the core's owner.
 const LOOKS_MAX: u32 = 1000;
 
 impl Core {
@@ -46,14 +46,13 @@ impl Core {
         guard.napis.push(napi);
         self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
         let _ = guard.release();
-        Some(NapiId(u8::try_from(id).expect("at most 61")))
+        Some(NapiId(u8::try_from(id).expect("a core has at most 60 device queues")))
     }
 
-    /// Removes the device queues, because the host is gone and no thread runs them. If another
-    /// thread owns the core, this call waits for its release for a limited time, so that a thread
-    /// which opens the same device again finds it closed. An owner that does not run the core
-    /// meanwhile, which may be this thread itself, finds the host gone later and removes the queues
-    /// then.
+    /// Removes the device queues, because the host is gone and no thread runs them. If a thread
+    /// owns the core, this call waits for the release for a limited time, so that the caller can
+    /// open the same device again. An owner that does not release the core in that time (it may be
+    /// the calling thread) removes the queues when it next runs the core.
     pub(super) fn end(&self) {
         for _ in 0..LOOKS_MAX {
             if let Some(guard) = self.lock.try_own() {

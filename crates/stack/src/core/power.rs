@@ -2,9 +2,9 @@
 //!
 //! Linux: `napi_disable`, which sets `NAPI_STATE_DISABLE` and waits until the poll is over;
 //! `napi_enable`. Here the caller sets bits in a word of the core, and the owner of the core
-//! applies them at the beginning of its next turn: it drops the packets that the queue holds and
-//! polls it no more. Therefore no poll is interrupted, and the caller knows when the last poll is
-//! over.
+//! applies them at the beginning of its next turn: the owner drops the packets that the queue
+//! holds, and no longer polls the queue. Therefore no poll is interrupted, and the caller knows
+//! when the last poll is over.
 
 use std::sync::{
     Arc,
@@ -27,10 +27,11 @@ pub(super) struct Power {
     disabled: AtomicU64,
     /// Disabled queues whose device is gone.
     gone: AtomicU64,
-    /// Number of the last requested change. Release after the words above, Acquire by the owner.
+    /// Number of the last requested change. Stored with Release after the words above, and loaded
+    /// with Acquire by the owner.
     wanted: AtomicU64,
-    /// Number of the last change that the owner has applied. Release by the owner: a thread that
-    /// reads the number sees the end of all earlier polls.
+    /// Number of the last change that the owner has applied. Stored with Release by the owner, so
+    /// that a thread which reads the number sees the end of all earlier polls.
     done: AtomicU64,
 }
 
@@ -64,7 +65,7 @@ pub(crate) enum PowerChange {
 impl Core {
     /// Changes the state of the queues of device `index`, and returns when the owner has applied
     /// it: no poll of a disabled queue is under way then. Linux: `napi_disable`, `napi_enable`.
-    pub(crate) fn set_power(&self, host: &Net, cx: &mut Cx, index: u32, change: PowerChange) {
+    pub(crate) fn set_power(&self, net: &Net, cx: &mut Cx, index: u32, change: PowerChange) {
         let queues = self.queues_of_device(index);
         if queues == 0 {
             return;
@@ -77,18 +78,18 @@ impl Core {
         };
         let wanted = power.wanted.fetch_add(1, Ordering::Release) + 1;
         while power.done.load(Ordering::Acquire) < wanted {
-            // A pending run of this core may be owed by this thread.
+            // This context itself may owe a run of this core.
             cx.do_softirq();
             // If the core is idle, this thread runs the turn that applies the change. Otherwise
             // MISSED makes the owner run another turn, which applies it.
             match self.lock.try_own() {
-                Some(guard) => self.run_for_another(host, guard, cx),
+                Some(guard) => self.run_for_another(net, guard, cx),
                 None => sync::yield_now(),
             }
         }
         if change == PowerChange::Up {
-            // The worker may sleep without watching the descriptors of these queues. The kick makes
-            // it watch them.
+            // The worker may sleep without watching the descriptors of these queues. The kick wakes
+            // the worker, which then watches them.
             self.wake_before(Instant::ZERO);
         }
         cx.do_softirq();
@@ -108,7 +109,7 @@ impl Core {
     }
 }
 
-/// Applies a pending change at the beginning of a turn.
+/// Applies a pending change at the beginning of a turn. Returns the queues that are enabled again.
 #[inline]
 pub(super) fn follow(core: &Core, state: &mut CoreState, cx: &mut Cx) -> u64 {
     let wanted = core.power.wanted.load(Ordering::Acquire);

@@ -37,20 +37,20 @@ impl Core {
 
     /// Runs turns until every queue is empty or the turn limit is reached, if no other thread owns
     /// the core.
-    pub fn try_run(&self, host: &Net, cx: &mut Cx) -> CoreRun {
-        self.run(host, cx, Scope::All)
+    pub fn try_run(&self, net: &Net, cx: &mut Cx) -> CoreRun {
+        self.run(net, cx, Scope::All)
     }
 
     /// As [`try_run`](Self::try_run), for the thread that watches the descriptors: of the queues
     /// with a descriptor, only those named by [`interrupt`](Self::interrupt) are polled.
-    pub fn run_interrupted(&self, host: &Net, cx: &mut Cx) -> CoreRun {
-        self.run(host, cx, Scope::Scheduled)
+    pub fn run_interrupted(&self, net: &Net, cx: &mut Cx) -> CoreRun {
+        self.run(net, cx, Scope::Scheduled)
     }
 
-    fn run(&self, host: &Net, cx: &mut Cx, scope: Scope) -> CoreRun {
+    fn run(&self, net: &Net, cx: &mut Cx, scope: Scope) -> CoreRun {
         let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
-        cx.set_home(host, self.id);
-        match self.run_turns(host, guard, cx, scope) {
+        cx.set_home(net, self.id);
+        match self.run_turns(net, guard, cx, scope) {
             Some(_) => CoreRun::Pending,
             None => CoreRun::Idle,
         }
@@ -63,22 +63,22 @@ impl Core {
     /// own it. If a woken thread is a reader that polls, frames that arrive by descriptors before
     /// its poll are left to it ([`CoreRun::Left`]), because the worker would load them into the
     /// caches of another CPU.
-    pub fn run_as_worker(&self, host: &Net, cx: &mut Cx, watched: bool) -> CoreRun {
+    pub fn run_as_worker(&self, net: &Net, cx: &mut Cx, watched: bool) -> CoreRun {
         if self.is_left_alone(cx.now) {
             return CoreRun::Left;
         }
         let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };
-        cx.set_home(host, self.id);
+        cx.set_home(net, self.id);
         if self.is_bulk() && self.attendance.sleeper_polls() {
             cx.hold_wakes();
         }
         let scope = if watched { Scope::Scheduled } else { Scope::All };
-        let owed = self.run_turns(host, guard, cx, scope).is_some();
+        let owed = self.run_turns(net, guard, cx, scope).is_some();
         let leaves = !owed && cx.has_left();
         if leaves {
             cx.now = cx.read_clock();
             self.leave_to_reader(cx);
-            let entered = cx.enter(host);
+            let entered = cx.enter(net);
             cx.count(Counter::CoreLeftToReader, 1);
             cx.leave(entered);
         }
@@ -92,9 +92,9 @@ impl Core {
 
     /// Runs the core on a thread that was called for other work. If work keeps arriving, another
     /// thread takes over.
-    pub(super) fn run_for_another(&self, host: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
-        if let Some(guard) = self.run_turns(host, guard, cx, Scope::Scheduled) {
-            self.leave(host, guard, cx);
+    pub(super) fn run_for_another(&self, net: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
+        if let Some(guard) = self.run_turns(net, guard, cx, Scope::Scheduled) {
+            self.leave(net, guard, cx);
         }
     }
 
@@ -102,10 +102,10 @@ impl Core {
     ///
     /// Differs from Linux, where every CPU has a ksoftirqd: a core may have no worker. Then the
     /// core is idle with a due queue, and its deadline is at once
-    /// ([`next_deadline`](Self::next_deadline)). The next thread that polls its host, rings its
-    /// doorbell or waits on it does all the work.
+    /// ([`next_deadline`](Self::next_deadline)). The next thread that polls the host, rings a
+    /// doorbell of the core or waits on the core does all the work.
     #[cold]
-    fn leave(&self, host: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
+    fn leave(&self, net: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         guard.reschedule();
         if self.hand_to_worker(cx) {
             return;
@@ -115,7 +115,7 @@ impl Core {
         // them.
         guard.put_back(1 << BACKLOG);
         drop(guard);
-        let entered = cx.enter(host);
+        let entered = cx.enter(net);
         cx.count(Counter::CoreLeft, 1);
         cx.leave(entered);
     }
@@ -124,13 +124,13 @@ impl Core {
     /// [`TURNS_MAX`] turns: the caller has other work, and its clock reading becomes stale.
     fn run_turns<'a>(
         &self,
-        host: &Net,
+        net: &Net,
         mut guard: CoreGuard<'a, CoreState>,
         cx: &mut Cx,
         scope: Scope,
     ) -> Option<CoreGuard<'a, CoreState>> {
         for _ in 0..TURNS_MAX {
-            if turn(host, self, &mut guard, cx, scope) == PollReport::Pending {
+            if turn(net, self, &mut guard, cx, scope) == PollReport::Pending {
                 cx.wake_held();
                 continue;
             }
@@ -141,7 +141,7 @@ impl Core {
                 }
                 Err(still_owned) => guard = still_owned,
             }
-            let entered = cx.enter(host);
+            let entered = cx.enter(net);
             cx.count(Counter::CoreMissed, 1);
             cx.leave(entered);
         }
@@ -158,7 +158,7 @@ impl RunCore for Core {
         if !self.lock.schedule(napi.bit()) {
             return;
         }
-        let is_up = self.host.upgrade().is_some_and(|host| host.check_up().is_ok());
+        let is_up = self.net.upgrade().is_some_and(|net| net.check_up().is_ok());
         if !(is_up && self.kick_worker()) {
             // Releases the ownership bit and leaves the bits of the queues.
             drop(self.lock.claim());
@@ -169,17 +169,17 @@ impl RunCore for Core {
         if !self.lock.schedule(1 << BACKLOG) {
             return false;
         }
-        let is_up = self.host.upgrade().is_some_and(|host| host.check_up().is_ok());
+        let is_up = self.net.upgrade().is_some_and(|net| net.check_up().is_ok());
         !(is_up && self.kick_worker())
     }
 
     fn run_scheduled(&self, cx: &mut Cx, owed: Owed) {
         let Some(guard) = self.take(owed) else { return };
-        match self.host.upgrade() {
-            Some(host) => {
-                let entered = cx.enter(&host);
+        match self.net.upgrade() {
+            Some(net) => {
+                let entered = cx.enter(&net);
                 cx.count(Counter::CoreDoorbells, 1);
-                self.run_for_another(&host, guard, cx);
+                self.run_for_another(&net, guard, cx);
                 cx.leave(entered);
             }
             None => self.forget(guard),
@@ -189,8 +189,8 @@ impl RunCore for Core {
     #[cold]
     fn hand_over(&self, cx: &mut Cx, owed: Owed) {
         let Some(guard) = self.take(owed) else { return };
-        match self.host.upgrade() {
-            Some(host) => self.leave(&host, guard, cx),
+        match self.net.upgrade() {
+            Some(net) => self.leave(&net, guard, cx),
             None => self.forget(guard),
         }
     }
@@ -198,9 +198,9 @@ impl RunCore for Core {
     #[cold]
     fn disown(&self, owed: Owed) {
         let Some(guard) = self.take(owed) else { return };
-        match self.host.upgrade() {
-            Some(host) if host.check_up().is_ok() => {
-                // Without a worker, no thread knows that a run is owed. Therefore the core is
+        match self.net.upgrade() {
+            Some(net) if net.check_up().is_ok() => {
+                // Without a worker, no thread would begin the owed run. Therefore the core is
                 // released with its queue bits set.
                 guard.reschedule();
                 if !self.kick_worker() {
@@ -212,17 +212,17 @@ impl RunCore for Core {
         }
     }
 
-    /// Polls once on behalf of a thread that sends in bulk: it takes its acknowledgments itself, so
-    /// that the worker is not woken for each of them.
+    /// Polls once on a thread that sends in bulk. The thread receives its acknowledgments itself,
+    /// so that the worker is not woken for each of them.
     fn poll_in_passing(&self, cx: &mut Cx) {
         if !self.has_descriptors() {
             return;
         }
-        let Some(host) = self.host.upgrade() else { return };
+        let Some(net) = self.net.upgrade() else { return };
         let Some(mut guard) = self.lock.own_if_idle() else { return };
-        // The call that polls here read the clock before it sent a superframe.
+        // The caller read the clock before it sent a superframe, so its reading is stale.
         cx.now = cx.read_clock();
-        let report = turn(&host, self, &mut guard, cx, Scope::All);
+        let report = turn(&net, self, &mut guard, cx, Scope::All);
         self.note_poll(cx);
         // Queues without an arrival signal do not prevent the release of the core.
         let owed = match report {
@@ -230,7 +230,7 @@ impl RunCore for Core {
             PollReport::AllDone => guard.release().err(),
         };
         if let Some(guard) = owed {
-            self.run_for_another(&host, guard, cx);
+            self.run_for_another(&net, guard, cx);
         }
         cx.do_softirq();
     }
@@ -244,8 +244,8 @@ impl RunCore for Core {
     }
 
     fn report(&self, event: Event) {
-        if let Some(host) = self.host.upgrade() {
-            host.report(event);
+        if let Some(net) = self.net.upgrade() {
+            net.report(event);
         }
     }
 }

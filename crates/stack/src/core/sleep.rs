@@ -95,8 +95,8 @@ impl Core {
     /// With `prefer` (`SO_PREFER_BUSY_POLL`) the thread polls again soon, and the worker does not
     /// watch the descriptors for the longest `gro_flush_timeout` of the core's devices. If that is
     /// zero, `prefer` has no effect, as in Linux.
-    pub fn stop_polling(&self, cx: &mut Cx, host: &Net, prefer: bool) {
-        let timeout = if prefer { self.flush_timeout(cx.sysctls_of(host)) } else { Duration::ZERO };
+    pub fn stop_polling(&self, cx: &mut Cx, net: &Net, prefer: bool) {
+        let timeout = if prefer { self.flush_timeout(cx.sysctls_of(net)) } else { Duration::ZERO };
         if !timeout.is_zero() {
             self.attendance.prefer_poll(cx.poller(), (cx.now + timeout).as_nanos());
             cx.note_polled(&self.this);
@@ -152,13 +152,13 @@ impl Core {
         // The run stays owed (SCHED), and the worker's `try_own` takes it. The worker of a host
         // that is shut down ends only after it has taken all runs that were owed before the
         // shutdown.
-        let Some(host) = self.host.upgrade().filter(|host| host.check_up().is_ok()) else {
+        let Some(net) = self.net.upgrade().filter(|net| net.check_up().is_ok()) else {
             return false;
         };
         if !self.kick_worker() {
             return false;
         }
-        let entered = cx.enter(&host);
+        let entered = cx.enter(&net);
         cx.count(Counter::CoreHandoffs, 1);
         cx.leave(entered);
         true
@@ -204,8 +204,8 @@ impl Core {
             return Some(Instant::ZERO);
         }
         let timer = self.attendance.next_timer().map(Instant::from_nanos);
-        let host = self.host.upgrade()?;
-        let device = host.queue_deadline(self.id);
+        let net = self.net.upgrade()?;
+        let device = net.queue_deadline(self.id);
         match (timer, device) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -19,39 +19,40 @@ use crate::{
 };
 
 /// Runs one turn. The order matters: freed packets are collected before the receive polls need
-/// memory, completions release senders before they are polled, and timers run after the received
-/// segments.
+/// memory; transmit completions, which release send memory, come before the senders resume; and
+/// timers run after the received segments, which may cancel them.
 pub(super) fn turn(
-    host: &Net,
+    net: &Net,
     core: &Core,
     state: &mut CoreGuard<'_, CoreState>,
     cx: &mut Cx,
     scope: Scope,
 ) -> PollReport {
-    // Read before the settings, so that the turn which takes a trim request also sees the change
-    // behind it.
-    let trims = host.tcp_memory().take_trim();
-    let entered = cx.enter(host);
+    // The trim request is taken before the settings are read (`enter`), so that this turn also sees
+    // the setting whose change caused the request.
+    let trims = net.tcp_memory().take_trim();
+    let entered = cx.enter(net);
     cx.count(Counter::CoreTurns, 1);
-    if host.tcp_memory().is_look_due(cx.now) || cx.has_lacked_memory() {
-        host.look_at_packet_memory(cx);
+    if net.tcp_memory().is_look_due(cx.now) || cx.has_lacked_memory() {
+        net.look_at_packet_memory(cx);
     }
     let again = power::follow(core, state, cx);
     if again != 0 {
         state.put_back(again);
     }
     collect_deferred_frees(cx);
-    let trims_on = state.trim.step(trims, host, cx);
+    let trims_on = state.trim.step(trims, net, cx);
     complete_transmissions(state, cx);
     let around = cx.set_running(Some(core.id));
-    let mut report = receive(host, core, state, cx, scope);
-    resume_throttled(host, core, cx);
-    expire_timers(host, core, state, cx);
+    let mut report = receive(net, core, state, cx, scope);
+    resume_throttled(net, core, cx);
+    expire_timers(net, core, state, cx);
     restart_transmissions(core, state, cx);
-    state.outbox.kick(host, cx);
-    quiesce(host, cx);
+    state.outbox.kick(net, cx);
+    quiesce(net, cx);
     if trims_on {
-        // The core is kept until the walk ends, even if the runner ignores the report.
+        // The bit keeps the core from being released before the walk ends, even if the caller
+        // ignores the report.
         state.put_back(1 << BACKLOG);
         report = PollReport::Pending;
     }
@@ -97,7 +98,7 @@ fn run_due(core: &Core, state: &CoreState, cx: &mut Cx) {
 /// The clock is read only after a poll that used its whole weight, because an empty queue ends the
 /// loop anyway.
 fn receive(
-    host: &Net,
+    net: &Net,
     core: &Core,
     guard: &mut CoreGuard<'_, CoreState>,
     cx: &mut Cx,
@@ -114,7 +115,7 @@ fn receive(
         && let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len())
     {
         let weight = guard.napis.get(index).map_or(weight, |napi| napi.weight(weight));
-        let received = poll_queue(host, core, guard, cx, (index, weight), scope);
+        let received = poll_queue(net, core, guard, cx, (index, weight), scope);
         budget = budget.saturating_sub(received);
         if received < weight {
             due &= !(1 << index);
@@ -143,9 +144,9 @@ fn receive(
                 cx.count(Counter::SoftnetTimeSqueeze, 1);
                 SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
             }
-            // Queues without an arrival signal are polled in every turn. Of superframes, a
-            // busy-polling cycle takes as many as stay in its thread's caches; the others remain
-            // behind the descriptor, which signals them.
+            // Queues without an arrival signal are polled in every turn and need no bit. A
+            // busy-polling cycle stops after as many superframes as fit in its thread's caches; the
+            // others wait behind their descriptor, which signals them, so they need no bit either.
             let found = guard.unannounced | if is_cycle { told } else { 0 };
             guard.put_back(due & !found);
             return PollReport::Pending;
@@ -158,7 +159,7 @@ fn receive(
 /// `process_backlog`.
 #[inline]
 fn poll_queue(
-    host: &Net,
+    net: &Net,
     core: &Core,
     state: &mut CoreState,
     cx: &mut Cx,
@@ -168,8 +169,8 @@ fn poll_queue(
     let CoreState { napis, next_napi, backlog, outbox, last_flow, .. } = state;
     *next_napi = index + 1;
     let received = match index {
-        BACKLOG => backlog.poll(host, core.backlog(), last_flow, cx, weight),
-        _ => napis[index].poll(host, last_flow, outbox, cx, weight, poll_end(scope)),
+        BACKLOG => backlog.poll(net, core.backlog(), last_flow, cx, weight),
+        _ => napis[index].poll(net, last_flow, outbox, cx, weight, poll_end(scope)),
     };
     let handed_on = outbox.take_handed_on();
     SoftnetCounts::add(
@@ -270,27 +271,27 @@ fn next_in_turn(due: u64, first: usize, len: usize) -> Option<usize> {
 
 /// Resumes sockets whose packets have left the queues below: TCP Small Queues. Linux:
 /// `tcp_tasklet_func`.
-fn resume_throttled(host: &Net, core: &Core, cx: &mut Cx) {
-    core.tasklet.run(host, cx);
+fn resume_throttled(net: &Net, core: &Core, cx: &mut Cx) {
+    core.tasklet.run(net, cx);
 }
 
-/// Delivers the packets that the queues hold back, when a thread stops busy polling and before it
-/// releases the core. Afterwards another thread may own the core; the borrow ends with the
-/// ownership, so that this thread cannot access the packets then.
-pub(super) fn stop_cycles(host: &Net, state: &mut CoreState, cx: &mut Cx) {
+/// Delivers the packets that the queues hold back. Called when a thread stops busy polling, before
+/// it releases the core: after the release, another thread may own these queues.
+pub(super) fn stop_cycles(net: &Net, state: &mut CoreState, cx: &mut Cx) {
     if core::mem::take(&mut state.holding) == 0 {
         return;
     }
-    let entered = cx.enter(host);
+    let entered = cx.enter(net);
     let CoreState { napis, outbox, last_flow, .. } = state;
     for napi in napis {
-        napi.flush(host, last_flow, outbox, cx);
+        napi.flush(net, last_flow, outbox, cx);
     }
     cx.leave(entered);
 }
 
-/// Runs the due timers. The lock is not held meanwhile, because a timer may arm another.
-fn expire_timers(host: &Net, core: &Core, state: &mut CoreState, cx: &mut Cx) {
+/// Runs the due timers. The lock of the timer wheel is not held meanwhile, because a timer may arm
+/// another.
+fn expire_timers(net: &Net, core: &Core, state: &mut CoreState, cx: &mut Cx) {
     if !core.attendance.is_timer_due(cx.now.as_nanos()) {
         return;
     }
@@ -299,27 +300,27 @@ fn expire_timers(host: &Net, core: &Core, state: &mut CoreState, cx: &mut Cx) {
     cx.count(Counter::TimerExpired, due.len() as u64);
     cx.count(Counter::TimerRuns, u64::from(!due.is_empty()));
     for entry in due.drain(..) {
-        on_timer(host, entry, cx);
+        on_timer(net, entry, cx);
     }
     state.due = due;
 }
 
 /// Runs one timer, if its object still exists.
-fn on_timer(host: &Net, entry: TimerEntry, cx: &mut Cx) {
+fn on_timer(net: &Net, entry: TimerEntry, cx: &mut Cx) {
     match entry {
         TimerEntry::Stream(socket) => {
             if let Some(socket) = socket.upgrade() {
-                socket.on_timer(host, cx);
+                socket.on_timer(net, cx);
             }
         }
         TimerEntry::Request(request) => {
             if let Some(request) = request.upgrade() {
-                request.on_timer(host, cx);
+                request.on_timer(net, cx);
             }
         }
         TimerEntry::TimeWait(time_wait) => {
             if let Some(time_wait) = time_wait.upgrade() {
-                time_wait.on_timer(host, cx);
+                time_wait.on_timer(net, cx);
             }
         }
         TimerEntry::Neighbor(neighbor) => {
@@ -327,14 +328,14 @@ fn on_timer(host: &Net, entry: TimerEntry, cx: &mut Cx) {
                 neighbor.on_timer(cx);
             }
         }
-        TimerEntry::Claims => host.on_claim_timer(cx),
+        TimerEntry::Claims => net.on_claim_timer(cx),
     }
 }
 
 /// Ends the read-side critical section: the core holds no reference that it looked up in a table.
-fn quiesce(host: &Net, cx: &Cx) {
+fn quiesce(net: &Net, cx: &Cx) {
     cx.reader().quiescent();
-    host.output_routes().on_quiescent();
+    net.output_routes().on_quiescent();
 }
 
 /// Walk over all connections, by the core that took the trim request.
@@ -349,13 +350,13 @@ pub(super) struct TrimWalk {
 
 impl TrimWalk {
     /// Continues the walk, or begins one if it is `wanted`. Returns true if another turn is needed.
-    pub(super) fn step(&mut self, wanted: bool, host: &Net, cx: &mut Cx) -> bool {
+    pub(super) fn step(&mut self, wanted: bool, net: &Net, cx: &mut Cx) -> bool {
         if wanted {
             self.again = self.at.is_some();
             self.at = Some(self.at.unwrap_or_default());
         }
         let Some(from) = self.at else { return false };
-        self.at = host.relieve_streams(cx, from);
+        self.at = net.relieve_streams(cx, from);
         if self.at.is_none() && core::mem::take(&mut self.again) {
             self.at = Some(Place::default());
         }

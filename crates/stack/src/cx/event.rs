@@ -23,7 +23,7 @@ pub enum Event {
     /// A device has left the host: its interface was deleted, or `Host::remove_device` was called.
     /// Sockets bound to addresses that only this device had fail with `ENETDOWN` from here on.
     DeviceGone {
-        /// Its name.
+        /// Name of the device.
         device: String,
     },
     /// Segments arrive whose checksum was left to hardware that the link does not have. The first
@@ -50,8 +50,8 @@ pub enum Event {
         /// Link address of the other station.
         mac: MacAddr,
     },
-    /// No other station uses an address of this host: its probes are over (RFC 5227 §2.1.1), and it
-    /// is in use.
+    /// The probes of an address of this host found no other station that uses it (RFC 5227 §2.1.1).
+    /// The host uses the address from here on.
     AddressReady {
         /// Name of the device.
         device: String,
@@ -97,7 +97,7 @@ impl fmt::Display for Event {
 
 /// Receiver of a host's events.
 pub trait EventSink: Send + Sync + Debug {
-    /// Takes an event. Called from within the stack, perhaps by a thread that owns a core: it must
-    /// not call the stack, nor wait for a thread that does.
+    /// Takes an event. Called from within the stack, perhaps by a thread that owns a core, so an
+    /// implementation must neither call the stack nor wait for a thread that does.
     fn on_event(&self, event: Event);
 }

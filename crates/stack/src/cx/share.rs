@@ -1,8 +1,8 @@
 //! Data of a host that contexts use: its number, settings, counter pages, the accounts that all its
 //! connections share, and the receiver of its events.
 //!
-//! Above: every part of a host has one, and a context is entered with it
-//! (`Cx::enter`). Linux: the fields of `struct net` that any layer reads.
+//! Above: every part of a host refers to it, and a context enters the host by it (`Cx::enter`).
+//! Linux: the fields of `struct net` that any layer reads.
 //!
 //! Not here: devices and routes (`route::router`), sockets (`socket::net`), cores (`host`).
 
@@ -40,8 +40,8 @@ pub struct HostShare {
     tcp_memory: Arc<TcpMemory>,
     /// Table of `net.core.rps_sock_flow_entries`, created when a context first needs it.
     sock_flows: Mutex<Option<Arc<SockFlows>>>,
-    /// True if there is such a table, or will be. Relaxed: a thread that misses the change polls
-    /// the same core as before.
+    /// True if the settings enable RFS, even before the table exists. Relaxed: a thread that misses
+    /// the change polls the same core as before.
     rfs_needed: AtomicBool,
     pages: Mutex<Vec<Arc<CounterPage>>>,
     /// Receiver of this host's events.
@@ -51,7 +51,7 @@ pub struct HostShare {
 impl HostShare {
     /// Creates the data of a host with the name `name`, `cores` cores and these settings.
     pub(crate) fn new(name: String, cores: u16, sysctls: Sysctls) -> Self {
-        /// Number of the next host, from 1 on. It tells a context whose counters it writes.
+        /// Number of the next host, from 1 on. A context recognizes a host by its number.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let tcp_memory = TcpMemory::new();
         if sysctls.tcp.keeps_packets() {
@@ -88,8 +88,8 @@ impl HostShare {
         self.cores
     }
 
-    /// The present settings. Takes a lock: contexts that run the host ask
-    /// [`Cx::sysctls`](super::Cx::sysctls).
+    /// The present settings. Takes a lock; contexts that run the host use
+    /// [`Cx::sysctls`](super::Cx::sysctls), which takes none.
     #[must_use]
     pub fn sysctls(&self) -> Arc<Sysctls> {
         self.sysctls.present().1
@@ -108,8 +108,8 @@ impl HostShare {
         &self.tcp_memory
     }
 
-    /// Returns the RFS table with `entries` slots, which replaces one of another size; `None` for
-    /// 0.
+    /// Returns the RFS table with `entries` slots, or `None` if `entries` is 0. A table of another
+    /// size is replaced.
     pub(crate) fn sock_flows(&self, entries: u32) -> Option<Arc<SockFlows>> {
         let mut flows = self.sock_flows.lock().unwrap_or_else(PoisonError::into_inner);
         if flows.as_ref().map_or(0, |flows| flows.len()) != entries {

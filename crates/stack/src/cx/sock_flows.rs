@@ -1,4 +1,4 @@
-//! RFS table: the core on which the application of each flow last read.
+//! RFS table: the home core of the thread that last made a socket call on each flow.
 //!
 //! Linux: `rps_sock_flow_table`, `sock_rps_record_flow`. Socket calls write it, the cores that poll
 //! devices read it. An entry may be stale for a moment; this affects only the core on which work is

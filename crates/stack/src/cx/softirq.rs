@@ -1,8 +1,8 @@
 //! Cores that a context must run before its thread returns to the application.
 //!
 //! Linux: the softirq pending mask, and the CPU's `poll_list`. Here a context may already own the
-//! listed cores. If the context ends first, because its thread panics, it releases them, because no
-//! other thread could run them.
+//! listed cores. If its thread panics before it has run them, the context releases them: no other
+//! thread could run a core that is still owned.
 
 use core::fmt::Debug;
 use std::{collections::VecDeque, sync::Arc};
@@ -12,8 +12,8 @@ use sync::{Claim, Poller};
 use super::{Cx, event::Event};
 use crate::base::ids::NapiId;
 
-/// Core, as seen by the code that raises it: doorbells, packets for another core's backlog,
-/// contexts. Each of these makes one virtual call, a packet makes none.
+/// Core, as seen by the code that raises it: doorbells, hand-over of packets to the backlog of
+/// another core, contexts. A raise is one virtual call; no virtual call is made per packet.
 pub(crate) trait RunCore: Debug + Send + Sync {
     /// Signals a frame on `napi`. If no thread owned the core, the caller owns it now and raises it
     /// in its context.
@@ -53,7 +53,7 @@ pub(crate) trait RunCore: Debug + Send + Sync {
     fn report(&self, event: Event);
 }
 
-/// Why a core has to be run.
+/// Run that a context owes a core.
 #[derive(Debug)]
 pub(crate) enum Owed {
     /// The core was idle; this context owns it.
@@ -67,8 +67,8 @@ pub(crate) enum Owed {
 pub(super) struct Softirq {
     /// Cores to run, as indices into `cores`.
     raised: VecDeque<(usize, Owed)>,
-    /// Cores raised here before, so that raising one again writes no shared reference count. An
-    /// entry is `None` while its core runs.
+    /// Cores raised in this context before. They are kept so that raising one again writes no
+    /// shared reference count. An entry is `None` while its core runs.
     cores: Vec<Option<Arc<dyn RunCore>>>,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct HostView {
     pub(super) sysctls: Arc<Sysctls>,
     /// Copy of a setting: how packets of another context's pool are freed.
     pub(super) free_mode: FreeMode,
-    /// Copy of settings: packets may change core.
+    /// Copy of a fact about the settings: packets may be processed on another core (RPS, RFS).
     pub(super) rps_needed: bool,
     /// RFS table, if the settings enable it (Linux: `rfs_needed`).
     pub(super) sock_flows: Option<Arc<SockFlows>>,
@@ -67,8 +67,8 @@ impl HostView {
         view
     }
 
-    /// Takes over changed settings. If nothing changed, this is one load of a cache line that is
-    /// otherwise not written.
+    /// Takes over changed settings. If nothing changed, this is one load of a cache line that only
+    /// a change of settings writes.
     #[inline]
     pub(super) fn refresh(&mut self, host: &HostShare) {
         if self.generation != host.live_sysctls().generation() {

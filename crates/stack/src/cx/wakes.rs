@@ -1,8 +1,8 @@
 //! Threads that a worker wakes only after it has released the core.
 //!
-//! Wakes are deferred because the first thing a woken thread does is try to own the core. A thread
-//! that reads superframes is also left the frames that have arrived meanwhile, because they belong
-//! in the caches of its CPU (`Core::run_as_worker`).
+//! Wakes are deferred because the first thing a woken thread does is try to own the core. If a
+//! deferred thread reads superframes, the worker also leaves the frames that arrive meanwhile to
+//! it, so that they are loaded into the caches of the reader's CPU (`Core::run_as_worker`).
 //!
 //! Not here: when to defer wakes (`core::run`), and which thread fetches the frames left to a
 //! reader (`core::sleep`).
@@ -19,7 +19,7 @@ pub(super) struct HeldWakes {
     holds: bool,
     /// True if a deferred thread waits to read.
     reader: bool,
-    /// True if frames that have arrived since are left to that reader.
+    /// True if frames that arrived after the deferral are left to that reader.
     left: bool,
 }
 
@@ -44,7 +44,7 @@ impl Cx {
     }
 
     /// Leaves the frames not yet received to a reader whose wake is deferred. Returns false if
-    /// there is none.
+    /// there is no such reader.
     pub(crate) const fn leave_to_reader(&mut self) -> bool {
         self.wakes.left |= self.wakes.reader;
         self.wakes.reader
@@ -55,8 +55,9 @@ impl Cx {
         self.wakes.left
     }
 
-    /// Wakes all `waiters` of a socket whose lock was released after the event. They wait to `read`
-    /// or to write. Wakes now, or after the release of the core. Returns true if there were any.
+    /// Wakes all `waiters` of a socket, at once or after the release of the core. `read` says that
+    /// they wait to read, not to write. The lock of the socket was released after the event.
+    /// Returns true if there were waiters.
     #[inline]
     pub(crate) fn notify_all(&mut self, waiters: &EventCount, read: bool) -> bool {
         let HeldWakes { wakes, holds, reader, .. } = &mut self.wakes;

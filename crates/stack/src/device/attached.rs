@@ -122,8 +122,8 @@ impl Device for Attached {
 
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         let mut completed = self.with(cx, |device, cx| device.complete(queue, cx));
-        // Also after the device is up again: a thread may have called `transmit` while it went
-        // down.
+        // Dropped bytes are reported even if the device is up: a thread may have called `transmit`
+        // just before it came up.
         let dropped = &self.dropped[usize::from(queue.0)];
         if dropped.load(Ordering::Relaxed) != 0 {
             completed.bytes += dropped.swap(0, Ordering::Relaxed);
@@ -208,7 +208,8 @@ mod tests {
         }
     }
 
-    /// Otherwise the byte queue limit would count these bytes as in flight forever.
+    /// If such packets did not complete, the byte queue limit would count their bytes as in flight
+    /// forever.
     #[test]
     fn packets_dropped_while_the_device_was_down_are_completed_once_it_is_up() {
         const QUEUE: QueueId = QueueId(0);

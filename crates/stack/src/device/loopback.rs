@@ -1,8 +1,8 @@
 //! The loopback device: it receives the packets that it transmits, by pointer and without
 //! checksums.
 //!
-//! Linux: drivers/net/loopback.c. As there, it has a large MTU and takes superframes. It has one
-//! queue per core of the host.
+//! Linux: drivers/net/loopback.c. As in Linux, the device has a large MTU and takes superframes. It
+//! has one queue per core of the host.
 
 use std::{
     collections::VecDeque,
@@ -30,8 +30,9 @@ const MTU: u32 = GSO_BYTES_MAX;
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Length of `packets`, to find an empty queue without the lock. Written under the lock; a core
-    /// rung after a push sees it because the doorbell orders the two.
+    /// Length of `packets`, to find an empty queue without the lock. Written under the lock. A core
+    /// whose doorbell rings after a push sees the new length, because the doorbell orders the store
+    /// before the core's load.
     len: AtomicUsize,
     packets: Mutex<VecDeque<Packet>>,
     doorbell: OnceLock<Doorbell>,
@@ -83,7 +84,7 @@ impl Device for Loopback {
         let mut refused = PacketList::new();
         cx.count(Counter::DeviceTxPackets, list.len() as u64);
         cx.count(Counter::DeviceTxBytes, list.bytes() as u64);
-        // As in Linux, where a looped packet passes through the backlog of a core.
+        // The bound is that of a core's backlog, through which a looped packet passes in Linux.
         let queue_max = cx.sysctls().netdev_max_backlog as usize;
         {
             let mut packets = queue.packets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,8 +120,8 @@ impl Device for Loopback {
     }
 }
 
-/// Makes a packet passed in memory arrive with the checksum state it was sent with: data that never
-/// left memory needs no verification, as between veth ends.
+/// Ends the charge of a packet passed in memory, and marks its checksum as verified: data that
+/// never left memory needs no verification, as between veth ends.
 pub(super) fn receive_as_sent(packet: &mut Packet) {
     packet.orphan();
     packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;

@@ -38,9 +38,9 @@ mod direction;
 mod impair;
 mod path_mtu;
 
-/// Default limit of superframes, in bytes of IP packet. A write of 64 KiB has 45.26 segments of
-/// 1,448 bytes, and 65,536 bytes hold 45: with that limit the remainder would leave as a packet of
-/// its own after every few writes.
+/// Default limit of superframes, in bytes of IP packet. A limit of 65,536 bytes would hold 45
+/// segments of 1,448 bytes, but a write of 64 KiB fills 45.26: the remainders would leave as a
+/// packet of their own after every few writes.
 const SUPERFRAME_SIZE: u32 = 80 << 10;
 
 /// One end of a wire.
@@ -90,7 +90,7 @@ impl Wire {
         Ok((end(0, &forward, &backward), end(1, &backward, &forward)))
     }
 
-    /// Changes the path MTU of this end's outgoing direction: packets sent from now on meet this
+    /// Changes the path MTU of this end's outgoing direction: packets sent from now on pass this
     /// router, or none.
     pub fn set_path_mtu(&self, path_mtu: Option<PathMtu>) {
         for direction in &self.outgoing {
@@ -194,8 +194,8 @@ impl Wire {
         }
     }
 
-    /// Returns the times that packets sent by this end on `queue` waited for the transmitter since
-    /// the last call. Only packets of a direction with a rate are counted.
+    /// Returns the times for which packets sent by this end on `queue` have waited for the
+    /// transmitter since the last call. Packets of a direction without impairments are not counted.
     pub fn take_waits(&self, queue: QueueId) -> Waits {
         let direction = &self.outgoing[usize::from(queue.0)];
         let mut in_flight = direction.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,8 +217,8 @@ impl Device for Wire {
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let direction = &self.incoming[usize::from(queue.0)];
         if let Some(ring) = &direction.ring {
-            // The receiver end is still here unless the core has taken it; then no frame comes by
-            // this call.
+            // If the core has taken the receiver end of the ring, frames do not pass through this
+            // call.
             let receiver = Ring::receiver(ring);
             return receiver
                 .map_or(0, |mut receiver| out.take_while_room(budget, || receiver.pop()));
@@ -267,8 +267,8 @@ impl Device for Wire {
                     impair(direction, &mut in_flight, cx, (packet, too_big), &mut refused);
                 }
             }
-            // By the sender's clock: the receiver may have read its clock earlier and would not
-            // poll again.
+            // Packets arrive by the sender's clock: the receiver may have read its clock earlier,
+            // and would not poll again.
             in_flight.arrive(cx.now);
             direction.len.store(in_flight.len(), Ordering::Release);
             rings = !in_flight.ready.is_empty();
@@ -333,7 +333,8 @@ impl Device for Wire {
         }
     }
 
-    /// Both directions must be direct, because a router's reports about one arrive by the other.
+    /// Both directions must be direct, because a router's reports about one direction arrive by the
+    /// other.
     fn rx_signal(&self, queue: QueueId) -> RxSignal {
         let queue = usize::from(queue.0);
         if self.incoming[queue].direct && self.outgoing[queue].direct {

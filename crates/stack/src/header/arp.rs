@@ -1,6 +1,6 @@
 //! ARP packet for IPv4 over Ethernet (RFC 826), 28 bytes long.
 //!
-//! Above: `receive::arp_input`, which gets it without its Ethernet header, and
+//! Above: `receive::arp_input`, which gets the packet without its Ethernet header, and
 //! `transmit::link_output`, which sends it. Linux: net/ipv4/arp.c.
 //!
 //! Not here: any state, and any other pair of address families. A packet with another pair is
@@ -125,7 +125,8 @@ impl ArpPacket {
             target_ip: Ipv4Addr::from(wire.tpa),
         };
         // RFC 1812 §3.3.2: a packet that maps a sender to a group address is rejected. Differs from
-        // Linux, which accepts it, because such an entry would flood the link.
+        // Linux, which accepts it: with such an entry, packets to one station would go to a whole
+        // group.
         let sender_is_station = packet.sender_mac.is_unicast()
             && !packet.sender_ip.is_multicast()
             && !packet.sender_ip.is_broadcast()
@@ -168,8 +169,8 @@ impl ArpPacket {
         self.sender_ip == self.target_ip
     }
 
-    /// Whether the sender probes for an address conflict. It has no address yet, so the neighbor
-    /// table ignores the packet.
+    /// Whether the sender probes for an address conflict. The sender has no address yet, so the
+    /// neighbor table ignores the packet.
     #[must_use]
     pub const fn is_probe(&self) -> bool {
         self.sender_ip.is_unspecified()

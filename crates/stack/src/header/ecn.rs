@@ -11,8 +11,8 @@ use pkt::Ecn;
 /// Offset of the IPv4 header checksum.
 const IPV4_CHECKSUM: usize = 10;
 
-/// Marks the IP packet at the start of `bytes` and updates its header checksum. Returns false if
-/// the packet is not ECN-capable or no IP packet, so that a mark cannot reach the sender.
+/// Marks the IP packet at the start of `bytes` and updates its header checksum. Returns false, and
+/// changes nothing, if the packet is not ECN-capable or not an IP packet.
 pub(crate) fn set_ce(bytes: &mut [u8]) -> bool {
     match bytes.first().map(|first| first >> 4) {
         Some(4) if bytes.len() >= super::ip::IPV4_HEADER_LEN => set_ce_v4(bytes),

@@ -6,13 +6,14 @@
 //!
 //! [`parse`] and [`IpHeader::emit`] take `const V4: bool`, so that the algorithm above them is
 //! written once. A parsed header is valid: lengths fit the packet, the IPv4 checksum holds, options
-//! are well formed, and no address is one that no packet may carry. A field that a version lacks
-//! has its neutral value (`id` 0, no fragment, flow label 0).
+//! are well formed, and both addresses are valid in a packet. A field that a version lacks has its
+//! neutral value (`id` 0, no fragment, flow label 0).
 //!
 //! **BIG TCP.** Length fields have 16 bits. A longer superframe never leaves this process except
 //! through a device that accepts it, and its header has a length of 0; the length of the packet is
 //! used instead (`parse_packet`). In any other packet, a length of 0 means 0. Linux: `iph_totlen`,
-//! `iph_set_totlen`. Differs from Linux: IPv6 has no jumbo payload option (RFC 2675) here, either.
+//! `iph_set_totlen`. Differs from Linux: a long IPv6 superframe has no jumbo payload option
+//! (RFC 2675), so that both versions are alike.
 //!
 //! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers,
 //! reassembly.
@@ -452,7 +453,8 @@ fn length_field(bytes: u32) -> U16 {
 pub(crate) fn header_checksum(header: &[u8]) -> u16 {
     let (words, _) = header.as_chunks::<4>();
     let sum: u64 = words.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
-    // At most 15 words of 32 bits: two folds leave 17 bits, the third the carry.
+    // The sum of at most 15 words has 36 bits. Two folds leave 17 bits, and the last two add the
+    // carries.
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);

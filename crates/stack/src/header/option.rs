@@ -102,7 +102,7 @@ fn check_timestamp(option: &[u8]) -> Result<(), usize> {
         _ => return Err(3),
     };
     check_slots(option, HEADER, slot)?;
-    // The overflow count, hosts that found no free slot, must not wrap.
+    // The overflow count, which counts hosts that found no free slot, must not wrap.
     let full = usize::from(option[2]) > option.len();
     if full && overflow == 15 { Err(3) } else { Ok(()) }
 }
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_option_bytes_end_the_check(options in proptest::collection::vec(any::<u8>(), 0..=40)) {
+        fn the_check_ends_for_any_option_bytes(options in proptest::collection::vec(any::<u8>(), 0..=40)) {
             if let Err(pointer) = check(&options) {
                 prop_assert!(usize::from(pointer) <= 20 + options.len());
             }

@@ -1,6 +1,6 @@
 //! Invariants of a host that hold between two turns, and the packet memory of its connections.
 //!
-//! Above: the simulator and tests; the data path does not use it. Below: `TcpSocket::check`,
+//! Above: the simulator and tests; the data path does not use it. Below: `Connection::check`,
 //! `tcp::Tcb::check_turn`.
 //!
 //! Not here: invariants that involve devices or the network (`sim`).
@@ -21,16 +21,17 @@ pub struct Audit {
     pub wmem_alloc: u64,
     /// Memory charged to the account and not used (`sk_forward_alloc`).
     pub forward_alloc: u64,
-    /// Number of these connections.
+    /// Number of connections in the tables.
     pub connections: usize,
-    /// True if no other connection exists: none is out of the tables and still referenced.
+    /// True if the tables hold every connection that exists. False if one has left them and is
+    /// still referenced.
     pub is_complete: bool,
 }
 
 impl Host {
-    /// Checks the invariants of every connection, and passes `see` the values of each that must not
-    /// decrease. The TCP memory account of the host must equal the charges of its connections, and
-    /// these the sizes of their queues, in whole pages.
+    /// Checks the invariants of every connection, and calls `see` with the sequence numbers of each
+    /// connection that must never decrease. The queues of all connections and their unused charges
+    /// must add up to the TCP memory account of the host, in whole pages.
     ///
     /// # Panics
     ///

@@ -50,7 +50,7 @@ impl Host {
     /// Builds a host: validates the configuration, attaches devices to cores.
     ///
     /// # Errors
-    /// [`ConfigError`] names the field, the value and what would be allowed.
+    /// [`ConfigError`] names the field, the refused value and the allowed values.
     pub fn new(memory: &Memory, config: HostConfig) -> Result<Arc<Self>, ConfigError> {
         if config.cores == 0 || config.cores > CORES_MAX {
             return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));

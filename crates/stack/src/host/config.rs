@@ -32,7 +32,7 @@ pub struct DeviceConfig {
 /// seed of a run that must repeat. Both configure one core and no device.
 ///
 /// ```compile_fail,E0599
-/// let config = stack::config::HostConfig::default();
+/// let config = stack::host::config::HostConfig::default();
 /// ```
 #[derive(Clone, Debug)]
 pub struct HostConfig {

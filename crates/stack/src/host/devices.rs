@@ -12,10 +12,10 @@
 //! 4. Packets in its transmit queues, and those that wait for its neighbors, are dropped with a
 //!    reason.
 //!
-//! A removed device is then replaced by a black hole for all holders of an entry, and freed after a
-//! grace period.
+//! A removed device is then replaced by a black hole, to which route entries still in use lead, and
+//! freed after a grace period.
 //!
-//! Not here: devices that are added while a host runs.
+//! Not supported: devices that are added while a host runs.
 
 use std::{
     net::IpAddr,
@@ -73,7 +73,7 @@ impl Host {
     /// Removes a device (`ip link del DEVICE`) with its addresses. Connections that used it
     /// continue by other routes, if there are any, and if another device has their address. Sockets
     /// whose address no device has cannot work again: connections end and listeners fail with
-    /// `ENETDOWN`. [`Event::DeviceGone`] is reported before. The device is dropped after a grace
+    /// `ENETDOWN`, after [`Event::DeviceGone`] was reported. The device is dropped after a grace
     /// period, when no running call can refer to it.
     ///
     /// # Errors
@@ -122,7 +122,10 @@ impl Host {
 
     fn enter_change(&self, cx: &mut Cx) -> crate::cx::Entered {
         let entered = cx.enter(self);
-        assert!(cx.running().is_none(), "a turn, which may poll the device, must not take it down");
+        assert!(
+            cx.running().is_none(),
+            "a device is not taken down from within a turn, which may poll it"
+        );
         entered
     }
 

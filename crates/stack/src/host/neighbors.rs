@@ -23,13 +23,14 @@ use crate::{
 impl Host {
     /// Sets the permanent link address of a neighbor: no request is sent for it, no ARP packet
     /// changes it, and the table does not collect it. Packets that waited for the address are sent.
-    /// The entry ends by [`delete_neighbor`](Self::delete_neighbor), or when its device goes down,
-    /// as in Linux.
+    /// [`delete_neighbor`](Self::delete_neighbor) removes the entry, and so does the device when it
+    /// goes down, as in Linux.
     ///
     /// # Errors
     ///
-    /// If there is no such device, its frames carry no link addresses, or `address` or `mac` is not
-    /// the address of a single other station. Nothing is changed then.
+    /// If there is no such device, if its frames carry no link addresses, if `address` is not IPv4,
+    /// or if `address` or `mac` is not the address of a single other station. Nothing is changed
+    /// then.
     pub fn set_neighbor(
         &self,
         cx: &mut Cx,
@@ -58,8 +59,8 @@ impl Host {
         Ok(())
     }
 
-    /// Deletes a neighbor, set or learned: the next packet to it causes a request. Packets that
-    /// wait for the neighbor are dropped.
+    /// Deletes a neighbor, set by hand or learned. The next packet to its address causes a request.
+    /// Packets that wait for the neighbor are dropped.
     ///
     /// # Errors
     ///

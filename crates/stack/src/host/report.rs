@@ -48,8 +48,8 @@ impl Host {
         let entered = cx.enter(self);
         let rows = self.tx.iter().flat_map(|tx| tx.stats(cx)).collect();
         cx.leave(entered);
-        // While this thread held a queue, another thread may have left packets to it; they may have
-        // raised a core.
+        // While this thread held a queue, another thread may have left packets to it. This thread
+        // has sent them, which may have raised a core.
         cx.do_softirq();
         rows
     }

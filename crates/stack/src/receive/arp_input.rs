@@ -22,7 +22,7 @@ use crate::{
     transmit::{dst::RouteKind, link_output::send_arp, neighbor::Advertisement},
 };
 
-pub(super) fn input(host: &Net, cx: &mut Cx, mut packet: Packet) -> Verdict {
+pub(super) fn input(net: &Net, cx: &mut Cx, mut packet: Packet) -> Verdict {
     cx.count(Counter::ArpInPackets, 1);
     if !packet.require_linear(ARP_LEN) {
         return Verdict::Drop(DropReason::PacketTooShort, packet);
@@ -32,17 +32,17 @@ pub(super) fn input(host: &Net, cx: &mut Cx, mut packet: Packet) -> Verdict {
         Err(reason) => return Verdict::Drop(reason, packet),
     };
     let device = packet.meta().rx_device;
-    let LinkType::Ethernet { mac } = host.device(device).caps().link else {
+    let LinkType::Ethernet { mac } = net.device(device).caps().link else {
         return Verdict::Drop(DropReason::EthernetType, packet);
     };
     if arp.sender_mac != mac {
-        host.hear_arp(cx, device, &arp);
+        net.hear_arp(cx, device, &arp);
     }
-    match Treatment::of(host, cx, device, &arp) {
+    match Treatment::of(net, cx, device, &arp) {
         Ok(treatment) => {
-            treatment.learn(host, cx, device, &arp);
+            treatment.learn(net, cx, device, &arp);
             if treatment.answers {
-                send_arp(host.tx(device), cx, arp.sender_mac, &arp.reply(mac));
+                send_arp(net.tx(device), cx, arp.sender_mac, &arp.reply(mac));
             }
             cx.pool.free(packet);
             Verdict::Consumed
@@ -75,10 +75,10 @@ struct Treatment {
 
 impl Treatment {
     /// Decides about a packet received on `device`, by the routes and the settings.
-    fn of(host: &Net, cx: &Cx, device: u32, arp: &ArpPacket) -> Result<Self, DropReason> {
+    fn of(net: &Net, cx: &Cx, device: u32, arp: &ArpPacket) -> Result<Self, DropReason> {
         let reader = cx.reader();
         let rcu = reader.pin();
-        let (fib, sysctls) = (host.fib(&rcu), cx.sysctls());
+        let (fib, sysctls) = (net.fib(&rcu), cx.sysctls());
         if fib.local_kind(IpAddr::V4(arp.sender_ip)).is_some() {
             // The sender uses one of our addresses (RFC 5227), or a broadcast or multicast address.
             // An entry for it would cut this host off.
@@ -98,13 +98,13 @@ impl Treatment {
             }
             // An address that is still being probed is tentative and must not be answered for
             // (RFC 5227 §2.1.1).
-            answers = !host.claims().is_tentative(owner, arp.target_ip);
+            answers = !net.claims().is_tentative(owner, arp.target_ip);
         }
         Ok(Self { for_us: owner.is_some(), answers })
     }
 
     /// Passes the sender's address pair to the neighbor table.
-    fn learn(&self, host: &Net, cx: &mut Cx, device: u32, arp: &ArpPacket) {
+    fn learn(&self, net: &Net, cx: &mut Cx, device: u32, arp: &ArpPacket) {
         if arp.is_probe() {
             return;
         }
@@ -115,6 +115,6 @@ impl Treatment {
         };
         let may_create = self.answers.then_some(IpAddr::V4(arp.target_ip));
         let sender = (device, IpAddr::V4(arp.sender_ip));
-        host.neighbor_table().learn(cx, sender, told, may_create);
+        net.neighbor_table().learn(cx, sender, told, may_create);
     }
 }

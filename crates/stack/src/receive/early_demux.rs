@@ -16,15 +16,15 @@ use super::flow::Flow;
 use crate::{
     header::ip::{IpHeader, protocol},
     socket::net::Net,
-    socket::{TcpSocket, demux::Entry},
+    socket::{Connection, demux::Entry},
 };
 
 /// Connection that a packet belongs to.
 pub(super) enum Demuxed<'s> {
-    /// Current connection of the flow.
+    /// Connection of the previous packet, which `flow` remembers.
     Current,
     /// Another connection.
-    Stream(&'s TcpSocket),
+    Stream(&'s Connection),
 }
 
 /// Returns the connection of `packet`, without a lookup if it is the current one of `flow`, or
@@ -32,7 +32,7 @@ pub(super) enum Demuxed<'s> {
 /// packet ([`Flow::repeated_header`]) and need not be read.
 #[inline]
 pub(super) fn early_demux<'s>(
-    host: &'s Net,
+    net: &'s Net,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
     header: &IpHeader,
@@ -47,12 +47,12 @@ pub(super) fn early_demux<'s>(
     {
         return None;
     }
-    let over_loopback = host.is_loopback_device(packet.meta().rx_device);
+    let over_loopback = net.is_loopback_device(packet.meta().rx_device);
     if repeats && let Some((tuple, hash)) = flow.repeated_tuple() {
         if flow.is(tuple, over_loopback) {
             return Some(Demuxed::Current);
         }
-        return stream(host, rcu, (tuple, hash), over_loopback);
+        return stream(net, rcu, (tuple, hash), over_loopback);
     }
     let (src_port, dst_port) = SegmentHeader::ports(&packet.linear()[header_len..])?;
     let tuple = FourTuple {
@@ -62,8 +62,8 @@ pub(super) fn early_demux<'s>(
     if flow.is(&tuple, over_loopback) {
         return Some(Demuxed::Current);
     }
-    let hash = flow.hash(host, &tuple);
-    let found = stream(host, rcu, (&tuple, hash), over_loopback)?;
+    let hash = flow.hash(net, &tuple);
+    let found = stream(net, rcu, (&tuple, hash), over_loopback)?;
     flow.note_header(header, packet);
     Some(found)
 }
@@ -71,12 +71,12 @@ pub(super) fn early_demux<'s>(
 /// Looks up the connection of a tuple with this hash.
 #[inline]
 fn stream<'s>(
-    host: &'s Net,
+    net: &'s Net,
     rcu: &'s Section<'_>,
     (tuple, hash): (&FourTuple, u32),
     over_loopback: bool,
 ) -> Option<Demuxed<'s>> {
-    match host.demux().established(hash, tuple, rcu) {
+    match net.demux().established(hash, tuple, rcu) {
         // A packet from outside must not reach a connection of this host with itself, nor a
         // loopback packet a connection with another host.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {

@@ -15,7 +15,7 @@ use crate::{
         ip::{self, IpHeader},
         repeat::SeenHeader,
     },
-    socket::{connection::TcpSocket, net::Net},
+    socket::{connection::Connection, net::Net},
     transmit::{dst::DstHandle, packet_dst::PacketDst},
 };
 
@@ -25,13 +25,13 @@ use crate::{
 pub(crate) struct LastFlow(Option<KnownFlow>);
 
 impl LastFlow {
-    /// Returns the hash of `tuple` in the tables of `host`. All calls must pass the same host.
+    /// Returns the hash of `tuple` in the tables of `net`. All calls must pass the same host.
     #[inline]
-    fn hash_of(&mut self, host: &Net, tuple: &FourTuple) -> u32 {
+    fn hash_of(&mut self, net: &Net, tuple: &FourTuple) -> u32 {
         match &self.0 {
             Some(last) if last.tuple == *tuple => last.hash,
             _ => {
-                let hash = host.demux().hash(tuple);
+                let hash = net.demux().hash(tuple);
                 self.0.insert(KnownFlow { tuple: *tuple, hash, seen: None }).hash
             }
         }
@@ -63,7 +63,7 @@ impl KnownFlow {
 /// wake. The read section of the poll keeps the connection alive.
 #[derive(Debug)]
 pub(crate) struct Flow<'s> {
-    socket: Option<&'s TcpSocket>,
+    socket: Option<&'s Connection>,
     last_flow: &'s mut LastFlow,
     /// True if the connection belongs to another core than the running one.
     foreign: bool,
@@ -79,10 +79,10 @@ impl<'s> Flow<'s> {
         Self { socket: None, last_flow, foreign: false, last: false, flushed: Cell::new(false) }
     }
 
-    /// Returns the hash of `tuple` in the tables of `host`.
+    /// Returns the hash of `tuple` in the tables of `net`.
     #[inline]
-    pub(crate) fn hash(&mut self, host: &Net, tuple: &FourTuple) -> u32 {
-        self.last_flow.hash_of(host, tuple)
+    pub(crate) fn hash(&mut self, net: &Net, tuple: &FourTuple) -> u32 {
+        self.last_flow.hash_of(net, tuple)
     }
 
     /// Returns the header of `packet` if it repeats that of the last packet of the last flow.
@@ -121,18 +121,18 @@ impl<'s> Flow<'s> {
     #[inline]
     pub(crate) fn rx_dst(
         &self,
-        host: &Net,
+        net: &Net,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
-        self.socket?.rx_dst(host, device, rcu)
+        self.socket?.rx_dst(net, device, rcu)
     }
 
     /// Delivers one more segment to the current connection.
     #[inline]
     pub(crate) fn segment(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         rcu: &Section<'_>,
         dst: PacketDst<'_>,
@@ -143,7 +143,7 @@ impl<'s> Flow<'s> {
                 if self.foreign {
                     cx.count(Counter::ForeignCorePackets, 1);
                 }
-                let flushed = socket.segment(host, cx, rcu, dst, packet, self.last);
+                let flushed = socket.segment(net, cx, rcu, dst, packet, self.last);
                 self.flushed.set(flushed);
             }
             None => cx.drop_packet(DropReason::TcpNoSocket, packet),
@@ -151,11 +151,11 @@ impl<'s> Flow<'s> {
     }
 
     /// Makes `socket` the current connection and flushes the previous one.
-    pub(crate) fn follow(&mut self, host: &Net, cx: &mut Cx, socket: &'s TcpSocket) {
+    pub(crate) fn follow(&mut self, net: &Net, cx: &mut Cx, socket: &'s Connection) {
         if self.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
         }
-        self.flush(host, cx);
+        self.flush(net, cx);
         let here = cx.running().unwrap_or_else(|| socket.core());
         self.foreign = here != socket.core();
         socket.note_incoming(here);
@@ -163,11 +163,11 @@ impl<'s> Flow<'s> {
     }
 
     /// Runs the output and the wake of the current connection.
-    pub(crate) fn flush(&mut self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn flush(&mut self, net: &Net, cx: &mut Cx) {
         if let Some(socket) = self.socket.take()
             && !self.flushed.replace(false)
         {
-            socket.flush(host, cx);
+            socket.flush(net, cx);
         }
     }
 

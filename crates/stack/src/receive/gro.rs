@@ -36,13 +36,13 @@ use crate::{
     sysctl::modes::{BusyPollFlush, GroExit},
 };
 
-pub(crate) use exit::GroMode;
+pub(crate) use normal_list::GroMode;
 
-use exit::Exit;
+use normal_list::NormalList;
 use table::{Continued, Outcome, Table};
 
-mod exit;
 mod held;
+mod normal_list;
 mod read;
 mod table;
 #[cfg(test)]
@@ -94,7 +94,7 @@ impl FlushReason {
 #[derive(Debug, Default)]
 pub(crate) struct Gro {
     table: Table,
-    exit: Exit,
+    normal_list: NormalList,
 }
 
 impl Gro {
@@ -105,17 +105,17 @@ impl Gro {
         if !mode.merges {
             // The setting may have been disabled while packets were held.
             self.complete(cx, mode, false);
-            return self.exit.normal(cx, mode, packet);
+            return self.normal_list.normal(cx, mode, packet);
         }
         match self.table.receive_next(cx, network, mode, packet) {
             Continued::Merged => cx.count(Counter::GroMergedFree, 1),
             Continued::Ended(reason) => {
                 cx.count(Counter::GroMergedFree, 1);
                 if let Some(completed) = self.table.complete_last(reason) {
-                    self.exit.completed(cx, mode, completed);
+                    self.normal_list.completed(cx, mode, completed);
                 }
             }
-            Continued::Damaged(packet) => self.exit.normal(cx, mode, packet),
+            Continued::Damaged(packet) => self.normal_list.normal(cx, mode, packet),
             Continued::Not(packet) => self.receive_any(cx, mode, network, packet),
         }
     }
@@ -126,16 +126,16 @@ impl Gro {
     fn receive_any(&mut self, cx: &mut Cx, mode: &GroMode, network: usize, packet: Packet) {
         let received = self.table.receive(cx, network, mode, packet);
         if let Some(completed) = received.completed {
-            self.exit.completed(cx, mode, completed);
+            self.normal_list.completed(cx, mode, completed);
         }
         match received.outcome {
             Outcome::Merged => cx.count(Counter::GroMerged, 1),
             Outcome::MergedFree => cx.count(Counter::GroMergedFree, 1),
             Outcome::Held => cx.count(Counter::GroHeld, 1),
-            Outcome::Normal(packet) => self.exit.normal(cx, mode, packet),
+            Outcome::Normal(packet) => self.normal_list.normal(cx, mode, packet),
             Outcome::Fragment(packet, addresses) => {
-                self.table.flush_between(cx, mode, &mut self.exit, addresses);
-                self.exit.normal(cx, mode, packet);
+                self.table.flush_between(cx, mode, &mut self.normal_list, addresses);
+                self.normal_list.normal(cx, mode, packet);
             }
         }
     }
@@ -151,19 +151,19 @@ impl Gro {
     #[inline]
     pub(crate) fn count_alone(cx: &Cx) {
         cx.count(Counter::GroNormal, 1);
-        exit::count_list(cx, 1);
+        normal_list::count_list(cx, 1);
     }
 
     /// Completes held packets, then flushes the list, in this order at every flush point. With
     /// `old_only`, packets held in the present millisecond stay.
     pub(crate) fn flush(&mut self, cx: &Cx, mode: &GroMode, old_only: bool) {
         self.complete(cx, mode, old_only);
-        self.exit.flush(cx);
+        self.normal_list.flush(cx);
     }
 
     fn complete(&mut self, cx: &Cx, mode: &GroMode, old_only: bool) {
         if !self.table.is_empty() {
-            self.table.flush(cx, mode, &mut self.exit, old_only);
+            self.table.flush(cx, mode, &mut self.normal_list, old_only);
         }
     }
 
@@ -178,7 +178,7 @@ impl Gro {
     ) {
         match flush {
             BusyPollFlush::None => {}
-            BusyPollFlush::RxListPerCycle => self.exit.flush(cx),
+            BusyPollFlush::RxListPerCycle => self.normal_list.flush(cx),
             BusyPollFlush::RxListAndOldGroPerCycle => self.flush(cx, mode, received > 0),
         }
     }
@@ -187,12 +187,12 @@ impl Gro {
     /// next frame.
     #[inline]
     pub(crate) const fn ready(&mut self) -> &mut PacketList {
-        self.exit.ready()
+        self.normal_list.ready()
     }
 
     /// Whether no packet is held and the list is empty.
     pub(crate) const fn is_empty(&self) -> bool {
-        self.table.is_empty() && self.exit.is_empty()
+        self.table.is_empty() && self.normal_list.is_empty()
     }
 }
 

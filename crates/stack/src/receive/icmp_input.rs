@@ -35,7 +35,7 @@ const QUOTE_BYTES_MAX: usize = 548;
 
 /// Handles one ICMP message, still with its IP header.
 pub(super) fn input(
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     header: &IpHeader,
@@ -54,8 +54,8 @@ pub(super) fn input(
         cx.count(counter, 1);
     }
     match message {
-        IcmpMessage::EchoRequest { .. } => echo_reply(host, cx, header, packet),
-        message if message.is_error() => report(host, cx, rcu, message, packet),
+        IcmpMessage::EchoRequest { .. } => echo_reply(net, cx, header, packet),
+        message if message.is_error() => report(net, cx, rcu, message, packet),
         IcmpMessage::EchoReply { .. } => Verdict::Drop(DropReason::IcmpNoSocket, packet),
         _ => Verdict::Drop(DropReason::IcmpUnknownType, packet),
     }
@@ -75,8 +75,8 @@ fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason
 
 /// Turns the request into the reply and sends it. Only the type and the addresses change, so the
 /// checksum is updated incrementally (RFC 1624).
-fn echo_reply(host: &Net, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
-    let to_us_alone = packet.meta().pkt_type == PacketType::Host && host.is_local(cx, header.dst);
+fn echo_reply(net: &Net, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
+    let to_us_alone = packet.meta().pkt_type == PacketType::Host && net.is_local(cx, header.dst);
     let ignored = cx.sysctls().icmp_echo_ignore_all
         || (!to_us_alone && cx.sysctls().icmp_echo_ignore_broadcasts);
     if ignored {
@@ -85,7 +85,7 @@ fn echo_reply(host: &Net, cx: &mut Cx, header: &IpHeader, mut packet: Packet) ->
     let source = to_us_alone.then_some(header.dst);
     let reader = cx.reader();
     let rcu = reader.pin();
-    let Ok(dst) = host.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
+    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
         cx.count(Counter::IpOutNoRoutes, 1);
         cx.count(Counter::IcmpOutErrors, 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
@@ -108,7 +108,7 @@ fn echo_reply(host: &Net, cx: &mut Cx, header: &IpHeader, mut packet: Packet) ->
         return Verdict::Drop(DropReason::NoMemory, packet);
     }
     count_sent(cx, 0);
-    send(host, cx, &dst, dst.cold().source, header.src, packet);
+    send(net, cx, &dst, dst.cold().source, header.src, packet);
     Verdict::Consumed
 }
 
@@ -121,14 +121,14 @@ fn count_sent(cx: &Cx, kind: u8) {
 
 /// Prepends the IP header to a complete ICMP message and sends it.
 fn send(
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     dst: &crate::transmit::dst::Dst,
     src: IpAddr,
     to: IpAddr,
     mut packet: Packet,
 ) {
-    let id = host.ip_ids().next((src, to, protocol::ICMP), cx.now, &mut cx.rng);
+    let id = net.ip_ids().next((src, to, protocol::ICMP), cx.now, &mut cx.rng);
     let header = IpHeader {
         src,
         dst: to,
@@ -152,7 +152,7 @@ fn send(
 /// Passes an error about one of our packets to the connection of the quoted packet, which validates
 /// it.
 fn report(
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     message: IcmpMessage,
@@ -179,12 +179,12 @@ fn report(
         local: SocketAddr::new(quote.src, src_port),
         remote: SocketAddr::new(quote.dst, dst_port),
     };
-    let hash = host.demux().hash(&tuple);
+    let hash = net.demux().hash(&tuple);
     let seq = SeqNum(quote.tcp_seq());
     let error = tcp_error(message, &quote, cx.sysctls().ip_no_pmtu_disc);
-    match host.demux().established(hash, &tuple, rcu) {
-        Some(Entry::Stream(socket)) => socket.icmp_error(host, cx, error, seq),
-        Some(Entry::Request(request)) => request.icmp_error(host, cx, error, seq),
+    match net.demux().established(hash, &tuple, rcu) {
+        Some(Entry::Stream(socket)) => socket.icmp_error(net, cx, error, seq),
+        Some(Entry::Request(request)) => request.icmp_error(net, cx, error, seq),
         // A TIME-WAIT socket ignores errors: it acknowledges a repeated FIN, and sends nothing on
         // its own.
         Some(Entry::TimeWait(_)) => {}
@@ -249,7 +249,7 @@ fn unreachable_error(why: Unreachable) -> Option<TcpError> {
 /// Sends a protocol unreachable error to the sender of a packet whose protocol this host does not
 /// support.
 pub(super) fn send_protocol_unreachable(
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     header: &IpHeader,
     packet: &Packet,
@@ -260,14 +260,14 @@ pub(super) fn send_protocol_unreachable(
     if !header.dst.is_ipv4() || !may_answer_with_error::<true>(header, link, payload) {
         return;
     }
-    if !host.icmp_limiter().allow(cx.now, &mut cx.rng) {
+    if !net.icmp_limiter().allow(cx.now, &mut cx.rng) {
         cx.count(Counter::IcmpOutRateLimitGlobal, 1);
         return;
     }
     let reader = cx.reader();
     let rcu = reader.pin();
     let source = Some(header.dst);
-    let Ok(dst) = host.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
+    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
         return cx.count(Counter::IcmpOutErrors, 1);
     };
     let message = IcmpMessage::Unreachable(Unreachable::Protocol);
@@ -283,5 +283,5 @@ pub(super) fn send_protocol_unreachable(
         return cx.count(Counter::IcmpOutErrors, 1);
     };
     count_sent(cx, bytes[0]);
-    send(host, cx, &dst, header.dst, header.src, error);
+    send(net, cx, &dst, header.dst, header.src, error);
 }

@@ -53,7 +53,7 @@ use crate::{
 enum Place<'s> {
     /// No packet yet, or one that carried its own dst.
     Nowhere,
-    /// Current connection of the flow.
+    /// Connection of the previous packet, which `Flow` remembers.
     Connection,
     /// Local delivery along this dst.
     Route(DstHandle<'s>),
@@ -95,7 +95,7 @@ impl<'s> ListInput<'s> {
     /// Handles the next packet of the list, without its link header.
     pub(crate) fn push<const V4: bool>(
         &mut self,
-        host: &'s Net,
+        net: &'s Net,
         cx: &mut Cx,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
@@ -121,26 +121,26 @@ impl<'s> ListInput<'s> {
         cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
         packet.meta_mut().ecn = ecn;
         let demux = cx.sysctls().ip_early_demux && cx.sysctls().tcp_early_demux;
-        if demux && let Some(found) = early_demux(host, rcu, flow, &header, repeats, &mut packet) {
+        if demux && let Some(found) = early_demux(net, rcu, flow, &header, repeats, &mut packet) {
             let follows = matches!(self.place, Place::Connection);
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
                 Demuxed::Stream(socket) => {
-                    flow.follow(host, cx, socket);
+                    flow.follow(net, cx, socket);
                     self.sublists += 1;
                 }
             }
             self.place = Place::Connection;
-            return established(host, cx, rcu, flow, &header, packet);
+            return established(net, cx, rcu, flow, &header, packet);
         }
-        self.push_by_route::<V4>(host, cx, rcu, flow, &header, packet)
+        self.push_by_route::<V4>(net, cx, rcu, flow, &header, packet)
     }
 
     /// Delivers a packet that early demux did not place.
     #[inline]
     fn push_by_route<const V4: bool>(
         &mut self,
-        host: &'s Net,
+        net: &'s Net,
         cx: &mut Cx,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
@@ -148,7 +148,7 @@ impl<'s> ListInput<'s> {
         mut packet: Packet,
     ) -> Verdict {
         let dst = match PacketDst::taken_from(&mut packet) {
-            PacketDst::None => match self.route(host, cx, rcu, header, &mut packet) {
+            PacketDst::None => match self.route(net, cx, rcu, header, &mut packet) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
@@ -159,7 +159,7 @@ impl<'s> ListInput<'s> {
             }
         };
         let dst = OnceDst::new(dst);
-        let verdict = deliver::<V4>(host, cx, rcu, flow, &dst, header, packet);
+        let verdict = deliver::<V4>(net, cx, rcu, flow, &dst, header, packet);
         dst.take().release(cx, rcu);
         verdict
     }
@@ -168,7 +168,7 @@ impl<'s> ListInput<'s> {
     /// `ip_can_use_hint`, `ip_route_use_hint`.
     fn route(
         &mut self,
-        host: &'s Net,
+        net: &'s Net,
         cx: &Cx,
         rcu: &'s Section<'_>,
         header: &IpHeader,
@@ -178,13 +178,13 @@ impl<'s> ListInput<'s> {
         let found = match &self.hint {
             Some(hint) if hint.dst == dst && hint.traffic_class == traffic_class => {
                 if hint.src != src {
-                    check_source(host, cx, rcu, packet.meta().rx_device, header)?;
+                    check_source(net, cx, rcu, packet.meta().rx_device, header)?;
                 }
                 accept(cx, packet, RouteKind::Local)?;
                 cx.count(Counter::RxRouteHints, 1);
                 hint.route
             }
-            _ => route(host, cx, rcu, packet, header)?,
+            _ => route(net, cx, rcu, packet, header)?,
         };
         // Only local routes become hints: broadcasts are looked up one by one, as in Linux.
         self.hint = (found.tail().kind == RouteKind::Local).then_some(Hint {
@@ -204,7 +204,7 @@ impl<'s> ListInput<'s> {
 /// connection's cached route.
 #[inline]
 pub(super) fn established<'s>(
-    host: &'s Net,
+    net: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &Flow<'s>,
@@ -213,9 +213,9 @@ pub(super) fn established<'s>(
 ) -> Verdict {
     let mut dst = PacketDst::taken_from(&mut packet);
     if matches!(dst, PacketDst::None) {
-        dst = match flow.rx_dst(host, packet.meta().rx_device, rcu) {
+        dst = match flow.rx_dst(net, packet.meta().rx_device, rcu) {
             Some(found) => PacketDst::Noref(found),
-            None => match route(host, cx, rcu, &mut packet, header) {
+            None => match route(net, cx, rcu, &mut packet, header) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
@@ -223,7 +223,7 @@ pub(super) fn established<'s>(
     }
     cx.count(Counter::IpInDelivers, 1);
     let dst = OnceDst::new(dst);
-    let verdict = tcp_input::established(host, cx, rcu, flow, &dst, header, packet);
+    let verdict = tcp_input::established(net, cx, rcu, flow, &dst, header, packet);
     dst.take().release(cx, rcu);
     verdict
 }
@@ -261,23 +261,23 @@ pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
 /// Decides by addresses and receiving device whether the packet is for this host. Linux:
 /// `ip_route_input_rcu`.
 pub(super) fn route<'s>(
-    host: &'s Net,
+    net: &'s Net,
     cx: &Cx,
     rcu: &'s Section<'_>,
     packet: &mut Packet,
     header: &IpHeader,
 ) -> Result<DstHandle<'s>, DropReason> {
-    check_source(host, cx, rcu, packet.meta().rx_device, header)?;
+    check_source(net, cx, rcu, packet.meta().rx_device, header)?;
     // Read before the table: a concurrent change then makes the new entry look stale, never valid
     // for too long.
-    let generation = host.route_generation();
-    let Some(found) = host.fib(rcu).lookup(header.dst) else {
+    let generation = net.route_generation();
+    let Some(found) = net.fib(rcu).lookup(header.dst) else {
         cx.count(Counter::IpExtInNoRoutes, 1);
         return Err(DropReason::IpNoRoute);
     };
     accept(cx, packet, found.kind)?;
     let device = packet.meta().rx_device;
-    host.input_routes().entry(host, cx, device, (found, generation), rcu).ok_or_else(|| {
+    net.input_routes().entry(net, cx, device, (found, generation), rcu).ok_or_else(|| {
         cx.count(Counter::IpInDiscards, 1);
         DropReason::NoMemory
     })
@@ -325,16 +325,16 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
 /// destinations are checked here, too. A packet that is both spoofed and for another host is
 /// counted as spoofed, not as unforwardable.
 pub(super) fn check_source(
-    host: &Net,
+    net: &Net,
     cx: &Cx,
     rcu: &Section<'_>,
     device: u32,
     header: &IpHeader,
 ) -> Result<(), DropReason> {
-    if host.is_loopback_device(device) {
+    if net.is_loopback_device(device) {
         return Ok(());
     }
-    check_martian(host, header, rcu).inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
+    check_martian(net, header, rcu).inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
     let expected = match cx.sysctls().rp_filter {
         0 => return Ok(()),
         1 => Some(device),
@@ -342,7 +342,7 @@ pub(super) fn check_source(
     };
     // A host without an address uses the source 0.0.0.0 to request one, and no route leads back
     // there.
-    if header.src.is_unspecified() || host.fib(rcu).has_route_back(header.src, expected) {
+    if header.src.is_unspecified() || net.fib(rcu).has_route_back(header.src, expected) {
         return Ok(());
     }
     cx.counters().tcp.add(tcp::Counter::TcpExtIPReversePathFilter, 1);
@@ -351,8 +351,8 @@ pub(super) fn check_source(
 
 /// Rejects addresses that are never valid from a wire: the destination 127/8 (RFC 1122 §3.2.1.3
 /// (g)), and as source one of our own addresses, a broadcast or a multicast address.
-fn check_martian(host: &Net, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
-    if host.fib(rcu).local_kind(header.src).is_some() {
+fn check_martian(net: &Net, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
+    if net.fib(rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)
     } else if header.dst.is_loopback() {
         Err(DropReason::IpDestinationInvalid)
@@ -362,7 +362,7 @@ fn check_martian(host: &Net, header: &IpHeader, rcu: &Section<'_>) -> Result<(),
 }
 
 pub(super) fn deliver<'s, const V4: bool>(
-    host: &'s Net,
+    net: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -378,15 +378,15 @@ pub(super) fn deliver<'s, const V4: bool>(
     match header.protocol {
         protocol::TCP => {
             cx.count(Counter::IpInDelivers, 1);
-            tcp_input::input(host, cx, rcu, flow, dst, header, packet)
+            tcp_input::input(net, cx, rcu, flow, dst, header, packet)
         }
         protocol::ICMP if V4 => {
             cx.count(Counter::IpInDelivers, 1);
-            icmp_input::input(host, cx, rcu, header, packet)
+            icmp_input::input(net, cx, rcu, header, packet)
         }
         _ => {
             cx.count(Counter::IpInUnknownProtos, 1);
-            icmp_input::send_protocol_unreachable(host, cx, header, &packet);
+            icmp_input::send_protocol_unreachable(net, cx, header, &packet);
             Verdict::Drop(DropReason::IpNoProtocol, packet)
         }
     }

@@ -24,7 +24,7 @@ use crate::{
 /// route found for the previous one. Linux: `netif_receive_skb_list_internal`,
 /// `__netif_receive_skb_list_core`.
 pub(crate) fn input_list<'s>(
-    host: &'s Net,
+    net: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -35,7 +35,7 @@ pub(crate) fn input_list<'s>(
     let mut ip = ip_input::ListInput::new();
     while let Some(packet) = list.pop_front() {
         flow.set_last(last && list.is_empty());
-        input_on(host, cx, rcu, flow, (device, link), &mut ip, packet);
+        input_on(net, cx, rcu, flow, (device, link), &mut ip, packet);
     }
     flow.set_last(false);
     ip.finish(cx);
@@ -44,7 +44,7 @@ pub(crate) fn input_list<'s>(
 /// Passes one frame from `device` to its protocol. `last`: no frame follows in this poll. Linux:
 /// `netif_receive_skb`.
 pub(crate) fn input<'s>(
-    host: &'s Net,
+    net: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -54,14 +54,14 @@ pub(crate) fn input<'s>(
 ) {
     let mut ip = ip_input::ListInput::new();
     flow.set_last(last);
-    input_on(host, cx, rcu, flow, from, &mut ip, packet);
+    input_on(net, cx, rcu, flow, from, &mut ip, packet);
     flow.set_last(false);
     ip.finish(cx);
 }
 
 /// Passes one frame to its protocol and counts it if it is dropped.
 fn input_on<'s>(
-    host: &'s Net,
+    net: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -72,8 +72,8 @@ fn input_on<'s>(
     packet.meta_mut().rx_device = device;
     let verdict = match classify(link, &mut packet) {
         Ok(()) => match packet.meta().protocol {
-            ETHER_TYPE_IPV4 => ip.push::<true>(host, cx, rcu, flow, packet),
-            crate::header::arp::ETHER_TYPE_ARP => arp_input::input(host, cx, packet),
+            ETHER_TYPE_IPV4 => ip.push::<true>(net, cx, rcu, flow, packet),
+            crate::header::arp::ETHER_TYPE_ARP => arp_input::input(net, cx, packet),
             _ => Verdict::Drop(DropReason::EthernetType, packet),
         },
         Err(reason) => Verdict::Drop(reason, packet),

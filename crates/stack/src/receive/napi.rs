@@ -54,14 +54,14 @@ pub(crate) struct Napi {
     ring: Option<ring::Receiver<Packet>>,
     /// Frames delivered by the device in one poll. Empty between polls.
     batch: Batch,
-    line: Line,
+    stages: Stages,
     /// Timer that polls the queue while its descriptor is not watched.
     deferral: Deferral,
 }
 
 /// Stages that a frame passes on its way to the protocols.
 #[derive(Debug)]
-struct Line {
+struct Stages {
     device: u32,
     link: LinkType,
     /// Packets held for merging, and packets ready for delivery.
@@ -87,7 +87,7 @@ impl Napi {
         index: u32,
         queue: QueueId,
     ) -> Self {
-        let line = Line {
+        let stages = Stages {
             device: index,
             link: device.caps().link,
             gro: Gro::default(),
@@ -96,7 +96,7 @@ impl Napi {
         };
         let (weight, ring) = (device.weight(), device.take_receiver(queue));
         let (batch, deferral) = (Batch::default(), Deferral::default());
-        Self { device, tx, index, queue, weight, bulk: false, ring, batch, line, deferral }
+        Self { device, tx, index, queue, weight, bulk: false, ring, batch, stages, deferral }
     }
 
     /// Receives at most `budget` frames into the batch and returns their number.
@@ -177,7 +177,7 @@ impl Napi {
     /// that it is not complete, even if the queue happens to be empty.
     pub(crate) fn poll(
         &mut self,
-        host: &Net,
+        net: &Net,
         last_flow: &mut LastFlow,
         outbox: &mut Outbox,
         cx: &mut Cx,
@@ -198,22 +198,22 @@ impl Napi {
         let rcu = reader.pin();
         let mut flow = Flow::new(last_flow);
         if received == 1 && self.goes_straight_up(cx, end) {
-            self.line.go_straight_up(host, &rcu, &mut flow, cx, self.batch.drain());
+            self.stages.go_straight_up(net, &rcu, &mut flow, cx, self.batch.drain());
             return received;
         }
-        let mode = self.begin(host, outbox, cx);
-        self.receive_batch(host, &rcu, &mut flow, outbox, cx, &mode);
+        let mode = self.begin(net, outbox, cx);
+        self.receive_batch(net, &rcu, &mut flow, outbox, cx, &mode);
         match end {
             PollEnd::BusyCycle => {
                 let flush = cx.sysctls().busy_poll_flush;
-                self.line.gro.end_cycle(cx, &mode, flush, received);
+                self.stages.gro.end_cycle(cx, &mode, flush, received);
             }
             PollEnd::Softirq => {
                 let old_only = received == weight || (received > 0 && self.lingers(cx));
-                self.line.gro.flush(cx, &mode, old_only);
+                self.stages.gro.flush(cx, &mode, old_only);
             }
         }
-        self.line.finish(host, &rcu, &mut flow, outbox, cx);
+        self.stages.finish(net, &rcu, &mut flow, outbox, cx);
         received
     }
 
@@ -239,18 +239,18 @@ impl Napi {
     fn goes_straight_up(&self, cx: &Cx, end: PollEnd) -> bool {
         let flushes =
             end == PollEnd::Softirq || cx.sysctls().busy_poll_flush != BusyPollFlush::None;
-        let network = self.line.link.header_bytes();
+        let network = self.stages.link.header_bytes();
         flushes
-            && self.line.gro.is_empty()
+            && self.stages.gro.is_empty()
             && self.batch.packets().first().is_some_and(|frame| Gro::goes_alone(frame, network))
-            && self.line.steering.is_off(cx)
+            && self.stages.steering.is_off(cx)
     }
 
     /// Stops polling the queue and frees its packets. Linux: `napi_disable`, `ndo_stop`.
     pub(crate) fn disable(&mut self, cx: &mut Cx) {
         let mode = GroMode::of(cx.sysctls(), self.index, false);
-        self.line.gro.flush(cx, &mode, false);
-        while let Some(packet) = self.line.gro.ready().pop_front() {
+        self.stages.gro.flush(cx, &mode, false);
+        while let Some(packet) = self.stages.gro.ready().pop_front() {
             cx.drop_packet(DropReason::DeviceDown, packet);
         }
         self.device.stop(self.queue, cx);
@@ -289,23 +289,23 @@ impl Napi {
     /// Delivers all held and ready packets before the core is released. Linux: `busy_poll_stop`.
     pub(crate) fn flush(
         &mut self,
-        host: &Net,
+        net: &Net,
         last_flow: &mut LastFlow,
         outbox: &mut Outbox,
         cx: &mut Cx,
     ) {
         if self.holds() {
-            let mode = self.begin(host, outbox, cx);
-            self.line.gro.flush(cx, &mode, false);
+            let mode = self.begin(net, outbox, cx);
+            self.stages.gro.flush(cx, &mode, false);
             let reader = cx.reader();
             let rcu = reader.pin();
-            self.line.finish(host, &rcu, &mut Flow::new(last_flow), outbox, cx);
+            self.stages.finish(net, &rcu, &mut Flow::new(last_flow), outbox, cx);
         }
     }
 
     /// Whether some packets are not yet delivered.
     pub(crate) const fn holds(&self) -> bool {
-        !self.line.gro.is_empty()
+        !self.stages.gro.is_empty()
     }
 
     /// Whether held packets may stay although the queue is empty: a timer will poll the queue
@@ -315,45 +315,45 @@ impl Napi {
     }
 
     /// Reads the settings for this poll.
-    fn begin(&mut self, host: &Net, outbox: &Outbox, cx: &Cx) -> GroMode {
+    fn begin(&mut self, net: &Net, outbox: &Outbox, cx: &Cx) -> GroMode {
         let place = (self.index, self.queue.0);
-        self.line.steers = self.line.steering.begin(host, cx, outbox, place);
-        GroMode::of(cx.sysctls(), self.index, !host.is_loopback_device(self.index))
+        self.stages.steers = self.stages.steering.begin(net, cx, outbox, place);
+        GroMode::of(cx.sysctls(), self.index, !net.is_loopback_device(self.index))
     }
 
     /// Passes every frame of the batch through receive offload, and delivers the packets that
     /// become ready.
     fn receive_batch<'s>(
         &mut self,
-        host: &'s Net,
+        net: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         outbox: &mut Outbox,
         cx: &mut Cx,
         mode: &GroMode,
     ) {
-        let Self { batch, line, .. } = self;
-        let network = line.link.header_bytes();
+        let Self { batch, stages, .. } = self;
+        let network = stages.link.header_bytes();
         cx.count(Counter::DeviceRxPackets, batch.len() as u64);
         let mut bytes = 0;
         for packet in batch.drain() {
             bytes += packet.len() as u64;
             cx.not_before(packet.meta().timestamp);
-            line.gro.receive(cx, mode, network, packet);
-            if !line.gro.ready().is_empty() {
-                line.go_up(host, rcu, flow, outbox, cx, false);
+            stages.gro.receive(cx, mode, network, packet);
+            if !stages.gro.ready().is_empty() {
+                stages.go_up(net, rcu, flow, outbox, cx, false);
             }
         }
         cx.count(Counter::DeviceRxBytes, bytes);
     }
 }
 
-impl Line {
+impl Stages {
     /// Delivers the ready packets here, or passes them to their core. `last`: no packet follows in
     /// this poll.
     fn go_up<'s>(
         &mut self,
-        host: &'s Net,
+        net: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         outbox: &mut Outbox,
@@ -361,17 +361,17 @@ impl Line {
         last: bool,
     ) {
         if self.steers {
-            self.steer(host, outbox, cx);
+            self.steer(net, outbox, cx);
         }
         let from = (self.device, self.link);
-        link_input::input_list(host, cx, rcu, flow, from, self.gro.ready(), last);
+        link_input::input_list(net, cx, rcu, flow, from, self.gro.ready(), last);
     }
 
     /// Delivers the only frame of a poll while no other packet is held or ready. The frame is
     /// counted as if it had passed receive offload.
     fn go_straight_up<'s>(
         &self,
-        host: &'s Net,
+        net: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         cx: &mut Cx,
@@ -382,18 +382,18 @@ impl Line {
             cx.count(Counter::DeviceRxBytes, packet.len() as u64);
             cx.not_before(packet.meta().timestamp);
             Gro::count_alone(cx);
-            link_input::input(host, cx, rcu, flow, (self.device, self.link), packet, true);
+            link_input::input(net, cx, rcu, flow, (self.device, self.link), packet, true);
         }
-        flow.flush(host, cx);
+        flow.flush(net, cx);
     }
 
     /// Passes packets of other cores on; the others stay ready.
     #[cold]
-    fn steer(&mut self, host: &Net, outbox: &mut Outbox, cx: &mut Cx) {
+    fn steer(&mut self, net: &Net, outbox: &mut Outbox, cx: &mut Cx) {
         let mut kept = PacketList::new();
         while let Some(mut packet) = self.gro.ready().pop_front() {
             packet.meta_mut().rx_device = self.device;
-            kept.extend(self.steering.keep(host, cx, outbox, self.link, packet));
+            kept.extend(self.steering.keep(net, cx, outbox, self.link, packet));
         }
         self.gro.ready().append(&mut kept);
     }
@@ -402,16 +402,16 @@ impl Line {
     /// of the current connection.
     fn finish<'s>(
         &mut self,
-        host: &'s Net,
+        net: &'s Net,
         rcu: &'s Section<'_>,
         flow: &mut Flow<'s>,
         outbox: &mut Outbox,
         cx: &mut Cx,
     ) {
         if !self.gro.ready().is_empty() {
-            self.go_up(host, rcu, flow, outbox, cx, true);
+            self.go_up(net, rcu, flow, outbox, cx, true);
         }
-        outbox.push(host, cx);
-        flow.flush(host, cx);
+        outbox.push(net, cx);
+        flow.flush(net, cx);
     }
 }

@@ -79,7 +79,7 @@ impl Steering {
     #[inline]
     pub(crate) fn begin(
         &mut self,
-        host: &Net,
+        net: &Net,
         cx: &Cx,
         outbox: &Outbox,
         (device, queue): (u32, u16),
@@ -87,16 +87,16 @@ impl Steering {
         if self.is_off(cx) {
             return false;
         }
-        self.prepare(host, cx, outbox, (device, queue))
+        self.prepare(net, cx, outbox, (device, queue))
     }
 
     /// Applies the settings. The slots are replaced only while no packet is in flight to another
     /// core; until then the old slots preserve the order.
     #[cold]
     #[inline(never)]
-    fn follow(&mut self, host: &Net, cx: &Cx, outbox: &Outbox, (device, queue): (u32, u16)) {
+    fn follow(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, (device, queue): (u32, u16)) {
         let settings = cx.sysctls().devices.of(device).rx(queue);
-        let cores = host.core_count();
+        let cores = net.core_count();
         self.map.clear();
         self.map.extend((0..cores).filter(|core| settings.rps_cpus & (1 << core) != 0));
         self.by_socket = settings.rps_flow_cnt != 0 && cx.sock_flows().is_some();
@@ -114,10 +114,10 @@ impl Steering {
         self.generation = cx.generation();
     }
 
-    fn prepare(&mut self, host: &Net, cx: &Cx, outbox: &Outbox, queue: (u32, u16)) -> bool {
+    fn prepare(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, queue: (u32, u16)) -> bool {
         self.poll = self.poll.wrapping_add(1);
         if self.generation != cx.generation() {
-            self.follow(host, cx, outbox, queue);
+            self.follow(net, cx, outbox, queue);
         }
         !self.slots.is_empty()
     }
@@ -126,15 +126,15 @@ impl Steering {
     /// called only after `begin` has returned true.
     pub(crate) fn keep(
         &mut self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         outbox: &mut Outbox,
         link: LinkType,
         mut packet: Packet,
     ) -> Option<Packet> {
-        let Some(hash) = dissect::flow_hash(host, link, &mut packet) else { return Some(packet) };
+        let Some(hash) = dissect::flow_hash(net, link, &mut packet) else { return Some(packet) };
         let here = outbox.core();
-        let wanted = self.wanted(host, cx, hash).unwrap_or(here);
+        let wanted = self.wanted(net, cx, hash).unwrap_or(here);
         // The high bits select the slot, as they select the core in the map.
         let index = (u64::from(hash) * self.slots.len() as u64) >> 32;
         let slot = &mut self.slots
@@ -157,10 +157,10 @@ impl Steering {
     }
 
     /// Returns the wanted core of a flow, or `None` if neither table names one.
-    fn wanted(&self, host: &Net, cx: &Cx, hash: u32) -> Option<CoreId> {
+    fn wanted(&self, net: &Net, cx: &Cx, hash: u32) -> Option<CoreId> {
         let by_socket = if self.by_socket { cx.sock_flows() } else { None };
         if let Some(core) = by_socket.and_then(|flows| flows.core_of(hash))
-            && core.0 < host.core_count()
+            && core.0 < net.core_count()
         {
             return Some(core);
         }

@@ -27,7 +27,7 @@ use crate::{
 /// fast path after early demux.
 #[inline]
 pub(super) fn established(
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     flow: &Flow<'_>,
@@ -35,9 +35,9 @@ pub(super) fn established(
     header: &IpHeader,
     mut packet: Packet,
 ) -> Verdict {
-    match admit(host, cx, header, &mut packet) {
+    match admit(net, cx, header, &mut packet) {
         Ok(()) => {
-            flow.segment(host, cx, rcu, dst.take(), packet);
+            flow.segment(net, cx, rcu, dst.take(), packet);
             Verdict::Consumed
         }
         Err(reason) => Verdict::Drop(reason, packet),
@@ -46,7 +46,7 @@ pub(super) fn established(
 
 /// Delivers one TCP segment, still with its IP header.
 pub(super) fn input<'s>(
-    host: &'s Net,
+    net: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -58,7 +58,7 @@ pub(super) fn input<'s>(
     if packet.meta().pkt_type != PacketType::Host {
         return Verdict::Drop(DropReason::TcpNoSocket, packet);
     }
-    if let Err(reason) = admit(host, cx, header, &mut packet) {
+    if let Err(reason) = admit(net, cx, header, &mut packet) {
         return Verdict::Drop(reason, packet);
     }
     let Some((src_port, dst_port)) = SegmentHeader::ports(packet.linear()) else {
@@ -68,15 +68,15 @@ pub(super) fn input<'s>(
         local: SocketAddr::new(header.dst, dst_port),
         remote: SocketAddr::new(header.src, src_port),
     };
-    let hash = flow.hash(host, &tuple);
+    let hash = flow.hash(net, &tuple);
     packet.meta_mut().flow_hash = hash;
-    match host.demux().established(hash, &tuple, rcu) {
+    match net.demux().established(hash, &tuple, rcu) {
         // Reached if early demux is off.
         Some(Entry::Stream(socket))
-            if socket.is_over_loopback() == host.is_loopback_device(packet.meta().rx_device) =>
+            if socket.is_over_loopback() == net.is_loopback_device(packet.meta().rx_device) =>
         {
-            flow.follow(host, cx, socket);
-            flow.segment(host, cx, rcu, dst.take(), packet);
+            flow.follow(net, cx, socket);
+            flow.segment(net, cx, rcu, dst.take(), packet);
         }
         // A packet from outside must not reach a connection of this host with itself, nor a
         // loopback packet a connection with another host.
@@ -90,12 +90,12 @@ pub(super) fn input<'s>(
                     return Verdict::Drop(reason, packet);
                 }
             };
-            flow.flush(host, cx);
+            flow.flush(net, cx);
             strip(&mut packet, usize::from(segment.header_len));
             match found {
-                Some(Entry::Request(request)) => request.segment(host, cx, &segment, packet),
-                Some(Entry::TimeWait(time_wait)) => time_wait.segment(host, cx, &segment, packet),
-                _ => new_connection(host, cx, rcu, tuple, hash, &segment, packet),
+                Some(Entry::Request(request)) => request.segment(net, cx, &segment, packet),
+                Some(Entry::TimeWait(time_wait)) => time_wait.segment(net, cx, &segment, packet),
+                _ => new_connection(net, cx, rcu, tuple, hash, &segment, packet),
             }
         }
     }
@@ -103,7 +103,7 @@ pub(super) fn input<'s>(
 }
 
 fn new_connection(
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     rcu: &Section<'_>,
     tuple: FourTuple,
@@ -111,24 +111,24 @@ fn new_connection(
     segment: &SegmentHeader,
     packet: Packet,
 ) {
-    match host.demux().listener(host.core_for(cx, hash), tuple.local, hash, rcu) {
-        Some(listener) => listener.segment(host, cx, (tuple, hash), None, segment, packet),
-        None => host.reply_with_reset(cx, &tuple, segment, DropReason::TcpNoSocket, packet),
+    match net.demux().listener(net.core_for(cx, hash), tuple.local, hash, rcu) {
+        Some(listener) => listener.segment(net, cx, (tuple, hash), None, segment, packet),
+        None => net.reply_with_reset(cx, &tuple, segment, DropReason::TcpNoSocket, packet),
     }
 }
 
 /// Removes the IP header, counts the segment, and performs the checks that need no connection.
 #[inline]
-fn admit(host: &Net, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
+fn admit(net: &Net, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
     cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
     strip(packet, usize::from(header.header_len));
-    check_segment(cx, header, packet).map_err(|reason| refuse(host, cx, header, packet, reason))
+    check_segment(cx, header, packet).map_err(|reason| refuse(net, cx, header, packet, reason))
 }
 
 /// Counts a rejected segment, and distinguishes an unfinished checksum from a wrong one.
 #[cold]
 fn refuse(
-    host: &Net,
+    net: &Net,
     cx: &Cx,
     header: &IpHeader,
     packet: &Packet,
@@ -138,7 +138,7 @@ fn refuse(
     if reason != DropReason::TcpCsum || !has_unfinished_checksum(header, packet) {
         return reason;
     }
-    host.report_unfinished_checksum(packet.meta().rx_device);
+    net.report_unfinished_checksum(packet.meta().rx_device);
     DropReason::TcpCsumUnfinished
 }
 

@@ -4,8 +4,8 @@
 //! these methods; changes are serialized.
 //!
 //! A change makes all cached entries stale, because they belong to an older generation. Sockets
-//! resolve their path again for their next segment, and connections cache another input route from
-//! the next packet received.
+//! resolve their path again for their next segment, and connections cache the input route of the
+//! next received packet.
 
 use std::vec::Vec;
 

@@ -48,7 +48,7 @@ impl InputRoutes {
     /// packet is dropped and retransmitted.
     pub(crate) fn entry<'s>(
         &'s self,
-        host: &Router,
+        router: &Router,
         cx: &Cx,
         device: u32,
         (route, generation): (&RouteEntry, u32),
@@ -63,7 +63,7 @@ impl InputRoutes {
             dst.stats().on_lookup(cx.now);
             return Some(dst.handle());
         }
-        self.routes.insert_or_replace(hash, key, make(host, cx, device, (route, generation)));
+        self.routes.insert_or_replace(hash, key, make(router, cx, device, (route, generation)));
         self.routes.lookup(hash, &key, rcu).map(|dst| dst.handle())
     }
 
@@ -82,11 +82,11 @@ impl InputRoutes {
     }
 }
 
-fn make(host: &Router, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32)) -> DstOwner {
-    let device = Arc::clone(host.device(index));
+fn make(router: &Router, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32)) -> DstOwner {
+    let device = Arc::clone(router.device(index));
     let caps = device.caps();
     let head = Dst {
-        tx: Arc::clone(host.tx(index)),
+        tx: Arc::clone(router.tx(index)),
         link: caps.link,
         neighbor: None,
         mtu: caps.mtu,
@@ -98,11 +98,11 @@ fn make(host: &Router, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u
         paces: false,
         at_once: false,
         dont_fragment: false,
-        keeps_dst: host.is_loopback_device(index),
+        keeps_dst: router.is_loopback_device(index),
         device,
     };
     let tail = DstTail { generation, device: index, kind: route.kind, is_input: true };
-    host.new_dst(cx, head, tail, DstOrigin { source: route.prefix.addr() })
+    router.new_dst(cx, head, tail, DstOrigin { source: route.prefix.addr() })
 }
 
 impl Key {

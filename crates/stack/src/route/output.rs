@@ -69,7 +69,7 @@ impl OutputRoutes {
     /// Returns the entry of `hop` for `core`, and creates it if necessary.
     pub(crate) fn entry<'s>(
         &'s self,
-        host: &Router,
+        router: &Router,
         cx: &Cx,
         hop: &Hop,
         core: CoreId,
@@ -85,11 +85,11 @@ impl OutputRoutes {
             dst.stats().on_lookup(cx.now);
             return Ok(dst.handle());
         }
-        let dst = host.make_dst(cx, hop).inspect_err(|error| {
+        let dst = router.make_dst(cx, hop).inspect_err(|error| {
             // The neighbor table is full, perhaps of neighbors that only these entries keep; they
             // are freed after a grace period.
             let is_full = *error == Errno::ENOBUFS && !routes.is_empty();
-            if is_full && host.neighbor_table().may_give_up_routes(cx.now) {
+            if is_full && router.neighbor_table().may_give_up_routes(cx.now) {
                 self.clear(rcu);
                 self.crowded.store(true, Ordering::Relaxed);
             }

@@ -22,7 +22,7 @@ use std::{
 };
 
 use pkt::{Instant, Packet};
-use sync::{Conditions, EventCount, Llist, News, SocketLock};
+use sync::{Conditions, EventCount, Llist, NewlyReady, SocketLock};
 use tcp::{FourTuple, IcmpError, SeqNum, Tcb};
 
 use super::{
@@ -31,7 +31,7 @@ use super::{
     modes::{prequeue::Prequeue, rx_dst::RxDst},
 };
 use crate::{
-    base::{armed::Armed, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
+    base::{armed_timers::ArmedTimers, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
     cx::Cx,
     device::QueueId,
     route::Path,
@@ -57,14 +57,14 @@ pub(crate) mod wmem;
 mod work;
 
 /// A shared connection.
-pub type SocketRef = Arc<TcpSocket>;
+pub type SocketRef = Arc<Connection>;
 
 /// Deferred work, as bits of the socket lock. Linux: `TCP_WRITE_TIMER_DEFERRED`,
 /// `TCP_DELACK_TIMER_DEFERRED`.
 pub(super) const DEFERRED_TIMER: u8 = 1 << 0;
 /// A batch has been received: transmit, acknowledge, wake.
 pub(super) const DEFERRED_FLUSH: u8 = 1 << 1;
-/// An ICMP error waits in `TcpSocket::icmp`.
+/// An ICMP error waits in `Connection::icmp`.
 const DEFERRED_ICMP: u8 = 1 << 2;
 /// Packet memory below TCP has been completed: `TCP_TSQ_DEFERRED`.
 const DEFERRED_TSQ: u8 = 1 << 3;
@@ -92,7 +92,7 @@ const PENDING_ICMP_MAX: usize = 4;
 /// | from 4 on | the owner; after its state, threads that wait or drop | the same |
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct TcpSocket {
+pub struct Connection {
     /// Lookup key.
     tuple: FourTuple,
     hash: u32,
@@ -144,17 +144,17 @@ struct Published {
     /// limit orders nothing.
     rcvlowat: AtomicU32,
     /// Entries of this socket in timer wheels.
-    armed: Armed,
+    armed: ArmedTimers,
 }
 
 // The groups of "Layout".
 const LINE: usize = 64;
-const _: () = assert!(align_of::<TcpSocket>() == LINE && offset_of!(TcpSocket, tuple) == 0);
-const _: () = assert!(offset_of!(TcpSocket, hash) == LINE);
-const _: () = assert!(offset_of!(TcpSocket, rx_dst) + size_of::<RxDst>() <= 2 * LINE);
-const _: () = assert!(offset_of!(TcpSocket, published) == 2 * LINE);
-const _: () = assert!(offset_of!(TcpSocket, lock) == 3 * LINE && size_of::<Published>() == LINE);
-const _: () = assert!(offset_of!(TcpSocket, backlog_drops).is_multiple_of(LINE));
+const _: () = assert!(align_of::<Connection>() == LINE && offset_of!(Connection, tuple) == 0);
+const _: () = assert!(offset_of!(Connection, hash) == LINE);
+const _: () = assert!(offset_of!(Connection, rx_dst) + size_of::<RxDst>() <= 2 * LINE);
+const _: () = assert!(offset_of!(Connection, published) == 2 * LINE);
+const _: () = assert!(offset_of!(Connection, lock) == 3 * LINE && size_of::<Published>() == LINE);
+const _: () = assert!(offset_of!(Connection, backlog_drops).is_multiple_of(LINE));
 
 /// State that only the owner of the socket lock may access.
 #[derive(Debug)]
@@ -178,10 +178,11 @@ pub(crate) struct StreamState {
     place: Option<Box<SourcePlace>>,
     /// Listener that counts it as open before its handshake has completed.
     early: Option<Weak<Listener>>,
-    /// Whether the handshake will have a Fast Open result to record.
-    learns: bool,
-    /// Whether Fast Open was under suspicion before this connection started.
-    on_trial: bool,
+    /// Whether the handshake will have a Fast Open result to record for later connections.
+    records_fast_open: bool,
+    /// Whether the connection tries Fast Open again after a suspected black hole (Linux:
+    /// `tcp_fastopen_active_disable`).
+    retries_fast_open: bool,
     /// Latest `now` that this socket has seen. Contexts read the clock at different times; the time
     /// of a connection (above all its timestamps) must not run backwards when it passes from one
     /// context to another.
@@ -190,8 +191,8 @@ pub(crate) struct StreamState {
     confirmed: SeqNum,
     /// Bits of `Published::ready` that have become set and whose waiting threads have not been
     /// woken yet. The thread that releases the socket takes them and passes them to
-    /// [`TcpSocket::wake`].
-    pub(super) news: News,
+    /// [`Connection::wake`].
+    pub(super) newly_ready: NewlyReady,
     /// Pages charged to the host's account for this socket.
     charged_pages: i64,
     /// Segments that TCP dropped. Together with those of the backlog they are Linux's `sk_drops`.
@@ -211,9 +212,9 @@ impl Drop for StreamState {
     }
 }
 
-impl TcpSocket {
+impl Connection {
     pub(super) fn new(
-        host: &Net,
+        net: &Net,
         cx: &Cx,
         (tuple, hash, core): (FourTuple, u32, CoreId),
         tcb: Box<Tcb>,
@@ -221,40 +222,40 @@ impl TcpSocket {
         bind: BindFlags,
     ) -> Arc<Self> {
         let (latest, confirmed) = (Instant::ZERO, tcb.snd_una());
-        let memory = Arc::clone(host.tcp_memory());
+        let memory = Arc::clone(net.tcp_memory());
         memory.count_socket(1);
         Arc::new_cyclic(|this| Self {
             tuple,
             hash,
             core,
             incoming: AtomicU16::new(core.0),
-            over_loopback: host.is_local(cx, tuple.remote.ip()),
+            over_loopback: net.is_local(cx, tuple.remote.ip()),
             bind,
-            wmem: Wmem::new(this.clone(), host.core_sockets(core).tasklet()),
-            rx_dst: RxDst::new(host.rcu()),
+            wmem: Wmem::new(this.clone(), net.core_sockets(core).tasklet()),
+            rx_dst: RxDst::new(net.rcu()),
             published: Published {
                 ready: Conditions::new(tcb.readiness().bits()),
                 finishing: AtomicBool::new(false),
                 backlog_limit: AtomicU32::new(u32::MAX),
                 rcvlowat: AtomicU32::new(tcb.rcvlowat()),
-                armed: Armed::new(),
+                armed: ArmedTimers::new(),
             },
             lock: SocketLock::new(StreamState {
                 tcb,
                 dst,
                 throttled_since: None,
                 tx_mapping: None,
-                ip_id: host.ip_ids().of_connection(&tuple),
+                ip_id: net.ip_ids().of_connection(&tuple),
                 prequeue: Prequeue::default(),
                 hashed: true,
                 orphan: false,
                 place: None,
                 early: None,
-                learns: false,
-                on_trial: false,
+                records_fast_open: false,
+                retries_fast_open: false,
                 latest,
                 confirmed,
-                news: News::default(),
+                newly_ready: NewlyReady::default(),
                 charged_pages: 0,
                 drops: 0,
                 only_read: false,
@@ -317,8 +318,8 @@ impl TcpSocket {
         self.tuple.remote
     }
 
-    /// Returns the core whose queue this connection uses, and whose timers until its packets arrive
-    /// on another core.
+    /// Returns the home core of this connection. The connection sends by the queue of this core,
+    /// and uses its timers until packets arrive on another core.
     #[must_use]
     pub const fn core(&self) -> CoreId {
         self.core
@@ -346,13 +347,13 @@ impl TcpSocket {
     /// Returns the core that polls for this connection's packets: with RFS the one where its
     /// application ran last.
     #[must_use]
-    pub fn polled_core(&self, host: &Net) -> CoreId {
-        if !host.rfs_needed() {
+    pub fn polled_core(&self, net: &Net) -> CoreId {
+        if !net.rfs_needed() {
             return self.core;
         }
-        let flows = host.sock_flows(host.sysctls().rps_sock_flow_entries);
+        let flows = net.sock_flows(net.sysctls().rps_sock_flow_entries);
         let by_socket = flows.and_then(|flows| flows.core_of(self.hash));
-        by_socket.filter(|core| core.0 < host.core_count()).unwrap_or(self.core)
+        by_socket.filter(|core| core.0 < net.core_count()).unwrap_or(self.core)
     }
 
     /// Returns the bytes of packet memory in devices that complete later (`sk_wmem_alloc`, the `t`
@@ -367,16 +368,16 @@ impl TcpSocket {
     /// between; packets that arrive meanwhile wait in the backlog.
     pub(super) fn begin(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         register: impl FnOnce(&Cx) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let mut state = self.lock.own();
         register(cx)?;
-        state.settle(self, host, cx);
+        state.settle(self, net, cx);
         state.release(|state, work| {
-            state.work(self, host, cx, work);
-            state.settle(self, host, cx);
+            state.work(self, net, cx, work);
+            state.settle(self, net, cx);
         });
         Ok(())
     }
@@ -395,9 +396,9 @@ impl TcpSocket {
     }
 
     /// Marks the handshake as one with a Fast Open result to record. Called before `begin`.
-    pub(super) fn set_learns(&self, on_trial: bool) {
+    pub(super) fn set_records_fast_open(&self, retries_fast_open: bool) {
         let mut state = self.lock.own();
-        (state.learns, state.on_trial) = (true, on_trial);
+        (state.records_fast_open, state.retries_fast_open) = (true, retries_fast_open);
     }
 
     /// Ends a connection that could not start. The caller discards the segments that it would send.
@@ -418,19 +419,19 @@ impl TcpSocket {
     /// as they are armed again; in Linux the arming CPU runs them. Entries on other cores still
     /// fire there.
     #[inline]
-    pub(super) fn arm(&self, host: &Net, deadline: Option<Instant>) {
+    pub(super) fn arm(&self, net: &Net, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if self.published.armed.must_arm(deadline) {
-            let core = host.core_sockets(self.incoming_core());
+            let core = net.core_sockets(self.incoming_core());
             let entry = TimerEntry::Stream(StreamTimer::of(&self.wmem));
-            self.published.armed.armed(core.arm(deadline, entry));
+            self.published.armed.record(core.arm(deadline, entry));
         }
     }
 
     /// Disarms the timers of a connection that has ended. Called under the lock.
-    pub(super) fn disarm(&self, host: &Net) {
+    pub(super) fn disarm(&self, net: &Net) {
         for handle in self.published.armed.take_handles().into_iter().flatten() {
-            host.core_sockets(handle.core).disarm(handle);
+            net.core_sockets(handle.core).disarm(handle);
         }
     }
 }
@@ -456,7 +457,7 @@ impl StreamState {
 
     /// Synchronizes the context's clock with the latest time of the socket.
     #[inline]
-    pub(super) fn synchronise(&mut self, cx: &mut Cx) {
+    pub(super) fn sync_clock(&mut self, cx: &mut Cx) {
         cx.freshen();
         cx.not_before(self.latest);
         self.latest = cx.now;

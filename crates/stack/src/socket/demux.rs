@@ -29,14 +29,14 @@ use zerocopy::FromZeros;
 
 use crate::{
     base::{errno::Errno, ids::CoreId, secrets::HashKey},
-    socket::{Listener, RequestSocket, TcpSocket, TimeWaitSocket},
+    socket::{Connection, Listener, RequestSocket, TimeWaitSocket},
 };
 
 /// Socket found by a four-tuple.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     /// A connection from SYN-SENT on, or an accepted one.
-    Stream(Arc<TcpSocket>),
+    Stream(Arc<Connection>),
     /// A passive open that waits for its third segment.
     Request(Arc<RequestSocket>),
     /// A closed connection in TIME-WAIT.

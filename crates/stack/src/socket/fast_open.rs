@@ -13,7 +13,7 @@ use std::{
 };
 
 use pkt::Instant;
-use tcp::{Cookie, FastOpen, FastOpenKeys, FastOpenNews};
+use tcp::{Cookie, FastOpen, FastOpenKeys, FastOpenResult};
 
 use crate::{
     base::secrets::HashKey,
@@ -41,8 +41,8 @@ const SERVERS_MAX: usize = 1024;
 /// without a cookie is sent to such a server (RFC 7413 §4.1.3 would allow 536 bytes with one).
 const MSS_UNKNOWN: u16 = u16::MAX;
 
-/// Time without Fast Open to a server whose SYNs with cookies were lost twice; doubled by each
-/// further loss.
+/// Unit of the time without Fast Open to a server: after n lost SYNs with data or cookie in a row,
+/// n at least 2, it is 2^n units.
 const LOSS_PAUSE: Duration = Duration::from_secs(60);
 
 /// Form of the cookie request to a server without a known cookie. A server that does not answer the
@@ -91,7 +91,8 @@ impl FastOpenMemory {
         Self { secret, servers: Mutex::default(), blackhole: Mutex::default() }
     }
 
-    /// Returns the keys of the host's cookies; `own` are the listener's.
+    /// Returns the keys of cookies: `own`, if the listener has keys of its own, or else those of
+    /// the host.
     pub(crate) fn keys(&self, sysctls: &Sysctls, own: Option<FastOpenKey>) -> FastOpenKeys {
         match own.or(sysctls.tcp_fastopen_key) {
             Some(keys) => FastOpenKeys::new(&keys.primary, keys.backup.as_ref()),
@@ -128,7 +129,7 @@ impl FastOpenMemory {
     }
 
     /// Records the result of a handshake with `remote`.
-    pub(crate) fn learn(&self, remote: IpAddr, news: &FastOpenNews, now: Instant) {
+    pub(crate) fn learn(&self, remote: IpAddr, result: &FastOpenResult, now: Instant) {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         if servers.len() >= SERVERS_MAX && !servers.contains_key(&remote) {
             let oldest = servers.iter().min_by_key(|(_, server)| server.at).map(|(ip, _)| *ip);
@@ -143,16 +144,16 @@ impl FastOpenMemory {
         };
         let server = servers.entry(remote).or_insert(unknown);
         server.at = now;
-        if news.peer_mss != 0 {
-            server.mss = news.peer_mss;
+        if result.peer_mss != 0 {
+            server.mss = result.peer_mss;
         }
-        match (news.refused, server.request) {
-            _ if news.cookie.is_some() => server.cookie = news.cookie,
+        match (result.refused, server.request) {
+            _ if result.cookie.is_some() => server.cookie = result.cookie,
             (Some(false), Request::Standard) => server.request = Request::Experimental,
             (Some(true), _) => server.request = Request::Refused,
             _ => {}
         }
-        server.losses = if news.syn_dropped { server.losses.saturating_add(1) } else { 0 };
+        server.losses = if result.syn_dropped { server.losses.saturating_add(1) } else { 0 };
     }
 
     /// Disables Fast Open because a connection suspects that the path drops its segments: for
@@ -217,8 +218,8 @@ mod tests {
         let (memory, sysctls, now) = memory();
         assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK);
         let cookie = Cookie::new(&[7; 8]);
-        let news = FastOpenNews { cookie, peer_mss: 1000, ..FastOpenNews::default() };
-        memory.learn(SERVER, &news, now);
+        let result = FastOpenResult { cookie, peer_mss: 1000, ..FastOpenResult::default() };
+        memory.learn(SERVER, &result, now);
         let expected = FastOpen::Connect { cookie, peer_mss: 1000 };
         assert_eq!(memory.connect(&sysctls, SERVER, false, now), expected);
         let without = FastOpen::Connect { cookie: None, peer_mss: 1000 };
@@ -233,7 +234,7 @@ mod tests {
         let ask = || memory.connect(&sysctls, SERVER, false, now);
         let refuse = |experimental| {
             let refused = Some(experimental);
-            memory.learn(SERVER, &FastOpenNews { refused, ..FastOpenNews::default() }, now);
+            memory.learn(SERVER, &FastOpenResult { refused, ..FastOpenResult::default() }, now);
         };
         assert_eq!(ask(), ASK);
         refuse(false);
@@ -248,7 +249,7 @@ mod tests {
     #[test]
     fn fast_open_to_a_server_that_loses_syns_pauses_for_increasing_times() {
         let (memory, sysctls, now) = memory();
-        let lost = FastOpenNews { syn_dropped: true, ..FastOpenNews::default() };
+        let lost = FastOpenResult { syn_dropped: true, ..FastOpenResult::default() };
         memory.learn(SERVER, &lost, now);
         assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK, "one loss does not count");
         memory.learn(SERVER, &lost, now);
@@ -283,10 +284,10 @@ mod tests {
     fn the_number_of_cached_servers_is_bounded() {
         let (memory, _, now) = memory();
         let cookie = Cookie::new(&[7; 8]);
-        let news = FastOpenNews { cookie, ..FastOpenNews::default() };
+        let result = FastOpenResult { cookie, ..FastOpenResult::default() };
         for index in 0..5000u32 {
             let remote = IpAddr::V4(std::net::Ipv4Addr::from_bits(index));
-            memory.learn(remote, &news, now + Duration::from_secs(index.into()));
+            memory.learn(remote, &result, now + Duration::from_secs(index.into()));
         }
         assert_eq!(memory.servers.lock().unwrap().len(), SERVERS_MAX);
     }

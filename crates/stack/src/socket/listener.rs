@@ -20,7 +20,7 @@ use std::{
 
 use sync::{EventCount, RcuCell};
 
-use super::{connection::TcpSocket, demux::BindFlags, options::SocketSettings};
+use super::{connection::Connection, demux::BindFlags, options::SocketSettings};
 use crate::{
     base::{counters::Counter, errno::Errno, ids::CoreId},
     cx::Cx,
@@ -76,12 +76,12 @@ impl Listener {
     /// # Errors
     /// As [`listen_with`](Self::listen_with).
     pub fn listen(
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         local: SocketAddr,
         backlog: u32,
     ) -> Result<Arc<Self>, Errno> {
-        Self::listen_with(host, cx, local, &ListenOptions { backlog, ..ListenOptions::default() })
+        Self::listen_with(net, cx, local, &ListenOptions { backlog, ..ListenOptions::default() })
     }
 
     /// Listens on `local`; port 0 selects any free port.
@@ -90,33 +90,33 @@ impl Listener {
     /// `EADDRNOTAVAIL` for an address that is not local, `EADDRINUSE` as for bind(2) and listen(2),
     /// `ENETDOWN`, `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
     pub fn listen_with(
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         mut local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<Arc<Self>, Errno> {
-        host.check_up()?;
+        net.check_up()?;
         if local.is_ipv6() {
             return Err(Errno::EAFNOSUPPORT);
         }
-        if !local.ip().is_unspecified() && !host.is_local(cx, local.ip()) {
+        if !local.ip().is_unspecified() && !net.is_local(cx, local.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let any_port = local.port() == 0;
-        let sysctls = host.sysctls();
+        let sysctls = net.sysctls();
         let listener = loop {
             if any_port {
-                local.set_port(unused_port(host, cx, local, &sysctls.ip_local_port_range)?);
+                local.set_port(unused_port(net, cx, local, &sysctls.ip_local_port_range)?);
             }
             let listener = Arc::new(Self::new(&sysctls, cx, local, options));
-            match host.demux().listen(&cx.reader(), &listener) {
+            match net.demux().listen(&cx.reader(), &listener) {
                 Ok(()) => break listener,
                 // Another thread has taken the port since the search.
                 Err(Errno::EADDRINUSE) if any_port => {}
                 Err(errno) => return Err(errno),
             }
         };
-        host.check_up().inspect_err(|_| listener.close(host, cx))?;
+        net.check_up().inspect_err(|_| listener.close(net, cx))?;
         Ok(listener)
     }
 
@@ -180,7 +180,7 @@ impl Listener {
     /// # Errors
     /// `EAGAIN` when there is none; `EINVAL` once the listener is closed; `ENETDOWN` once the host
     /// has lost its address with a device.
-    pub fn accept(&self) -> Result<Arc<TcpSocket>, Errno> {
+    pub fn accept(&self) -> Result<Arc<Connection>, Errno> {
         self.accept_near(None)
     }
 
@@ -189,7 +189,7 @@ impl Listener {
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
-    pub fn accept_near(&self, near: Option<CoreId>) -> Result<Arc<TcpSocket>, Errno> {
+    pub fn accept_near(&self, near: Option<CoreId>) -> Result<Arc<Connection>, Errno> {
         if self.closed.load(Ordering::Acquire) {
             let lost = self.address_lost.load(Ordering::Relaxed);
             return Err(if lost { Errno::ENETDOWN } else { Errno::EINVAL });
@@ -214,14 +214,14 @@ impl Listener {
 
     /// Stops listening. Half-open connections are dropped, and connections not yet accepted are
     /// reset, as in Linux.
-    pub fn close(self: &Arc<Self>, host: &Net, cx: &mut Cx) {
+    pub fn close(self: &Arc<Self>, net: &Net, cx: &mut Cx) {
         if self.closed.swap(true, Ordering::AcqRel) {
             // The port may already belong to another listener.
             return;
         }
-        host.demux().unlisten(&cx.reader(), self);
+        net.demux().unlisten(&cx.reader(), self);
         for request in self.syn_queue.close().iter().filter_map(std::sync::Weak::upgrade) {
-            request.give_up(host);
+            request.give_up(net);
         }
         let abandoned = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,8 +229,8 @@ impl Listener {
             queue.take_all()
         };
         for socket in abandoned {
-            socket.abort(host, cx);
-            socket.close(host, cx);
+            socket.abort(net, cx);
+            socket.close(net, cx);
         }
         self.acceptors.notify_all();
         cx.leave_polling();
@@ -238,15 +238,15 @@ impl Listener {
 
     /// Stops listening because the host has lost the address permanently. Linux's accept(2) lists
     /// `ENETDOWN` among the network errors that it passes on.
-    pub(crate) fn lose_address(self: &Arc<Self>, host: &Net, cx: &mut Cx) {
+    pub(crate) fn lose_address(self: &Arc<Self>, net: &Net, cx: &mut Cx) {
         self.address_lost.store(true, Ordering::Relaxed);
-        self.close(host, cx);
+        self.close(net, cx);
     }
 
     /// Changes the maximum number of connections that wait for `accept`, at most
     /// `net.core.somaxconn`, as a second listen(2) does. Waiting connections stay.
-    pub fn set_backlog(&self, host: &Net, backlog: u32) {
-        self.backlog.store(bounded_backlog(&host.sysctls(), backlog), Ordering::Relaxed);
+    pub fn set_backlog(&self, net: &Net, backlog: u32) {
+        self.backlog.store(bounded_backlog(&net.sysctls(), backlog), Ordering::Relaxed);
     }
 
     pub(super) fn backlog(&self) -> usize {
@@ -272,7 +272,7 @@ impl Listener {
     }
 
     /// Queues an established connection for `accept`.
-    pub(super) fn offer(&self, host: &Net, cx: &mut Cx, socket: Arc<TcpSocket>) {
+    pub(super) fn offer(&self, net: &Net, cx: &mut Cx, socket: Arc<Connection>) {
         let refused = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
             // Checked under the lock that `close` takes: a connection queued after it would never
@@ -286,8 +286,8 @@ impl Listener {
             }
         };
         if let Some(socket) = refused {
-            socket.abort(host, cx);
-            return socket.close(host, cx);
+            socket.abort(net, cx);
+            return socket.close(net, cx);
         }
         if !cx.accepts_next_of(self) && self.acceptors.notify_one() {
             cx.count(Counter::SocketWakes, 1);
@@ -301,7 +301,7 @@ fn bounded_backlog(sysctls: &Sysctls, backlog: u32) -> usize {
 
 /// Returns an unused port.
 fn unused_port(
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     local: SocketAddr,
     range: &RangeInclusive<u16>,
@@ -309,9 +309,9 @@ fn unused_port(
     // Any remote address will do: it only selects where the search starts.
     let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
     let remote = SocketAddr::new(local.ip(), port);
-    let candidates = host.ports().candidates(local.ip(), remote, range, cx.now);
+    let candidates = net.ports().candidates(local.ip(), remote, range, cx.now);
     let reader = cx.reader();
-    host.demux().unused_port(candidates, &reader.pin()).ok_or(Errno::EADDRINUSE)
+    net.demux().unused_port(candidates, &reader.pin()).ok_or(Errno::EADDRINUSE)
 }
 
 impl Cx {

@@ -62,69 +62,69 @@ impl TimeWaitSocket {
     }
 
     /// Arms the timer.
-    pub(super) fn arm(&self, host: &Net) {
+    pub(super) fn arm(&self, net: &Net) {
         let deadline = self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).deadline();
-        self.arm_for(host, deadline);
+        self.arm_for(net, deadline);
     }
 
-    fn arm_for(&self, host: &Net, deadline: Instant) {
+    fn arm_for(&self, net: &Net, deadline: Instant) {
         let handle =
-            host.core_sockets(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
+            net.core_sockets(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
         self.timer.store(handle.to_bits(), Ordering::SeqCst);
         // A thread that has ended the wait meanwhile saw no timer to disarm.
         if self.done.load(Ordering::SeqCst) {
-            self.disarm(host);
+            self.disarm(net);
         }
     }
 
-    fn disarm(&self, host: &Net) {
+    fn disarm(&self, net: &Net) {
         let bits = self.timer.swap(NOT_ARMED, Ordering::SeqCst);
         if bits != NOT_ARMED {
-            host.core_sockets(self.core).disarm(TimerHandle::from_bits(bits));
+            net.core_sockets(self.core).disarm(TimerHandle::from_bits(bits));
         }
     }
 
     /// Softirq: processes a segment for the closed connection. A SYN that may start a new
     /// connection goes to the listener. Without a listener it is acknowledged and the wait
     /// continues, because a spoofed SYN must not end it (RFC 1337).
-    pub(crate) fn segment(&self, host: &Net, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
+    pub(crate) fn segment(&self, net: &Net, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
         let verdict = {
             let mut time_wait = self.time_wait.lock().unwrap_or_else(PoisonError::into_inner);
             let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
             time_wait.on_segment(&mut cx.tcp(), header, payload)
         };
-        host.reply(cx, &self.tuple, self.core);
+        net.reply(cx, &self.tuple, self.core);
         match verdict {
             TimeWaitVerdict::Keep => cx.drop_packet(DropReason::TcpTimeWait, packet),
             TimeWaitVerdict::Closed => {
-                self.end(host);
+                self.end(net);
                 cx.drop_packet(DropReason::TcpReset, packet);
             }
             TimeWaitVerdict::Reopen { iss } => {
                 let reader = cx.reader();
                 let rcu = reader.pin();
-                let core = host.core_for(cx, self.hash);
-                match host.demux().listener(core, self.tuple.local, self.hash, &rcu) {
+                let core = net.core_for(cx, self.hash);
+                match net.demux().listener(core, self.tuple.local, self.hash, &rcu) {
                     Some(listener) => match listener.admit_reopening(cx, &self.tuple, header) {
                         Ok(()) => {
-                            self.end(host);
+                            self.end(net);
                             let name = (self.tuple, self.hash);
-                            listener.segment(host, cx, name, Some(iss), header, packet);
+                            listener.segment(net, cx, name, Some(iss), header, packet);
                         }
                         // Differs from Linux, which ends the wait first: the retransmitted SYN then
                         // still finds the sequence numbers that the new connection must exceed.
                         Err(reason) => cx.drop_packet(reason, packet),
                     },
-                    None => self.acknowledge(host, cx, packet),
+                    None => self.acknowledge(net, cx, packet),
                 }
             }
         }
     }
 
     /// Acknowledges the SYN in `packet`, for which there is no listener; the wait continues.
-    fn acknowledge(&self, host: &Net, cx: &mut Cx, packet: Packet) {
+    fn acknowledge(&self, net: &Net, cx: &mut Cx, packet: Packet) {
         self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).acknowledge(&mut cx.tcp());
-        host.reply(cx, &self.tuple, self.core);
+        net.reply(cx, &self.tuple, self.core);
         cx.drop_packet(DropReason::TcpTimeWait, packet);
     }
 
@@ -147,14 +147,14 @@ impl TimeWaitSocket {
     }
 
     /// Replaces this socket by `entry` in the table, unless it has ended meanwhile.
-    pub(super) fn give_way(&self, host: &Net, cx: &Cx, entry: Entry) -> bool {
-        let replaced = host.demux().replace_if(self.hash, self.tuple, entry, |present| {
+    pub(super) fn give_way(&self, net: &Net, cx: &Cx, entry: Entry) -> bool {
+        let replaced = net.demux().replace_if(self.hash, self.tuple, entry, |present| {
             matches!(present, Entry::TimeWait(present) if std::ptr::eq(&raw const **present, self))
                 && !self.done.swap(true, Ordering::SeqCst)
         });
         if replaced {
-            self.disarm(host);
-            host.time_wait_release();
+            self.disarm(net);
+            net.time_wait_release();
             cx.counters().tcp.add(tcp::Counter::TcpExtTWRecycled, 1);
         }
         replaced
@@ -162,12 +162,12 @@ impl TimeWaitSocket {
 
     /// Softirq: ends the wait after two maximum segment lifetimes, or arms the timer again if a
     /// segment has restarted them.
-    pub(crate) fn on_timer(&self, host: &Net, cx: &Cx) {
+    pub(crate) fn on_timer(&self, net: &Net, cx: &Cx) {
         self.timer.store(NOT_ARMED, Ordering::Relaxed);
         let deadline = self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).deadline();
         if deadline > cx.now && !self.done.load(Ordering::Acquire) {
-            self.arm_for(host, deadline);
-        } else if self.end(host) {
+            self.arm_for(net, deadline);
+        } else if self.end(net) {
             cx.counters().tcp.add(tcp::Counter::TcpExtTW, 1);
         }
     }
@@ -177,14 +177,14 @@ impl TimeWaitSocket {
     }
 
     /// Ends the wait; false if it had ended before.
-    pub(crate) fn end(&self, host: &Net) -> bool {
+    pub(crate) fn end(&self, net: &Net) -> bool {
         let ends = !self.done.swap(true, Ordering::SeqCst);
         if ends {
-            host.demux().remove(self.hash, &self.tuple, |entry| {
+            net.demux().remove(self.hash, &self.tuple, |entry| {
                 matches!(entry, Entry::TimeWait(time_wait) if std::ptr::eq(&raw const **time_wait, self))
             });
-            self.disarm(host);
-            host.time_wait_release();
+            self.disarm(net);
+            net.time_wait_release();
         }
         ends
     }

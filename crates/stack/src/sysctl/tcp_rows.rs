@@ -109,7 +109,7 @@ part_rows! {
     /// it to clear the queue of half-open connections sooner under a flood.
     "net.ipv4.tcp_synack_retries", tcp.tcp_synack_retries, Number 0..=255, Operate;
     /// Number of timeouts of one segment after which a connection fails that no application holds.
-    /// 0: 8, as long as the peer may be alive. Lower it on servers where orphans hold too much
+    /// 0 means 8 as long as the peer may be alive. Lower it on servers where orphans hold too much
     /// memory.
     "net.ipv4.tcp_orphan_retries", tcp.tcp_orphan_retries, Number 0..=255, Operate;
     /// Idle time after which a connection with `SO_KEEPALIVE` sends its first probe, in seconds.
@@ -135,7 +135,7 @@ part_rows! {
     /// options. Raise it against peers that ask for tiny segments to burn CPU time
     /// (CVE-2019-11479).
     "net.ipv4.tcp_min_snd_mss", tcp.tcp_min_snd_mss, Number 48..=65_535, Tune;
-    /// Number of challenge ACKs that all connections together send in a second, about
+    /// Number of challenge ACKs that all connections together may send per second, on average
     /// (RFC 5961 §7). 2147483647 is no limit: `tcp_invalid_ratelimit` bounds each connection by
     /// itself, and a shared limit is a side channel (CVE-2016-5696). Lower it only if challenge
     /// ACKs load the network.
@@ -202,17 +202,17 @@ part_rows! {
     /// limit. `net.quietline.tsq_limit` may lower the limit further. Lower it to shorten the queues
     /// of bulk senders on slow links.
     "net.ipv4.tcp_limit_output_bytes", tcp.tcp_limit_output_bytes, Number 0..=INT_MAX, Tune;
-    /// Time that a connection's pace may keep below TCP and put into one packet, as a negative
-    /// power of two of a second: 10 is about a millisecond, 7 about 8 ms. Set 7 for wireless
+    /// Amount of data that a paced connection may have below TCP and put into one packet: that of
+    /// 2^-N seconds at its pace. 10 is about a millisecond, 7 about 8 ms. Set 7 for wireless
     /// devices, which send many packets together (Linux: `sk_pacing_shift`).
     "net.quietline.pacing_shift", tcp.pacing_shift, Number 5..=12, Tune;
     /// Rule of the limit that TCP Small Queues put on one connection. `off`: no limit.
     /// `static131072_ge`: `tcp_limit_output_bytes` (Linux 3.6). `dyn_max`: that or a millisecond of
     /// the pace, whichever is more (3.16). `dyn_min2`: a millisecond of the pace, at least two
-    /// packets and at most that (4.4). `paced_exempt`: as `dyn_min2`, without upper bound for paced
-    /// connections (5.0). `v619`: as `dyn_min2`, and a connection with one packet in flight may
-    /// send (6.19). It also sets `tcp_limit_output_bytes` to that version's default. Change it to
-    /// compare the queues.
+    /// packets and at most `tcp_limit_output_bytes` (4.4). `paced_exempt`: as `dyn_min2`, without
+    /// upper bound for paced connections (5.0). `v619`: as `dyn_min2`, and a connection with one
+    /// packet in flight may send (6.19). It also sets `tcp_limit_output_bytes` to that version's
+    /// default. Change it to compare the queues.
     "net.quietline.tsq_limit", tcp.tsq_limit, TsqLimitWord WORDS, Lab;
     /// Way of a packet whose data were consumed. `none`: its memory returns alone to the core that
     /// allocated it. `socket_one`: the connection keeps one packet for its next write and one for
@@ -239,8 +239,9 @@ part_rows! {
     /// Time for which the smallest round-trip time of a connection stays valid, in seconds. Lower
     /// it on mobile networks, whose paths change.
     "net.ipv4.tcp_min_rtt_wlen", tcp.tcp_min_rtt_wlen, Seconds 0..=86_400, Tune;
-    /// Longest delay of an ACK for segments out of order, in nanoseconds: later ones are answered
-    /// together. 0: no delay. Set 0 if the sender depends on an ACK for every segment.
+    /// Longest delay of an ACK for segments out of order, in nanoseconds: segments that arrive
+    /// meanwhile share one ACK. 0: no delay. Set 0 if the sender depends on an ACK for every
+    /// segment.
     "net.ipv4.tcp_comp_sack_delay_ns", tcp.tcp_comp_sack_delay, Nanos 0..=INT_MAX, Tune;
     /// Largest number of segments out of order that one delayed ACK answers. 0: each has its own
     /// ACK. Lower it if the sender detects losses too late.
@@ -251,9 +252,9 @@ part_rows! {
     /// Upper bound of the retransmission timeout, in milliseconds. Lower it on networks where a
     /// silence of two minutes is a failure; `TCP_RTO_MAX_MS` sets it for one socket.
     "net.ipv4.tcp_rto_max_ms", tcp.tcp_rto_max, Millis 1_000..=120_000, Operate;
-    /// Loss rate that BBR takes for a full queue, in thousandths of the data in flight (LossThresh
-    /// of draft-ietf-ccwg-bbr, which says 20). An open socket keeps its value. Set 20 on networks
-    /// where loss means a full queue: BBR then shares evenly with CUBIC.
+    /// Loss rate that BBR takes as the sign of a full queue, in thousandths of the data in flight
+    /// (LossThresh of draft-ietf-ccwg-bbr, which says 20). An open socket keeps its value. Set 20
+    /// on networks where loss means a full queue: BBR then shares evenly with CUBIC.
     "net.quietline.bbr_loss_thresh", tcp.bbr_loss_thresh, Number 1..=999, Tune;
     /// Longest delay of an ACK, in milliseconds (Linux: `TCP_DELACK_MAX`); RFC 9293 §3.8.6.3 allows
     /// 500. Lower it if peers have a short retransmission timeout.

@@ -126,7 +126,7 @@ pub struct Dst {
     pub(crate) neighbor: Option<Arc<NeighborEntry>>,
     /// Maximum length of an IP packet on this path, in bytes.
     pub(crate) mtu: u32,
-    /// The same without reports by ICMP ([`tcp::PathParams::receive_mtu`]).
+    /// `mtu` without the reductions that ICMP reported ([`tcp::PathParams::receive_mtu`]).
     pub(crate) receive_mtu: u32,
     /// Maximum length of a superframe that TCP may send ([`Dst::superframe_max`]). 0: single
     /// segments.

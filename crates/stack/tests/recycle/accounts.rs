@@ -7,7 +7,7 @@ use pkt::{DESCRIPTOR_BYTES, Pages};
 use stack::{
     Readiness,
     socket::{
-        SendFlags, TcpSocket,
+        Connection, SendFlags,
         options::{MemoryInfo, OptionValue, SocketOption},
     },
 };
@@ -20,7 +20,7 @@ const MODES: [&str; 5] =
 /// Size of a page of the TCP memory account, in bytes.
 const PAGE: u32 = 4096;
 
-fn memory(rig: &mut Rig, at: usize, socket: &TcpSocket) -> MemoryInfo {
+fn memory(rig: &mut Rig, at: usize, socket: &Connection) -> MemoryInfo {
     let end = &mut rig.ends[at];
     socket.memory_info(&end.host, &mut end.app)
 }

@@ -20,7 +20,7 @@ fn held(rig: &Rig) -> u64 {
 
 const ONE: u64 = DESCRIPTOR_BYTES as u64;
 
-fn warm() -> (Rig, [Arc<stack::socket::TcpSocket>; 2]) {
+fn warm() -> (Rig, [Arc<stack::socket::Connection>; 2]) {
     let mut rig = Rig::with_mode("socket_one");
     let sockets = rig.connect();
     for _ in 0..50 {
@@ -31,7 +31,7 @@ fn warm() -> (Rig, [Arc<stack::socket::TcpSocket>; 2]) {
 
 /// Returns a connection with both cache slots full: a request acknowledged the last response and
 /// was read.
-fn full() -> (Rig, [Arc<stack::socket::TcpSocket>; 2]) {
+fn full() -> (Rig, [Arc<stack::socket::Connection>; 2]) {
     let (mut rig, sockets) = warm();
     assert_eq!(rig.send(CLIENT, &sockets[CLIENT], &[1; 64]), Ok(64));
     rig.ends[SERVER].poll();

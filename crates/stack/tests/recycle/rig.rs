@@ -21,7 +21,7 @@ use stack::{
         Host,
         config::{DeviceConfig, HostConfig},
     },
-    socket::{Listener, TcpSocket},
+    socket::{Connection, Listener},
 };
 
 /// One end of a cable. It copies transmitted frames to the other end.
@@ -182,10 +182,10 @@ impl Rig {
         Self::new(false, &[("net.quietline.skb_recycle", mode)])
     }
 
-    pub(crate) fn connect(&mut self) -> [Arc<TcpSocket>; 2] {
+    pub(crate) fn connect(&mut self) -> [Arc<Connection>; 2] {
         let to = SocketAddr::new([10, 0, 0, 2].into(), 80);
         let client = &mut self.ends[CLIENT];
-        let socket = TcpSocket::connect(&client.host, &mut client.app, None, to).expect("a route");
+        let socket = Connection::connect(&client.host, &mut client.app, None, to).expect("a route");
         self.settle();
         let sockets = [socket, self.listener.accept().expect("established")];
         for (end, socket) in self.ends.iter_mut().zip(&sockets) {
@@ -211,7 +211,7 @@ impl Rig {
     pub(crate) fn send(
         &mut self,
         from: usize,
-        socket: &TcpSocket,
+        socket: &Connection,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
         let End { host, app, .. } = &mut self.ends[from];
@@ -221,7 +221,7 @@ impl Rig {
     pub(crate) fn recv(
         &mut self,
         at: usize,
-        socket: &TcpSocket,
+        socket: &Connection,
         len: usize,
     ) -> Result<Vec<u8>, Errno> {
         let End { host, app, .. } = &mut self.ends[at];
@@ -232,7 +232,7 @@ impl Rig {
     }
 
     /// Exchanges a request and a response of `len` bytes each.
-    pub(crate) fn exchange(&mut self, sockets: &[Arc<TcpSocket>; 2], len: usize) {
+    pub(crate) fn exchange(&mut self, sockets: &[Arc<Connection>; 2], len: usize) {
         for from in [CLIENT, SERVER] {
             let to = 1 - from;
             let bytes = vec![[1, 2][from]; len];
@@ -244,7 +244,7 @@ impl Rig {
     }
 
     /// Closes and drops everything, and checks that no packet is left.
-    pub(crate) fn finish(mut self, sockets: impl IntoIterator<Item = [Arc<TcpSocket>; 2]>) {
+    pub(crate) fn finish(mut self, sockets: impl IntoIterator<Item = [Arc<Connection>; 2]>) {
         for sockets in sockets {
             for (end, socket) in self.ends.iter_mut().zip(sockets) {
                 socket.close(&end.host, &mut end.app);

@@ -4,7 +4,7 @@
 use std::{io::IoSlice, net::SocketAddr, sync::Arc, time::Duration};
 
 use pkt::DropReason;
-use stack::{Errno, device::WireConfig, route::fib::RouteSpec, socket::TcpSocket};
+use stack::{Errno, device::WireConfig, route::fib::RouteSpec, socket::Connection};
 
 use super::net::{Net, via};
 
@@ -36,7 +36,7 @@ fn a_device_that_is_down_carries_no_packets_until_it_is_up_again() {
     assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
     net.send(&client, b"into the dark");
     assert_eq!(net.received(&server), Err(Errno::EAGAIN));
-    let refused = TcpSocket::connect(&net.client, &mut net.cx, None, server.local());
+    let refused = Connection::connect(&net.client, &mut net.cx, None, server.local());
     assert_eq!(refused.err(), Some(Errno::ENETUNREACH));
     let spec = RouteSpec::on_link("172.16.0.0/16".parse().expect("a prefix"), 1);
     assert!(net.client.add_route(&spec).is_err(), "no route through a device that is down");
@@ -138,7 +138,7 @@ fn packets_in_a_qdisc_are_dropped_when_its_device_goes_down() {
 fn packets_that_wait_for_a_neighbor_are_dropped_when_its_device_goes_down() {
     let mut net = net(&WireConfig::default(), &[]);
     let silent: SocketAddr = "10.0.0.77:80".parse().expect("an address");
-    let socket = TcpSocket::connect(&net.client, &mut net.cx, None, silent).expect("a route");
+    let socket = Connection::connect(&net.client, &mut net.cx, None, silent).expect("a route");
     let before = net.drops();
     assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
     assert_eq!(net.drops() - before, 1, "the SYN, with a reason");

@@ -16,7 +16,7 @@ use stack::{
         config::{DeviceConfig, HostConfig},
     },
     route::fib::RouteSpec,
-    socket::{Listener, TcpSocket},
+    socket::{Connection, Listener},
 };
 
 /// Two hosts: 10.0.0.0/24 is on device 1 and 10.1.0.0/24 on device 2. The server also has
@@ -77,10 +77,10 @@ impl Net {
     }
 
     /// Connects the client to a new listener of the server.
-    pub(crate) fn connect(&mut self, at: &str) -> (Arc<TcpSocket>, Arc<TcpSocket>) {
+    pub(crate) fn connect(&mut self, at: &str) -> (Arc<Connection>, Arc<Connection>) {
         let at: SocketAddr = at.parse().expect("an address");
         let listener = Listener::listen(&self.server, &mut self.cx, at, 1).expect("free");
-        let client = TcpSocket::connect(&self.client, &mut self.cx, None, at).expect("a route");
+        let client = Connection::connect(&self.client, &mut self.cx, None, at).expect("a route");
         let server = loop {
             match listener.accept() {
                 Ok(server) => break server,
@@ -91,12 +91,12 @@ impl Net {
         (client, server)
     }
 
-    pub(crate) fn send(&mut self, socket: &TcpSocket, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, socket: &Connection, bytes: &[u8]) {
         let sent = socket.send(&self.client, &mut self.cx, &[IoSlice::new(bytes)]);
         assert_eq!(sent, Ok(bytes.len()));
     }
 
-    pub(crate) fn received(&mut self, socket: &TcpSocket) -> Result<usize, Errno> {
+    pub(crate) fn received(&mut self, socket: &Connection) -> Result<usize, Errno> {
         socket.recv(&self.server, &mut self.cx, &mut [0; 65_536], false)
     }
 

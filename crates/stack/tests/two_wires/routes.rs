@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stack::{
-    Errno, device::WireConfig, host::Host, route::fib::RouteSpec, socket::TcpSocket,
+    Errno, device::WireConfig, host::Host, route::fib::RouteSpec, socket::Connection,
     transmit::dst::RouteKind,
 };
 
@@ -89,7 +89,7 @@ fn a_connection_without_a_route_waits_for_one() {
     assert_eq!(net.client.counters().get("IpOutNoRoutes"), Some(1));
     assert_eq!(net.client.counters().get("IP_OUTNOROUTES"), Some(1), "with a reason");
     assert_eq!(net.received(&server), Err(Errno::EAGAIN));
-    let connected = TcpSocket::connect(&net.client, &mut net.cx, None, server.local());
+    let connected = Connection::connect(&net.client, &mut net.cx, None, server.local());
     assert_eq!(connected.err(), Some(Errno::ENETUNREACH));
     net.client.add_route(&via("10.1.0.2")).expect("a route");
     net.pass(Duration::from_secs(3));

@@ -3,8 +3,9 @@
 //! Linux: include/uapi/linux/snmp.h, net/ipv4/proc.c, RFC 4022 for the `Tcp*` group. A variant's
 //! name *is* the printed name, so a search for either finds both.
 //!
-//! One table yields the enum, the text and the page. A page has one writer at a time and any number
-//! of readers; the value of a counter is the wrapping sum over all pages. Counters of Linux that
+//! One table yields the enum, the descriptions and the page: one slot for each counter. A page has
+//! one writer at a time and any number of readers; the value of a counter is the wrapping sum over
+//! all pages. Counters of Linux that
 //! this engine never increments are in [`NOT_COUNTED`], with the reason; docs/counters.md shows
 //! both.
 //!
@@ -26,7 +27,7 @@ macro_rules! counters {
         }
 
         impl Counter {
-            /// Every counter: Linux's in Linux's order, then ours.
+            /// Every counter: those of Linux in Linux's order, then those that Linux lacks.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Name as `nstat` prints it.
@@ -35,7 +36,7 @@ macro_rules! counters {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// Returns the meaning of one count.
+            /// Returns the description of the counter.
             #[must_use]
             pub const fn doc(self) -> &'static str {
                 match self { $(Self::$name => $doc,)* }
@@ -117,10 +118,10 @@ counters! {
     TcpExtTCPDSACKOfoSent: "Duplicate SACKs sent for data in the out-of-order queue.",
     TcpExtTCPDSACKRecv: "Duplicate SACKs received for data below SND.UNA.",
     TcpExtTCPDSACKOfoRecv: "Duplicate SACKs received for data above SND.UNA.",
-    TcpExtTCPAbortOnData: "Connections reset because data arrived after the application had stopped reading, or by a linger time of zero.",
+    TcpExtTCPAbortOnData: "Connections reset because data arrived after the application had stopped reading, or because their linger time was zero.",
     TcpExtTCPAbortOnClose: "Connections reset because unread data was left at close.",
     TcpExtTCPAbortOnMemory: "Connections reset because too many orphaned connections held memory.",
-    TcpExtTCPAbortOnTimeout: "Connections ended because a timer reached its number of retries.",
+    TcpExtTCPAbortOnTimeout: "Connections ended because a timer reached its maximum number of retries.",
     TcpExtTCPAbortOnLinger: "Connections reset because their linger time in FIN_WAIT2 expired.",
     TcpExtTCPAbortFailed: "Resets that could not be sent for lack of memory.",
     TcpExtTCPMemoryPressures: "Number of times that memory pressure began.",
@@ -129,7 +130,7 @@ counters! {
     TcpExtTCPDSACKIgnoredOld: "Duplicate SACKs ignored as too old.",
     TcpExtTCPDSACKIgnoredNoUndo: "Duplicate SACKs ignored because nothing could be undone.",
     TcpExtTCPSpuriousRTOs: "Timeouts detected as spurious by F-RTO.",
-    TcpExtTCPSackShiftFallback: "SACK shifts that had to split a packet instead.",
+    TcpExtTCPSackShiftFallback: "Queued packets split at the edge of a SACK block.",
     TcpExtTCPBacklogDrop: "Packets dropped because a busy socket's backlog was full.",
     TcpExtTCPDeferAcceptDrop: "Bare acknowledgments dropped because the listener defers until data.",
     TcpExtIPReversePathFilter: "Packets dropped because the route back to their source fails the check of `rp_filter`.",
@@ -172,9 +173,9 @@ counters! {
     TcpExtTCPKeepAlive: "Keepalive probes sent.",
     TcpExtTCPMTUPFail: "Path MTU probes lost.",
     TcpExtTCPMTUPSuccess: "Path MTU probes delivered.",
-    TcpExtTCPDelivered: "Segments delivered to peers, by acknowledgment or SACK.",
+    TcpExtTCPDelivered: "Segments that peers reported as received, by acknowledgment or SACK.",
     TcpExtTCPDeliveredCE: "Segments delivered with a congestion mark reported.",
-    TcpExtTCPAckCompressed: "Acknowledgments saved by compressing them during loss.",
+    TcpExtTCPAckCompressed: "Acknowledgments of out-of-order segments that a later acknowledgment replaced.",
     TcpExtTCPZeroWindowDrop: "Segments dropped because our window was closed.",
     TcpExtTCPRcvQDrop: "In-order segments dropped because the receive queue had no space.",
     TcpExtTCPWqueueTooBig: "Splits of queued packets refused because the send queue was too large.",
@@ -186,9 +187,9 @@ counters! {
     SkbTxCacheHit: "Writes into a packet that the connection had cached.",
     SkbTxCacheMiss: "Writes that found no cached packet, and allocated one.",
     SkbTxCacheRejectCloned: "Acknowledged packets not cached because their clone was still below TCP.",
-    SkbTxCacheRejectFull: "Acknowledged packets not cached because another one was.",
+    SkbTxCacheRejectFull: "Acknowledged packets not cached because the connection already cached another packet.",
     SkbRxCacheHandoff: "Read packets that were cached, and then freed by the core of the next segment.",
-    SkbRxCacheFull: "Read packets not cached because another one was.",
+    SkbRxCacheFull: "Read packets not cached because the connection already cached another packet.",
     SkbRxCacheGated: "Read packets not cached because packets may change core (RPS, RFS).",
     SkbSocketCacheBytes: "Bytes of packet memory cached by connections: a gauge.",
 }
@@ -201,7 +202,7 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("TcpMaxConn", "no counter but a constant: there is no limit"),
     (
         "TcpExtArpFilter",
-        "`arp_filter` is not there: `arp_ignore` says by which devices an address is answered",
+        "no `arp_filter`: `arp_ignore` decides which devices answer ARP for an address",
     ),
     ("TcpExtTCPMD5NotFound", "no TCP-MD5 (RFC 2385)"),
     ("TcpExtTCPMD5Unexpected", "no TCP-MD5: the option is skipped as any unknown one"),
@@ -209,7 +210,7 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("TcpExtTCPSackShifted", "SACK marks queue entries in place; no data moves between them"),
     ("TcpExtTCPSackMerged", "SACK marks queue entries in place; none are merged"),
     ("TcpExtPFMemallocDrop", "no memory reserves for swapping over the network"),
-    ("TcpExtTCPMinTTLDrop", "`IP_MINTTL` is not an option yet"),
+    ("TcpExtTCPMinTTLDrop", "`IP_MINTTL` is not supported"),
     (
         "TcpExtTcpTimeoutRehash",
         "no multipath routes and no flow label for a new hash to move the flow to",
@@ -339,8 +340,8 @@ mod tests {
         }
     }
 
-    /// A kernel older than the table may lack a name or two; a kernel that hides the file proves
-    /// nothing.
+    /// A kernel older than the table may lack a few names. On a kernel without the file the test
+    /// passes.
     #[test]
     fn names_are_those_of_the_kernel() {
         let Ok(text) = std::fs::read_to_string("/proc/net/netstat") else { return };

@@ -36,7 +36,7 @@ impl MemoryState {
     /// Unlimited memory.
     pub const PLENTY: Self = Self { pressure: MemoryPressure::None, share_bytes: u32::MAX };
 
-    /// Buffers and windows may grow.
+    /// Whether buffers and windows may grow.
     pub(crate) fn is_plenty(&self) -> bool {
         self.pressure == MemoryPressure::None
     }

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Handles the expiry of the timer. Either deadline may have moved since it was armed.
+/// Handles the expiry of the timer. Either deadline may have moved since the timer was armed.
 pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if !is_watched(tcb) {
         return;
@@ -41,8 +41,8 @@ fn abort(tcb: &mut Tcb, cx: &mut Cx<'_>, error: TcpError) {
     tcb.finish(cx, Some(error));
 }
 
-/// Handles the keepalive deadline (RFC 9293 §3.8.4). Traffic does not move the armed timer; this
-/// function compensates for it.
+/// Handles the keepalive deadline (RFC 9293 §3.8.4). Traffic does not move the armed timer, so this
+/// function first computes how long the connection has been idle.
 fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let busy = tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_some();
     let idle = cx.now - tcb.last_received_at;

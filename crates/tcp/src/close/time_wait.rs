@@ -4,7 +4,7 @@
 //! RFC 9293 §3.6.1 and §3.10.7.4, RFC 1337, RFC 6191; Linux: inet_timewait_sock,
 //! tcp_timewait_state_process.
 //!
-//! It acknowledges segments that the peer retransmits, ends with a valid RST (unless
+//! The object acknowledges segments that the peer retransmits, ends with a valid RST (unless
 //! `tcp_rfc1337`), and is replaced by a connection whose SYN cannot be an old duplicate.
 //!
 //! Not here: FIN-WAIT-2, which keeps its control block.

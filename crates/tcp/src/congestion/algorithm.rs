@@ -37,13 +37,13 @@ impl Algorithm {
         }
     }
 
-    /// Returns the algorithm of a name, if there is one.
+    /// Returns the algorithm with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// Whether the algorithm reacts to marks: ECN is offered and accepted regardless of
+    /// Whether the algorithm depends on marks: ECN is offered and accepted regardless of
     /// `net.ipv4.tcp_ecn`, and every segment is ECN-capable (RFC 8257 §3.5; Linux:
     /// `TCP_CONG_NEEDS_ECN`).
     #[must_use]
@@ -64,7 +64,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Error of a name that belongs to no algorithm: `ENOENT` in Linux.
+/// Error for a name that no algorithm has: `ENOENT` in Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownAlgorithm;
 

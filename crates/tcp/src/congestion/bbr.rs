@@ -12,9 +12,9 @@
 //!
 //! The algorithm keeps two kinds of bounds beside the model, and none of them reacts to a single
 //! loss. `inflight_hi` comes from probing: it is set when more than LossThresh of the data in
-//! flight was lost. `inflight_lo` and `bw_lo` come from rounds between probes in which as much was
-//! lost or a mark was echoed. They shrink by three tenths per round at most and are reset when the
-//! next probe begins.
+//! flight was lost. `inflight_lo` and `bw_lo` come from rounds between probes in which more than
+//! LossThresh was lost or a mark was echoed. Both shrink by three tenths per round at most, and are
+//! reset when the next probe begins.
 //!
 //! The files follow the draft: `signals` has the signals of ACKs (§5.5), `startup` §5.3.1,
 //! `probe_bw` §5.3.3, `probe_rtt` §5.3.4; this file has the order of an update and the control
@@ -27,12 +27,12 @@
 //! instead of 2 %, and losses below it do not lower a bound between probes either. The draft treats
 //! any loss between probes as a sign of a full queue, so that a path with random loss lowers the
 //! bounds in every round: 5 % of loss at 200 ms leave a quarter of the bandwidth. Linux's BBR,
-//! which is version 1, ignores loss, and its probes would tolerate up to 20 % (1 − 1/1.25). Half of
-//! that gives the kernel's throughput on paths that lose 5 %, and leaves CUBIC one and a half times
-//! the share that 20 % would.
+//! which is version 1, ignores loss, and its probes would tolerate up to 20 % (1 − 1/1.25). With
+//! 10 % the throughput on paths that lose 5 % is that of Linux's BBR, and the share of a competing
+//! CUBIC flow is one and a half times its share with 20 %.
 //!
-//! Differs from Linux, as the draft does: recovery does not conserve the window; only the model's
-//! bounds limit it.
+//! Differs from Linux, as the draft does: recovery does not apply packet conservation; only the
+//! model's bounds limit the window.
 
 mod probe_bw;
 mod probe_rtt;
@@ -47,7 +47,7 @@ use self::signals::{AckAggregation, MaxBw};
 use super::{ModelSample, window::Window};
 use crate::base::rng::Rng;
 
-/// Value of a bound that is not known.
+/// Value of a bound that is not set.
 const INFINITE: u32 = u32::MAX;
 const INFINITE_BW: u64 = u64::MAX;
 
@@ -126,20 +126,20 @@ pub(super) struct Bbr {
     full_bw_count: u8,
     full_bw_now: bool,
     full_bw_reached: bool,
-    /// ACKs with losses in this round, and rounds with marks.
+    /// Number of ACKs with losses in this round, and of consecutive rounds with marks.
     loss_events: u8,
     marked_rounds: u8,
 
     // ---- ProbeBW ----
-    /// BBR.bw_probe_samples: whether losses are feedback to a probe.
+    /// BBR.bw_probe_samples: whether losses are the result of a probe, and so end it.
     probing: bool,
     cycle_at: Instant,
     probe_wait: Duration,
     rounds_since_probe: u32,
     probe_up_rounds: u8,
     probe_up_acked: u32,
-    /// Acknowledged bytes per segment by which `inflight_hi` rises; `u32::MAX` when it does not
-    /// rise.
+    /// BBR.probe_up_cnt: bytes to be acknowledged for each segment by which `inflight_hi` rises;
+    /// `u32::MAX` while `inflight_hi` does not rise.
     probe_up_count: u32,
 
     // ---- ProbeRTT ----
@@ -240,11 +240,10 @@ impl Bbr {
         self.idle_restart = true;
         self.aggregation.restart(now);
         if self.is_probe_bw() {
-            // At the rate of the path: the gain of the phase would cause a burst into an empty
-            // path.
+            // Pace at the path's rate: the gain of the phase would send a burst into an empty path.
             self.pacing_rate = Some(self.paced(self.bw, 100)).filter(|_| self.bw > 0);
         } else if self.phase == Phase::ProbeRtt {
-            // The next ACK leaves the state.
+            // The next ACK ends ProbeRTT.
             self.probe_rtt_round_done |= self.check_probe_rtt_done(window, now);
         }
     }
@@ -255,8 +254,8 @@ impl Bbr {
         self.save_cwnd(window);
     }
 
-    /// Handles a timeout: the whole flight is lost, so only segments sent from here on are in
-    /// flight.
+    /// Handles a timeout, after which the whole flight counts as lost: saves the window, and bounds
+    /// the flight by it between probes.
     pub(super) fn on_rto(&mut self, window: &Window) {
         self.save_cwnd(window);
         self.in_loss = true;

@@ -33,8 +33,8 @@ const TIME_MS_MAX: u64 = 1_000_000;
 pub(super) struct Cubic {
     /// Start of this stage of congestion avoidance; `None` before its first acknowledgment.
     epoch: Option<Instant>,
-    /// Time of the last processed acknowledgment. Time in which the window is not used is not
-    /// counted.
+    /// Time of the last processed acknowledgment or pause. `pause` excludes the time since then
+    /// from the curve.
     last: Instant,
     /// K: time from the epoch until the window is at `origin` again.
     k_ms: u64,
@@ -71,8 +71,8 @@ impl Cubic {
             window.set_cwnd(window.cwnd.max(est));
             return;
         }
-        // §4.4 and §4.5: towards the value of the curve a round trip later, at most half a window
-        // more.
+        // §4.4 and §4.5: grow towards the value of the curve one round trip later, and by at most
+        // half a window.
         let target = self.curve(t + self.rtt, window.mss).clamp(cwnd, cwnd + cwnd / 2);
         self.rest += (target - cwnd) * u64::from(acked);
         let growth = self.rest / cwnd;
@@ -92,8 +92,8 @@ impl Cubic {
         now
     }
 
-    /// §4.3, equation 4: grows W_est as Reno's window, but more slowly until it is back at the
-    /// window before the reduction.
+    /// Grows W_est as Reno's window, but more slowly until W_est reaches the window before the
+    /// reduction (§4.3, equation 4).
     fn follow_reno(&mut self, window: &Window, acked: u32) {
         let (numerator, divisor) =
             if self.w_est < u64::from(self.cwnd_prior) { ALPHA } else { (1, 1) };
@@ -155,7 +155,7 @@ fn share(bytes: u32, numerator: u32, divisor: u32) -> u32 {
 /// Returns the largest number whose cube is not above `n`, computed bit by bit. Called once per
 /// loss.
 fn cube_root(n: u64) -> u64 {
-    // 2^21 cubed is 2^63, so 22 bits are enough and no cube exceeds 66 bits.
+    // The root of a 64-bit number has at most 22 bits; a cube of 22 bits needs 66, hence `u128`.
     let mut root = 0u64;
     for bit in (0..22).rev() {
         let try_root = root | 1 << bit;

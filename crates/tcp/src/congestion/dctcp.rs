@@ -9,7 +9,7 @@
 use super::{reno::Reno, window::Window};
 use crate::wire::seq::SeqNum;
 
-/// α = 1.
+/// α = 1 in the fixed-point format of `Dctcp::alpha`.
 const ALPHA_ONE: u32 = 1 << 20;
 
 /// g = 1/16: the weight of the newest window in α (RFC 8257 §4.2; Linux `dctcp_shift_g`).
@@ -55,7 +55,7 @@ impl Dctcp {
         }
         let share = u64::from(self.marked) * u64::from(ALPHA_ONE) / u64::from(self.delivered);
         let share = u32::try_from(share).unwrap_or(ALPHA_ONE) >> GAIN_SHIFT;
-        // The shift would keep the last units of α for ever: subtract at least one.
+        // The shift alone would never remove the last units of α: subtract at least one.
         let fall = (self.alpha >> GAIN_SHIFT).max(u32::from(self.alpha > 0));
         self.alpha = (self.alpha - fall + share).min(ALPHA_ONE);
         (self.delivered, self.marked) = (0, 0);

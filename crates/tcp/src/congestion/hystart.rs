@@ -9,15 +9,15 @@
 //!   alarm. Linux instead stops at once, on a rise above the minimum round-trip time of the
 //!   connection (hystart_update, `HYSTART_DELAY`).
 //! - **Train**, the other signal of Linux (hystart_update, `HYSTART_ACK_TRAIN`). RFC 9406 §4.1
-//!   omits it because it detects little where ACKs are compressed; but it costs nothing there. A
+//!   omits this signal because it rarely fires where ACKs are compressed; it does no harm there. A
 //!   flight leaves in bursts and is acknowledged at the rate of the bottleneck. ACKs that arrive
 //!   close together for half a round trip show that the flight fills half the path. The window has
-//!   doubled since the flight was sent, so it fills the whole path, and slow start ends at once. On
-//!   a path of less than a millisecond, where a rise of 4 ms is a long queue, only this signal is
-//!   early enough.
+//!   doubled since that flight was sent, so it now fills the whole path, and slow start ends at
+//!   once. On a path of less than a millisecond, where a rise of 4 ms is a long queue, only this
+//!   signal is early enough.
 //!
-//! Where TCP Small Queues throttle the connection, the growing queue is in our own host and slow
-//! start has nothing to learn about the path. There a rise above the minimum round-trip time ends
+//! Where TCP Small Queues throttle the connection, the growing queue is in our own host and shows
+//! nothing about the path. There a rise above the minimum round-trip time ends
 //! slow start at once, as in Linux. An ACK of a superframe then counts as the samples of all its
 //! segments.
 
@@ -41,12 +41,12 @@ const CSS_ROUNDS: u8 = 5;
 
 /// Longest gap between two acknowledgments of a train (Linux: `hystart_ack_delta_us`).
 const TRAIN_GAP: Duration = Duration::from_millis(2);
-/// Smallest window, in segments, in which a train is looked for (Linux: `hystart_low_window`).
+/// Smallest window, in segments, in which a train is a signal (Linux: `hystart_low_window`).
 const TRAIN_SEGMENTS_MIN: u32 = 16;
 /// Least size that is assumed for superframes, and for the segments that a receiver merges (Linux:
-/// `sk_gso_max_size`).
+/// `sk_gso_max_size`), in bytes.
 const MERGED_BYTES: u32 = 65_536;
-/// Upper bound of the time that is added for them.
+/// Upper bound of the time that is added for superframes and merged segments.
 const MERGED_MAX: Duration = Duration::from_millis(1);
 
 /// Signals that end CUBIC's first slow start before a loss (`net.quietline.hystart_detect`; Linux:
@@ -283,7 +283,7 @@ mod tests {
     /// Superframes of 20 segments, each acknowledged whole: the second shows a rise above the
     /// minimum round-trip time.
     #[test]
-    fn a_queue_of_our_own_ends_slow_start_at_once() {
+    fn a_growing_queue_in_our_own_host_ends_slow_start_at_once() {
         let mut hystart = HyStart::default();
         let mut superframe = |number: u32, rtt_ms| {
             let sample = AckSample {

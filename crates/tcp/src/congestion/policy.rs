@@ -1,4 +1,4 @@
-//! The decisions of one algorithm, behind one `match` each.
+//! Dispatch to the algorithm of a connection: one `match` for each decision.
 //!
 //! Above: `congestion`, which has the parts that all algorithms share. Linux: struct
 //! tcp_congestion_ops.

@@ -1,9 +1,9 @@
 //! Reductions of the window after a loss, a mark or a timeout, and their undo.
 //!
 //! Above: `loss::recovery`. RFC 5681 §3.1–3.2, RFC 6582 §3.2, RFC 3168 §6.1.2, RFC 6937bis. The
-//! size of a reduction is the policy's decision.
+//! algorithm (`policy`) decides the size of a reduction.
 //!
-//! A model (BBR) is only notified of these events: its bounds limit its window.
+//! An algorithm with a model (BBR) is only notified of these events and bounds the window itself.
 
 use alloc::boxed::Box;
 
@@ -52,7 +52,7 @@ impl Congestion {
     }
 
     /// Deflates the window for a partial acknowledgment, which does not cover the whole flight of
-    /// the start of recovery: RFC 6582 §3.2, step 3. `in_flight` is FlightSize after it.
+    /// the start of recovery: RFC 6582 §3.2, step 3. `in_flight` is FlightSize after the ACK.
     pub fn on_partial_ack(&mut self, acked_bytes: u32, in_flight: u32) {
         if self.policy.model().is_some() {
             return;
@@ -64,8 +64,8 @@ impl Congestion {
         self.inflation_left = in_flight;
     }
 
-    /// Ends recovery after the whole flight of its start is acknowledged: RFC 6582 §3.2, step 3, in
-    /// the variant that avoids a burst. `in_flight` is FlightSize after it.
+    /// Ends recovery when the whole flight of its start is acknowledged: RFC 6582 §3.2, step 3, in
+    /// the variant that avoids a burst. `in_flight` is FlightSize after the ACK.
     pub fn on_exit_recovery(&mut self, in_flight: u32) {
         self.inflation_left = 0;
         if let Some(bbr) = self.policy.model() {
@@ -75,8 +75,8 @@ impl Congestion {
         self.window.set_cwnd(ssthresh.min(in_flight.max(mss).saturating_add(mss)));
     }
 
-    /// Begins SACK recovery, in which [`Congestion::on_recovery_ack`] sets the window. A reduction
-    /// that a mark of the same window has begun continues.
+    /// Begins SACK recovery, in which [`Congestion::on_recovery_ack`] sets the window. If a mark
+    /// has already begun a reduction in the same window, that reduction continues.
     pub fn on_enter_sack_recovery(&mut self) {
         if self.tell_model_of_recovery() || self.prr.is_some() {
             return;
@@ -168,12 +168,13 @@ impl Congestion {
             self.inflation_left = 0;
             self.prr = None;
         } else if self.prr.take().is_some() {
-            // The reduction by the mark of the same window is kept.
+            // A mark in the same window caused this reduction, so `ssthresh` stays reduced.
             self.window.set_cwnd(self.window.cwnd.max(self.window.ssthresh));
         }
     }
 
-    /// Notifies the model, if there is one, and returns whether there is one.
+    /// Notifies the model that recovery begins, and saves window and threshold for an undo. Returns
+    /// false, and does nothing, if the algorithm has no model.
     fn tell_model_of_recovery(&mut self) -> bool {
         let Some(bbr) = self.policy.model() else { return false };
         bbr.on_enter_recovery(&self.window);

@@ -14,11 +14,11 @@ pub struct CongestionConfig {
     pub algorithm: Algorithm,
     /// Initial window in segments. 10: RFC 6928, Linux TCP_INIT_CWND.
     ///
-    /// Differs from RFC 6928: no cap of 14,600 bytes. Linux has none, and to a path with a large
-    /// MTU ten large segments are no larger burst.
+    /// Differs from RFC 6928: no cap of 14,600 bytes. Linux has none, and a path with a large MTU
+    /// can take ten large segments as well as others take ten small ones.
     pub initial_window_segments: u32,
-    /// Bytes of one acknowledgment that slow start counts at most, in segments. `u32::MAX`: no
-    /// limit.
+    /// Upper bound of the bytes that slow start counts for one acknowledgment, in segments.
+    /// `u32::MAX`: no limit.
     ///
     /// Differs from RFC 3465 (L = 2) as Linux does: receivers that merge segments acknowledge
     /// dozens at once. A limit of two would slow down slow start most for the most efficient
@@ -81,12 +81,12 @@ impl LossThresh {
 pub struct RateSample {
     /// RS.delivered: bytes that arrived in `interval`.
     pub delivered: u32,
-    /// RS.interval; `None` when this ACK gives no estimate, because it delivered nothing new, or
-    /// the interval is below the minimum round-trip time, which happens after a peer has discarded
+    /// RS.interval; `None` when this ACK gives no estimate: it delivered nothing new, or the
+    /// interval is below the minimum round-trip time. The latter happens after a peer has discarded
     /// data that it had reported by SACK.
     pub interval: Option<Duration>,
-    /// RS.prior_delivered: bytes that had been delivered when the transmission was sent on which
-    /// this estimate is based.
+    /// RS.prior_delivered: bytes that had been delivered when the transmission on which this
+    /// estimate is based was sent.
     pub prior_delivered: u64,
     /// RS.newly_acked: bytes this ACK delivered.
     pub newly_acked: u32,
@@ -94,7 +94,7 @@ pub struct RateSample {
     pub newly_lost: u32,
     /// RS.lost: bytes detected as lost since that transmission was sent.
     pub lost: u32,
-    /// RS.tx_in_flight: bytes in flight after it was sent.
+    /// RS.tx_in_flight: bytes in flight after that transmission was sent.
     pub tx_in_flight: u32,
     /// RS.is_app_limited.
     pub is_app_limited: bool,
@@ -110,7 +110,7 @@ impl RateSample {
     }
 }
 
-/// Returns a rate in bytes per second; an interval of less than a nanosecond counts as one.
+/// Returns a rate in bytes per second; a shorter interval than a nanosecond counts as one.
 pub(crate) fn bytes_per_second(delivered: u32, interval: Duration) -> u64 {
     let ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
     u64::from(delivered) * 1_000_000_000 / ns
@@ -153,9 +153,9 @@ pub struct ModelSample<'a> {
 /// A transmission that was detected as lost.
 #[derive(Clone, Copy, Debug)]
 pub struct LossSample {
-    /// Bytes in flight after it was sent.
+    /// Bytes in flight after the transmission was sent.
     pub tx_in_flight: u32,
-    /// Bytes detected as lost since then, its own included.
+    /// Bytes detected as lost since the transmission, its own included.
     pub lost: u32,
     /// Bytes of the transmission.
     pub len: u32,

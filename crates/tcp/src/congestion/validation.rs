@@ -10,8 +10,8 @@ use pkt::Instant;
 use super::{Congestion, SendSample, window::Window};
 
 impl Congestion {
-    /// Records whether the window limited a run of output. Called when a segment was sent; outside
-    /// recovery, except that a model needs every call.
+    /// Records whether the window limited a run of output. Called after each run that sent data or
+    /// was stopped by the window; during recovery only for a model.
     pub fn on_sent(&mut self, sample: &SendSample) {
         self.usage.on_sent(sample);
         if self.is_cwnd_limited() {
@@ -27,8 +27,8 @@ impl Congestion {
         }
     }
 
-    /// Shrinks a window that was not filled for one timeout: half of its unused part is removed.
-    /// The aim is RFC 7661's, the method Linux's.
+    /// Removes half of the unused part of a window that was not filled for one timeout. RFC 7661
+    /// requires a reduction; this one is Linux's.
     fn shrink_to_use(&mut self, now: Instant) {
         let used = self.usage.used.max(self.initial_window());
         if used < self.window.cwnd {

@@ -1,6 +1,6 @@
-//! The two variables on which every algorithm works, and their usage.
+//! `cwnd` and `ssthresh`, which every algorithm changes, and the usage of the window.
 //!
-//! Above: `congestion`, which decides on their values. RFC 5681 §2, RFC 7661; Linux:
+//! Above: `congestion`, which decides on the values. RFC 5681 §2, RFC 7661; Linux:
 //! tcp_slow_start(), tcp_cwnd_validate().
 
 use pkt::Instant;
@@ -8,7 +8,7 @@ use pkt::Instant;
 use super::{SSTHRESH_SEGMENTS_MIN, SendSample};
 use crate::wire::seq::SeqNum;
 
-/// The two variables on which every algorithm works, and their unit.
+/// The two variables that every algorithm changes, and their bounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     /// Congestion window, bytes. At least one segment.
@@ -48,7 +48,7 @@ pub(super) struct Usage {
     pub(super) round_end: SeqNum,
     /// Largest number of bytes in flight since the window was last full.
     pub(super) used: u32,
-    /// Time when the window was last full, or was last lowered because it was not.
+    /// Time when the window was last full, or was last lowered because it was not full.
     pub(super) full_at: Instant,
 }
 

@@ -24,8 +24,8 @@ use crate::{
 /// range of Linux versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PacketRecycle {
-    /// Each packet is returned to its home core at once, by the thread that frees it. Linux before
-    /// 5.2.
+    /// Each packet is returned at once to its home core, the core that allocated it, by the thread
+    /// that frees it. Linux before 5.2.
     None,
     /// A connection keeps one packet for its next write and one that softirq frees. Linux 5.2 to
     /// 5.15.
@@ -41,8 +41,8 @@ pub enum PacketRecycle {
 }
 
 impl PacketRecycle {
-    /// Returns the mode of packet memory for this setting. `defer_max` packets may wait for their
-    /// home core.
+    /// Returns the mode of packet memory for this setting. At most `defer_max` packets wait for
+    /// their home core.
     #[must_use]
     pub const fn free_mode(self, defer_max: u32) -> FreeMode {
         match self {
@@ -68,8 +68,8 @@ pub struct BufferLimits {
 /// The `net.ipv4.tcp_*` settings that the engine reads. Times are durations, limits are counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// `tcp_rmem`: receive buffer. 131072 by default, half of which is window
-    /// (`tcp_adv_win_scale`).
+    /// `tcp_rmem`: receive buffer. 131072 by default, half of which is window (Linux:
+    /// `tcp_adv_win_scale` of 1).
     pub tcp_rmem: BufferLimits,
     /// `tcp_wmem`: send buffer. The default of 16384 is raised at once to hold two initial windows,
     /// then follows cwnd.
@@ -171,8 +171,8 @@ pub struct TcpConfig {
     /// `tcp_max_reordering`: upper bound to which a connection that detects reordering raises that
     /// number. 300.
     pub tcp_max_reordering: u16,
-    /// `tcp_tso_win_divisor`: fraction of the window that a superframe must fill before it is sent
-    /// without waiting for an ACK; 0 never waits.
+    /// `tcp_tso_win_divisor`: a superframe that does not fill the window divided by this waits for
+    /// an ACK; 0 never waits.
     pub tcp_tso_win_divisor: u8,
     /// `tcp_congestion_control`: algorithm of sockets that do not choose one.
     pub tcp_congestion_control: Algorithm,
@@ -193,9 +193,9 @@ pub struct TcpConfig {
     pub tcp_min_tso_segs: u16,
     /// `tcp_tso_rtt_log`: superframes are larger on paths whose round-trip time is below 2^this µs.
     pub tcp_tso_rtt_log: u8,
-    /// Limit of a connection's bytes below TCP and of one superframe, as a time: 2^-this seconds of
-    /// its pacing rate. Linux has 1 ms (10) for most devices, and 8 ms (7) for wireless ones, which
-    /// aggregate many packets (`sk_pacing_shift`).
+    /// Limit of a connection's bytes below TCP and of one superframe, as a time: the bytes that its
+    /// pacing rate sends in 2^-this seconds. Linux has 1 ms (10) for most devices, and 8 ms (7) for
+    /// wireless ones, which aggregate many packets (`sk_pacing_shift`).
     pub pacing_shift: u8,
     /// `tcp_limit_output_bytes`: limit of one connection's packets below TCP, in bytes of truesize;
     /// 0 is no limit.

@@ -52,8 +52,8 @@ pub(super) fn check(
         establish(tcb, segment, cx)?;
     }
     if ack.gt(tcb.snd_nxt) {
-        // RFC 9293 answers an ACK of unsent data. Differs from it in ESTABLISHED, as Linux does:
-        // the peer does not send such a segment, and an answer would reveal the window to an
+        // RFC 9293 requires an answer to an ACK of unsent data. Differs from it in ESTABLISHED, as
+        // Linux does: the peer sends no such segment, and an answer would reveal the window to an
         // attacker.
         if tcb.state != State::Established {
             reset::challenge(tcb, cx);
@@ -134,7 +134,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     delivery_rate::check_app_limited(tcb);
     let window_changed = update_window(tcb, segment);
     let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());
-    acked.has_news = window_changed || segment.seq_len() > 0;
+    acked.not_duplicate = window_changed || segment.seq_len() > 0;
     acked.echo = segment.header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
     acked.marked = ecn::is_echo(tcb, segment.header);
     scoreboard::process(tcb, cx, segment.header, &mut acked);
@@ -144,7 +144,7 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     note_alive(tcb, cx.now);
     // RFC 5681 §2: data is outstanding; the segment has no payload, SYN or FIN, acknowledges no new
     // data, and does not change the window.
-    let duplicate = in_flight && acked.bytes == 0 && !acked.has_news;
+    let duplicate = in_flight && acked.bytes == 0 && !acked.not_duplicate;
     let reorder = recovery::on_ack(tcb, cx, &acked, rtt, duplicate);
     if in_flight {
         measure(tcb, cx, &acked, rtt);
@@ -197,7 +197,7 @@ fn process_old_blocks(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
         return;
     }
     let mut acked = Acked::new(cx.now, tcb.rtt.min_rtt());
-    acked.has_news = true;
+    acked.not_duplicate = true;
     scoreboard::process(tcb, cx, segment.header, &mut acked);
     let reorder = recovery::on_ack(tcb, cx, &acked, None, false);
     measure(tcb, cx, &acked, None);
@@ -313,7 +313,7 @@ fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Durat
     }
 }
 
-/// Makes the transitions of figure 5 that require the ACK of our FIN.
+/// Makes the transitions of RFC 9293, figure 5, that require the ACK of our FIN.
 fn after_fin_acked(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     let closing = matches!(tcb.state, State::FinWait1 | State::Closing | State::LastAck);
     if !closing || tcb.snd_una != tcb.send_queue.write_seq() {

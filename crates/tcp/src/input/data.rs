@@ -35,7 +35,7 @@ pub(super) fn process(
         return Ok(());
     }
     if !tcb.state.may_receive() {
-        // The peer sends data after its FIN, which is ignored.
+        // Data after the peer's FIN is ignored.
         return Err(DropReason::TcpClosed);
     }
     if segment.len > 0 && tcb.flags.contains(TcbFlags::SHUT_READ) && tcb.state != State::Established
@@ -52,8 +52,7 @@ pub(super) fn process(
     }
 }
 
-/// Trims data after a FIN that arrived earlier: it is not part of the stream, and such a peer
-/// contradicts itself.
+/// Trims data after a FIN that arrived earlier, because such data is not part of the stream.
 fn cut_behind_fin(tcb: &Tcb, segment: &mut Segment<'_>) {
     let Some(fin) = tcb.reassembly.fin() else { return };
     if segment.seq.lt(fin) && (segment.seq + segment.len).gt(fin) {
@@ -80,8 +79,8 @@ fn queue_in_order(
     segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
-    // The announced window promised room for these bytes, so small packets may exceed the buffer by
-    // their descriptors. Differs from Linux: up to twice the buffer, because a drop here forces the
+    // The announced window promised room for these bytes, so the descriptors of small packets may
+    // exceed the buffer. Differs from Linux: up to twice the buffer, because a drop here forces the
     // peer into loss recovery.
     let limit = tcb.receive_buffer.rcvbuf().saturating_mul(2);
     if !prune::has_room(tcb, cx, segment.seq, limit) && !tcb.receive_queue.is_empty() {
@@ -210,7 +209,7 @@ fn queue_out_of_order(
         cx.count(Counter::TcpExtTCPOFOQueue);
     }
     let Some(mut packet) = segment.packet.take() else { return Ok(()) };
-    // A hostile peer could make the host hold the packet for long.
+    // A hostile peer could keep a small packet queued for long, and with it its receive page.
     packet.condense(cx.pool);
     let limit = rcvbuf as usize * 2;
     let end = segment.seq + segment.len;
@@ -246,7 +245,7 @@ fn report(tcb: &mut Tcb, cx: &mut Cx<'_>, inserted: &Insert, range: (SeqNum, Seq
         Insert::Refused(DropReason::TcpOfoDuplicate, _) => {
             (tcb.reassembly.block_of(range.0), Some(range))
         }
-        // The segment is empty and no duplicate, unless its FIN was received earlier.
+        // The range is empty, and not reported, unless the FIN was received earlier.
         Insert::FinNoted(_) => (tcb.reassembly.block_of(range.0), Some(range)),
         Insert::Refused(..) => (None, None),
     };

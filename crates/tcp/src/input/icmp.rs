@@ -1,12 +1,12 @@
 //! ICMP errors about packets of a connection.
 //!
-//! Above: `stack::ip::icmp`, which finds the connection by the quoted headers. RFC 9293 §3.9.2.2,
-//! RFC 5461, RFC 5927, RFC 1191, RFC 6069; Linux: tcp_v4_err, tcp_v4_mtu_reduced,
-//! tcp_ld_RTO_revert.
+//! Above: `stack::receive::icmp_input`, which finds the connection by the quoted headers.
+//! RFC 9293 §3.9.2.2, RFC 5461, RFC 5927, RFC 1191, RFC 6069; Linux: tcp_v4_err,
+//! tcp_v4_mtu_reduced, tcp_ld_RTO_revert.
 //!
 //! A report is accepted only if it quotes a sequence number in flight; others are forged or late.
-//! In a synchronized state no report ends the connection: it is kept as the reason for a later
-//! timeout, or with `IP_RECVERR` becomes the error of the next call.
+//! In a synchronized state no report ends the connection: the report is kept as the reason for a
+//! later timeout, or with `IP_RECVERR` becomes the error of the next call.
 //!
 //! ```text
 //!                        SYN-SENT, SYN-RECEIVED    synchronized

@@ -5,9 +5,9 @@
 //! tcp_prune_queue, tcp_prune_ofo_queue.
 //!
 //! Data in order was acknowledged and is kept. Data out of order may be dropped, because the peer
-//! retransmits it. It is dropped from its far end, which the reader needs last, and an eighth of
-//! the buffer at a time, so that many segments share the cost of one scan (CVE-2018-5390,
-//! SegmentSmack).
+//! retransmits it. Dropping begins at the highest sequence number, which the reader needs last, and
+//! frees an eighth of the buffer at a time, so that many segments share the cost of one scan
+//! (CVE-2018-5390, SegmentSmack).
 //!
 //! Not here: the growth of the buffer (`tcb::receive_buffer`), memory pressure (`tcb::memory`),
 //! small packets in order (`tcb::receive_queue` copies them).
@@ -43,8 +43,8 @@ impl Tcb {
     }
 }
 
-/// Returns whether a segment at `seq` may be queued: at most `limit` bytes are held before it.
-/// Prunes the queues if necessary.
+/// Returns whether a segment at `seq` may be queued: at most `limit` bytes are already held, and
+/// the host has memory. Prunes the queues if necessary.
 #[inline]
 pub(super) fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32) -> bool {
     let scarce = memory::suppresses_receive(tcb, cx);
@@ -56,7 +56,7 @@ pub(super) fn has_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32) 
 
 #[cold]
 fn make_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32, scarce: bool) -> bool {
-    relieve(tcb, cx, seq);
+    prune_queues(tcb, cx, seq);
     if scarce && drop_out_of_order(tcb, cx, seq) {
         return rmem_alloc(tcb) <= limit;
     }
@@ -64,7 +64,7 @@ fn make_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32, scarce: bo
 }
 
 /// Drops all data out of order because the host's memory is exhausted, unless the segment starts
-/// after all of it. Returns whether that made room.
+/// after all of it. Returns whether the connection may then hold more memory.
 fn drop_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
     if tcb.reassembly.highest_end().is_some_and(|end| seq.lt(end)) {
         cx.count(Counter::TcpExtOfoPruned);
@@ -77,11 +77,12 @@ fn drop_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
     !left
 }
 
-/// Prunes data out of order after the buffer was exceeded, and stops the growth of the window.
+/// Reduces the memory of data out of order after the buffer was exceeded: copies packets together,
+/// then drops data if that is not enough. Also stops the growth of the window.
 ///
 /// Differs from Linux: the buffer grows only for data in order. The announced window promised room
 /// for that data; data out of order may be a peer's attempt to consume memory.
-fn relieve(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
+fn prune_queues(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
     cx.count(Counter::TcpExtPruneCalled);
     tcb.ack.stop_quick();
     collapse(tcb, cx);
@@ -103,8 +104,8 @@ fn collapse(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     cx.counters.add(Counter::TcpExtTCPRcvCollapsed, saved as u64);
 }
 
-/// Drops data from the far end until an eighth of the buffer is free; returns `false` if that was
-/// not enough. For a segment after all queued data, nothing is dropped.
+/// Drops data with the highest sequence numbers until an eighth of the buffer is free. Returns
+/// whether the buffer's limit is then met. Drops nothing for a segment after all queued data.
 fn prune_far_end(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
     let rcvbuf = tcb.receive_buffer.rcvbuf();
     if tcb.reassembly.highest_end().is_none_or(|end| seq.ge(end)) {

@@ -73,7 +73,7 @@ pub(super) fn check_syn(
     Err(DropReason::TcpInvalidSyn)
 }
 
-/// Schedules the challenge ACK for a SYN, whose answer shows whether the peer sent the SYN.
+/// Schedules the challenge ACK for a SYN. The peer's answer shows whether the peer sent the SYN.
 pub(super) fn challenge_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     cx.count(Counter::TcpExtTCPSYNChallenge);
     challenge(tcb, cx);

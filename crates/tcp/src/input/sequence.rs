@@ -35,7 +35,7 @@ pub(super) fn check(
     let rst = segment.header.has(Flags::RST);
     if !rst && is_paws_reject(tcb, segment, cx.now) {
         if segment.seq_len() == 0 && segment.header.ack.lt(tcb.snd_una) {
-            // An overtaken ACK needs no answer.
+            // An ACK that newer ACKs have overtaken needs no answer.
             cx.count(Counter::TcpExtPAWSOldAck);
             return Err(DropReason::TcpPaws);
         }
@@ -62,12 +62,12 @@ pub(super) fn check(
 }
 
 /// Returns whether the segment is a bare ACK before RCV.NXT from a peer that respects a window we
-/// have retracted. Such a peer sends sequence numbers inside the retracted window although its data
-/// beyond it has arrived (`segment::acceptable_seq`). Numbers before the retracted edges are
-/// rejected.
+/// have retracted. Such a peer numbers its ACKs at the retracted right edge, although we have
+/// received data beyond that edge (`segment::acceptable_seq`). Numbers before the lowest retracted
+/// edge are rejected.
 ///
-/// The segment's ACK field and window are used, its timestamp is not (`take_timestamp`). It is
-/// answered like a rejected segment, because a probe looks the same. Differs from
+/// The segment's ACK field and window are used, its timestamp is not (`take_timestamp`). The
+/// segment is answered like a rejected one, because it may be a window probe. Differs from
 /// RFC 9293 §3.10.7.4, because two ends that retract their windows at the same time would reject
 /// each other's ACKs forever. Linux accepts segments that are not before the last announced window.
 fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
@@ -77,8 +77,8 @@ fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && segment.seq.ge(tcb.retracted_to)
 }
 
-/// Answers a retransmitted SYN of the client, whose SYN-ACK was lost. Returns whether the segment
-/// is one.
+/// Answers a SYN that the client retransmits because our SYN-ACK was lost (Fast Open, before the
+/// third segment). Returns whether the segment is one.
 pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let repeated = tcb.is_open_early()
@@ -90,7 +90,7 @@ pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<
     repeated
 }
 
-/// Returns the reason for the rejection, and schedules the answer.
+/// Rejects a segment outside the window: schedules the answer and returns the drop reason.
 fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>, window: u32) -> DropReason {
     if segment.header.has(Flags::RST) {
         return DropReason::TcpResetInvalid;
@@ -194,7 +194,7 @@ fn is_paws_reject(tcb: &Tcb, segment: &Segment<'_>, now: Instant) -> bool {
 }
 
 /// Returns whether the segment is an old pure ACK without new information. The network has
-/// reordered it, and an answer would be useless.
+/// reordered it, and PAWS would answer it needlessly.
 fn is_disordered_ack(tcb: &Tcb, segment: &Segment<'_>, value: u32) -> bool {
     let late_ms = u128::from(tcb.ts_recent.wrapping_sub(value));
     segment.seq_len() == 0
@@ -206,8 +206,8 @@ fn is_disordered_ack(tcb: &Tcb, segment: &Segment<'_>, value: u32) -> bool {
 }
 
 /// Updates TS.Recent from a segment that includes the last acknowledged sequence number
-/// (RFC 7323 §4.3). A segment that is still before RCV.NXT here is outside the window (§5.3, R2):
-/// only its ACK field is used.
+/// (RFC 7323 §4.3). The timestamp of a segment that is still before RCV.NXT here
+/// (`ends_at_retracted_edge`) is not used, because it is outside the window (§5.3, R2).
 pub(super) fn take_timestamp(tcb: &mut Tcb, segment: &Segment<'_>, now: Instant) {
     if let Some((value, _)) = segment.header.options.timestamps
         && tcb.flags.contains(TcbFlags::TIMESTAMPS)

@@ -43,8 +43,8 @@ pub(super) fn on_segment(
     }
 }
 
-/// Processes an urgent pointer. Only a newer one counts, and one to data that was already read is
-/// ignored (RFC 9293 §3.8.5).
+/// Processes an urgent pointer. A pointer that is not newer than the known one, or that points to
+/// received data, is ignored (RFC 9293 §3.8.5).
 fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
     let behind = u32::from(header.urgent);
     let at = header.seq + if cx.config.tcp_stdurg { behind } else { behind.saturating_sub(1) };

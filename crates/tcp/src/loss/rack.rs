@@ -4,7 +4,7 @@
 //! Linux: tcp_recovery.c.
 //!
 //! RACK compares times instead of counting duplicates, so that one rule detects lost
-//! retransmissions, lost tails before a later segment, and losses in small flights. The reordering
+//! retransmissions, losses near the end of a flight, and losses in small flights. The reordering
 //! window adapts to the path. It is a quarter of the minimum RTT at first. As long as no reordering
 //! was seen, it is zero in recovery or once enough segments are SACKed. It grows in every round in
 //! which the peer reports a needless retransmission.
@@ -79,7 +79,7 @@ fn reordering_window(tcb: &Tcb) -> Duration {
 /// Result of one scan of the flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
-    /// At least one entry was marked lost.
+    /// Whether at least one entry was marked lost.
     pub(crate) lost: bool,
     /// Time until the next entry counts as lost, unless it is delivered.
     pub(crate) wait: Option<Duration>,

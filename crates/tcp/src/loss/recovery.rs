@@ -248,7 +248,7 @@ impl Tcb {
     /// pacing reuses these times. Linux: `tcp_update_skb_after_send` only when `__tcp_transmit_skb`
     /// has succeeded.
     pub fn on_local_drop(&mut self, from: Instant) {
-        self.pacing.take_back(from);
+        self.pacing.cancel_departures(from);
         self.on_local_congestion();
     }
 }
@@ -292,11 +292,11 @@ fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 /// Returns whether only a probe of the path MTU was lost. Then the segments keep their size, and
 /// the window is not reduced.
 fn is_mtu_probe_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
-    let took = mtu_probe::took_the_loss(tcb, cx);
-    if took {
+    let failed = mtu_probe::probe_failed(tcb, cx);
+    if failed {
         enter_resize(tcb);
     }
-    took
+    failed
 }
 
 /// Enters Loss without a reduction: the path accepts only smaller segments, so the large ones are

@@ -104,8 +104,8 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         count_failure(tcb, cx);
     }
     if tcb.send_queue.head().is_some_and(|head| head.flags.contains(EntryFlags::SACKED)) {
-        // RFC 2018 §8: the peer should have acknowledged SACKed data by now, so it has dropped it
-        // (reneging).
+        // RFC 2018 §8: the peer should have acknowledged the SACKed data by now, so it has dropped
+        // that data (reneging).
         cx.count(Counter::TcpExtTCPSACKReneging);
         tcb.send_queue.renege();
     }
@@ -295,7 +295,8 @@ fn timed_out(tcb: &Tcb, cx: &Cx<'_>, retries: u8) -> bool {
 }
 
 /// Returns the number of retries of an orphan. `alive` says that its RTO is still below the
-/// maximum; once it is not, a reported ICMP error ends the retries (Linux: tcp_orphan_retries).
+/// maximum; once the RTO has reached the maximum, a reported ICMP error ends the retries (Linux:
+/// tcp_orphan_retries).
 pub(crate) fn orphan_retries(tcb: &Tcb, config: &TcpConfig, alive: bool) -> u8 {
     match config.tcp_orphan_retries {
         _ if tcb.soft_error.is_some() && !alive => 0,

@@ -29,12 +29,12 @@ use crate::{
     },
 };
 
-/// Added to two round trips, so that the probe does not precede an ACK that is on its way (Linux
-/// `TCP_TIMEOUT_MIN`).
+/// Time added to two round trips, so that the probe does not precede an ACK that is on its way
+/// (Linux `TCP_TIMEOUT_MIN`).
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// Returns when a probe is due, if the state allows one (RFC 8985 §7.2). The RTO deadline `rto_at`
-/// bounds it.
+/// Returns when a probe is due, if the state allows one (RFC 8985 §7.2). The probe is not later
+/// than the RTO deadline `rto_at`, except while pacing delays the flight.
 pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instant> {
     let srtt_us = tcb.rtt.srtt_us()?;
     let allowed = cx.config.tcp_early_retrans >= 3
@@ -111,7 +111,7 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
             tcb.congestion.on_repaired_loss();
             ecn::on_reduced(tcb);
         }
-    } else if acked.delivered == 0 && !acked.has_news {
+    } else if acked.delivered == 0 && !acked.not_duplicate {
         // A peer without D-SACK answers the copy with a duplicate ACK.
         tcb.recovery.probe = None;
     }

@@ -34,7 +34,7 @@ use crate::{
     open::syn,
     tcb::{
         Tcb,
-        fast_open::{FastOpenFailure, FastOpenNews, FastOpenState, SynPhase},
+        fast_open::{FastOpenFailure, FastOpenResult, FastOpenState, SynPhase},
     },
     wire::{cookie::Cookie, header::SegmentHeader},
 };
@@ -54,7 +54,7 @@ pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
     // A cookie that was not requested is ignored.
     let cookie = offered.filter(|_| state.cookie.is_some());
     let asked = state.cookie.filter(|cookie| cookie.is_request());
-    state.news = Some(FastOpenNews {
+    state.result = Some(FastOpenResult {
         cookie,
         peer_mss: header.options.mss.unwrap_or(MSS_UNKNOWN),
         syn_dropped: lossy && cookie.is_none() && state.syn_data > 0 && !taken,

@@ -45,16 +45,17 @@ const PERIOD_NS: u64 = 10_000_000_000;
 /// Upper bound of the random step of a connection, in ports, as in Linux.
 const STEP_MAX: u32 = 8;
 
-/// Both addresses, the remote port, and the number of the period.
+/// Bytes of both addresses, the remote port, and the number of the period.
 const KEY_BYTES_MAX: usize = 34 + 8;
 
 /// Selects local ports. One per stack, shared by all threads.
 pub struct PortSelector {
     offset: SipHasher24,
     slot: SipHasher24,
-    /// Offset of each slot's destinations from the slot's start. Any connecting thread reads and
-    /// advances it. Relaxed is enough: two threads that start at the same port collide when they
-    /// claim the four-tuple, and one of them tries the next port.
+    /// Number of ports by which the connections of each slot have advanced from the slot's start.
+    /// Any connecting thread reads and advances the numbers. Relaxed is enough: two threads that
+    /// start at the same port collide when they claim the four-tuple, and one of them tries the
+    /// next port.
     table: Box<[AtomicU32]>,
 }
 

@@ -5,7 +5,7 @@
 //! tcp_check_req.
 //!
 //! A SYN costs one request and one packet, which is sent at once; the third segment of the
-//! handshake creates the control block. Data that arrives before it is dropped, which is safe: the
+//! handshake creates the control block. Data that arrives earlier is dropped, which is safe: the
 //! peer retransmits it.
 //!
 //! Not here: the limit of requests per listener, the accept queue. Requests without state are in
@@ -115,7 +115,7 @@ pub enum RequestTimer {
 }
 
 impl Request {
-    /// Processes a SYN (LISTEN, third). The SYN-ACK is in `cx.out`.
+    /// Processes a SYN (RFC 9293 §3.10.7.2, third). The SYN-ACK is in `cx.out`.
     ///
     /// The caller has checked that the SYN queue has room and that the segment has SYN and neither
     /// RST nor ACK (RFC 9293 §3.10.7.2, first and second; [`reset::reply`] answers an ACK).
@@ -151,7 +151,7 @@ impl Request {
         self.ecn = ecn::accepts(cx.config, algorithm, syn, codepoint);
     }
 
-    /// Processes a SYN with data and a valid Fast Open cookie (LISTEN, third; RFC 7413 §4.2.2).
+    /// Processes a SYN with data and a valid Fast Open cookie (RFC 7413 §4.2.2).
     /// Returns the connection in SYN-RECEIVED, with the data readable. The SYN-ACK is in `cx.out`.
     #[must_use]
     pub fn fast_open(

@@ -5,12 +5,13 @@
 //! [`Request::from_cookie`](crate::Request::from_cookie). RFC 4987 §3.6; Linux:
 //! net/ipv4/syncookies.c.
 //!
-//! The number is the sum of a keyed hash of the four-tuple, the peer's initial sequence number, the
-//! time slot, and in the low 24 bits a second keyed hash, which also covers the peer's number and
-//! the slot, plus the index of the announced MSS in a table of four. The third segment of the
-//! handshake acknowledges the number. A cookie is valid in the time slot of its creation and in the
-//! next one. Window scale, SACK and ECN are encoded in the low bits of the SYN-ACK's timestamp,
-//! which the third segment echoes. Without timestamps these options are not used.
+//! The number is the sum of four parts: a keyed hash of the four-tuple; the peer's initial sequence
+//! number; the time slot, in the upper 8 bits; and, in the lower 24 bits, the index of the peer's
+//! MSS in a table of four plus a second keyed hash, which covers the four-tuple, the peer's number
+//! and the slot. The third segment of the handshake acknowledges the number. A cookie is valid in
+//! the time slot of its creation and in the next one. Window scale, SACK and ECN are encoded in the
+//! low bits of the SYN-ACK's timestamp, which the third segment echoes. Without timestamps these
+//! options are not used.
 //!
 //! Not here: when cookies are sent and accepted (`stack::socket`).
 

@@ -3,8 +3,8 @@
 //! Above: `sim`, `fuzz` and the tests of this crate; no code on the data path calls it.
 //!
 //! The checks recompute sums from their parts and compare sequence numbers with each other and with
-//! earlier values ([`Edges`]). Everything that waits must have an armed timer. A failed check is a
-//! bug of the engine, for any input.
+//! earlier values ([`Edges`]). Data and ACKs that wait must have an armed timer. A failed check is
+//! a bug of the engine, for any input.
 //!
 //! Not here: checks that need both ends or the network (`sim`).
 
@@ -101,8 +101,8 @@ impl Tcb {
             assert!(deadline >= now, "a timer was due {:?} ago", now - deadline);
         }
         if self.state.may_transmit() {
-            // RFC 6298 §5.1: data in flight has a timer. RFC 9293 §3.8.6.1: held data is probed
-            // for.
+            // RFC 6298 §5.1: data in flight has a timer. RFC 9293 §3.8.6.1: probes are sent while
+            // data is held.
             let unsent = self.send_queue.first_unsent().is_some();
             assert!(
                 self.send_queue.sent_count() == 0 || self.timers.is_watching(),

@@ -13,9 +13,9 @@ use crate::wire::seq::SeqNum;
 pub(crate) struct AckCompression {
     /// RCV.NXT at the current hole.
     pub(crate) rcv_nxt: SeqNum,
-    /// Duplicate ACKs sent for it.
+    /// Number of duplicate ACKs sent for this hole.
     pub(crate) dup_acks: u8,
-    /// Segments since then that the next ACK will answer.
+    /// Number of segments since the last of these ACKs, which the next ACK will answer.
     pub(crate) compressed: u8,
 }
 

@@ -67,8 +67,9 @@ pub(crate) struct Acked {
     pub(crate) lowest_original: Option<SeqNum>,
     /// TSecr of the ACK's segment.
     pub(crate) echo: Option<u32>,
-    /// Whether the segment carried data or another window, so that it is not a duplicate ACK.
-    pub(crate) has_news: bool,
+    /// Whether the segment carried data or another window, so that it is no duplicate ACK (Linux:
+    /// `FLAG_NOT_DUP`).
+    pub(crate) not_duplicate: bool,
     /// Whether it echoes a congestion mark (RFC 3168 §6.1.2).
     pub(crate) marked: bool,
     /// Range that the peer reported as arrived twice.
@@ -95,7 +96,7 @@ impl Acked {
             rated: None,
             lowest_original: None,
             echo: None,
-            has_news: false,
+            not_duplicate: false,
             marked: false,
             duplicate: None,
         }

@@ -60,8 +60,8 @@ pub(crate) fn offer(tcb: &mut Tcb, config: &TcpConfig, retransmission: bool) -> 
     if offered { ECN_SETUP } else { Flags::empty() }
 }
 
-/// Whether a peer's SYN negotiates ECN. `codepoint` is that of the IP header: a SYN must not be
-/// ECN-capable, so one that arrives so shows that the path rewrites these bits.
+/// Whether a peer's SYN negotiates ECN. `codepoint` is the ECN field of its IP header. A SYN must
+/// not be ECN-capable; one that arrives as such shows that the path rewrites the field.
 pub(crate) fn accepts(
     config: &TcpConfig,
     algorithm: Algorithm,

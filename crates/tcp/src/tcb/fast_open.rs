@@ -6,7 +6,7 @@
 //! tcp_fastopen_context, `syn_fastopen` of struct tcp_sock.
 //!
 //! Not here: the handshake itself (`open::fast_open`, `open::syn`), the cache of cookies
-//! (`stack::fast_open`).
+//! (`stack::socket::fast_open`).
 
 use alloc::boxed::Box;
 
@@ -42,7 +42,7 @@ pub enum FastOpen {
 
 /// Facts about the peer and the path that a handshake has revealed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FastOpenNews {
+pub struct FastOpenResult {
     /// The peer's cookie for us, if our SYN requested or carried one.
     pub cookie: Option<Cookie>,
     /// MSS that the peer has announced; 0 if it has not answered.
@@ -102,7 +102,7 @@ pub(crate) struct FastOpenState {
     /// Whether a writer sleeps until the handshake ends.
     pub(crate) writer_waits: bool,
     pub(crate) failure: FastOpenFailure,
-    pub(crate) news: Option<FastOpenNews>,
+    pub(crate) result: Option<FastOpenResult>,
 }
 
 impl FastOpenState {
@@ -117,7 +117,7 @@ impl FastOpenState {
             suspicion: false,
             writer_waits: false,
             failure: FastOpenFailure::None,
-            news: None,
+            result: None,
         })
     }
 
@@ -192,11 +192,11 @@ impl Tcb {
 
     /// Returns, once, the facts that the handshake has revealed. The caller keeps them for the next
     /// connection to the peer.
-    pub fn take_fast_open_news(&mut self) -> Option<FastOpenNews> {
+    pub fn take_fast_open_result(&mut self) -> Option<FastOpenResult> {
         if self.state == State::SynSent {
             return None;
         }
-        self.fast_open.as_mut().and_then(|state| state.news.take())
+        self.fast_open.as_mut().and_then(|state| state.result.take())
     }
 
     /// Returns the payload bytes that fit into the held SYN.
@@ -214,7 +214,7 @@ pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
         && state.syn_data > 0
         && timeouts >= 2
     {
-        state.news = Some(FastOpenNews { syn_dropped: true, ..FastOpenNews::default() });
+        state.result = Some(FastOpenResult { syn_dropped: true, ..FastOpenResult::default() });
     }
 }
 

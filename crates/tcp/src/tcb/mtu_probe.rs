@@ -109,10 +109,11 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>) {
     tcb.congestion.set_mss_in_bytes(tcb.mss.effective());
 }
 
-/// Whether a detected loss concerns the probe alone. Then the congestion window is kept, and the
-/// probe's bytes are retransmitted in small segments. A probe that is lost together with other
-/// segments proves nothing (RFC 4821 §7.6.2).
-pub(crate) fn took_the_loss(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
+/// Returns whether a detected loss concerns the probe alone. Then the probe has failed: the
+/// congestion window is kept, and the probe's bytes are retransmitted in small segments. A probe
+/// that is lost together with other segments proves nothing (RFC 4821 §7.6.2). Linux:
+/// `tcp_mtup_probe_failed`.
+pub(crate) fn probe_failed(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     let Some(search) = &mut tcb.mtu_probing else { return false };
     let Some(probe) = search.probe.take_if(|probe| tcb.snd_una == probe.start) else {
         return false;

@@ -77,7 +77,7 @@ impl Pacing {
     }
 
     /// Cancels departures at `from` or later, so that following packets may use their time.
-    pub(crate) fn take_back(&mut self, from: Instant) {
+    pub(crate) fn cancel_departures(&mut self, from: Instant) {
         self.next_at = self.next_at.min(from);
     }
 

@@ -21,7 +21,7 @@ fn warm(seed: u64) -> Net {
     net
 }
 
-/// Sends `count` full segments and loses those listed.
+/// Sends `count` full segments, of which the network loses those with an index in `lost`.
 fn send_losing(net: &mut Net, count: usize, lost: &[usize]) {
     for index in 0..count {
         net.impairment = if lost.contains(&index) { BLACK_HOLE } else { Impairment::default() };
@@ -132,7 +132,7 @@ fn a_lost_retransmission_is_detected_without_a_timeout() {
 }
 
 #[test]
-fn reordering_within_the_window_retransmits_nothing() {
+fn reordering_within_the_rack_window_retransmits_nothing() {
     let mut net = warm(7);
     for round in 0..20 {
         // Two segments overtake one, by a fifth of the round trip.
@@ -180,7 +180,7 @@ fn a_window_with_many_losses_is_reduced_once() {
     let sent_at = net.now;
     net.run_for(Duration::from_millis(200));
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
-    // At any moment no more data is sent than was delivered: no burst at either end of recovery.
+    // Recovery does not stop output: retransmissions and new data follow within the 200 ms.
     let sent = net.sent_by(Side::A, before);
     let later = sent.iter().filter(|sent| sent.at > sent_at).count();
     assert!(later >= 4, "retransmissions and new data: {later}");
@@ -229,7 +229,7 @@ fn a_superframe_is_split_at_its_lost_segments() {
 }
 
 #[test]
-fn hostile_sack_blocks_mark_no_segment() {
+fn hostile_sack_blocks_split_no_segment() {
     let mut net = warm(12);
     for seed in 0..200u32 {
         net.impairment = BLACK_HOLE;

@@ -1,7 +1,7 @@
 //! The cookie that the Fast Open option carries.
 //!
 //! RFC 7413 §4.1.1. Not here: the keys from which cookies are computed (`open::fast_open`), the
-//! cache of a client's cookies (`stack::fast_open`).
+//! cache of a client's cookies (`stack::socket::fast_open`).
 
 /// Bytes of the longest cookie (RFC 7413 §4.1.1).
 const COOKIE_BYTES_MAX: usize = 16;

@@ -66,7 +66,7 @@ impl SeqNum {
         self.since(low) <= high.since(low)
     }
 
-    /// Returns the bytes from `earlier` up to `self`, going forward around the circle.
+    /// Returns the number of bytes from `earlier` forward to `self`, around the circle.
     ///
     /// For numbers whose order is known; `self - earlier` gives the signed distance.
     #[inline]

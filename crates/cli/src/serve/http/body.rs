@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 
 use super::{
     connection::Connection,
-    error::{Refusal, Trouble},
+    error::{Refusal, RequestError},
     head::Body,
 };
 use crate::endpoint::Stream;
@@ -40,7 +40,7 @@ impl<'c, S: Stream> BodyReader<'c, S> {
 
     /// Reads the next bytes of the body; 0 at its end. A truncated body is an error, so that a
     /// partial file is never stored as a complete one.
-    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, Trouble> {
+    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, RequestError> {
         loop {
             match self.state {
                 Position::Length(0) | Position::Done => return Ok(0),
@@ -63,15 +63,15 @@ impl<'c, S: Stream> BodyReader<'c, S> {
         }
     }
 
-    fn read_some(&mut self, into: &mut [u8], left: u64) -> Result<usize, Trouble> {
+    fn read_some(&mut self, into: &mut [u8], left: u64) -> Result<usize, RequestError> {
         let room = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         match self.connection.read(&mut into[..room])? {
-            0 => Err(Trouble::Io(cut_short())),
+            0 => Err(RequestError::Io(cut_short())),
             count => Ok(count),
         }
     }
 
-    fn chunk_head(&mut self) -> Result<Position, Trouble> {
+    fn chunk_head(&mut self) -> Result<Position, RequestError> {
         loop {
             match httparse::parse_chunk_size(self.connection.buffered()) {
                 Ok(httparse::Status::Complete((used, size))) => {
@@ -91,7 +91,7 @@ impl<'c, S: Stream> BodyReader<'c, S> {
     }
 
     /// Skips the trailer lines. None of them is used.
-    fn trailers(&mut self) -> Result<(), Trouble> {
+    fn trailers(&mut self) -> Result<(), RequestError> {
         loop {
             let mut lines = [httparse::EMPTY_HEADER; 16];
             match httparse::parse_headers(self.connection.buffered(), &mut lines) {
@@ -105,7 +105,7 @@ impl<'c, S: Stream> BodyReader<'c, S> {
         }
     }
 
-    fn line_end(&mut self) -> Result<(), Trouble> {
+    fn line_end(&mut self) -> Result<(), RequestError> {
         while self.connection.buffered().len() < 2 {
             self.more()?;
         }
@@ -116,12 +116,12 @@ impl<'c, S: Stream> BodyReader<'c, S> {
         Ok(())
     }
 
-    fn more(&mut self) -> Result<(), Trouble> {
+    fn more(&mut self) -> Result<(), RequestError> {
         if self.connection.is_full() {
             return Err(Refusal::new(431, "the lines between chunks are too long").into());
         }
         match self.connection.fill()? {
-            0 => Err(Trouble::Io(cut_short())),
+            0 => Err(RequestError::Io(cut_short())),
             _ => Ok(()),
         }
     }

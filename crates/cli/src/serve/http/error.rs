@@ -4,7 +4,7 @@ use std::io;
 
 /// Reason why a request was not served.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum RequestError {
     /// The request is refused: the client receives an error response.
     Refused(Refusal),
     /// The client closed the connection between two requests: the ordinary end.
@@ -63,13 +63,13 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Trouble {
+impl From<Refusal> for RequestError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for RequestError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }

@@ -18,7 +18,7 @@ use super::{
     super::BUFFER_BYTES,
     connection::Connection,
     date::http_date,
-    error::{Refusal, Trouble},
+    error::{Refusal, RequestError},
     head::{Method, Range, Request},
     response::Response,
 };
@@ -56,8 +56,8 @@ pub(super) fn send<S: Stream>(
     root: &Root,
     connection: &mut Connection<S>,
     request: &Request,
-) -> Result<(), Trouble> {
-    let refuse = |error: io::Error| Trouble::from(Refusal::from_file_error(&error));
+) -> Result<(), RequestError> {
+    let refuse = |error: io::Error| RequestError::from(Refusal::from_file_error(&error));
     // Nonblocking, so that a named pipe in the directory cannot block the thread.
     let file =
         root.open_beneath(&request.path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(refuse)?;
@@ -82,7 +82,7 @@ fn send_directory<S: Stream>(
     connection: &mut Connection<S>,
     request: &Request,
     directory: OwnedFd,
-) -> Result<(), Trouble> {
+) -> Result<(), RequestError> {
     let index = [request.path.as_slice(), b"index.html"].join(&b'/');
     let index = index.strip_prefix(b"/").unwrap_or(&index);
     if let Ok(file) = root.open_beneath(index, OFlags::RDONLY | OFlags::NONBLOCK) {
@@ -102,8 +102,8 @@ fn send_file<S: Stream>(
     request: &Request,
     mut file: File,
     path: &[u8],
-) -> Result<(), Trouble> {
-    let refuse = |error: io::Error| Trouble::from(Refusal::from_file_error(&error));
+) -> Result<(), RequestError> {
+    let refuse = |error: io::Error| RequestError::from(Refusal::from_file_error(&error));
     let metadata = file.metadata().map_err(refuse)?;
     let size = metadata.len();
     let modified = metadata.modified().ok().map(http_date);

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use super::{
     connection::Connection,
     date::{self, HttpDate},
-    error::{Refusal, Trouble},
+    error::{Refusal, RequestError},
 };
 use crate::endpoint::Stream;
 
@@ -105,7 +105,7 @@ pub(super) enum Range {
 
 impl Request {
     /// Returns the next request, if its head has been received completely.
-    pub(super) fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Next, Trouble> {
+    pub(super) fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Next, RequestError> {
         loop {
             if !connection.buffered().is_empty()
                 && let Some((request, used)) = Self::parse(connection.buffered())?
@@ -125,7 +125,7 @@ impl Request {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => {
-                    return Err(Trouble::Gone);
+                    return Err(RequestError::Gone);
                 }
                 Err(error) => return Err(error.into()),
             }

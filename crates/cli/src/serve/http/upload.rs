@@ -25,7 +25,7 @@ use rustix::{
 use super::{
     super::BUFFER_BYTES,
     body::BodyReader,
-    error::{Refusal, Trouble},
+    error::{Refusal, RequestError},
     files::Root,
     head::{Body, Request},
 };
@@ -94,8 +94,8 @@ impl Upload {
     pub(super) fn receive<S: Stream>(
         mut self,
         body: &mut BodyReader<'_, S>,
-    ) -> Result<bool, Trouble> {
-        let refuse = |error: io::Error| Trouble::from(Refusal::from_file_error(&error));
+    ) -> Result<bool, RequestError> {
+        let refuse = |error: io::Error| RequestError::from(Refusal::from_file_error(&error));
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut left = self.bytes_max;
         loop {

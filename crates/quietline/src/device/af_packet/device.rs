@@ -165,7 +165,8 @@ impl AfPacket {
     }
 
     /// Checks whether the interface is gone. The check clears the socket's error, so a worker that
-    /// sleeps on the socket would not see it: ring its doorbell, and the worker removes the device.
+    /// sleeps on the socket would not see the error. Therefore the doorbell wakes the worker, which
+    /// removes the device.
     pub(super) fn check_interface(&self, queue: &Queue) {
         if !socket::is_unbound(queue.receiver()) {
             return;
@@ -179,7 +180,8 @@ impl AfPacket {
 
 impl Queue {
     /// Drops an accepted packet that cannot be sent. The packet counts as completed, because its
-    /// bytes are not in flight any more; the doorbell tells the core, which may be asleep.
+    /// bytes are no longer in flight. The doorbell wakes the worker of the core, which may be
+    /// asleep.
     fn drop_accepted(&self, cx: &mut Cx, reason: DropReason, packet: Packet) {
         self.dropped_bytes.fetch_add(packet.len(), Ordering::Relaxed);
         self.dropped_packets.fetch_add(1, Ordering::Release);

@@ -21,7 +21,7 @@
 //! Differs from a tap: the frame is copied twice, by the kernel into the ring and by the stack into
 //! packet memory; in exchange there is no system call per frame.
 //!
-//! Not here: the meaning of the frame (`link::input`).
+//! Not here: the meaning of the frame (`stack::receive::link_input`).
 
 use std::io::IoSliceMut;
 use std::ops::Range;

@@ -10,7 +10,7 @@
 //! allocated before the length of a frame is known, and unused memory is returned. A call that
 //! receives fewer frames than it asked for has emptied the queue.
 //!
-//! Not here: the meaning of the frame (`link::input`).
+//! Not here: the meaning of the frame (`stack::receive::link_input`).
 
 use std::io::IoSliceMut;
 use std::mem::{MaybeUninit, size_of};

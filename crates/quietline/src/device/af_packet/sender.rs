@@ -2,7 +2,7 @@
 //!
 //! Above: `device`. Below: `transmit` (a ring), `sendmsg` (calls).
 //!
-//! Not here: the time of sending.
+//! Not here: the decision when to send.
 
 use std::os::fd::BorrowedFd;
 

@@ -7,7 +7,7 @@
 //! the fill ring, with the kernel, in the receive ring, or in use here. The kernel counts the
 //! frames that it drops for lack of a chunk, and `missed` reports them.
 //!
-//! Not here: the meaning of the frame (`link::input`).
+//! Not here: the meaning of the frame (`stack::receive::link_input`).
 
 use pkt::{Packet, Pool};
 use rustix::net::xdp::XdpStatistics;

@@ -1,6 +1,6 @@
 //! `impl Device for Tun`.
 //!
-//! Above: `stack::core` and `ip::output`.
+//! Above: `stack::core` and `stack::transmit::ip_output`.
 
 use std::sync::atomic::Ordering;
 

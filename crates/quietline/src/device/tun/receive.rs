@@ -7,7 +7,7 @@
 //! the largest possible frame is therefore offered, and a frame that uses this byte is dropped with
 //! a reason.
 //!
-//! Not here: the meaning of the frame (`link::input`), the flow hash.
+//! Not here: the meaning of the frame (`stack::receive::link_input`), the flow hash.
 
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! A reader's view of the counters: the sum of all pages at one time, in the order of `nstat -az`.
+//! Sum of all counter pages, for readers of the counters. Printed in the order of `nstat -az`.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use pkt::DropReason;
 
 use super::{Counter, CounterPage};
 
-/// Sums over pages. Not atomic over all counters: each is read once while its writer continues.
+/// Sums over pages. Not a consistent cut: each counter is read once, while its writer continues.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Snapshot {
     stack: [u64; Counter::COUNT],
@@ -91,7 +91,8 @@ impl Snapshot {
         stack().take(Self::BEFORE_TCP).chain(tcp).chain(stack().skip(Self::BEFORE_TCP)).chain(drops)
     }
 
-    /// Linux prints `Ip*` and `Icmp*`, then the TCP groups, then `IpExt*`.
+    /// Number of the stack's counters printed before those of TCP: Linux prints `Ip*` and `Icmp*`,
+    /// then the TCP groups, then `IpExt*`.
     const BEFORE_TCP: usize = Counter::IpExtInNoRoutes as usize;
 
     fn values(&self) -> impl Iterator<Item = u64> + '_ {
@@ -195,7 +196,7 @@ mod tests {
     /// The kernel's own lists are the reference where they are readable. An older kernel may lack a
     /// few names.
     #[test]
-    fn names_are_the_kernels() {
+    fn names_are_those_of_the_kernel() {
         for (file, groups) in
             [("/proc/net/snmp", ["Ip", "Icmp"]), ("/proc/net/netstat", ["IpExt", "IpExt"])]
         {
@@ -221,7 +222,10 @@ mod tests {
                 let explained = |name: &&String| NOT_COUNTED.iter().any(|(not, _)| not == name);
                 let known = known.iter().filter(|name| !shared.contains(name));
                 let missing: Vec<_> = known.filter(|name| !explained(name)).collect();
-                assert!(missing.is_empty(), "of {file} in neither table: {missing:?}");
+                assert!(
+                    missing.is_empty(),
+                    "names of {file} that are in neither table: {missing:?}"
+                );
             }
         }
     }
@@ -243,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_do_not_share_lines() {
+    fn pages_do_not_share_cache_lines() {
         assert_eq!(align_of::<CounterPage>(), 128);
         assert_eq!(size_of::<CounterPage>() % 128, 0);
     }

@@ -37,8 +37,8 @@ impl<T> TimerWheel<T> {
             count += 1;
         }
         assert_eq!(last, list.tail);
-        // `due` keeps the smallest tick it ever had until it is empty; other lists keep the tick of
-        // a removed entry.
+        // `tick_min` is a lower bound: `due` keeps its smallest tick until it is empty, and other
+        // lists keep the tick of a removed entry.
         assert!(list.tick_min <= tick_min);
         count
     }

@@ -10,8 +10,8 @@ use crate::base::config_error::ConfigError;
 /// Impairments of one direction of a wire. The default has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairment {
-    /// Rate in bits per second; `None` is unlimited. A frame of n bytes of IP packet occupies n +
-    /// 38 bytes.
+    /// Rate in bits per second; `None` is unlimited. An IP packet of n bytes occupies n + 38 bytes
+    /// on the link.
     pub rate_bps: Option<u64>,
     /// Propagation delay.
     pub delay: Duration,
@@ -39,8 +39,8 @@ pub struct Impairment {
     /// Size of the sender's transmit ring: the number of packets that may be uncompleted. Further
     /// packets stay with the host. `None` (the default) is unlimited.
     pub ring_packets: Option<usize>,
-    /// A router on the path that passes only smaller packets; `None` (the default) is none.
-    /// [`Wire::set_path_mtu`](super::Wire::set_path_mtu) changes it at run time.
+    /// A router on the path that passes only packets up to a size; `None` (the default) is no
+    /// router. [`Wire::set_path_mtu`](super::Wire::set_path_mtu) changes it at run time.
     pub path_mtu: Option<PathMtu>,
 }
 
@@ -82,7 +82,7 @@ impl Impairment {
         self.is_none() && self.queue_packets <= RING_MAX
     }
 
-    /// Whether packets are kept after `transmit`.
+    /// Whether packets complete after `transmit` has returned.
     pub(super) const fn completes_later(&self) -> bool {
         !self.completion_delay.is_zero() || self.ring_packets.is_some()
     }

@@ -30,18 +30,20 @@ pub(super) struct Direction {
     /// empty.
     pub(super) ring: Option<Arc<Ring<Packet>>>,
     /// Number of packets ready or in flight, to find an empty direction without the lock. Written
-    /// under the lock; a core rung after a push sees it because the doorbell orders the two.
+    /// under the lock. A core whose doorbell rings after a push sees the new number, because the
+    /// doorbell orders the store before the core's load.
     pub(super) len: AtomicUsize,
     pub(super) path_mtu: PathMtuCell,
     /// Whether the receiving device is down: the direction then takes no packets. Relaxed: a packet
-    /// that passes concurrently is dropped by `stop`, or when the device comes up.
+    /// that is sent at the same time and still enters is dropped by `stop`, or when the device
+    /// comes up.
     pub(super) down: AtomicBool,
     pub(super) in_flight: Mutex<InFlight>,
     pub(super) doorbell: OnceLock<Doorbell>,
 }
 
 impl Direction {
-    /// Creates a direction. `straight` says that the opposite direction has no impairments either.
+    /// Creates a direction. `straight` is true if the opposite direction can use a ring.
     pub(super) fn new(impairment: Impairment, seed: u64, straight: bool) -> Self {
         let has_ring = straight && impairment.is_straight();
         Self {
@@ -63,19 +65,19 @@ impl Direction {
         }
     }
 
-    /// Maximum number of packets in flight.
+    /// Returns the maximum number of packets in flight, 0 while the receiving device is down.
     #[inline]
     pub(super) fn room(&self) -> usize {
         if self.is_down() { 0 } else { self.impairment.queue_packets }
     }
 
-    /// Whether the other end is down, as for a cable whose other end is down.
+    /// Returns whether the receiving device is down.
     #[inline]
     pub(super) fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// Reason of a drop when the direction takes no packets.
+    /// Returns the drop reason of a packet that the direction does not take.
     pub(super) fn full(&self) -> DropReason {
         if self.is_down() { DropReason::DeviceDown } else { DropReason::WireQueueFull }
     }
@@ -123,8 +125,8 @@ pub(super) struct Timed {
     pub(super) packet: Packet,
 }
 
-/// A packet that occupies the sender's ring until `due`: its owner stays charged and its original
-/// stays marked as cloned.
+/// A sent packet that occupies the sender's ring until `due`. Until then its owner is charged for
+/// it, and the packet that it was cloned from counts as cloned.
 pub(super) struct Completion {
     pub(super) due: Instant,
     pub(super) bytes: usize,

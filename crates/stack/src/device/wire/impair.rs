@@ -60,7 +60,7 @@ pub(super) fn impair(
 }
 
 /// Passes the packet through the transmitter and returns its departure time. The packet completes
-/// then, or at once.
+/// at once, or `completion_delay` after the departure if the direction completes later.
 fn pass_transmitter(
     impairment: &Impairment,
     in_flight: &mut InFlight,
@@ -111,17 +111,19 @@ fn chance(rng: &mut tcp::Rng, fraction: f64) -> bool {
     fraction > 0.0 && f64::from(rng.next_u32()) < fraction * 4_294_967_296.0
 }
 
-/// Returns the time on the link: a superframe occupies it as long as its segments would.
+/// Returns the time for which the packet occupies the link. A superframe occupies it as long as its
+/// segments would.
 pub(super) fn transmission_time(rate_bps: Option<u64>, packet: &Packet) -> Duration {
     let Some(rate_bps) = rate_bps else { return Duration::ZERO };
     let frames = u64::from(packet.meta().gso.segs.max(1));
     let header = 14 + header::header_bytes(packet, 14) as u64;
     let bytes = packet.len() as u64 + (frames - 1) * header + frames * FRAMING_BYTES - frames * 14;
-    // A packet has at most 512 KB, so the product stays below 2^53.
+    // A packet has at most 512 KB, so the product does not overflow.
     Duration::from_nanos(bytes * 8 * 1_000_000_000 / rate_bps)
 }
 
-/// Flips a bit in a copy, because payload is shared and immutable; the original is freed.
+/// Flips a bit in a copy, because payload is shared and immutable, and frees the original. Returns
+/// the original if there is no memory for the copy.
 fn flip_one_bit(packet: Packet, rng: &mut tcp::Rng, cx: &mut Cx) -> Result<Packet, Packet> {
     let mut bytes = packet.to_vec();
     let byte = rng.below(u32::try_from(bytes.len()).unwrap_or(u32::MAX)) as usize;

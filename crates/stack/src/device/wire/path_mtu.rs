@@ -4,8 +4,8 @@
 //! hop; older routers leave that field zero, and black holes (RFC 2923 §2.1) send no report. Linux:
 //! `ip_forward`, `icmp_send`.
 //!
-//! The router is at the far end of its direction, so a report takes the delays of both. It does not
-//! fragment: the hosts send only packets with DF.
+//! The router is at the far end of its direction, so a report is delayed by both directions. The
+//! router never fragments: it treats every packet as if DF were set.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -53,8 +53,9 @@ pub struct PathMtu {
 /// Current [`PathMtu`] of a direction. It may change while packets are in flight, as routes do.
 #[derive(Debug)]
 pub(super) struct PathMtuCell {
-    /// Bytes in the low half, report in the high half; 0 means no router. Written by the test, read
-    /// by senders. Relaxed: a packet sent concurrently is judged by either value.
+    /// Bytes in the low half, report in the high half; 0 means no router. Written by
+    /// `Wire::set_path_mtu`, read by senders. Relaxed: a packet sent concurrently is judged by
+    /// either value.
     packed: AtomicU64,
     /// IP identification of the reports. Relaxed: a counter orders nothing.
     ip_id: AtomicU32,

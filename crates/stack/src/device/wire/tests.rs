@@ -44,7 +44,7 @@ impl Bench {
         Self::new(&WireConfig { forward, ..WireConfig::default() })
     }
 
-    /// Sends frames of 1,000 bytes of IP packet, numbered from 0.
+    /// Sends `count` frames, numbered from 0, each with an IP packet of 1,000 bytes.
     fn send(&mut self, count: u32) {
         let mut list: PacketList = (0..count).map(|number| frame(&mut self.cx, number)).collect();
         self.left.transmit(QUEUE, &mut self.cx, &mut list);
@@ -149,7 +149,7 @@ fn rate_spaces_frames_by_their_time_on_the_link() {
     let rate = Impairment { rate_bps: Some(8_000_000), ..Impairment::default() };
     let mut bench = Bench::forward(rate);
     bench.send(3);
-    // 1,000 bytes of IP packet and 38 of framing, at one byte per microsecond.
+    // An IP packet of 1,000 bytes and 38 bytes of framing, at one byte per microsecond.
     let each = Duration::from_micros(1038);
     assert_eq!(bench.arrivals(), [(each, 0), (each * 2, 1), (each * 3, 2)]);
     // After an idle period the link has no backlog.
@@ -208,7 +208,7 @@ fn send_with_ecn(bench: &mut Bench, count: u32, ecn: u8) {
 }
 
 #[test]
-fn capable_packets_are_marked_once_the_queue_is_long() {
+fn ecn_capable_packets_are_marked_once_the_queue_is_long() {
     let impairment = Impairment {
         rate_bps: Some(8_304_000),
         mark_above: Some(Duration::from_millis(3)),
@@ -224,7 +224,7 @@ fn capable_packets_are_marked_once_the_queue_is_long() {
 }
 
 #[test]
-fn a_fraction_of_capable_packets_is_marked() {
+fn a_fraction_of_ecn_capable_packets_is_marked() {
     let mut bench = Bench::forward(Impairment { mark: 0.25, ..Impairment::default() });
     send_with_ecn(&mut bench, 1000, 1);
     let fields = ecn_of_arrivals(&mut bench);

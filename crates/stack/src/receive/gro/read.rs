@@ -80,7 +80,7 @@ pub(super) struct Candidate {
     pub(super) flags: Flags,
     /// IPv4 identification.
     pub(super) id: u16,
-    /// True if the segment is neither merged nor held, with any TCP header: it has IP
+    /// True if the segment is neither merged nor held, whatever its TCP header contains: it has IP
     /// options, a trailer after the datagram, or is a superframe made by the device.
     ///
     /// Differs from Linux: a superframe is not merged with others. Superframes of this stack end

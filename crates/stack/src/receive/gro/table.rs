@@ -1,7 +1,7 @@
 //! Table of the held packets of one NAPI instance: buckets by flow, and the handling of one frame.
 //!
 //! Linux: `struct gro_node`, `dev_gro_receive`, `napi_gro_flush`. Only the owner of the poll
-//! accesses it.
+//! accesses the table.
 //!
 //! Each bucket is ordered by arrival, and packets leave it oldest first. At most one packet of a
 //! flow is held, and it leaves before its successor. Packets of one flow can therefore never
@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use pkt::Packet;
 
 use super::{
-    Exit, FlushReason, GroMode,
+    FlushReason, GroMode, NormalList,
     held::{Held, Next},
     read::{self, Candidate},
 };
@@ -280,7 +280,13 @@ impl Table {
 
     /// Completes all held packets or, with `old_only`, those held before the present millisecond
     /// (Linux: jiffy).
-    pub(super) fn flush(&mut self, cx: &Cx, mode: &GroMode, exit: &mut Exit, old_only: bool) {
+    pub(super) fn flush(
+        &mut self,
+        cx: &Cx,
+        mode: &GroMode,
+        normal_list: &mut NormalList,
+        old_only: bool,
+    ) {
         let reason = if old_only { FlushReason::Age } else { FlushReason::Complete };
         let mut left = self.mask;
         while left != 0 {
@@ -291,7 +297,7 @@ impl Table {
                     break;
                 }
                 let completed = self.remove(index, 0, reason);
-                exit.completed(cx, mode, completed);
+                normal_list.completed(cx, mode, completed);
             }
         }
     }
@@ -303,7 +309,7 @@ impl Table {
         &mut self,
         cx: &Cx,
         mode: &GroMode,
-        exit: &mut Exit,
+        normal_list: &mut NormalList,
         addresses: (IpAddr, IpAddr),
     ) {
         for index in 0..BUCKETS {
@@ -311,7 +317,7 @@ impl Table {
                 self.buckets[index].iter().position(|held| held.is_between(addresses))
             {
                 let completed = self.remove(index, at, FlushReason::Header);
-                exit.completed(cx, mode, completed);
+                normal_list.completed(cx, mode, completed);
             }
         }
     }

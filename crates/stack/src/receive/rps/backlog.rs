@@ -78,7 +78,7 @@ impl BacklogPoll {
     /// the backlog is empty. Linux: `process_backlog`.
     pub(crate) fn poll(
         &mut self,
-        host: &Net,
+        net: &Net,
         backlog: &Backlog,
         last_flow: &mut LastFlow,
         cx: &mut Cx,
@@ -94,8 +94,8 @@ impl BacklogPoll {
             }
             let rcu = reader.pin();
             let mut flow = Flow::new(last_flow);
-            carry(host, cx, &rcu, &mut flow, packets);
-            flow.flush(host, cx);
+            carry(net, cx, &rcu, &mut flow, packets);
+            flow.flush(net, cx);
             // The packets are processed; the sender may now move their flows to another core.
             backlog.lanes.finish(
                 self.sender,
@@ -143,7 +143,7 @@ impl BacklogPoll {
 /// Delivers packets. Consecutive packets of one device form a list, so that they share IP lookups.
 /// Differs from Linux, whose backlog delivers one packet at a time.
 fn carry<'s>(
-    host: &'s Net,
+    net: &'s Net,
     cx: &mut Cx,
     rcu: &'s Section<'_>,
     flow: &mut Flow<'s>,
@@ -158,15 +158,15 @@ fn carry<'s>(
             Some((before, _)) if before == device => {}
             before => {
                 if let Some(before) = before {
-                    link_input::input_list(host, cx, rcu, flow, before, &mut list, false);
+                    link_input::input_list(net, cx, rcu, flow, before, &mut list, false);
                 }
-                from = Some((device, host.device(device).caps().link));
+                from = Some((device, net.device(device).caps().link));
             }
         }
         list.push_back(packet);
     }
     if let Some(from) = from {
-        link_input::input_list(host, cx, rcu, flow, from, &mut list, true);
+        link_input::input_list(net, cx, rcu, flow, from, &mut list, true);
     }
 }
 

@@ -22,7 +22,7 @@ const PORTS_LEN: usize = 4;
 const UDP: u8 = 17;
 
 /// Returns the flow hash of a frame with its link header.
-pub(super) fn flow_hash(host: &Net, link: LinkType, packet: &mut Packet) -> Option<u32> {
+pub(super) fn flow_hash(net: &Net, link: LinkType, packet: &mut Packet) -> Option<u32> {
     let start = link.header_bytes();
     // Every later step needs the headers linear, too.
     let wanted = (start + IPV6_HEADER_LEN + PORTS_LEN).min(packet.len());
@@ -44,7 +44,7 @@ pub(super) fn flow_hash(host: &Net, link: LinkType, packet: &mut Packet) -> Opti
         6 => ipv6(ip)?,
         _ => return None,
     };
-    Some(host.demux().hash(&tuple))
+    Some(net.demux().hash(&tuple))
 }
 
 fn ipv4(ip: &[u8]) -> Option<FourTuple> {

@@ -27,11 +27,11 @@ struct Outgoing {
     sent: u32,
 }
 
-/// Packets of this core for all others. Only the owner of the core accesses it.
+/// Packets of this core for all others. Only the owner of the core accesses the outbox.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     core: CoreId,
-    /// Of every core.
+    /// Backlogs of all cores.
     backlogs: Arc<[Arc<Backlog>]>,
     targets: Box<[Outgoing]>,
     /// Bit set of targets with packets.
@@ -114,13 +114,13 @@ impl Outbox {
 
     /// Pushes the gathered packets to their cores at the end of a poll.
     #[inline]
-    pub(crate) fn push(&mut self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn push(&mut self, net: &Net, cx: &mut Cx) {
         if self.filled | self.kicks != 0 {
-            self.push_filled(host, cx);
+            self.push_filled(net, cx);
         }
     }
 
-    fn push_filled(&mut self, host: &Net, cx: &mut Cx) {
+    fn push_filled(&mut self, net: &Net, cx: &mut Cx) {
         while self.filled != 0 {
             let target = self.filled.trailing_zeros();
             self.filled &= self.filled - 1;
@@ -135,25 +135,27 @@ impl Outbox {
         }
         // Outside of a turn, no later step would kick the targets.
         if self.kicks != 0 && cx.running().is_none() {
-            self.kick(host, cx);
+            self.kick(net, cx);
         }
     }
 
     /// Kicks the cores whose empty backlog has received packets, at the end of the turn.
     #[inline]
-    pub(crate) fn kick(&mut self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn kick(&mut self, net: &Net, cx: &mut Cx) {
         if self.kicks != 0 {
-            self.kick_targets(host, cx);
+            self.kick_targets(net, cx);
         }
     }
 
-    fn kick_targets(&mut self, host: &Net, cx: &mut Cx) {
+    fn kick_targets(&mut self, net: &Net, cx: &mut Cx) {
         while self.kicks != 0 {
-            let target = CoreId(u16::try_from(self.kicks.trailing_zeros()).expect("at most 63"));
+            let target = CoreId(
+                u16::try_from(self.kicks.trailing_zeros()).expect("a core number is at most 63"),
+            );
             self.kicks &= self.kicks - 1;
             let backlog = &self.backlogs[usize::from(target.0)];
             SoftnetCounts::add_shared(&backlog.counts().received_rps, 1);
-            let core = host.runner(target);
+            let core = net.runner(target);
             if core.schedule_backlog() {
                 cx.raise(core, Owed::Run);
             }

@@ -16,7 +16,7 @@ impl FibBuilder {
     /// Adds a route, or replaces the one with the same prefix and metric: `ip route replace`.
     ///
     /// # Errors
-    /// If a field is impossible or contradicts another.
+    /// If a field is invalid or contradicts another.
     pub fn replace(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
         let entry = self.resolve(spec)?;
         self.main.insert((spec.prefix, spec.metric), entry);

@@ -20,7 +20,7 @@ use pkt::{Gso, GsoKind, Packet, Pool};
 use sync::Work;
 use tcp::{Flags, SegmentHeader};
 
-use super::{DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, TcpSocket, call::Holder, parse};
+use super::{Connection, DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, call::Holder, parse};
 use crate::{base::counters::Counter, cx::Cx, socket::net::Net, transmit::packet_dst::PacketDst};
 
 /// Maximum payload of joined segments, as for an IPv4 packet.
@@ -31,24 +31,24 @@ const COPY_BYTES_MAX: usize = 512;
 
 /// Processes the backlog; returns true if there was any.
 pub(super) fn work_off(
-    socket: &TcpSocket,
+    socket: &Connection,
     state: &mut Holder<'_>,
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
 ) -> bool {
-    work_off_to(socket, state, host, cx, &mut []).is_some()
+    work_off_to(socket, state, net, cx, &mut []).is_some()
 }
 
 /// Like `work_off`, for a reader that takes the next bytes of the stream into `user`. Returns the
 /// number of these bytes, or `None` if there was nothing to process.
 pub(crate) fn work_off_to(
-    socket: &TcpSocket,
+    socket: &Connection,
     state: &mut Holder<'_>,
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     user: &mut [u8],
 ) -> Option<usize> {
-    let mut drain = Drain { socket, host, tail: None, user, copied: 0 };
+    let mut drain = Drain { socket, net, tail: None, user, copied: 0 };
     let mut worked = false;
     state.run_backlog(|state, work| {
         worked = true;
@@ -64,46 +64,46 @@ pub(crate) fn work_off_to(
         let counters = &cx.counters().tcp;
         counters.add(tcp::Counter::TcpExtTCPDirectCopyFromBacklog, copied as u64);
     }
-    state.settle(socket, host, cx);
+    state.settle(socket, net, cx);
     cx.do_softirq();
     Some(copied)
 }
 
 /// Releases the socket and wakes the threads whose conditions have become true.
 #[inline]
-pub(super) fn release(socket: &TcpSocket, mut state: Holder<'_>, host: &Net, cx: &mut Cx) {
+pub(super) fn release(socket: &Connection, mut state: Holder<'_>, net: &Net, cx: &mut Cx) {
     if !state.is_undisturbed() {
-        work_off(socket, &mut state, host, cx);
+        work_off(socket, &mut state, net, cx);
     }
-    let mut news = state.news.take();
+    let mut newly_ready = state.newly_ready.take();
     state.release(|state, work| {
-        work_late(socket, state, host, cx, work);
-        news |= state.news.take();
+        work_late(socket, state, net, cx, work);
+        newly_ready |= state.newly_ready.take();
     });
-    socket.wake(cx, news);
+    socket.wake(cx, newly_ready);
 }
 
 /// Processes a packet that arrives during the release: it is not joined, but shares one ACK as
 /// well.
 #[cold]
 fn work_late(
-    socket: &TcpSocket,
+    socket: &Connection,
     state: &mut StreamState,
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     work: Work<Packet>,
 ) {
     if let Work::Deferred(bits) = work {
         count_locked_timer(state, cx, bits);
-        return state.work(socket, host, cx, work);
+        return state.work(socket, net, cx, work);
     }
-    state.drain_prequeue(socket, host, cx);
-    state.work(socket, host, cx, work);
+    state.drain_prequeue(socket, net, cx);
+    state.work(socket, net, cx, work);
     if cx.sysctls().tcp_backlog_ack_defer {
         count_deferred(state, cx);
         socket.lock.defer_to_holder(DEFERRED_FLUSH);
     } else {
-        state.settle(socket, host, cx);
+        state.settle(socket, net, cx);
     }
 }
 
@@ -131,8 +131,8 @@ fn count_locked_timer(state: &StreamState, cx: &Cx, bits: u8) {
 
 /// State of one pass through the backlog.
 struct Drain<'a> {
-    socket: &'a TcpSocket,
-    host: &'a Net,
+    socket: &'a Connection,
+    net: &'a Net,
     /// Youngest segment, to which the next one may be joined.
     tail: Option<Segment>,
     user: &'a mut [u8],
@@ -147,12 +147,12 @@ impl Drain<'_> {
             Work::Deferred(bits) => {
                 self.process_tail(state, cx);
                 count_locked_timer(state, cx, bits);
-                return state.work(self.socket, self.host, cx, work);
+                return state.work(self.socket, self.net, cx, work);
             }
         };
-        state.drain_prequeue(self.socket, self.host, cx);
+        state.drain_prequeue(self.socket, self.net, cx);
         let dst = PacketDst::taken_from(&mut packet);
-        state.remember(self.socket, self.host, cx, packet.meta().rx_device, dst);
+        state.remember(self.socket, self.net, cx, packet.meta().rx_device, dst);
         let mut header = SegmentHeader::default();
         let Some(packet) = parse(cx, packet, &mut header) else { return };
         let next = Segment { header, packet };
@@ -171,15 +171,15 @@ impl Drain<'_> {
 
     fn process_tail(&mut self, state: &mut StreamState, cx: &mut Cx) {
         let Some(Segment { header, packet }) = self.tail.take() else { return };
-        state.synchronise(cx);
+        state.sync_clock(cx);
         self.copied +=
             state.input_to_user(cx, &header, packet, self.user.split_at_mut(self.copied).1);
         if cx.sysctls().tcp_backlog_ack_defer {
             count_deferred(state, cx);
             // Transmit now: a duplicate ACK or a reset must not be merged with the next one.
-            state.transmit(self.socket, self.host, cx);
+            state.transmit(self.socket, self.net, cx);
         } else {
-            state.settle(self.socket, self.host, cx);
+            state.settle(self.socket, self.net, cx);
         }
     }
 }
@@ -192,8 +192,8 @@ struct Segment {
 
 impl Segment {
     /// Joins `next`, which continues this segment, or returns it unchanged. Both must have no flags
-    /// but ACK, PSH and a FIN at the end, equal options and ECN marks, and an acknowledgment that
-    /// is not lost by joining. Both checksums have been verified.
+    /// but ACK, PSH, equal ECE and CWR, and a FIN at the end; equal options and ECN marks; and
+    /// acknowledgments of which none is lost by joining. Both checksums have been verified.
     ///
     /// Differs from Linux: a duplicate ACK is not joined, because it counts (RFC 5681 §3.2).
     fn join(&mut self, pool: &mut Pool, next: Self) -> Result<(), Self> {

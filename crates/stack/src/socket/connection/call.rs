@@ -12,7 +12,7 @@
 use pkt::Packet;
 use sync::Owned;
 
-use super::{StreamState, TcpSocket, backlog};
+use super::{Connection, StreamState, backlog};
 use crate::{
     cx::{Cx, Entered},
     socket::net::Net,
@@ -29,19 +29,19 @@ pub(in crate::socket) type Holder<'a> = Owned<'a, StreamState, Packet>;
 /// A call under way.
 #[must_use = "a call settles the connection and wakes its waiters in `end`"]
 pub(in crate::socket) struct Call<'a> {
-    pub(in crate::socket) socket: &'a TcpSocket,
+    pub(in crate::socket) socket: &'a Connection,
     pub(in crate::socket) net: &'a Net,
     pub(in crate::socket) state: Holder<'a>,
-    /// The host that the context served before.
+    /// Return value of `Cx::enter`, for `Cx::leave`.
     entered: Entered,
 }
 
-impl TcpSocket {
+impl Connection {
     /// Begins a call: takes the lock and reads the clock.
     #[inline]
     pub(in crate::socket) fn begin_call<'a>(&'a self, net: &'a Net, cx: &mut Cx) -> Call<'a> {
         let mut call = self.begin_untimed_call(net, cx);
-        call.state.synchronise(cx);
+        call.state.sync_clock(cx);
         call
     }
 
@@ -73,7 +73,8 @@ impl Call<'_> {
         self.state.settle_call(socket, net, cx);
         cx.do_softirq();
         self.poll_in_passing(cx);
-        // Before the lock is released, so that softirq context can free these packets first.
+        // These packets are queued before the lock is released, so that softirq context can free
+        // them first.
         while let Some(packet) = cx.read.pop_front() {
             socket.read_packets.push(packet);
         }

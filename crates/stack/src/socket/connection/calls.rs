@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tcp::State;
 
-use super::{TcpSocket, backlog};
+use super::{Connection, backlog};
 use crate::{
     base::{errno::Errno, timer::TICK},
     cx::Cx,
@@ -27,7 +27,7 @@ pub enum ShutdownHow {
     Both,
 }
 
-impl TcpSocket {
+impl Connection {
     /// Closes one or both halves.
     pub fn shutdown(&self, net: &Net, cx: &mut Cx, how: ShutdownHow) -> Result<(), Errno> {
         let mut call = self.begin_call(net, cx);
@@ -140,8 +140,8 @@ impl TcpSocket {
         (edges, memory)
     }
 
-    /// Owns the socket while `interrupt` runs. For the simulator, in which it stands for a thread
-    /// that is descheduled in the middle of a call.
+    /// Owns the socket while `interrupt` runs. For the simulator, in which this call stands for a
+    /// thread that is descheduled in the middle of a call.
     pub fn hold(&self, net: &Net, cx: &mut Cx, interrupt: impl FnOnce(&mut Cx)) {
         let call = self.begin_call(net, cx);
         interrupt(cx);

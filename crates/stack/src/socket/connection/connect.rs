@@ -1,7 +1,7 @@
-//! Active opens: choosing our end of the four-tuple and sending the SYN.
+//! Active opens: choice of the local address and port, and transmission of the SYN.
 //!
 //! Linux: `tcp_v4_connect`, `inet_hash_connect`. The call does not wait: the socket becomes
-//! writable when the handshake is done, or carries an error.
+//! writable when the handshake is complete, or gets a pending error.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,7 +11,7 @@ use std::{
 use pkt::Payload;
 use tcp::{FastOpen, FourTuple, OpenParams, Reuse, Tcb};
 
-use super::TcpSocket;
+use super::Connection;
 use crate::{
     base::errno::Errno,
     cx::Cx,
@@ -28,13 +28,13 @@ use crate::{
 
 /// Options of a connection to be opened: the local address and the settings.
 ///
-/// Every setter of [`SocketSettings`] is one of `ConnectOptions`, too.
+/// Every setter of [`SocketSettings`] is also a setter of `ConnectOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "options do nothing until a socket connects with them"]
 pub struct ConnectOptions {
-    /// Local address and port. Address 0.0.0.0 lets the route choose the address. Port 0 is chosen
-    /// when the four-tuple is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that connections to
-    /// different destinations may share a port.
+    /// Local address and port. Address 0.0.0.0 lets the route choose the address. With port 0, the
+    /// port is chosen when the destination is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that
+    /// connections to different destinations may share a port.
     pub local: Option<SocketAddr>,
     /// Initial options of the connection.
     pub settings: SocketSettings,
@@ -48,72 +48,72 @@ impl ConnectOptions {
     }
 }
 
-impl TcpSocket {
-    /// Starts to connect to `remote`, from `local` where the application has bound one.
+impl Connection {
+    /// Starts to connect to `remote`, from `local` if the application has bound an address.
     ///
     /// # Errors
     /// As [`connect_with`](Self::connect_with).
     pub fn connect(
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         local: Option<SocketAddr>,
         remote: SocketAddr,
     ) -> Result<Arc<Self>, Errno> {
-        Self::connect_with(host, cx, remote, &ConnectOptions { local, ..ConnectOptions::default() })
+        Self::connect_with(net, cx, remote, &ConnectOptions { local, ..ConnectOptions::default() })
     }
 
     /// Starts to connect to `remote`.
     ///
     /// # Errors
-    /// What can be told at once: no route, no port, `EADDRINUSE` for a bound port that another
-    /// owns, `EADDRNOTAVAIL` for an address that is not ours or a four-tuple that is taken,
-    /// `EAFNOSUPPORT` for an IPv6 address: IPv6 is not spoken yet.
+    /// Errors that are known at once: no route, no free port, `EADDRINUSE` for a bound port that
+    /// another socket owns, `EADDRNOTAVAIL` for an address that this host does not have or a
+    /// four-tuple in use, `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
     pub fn connect_with(
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<Arc<Self>, Errno> {
-        let entered = cx.enter(host);
-        let socket = open(host, cx, remote, options);
+        let entered = cx.enter(net);
+        let socket = open(net, cx, remote, options);
         cx.do_softirq();
         cx.leave(entered);
         socket
     }
 
-    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if the peer has given us a
-    /// cookie before, the SYN carries the beginning of `bufs` (RFC 7413). Answers how many bytes
-    /// that were. With none, nothing is queued: the caller waits until the connection is
-    /// established and writes then, or says `EINPROGRESS`.
+    /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if a cookie of the peer is
+    /// cached, the SYN carries the beginning of `bufs` (RFC 7413). Returns the number of bytes
+    /// sent. If it is 0, no data is queued: the caller waits until the connection is established
+    /// and then writes, or returns `EINPROGRESS`.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where `net.ipv4.tcp_fastopen` does not allow clients; else as
+    /// `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not allow clients; otherwise as
     /// [`connect_with`](Self::connect_with).
     pub fn connect_sending<P: Payload>(
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         remote: SocketAddr,
         options: &ConnectOptions,
         bufs: &[P],
     ) -> Result<(Arc<Self>, usize), Errno> {
-        if cx.sysctls_of(host).tcp_fastopen & mode::CLIENT == 0 {
+        if cx.sysctls_of(net).tcp_fastopen & mode::CLIENT == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let options = options.clone().fast_open_connect(true);
-        let socket = Self::connect_with(host, cx, remote, &options)?;
-        let sent = socket.send_with_syn(host, cx, bufs).unwrap_or(0);
+        let socket = Self::connect_with(net, cx, remote, &options)?;
+        let sent = socket.send_with_syn(net, cx, bufs).unwrap_or(0);
         Ok((socket, sent))
     }
 
-    /// The first write of a connection whose SYN waits for it
-    /// ([`ConnectOptions::fast_open_connect`]): the SYN leaves, with as much of `bufs` as it
-    /// carries; answers how much. `None` if no SYN waits.
-    pub fn send_with_syn<P: Payload>(&self, host: &Net, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
-        self.with_tcb(host, cx, |tcb, cx| {
+    /// Sends the SYN of a connection that held it for the first write
+    /// ([`ConnectOptions::fast_open_connect`]), with as much of `bufs` as it can carry. Returns the
+    /// number of bytes taken; `None` if no SYN is held.
+    pub fn send_with_syn<P: Payload>(&self, net: &Net, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
+        self.with_tcb(net, cx, |tcb, cx| {
             if !tcb.is_syn_held() {
                 return None;
             }
-            // What does not fit the SYN, or finds no memory, is written later.
+            // Bytes that do not fit in the SYN, or for which there is no memory, are written later.
             let sent = tcb.send(cx, bufs, false).unwrap_or(0);
             tcb.release_syn(cx);
             Some(sent)
@@ -122,17 +122,17 @@ impl TcpSocket {
 }
 
 fn open(
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     remote: SocketAddr,
     options: &ConnectOptions,
-) -> Result<Arc<TcpSocket>, Errno> {
+) -> Result<Arc<Connection>, Errno> {
     let local = options.local;
-    host.check_up()?;
+    net.check_up()?;
     if remote.is_ipv6() {
         return Err(Errno::EAFNOSUPPORT);
     }
-    // Linux connects to itself when asked for the unspecified address.
+    // As in Linux, the unspecified address stands for this host.
     let remote = match remote.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => {
             SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), remote.port())
@@ -150,20 +150,20 @@ fn open(
     let source = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
     let source = match source {
         Some(source) => source,
-        None => host.source_for(cx, remote.ip())?,
+        None => net.source_for(cx, remote.ip())?,
     };
     let wanted = local.map_or(0, |local| local.port());
     if wanted != 0 {
         let tuple = FourTuple { local: SocketAddr::new(source, wanted), remote };
-        return start(host, cx, tuple, options);
+        return start(net, cx, tuple, options);
     }
     let range = cx.sysctls().ip_local_port_range.clone();
-    for port in host.ports().candidates(source, remote, &range, cx.now) {
-        if !host.demux().may_connect_from(port, &cx.reader().pin()) {
+    for port in net.ports().candidates(source, remote, &range, cx.now) {
+        if !net.demux().may_connect_from(port, &cx.reader().pin()) {
             continue;
         }
         let tuple = FourTuple { local: SocketAddr::new(source, port), remote };
-        match start(host, cx, tuple, options) {
+        match start(net, cx, tuple, options) {
             Err(Errno::EADDRNOTAVAIL) => {}
             result => return result,
         }
@@ -173,82 +173,84 @@ fn open(
 
 /// Sends the SYN if the four-tuple is free.
 fn start(
-    host: &Net,
+    net: &Net,
     cx: &mut Cx,
     tuple: FourTuple,
     options: &ConnectOptions,
-) -> Result<Arc<TcpSocket>, Errno> {
-    let hash = host.demux().hash(&tuple);
-    let core = host.core_of_flow(hash);
+) -> Result<Arc<Connection>, Errno> {
+    let hash = net.demux().hash(&tuple);
+    let core = net.core_of_flow(hash);
     let bind = options.settings.bind_flags();
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
-    let remnant = remnant_of(host, cx, (&tuple, hash), bound)?;
-    let path = host.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), core)?;
-    let reuse = remnant.as_ref().map(|(_, reuse)| *reuse);
-    let params = open_params(host, cx, (tuple, hash), &path, &options.settings, reuse);
+    let time_wait = time_wait_of(net, cx, (&tuple, hash), bound)?;
+    let path = net.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), core)?;
+    let reuse = time_wait.as_ref().map(|(_, reuse)| *reuse);
+    let params = open_params(net, cx, (tuple, hash), &path, &options.settings, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
     let name = (tuple, hash, core);
-    let socket = TcpSocket::new(host, cx, name, Box::new(tcb), Some(path), bind);
+    let socket = Connection::new(net, cx, name, Box::new(tcb), Some(path), bind);
     socket.settings().inherit(&options.settings);
     if params.fast_open != FastOpen::Off {
-        socket.set_learns(host.fast_open().is_retry_due(cx.now));
+        socket.set_records_fast_open(net.fast_open().is_retry_due(cx.now));
     }
-    // Registered before the SYN leaves: the answer may come on another core at once.
-    let begun = socket.begin(host, cx, |cx| {
-        let remnant = remnant.as_ref().map(|(remnant, _)| &**remnant);
-        register(host, cx, &socket, remnant, bound)
+    // The socket is registered before the SYN is sent, because the reply may arrive on another core
+    // at once.
+    let begun = socket.begin(net, cx, |cx| {
+        let time_wait = time_wait.as_ref().map(|(time_wait, _)| &**time_wait);
+        register(net, cx, &socket, time_wait, bound)
     });
     if let Err(errno) = begun {
         ip_output::discard_output(cx);
         return Err(errno);
     }
-    // The host was shut down meanwhile: the connection ends as those that the shutdown found in the
-    // tables.
-    if host.check_up().is_err() {
-        socket.abort(host, cx);
+    // The host was shut down meanwhile: the connection ends like those that the shutdown found in
+    // the tables.
+    if net.check_up().is_err() {
+        socket.abort(net, cx);
         return Err(Errno::ECONNABORTED);
     }
     Ok(socket)
 }
 
-/// The connection in TIME-WAIT that has the four-tuple, if it may give way, and what it leaves
-/// behind; none when the four-tuple is free. `bound` says that the application has chosen the port.
-fn remnant_of(
-    host: &Net,
+/// Returns the TIME-WAIT socket of the four-tuple, if a new connection may replace it, and the
+/// values that the new connection takes over. `None` if the four-tuple is free. `bound` is present
+/// if the application has chosen the port.
+fn time_wait_of(
+    net: &Net,
     cx: &Cx,
     (tuple, hash): (&FourTuple, u32),
     bound: Option<BindFlags>,
 ) -> Result<Option<(Arc<TimeWaitSocket>, Reuse)>, Errno> {
     let reader = cx.reader();
     let rcu = reader.pin();
-    let remnant = match host.demux().established(hash, tuple, &rcu) {
+    let time_wait = match net.demux().established(hash, tuple, &rcu) {
         None => return Ok(None),
-        Some(Entry::TimeWait(remnant)) => Arc::clone(remnant),
+        Some(Entry::TimeWait(time_wait)) => Arc::clone(time_wait),
         Some(_) => return Err(Errno::EADDRNOTAVAIL),
     };
-    if bound.is_some_and(|bind| host.demux().is_in_use(tuple.local, bind, &rcu)) {
+    if bound.is_some_and(|bind| net.demux().is_in_use(tuple.local, bind, &rcu)) {
         // As bind(2) would have said.
         return Err(Errno::EADDRINUSE);
     }
-    let reuse = remnant.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
-    Ok(Some((remnant, reuse)))
+    let reuse = time_wait.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
+    Ok(Some((time_wait, reuse)))
 }
 
 /// Returns the parameters of the connection for the engine.
 fn open_params(
-    host: &Net,
+    net: &Net,
     cx: &Cx,
     (tuple, hash): (FourTuple, u32),
     path: &Path,
     settings: &SocketSettings,
     reuse: Option<Reuse>,
 ) -> OpenParams {
-    let mut params = host.open_params(tuple, hash, path, cx.now);
+    let mut params = net.open_params(tuple, hash, path, cx.now);
     params.options = settings.tcp.clone();
     if settings.fast_open_connect {
         let (to, no_cookie) = (tuple.remote.ip(), settings.fast_open_no_cookie);
-        params.fast_open = host.fast_open().connect(cx.sysctls(), to, no_cookie, cx.now);
+        params.fast_open = net.fast_open().connect(cx.sysctls(), to, no_cookie, cx.now);
     }
     if let Some(reuse) = reuse {
         params.ts_recent = Some(reuse.ts_recent);
@@ -257,22 +259,22 @@ fn open_params(
     params
 }
 
-/// Makes the connection known under its four-tuple, in place of `remnant`.
+/// Inserts the connection into the table, in place of `time_wait` if there is one.
 fn register(
-    host: &Net,
+    net: &Net,
     cx: &Cx,
-    socket: &Arc<TcpSocket>,
-    remnant: Option<&TimeWaitSocket>,
+    socket: &Arc<Connection>,
+    time_wait: Option<&TimeWaitSocket>,
     bound: Option<BindFlags>,
 ) -> Result<(), Errno> {
     let (tuple, hash) = (*socket.tuple(), socket.hash());
     let entry = Entry::Stream(Arc::clone(socket));
-    match (remnant, bound) {
+    match (time_wait, bound) {
         (None, Some(bind)) => {
-            host.demux().insert_bound(hash, tuple, entry, bind, &cx.reader().pin())
+            net.demux().insert_bound(hash, tuple, entry, bind, &cx.reader().pin())
         }
-        (None, None) => host.demux().insert(hash, tuple, entry),
-        (Some(remnant), _) => match remnant.give_way(host, cx, entry) {
+        (None, None) => net.demux().insert(hash, tuple, entry),
+        (Some(time_wait), _) => match time_wait.give_way(net, cx, entry) {
             true => Ok(()),
             false => Err(Errno::EADDRNOTAVAIL),
         },

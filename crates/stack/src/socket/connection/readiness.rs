@@ -5,17 +5,17 @@
 
 use std::sync::atomic::Ordering;
 
-use sync::{EventCount, News};
+use sync::{EventCount, NewlyReady};
 use tcp::{Readiness, State, Tcb};
 
-use super::{BACKLOG_EXTRA_BYTES, StreamState, TcpSocket};
+use super::{BACKLOG_EXTRA_BYTES, Connection, StreamState};
 use crate::{base::counters::Counter, cx::Cx};
 
-/// Bit of `TcpSocket::ready` besides those of [`Readiness`]: packets wait for the reader.
+/// Bit of `Connection::ready` besides those of [`Readiness`]: packets wait for the reader.
 const PREQUEUED: u8 = 1 << 7;
 const _: () = assert!(Readiness::all().bits() & PREQUEUED == 0);
 
-impl TcpSocket {
+impl Connection {
     /// Returns the readiness without owning the socket.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
@@ -57,7 +57,7 @@ impl TcpSocket {
     /// Publishes the state that is read without the lock, and notes the conditions that have become
     /// true.
     #[inline]
-    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, news: &mut News) {
+    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, newly_ready: &mut NewlyReady) {
         self.published.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
         // Linux: `sk_rcvqueues_full`, which instead adds `sk_rmem_alloc` to the backlog. While a
         // thread owns the socket, the value is that of the last settling.
@@ -70,40 +70,40 @@ impl TcpSocket {
             .backlog_limit
             .store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
-        self.published.ready.publish(tcb.readiness().bits() | prequeued, news);
+        self.published.ready.publish(tcb.readiness().bits() | prequeued, newly_ready);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         if self.published.finishing.load(Ordering::Relaxed) != finishing {
             if !finishing {
                 // A lingering close waits for this change.
-                news.note(Readiness::HUP.bits());
+                newly_ready.note(Readiness::HUP.bits());
             }
             self.published.finishing.store(finishing, Ordering::Release);
         }
     }
 
-    /// Wakes the threads that wait for the bits in `news`, which was taken from the state. Called
+    /// Wakes the threads that wait for the bits in `newly_ready`, taken from the state. Called
     /// outside the lock: a wake is a system call, and the woken thread wants the socket. A thread
     /// that finds its condition true does not sleep, so conditions that were true before need no
     /// second wake.
     #[inline]
-    pub(in crate::socket) fn wake(&self, cx: &mut Cx, news: u8) {
-        if news != 0 {
-            self.wake_for(cx, news);
+    pub(in crate::socket) fn wake(&self, cx: &mut Cx, newly_ready: u8) {
+        if newly_ready != 0 {
+            self.wake_for(cx, newly_ready);
         }
     }
 
-    fn wake_for(&self, cx: &mut Cx, news: u8) {
-        let prequeued = news & PREQUEUED != 0;
-        let news = Readiness::from_bits_truncate(news);
+    fn wake_for(&self, cx: &mut Cx, newly_ready: u8) {
+        let prequeued = newly_ready & PREQUEUED != 0;
+        let newly_ready = Readiness::from_bits_truncate(newly_ready);
         let ended = Readiness::HUP | Readiness::ERROR;
         let read = Readiness::READ | Readiness::PRI | Readiness::RDHUP;
-        if news.intersects(read | ended) && cx.notify_all(&self.readers, true) {
+        if newly_ready.intersects(read | ended) && cx.notify_all(&self.readers, true) {
             cx.count(Counter::SocketWakes, 1);
         }
         if prequeued && cx.notify_all(&self.readers, true) {
             cx.count(Counter::PrequeueWakes, 1);
         }
-        if news.intersects(Readiness::WRITE | ended) && cx.notify_all(&self.writers, false) {
+        if newly_ready.intersects(Readiness::WRITE | ended) && cx.notify_all(&self.writers, false) {
             cx.count(Counter::SocketWakes, 1);
         }
     }
@@ -112,12 +112,12 @@ impl TcpSocket {
 impl StreamState {
     /// Records that packets wait for the reader. The thread that releases the socket wakes the
     /// reader.
-    pub(in crate::socket) fn publish_prequeued(&mut self, socket: &TcpSocket) {
-        socket.published.ready.announce(PREQUEUED, &mut self.news);
+    pub(in crate::socket) fn publish_prequeued(&mut self, socket: &Connection) {
+        socket.published.ready.announce(PREQUEUED, &mut self.newly_ready);
     }
 
     /// Records that no packet waits for the reader, so that it need not be woken.
     pub(in crate::socket) const fn retract_prequeued(&mut self) {
-        self.news.retract(PREQUEUED);
+        self.newly_ready.retract(PREQUEUED);
     }
 }

@@ -11,10 +11,10 @@ use std::io::IoSliceMut;
 
 use tcp::RecvError;
 
-use super::{TcpSocket, call::Holder};
+use super::{Connection, call::Holder};
 use crate::{base::errno::Errno, cx::Cx, socket::net::Net};
 
-impl TcpSocket {
+impl Connection {
     /// Copies received bytes into `buf`; 0 is the end of the stream. `EAGAIN` if nothing has
     /// arrived. `cx.now` may be of an earlier call ([`Cx::rest`]).
     pub fn recv(&self, net: &Net, cx: &mut Cx, buf: &mut [u8], peek: bool) -> Result<usize, Errno> {
@@ -78,8 +78,8 @@ pub(in crate::socket) fn recv_step(
 }
 
 /// Continues a read that has copied `copied` bytes with the buffers that follow. An error behind
-/// the data stays for the next call, because reporting an error takes it. A read stops before
-/// urgent data.
+/// the data stays for the next call, because the call that reports it also clears it. A read stops
+/// before urgent data.
 pub(in crate::socket) fn recv_more(
     state: &mut Holder<'_>,
     cx: &mut Cx,

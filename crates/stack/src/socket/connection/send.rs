@@ -17,7 +17,7 @@ use pkt::{PagesRange, Payload};
 use tcp::SendError;
 
 use super::{
-    TcpSocket, backlog,
+    Connection, backlog,
     call::{Call, SEND_STEP_BYTES},
 };
 use crate::{base::errno::Errno, cx::Cx, socket::net::Net};
@@ -29,12 +29,12 @@ bitflags! {
         /// Another write follows soon: the last small segment waits for it, as under `TCP_CORK`
         /// (`MSG_MORE`).
         const MORE = 1;
-        /// A record ends here: no later byte is put into the packet of the last one (`MSG_EOR`).
+        /// A record ends here: no later byte is put into the packet of its last byte (`MSG_EOR`).
         const EOR = 1 << 1;
     }
 }
 
-impl TcpSocket {
+impl Connection {
     /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` if the send
     /// buffer is full.
     pub fn send(&self, net: &Net, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
@@ -78,7 +78,7 @@ impl TcpSocket {
         let total = parts.clone().map(|part| part.byte_len()).sum();
         let sent = call.send_all(cx, parts, total, flags);
         call.state.tcb.set_mid_write(false);
-        // The record ends with the write, so only if all of it was taken.
+        // The record ends with the last byte of the write, so only if all bytes were taken.
         if flags.contains(SendFlags::EOR) && sent == Ok(total) {
             call.state.tcb.end_record();
         }

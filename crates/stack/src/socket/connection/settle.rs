@@ -4,7 +4,7 @@
 //! the tables, memory is charged, and readiness is published. Linux: `tcp_push_pending_frames`,
 //! `__ip_queue_xmit` down to the route, `inet_csk_destroy_sock`, `tcp_time_wait`.
 //!
-//! Not here: causes of the change (`stream`, `calls`), wakes (`TcpSocket::wake`).
+//! Not here: causes of the change (`softirq`, `send`, `recv`, `calls`), wakes (`Connection::wake`).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use pkt::Instant;
 use tcp::{HostQueue, State, TimeWait};
 
 use super::{
-    StreamState, TcpSocket,
+    Connection, StreamState,
     wmem::{self, Wmem},
 };
 use crate::{
@@ -34,75 +34,75 @@ impl StreamState {
     /// early; an armed timer or a completion resumes that data anyway (Linux: tcp_cleanup_rbuf
     /// sends only an ACK).
     #[inline]
-    pub(in crate::socket) fn settle_call(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    pub(in crate::socket) fn settle_call(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
         if only_read && tcp::is_settled_after_read(&self.tcb) && self.hashed {
             self.publish(socket, cx);
         } else {
-            self.settle(socket, host, cx);
+            self.settle(socket, net, cx);
         }
     }
 
     /// Brings all state outside the `Tcb` up to date.
-    pub(in crate::socket) fn settle(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
-        self.synchronise(cx);
+    pub(in crate::socket) fn settle(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
+        self.sync_clock(cx);
         // `cx.out` may hold segments sent by a timer.
         let rests = self.is_plain() && cx.out.is_empty();
         if rests && tcp::output_nothing(&mut self.tcb, cx.now) {
             self.confirm_neighbor(cx.now);
         } else {
-            self.settle_state(socket, host, cx);
+            self.settle_state(socket, net, cx);
         }
         if !self.prequeue.is_empty() {
             // An ACK sent just now has canceled the timer that stands in for the reader.
             self.tcb.watch_reader(&cx.tcp());
         }
         debug_assert!(cx.out.is_empty(), "segments were not transmitted");
-        socket.arm(host, self.tcb.next_deadline());
+        socket.arm(net, self.tcb.next_deadline());
         self.publish(socket, cx);
     }
 
     /// Returns whether the connection is in the tables, is owned by the application, and has no
     /// handshake to report.
     const fn is_plain(&self) -> bool {
-        self.hashed && !self.orphan && !self.learns && self.early.is_none()
+        self.hashed && !self.orphan && !self.records_fast_open && self.early.is_none()
     }
 
     /// Sends, and updates the tables according to the connection's state.
     #[inline(never)]
-    fn settle_state(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn settle_state(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.tcb.take_route_doubt() {
             self.dst = None;
         }
-        // Before segmentation, because the path MTU may have changed.
+        // The path is checked before segmentation, because the path MTU may have changed.
         if self.hashed {
-            self.check_path(socket, host, cx);
+            self.check_path(socket, net, cx);
         }
-        self.output(socket, host, cx);
+        self.output(socket, net, cx);
         self.confirm_neighbor(cx.now);
         match self.tcb.state() {
-            State::Close => self.unhash(socket, host),
-            State::TimeWait => self.enter_time_wait(socket, host, cx),
+            State::Close => self.unhash(socket, net),
+            State::TimeWait => self.enter_time_wait(socket, net, cx),
             _ => {}
         }
-        self.count_orphan(socket, host, cx);
-        self.follow_fast_open(socket, host, cx);
+        self.count_orphan(socket, net, cx);
+        self.follow_fast_open(socket, net, cx);
     }
 
     /// Publishes readiness to lock-free readers and charges the TCP memory account.
     #[inline]
-    fn publish(&mut self, socket: &TcpSocket, cx: &mut Cx) {
-        socket.publish(&self.tcb, !self.prequeue.is_empty(), &mut self.news);
+    fn publish(&mut self, socket: &Connection, cx: &mut Cx) {
+        socket.publish(&self.tcb, !self.prequeue.is_empty(), &mut self.newly_ready);
         if self.tcb.keeps_packets() {
             self.tcb.trim_packet_cache(&mut cx.tcp());
         }
         self.charge(cx);
     }
 
-    /// Sends the segments that are allowed. If TCP Small Queues stops TCP, a completion resumes it,
-    /// unless enough packets have completed by the time the stop is announced: then it continues at
-    /// once.
-    fn output(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    /// Sends the segments that are allowed. If TCP Small Queues stops the connection, a completion
+    /// resumes it. If enough packets have completed by the time the stop is announced, the
+    /// connection continues at once.
+    fn output(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         loop {
             let host_queue = self.host_queue(socket);
             if host_queue.completes {
@@ -116,7 +116,7 @@ impl StreamState {
                 // The path has just been checked.
                 self.hand_down(socket, cx, true);
             } else {
-                self.transmit(socket, host, cx);
+                self.transmit(socket, net, cx);
             }
             let Some(limit) = self.tcb.take_throttled() else { return };
             if socket.wmem.throttle(cx.sysctls().tsq_protocol, limit) {
@@ -129,7 +129,7 @@ impl StreamState {
 
     /// Returns the connection's uncompleted packet memory below TCP.
     #[inline]
-    fn host_queue(&self, socket: &TcpSocket) -> HostQueue {
+    fn host_queue(&self, socket: &Connection) -> HostQueue {
         let bytes = socket.wmem.bytes();
         let Some(dst) = &self.dst else { return HostQueue { bytes, ..HostQueue::NONE } };
         HostQueue {
@@ -164,7 +164,7 @@ impl StreamState {
     ///
     /// # Panics
     /// If either does not hold.
-    pub(in crate::socket) fn check_account(&self, socket: &TcpSocket) {
+    pub(in crate::socket) fn check_account(&self, socket: &Connection) {
         let memory = self.tcb.memory_bytes();
         let pages = i64::from(memory.div_ceil(PAGE_BYTES));
         assert_eq!(self.charged_pages, pages, "pages charged for {memory} bytes");
@@ -182,24 +182,25 @@ impl StreamState {
 
     /// Reports the result of a handshake with Fast Open to the listener, or records it for later
     /// connects.
-    fn follow_fast_open(&mut self, socket: &TcpSocket, host: &Net, cx: &Cx) {
+    fn follow_fast_open(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
         let state = self.tcb.state();
         if self.early.is_some() && state != State::SynRecv {
             self.end_early();
         }
-        if !self.learns {
+        if !self.records_fast_open {
             return;
         }
-        let memory = host.fast_open();
-        if let Some(news) = self.tcb.take_fast_open_news() {
-            memory.learn(socket.tuple.remote.ip(), &news, cx.now);
+        let memory = net.fast_open();
+        if let Some(result) = self.tcb.take_fast_open_result() {
+            memory.learn(socket.tuple.remote.ip(), &result, cx.now);
         }
         if self.tcb.take_fast_open_suspicion() && memory.suspect(cx.sysctls(), cx.now) {
             cx.counters().tcp.add(tcp::Counter::TcpExtTCPFastOpenBlackhole, 1);
         }
         if matches!(state, State::Close | State::TimeWait) {
-            self.learns = false;
-            if self.on_trial && self.tcb.has_received_data() && !socket.is_over_loopback() {
+            self.records_fast_open = false;
+            if self.retries_fast_open && self.tcb.has_received_data() && !socket.is_over_loopback()
+            {
                 memory.clear_suspicion();
             }
         }
@@ -207,20 +208,20 @@ impl StreamState {
 
     /// Counts a closed connection that has not finished against `tcp_max_orphans`; beyond the limit
     /// it is reset (Linux: `tcp_check_oom`).
-    fn count_orphan(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn count_orphan(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         let is_orphan =
             self.tcb.is_orphan() && !matches!(self.tcb.state(), State::Close | State::TimeWait);
         if is_orphan == self.orphan {
             return;
         }
         if !is_orphan {
-            host.orphan_gone();
+            net.orphan_gone();
         } else if self.tcb.is_out_of_memory(&cx.tcp().memory)
-            || !host.orphan_admit(cx.sysctls().tcp_max_orphans)
+            || !net.orphan_admit(cx.sysctls().tcp_max_orphans)
         {
             self.tcb.abort_on_memory(&mut cx.tcp());
-            self.transmit(socket, host, cx);
-            return self.unhash(socket, host);
+            self.transmit(socket, net, cx);
+            return self.unhash(socket, net);
         }
         self.orphan = is_orphan;
     }
@@ -238,17 +239,17 @@ impl StreamState {
     }
 
     /// Passes the segments in `cx.out` to IP along the socket's cached path.
-    pub(in crate::socket) fn transmit(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    pub(in crate::socket) fn transmit(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if cx.out.is_empty() {
             return;
         }
-        let current = self.check_path(socket, host, cx);
+        let current = self.check_path(socket, net, cx);
         self.hand_down(socket, cx, current);
     }
 
-    /// Like [`transmit`](Self::transmit), along the path as it is; `current` says that it was
-    /// cached.
-    fn hand_down(&mut self, socket: &TcpSocket, cx: &mut Cx, current: bool) {
+    /// Like [`transmit`](Self::transmit), without a check of the path. `current` is true if the
+    /// path was cached.
+    fn hand_down(&mut self, socket: &Connection, cx: &mut Cx, current: bool) {
         if current {
             cx.count(Counter::DstHit, 1);
         }
@@ -277,7 +278,7 @@ impl StreamState {
     /// Returns the transmit queue of the socket's packets. The queue is kept while it or its device
     /// holds data of the connection, because packets in another queue could overtake that data.
     /// Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
-    fn tx_queue(&mut self, socket: &TcpSocket, cx: &Cx) -> QueueId {
+    fn tx_queue(&mut self, socket: &Connection, cx: &Cx) -> QueueId {
         let Some(path) = &self.dst else { return QueueId(0) };
         let mapping = (path.tx.device_index(), path.tx.pick_queue(cx, socket.core, socket.hash));
         if self.tx_mapping != Some(mapping) {
@@ -288,7 +289,7 @@ impl StreamState {
     }
 
     #[cold]
-    fn change_tx_queue(&mut self, socket: &TcpSocket, cx: &Cx, to: (u32, QueueId)) -> QueueId {
+    fn change_tx_queue(&mut self, socket: &Connection, cx: &Cx, to: (u32, QueueId)) -> QueueId {
         match self.tx_mapping {
             Some((device, queue)) if device == to.0 => {
                 // An entry of the tasklet's list counts as one byte.
@@ -309,26 +310,26 @@ impl StreamState {
     #[inline]
     pub(in crate::socket) fn check_path(
         &mut self,
-        socket: &TcpSocket,
-        host: &Net,
+        socket: &Connection,
+        net: &Net,
         cx: &Cx,
     ) -> bool {
-        let current = self.dst.as_ref().is_some_and(|path| host.is_current(cx, path));
+        let current = self.dst.as_ref().is_some_and(|path| net.is_current(cx, path));
         if !current {
-            self.resolve_path(socket, host, cx);
+            self.resolve_path(socket, net, cx);
         }
         current
     }
 
     #[cold]
-    fn resolve_path(&mut self, socket: &TcpSocket, host: &Net, cx: &Cx) {
+    fn resolve_path(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
         // The new path may not use TCP Small Queues.
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }
         let local = Some(socket.tuple.local.ip());
-        self.dst = host.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
+        self.dst = net.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
             // A socket that ignores reports uses the device's MTU.
@@ -342,49 +343,45 @@ impl StreamState {
     ///
     /// # Panics
     /// If either does not hold.
-    pub(in crate::socket) fn check_dst(&self, socket: &TcpSocket, host: &Net, cx: &Cx) {
+    pub(in crate::socket) fn check_dst(&self, socket: &Connection, net: &Net, cx: &Cx) {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path without references: {path:?}");
-        if host.is_current(cx, path) {
+        if net.is_current(cx, path) {
             let (local, remote) = (socket.tuple.local.ip(), socket.tuple.remote.ip());
-            assert!(host.would_answer(cx, path, remote, local), "a stale path: {path:?}");
+            assert!(net.would_answer(cx, path, remote, local), "a stale path: {path:?}");
         }
     }
 
     #[cold]
-    fn enter_time_wait(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn enter_time_wait(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if !self.hashed {
             return;
         }
         let wait_state = TimeWait::from_tcb(&self.tcb, cx.now);
         self.tcb.release_time_wait(&mut cx.tcp());
-        if host.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
+        if net.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
             let name = (socket.tuple, socket.hash, socket.core);
             let time_wait = TimeWaitSocket::new(name, wait_state, socket.bind);
-            host.demux().replace(
-                socket.hash,
-                socket.tuple,
-                Entry::TimeWait(Arc::clone(&time_wait)),
-            );
+            net.demux().replace(socket.hash, socket.tuple, Entry::TimeWait(Arc::clone(&time_wait)));
             self.hashed = false;
             self.place = None;
             self.dst = None;
             socket.rx_dst.end();
-            time_wait.arm(host);
+            time_wait.arm(net);
         } else {
             cx.counters().tcp.add(tcp::Counter::TcpExtTCPTimeWaitOverflow, 1);
-            self.unhash(socket, host);
+            self.unhash(socket, net);
         }
     }
 
     #[cold]
-    pub(super) fn unhash(&mut self, socket: &TcpSocket, host: &Net) {
+    pub(super) fn unhash(&mut self, socket: &Connection, net: &Net) {
         // A table may keep the socket for a while; it must not keep the device.
         self.dst = None;
         socket.rx_dst.end();
-        socket.disarm(host);
+        socket.disarm(net);
         if core::mem::replace(&mut self.hashed, false) {
-            host.demux().remove(socket.hash, &socket.tuple, |entry| {
+            net.demux().remove(socket.hash, &socket.tuple, |entry| {
                 matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))
             });
             self.place = None;
@@ -393,6 +390,6 @@ impl StreamState {
 }
 
 /// Returns whether reports about the path affect the socket's segments (`IP_MTU_DISCOVER`).
-pub(super) fn takes_reports(socket: &TcpSocket) -> bool {
+pub(super) fn takes_reports(socket: &Connection) -> bool {
     socket.settings().ip_fields().mtu_discover.is_none_or(MtuDiscover::takes_reports)
 }

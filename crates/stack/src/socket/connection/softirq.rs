@@ -14,8 +14,8 @@ use sync::{Entry as LockEntry, Work, epoch::Section};
 use tcp::{IcmpError, SeqNum};
 
 use super::{
-    DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, DEFERRED_TSQ, PENDING_ICMP_MAX,
-    StreamState, TcpSocket,
+    Connection, DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, DEFERRED_TSQ,
+    PENDING_ICMP_MAX, StreamState,
 };
 use crate::{
     base::counters::Counter,
@@ -27,13 +27,13 @@ use crate::{
     },
 };
 
-impl TcpSocket {
+impl Connection {
     /// Softirq: processes one segment for this connection. `flush` must follow at the end of the
     /// batch. With `last`, and if no thread owns the socket, the flush is done at once under the
     /// same lock. Returns whether it was.
     pub(crate) fn segment(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         rcu: &Section<'_>,
         dst: PacketDst<'_>,
@@ -46,14 +46,14 @@ impl TcpSocket {
         let mut left = Left::Nothing;
         self.free_read_packets(cx);
         let leave = |packet: &mut Packet| {
-            let serves = self.rx_dst.serves(host, rx_dst_mode, device, rcu);
+            let serves = self.rx_dst.serves(net, rx_dst_mode, device, rcu);
             left = leave_rcu(packet, arrival.take_dst(), serves);
         };
-        let (entry, flushed, news) = self.bring(host, cx, &arrival, (packet, last), leave);
+        let (entry, flushed, newly_ready) = self.bring(net, cx, &arrival, (packet, last), leave);
         left.count(cx);
         arrival.take_dst().release(cx, rcu);
         match entry {
-            LockEntry::Ran => self.wake(cx, news),
+            LockEntry::Ran => self.wake(cx, newly_ready),
             LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
             LockEntry::Full(packet) => {
                 cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
@@ -70,7 +70,7 @@ impl TcpSocket {
     #[inline]
     pub(super) fn bring(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         arrival: &Arrival<'_>,
         (packet, last): (Packet, bool),
@@ -79,7 +79,7 @@ impl TcpSocket {
         let bytes = packet.truesize();
         let limit = self.published.backlog_limit.load(Ordering::Relaxed);
         let mut read = None;
-        let (mut flushed, mut news) = (false, 0);
+        let (mut flushed, mut newly_ready) = (false, 0);
         let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
             let direct = matches!(work, Work::Direct(_));
             // Only for a segment that is processed here. A segment for a reader or from the backlog
@@ -87,21 +87,21 @@ impl TcpSocket {
             if direct && !state.prequeue.has_reader() {
                 read = state.tcb.take_read_packet(&cx.counters().tcp);
             }
-            state.softirq(self, host, cx, work, Some(arrival));
+            state.softirq(self, net, cx, work, Some(arrival));
             // The following flush decides about waking the reader.
             if last && direct {
-                state.flush(self, host, cx);
+                state.flush(self, net, cx);
                 flushed = true;
             }
             if flushed {
-                news |= state.news.take();
+                newly_ready |= state.newly_ready.take();
             }
         });
         debug_assert!(cx.out.is_empty(), "segments of this socket were left in the context");
         if let Some(read) = read {
             cx.pool.free(read);
         }
-        (entry, flushed, news)
+        (entry, flushed, newly_ready)
     }
 
     /// Returns the input route for a packet that arrived by `device`, if this connection has a
@@ -109,31 +109,31 @@ impl TcpSocket {
     #[inline]
     pub(crate) fn rx_dst<'s>(
         &'s self,
-        host: &Net,
+        net: &Net,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
-        self.rx_dst.check(host, device, rcu)
+        self.rx_dst.check(net, device, rcu)
     }
 
     /// Softirq: ends the batch. Sends the segments that new acknowledgments allow, or one ACK, and
     /// wakes once.
-    pub(crate) fn flush(&self, host: &Net, cx: &mut Cx) {
-        let _ = self.deferred(host, cx, DEFERRED_FLUSH);
+    pub(crate) fn flush(&self, net: &Net, cx: &mut Cx) {
+        let _ = self.deferred(net, cx, DEFERRED_FLUSH);
     }
 
     /// Softirq: processes the firing of a timer entry of this socket.
-    pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, net: &Net, cx: &mut Cx) {
         self.published.armed.fired(cx.now);
-        let _ = self.deferred(host, cx, DEFERRED_TIMER);
+        let _ = self.deferred(net, cx, DEFERRED_TIMER);
     }
 
     /// Softirq: resumes the socket after completions have reduced its packet memory below TCP.
-    pub(crate) fn on_tasklet(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn on_tasklet(&self, net: &Net, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
             // The backlog may hold packets for the reader meanwhile.
-            if !matches!(self.deferred(host, cx, DEFERRED_TSQ), LockEntry::Ran) {
+            if !matches!(self.deferred(net, cx, DEFERRED_TSQ), LockEntry::Ran) {
                 cx.count(Counter::TsqDeferred, 1);
             }
         });
@@ -141,7 +141,7 @@ impl TcpSocket {
 
     /// Softirq: processes a report by a router or the peer that a segment of this connection could
     /// not be delivered.
-    pub(crate) fn icmp_error(&self, host: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+    pub(crate) fn icmp_error(&self, net: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
         {
             let mut pending = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
             if pending.len() >= PENDING_ICMP_MAX {
@@ -149,14 +149,14 @@ impl TcpSocket {
             }
             pending.push((error, seq));
         }
-        let _ = self.deferred(host, cx, DEFERRED_ICMP);
+        let _ = self.deferred(net, cx, DEFERRED_ICMP);
     }
 
     /// Softirq: makes the connection free cached or held packets, because memory is scarce or the
     /// setting has changed.
-    pub(crate) fn relieve(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn relieve(&self, net: &Net, cx: &mut Cx) {
         self.free_read_packets(cx);
-        let _ = self.deferred(host, cx, DEFERRED_TRIM);
+        let _ = self.deferred(net, cx, DEFERRED_TRIM);
     }
 
     /// Frees packets that reads have emptied, without the lock. Linux: `sk_defer_free_flush`.
@@ -171,13 +171,13 @@ impl TcpSocket {
         }
     }
 
-    fn deferred(&self, host: &Net, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
-        let mut news = 0;
+    fn deferred(&self, net: &Net, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
+        let mut newly_ready = 0;
         let entry = self.lock.defer(bit, |state, work| {
-            state.softirq(self, host, cx, work, None);
-            news |= state.news.take();
+            state.softirq(self, net, cx, work, None);
+            newly_ready |= state.newly_ready.take();
         });
-        self.wake(cx, news);
+        self.wake(cx, newly_ready);
         entry
     }
 }
@@ -205,20 +205,20 @@ impl StreamState {
     #[inline]
     pub(super) fn softirq(
         &mut self,
-        socket: &TcpSocket,
-        host: &Net,
+        socket: &Connection,
+        net: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
         arrival: Option<&Arrival<'_>>,
     ) {
         if self.prequeue.has_reader() {
-            return self.softirq_with_reader(socket, host, cx, work, arrival);
+            return self.softirq_with_reader(socket, net, cx, work, arrival);
         }
         match (work, arrival) {
             (Work::Direct(packet), Some(arrival)) => {
-                self.packet(socket, host, cx, packet, arrival.take_dst());
+                self.packet(socket, net, cx, packet, arrival.take_dst());
             }
-            (work, _) => self.work(socket, host, cx, work),
+            (work, _) => self.work(socket, net, cx, work),
         }
     }
 }

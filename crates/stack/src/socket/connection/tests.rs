@@ -25,7 +25,7 @@ fn a_segment_queued_for_an_owner_is_flushed_nevertheless() {
     let at: SocketAddr = "127.0.0.1:80".parse().unwrap();
     let listener =
         Listener::listen_with(&host, &mut cx, at, &ListenOptions::default().backlog(8)).unwrap();
-    let client = TcpSocket::connect_with(&host, &mut cx, at, &ConnectOptions::default()).unwrap();
+    let client = Connection::connect_with(&host, &mut cx, at, &ConnectOptions::default()).unwrap();
     let poll = |cx: &mut Cx| {
         for _ in 0..8 {
             let _ = host.poll(cx);

@@ -1,7 +1,7 @@
 //! `sk_wmem_alloc`: packet memory of a socket that has been passed below TCP and has not completed,
 //! and resumption of the sender on completion.
 //!
-//! Above: `stream`, which charges transmitted packets. Below: devices and qdiscs, which complete
+//! Above: `settle`, which charges transmitted packets. Below: devices and qdiscs, which complete
 //! packets on any core. A completion accesses only atomics and the list of the socket's core,
 //! because its caller may hold any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
 //!
@@ -23,7 +23,7 @@ use std::sync::{
 use pkt::{Instant, PacketList, PacketOwner};
 use sync::{Attendance, Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
-use crate::{base::counters::Counter, cx::Cx, socket::TcpSocket, socket::net::Net};
+use crate::{base::counters::Counter, cx::Cx, socket::Connection, socket::net::Net};
 
 /// Uncompleted packet memory of one socket.
 #[derive(Debug)]
@@ -32,16 +32,16 @@ pub(super) struct Wmem {
     /// `net.quietline.tsq_protocol` when the socket was last throttled. Relaxed: completions of
     /// either protocol work for either kind of sender.
     seed: AtomicBool,
-    socket: Weak<TcpSocket>,
+    socket: Weak<Connection>,
     /// Tasklet of the socket's core; gone once the host is gone.
     tasklet: Weak<Tasklet>,
     /// Entry for the core's list. Allocated when the socket is first throttled, because a
     /// completion must not allocate.
-    entry: OnceLock<Arc<Listed<Weak<TcpSocket>>>>,
+    entry: OnceLock<Arc<Listed<Weak<Connection>>>>,
 }
 
 impl Wmem {
-    pub(super) fn new(socket: Weak<TcpSocket>, tasklet: &Arc<Tasklet>) -> Arc<Self> {
+    pub(super) fn new(socket: Weak<Connection>, tasklet: &Arc<Tasklet>) -> Arc<Self> {
         Arc::new(Self {
             queue: SmallQueue::new(),
             seed: AtomicBool::new(false),
@@ -113,7 +113,7 @@ impl StreamTimer {
     }
 
     /// Returns the socket, if it still exists.
-    pub(crate) fn upgrade(&self) -> Option<Arc<TcpSocket>> {
+    pub(crate) fn upgrade(&self) -> Option<Arc<Connection>> {
         self.0.upgrade()?.socket.upgrade()
     }
 }
@@ -158,7 +158,7 @@ pub(super) fn count_throttled(cx: &Cx, since: Instant) {
 /// tsq_tasklet`.
 #[derive(Debug)]
 pub(crate) struct Tasklet {
-    sockets: Llist<Hook<Weak<TcpSocket>>>,
+    sockets: Llist<Hook<Weak<Connection>>>,
     /// Attendance of the core whose turns run the tasklet.
     attendance: Arc<Attendance>,
 }
@@ -171,7 +171,7 @@ impl Tasklet {
 
     /// Schedules the owner of `hook` for the next turn of the core; the first entry wakes the
     /// core's worker.
-    fn schedule(&self, hook: Hook<Weak<TcpSocket>>) {
+    fn schedule(&self, hook: Hook<Weak<Connection>>) {
         if self.sockets.push(hook) {
             self.attendance.wake_before(Instant::ZERO.as_nanos());
         }
@@ -185,7 +185,7 @@ impl Tasklet {
 
     /// Lets every socket send that was scheduled before. Sockets scheduled meanwhile wait for the
     /// next turn.
-    pub(crate) fn run(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn run(&self, net: &Net, cx: &mut Cx) {
         if !self.is_pending() {
             return;
         }
@@ -194,7 +194,7 @@ impl Tasklet {
             // Dropped before the handler runs: from then on a completion adds the socket again.
             drop(hook);
             if let Some(socket) = socket {
-                socket.on_tasklet(host, cx);
+                socket.on_tasklet(net, cx);
             }
         }
     }

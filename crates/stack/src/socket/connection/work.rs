@@ -12,7 +12,7 @@ use sync::Work;
 use tcp::{SegmentHeader, State};
 
 use super::{
-    DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, StreamState, TcpSocket,
+    Connection, DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, StreamState,
     settle::takes_reports,
 };
 use crate::{cx::Cx, header::strip, socket::net::Net, transmit::packet_dst::PacketDst};
@@ -21,53 +21,53 @@ impl StreamState {
     /// Softirq: ends a batch. Sends the segments that new acknowledgments allow, or one ACK, and
     /// notifies.
     #[inline]
-    pub(super) fn flush(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    pub(super) fn flush(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.prequeue.has_reader() {
-            self.softirq(socket, host, cx, Work::Deferred(DEFERRED_FLUSH), None);
+            self.softirq(socket, net, cx, Work::Deferred(DEFERRED_FLUSH), None);
         } else {
-            self.settle(socket, host, cx);
+            self.settle(socket, net, cx);
         }
     }
 
     /// Processes one item from softirq context, at once or from the backlog.
     pub(in crate::socket) fn work(
         &mut self,
-        socket: &TcpSocket,
-        host: &Net,
+        socket: &Connection,
+        net: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
     ) {
         match work {
             Work::Item(mut packet) | Work::Direct(mut packet) => {
                 let dst = PacketDst::taken_from(&mut packet);
-                self.packet(socket, host, cx, packet, dst);
+                self.packet(socket, net, cx, packet, dst);
             }
-            Work::Deferred(DEFERRED_TRIM) => self.relieve(socket, host, cx),
+            Work::Deferred(DEFERRED_TRIM) => self.relieve(socket, net, cx),
             Work::Deferred(bits) => {
-                self.synchronise(cx);
+                self.sync_clock(cx);
                 // `settle` checks the path before it sends; other work checks it here.
                 if self.hashed && bits != DEFERRED_FLUSH {
-                    self.check_path(socket, host, cx);
+                    self.check_path(socket, net, cx);
                 }
                 if bits & DEFERRED_ICMP != 0 {
-                    self.take_reports(socket, host, cx);
+                    self.take_reports(socket, net, cx);
                 }
                 if bits & DEFERRED_TRIM != 0 {
                     self.tcb.relieve(&mut cx.tcp());
                 }
                 if bits & DEFERRED_TIMER != 0 {
-                    self.fetch_prequeue(socket, host, cx);
+                    self.fetch_prequeue(socket, net, cx);
                     tcp::on_timer(&mut self.tcb, &mut cx.tcp());
                 }
-                self.settle(socket, host, cx);
+                self.settle(socket, net, cx);
             }
         }
     }
 
     /// Frees packets that the connection caches or holds; most connections have none.
-    fn relieve(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn relieve(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.tcb.relieve(&mut cx.tcp()) {
-            self.settle(socket, host, cx);
+            self.settle(socket, net, cx);
         }
     }
 
@@ -75,21 +75,21 @@ impl StreamState {
     #[inline]
     pub(in crate::socket) fn packet(
         &mut self,
-        socket: &TcpSocket,
-        host: &Net,
+        socket: &Connection,
+        net: &Net,
         cx: &mut Cx,
         packet: Packet,
         dst: PacketDst<'_>,
     ) {
-        self.synchronise(cx);
-        self.remember(socket, host, cx, packet.meta().rx_device, dst);
+        self.sync_clock(cx);
+        self.remember(socket, net, cx, packet.meta().rx_device, dst);
         let mut header = SegmentHeader::default();
         if let Some(packet) = parse(cx, packet, &mut header) {
             self.input(cx, &header, packet);
         }
         // A duplicate ACK or a reset is sent now: another thread may own the socket before the
         // flush.
-        self.transmit(socket, host, cx);
+        self.transmit(socket, net, cx);
     }
 
     /// Releases the dst of a packet that arrived by `device`; an established connection without a
@@ -97,14 +97,14 @@ impl StreamState {
     #[inline]
     pub(in crate::socket) fn remember(
         &self,
-        socket: &TcpSocket,
-        host: &Net,
+        socket: &Connection,
+        net: &Net,
         cx: &Cx,
         device: u32,
         dst: PacketDst<'_>,
     ) {
         if self.tcb.state() == State::Established {
-            socket.rx_dst.on_packet(host, cx, device, dst);
+            socket.rx_dst.on_packet(net, cx, device, dst);
         } else {
             dst.release_outside(cx);
         }
@@ -112,16 +112,16 @@ impl StreamState {
 
     /// Processes pending ICMP errors; a smaller path MTU is recorded for all connections to the
     /// destination.
-    fn take_reports(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    fn take_reports(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         let pending =
             core::mem::take(&mut *socket.icmp.lock().unwrap_or_else(PoisonError::into_inner));
         for (error, seq) in pending {
             let mtu = tcp::on_icmp(&mut self.tcb, &mut cx.tcp(), error, seq);
             if let (Some(mtu), Some(dst)) = (mtu, &self.dst)
                 && takes_reports(socket)
-                && host.learn_path_mtu(socket.tuple.remote.ip(), dst, mtu, cx)
+                && net.learn_path_mtu(socket.tuple.remote.ip(), dst, mtu, cx)
             {
-                self.check_path(socket, host, cx);
+                self.check_path(socket, net, cx);
             }
         }
     }

@@ -107,7 +107,7 @@ fn connect(
     bench: &mut Bench,
     local: Option<(Ipv4Addr, u16)>,
     remote: u16,
-) -> Result<Arc<TcpSocket>, Errno> {
+) -> Result<Arc<Connection>, Errno> {
     connect_with(bench, remote, &bound(local, BindFlags::default()))
 }
 
@@ -121,9 +121,9 @@ fn connect_with(
     bench: &mut Bench,
     remote: u16,
     options: &ConnectOptions,
-) -> Result<Arc<TcpSocket>, Errno> {
+) -> Result<Arc<Connection>, Errno> {
     let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), remote);
-    TcpSocket::connect_with(&bench.host, &mut bench.cx, to, options)
+    Connection::connect_with(&bench.host, &mut bench.cx, to, options)
 }
 
 const ADDRESS: BindFlags = BindFlags { reuse_address: true, reuse_port: false };

@@ -7,7 +7,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crate::{base::ids::CoreId, socket::connection::TcpSocket};
+use crate::{base::ids::CoreId, socket::connection::Connection};
 
 /// Maximum times in a row that the oldest connection is passed over. A thread that accepts as fast
 /// as connections arrive then still takes one in 17 from another core.
@@ -19,13 +19,13 @@ const LOOK_MAX: usize = 32;
 /// The queue, oldest connection first.
 #[derive(Debug, Default)]
 pub(super) struct AcceptQueue {
-    sockets: VecDeque<Arc<TcpSocket>>,
+    sockets: VecDeque<Arc<Connection>>,
     /// Number of times in a row that the oldest connection was passed over.
     passed_over: u32,
 }
 
 impl AcceptQueue {
-    pub(super) fn push(&mut self, socket: Arc<TcpSocket>) {
+    pub(super) fn push(&mut self, socket: Arc<Connection>) {
         self.sockets.push_back(socket);
     }
 
@@ -34,8 +34,8 @@ impl AcceptQueue {
     }
 
     /// Takes the oldest connection of core `near`, or the oldest of all.
-    pub(super) fn take(&mut self, near: Option<CoreId>) -> Option<Arc<TcpSocket>> {
-        let is_near = |socket: &Arc<TcpSocket>| near.is_none_or(|core| socket.core() == core);
+    pub(super) fn take(&mut self, near: Option<CoreId>) -> Option<Arc<Connection>> {
+        let is_near = |socket: &Arc<Connection>| near.is_none_or(|core| socket.core() == core);
         let index = match self.sockets.iter().take(LOOK_MAX).position(is_near) {
             Some(index) if self.passed_over < PASSED_OVER_MAX => index,
             _ => 0,
@@ -45,7 +45,7 @@ impl AcceptQueue {
     }
 
     /// Takes all connections, none of which will be accepted.
-    pub(super) fn take_all(&mut self) -> VecDeque<Arc<TcpSocket>> {
+    pub(super) fn take_all(&mut self) -> VecDeque<Arc<Connection>> {
         core::mem::take(&mut self.sockets)
     }
 }

@@ -20,7 +20,7 @@ use super::{Listener, request::RequestSocket};
 use crate::{
     cx::Cx,
     socket::net::Net,
-    socket::{connection::TcpSocket, demux::Entry, fast_open::mode},
+    socket::{connection::Connection, demux::Entry, fast_open::mode},
     sysctl::FastOpenKey,
     transmit::ip_output,
 };
@@ -46,26 +46,26 @@ impl Listener {
     /// Answers a SYN with a request, or opens the connection early.
     pub(super) fn open(
         self: &Arc<Self>,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         name: (FourTuple, u32),
         iss_min: Option<SeqNum>,
         header: &SegmentHeader,
         packet: Packet,
     ) {
-        match self.judge_early(host, cx, &name.0, header, !packet.is_empty()) {
+        match self.judge_early(net, cx, &name.0, header, !packet.is_empty()) {
             Early::Handshake(fast_open) => {
-                RequestSocket::open(host, cx, self, name, (iss_min, fast_open), header, packet);
+                RequestSocket::open(net, cx, self, name, (iss_min, fast_open), header, packet);
             }
             Early::Accept(cookie) => {
-                self.accept_early(host, cx, name, iss_min, header, packet, cookie);
+                self.accept_early(net, cx, name, iss_min, header, packet, cookie);
             }
         }
     }
 
     fn judge_early(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &Cx,
         tuple: &FourTuple,
         header: &SegmentHeader,
@@ -92,7 +92,7 @@ impl Listener {
             return Early::Accept(None);
         }
         let Some(offered) = offered else { return PLAIN };
-        let keys = host.fast_open().keys(sysctls, policy.key);
+        let keys = net.fast_open().keys(sysctls, policy.key);
         let present = keys.cookie(tuple).in_form(offered.is_experimental());
         if offered.is_request() {
             return Early::Handshake(FastOpen::Grant(present));
@@ -126,7 +126,7 @@ impl Listener {
     #[expect(clippy::too_many_arguments, reason = "a SYN and what was made of it")]
     fn accept_early(
         self: &Arc<Self>,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         (tuple, hash): (FourTuple, u32),
         iss_min: Option<SeqNum>,
@@ -142,27 +142,27 @@ impl Listener {
             let reader = cx.reader();
             let rcu = reader.pin();
             let name = (tuple, hash);
-            let Some((_, mut params)) = self.open_params(host, cx, name, iss_min, &rcu) else {
+            let Some((_, mut params)) = self.open_params(net, cx, name, iss_min, &rcu) else {
                 return cx.drop_packet(DropReason::IpNoRoute, packet);
             };
             params.fast_open = cookie.map_or(FastOpen::Off, FastOpen::Grant);
             params
         };
         let tcb = Request::fast_open(&mut cx.tcp(), &params, header, packet);
-        let name = (tuple, hash, host.core_for(cx, hash));
-        let socket = TcpSocket::new(host, cx, name, Box::new(tcb), None, self.flags());
+        let name = (tuple, hash, net.core_for(cx, hash));
+        let socket = Connection::new(net, cx, name, Box::new(tcb), None, self.flags());
         self.settle_options(cx, &socket);
         socket.set_early(self);
         socket.set_place(place);
         self.early().fetch_add(1, Ordering::Relaxed);
         let entry = Entry::Stream(Arc::clone(&socket));
-        if socket.begin(host, cx, |_| host.demux().insert(hash, tuple, entry)).is_err() {
+        if socket.begin(net, cx, |_| net.demux().insert(hash, tuple, entry)).is_err() {
             // Another core has answered the same SYN meanwhile.
             socket.discard(cx);
             ip_output::discard_output(cx);
             return;
         }
-        self.offer(host, cx, socket);
+        self.offer(net, cx, socket);
     }
 
     /// Uncounts an early connection whose handshake has completed or that has ended.

@@ -28,7 +28,7 @@ impl Listener {
     /// `iss_min` is set when the four-tuple has just left TIME-WAIT.
     pub(crate) fn segment(
         self: &Arc<Self>,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         name: (FourTuple, u32),
         iss_min: Option<SeqNum>,
@@ -40,16 +40,16 @@ impl Listener {
             return cx.drop_packet(DropReason::TcpReset, packet);
         }
         if header.has(Flags::ACK) {
-            return self.third_segment(host, cx, name, header, packet);
+            return self.third_segment(net, cx, name, header, packet);
         }
         if !header.has(Flags::SYN) || header.has(Flags::FIN) {
             return cx.drop_packet(DropReason::TcpFlags, packet);
         }
         match self.admit(cx, &name.0, iss_min.is_some()) {
             Ok(Answer::Request) => {
-                self.open(host, cx, name, iss_min, header, packet);
+                self.open(net, cx, name, iss_min, header, packet);
             }
-            Ok(Answer::Cookie) => self.send_cookie(host, cx, name, header, packet),
+            Ok(Answer::Cookie) => self.send_cookie(net, cx, name, header, packet),
             Err(reason) => Self::refuse(cx, reason, packet),
         }
     }
@@ -119,7 +119,7 @@ impl Listener {
 
     fn send_cookie(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         (tuple, hash): (FourTuple, u32),
         header: &SegmentHeader,
@@ -127,17 +127,17 @@ impl Listener {
     ) {
         let reader = cx.reader();
         let rcu = reader.pin();
-        let Some((dst, params)) = self.open_params(host, cx, (tuple, hash), None, &rcu) else {
+        let Some((dst, params)) = self.open_params(net, cx, (tuple, hash), None, &rcu) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
         let mut tcx = cx.tcp();
-        let (cookies, ecn) = (host.syn_cookies(), packet.meta().ecn);
+        let (cookies, ecn) = (net.syn_cookies(), packet.meta().ecn);
         if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, cookies, ecn) {
             return cx.drop_packet(reason, packet);
         }
         cx.pool.free(packet);
         self.note_cookie(cx.now);
-        ip_output::output(cx, dst, &tuple, host.core_for(cx, hash));
+        ip_output::output(cx, dst, &tuple, net.core_for(cx, hash));
     }
 
     /// Records the time of a cookie, at most once a second, because the cache line is shared.
@@ -159,44 +159,44 @@ impl Listener {
     /// reset.
     fn third_segment(
         self: &Arc<Self>,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         (tuple, hash): (FourTuple, u32),
         header: &SegmentHeader,
         packet: Packet,
     ) {
         if header.has(Flags::SYN) || !self.expects_cookies(cx) {
-            return host.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
+            return net.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
         }
         let params = {
             let reader = cx.reader();
             let rcu = reader.pin();
-            let Some((_, params)) = self.open_params(host, cx, (tuple, hash), None, &rcu) else {
+            let Some((_, params)) = self.open_params(net, cx, (tuple, hash), None, &rcu) else {
                 return cx.drop_packet(DropReason::IpNoRoute, packet);
             };
             params
         };
         let tcx = cx.tcp();
-        let Some(request) = Request::from_cookie(&tcx, &params, header, host.syn_cookies()) else {
-            return host.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
+        let Some(request) = Request::from_cookie(&tcx, &params, header, net.syn_cookies()) else {
+            return net.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
         };
-        RequestSocket::open_from_cookie(host, cx, self, (tuple, hash), request, (header, packet));
+        RequestSocket::open_from_cookie(net, cx, self, (tuple, hash), request, (header, packet));
     }
 
     /// Returns the initial parameters of a connection to this listener and the path to its peer;
     /// `None` without a route.
     pub(in crate::socket) fn open_params<'s>(
         &self,
-        host: &'s Net,
+        net: &'s Net,
         cx: &Cx,
         (tuple, hash): (FourTuple, u32),
         iss_min: Option<SeqNum>,
         rcu: &'s Section<'_>,
     ) -> Option<(DstHandle<'s>, OpenParams)> {
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        let dst = host.reply_path(cx, remote, Some(local), host.core_of_flow(hash), rcu).ok()?;
+        let dst = net.reply_path(cx, remote, Some(local), net.core_of_flow(hash), rcu).ok()?;
         let options = self.settings(rcu).tcp.clone();
-        let mut params = OpenParams { options, ..host.open_params(tuple, hash, &dst, cx.now) };
+        let mut params = OpenParams { options, ..net.open_params(tuple, hash, &dst, cx.now) };
         if let Some(iss_min) = iss_min
             && params.iss.lt(iss_min)
         {

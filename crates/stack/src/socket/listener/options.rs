@@ -11,7 +11,7 @@ use super::{
     },
     Listener,
 };
-use crate::{base::errno::Errno, cx::Cx, socket::connection::TcpSocket, socket::net::Net};
+use crate::{base::errno::Errno, cx::Cx, socket::connection::Connection, socket::net::Net};
 
 /// Default number of connections that may wait for `accept`, as in `std::net`.
 pub const BACKLOG_DEFAULT: u32 = 128;
@@ -53,11 +53,11 @@ impl Listener {
     /// As [`SocketSettings::set`].
     pub fn set_option(
         &self,
-        host: &Net,
+        net: &Net,
         option: SocketOption,
         value: &OptionValue,
     ) -> Result<(), Errno> {
-        let sysctls = host.sysctls();
+        let sysctls = net.sysctls();
         let mut result = Ok(());
         self.settings.update(|settings| {
             let mut next = settings.clone();
@@ -73,8 +73,8 @@ impl Listener {
     ///
     /// # Errors
     /// As [`SocketSettings::get`].
-    pub fn option(&self, host: &Net, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
-        self.settings(&cx.reader().pin()).value_in(SocketState::Listening, option, &host.sysctls())
+    pub fn option(&self, net: &Net, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
+        self.settings(&cx.reader().pin()).value_in(SocketState::Listening, option, &net.sysctls())
     }
 
     /// The options at this moment.
@@ -95,7 +95,7 @@ impl Listener {
     }
 
     /// Sets the options that a connection inherits besides those of the engine.
-    pub(in crate::socket) fn settle_options(&self, cx: &Cx, socket: &TcpSocket) {
+    pub(in crate::socket) fn settle_options(&self, cx: &Cx, socket: &Connection) {
         let reader = cx.reader();
         let rcu = reader.pin();
         socket.settings().inherit(self.settings(&rcu));

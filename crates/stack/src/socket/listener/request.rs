@@ -24,7 +24,7 @@ use crate::{
     cx::Cx,
     socket::core_sockets::TimerEntry,
     socket::net::Net,
-    socket::{connection::TcpSocket, demux::Entry},
+    socket::{connection::Connection, demux::Entry},
     transmit::ip_output,
 };
 
@@ -57,7 +57,7 @@ impl RequestSocket {
     /// Answers a SYN: adds a request to the table, sends a SYN-ACK, and arms the timer that repeats
     /// it.
     pub(super) fn open(
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         listener: &Arc<Listener>,
         (tuple, hash): (FourTuple, u32),
@@ -68,7 +68,7 @@ impl RequestSocket {
         let reader = cx.reader();
         let rcu = reader.pin();
         let name = (tuple, hash);
-        let Some((dst, mut params)) = listener.open_params(host, cx, name, iss_min, &rcu) else {
+        let Some((dst, mut params)) = listener.open_params(net, cx, name, iss_min, &rcu) else {
             return cx.drop_packet(DropReason::IpNoRoute, packet);
         };
         params.fast_open = fast_open;
@@ -82,21 +82,21 @@ impl RequestSocket {
             Err(reason) => return cx.drop_packet(reason, packet),
         };
         let deadline = request.deadline();
-        let name = (tuple, hash, host.core_for(cx, hash));
+        let name = (tuple, hash, net.core_for(cx, hash));
         let socket = Self::new(listener, name, request, place);
-        if let Err(reason) = socket.register(host, listener.syn_backlog(cx)) {
+        if let Err(reason) = socket.register(net, listener.syn_backlog(cx)) {
             ip_output::discard_output(cx);
             return Listener::refuse(cx, reason, packet);
         }
         cx.pool.free(packet);
-        host.core_sockets(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
+        net.core_sockets(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
         ip_output::output(cx, dst, &tuple, socket.core);
     }
 
     /// Processes a returned cookie: recreates the request for the segment that carried it, and
     /// removes it afterwards.
     pub(super) fn open_from_cookie(
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         listener: &Arc<Listener>,
         (tuple, hash): (FourTuple, u32),
@@ -107,14 +107,14 @@ impl RequestSocket {
             Ok(place) => place,
             Err(reason) => return Listener::refuse(cx, reason, packet),
         };
-        let name = (tuple, hash, host.core_for(cx, hash));
+        let name = (tuple, hash, net.core_for(cx, hash));
         let socket = Self::new(listener, name, request, place);
-        if host.demux().insert(hash, tuple, Entry::Request(Arc::clone(&socket))).is_err() {
+        if net.demux().insert(hash, tuple, Entry::Request(Arc::clone(&socket))).is_err() {
             // Another core has processed the same segment meanwhile.
             return cx.drop_packet(DropReason::TcpClosed, packet);
         }
-        socket.segment(host, cx, header, packet);
-        socket.give_up(host);
+        socket.segment(net, cx, header, packet);
+        socket.give_up(net);
     }
 
     fn new(
@@ -137,23 +137,23 @@ impl RequestSocket {
     }
 
     /// Adds the request to the SYN queue and the table, or to neither.
-    fn register(self: &Arc<Self>, host: &Net, limit: usize) -> Result<(), DropReason> {
+    fn register(self: &Arc<Self>, net: &Net, limit: usize) -> Result<(), DropReason> {
         let syn_queue = self.listener.syn_queue();
         let slot = syn_queue.add(self.this.clone(), limit).map_err(|refused| match refused {
             Refused::Closed => DropReason::TcpClosed,
             Refused::Full => DropReason::SynQueueFull,
         })?;
         self.slot.store(slot, Ordering::Relaxed);
-        if host.demux().insert(self.hash, self.tuple, Entry::Request(Arc::clone(self))).is_err() {
+        if net.demux().insert(self.hash, self.tuple, Entry::Request(Arc::clone(self))).is_err() {
             // Another core has answered the same SYN meanwhile; its SYN-ACK is the valid one.
-            self.give_up(host);
+            self.give_up(net);
             return Err(DropReason::TcpInvalidSyn);
         }
         if self.done.load(Ordering::Acquire) {
             // The listener was closed meanwhile, and may have searched for the entry before it was
             // inserted. Otherwise the lock of the table has made its `done` visible here, or it has
             // found the entry.
-            self.remove_entry(host);
+            self.remove_entry(net);
             return Err(DropReason::TcpClosed);
         }
         Ok(())
@@ -162,7 +162,7 @@ impl RequestSocket {
     /// Softirq: processes a segment for this half-open connection.
     pub(crate) fn segment(
         self: &Arc<Self>,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         header: &SegmentHeader,
         packet: Packet,
@@ -193,10 +193,10 @@ impl RequestSocket {
             }
         };
         match verdict {
-            Ok((tcb, packet)) => self.establish(host, cx, tcb, header, packet),
+            Ok((tcb, packet)) => self.establish(net, cx, tcb, header, packet),
             Err(verdict) => {
-                self.transmit(host, cx);
-                self.refuse(host, cx, verdict);
+                self.transmit(net, cx);
+                self.refuse(net, cx, verdict);
             }
         }
     }
@@ -204,7 +204,7 @@ impl RequestSocket {
     /// Completes the handshake: the connection replaces the request, and this segment is its first.
     fn establish(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         mut tcb: Tcb,
         header: &SegmentHeader,
@@ -213,26 +213,26 @@ impl RequestSocket {
         self.leave_queue();
         let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp());
         let name = (self.tuple, self.hash, self.core);
-        let socket = TcpSocket::new(host, cx, name, Box::new(tcb), None, self.listener.flags());
+        let socket = Connection::new(net, cx, name, Box::new(tcb), None, self.listener.flags());
         self.listener.settle_options(cx, &socket);
         socket.set_place(self.take_place());
         let entry = Entry::Stream(Arc::clone(&socket));
-        let begun = socket.begin(host, cx, |_| {
-            host.demux().replace(self.hash, self.tuple, entry);
+        let begun = socket.begin(net, cx, |_| {
+            net.demux().replace(self.hash, self.tuple, entry);
             Ok(())
         });
         debug_assert!(begun.is_ok());
-        self.listener.offer(host, cx, socket);
+        self.listener.offer(net, cx, socket);
         if let Verdict::Drop(reason, packet) = verdict {
             cx.drop_packet(reason, packet);
         }
     }
 
-    fn refuse(&self, host: &Net, cx: &mut Cx, verdict: RequestVerdict) {
+    fn refuse(&self, net: &Net, cx: &mut Cx, verdict: RequestVerdict) {
         match verdict {
             RequestVerdict::Drop(reason, packet) => cx.drop_packet(reason, packet),
             RequestVerdict::Closed(reason, packet) => {
-                self.give_up(host);
+                self.give_up(net);
                 cx.drop_packet(reason, packet);
             }
             RequestVerdict::Establish(packet) => cx.drop_packet(DropReason::TcpClosed, packet),
@@ -240,7 +240,7 @@ impl RequestSocket {
     }
 
     /// Softirq: repeats the SYN-ACK, or gives up.
-    pub(crate) fn on_timer(&self, host: &Net, cx: &mut Cx) {
+    pub(crate) fn on_timer(&self, net: &Net, cx: &mut Cx) {
         let next = {
             let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             if self.done.load(Ordering::Acquire) {
@@ -249,36 +249,36 @@ impl RequestSocket {
             let timer = request.on_timer(&mut cx.tcp());
             (timer, request.deadline())
         };
-        self.transmit(host, cx);
+        self.transmit(net, cx);
         match next {
             (RequestTimer::Keep, deadline) => {
-                host.core_sockets(self.core).arm(deadline, TimerEntry::Request(self.this.clone()));
+                net.core_sockets(self.core).arm(deadline, TimerEntry::Request(self.this.clone()));
             }
-            (RequestTimer::GiveUp, _) => self.give_up(host),
+            (RequestTimer::GiveUp, _) => self.give_up(net),
         }
     }
 
     /// Softirq: processes a report by a router or the peer that the SYN-ACK could not be delivered
     /// (Linux: `tcp_req_err`).
-    pub(crate) fn icmp_error(&self, host: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+    pub(crate) fn icmp_error(&self, net: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
         let ends = {
             let request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
             request.on_icmp(&cx.tcp(), error, seq)
         };
         if ends {
-            self.give_up(host);
+            self.give_up(net);
         }
     }
 
-    fn transmit(&self, host: &Net, cx: &mut Cx) {
-        host.reply(cx, &self.tuple, self.core);
+    fn transmit(&self, net: &Net, cx: &mut Cx) {
+        net.reply(cx, &self.tuple, self.core);
     }
 
     /// Ends the request without a connection. Nothing is sent.
-    pub(crate) fn give_up(&self, host: &Net) {
+    pub(crate) fn give_up(&self, net: &Net) {
         if !self.done.swap(true, Ordering::AcqRel) {
             self.leave_queue();
-            self.remove_entry(host);
+            self.remove_entry(net);
             drop(self.take_place());
         }
     }
@@ -294,8 +294,8 @@ impl RequestSocket {
         }
     }
 
-    fn remove_entry(&self, host: &Net) {
-        host.demux().remove(self.hash, &self.tuple, |entry| {
+    fn remove_entry(&self, net: &Net) {
+        net.demux().remove(self.hash, &self.tuple, |entry| {
             matches!(entry, Entry::Request(request) if std::ptr::eq(&raw const **request, self))
         });
     }

@@ -27,7 +27,7 @@ use tcp::{SegmentHeader, wire::header::HEADER_BYTES_MIN};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    socket::connection::{DEFERRED_FLUSH, StreamState, TcpSocket, parse, softirq::Arrival},
+    socket::connection::{Connection, DEFERRED_FLUSH, StreamState, parse, softirq::Arrival},
     socket::net::Net,
     sysctl::modes::RxContext,
     transmit::packet_dst::{PacketDst, leave_rcu},
@@ -116,27 +116,27 @@ impl StreamState {
     #[cold]
     pub(crate) fn softirq_with_reader(
         &mut self,
-        socket: &TcpSocket,
-        host: &Net,
+        socket: &Connection,
+        net: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
         arrival: Option<&Arrival<'_>>,
     ) {
         match work {
             Work::Direct(packet) => {
-                self.synchronise(cx);
-                if let Err(packet) = self.enqueue(socket, host, cx, packet, arrival) {
+                self.sync_clock(cx);
+                if let Err(packet) = self.enqueue(socket, net, cx, packet, arrival) {
                     self.prequeue.touched = true;
                     let dst = arrival.map(Arrival::take_dst).unwrap_or_default();
-                    self.packet(socket, host, cx, packet, dst);
+                    self.packet(socket, net, cx, packet, dst);
                 }
             }
             Work::Item(packet) => {
-                self.synchronise(cx);
+                self.sync_clock(cx);
                 // A packet of the backlog has dropped its dst already.
-                if let Err(packet) = self.enqueue(socket, host, cx, packet, None) {
+                if let Err(packet) = self.enqueue(socket, net, cx, packet, None) {
                     self.prequeue.touched = true;
-                    self.work(socket, host, cx, Work::Item(packet));
+                    self.work(socket, net, cx, Work::Item(packet));
                 }
             }
             // The whole batch was queued for the reader, which will transmit and notify.
@@ -144,7 +144,7 @@ impl StreamState {
                 if !self.prequeue.is_empty() && !self.prequeue.touched => {}
             deferred @ Work::Deferred(_) => {
                 self.prequeue.touched = false;
-                self.work(socket, host, cx, deferred);
+                self.work(socket, net, cx, deferred);
             }
         }
     }
@@ -152,14 +152,14 @@ impl StreamState {
     /// Queues a packet for the reader, or returns it to be processed now.
     fn enqueue(
         &mut self,
-        socket: &TcpSocket,
-        host: &Net,
+        socket: &Connection,
+        net: &Net,
         cx: &mut Cx,
         mut packet: Packet,
         arrival: Option<&Arrival<'_>>,
     ) -> Result<(), Packet> {
         if !cx.sysctls().has_prequeue() {
-            self.drain_prequeue(socket, host, cx);
+            self.drain_prequeue(socket, net, cx);
             self.prequeue.remove_reader();
             return Err(packet);
         }
@@ -170,20 +170,20 @@ impl StreamState {
         if let Some(Arrival { rcu, dst }) = arrival {
             let settings = cx.sysctls();
             let serves = settings.rx_context != RxContext::PrequeueRef
-                && socket.rx_dst.serves(host, settings.rx_dst_mode, packet.meta().rx_device, rcu);
+                && socket.rx_dst.serves(net, settings.rx_dst_mode, packet.meta().rx_device, rcu);
             leave_rcu(&mut packet, dst.take(), serves).count(cx);
         }
         self.prequeue.push(packet);
         cx.count(Counter::PrequeueQueued, 1);
         if self.is_prequeue_full(cx.sysctls().rx_context) {
-            let count = self.drain_prequeue(socket, host, cx);
+            let count = self.drain_prequeue(socket, net, cx);
             self.prequeue.touched = true;
             let counters = &cx.counters().tcp;
             counters.add(tcp::Counter::TcpExtTCPPrequeueDropped, count as u64);
         } else if self.prequeue.packets.len() == 1 {
             self.publish_prequeued(socket);
             self.tcb.watch_reader(&cx.tcp());
-            socket.arm(host, self.tcb.next_deadline());
+            socket.arm(net, self.tcb.next_deadline());
         }
         Ok(())
     }
@@ -201,22 +201,22 @@ impl StreamState {
 
     /// Processes the queued packets and returns their number. Any owner of the socket may call it
     /// before it processes younger packets, and must settle afterwards.
-    pub(crate) fn drain_prequeue(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) -> usize {
+    pub(crate) fn drain_prequeue(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) -> usize {
         if self.prequeue.is_empty() {
             return 0;
         }
-        self.process_prequeue(socket, host, cx, &mut []).0
+        self.process_prequeue(socket, net, cx, &mut []).0
     }
 
     /// Processes the queue when the delayed-ACK timer finds it unprocessed, and removes the reader
     /// until it waits again. Differs from Linux, which keeps the reader: a reader that has ended
     /// would then delay every later packet.
-    pub(crate) fn fetch_prequeue(&mut self, socket: &TcpSocket, host: &Net, cx: &mut Cx) {
+    pub(crate) fn fetch_prequeue(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.prequeue.is_empty() || !self.tcb.is_delack_due(cx.now) {
             return;
         }
         cx.counters().tcp.add(tcp::Counter::TcpExtTCPSchedulerFailed, 1);
-        self.drain_prequeue(socket, host, cx);
+        self.drain_prequeue(socket, net, cx);
         self.prequeue.remove_reader();
     }
 
@@ -224,15 +224,15 @@ impl StreamState {
     /// returns their number.
     pub(super) fn read_prequeue(
         &mut self,
-        socket: &TcpSocket,
-        host: &Net,
+        socket: &Connection,
+        net: &Net,
         cx: &mut Cx,
         user: &mut [u8],
     ) -> usize {
         if self.prequeue.is_empty() {
             return 0;
         }
-        let (_, copied) = self.process_prequeue(socket, host, cx, user);
+        let (_, copied) = self.process_prequeue(socket, net, cx, user);
         let counters = &cx.counters().tcp;
         counters.add(tcp::Counter::TcpExtTCPPrequeued, 1);
         counters.add(tcp::Counter::TcpExtTCPDirectCopyFromPrequeue, copied as u64);
@@ -246,12 +246,12 @@ impl StreamState {
     /// `user`.
     fn process_prequeue(
         &mut self,
-        socket: &TcpSocket,
-        host: &Net,
+        socket: &Connection,
+        net: &Net,
         cx: &mut Cx,
         user: &mut [u8],
     ) -> (usize, usize) {
-        self.synchronise(cx);
+        self.sync_clock(cx);
         let mut packets = self.prequeue.take();
         self.retract_prequeued();
         let count = packets.len();
@@ -259,13 +259,13 @@ impl StreamState {
         let mut copied = 0;
         while let Some(mut packet) = packets.pop_front() {
             let dst = PacketDst::taken_from(&mut packet);
-            self.remember(socket, host, cx, packet.meta().rx_device, dst);
+            self.remember(socket, net, cx, packet.meta().rx_device, dst);
             let mut header = SegmentHeader::default();
             if let Some(packet) = parse(cx, packet, &mut header) {
                 copied += self.input_to_user(cx, &header, packet, &mut user[copied..]);
             }
             // Transmit now: a duplicate ACK or a reset must not be merged with the next one.
-            self.transmit(socket, host, cx);
+            self.transmit(socket, net, cx);
         }
         (count, copied)
     }

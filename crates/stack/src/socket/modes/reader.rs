@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Packets are copied directly to the reader's buffer, bypassing the receive queue, once the reader
-//! has read all older data. A call that peeks is not a reader and uses [`TcpSocket::recv`].
+//! has read all older data. A call that peeks is not a reader and uses [`Connection::recv`].
 
 use std::io::IoSliceMut;
 
@@ -23,7 +23,7 @@ use crate::{
     base::{counters::Counter, errno::Errno},
     cx::Cx,
     socket::connection::{
-        TcpSocket, backlog,
+        Connection, backlog,
         call::Holder,
         recv::{recv_more, recv_step},
     },
@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// State of one blocking `recv`. A caller that stops waiting must call
-/// [`TcpSocket::recv_and_leave`]; otherwise the socket removes the reader by its delayed-ACK timer.
+/// [`Connection::recv_and_leave`]; otherwise the socket's delayed-ACK timer removes the reader.
 #[derive(Debug, Default)]
 pub struct Reader {
     /// Identifier at the socket, once installed.
@@ -55,18 +55,18 @@ impl Reader {
     }
 }
 
-impl TcpSocket {
+impl Connection {
     /// Copies received bytes into `bufs`, as [`recv_vectored`](Self::recv_vectored); 0 is the end
     /// of the stream. On `EAGAIN` the caller should sleep until the socket is readable or
     /// [`is_due`](Self::is_due), and call again.
     pub fn recv_or_wait(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
-        self.recv_interrupted(host, cx, reader, bufs, |_| {})
+        self.recv_interrupted(net, cx, reader, bufs, |_| {})
     }
 
     /// Like [`recv_or_wait`](Self::recv_or_wait), but calls `interrupt` as soon as the thread owns
@@ -74,16 +74,16 @@ impl TcpSocket {
     /// to the backlog.
     pub fn recv_interrupted(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
         interrupt: impl FnOnce(&mut Cx),
     ) -> Result<usize, Errno> {
-        let mut call = self.begin_untimed_call(host, cx);
+        let mut call = self.begin_untimed_call(net, cx);
         interrupt(cx);
         let was_reader = reader.is_installed();
-        let result = Step { socket: self, host, reader }.read_all(&mut call.state, cx, bufs, true);
+        let result = Step { socket: self, net, reader }.read_all(&mut call.state, cx, bufs, true);
         let waits = result == Err(Errno::EAGAIN);
         // Only a reader processes packets itself.
         let is_reader = was_reader || reader.is_installed();
@@ -100,13 +100,13 @@ impl TcpSocket {
     /// `EAGAIN`, and removes the reader.
     pub fn recv_and_leave(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         reader: &mut Reader,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
-        let mut call = self.begin_call(host, cx);
-        let result = Step { socket: self, host, reader }.read_all(&mut call.state, cx, bufs, false);
+        let mut call = self.begin_call(net, cx);
+        let result = Step { socket: self, net, reader }.read_all(&mut call.state, cx, bufs, false);
         call.end(cx);
         result
     }
@@ -126,8 +126,8 @@ fn read_rest(state: &mut Holder<'_>, cx: &mut Cx, copied: usize, buf: &mut [u8])
 
 /// One step of a reader that owns the socket.
 struct Step<'a> {
-    socket: &'a TcpSocket,
-    host: &'a Net,
+    socket: &'a Connection,
+    net: &'a Net,
     reader: &'a mut Reader,
 }
 
@@ -187,7 +187,7 @@ impl Step<'_> {
         buf: &mut [u8],
     ) -> Result<usize, Errno> {
         if state.tcb.readable_bytes() == 0 && state.prequeue.is_reader(self.reader.id) {
-            let copied = state.read_prequeue(self.socket, self.host, cx, buf);
+            let copied = state.read_prequeue(self.socket, self.net, cx, buf);
             if copied > 0 {
                 return Ok(copied);
             }
@@ -202,7 +202,7 @@ impl Step<'_> {
         cx: &mut Cx,
         buf: &mut [u8],
     ) -> Result<usize, Errno> {
-        match backlog::work_off_to(self.socket, state, self.host, cx, buf) {
+        match backlog::work_off_to(self.socket, state, self.net, cx, buf) {
             Some(copied @ 1..) => Ok(copied),
             Some(0) => recv_step(state, cx, buf, false),
             None => Err(Errno::EAGAIN),
@@ -228,7 +228,7 @@ impl Step<'_> {
         if !state.prequeue.is_reader(id) {
             return 0;
         }
-        let copied = state.read_prequeue(self.socket, self.host, cx, buf);
+        let copied = state.read_prequeue(self.socket, self.net, cx, buf);
         state.prequeue.remove_reader();
         copied
     }

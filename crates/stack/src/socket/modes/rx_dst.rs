@@ -52,12 +52,12 @@ impl RxDst {
     #[inline]
     pub(crate) fn check<'s>(
         &'s self,
-        host: &Net,
+        net: &Net,
         device: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
         let dst = self.slot.load(rcu)?;
-        host.is_valid_input(dst.tail(), device).then_some(dst)
+        net.is_valid_input(dst.tail(), device).then_some(dst)
     }
 
     /// Returns whether a packet that arrived by `device` may be queued without its dst, because the
@@ -65,26 +65,26 @@ impl RxDst {
     #[inline]
     pub(crate) fn serves(
         &self,
-        host: &Net,
+        net: &Net,
         mode: RxDstMode,
         device: u32,
         rcu: &Section<'_>,
     ) -> bool {
-        mode.drops(!self.slot.is_empty(), || self.check(host, device, rcu).is_some())
+        mode.drops(!self.slot.is_empty(), || self.check(net, device, rcu).is_some())
     }
 
     /// Updates the cache for a packet of an established connection that arrived by `device`: drops
     /// the cached entry if it is stale or of another device, and stores the packet's entry if none
     /// is cached. Called by the owner of the socket.
     #[inline]
-    pub(crate) fn on_packet(&self, host: &Net, cx: &Cx, device: u32, dst: PacketDst<'_>) {
+    pub(crate) fn on_packet(&self, net: &Net, cx: &Cx, device: u32, dst: PacketDst<'_>) {
         if !self.slot.is_empty() {
-            if self.generation.load(Ordering::Relaxed) == host.route_generation()
+            if self.generation.load(Ordering::Relaxed) == net.route_generation()
                 && self.device.load(Ordering::Relaxed) == device
             {
                 return dst.release_outside(cx);
             }
-            if self.is_entry_valid(host, cx, device) {
+            if self.is_entry_valid(net, cx, device) {
                 return dst.release_outside(cx);
             }
             self.clear(cx);

@@ -19,13 +19,13 @@ use crate::{
 /// Smallest send buffer (`SOCK_MIN_SNDBUF`): two of the smallest packets with their descriptors.
 const SNDBUF_MIN: u32 = 4608;
 
-/// Smallest receive buffer (`SOCK_MIN_RCVBUF`): one of them.
+/// Smallest receive buffer (`SOCK_MIN_RCVBUF`): one such packet.
 const RCVBUF_MIN: u32 = 2304;
 
-/// Largest number of an `int`.
+/// Largest value of an `int`.
 pub(super) const INT_MAX: u32 = i32::MAX as u32;
 
-/// Largest number that doubles into an `int`.
+/// Largest number whose double fits in an `int`.
 const BUFFER_MAX: u32 = INT_MAX / 2;
 
 /// Range of `TCP_KEEPIDLE` and `TCP_KEEPINTVL`, in seconds (`MAX_TCP_KEEPIDLE`,
@@ -50,13 +50,14 @@ const TTL: RangeInclusive<i32> = 1..=255;
 /// Upper bound of `SO_PRIORITY`: in Linux a greater number needs `CAP_NET_ADMIN`.
 pub(super) const PRIORITY_MAX: u8 = 6;
 
-/// Bits of `IP_TOS` that a socket may set: the other two are ECN's, which TCP sets (RFC 3168 §5).
+/// Bits of `IP_TOS` that a socket may set. The other two are the ECN field, which TCP sets
+/// (RFC 3168 §5).
 pub(super) const TOS_MASK: u8 = !0b11;
 
 /// Longest time between two SYN-ACKs (`TCP_RTO_MAX`).
 const RTO_MAX_SECONDS: u64 = 120;
 
-/// The number of a value that is one.
+/// Returns the number, or `EINVAL` for a value that is not an `int`.
 pub(super) const fn int(value: &OptionValue) -> Result<i32, Errno> {
     match value {
         OptionValue::Int(number) => Ok(*number),
@@ -64,7 +65,7 @@ pub(super) const fn int(value: &OptionValue) -> Result<i32, Errno> {
     }
 }
 
-/// A switch: on unless 0.
+/// Returns whether a switch is on: any number but 0.
 pub(super) fn flag(value: &OptionValue) -> Result<bool, Errno> {
     Ok(int(value)? != 0)
 }
@@ -74,7 +75,7 @@ fn ranged(value: &OptionValue, allowed: RangeInclusive<i32>) -> Result<i32, Errn
     if allowed.contains(&number) { Ok(number) } else { Err(Errno::EINVAL) }
 }
 
-/// A number as near as possible to `number` within `allowed`.
+/// Returns `number`, limited to the range `allowed`.
 fn within(number: u64, allowed: RangeInclusive<i32>) -> u32 {
     let number = i32::try_from(number).unwrap_or(i32::MAX);
     number.clamp(*allowed.start(), *allowed.end()).unsigned_abs()
@@ -86,25 +87,25 @@ pub(super) fn frames(value: &OptionValue) -> Result<Option<u16>, Errno> {
     Ok((frames != 0).then_some(frames))
 }
 
-/// 0 or 1: `TCP_THIN_LINEAR_TIMEOUTS`, `TCP_FASTOPEN_NO_COOKIE`.
+/// `TCP_THIN_LINEAR_TIMEOUTS`, `TCP_FASTOPEN_NO_COOKIE`: 0 or 1.
 pub(super) fn switch(value: &OptionValue) -> Result<bool, Errno> {
     ranged(value, 0..=1).map(|on| on == 1)
 }
 
-/// `TCP_FASTOPEN`, `QUIETLINE_MAX_PER_SOURCE`, `SO_BUSY_POLL`: a number that is not negative. For
-/// `SO_BUSY_POLL` this differs from Linux, which asks for `CAP_NET_ADMIN` to raise it: this stack
-/// belongs to its application.
+/// `TCP_FASTOPEN`, `QUIETLINE_MAX_PER_SOURCE`, `SO_BUSY_POLL`: a number that is not negative.
+/// Differs from Linux, where raising `SO_BUSY_POLL` takes `CAP_NET_ADMIN`: this stack belongs to
+/// its application.
 pub(super) fn natural(value: &OptionValue) -> Result<u32, Errno> {
     u32::try_from(int(value)?).map_err(|_| Errno::EINVAL)
 }
 
-/// `TCP_FASTOPEN_CONNECT`: 0 or 1, where `tcp_fastopen` allows clients at all.
+/// `TCP_FASTOPEN_CONNECT`: 0 or 1; `EOPNOTSUPP` if `tcp_fastopen` does not allow clients.
 pub(super) fn fast_open_connect(value: &OptionValue, sysctls: &Sysctls) -> Result<bool, Errno> {
     let on = switch(value)?;
     if sysctls.tcp_fastopen & mode::CLIENT == 0 { Err(Errno::EOPNOTSUPP) } else { Ok(on) }
 }
 
-/// `TCP_FASTOPEN_KEY`: one key, or two of which the second is the one before.
+/// `TCP_FASTOPEN_KEY`: the key, optionally followed by the previous key.
 pub(super) fn fast_open_key(value: &OptionValue) -> Result<FastOpenKey, Errno> {
     let OptionValue::Bytes(bytes) = value else { return Err(Errno::EINVAL) };
     let (primary, rest) = bytes.split_first_chunk().ok_or(Errno::EINVAL)?;
@@ -115,7 +116,7 @@ pub(super) fn fast_open_key(value: &OptionValue) -> Result<FastOpenKey, Errno> {
     Ok(FastOpenKey { primary: *primary, backup })
 }
 
-/// The keys of a socket, else those of `tcp_fastopen_key`; no bytes when neither was set.
+/// Returns the keys of a socket, or else those of `tcp_fastopen_key`; no bytes if neither is set.
 pub(super) fn show_fast_open_key(keys: Option<FastOpenKey>, sysctls: &Sysctls) -> OptionValue {
     let keys = keys.or(sysctls.tcp_fastopen_key);
     let bytes =
@@ -123,12 +124,12 @@ pub(super) fn show_fast_open_key(keys: Option<FastOpenKey>, sysctls: &Sysctls) -
     OptionValue::Bytes(bytes.unwrap_or_default())
 }
 
-/// `SO_INCOMING_CPU`; below zero is none.
+/// `SO_INCOMING_CPU`; a negative number means no core.
 pub(super) fn core(value: &OptionValue) -> Result<Option<CoreId>, Errno> {
     Ok(u16::try_from(int(value)?).ok().map(CoreId))
 }
 
-/// A time limit of a blocking call. Zero is none, as in Linux.
+/// Returns the time limit of a blocking call. As in Linux, zero means no limit.
 pub(super) fn time(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     match value {
         OptionValue::Time(limit) => Ok(not_zero(*limit)),
@@ -148,9 +149,9 @@ pub(super) const fn linger(value: &OptionValue) -> Result<Option<Duration>, Errn
     }
 }
 
-/// Twice the number, because Linux counts descriptors too. The number is unsigned: a negative one
-/// is very large, and the sysctl bounds it. `SO_*BUFFORCE` has no such bound, and takes a negative
-/// number for 0.
+/// Returns twice the number, because Linux counts descriptors too. With the bound `max` of a
+/// sysctl, a negative number counts as a large unsigned one. `SO_*BUFFORCE` has no bound, and a
+/// negative number counts as 0.
 fn buffer(value: &OptionValue, max: Option<u32>, min: u32) -> Result<u32, Errno> {
     let number = int(value)?;
     let wanted = match max {
@@ -164,7 +165,7 @@ fn buffer_of(bytes: u32, min: u32) -> u32 {
     (bytes.min(BUFFER_MAX) * 2).max(min)
 }
 
-/// `SO_SNDBUF` with its limit `max`; `SO_SNDBUFFORCE` without.
+/// `SO_SNDBUF` with its bound `max`; `SO_SNDBUFFORCE` without one.
 pub(super) fn sndbuf(value: &OptionValue, max: Option<u32>) -> Result<u32, Errno> {
     buffer(value, max, SNDBUF_MIN)
 }
@@ -173,7 +174,7 @@ pub(super) fn sndbuf_of(bytes: u32) -> u32 {
     buffer_of(bytes, SNDBUF_MIN)
 }
 
-/// `SO_RCVBUF` with its limit `max`; `SO_RCVBUFFORCE` without.
+/// `SO_RCVBUF` with its bound `max`; `SO_RCVBUFFORCE` without one.
 pub(super) fn rcvbuf(value: &OptionValue, max: Option<u32>) -> Result<u32, Errno> {
     buffer(value, max, RCVBUF_MIN)
 }
@@ -213,7 +214,7 @@ pub(super) fn count_of(count: u8) -> u8 {
     u8::try_from(within(count.into(), COUNT)).unwrap_or(u8::MAX)
 }
 
-/// `TCP_LINGER2`: `None` for 0, which leaves it to the sysctl; zero for a negative number.
+/// `TCP_LINGER2`: `None`, the time of the sysctl, for 0; zero for a negative number.
 pub(super) fn linger2(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     let seconds = int(value)?;
     let kept = Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LINGER2_MAX);
@@ -228,9 +229,9 @@ pub(super) fn show_linger2(linger2: Option<Duration>, config: &TcpConfig) -> Opt
     }
 }
 
-/// `TCP_DEFER_ACCEPT`, seconds: Linux keeps a number of SYN-ACKs, so that the time is rounded up to
-/// when the next one would be due: 1, 3, 7 seconds and so on, at most 255 of them and two minutes
-/// apart.
+/// `TCP_DEFER_ACCEPT`, seconds. Linux stores a number of SYN-ACKs, so the time is rounded up to the
+/// time of the next SYN-ACK: 1, 3, 7 seconds and so on, for at most 255 SYN-ACKs at intervals of at
+/// most two minutes.
 pub(super) fn defer_accept(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     Ok(defer_accept_of(u64::try_from(int(value)?).unwrap_or(0)))
 }
@@ -245,13 +246,13 @@ pub(super) fn defer_accept_of(wanted: u64) -> Option<Duration> {
     (wanted > 0).then(|| Duration::from_secs(period))
 }
 
-/// `TCP_USER_TIMEOUT`, milliseconds; 0 takes it back.
+/// `TCP_USER_TIMEOUT`, milliseconds; 0 removes the timeout.
 pub(super) fn user_timeout(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     let ms = u64::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
     Ok((ms > 0).then(|| Duration::from_millis(ms)))
 }
 
-/// `QUIETLINE_IDLE_TIMEOUT`, seconds: 0 is none, -1 leaves it to the sysctl.
+/// `QUIETLINE_IDLE_TIMEOUT`, seconds. 0: no limit. -1: `None`, the time of the sysctl.
 pub(super) fn idle_timeout(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     match int(value)? {
         -1 => Ok(None),
@@ -262,13 +263,13 @@ pub(super) fn idle_timeout(value: &OptionValue) -> Result<Option<Duration>, Errn
     }
 }
 
-/// A time in milliseconds.
+/// Returns a time in milliseconds.
 pub(super) fn show_ms(time: Duration) -> OptionValue {
     show(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// `SO_MAX_PACING_RATE`, an unsigned number of bytes per second; the largest of its width is no
-/// limit.
+/// `SO_MAX_PACING_RATE`, an unsigned number of bytes per second. All ones, in 32 or 64 bits, mean
+/// no limit.
 pub(super) fn max_pacing_rate(value: &OptionValue) -> Result<Option<u64>, Errno> {
     let rate = match value {
         OptionValue::Long(rate) => *rate,
@@ -280,7 +281,7 @@ pub(super) fn max_pacing_rate(value: &OptionValue) -> Result<Option<u64>, Errno>
     Ok(pacing_rate(rate))
 }
 
-/// `None` for all ones, which are no limit.
+/// Returns the limit; `None` for all ones, which mean no limit.
 pub(super) fn pacing_rate(rate: u64) -> Option<u64> {
     (rate != u64::MAX).then_some(rate.max(1))
 }
@@ -289,8 +290,8 @@ pub(super) fn show_max_pacing_rate(rate: Option<u64>) -> OptionValue {
     OptionValue::Long(rate.unwrap_or(u64::MAX))
 }
 
-/// `TCP_WINDOW_CLAMP`: at least half the smallest buffer. `None` for 0, which only a fresh socket
-/// allows.
+/// `TCP_WINDOW_CLAMP`, at least half of the smallest buffer. `None`, no limit, for 0, which only a
+/// fresh socket accepts.
 pub(super) fn window_clamp(value: &OptionValue, state: SocketState) -> Result<Option<u32>, Errno> {
     match int(value)? {
         0 if state != SocketState::Fresh => Err(Errno::EINVAL),
@@ -303,12 +304,12 @@ pub(super) fn window_clamp_of(bytes: u32) -> Option<u32> {
     (bytes != 0).then_some(bytes.max(RCVBUF_MIN / 2))
 }
 
-/// `SO_RCVLOWAT`: below zero is as much as there can be, zero is 1.
+/// `SO_RCVLOWAT`. A negative number counts as the largest one, and 0 as 1.
 pub(super) fn rcvlowat(value: &OptionValue) -> Result<u32, Errno> {
     Ok(u32::try_from(int(value)?).unwrap_or(i32::MAX as u32).max(1))
 }
 
-/// `TCP_NOTSENT_LOWAT`, an unsigned number; 0 leaves it to the sysctl.
+/// `TCP_NOTSENT_LOWAT`, an unsigned number; `None`, the number of the sysctl, for 0.
 pub(super) fn notsent_lowat(value: &OptionValue) -> Result<Option<u32>, Errno> {
     let bytes = int(value)?.cast_unsigned();
     Ok((bytes != 0).then_some(bytes))
@@ -331,8 +332,8 @@ pub(super) fn tos(value: &OptionValue) -> Result<u8, Errno> {
     Ok(low & TOS_MASK)
 }
 
-/// The priority that goes with a differentiated services field (Linux: `rt_tos2priority`): the bits
-/// that once were delay and throughput.
+/// Returns the priority of a differentiated services field (Linux: `rt_tos2priority`). It follows
+/// from the bits that RFC 791 defined as delay and throughput.
 const fn priority_of_tos(tos: u8) -> u8 {
     match tos >> 3 & 3 {
         0b10 => 6,
@@ -356,7 +357,7 @@ pub(super) fn priority(value: &OptionValue) -> Result<u8, Errno> {
     }
 }
 
-/// `IP_TTL`: -1 leaves it to the sysctl.
+/// `IP_TTL`; `None`, the TTL of the sysctl, for -1.
 pub(super) fn ttl(value: &OptionValue) -> Result<Option<u8>, Errno> {
     match int(value)? {
         -1 => Ok(None),
@@ -370,7 +371,7 @@ pub(super) fn mtu_discover(value: &OptionValue) -> Result<Option<MtuDiscover>, E
     MtuDiscover::ALL.get(index).copied().map(Some).ok_or(Errno::EINVAL)
 }
 
-/// `IP_MTU_DISCOVER`; `None` is the mode of `ip_no_pmtu_disc`.
+/// Returns `IP_MTU_DISCOVER`, for `None` the mode of `ip_no_pmtu_disc`.
 pub(super) fn show_mtu_discover(discover: Option<MtuDiscover>, sysctls: &Sysctls) -> OptionValue {
     let default = match sysctls.ip_no_pmtu_disc {
         0 | 3 => MtuDiscover::Want,
@@ -387,7 +388,7 @@ pub(super) fn congestion(value: &OptionValue) -> Result<Algorithm, Errno> {
     }
 }
 
-/// A number as an `int`, at most its largest.
+/// Returns a number as an `int`, at most the largest one.
 pub(super) fn show(number: impl Into<u64>) -> OptionValue {
     OptionValue::Int(i32::try_from(number.into()).unwrap_or(i32::MAX))
 }

@@ -18,7 +18,7 @@ use std::{fmt, sync::atomic::Ordering};
 
 use super::OptionValue;
 use crate::{
-    socket::{TcpSocket, connection::StreamState},
+    socket::{Connection, connection::StreamState},
     sysctl::Sysctls,
 };
 
@@ -49,7 +49,7 @@ pub struct MemoryInfo {
 }
 
 impl MemoryInfo {
-    pub(in crate::socket) fn of(socket: &TcpSocket, state: &StreamState) -> Self {
+    pub(in crate::socket) fn of(socket: &Connection, state: &StreamState) -> Self {
         let tcb = &state.tcb;
         Self {
             rmem_alloc: tcb.rmem_alloc(),

@@ -1,4 +1,4 @@
-//! Options of a connection that calls read without owning the socket.
+//! Options of a connection that are read by calls which do not own the socket.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -22,8 +22,8 @@ pub(in crate::socket) struct SharedSettings {
     receive_timeout_ns: AtomicU64,
     /// `SO_SNDTIMEO` in nanoseconds; 0 is unlimited.
     send_timeout_ns: AtomicU64,
-    /// `SO_REUSEADDR`. Sharing of the port was decided when it was bound; a later change only shows
-    /// in `getsockopt`.
+    /// `SO_REUSEADDR`. Whether the port is shared was decided when it was bound; a later change is
+    /// only visible to `getsockopt`.
     reuse_address: AtomicBool,
     /// `SO_REUSEPORT`.
     reuse_port: AtomicBool,

@@ -3,9 +3,9 @@
 //! Linux: `sk_setsockopt`, `do_tcp_setsockopt` on a socket that is not in TCP_CLOSE or TCP_LISTEN.
 
 use super::{Access, OptionValue, SocketOption};
-use crate::{base::errno::Errno, cx::Cx, socket::TcpSocket, socket::net::Net};
+use crate::{base::errno::Errno, cx::Cx, socket::Connection, socket::net::Net};
 
-impl TcpSocket {
+impl Connection {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
@@ -15,7 +15,7 @@ impl TcpSocket {
     /// change then.
     pub fn set_option(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         option: SocketOption,
         value: &OptionValue,
@@ -24,7 +24,7 @@ impl TcpSocket {
             return Err(Errno::ENOPROTOOPT);
         }
         let value = value.in_form_of(option)?;
-        option.store(self, host, cx, &value)
+        option.store(self, net, cx, &value)
     }
 
     /// Returns an option. Reading `SO_ERROR` takes the error.
@@ -33,10 +33,10 @@ impl TcpSocket {
     /// `ENOPROTOOPT` for an option that is only set.
     pub fn option(
         &self,
-        host: &Net,
+        net: &Net,
         cx: &mut Cx,
         option: SocketOption,
     ) -> Result<OptionValue, Errno> {
-        option.load(self, host, cx)
+        option.load(self, net, cx)
     }
 }

@@ -30,7 +30,7 @@ use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::Cx,
     socket::net::Net,
-    socket::{ConnectOptions, ListenOptions, TcpSocket},
+    socket::{ConnectOptions, Connection, ListenOptions},
     sysctl::{FastOpenKey, Sysctls},
     transmit::ip_output::MtuDiscover,
 };
@@ -94,18 +94,18 @@ macro_rules! setter {
 
 /// Stores the value of a connection's option in its place.
 macro_rules! store {
-    (nowhere ($socket:ident $host:ident $cx:ident $tcb:ident) $store:expr) => {};
-    (socket ($socket:ident $host:ident $cx:ident $tcb:ident) $store:expr) => {
+    (nowhere ($socket:ident $net:ident $cx:ident $tcb:ident) $store:expr) => {};
+    (socket ($socket:ident $net:ident $cx:ident $tcb:ident) $store:expr) => {
         $store
     };
-    (tcb ($socket:ident $host:ident $cx:ident $tcb:ident) $store:expr) => {
-        $socket.with_tcb($host, $cx, |$tcb, $cx| $store)
+    (tcb ($socket:ident $net:ident $cx:ident $tcb:ident) $store:expr) => {
+        $socket.with_tcb($net, $cx, |$tcb, $cx| $store)
     };
 }
 
 macro_rules! options {
     (
-        names($new:ident $state:ident $kept:ident $socket:ident $tcb:ident $host:ident $cx:ident
+        names($new:ident $state:ident $kept:ident $socket:ident $tcb:ident $net:ident $cx:ident
             $given:ident $sysctls:ident);
         $(
             $(#[doc = $doc:literal])+
@@ -211,18 +211,18 @@ macro_rules! options {
             #[expect(unused_variables, reason = "a row uses some of the names")]
             pub(super) fn store(
                 self,
-                $socket: &TcpSocket,
-                $host: &Net,
+                $socket: &Connection,
+                $net: &Net,
                 $cx: &mut Cx,
                 $given: &OptionValue,
             ) -> Result<(), Errno> {
                 let $state = SocketState::Connected;
                 match self {
                     $($(Self::$option => {
-                        let $sysctls = $cx.sysctls_of($host);
+                        let $sysctls = $cx.sysctls_of($net);
                         let $new = $check;
                         self.check_state($state)?;
-                        store!($place ($socket $host $cx $tcb) $store);
+                        store!($place ($socket $net $cx $tcb) $store);
                     })?)*
                     _ => return Err(Errno::ENOPROTOOPT),
                 }
@@ -233,13 +233,13 @@ macro_rules! options {
             #[expect(unused_variables, reason = "a row uses some of the names")]
             pub(super) fn load(
                 self,
-                $socket: &TcpSocket,
-                $host: &Net,
+                $socket: &Connection,
+                $net: &Net,
                 $cx: &mut Cx,
             ) -> Result<OptionValue, Errno> {
                 Ok(match self {
                     $($(Self::$option => {
-                        store!($source ($socket $host $cx $tcb) $value)
+                        store!($source ($socket $net $cx $tcb) $value)
                     })?)*
                     _ => return Err(Errno::ENOPROTOOPT),
                 })
@@ -274,11 +274,11 @@ macro_rules! options {
 }
 
 options! {
-    names(new state kept socket tcb host cx given sysctls);
+    names(new state kept socket tcb net cx given sysctls);
 
-    /// Binds an address although connections of it are in TIME-WAIT. A bound port is shared with
-    /// connections that set the option too, as long as the peers differ. Default off; of
-    /// [`ListenOptions`] on, as in `std::net`.
+    /// Binds an address although connections from it are in TIME-WAIT. A bound port is shared with
+    /// connections that set the option too, as long as the peers differ. Default off, but on in
+    /// [`ListenOptions`], as in `std::net`.
     ReuseAddress = SOL_SOCKET 2, "SO_REUSEADDR", Int,
         set ANY { check::flag(given)? } with reuse_address(on: bool) { on }
         settings { kept.reuse_address = new } socket { socket.settings().set_reuse_address(new) },
@@ -289,10 +289,10 @@ options! {
     Type = SOL_SOCKET 3, "SO_TYPE", Int,
         get settings { OptionValue::Int(SOCK_STREAM) } socket { OptionValue::Int(SOCK_STREAM) };
 
-    /// The pending error. Reading takes it.
+    /// The pending error. Reading it clears it.
     Error = SOL_SOCKET 4, "SO_ERROR", Int,
         get settings { OptionValue::Int(0) }
-        socket { OptionValue::Int(socket.take_error(host, cx).map_or(0, Errno::raw)) };
+        socket { OptionValue::Int(socket.take_error(net, cx).map_or(0, Errno::raw)) };
 
     /// Size of the send buffer in bytes; it ends autotuning. As in Linux the stack keeps twice the
     /// number, for its overhead. `SO_SNDBUF` is at most `net.core.wmem_max`; the typed setter has
@@ -413,10 +413,10 @@ options! {
         settings { kept.busy_poll.usecs = Some(new) }
         socket { socket.settings().change_busy_poll(|poll| poll.usecs = Some(new)) },
         get settings { check::show(kept.busy_poll.usecs.unwrap_or(sysctls.busy_read)) }
-        socket { check::show(socket.busy_poll().usecs.unwrap_or_else(|| cx.sysctls_of(host).busy_read)) };
+        socket { check::show(socket.busy_poll().usecs.unwrap_or_else(|| cx.sysctls_of(net).busy_read)) };
 
     /// Upper bound of the rate at which segments are sent, in bytes per second. `None`, the
-    /// default, is no bound; as a number all ones are none, in 32 bits and in 64.
+    /// default, is no bound; as a number, all ones in 32 or 64 bits are no bound.
     MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", IntOrLong,
         set ANY { check::max_pacing_rate(given)? }
         with max_pacing_rate(rate: Option<u64>) { check::pacing_rate(rate.unwrap_or(u64::MAX)) }
@@ -437,7 +437,7 @@ options! {
     /// The memory that the socket holds and may hold: the nine numbers of [`MemoryInfo`].
     MemoryInfo = SOL_SOCKET 55, "SO_MEMINFO", Bytes,
         get settings { MemoryInfo::of_none(&kept.tcp, sysctls).into() }
-        socket { socket.memory_info(host, cx).into() };
+        socket { socket.memory_info(net, cx).into() };
 
     /// A thread that stops polling polls again soon: the interrupts of the device's queue stay off
     /// meanwhile, at most for its `gro_flush_timeout`. Default off.
@@ -472,7 +472,7 @@ options! {
         get settings { check::show(kept.ip.ttl.unwrap_or(sysctls.ip_default_ttl)) }
         socket { {
             let ttl = socket.settings().ip_fields().ttl;
-            check::show(ttl.unwrap_or_else(|| cx.sysctls_of(host).ip_default_ttl))
+            check::show(ttl.unwrap_or_else(|| cx.sysctls_of(net).ip_default_ttl))
         } };
 
     /// Path MTU discovery, `IP_PMTUDISC_DONT` to `IP_PMTUDISC_OMIT`. Default by
@@ -484,7 +484,7 @@ options! {
         get settings { check::show_mtu_discover(kept.ip.mtu_discover, sysctls) }
         socket { {
             let mode = socket.settings().ip_fields().mtu_discover;
-            check::show_mtu_discover(mode, cx.sysctls_of(host))
+            check::show_mtu_discover(mode, cx.sysctls_of(net))
         } };
 
     /// Reports an ICMP error of an open connection at once. Otherwise, the default, the error
@@ -613,7 +613,7 @@ options! {
         tcb { tcb.thin_linear_timeouts().into() };
 
     /// Time that sent data may stay unacknowledged (RFC 5482), in milliseconds. Zero, the default,
-    /// leaves it to `net.ipv4.tcp_retries2`.
+    /// selects `net.ipv4.tcp_retries2`.
     UserTimeout = IPPROTO_TCP 18, "TCP_USER_TIMEOUT", Milliseconds,
         set ANY { check::user_timeout(given)? }
         with user_timeout(time: Duration) { check::not_zero(Some(time)) }
@@ -630,7 +630,7 @@ options! {
         get settings { check::show(kept.fast_open) } socket { OptionValue::Int(0) };
 
     /// A write starts no new packet above this number of unsent bytes, and the socket is writable
-    /// below half of it. 0, the default, leaves it to `net.ipv4.tcp_notsent_lowat`.
+    /// below half of it. 0, the default, selects `net.ipv4.tcp_notsent_lowat`.
     NotSentLowWater = IPPROTO_TCP 25, "TCP_NOTSENT_LOWAT", Unsigned,
         set ANY { check::notsent_lowat(given)? }
         with notsent_lowat(bytes: u32) { (bytes != 0).then_some(bytes) }
@@ -659,7 +659,7 @@ options! {
         with fast_open_key(primary: [u8; 16], backup: Option<[u8; 16]>) { FastOpenKey { primary, backup } }
         settings { kept.fast_open_key = Some(new) } nowhere { () },
         get settings { check::show_fast_open_key(kept.fast_open_key, sysctls) }
-        socket { check::show_fast_open_key(None, cx.sysctls_of(host)) };
+        socket { check::show_fast_open_key(None, cx.sysctls_of(net)) };
 
     /// Sends data in the SYN without asking for a cookie first; a listener accepts it without a
     /// cookie. Only for networks without forged addresses. Default off.

@@ -12,7 +12,7 @@ use crate::{
     base::errno::Errno,
     cx::{Cx, Memory},
     host::{Host, config::HostConfig},
-    socket::{BUSY_POLL_BUDGET, BusyPoll, ConnectOptions, ListenOptions, Listener, TcpSocket},
+    socket::{BUSY_POLL_BUDGET, BusyPoll, ConnectOptions, Connection, ListenOptions, Listener},
     sysctl::Sysctls,
 };
 
@@ -20,7 +20,7 @@ use crate::{
 struct Bench {
     host: Arc<Host>,
     cx: Cx,
-    socket: Arc<TcpSocket>,
+    socket: Arc<Connection>,
     _listener: Arc<Listener>,
 }
 
@@ -39,7 +39,7 @@ impl Bench {
         let options = ListenOptions { backlog: 8, settings: server.clone() };
         let listener = Listener::listen_with(&host, &mut cx, local, &options).unwrap();
         let options = ConnectOptions { local: None, settings: client.clone() };
-        let socket = TcpSocket::connect_with(&host, &mut cx, local, &options).unwrap();
+        let socket = Connection::connect_with(&host, &mut cx, local, &options).unwrap();
         for _ in 0..8 {
             let _ = host.poll(&mut cx);
         }

@@ -10,15 +10,15 @@ use std::borrow::Cow;
 use super::{Form, SocketOption};
 use crate::base::errno::Errno;
 
-/// Bytes of a congestion control's name with its end (`TCP_CA_NAME_MAX`).
+/// Bytes of the name of a congestion control, with the terminating zero (`TCP_CA_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 16;
 
 /// Microseconds of a second.
 const MICROS: i64 = 1_000_000;
 
-/// Value of a socket option. Numbers, switches, times, names and bytes of Rust convert into one, so
-/// that `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a time becomes a
-/// number in the option's own unit.
+/// Value of a socket option. Rust's integers, `bool`, `Duration`, strings and bytes convert into
+/// one, so that `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a time becomes
+/// a number in the option's own unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionValue {
     /// A number, or a switch that is on unless 0.
@@ -27,7 +27,7 @@ pub enum OptionValue {
     Long(u64),
     /// `SO_LINGER`; `None` is off.
     Linger(Option<Duration>),
-    /// A time limit; `None` is none.
+    /// A time limit; `None` is unlimited.
     Time(Option<Duration>),
     /// A name.
     Name(String),
@@ -102,19 +102,19 @@ impl From<Vec<u8>> for OptionValue {
     }
 }
 
-/// The `int` at `at`, or `EINVAL` when there are fewer bytes.
+/// Returns the `int` at offset `at`, or `EINVAL` if there are fewer bytes.
 fn int(bytes: &[u8], at: usize) -> Result<i32, Errno> {
     let bytes = bytes.get(at..at + 4).ok_or(Errno::EINVAL)?;
     Ok(i32::from_ne_bytes(bytes.try_into().map_err(|_| Errno::EINVAL)?))
 }
 
-/// The `long` at `at`.
+/// Returns the `long` at offset `at`, or `EINVAL` if there are fewer bytes.
 fn long(bytes: &[u8], at: usize) -> Result<i64, Errno> {
     let bytes = bytes.get(at..at + 8).ok_or(Errno::EINVAL)?;
     Ok(i64::from_ne_bytes(bytes.try_into().map_err(|_| Errno::EINVAL)?))
 }
 
-/// Seconds as an `int`, at most its largest.
+/// Returns the whole seconds, at most `i32::MAX`.
 fn seconds(time: Duration) -> i32 {
     i32::try_from(time.as_secs()).unwrap_or(i32::MAX)
 }
@@ -166,7 +166,7 @@ impl OptionValue {
     /// bytes written.
     pub fn encode(&self, option: SocketOption, room: &mut [u8]) -> usize {
         let bytes = match self {
-            // Options of IP answer a caller with room for less than an int in one byte.
+            // If the buffer is shorter than an `int`, options of IP return one byte.
             Self::Int(number) if option.form() == Form::ByteOrInt && room.len() < 4 => {
                 match u8::try_from(*number) {
                     Ok(byte) => vec![byte],
@@ -200,11 +200,12 @@ impl OptionValue {
     }
 
     /// Returns the value in the form of `option`. A time becomes a linger time or a whole number of
-    /// the option's unit, and no time becomes 0; a number beyond an `int` becomes the largest
-    /// number of bytes.
+    /// the option's unit, and no time becomes 0; a size too large for an `int` becomes the largest
+    /// size.
     ///
     /// # Errors
-    /// `EINVAL` for a time that is no whole number of the option's unit, or too long for an `int`.
+    /// `EINVAL` for a time that is not a whole number of the option's unit, or is too long for an
+    /// `int`.
     pub(super) fn in_form_of(&self, option: SocketOption) -> Result<Cow<'_, Self>, Errno> {
         let form = option.form();
         Ok(match (self, form) {
@@ -222,7 +223,8 @@ impl OptionValue {
         })
     }
 
-    /// The number, if it is one; of 64 bits what an `int` shows of it.
+    /// Returns the value if it is a number. A 64-bit number is limited to 32 bits, which are
+    /// returned as an `int`.
     #[must_use]
     pub fn as_int(&self) -> Option<i32> {
         match self {
@@ -242,8 +244,8 @@ fn in_units(time: Duration, unit: Duration) -> Result<i32, Errno> {
     i32::try_from(ns / unit_ns).map_err(|_| Errno::EINVAL)
 }
 
-/// Linux: `sock_set_timeout`. A negative time does not wait at all, which the shortest time
-/// expresses here; zero is no limit.
+/// Linux: `sock_set_timeout`. A negative time means no wait, and becomes the shortest limit; zero
+/// means no limit.
 fn time(seconds: i64, micros: i64) -> Result<OptionValue, Errno> {
     if !(0..MICROS).contains(&micros) {
         return Err(Errno::EDOM);

@@ -26,7 +26,7 @@ use pkt::{DropReason, Instant, Packet, PacketList};
 use super::{Advertisement, Neighbor, NeighborAction, NeighborActions, NudState};
 use crate::{
     base::{
-        armed::Armed,
+        armed_timers::ArmedTimers,
         counters::{Counter, Snapshot},
         ids::CoreId,
     },
@@ -83,7 +83,7 @@ pub(crate) struct NeighborEntry {
     confirmed_ns: AtomicU64,
     /// Number of entries in the timer wheel. Every event may need a timer, and a remote station can
     /// cause any number of events; one timer for each event would let it exhaust memory.
-    armed: Armed,
+    armed: ArmedTimers,
 }
 
 /// Services of the layers above that a neighbor needs.
@@ -153,7 +153,7 @@ impl Entries {
             published: AtomicU64::new(0),
             state: Mutex::new(Neighbor::new(Instant::ZERO, reachable_time)),
             confirmed_ns: AtomicU64::new(0),
-            armed: Armed::new(),
+            armed: ArmedTimers::new(),
         });
         self.map.insert((device, ip), Arc::clone(&entry));
         self.allocs += 1;

@@ -54,8 +54,8 @@ impl DeviceTx {
         let mut rows = Vec::with_capacity(self.queues.len());
         for queue in &self.queues {
             let mut guard = loop {
-                // Must not request another run: repeated requests would keep the owner running
-                // forever.
+                // This loop must not request another run: repeated requests would keep the owner
+                // running forever.
                 match queue.state.own_if_idle() {
                     Some(guard) => break guard,
                     None => sync::yield_now(),

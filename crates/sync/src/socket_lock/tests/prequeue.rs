@@ -1,20 +1,20 @@
 //! The lock, its backlog and a prequeue together: a reader sleeps while softirq context queues for
-//! it, and a second owner finds both queues. Conditions, news and waits are those of the product
-//! ([`Conditions`], [`News`], [`SocketLock::pass`], [`EventCount::notify_all_behind`]). The tests
-//! repeat the steps of `stack::socket` without packets: `prequeue::enqueue`, `softirq::bring`,
+//! it, and a second owner finds both queues. The types are those of the product ([`Conditions`],
+//! [`NewlyReady`], [`SocketLock::pass`], [`EventCount::notify_all_behind`]). The tests repeat the
+//! steps of `stack::socket` without packets: `prequeue::enqueue`, `softirq::bring`,
 //! `backlog::release`, and the wait of `quietline::stream`.
 //!
 //! Softirq context queues a batch packet by packet, and wakes the reader at the end of the batch,
 //! in a flush that takes the lock anew and may find another holder. Meanwhile the lock protects the
-//! news, and the thread that releases the socket takes them. [`Protocol`] has the two rules that
-//! this needs, each with a model that shows what is lost without it.
+//! newly ready bits, and the thread that releases the socket takes them. [`Protocol`] has the two
+//! rules that this needs, each with a model that shows which wake is lost without it.
 
 use std::sync::atomic::AtomicBool as Plain;
 use std::time::Duration;
 
 use super::*;
+use crate::conditions::{Conditions, NewlyReady};
 use crate::eventcount::{EventCount, WaitResult};
-use crate::news::{Conditions, News};
 use crate::shim::AtomicBool;
 
 /// Deferred work at the end of a batch.
@@ -32,8 +32,8 @@ enum Protocol {
     Product,
     /// A waiter does not pass the lock before it checks.
     NoPass,
-    /// An owner leaves the news to softirq context.
-    OwnerTakesNoNews,
+    /// An owner leaves the newly ready bits to softirq context.
+    OwnerTakesNoBits,
 }
 
 /// The protected value (`StreamState`).
@@ -47,7 +47,7 @@ struct Waited {
     processed: Vec<(u32, u32)>,
     /// Processed items that the reader has seen.
     read: usize,
-    news: News,
+    newly_ready: NewlyReady,
 }
 
 impl Waited {
@@ -55,7 +55,7 @@ impl Waited {
     fn drain(&mut self) {
         if !self.prequeue.is_empty() {
             self.processed.append(&mut self.prequeue);
-            self.news.retract(PREQUEUED);
+            self.newly_ready.retract(PREQUEUED);
         }
     }
 }
@@ -94,12 +94,12 @@ impl Socket {
     fn settle(&self, waited: &mut Waited) {
         let read = if waited.processed.len() > waited.read { READ } else { 0 };
         let prequeued = if waited.prequeue.is_empty() { 0 } else { PREQUEUED };
-        self.ready.publish(read | prequeued, &mut waited.news);
+        self.ready.publish(read | prequeued, &mut waited.newly_ready);
     }
 
-    /// Wakes the reader for these news. Outside the lock.
-    fn wake(&self, news: u8) {
-        if news == 0 {
+    /// Wakes the reader for these bits. Outside the lock.
+    fn wake(&self, newly_ready: u8) {
+        if newly_ready == 0 {
             return;
         }
         if self.asleep {
@@ -131,7 +131,7 @@ impl Socket {
                     waited.drain();
                     waited.touched = true;
                 } else if waited.prequeue.len() == 1 {
-                    self.ready.announce(PREQUEUED, &mut waited.news);
+                    self.ready.announce(PREQUEUED, &mut waited.newly_ready);
                 }
             }
             Work::Item(item) | Work::Direct(item) => {
@@ -156,25 +156,25 @@ impl Socket {
 
     /// Ends a batch (`TcpSocket::flush`).
     fn flush(&self) {
-        let mut news = 0;
+        let mut newly_ready = 0;
         let _ = self.lock.defer(FLUSH, |waited, work| {
             self.softirq(waited, work);
-            news |= waited.news.take();
+            newly_ready |= waited.newly_ready.take();
         });
-        self.wake(news);
+        self.wake(newly_ready);
     }
 
     /// Ends the call of an owner (`backlog::release`).
     fn release(&self, mut owned: Owned<'_, Waited, Item>) {
-        let takes = self.protocol != Protocol::OwnerTakesNoNews;
-        let mut news = if takes { owned.news.take() } else { 0 };
+        let takes = self.protocol != Protocol::OwnerTakesNoBits;
+        let mut newly_ready = if takes { owned.newly_ready.take() } else { 0 };
         owned.release(|waited, work| {
             self.work_late(waited, work);
             if takes {
-                news |= waited.news.take();
+                newly_ready |= waited.newly_ready.take();
             }
         });
-        self.wake(news);
+        self.wake(newly_ready);
     }
 
     /// A call of another thread.
@@ -230,7 +230,7 @@ impl Drop for Alarm<'_> {
         if std::thread::panicking() {
             self.0.abandoned.store(true, Ordering::Relaxed);
             let mut owned = self.0.lock.own();
-            self.0.ready.announce(READ, &mut owned.news);
+            self.0.ready.announce(READ, &mut owned.newly_ready);
             drop(owned);
             self.0.readers.notify_all();
         }
@@ -374,7 +374,7 @@ mod models {
     #[test]
     #[should_panic(expected = "no thread wakes the reader")]
     fn loom_news_that_an_owner_leaves_behind_are_lost() {
-        another_owner_against_a_batch(Protocol::OwnerTakesNoNews);
+        another_owner_against_a_batch(Protocol::OwnerTakesNoBits);
     }
 
     /// All three at once: a core with a batch, a thread that reads and one that owns.

@@ -26,7 +26,7 @@ const HEADROOM: u64 = 15;
 const PROBE_UP_ROUNDS_MAX: u8 = 30;
 
 impl Bbr {
-    /// BBRUpdateProbeBWCyclePhase.
+    /// Adapts the bounds and enters the next phase when it is due (BBRUpdateProbeBWCyclePhase).
     pub(super) fn update_probe_bw(
         &mut self,
         window: &Window,
@@ -72,18 +72,19 @@ impl Bbr {
         due
     }
 
-    /// BBRIsRenoCoexistenceProbeTime.
+    /// Whether so many rounds have passed that a Reno flow would fill the same window
+    /// (BBRIsRenoCoexistenceProbeTime).
     fn is_reno_coexistence_time(&self, window: &Window) -> bool {
         let rounds = (self.target_inflight(window) / window.mss).clamp(1, RENO_ROUNDS_MAX);
         self.rounds_since_probe >= rounds
     }
 
-    /// BBRTargetInflight.
+    /// Returns the bandwidth-delay product, at most the window (BBRTargetInflight).
     fn target_inflight(&self, window: &Window) -> u32 {
         self.bdp(window, self.bw, 100).min(window.cwnd)
     }
 
-    /// BBRIsTimeToCruise.
+    /// Whether the queue of the last probe is drained (BBRIsTimeToCruise).
     fn is_time_to_cruise(&self, window: &Window, sample: &ModelSample<'_>) -> bool {
         sample.in_flight <= self.inflight_with_headroom(window)
             && sample.in_flight <= self.inflight(window, self.max_bw.value(), 100)
@@ -100,7 +101,7 @@ impl Bbr {
         self.full_bw_now
     }
 
-    /// BBRInflightWithHeadroom.
+    /// Returns `inflight_hi` less the part left to other flows (BBRInflightWithHeadroom).
     pub(super) fn inflight_with_headroom(&self, window: &Window) -> u32 {
         if self.inflight_hi == INFINITE {
             return INFINITE;
@@ -110,7 +111,7 @@ impl Bbr {
         self.inflight_hi.saturating_sub(headroom).max(min_pipe(window))
     }
 
-    /// BBRStartProbeBW_DOWN.
+    /// Enters Down, and draws the time until the next probe (BBRStartProbeBW_DOWN).
     pub(super) fn start_down(&mut self, sample: &ModelSample<'_>, rng: &mut Rng) {
         self.reset_congestion_signals();
         self.probe_up_count = u32::MAX;
@@ -123,7 +124,7 @@ impl Bbr {
         self.phase = Phase::Down;
     }
 
-    /// BBRStartProbeBW_REFILL.
+    /// Enters Refill: the bounds between probes no longer apply (BBRStartProbeBW_REFILL).
     fn start_refill(&mut self, sample: &ModelSample<'_>) {
         self.reset_lower_bounds();
         self.probe_up_rounds = 0;
@@ -133,7 +134,7 @@ impl Bbr {
         self.phase = Phase::Refill;
     }
 
-    /// BBRStartProbeBW_UP.
+    /// Enters Up, in which `inflight_hi` rises (BBRStartProbeBW_UP).
     fn start_up(&mut self, window: &Window, sample: &ModelSample<'_>) {
         self.ack_phase = AckPhase::ProbeStarting;
         self.start_round(sample);
@@ -143,7 +144,8 @@ impl Bbr {
         self.raise_inflight_hi_slope(window);
     }
 
-    /// BBRAdaptUpperBounds.
+    /// Lowers `inflight_hi` if a probe caused too many losses or a mark, else raises `inflight_hi`
+    /// to the flight of the sample (BBRAdaptUpperBounds).
     fn adapt_upper_bounds(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         if self.ack_phase == AckPhase::ProbeStarting && self.round_start {
             self.ack_phase = AckPhase::ProbeFeedback;
@@ -183,7 +185,8 @@ impl Bbr {
         self.probe_up_count = (window.cwnd / growth).max(1);
     }
 
-    /// BBRProbeInflightHiUpward.
+    /// Raises `inflight_hi` with acknowledged bytes while the window is at it
+    /// (BBRProbeInflightHiUpward).
     fn probe_inflight_hi_upward(&mut self, window: &Window, sample: &ModelSample<'_>) {
         if !sample.is_cwnd_limited || window.cwnd < self.inflight_hi {
             return;

@@ -27,7 +27,7 @@ const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
 
 impl Bbr {
-    /// BBRUpdateMinRTT.
+    /// Updates both minima of the round-trip time (BBRUpdateMinRTT).
     pub(super) fn update_min_rtt(&mut self, sample: &ModelSample<'_>) {
         let now = sample.now;
         self.probe_rtt_expired =
@@ -45,7 +45,7 @@ impl Bbr {
         }
     }
 
-    /// BBRCheckProbeRTT.
+    /// Enters ProbeRTT if it is due, and runs it (BBRCheckProbeRTT).
     pub(super) fn check_probe_rtt(
         &mut self,
         window: &mut Window,
@@ -85,8 +85,8 @@ impl Bbr {
         }
     }
 
-    /// BBRCheckProbeRTTDone. Called on a restart from idle, too, where the next ACK leaves the
-    /// state.
+    /// BBRCheckProbeRTTDone: restores the window once the time is over, and returns whether it is.
+    /// After a restart from idle, the next ACK changes the phase.
     pub(super) fn check_probe_rtt_done(&mut self, window: &mut Window, now: Instant) -> bool {
         let done = self.probe_rtt_done_at.is_some_and(|at| now > at);
         if done {
@@ -96,7 +96,7 @@ impl Bbr {
         done
     }
 
-    /// BBRExitProbeRTT.
+    /// Returns to Cruise, or to Startup if the pipe was not filled yet (BBRExitProbeRTT).
     fn leave_probe_rtt(&mut self, sample: &ModelSample<'_>, rng: &mut Rng) {
         self.reset_lower_bounds();
         if self.full_bw_reached {
@@ -107,7 +107,7 @@ impl Bbr {
         }
     }
 
-    /// BBRProbeRTTCwnd.
+    /// Returns the window of ProbeRTT in bytes (BBRProbeRTTCwnd).
     pub(super) fn probe_rtt_cwnd(&self, window: &Window) -> u32 {
         self.bdp(window, self.bw, CWND_GAIN).max(min_pipe(window))
     }

@@ -31,23 +31,24 @@ impl MaxBw {
     }
 }
 
-/// Rounds of one of the two windows over which aggregation is measured: ten together.
+/// Rounds in each of the two windows over which aggregation is measured.
 const AGGREGATION_ROUNDS: u32 = 5;
 
-/// Excess of the bytes acknowledged at once over those that the bandwidth explains (§5.5.9).
+/// Excess of the bytes acknowledged at once over the bytes that the bandwidth explains (§5.5.9).
 #[derive(Clone, Debug, Default)]
 pub(super) struct AckAggregation {
     /// Start of this run of ACKs.
     start: Instant,
-    /// Bytes that it delivered.
+    /// Bytes delivered by this run.
     delivered: u64,
     /// Largest excess of this window and the previous one.
     extra: [u32; 2],
+    /// Round in which this window began.
     window_began: u32,
 }
 
 impl AckAggregation {
-    /// BBRUpdateACKAggregation.
+    /// Updates the excess from one ACK (BBRUpdateACKAggregation).
     pub(super) fn on_ack(
         &mut self,
         sample: &ModelSample<'_>,
@@ -81,7 +82,7 @@ impl AckAggregation {
         self.delivered = 0;
     }
 
-    /// BBR.extra_acked.
+    /// Returns the largest excess of both windows (BBR.extra_acked).
     pub(super) fn extra(&self) -> u32 {
         self.extra[0].max(self.extra[1])
     }
@@ -93,7 +94,7 @@ pub(super) fn is_inflight_too_high(sample: &ModelSample<'_>) -> bool {
 }
 
 impl Bbr {
-    /// BBRUpdateLatestDeliverySignals.
+    /// Updates the largest bandwidth and delivery of this round (BBRUpdateLatestDeliverySignals).
     pub(super) fn update_latest_delivery(&mut self, sample: &ModelSample<'_>) {
         self.loss_round_start = false;
         let Some(bw) = sample.rate.rate() else { return };
@@ -105,7 +106,7 @@ impl Bbr {
         }
     }
 
-    /// BBRAdvanceLatestDeliverySignals.
+    /// Starts the next round's delivery with this sample (BBRAdvanceLatestDeliverySignals).
     pub(super) fn advance_latest_delivery(&mut self, sample: &ModelSample<'_>) {
         if self.loss_round_start {
             self.bw_latest = sample.rate.rate().unwrap_or(0);
@@ -113,7 +114,7 @@ impl Bbr {
         }
     }
 
-    /// BBRResetCongestionSignals.
+    /// Discards the losses, marks and delivery of this round (BBRResetCongestionSignals).
     pub(super) fn reset_congestion_signals(&mut self) {
         self.loss_in_round = false;
         self.mark_in_round = false;
@@ -121,7 +122,8 @@ impl Bbr {
         self.inflight_latest = 0;
     }
 
-    /// BBRUpdateCongestionSignals.
+    /// Updates round and maximum bandwidth, and lowers the bounds after a round with excessive loss
+    /// or a mark (BBRUpdateCongestionSignals).
     pub(super) fn update_congestion_signals(&mut self, window: &Window, sample: &ModelSample<'_>) {
         self.update_round(sample);
         self.update_max_bw(sample);
@@ -157,7 +159,7 @@ impl Bbr {
         }
     }
 
-    /// BBRStartRound.
+    /// Begins a round, which ends with the delivery of data sent from now on (BBRStartRound).
     pub(super) fn start_round(&mut self, sample: &ModelSample<'_>) {
         self.next_round_delivered = sample.delivered;
     }
@@ -185,17 +187,19 @@ impl Bbr {
         self.inflight_lo = self.inflight_latest.max(beta_bytes(self.inflight_lo));
     }
 
-    /// BBRResetLowerBounds.
+    /// Removes the bounds of the time between probes (BBRResetLowerBounds).
     pub(super) fn reset_lower_bounds(&mut self) {
         self.bw_lo = INFINITE_BW;
         self.inflight_lo = INFINITE;
     }
 
-    /// BBRIsProbingBW: whether losses are expected.
+    /// BBRIsProbingBW: whether the phase sends more than the path is known to take, so that losses
+    /// are expected.
     pub(super) fn is_probing_bw(&self) -> bool {
         matches!(self.phase, Phase::Startup | Phase::Refill | Phase::Up)
     }
 
+    /// Whether the phase is one of the four of ProbeBW.
     pub(super) fn is_probe_bw(&self) -> bool {
         matches!(self.phase, Phase::Down | Phase::Cruise | Phase::Refill | Phase::Up)
     }

@@ -23,22 +23,23 @@ const FULL_BW_GROWTH: u64 = 125;
 /// BBR.StartupFullBwCount: rounds without that growth after which the pipe counts as full.
 const FULL_BW_ROUNDS: u8 = 3;
 
-/// BBRStartupFullLossCnt: ACKs with losses in one round that end Startup, when more than LossThresh
-/// was lost.
+/// BBRStartupFullLossCnt: number of ACKs with losses in one round that ends Startup, if more than
+/// LossThresh of the flight was lost.
 const FULL_LOSS_EVENTS: u8 = 6;
 
-/// Consecutive rounds with marks that end Startup.
+/// Number of consecutive rounds with marks that ends Startup.
 const FULL_MARKED_ROUNDS: u8 = 2;
 
 impl Bbr {
-    /// BBRResetFullBW.
+    /// Restarts the search for the bandwidth at which the pipe is full (BBRResetFullBW).
     pub(super) fn reset_full_bw(&mut self) {
         self.full_bw = 0;
         self.full_bw_count = 0;
         self.full_bw_now = false;
     }
 
-    /// BBRCheckFullBWReached.
+    /// Records the pipe as full if the bandwidth has not grown by a quarter for three rounds
+    /// (BBRCheckFullBWReached).
     pub(super) fn check_full_bw(&mut self, sample: &ModelSample<'_>) {
         let Some(bw) = sample.rate.rate() else { return };
         if self.full_bw_now || sample.rate.is_app_limited {
@@ -57,7 +58,7 @@ impl Bbr {
         self.full_bw_reached |= self.full_bw_now;
     }
 
-    /// BBRCheckStartupDone.
+    /// Enters Drain once the pipe is full (BBRCheckStartupDone).
     pub(super) fn check_startup_done(&mut self, window: &Window, sample: &ModelSample<'_>) {
         self.check_startup_congestion(window, sample);
         if self.phase == Phase::Startup && self.full_bw_reached {
@@ -65,8 +66,8 @@ impl Bbr {
         }
     }
 
-    /// BBRCheckStartupHighLoss, and the same for marks: losses show that the queue is full, even if
-    /// the bandwidth still grows.
+    /// Records the pipe as full after too many losses (BBRCheckStartupHighLoss) or marks: they show
+    /// that the queue is full, even if the bandwidth still grows.
     fn check_startup_congestion(&mut self, window: &Window, sample: &ModelSample<'_>) {
         if self.full_bw_reached {
             return;
@@ -88,7 +89,7 @@ impl Bbr {
         self.loss_events = 0;
     }
 
-    /// BBRCheckDrainDone.
+    /// Enters ProbeBW once the queue of Startup is drained (BBRCheckDrainDone).
     pub(super) fn check_drain_done(
         &mut self,
         window: &Window,

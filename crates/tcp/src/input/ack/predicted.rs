@@ -1,6 +1,6 @@
-//! Short form of the fifth step, for a segment that passed header prediction: it acknowledges
-//! everything in flight, or nothing is in flight, and no mechanism has work to do. Requests,
-//! responses and the receiver of one-way data take it.
+//! Short form of the fifth step, the ACK field, for a segment that passed header prediction: it
+//! acknowledges the only segment in flight, or nothing is in flight, and no loss recovery, probe or
+//! timer is active. Requests, responses and the receiver of one-way data take this path.
 //!
 //! [`super::process`] is the complete form. Under the conditions of [`is_predicted`] most of its
 //! steps change nothing, and this file contains the remaining ones; `tests::fast_path` compares
@@ -56,8 +56,8 @@ pub(in crate::input) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut C
     true
 }
 
-/// Like [`delivery_rate::check_app_limited`](crate::tcb::delivery_rate::check_app_limited), without
-/// marks in flight.
+/// Like [`delivery_rate::check_app_limited`](crate::tcb::delivery_rate::check_app_limited), for a
+/// flight without SACKed or lost segments.
 #[inline]
 fn note_app_limited(tcb: &mut Tcb) {
     let in_flight = tcb.snd_nxt.since(tcb.snd_una);
@@ -68,8 +68,9 @@ fn note_app_limited(tcb: &mut Tcb) {
 }
 
 /// Returns whether the short form applies: one segment, sent once, is in flight, and the ACK covers
-/// it. The window is known, no loss recovery, probe, undo or urgent data is pending, the congestion
-/// window was not full, so that it does not grow, and no model-based algorithm needs a sample.
+/// it. SACK is agreed, and the peer's window is no new maximum. No loss recovery, probe, undo or
+/// urgent data is pending. The congestion window was not full, so that it does not grow, and no
+/// model-based algorithm needs a sample.
 #[inline]
 fn is_predicted(tcb: &Tcb, ack: SeqNum) -> bool {
     const WATCHED: TcbFlags = TcbFlags::SACK

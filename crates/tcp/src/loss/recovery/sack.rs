@@ -56,7 +56,7 @@ pub(super) fn on_ack(
         }
         CaState::Open | CaState::Disorder => {
             tcb.recovery.state = calm(tcb);
-            // Data that an earlier SACK block reported is not counted twice, as in Linux.
+            // `delivered` excludes data that an earlier SACK block reported, as in Linux.
             if acked.bytes > 0 {
                 super::grow(tcb, cx, acked.delivered, rtt);
             }

@@ -91,7 +91,7 @@ pub(super) fn process_loss(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
         revert(tcb, cx, Counter::TcpExtTCPLossUndo);
         return true;
     }
-    let repeated = acked.bytes == 0 && !acked.has_news;
+    let repeated = acked.bytes == 0 && !acked.not_duplicate;
     tcb.recovery.frto = match tcb.recovery.frto {
         Frto::Head if acked.bytes > 0 && tcb.snd_una.lt(tcb.recovery.recover) => {
             // Step 2.b: only new data follows from here.

@@ -2,7 +2,7 @@
 //! of a SYN.
 //!
 //! RFC 7413 §4.1. Not here: the cookie as bytes of an option (`wire::cookie`), the client's cache
-//! (`stack::fast_open`).
+//! (`stack::socket::fast_open`).
 
 use core::fmt;
 

@@ -19,8 +19,8 @@ use crate::{
 const MSS_UNKNOWN: u16 = 536;
 
 impl Request {
-    /// Answers a SYN with a cookie and keeps no request (LISTEN, third; RFC 4987 §3.6). Used when
-    /// the SYN queue is full. The SYN-ACK is in `cx.out`. `codepoint` is the ECN field of the SYN's
+    /// Answers a SYN with a cookie and keeps no request (RFC 4987 §3.6). Used when the SYN queue is
+    /// full. The SYN-ACK is in `cx.out`. `codepoint` is the ECN field of the SYN's
     /// IP header.
     ///
     /// # Errors

@@ -94,8 +94,8 @@ impl Common {
         }
     }
 
-    /// Whether a frame with headers of the same length as the first one's has equal contents under
-    /// the mask.
+    /// Whether the headers `new` equal the headers `held` under the mask. Both have the same
+    /// length.
     #[inline]
     fn is_in(&self, held: &[u8], new: &[u8]) -> bool {
         match self.mask.get(..new.len()) {
@@ -168,7 +168,8 @@ fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
 
 impl Held {
     /// Recognizes a frame, whose IP header begins at offset `network`, as the next segment of this
-    /// flow that may be merged. `None` does not exclude that it is the next segment.
+    /// flow that may be merged. After `None` the caller must parse the frame, which may still be
+    /// the next segment.
     #[inline]
     pub(in crate::receive::gro) fn next_of(
         &self,
@@ -212,7 +213,8 @@ impl Held {
         joins.then_some(Next { headers: self.headers, id, payload, flags })
     }
 
-    /// Does the same by parsing the frame, for comparison.
+    /// As [`next_of`](Self::next_of), by parsing the frame: for the debug assertion that compares
+    /// both.
     pub(in crate::receive::gro) fn read_next(
         &self,
         packet: &mut Packet,

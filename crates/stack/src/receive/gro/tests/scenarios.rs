@@ -59,7 +59,7 @@ fn a_change_of_mode_reorders_no_packets() {
             let [first, second, third] = three();
             bench.receive(&first);
             bench.receive(&second);
-            assert_eq!(bench.gro.exit.is_empty(), old == GroExit::Immediate, "{old:?}");
+            assert_eq!(bench.gro.normal_list.is_empty(), old == GroExit::Immediate, "{old:?}");
             assert!(!bench.gro.table.is_empty(), "{old:?}: the second segment is held");
             bench.mode.exit = new;
             if !poll_ends {
@@ -103,11 +103,11 @@ fn a_list_for_completed_packets_alone_reorders_packets() {
         let Bench { cx, gro, mode, .. } = &mut bench;
         let received = gro.table.receive(cx, LINK, mode, packet);
         let completed = received.completed.expect("the held packet");
-        gro.exit.completed(cx, mode, completed);
-        assert_eq!(gro.exit.is_empty(), !is_unified(old), "{old:?}: it waits in the list");
+        gro.normal_list.completed(cx, mode, completed);
+        assert_eq!(gro.normal_list.is_empty(), !is_unified(old), "{old:?}: it waits in the list");
         mode.exit = new;
         let Outcome::Normal(packet) = received.outcome else { panic!("it is not held") };
-        gro.exit.normal(cx, mode, packet);
+        gro.normal_list.normal(cx, mode, packet);
         bench.complete();
         let delivered = bench.delivered();
         assert_eq!(delivered, [(0, MSS, 1), (MSS, MSS, 1)], "from {old:?} to {new:?}");

@@ -1,4 +1,4 @@
-//! Exit of receive offload: packets leave one by one, or in lists.
+//! The normal list: packets leave receive offload one by one, or in lists.
 //!
 //! Below: `link_input::input_list`. Linux: `gro_normal_one`, `gro_normal_list`.
 //!
@@ -19,7 +19,7 @@ use crate::{
 /// Settings of receive offload for one device in one poll.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroMode {
-    /// Exit mode, `net.quietline.gro_exit`.
+    /// How packets leave receive offload, `net.quietline.gro_exit`.
     pub(crate) exit: GroExit,
     /// List length that causes a flush, `net.core.gro_normal_batch`; at least 1.
     pub(crate) batch: u32,
@@ -55,7 +55,7 @@ impl GroMode {
 
 /// List of packets that leave receive offload, and the packets that have left it.
 #[derive(Debug, Default)]
-pub(crate) struct Exit {
+pub(crate) struct NormalList {
     /// Packets that wait for more (Linux: `rx_list`).
     list: PacketList,
     /// Packets or segments in the list, depending on the mode (`rx_count`).
@@ -66,8 +66,8 @@ pub(crate) struct Exit {
     ready: PacketList,
 }
 
-impl Exit {
-    /// Passes a completed packet to the exit.
+impl NormalList {
+    /// Passes a completed packet on, directly or by the list.
     pub(super) fn completed(&mut self, cx: &Cx, mode: &GroMode, completed: Completed) {
         let packet = completed.into_packet(cx);
         let segments = u32::from(packet.meta().gso.segs.max(1));
@@ -80,7 +80,7 @@ impl Exit {
         }
     }
 
-    /// Passes an unchanged packet to the exit.
+    /// Passes an unchanged packet on, directly or by the list.
     pub(super) fn normal(&mut self, cx: &Cx, mode: &GroMode, packet: Packet) {
         cx.count(Counter::GroNormal, 1);
         match mode.exit {

@@ -24,7 +24,7 @@ const NONE: u64 = u64::MAX;
 
 /// The two remembered entries of one owner. All times are in nanoseconds.
 #[derive(Debug)]
-pub(crate) struct Armed {
+pub(crate) struct ArmedTimers {
     /// Time up to which entries have fired. Written by the core that runs the wheel before the
     /// owner checks its deadline under its lock; the lock orders the two.
     fired_ns: AtomicU64,
@@ -38,7 +38,7 @@ pub(crate) struct Armed {
     far: AtomicU64,
 }
 
-impl Armed {
+impl ArmedTimers {
     pub(crate) const fn new() -> Self {
         Self {
             fired_ns: AtomicU64::new(0),
@@ -92,7 +92,7 @@ impl Armed {
 
     /// Stores the handle of the entry that [`must_arm`](Self::must_arm) asked for. Called under the
     /// owner's lock.
-    pub(crate) fn armed(&self, handle: TimerHandle) {
+    pub(crate) fn record(&self, handle: TimerHandle) {
         self.near.store(handle.to_bits(), Ordering::Relaxed);
     }
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_later_deadline_needs_no_entry() {
-        let armed = Armed::new();
+        let armed = ArmedTimers::new();
         assert!(armed.must_arm(at(200)));
         assert!(!armed.must_arm(at(200)) && !armed.must_arm(at(240)));
         armed.fired(at(201));
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_farther_entry_is_used_again_after_the_nearer_has_fired() {
-        let armed = Armed::new();
+        let armed = ArmedTimers::new();
         assert!(armed.must_arm(at(7_200_000)) && armed.must_arm(at(200)) && armed.must_arm(at(40)));
         armed.fired(at(40));
         assert!(!armed.must_arm(at(7_300_000)), "the far entry fires first");
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn no_deadline_is_missed_and_entries_do_not_accumulate() {
         let mut rng = tcp::Rng::new(1);
-        let armed = Armed::new();
+        let armed = ArmedTimers::new();
         let mut entries = BTreeSet::new();
         let mut number = 0;
         for now in 0..100_000u64 {

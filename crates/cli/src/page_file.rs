@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 
 /// A writable file whose content is unchanged so far.
 #[derive(Debug)]
-pub(super) struct PageFile {
+pub(crate) struct PageFile {
     path: PathBuf,
     file: File,
     /// The file was created by this run and is not written yet, so it can be removed without loss.
@@ -20,7 +20,7 @@ pub(super) struct PageFile {
 
 impl PageFile {
     /// Opens or creates the file before the run, so that an invalid path is reported at once.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut options = OpenOptions::new();
         let made = options.write(true).create_new(true).open(path);
         let is_ours_and_empty = made.is_ok();
@@ -35,7 +35,7 @@ impl PageFile {
     }
 
     /// Replaces the content of the file by the page.
-    pub(super) fn write(mut self, page: &str) -> Result<()> {
+    pub(crate) fn write(mut self, page: &str) -> Result<()> {
         self.replace(page).with_context(|| format!("cannot write {}", self.path.display()))?;
         self.is_ours_and_empty = false;
         Ok(())

@@ -1,21 +1,21 @@
 //! Conditions that the holders of a lock publish, and the wakes that are due for them.
 //!
 //! The holder of a [`SocketLock`](crate::SocketLock) changes both: [`Conditions`] are stored beside
-//! the lock, [`News`] in the protected value. Linux: `sk_data_ready` and `sk_write_space`, which
+//! the lock, [`NewlyReady`] in the protected value. Linux's `sk_data_ready` and `sk_write_space`
 //! wake at once, under the lock.
 //!
 //! ```text
 //!  holder, under the lock                    waiter
 //!  publish: store the bits, note the new     token = event.prepare()
-//!  take the news                             lock.pass()
+//!  bits = newly_ready.take()                 lock.pass()
 //!  release the lock                          bits set? → cancel(token), go on
-//!  news? → event.notify_all_behind()         event.wait(token, timeout)
+//!  bits? → event.notify_all_behind()         event.wait(token, timeout)
 //! ```
 //!
-//! A holder takes the news at the end of its work and wakes after it has released the lock, because
-//! a wake is a system call, and the woken thread wants the lock. Work that one context begins can
-//! end under another holder, so every holder takes all news, including those that another context
-//! has noted.
+//! A holder takes the newly ready bits at the end of its work and wakes after it has released the
+//! lock, because a wake is a system call, and the woken thread wants the lock. Work that one
+//! context begins can end under another holder, so every holder takes all bits, including those
+//! that another context has noted.
 //!
 //! No wake is lost, and no side passes a fence: leaving the lock and [`SocketLock::pass`] are
 //! read-modify-writes of one word. A waiter that passes after the holder has left sees the bits. A
@@ -49,27 +49,27 @@ impl Conditions {
 
     /// Replaces all bits, and notes those that were not set before. Under the lock.
     #[inline]
-    pub fn publish(&self, bits: u8, news: &mut News) {
+    pub fn publish(&self, bits: u8, newly_ready: &mut NewlyReady) {
         // Relaxed: only holders of the lock write.
-        news.note(bits & !self.bits.load(Ordering::Relaxed));
+        newly_ready.note(bits & !self.bits.load(Ordering::Relaxed));
         self.bits.store(bits, Ordering::Release);
     }
 
     /// Sets `bits`, and notes them even if they were set before. Under the lock.
     #[inline]
-    pub fn announce(&self, bits: u8, news: &mut News) {
+    pub fn announce(&self, bits: u8, newly_ready: &mut NewlyReady) {
         self.bits.store(self.bits.load(Ordering::Relaxed) | bits, Ordering::Release);
-        news.note(bits);
+        newly_ready.note(bits);
     }
 }
 
 /// Bits that have become true and for which no thread was woken.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct NewlyReady {
     bits: u8,
 }
 
-impl News {
+impl NewlyReady {
     /// Adds `bits`.
     #[inline]
     pub const fn note(&mut self, bits: u8) {
