@@ -96,16 +96,7 @@ pub fn experiment(quick: bool) -> Experiment {
         limits: "The propagation delay is zero, as between neighbors on one switch. The link completes a packet when its last bit has left. A superframe counts with its whole transmission time: the wait to its first bit and the wait to its last bit are two metrics. At 100 Mbit/s two superframes of 64 KB are 10.9 ms, so that the published 8 ms describe single segments or a mean.",
         clock: Clock::Virtual,
         conditions: traffic.iter().map(|traffic| traffic.condition()).collect(),
-        arms: LIMITS
-            .iter()
-            .map(|&limit| {
-                // An ACK train would end slow start at a window that does not fill the queue for
-                // seconds, and hide what the limit does.
-                let settings =
-                    [("net.quietline.tsq_limit", limit), ("net.quietline.hystart_detect", "delay")];
-                Arm::new(limit, &settings)
-            })
-            .collect(),
+        arms: arms(),
         metrics: metrics(),
         controls: vec![Control {
             counter: "TsqThrottled",
@@ -118,6 +109,17 @@ pub fn experiment(quick: bool) -> Experiment {
         comparisons: ["static131072_ge", "v619"].into_iter().flat_map(against_off).collect(),
         trial: Box::new(move |setup| workload::run(traffic[setup.condition], setup)),
     }
+}
+
+/// An arm for each limit. An ACK train would end slow start at a window that does not fill the
+/// queue for seconds, and hide the effect of the limit.
+fn arms() -> Vec<Arm> {
+    let arm = |&limit: &&'static str| {
+        let settings =
+            [("net.quietline.tsq_limit", limit), ("net.quietline.hystart_detect", "delay")];
+        Arm::new(limit, &settings)
+    };
+    LIMITS.iter().map(arm).collect()
 }
 
 /// Metrics of a run.

@@ -23,14 +23,12 @@ use quietline::{
 };
 
 use super::{
-    LIMITS,
     summary::{SAMPLES, mean, millis, over_time, percentile},
     workload::{PING_BYTES, ZEROS},
 };
 use crate::{
     experiment::{
-        Arm, Better, Clock, Comparison, Condition, Error, Experiment, Metric, Observation, Series,
-        Setup,
+        Better, Clock, Comparison, Condition, Error, Experiment, Metric, Observation, Series, Setup,
     },
     experiments::threads::{self, Pinned, STALL_MAX},
 };
@@ -84,15 +82,7 @@ pub fn experiment(real: &Real, quick: bool) -> Experiment {
                 overhead: WARM_UP_MIN + MEASURE_MIN,
             })
             .collect(),
-        arms: LIMITS
-            .iter()
-            .map(|&limit| {
-                // An ACK train would end slow start at a window that does not fill the queue.
-                let settings =
-                    [("net.quietline.tsq_limit", limit), ("net.quietline.hystart_detect", "delay")];
-                Arm::new(limit, &settings)
-            })
-            .collect(),
+        arms: super::arms(),
         metrics: metrics(),
         controls: Vec::new(),
         comparisons: ["static131072_ge", "v619"].into_iter().flat_map(against_off).collect(),
