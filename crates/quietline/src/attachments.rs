@@ -15,6 +15,7 @@ use std::{
 
 use stack::{
     Cx,
+    base::ids::DeviceIndex,
     device::{Device, Wire},
     host::Host,
 };
@@ -317,19 +318,20 @@ impl Attachments {
 
     /// Releases the device with this index after the host has removed it. The host's device 0 is
     /// loopback.
-    pub(crate) fn forget(&self, index: u32) {
+    pub(crate) fn forget(&self, index: DeviceIndex) {
         let mut attachments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        attachments[index as usize - 1] = None;
+        attachments[index.0 as usize - 1] = None;
     }
 
     /// Removes the devices that are gone. Returns true if there was one. Called between two turns.
     pub(crate) fn remove_gone(&self, host: &Host, cx: &mut Cx) -> bool {
-        let gone: Vec<u32> = {
+        let gone: Vec<_> = {
             let attachments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let is_gone = |attachment: &Option<Attachment>| {
                 attachment.as_ref().is_some_and(Attachment::is_gone)
             };
             (1..)
+                .map(DeviceIndex)
                 .zip(&*attachments)
                 .filter(|(_, own)| is_gone(own))
                 .map(|(index, _)| index)

@@ -9,7 +9,7 @@ use std::{io, net::IpAddr, ptr, sync::Arc};
 use ipnet::IpNet;
 use stack::{
     Secrets,
-    base::config_error::ConfigError,
+    base::{config_error::ConfigError, ids::DeviceIndex},
     device::{QueueId, RxSignal},
     header::ethernet::MacAddr,
     host::config::{DeviceConfig, HostConfig},
@@ -35,7 +35,7 @@ pub use settings::{EcnMode, MtuProbing};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StaticNeighbor {
     /// Index of the device in its host: loopback is 0.
-    pub(crate) device: u32,
+    pub(crate) device: DeviceIndex,
     pub(crate) address: IpAddr,
     pub(crate) mac: MacAddr,
 }
@@ -132,6 +132,7 @@ impl StackBuilder {
     pub fn neighbor(mut self, address: IpAddr, mac: MacAddr) -> Self {
         match u32::try_from(self.attachments.len()) {
             Ok(device) if device > 0 => {
+                let device = DeviceIndex(device);
                 self.neighbors.push(StaticNeighbor { device, address, mac });
             }
             _ => {
@@ -288,7 +289,8 @@ impl StackBuilder {
         let index = |name: &str| {
             let names = self.attachments.iter().map(|attachment| &attachment.device.caps().name);
             // The host's device 0 is loopback.
-            (1..).zip(names).find(|(_, own)| *own == name).map(|(index, _)| index)
+            let indices = (1..).map(DeviceIndex);
+            indices.zip(names).find(|(_, own)| *own == name).map(|(index, _)| index)
         };
         for route in &self.routes {
             self.config.routes.push(route.spec(index)?);

@@ -12,7 +12,11 @@ use std::{
 use pkt::{DomainStats as MemoryStats, Instant};
 use stack::{
     Cx,
-    base::{config_error::ConfigError, counters::Snapshot, ids::CoreId},
+    base::{
+        config_error::ConfigError,
+        counters::Snapshot,
+        ids::{CoreId, DeviceIndex},
+    },
     cx::event::EventSink,
     header::ethernet::MacAddr,
     host::{Host, config::HostConfig},
@@ -356,7 +360,7 @@ impl Stack {
         wait
     }
 
-    fn device(&self, name: &str) -> io::Result<u32> {
+    fn device(&self, name: &str) -> io::Result<DeviceIndex> {
         let found = self.host().device_index(name);
         let error = || ConfigError::missing("device", name, "no such device");
         Ok(found.ok_or_else(error)?)

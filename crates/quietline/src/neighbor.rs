@@ -2,7 +2,9 @@
 
 use std::{fmt, net::IpAddr};
 
-use stack::{header::ethernet::MacAddr, transmit::neighbor::table::NeighborInfo};
+use stack::{
+    base::ids::DeviceIndex, header::ethernet::MacAddr, transmit::neighbor::table::NeighborInfo,
+};
 
 pub use stack::transmit::neighbor::NudState;
 
@@ -22,7 +24,7 @@ pub struct Neighbor {
 
 impl Neighbor {
     /// Builds a listed neighbor; `name` returns the name of a device by index.
-    pub(crate) fn listed(info: NeighborInfo, name: impl Fn(u32) -> String) -> Self {
+    pub(crate) fn listed(info: NeighborInfo, name: impl Fn(DeviceIndex) -> String) -> Self {
         let NeighborInfo { device, address, mac, state } = info;
         Self { address, dev: name(device), mac, state }
     }

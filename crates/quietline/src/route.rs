@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use stack::{
-    base::config_error::ConfigError,
+    base::{config_error::ConfigError, ids::DeviceIndex},
     route::fib::{NO_DEVICE, RouteEntry, RouteSpec},
 };
 
@@ -104,7 +104,7 @@ impl Route {
     /// Converts the route to the stack's form; `index` returns the index of a device by name.
     pub(crate) fn spec(
         &self,
-        index: impl Fn(&str) -> Option<u32>,
+        index: impl Fn(&str) -> Option<DeviceIndex>,
     ) -> Result<RouteSpec, ConfigError> {
         let device = match &self.dev {
             Some(name) => Some(
@@ -118,7 +118,7 @@ impl Route {
     }
 
     /// Builds a listed route; `name` returns the name of a device by index.
-    pub(crate) fn listed(entry: RouteEntry, name: impl Fn(u32) -> String) -> Self {
+    pub(crate) fn listed(entry: RouteEntry, name: impl Fn(DeviceIndex) -> String) -> Self {
         let RouteEntry { prefix, kind, via, device, prefsrc: src, mtu, metric } = entry;
         let dev = (device != NO_DEVICE).then(|| name(device));
         Self { prefix, kind, via, dev, src, mtu, metric }

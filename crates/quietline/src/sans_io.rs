@@ -58,7 +58,7 @@ pub use crate::entropy::{rng, secrets};
 pub use pkt::{Batch, DropReason, Instant, Packet, PacketList, RxChecksum, TxChecksum};
 pub use stack::{
     Cx, Errno, Memory, Readiness, Secrets,
-    base::config_error::ConfigError,
+    base::{config_error::ConfigError, ids::DeviceIndex},
     device::{
         Capabilities, Completed, Device, Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire,
         WireConfig,

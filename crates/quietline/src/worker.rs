@@ -34,7 +34,7 @@ use rustix::{
 };
 use stack::{
     Cx,
-    base::ids::NapiId,
+    base::ids::{DeviceIndex, NapiId},
     core::{Core, CoreRun, Kick},
     device::QueueId,
     host::Host,
@@ -124,6 +124,7 @@ pub(crate) fn start(
 fn queues_of(core: &Core, index: usize, cores: usize, attachments: &[Attachment]) -> Vec<Watched> {
     // The host's device 0 is loopback.
     (1..)
+        .map(DeviceIndex)
         .zip(attachments)
         .filter(|(_, attachment)| attachment.concerns_workers())
         .flat_map(|(device, attachment)| {

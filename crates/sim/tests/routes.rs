@@ -14,6 +14,7 @@ mod tests {
     };
     use stack::{
         Readiness,
+        base::ids::DeviceIndex,
         device::{Impairment, Wire, WireConfig},
         host::config::{DeviceConfig, HostConfig},
         route::fib::RouteSpec,
@@ -112,7 +113,7 @@ mod tests {
             }
             11 => host.invalidate_routes(),
             up => {
-                let changed = host.set_device_up(&mut world.cx, 1 + wire, up == 12);
+                let changed = host.set_device_up(&mut world.cx, DeviceIndex(1 + wire), up == 12);
                 changed.expect("it is there");
             }
         }
@@ -189,7 +190,7 @@ mod tests {
 
     fn restore_path(world: &mut World, number: usize) {
         let host = Arc::clone(&world.hosts[number]);
-        for device in [1, 2] {
+        for device in [DeviceIndex(1), DeviceIndex(2)] {
             host.set_device_up(&mut world.cx, device, true).expect("it is there");
         }
         host.replace_route(&to_peer(number, 1)).expect("a route");

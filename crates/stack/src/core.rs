@@ -27,12 +27,11 @@ use sync::{Attendance, CoreLock, QUEUES_MAX};
 use crate::{
     base::{
         counters::{Counter, Snapshot},
-        ids::{CoreId, NapiId},
+        ids::{CoreId, DeviceIndex, NapiId},
     },
     cx::RunCore,
-    device::QueueId,
+    device::{DeviceQueue, QueueId},
     receive::{
-        flow::LastFlow,
         napi::Napi,
         rps::{Backlog, BacklogPoll, Outbox},
     },
@@ -40,6 +39,7 @@ use crate::{
         connection::wmem::Tasklet,
         core_sockets::{CoreSockets, TimerEntry},
         net::Net,
+        rx::LastFlow,
     },
 };
 
@@ -164,7 +164,7 @@ pub struct Core {
     net: Weak<Net>,
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
-    places: Mutex<Vec<(u32, QueueId)>>,
+    places: Mutex<Vec<DeviceQueue>>,
     /// Packets that other cores have handed to this one.
     backlog: Arc<Backlog>,
     /// TCP Small Queues list of `sockets`.
@@ -256,9 +256,9 @@ impl Core {
     /// Returns the index of a device's queue on this core. The thread that watches descriptors
     /// calls it once per queue.
     #[must_use]
-    pub fn napi_of(&self, device: u32, queue: QueueId) -> Option<NapiId> {
+    pub fn napi_of(&self, device: DeviceIndex, queue: QueueId) -> Option<NapiId> {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = places.iter().position(|place| *place == (device, queue))?;
+        let place = places.iter().position(|place| *place == DeviceQueue { device, queue })?;
         u8::try_from(place).ok().map(NapiId)
     }
 

@@ -39,8 +39,8 @@ mod view;
 mod wakes;
 
 use polling::Polling;
-use softirq::Softirq;
 pub(crate) use softirq::{Owed, RunCore};
+use softirq::{Raised, Softirq};
 use view::HostView;
 use wakes::HeldWakes;
 
@@ -484,7 +484,7 @@ impl Cx {
 
     fn run_raised(&mut self) {
         let (mut runs, mut end) = (0, None);
-        while let Some((core, place, owed)) = self.softirq.take_next() {
+        while let Some(Raised { core, place, owed }) = self.softirq.take_next() {
             if runs < SOFTIRQ_RESTART_MAX {
                 core.run_scheduled(self, owed);
                 runs += 1;

@@ -23,7 +23,7 @@ use sync::{Attendance, ring};
 
 use crate::{
     base::{
-        ids::NapiId,
+        ids::{DeviceIndex, NapiId},
         limits::{GRO_BYTES_MAX, GSO_BYTES_MAX, WEIGHT},
     },
     cx::event::Event,
@@ -41,6 +41,13 @@ pub use wire::{Impairment, PathMtu, TooBigReport, Waits, Wire, WireConfig};
 /// Index of a queue pair of a device. One core polls one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueId(pub u16);
+
+/// A queue pair of one of the devices of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceQueue {
+    pub(crate) device: DeviceIndex,
+    pub(crate) queue: QueueId,
+}
 
 /// Link layer of a device: the header that its frames start with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

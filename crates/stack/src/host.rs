@@ -17,6 +17,7 @@ use crate::{
     cx::Cx,
     device::QueueId,
     socket::net::Net,
+    sysctl::SysctlError,
 };
 
 mod audit;
@@ -25,8 +26,6 @@ pub mod config;
 mod devices;
 mod neighbors;
 mod report;
-mod settings;
-mod shut_down;
 
 pub use audit::Audit;
 
@@ -81,6 +80,66 @@ impl Host {
     /// Returns the core that polls queue `queue` of every device, and runs its transmit queue.
     pub(crate) fn core_of_queue(&self, queue: QueueId) -> &Arc<Core> {
         &self.cores[usize::from(queue.0) % self.cores.len()]
+    }
+
+    /// Sets a value by its Linux name while the host runs, as `sysctl -w NAME=VALUE` does. Each
+    /// thread uses it from its next call or turn on. Values that a socket copied when it was
+    /// created (buffer sizes, keepalive times) do not change.
+    ///
+    /// # Errors
+    ///
+    /// [`SysctlError`]; nothing is changed then.
+    pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
+        let (trims, stale) = self.live_sysctls().set(name, value, |present, next| {
+            self.neighbors.configure(next.neigh.clone());
+            self.set_rfs_needed(next.rps_sock_flow_entries != 0);
+            if next.tcp.keeps_packets() {
+                self.tcp_memory().note_kept();
+            }
+            for tx in &self.tx {
+                tx.configure(next);
+            }
+            let stale = present.dst_ref != next.dst_ref
+                || present.dst_check != next.dst_check
+                || present.rp_filter != next.rp_filter
+                || present.devices != next.devices
+                || present.default_qdisc != next.default_qdisc;
+            (present.tcp != next.tcp, stale)
+        })?;
+        // The new settings are published before this request, so the core that takes the request
+        // uses them. Connections may hold spare packets that the earlier settings allowed.
+        if trims && self.tcp_memory().want_trim() {
+            self.cores[0].wake_before(Instant::ZERO);
+        }
+        if stale {
+            // Cached entries depend on the earlier settings: how references are counted, the
+            // features of the device, and the reverse-path filter. A new generation makes all users
+            // look them up again.
+            self.invalidate_routes();
+        }
+        Ok(())
+    }
+
+    /// Stops all sockets: listeners are closed, connections aborted. No socket can be opened from
+    /// here on.
+    pub fn shut_down(&self, cx: &mut Cx) {
+        if !self.down.begin() {
+            return;
+        }
+        let mut listeners = Vec::new();
+        {
+            let reader = cx.reader();
+            let rcu = reader.pin();
+            self.demux.for_each_listener(&rcu, |listener| listeners.push(Arc::clone(listener)));
+        }
+        let streams = self.streams(cx);
+        for listener in listeners {
+            listener.close(self, cx);
+        }
+        for socket in streams {
+            socket.abort(self, cx);
+        }
+        cx.do_softirq();
     }
 
     #[cfg(test)]

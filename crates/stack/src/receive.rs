@@ -9,7 +9,6 @@
 
 pub(crate) mod arp_input;
 pub(crate) mod early_demux;
-pub(crate) mod flow;
 pub mod gro;
 pub(crate) mod icmp_input;
 pub(crate) mod ip_input;

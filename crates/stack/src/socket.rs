@@ -19,6 +19,7 @@ mod modes;
 pub mod net;
 pub mod options;
 pub(crate) mod reset;
+pub(crate) mod rx;
 mod time_wait;
 
 pub use connection::busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};

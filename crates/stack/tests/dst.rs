@@ -12,6 +12,7 @@ mod tests {
     use pkt::Instant;
     use stack::{
         Cx, Memory, Readiness,
+        base::ids::DeviceIndex,
         device::{Wire, WireConfig},
         host::{
             Host,
@@ -88,7 +89,10 @@ mod tests {
     }
 
     fn input_routes(host: &Host) -> Vec<DstInfo> {
-        host.dst_entries().into_iter().filter(|entry| entry.is_input && entry.device != 0).collect()
+        host.dst_entries()
+            .into_iter()
+            .filter(|entry| entry.is_input && entry.device != DeviceIndex(0))
+            .collect()
     }
 
     /// PQ5 in the default receive context: in the steady state early demux finds the route with the

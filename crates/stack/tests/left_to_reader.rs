@@ -8,7 +8,7 @@ mod tests {
     use pkt::{Batch, Instant, PacketList};
     use stack::{
         Capabilities, Cx, Device, Memory, Readiness,
-        base::counters::Counter,
+        base::{counters::Counter, ids::DeviceIndex},
         core::{Core, CoreRun, Kick},
         device::{QueueId, RxSignal, Wire, WireConfig},
         host::{
@@ -58,7 +58,7 @@ mod tests {
     /// Runs the core of a host, with its queue marked as interrupted.
     fn run(host: &Host, cx: &mut Cx) {
         let core = &host.cores()[0];
-        core.interrupt(core.napi_of(1, QueueId(0)).expect("a queue"));
+        core.interrupt(core.napi_of(DeviceIndex(1), QueueId(0)).expect("a queue"));
         assert_eq!(core.try_run(host, cx), CoreRun::Idle);
         cx.do_softirq();
     }
@@ -214,7 +214,8 @@ mod tests {
             let name = format!("net.quietline.dev.default.{setting}");
             bench.server.set_sysctl(&name, value).expect("a setting");
         }
-        let (core, napi) = (bench.core(), bench.core().napi_of(1, QueueId(0)).expect("a queue"));
+        let (core, napi) =
+            (bench.core(), bench.core().napi_of(DeviceIndex(1), QueueId(0)).expect("a queue"));
         bench.send(1);
         assert_eq!(bench.work(), CoreRun::Idle);
         assert_eq!(bench.read(), SEGMENT);
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!(bench.read(), SEGMENT);
         bench.send(3);
         let core = bench.core();
-        core.interrupt(core.napi_of(1, QueueId(0)).expect("a queue"));
+        core.interrupt(core.napi_of(DeviceIndex(1), QueueId(0)).expect("a queue"));
         let Bench { cx, server, reader, .. } = &mut bench;
         let mut read = None;
         let polled = core.busy_poll(server, cx, 8, |cx| {
@@ -401,7 +402,7 @@ mod tests {
         server.set_sysctl(name, "1000000000").expect("a second");
         core.stop_polling(&mut bench.cx, &server, true);
         assert!(core.is_left_alone(now));
-        core.interrupt(core.napi_of(1, QueueId(0)).expect("a queue"));
+        core.interrupt(core.napi_of(DeviceIndex(1), QueueId(0)).expect("a queue"));
         assert!(!core.is_left_alone(now), "a poll of a queue is due");
         assert_eq!(bench.work(), CoreRun::Idle);
         core.stop_polling(&mut bench.cx, &server, true);

@@ -14,7 +14,7 @@ mod tests {
     use pkt::{Batch, EtherType, Instant, Packet, PacketList, RxChecksum};
     use stack::{
         Capabilities, Cx, Device, Memory,
-        base::counters::Counter,
+        base::{counters::Counter, ids::DeviceIndex},
         core::CoreRun,
         device::{Doorbell, LinkType, QueueId, RxSignal},
         host::{
@@ -342,8 +342,8 @@ mod tests {
     fn an_interrupt_schedules_its_queue() {
         let mut bench = Bench::new(&[RxSignal::Descriptor, RxSignal::Descriptor], &[]);
         let core = Arc::clone(&bench.host.cores()[0]);
-        let napi = core.napi_of(2, QueueId(0)).expect("the second device");
-        assert!(core.napi_of(3, QueueId(0)).is_none());
+        let napi = core.napi_of(DeviceIndex(2), QueueId(0)).expect("the second device");
+        assert!(core.napi_of(DeviceIndex(3), QueueId(0)).is_none());
         bench.arrive(1, 3);
         assert_eq!(core.run_interrupted(&bench.host, &mut bench.cx), CoreRun::Idle);
         assert_eq!(bench.polls(), []);
@@ -515,7 +515,7 @@ mod tests {
         ];
         let mut bench = Bench::new(&[RxSignal::Descriptor], &settings);
         let core = Arc::clone(&bench.host.cores()[0]);
-        let napi = core.napi_of(1, QueueId(0)).unwrap();
+        let napi = core.napi_of(DeviceIndex(1), QueueId(0)).unwrap();
         let interval = Duration::from_micros(20);
         bench.cx.now = Instant::from_secs(1);
         bench.arrive(0, 1);
@@ -550,7 +550,7 @@ mod tests {
         bench.arrive(0, 3);
         assert_eq!(bench.run(), CoreRun::Idle);
         let core = &bench.host.cores()[0];
-        assert!(!core.is_masked(core.napi_of(1, QueueId(0)).unwrap()));
+        assert!(!core.is_masked(core.napi_of(DeviceIndex(1), QueueId(0)).unwrap()));
         assert_eq!(core.next_deadline(), None);
     }
 

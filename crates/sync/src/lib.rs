@@ -76,7 +76,7 @@ pub use refcount::{Counting, RefCount};
 pub use ring::Ring;
 pub use shutdown::Shutdown;
 pub use small_queue::{SmallQueue, TsqProtocol};
-pub use socket_lock::{Entry, Owned, SocketLock, Work};
+pub use socket_lock::{Admitted, Entry, Owned, Queued, SocketLock, Softirq, Work};
 
 /// Lets other threads run: for a caller that waits for another thread, off the data path.
 pub fn yield_now() {

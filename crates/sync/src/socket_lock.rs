@@ -22,7 +22,7 @@
 //!          │ ▼   own, try_own
 //!         OWNED      release: drain, then CAS
 //!
-//!   while held   softirq   +bytes (or Full), push to the backlog, then set BACKLOG
+//!   while held   softirq   +bytes (or Full); queue: push to the backlog, then set BACKLOG
 //!                defer     set DEFERRED bits
 //!                own       join the sleepers, then set WAITERS
 //!   to leave     BACKLOG?  clear it, take the whole list, run each item in order; check again
@@ -31,14 +31,13 @@
 //!                          if WAITERS was set, wake one sleeper
 //! ```
 //!
-//! - **Order.** Items of one producer run in the order it brought them: an item is run directly
-//!   only when BACKLOG is clear or after the backlog was drained, and `softirq` returns `Queued`
-//!   only once BACKLOG is set.
+//! - **Order.** Items of one producer run in the order it brought them: the holder in softirq runs
+//!   older items first (`run_older`), and `queue` returns only once BACKLOG is set.
 //! - **Flood.** `bytes` counts admitted items and becomes 0 only in the CAS that releases the lock
 //!   (or ends `run_backlog`), never between rounds. A producer faster than the drain therefore
 //!   reaches its limit and is refused, so the drain ends. An item admitted but not yet pushed at
 //!   that moment is no longer counted: the limit may be exceeded by one item for each producer that
-//!   is inside `softirq` at that time.
+//!   has an [`Admitted`] at that time.
 //! - **Orphans.** If the holder left before a producer set its bit, the producer finds that in the
 //!   old value of the same operation, and runs the items it left behind itself.
 //! - **Sleepers.** A woken sleeper takes the lock with WAITERS set, because others may still sleep.
@@ -54,11 +53,13 @@ use crate::shim::{self, AtomicU64, Ordering, UnsafeCell};
 
 mod held;
 mod owned;
+mod softirq;
 #[cfg(test)]
 mod tests;
 
 use held::Held;
 pub use owned::Owned;
+pub use softirq::{Admitted, Softirq};
 
 /// An application thread holds the lock.
 const OWNED: u64 = 1 << 0;
@@ -85,25 +86,32 @@ const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 /// One piece of work for the holder of a socket.
 #[derive(Debug)]
 pub enum Work<P> {
-    /// A packet, in arrival order.
+    /// A packet of the backlog, in arrival order.
     Item(P),
-    /// As `Item`: the packet that [`SocketLock::softirq`] was called with, run before that returns.
-    /// Other facts its caller knows about it are still valid.
-    Direct(P),
     /// Deferred work: the bits given to [`SocketLock::defer`] since the last run, merged.
     Deferred(u8),
 }
 
-/// Result of bringing work in softirq.
+/// Result of [`SocketLock::softirq`] for one item.
 #[derive(Debug)]
 #[must_use]
-pub enum Entry<P> {
-    /// The work ran before the call returned.
+pub enum Entry<'a, T, P: Linked> {
+    /// No thread held the lock: the caller runs the item now.
+    Free(Softirq<'a, T, P>),
+    /// Another thread holds the lock, and the backlog has room for the item.
+    Held(Admitted<'a, T, P>),
+    /// The backlog's byte limit refuses the item.
+    Full,
+}
+
+/// Result of queuing or deferring work in softirq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Queued {
+    /// The holder had left: the work ran before the call returned.
     Ran,
     /// The current holder will run it before it releases the lock.
-    Queued,
-    /// The backlog's byte limit refuses it.
-    Full(P),
+    ForHolder,
 }
 
 /// A value of type `T` with the socket lock around it; `P` is the type of the backlog's items.
@@ -144,44 +152,31 @@ impl<T, P: Linked> SocketLock<T, P> {
         }
     }
 
-    /// Softirq: brings one item. If the lock is free, runs it and all items that arrive meanwhile.
-    /// Otherwise queues it, unless the backlog would exceed `limit` bytes. Never waits.
-    ///
-    /// `leave` is called with an item that is going to be queued: the item is run later, possibly
-    /// on another thread, and must own everything it needs.
+    /// Softirq: begins to process one item of `bytes`. If the lock is free, takes it, and the
+    /// caller runs the item. Otherwise admits the item to the backlog, unless the backlog would
+    /// exceed `limit` bytes. Never waits.
     #[inline]
-    pub fn softirq(
-        &self,
-        item: P,
-        bytes: u32,
-        limit: u32,
-        leave: impl FnOnce(&mut P),
-        mut run: impl FnMut(&mut T, Work<P>),
-    ) -> Entry<P> {
+    pub fn softirq(&self, bytes: u32, limit: u32) -> Entry<'_, T, P> {
         let free =
             self.word.compare_exchange(0, SOFTIRQ_BUSY, Ordering::Acquire, Ordering::Relaxed);
         match free {
-            Ok(_) => {
-                let mut held = Held::new(self, SOFTIRQ_BUSY);
-                run(held.value_mut(), Work::Direct(item));
-                held.leave(&mut run);
-                Entry::Ran
-            }
-            Err(word) => self.softirq_contended(word, item, (bytes, limit), leave, &mut run),
+            Ok(_) => Entry::Free(Softirq::new(Held::new(self, SOFTIRQ_BUSY), false)),
+            Err(word) => self.softirq_contended(word, bytes, limit),
         }
     }
 
-    /// Softirq: brings deferred work, a set of bits whose meaning is the caller's. As
-    /// [`softirq`](Self::softirq), but never refused, because bits of one kind merge.
+    /// Softirq: brings deferred work, a set of bits whose meaning is the caller's. If the lock is
+    /// free, runs it and all work that arrives meanwhile. Never refused, because bits of one kind
+    /// merge.
     #[inline]
-    pub fn defer(&self, bits: u8, mut run: impl FnMut(&mut T, Work<P>)) -> Entry<P> {
+    pub fn defer(&self, bits: u8, mut run: impl FnMut(&mut T, Work<P>)) -> Queued {
         let free =
             self.word.compare_exchange(0, SOFTIRQ_BUSY, Ordering::Acquire, Ordering::Relaxed);
         if free.is_ok() {
             let mut held = Held::new(self, SOFTIRQ_BUSY);
             run(held.value_mut(), Work::Deferred(bits));
             held.leave(&mut run);
-            return Entry::Ran;
+            return Queued::Ran;
         }
         self.mark(u64::from(bits) << DEFERRED_SHIFT, &mut run)
     }
@@ -250,27 +245,15 @@ impl<T, P: Linked> SocketLock<T, P> {
     }
 
     #[cold]
-    fn softirq_contended(
-        &self,
-        mut word: u64,
-        mut item: P,
-        (bytes, limit): (u32, u32),
-        leave: impl FnOnce(&mut P),
-        run: &mut impl FnMut(&mut T, Work<P>),
-    ) -> Entry<P> {
+    fn softirq_contended(&self, mut word: u64, bytes: u32, limit: u32) -> Entry<'_, T, P> {
         loop {
-            let seen = if word & HELD == 0 {
+            word = if word & HELD == 0 {
                 match self.take(word, SOFTIRQ_BUSY) {
+                    // Items were left by a holder that was dropped, or a producer has not set its
+                    // bit yet.
                     Ok(()) => {
-                        // Items were left by a holder that was dropped, or a producer has not set
-                        // its bit yet: older items run first.
-                        let mut held = Held::new(self, SOFTIRQ_BUSY);
-                        if word & BACKLOG != 0 {
-                            held.drain(run);
-                        }
-                        run(held.value_mut(), Work::Direct(item));
-                        held.leave(run);
-                        return Entry::Ran;
+                        let held = Held::new(self, SOFTIRQ_BUSY);
+                        return Entry::Free(Softirq::new(held, word & BACKLOG != 0));
                     }
                     Err(found) => found,
                 }
@@ -279,41 +262,37 @@ impl<T, P: Linked> SocketLock<T, P> {
                 // of the backlog.
                 let fits = backlog_bytes(word).checked_add(bytes).is_some_and(|sum| sum <= limit);
                 if !fits {
-                    return Entry::Full(item);
+                    return Entry::Full;
                 }
                 let admitted = word + (u64::from(bytes) << BYTES_SHIFT);
                 match self.exchange(word, admitted, Ordering::Relaxed) {
-                    Ok(_) => break,
+                    Ok(_) => return Entry::Held(Admitted::new(self)),
                     Err(found) => found,
                 }
             };
-            word = seen;
         }
-        leave(&mut item);
-        self.backlog.push(item);
-        self.mark(BACKLOG, run)
     }
 
     /// Sets `bits` for the holder to find; if the holder has left before it could see them, runs
     /// the work here.
     #[cold]
-    fn mark(&self, bits: u64, run: &mut impl FnMut(&mut T, Work<P>)) -> Entry<P> {
+    fn mark(&self, bits: u64, run: &mut impl FnMut(&mut T, Work<P>)) -> Queued {
         // Release: the thread that clears the bits sees the data they stand for.
         let mut word = self.word.fetch_or(bits, Ordering::Release) | bits;
         while word & HELD == 0 {
             if word & bits == 0 {
                 // Another holder came, saw the bits, and has left again.
-                return Entry::Ran;
+                return Queued::Ran;
             }
             match self.take(word, SOFTIRQ_BUSY) {
                 Ok(()) => {
                     Held::new(self, SOFTIRQ_BUSY).leave(run);
-                    return Entry::Ran;
+                    return Queued::Ran;
                 }
                 Err(found) => word = found,
             }
         }
-        Entry::Queued
+        Queued::ForHolder
     }
 
     #[cold]

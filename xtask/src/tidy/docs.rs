@@ -1,8 +1,8 @@
 //! Documents that must agree with the code: module heads, links, the two data-path lines, the
-//! functions of docs/rfc9293.md.
+//! functions, tests and files of docs/rfc9293.md and SECURITY.md.
 //!
-//! A function is written as `` `stack/src/receive/ip_input.rs::input` ``: a file below `crates/`
-//! and a function in it.
+//! A function is written as `` `stack/src/receive/ip_input.rs::input` ``: a file below `crates/`,
+//! or below the root, and a function in it. A file may stand alone.
 //!
 //! Not here: prose.
 
@@ -24,8 +24,9 @@ const DATA_PATH: [&str; 2] = [
 const DATA_PATH_FILES: [&str; 3] =
     ["ARCHITECTURE.md", "docs/datapath.md", "crates/stack/src/lib.rs"];
 
-/// Documents that name functions with their files: those that meet the requirements of RFC 9293.
-const FUNCTION_FILES: [&str; 1] = ["docs/rfc9293.md"];
+/// Documents that name functions with their files: those that meet the requirements of RFC 9293,
+/// and the tests of known attacks.
+const FUNCTION_FILES: [&str; 2] = ["docs/rfc9293.md", "SECURITY.md"];
 
 /// Checks that a source file begins with a module head. The tests of `foo.rs` in `foo/tests.rs`
 /// need none.
@@ -60,7 +61,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().filter(|word| *word != "//!").collect::<Vec<_>>().join(" ")
 }
 
-/// Checks that every named function and packet script exists.
+/// Checks that every named function, file and packet script exists.
 pub(crate) fn check_hops(sources: &[RustSource], findings: &mut Findings) -> Result<()> {
     for document in FUNCTION_FILES {
         check_functions(document, sources, findings);
@@ -74,14 +75,18 @@ fn check_functions(document: &str, sources: &[RustSource], findings: &mut Findin
     for (index, line) in text.lines().enumerate() {
         for (file, name) in line.split('`').filter_map(hop) {
             hops += 1;
-            let path = format!("crates/{file}");
-            let Some(source) = sources.iter().find(|source| source.path == path) else {
-                findings.note(document, index + 1, format!("{path} does not exist"));
+            let Some(source) = sources.iter().find(|source| is_at(&source.path, file)) else {
+                findings.note(document, index + 1, format!("{file} does not exist"));
                 continue;
             };
             let bare = name.rsplit("::").next().unwrap_or(name);
             if !shape::functions(source).iter().any(|function| function.name == bare) {
-                findings.note(document, index + 1, format!("{path} has no fn {bare}"));
+                findings.note(document, index + 1, format!("{file} has no fn {bare}"));
+            }
+        }
+        for file in line.split('`').filter(|code| code.contains('/') && code.ends_with(".rs")) {
+            if !sources.iter().any(|source| is_at(&source.path, file)) {
+                findings.note(document, index + 1, format!("{file} does not exist"));
             }
         }
         for script in line.split('`').filter(|code| code.ends_with(".pkt")) {
@@ -93,6 +98,11 @@ fn check_functions(document: &str, sources: &[RustSource], findings: &mut Findin
     if hops == 0 {
         findings.note(document, 0, "names no function at all");
     }
+}
+
+/// Whether a document names the source at `path` as `file`.
+fn is_at(path: &str, file: &str) -> bool {
+    path.strip_prefix("crates/").unwrap_or(path) == file || path == file
 }
 
 /// Splits `stack/src/core.rs::Core::run` into file and function.
@@ -173,6 +183,13 @@ mod tests {
                 assert_eq!(ids.iter().filter(|found| **found == id).count(), 1, "{id}");
             }
         }
+    }
+
+    #[test]
+    fn a_file_is_named_from_the_crates_or_from_the_root() {
+        assert!(is_at("crates/tcp/src/a.rs", "tcp/src/a.rs"));
+        assert!(is_at("tests/netns/src/lib.rs", "tests/netns/src/lib.rs"));
+        assert!(!is_at("crates/tcp/src/a.rs", "src/a.rs"));
     }
 
     #[test]

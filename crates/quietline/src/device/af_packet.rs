@@ -144,8 +144,9 @@ impl Queue {
                 (receiver, Rx::Calls(RxCalls::new(config.vnet_hdr)))
             }
             RxFormat::Frames | RxFormat::Blocks => {
-                let (receiver, mapping, geometry) = socket::open_receiver(interface, config)?;
-                (receiver, Rx::Ring(RxRing::new(mapping, geometry, config.vnet_hdr)))
+                let socket::RingSocket { fd, mapping, geometry } =
+                    socket::open_receiver(interface, config)?;
+                (fd, Rx::Ring(RxRing::new(mapping, geometry, config.vnet_hdr)))
             }
         };
         if config.queues > 1 {

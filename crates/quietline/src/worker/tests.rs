@@ -9,6 +9,7 @@ use std::{os::fd::BorrowedFd, sync::atomic::AtomicUsize};
 use pkt::{Batch, DropReason, PacketList};
 use stack::{
     Capabilities, Device,
+    base::ids::DeviceIndex,
     device::{LinkType, RxSignal},
     host::config::{DeviceConfig, HostConfig},
     sysctl::Sysctls,
@@ -75,7 +76,7 @@ fn worker_with_ring(at_once: usize, frames: usize) -> (Worker, Arc<Ring>, Cx) {
     let config = HostConfig { cores: 1, devices: vec![device], sysctls, ..HostConfig::replay(0) };
     let host = Host::new(clock::memory(), config).expect("a host");
     let core = Arc::clone(&host.cores()[0]);
-    let napi = core.napi_of(1, QueueId(0)).expect("an instance");
+    let napi = core.napi_of(DeviceIndex(1), QueueId(0)).expect("an instance");
     let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
     let attachment = Attachment::new(Arc::clone(&ring)).poll_fds(Arc::new(Signal(signal)));
     let kick = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("a descriptor");
@@ -164,7 +165,7 @@ fn a_sleeping_worker_is_woken_when_a_device_comes_up() {
     worker.core.set_kick(Arc::clone(&worker.kick) as _);
     let napi = worker.queues.borrow()[0].napi;
     let is_kicked = || read(&worker.kick.0, &mut [0; 8][..]).is_ok();
-    assert_eq!(worker.host.set_device_up(&mut cx, 1, false), Ok(()));
+    assert_eq!(worker.host.set_device_up(&mut cx, DeviceIndex(1), false), Ok(()));
     assert!(worker.core.is_masked(napi));
     ring.waiting.store(100, Ordering::Relaxed);
     worker.core.interrupt(napi);
@@ -172,7 +173,7 @@ fn a_sleeping_worker_is_woken_when_a_device_comes_up() {
     assert_eq!(ring.waiting.load(Ordering::Relaxed), 100, "a masked queue is not polled");
     assert_eq!(worker.core.prepare_sleep(cx.now, false), None, "no timer is armed");
     let _ = is_kicked();
-    assert_eq!(worker.host.set_device_up(&mut cx, 1, true), Ok(()));
+    assert_eq!(worker.host.set_device_up(&mut cx, DeviceIndex(1), true), Ok(()));
     assert!(!worker.core.is_masked(napi) && is_kicked());
     worker.core.finish_sleep();
     assert_eq!(ring.waiting.load(Ordering::Relaxed), 0);

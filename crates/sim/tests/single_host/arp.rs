@@ -15,7 +15,7 @@ use sim::{
 };
 use stack::{
     Errno,
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::event::{Event, EventSink},
     header::{
         arp::{ArpOperation, ArpPacket},
@@ -412,7 +412,7 @@ fn an_address_is_probed_and_then_announced() {
         assert!((1990..=2010).contains(pause), "{times:?}");
     }
     assert_eq!(rig.host().claim_state(), ClaimState::Ready);
-    let device = rig.host().device_name(1).to_owned();
+    let device = rig.host().device_name(DeviceIndex(1)).to_owned();
     assert_eq!(kept.take(), [Event::AddressReady { device, address: HOST_IP }]);
     rig.finish();
 }
@@ -450,7 +450,7 @@ fn an_address_that_another_station_has_or_probes_is_refused() {
         let refused = ClaimState::Refused { address: HOST_IP, mac: OTHER_MAC };
         assert_eq!(rig.host().claim_state(), refused, "{told:?}");
         assert_eq!(broadcasts(&mut rig, Duration::from_secs(12)), [], "no further probe");
-        let device = rig.host().device_name(1).to_owned();
+        let device = rig.host().device_name(DeviceIndex(1)).to_owned();
         let event = Event::AddressConflict { device, address: HOST_IP, mac: OTHER_MAC };
         assert_eq!(kept.take(), [event]);
         assert_eq!(rig.count(Counter::ArpConflicts), 1);

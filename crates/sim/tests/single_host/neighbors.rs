@@ -14,7 +14,7 @@ use sim::{
     rig::{HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, arp_frame},
 };
 use stack::{
-    base::{config_error::ConfigError, counters::Counter},
+    base::{config_error::ConfigError, counters::Counter, ids::DeviceIndex},
     header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
@@ -26,8 +26,8 @@ use stack::{
 
 use crate::stations::{OTHER_IP, OTHER_MAC, sent, silent_rig};
 
-const LOOPBACK: u32 = 0;
-const DEVICE: u32 = 1;
+const LOOPBACK: DeviceIndex = DeviceIndex(0);
+const DEVICE: DeviceIndex = DeviceIndex(1);
 
 fn set(rig: &mut Rig, ip: Ipv4Addr, mac: MacAddr) -> Result<(), ConfigError> {
     rig.host().set_neighbor(&mut rig.world.cx, DEVICE, ip.into(), mac)
@@ -227,7 +227,7 @@ fn impossible_neighbors_are_refused() {
     let lo = invalid("neighbor dev lo: expected a device whose frames carry link addresses");
     assert_eq!(refused(LOOPBACK, "10.0.0.2", PEER_MAC), lo);
     let missing = (io::ErrorKind::NotFound, String::from("neighbor dev 2: no such device"));
-    assert_eq!(refused(2, "10.0.0.2", PEER_MAC), missing);
+    assert_eq!(refused(DeviceIndex(2), "10.0.0.2", PEER_MAC), missing);
     assert_eq!(host.neighbors(), []);
     drop(host);
     rig.finish();

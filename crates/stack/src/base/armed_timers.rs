@@ -22,6 +22,18 @@ use super::timer::TimerHandle;
 /// Value of "no entry".
 const NONE: u64 = u64::MAX;
 
+/// One remembered entry.
+#[derive(Clone, Copy)]
+struct Entry {
+    at_ns: u64,
+    /// Its handle, encoded by `TimerHandle::to_bits`.
+    handle: u64,
+}
+
+impl Entry {
+    const NONE: Self = Self { at_ns: NONE, handle: NONE };
+}
+
 /// The two remembered entries of one owner. All times are in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct ArmedTimers {
@@ -65,29 +77,30 @@ impl ArmedTimers {
             return false;
         }
         let pending = |ns: &AtomicU64, handle: &AtomicU64| {
-            let (ns, handle) = (ns.load(Ordering::Relaxed), handle.load(Ordering::Relaxed));
-            if ns > fired { (ns, handle) } else { (NONE, NONE) }
+            let (at_ns, handle) = (ns.load(Ordering::Relaxed), handle.load(Ordering::Relaxed));
+            if at_ns > fired { Entry { at_ns, handle } } else { Entry::NONE }
         };
         let far = pending(&self.far_ns, &self.far);
         let (near, far) = match pending(&self.near_ns, &self.near) {
-            (NONE, _) => (far, (NONE, NONE)),
+            Entry { at_ns: NONE, .. } => (far, Entry::NONE),
             near => (near, far),
         };
-        let must = deadline < near.0;
+        let must = deadline < near.at_ns;
+        let new = Entry { at_ns: deadline, handle: NONE };
         let (near, far) = match (must, far) {
-            (true, (NONE, _)) => ((deadline, NONE), near),
-            (true, far) => ((deadline, NONE), far),
+            (true, Entry { at_ns: NONE, .. }) => (new, near),
+            (true, far) => (new, far),
             (false, far) => (near, far),
         };
         self.remember(near, far);
         must
     }
 
-    fn remember(&self, near: (u64, u64), far: (u64, u64)) {
-        self.near_ns.store(near.0, Ordering::Relaxed);
-        self.near.store(near.1, Ordering::Relaxed);
-        self.far_ns.store(far.0, Ordering::Relaxed);
-        self.far.store(far.1, Ordering::Relaxed);
+    fn remember(&self, near: Entry, far: Entry) {
+        self.near_ns.store(near.at_ns, Ordering::Relaxed);
+        self.near.store(near.handle, Ordering::Relaxed);
+        self.far_ns.store(far.at_ns, Ordering::Relaxed);
+        self.far.store(far.handle, Ordering::Relaxed);
     }
 
     /// Stores the handle of the entry that [`must_arm`](Self::must_arm) asked for. Called under the
@@ -100,7 +113,7 @@ impl ArmedTimers {
     /// fired meanwhile. Called under the owner's lock.
     pub(crate) fn take_handles(&self) -> [Option<TimerHandle>; 2] {
         let handles = [&self.near, &self.far].map(|handle| handle.load(Ordering::Relaxed));
-        self.remember((NONE, NONE), (NONE, NONE));
+        self.remember(Entry::NONE, Entry::NONE);
         handles.map(|bits| (bits != NONE).then(|| TimerHandle::from_bits(bits)))
     }
 

@@ -9,8 +9,8 @@ use sync::CoreGuard;
 
 use super::{Core, CoreState, DEVICE_QUEUES_MAX};
 use crate::{
-    base::ids::NapiId,
-    device::{Device, QueueId, RxSignal},
+    base::ids::{DeviceIndex, NapiId},
+    device::{Device, DeviceQueue, QueueId, RxSignal},
     receive::napi::Napi,
     transmit::tx_queue::DeviceTx,
 };
@@ -23,8 +23,9 @@ impl Core {
     /// Called only while the host is built.
     pub(crate) fn add_queue(
         &self,
-        (device, tx): (Arc<dyn Device>, Arc<DeviceTx>),
-        index: u32,
+        device: Arc<dyn Device>,
+        tx: Arc<DeviceTx>,
+        index: DeviceIndex,
         queue: QueueId,
     ) -> Option<NapiId> {
         let mut guard = self.lock.try_own().expect("no thread runs a core that is being built");
@@ -40,11 +41,14 @@ impl Core {
             }
             RxSignal::None => guard.unannounced |= 1 << id,
         }
-        let napi = Napi::new((device, tx), index, queue);
+        let napi = Napi::new(device, tx, index, queue);
         guard.completing |= u64::from(napi.completes()) << id;
         guard.ringed |= u64::from(napi.has_ring()) << id;
         guard.napis.push(napi);
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).push((index, queue));
+        self.places
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(DeviceQueue { device: index, queue });
         let _ = guard.release();
         Some(NapiId(u8::try_from(id).expect("a core has at most 60 device queues")))
     }

@@ -15,6 +15,7 @@ use pkt::Instant;
 
 use super::{Core, CoreState};
 use crate::{
+    base::ids::{DeviceIndex, NapiId},
     cx::Cx,
     device::{Device, attached::Blackhole},
     socket::net::Net,
@@ -65,7 +66,13 @@ pub(crate) enum PowerChange {
 impl Core {
     /// Changes the state of the queues of device `index`, and returns when the owner has applied
     /// it: no poll of a disabled queue is under way then. Linux: `napi_disable`, `napi_enable`.
-    pub(crate) fn set_power(&self, net: &Net, cx: &mut Cx, index: u32, change: PowerChange) {
+    pub(crate) fn set_power(
+        &self,
+        net: &Net,
+        cx: &mut Cx,
+        index: DeviceIndex,
+        change: PowerChange,
+    ) {
         let queues = self.queues_of_device(index);
         if queues == 0 {
             return;
@@ -97,14 +104,14 @@ impl Core {
 
     /// Returns whether the device of the queue is gone; its descriptor is closed then.
     #[must_use]
-    pub fn is_gone(&self, napi: crate::base::ids::NapiId) -> bool {
+    pub fn is_gone(&self, napi: NapiId) -> bool {
         self.power.gone.load(Ordering::Relaxed) & napi.bit() != 0
     }
 
-    fn queues_of_device(&self, index: u32) -> u64 {
+    fn queues_of_device(&self, index: DeviceIndex) -> u64 {
         let places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let bits =
-            places.iter().zip(0..).map(|((device, _), bit)| u64::from(*device == index) << bit);
+            places.iter().zip(0..).map(|(place, bit)| u64::from(place.device == index) << bit);
         bits.sum()
     }
 }

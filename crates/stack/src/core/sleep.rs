@@ -109,7 +109,7 @@ impl Core {
     fn flush_timeout(&self, sysctls: &Sysctls) -> Duration {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let timeouts =
-            places.iter().map(|(device, _)| sysctls.devices.of(*device).gro_flush_timeout);
+            places.iter().map(|place| sysctls.devices.of(place.device).gro_flush_timeout);
         timeouts.max().unwrap_or_default()
     }
 

@@ -115,7 +115,7 @@ fn receive(
         && let Some(index) = next_in_turn(due, guard.next_napi, guard.napis.len())
     {
         let weight = guard.napis.get(index).map_or(weight, |napi| napi.weight(weight));
-        let received = poll_queue(net, core, guard, cx, (index, weight), scope);
+        let received = poll_queue(net, core, guard, cx, index, weight, scope);
         budget = budget.saturating_sub(received);
         if received < weight {
             due &= !(1 << index);
@@ -163,14 +163,15 @@ fn poll_queue(
     core: &Core,
     state: &mut CoreState,
     cx: &mut Cx,
-    (index, weight): (usize, usize),
+    index: usize,
+    weight: usize,
     scope: Scope,
 ) -> usize {
     let CoreState { napis, next_napi, backlog, outbox, last_flow, .. } = state;
     *next_napi = index + 1;
     let received = match index {
-        BACKLOG => backlog.poll(net, core.backlog(), last_flow, cx, weight),
-        _ => napis[index].poll(net, last_flow, outbox, cx, weight, poll_end(scope)),
+        BACKLOG => backlog.poll(net, cx, core.backlog(), last_flow, weight),
+        _ => napis[index].poll(net, cx, last_flow, outbox, weight, poll_end(scope)),
     };
     let handed_on = outbox.take_handed_on();
     SoftnetCounts::add(
@@ -284,7 +285,7 @@ pub(super) fn stop_cycles(net: &Net, state: &mut CoreState, cx: &mut Cx) {
     let entered = cx.enter(net);
     let CoreState { napis, outbox, last_flow, .. } = state;
     for napi in napis {
-        napi.flush(net, last_flow, outbox, cx);
+        napi.flush(net, cx, last_flow, outbox);
     }
     cx.leave(entered);
 }

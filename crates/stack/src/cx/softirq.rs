@@ -113,13 +113,13 @@ impl Softirq {
         place
     }
 
-    /// Takes the next core to run, and its index. The entry is `None` meanwhile: if the core is
+    /// Takes the next core to run. Its entry is `None` meanwhile: if the core is
     /// raised again during its run, it gets another index, and this one may get another core.
     #[inline]
-    pub(super) fn take_next(&mut self) -> Option<(Arc<dyn RunCore>, usize, Owed)> {
+    pub(super) fn take_next(&mut self) -> Option<Raised> {
         let (place, owed) = self.raised.pop_front()?;
         let core = self.cores[place].take().expect("a raised core is in its place");
-        Some((core, place, owed))
+        Some(Raised { core, place, owed })
     }
 
     /// Puts back `core` after its run.
@@ -127,6 +127,13 @@ impl Softirq {
     pub(super) fn put_back(&mut self, place: usize, core: Arc<dyn RunCore>) {
         self.cores[place].get_or_insert(core);
     }
+}
+
+/// A core to run, taken from its place in the list.
+pub(super) struct Raised {
+    pub(super) core: Arc<dyn RunCore>,
+    pub(super) place: usize,
+    pub(super) owed: Owed,
 }
 
 impl Drop for Softirq {

@@ -264,7 +264,7 @@ impl Device for Wire {
                     packet.orphan();
                     in_flight.ready.push_back(packet);
                 } else {
-                    impair(direction, &mut in_flight, cx, (packet, too_big), &mut refused);
+                    impair(direction, &mut in_flight, cx, packet, too_big, &mut refused);
                 }
             }
             // Packets arrive by the sender's clock: the receiver may have read its clock earlier,

@@ -7,7 +7,7 @@
 //! of the bytes to compare in IPv6. Linux has no direct counterpart, except that `inet_gro_receive`
 //! compares the same words with those of held packets.
 //!
-//! Above: `receive::ip_input`, with the state of `receive::flow`, and the fuzz target `headers`.
+//! Above: `receive::ip_input`, with the state of `socket::rx`, and the fuzz target `headers`.
 //! Not here: the connection of the packet (`early_demux`).
 
 use super::ip::{self, IPV4_HEADER_LEN, IpHeader};

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     base::{
         config_error::ConfigError,
-        ids::{CORES_MAX, CoreId},
+        ids::{CORES_MAX, CoreId, DeviceIndex},
         limits::GRO_BYTES_MAX,
         tcp_memory::MemoryLimits,
     },
@@ -118,16 +118,17 @@ impl Host {
 
     /// Distributes the queues of every device over the cores.
     fn attach_devices(&self) -> Result<(), ConfigError> {
-        for (index, device) in (0u32..).zip(&self.devices) {
+        for (position, device) in self.devices.iter().enumerate() {
             // The core that polls a queue holds the device itself.
-            let attached = index.checked_sub(1).and_then(|place| self.attached.get(place as usize));
+            let attached = position.checked_sub(1).and_then(|place| self.attached.get(place));
+            let index = DeviceIndex::at(position);
             let device =
                 &attached.and_then(|own| own.device()).unwrap_or_else(|| Arc::clone(device));
             for queue in 0..device.caps().queues {
                 let queue = QueueId(queue);
                 let core = self.core_of_queue(queue);
-                let pair = (Arc::clone(device), Arc::clone(self.tx(index)));
-                let napi = core.add_queue(pair, index, queue).ok_or_else(|| {
+                let (polled, tx) = (Arc::clone(device), Arc::clone(self.tx(index)));
+                let napi = core.add_queue(polled, tx, index, queue).ok_or_else(|| {
                     let limit =
                         format!("at most {DEVICE_QUEUES_MAX} for each core, with loopback's");
                     ConfigError::new("queues", device.caps().queues, limit)
@@ -219,10 +220,12 @@ fn transmit_sides(
     attendances: &[Arc<Attendance>],
     routes: &Arc<RouteGeneration>,
 ) -> Vec<Arc<DeviceTx>> {
-    (0..)
-        .zip(devices)
-        .map(|(index, device)| {
+    devices
+        .iter()
+        .enumerate()
+        .map(|(position, device)| {
             let (device, routes) = (Arc::clone(device), Arc::clone(routes));
+            let index = DeviceIndex::at(position);
             Arc::new(DeviceTx::new(device, index, sysctls, attendances, routes))
         })
         .collect()

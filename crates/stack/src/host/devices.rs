@@ -25,7 +25,10 @@ use std::{
 
 use super::Host;
 use crate::{
-    base::{errno::Errno, ids::LOOPBACK},
+    base::{
+        errno::Errno,
+        ids::{DeviceIndex, LOOPBACK},
+    },
     core::{Core, PowerChange},
     cx::{Cx, event::Event},
     device::{Device as _, attached::Attached},
@@ -45,7 +48,7 @@ impl Host {
     /// # Panics
     ///
     /// If called from within a turn of a core, because it would wait for the end of its own poll.
-    pub fn set_device_up(&self, cx: &mut Cx, index: u32, up: bool) -> Result<(), Errno> {
+    pub fn set_device_up(&self, cx: &mut Cx, index: DeviceIndex, up: bool) -> Result<(), Errno> {
         let device = self.attached(index)?;
         let entered = self.enter_change(cx);
         let changes = self.device_changes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +86,7 @@ impl Host {
     /// # Panics
     ///
     /// As [`set_device_up`](Self::set_device_up).
-    pub fn remove_device(&self, cx: &mut Cx, index: u32) -> Result<(), Errno> {
+    pub fn remove_device(&self, cx: &mut Cx, index: DeviceIndex) -> Result<(), Errno> {
         let device = self.attached(index)?;
         let entered = self.enter_change(cx);
         let changes = self.device_changes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,14 +112,14 @@ impl Host {
 
     /// Returns whether a device carries packets. False for a removed or unknown device.
     #[must_use]
-    pub fn is_device_up(&self, index: u32) -> bool {
+    pub fn is_device_up(&self, index: DeviceIndex) -> bool {
         index == LOOPBACK || self.attached(index).is_ok_and(|device| device.is_up())
     }
 
-    pub(super) fn attached(&self, index: u32) -> Result<&Attached, Errno> {
-        match index.checked_sub(LOOPBACK + 1) {
+    pub(super) fn attached(&self, index: DeviceIndex) -> Result<&Attached, Errno> {
+        match index.position().checked_sub(1) {
             None => Err(Errno::EINVAL),
-            Some(place) => self.attached.get(place as usize).map(|own| &**own).ok_or(Errno::ENODEV),
+            Some(place) => self.attached.get(place).map(|own| &**own).ok_or(Errno::ENODEV),
         }
     }
 
@@ -129,7 +132,7 @@ impl Host {
         entered
     }
 
-    fn take_down(&self, cx: &mut Cx, index: u32, device: &Attached) {
+    fn take_down(&self, cx: &mut Cx, index: DeviceIndex, device: &Attached) {
         device.set_up(false);
         self.change_device_routes(|routes| routes.device_down(index));
         self.power(cx, index, PowerChange::Down);
@@ -174,7 +177,7 @@ impl Host {
         }
     }
 
-    fn power(&self, cx: &mut Cx, index: u32, change: PowerChange) {
+    fn power(&self, cx: &mut Cx, index: DeviceIndex, change: PowerChange) {
         for core in &self.cores {
             core.set_power(self, cx, index, change);
         }

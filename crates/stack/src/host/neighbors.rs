@@ -12,12 +12,15 @@ use std::{
 
 use super::Host;
 use crate::{
-    base::{config_error::ConfigError, errno::Errno},
+    base::{config_error::ConfigError, errno::Errno, ids::DeviceIndex},
     cx::Cx,
     device::LinkType,
     header::ethernet::MacAddr,
     route::fib::Fib,
-    transmit::{dst::RouteKind, neighbor::table::NeighborInfo},
+    transmit::{
+        dst::RouteKind,
+        neighbor::table::{Key, NeighborInfo},
+    },
 };
 
 impl Host {
@@ -34,7 +37,7 @@ impl Host {
     pub fn set_neighbor(
         &self,
         cx: &mut Cx,
-        device: u32,
+        device: DeviceIndex,
         address: IpAddr,
         mac: MacAddr,
     ) -> Result<(), ConfigError> {
@@ -53,7 +56,7 @@ impl Host {
             asker(fib, device, address)
         };
         let entered = cx.enter(self);
-        self.neighbors.set_permanent(cx, (device, address), source, mac);
+        self.neighbors.set_permanent(cx, Key { device, ip: address }, source, mac);
         cx.do_softirq();
         cx.leave(entered);
         Ok(())
@@ -68,12 +71,12 @@ impl Host {
     pub fn delete_neighbor(
         &self,
         cx: &mut Cx,
-        device: u32,
+        device: DeviceIndex,
         address: IpAddr,
     ) -> Result<(), ConfigError> {
         self.check_device(device)?;
         let entered = cx.enter(self);
-        let was_known = self.neighbors.delete(cx, (device, address));
+        let was_known = self.neighbors.delete(cx, Key { device, ip: address });
         cx.do_softirq();
         cx.leave(entered);
         let error = || ConfigError::missing("neighbor", address, "no such neighbor");
@@ -87,7 +90,7 @@ impl Host {
     }
 
     /// Refuses a device that does not exist or has no neighbors.
-    fn check_device(&self, device: u32) -> Result<(), ConfigError> {
+    fn check_device(&self, device: DeviceIndex) -> Result<(), ConfigError> {
         let name = self.device_name(device);
         let refuse = || {
             let allowed = "a device whose frames carry link addresses";
@@ -123,7 +126,7 @@ fn check_address(fib: &Fib, address: IpAddr) -> Result<(), ConfigError> {
 
 /// Returns the source address for requests of `device` for `address`: an address of the same
 /// network, or the first address of the device.
-fn asker(fib: &Fib, device: u32, address: IpAddr) -> IpAddr {
+fn asker(fib: &Fib, device: DeviceIndex, address: IpAddr) -> IpAddr {
     let route = fib.lookup(address).filter(|route| route.device == device);
     route
         .and_then(|route| route.prefsrc)

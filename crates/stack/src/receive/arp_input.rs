@@ -12,18 +12,18 @@ use std::net::IpAddr;
 use pkt::{DropReason, Packet, Verdict};
 
 use crate::{
-    base::counters::Counter,
-    cx::Cx,
+    base::{counters::Counter, ids::DeviceIndex},
     device::LinkType,
     header::arp::{ARP_LEN, ArpOperation, ArpPacket},
     route::fib::Fib,
-    socket::net::Net,
+    socket::rx::Rx,
     sysctl::modes::ArpIgnore,
     transmit::{dst::RouteKind, link_output::send_arp, neighbor::Advertisement},
 };
 
-pub(super) fn input(net: &Net, cx: &mut Cx, mut packet: Packet) -> Verdict {
-    cx.count(Counter::ArpInPackets, 1);
+pub(super) fn input(rx: &mut Rx<'_, '_>, mut packet: Packet) -> Verdict {
+    let net = rx.net;
+    rx.cx.count(Counter::ArpInPackets, 1);
     if !packet.require_linear(ARP_LEN) {
         return Verdict::Drop(DropReason::PacketTooShort, packet);
     }
@@ -31,20 +31,20 @@ pub(super) fn input(net: &Net, cx: &mut Cx, mut packet: Packet) -> Verdict {
         Ok(arp) => arp,
         Err(reason) => return Verdict::Drop(reason, packet),
     };
-    let device = packet.meta().rx_device;
+    let device = DeviceIndex(packet.meta().rx_device);
     let LinkType::Ethernet { mac } = net.device(device).caps().link else {
         return Verdict::Drop(DropReason::EthernetType, packet);
     };
     if arp.sender_mac != mac {
-        net.hear_arp(cx, device, &arp);
+        net.hear_arp(rx.cx, device, &arp);
     }
-    match Treatment::of(net, cx, device, &arp) {
+    match Treatment::of(rx, device, &arp) {
         Ok(treatment) => {
-            treatment.learn(net, cx, device, &arp);
+            treatment.learn(rx, device, &arp);
             if treatment.answers {
-                send_arp(net.tx(device), cx, arp.sender_mac, &arp.reply(mac));
+                send_arp(net.tx(device), rx.cx, arp.sender_mac, &arp.reply(mac));
             }
-            cx.pool.free(packet);
+            rx.cx.pool.free(packet);
             Verdict::Consumed
         }
         Err(reason) => Verdict::Drop(reason, packet),
@@ -53,7 +53,13 @@ pub(super) fn input(net: &Net, cx: &mut Cx, mut packet: Packet) -> Verdict {
 
 /// Whether a request received on `device` for an address of the device `owner` gets a reply. A
 /// probe (RFC 5227) has no sender address, so its subnet cannot be compared.
-fn is_answered(mode: ArpIgnore, fib: &Fib, device: u32, owner: u32, arp: &ArpPacket) -> bool {
+fn is_answered(
+    mode: ArpIgnore,
+    fib: &Fib,
+    device: DeviceIndex,
+    owner: DeviceIndex,
+    arp: &ArpPacket,
+) -> bool {
     let [target, sender] = [arp.target_ip, arp.sender_ip].map(IpAddr::V4);
     match mode {
         ArpIgnore::AnyDevice => true,
@@ -75,10 +81,8 @@ struct Treatment {
 
 impl Treatment {
     /// Decides about a packet received on `device`, by the routes and the settings.
-    fn of(net: &Net, cx: &Cx, device: u32, arp: &ArpPacket) -> Result<Self, DropReason> {
-        let reader = cx.reader();
-        let rcu = reader.pin();
-        let (fib, sysctls) = (net.fib(&rcu), cx.sysctls());
+    fn of(rx: &Rx<'_, '_>, device: DeviceIndex, arp: &ArpPacket) -> Result<Self, DropReason> {
+        let (fib, sysctls) = (rx.net.fib(rx.rcu), rx.cx.sysctls());
         if fib.local_kind(IpAddr::V4(arp.sender_ip)).is_some() {
             // The sender uses one of our addresses (RFC 5227), or a broadcast or multicast address.
             // An entry for it would cut this host off.
@@ -98,13 +102,13 @@ impl Treatment {
             }
             // An address that is still being probed is tentative and must not be answered for
             // (RFC 5227 §2.1.1).
-            answers = !net.claims().is_tentative(owner, arp.target_ip);
+            answers = !rx.net.claims().is_tentative(owner, arp.target_ip);
         }
         Ok(Self { for_us: owner.is_some(), answers })
     }
 
     /// Passes the sender's address pair to the neighbor table.
-    fn learn(&self, net: &Net, cx: &mut Cx, device: u32, arp: &ArpPacket) {
+    fn learn(&self, rx: &mut Rx<'_, '_>, device: DeviceIndex, arp: &ArpPacket) {
         if arp.is_probe() {
             return;
         }
@@ -114,7 +118,7 @@ impl Treatment {
             gratuitous: arp.is_gratuitous(),
         };
         let may_create = self.answers.then_some(IpAddr::V4(arp.target_ip));
-        let sender = (device, IpAddr::V4(arp.sender_ip));
-        net.neighbor_table().learn(cx, sender, told, may_create);
+        let sender = IpAddr::V4(arp.sender_ip);
+        rx.net.neighbor_table().learn(rx.cx, device, sender, told, may_create);
     }
 }

@@ -9,14 +9,12 @@
 use std::net::SocketAddr;
 
 use pkt::{Packet, PacketType};
-use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
-use super::flow::Flow;
 use crate::{
+    base::ids::DeviceIndex,
     header::ip::{IpHeader, protocol},
-    socket::net::Net,
-    socket::{Connection, demux::Entry},
+    socket::{Connection, demux::Entry, rx::Rx},
 };
 
 /// Connection that a packet belongs to.
@@ -27,14 +25,12 @@ pub(super) enum Demuxed<'s> {
     Stream(&'s Connection),
 }
 
-/// Returns the connection of `packet`, without a lookup if it is the current one of `flow`, or
-/// `None` if no connection may receive it. `repeats`: header and ports equal those of the previous
-/// packet ([`Flow::repeated_header`]) and need not be read.
+/// Returns the connection of `packet`, without a lookup if it is the current one of `rx`, or `None`
+/// if no connection may receive it. `repeats`: header and ports equal those of the previous packet
+/// ([`Flow::repeated_header`](crate::socket::rx::Flow::repeated_header)) and need not be read.
 #[inline]
 pub(super) fn early_demux<'s>(
-    net: &'s Net,
-    rcu: &'s Section<'_>,
-    flow: &mut Flow<'s>,
+    rx: &mut Rx<'_, 's>,
     header: &IpHeader,
     repeats: bool,
     packet: &mut Packet,
@@ -47,36 +43,36 @@ pub(super) fn early_demux<'s>(
     {
         return None;
     }
-    let over_loopback = net.is_loopback_device(packet.meta().rx_device);
-    if repeats && let Some((tuple, hash)) = flow.repeated_tuple() {
-        if flow.is(tuple, over_loopback) {
+    let over_loopback = rx.net.is_loopback_device(DeviceIndex(packet.meta().rx_device));
+    if repeats && let Some(known) = rx.flow.repeated() {
+        if rx.flow.is(&known.tuple, over_loopback) {
             return Some(Demuxed::Current);
         }
-        return stream(net, rcu, (tuple, hash), over_loopback);
+        return stream(rx, &known.tuple, known.hash, over_loopback);
     }
     let (src_port, dst_port) = SegmentHeader::ports(&packet.linear()[header_len..])?;
     let tuple = FourTuple {
         local: SocketAddr::new(header.dst, dst_port),
         remote: SocketAddr::new(header.src, src_port),
     };
-    if flow.is(&tuple, over_loopback) {
+    if rx.flow.is(&tuple, over_loopback) {
         return Some(Demuxed::Current);
     }
-    let hash = flow.hash(net, &tuple);
-    let found = stream(net, rcu, (&tuple, hash), over_loopback)?;
-    flow.note_header(header, packet);
+    let hash = rx.hash(&tuple);
+    let found = stream(rx, &tuple, hash, over_loopback)?;
+    rx.flow.note_header(header, packet);
     Some(found)
 }
 
 /// Looks up the connection of a tuple with this hash.
 #[inline]
 fn stream<'s>(
-    net: &'s Net,
-    rcu: &'s Section<'_>,
-    (tuple, hash): (&FourTuple, u32),
+    rx: &Rx<'_, 's>,
+    tuple: &FourTuple,
+    hash: u32,
     over_loopback: bool,
 ) -> Option<Demuxed<'s>> {
-    match net.demux().established(hash, tuple, rcu) {
+    match rx.established(tuple, hash) {
         // A packet from outside must not reach a connection of this host with itself, nor a
         // loopback packet a connection with another host.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {

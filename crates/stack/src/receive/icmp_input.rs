@@ -9,7 +9,6 @@
 use std::net::{IpAddr, SocketAddr};
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, TxChecksum, Verdict};
-use sync::epoch::Section;
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use crate::{
@@ -24,8 +23,7 @@ use crate::{
         strip,
     },
     route::exception::plateau_below,
-    socket::demux::Entry,
-    socket::net::Net,
+    socket::{demux::Entry, net::Net, rx::Rx},
     transmit::ip_output::{self},
 };
 
@@ -34,28 +32,22 @@ use crate::{
 const QUOTE_BYTES_MAX: usize = 548;
 
 /// Handles one ICMP message, still with its IP header.
-pub(super) fn input(
-    net: &Net,
-    cx: &mut Cx,
-    rcu: &Section<'_>,
-    header: &IpHeader,
-    mut packet: Packet,
-) -> Verdict {
-    cx.count(Counter::IcmpInMsgs, 1);
+pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
+    rx.cx.count(Counter::IcmpInMsgs, 1);
     strip(&mut packet, usize::from(header.header_len));
-    let message = match check_message(cx, &mut packet) {
+    let message = match check_message(rx.cx, &mut packet) {
         Ok(message) => message,
         Err(reason) => {
-            cx.count(Counter::IcmpInErrors, 1);
+            rx.cx.count(Counter::IcmpInErrors, 1);
             return Verdict::Drop(reason, packet);
         }
     };
     if let Some(counter) = in_counter(packet.linear()[0]) {
-        cx.count(counter, 1);
+        rx.cx.count(counter, 1);
     }
     match message {
-        IcmpMessage::EchoRequest { .. } => echo_reply(net, cx, header, packet),
-        message if message.is_error() => report(net, cx, rcu, message, packet),
+        IcmpMessage::EchoRequest { .. } => echo_reply(rx, header, packet),
+        message if message.is_error() => report(rx, message, packet),
         IcmpMessage::EchoReply { .. } => Verdict::Drop(DropReason::IcmpNoSocket, packet),
         _ => Verdict::Drop(DropReason::IcmpUnknownType, packet),
     }
@@ -75,7 +67,8 @@ fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason
 
 /// Turns the request into the reply and sends it. Only the type and the addresses change, so the
 /// checksum is updated incrementally (RFC 1624).
-fn echo_reply(net: &Net, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> Verdict {
+fn echo_reply(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
+    let (net, cx, rcu) = (rx.net, &mut *rx.cx, rx.rcu);
     let to_us_alone = packet.meta().pkt_type == PacketType::Host && net.is_local(cx, header.dst);
     let ignored = cx.sysctls().icmp_echo_ignore_all
         || (!to_us_alone && cx.sysctls().icmp_echo_ignore_broadcasts);
@@ -83,9 +76,7 @@ fn echo_reply(net: &Net, cx: &mut Cx, header: &IpHeader, mut packet: Packet) -> 
         return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
     }
     let source = to_us_alone.then_some(header.dst);
-    let reader = cx.reader();
-    let rcu = reader.pin();
-    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
+    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), rcu) else {
         cx.count(Counter::IpOutNoRoutes, 1);
         cx.count(Counter::IcmpOutErrors, 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
@@ -128,7 +119,7 @@ fn send(
     to: IpAddr,
     mut packet: Packet,
 ) {
-    let id = net.ip_ids().next((src, to, protocol::ICMP), cx.now, &mut cx.rng);
+    let id = net.ip_ids().next(src, to, protocol::ICMP, cx.now, &mut cx.rng);
     let header = IpHeader {
         src,
         dst: to,
@@ -151,13 +142,8 @@ fn send(
 
 /// Passes an error about one of our packets to the connection of the quoted packet, which validates
 /// it.
-fn report(
-    net: &Net,
-    cx: &mut Cx,
-    rcu: &Section<'_>,
-    message: IcmpMessage,
-    mut packet: Packet,
-) -> Verdict {
+fn report(rx: &mut Rx<'_, '_>, message: IcmpMessage, mut packet: Packet) -> Verdict {
+    let (net, cx) = (rx.net, &mut *rx.cx);
     // Enough for a quoted IP header of maximum length and the eight payload bytes that RFC 792
     // guarantees.
     let want = packet.len().min(ICMP_HEADER_LEN + 60 + 8);
@@ -182,7 +168,7 @@ fn report(
     let hash = net.demux().hash(&tuple);
     let seq = SeqNum(quote.tcp_seq());
     let error = tcp_error(message, &quote, cx.sysctls().ip_no_pmtu_disc);
-    match net.demux().established(hash, &tuple, rcu) {
+    match net.demux().established(hash, &tuple, rx.rcu) {
         Some(Entry::Stream(socket)) => socket.icmp_error(net, cx, error, seq),
         Some(Entry::Request(request)) => request.icmp_error(net, cx, error, seq),
         // A TIME-WAIT socket ignores errors: it acknowledges a repeated FIN, and sends nothing on
@@ -248,12 +234,8 @@ fn unreachable_error(why: Unreachable) -> Option<TcpError> {
 
 /// Sends a protocol unreachable error to the sender of a packet whose protocol this host does not
 /// support.
-pub(super) fn send_protocol_unreachable(
-    net: &Net,
-    cx: &mut Cx,
-    header: &IpHeader,
-    packet: &Packet,
-) {
+pub(super) fn send_protocol_unreachable(rx: &mut Rx<'_, '_>, header: &IpHeader, packet: &Packet) {
+    let (net, cx) = (rx.net, &mut *rx.cx);
     let header_len = usize::from(header.header_len);
     let payload = packet.linear().get(header_len..).unwrap_or_default();
     let link = packet.meta().pkt_type;
@@ -264,10 +246,8 @@ pub(super) fn send_protocol_unreachable(
         cx.count(Counter::IcmpOutRateLimitGlobal, 1);
         return;
     }
-    let reader = cx.reader();
-    let rcu = reader.pin();
     let source = Some(header.dst);
-    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), &rcu) else {
+    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), rx.rcu) else {
         return cx.count(Counter::IcmpOutErrors, 1);
     };
     let message = IcmpMessage::Unreachable(Unreachable::Protocol);

@@ -14,7 +14,7 @@
 //! A **sublist** is a run of consecutive packets to one connection or, for packets without a
 //! connection, along one dst. The packets of a sublist share the result of its first packet. For a
 //! connection, each further packet costs one comparison, and the sublist has one output, one ACK
-//! decision and one wake (`receive::flow`).
+//! decision and one wake (`socket::rx`).
 //!
 //! The **hint** is the route of the previous packet that early demux did not place. The next such
 //! packet reuses it without a lookup if its destination and type of service are the same. The
@@ -29,18 +29,16 @@
 use std::net::IpAddr;
 
 use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
-use sync::epoch::Section;
 
 use super::{
     early_demux::{Demuxed, early_demux},
-    flow::Flow,
     icmp_input, tcp_input,
 };
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     header::ip::{self, IpHeader, protocol},
-    socket::net::Net,
+    socket::rx::Rx,
     transmit::{
         dst::{DstHandle, RouteKind},
         packet_dst::{OnceDst, PacketDst},
@@ -95,22 +93,19 @@ impl<'s> ListInput<'s> {
     /// Handles the next packet of the list, without its link header.
     pub(crate) fn push<const V4: bool>(
         &mut self,
-        net: &'s Net,
-        cx: &mut Cx,
-        rcu: &'s Section<'_>,
-        flow: &mut Flow<'s>,
+        rx: &mut Rx<'_, 's>,
         mut packet: Packet,
     ) -> Verdict {
         self.packets += 1;
         self.bytes += packet.len() as u64;
-        let repeated = if V4 { flow.repeated_header(&packet) } else { None };
+        let repeated = if V4 { rx.flow.repeated_header(&packet) } else { None };
         let repeats = repeated.is_some();
         let header = match repeated {
             Some(header) => header,
             None => match check_header::<V4>(&mut packet) {
                 Ok(header) => header,
                 Err(reason) => {
-                    count_header_error(cx, reason);
+                    count_header_error(rx.cx, reason);
                     return Verdict::Drop(reason, packet);
                 }
             },
@@ -118,37 +113,35 @@ impl<'s> ListInput<'s> {
         packet.truncate(header.total_len());
         let ecn = Ecn::from_traffic_class(header.traffic_class);
         // Every segment of a superframe carries the same ECN mark.
-        cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
+        rx.cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
         packet.meta_mut().ecn = ecn;
-        let demux = cx.sysctls().ip_early_demux && cx.sysctls().tcp_early_demux;
-        if demux && let Some(found) = early_demux(net, rcu, flow, &header, repeats, &mut packet) {
+        let sysctls = rx.cx.sysctls();
+        let demux = sysctls.ip_early_demux && sysctls.tcp_early_demux;
+        if demux && let Some(found) = early_demux(rx, &header, repeats, &mut packet) {
             let follows = matches!(self.place, Place::Connection);
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
                 Demuxed::Stream(socket) => {
-                    flow.follow(net, cx, socket);
+                    rx.follow(socket);
                     self.sublists += 1;
                 }
             }
             self.place = Place::Connection;
-            return established(net, cx, rcu, flow, &header, packet);
+            return established(rx, &header, packet);
         }
-        self.push_by_route::<V4>(net, cx, rcu, flow, &header, packet)
+        self.push_by_route::<V4>(rx, &header, packet)
     }
 
     /// Delivers a packet that early demux did not place.
     #[inline]
     fn push_by_route<const V4: bool>(
         &mut self,
-        net: &'s Net,
-        cx: &mut Cx,
-        rcu: &'s Section<'_>,
-        flow: &mut Flow<'s>,
+        rx: &mut Rx<'_, 's>,
         header: &IpHeader,
         mut packet: Packet,
     ) -> Verdict {
         let dst = match PacketDst::taken_from(&mut packet) {
-            PacketDst::None => match self.route(net, cx, rcu, header, &mut packet) {
+            PacketDst::None => match self.route(rx, header, &mut packet) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
@@ -159,8 +152,8 @@ impl<'s> ListInput<'s> {
             }
         };
         let dst = OnceDst::new(dst);
-        let verdict = deliver::<V4>(net, cx, rcu, flow, &dst, header, packet);
-        dst.take().release(cx, rcu);
+        let verdict = deliver::<V4>(rx, &dst, header, packet);
+        dst.take().release(rx.cx, rx.rcu);
         verdict
     }
 
@@ -168,9 +161,7 @@ impl<'s> ListInput<'s> {
     /// `ip_can_use_hint`, `ip_route_use_hint`.
     fn route(
         &mut self,
-        net: &'s Net,
-        cx: &Cx,
-        rcu: &'s Section<'_>,
+        rx: &Rx<'_, 's>,
         header: &IpHeader,
         packet: &mut Packet,
     ) -> Result<DstHandle<'s>, DropReason> {
@@ -178,13 +169,13 @@ impl<'s> ListInput<'s> {
         let found = match &self.hint {
             Some(hint) if hint.dst == dst && hint.traffic_class == traffic_class => {
                 if hint.src != src {
-                    check_source(net, cx, rcu, packet.meta().rx_device, header)?;
+                    check_source(rx, DeviceIndex(packet.meta().rx_device), header)?;
                 }
-                accept(cx, packet, RouteKind::Local)?;
-                cx.count(Counter::RxRouteHints, 1);
+                accept(rx.cx, packet, RouteKind::Local)?;
+                rx.cx.count(Counter::RxRouteHints, 1);
                 hint.route
             }
-            _ => route(net, cx, rcu, packet, header)?,
+            _ => route(rx, packet, header)?,
         };
         // Only local routes become hints: broadcasts are looked up one by one, as in Linux.
         self.hint = (found.tail().kind == RouteKind::Local).then_some(Hint {
@@ -200,31 +191,24 @@ impl<'s> ListInput<'s> {
     }
 }
 
-/// Delivers a packet to the current connection of `flow`. A packet without a dst takes the
+/// Delivers a packet to the current connection. A packet without a dst takes the
 /// connection's cached route.
 #[inline]
-pub(super) fn established<'s>(
-    net: &'s Net,
-    cx: &mut Cx,
-    rcu: &'s Section<'_>,
-    flow: &Flow<'s>,
-    header: &IpHeader,
-    mut packet: Packet,
-) -> Verdict {
+pub(super) fn established(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
     let mut dst = PacketDst::taken_from(&mut packet);
     if matches!(dst, PacketDst::None) {
-        dst = match flow.rx_dst(net, packet.meta().rx_device, rcu) {
+        dst = match rx.rx_dst(DeviceIndex(packet.meta().rx_device)) {
             Some(found) => PacketDst::Noref(found),
-            None => match route(net, cx, rcu, &mut packet, header) {
+            None => match route(rx, &mut packet, header) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
         };
     }
-    cx.count(Counter::IpInDelivers, 1);
+    rx.cx.count(Counter::IpInDelivers, 1);
     let dst = OnceDst::new(dst);
-    let verdict = tcp_input::established(net, cx, rcu, flow, &dst, header, packet);
-    dst.take().release(cx, rcu);
+    let verdict = tcp_input::established(rx, &dst, header, packet);
+    dst.take().release(rx.cx, rx.rcu);
     verdict
 }
 
@@ -261,24 +245,23 @@ pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
 /// Decides by addresses and receiving device whether the packet is for this host. Linux:
 /// `ip_route_input_rcu`.
 pub(super) fn route<'s>(
-    net: &'s Net,
-    cx: &Cx,
-    rcu: &'s Section<'_>,
+    rx: &Rx<'_, 's>,
     packet: &mut Packet,
     header: &IpHeader,
 ) -> Result<DstHandle<'s>, DropReason> {
-    check_source(net, cx, rcu, packet.meta().rx_device, header)?;
+    check_source(rx, DeviceIndex(packet.meta().rx_device), header)?;
     // Read before the table: a concurrent change then makes the new entry look stale, never valid
     // for too long.
-    let generation = net.route_generation();
-    let Some(found) = net.fib(rcu).lookup(header.dst) else {
-        cx.count(Counter::IpExtInNoRoutes, 1);
+    let generation = rx.net.route_generation();
+    let Some(found) = rx.net.fib(rx.rcu).lookup(header.dst) else {
+        rx.cx.count(Counter::IpExtInNoRoutes, 1);
         return Err(DropReason::IpNoRoute);
     };
-    accept(cx, packet, found.kind)?;
-    let device = packet.meta().rx_device;
-    net.input_routes().entry(net, cx, device, (found, generation), rcu).ok_or_else(|| {
-        cx.count(Counter::IpInDiscards, 1);
+    accept(rx.cx, packet, found.kind)?;
+    let device = DeviceIndex(packet.meta().rx_device);
+    let routes = rx.net.input_routes();
+    routes.entry(rx.net, rx.cx, device, found, generation, rx.rcu).ok_or_else(|| {
+        rx.cx.count(Counter::IpInDiscards, 1);
         DropReason::NoMemory
     })
 }
@@ -325,34 +308,32 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
 /// destinations are checked here, too. A packet that is both spoofed and for another host is
 /// counted as spoofed, not as unforwardable.
 pub(super) fn check_source(
-    net: &Net,
-    cx: &Cx,
-    rcu: &Section<'_>,
-    device: u32,
+    rx: &Rx<'_, '_>,
+    device: DeviceIndex,
     header: &IpHeader,
 ) -> Result<(), DropReason> {
-    if net.is_loopback_device(device) {
+    if rx.net.is_loopback_device(device) {
         return Ok(());
     }
-    check_martian(net, header, rcu).inspect_err(|_| cx.count(Counter::IpInAddrErrors, 1))?;
-    let expected = match cx.sysctls().rp_filter {
+    check_martian(rx, header).inspect_err(|_| rx.cx.count(Counter::IpInAddrErrors, 1))?;
+    let expected = match rx.cx.sysctls().rp_filter {
         0 => return Ok(()),
         1 => Some(device),
         _ => None,
     };
     // A host without an address uses the source 0.0.0.0 to request one, and no route leads back
     // there.
-    if header.src.is_unspecified() || net.fib(rcu).has_route_back(header.src, expected) {
+    if header.src.is_unspecified() || rx.net.fib(rx.rcu).has_route_back(header.src, expected) {
         return Ok(());
     }
-    cx.counters().tcp.add(tcp::Counter::TcpExtIPReversePathFilter, 1);
+    rx.cx.counters().tcp.add(tcp::Counter::TcpExtIPReversePathFilter, 1);
     Err(DropReason::IpRpFilter)
 }
 
 /// Rejects addresses that are never valid from a wire: the destination 127/8 (RFC 1122 §3.2.1.3
 /// (g)), and as source one of our own addresses, a broadcast or a multicast address.
-fn check_martian(net: &Net, header: &IpHeader, rcu: &Section<'_>) -> Result<(), DropReason> {
-    if net.fib(rcu).local_kind(header.src).is_some() {
+fn check_martian(rx: &Rx<'_, '_>, header: &IpHeader) -> Result<(), DropReason> {
+    if rx.net.fib(rx.rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)
     } else if header.dst.is_loopback() {
         Err(DropReason::IpDestinationInvalid)
@@ -361,32 +342,29 @@ fn check_martian(net: &Net, header: &IpHeader, rcu: &Section<'_>) -> Result<(), 
     }
 }
 
-pub(super) fn deliver<'s, const V4: bool>(
-    net: &'s Net,
-    cx: &mut Cx,
-    rcu: &'s Section<'_>,
-    flow: &mut Flow<'s>,
+pub(super) fn deliver<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
     packet: Packet,
 ) -> Verdict {
     if header.fragment.is_piece() {
-        cx.count(Counter::IpReasmReqds, 1);
-        cx.count(Counter::IpReasmFails, 1);
+        rx.cx.count(Counter::IpReasmReqds, 1);
+        rx.cx.count(Counter::IpReasmFails, 1);
         return Verdict::Drop(DropReason::IpFragment, packet);
     }
     match header.protocol {
         protocol::TCP => {
-            cx.count(Counter::IpInDelivers, 1);
-            tcp_input::input(net, cx, rcu, flow, dst, header, packet)
+            rx.cx.count(Counter::IpInDelivers, 1);
+            tcp_input::input(rx, dst, header, packet)
         }
         protocol::ICMP if V4 => {
-            cx.count(Counter::IpInDelivers, 1);
-            icmp_input::input(net, cx, rcu, header, packet)
+            rx.cx.count(Counter::IpInDelivers, 1);
+            icmp_input::input(rx, header, packet)
         }
         _ => {
-            cx.count(Counter::IpInUnknownProtos, 1);
-            icmp_input::send_protocol_unreachable(net, cx, header, &packet);
+            rx.cx.count(Counter::IpInUnknownProtos, 1);
+            icmp_input::send_protocol_unreachable(rx, header, &packet);
             Verdict::Drop(DropReason::IpNoProtocol, packet)
         }
     }

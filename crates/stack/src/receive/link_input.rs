@@ -5,81 +5,73 @@
 //! `__netif_receive_skb_core`.
 
 use pkt::{DropReason, Packet, PacketList, PacketType, Verdict};
-use sync::epoch::Section;
 
-use super::{arp_input, flow::Flow, ip_input};
+use super::{arp_input, ip_input};
 use crate::{
-    cx::Cx,
+    base::ids::DeviceIndex,
     device::LinkType,
     header::{
         ethernet::EthernetHeader,
         ip::{ETHER_TYPE_IPV4, ETHER_TYPE_IPV6},
         strip,
     },
-    socket::net::Net,
+    socket::rx::Rx,
 };
 
-/// Passes a list of frames from `device`, oldest first, to their protocols and leaves the list
+/// Device that has received a frame, and the type of its link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrameSource {
+    pub(crate) device: DeviceIndex,
+    pub(crate) link: LinkType,
+}
+
+/// Passes a list of frames from one device, oldest first, to their protocols and leaves the list
 /// empty. `last`: no frame follows in this poll. Consecutive IP packets reuse the connection or
 /// route found for the previous one. Linux: `netif_receive_skb_list_internal`,
 /// `__netif_receive_skb_list_core`.
 pub(crate) fn input_list<'s>(
-    net: &'s Net,
-    cx: &mut Cx,
-    rcu: &'s Section<'_>,
-    flow: &mut Flow<'s>,
-    (device, link): (u32, LinkType),
+    rx: &mut Rx<'_, 's>,
+    from: FrameSource,
     list: &mut PacketList,
     last: bool,
 ) {
     let mut ip = ip_input::ListInput::new();
     while let Some(packet) = list.pop_front() {
-        flow.set_last(last && list.is_empty());
-        input_on(net, cx, rcu, flow, (device, link), &mut ip, packet);
+        rx.flow.set_last(last && list.is_empty());
+        input_on(rx, from, &mut ip, packet);
     }
-    flow.set_last(false);
-    ip.finish(cx);
+    rx.flow.set_last(false);
+    ip.finish(rx.cx);
 }
 
-/// Passes one frame from `device` to its protocol. `last`: no frame follows in this poll. Linux:
+/// Passes one frame to its protocol. `last`: no frame follows in this poll. Linux:
 /// `netif_receive_skb`.
-pub(crate) fn input<'s>(
-    net: &'s Net,
-    cx: &mut Cx,
-    rcu: &'s Section<'_>,
-    flow: &mut Flow<'s>,
-    from: (u32, LinkType),
-    packet: Packet,
-    last: bool,
-) {
+pub(crate) fn input<'s>(rx: &mut Rx<'_, 's>, from: FrameSource, packet: Packet, last: bool) {
     let mut ip = ip_input::ListInput::new();
-    flow.set_last(last);
-    input_on(net, cx, rcu, flow, from, &mut ip, packet);
-    flow.set_last(false);
-    ip.finish(cx);
+    rx.flow.set_last(last);
+    input_on(rx, from, &mut ip, packet);
+    rx.flow.set_last(false);
+    ip.finish(rx.cx);
 }
 
 /// Passes one frame to its protocol and counts it if it is dropped.
 fn input_on<'s>(
-    net: &'s Net,
-    cx: &mut Cx,
-    rcu: &'s Section<'_>,
-    flow: &mut Flow<'s>,
-    (device, link): (u32, LinkType),
+    rx: &mut Rx<'_, 's>,
+    from: FrameSource,
     ip: &mut ip_input::ListInput<'s>,
     mut packet: Packet,
 ) {
-    packet.meta_mut().rx_device = device;
-    let verdict = match classify(link, &mut packet) {
+    packet.meta_mut().rx_device = from.device.0;
+    let verdict = match classify(from.link, &mut packet) {
         Ok(()) => match packet.meta().protocol {
-            ETHER_TYPE_IPV4 => ip.push::<true>(net, cx, rcu, flow, packet),
-            crate::header::arp::ETHER_TYPE_ARP => arp_input::input(net, cx, packet),
+            ETHER_TYPE_IPV4 => ip.push::<true>(rx, packet),
+            crate::header::arp::ETHER_TYPE_ARP => arp_input::input(rx, packet),
             _ => Verdict::Drop(DropReason::EthernetType, packet),
         },
         Err(reason) => Verdict::Drop(reason, packet),
     };
     if let Verdict::Drop(reason, packet) = verdict {
-        cx.drop_packet(reason, packet);
+        rx.cx.drop_packet(reason, packet);
     }
 }
 

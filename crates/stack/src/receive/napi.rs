@@ -12,19 +12,21 @@
 use std::sync::Arc;
 
 use pkt::{Batch, DropReason, Instant, Packet, PacketList};
-use sync::{epoch::Section, ring};
+use sync::ring;
 
 use super::{
-    flow::{Flow, LastFlow},
     gro::{Gro, GroMode},
-    link_input,
+    link_input::{self, FrameSource},
     rps::{Outbox, Steering},
 };
 use crate::{
-    base::{counters::Counter, limits::WEIGHT},
+    base::{counters::Counter, ids::DeviceIndex, limits::WEIGHT},
     cx::Cx,
-    device::{Device, LinkType, QueueId},
-    socket::net::Net,
+    device::{Device, DeviceQueue, QueueId},
+    socket::{
+        net::Net,
+        rx::{LastFlow, Rx},
+    },
     sysctl::modes::BusyPollFlush,
     transmit::tx_queue::DeviceTx,
 };
@@ -45,7 +47,7 @@ pub(crate) struct Napi {
     device: Arc<dyn Device>,
     tx: Arc<DeviceTx>,
     /// Index of the device in its host.
-    index: u32,
+    index: DeviceIndex,
     queue: QueueId,
     weight: usize,
     /// True if the last frames were superframes.
@@ -62,8 +64,7 @@ pub(crate) struct Napi {
 /// Stages that a frame passes on its way to the protocols.
 #[derive(Debug)]
 struct Stages {
-    device: u32,
-    link: LinkType,
+    from: FrameSource,
     /// Packets held for merging, and packets ready for delivery.
     gro: Gro,
     /// Selection of packets for other cores.
@@ -83,13 +84,13 @@ pub(crate) enum PollEnd {
 
 impl Napi {
     pub(crate) fn new(
-        (device, tx): (Arc<dyn Device>, Arc<DeviceTx>),
-        index: u32,
+        device: Arc<dyn Device>,
+        tx: Arc<DeviceTx>,
+        index: DeviceIndex,
         queue: QueueId,
     ) -> Self {
         let stages = Stages {
-            device: index,
-            link: device.caps().link,
+            from: FrameSource { device: index, link: device.caps().link },
             gro: Gro::default(),
             steering: Steering::default(),
             steers: false,
@@ -178,9 +179,9 @@ impl Napi {
     pub(crate) fn poll(
         &mut self,
         net: &Net,
+        cx: &mut Cx,
         last_flow: &mut LastFlow,
         outbox: &mut Outbox,
-        cx: &mut Cx,
         weight: usize,
         end: PollEnd,
     ) -> usize {
@@ -196,24 +197,24 @@ impl Napi {
         // the next.
         let reader = cx.reader();
         let rcu = reader.pin();
-        let mut flow = Flow::new(last_flow);
-        if received == 1 && self.goes_straight_up(cx, end) {
-            self.stages.go_straight_up(net, &rcu, &mut flow, cx, self.batch.drain());
+        let rx = &mut Rx::new(net, cx, &rcu, last_flow);
+        if received == 1 && self.goes_straight_up(rx.cx, end) {
+            self.stages.go_straight_up(rx, self.batch.drain());
             return received;
         }
-        let mode = self.begin(net, outbox, cx);
-        self.receive_batch(net, &rcu, &mut flow, outbox, cx, &mode);
+        let mode = self.begin(net, rx.cx, outbox);
+        self.receive_batch(rx, outbox, &mode);
         match end {
             PollEnd::BusyCycle => {
-                let flush = cx.sysctls().busy_poll_flush;
-                self.stages.gro.end_cycle(cx, &mode, flush, received);
+                let flush = rx.cx.sysctls().busy_poll_flush;
+                self.stages.gro.end_cycle(rx.cx, &mode, flush, received);
             }
             PollEnd::Softirq => {
-                let old_only = received == weight || (received > 0 && self.lingers(cx));
-                self.stages.gro.flush(cx, &mode, old_only);
+                let old_only = received == weight || (received > 0 && self.lingers(rx.cx));
+                self.stages.gro.flush(rx.cx, &mode, old_only);
             }
         }
-        self.stages.finish(net, &rcu, &mut flow, outbox, cx);
+        self.stages.finish(rx, outbox);
         received
     }
 
@@ -239,7 +240,7 @@ impl Napi {
     fn goes_straight_up(&self, cx: &Cx, end: PollEnd) -> bool {
         let flushes =
             end == PollEnd::Softirq || cx.sysctls().busy_poll_flush != BusyPollFlush::None;
-        let network = self.stages.link.header_bytes();
+        let network = self.stages.from.link.header_bytes();
         flushes
             && self.stages.gro.is_empty()
             && self.batch.packets().first().is_some_and(|frame| Gro::goes_alone(frame, network))
@@ -290,16 +291,16 @@ impl Napi {
     pub(crate) fn flush(
         &mut self,
         net: &Net,
+        cx: &mut Cx,
         last_flow: &mut LastFlow,
         outbox: &mut Outbox,
-        cx: &mut Cx,
     ) {
         if self.holds() {
-            let mode = self.begin(net, outbox, cx);
+            let mode = self.begin(net, cx, outbox);
             self.stages.gro.flush(cx, &mode, false);
             let reader = cx.reader();
             let rcu = reader.pin();
-            self.stages.finish(net, &rcu, &mut Flow::new(last_flow), outbox, cx);
+            self.stages.finish(&mut Rx::new(net, cx, &rcu, last_flow), outbox);
         }
     }
 
@@ -315,103 +316,72 @@ impl Napi {
     }
 
     /// Reads the settings for this poll.
-    fn begin(&mut self, net: &Net, outbox: &Outbox, cx: &Cx) -> GroMode {
-        let place = (self.index, self.queue.0);
-        self.stages.steers = self.stages.steering.begin(net, cx, outbox, place);
+    fn begin(&mut self, net: &Net, cx: &Cx, outbox: &Outbox) -> GroMode {
+        let from = DeviceQueue { device: self.index, queue: self.queue };
+        self.stages.steers = self.stages.steering.begin(net, cx, outbox, from);
         GroMode::of(cx.sysctls(), self.index, !net.is_loopback_device(self.index))
     }
 
     /// Passes every frame of the batch through receive offload, and delivers the packets that
     /// become ready.
-    fn receive_batch<'s>(
-        &mut self,
-        net: &'s Net,
-        rcu: &'s Section<'_>,
-        flow: &mut Flow<'s>,
-        outbox: &mut Outbox,
-        cx: &mut Cx,
-        mode: &GroMode,
-    ) {
+    fn receive_batch(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox, mode: &GroMode) {
         let Self { batch, stages, .. } = self;
-        let network = stages.link.header_bytes();
-        cx.count(Counter::DeviceRxPackets, batch.len() as u64);
+        let network = stages.from.link.header_bytes();
+        rx.cx.count(Counter::DeviceRxPackets, batch.len() as u64);
         let mut bytes = 0;
         for packet in batch.drain() {
             bytes += packet.len() as u64;
-            cx.not_before(packet.meta().timestamp);
-            stages.gro.receive(cx, mode, network, packet);
+            rx.cx.not_before(packet.meta().timestamp);
+            stages.gro.receive(rx.cx, mode, network, packet);
             if !stages.gro.ready().is_empty() {
-                stages.go_up(net, rcu, flow, outbox, cx, false);
+                stages.go_up(rx, outbox, false);
             }
         }
-        cx.count(Counter::DeviceRxBytes, bytes);
+        rx.cx.count(Counter::DeviceRxBytes, bytes);
     }
 }
 
 impl Stages {
     /// Delivers the ready packets here, or passes them to their core. `last`: no packet follows in
     /// this poll.
-    fn go_up<'s>(
-        &mut self,
-        net: &'s Net,
-        rcu: &'s Section<'_>,
-        flow: &mut Flow<'s>,
-        outbox: &mut Outbox,
-        cx: &mut Cx,
-        last: bool,
-    ) {
+    fn go_up(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox, last: bool) {
         if self.steers {
-            self.steer(net, outbox, cx);
+            self.steer(rx, outbox);
         }
-        let from = (self.device, self.link);
-        link_input::input_list(net, cx, rcu, flow, from, self.gro.ready(), last);
+        link_input::input_list(rx, self.from, self.gro.ready(), last);
     }
 
     /// Delivers the only frame of a poll while no other packet is held or ready. The frame is
     /// counted as if it had passed receive offload.
-    fn go_straight_up<'s>(
-        &self,
-        net: &'s Net,
-        rcu: &'s Section<'_>,
-        flow: &mut Flow<'s>,
-        cx: &mut Cx,
-        frame: impl Iterator<Item = Packet>,
-    ) {
+    fn go_straight_up(&self, rx: &mut Rx<'_, '_>, frame: impl Iterator<Item = Packet>) {
         for packet in frame {
-            cx.count(Counter::DeviceRxPackets, 1);
-            cx.count(Counter::DeviceRxBytes, packet.len() as u64);
-            cx.not_before(packet.meta().timestamp);
-            Gro::count_alone(cx);
-            link_input::input(net, cx, rcu, flow, (self.device, self.link), packet, true);
+            rx.cx.count(Counter::DeviceRxPackets, 1);
+            rx.cx.count(Counter::DeviceRxBytes, packet.len() as u64);
+            rx.cx.not_before(packet.meta().timestamp);
+            Gro::count_alone(rx.cx);
+            link_input::input(rx, self.from, packet, true);
         }
-        flow.flush(net, cx);
+        rx.flush();
     }
 
     /// Passes packets of other cores on; the others stay ready.
     #[cold]
-    fn steer(&mut self, net: &Net, outbox: &mut Outbox, cx: &mut Cx) {
+    fn steer(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox) {
         let mut kept = PacketList::new();
         while let Some(mut packet) = self.gro.ready().pop_front() {
-            packet.meta_mut().rx_device = self.device;
-            kept.extend(self.steering.keep(net, cx, outbox, self.link, packet));
+            packet.meta_mut().rx_device = self.from.device.0;
+            kept.extend(self.steering.keep(rx.net, rx.cx, outbox, self.from.link, packet));
         }
         self.gro.ready().append(&mut kept);
     }
 
     /// Ends a poll: delivers the ready packets, then runs one output, one ACK decision and one wake
     /// of the current connection.
-    fn finish<'s>(
-        &mut self,
-        net: &'s Net,
-        rcu: &'s Section<'_>,
-        flow: &mut Flow<'s>,
-        outbox: &mut Outbox,
-        cx: &mut Cx,
-    ) {
+    fn finish(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox) {
         if !self.gro.ready().is_empty() {
-            self.go_up(net, rcu, flow, outbox, cx, true);
+            self.go_up(rx, outbox, true);
         }
-        outbox.push(net, cx);
-        flow.flush(net, cx);
+        outbox.push(rx.net, rx.cx);
+        rx.flush();
     }
 }

@@ -23,7 +23,12 @@ use std::{boxed::Box, vec::Vec};
 
 use pkt::Packet;
 
-use crate::{base::ids::CoreId, cx::Cx, device::LinkType, socket::net::Net};
+use crate::{
+    base::ids::CoreId,
+    cx::Cx,
+    device::{DeviceQueue, LinkType},
+    socket::net::Net,
+};
 
 pub(crate) use backlog::{Backlog, BacklogPoll};
 pub(crate) use outbox::Outbox;
@@ -75,27 +80,21 @@ impl Steering {
         !cx.rps_needed() && self.slots.is_empty()
     }
 
-    /// Begins a poll of `queue` of `device`. Returns false if all its packets stay on this core.
+    /// Begins a poll of the queue `from`. Returns false if all its packets stay on this core.
     #[inline]
-    pub(crate) fn begin(
-        &mut self,
-        net: &Net,
-        cx: &Cx,
-        outbox: &Outbox,
-        (device, queue): (u32, u16),
-    ) -> bool {
+    pub(crate) fn begin(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, from: DeviceQueue) -> bool {
         if self.is_off(cx) {
             return false;
         }
-        self.prepare(net, cx, outbox, (device, queue))
+        self.prepare(net, cx, outbox, from)
     }
 
     /// Applies the settings. The slots are replaced only while no packet is in flight to another
     /// core; until then the old slots preserve the order.
     #[cold]
     #[inline(never)]
-    fn follow(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, (device, queue): (u32, u16)) {
-        let settings = cx.sysctls().devices.of(device).rx(queue);
+    fn follow(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, from: DeviceQueue) {
+        let settings = cx.sysctls().devices.of(from.device).rx(from.queue.0);
         let cores = net.core_count();
         self.map.clear();
         self.map.extend((0..cores).filter(|core| settings.rps_cpus & (1 << core) != 0));
@@ -114,10 +113,10 @@ impl Steering {
         self.generation = cx.generation();
     }
 
-    fn prepare(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, queue: (u32, u16)) -> bool {
+    fn prepare(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, from: DeviceQueue) -> bool {
         self.poll = self.poll.wrapping_add(1);
         if self.generation != cx.generation() {
-            self.follow(net, cx, outbox, queue);
+            self.follow(net, cx, outbox, from);
         }
         !self.slots.is_empty()
     }

@@ -7,37 +7,34 @@
 use std::net::SocketAddr;
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, Verdict, checksum};
-use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
-use super::flow::Flow;
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     header::{
         ip::{IpHeader, protocol},
         strip,
     },
-    socket::demux::Entry,
-    socket::net::Net,
+    socket::{
+        demux::{Entry, FlowName},
+        rx::Rx,
+    },
     transmit::packet_dst::OnceDst,
 };
 
-/// Delivers one segment, still with its IP header, to the current connection of `flow`. This is the
-/// fast path after early demux.
+/// Delivers one segment, still with its IP header, to the current connection: the fast path after
+/// early demux.
 #[inline]
 pub(super) fn established(
-    net: &Net,
-    cx: &mut Cx,
-    rcu: &Section<'_>,
-    flow: &Flow<'_>,
+    rx: &mut Rx<'_, '_>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
     mut packet: Packet,
 ) -> Verdict {
-    match admit(net, cx, header, &mut packet) {
+    match admit(rx, header, &mut packet) {
         Ok(()) => {
-            flow.segment(net, cx, rcu, dst.take(), packet);
+            rx.segment(dst.take(), packet);
             Verdict::Consumed
         }
         Err(reason) => Verdict::Drop(reason, packet),
@@ -45,11 +42,8 @@ pub(super) fn established(
 }
 
 /// Delivers one TCP segment, still with its IP header.
-pub(super) fn input<'s>(
-    net: &'s Net,
-    cx: &mut Cx,
-    rcu: &'s Section<'_>,
-    flow: &mut Flow<'s>,
+pub(super) fn input(
+    rx: &mut Rx<'_, '_>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
     mut packet: Packet,
@@ -58,7 +52,7 @@ pub(super) fn input<'s>(
     if packet.meta().pkt_type != PacketType::Host {
         return Verdict::Drop(DropReason::TcpNoSocket, packet);
     }
-    if let Err(reason) = admit(net, cx, header, &mut packet) {
+    if let Err(reason) = admit(rx, header, &mut packet) {
         return Verdict::Drop(reason, packet);
     }
     let Some((src_port, dst_port)) = SegmentHeader::ports(packet.linear()) else {
@@ -68,15 +62,14 @@ pub(super) fn input<'s>(
         local: SocketAddr::new(header.dst, dst_port),
         remote: SocketAddr::new(header.src, src_port),
     };
-    let hash = flow.hash(net, &tuple);
+    let hash = rx.hash(&tuple);
     packet.meta_mut().flow_hash = hash;
-    match net.demux().established(hash, &tuple, rcu) {
+    let over_loopback = rx.net.is_loopback_device(DeviceIndex(packet.meta().rx_device));
+    match rx.established(&tuple, hash) {
         // Reached if early demux is off.
-        Some(Entry::Stream(socket))
-            if socket.is_over_loopback() == net.is_loopback_device(packet.meta().rx_device) =>
-        {
-            flow.follow(net, cx, socket);
-            flow.segment(net, cx, rcu, dst.take(), packet);
+        Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {
+            rx.follow(socket);
+            rx.segment(dst.take(), packet);
         }
         // A packet from outside must not reach a connection of this host with itself, nor a
         // loopback packet a connection with another host.
@@ -86,16 +79,16 @@ pub(super) fn input<'s>(
             let segment = match SegmentHeader::parse(packet.linear()) {
                 Ok(segment) => segment,
                 Err(reason) => {
-                    cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+                    rx.cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
                     return Verdict::Drop(reason, packet);
                 }
             };
-            flow.flush(net, cx);
+            rx.flush();
             strip(&mut packet, usize::from(segment.header_len));
             match found {
-                Some(Entry::Request(request)) => request.segment(net, cx, &segment, packet),
-                Some(Entry::TimeWait(time_wait)) => time_wait.segment(net, cx, &segment, packet),
-                _ => new_connection(net, cx, rcu, tuple, hash, &segment, packet),
+                Some(Entry::Request(request)) => request.segment(rx, &segment, packet),
+                Some(Entry::TimeWait(time_wait)) => time_wait.segment(rx, &segment, packet),
+                _ => new_connection(rx, tuple, hash, &segment, packet),
             }
         }
     }
@@ -103,42 +96,36 @@ pub(super) fn input<'s>(
 }
 
 fn new_connection(
-    net: &Net,
-    cx: &mut Cx,
-    rcu: &Section<'_>,
+    rx: &mut Rx<'_, '_>,
     tuple: FourTuple,
     hash: u32,
     segment: &SegmentHeader,
     packet: Packet,
 ) {
-    match net.demux().listener(net.core_for(cx, hash), tuple.local, hash, rcu) {
-        Some(listener) => listener.segment(net, cx, (tuple, hash), None, segment, packet),
-        None => net.reply_with_reset(cx, &tuple, segment, DropReason::TcpNoSocket, packet),
+    let (net, core) = (rx.net, rx.net.core_for(rx.cx, hash));
+    let name = FlowName { tuple, hash, core };
+    match net.demux().listener(core, tuple.local, hash, rx.rcu) {
+        Some(listener) => listener.segment(rx, &name, None, segment, packet),
+        None => net.reply_with_reset(rx.cx, &tuple, segment, DropReason::TcpNoSocket, packet),
     }
 }
 
 /// Removes the IP header, counts the segment, and performs the checks that need no connection.
 #[inline]
-fn admit(net: &Net, cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
-    cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
+fn admit(rx: &Rx<'_, '_>, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
+    rx.cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);
     strip(packet, usize::from(header.header_len));
-    check_segment(cx, header, packet).map_err(|reason| refuse(net, cx, header, packet, reason))
+    check_segment(rx.cx, header, packet).map_err(|reason| refuse(rx, header, packet, reason))
 }
 
 /// Counts a rejected segment, and distinguishes an unfinished checksum from a wrong one.
 #[cold]
-fn refuse(
-    net: &Net,
-    cx: &Cx,
-    header: &IpHeader,
-    packet: &Packet,
-    reason: DropReason,
-) -> DropReason {
-    cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
+fn refuse(rx: &Rx<'_, '_>, header: &IpHeader, packet: &Packet, reason: DropReason) -> DropReason {
+    rx.cx.counters().tcp.add(tcp::Counter::TcpInErrs, 1);
     if reason != DropReason::TcpCsum || !has_unfinished_checksum(header, packet) {
         return reason;
     }
-    net.report_unfinished_checksum(packet.meta().rx_device);
+    rx.net.report_unfinished_checksum(DeviceIndex(packet.meta().rx_device));
     DropReason::TcpCsumUnfinished
 }
 

@@ -7,13 +7,17 @@
 //! resolve their path again for their next segment, and connections cache the input route of the
 //! next received packet.
 
-use std::vec::Vec;
+use std::{sync::Arc, vec::Vec};
 
 use ipnet::IpNet;
 
 use super::router::Router;
 use crate::{
-    base::{config_error::ConfigError, ids::LOOPBACK},
+    base::{
+        config_error::ConfigError,
+        ids::{DeviceIndex, LOOPBACK},
+    },
+    device::Device,
     route::fib::{Fib, FibBuilder, RouteEntry, RouteSpec},
 };
 
@@ -58,21 +62,21 @@ impl Router {
 
     /// Name of the device with this index; empty if there is none.
     #[must_use]
-    pub fn device_name(&self, index: u32) -> &str {
-        self.devices.get(index as usize).map_or("", |device| &device.caps().name)
+    pub fn device_name(&self, index: DeviceIndex) -> &str {
+        self.devices.get(index.position()).map_or("", |device| &device.caps().name)
     }
 
     /// Index of the device with this name; loopback is 0.
     #[must_use]
-    pub fn device_index(&self, name: &str) -> Option<u32> {
-        let is_gone = |index: &u32| match index.checked_sub(LOOPBACK + 1) {
-            Some(place) => self.attached[place as usize].is_gone(),
+    pub fn device_index(&self, name: &str) -> Option<DeviceIndex> {
+        let is_gone = |position: usize| match position.checked_sub(1) {
+            Some(place) => self.attached[place].is_gone(),
             None => false,
         };
-        (0..)
-            .zip(&self.devices)
-            .find(|(index, device)| device.caps().name == name && !is_gone(index))
-            .map(|(index, _)| index)
+        let is_named = |device: &Arc<dyn Device>| device.caps().name == name;
+        let mut devices = self.devices.iter().enumerate();
+        let found = devices.find(|(position, device)| is_named(device) && !is_gone(*position));
+        found.map(|(position, _)| DeviceIndex::at(position))
     }
 
     /// Makes every cached route stale (Linux: `rt_cache_flush`). Sockets and packets keep their
@@ -116,9 +120,9 @@ pub(crate) fn builder_of(
     routes: &[RouteSpec],
 ) -> Result<FibBuilder, ConfigError> {
     let devices = u32::try_from(addresses.len()).expect("a handful of devices");
-    let mut fib = Fib::builder(LOOPBACK + 1 + devices);
+    let mut fib = Fib::builder(1 + devices);
     fib.loopback(LOOPBACK);
-    for (index, addresses) in (LOOPBACK + 1..).zip(addresses) {
+    for (index, addresses) in (1..).map(DeviceIndex).zip(addresses) {
         for address in addresses {
             if address.addr().is_ipv6() {
                 return Err(ConfigError::new(

@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::{Prefix, PrefixMap};
 
-use crate::transmit::dst::RouteKind;
+use crate::{base::ids::DeviceIndex, transmit::dst::RouteKind};
 
 pub use builder::{FibBuilder, RouteSpec};
 
@@ -25,7 +25,7 @@ mod builder;
 mod change;
 
 /// Device index of an entry without a specific device: limited broadcast, multicast, blackhole.
-pub const NO_DEVICE: u32 = u32::MAX;
+pub const NO_DEVICE: DeviceIndex = DeviceIndex(u32::MAX);
 
 /// One entry of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct RouteEntry {
     /// Next hop; `None` when the destination is on the link.
     pub via: Option<IpAddr>,
     /// Index of the device, or [`NO_DEVICE`].
-    pub device: u32,
+    pub device: DeviceIndex,
     /// Source address for packets without one: always an address of this host.
     pub prefsrc: Option<IpAddr>,
     /// Largest packet of this route in bytes, if smaller than the device's MTU.
@@ -104,7 +104,7 @@ pub struct Fib {
     v4: Tables<Ipv4Net>,
     v6: Tables<Ipv6Net>,
     /// Addresses of this host with their prefix lengths, by device.
-    addresses: Vec<(u32, IpNet)>,
+    addresses: Vec<(DeviceIndex, IpNet)>,
 }
 
 impl Fib {
@@ -147,7 +147,7 @@ impl Fib {
     /// `device` if one is given. The reverse-path check of RFC 3704: strict (§2.2) with a device,
     /// loose (§2.4) without.
     #[must_use]
-    pub fn has_route_back(&self, src: IpAddr, device: Option<u32>) -> bool {
+    pub fn has_route_back(&self, src: IpAddr, device: Option<DeviceIndex>) -> bool {
         self.lookup(src).is_some_and(|route| {
             route.kind == RouteKind::Unicast && device.is_none_or(|device| device == route.device)
         })
@@ -156,7 +156,7 @@ impl Fib {
     /// Returns whether `device` has the address `local` in a subnet that contains `other` (Linux:
     /// `inet_confirm_addr`).
     #[must_use]
-    pub fn share_subnet(&self, device: u32, local: IpAddr, other: IpAddr) -> bool {
+    pub fn share_subnet(&self, device: DeviceIndex, local: IpAddr, other: IpAddr) -> bool {
         self.addresses.iter().any(|(on, address)| {
             *on == device && address.addr() == local && address.contains(&other)
         })
@@ -165,7 +165,7 @@ impl Fib {
     /// Returns the first address given to `device`: the source of its packets unless the route
     /// specifies another.
     #[must_use]
-    pub fn first_address(&self, device: u32) -> Option<IpAddr> {
+    pub fn first_address(&self, device: DeviceIndex) -> Option<IpAddr> {
         self.addresses.iter().find(|(on, _)| *on == device).map(|(_, address)| address.addr())
     }
 

@@ -19,7 +19,7 @@ use sync::{
 
 use super::fib::RouteEntry;
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     route::router::Router,
     transmit::dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
@@ -28,7 +28,7 @@ use crate::{
 /// Device and local prefix of an input route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
-    device: u32,
+    device: DeviceIndex,
     prefix: IpNet,
 }
 
@@ -50,8 +50,9 @@ impl InputRoutes {
         &'s self,
         router: &Router,
         cx: &Cx,
-        device: u32,
-        (route, generation): (&RouteEntry, u32),
+        device: DeviceIndex,
+        route: &RouteEntry,
+        generation: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
         let key = Key { device, prefix: route.prefix };
@@ -63,7 +64,7 @@ impl InputRoutes {
             dst.stats().on_lookup(cx.now);
             return Some(dst.handle());
         }
-        self.routes.insert_or_replace(hash, key, make(router, cx, device, (route, generation)));
+        self.routes.insert_or_replace(hash, key, make(router, cx, device, route, generation));
         self.routes.lookup(hash, &key, rcu).map(DstRef::handle)
     }
 
@@ -82,7 +83,13 @@ impl InputRoutes {
     }
 }
 
-fn make(router: &Router, cx: &Cx, index: u32, (route, generation): (&RouteEntry, u32)) -> DstRef {
+fn make(
+    router: &Router,
+    cx: &Cx,
+    index: DeviceIndex,
+    route: &RouteEntry,
+    generation: u32,
+) -> DstRef {
     let device = Arc::clone(router.device(index));
     let caps = device.caps();
     let head = Dst {
@@ -108,6 +115,6 @@ fn make(router: &Router, cx: &Cx, index: u32, (route, generation): (&RouteEntry,
 impl Key {
     /// Hashes without a key: prefixes belong to the host, so no attacker can choose them.
     fn hash(&self) -> u32 {
-        super::output::fold(self.prefix.addr()).wrapping_add(self.device)
+        super::output::fold(self.prefix.addr()).wrapping_add(self.device.0)
     }
 }

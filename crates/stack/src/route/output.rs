@@ -24,7 +24,10 @@ use sync::{
 };
 
 use crate::{
-    base::{errno::Errno, ids::CoreId},
+    base::{
+        errno::Errno,
+        ids::{CoreId, DeviceIndex},
+    },
     cx::Cx,
     route::router::{Hop, Router},
     transmit::dst::{DstHandle, DstRef},
@@ -38,7 +41,7 @@ const ROUTES_MAX: usize = 64;
 /// Properties that identify an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
-    device: u32,
+    device: DeviceIndex,
     next_hop: IpAddr,
     source: IpAddr,
     mtu: u32,

@@ -18,7 +18,7 @@ use crate::{
     base::{
         counters::Counter,
         errno::Errno,
-        ids::{CoreId, LOOPBACK},
+        ids::{CoreId, DeviceIndex, LOOPBACK},
     },
     cx::{Cx, share::HostShare},
     device::{Device, LinkType, QueueId, attached::Attached},
@@ -95,17 +95,17 @@ impl Router {
         &self.neighbors
     }
 
-    pub(crate) fn device(&self, index: u32) -> &Arc<dyn Device> {
-        &self.devices[index as usize]
+    pub(crate) fn device(&self, index: DeviceIndex) -> &Arc<dyn Device> {
+        &self.devices[index.position()]
     }
 
     /// Transmit queues of a device.
-    pub(crate) fn tx(&self, index: u32) -> &Arc<DeviceTx> {
-        &self.tx[index as usize]
+    pub(crate) fn tx(&self, index: DeviceIndex) -> &Arc<DeviceTx> {
+        &self.tx[index.position()]
     }
 
-    pub(crate) const fn is_loopback_device(&self, index: u32) -> bool {
-        index == LOOPBACK
+    pub(crate) const fn is_loopback_device(&self, index: DeviceIndex) -> bool {
+        index.0 == LOOPBACK.0
     }
 
     /// Returns the earliest time at which a device queue or transmit queue of `core` has work even
@@ -137,7 +137,7 @@ impl Router {
     }
 
     /// Returns whether `ip` is an address of this host on `device`.
-    pub(crate) fn is_local_on(&self, cx: &Cx, device: u32, ip: IpAddr) -> bool {
+    pub(crate) fn is_local_on(&self, cx: &Cx, device: DeviceIndex, ip: IpAddr) -> bool {
         self.fib(&cx.reader().pin())
             .lookup(ip)
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
@@ -149,7 +149,7 @@ impl Router {
     }
 
     /// Link address of a device; `None` if its frames have no Ethernet header.
-    pub(crate) fn mac_of(&self, index: u32) -> Option<MacAddr> {
+    pub(crate) fn mac_of(&self, index: DeviceIndex) -> Option<MacAddr> {
         match self.device(index).caps().link {
             LinkType::Ethernet { mac } => Some(mac),
             LinkType::Ip => None,
@@ -183,7 +183,7 @@ impl Deref for Path {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
     /// Output device.
-    pub(crate) index: u32,
+    pub(crate) index: DeviceIndex,
     /// Kind of the route: `Local` if the packet is for this host.
     kind: RouteKind,
     pub(crate) next_hop: IpAddr,
@@ -297,7 +297,7 @@ impl Router {
     /// Returns whether an entry is still the result of [`InputRoutes`] for a packet received on
     /// `device`.
     #[inline]
-    pub(crate) fn is_valid_input(&self, tail: &DstTail, device: u32) -> bool {
+    pub(crate) fn is_valid_input(&self, tail: &DstTail, device: DeviceIndex) -> bool {
         tail.generation == self.route_generation() && tail.device == device && tail.is_input
     }
 

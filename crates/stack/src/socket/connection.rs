@@ -26,14 +26,14 @@ use sync::{Conditions, EventCount, Llist, NewlyReady, SocketLock};
 use tcp::{FourTuple, IcmpError, SeqNum, Tcb};
 
 use super::{
-    demux::BindFlags,
+    demux::{BindFlags, FlowName},
     listener::source_limit::SourcePlace,
     modes::{prequeue::Prequeue, rx_dst::RxDst},
 };
 use crate::{
     base::{armed_timers::ArmedTimers, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
     cx::Cx,
-    device::QueueId,
+    device::DeviceQueue,
     route::Path,
     socket::core_sockets::TimerEntry,
     socket::net::Net,
@@ -93,10 +93,8 @@ const PENDING_ICMP_MAX: usize = 4;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Connection {
-    /// Lookup key.
-    tuple: FourTuple,
-    hash: u32,
-    core: CoreId,
+    /// Lookup key, and the core of the socket.
+    name: FlowName,
     /// Core that received its last packets (Linux: `sk_incoming_cpu`). Written by the receiving
     /// thread when it changes. Relaxed: a hint.
     incoming: AtomicU16,
@@ -149,8 +147,8 @@ struct Published {
 
 // The groups of "Layout".
 const LINE: usize = 64;
-const _: () = assert!(align_of::<Connection>() == LINE && offset_of!(Connection, tuple) == 0);
-const _: () = assert!(offset_of!(Connection, hash) == LINE);
+const _: () = assert!(align_of::<Connection>() == LINE && offset_of!(Connection, name) == 0);
+const _: () = assert!(size_of::<FlowName>() <= 2 * LINE);
 const _: () = assert!(offset_of!(Connection, rx_dst) + size_of::<RxDst>() <= 2 * LINE);
 const _: () = assert!(offset_of!(Connection, published) == 2 * LINE);
 const _: () = assert!(offset_of!(Connection, lock) == 3 * LINE && size_of::<Published>() == LINE);
@@ -164,7 +162,7 @@ pub(crate) struct StreamState {
     /// Time since which TCP Small Queues throttles the socket.
     throttled_since: Option<Instant>,
     /// Device and queue that transmit its packets (Linux: `sk_tx_queue_mapping`).
-    tx_mapping: Option<(u32, QueueId)>,
+    tx_mapping: Option<DeviceQueue>,
     /// IPv4 identification of the next segment that has one (Linux: `inet_id`).
     ip_id: u16,
     /// Packets left to a waiting reader, and the reader's identity.
@@ -216,7 +214,7 @@ impl Connection {
     pub(super) fn new(
         net: &Net,
         cx: &Cx,
-        (tuple, hash, core): (FourTuple, u32, CoreId),
+        name: &FlowName,
         tcb: Box<Tcb>,
         dst: Option<Path>,
         bind: BindFlags,
@@ -225,13 +223,11 @@ impl Connection {
         let memory = Arc::clone(net.tcp_memory());
         memory.count_socket(1);
         Arc::new_cyclic(|this| Self {
-            tuple,
-            hash,
-            core,
-            incoming: AtomicU16::new(core.0),
-            over_loopback: net.is_local(cx, tuple.remote.ip()),
+            name: *name,
+            incoming: AtomicU16::new(name.core.0),
+            over_loopback: net.is_local(cx, name.tuple.remote.ip()),
             bind,
-            wmem: Wmem::new(this.clone(), net.core_sockets(core).tasklet()),
+            wmem: Wmem::new(this.clone(), net.core_sockets(name.core).tasklet()),
             rx_dst: RxDst::new(net.rcu()),
             published: Published {
                 ready: Conditions::new(tcb.readiness().bits()),
@@ -245,7 +241,7 @@ impl Connection {
                 dst,
                 throttled_since: None,
                 tx_mapping: None,
-                ip_id: net.ip_ids().of_connection(&tuple),
+                ip_id: net.ip_ids().of_connection(&name.tuple),
                 prequeue: Prequeue::default(),
                 hashed: true,
                 orphan: false,
@@ -295,7 +291,7 @@ impl Connection {
     }
 
     pub(crate) const fn tuple(&self) -> &FourTuple {
-        &self.tuple
+        &self.name.tuple
     }
 
     pub(crate) const fn bind_flags(&self) -> BindFlags {
@@ -309,20 +305,20 @@ impl Connection {
     /// Returns the local address and port.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
-        self.tuple.local
+        self.name.tuple.local
     }
 
     /// Returns the address and port of the peer.
     #[must_use]
     pub fn remote(&self) -> SocketAddr {
-        self.tuple.remote
+        self.name.tuple.remote
     }
 
     /// Returns the home core of this connection. The connection sends by the queue of this core,
     /// and uses its timers until packets arrive on another core.
     #[must_use]
     pub const fn core(&self) -> CoreId {
-        self.core
+        self.name.core
     }
 
     /// Returns the core that received its last packets (`SO_INCOMING_CPU`), which also runs its
@@ -341,7 +337,7 @@ impl Connection {
     }
 
     pub(crate) const fn hash(&self) -> u32 {
-        self.hash
+        self.name.hash
     }
 
     /// Returns the core that polls for this connection's packets: with RFS the one where its
@@ -349,11 +345,11 @@ impl Connection {
     #[must_use]
     pub fn polled_core(&self, net: &Net) -> CoreId {
         if !net.rfs_needed() {
-            return self.core;
+            return self.name.core;
         }
         let flows = net.sock_flows(net.sysctls().rps_sock_flow_entries);
-        let by_socket = flows.and_then(|flows| flows.core_of(self.hash));
-        by_socket.filter(|core| core.0 < net.core_count()).unwrap_or(self.core)
+        let by_socket = flows.and_then(|flows| flows.core_of(self.name.hash));
+        by_socket.filter(|core| core.0 < net.core_count()).unwrap_or(self.name.core)
     }
 
     /// Returns the bytes of packet memory in devices that complete later (`sk_wmem_alloc`, the `t`

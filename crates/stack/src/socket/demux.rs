@@ -43,6 +43,16 @@ pub(crate) enum Entry {
     TimeWait(Arc<TimeWaitSocket>),
 }
 
+/// Name of a flow in the tables of a host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlowName {
+    pub(crate) tuple: FourTuple,
+    /// Hash of the tuple ([`Demux::hash`]).
+    pub(crate) hash: u32,
+    /// Core of the flow: it runs the timers, and sends.
+    pub(crate) core: CoreId,
+}
+
 /// Sockets with which a socket shares its local port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BindFlags {
@@ -134,12 +144,12 @@ impl Demux {
     ) -> Option<&'s Arc<Listener>> {
         let port = local.port();
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu)?;
-        let flow = (hash, core);
         let any = match local.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        member(on_port, local.ip(), flow).or_else(|| member(on_port, any, flow))
+        let member = |ip| member(on_port, ip, hash, core);
+        member(local.ip()).or_else(|| member(any))
     }
 
     /// Inserts a socket whose four-tuple must be new.
@@ -357,7 +367,8 @@ fn overlap(a: IpAddr, b: IpAddr) -> bool {
 fn member(
     on_port: &[Arc<Listener>],
     ip: IpAddr,
-    (hash, core): (u32, CoreId),
+    hash: u32,
+    core: CoreId,
 ) -> Option<&Arc<Listener>> {
     let bound = || on_port.iter().filter(move |listener| listener.local().ip() == ip);
     let first = bound().next()?;

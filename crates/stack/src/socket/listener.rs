@@ -18,9 +18,15 @@ use std::{
     },
 };
 
+use pkt::Packet;
 use sync::{EventCount, RcuCell};
+use tcp::{SegmentHeader, SeqNum};
 
-use super::{connection::Connection, demux::BindFlags, options::SocketSettings};
+use super::{
+    connection::Connection,
+    demux::{BindFlags, FlowName},
+    options::SocketSettings,
+};
 use crate::{
     base::{counters::Counter, errno::Errno, ids::CoreId},
     cx::Cx,
@@ -40,6 +46,17 @@ pub(crate) mod source_limit;
 pub(crate) mod syn_queue;
 
 pub use options::{BACKLOG_DEFAULT, ListenOptions};
+
+/// A SYN that a listener answers.
+#[derive(Debug)]
+struct Syn<'a> {
+    name: &'a FlowName,
+    /// Lower bound of the initial sequence number, if the four-tuple has just left TIME-WAIT.
+    iss_min: Option<SeqNum>,
+    header: &'a SegmentHeader,
+    /// Payload of the SYN.
+    packet: Packet,
+}
 
 /// A listening socket.
 #[derive(Debug)]

@@ -18,18 +18,21 @@ use std::{
 use pkt::{Instant, Packet};
 use sync::{Shutdown, rcu_map::Place};
 use tcp::{
-    FastOpen, FourTuple, IcmpError, IsnGenerator, OpenParams, PathParams, PortSelector, Rng,
-    SeqNum, SocketOptions, SynCookies, TcpError,
+    FastOpen, FourTuple, IcmpError, IsnGenerator, OpenParams, PathParams, PortSelector, SeqNum,
+    SocketOptions, SynCookies, TcpError,
 };
 
 use super::{
     connection::SocketRef,
     core_sockets::{CoreSockets, TimerEntry},
-    demux::{Demux, Entry},
+    demux::{Demux, Entry, FlowName},
     fast_open::FastOpenMemory,
 };
 use crate::{
-    base::{errno::Errno, ids::CoreId},
+    base::{
+        errno::Errno,
+        ids::{CoreId, DeviceIndex},
+    },
     cx::{Cx, event::Event, softirq::RunCore},
     header::{icmp::Quote, ip::protocol},
     route::router::Router,
@@ -42,9 +45,10 @@ use crate::{
 
 pub use claims::ClaimState;
 use claims::Claims;
+pub(crate) use icmp_limiter::IcmpLimiter;
 
-mod admission;
 pub(crate) mod claims;
+mod icmp_limiter;
 
 /// Connections visited in one step of a walk that frees spare memory.
 const TRIM_PIECE: usize = 64;
@@ -208,23 +212,17 @@ impl Net {
         cx.running().unwrap_or_else(|| self.core_of_flow(hash))
     }
 
-    /// Returns the initial parameters of a connection of `tuple` along `dst`.
-    pub(crate) fn open_params(
-        &self,
-        tuple: FourTuple,
-        hash: u32,
-        dst: &Dst,
-        now: Instant,
-    ) -> OpenParams {
+    /// Returns the initial parameters of a connection along `dst`.
+    pub(crate) fn open_params(&self, name: &FlowName, dst: &Dst, now: Instant) -> OpenParams {
         OpenParams {
-            tuple,
-            iss: self.isn.isn(&tuple, now),
-            ts_offset: self.isn.timestamp_offset(&tuple),
+            tuple: name.tuple,
+            iss: self.isn.isn(&name.tuple, now),
+            ts_offset: self.isn.timestamp_offset(&name.tuple),
             path: PathParams {
                 mtu: dst.mtu,
                 receive_mtu: dst.receive_mtu,
                 gso_bytes_max: dst.gso_max_bytes,
-                flow_hash: hash,
+                flow_hash: name.hash,
                 sums_payload: dst.sums_payload,
             },
             options: SocketOptions::default(),
@@ -236,12 +234,46 @@ impl Net {
     /// Reports that a segment with an unfinished checksum has arrived on device `index`, once for
     /// each of the first 64 devices.
     #[cold]
-    pub(crate) fn report_unfinished_checksum(&self, index: u32) {
-        let Some(bit) = 1_u64.checked_shl(index) else { return };
+    pub(crate) fn report_unfinished_checksum(&self, index: DeviceIndex) {
+        let Some(bit) = 1_u64.checked_shl(index.0) else { return };
         if self.unfinished_checksums.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             let device = self.device_name(index).into();
             self.report(Event::UnfinishedChecksums { device });
         }
+    }
+
+    /// Counts one more TIME-WAIT socket, unless `limit` is reached. Returns whether it was counted.
+    pub(crate) fn time_wait_admit(&self, limit: u32) -> bool {
+        let limit = limit as usize;
+        let admitted = self.time_waits.fetch_add(1, Ordering::Relaxed) < limit;
+        if !admitted {
+            self.time_wait_release();
+        }
+        admitted
+    }
+
+    pub(crate) fn time_wait_release(&self) {
+        self.time_waits.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts one more orphan, unless `limit` is reached. Returns whether it was counted.
+    pub(crate) fn orphan_admit(&self, limit: u32) -> bool {
+        let admitted = self.orphans.fetch_add(1, Ordering::Relaxed) < limit as usize;
+        if !admitted {
+            self.orphan_gone();
+        }
+        admitted
+    }
+
+    pub(crate) fn orphan_gone(&self) {
+        self.orphans.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of orphans: connections without an application handle that have not
+    /// ended.
+    #[must_use]
+    pub fn orphans(&self) -> usize {
+        self.orphans.load(Ordering::Relaxed)
     }
 
     /// Updates the memory pressure from the use of packet memory.
@@ -262,83 +294,5 @@ impl Net {
     /// this thread closes it.
     pub(crate) fn check_up(&self) -> Result<(), Errno> {
         if self.down.check_up() { Ok(()) } else { Err(Errno::ENETDOWN) }
-    }
-}
-
-/// Errors sent per second: `net.ipv4.icmp_msgs_per_sec` of Linux.
-const ERRORS_PER_SECOND: u64 = 1000;
-
-/// Errors sent in a burst: `net.ipv4.icmp_msgs_burst` of Linux.
-const ERRORS_BURST: u64 = 50;
-
-/// Token bucket that many contexts share: one word, the time up to which tokens are used.
-#[derive(Debug)]
-pub(crate) struct IcmpLimiter {
-    used_until_ns: AtomicU64,
-}
-
-impl IcmpLimiter {
-    pub(crate) const fn new() -> Self {
-        Self { used_until_ns: AtomicU64::new(0) }
-    }
-
-    /// Takes zero, one or two tokens, one on average, if there is a token at `now`.
-    pub(crate) fn allow(&self, now: Instant, rng: &mut Rng) -> bool {
-        const TOKEN_NS: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
-        let now = now.as_nanos();
-        let taken = u64::from(rng.below(3)) * TOKEN_NS;
-        self.used_until_ns
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                let used = used.max(now.saturating_sub(ERRORS_BURST * TOKEN_NS));
-                (used + TOKEN_NS <= now).then_some(used + taken)
-            })
-            .is_ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{collections::BTreeSet, time::Duration};
-
-    use pkt::Instant;
-    use tcp::Rng;
-
-    use crate::socket::net::IcmpLimiter;
-
-    /// Returns the number of errors sent if `probes` request one each at `now`.
-    fn allowed(limiter: &IcmpLimiter, now: Instant, probes: u32, rng: &mut Rng) -> u32 {
-        (0..probes).map(|_| u32::from(limiter.allow(now, rng))).sum()
-    }
-
-    /// The attack of CVE-2020-25705: the attacker sends 50 spoofed probes, some of which hit closed
-    /// ports, then an own probe. With an exact limit, the own probe is answered if and only if some
-    /// spoofed probe was not.
-    #[test]
-    fn a_burst_does_not_reveal_how_many_errors_other_peers_caused() {
-        let (limiter, mut rng) = (IcmpLimiter::new(), Rng::new(1));
-        let mut now = Instant::from_secs(1_000);
-        let mut bursts = BTreeSet::new();
-        let (mut answered_after_50, rounds) = (0, 200);
-        for _ in 0..rounds {
-            now += Duration::from_secs(1);
-            let spoofed = allowed(&limiter, now, 50, &mut rng);
-            let own = allowed(&limiter, now, 1, &mut rng);
-            answered_after_50 += u32::from(spoofed == 50 && own == 1);
-            bursts.insert(spoofed + own + allowed(&limiter, now, 200, &mut rng));
-        }
-        assert!(answered_after_50 > rounds / 10, "{answered_after_50} of {rounds}");
-        assert!(bursts.len() > 10, "{bursts:?}");
-    }
-
-    #[test]
-    fn the_limit_holds_on_average() {
-        let (limiter, mut rng) = (IcmpLimiter::new(), Rng::new(1));
-        let mut now = Instant::from_secs(1_000);
-        let mut sum = 0;
-        for _ in 0..10_000 {
-            now += Duration::from_millis(1);
-            sum += allowed(&limiter, now, 10, &mut rng);
-        }
-        assert!((9_500..10_600).contains(&sum), "{sum} errors in ten seconds");
     }
 }

@@ -12,22 +12,19 @@ use std::{
 };
 
 use pkt::{DropReason, Instant, Packet};
-use tcp::{FourTuple, Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
+use tcp::{Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
 
-use super::demux::{BindFlags, Entry};
+use super::demux::{BindFlags, Entry, FlowName};
 use crate::{
-    base::{ids::CoreId, timer::TimerHandle},
+    base::timer::TimerHandle,
     cx::Cx,
-    socket::core_sockets::TimerEntry,
-    socket::net::Net,
+    socket::{core_sockets::TimerEntry, net::Net, rx::Rx},
 };
 
 /// A connection in TIME-WAIT.
 #[derive(Debug)]
 pub(crate) struct TimeWaitSocket {
-    tuple: FourTuple,
-    hash: u32,
-    core: CoreId,
+    name: FlowName,
     /// Flags that allow other sockets to bind its local end.
     bind: BindFlags,
     this: Weak<Self>,
@@ -44,15 +41,9 @@ pub(crate) struct TimeWaitSocket {
 const NOT_ARMED: u64 = u64::MAX;
 
 impl TimeWaitSocket {
-    pub(super) fn new(
-        (tuple, hash, core): (FourTuple, u32, CoreId),
-        time_wait: TimeWait,
-        bind: BindFlags,
-    ) -> Arc<Self> {
+    pub(super) fn new(name: &FlowName, time_wait: TimeWait, bind: BindFlags) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            tuple,
-            hash,
-            core,
+            name: *name,
             bind,
             this: this.clone(),
             time_wait: Mutex::new(time_wait),
@@ -69,7 +60,7 @@ impl TimeWaitSocket {
 
     fn arm_for(&self, net: &Net, deadline: Instant) {
         let handle =
-            net.core_sockets(self.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
+            net.core_sockets(self.name.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
         self.timer.store(handle.to_bits(), Ordering::SeqCst);
         // A thread that has ended the wait meanwhile saw no timer to disarm.
         if self.done.load(Ordering::SeqCst) {
@@ -80,20 +71,21 @@ impl TimeWaitSocket {
     fn disarm(&self, net: &Net) {
         let bits = self.timer.swap(NOT_ARMED, Ordering::SeqCst);
         if bits != NOT_ARMED {
-            net.core_sockets(self.core).disarm(TimerHandle::from_bits(bits));
+            net.core_sockets(self.name.core).disarm(TimerHandle::from_bits(bits));
         }
     }
 
     /// Softirq: processes a segment for the closed connection. A SYN that may start a new
     /// connection goes to the listener. Without a listener it is acknowledged and the wait
     /// continues, because a spoofed SYN must not end it (RFC 1337).
-    pub(crate) fn segment(&self, net: &Net, cx: &mut Cx, header: &SegmentHeader, packet: Packet) {
+    pub(crate) fn segment(&self, rx: &mut Rx<'_, '_>, header: &SegmentHeader, packet: Packet) {
+        let (net, cx) = (rx.net, &mut *rx.cx);
         let verdict = {
             let mut time_wait = self.time_wait.lock().unwrap_or_else(PoisonError::into_inner);
             let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
             time_wait.on_segment(&mut cx.tcp(), header, payload)
         };
-        net.reply(cx, &self.tuple, self.core);
+        net.reply(cx, &self.name.tuple, self.name.core);
         match verdict {
             TimeWaitVerdict::Keep => cx.drop_packet(DropReason::TcpTimeWait, packet),
             TimeWaitVerdict::Closed => {
@@ -101,15 +93,14 @@ impl TimeWaitSocket {
                 cx.drop_packet(DropReason::TcpReset, packet);
             }
             TimeWaitVerdict::Reopen { iss } => {
-                let reader = cx.reader();
-                let rcu = reader.pin();
-                let core = net.core_for(cx, self.hash);
-                match net.demux().listener(core, self.tuple.local, self.hash, &rcu) {
-                    Some(listener) => match listener.admit_reopening(cx, &self.tuple, header) {
+                let FlowName { tuple, hash, .. } = self.name;
+                let core = net.core_for(cx, hash);
+                match net.demux().listener(core, tuple.local, hash, rx.rcu) {
+                    Some(listener) => match listener.admit_reopening(cx, &tuple, header) {
                         Ok(()) => {
                             self.end(net);
-                            let name = (self.tuple, self.hash);
-                            listener.segment(net, cx, name, Some(iss), header, packet);
+                            let name = FlowName { tuple, hash, core };
+                            listener.segment(rx, &name, Some(iss), header, packet);
                         }
                         // Differs from Linux, which ends the wait first: the retransmitted SYN then
                         // still finds the sequence numbers that the new connection must exceed.
@@ -124,7 +115,7 @@ impl TimeWaitSocket {
     /// Acknowledges the SYN in `packet`, for which there is no listener; the wait continues.
     fn acknowledge(&self, net: &Net, cx: &mut Cx, packet: Packet) {
         self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).acknowledge(&mut cx.tcp());
-        net.reply(cx, &self.tuple, self.core);
+        net.reply(cx, &self.name.tuple, self.name.core);
         cx.drop_packet(DropReason::TcpTimeWait, packet);
     }
 
@@ -132,7 +123,8 @@ impl TimeWaitSocket {
     /// it (RFC 6191 §2).
     pub(super) fn reuse(&self, cx: &Cx, bound: bool) -> Option<Reuse> {
         let sysctls = cx.sysctls();
-        let loopback = self.tuple.local.ip().is_loopback() || self.tuple.remote.ip().is_loopback();
+        let loopback =
+            self.name.tuple.local.ip().is_loopback() || self.name.tuple.remote.ip().is_loopback();
         let allowed = match sysctls.tcp_tw_reuse {
             0 => false,
             1 => true,
@@ -148,7 +140,7 @@ impl TimeWaitSocket {
 
     /// Replaces this socket by `entry` in the table, unless it has ended meanwhile.
     pub(super) fn give_way(&self, net: &Net, cx: &Cx, entry: Entry) -> bool {
-        let replaced = net.demux().replace_if(self.hash, self.tuple, entry, |present| {
+        let replaced = net.demux().replace_if(self.name.hash, self.name.tuple, entry, |present| {
             matches!(present, Entry::TimeWait(present) if std::ptr::eq(&raw const **present, self))
                 && !self.done.swap(true, Ordering::SeqCst)
         });
@@ -180,7 +172,7 @@ impl TimeWaitSocket {
     pub(crate) fn end(&self, net: &Net) -> bool {
         let ends = !self.done.swap(true, Ordering::SeqCst);
         if ends {
-            net.demux().remove(self.hash, &self.tuple, |entry| {
+            net.demux().remove(self.name.hash, &self.name.tuple, |entry| {
                 matches!(entry, Entry::TimeWait(time_wait) if std::ptr::eq(&raw const **time_wait, self))
             });
             self.disarm(net);

@@ -16,7 +16,7 @@
 //! the host runs, as for every other setting.
 
 use super::{SysctlError, describe};
-use crate::base::config_error::ConfigError;
+use crate::base::{config_error::ConfigError, ids::DeviceIndex};
 use settings::{DEVICE_TABLE, RX_QUEUE_TABLE, Setting, TX_QUEUE_TABLE};
 
 pub use settings::{DeviceSettings, RxQueueSettings, TxQueueSettings};
@@ -77,8 +77,8 @@ impl DeviceSysctls {
     /// Returns the settings of the device with this index.
     #[inline]
     #[must_use]
-    pub fn of(&self, index: u32) -> &DeviceSettings {
-        self.devices.get(index as usize).map_or(&self.default, |device| &device.settings)
+    pub fn of(&self, index: DeviceIndex) -> &DeviceSettings {
+        self.devices.get(index.position()).map_or(&self.default, |device| &device.settings)
     }
 
     /// Whether packets of some device may change their core (`rps_needed`). `by_socket`: the RFS
@@ -352,7 +352,8 @@ fn queue_lines(
         None => prefix.to_owned(),
     };
     fn of<T: Clone>(
-        (table, queues): (&[Setting<T>], &Queues<T>),
+        table: &[Setting<T>],
+        queues: &Queues<T>,
         prefix: &str,
         queue: Option<u16>,
     ) -> Vec<(String, String)> {
@@ -361,8 +362,8 @@ fn queue_lines(
         table.iter().map(line).collect()
     }
     match direction {
-        Direction::Rx => of((RX_QUEUE_TABLE, &settings.rx), &prefix, queue),
-        Direction::Tx => of((TX_QUEUE_TABLE, &settings.tx), &prefix, queue),
+        Direction::Rx => of(RX_QUEUE_TABLE, &settings.rx, &prefix, queue),
+        Direction::Tx => of(TX_QUEUE_TABLE, &settings.tx, &prefix, queue),
     }
 }
 

@@ -41,7 +41,7 @@ use sync::counted::{Layout, Offsets, Parts};
 
 use super::{neighbor::table::NeighborEntry, tx_queue::DeviceTx};
 use crate::{
-    base::limits::GSO_BYTES_MAX,
+    base::{ids::DeviceIndex, limits::GSO_BYTES_MAX},
     device::{Capabilities, Device, LinkType},
     sysctl::{DeviceSettings, modes::DstLayout},
 };
@@ -154,7 +154,7 @@ pub(crate) struct DstTail {
     /// Route generation of the host when the entry was created (`rt_genid`).
     pub(crate) generation: u32,
     /// Index of the device.
-    pub(crate) device: u32,
+    pub(crate) device: DeviceIndex,
     /// Treatment of the packets (`rt_type`).
     pub(crate) kind: RouteKind,
     /// True if valid for received packets (`rt_is_input`): input routes and loopback routes.
@@ -251,7 +251,7 @@ pub struct DstInfo {
     /// Treatment of the packets.
     pub kind: RouteKind,
     /// Index of the device; loopback is 0.
-    pub device: u32,
+    pub device: DeviceIndex,
     /// True for received packets.
     pub is_input: bool,
     /// Source address of packets without one; for input, our own prefix.

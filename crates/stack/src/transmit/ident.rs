@@ -67,7 +67,9 @@ impl IpIds {
     /// Returns the identification of one packet without a connection.
     pub(crate) fn next(
         &self,
-        (src, dst, protocol): (IpAddr, IpAddr, u8),
+        src: IpAddr,
+        dst: IpAddr,
+        protocol: u8,
         now: Instant,
         rng: &mut Rng,
     ) -> u16 {
@@ -146,31 +148,33 @@ mod tests {
         }))
     }
 
-    fn flow(host: u8) -> (IpAddr, IpAddr, u8) {
-        (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 1, host]), 1)
+    /// Returns the identification of the next ICMP packet to `host`.
+    fn next(ids: &IpIds, host: u8, now: Instant, rng: &mut Rng) -> u16 {
+        let (src, dst) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 1, host]));
+        ids.next(src, dst, 1, now, rng)
     }
 
     #[test]
     fn packets_of_one_address_pair_count_up_within_a_millisecond() {
         let (ids, mut rng) = (ids(), Rng::new(1));
-        let first = ids.next(flow(1), START, &mut rng);
+        let first = next(&ids, 1, START, &mut rng);
         for step in 1..100 {
-            assert_eq!(ids.next(flow(1), START, &mut rng), first.wrapping_add(step));
+            assert_eq!(next(&ids, 1, START, &mut rng), first.wrapping_add(step));
         }
     }
 
     #[test]
     fn an_address_pair_cannot_count_the_packets_of_another() {
         let (ids, mut rng) = (ids(), Rng::new(1));
-        let probe = |rng: &mut Rng| ids.next(flow(1), START, rng);
+        let probe = |rng: &mut Rng| next(&ids, 1, START, rng);
         let before = probe(&mut rng);
         for _ in 0..50 {
-            let _ = ids.next(flow(2), START, &mut rng);
+            let _ = next(&ids, 2, START, &mut rng);
         }
         assert_eq!(probe(&mut rng), before.wrapping_add(1));
         // Neighboring addresses start at unrelated numbers.
         let starts: BTreeSet<u16> =
-            (0..200).map(|host| ids.next(flow(host), START, &mut rng)).collect();
+            (0..200).map(|host| next(&ids, host, START, &mut rng)).collect();
         assert!(starts.len() > 190, "{}", starts.len());
         assert!(starts.last().unwrap() - starts.first().unwrap() > 50_000);
     }
@@ -186,11 +190,11 @@ mod tests {
 
     fn steps_of_100_ms(start: Instant) {
         let (ids, mut rng) = (ids(), Rng::new(1));
-        let (mut now, mut last) = (start, ids.next(flow(1), start, &mut rng));
+        let (mut now, mut last) = (start, next(&ids, 1, start, &mut rng));
         let mut steps = BTreeSet::new();
         for _ in 0..100 {
             now += Duration::from_millis(100);
-            let id = ids.next(flow(1), now, &mut rng);
+            let id = next(&ids, 1, now, &mut rng);
             let step = id.wrapping_sub(last);
             assert!((1..=100).contains(&step), "{step}");
             steps.insert(step);
@@ -198,7 +202,7 @@ mod tests {
         }
         assert!(steps.len() > 40, "{steps:?}");
         // A context with an earlier clock does not decrement the counter.
-        let id = ids.next(flow(1), start, &mut rng);
+        let id = next(&ids, 1, start, &mut rng);
         assert_eq!(id, last.wrapping_add(1));
     }
 

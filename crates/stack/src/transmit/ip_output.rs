@@ -10,7 +10,7 @@ use tcp::FourTuple;
 
 use super::{
     dst::{Dst, DstHandle},
-    link_output,
+    link_output::{self, LinkAddresses},
     packet_dst::{PacketDst, leave_rcu},
     qdisc::NetXmit,
 };
@@ -19,7 +19,7 @@ use crate::{
     cx::Cx,
     device::QueueId,
     header::{
-        ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
+        ethernet::{EthernetHeader, HEADER_LEN},
         ip::{
             ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader,
             protocol,
@@ -171,7 +171,7 @@ fn push_headers<const V4: bool>(
     cx: &mut Cx,
     dst: &Dst,
     sender: &mut Sender<'_>,
-    frame: Option<(MacAddr, MacAddr)>,
+    frame: Option<LinkAddresses>,
     segment: &mut Packet,
 ) -> usize {
     let payload_len = u32::try_from(segment.len()).expect("a packet is shorter than 4 GB");
@@ -197,7 +197,7 @@ fn push_headers<const V4: bool>(
     );
     let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     match frame {
-        Some((next_hop, own)) => {
+        Some(LinkAddresses { next_hop, own }) => {
             let (link, ip) = segment.push(HEADER_LEN + header_len).split_at_mut(HEADER_LEN);
             header.emit::<V4>(ip);
             EthernetHeader::new(next_hop, own, ether_type).emit(link);

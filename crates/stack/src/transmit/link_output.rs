@@ -37,13 +37,21 @@ pub(crate) fn output(cx: &mut Cx, dst: &Dst, queue: QueueId, list: &mut PacketLi
     }
 }
 
-/// Returns destination and source link address of the frames along `dst`, if the next hop is
-/// resolved. The caller writes them in front of its own headers, which saves the pass of [`output`]
-/// over the packets.
+/// Link addresses of frames.
+#[derive(Clone, Copy)]
+pub(super) struct LinkAddresses {
+    pub(super) next_hop: MacAddr,
+    pub(super) own: MacAddr,
+}
+
+/// Returns the link addresses of the frames along `dst`, if the next hop is resolved. The caller
+/// writes them in front of its own headers, which saves the pass of [`output`] over the packets.
 #[inline]
-pub(crate) fn addresses(dst: &Dst) -> Option<(MacAddr, MacAddr)> {
+pub(super) fn addresses(dst: &Dst) -> Option<LinkAddresses> {
     match (dst.link, &dst.neighbor) {
-        (LinkType::Ethernet { mac }, Some(neighbor)) => Some((neighbor.resolved()?, mac)),
+        (LinkType::Ethernet { mac: own }, Some(neighbor)) => {
+            Some(LinkAddresses { next_hop: neighbor.resolved()?, own })
+        }
         _ => None,
     }
 }

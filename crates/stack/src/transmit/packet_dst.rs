@@ -90,7 +90,7 @@ pub(crate) enum Left {
 }
 
 impl Left {
-    /// Counts the result, once the closures of the socket lock no longer borrow the context.
+    /// Counts the result.
     pub(crate) fn count(self, cx: &Cx) {
         match self {
             Self::Nothing | Self::Kept => {}

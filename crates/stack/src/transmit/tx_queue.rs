@@ -35,7 +35,10 @@ use sync::{Attendance, CoreGuard, CoreLock, Llist};
 
 use super::{dst::RouteGeneration, qdisc::NetXmit};
 use crate::{
-    base::{counters::Counter, ids::CoreId},
+    base::{
+        counters::Counter,
+        ids::{CoreId, DeviceIndex},
+    },
     cx::Cx,
     device::{Completed, Device, LinkType, QueueId},
     sysctl::{Sysctls, modes::DevOrphan, qdisc::QdiscConfig},
@@ -65,7 +68,7 @@ const WATCHDOG: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct DeviceTx {
     device: Arc<dyn Device>,
-    index: u32,
+    index: DeviceIndex,
     queues: Box<[TxQueue]>,
     offload: Offload,
     /// True if the device keeps packets after `transmit` returns.
@@ -106,7 +109,7 @@ impl DeviceTx {
     /// cores, by core number.
     pub(crate) fn new(
         device: Arc<dyn Device>,
-        index: u32,
+        index: DeviceIndex,
         sysctls: &Sysctls,
         attendances: &[Arc<Attendance>],
         routes: Arc<RouteGeneration>,
@@ -212,7 +215,7 @@ impl DeviceTx {
     }
 
     /// Returns the index of the device.
-    pub(crate) const fn device_index(&self) -> u32 {
+    pub(crate) const fn device_index(&self) -> DeviceIndex {
         self.index
     }
 

@@ -4,7 +4,9 @@
 use std::{io::IoSlice, net::SocketAddr, sync::Arc, time::Duration};
 
 use pkt::DropReason;
-use stack::{Errno, device::WireConfig, route::fib::RouteSpec, socket::Connection};
+use stack::{
+    Errno, base::ids::DeviceIndex, device::WireConfig, route::fib::RouteSpec, socket::Connection,
+};
 
 use super::net::{Net, via};
 
@@ -20,27 +22,35 @@ fn a_connection_moves_to_the_other_device_when_its_own_goes_down() {
     let mut net = net(&WireConfig::default(), &[]);
     let (client, server) = net.connect("192.0.2.9:80");
     net.send(&client, b"one");
-    assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
-    assert!(!net.client.is_device_up(1) && net.client.is_device_up(2));
+    assert_eq!(net.client.set_device_up(&mut net.cx, DeviceIndex(1), false), Ok(()));
+    assert!(!net.client.is_device_up(DeviceIndex(1)) && net.client.is_device_up(DeviceIndex(2)));
     net.send(&client, b"two");
     assert_eq!(net.received(&server), Ok(6));
     let left: Vec<_> = net.client.dst_entries();
-    assert!(left.iter().all(|entry| entry.device != 1 && entry.is_current), "{left:?}");
-    assert!(!net.client.routes().iter().any(|route| route.device == 1 && route.via.is_some()));
+    assert!(
+        left.iter().all(|entry| entry.device != DeviceIndex(1) && entry.is_current),
+        "{left:?}"
+    );
+    assert!(
+        !net.client
+            .routes()
+            .iter()
+            .any(|route| route.device == DeviceIndex(1) && route.via.is_some())
+    );
 }
 
 #[test]
 fn a_device_that_is_down_carries_no_packets_until_it_is_up_again() {
     let mut net = net(&WireConfig::default(), &[]);
     let (client, server) = net.connect("10.0.0.2:80");
-    assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
+    assert_eq!(net.client.set_device_up(&mut net.cx, DeviceIndex(1), false), Ok(()));
     net.send(&client, b"into the dark");
     assert_eq!(net.received(&server), Err(Errno::EAGAIN));
     let refused = Connection::connect(&net.client, &mut net.cx, None, server.local());
     assert_eq!(refused.err(), Some(Errno::ENETUNREACH));
-    let spec = RouteSpec::on_link("172.16.0.0/16".parse().expect("a prefix"), 1);
+    let spec = RouteSpec::on_link("172.16.0.0/16".parse().expect("a prefix"), DeviceIndex(1));
     assert!(net.client.add_route(&spec).is_err(), "no route through a device that is down");
-    assert_eq!(net.client.set_device_up(&mut net.cx, 1, true), Ok(()));
+    assert_eq!(net.client.set_device_up(&mut net.cx, DeviceIndex(1), true), Ok(()));
     net.pass(Duration::from_secs(3));
     assert_eq!(net.received(&server), Ok(13), "{:?}", net.client.counters());
 }
@@ -49,13 +59,13 @@ fn a_device_that_is_down_carries_no_packets_until_it_is_up_again() {
 fn packets_sent_to_a_device_that_is_down_are_dropped_at_once() {
     let mut net = net(&WireConfig::default(), &[]);
     let (client, server) = net.connect("10.0.0.2:80");
-    assert_eq!(net.server.set_device_up(&mut net.cx, 1, false), Ok(()));
+    assert_eq!(net.server.set_device_up(&mut net.cx, DeviceIndex(1), false), Ok(()));
     let before = [&net.client, &net.server].map(|host| host.counters());
     net.send(&client, b"late");
     // A wire does not queue packets for an end that is down; the sender counts the drop.
     let change = net.client.counters().since(&before[0]);
     assert_eq!(change.drops(DropReason::DeviceDown), 1);
-    assert_eq!(net.server.set_device_up(&mut net.cx, 1, true), Ok(()));
+    assert_eq!(net.server.set_device_up(&mut net.cx, DeviceIndex(1), true), Ok(()));
     let change = net.server.counters().since(&before[1]);
     assert_eq!((change.drops(DropReason::DeviceDown), change.get("TcpInSegs")), (0, Some(0)));
     assert_eq!(net.received(&server), Err(Errno::EAGAIN));
@@ -73,7 +83,7 @@ fn a_device_is_freed_although_sockets_hold_entries_of_it() {
         let (client, server) = net.connect("192.0.2.9:80");
         let (stuck, _other) = net.connect("10.0.0.2:81");
         net.send(&client, b"one");
-        assert_eq!(net.client.remove_device(&mut net.cx, 1), Ok(()));
+        assert_eq!(net.client.remove_device(&mut net.cx, DeviceIndex(1)), Ok(()));
         net.reclaim();
         assert!(net.devices[0].upgrade().is_none(), "{layout}: nothing holds the device");
         assert!(net.devices[1].upgrade().is_some());
@@ -104,7 +114,7 @@ fn packets_in_a_wire_are_dropped_when_its_device_goes_down() {
     assert_eq!(back, Ok(10));
     net.send(&client, &[7; 4000]);
     assert!(client.wmem_alloc() > 0, "the device completes later");
-    assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
+    assert_eq!(net.client.set_device_up(&mut net.cx, DeviceIndex(1), false), Ok(()));
     assert!(net.drops() > 0, "frames that had arrived or waited");
     assert_eq!(client.wmem_alloc(), 0, "and sent packets are completed");
     client.abort(&net.client, &mut net.cx);
@@ -127,7 +137,7 @@ fn packets_in_a_qdisc_are_dropped_when_its_device_goes_down() {
             net.send(&client, &[7; 2000]);
         }
         let (before, sent) = (net.drops(), net.client.counters().get("DeviceTxPackets"));
-        assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
+        assert_eq!(net.client.set_device_up(&mut net.cx, DeviceIndex(1), false), Ok(()));
         assert_eq!(client.wmem_alloc(), 0, "{qdisc}: {} dropped", net.drops() - before);
         assert!(net.drops() > before, "{qdisc}: with a reason");
         assert_eq!(net.client.counters().get("DeviceTxPackets"), sent, "{qdisc}: none sent");
@@ -140,7 +150,7 @@ fn packets_that_wait_for_a_neighbor_are_dropped_when_its_device_goes_down() {
     let silent: SocketAddr = "10.0.0.77:80".parse().expect("an address");
     let socket = Connection::connect(&net.client, &mut net.cx, None, silent).expect("a route");
     let before = net.drops();
-    assert_eq!(net.client.set_device_up(&mut net.cx, 1, false), Ok(()));
+    assert_eq!(net.client.set_device_up(&mut net.cx, DeviceIndex(1), false), Ok(()));
     assert_eq!(net.drops() - before, 1, "the SYN, with a reason");
     socket.abort(&net.client, &mut net.cx);
 }
@@ -160,10 +170,10 @@ fn packets_held_by_gro_are_dropped_when_their_device_goes_down() {
     net.pass(Duration::from_micros(1500));
     let change = net.server.counters().since(&before);
     assert_eq!((change.get("GroHeld"), change.get("TcpInSegs")), (Some(1), Some(0)));
-    assert_eq!(net.server.set_device_up(&mut net.cx, 1, false), Ok(()));
+    assert_eq!(net.server.set_device_up(&mut net.cx, DeviceIndex(1), false), Ok(()));
     let dropped = net.server.counters().since(&before).drops(DropReason::DeviceDown);
     assert_eq!(dropped, 2, "the held segment, and the one in flight");
-    assert_eq!(net.server.set_device_up(&mut net.cx, 1, true), Ok(()));
+    assert_eq!(net.server.set_device_up(&mut net.cx, DeviceIndex(1), true), Ok(()));
     net.pass(Duration::from_secs(5));
     assert_eq!(net.received(&server), Ok(2 * 1448), "retransmitted");
 }
@@ -192,13 +202,16 @@ fn packets_held_by_gro_are_delivered_after_the_flush_timeout() {
 fn only_an_existing_device_can_be_taken_down() {
     let mut net = net(&WireConfig::default(), &[]);
     let (host, cx) = (Arc::clone(&net.client), &mut net.cx);
-    assert_eq!(host.set_device_up(cx, 0, false), Err(Errno::EINVAL), "loopback stays");
-    assert_eq!(host.remove_device(cx, 3), Err(Errno::ENODEV));
-    assert_eq!(host.set_device_up(cx, 1, true), Ok(()), "the device is already up");
-    assert_eq!(host.remove_device(cx, 1), Ok(()));
-    assert_eq!(host.remove_device(cx, 1), Err(Errno::ENODEV));
-    assert_eq!(host.set_device_up(cx, 1, true), Err(Errno::ENODEV));
-    assert_eq!((host.device_index("red0"), host.is_device_up(1)), (None, false));
-    assert_eq!((host.device_index("blue0"), host.is_device_up(2)), (Some(2), true));
-    assert!(!host.routes().iter().any(|route| route.device == 1));
+    assert_eq!(host.set_device_up(cx, DeviceIndex(0), false), Err(Errno::EINVAL), "loopback stays");
+    assert_eq!(host.remove_device(cx, DeviceIndex(3)), Err(Errno::ENODEV));
+    assert_eq!(host.set_device_up(cx, DeviceIndex(1), true), Ok(()), "the device is already up");
+    assert_eq!(host.remove_device(cx, DeviceIndex(1)), Ok(()));
+    assert_eq!(host.remove_device(cx, DeviceIndex(1)), Err(Errno::ENODEV));
+    assert_eq!(host.set_device_up(cx, DeviceIndex(1), true), Err(Errno::ENODEV));
+    assert_eq!((host.device_index("red0"), host.is_device_up(DeviceIndex(1))), (None, false));
+    assert_eq!(
+        (host.device_index("blue0"), host.is_device_up(DeviceIndex(2))),
+        (Some(DeviceIndex(2)), true)
+    );
+    assert!(!host.routes().iter().any(|route| route.device == DeviceIndex(1)));
 }

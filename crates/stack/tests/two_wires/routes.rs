@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use stack::{
-    Errno, device::WireConfig, host::Host, route::fib::RouteSpec, socket::Connection,
-    transmit::dst::RouteKind,
+    Errno, base::ids::DeviceIndex, device::WireConfig, host::Host, route::fib::RouteSpec,
+    socket::Connection, transmit::dst::RouteKind,
 };
 
 use super::net::{Net, via};
@@ -22,8 +22,10 @@ fn devices(host: &Host, is_input: bool) -> Vec<u32> {
     let mut devices: Vec<_> = host
         .dst_entries()
         .into_iter()
-        .filter(|entry| entry.is_input == is_input && entry.device != 0 && entry.is_current)
-        .map(|entry| entry.device)
+        .filter(|entry| {
+            entry.is_input == is_input && entry.device != DeviceIndex(0) && entry.is_current
+        })
+        .map(|entry| entry.device.0)
         .collect();
     devices.dedup();
     devices
@@ -154,7 +156,7 @@ fn a_refused_route_change_has_no_effect() {
     assert!(net.client.replace_route(&stranger).is_err());
     assert!(net.client.delete_route(&stranger).is_err(), "there is none");
     assert!(net.client.delete_route(&via("10.1.0.2")).is_err(), "another next hop");
-    let ipv6 = RouteSpec::on_link("2001:db8::/32".parse().expect("a prefix"), 1);
+    let ipv6 = RouteSpec::on_link("2001:db8::/32".parse().expect("a prefix"), DeviceIndex(1));
     assert!(net.client.add_route(&ipv6).is_err());
     net.send(&client, b"as before");
     assert_eq!(net.client.counters().since(&before).get("DstMiss"), Some(0));

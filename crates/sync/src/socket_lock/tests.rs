@@ -16,12 +16,32 @@ struct Socket {
 
 fn run(socket: &mut Socket, work: Work<Item>) {
     match work {
-        Work::Item(item) | Work::Direct(item) => socket.items.push(item.id()),
+        Work::Item(item) => socket.items.push(item.id()),
         Work::Deferred(bits) => socket.deferred |= bits,
     }
 }
 
 type Lock = SocketLock<Socket, Item>;
+
+/// Softirq: brings one item as a socket does, and returns it if the limit refuses it.
+fn softirq<T>(
+    lock: &SocketLock<T, Item>,
+    item: Item,
+    bytes: u32,
+    limit: u32,
+    mut run: impl FnMut(&mut T, Work<Item>),
+) -> Result<Queued, Item> {
+    match lock.softirq(bytes, limit) {
+        Entry::Free(mut held) => {
+            held.run_older(&mut run);
+            run(&mut held, Work::Item(item));
+            held.leave(&mut run);
+            Ok(Queued::Ran)
+        }
+        Entry::Held(place) => Ok(place.queue(item, &mut run)),
+        Entry::Full => Err(item),
+    }
+}
 
 #[cfg(not(loom))]
 mod threads {
@@ -32,8 +52,8 @@ mod threads {
 
     const LIMIT: u32 = 1000;
 
-    fn bring(lock: &Lock, sequence: u32) -> Entry<Item> {
-        lock.softirq(Item::new(0, sequence, &Live::new(())), 100, LIMIT, |_| {}, run)
+    fn bring(lock: &Lock, sequence: u32) -> Result<Queued, Item> {
+        softirq(lock, Item::new(0, sequence, &Live::new(())), 100, LIMIT, run)
     }
 
     fn sequences(lock: &mut Lock) -> Vec<u32> {
@@ -43,8 +63,8 @@ mod threads {
     #[test]
     fn a_free_socket_runs_work_at_once() {
         let mut lock = Lock::default();
-        assert!(matches!(bring(&lock, 0), Entry::Ran));
-        assert!(matches!(lock.defer(0b11, run), Entry::Ran));
+        assert!(matches!(bring(&lock, 0), Ok(Queued::Ran)));
+        assert!(matches!(lock.defer(0b11, run), Queued::Ran));
         assert_eq!((sequences(&mut lock), lock.get_mut().deferred), (vec![0], 0b11));
         assert!(!lock.is_owned() && lock.try_own().is_some());
     }
@@ -54,10 +74,10 @@ mod threads {
         let mut lock = Lock::default();
         let owned = lock.own();
         assert!(lock.is_owned() && lock.try_own().is_none());
-        assert!(matches!(bring(&lock, 0), Entry::Queued));
-        assert!(matches!(lock.defer(0b01, run), Entry::Queued));
-        assert!(matches!(lock.defer(0b10, run), Entry::Queued));
-        assert!(matches!(bring(&lock, 1), Entry::Queued));
+        assert!(matches!(bring(&lock, 0), Ok(Queued::ForHolder)));
+        assert!(matches!(lock.defer(0b01, run), Queued::ForHolder));
+        assert!(matches!(lock.defer(0b10, run), Queued::ForHolder));
+        assert!(matches!(bring(&lock, 1), Ok(Queued::ForHolder)));
         assert!(owned.items.is_empty() && owned.has_backlog());
         assert_eq!(lock.backlog_bytes(), 200);
         let mut calls = 0;
@@ -75,14 +95,14 @@ mod threads {
         let lock = Lock::default();
         let owned = lock.own();
         for sequence in 0..10 {
-            assert!(matches!(bring(&lock, sequence), Entry::Queued));
+            assert!(matches!(bring(&lock, sequence), Ok(Queued::ForHolder)));
         }
-        let Entry::Full(item) = bring(&lock, 10) else { panic!("over the limit") };
+        let Err(item) = bring(&lock, 10) else { panic!("over the limit") };
         assert_eq!((item.id(), lock.backlog_bytes()), ((0, 10), LIMIT));
-        let huge = lock.softirq(item, u32::MAX, u32::MAX, |_| {}, run);
-        assert!(matches!(huge, Entry::Full(_)));
+        let huge = softirq(&lock, item, u32::MAX, u32::MAX, run);
+        assert!(huge.is_err());
         owned.release(run);
-        assert!(matches!(bring(&lock, 11), Entry::Ran));
+        assert!(matches!(bring(&lock, 11), Ok(Queued::Ran)));
     }
 
     /// A producer that is always faster than the drain is refused in the end, so the drain ends.
@@ -91,15 +111,15 @@ mod threads {
         let lock = Lock::default();
         let (mut next, mut refused) = (0, 0);
         let owned = lock.own();
-        assert!(matches!(bring(&lock, next), Entry::Queued));
+        assert!(matches!(bring(&lock, next), Ok(Queued::ForHolder)));
         owned.release(|socket, work| {
             run(socket, work);
             for _ in 0..2 {
                 next += 1;
                 match bring(&lock, next) {
-                    Entry::Queued => assert!(lock.backlog_bytes() <= LIMIT),
-                    Entry::Full(_) => refused += 1,
-                    Entry::Ran => panic!("the lock is held"),
+                    Ok(Queued::ForHolder) => assert!(lock.backlog_bytes() <= LIMIT),
+                    Err(_) => refused += 1,
+                    Ok(Queued::Ran) => panic!("the lock is held"),
                 }
             }
         });
@@ -113,15 +133,15 @@ mod threads {
         let lock = Lock::default();
         let mut owned = lock.own();
         for sequence in 0..10 {
-            assert!(matches!(bring(&lock, sequence), Entry::Queued));
+            assert!(matches!(bring(&lock, sequence), Ok(Queued::ForHolder)));
         }
-        assert!(matches!(lock.defer(1, run), Entry::Queued));
+        assert!(matches!(lock.defer(1, run), Queued::ForHolder));
         owned.run_backlog(run);
         assert_eq!((owned.items.len(), owned.deferred), (10, 1));
         // The backlog is empty, so the limit applies anew.
         assert!(!owned.has_backlog() && lock.is_owned());
         assert_eq!(lock.backlog_bytes(), 0);
-        assert!(matches!(bring(&lock, 10), Entry::Queued));
+        assert!(matches!(bring(&lock, 10), Ok(Queued::ForHolder)));
         owned.release(run);
     }
 
@@ -129,18 +149,18 @@ mod threads {
     fn a_dropped_owner_leaves_its_backlog_in_order() {
         let mut lock = Lock::default();
         let owned = lock.own();
-        assert!(matches!(bring(&lock, 0), Entry::Queued));
-        assert!(matches!(lock.defer(1, run), Entry::Queued));
+        assert!(matches!(bring(&lock, 0), Ok(Queued::ForHolder)));
+        assert!(matches!(lock.defer(1, run), Queued::ForHolder));
         drop(owned);
         assert_eq!((lock.backlog_bytes(), lock.get_mut().items.len()), (100, 0));
-        assert!(matches!(bring(&lock, 1), Entry::Ran));
+        assert!(matches!(bring(&lock, 1), Ok(Queued::Ran)));
         assert_eq!((sequences(&mut lock), lock.get_mut().deferred), (vec![0, 1], 1));
         assert_eq!(lock.backlog_bytes(), 0);
         // The same for a holder that has only deferred work.
         let owned = lock.own();
-        assert!(matches!(bring(&lock, 2), Entry::Queued));
+        assert!(matches!(bring(&lock, 2), Ok(Queued::ForHolder)));
         drop(owned);
-        assert!(matches!(lock.defer(2, run), Entry::Ran));
+        assert!(matches!(lock.defer(2, run), Queued::Ran));
         assert_eq!((sequences(&mut lock), lock.get_mut().deferred), (vec![0, 1, 2], 3));
     }
 
@@ -150,7 +170,7 @@ mod threads {
         let lock = Lock::default();
         let thread = std::thread::scope(|scope| {
             let item = Item::new(0, 0, &live);
-            scope.spawn(|| lock.softirq(item, 1, 1, |_| {}, |_, _| panic!("in the work"))).join()
+            scope.spawn(|| softirq(&lock, item, 1, 1, |_, _| panic!("in the work"))).join()
         });
         assert!(thread.is_err());
         assert!(lock.try_own().is_some());
@@ -168,17 +188,11 @@ mod threads {
             sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
             let item = Item::new(0, 0, &Live::new(()));
             let mut sleeper = None;
-            let entry = lock.softirq(
-                item,
-                1,
-                1,
-                |_| {},
-                |_, _| {
-                    sleeper = Some(scope.spawn(|| lock.own().release(run)));
-                    std::thread::sleep(Duration::from_millis(10));
-                },
-            );
-            assert!(matches!(entry, Entry::Ran));
+            let entry = softirq(&lock, item, 1, 1, |_, _| {
+                sleeper = Some(scope.spawn(|| lock.own().release(run)));
+                std::thread::sleep(Duration::from_millis(10));
+            });
+            assert!(matches!(entry, Ok(Queued::Ran)));
             sleeper.unwrap().join().unwrap();
         });
     }
@@ -194,7 +208,7 @@ mod threads {
                 scope.spawn(move || {
                     for sequence in 0..EACH {
                         let mut item = Item::new(producer, sequence, live);
-                        while let Entry::Full(refused) = lock.softirq(item, 1, 64, |_| {}, run) {
+                        while let Err(refused) = softirq(lock, item, 1, 64, run) {
                             item = refused;
                             std::thread::yield_now();
                         }
@@ -235,7 +249,7 @@ mod models {
     fn bring(lock: &Lock, producer: u32, count: u32) {
         for sequence in 0..count {
             let item = Item::new(producer, sequence, &Live::new(()));
-            assert!(!matches!(lock.softirq(item, 1, 8, |_| {}, run), Entry::Full(_)));
+            assert!(softirq(&lock, item, 1, 8, run).is_ok());
         }
     }
 
@@ -438,7 +452,7 @@ mod models {
                     let mut refused = 0;
                     for sequence in 0..3 {
                         let item = Item::new(1, sequence, &Live::new(()));
-                        if let Entry::Full(item) = lock.softirq(item, 1, 1, |_| {}, run) {
+                        if let Err(item) = softirq(&lock, item, 1, 1, run) {
                             assert_eq!(item.id(), (1, sequence));
                             refused += 1;
                         }

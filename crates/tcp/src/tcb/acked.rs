@@ -67,8 +67,8 @@ pub(crate) struct Acked {
     pub(crate) lowest_original: Option<SeqNum>,
     /// TSecr of the ACK's segment.
     pub(crate) echo: Option<u32>,
-    /// Whether the segment carried data or another window, so that it is no duplicate ACK (Linux:
-    /// `FLAG_NOT_DUP`).
+    /// Whether the segment carried data or another window, so that it is no duplicate ACK
+    /// (Linux: `FLAG_NOT_DUP`).
     pub(crate) not_duplicate: bool,
     /// Whether it echoes a congestion mark (RFC 3168 §6.1.2).
     pub(crate) marked: bool,

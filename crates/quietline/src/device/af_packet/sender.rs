@@ -12,6 +12,12 @@ use rustix::io::Errno;
 use super::sendmsg::TxCalls;
 use super::transmit::TxRing;
 
+/// A packet that can never be sent.
+pub(super) struct Refused {
+    pub(super) reason: DropReason,
+    pub(super) packet: Packet,
+}
+
 /// Packets of a queue that are in flight, and packets that wait because the kernel has no room for
 /// them.
 pub(super) trait Sender {
@@ -25,11 +31,7 @@ pub(super) trait Sender {
     ///
     /// # Errors
     /// If the interface is down or gone.
-    fn send_until_refused(
-        &self,
-        now: Instant,
-        refused: &mut Option<(DropReason, Packet)>,
-    ) -> Result<(), Errno>;
+    fn send_until_refused(&self, now: Instant, refused: &mut Option<Refused>) -> Result<(), Errno>;
 
     /// Takes back the packets that the kernel has not accepted.
     fn withdraw(&self, now: Instant) -> PacketList;
@@ -57,7 +59,7 @@ pub(super) trait Sender {
             }
             // `bad` is called outside of the lock.
             match refused.take() {
-                Some((reason, packet)) => bad(reason, packet),
+                Some(Refused { reason, packet }) => bad(reason, packet),
                 None => return Ok(()),
             }
         }
@@ -89,11 +91,7 @@ impl Sender for Tx {
         }
     }
 
-    fn send_until_refused(
-        &self,
-        now: Instant,
-        refused: &mut Option<(DropReason, Packet)>,
-    ) -> Result<(), Errno> {
+    fn send_until_refused(&self, now: Instant, refused: &mut Option<Refused>) -> Result<(), Errno> {
         match self {
             Self::Ring(ring) => ring.send_until_refused(now, refused),
             Self::Calls(calls) => calls.send_until_refused(now, refused),

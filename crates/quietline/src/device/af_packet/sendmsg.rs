@@ -43,7 +43,7 @@ use super::super::checksum::complete_tx_checksum;
 use super::super::vnet_hdr::{VNET_HDR_LEN, VnetHdr};
 use super::ETHERNET_HEADER_LEN;
 use super::receive::PACKET_VNET_HDR_LEN;
-use super::sender::Sender;
+use super::sender::{Refused, Sender};
 use super::socket::send_buffer_used;
 use super::transmit::{IP_BYTES_MAX, REFUSALS_MAX, RETRY};
 
@@ -128,13 +128,13 @@ impl TxCalls {
 
     /// Moves packets from the front of `list` to the waiting ones. Stops at a packet that cannot be
     /// sent at all, and returns it.
-    fn enqueue(&self, list: &mut PacketList) -> Option<(DropReason, Packet)> {
+    fn enqueue(&self, list: &mut PacketList) -> Option<Refused> {
         let mut state = self.lock();
         while state.held() < self.room {
             let mut packet = list.pop_front()?;
             match self.header(&mut packet) {
                 Ok(header) => state.waiting.push_back(Waiting { packet, header }),
-                Err(reason) => return Some((reason, packet)),
+                Err(reason) => return Some(Refused { reason, packet }),
             }
         }
         None
@@ -219,17 +219,13 @@ impl TxCalls {
 impl Sender for TxCalls {
     fn fill(&self, list: &mut PacketList, bad: &mut impl FnMut(DropReason, Packet)) -> bool {
         // `bad` is called outside of the lock.
-        while let Some((reason, packet)) = self.enqueue(list) {
+        while let Some(Refused { reason, packet }) = self.enqueue(list) {
             bad(reason, packet);
         }
         !self.lock().waiting.is_empty()
     }
 
-    fn send_until_refused(
-        &self,
-        now: Instant,
-        refused: &mut Option<(DropReason, Packet)>,
-    ) -> Result<(), Errno> {
+    fn send_until_refused(&self, now: Instant, refused: &mut Option<Refused>) -> Result<(), Errno> {
         let mut refusals = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
         let mut retry = None;
         while let Some(sent) = self.offer() {
@@ -257,7 +253,7 @@ impl Sender for TxCalls {
             if let Some(reason) = reason {
                 *refusals = 0;
                 let oldest = self.lock().waiting.pop_front();
-                *refused = oldest.map(|Waiting { packet, .. }| (reason, packet));
+                *refused = oldest.map(|Waiting { packet, .. }| Refused { reason, packet });
             }
             retry = Some(now + RETRY);
             break;

@@ -58,11 +58,18 @@ pub(super) struct FanoutGroup {
     id: u32,
 }
 
+/// A receiving socket, with its ring.
+pub(super) struct RingSocket {
+    pub(super) fd: OwnedFd,
+    pub(super) mapping: Mapping,
+    pub(super) geometry: Geometry,
+}
+
 /// Opens the receiving socket of a queue with a ring: bound, with its ring mapped and in use.
 pub(super) fn open_receiver(
     interface: &Interface,
     config: &AfPacketConfig,
-) -> Result<(OwnedFd, Mapping, Geometry), SetupError> {
+) -> Result<RingSocket, SetupError> {
     let name = &interface.name;
     let fd = packet_socket(name)?;
     let in_blocks = config.rx_format == RxFormat::Blocks;
@@ -94,7 +101,7 @@ pub(super) fn open_receiver(
         .and_then(|()| Mapping::shared(fd.as_fd(), 0, blocks * block_bytes))
         .map_err(|errno| ring_error(name, &what, "rx-ring", errno))?;
     bind(&fd, interface, ETH_P_ALL)?;
-    Ok((fd, mapping, geometry))
+    Ok(RingSocket { fd, mapping, geometry })
 }
 
 /// Opens the receiving socket of a queue without a ring: bound, and already receiving.

@@ -45,7 +45,7 @@ use super::super::mapping::Mapping;
 use super::super::vnet_hdr::VnetHdr;
 use super::ETHERNET_HEADER_LEN;
 use super::receive::PACKET_VNET_HDR_LEN;
-use super::sender::Sender;
+use super::sender::{Refused, Sender};
 use super::socket::send_waiting;
 
 /// Bytes of a slot: 16 pages, the maximum that one packet of the kernel may refer to.
@@ -286,7 +286,7 @@ impl Sender for TxRing {
                             state.head += 1;
                         }
                         Err(reason) => {
-                            refused = Some((reason, packet));
+                            refused = Some(Refused { reason, packet });
                             break;
                         }
                     }
@@ -296,7 +296,7 @@ impl Sender for TxRing {
             }
             // `bad` is called outside of the lock.
             match refused.take() {
-                Some((reason, packet)) => bad(reason, packet),
+                Some(Refused { reason, packet }) => bad(reason, packet),
                 None => break,
             }
         }
@@ -308,11 +308,7 @@ impl Sender for TxRing {
     ///
     /// Success does not mean that every frame was taken: the kernel also returns it if the send
     /// buffer is full after a few frames.
-    fn send_until_refused(
-        &self,
-        now: Instant,
-        refused: &mut Option<(DropReason, Packet)>,
-    ) -> Result<(), Errno> {
+    fn send_until_refused(&self, now: Instant, refused: &mut Option<Refused>) -> Result<(), Errno> {
         let mut refusals = self.kick.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = send_waiting(self.socket());
         let mut state = self.lock();
@@ -329,13 +325,15 @@ impl Sender for TxRing {
                 if refusals.0 > REFUSALS_MAX {
                     refusals.0 = 0;
                     let packet = self.skip(&mut state, libc::TP_STATUS_SEND_REQUEST);
-                    *refused = packet.map(|packet| (DropReason::QdiscDrop, packet));
+                    let reason = DropReason::QdiscDrop;
+                    *refused = packet.map(|packet| Refused { reason, packet });
                 }
             }
             // Any other error concerns the next frame, if a frame at all.
             Err(_) => {
                 let packet = self.skip(&mut state, libc::TP_STATUS_WRONG_FORMAT);
-                *refused = packet.map(|packet| (DropReason::DeviceTxError, packet));
+                let reason = DropReason::DeviceTxError;
+                *refused = packet.map(|packet| Refused { reason, packet });
             }
         }
         self.set_retry(&state, now);

@@ -122,11 +122,12 @@ impl Unbound {
         // driver.
         let tx_checksum = self.metadata && !zero_copy;
         let [receive, transmit] = Frames::halves(self.umem, self.ring);
+        let ((rx_frames, rights), (tx_frames, free)) = (receive, transmit);
         let Rings { fill, receive: rx, transmit: tx, completion } = self.rings;
         let queue = Queue {
             socket: self.socket,
-            rx: Padded::new(Mutex::new(RxQueue::new(rx, fill, receive))),
-            tx: Padded::new(Mutex::new(TxQueue::new(tx, completion, transmit, tx_checksum))),
+            rx: Padded::new(Mutex::new(RxQueue::new(rx, fill, rx_frames, rights))),
+            tx: Padded::new(Mutex::new(TxQueue::new(tx, completion, tx_frames, free, tx_checksum))),
             due_ns: AtomicU64::new(u64::MAX),
             check_timer: CheckTimer::default(),
             doorbell: OnceLock::new(),

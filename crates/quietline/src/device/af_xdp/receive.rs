@@ -51,7 +51,8 @@ impl RxQueue {
     pub(super) fn new(
         ring: Consumer<Descriptor>,
         fill: Producer<u64>,
-        (frames, rights): (Frames, Vec<Frame>),
+        frames: Frames,
+        rights: Vec<Frame>,
     ) -> Self {
         let mut queue = Self { ring, fill, frames, counted: Missed::default() };
         for frame in rights {
@@ -150,10 +151,10 @@ mod tests {
     /// Returns a queue of four frames, and the kernel's ends of its rings.
     fn queue() -> (RxQueue, Frames, Producer<Descriptor>, Consumer<u64>) {
         let umem = Umem::new(8, 2048).expect("memory");
-        let [receive, (transmit, _)] = Frames::halves(umem, 4);
+        let [(frames, rights), (transmit, _)] = Frames::halves(umem, 4);
         let (kernel_rx, ring, _) = pair(4, 0);
         let (fill, kernel_fill, _) = pair(4, 0);
-        (RxQueue::new(ring, fill, receive), transmit, kernel_rx, kernel_fill)
+        (RxQueue::new(ring, fill, frames, rights), transmit, kernel_rx, kernel_fill)
     }
 
     fn domain() -> Domain {

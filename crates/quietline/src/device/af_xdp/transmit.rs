@@ -67,7 +67,8 @@ impl TxQueue {
     pub(super) fn new(
         ring: Producer<Descriptor>,
         completion: Consumer<u64>,
-        (frames, free): (Frames, Vec<Frame>),
+        frames: Frames,
+        free: Vec<Frame>,
         checksum_offload: bool,
     ) -> Self {
         let in_flight = free.iter().map(|_| None).collect();
@@ -214,10 +215,14 @@ mod tests {
     /// Returns a queue of four frames, and the kernel's ends of its rings.
     fn queue(checksum_offload: bool) -> (TxQueue, Consumer<Descriptor>, Producer<u64>) {
         let umem = Umem::new(8, 2048).expect("memory");
-        let [_, transmit] = Frames::halves(umem, 4);
+        let [_, (frames, free)] = Frames::halves(umem, 4);
         let (ring, kernel_tx, _) = pair(4, 0);
         let (kernel_completion, completion, _) = pair(4, 0);
-        (TxQueue::new(ring, completion, transmit, checksum_offload), kernel_tx, kernel_completion)
+        (
+            TxQueue::new(ring, completion, frames, free, checksum_offload),
+            kernel_tx,
+            kernel_completion,
+        )
     }
 
     fn packet(pool: &mut Pool, len: usize) -> Packet {

@@ -51,7 +51,7 @@ impl Bench {
         let right = pair.right.as_ref().unwrap_or(&pair.left);
         let (left, right) = (Arc::clone(&pair.left.device), Arc::clone(&right.device));
         let [from, to] = pair.addresses;
-        let maker = Maker::new((from, left.caps()), (to, right.caps()));
+        let maker = Maker::new(from, to, left.caps().link, right.caps().link);
         Self { cx, left, right, maker, memory, completed: Completed::NONE, pair }
     }
 

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 
 use pkt::{Gso, GsoKind, Packet, Pool, RxChecksum, Sum, TxChecksum};
 
-use crate::device::{Capabilities, LinkType};
+use crate::device::LinkType;
 
 /// IP protocol of numbered frames: the first of the two for experiments.
 const EXPERIMENT: u8 = 253;
@@ -46,10 +46,12 @@ pub(super) struct Maker {
 
 impl Maker {
     pub(super) fn new(
-        (from, from_caps): (Ipv4Addr, &Capabilities),
-        (to, to_caps): (Ipv4Addr, &Capabilities),
+        from: Ipv4Addr,
+        to: Ipv4Addr,
+        from_link: LinkType,
+        to_link: LinkType,
     ) -> Self {
-        let link = match (from_caps.link, to_caps.link) {
+        let link = match (from_link, to_link) {
             (LinkType::Ethernet { mac: own }, LinkType::Ethernet { mac: peer }) => {
                 [&peer.0[..], &own.0, &[0x08, 0x00]].concat()
             }

@@ -22,7 +22,8 @@ pub(super) fn impair(
     direction: &Direction,
     in_flight: &mut InFlight,
     cx: &mut Cx,
-    (mut packet, too_big): (Packet, bool),
+    mut packet: Packet,
+    too_big: bool,
     refused: &mut Vec<(DropReason, Packet)>,
 ) {
     let impairment = &direction.impairment;

@@ -9,14 +9,12 @@
 //! superframe share must therefore be equal, including the window and the urgent pointer. The other
 //! fields must differ in the way segmentation makes them differ.
 
-use std::net::IpAddr;
-
 use pkt::{Gso, GsoKind, Instant, Packet, Pool, RxChecksum, Sum, checksum};
 use tcp::{Flags, SeqNum, wire::header::CHECKSUM_OFFSET};
 
 use super::{
     FlushReason,
-    read::{Candidate, FlowKey, is_final},
+    read::{Between, Candidate, FlowKey, is_final},
 };
 use crate::header::ip::{self, protocol};
 
@@ -93,8 +91,8 @@ impl Held {
         self.key == *key
     }
 
-    pub(super) fn is_between(&self, (src, dst): (IpAddr, IpAddr)) -> bool {
-        self.key.src == src && self.key.dst == dst
+    pub(super) fn is_between(&self, between: Between) -> bool {
+        self.key.src == between.src && self.key.dst == between.dst
     }
 
     /// Whether `new`, a segment of the same flow at the start of `packet`, may be merged. The IP

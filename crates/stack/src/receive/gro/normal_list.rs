@@ -11,7 +11,7 @@ use pkt::{Instant, Packet, PacketList};
 
 use super::table::Completed;
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     sysctl::{Sysctls, modes::GroExit},
 };
@@ -35,7 +35,7 @@ impl GroMode {
     /// Reads the settings of device `index`. `may_merge` is false for devices whose packets
     /// originate on this host.
     #[inline]
-    pub(crate) fn of(sysctls: &Sysctls, index: u32, may_merge: bool) -> Self {
+    pub(crate) fn of(sysctls: &Sysctls, index: DeviceIndex, may_merge: bool) -> Self {
         let device = sysctls.devices.of(index);
         Self {
             exit: sysctls.gro_exit,

@@ -155,10 +155,17 @@ pub(super) fn read(packet: &mut Packet, network: usize) -> Option<Candidate> {
     }
 }
 
+/// Addresses of a fragment, whose ports may be unknown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Between {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+}
+
 /// Returns the addresses of an IPv4 fragment of a segment. Its stream position is unknown; except
 /// for the first fragment, so are its ports.
 #[cold]
-pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<(IpAddr, IpAddr)> {
+pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<Between> {
     if ether_type(packet, network)? != EtherType::IPV4
         || !packet.require_linear(network + ip::IPV4_HEADER_LEN)
     {
@@ -169,7 +176,8 @@ pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<(IpAddr, I
         return None;
     }
     let ip = ip::parse_packet::<true>(packet, network).ok()?;
-    (ip.protocol == protocol::TCP && ip.fragment.is_piece()).then_some((ip.src, ip.dst))
+    (ip.protocol == protocol::TCP && ip.fragment.is_piece())
+        .then_some(Between { src: ip.src, dst: ip.dst })
 }
 
 fn ether_type(packet: &mut Packet, network: usize) -> Option<EtherType> {

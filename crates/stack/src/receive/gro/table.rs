@@ -7,15 +7,13 @@
 //! flow is held, and it leaves before its successor. Packets of one flow can therefore never
 //! overtake each other here.
 
-use std::net::IpAddr;
-
 use arrayvec::ArrayVec;
 use pkt::Packet;
 
 use super::{
     FlushReason, GroMode, NormalList,
     held::{Held, Next},
-    read::{self, Candidate},
+    read::{self, Between, Candidate},
 };
 use crate::{base::counters::Counter, cx::Cx};
 
@@ -40,7 +38,7 @@ pub(super) enum Outcome {
     /// The frame passes unchanged.
     Normal(Packet),
     /// The frame passes unchanged, after all packets held between these addresses.
-    Fragment(Packet, (IpAddr, IpAddr)),
+    Fragment(Packet, Between),
 }
 
 /// Result of comparing one frame with the packet that last grew or was last held.
@@ -95,6 +93,13 @@ impl Completed {
     }
 }
 
+/// Place of a held packet: its bucket, and its position there.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    bucket: usize,
+    at: usize,
+}
+
 /// Held packets of one NAPI instance.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -127,8 +132,8 @@ impl Table {
         mode: &GroMode,
         mut packet: Packet,
     ) -> Continued {
-        let Some((index, at)) = self.last() else { return Continued::Not(packet) };
-        let held = &mut self.buckets[index][at];
+        let Some(place) = self.last() else { return Continued::Not(packet) };
+        let held = self.held(place);
         let Some(next) = held.next_of(&packet, network, mode) else {
             return Continued::Not(packet);
         };
@@ -148,7 +153,7 @@ impl Table {
 
     /// Completes the packet that the last frame continued, for this reason.
     pub(super) fn complete_last(&mut self, reason: FlushReason) -> Option<Completed> {
-        self.last().map(|(index, at)| self.remove(index, at, reason))
+        self.last().map(|place| self.remove(place, reason))
     }
 
     /// Takes one frame, whose IP header begins at offset `network`.
@@ -195,34 +200,28 @@ impl Table {
         }
         let Some(at) = found else { return self.begin(cx, index, new, packet) };
         match refused {
-            Some(reason) => self.replace(cx, (index, at), reason, new, packet),
-            None => self.join(cx, (index, at), new, packet),
+            Some(reason) => self.replace(cx, Place { bucket: index, at }, reason, new, packet),
+            None => self.join(cx, Place { bucket: index, at }, new, packet),
         }
     }
 
     /// Merges a segment into the packet of its flow.
-    fn join(
-        &mut self,
-        cx: &mut Cx,
-        (index, at): (usize, usize),
-        new: &Candidate,
-        packet: Packet,
-    ) -> Received {
+    fn join(&mut self, cx: &mut Cx, place: Place, new: &Candidate, packet: Packet) -> Received {
         let copies = packet.linear().len() > usize::from(new.headers);
         let next = new.next();
-        if let Err(packet) = self.buckets[index][at].merge(&mut cx.pool, packet, &next) {
-            return self.replace(cx, (index, at), FlushReason::Size, new, packet);
+        if let Err(packet) = self.held(place).merge(&mut cx.pool, packet, &next) {
+            return self.replace(cx, place, FlushReason::Size, new, packet);
         }
         let outcome = if copies { Outcome::Merged } else { Outcome::MergedFree };
-        self.joined((index, at), &next, outcome)
+        self.joined(place, &next, outcome)
     }
 
     /// Completes a packet if the segment just merged was its last.
     #[inline]
-    fn joined(&mut self, (index, at): (usize, usize), next: &Next, outcome: Outcome) -> Received {
-        let ended = self.buckets[index][at].ends_with(next);
-        self.set_last(index, at);
-        let completed = ended.map(|reason| self.remove(index, at, reason));
+    fn joined(&mut self, place: Place, next: &Next, outcome: Outcome) -> Received {
+        let ended = self.held(place).ends_with(next);
+        self.set_last(place);
+        let completed = ended.map(|reason| self.remove(place, reason));
         Received { completed, outcome }
     }
 
@@ -230,13 +229,13 @@ impl Table {
     fn replace(
         &mut self,
         cx: &Cx,
-        (index, at): (usize, usize),
+        place: Place,
         reason: FlushReason,
         new: &Candidate,
         packet: Packet,
     ) -> Received {
-        let completed = Some(self.remove(index, at, reason));
-        let rest = self.begin(cx, index, new, packet);
+        let completed = Some(self.remove(place, reason));
+        let rest = self.begin(cx, place.bucket, new, packet);
         debug_assert!(
             rest.completed.is_none(),
             "the bucket is not full, because a packet has just left it"
@@ -250,32 +249,37 @@ impl Table {
             return Received::normal(packet);
         }
         let is_full = self.buckets[index].is_full();
-        let completed = is_full.then(|| self.remove(index, 0, FlushReason::FullBucket));
+        let oldest = Place { bucket: index, at: 0 };
+        let completed = is_full.then(|| self.remove(oldest, FlushReason::FullBucket));
         self.buckets[index].push(Held::new(packet, new, cx.now));
         self.mask |= 1 << index;
-        self.set_last(index, self.buckets[index].len() - 1);
+        self.set_last(Place { bucket: index, at: self.buckets[index].len() - 1 });
         Received { completed, outcome: Outcome::Held }
     }
 
-    fn remove(&mut self, index: usize, at: usize, reason: FlushReason) -> Completed {
-        let held = self.buckets[index].remove(at);
+    fn remove(&mut self, place: Place, reason: FlushReason) -> Completed {
+        let held = self.buckets[place.bucket].remove(place.at);
         // The packets behind it move.
         self.last = None;
-        if self.buckets[index].is_empty() {
-            self.mask &= !(1 << index);
+        if self.buckets[place.bucket].is_empty() {
+            self.mask &= !(1 << place.bucket);
         }
         Completed { held, reason }
     }
 
+    fn held(&mut self, place: Place) -> &mut Held {
+        &mut self.buckets[place.bucket][place.at]
+    }
+
     #[inline]
-    fn last(&self) -> Option<(usize, usize)> {
-        self.last.map(|(index, at)| (usize::from(index), usize::from(at)))
+    fn last(&self) -> Option<Place> {
+        self.last.map(|(bucket, at)| Place { bucket: usize::from(bucket), at: usize::from(at) })
     }
 
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "there are 8 buckets of 8 packets")]
-    const fn set_last(&mut self, index: usize, at: usize) {
-        self.last = Some((index as u8, at as u8));
+    const fn set_last(&mut self, place: Place) {
+        self.last = Some((place.bucket as u8, place.at as u8));
     }
 
     /// Completes all held packets or, with `old_only`, those held before the present millisecond
@@ -296,7 +300,7 @@ impl Table {
                 if old_only && oldest.since.as_millis() == cx.now.as_millis() {
                     break;
                 }
-                let completed = self.remove(index, 0, reason);
+                let completed = self.remove(Place { bucket: index, at: 0 }, reason);
                 normal_list.completed(cx, mode, completed);
             }
         }
@@ -310,13 +314,13 @@ impl Table {
         cx: &Cx,
         mode: &GroMode,
         normal_list: &mut NormalList,
-        addresses: (IpAddr, IpAddr),
+        between: Between,
     ) {
         for index in 0..BUCKETS {
             while let Some(at) =
-                self.buckets[index].iter().position(|held| held.is_between(addresses))
+                self.buckets[index].iter().position(|held| held.is_between(between))
             {
-                let completed = self.remove(index, at, FlushReason::Header);
+                let completed = self.remove(Place { bucket: index, at }, FlushReason::Header);
                 normal_list.completed(cx, mode, completed);
             }
         }

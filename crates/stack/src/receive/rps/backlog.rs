@@ -6,17 +6,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pkt::{Packet, PacketList};
-use sync::{Lanes, epoch::Section};
+use sync::Lanes;
 
 use super::softnet::{SoftnetCounts, SoftnetStat};
 use crate::{
-    base::ids::CoreId,
+    base::ids::{CoreId, DeviceIndex},
     cx::Cx,
-    receive::{
-        flow::{Flow, LastFlow},
-        link_input,
+    receive::link_input::{self, FrameSource},
+    socket::{
+        net::Net,
+        rx::{LastFlow, Rx},
     },
-    socket::net::Net,
 };
 
 /// Shared part of a core's backlog, accessed by all cores.
@@ -79,9 +79,9 @@ impl BacklogPoll {
     pub(crate) fn poll(
         &mut self,
         net: &Net,
+        cx: &mut Cx,
         backlog: &Backlog,
         last_flow: &mut LastFlow,
-        cx: &mut Cx,
         weight: usize,
     ) -> usize {
         let reader = cx.reader();
@@ -93,9 +93,9 @@ impl BacklogPoll {
                 break;
             }
             let rcu = reader.pin();
-            let mut flow = Flow::new(last_flow);
-            carry(net, cx, &rcu, &mut flow, packets);
-            flow.flush(net, cx);
+            let rx = &mut Rx::new(net, cx, &rcu, last_flow);
+            carry(rx, packets);
+            rx.flush();
             // The packets are processed; the sender may now move their flows to another core.
             backlog.lanes.finish(
                 self.sender,
@@ -142,31 +142,25 @@ impl BacklogPoll {
 
 /// Delivers packets. Consecutive packets of one device form a list, so that they share IP lookups.
 /// Differs from Linux, whose backlog delivers one packet at a time.
-fn carry<'s>(
-    net: &'s Net,
-    cx: &mut Cx,
-    rcu: &'s Section<'_>,
-    flow: &mut Flow<'s>,
-    mut packets: PacketList,
-) {
+fn carry(rx: &mut Rx<'_, '_>, mut packets: PacketList) {
     let mut list = PacketList::new();
-    let mut from = None;
+    let mut from: Option<FrameSource> = None;
     while let Some(packet) = packets.pop_front() {
-        cx.not_before(packet.meta().timestamp);
-        let device = packet.meta().rx_device;
+        rx.cx.not_before(packet.meta().timestamp);
+        let device = DeviceIndex(packet.meta().rx_device);
         match from {
-            Some((before, _)) if before == device => {}
+            Some(before) if before.device == device => {}
             before => {
                 if let Some(before) = before {
-                    link_input::input_list(net, cx, rcu, flow, before, &mut list, false);
+                    link_input::input_list(rx, before, &mut list, false);
                 }
-                from = Some((device, net.device(device).caps().link));
+                from = Some(FrameSource { device, link: rx.net.device(device).caps().link });
             }
         }
         list.push_back(packet);
     }
     if let Some(from) = from {
-        link_input::input_list(net, cx, rcu, flow, from, &mut list, true);
+        link_input::input_list(rx, from, &mut list, true);
     }
 }
 

@@ -99,7 +99,7 @@ impl Outbox {
         let (qlen, max) = (outgoing.qlen + outgoing.count, cx.sysctls().netdev_max_backlog);
         let is_full = qlen >= max;
         let counts = self.backlogs[usize::from(self.core.0)].counts();
-        if is_full || exceeds_its_half(&mut self.limit, counts, self.core, cx, (hash, qlen, max)) {
+        if is_full || exceeds_its_half(&mut self.limit, counts, self.core, cx, hash, qlen) {
             SoftnetCounts::add_shared(&backlog.counts().dropped, 1);
             cx.drop_packet(DropReason::CpuBacklog, packet);
             return None;
@@ -170,7 +170,8 @@ fn exceeds_its_half(
     counts: &SoftnetCounts,
     core: CoreId,
     cx: &Cx,
-    (hash, qlen, max): (u32, u32, u32),
+    hash: u32,
+    qlen: u32,
 ) -> bool {
     let sysctls = cx.sysctls();
     if sysctls.flow_limit_cpu_bitmap & (1 << core.0) == 0 {
@@ -182,7 +183,7 @@ fn exceeds_its_half(
         Some(limit) if limit.buckets() == buckets => limit,
         _ => limit.insert(FlowLimit::new(buckets)),
     };
-    let exceeds = limit.exceeds(hash, qlen, max);
+    let exceeds = limit.exceeds(hash, qlen, sysctls.netdev_max_backlog);
     if exceeds {
         SoftnetCounts::add(&counts.flow_limit, 1);
     }

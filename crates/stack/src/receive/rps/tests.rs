@@ -9,8 +9,9 @@ use pkt::DropReason;
 
 use super::*;
 use crate::{
+    base::ids::DeviceIndex,
     cx::Memory,
-    device::{Wire, WireConfig},
+    device::{QueueId, Wire, WireConfig},
     host::{
         Host,
         config::{DeviceConfig, HostConfig},
@@ -93,7 +94,8 @@ impl Bench {
     fn poll(&mut self, flows: &[usize]) -> Vec<usize> {
         let packets: Vec<_> = flows.iter().map(|&flow| self.packet(flow)).collect();
         let host = Arc::clone(&self.host);
-        let steers = self.steering.begin(&host, &self.cx, &self.outbox, (1, 0));
+        let queue = DeviceQueue { device: DeviceIndex(1), queue: QueueId(0) };
+        let steers = self.steering.begin(&host, &self.cx, &self.outbox, queue);
         let mut kept = Vec::new();
         for packet in packets {
             let link = LinkType::Ip;

@@ -9,7 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{Fib, NO_DEVICE, RouteEntry, Tables};
-use crate::{base::config_error::ConfigError, transmit::dst::RouteKind};
+use crate::{
+    base::{config_error::ConfigError, ids::DeviceIndex},
+    transmit::dst::RouteKind,
+};
 
 /// Smallest MTU of a route: RFC 791 for IPv4, RFC 8200 §5 for IPv6.
 const MTU_MIN_V4: u32 = 68;
@@ -27,7 +30,7 @@ pub struct RouteSpec {
     /// Next hop: an address in the network of one of this host's addresses.
     pub via: Option<IpAddr>,
     /// Device index. Optional if `via` determines it.
-    pub device: Option<u32>,
+    pub device: Option<DeviceIndex>,
     /// Source address: one of this host's. The default is this host's address in the next hop's
     /// network.
     pub prefsrc: Option<IpAddr>,
@@ -46,7 +49,7 @@ impl RouteSpec {
 
     /// `ip route add PREFIX dev DEVICE`: destinations on the link itself.
     #[must_use]
-    pub const fn on_link(prefix: IpNet, device: u32) -> Self {
+    pub const fn on_link(prefix: IpNet, device: DeviceIndex) -> Self {
         Self { device: Some(device), ..Self::of(prefix, RouteKind::Unicast) }
     }
 
@@ -62,11 +65,11 @@ impl RouteSpec {
 #[derive(Clone, Debug)]
 pub struct FibBuilder {
     devices: u32,
-    pub(super) addresses: Vec<(u32, IpNet)>,
+    pub(super) addresses: Vec<(DeviceIndex, IpNet)>,
     pub(super) local: BTreeMap<IpNet, RouteEntry>,
     pub(super) main: BTreeMap<(IpNet, u32), RouteEntry>,
     /// Devices that are down: no route may use them.
-    pub(super) down: BTreeSet<u32>,
+    pub(super) down: BTreeSet<DeviceIndex>,
 }
 
 impl FibBuilder {
@@ -90,7 +93,7 @@ impl FibBuilder {
     }
 
     /// Makes `device` the loopback device: 127.0.0.0/8 and ::1 become local.
-    pub fn loopback(&mut self, device: u32) {
+    pub fn loopback(&mut self, device: DeviceIndex) {
         let v4 = (v4_net(Ipv4Addr::new(127, 0, 0, 0), 8), IpAddr::V4(Ipv4Addr::LOCALHOST));
         let v6 = (v6_net(Ipv6Addr::LOCALHOST, 128), IpAddr::V6(Ipv6Addr::LOCALHOST));
         for (prefix, source) in [v4, v6] {
@@ -105,9 +108,9 @@ impl FibBuilder {
     /// # Errors
     /// If the address cannot belong to a host, is its network's own or broadcast address, or is
     /// taken, or if the device does not exist.
-    pub fn address(&mut self, device: u32, address: IpNet) -> Result<(), ConfigError> {
+    pub fn address(&mut self, device: DeviceIndex, address: IpNet) -> Result<(), ConfigError> {
         let refuse = |allowed: &str| Err(ConfigError::new("address", address, allowed));
-        if device >= self.devices {
+        if device.0 >= self.devices {
             return Err(ConfigError::missing("device", device, "no such device"));
         }
         if !is_unicast(address.addr()) {
@@ -217,7 +220,7 @@ impl FibBuilder {
             return Err(ConfigError::new("route", spec.prefix, allowed));
         }
         if let Some(device) = spec.device
-            && device >= self.devices
+            && device.0 >= self.devices
         {
             return Err(ConfigError::missing("route dev", device, "no such device"));
         }
@@ -225,7 +228,7 @@ impl FibBuilder {
     }
 
     /// Returns the device of a route, and this host's address in the network of its next hop.
-    fn way_out(&self, spec: &RouteSpec) -> Result<(u32, Option<IpAddr>), ConfigError> {
+    fn way_out(&self, spec: &RouteSpec) -> Result<(DeviceIndex, Option<IpAddr>), ConfigError> {
         if spec.kind != RouteKind::Unicast {
             return match spec.via {
                 None => Ok((NO_DEVICE, None)),
@@ -263,7 +266,7 @@ impl FibBuilder {
         }
     }
 
-    fn first_address(&self, device: u32, is_v4: bool) -> Option<IpAddr> {
+    fn first_address(&self, device: DeviceIndex, is_v4: bool) -> Option<IpAddr> {
         let mut ours = self.addresses.iter().filter(|(on, _)| *on == device);
         ours.find(|(_, address)| address.addr().is_ipv4() == is_v4)
             .map(|(_, address)| address.addr())
@@ -283,7 +286,7 @@ fn check_mtu(spec: &RouteSpec) -> Result<(), ConfigError> {
 pub(super) const fn entry(
     prefix: IpNet,
     kind: RouteKind,
-    device: u32,
+    device: DeviceIndex,
     prefsrc: Option<IpAddr>,
 ) -> RouteEntry {
     RouteEntry { prefix, kind, via: None, device, prefsrc, mtu: None, metric: 0 }

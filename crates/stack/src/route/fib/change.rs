@@ -10,7 +10,10 @@ use std::vec::Vec;
 use ipnet::IpNet;
 
 use super::{FibBuilder, RouteEntry, RouteSpec, builder};
-use crate::{base::config_error::ConfigError, transmit::dst::RouteKind};
+use crate::{
+    base::{config_error::ConfigError, ids::DeviceIndex},
+    transmit::dst::RouteKind,
+};
 
 impl FibBuilder {
     /// Adds a route, or replaces the one with the same prefix and metric: `ip route replace`.
@@ -54,7 +57,7 @@ impl FibBuilder {
 
     /// Takes `device` down: removes the routes through it. Its addresses stay local, and packets to
     /// them are accepted by other devices (RFC 1122 §3.3.4.2, the weak model).
-    pub fn device_down(&mut self, device: u32) {
+    pub fn device_down(&mut self, device: DeviceIndex) {
         self.down.insert(device);
         let mut networks = Vec::new();
         self.main.retain(|(prefix, _), entry| {
@@ -70,16 +73,17 @@ impl FibBuilder {
 
     /// Brings `device` up: restores the networks of its addresses. Routes added to them earlier are
     /// not restored, as in Linux.
-    pub fn device_up(&mut self, device: u32) {
+    pub fn device_up(&mut self, device: DeviceIndex) {
         if self.down.remove(&device) {
-            let on_it = |(on, address): &(u32, IpNet)| (*on == device).then(|| address.trunc());
+            let on_it =
+                |(on, address): &(DeviceIndex, IpNet)| (*on == device).then(|| address.trunc());
             let networks: Vec<_> = self.addresses.iter().filter_map(on_it).collect();
             self.connect(|network| networks.contains(&network));
         }
     }
 
     /// Removes `device`, its addresses, and every route with one of them as its source.
-    pub fn device_gone(&mut self, device: u32) {
+    pub fn device_gone(&mut self, device: DeviceIndex) {
         let gone: Vec<_> = self.addresses.iter().filter(|(on, _)| *on == device).copied().collect();
         self.addresses.retain(|(on, _)| *on != device);
         self.local.retain(|_, entry| entry.device != device);

@@ -15,10 +15,10 @@ fn net(text: &str) -> IpNet {
 /// 192.168.1.2/30 on device 2.
 fn sample() -> FibBuilder {
     let mut builder = Fib::builder(3);
-    builder.loopback(0);
-    builder.address(1, net("10.0.0.1/24")).unwrap();
-    builder.address(1, net("2001:db8::1/64")).unwrap();
-    builder.address(2, net("192.168.1.2/30")).unwrap();
+    builder.loopback(DeviceIndex(0));
+    builder.address(DeviceIndex(1), net("10.0.0.1/24")).unwrap();
+    builder.address(DeviceIndex(1), net("2001:db8::1/64")).unwrap();
+    builder.address(DeviceIndex(2), net("192.168.1.2/30")).unwrap();
     builder
 }
 
@@ -52,7 +52,8 @@ fn a_route_back_is_a_unicast_route_by_the_device_if_one_is_given() {
     builder.route(&RouteSpec::via(net("10.9.0.0/16"), ip("192.168.1.1"))).unwrap();
     builder.route(&RouteSpec::of(net("10.9.1.0/24"), RouteKind::Blackhole)).unwrap();
     let fib = builder.build();
-    let back = |text: &str, device| fib.has_route_back(ip(text), device);
+    let back =
+        |text: &str, device: Option<u32>| fib.has_route_back(ip(text), device.map(DeviceIndex));
     assert!(back("10.0.0.9", None) && back("10.0.0.9", Some(1)) && !back("10.0.0.9", Some(2)));
     assert!(back("10.9.0.9", None) && back("10.9.0.9", Some(2)) && !back("10.9.0.9", Some(1)));
     for none in ["10.9.1.9", "10.0.0.1", "10.0.0.255", "127.0.0.1", "224.0.0.1", "8.8.8.8"] {
@@ -63,10 +64,10 @@ fn a_route_back_is_a_unicast_route_by_the_device_if_one_is_given() {
 #[test]
 fn a_subnet_is_that_of_an_address_on_its_device() {
     let mut builder = sample();
-    builder.address(2, net("10.0.0.2/30")).unwrap();
-    builder.route(&RouteSpec::on_link(net("10.9.0.0/16"), 1)).unwrap();
+    builder.address(DeviceIndex(2), net("10.0.0.2/30")).unwrap();
+    builder.route(&RouteSpec::on_link(net("10.9.0.0/16"), DeviceIndex(1))).unwrap();
     let fib = builder.build();
-    let share = |device, local, other| fib.share_subnet(device, ip(local), ip(other));
+    let share = |device, local, other| fib.share_subnet(DeviceIndex(device), ip(local), ip(other));
     assert!(share(1, "10.0.0.1", "10.0.0.9"));
     assert!(!share(1, "10.0.0.1", "10.9.0.9"), "a route is no subnet");
     assert!(!share(2, "10.0.0.1", "10.0.0.9"), "another device's address");
@@ -77,8 +78,8 @@ fn a_subnet_is_that_of_an_address_on_its_device() {
 #[test]
 fn small_networks_have_no_broadcast() {
     let mut builder = Fib::builder(1);
-    builder.address(0, net("10.1.0.0/31")).unwrap();
-    builder.address(0, net("10.2.0.7/32")).unwrap();
+    builder.address(DeviceIndex(0), net("10.1.0.0/31")).unwrap();
+    builder.address(DeviceIndex(0), net("10.2.0.7/32")).unwrap();
     let fib = builder.build();
     assert_eq!(fib.lookup(ip("10.1.0.1")).unwrap().kind, RouteKind::Unicast);
     assert!(fib.is_local(ip("10.2.0.7")));
@@ -132,7 +133,7 @@ fn the_local_table_tells_which_addresses_cannot_be_a_source() {
 #[test]
 fn secondary_addresses_share_the_network() {
     let mut builder = sample();
-    builder.address(1, net("10.0.0.2/24")).unwrap();
+    builder.address(DeviceIndex(1), net("10.0.0.2/24")).unwrap();
     let fib = builder.build();
     assert!(fib.is_local(ip("10.0.0.2")));
     assert_eq!(fib.lookup(ip("10.0.0.9")).unwrap().prefsrc, Some(ip("10.0.0.1")));
@@ -142,10 +143,10 @@ fn secondary_addresses_share_the_network() {
 #[test]
 fn a_gateway_may_be_on_link_by_a_route() {
     let mut builder = Fib::builder(1);
-    builder.address(0, net("203.0.113.7/32")).unwrap();
+    builder.address(DeviceIndex(0), net("203.0.113.7/32")).unwrap();
     let default = RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.1"));
     assert_eq!(refused(builder.route(&default)).0, "route via");
-    builder.route(&RouteSpec::on_link(net("10.0.0.1/32"), 0)).unwrap();
+    builder.route(&RouteSpec::on_link(net("10.0.0.1/32"), DeviceIndex(0))).unwrap();
     builder.route(&default).unwrap();
     let entry = builder.build().lookup(ip("8.8.8.8")).map(ToString::to_string);
     assert_eq!(entry.unwrap(), "default via 10.0.0.1 dev 0 src 203.0.113.7");
@@ -154,7 +155,7 @@ fn a_gateway_may_be_on_link_by_a_route() {
 #[test]
 fn on_link_and_dropping_routes() {
     let mut builder = sample();
-    builder.route(&RouteSpec::on_link(net("172.16.0.9/32"), 2)).unwrap();
+    builder.route(&RouteSpec::on_link(net("172.16.0.9/32"), DeviceIndex(2))).unwrap();
     builder.route(&RouteSpec::of(net("172.16.0.0/12"), RouteKind::Unreachable)).unwrap();
     let mtu = RouteSpec {
         mtu: Some(1400),
@@ -189,10 +190,10 @@ fn impossible_addresses_are_refused() {
         "ff02::1/64",
     ];
     for address in bad {
-        let (field, value) = refused(sample().address(1, net(address)));
+        let (field, value) = refused(sample().address(DeviceIndex(1), net(address)));
         assert_eq!((field, value.as_str()), ("address", net(address).to_string().as_str()));
     }
-    assert_eq!(refused(sample().address(3, net("10.9.0.1/24"))).0, "device");
+    assert_eq!(refused(sample().address(DeviceIndex(3), net("10.9.0.1/24"))).0, "device");
 }
 
 #[test]
@@ -208,11 +209,11 @@ fn impossible_routes_are_refused() {
     assert_eq!(route(RouteSpec { via: Some(ip("10.0.0.255")), ..default() }).0, "route via");
     assert_eq!(route(RouteSpec { via: Some(ip("2001:db8::2")), ..default() }).0, "route via");
     assert_eq!(
-        route(RouteSpec { device: Some(2), ..default() }).0,
+        route(RouteSpec { device: Some(DeviceIndex(2)), ..default() }).0,
         "route via",
         "not on that device"
     );
-    assert_eq!(route(RouteSpec { device: Some(7), ..default() }).0, "route dev");
+    assert_eq!(route(RouteSpec { device: Some(DeviceIndex(7)), ..default() }).0, "route dev");
     assert_eq!(route(RouteSpec { via: None, ..default() }).0, "route");
     assert_eq!(route(RouteSpec { kind: RouteKind::Blackhole, ..default() }).0, "route via");
     assert_eq!(route(RouteSpec { kind: RouteKind::Local, ..default() }).0, "route");
@@ -220,7 +221,11 @@ fn impossible_routes_are_refused() {
     assert_eq!(route(RouteSpec { prefsrc: Some(ip("10.0.0.2")), ..default() }).0, "route src");
     assert_eq!(route(RouteSpec { prefix: net("10.1.2.3/16"), ..default() }).0, "route");
     assert_eq!(route(RouteSpec { prefix: net("239.0.0.0/8"), ..default() }).0, "route");
-    assert_eq!(route(RouteSpec::on_link(net("10.0.0.0/24"), 2)).0, "route", "connected already");
+    assert_eq!(
+        route(RouteSpec::on_link(net("10.0.0.0/24"), DeviceIndex(2))).0,
+        "route",
+        "connected already"
+    );
 
     let mut builder = sample();
     builder.route(&default()).unwrap();
@@ -239,7 +244,7 @@ proptest! {
         let mut all = Vec::new();
         for (bits, len) in prefixes {
             let prefix = IpNet::V4(Ipv4Net::new(Ipv4Addr::from_bits(bits), len).unwrap()).trunc();
-            let spec = RouteSpec::on_link(prefix, 0);
+            let spec = RouteSpec::on_link(prefix, DeviceIndex(0));
             if builder.route(&spec).is_ok() {
                 all.push(prefix);
             }

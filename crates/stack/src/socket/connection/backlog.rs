@@ -21,7 +21,12 @@ use sync::Work;
 use tcp::{Flags, SegmentHeader};
 
 use super::{Connection, DEFERRED_FLUSH, DEFERRED_TIMER, StreamState, call::Holder, parse};
-use crate::{base::counters::Counter, cx::Cx, socket::net::Net, transmit::packet_dst::PacketDst};
+use crate::{
+    base::{counters::Counter, ids::DeviceIndex},
+    cx::Cx,
+    socket::net::Net,
+    transmit::packet_dst::PacketDst,
+};
 
 /// Maximum payload of joined segments, as for an IPv4 packet.
 const JOINED_BYTES_MAX: usize = 65_535;
@@ -143,7 +148,7 @@ struct Drain<'a> {
 impl Drain<'_> {
     fn take(&mut self, state: &mut StreamState, cx: &mut Cx, work: Work<Packet>) {
         let mut packet = match work {
-            Work::Item(packet) | Work::Direct(packet) => packet,
+            Work::Item(packet) => packet,
             Work::Deferred(bits) => {
                 self.process_tail(state, cx);
                 count_locked_timer(state, cx, bits);
@@ -152,7 +157,7 @@ impl Drain<'_> {
         };
         state.drain_prequeue(self.socket, self.net, cx);
         let dst = PacketDst::taken_from(&mut packet);
-        state.remember(self.socket, self.net, cx, packet.meta().rx_device, dst);
+        state.remember(self.socket, self.net, cx, DeviceIndex(packet.meta().rx_device), dst);
         let mut header = SegmentHeader::default();
         let Some(packet) = parse(cx, packet, &mut header) else { return };
         let next = Segment { header, packet };

@@ -19,7 +19,7 @@ use crate::{
     socket::net::Net,
     socket::{
         TimeWaitSocket,
-        demux::{BindFlags, Entry},
+        demux::{BindFlags, Entry, FlowName},
         fast_open::mode,
         options::SocketSettings,
     },
@@ -179,17 +179,16 @@ fn start(
     options: &ConnectOptions,
 ) -> Result<Arc<Connection>, Errno> {
     let hash = net.demux().hash(&tuple);
-    let core = net.core_of_flow(hash);
+    let name = FlowName { tuple, hash, core: net.core_of_flow(hash) };
     let bind = options.settings.bind_flags();
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
-    let time_wait = time_wait_of(net, cx, (&tuple, hash), bound)?;
-    let path = net.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), core)?;
+    let time_wait = time_wait_of(net, cx, &name, bound)?;
+    let path = net.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), name.core)?;
     let reuse = time_wait.as_ref().map(|(_, reuse)| *reuse);
-    let params = open_params(net, cx, (tuple, hash), &path, &options.settings, reuse);
+    let params = open_params(net, cx, &name, &path, &options.settings, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
-    let name = (tuple, hash, core);
-    let socket = Connection::new(net, cx, name, Box::new(tcb), Some(path), bind);
+    let socket = Connection::new(net, cx, &name, Box::new(tcb), Some(path), bind);
     socket.settings().inherit(&options.settings);
     if params.fast_open != FastOpen::Off {
         socket.set_records_fast_open(net.fast_open().is_retry_due(cx.now));
@@ -219,17 +218,17 @@ fn start(
 fn time_wait_of(
     net: &Net,
     cx: &Cx,
-    (tuple, hash): (&FourTuple, u32),
+    name: &FlowName,
     bound: Option<BindFlags>,
 ) -> Result<Option<(Arc<TimeWaitSocket>, Reuse)>, Errno> {
     let reader = cx.reader();
     let rcu = reader.pin();
-    let time_wait = match net.demux().established(hash, tuple, &rcu) {
+    let time_wait = match net.demux().established(name.hash, &name.tuple, &rcu) {
         None => return Ok(None),
         Some(Entry::TimeWait(time_wait)) => Arc::clone(time_wait),
         Some(_) => return Err(Errno::EADDRNOTAVAIL),
     };
-    if bound.is_some_and(|bind| net.demux().is_in_use(tuple.local, bind, &rcu)) {
+    if bound.is_some_and(|bind| net.demux().is_in_use(name.tuple.local, bind, &rcu)) {
         // As bind(2) would have said.
         return Err(Errno::EADDRINUSE);
     }
@@ -241,15 +240,15 @@ fn time_wait_of(
 fn open_params(
     net: &Net,
     cx: &Cx,
-    (tuple, hash): (FourTuple, u32),
+    name: &FlowName,
     path: &Path,
     settings: &SocketSettings,
     reuse: Option<Reuse>,
 ) -> OpenParams {
-    let mut params = net.open_params(tuple, hash, path, cx.now);
+    let mut params = net.open_params(name, path, cx.now);
     params.options = settings.tcp.clone();
     if settings.fast_open_connect {
-        let (to, no_cookie) = (tuple.remote.ip(), settings.fast_open_no_cookie);
+        let (to, no_cookie) = (name.tuple.remote.ip(), settings.fast_open_no_cookie);
         params.fast_open = net.fast_open().connect(cx.sysctls(), to, no_cookie, cx.now);
     }
     if let Some(reuse) = reuse {

@@ -18,9 +18,12 @@ use super::{
 use crate::{
     base::{counters::Counter, tcp_memory::PAGE_BYTES},
     cx::Cx,
-    device::QueueId,
+    device::{DeviceQueue, QueueId},
     socket::net::Net,
-    socket::{TimeWaitSocket, demux::Entry},
+    socket::{
+        TimeWaitSocket,
+        demux::{Entry, FlowName},
+    },
     transmit::{
         ip_output::{self, MtuDiscover},
         link_output,
@@ -192,7 +195,7 @@ impl StreamState {
         }
         let memory = net.fast_open();
         if let Some(result) = self.tcb.take_fast_open_result() {
-            memory.learn(socket.tuple.remote.ip(), &result, cx.now);
+            memory.learn(socket.name.tuple.remote.ip(), &result, cx.now);
         }
         if self.tcb.take_fast_open_suspicion() && memory.suspect(cx.sysctls(), cx.now) {
             cx.counters().tcp.add(tcp::Counter::TcpExtTCPFastOpenBlackhole, 1);
@@ -260,7 +263,7 @@ impl StreamState {
                     Wmem::charge(&socket.wmem, &mut cx.out);
                 }
                 let sender = ip_output::Sender {
-                    tuple: &socket.tuple,
+                    tuple: &socket.name.tuple,
                     fields: socket.settings.ip_fields(),
                     ids: Some(&mut self.ip_id),
                 };
@@ -280,18 +283,19 @@ impl StreamState {
     /// Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
     fn tx_queue(&mut self, socket: &Connection, cx: &Cx) -> QueueId {
         let Some(path) = &self.dst else { return QueueId(0) };
-        let mapping = (path.tx.device_index(), path.tx.pick_queue(cx, socket.core, socket.hash));
+        let queue = path.tx.pick_queue(cx, socket.name.core, socket.name.hash);
+        let mapping = DeviceQueue { device: path.tx.device_index(), queue };
         if self.tx_mapping != Some(mapping) {
             self.change_tx_queue(socket, cx, mapping)
         } else {
-            mapping.1
+            mapping.queue
         }
     }
 
     #[cold]
-    fn change_tx_queue(&mut self, socket: &Connection, cx: &Cx, to: (u32, QueueId)) -> QueueId {
+    fn change_tx_queue(&mut self, socket: &Connection, cx: &Cx, to: DeviceQueue) -> QueueId {
         match self.tx_mapping {
-            Some((device, queue)) if device == to.0 => {
+            Some(DeviceQueue { device, queue }) if device == to.device => {
                 // An entry of the tasklet's list counts as one byte.
                 if socket.wmem.bytes() > 1 {
                     cx.count(Counter::TxQueueKept, 1);
@@ -302,7 +306,7 @@ impl StreamState {
             _ => {}
         }
         self.tx_mapping = Some(to);
-        to.1
+        to.queue
     }
 
     /// Resolves the socket's path if it has none or the cached one is stale. Returns true if the
@@ -328,8 +332,8 @@ impl StreamState {
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }
-        let local = Some(socket.tuple.local.ip());
-        self.dst = net.route(cx, socket.tuple.remote.ip(), local, socket.core).ok();
+        let local = Some(socket.name.tuple.local.ip());
+        self.dst = net.route(cx, socket.name.tuple.remote.ip(), local, socket.name.core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
             // A socket that ignores reports uses the device's MTU.
@@ -347,7 +351,7 @@ impl StreamState {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path without references: {path:?}");
         if net.is_current(cx, path) {
-            let (local, remote) = (socket.tuple.local.ip(), socket.tuple.remote.ip());
+            let (local, remote) = (socket.name.tuple.local.ip(), socket.name.tuple.remote.ip());
             assert!(net.would_answer(cx, path, remote, local), "a stale path: {path:?}");
         }
     }
@@ -360,9 +364,9 @@ impl StreamState {
         let wait_state = TimeWait::from_tcb(&self.tcb, cx.now);
         self.tcb.release_time_wait(&mut cx.tcp());
         if net.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
-            let name = (socket.tuple, socket.hash, socket.core);
-            let time_wait = TimeWaitSocket::new(name, wait_state, socket.bind);
-            net.demux().replace(socket.hash, socket.tuple, Entry::TimeWait(Arc::clone(&time_wait)));
+            let FlowName { tuple, hash, .. } = socket.name;
+            let time_wait = TimeWaitSocket::new(&socket.name, wait_state, socket.bind);
+            net.demux().replace(hash, tuple, Entry::TimeWait(Arc::clone(&time_wait)));
             self.hashed = false;
             self.place = None;
             self.dst = None;
@@ -381,7 +385,7 @@ impl StreamState {
         socket.rx_dst.end();
         socket.disarm(net);
         if core::mem::replace(&mut self.hashed, false) {
-            net.demux().remove(socket.hash, &socket.tuple, |entry| {
+            net.demux().remove(socket.name.hash, &socket.name.tuple, |entry| {
                 matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))
             });
             self.place = None;

@@ -10,7 +10,7 @@
 use std::sync::{PoisonError, atomic::Ordering};
 
 use pkt::{DropReason, Packet};
-use sync::{Entry as LockEntry, Work, epoch::Section};
+use sync::{Admitted, Entry, Queued, Softirq, Work, epoch::Section};
 use tcp::{IcmpError, SeqNum};
 
 use super::{
@@ -18,90 +18,96 @@ use super::{
     PENDING_ICMP_MAX, StreamState,
 };
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
-    socket::net::Net,
+    socket::{net::Net, rx::Rx},
     transmit::{
         dst::DstHandle,
-        packet_dst::{Left, OnceDst, PacketDst, leave_rcu},
+        packet_dst::{PacketDst, leave_rcu},
     },
 };
 
 impl Connection {
-    /// Softirq: processes one segment for this connection. `flush` must follow at the end of the
-    /// batch. With `last`, and if no thread owns the socket, the flush is done at once under the
-    /// same lock. Returns whether it was.
-    pub(crate) fn segment(
-        &self,
-        net: &Net,
-        cx: &mut Cx,
-        rcu: &Section<'_>,
-        dst: PacketDst<'_>,
-        packet: Packet,
-        last: bool,
-    ) -> bool {
-        let device = packet.meta().rx_device;
-        let rx_dst_mode = cx.sysctls().rx_dst_mode;
-        let arrival = Arrival::new(rcu, dst);
-        let mut left = Left::Nothing;
-        self.free_read_packets(cx);
-        let leave = |packet: &mut Packet| {
-            let serves = self.rx_dst.serves(net, rx_dst_mode, device, rcu);
-            left = leave_rcu(packet, arrival.take_dst(), serves);
-        };
-        let (entry, flushed, newly_ready) = self.bring(net, cx, &arrival, (packet, last), leave);
-        left.count(cx);
-        arrival.take_dst().release(cx, rcu);
-        match entry {
-            LockEntry::Ran => self.wake(cx, newly_ready),
-            LockEntry::Queued => cx.count(Counter::SocketBacklogQueued, 1),
-            LockEntry::Full(packet) => {
-                cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
-                self.backlog_drops.fetch_add(1, Ordering::Relaxed);
-                cx.drop_packet(DropReason::SocketBacklog, packet);
-            }
+    /// Softirq: processes one segment for this connection, or queues it for the thread that owns
+    /// the socket. `flush` must follow at the end of the batch. For the last packet of a poll, and
+    /// if no thread owns the socket, the flush is done at once under the same lock. Returns whether
+    /// it was.
+    pub(crate) fn segment(&self, rx: &mut Rx<'_, '_>, dst: PacketDst<'_>, packet: Packet) -> bool {
+        self.free_read_packets(rx.cx);
+        let limit = self.published.backlog_limit.load(Ordering::Relaxed);
+        match self.lock.softirq(packet.truesize(), limit) {
+            Entry::Free(state) => self.process(rx, state, dst, packet),
+            Entry::Held(place) => self.queue(rx, place, dst, packet),
+            Entry::Full => self.refuse(rx, dst, packet),
         }
-        flushed
     }
 
-    /// The part of [`segment`](Self::segment) at the lock; `leave` is called with a packet that
-    /// will be queued. Returns the result for the packet, whether the socket was flushed, and the
-    /// readiness bits to wake for.
+    /// Processes a segment on a socket that no thread owns.
     #[inline]
-    pub(super) fn bring(
+    fn process(
         &self,
-        net: &Net,
-        cx: &mut Cx,
-        arrival: &Arrival<'_>,
-        (packet, last): (Packet, bool),
-        leave: impl FnOnce(&mut Packet),
-    ) -> (LockEntry<Packet>, bool, u8) {
-        let bytes = packet.truesize();
-        let limit = self.published.backlog_limit.load(Ordering::Relaxed);
+        rx: &mut Rx<'_, '_>,
+        mut state: Softirq<'_, StreamState, Packet>,
+        dst: PacketDst<'_>,
+        packet: Packet,
+    ) -> bool {
+        let (net, last) = (rx.net, rx.flow.is_last());
+        state.run_older(&mut |state, work| state.softirq(self, net, rx.cx, work));
         let mut read = None;
-        let (mut flushed, mut newly_ready) = (false, 0);
-        let entry = self.lock.softirq(packet, bytes, limit, leave, |state, work| {
-            let direct = matches!(work, Work::Direct(_));
-            // Only for a segment that is processed here. A segment for a reader or from the backlog
-            // means that a thread owns the socket, and the slot belongs to that thread.
-            if direct && !state.prequeue.has_reader() {
-                read = state.tcb.take_read_packet(&cx.counters().tcp);
-            }
-            state.softirq(self, net, cx, work, Some(arrival));
-            // The following flush decides about waking the reader.
-            if last && direct {
-                state.flush(self, net, cx);
-                flushed = true;
-            }
-            if flushed {
+        if state.prequeue.has_reader() {
+            state.segment_with_reader(self, rx, dst, packet);
+        } else {
+            read = state.tcb.take_read_packet(&rx.cx.counters().tcp);
+            state.packet(self, net, rx.cx, packet, dst);
+        }
+        let mut newly_ready = 0;
+        if last {
+            state.flush(self, net, rx.cx);
+            newly_ready = state.newly_ready.take();
+        }
+        // Without a flush, the flush that follows decides about waking the reader.
+        state.leave(&mut |state, work| {
+            state.softirq(self, net, rx.cx, work);
+            if last {
                 newly_ready |= state.newly_ready.take();
             }
         });
-        debug_assert!(cx.out.is_empty(), "segments of this socket were left in the context");
+        debug_assert!(rx.cx.out.is_empty(), "segments of this socket were left in the context");
         if let Some(read) = read {
-            cx.pool.free(read);
+            rx.cx.pool.free(read);
         }
-        (entry, flushed, newly_ready)
+        self.wake(rx.cx, newly_ready);
+        last
+    }
+
+    /// Queues a segment for the thread that owns the socket. It leaves the read section.
+    #[cold]
+    pub(super) fn queue(
+        &self,
+        rx: &mut Rx<'_, '_>,
+        place: Admitted<'_, StreamState, Packet>,
+        dst: PacketDst<'_>,
+        mut packet: Packet,
+    ) -> bool {
+        let device = DeviceIndex(packet.meta().rx_device);
+        let serves = self.rx_dst.serves(rx.net, rx.cx.sysctls().rx_dst_mode, device, rx.rcu);
+        leave_rcu(&mut packet, dst, serves).count(rx.cx);
+        let net = rx.net;
+        let queued = place.queue(packet, &mut |state, work| state.softirq(self, net, rx.cx, work));
+        if queued == Queued::ForHolder {
+            rx.cx.count(Counter::SocketBacklogQueued, 1);
+        }
+        false
+    }
+
+    /// Drops a segment that the backlog has no room for.
+    #[cold]
+    fn refuse(&self, rx: &mut Rx<'_, '_>, dst: PacketDst<'_>, packet: Packet) -> bool {
+        dst.release(rx.cx, rx.rcu);
+        rx.cx.counters().tcp.add(tcp::Counter::TcpExtTCPBacklogDrop, 1);
+        self.backlog_drops.fetch_add(1, Ordering::Relaxed);
+        rx.cx.drop_packet(DropReason::SocketBacklog, packet);
+        false
     }
 
     /// Returns the input route for a packet that arrived by `device`, if this connection has a
@@ -110,7 +116,7 @@ impl Connection {
     pub(crate) fn rx_dst<'s>(
         &'s self,
         net: &Net,
-        device: u32,
+        device: DeviceIndex,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
         self.rx_dst.check(net, device, rcu)
@@ -133,7 +139,7 @@ impl Connection {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
             // The backlog may hold packets for the reader meanwhile.
-            if !matches!(self.deferred(net, cx, DEFERRED_TSQ), LockEntry::Ran) {
+            if self.deferred(net, cx, DEFERRED_TSQ) == Queued::ForHolder {
                 cx.count(Counter::TsqDeferred, 1);
             }
         });
@@ -171,37 +177,19 @@ impl Connection {
         }
     }
 
-    fn deferred(&self, net: &Net, cx: &mut Cx, bit: u8) -> LockEntry<Packet> {
+    fn deferred(&self, net: &Net, cx: &mut Cx, bit: u8) -> Queued {
         let mut newly_ready = 0;
-        let entry = self.lock.defer(bit, |state, work| {
-            state.softirq(self, net, cx, work, None);
+        let queued = self.lock.defer(bit, |state, work| {
+            state.softirq(self, net, cx, work);
             newly_ready |= state.newly_ready.take();
         });
         self.wake(cx, newly_ready);
-        entry
-    }
-}
-
-/// Context of a packet's arrival at its socket: the read section, and the dst, which is taken once.
-pub(crate) struct Arrival<'s> {
-    pub(in crate::socket) rcu: &'s Section<'s>,
-    pub(in crate::socket) dst: OnceDst<'s>,
-}
-
-impl<'s> Arrival<'s> {
-    pub(super) const fn new(rcu: &'s Section<'s>, dst: PacketDst<'s>) -> Self {
-        Self { rcu, dst: OnceDst::new(dst) }
-    }
-
-    #[inline]
-    pub(crate) fn take_dst(&self) -> PacketDst<'s> {
-        self.dst.take()
+        queued
     }
 }
 
 impl StreamState {
-    /// Performs work in softirq context on a socket without owner. A received packet has an
-    /// `arrival`.
+    /// Performs work of the backlog, or deferred work, in softirq context.
     #[inline]
     pub(super) fn softirq(
         &mut self,
@@ -209,16 +197,11 @@ impl StreamState {
         net: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
-        arrival: Option<&Arrival<'_>>,
     ) {
         if self.prequeue.has_reader() {
-            return self.softirq_with_reader(socket, net, cx, work, arrival);
-        }
-        match (work, arrival) {
-            (Work::Direct(packet), Some(arrival)) => {
-                self.packet(socket, net, cx, packet, arrival.take_dst());
-            }
-            (work, _) => self.work(socket, net, cx, work),
+            self.softirq_with_reader(socket, net, cx, work);
+        } else {
+            self.work(socket, net, cx, work);
         }
     }
 }

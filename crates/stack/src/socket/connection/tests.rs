@@ -2,14 +2,17 @@
 
 use std::{io::IoSlice, net::SocketAddr};
 
-use sync::Entry as LockEntry;
+use sync::Entry;
 use tcp::{Flags, SegmentHeader, SeqNum};
 
-use super::{softirq::Arrival, *};
+use super::*;
 use crate::{
     cx::Memory,
     host::{Host, config::HostConfig},
-    socket::{ConnectOptions, ListenOptions, Listener},
+    socket::{
+        ConnectOptions, ListenOptions, Listener,
+        rx::{LastFlow, Rx},
+    },
     transmit::packet_dst::PacketDst,
 };
 
@@ -51,13 +54,20 @@ fn a_segment_queued_for_an_owner_is_flushed_nevertheless() {
         let entered = cx.enter(&host);
         let reader = cx.reader();
         let rcu = reader.pin();
-        let arrival = Arrival::new(&rcu, PacketDst::None);
-        let owner = meets_owner.then(|| server.lock.own());
-        // The owner lets the packet into the backlog and releases the socket before the packet is
-        // queued.
-        let leave = |_: &mut Packet| drop(owner);
-        let (entry, flushed, _) = server.bring(&host, &mut cx, &arrival, (packet, last), leave);
-        assert!(matches!(entry, LockEntry::Ran));
+        let mut last_flow = LastFlow::default();
+        let rx = &mut Rx::new(&host, &mut cx, &rcu, &mut last_flow);
+        rx.flow.set_last(last);
+        let flushed = if meets_owner {
+            let owner = server.lock.own();
+            let entry = server.lock.softirq(packet.truesize(), u32::MAX);
+            let Entry::Held(place) = entry else { panic!("the socket is owned") };
+            // The owner releases the socket before the packet is queued.
+            drop(owner);
+            server.queue(rx, place, PacketDst::None, packet)
+        } else {
+            server.segment(rx, PacketDst::None, packet)
+        };
+        assert_eq!(server.lock.backlog_bytes(), 0, "the packet was processed");
         assert_eq!(flushed, is_answered(), "meets an owner: {meets_owner}, last: {last}");
         assert_eq!(flushed, last && !meets_owner);
         // As the receiving flow does after its last packet.

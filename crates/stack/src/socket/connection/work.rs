@@ -15,7 +15,10 @@ use super::{
     Connection, DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, StreamState,
     settle::takes_reports,
 };
-use crate::{cx::Cx, header::strip, socket::net::Net, transmit::packet_dst::PacketDst};
+use crate::{
+    base::ids::DeviceIndex, cx::Cx, header::strip, socket::net::Net,
+    transmit::packet_dst::PacketDst,
+};
 
 impl StreamState {
     /// Softirq: ends a batch. Sends the segments that new acknowledgments allow, or one ACK, and
@@ -23,7 +26,7 @@ impl StreamState {
     #[inline]
     pub(super) fn flush(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.prequeue.has_reader() {
-            self.softirq(socket, net, cx, Work::Deferred(DEFERRED_FLUSH), None);
+            self.softirq(socket, net, cx, Work::Deferred(DEFERRED_FLUSH));
         } else {
             self.settle(socket, net, cx);
         }
@@ -38,7 +41,7 @@ impl StreamState {
         work: Work<Packet>,
     ) {
         match work {
-            Work::Item(mut packet) | Work::Direct(mut packet) => {
+            Work::Item(mut packet) => {
                 let dst = PacketDst::taken_from(&mut packet);
                 self.packet(socket, net, cx, packet, dst);
             }
@@ -82,7 +85,7 @@ impl StreamState {
         dst: PacketDst<'_>,
     ) {
         self.sync_clock(cx);
-        self.remember(socket, net, cx, packet.meta().rx_device, dst);
+        self.remember(socket, net, cx, DeviceIndex(packet.meta().rx_device), dst);
         let mut header = SegmentHeader::default();
         if let Some(packet) = parse(cx, packet, &mut header) {
             self.input(cx, &header, packet);
@@ -100,7 +103,7 @@ impl StreamState {
         socket: &Connection,
         net: &Net,
         cx: &Cx,
-        device: u32,
+        device: DeviceIndex,
         dst: PacketDst<'_>,
     ) {
         if self.tcb.state() == State::Established {
@@ -119,7 +122,7 @@ impl StreamState {
             let mtu = tcp::on_icmp(&mut self.tcb, &mut cx.tcp(), error, seq);
             if let (Some(mtu), Some(dst)) = (mtu, &self.dst)
                 && takes_reports(socket)
-                && net.learn_path_mtu(socket.tuple.remote.ip(), dst, mtu, cx)
+                && net.learn_path_mtu(socket.name.tuple.remote.ip(), dst, mtu, cx)
             {
                 self.check_path(socket, net, cx);
             }

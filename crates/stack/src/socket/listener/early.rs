@@ -11,16 +11,12 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use pkt::{DropReason, Packet};
-use tcp::{
-    Cookie, Counter as TcpCounter, FastOpen, FourTuple, KeyUsed, Request, SegmentHeader, SeqNum,
-};
+use pkt::DropReason;
+use tcp::{Cookie, Counter as TcpCounter, FastOpen, KeyUsed, Request};
 
-use super::{Listener, request::RequestSocket};
+use super::{Listener, Syn, request::RequestSocket};
 use crate::{
-    cx::Cx,
-    socket::net::Net,
-    socket::{connection::Connection, demux::Entry, fast_open::mode},
+    socket::{connection::Connection, demux::Entry, fast_open::mode, rx::Rx},
     sysctl::FastOpenKey,
     transmit::ip_output,
 };
@@ -44,43 +40,25 @@ struct Policy {
 
 impl Listener {
     /// Answers a SYN with a request, or opens the connection early.
-    pub(super) fn open(
-        self: &Arc<Self>,
-        net: &Net,
-        cx: &mut Cx,
-        name: (FourTuple, u32),
-        iss_min: Option<SeqNum>,
-        header: &SegmentHeader,
-        packet: Packet,
-    ) {
-        match self.judge_early(net, cx, &name.0, header, !packet.is_empty()) {
-            Early::Handshake(fast_open) => {
-                RequestSocket::open(net, cx, self, name, (iss_min, fast_open), header, packet);
-            }
-            Early::Accept(cookie) => {
-                self.accept_early(net, cx, name, iss_min, header, packet, cookie);
-            }
+    pub(super) fn open(self: &Arc<Self>, rx: &mut Rx<'_, '_>, syn: Syn<'_>) {
+        match self.judge_early(rx, &syn) {
+            Early::Handshake(fast_open) => RequestSocket::open(rx, self, syn, fast_open),
+            Early::Accept(cookie) => self.accept_early(rx, syn, cookie),
         }
     }
 
-    fn judge_early(
-        &self,
-        net: &Net,
-        cx: &Cx,
-        tuple: &FourTuple,
-        header: &SegmentHeader,
-        has_data: bool,
-    ) -> Early {
+    fn judge_early(&self, rx: &Rx<'_, '_>, syn: &Syn<'_>) -> Early {
         const PLAIN: Early = Early::Handshake(FastOpen::Off);
-        let (sysctls, counters) = (cx.sysctls(), &cx.counters().tcp);
-        let offered = header.options.fast_open;
+        let (sysctls, counters) = (rx.cx.sysctls(), &rx.cx.counters().tcp);
+        let (tuple, has_data) = (&syn.name.tuple, !syn.packet.is_empty());
+        let offered = syn.header.options.fast_open;
         if offered.is_some_and(|cookie| cookie.is_request()) {
             counters.add(TcpCounter::TcpExtTCPFastOpenCookieReqd, 1);
         }
         if sysctls.tcp_fastopen & mode::SERVER == 0 || (!has_data && offered.is_none()) {
             return PLAIN;
         }
-        let policy = self.early_policy(cx);
+        let policy = self.early_policy(rx);
         if policy.limit == 0 {
             return PLAIN;
         }
@@ -92,7 +70,7 @@ impl Listener {
             return Early::Accept(None);
         }
         let Some(offered) = offered else { return PLAIN };
-        let keys = net.fast_open().keys(sysctls, policy.key);
+        let keys = rx.net.fast_open().keys(sysctls, policy.key);
         let present = keys.cookie(tuple).in_form(offered.is_experimental());
         if offered.is_request() {
             return Early::Handshake(FastOpen::Grant(present));
@@ -110,10 +88,8 @@ impl Listener {
         }
     }
 
-    fn early_policy(&self, cx: &Cx) -> Policy {
-        let (reader, sysctls) = (cx.reader(), cx.sysctls());
-        let rcu = reader.pin();
-        let settings = self.settings(&rcu);
+    fn early_policy(&self, rx: &Rx<'_, '_>) -> Policy {
+        let (settings, sysctls) = (self.settings(rx.rcu), rx.cx.sysctls());
         let limit = match settings.fast_open {
             0 if sysctls.tcp_fastopen & mode::SERVER_ALL != 0 => self.backlog(),
             limit => limit.min(sysctls.somaxconn) as usize,
@@ -123,40 +99,25 @@ impl Listener {
 
     /// Creates the connection before the handshake has completed: its data can be read, and it
     /// waits to be accepted.
-    #[expect(clippy::too_many_arguments, reason = "a SYN and what was made of it")]
-    fn accept_early(
-        self: &Arc<Self>,
-        net: &Net,
-        cx: &mut Cx,
-        (tuple, hash): (FourTuple, u32),
-        iss_min: Option<SeqNum>,
-        header: &SegmentHeader,
-        packet: Packet,
-        cookie: Option<Cookie>,
-    ) {
-        let place = match self.claim_place(cx, &tuple) {
+    fn accept_early(self: &Arc<Self>, rx: &mut Rx<'_, '_>, syn: Syn<'_>, cookie: Option<Cookie>) {
+        let Syn { name, iss_min, header, packet } = syn;
+        let place = match self.claim_place(rx.cx, &name.tuple) {
             Ok(place) => place,
-            Err(reason) => return Self::refuse(cx, reason, packet),
+            Err(reason) => return Self::refuse(rx.cx, reason, packet),
         };
-        let params = {
-            let reader = cx.reader();
-            let rcu = reader.pin();
-            let name = (tuple, hash);
-            let Some((_, mut params)) = self.open_params(net, cx, name, iss_min, &rcu) else {
-                return cx.drop_packet(DropReason::IpNoRoute, packet);
-            };
-            params.fast_open = cookie.map_or(FastOpen::Off, FastOpen::Grant);
-            params
+        let Some((_, mut params)) = self.open_params(rx, name, iss_min) else {
+            return rx.cx.drop_packet(DropReason::IpNoRoute, packet);
         };
+        params.fast_open = cookie.map_or(FastOpen::Off, FastOpen::Grant);
+        let (net, cx) = (rx.net, &mut *rx.cx);
         let tcb = Request::fast_open(&mut cx.tcp(), &params, header, packet);
-        let name = (tuple, hash, net.core_for(cx, hash));
         let socket = Connection::new(net, cx, name, Box::new(tcb), None, self.flags());
         self.settle_options(cx, &socket);
         socket.set_early(self);
         socket.set_place(place);
         self.early().fetch_add(1, Ordering::Relaxed);
         let entry = Entry::Stream(Arc::clone(&socket));
-        if socket.begin(net, cx, |_| net.demux().insert(hash, tuple, entry)).is_err() {
+        if socket.begin(net, cx, |_| net.demux().insert(name.hash, name.tuple, entry)).is_err() {
             // Another core has answered the same SYN meanwhile.
             socket.discard(cx);
             ip_output::discard_output(cx);

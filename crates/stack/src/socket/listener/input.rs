@@ -9,17 +9,16 @@ use std::{
 };
 
 use pkt::{DropReason, Instant, Packet};
-use sync::epoch::Section;
 use tcp::{
     Counter as TcpCounter, Flags, FourTuple, OpenParams, Request, SegmentHeader, SeqNum,
     open::syn_cookie::COOKIE_LIFETIME_SECONDS,
 };
 
-use super::{Listener, request::RequestSocket, source_limit::SourcePlace};
+use super::{Listener, Syn, request::RequestSocket, source_limit::SourcePlace};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    socket::net::Net,
+    socket::{demux::FlowName, rx::Rx},
     transmit::{dst::DstHandle, ip_output},
 };
 
@@ -28,29 +27,27 @@ impl Listener {
     /// `iss_min` is set when the four-tuple has just left TIME-WAIT.
     pub(crate) fn segment(
         self: &Arc<Self>,
-        net: &Net,
-        cx: &mut Cx,
-        name: (FourTuple, u32),
+        rx: &mut Rx<'_, '_>,
+        name: &FlowName,
         iss_min: Option<SeqNum>,
         header: &SegmentHeader,
         packet: Packet,
     ) {
         // RFC 9293 §3.10.7.2: first RST, second ACK, third SYN.
         if header.has(Flags::RST) {
-            return cx.drop_packet(DropReason::TcpReset, packet);
+            return rx.cx.drop_packet(DropReason::TcpReset, packet);
         }
         if header.has(Flags::ACK) {
-            return self.third_segment(net, cx, name, header, packet);
+            return self.third_segment(rx, name, header, packet);
         }
         if !header.has(Flags::SYN) || header.has(Flags::FIN) {
-            return cx.drop_packet(DropReason::TcpFlags, packet);
+            return rx.cx.drop_packet(DropReason::TcpFlags, packet);
         }
-        match self.admit(cx, &name.0, iss_min.is_some()) {
-            Ok(Answer::Request) => {
-                self.open(net, cx, name, iss_min, header, packet);
-            }
-            Ok(Answer::Cookie) => self.send_cookie(net, cx, name, header, packet),
-            Err(reason) => Self::refuse(cx, reason, packet),
+        let syn = Syn { name, iss_min, header, packet };
+        match self.admit(rx.cx, &name.tuple, iss_min.is_some()) {
+            Ok(Answer::Request) => self.open(rx, syn),
+            Ok(Answer::Cookie) => self.send_cookie(rx, syn),
+            Err(reason) => Self::refuse(rx.cx, reason, syn.packet),
         }
     }
 
@@ -117,19 +114,12 @@ impl Listener {
         self.source_limit.claim(tuple.remote.ip()).map_err(|_| count_reached(cx))
     }
 
-    fn send_cookie(
-        &self,
-        net: &Net,
-        cx: &mut Cx,
-        (tuple, hash): (FourTuple, u32),
-        header: &SegmentHeader,
-        packet: Packet,
-    ) {
-        let reader = cx.reader();
-        let rcu = reader.pin();
-        let Some((dst, params)) = self.open_params(net, cx, (tuple, hash), None, &rcu) else {
-            return cx.drop_packet(DropReason::IpNoRoute, packet);
+    fn send_cookie(&self, rx: &mut Rx<'_, '_>, syn: Syn<'_>) {
+        let Syn { name, header, packet, .. } = syn;
+        let Some((dst, params)) = self.open_params(rx, name, None) else {
+            return rx.cx.drop_packet(DropReason::IpNoRoute, packet);
         };
+        let (net, cx) = (rx.net, &mut *rx.cx);
         let mut tcx = cx.tcp();
         let (cookies, ecn) = (net.syn_cookies(), packet.meta().ecn);
         if let Err(reason) = Request::send_cookie(&mut tcx, &params, header, cookies, ecn) {
@@ -137,7 +127,7 @@ impl Listener {
         }
         cx.pool.free(packet);
         self.note_cookie(cx.now);
-        ip_output::output(cx, dst, &tuple, net.core_for(cx, hash));
+        ip_output::output(cx, dst, &name.tuple, name.core);
     }
 
     /// Records the time of a cookie, at most once a second, because the cache line is shared.
@@ -159,44 +149,38 @@ impl Listener {
     /// reset.
     fn third_segment(
         self: &Arc<Self>,
-        net: &Net,
-        cx: &mut Cx,
-        (tuple, hash): (FourTuple, u32),
+        rx: &mut Rx<'_, '_>,
+        name: &FlowName,
         header: &SegmentHeader,
         packet: Packet,
     ) {
-        if header.has(Flags::SYN) || !self.expects_cookies(cx) {
-            return net.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
+        let net = rx.net;
+        if header.has(Flags::SYN) || !self.expects_cookies(rx.cx) {
+            return net.reply_with_reset(rx.cx, &name.tuple, header, DropReason::TcpFlags, packet);
         }
-        let params = {
-            let reader = cx.reader();
-            let rcu = reader.pin();
-            let Some((_, params)) = self.open_params(net, cx, (tuple, hash), None, &rcu) else {
-                return cx.drop_packet(DropReason::IpNoRoute, packet);
-            };
-            params
+        let Some((_, params)) = self.open_params(rx, name, None) else {
+            return rx.cx.drop_packet(DropReason::IpNoRoute, packet);
         };
-        let tcx = cx.tcp();
+        let tcx = rx.cx.tcp();
         let Some(request) = Request::from_cookie(&tcx, &params, header, net.syn_cookies()) else {
-            return net.reply_with_reset(cx, &tuple, header, DropReason::TcpFlags, packet);
+            return net.reply_with_reset(rx.cx, &name.tuple, header, DropReason::TcpFlags, packet);
         };
-        RequestSocket::open_from_cookie(net, cx, self, (tuple, hash), request, (header, packet));
+        RequestSocket::open_from_cookie(rx, self, name, request, header, packet);
     }
 
     /// Returns the initial parameters of a connection to this listener and the path to its peer;
     /// `None` without a route.
     pub(in crate::socket) fn open_params<'s>(
         &self,
-        net: &'s Net,
-        cx: &Cx,
-        (tuple, hash): (FourTuple, u32),
+        rx: &Rx<'_, 's>,
+        name: &FlowName,
         iss_min: Option<SeqNum>,
-        rcu: &'s Section<'_>,
     ) -> Option<(DstHandle<'s>, OpenParams)> {
-        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        let dst = net.reply_path(cx, remote, Some(local), net.core_of_flow(hash), rcu).ok()?;
+        let (net, cx, rcu) = (rx.net, &*rx.cx, rx.rcu);
+        let (local, remote) = (name.tuple.local.ip(), name.tuple.remote.ip());
+        let dst = net.reply_path(cx, remote, Some(local), net.core_of_flow(name.hash), rcu).ok()?;
         let options = self.settings(rcu).tcp.clone();
-        let mut params = OpenParams { options, ..net.open_params(tuple, hash, &dst, cx.now) };
+        let mut params = OpenParams { options, ..net.open_params(name, &dst, cx.now) };
         if let Some(iss_min) = iss_min
             && params.iss.lt(iss_min)
         {

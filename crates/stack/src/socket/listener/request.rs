@@ -13,18 +13,18 @@ use std::sync::{
 };
 
 use pkt::{DropReason, Packet, Verdict};
-use tcp::{
-    FastOpen, FourTuple, IcmpError, Request, RequestTimer, RequestVerdict, SegmentHeader, SeqNum,
-    Tcb,
-};
+use tcp::{FastOpen, IcmpError, Request, RequestTimer, RequestVerdict, SegmentHeader, SeqNum, Tcb};
 
-use super::{Listener, source_limit::SourcePlace, syn_queue::Refused};
+use super::{Listener, Syn, source_limit::SourcePlace, syn_queue::Refused};
 use crate::{
-    base::ids::CoreId,
     cx::Cx,
-    socket::core_sockets::TimerEntry,
-    socket::net::Net,
-    socket::{connection::Connection, demux::Entry},
+    socket::{
+        connection::Connection,
+        core_sockets::TimerEntry,
+        demux::{Entry, FlowName},
+        net::Net,
+        rx::Rx,
+    },
     transmit::ip_output,
 };
 
@@ -35,9 +35,7 @@ const NO_SLOT: usize = usize::MAX;
 /// A half-open connection.
 #[derive(Debug)]
 pub(crate) struct RequestSocket {
-    tuple: FourTuple,
-    hash: u32,
-    core: CoreId,
+    name: FlowName,
     this: Weak<Self>,
     listener: Arc<Listener>,
     /// Index in the listener's SYN queue. Written once, before the table refers to this object.
@@ -57,22 +55,18 @@ impl RequestSocket {
     /// Answers a SYN: adds a request to the table, sends a SYN-ACK, and arms the timer that repeats
     /// it.
     pub(super) fn open(
-        net: &Net,
-        cx: &mut Cx,
+        rx: &mut Rx<'_, '_>,
         listener: &Arc<Listener>,
-        (tuple, hash): (FourTuple, u32),
-        (iss_min, fast_open): (Option<SeqNum>, FastOpen),
-        header: &SegmentHeader,
-        packet: Packet,
+        syn: Syn<'_>,
+        fast_open: FastOpen,
     ) {
-        let reader = cx.reader();
-        let rcu = reader.pin();
-        let name = (tuple, hash);
-        let Some((dst, mut params)) = listener.open_params(net, cx, name, iss_min, &rcu) else {
-            return cx.drop_packet(DropReason::IpNoRoute, packet);
+        let Syn { name, iss_min, header, packet } = syn;
+        let Some((dst, mut params)) = listener.open_params(rx, name, iss_min) else {
+            return rx.cx.drop_packet(DropReason::IpNoRoute, packet);
         };
+        let (net, cx) = (rx.net, &mut *rx.cx);
         params.fast_open = fast_open;
-        let place = match listener.claim_place(cx, &tuple) {
+        let place = match listener.claim_place(cx, &name.tuple) {
             Ok(place) => place,
             Err(reason) => return Listener::refuse(cx, reason, packet),
         };
@@ -82,51 +76,48 @@ impl RequestSocket {
             Err(reason) => return cx.drop_packet(reason, packet),
         };
         let deadline = request.deadline();
-        let name = (tuple, hash, net.core_for(cx, hash));
         let socket = Self::new(listener, name, request, place);
         if let Err(reason) = socket.register(net, listener.syn_backlog(cx)) {
             ip_output::discard_output(cx);
             return Listener::refuse(cx, reason, packet);
         }
         cx.pool.free(packet);
-        net.core_sockets(socket.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
-        ip_output::output(cx, dst, &tuple, socket.core);
+        net.core_sockets(name.core).arm(deadline, TimerEntry::Request(socket.this.clone()));
+        ip_output::output(cx, dst, &name.tuple, name.core);
     }
 
     /// Processes a returned cookie: recreates the request for the segment that carried it, and
     /// removes it afterwards.
     pub(super) fn open_from_cookie(
-        net: &Net,
-        cx: &mut Cx,
+        rx: &mut Rx<'_, '_>,
         listener: &Arc<Listener>,
-        (tuple, hash): (FourTuple, u32),
+        name: &FlowName,
         request: Request,
-        (header, packet): (&SegmentHeader, Packet),
+        header: &SegmentHeader,
+        packet: Packet,
     ) {
-        let place = match listener.claim_place(cx, &tuple) {
+        let (net, cx) = (rx.net, &mut *rx.cx);
+        let place = match listener.claim_place(cx, &name.tuple) {
             Ok(place) => place,
             Err(reason) => return Listener::refuse(cx, reason, packet),
         };
-        let name = (tuple, hash, net.core_for(cx, hash));
         let socket = Self::new(listener, name, request, place);
-        if net.demux().insert(hash, tuple, Entry::Request(Arc::clone(&socket))).is_err() {
+        if net.demux().insert(name.hash, name.tuple, Entry::Request(Arc::clone(&socket))).is_err() {
             // Another core has processed the same segment meanwhile.
             return cx.drop_packet(DropReason::TcpClosed, packet);
         }
-        socket.segment(net, cx, header, packet);
+        socket.segment(rx, header, packet);
         socket.give_up(net);
     }
 
     fn new(
         listener: &Arc<Listener>,
-        (tuple, hash, core): (FourTuple, u32, CoreId),
+        name: &FlowName,
         request: Request,
         place: Option<Box<SourcePlace>>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            tuple,
-            hash,
-            core,
+            name: *name,
             this: this.clone(),
             listener: Arc::clone(listener),
             slot: AtomicUsize::new(NO_SLOT),
@@ -144,7 +135,11 @@ impl RequestSocket {
             Refused::Full => DropReason::SynQueueFull,
         })?;
         self.slot.store(slot, Ordering::Relaxed);
-        if net.demux().insert(self.hash, self.tuple, Entry::Request(Arc::clone(self))).is_err() {
+        if net
+            .demux()
+            .insert(self.name.hash, self.name.tuple, Entry::Request(Arc::clone(self)))
+            .is_err()
+        {
             // Another core has answered the same SYN meanwhile; its SYN-ACK is the valid one.
             self.give_up(net);
             return Err(DropReason::TcpInvalidSyn);
@@ -162,11 +157,11 @@ impl RequestSocket {
     /// Softirq: processes a segment for this half-open connection.
     pub(crate) fn segment(
         self: &Arc<Self>,
-        net: &Net,
-        cx: &mut Cx,
+        rx: &mut Rx<'_, '_>,
         header: &SegmentHeader,
         packet: Packet,
     ) {
+        let (net, cx) = (rx.net, &mut *rx.cx);
         let has_room = !self.listener.is_accept_queue_full();
         let verdict = {
             let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,8 +171,6 @@ impl RequestSocket {
                 // or no entry.
                 return cx.drop_packet(DropReason::TcpClosed, packet);
             }
-            let reader = cx.reader();
-            let rcu = reader.pin();
             let mut tcx = cx.tcp();
             let verdict = request.on_segment(&mut tcx, header, packet, has_room);
             match verdict {
@@ -187,7 +180,7 @@ impl RequestSocket {
                     Err(RequestVerdict::Drop(DropReason::TcpClosed, packet))
                 }
                 RequestVerdict::Establish(packet) => {
-                    Ok((request.to_tcb(&tcx, &self.listener.settings(&rcu).tcp), packet))
+                    Ok((request.to_tcb(&tcx, &self.listener.settings(rx.rcu).tcp), packet))
                 }
                 other => Err(other),
             }
@@ -212,13 +205,13 @@ impl RequestSocket {
     ) {
         self.leave_queue();
         let verdict = tcp::input(&mut tcb, header, packet, &mut cx.tcp());
-        let name = (self.tuple, self.hash, self.core);
-        let socket = Connection::new(net, cx, name, Box::new(tcb), None, self.listener.flags());
+        let socket =
+            Connection::new(net, cx, &self.name, Box::new(tcb), None, self.listener.flags());
         self.listener.settle_options(cx, &socket);
         socket.set_place(self.take_place());
         let entry = Entry::Stream(Arc::clone(&socket));
         let begun = socket.begin(net, cx, |_| {
-            net.demux().replace(self.hash, self.tuple, entry);
+            net.demux().replace(self.name.hash, self.name.tuple, entry);
             Ok(())
         });
         debug_assert!(begun.is_ok());
@@ -252,7 +245,8 @@ impl RequestSocket {
         self.transmit(net, cx);
         match next {
             (RequestTimer::Keep, deadline) => {
-                net.core_sockets(self.core).arm(deadline, TimerEntry::Request(self.this.clone()));
+                net.core_sockets(self.name.core)
+                    .arm(deadline, TimerEntry::Request(self.this.clone()));
             }
             (RequestTimer::GiveUp, _) => self.give_up(net),
         }
@@ -271,7 +265,7 @@ impl RequestSocket {
     }
 
     fn transmit(&self, net: &Net, cx: &mut Cx) {
-        net.reply(cx, &self.tuple, self.core);
+        net.reply(cx, &self.name.tuple, self.name.core);
     }
 
     /// Ends the request without a connection. Nothing is sent.
@@ -295,7 +289,7 @@ impl RequestSocket {
     }
 
     fn remove_entry(&self, net: &Net) {
-        net.demux().remove(self.hash, &self.tuple, |entry| {
+        net.demux().remove(self.name.hash, &self.name.tuple, |entry| {
             matches!(entry, Entry::Request(request) if std::ptr::eq(&raw const **request, self))
         });
     }

@@ -16,7 +16,8 @@
 //!   beyond the bound are processed in softirq, so none is lost.
 //!
 //! All functions here run under the socket lock. With `bh`, the default, there is never a reader,
-//! and the only cost is the test in `StreamState::softirq`.
+//! and the only cost is the test of `has_reader` in `Connection::process` and
+//! `StreamState::softirq`.
 
 use std::num::NonZeroU64;
 
@@ -25,10 +26,10 @@ use sync::Work;
 use tcp::{SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
-    socket::connection::{Connection, DEFERRED_FLUSH, StreamState, parse, softirq::Arrival},
-    socket::net::Net,
+    socket::connection::{Connection, DEFERRED_FLUSH, StreamState, parse},
+    socket::{net::Net, rx::Rx},
     sysctl::modes::RxContext,
     transmit::packet_dst::{PacketDst, leave_rcu},
 };
@@ -113,6 +114,29 @@ impl Prequeue {
 }
 
 impl StreamState {
+    /// Softirq: queues a segment for the reader, or processes it if it is not for the reader.
+    #[cold]
+    pub(crate) fn segment_with_reader(
+        &mut self,
+        socket: &Connection,
+        rx: &mut Rx<'_, '_>,
+        dst: PacketDst<'_>,
+        mut packet: Packet,
+    ) {
+        let net = rx.net;
+        self.sync_clock(rx.cx);
+        if !self.is_for_reader(socket, net, rx.cx, &packet) {
+            self.prequeue.touched = true;
+            return self.packet(socket, net, rx.cx, packet, dst);
+        }
+        let (device, settings) = (DeviceIndex(packet.meta().rx_device), rx.cx.sysctls());
+        let serves = settings.rx_context != RxContext::PrequeueRef
+            && socket.rx_dst.serves(net, settings.rx_dst_mode, device, rx.rcu);
+        leave_rcu(&mut packet, dst, serves).count(rx.cx);
+        self.enqueue(socket, net, rx.cx, packet);
+    }
+
+    /// Softirq: performs work of the backlog, or deferred work, on a connection with a reader.
     #[cold]
     pub(crate) fn softirq_with_reader(
         &mut self,
@@ -120,21 +144,14 @@ impl StreamState {
         net: &Net,
         cx: &mut Cx,
         work: Work<Packet>,
-        arrival: Option<&Arrival<'_>>,
     ) {
         match work {
-            Work::Direct(packet) => {
-                self.sync_clock(cx);
-                if let Err(packet) = self.enqueue(socket, net, cx, packet, arrival) {
-                    self.prequeue.touched = true;
-                    let dst = arrival.map(Arrival::take_dst).unwrap_or_default();
-                    self.packet(socket, net, cx, packet, dst);
-                }
-            }
             Work::Item(packet) => {
                 self.sync_clock(cx);
-                // A packet of the backlog has dropped its dst already.
-                if let Err(packet) = self.enqueue(socket, net, cx, packet, None) {
+                if self.is_for_reader(socket, net, cx, &packet) {
+                    // A packet of the backlog has left its read section already.
+                    self.enqueue(socket, net, cx, packet);
+                } else {
                     self.prequeue.touched = true;
                     self.work(socket, net, cx, Work::Item(packet));
                 }
@@ -149,30 +166,26 @@ impl StreamState {
         }
     }
 
-    /// Queues a packet for the reader, or returns it to be processed now.
-    fn enqueue(
+    /// Returns whether a packet waits for the reader. Removes the reader if the setting no longer
+    /// allows one.
+    fn is_for_reader(
         &mut self,
         socket: &Connection,
         net: &Net,
         cx: &mut Cx,
-        mut packet: Packet,
-        arrival: Option<&Arrival<'_>>,
-    ) -> Result<(), Packet> {
+        packet: &Packet,
+    ) -> bool {
         if !cx.sysctls().has_prequeue() {
             self.drain_prequeue(socket, net, cx);
             self.prequeue.remove_reader();
-            return Err(packet);
+            return false;
         }
-        if self.prequeue.is_empty() && !has_payload(&packet) {
-            // The reader waits for data, so a pure ACK does not wake it.
-            return Err(packet);
-        }
-        if let Some(Arrival { rcu, dst }) = arrival {
-            let settings = cx.sysctls();
-            let serves = settings.rx_context != RxContext::PrequeueRef
-                && socket.rx_dst.serves(net, settings.rx_dst_mode, packet.meta().rx_device, rcu);
-            leave_rcu(&mut packet, dst.take(), serves).count(cx);
-        }
+        // The reader waits for data, so a pure ACK does not wake it.
+        !self.prequeue.is_empty() || has_payload(packet)
+    }
+
+    /// Queues a packet for the reader.
+    fn enqueue(&mut self, socket: &Connection, net: &Net, cx: &mut Cx, packet: Packet) {
         self.prequeue.push(packet);
         cx.count(Counter::PrequeueQueued, 1);
         if self.is_prequeue_full(cx.sysctls().rx_context) {
@@ -185,7 +198,6 @@ impl StreamState {
             self.tcb.watch_reader(&cx.tcp());
             socket.arm(net, self.tcb.next_deadline());
         }
-        Ok(())
     }
 
     /// Returns whether the packet queued last exceeds the limit.
@@ -259,7 +271,7 @@ impl StreamState {
         let mut copied = 0;
         while let Some(mut packet) = packets.pop_front() {
             let dst = PacketDst::taken_from(&mut packet);
-            self.remember(socket, net, cx, packet.meta().rx_device, dst);
+            self.remember(socket, net, cx, DeviceIndex(packet.meta().rx_device), dst);
             let mut header = SegmentHeader::default();
             if let Some(packet) = parse(cx, packet, &mut header) {
                 copied += self.input_to_user(cx, &header, packet, &mut user[copied..]);

@@ -31,7 +31,8 @@ use crate::{
 };
 
 /// State of one blocking `recv`. A caller that stops waiting must call
-/// [`Connection::recv_and_leave`]; otherwise the socket's delayed-ACK timer removes the reader.
+/// [`Connection::recv_and_leave`]; otherwise the socket's delayed-ACK
+/// timer removes the reader.
 #[derive(Debug, Default)]
 pub struct Reader {
     /// Identifier at the socket, once installed.

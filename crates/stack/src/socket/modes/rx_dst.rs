@@ -21,7 +21,7 @@ use sync::{
 };
 
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     route::router::{CHECK_ENTRY, cached_generation},
     socket::net::Net,
@@ -53,7 +53,7 @@ impl RxDst {
     pub(crate) fn check<'s>(
         &'s self,
         net: &Net,
-        device: u32,
+        device: DeviceIndex,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
         let dst = self.slot.load(rcu)?;
@@ -67,7 +67,7 @@ impl RxDst {
         &self,
         net: &Net,
         mode: RxDstMode,
-        device: u32,
+        device: DeviceIndex,
         rcu: &Section<'_>,
     ) -> bool {
         mode.drops(!self.slot.is_empty(), || self.check(net, device, rcu).is_some())
@@ -77,10 +77,10 @@ impl RxDst {
     /// the cached entry if it is stale or of another device, and stores the packet's entry if none
     /// is cached. Called by the owner of the socket.
     #[inline]
-    pub(crate) fn on_packet(&self, net: &Net, cx: &Cx, device: u32, dst: PacketDst<'_>) {
+    pub(crate) fn on_packet(&self, net: &Net, cx: &Cx, device: DeviceIndex, dst: PacketDst<'_>) {
         if !self.slot.is_empty() {
             if self.generation.load(Ordering::Relaxed) == net.route_generation()
-                && self.device.load(Ordering::Relaxed) == device
+                && self.device.load(Ordering::Relaxed) == device.0
             {
                 return dst.release_outside(cx);
             }
@@ -95,13 +95,13 @@ impl RxDst {
     /// Reads the entry if the generation is [`CHECK_ENTRY`], and returns whether the entry is valid
     /// for a packet received on `device`. Linux: the check of `tcp_rcv_established`.
     #[cold]
-    fn is_entry_valid(&self, host: &Net, cx: &Cx, device: u32) -> bool {
+    fn is_entry_valid(&self, net: &Net, cx: &Cx, device: DeviceIndex) -> bool {
         if self.generation.load(Ordering::Relaxed) != CHECK_ENTRY {
             return false;
         }
         cx.count(Counter::DstCheckEntry, 1);
         let reader = cx.reader();
-        self.check(host, device, &reader.pin()).is_some()
+        self.check(net, device, &reader.pin()).is_some()
     }
 
     /// Stores the packet's dst. A packet whose dst was dropped when it was queued changes nothing
@@ -125,7 +125,7 @@ impl RxDst {
         match self.slot.publish(dst) {
             Ok(()) => {
                 self.generation.store(cached_generation(cx, tail.generation), Ordering::Relaxed);
-                self.device.store(tail.device, Ordering::Relaxed);
+                self.device.store(tail.device.0, Ordering::Relaxed);
                 cx.count(Counter::RxDstSet, 1);
             }
             Err(dst) => PacketDst::Held(dst).release_outside(cx),

@@ -34,7 +34,7 @@ use super::Net;
 use crate::{
     base::{
         counters::Counter,
-        ids::{CoreId, LOOPBACK},
+        ids::{CoreId, DeviceIndex, LOOPBACK},
     },
     cx::{Cx, event::Event},
     header::{
@@ -61,7 +61,7 @@ pub(crate) struct Claims(Mutex<Vec<Claim>>);
 
 #[derive(Debug)]
 struct Claim {
-    device: u32,
+    device: DeviceIndex,
     address: Ipv4Addr,
     phase: Phase,
     /// Time at which the address was last announced in answer to a conflict.
@@ -99,8 +99,8 @@ pub enum ClaimState {
 
 /// Packet to send for a claim, and event to report.
 enum Step {
-    Probe { device: u32, address: Ipv4Addr },
-    Announce { device: u32, address: Ipv4Addr, ready: bool },
+    Probe { device: DeviceIndex, address: Ipv4Addr },
+    Announce { device: DeviceIndex, address: Ipv4Addr, ready: bool },
 }
 
 impl Claims {
@@ -110,7 +110,7 @@ impl Claims {
 
     /// Returns whether no request for the address is answered, because it is still probed or
     /// belongs to another station.
-    pub(crate) fn is_tentative(&self, device: u32, address: Ipv4Addr) -> bool {
+    pub(crate) fn is_tentative(&self, device: DeviceIndex, address: Ipv4Addr) -> bool {
         self.lock().iter().any(|claim| {
             claim.device == device
                 && claim.address == address
@@ -223,7 +223,7 @@ impl Net {
     }
 
     /// Iterates over the addresses that other stations can also have, each with its device.
-    fn claimable(&self) -> impl Iterator<Item = (u32, Ipv4Addr)> {
+    fn claimable(&self) -> impl Iterator<Item = (DeviceIndex, Ipv4Addr)> {
         self.routes().into_iter().filter_map(move |route| match route.prefix.addr() {
             IpAddr::V4(address)
                 if route.kind == RouteKind::Local
@@ -286,7 +286,7 @@ impl Net {
     }
 
     /// Announces the claimed addresses of a device that has come up again.
-    pub(crate) fn announce_addresses_of(&self, cx: &mut Cx, device: u32) {
+    pub(crate) fn announce_addresses_of(&self, cx: &mut Cx, device: DeviceIndex) {
         let held: Vec<_> = {
             let claims = self.claims.lock();
             let is_held = |claim: &&Claim| {
@@ -302,7 +302,7 @@ impl Net {
 
     /// Handles an ARP packet of another station, in softirq context. Conflicts are counted whether
     /// or not addresses were claimed; only claimed addresses are given up or defended.
-    pub(crate) fn hear_arp(&self, cx: &mut Cx, device: u32, arp: &ArpPacket) {
+    pub(crate) fn hear_arp(&self, cx: &mut Cx, device: DeviceIndex, arp: &ArpPacket) {
         let mut outcome = None;
         for claim in self.claims.lock().iter_mut().filter(|claim| claim.device == device) {
             match claim.hear(cx, arp) {
@@ -324,11 +324,16 @@ impl Net {
         }
     }
 
-    fn announce(&self, cx: &mut Cx, device: u32, address: Ipv4Addr) {
+    fn announce(&self, cx: &mut Cx, device: DeviceIndex, address: Ipv4Addr) {
         self.broadcast_arp(cx, device, |mac| ArpPacket::announcement(mac, address));
     }
 
-    fn broadcast_arp(&self, cx: &mut Cx, device: u32, packet: impl FnOnce(MacAddr) -> ArpPacket) {
+    fn broadcast_arp(
+        &self,
+        cx: &mut Cx,
+        device: DeviceIndex,
+        packet: impl FnOnce(MacAddr) -> ArpPacket,
+    ) {
         if let Some(mac) = self.mac_of(device) {
             send_arp(self.tx(device), cx, MacAddr::BROADCAST, &packet(mac));
         }

@@ -30,16 +30,19 @@ fn a_setting_applies_to_a_queue_a_device_or_all_devices() {
     sysctls.set("net.quietline.dev.tap0.rps_cpus", "00000000,00000003").unwrap();
     sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "ff").unwrap();
     sysctls.set("net/quietline/dev/eth0.100/rx-0/rps_flow_cnt", "1000").unwrap();
-    let cpus = |device, queue| sysctls.devices.of(device).rx(queue).rps_cpus;
+    let cpus = |device, queue| sysctls.devices.of(DeviceIndex(device)).rx(queue).rps_cpus;
     assert_eq!([cpus(0, 0), cpus(1, 0), cpus(1, 1), cpus(2, 0), cpus(2, 1)], [1, 3, 0xff, 1, 1]);
-    assert_eq!(sysctls.devices.of(2).rx(0).rps_flow_cnt, 1024, "rounded up");
-    assert_eq!(sysctls.devices.of(2).rx(1).rps_flow_cnt, 0);
+    assert_eq!(sysctls.devices.of(DeviceIndex(2)).rx(0).rps_flow_cnt, 1024, "rounded up");
+    assert_eq!(sysctls.devices.of(DeviceIndex(2)).rx(1).rps_flow_cnt, 0);
     assert_eq!(sysctls.get("net.quietline.dev.tap0.rx-1.rps_cpus").unwrap(), "ff");
     assert_eq!(sysctls.get("net.quietline.dev.tap0.rx-0.rps_cpus").unwrap(), "3");
-    assert!(!sysctls.devices.of(1).maps_tx());
+    assert!(!sysctls.devices.of(DeviceIndex(1)).maps_tx());
     sysctls.set("net.quietline.dev.tap0.tx-1.xps_cpus", "6").unwrap();
-    assert_eq!([0, 1].map(|queue| sysctls.devices.of(1).tx(queue).xps_cpus), [0, 6]);
-    assert!(sysctls.devices.of(1).maps_tx() && !sysctls.devices.of(0).maps_tx());
+    assert_eq!([0, 1].map(|queue| sysctls.devices.of(DeviceIndex(1)).tx(queue).xps_cpus), [0, 6]);
+    assert!(
+        sysctls.devices.of(DeviceIndex(1)).maps_tx()
+            && !sysctls.devices.of(DeviceIndex(0)).maps_tx()
+    );
     assert_eq!(sysctls.get("net.quietline.dev.tap0.tx-1.xps_cpus").unwrap(), "6");
     let all: Vec<_> = sysctls.iter().map(|(name, _)| name.into_owned()).collect();
     assert!(all.contains(&"net.quietline.dev.tap0.tx-1.xps_cpus".to_owned()));
@@ -52,9 +55,9 @@ fn the_last_written_value_applies() {
     let mut sysctls = bound();
     sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "2").unwrap();
     sysctls.set("net.quietline.dev.tap0.rps_cpus", "1").unwrap();
-    assert_eq!(sysctls.devices.of(1).rx(1).rps_cpus, 1);
+    assert_eq!(sysctls.devices.of(DeviceIndex(1)).rx(1).rps_cpus, 1);
     sysctls.set("net.quietline.dev.default.rps_cpus", "0").unwrap();
-    assert_eq!(sysctls.devices.of(1).rx(0).rps_cpus, 0);
+    assert_eq!(sysctls.devices.of(DeviceIndex(1)).rx(0).rps_cpus, 0);
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn a_device_may_be_named_before_the_host_is_built_and_must_exist_then() {
     sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "2").unwrap();
     let mut good = sysctls.clone();
     good.devices.bind(present(&[("lo", 1), ("tap0", 2)])).unwrap();
-    assert_eq!(good.devices.of(1).rx(1).rps_cpus, 2);
+    assert_eq!(good.devices.of(DeviceIndex(1)).rx(1).rps_cpus, 2);
     let few_queues = sysctls.clone().devices.bind(present(&[("tap0", 1)])).unwrap_err();
     assert_eq!(few_queues.to_string(), "sysctl net.quietline.dev.tap0.rx-1: tap0 has 1 queues");
     let stranger = sysctls.devices.bind(present(&[("lo", 1), ("wire0", 1)])).unwrap_err();
@@ -117,7 +120,7 @@ fn a_device_may_be_named_before_the_host_is_built_and_must_exist_then() {
 fn superframes_are_no_larger_than_the_device_accepts() {
     let mut sysctls = bound();
     let sizes = |sysctls: &Sysctls, device, v4| {
-        let settings = sysctls.devices.of(device);
+        let settings = sysctls.devices.of(DeviceIndex(device));
         (
             settings.gso_bytes_max(v4),
             if v4 { settings.gro_ipv4_bytes() } else { settings.gro_max_size },

@@ -28,7 +28,7 @@ use crate::{
     base::{
         armed_timers::ArmedTimers,
         counters::{Counter, Snapshot},
-        ids::CoreId,
+        ids::{CoreId, DeviceIndex},
     },
     cx::Cx,
     device::{LinkType, QueueId},
@@ -102,7 +102,11 @@ pub(crate) struct NeighborTable {
 }
 
 /// Device and address.
-type Key = (u32, IpAddr);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) device: DeviceIndex,
+    pub(crate) ip: IpAddr,
+}
 
 /// Entries, with the counts that are protected by the same lock.
 #[derive(Debug)]
@@ -140,14 +144,14 @@ impl Entries {
     }
 
     /// Creates an entry in state NONE.
-    fn insert(&mut self, (device, ip): Key, source: IpAddr) -> Arc<NeighborEntry> {
-        let random = u32::try_from(entropy(ip)).unwrap_or(u32::MAX);
+    fn insert(&mut self, key: Key, source: IpAddr) -> Arc<NeighborEntry> {
+        let random = u32::try_from(entropy(key.ip)).unwrap_or(u32::MAX);
         let reachable_time = self.config.reachable_time(random);
         let entry = Arc::new_cyclic(|this| NeighborEntry {
-            tx: Arc::clone(&self.tx[device as usize]),
+            tx: Arc::clone(&self.tx[key.device.position()]),
             upper: self.upper.clone(),
             cores: self.cores,
-            ip,
+            ip: key.ip,
             source,
             this: this.clone(),
             published: AtomicU64::new(0),
@@ -155,7 +159,7 @@ impl Entries {
             confirmed_ns: AtomicU64::new(0),
             armed: ArmedTimers::new(),
         });
-        self.map.insert((device, ip), Arc::clone(&entry));
+        self.map.insert(key, Arc::clone(&entry));
         self.allocs += 1;
         entry
     }
@@ -262,13 +266,13 @@ impl NeighborTable {
     /// [`OVERFLOW`] times as many. Returns `None` beyond that.
     pub(crate) fn entry(
         &self,
-        device: u32,
+        device: DeviceIndex,
         ip: IpAddr,
         source: IpAddr,
         now: Instant,
     ) -> Option<Arc<NeighborEntry>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = entries.map.get(&(device, ip)) {
+        if let Some(entry) = entries.map.get(&Key { device, ip }) {
             return Some(Arc::clone(entry));
         }
         let limit = entries.config.gc_thresh3 as usize;
@@ -282,16 +286,16 @@ impl NeighborTable {
             entries.table_fulls += 1;
             return None;
         }
-        Some(entries.insert((device, ip), source))
+        Some(entries.insert(Key { device, ip }, source))
     }
 
     /// Removes all neighbors of `device`, including permanent ones, and drops their waiting
     /// packets, because the device is down. Linux: `neigh_ifdown`.
-    pub(crate) fn device_down(&self, cx: &mut Cx, device: u32) {
+    pub(crate) fn device_down(&self, cx: &mut Cx, device: DeviceIndex) {
         let gone: Vec<_> = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let keys: Vec<_> =
-                entries.map.keys().filter(|(on, _)| *on == device).copied().collect();
+                entries.map.keys().filter(|key| key.device == device).copied().collect();
             entries.destroys += keys.len() as u64;
             let gone: Vec<_> = keys.iter().filter_map(|key| entries.map.remove(key)).collect();
             entries.permanent -= gone.iter().filter(|entry| entry.is_permanent()).count();
@@ -317,7 +321,8 @@ impl NeighborTable {
     pub(crate) fn learn(
         &self,
         cx: &mut Cx,
-        (device, ip): (u32, IpAddr),
+        device: DeviceIndex,
+        ip: IpAddr,
         told: Advertisement,
         may_create: Option<IpAddr>,
     ) {
@@ -327,7 +332,7 @@ impl NeighborTable {
         }
         let known = {
             let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-            entries.map.get(&(device, ip)).map(Arc::clone)
+            entries.map.get(&Key { device, ip }).map(Arc::clone)
         };
         let entry = match (known, may_create) {
             (Some(entry), _) => Some(entry),

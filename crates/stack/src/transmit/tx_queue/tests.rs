@@ -22,6 +22,7 @@ use crate::{
 mod disciplines;
 mod refused;
 
+const DEVICE: DeviceIndex = DeviceIndex(1);
 const QUEUE: QueueId = QueueId(0);
 
 /// Device with room for `room` packets. Its packets complete when the test says so.
@@ -61,7 +62,7 @@ impl Device for Few {
         if let Some((host, memory, numbers)) = meanwhile {
             let mut other = Cx::replay(&memory, 2);
             other.now = cx.now;
-            assert_eq!(send(&host, &mut other, (numbers, 100)), NetXmit::Success);
+            assert_eq!(send(&host, &mut other, numbers, 100), NetXmit::Success);
         }
         let mut held = self.held();
         held.calls += 1;
@@ -100,7 +101,7 @@ impl Few {
 }
 
 /// Sends numbered frames of the given length.
-fn send(host: &Host, cx: &mut Cx, (numbers, bytes): (Vec<u8>, usize)) -> NetXmit {
+fn send(host: &Host, cx: &mut Cx, numbers: Vec<u8>, bytes: usize) -> NetXmit {
     let mut list = PacketList::new();
     for number in numbers {
         let mut packet = cx.pool.alloc_from(&vec![number; bytes]).expect("the pool has memory");
@@ -113,7 +114,7 @@ fn send(host: &Host, cx: &mut Cx, (numbers, bytes): (Vec<u8>, usize)) -> NetXmit
 
 fn send_list(host: &Host, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
     let entered = cx.enter(host);
-    let sent = host.tx(1).xmit(cx, QUEUE, list);
+    let sent = host.tx(DEVICE).xmit(cx, QUEUE, list);
     cx.leave(entered);
     assert!(list.is_empty(), "no packet stays with the caller");
     sent
@@ -156,7 +157,7 @@ impl Bench {
 
     fn xmit(&mut self, numbers: impl IntoIterator<Item = u8>) -> NetXmit {
         let numbers = numbers.into_iter().collect();
-        send(&self.host, &mut self.cx, (numbers, self.bytes))
+        send(&self.host, &mut self.cx, numbers, self.bytes)
     }
 
     /// Reports `packets` as completed by the device and runs the core.
@@ -193,7 +194,7 @@ fn a_list_takes_one_transmit_call() {
     bench.room(5);
     let _ = bench.xmit(0..5);
     assert_eq!(bench.sent(), (vec![0, 1, 2, 3, 4], 1));
-    assert_eq!(bench.host.tx(1).deadline(QUEUE), None);
+    assert_eq!(bench.host.tx(DEVICE).deadline(QUEUE), None);
     bench.finish();
 }
 

@@ -112,7 +112,7 @@ impl Socket {
     /// Last work of an owner before the lock is free (`backlog::work_late`).
     fn work_late(&self, waited: &mut Waited, work: Work<Item>) {
         match work {
-            Work::Item(item) | Work::Direct(item) => {
+            Work::Item(item) => {
                 // Older items are processed first.
                 waited.drain();
                 waited.processed.push(item.id());
@@ -125,7 +125,7 @@ impl Socket {
     /// Work in softirq context (`StreamState::softirq`).
     fn softirq(&self, waited: &mut Waited, work: Work<Item>) {
         match work {
-            Work::Item(item) | Work::Direct(item) if waited.reader => {
+            Work::Item(item) if waited.reader => {
                 waited.prequeue.push(item.id());
                 if waited.prequeue.len() >= self.full {
                     waited.drain();
@@ -134,7 +134,7 @@ impl Socket {
                     self.ready.announce(PREQUEUED, &mut waited.newly_ready);
                 }
             }
-            Work::Item(item) | Work::Direct(item) => {
+            Work::Item(item) => {
                 assert!(waited.prequeue.is_empty(), "an item in the prequeue has a reader");
                 waited.processed.push(item.id());
             }
@@ -147,14 +147,13 @@ impl Socket {
         }
     }
 
-    /// Brings one packet of a batch, without a wake (`TcpSocket::bring`).
+    /// Brings one packet of a batch, without a wake (`Connection::segment`).
     fn arrives(&self, item: Item) {
         let run = |waited: &mut Waited, work| self.softirq(waited, work);
-        let entry = self.lock.softirq(item, 1, u32::MAX, |_| {}, run);
-        assert!(!matches!(entry, Entry::Full(_)));
+        assert!(softirq(&self.lock, item, 1, u32::MAX, run).is_ok());
     }
 
-    /// Ends a batch (`TcpSocket::flush`).
+    /// Ends a batch (`Connection::flush`).
     fn flush(&self) {
         let mut newly_ready = 0;
         let _ = self.lock.defer(FLUSH, |waited, work| {

@@ -91,9 +91,9 @@ fn a_malformed_frame_is_skipped_and_reported() {
         let mut ring = open_ring();
         let config = AfPacketConfig::new("right0");
         let right = Interface::find("right0").expect("right0");
-        let (_receiver, mapping_there, geometry) =
-            socket::open_receiver(&right, &config).expect("a ring");
-        let mut there = RxRing::new(mapping_there, geometry, true);
+        let there = socket::open_receiver(&right, &config).expect("a ring");
+        let (_receiver, geometry) = (there.fd, there.geometry);
+        let mut there = RxRing::new(there.mapping, geometry, true);
         let none = &mut |reason, _| panic!("{reason}");
         // Go around the ring more than once, with the malformed frame at every position.
         for round in 0..40u8 {

@@ -16,6 +16,7 @@ use std::{
 
 use super::{Key, NeighborEntry, NeighborTable};
 use crate::{
+    base::ids::DeviceIndex,
     cx::Cx,
     header::ethernet::MacAddr,
     transmit::neighbor::{Neighbor, NeighborActions, NudState},
@@ -25,7 +26,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighborInfo {
     /// Index of the device.
-    pub device: u32,
+    pub device: DeviceIndex,
     /// Address of the neighbor.
     pub address: IpAddr,
     /// Link address, if known.

@@ -74,7 +74,7 @@ fn a_context_with_older_settings_does_not_restore_a_discipline() {
     bench.host.set_sysctl("net.quietline.dev.few.qdisc", "fq").expect("the discipline is valid");
     let _ = bench.xmit(0..5);
     let left = bench.stats().stats.qlen;
-    let _ = bench.host.tx(1).xmit(&mut old, QUEUE, &mut PacketList::new());
+    let _ = bench.host.tx(DEVICE).xmit(&mut old, QUEUE, &mut PacketList::new());
     old.leave(entered);
     assert_eq!((bench.stats().stats.qlen, bench.dropped(DropReason::QueuePurge)), (left, 0));
     bench.finish();
@@ -170,13 +170,13 @@ fn a_byte_limit_is_reset_after_lost_completions() {
     let mut bench = Bench::new(true, "pfifo_fast");
     bench.room(99);
     let _ = bench.xmit([0]);
-    assert_eq!(bench.host.tx(1).deadline(QUEUE), None, "no packet waits");
+    assert_eq!(bench.host.tx(DEVICE).deadline(QUEUE), None, "no packet waits");
     let overdue_at = bench.cx.now + WATCHDOG;
     let _ = bench.xmit(1..3);
     bench.cx.now += Duration::from_secs(1);
     let _ = bench.xmit([3]);
     assert_eq!(bench.sent().0, [0]);
-    assert_eq!(bench.host.tx(1).deadline(QUEUE), Some(overdue_at));
+    assert_eq!(bench.host.tx(DEVICE).deadline(QUEUE), Some(overdue_at));
     bench.cx.now = overdue_at;
     let _ = bench.host.poll(&mut bench.cx);
     assert_eq!(bench.sent().0, [1], "a reset limit starts with one packet");

@@ -54,7 +54,7 @@ fn a_superframe_refused_for_its_size_is_sent_in_segments() {
         bench.xmit_superframe(SEGMENTS);
         assert_eq!(bench.outcome(), [segments, 1, segments], "{qdisc}");
         // Senders are notified once, by a new route generation.
-        assert_eq!(bench.host.tx(1).superframe_max(), GSO_BYTES_MAX);
+        assert_eq!(bench.host.tx(DEVICE).superframe_max(), GSO_BYTES_MAX);
         assert_eq!(bench.host.route_generation(), generation + 1);
         // An older superframe above the new limit is segmented without another attempt.
         bench.xmit_superframe(SEGMENTS);
@@ -92,7 +92,7 @@ fn a_superframe_without_room_in_the_device_waits() {
     bench.cx.now += RETRY;
     let _ = bench.host.poll(&mut bench.cx);
     assert_eq!(bench.outcome(), [1, 0, 0]);
-    assert_eq!(bench.host.tx(1).superframe_max(), BIG_TCP_BYTES_MAX);
+    assert_eq!(bench.host.tx(DEVICE).superframe_max(), BIG_TCP_BYTES_MAX);
     bench.finish();
 }
 
@@ -103,9 +103,9 @@ fn a_device_brought_up_again_gets_large_superframes_again() {
     assert_eq!(bench.outcome()[1], 1);
     bench.device.held().refuses_above = None;
     for up in [false, true] {
-        bench.host.set_device_up(&mut bench.cx, 1, up).expect("the device exists");
+        bench.host.set_device_up(&mut bench.cx, DEVICE, up).expect("the device exists");
     }
-    assert_eq!(bench.host.tx(1).superframe_max(), BIG_TCP_BYTES_MAX);
+    assert_eq!(bench.host.tx(DEVICE).superframe_max(), BIG_TCP_BYTES_MAX);
     bench.xmit_superframe(SEGMENTS);
     assert_eq!(bench.outcome()[..2], [1, 1]);
     bench.finish();

@@ -1,23 +1,98 @@
-//! Batching of consecutive packets of one connection within a poll.
+//! Arguments of the receive steps, and the batching of consecutive packets of one connection.
 //!
-//! Above: the steps of the receive path. Below: the socket.
-
-use std::cell::Cell;
+//! Above: the steps of the receive path, from the poll to the connection, which take one [`Rx`].
+//! Below: the connection.
 
 use pkt::{DropReason, Packet};
 use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader};
 
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     header::{
         ip::{self, IpHeader},
         repeat::SeenHeader,
     },
-    socket::{connection::Connection, net::Net},
+    socket::{connection::Connection, demux::Entry, net::Net},
     transmit::{dst::DstHandle, packet_dst::PacketDst},
 };
+
+/// Arguments of every receive step, from the poll of a queue to the connection.
+pub(crate) struct Rx<'a, 's> {
+    pub(crate) net: &'s Net,
+    pub(crate) cx: &'a mut Cx,
+    /// Read section of the poll: what one packet looks up remains valid for the next.
+    pub(crate) rcu: &'s Section<'s>,
+    /// Connection of the last packet.
+    pub(crate) flow: Flow<'s>,
+}
+
+impl<'a, 's> Rx<'a, 's> {
+    /// Creates the arguments of one poll; `last_flow` is that of the running core.
+    #[inline]
+    pub(crate) const fn new(
+        net: &'s Net,
+        cx: &'a mut Cx,
+        rcu: &'s Section<'s>,
+        last_flow: &'s mut LastFlow,
+    ) -> Self {
+        Self { net, cx, rcu, flow: Flow::new(last_flow) }
+    }
+
+    /// Returns the hash of `tuple` in the tables of the host.
+    #[inline]
+    pub(crate) fn hash(&mut self, tuple: &FourTuple) -> u32 {
+        self.flow.last_flow.hash_of(self.net, tuple)
+    }
+
+    /// Returns the entry of a four-tuple with this hash.
+    #[inline]
+    pub(crate) fn established(&self, tuple: &FourTuple, hash: u32) -> Option<&'s Entry> {
+        self.net.demux().established(hash, tuple, self.rcu)
+    }
+
+    /// Returns the cached input route of the current connection for packets from `device`.
+    #[inline]
+    pub(crate) fn rx_dst(&self, device: DeviceIndex) -> Option<DstHandle<'s>> {
+        self.flow.socket?.rx_dst(self.net, device, self.rcu)
+    }
+
+    /// Delivers one more segment to the current connection.
+    #[inline]
+    pub(crate) fn segment(&mut self, dst: PacketDst<'_>, packet: Packet) {
+        match self.flow.socket {
+            Some(socket) => {
+                if self.flow.foreign {
+                    self.cx.count(Counter::ForeignCorePackets, 1);
+                }
+                self.flow.flushed = socket.segment(self, dst, packet);
+            }
+            None => self.cx.drop_packet(DropReason::TcpNoSocket, packet),
+        }
+    }
+
+    /// Makes `socket` the current connection and flushes the previous one.
+    pub(crate) fn follow(&mut self, socket: &'s Connection) {
+        if self.flow.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
+            return;
+        }
+        self.flush();
+        let here = self.cx.running().unwrap_or_else(|| socket.core());
+        self.flow.foreign = here != socket.core();
+        socket.note_incoming(here);
+        self.flow.socket = Some(socket);
+    }
+
+    /// Runs the output and the wake of the current connection.
+    pub(crate) fn flush(&mut self) {
+        if let Some(socket) = self.flow.socket.take()
+            && !core::mem::take(&mut self.flow.flushed)
+        {
+            socket.flush(self.net, self.cx);
+        }
+    }
+}
 
 /// Last four-tuple looked up on this core. The next packet most likely belongs to the same flow,
 /// and comparing costs less than the keyed hash or parsing the header.
@@ -40,9 +115,9 @@ impl LastFlow {
 
 /// Four-tuple with its hash, and a header of its packets.
 #[derive(Debug)]
-struct KnownFlow {
-    tuple: FourTuple,
-    hash: u32,
+pub(crate) struct KnownFlow {
+    pub(crate) tuple: FourTuple,
+    pub(crate) hash: u32,
     seen: Option<SeenHeader>,
 }
 
@@ -70,19 +145,13 @@ pub(crate) struct Flow<'s> {
     /// True if the current packet is the last of its poll.
     last: bool,
     /// True if the socket has been flushed together with that packet.
-    flushed: Cell<bool>,
+    flushed: bool,
 }
 
 impl<'s> Flow<'s> {
     /// Creates a flow without a connection.
-    pub(crate) const fn new(last_flow: &'s mut LastFlow) -> Self {
-        Self { socket: None, last_flow, foreign: false, last: false, flushed: Cell::new(false) }
-    }
-
-    /// Returns the hash of `tuple` in the tables of `net`.
-    #[inline]
-    pub(crate) fn hash(&mut self, net: &Net, tuple: &FourTuple) -> u32 {
-        self.last_flow.hash_of(net, tuple)
+    const fn new(last_flow: &'s mut LastFlow) -> Self {
+        Self { socket: None, last_flow, foreign: false, last: false, flushed: false }
     }
 
     /// Returns the header of `packet` if it repeats that of the last packet of the last flow.
@@ -94,10 +163,10 @@ impl<'s> Flow<'s> {
         Some(header)
     }
 
-    /// Returns tuple and hash of a packet with a [repeated header](Self::repeated_header).
+    /// Returns the flow of a packet with a [repeated header](Self::repeated_header).
     #[inline]
-    pub(crate) fn repeated_tuple(&self) -> Option<(&FourTuple, u32)> {
-        self.last_flow.0.as_ref().map(|last| (&last.tuple, last.hash))
+    pub(crate) const fn repeated(&self) -> Option<&KnownFlow> {
+        self.last_flow.0.as_ref()
     }
 
     /// Remembers the `header` of a packet whose tuple was hashed last, so that following packets
@@ -117,63 +186,14 @@ impl<'s> Flow<'s> {
         })
     }
 
-    /// Returns the cached input route of the current connection for packets from `device`.
-    #[inline]
-    pub(crate) fn rx_dst(
-        &self,
-        net: &Net,
-        device: u32,
-        rcu: &'s Section<'_>,
-    ) -> Option<DstHandle<'s>> {
-        self.socket?.rx_dst(net, device, rcu)
-    }
-
-    /// Delivers one more segment to the current connection.
-    #[inline]
-    pub(crate) fn segment(
-        &self,
-        net: &Net,
-        cx: &mut Cx,
-        rcu: &Section<'_>,
-        dst: PacketDst<'_>,
-        packet: Packet,
-    ) {
-        match self.socket {
-            Some(socket) => {
-                if self.foreign {
-                    cx.count(Counter::ForeignCorePackets, 1);
-                }
-                let flushed = socket.segment(net, cx, rcu, dst, packet, self.last);
-                self.flushed.set(flushed);
-            }
-            None => cx.drop_packet(DropReason::TcpNoSocket, packet),
-        }
-    }
-
-    /// Makes `socket` the current connection and flushes the previous one.
-    pub(crate) fn follow(&mut self, net: &Net, cx: &mut Cx, socket: &'s Connection) {
-        if self.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
-            return;
-        }
-        self.flush(net, cx);
-        let here = cx.running().unwrap_or_else(|| socket.core());
-        self.foreign = here != socket.core();
-        socket.note_incoming(here);
-        self.socket = Some(socket);
-    }
-
-    /// Runs the output and the wake of the current connection.
-    pub(crate) fn flush(&mut self, net: &Net, cx: &mut Cx) {
-        if let Some(socket) = self.socket.take()
-            && !self.flushed.replace(false)
-        {
-            socket.flush(net, cx);
-        }
-    }
-
     /// Notes whether the next packet is the last of its poll. Its socket is then flushed as part of
     /// its delivery.
     pub(crate) const fn set_last(&mut self, last: bool) {
         self.last = last;
+    }
+
+    /// Whether the current packet is the last of its poll.
+    pub(crate) const fn is_last(&self) -> bool {
+        self.last
     }
 }
