@@ -23,7 +23,7 @@ use crate::{
 /// Duplicate ACKs that are sent at once for each hole (Linux `TCP_FASTRETRANS_THRESH`).
 const DUP_ACKS_AT_ONCE: u8 = 3;
 
-/// Fraction of the round-trip time for which a compressed ACK waits.
+/// Divisor of the round-trip time: a compressed ACK waits for a twentieth of it.
 const RTT_DIVISOR: u32 = 20;
 
 /// Answers an out-of-order segment: sends an ACK, or adds the segment to those of the compressed

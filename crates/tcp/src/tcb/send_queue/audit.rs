@@ -8,8 +8,8 @@ use super::{Entry, EntryFlags, SendQueue};
 use crate::wire::seq::SeqNum;
 
 impl SendQueue {
-    /// Panics unless the order and the sums described in the module head are right. `una` and `nxt`
-    /// are SND.UNA and SND.NXT.
+    /// Panics unless the entries are contiguous from SND.UNA (`una`) to `write_seq`, SND.NXT
+    /// (`nxt`) is the first unsent byte, and the sums agree with the entries.
     ///
     /// Simulator and fuzzer call this after every turn, and walking a queue of thousands of entries
     /// would take most of their time. Therefore a long queue is walked in only one of
