@@ -33,7 +33,8 @@ const SAMPLE_US_MAX: u32 = 1 << 28;
 /// answered (RFC 6298 §5.7). Linux: TCP_TIMEOUT_FALLBACK.
 const FALLBACK: Duration = Duration::from_secs(3);
 
-/// Largest number of doublings. With fewer of them every timeout has reached its upper bound.
+/// Largest number of doublings that is counted. After as many, every timeout has reached its upper
+/// bound.
 const BACKOFF_MAX: u8 = 31;
 
 /// Bounds of the timeout.

@@ -1,4 +1,4 @@
-//! ICMP reports, and the limits of a connection without answers.
+//! ICMP reports, and the limits of a connection whose peer does not answer.
 
 use core::time::Duration;
 use std::vec;
@@ -21,8 +21,9 @@ fn report(net: &mut Net, error: IcmpError, seq: SeqNum) -> Option<u32> {
     net.call(Side::A, |tcb, cx| on_icmp(tcb, cx, error, seq))
 }
 
-/// A has sent a segment that was lost, as are all later packets. Tail loss probes are off, so that
-/// only timeouts retransmit.
+/// Returns a connection on which A has sent a segment that was lost, as are all later packets, and
+/// the length of the log before that segment. Tail loss probes are off, so that only timeouts
+/// retransmit.
 fn cut_off(seed: u64) -> (Net, usize) {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_early_retrans = 0;

@@ -11,7 +11,7 @@ use pkt::DropReason;
 use crate::{Counter, Rng, SeqNum, tcb::memory};
 
 const RCVBUF: u32 = 131_072;
-/// Memory cost of the smallest packet.
+/// Memory of the smallest packet, in `truesize` bytes.
 const PACKET: u32 = 704;
 
 fn target(seed: u64, rcvbuf: Option<u32>) -> (Net, SeqNum) {
@@ -194,7 +194,10 @@ fn sack_blocks_split_superframes_only_up_to_a_memory_limit() {
     let in_flight = net.tcb(Side::A).snd_nxt.since(net.tcb(Side::A).snd_una);
     assert!(in_flight > 30_000, "{in_flight}");
     report_every_second_segment(&mut net);
-    assert!(net.count(Side::A, Counter::TcpExtTCPWqueueTooBig) > 0, "the cap was never reached");
+    assert!(
+        net.count(Side::A, Counter::TcpExtTCPWqueueTooBig) > 0,
+        "the memory limit was never reached"
+    );
     let wmem = net.tcb(Side::A).send_queue.wmem_queued();
     // Twice the send buffer with its slack, and the last superframe that was split.
     assert!(wmem <= 2 * (60_000 + 131_072) + 2 * 66_000, "{wmem}");

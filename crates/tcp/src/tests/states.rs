@@ -218,6 +218,7 @@ fn in_state(state: State) -> Net {
     net
 }
 
+/// States of a connection that has a control block and has not ended.
 const WITH_BLOCK: [State; 8] = [
     State::SynSent,
     State::SynRecv,
@@ -279,7 +280,7 @@ fn a_syn_in_a_connection_is_challenged() {
         let mut syn = net.forge(Side::A);
         syn.flags = Flags::SYN;
         net.inject(Side::A, &syn, b"");
-        // A second one at once exceeds the rate limit.
+        // A second SYN at once exceeds the rate limit of challenge ACKs.
         net.inject(Side::A, &syn, b"");
         assert_eq!(net.state(Side::A), state);
         let answer = net.sent_by(Side::A, before);

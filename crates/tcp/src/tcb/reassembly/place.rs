@@ -28,7 +28,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Records an overlap with a run, if it is the first.
+    /// Records an overlap with a run if it is the first one and not empty.
     fn overlap(&mut self, start: SeqNum, end: SeqNum) {
         if start != end && self.duplicate.is_none() {
             self.duplicate = Some((start, end));
