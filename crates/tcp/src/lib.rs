@@ -85,8 +85,8 @@
 //! - [`congestion`]: the number of bytes that may be in flight (RFC 5681, RFC 6582).
 //! - [`cx`]: the caller's resources that every call borrows, and the settings.
 //! - [`tcb`]: the control block and its parts, as data: queues, estimates, timers.
-//! - [`segment`]: one segment: its header, the announced window, the tests that let it leave;
-//!   resets.
+//! - [`segment`]: one segment: its header, the announced window, the tests that permit its
+//!   transmission; resets.
 //! - [`open`]: SYN, requests, SYN cookies, Fast Open, and numbers that an outsider must not guess.
 //! - `loss`: detection of lost transmissions, the window's reaction, and retransmission.
 //! - [`mod@output`]: the segments that one run sends, and their order.

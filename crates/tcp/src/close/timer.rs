@@ -82,8 +82,8 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     tcb.send_queue.mark_held_pushed();
     if next::send_held(tcb, cx) {
-        // The window had room, and a cork, Nagle or missing memory held the data. It is sent now,
-        // and the RTO is armed.
+        // The window had room, and a cork, Nagle or missing memory held the data back. The data is
+        // sent now, and the RTO is armed.
         return;
     }
     segment::send_probe(tcb, cx);

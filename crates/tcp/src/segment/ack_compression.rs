@@ -44,7 +44,8 @@ fn compress(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     if !tcb.flags.contains(TcbFlags::SACK) || state.compressed >= cx.config.tcp_comp_sack_nr {
         return false;
     }
-    // A duplicate is reported once, so its ACK is sent now. So are all ACKs in quick-ACK mode.
+    // An ACK with a D-SACK is not delayed, because the D-SACK is reported only once. In quick-ACK
+    // mode no ACK is delayed.
     if tcb.ack.is_quick() || tcb.ack.is_now() || tcb.sack_report.has_duplicate() {
         return false;
     }

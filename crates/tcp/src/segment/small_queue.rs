@@ -266,7 +266,7 @@ mod tests {
         }
         let waits = net.call(Side::A, |tcb, cx| {
             assert_eq!(tcb.send_queue.sent_count(), in_flight);
-            tcb.send(cx, &[&[1; 1448][..]], false).expect("room");
+            tcb.send(cx, &[&[1; 1448][..]], false).expect("the send buffer has space");
             cx.host_queue = HostQueue { bytes: 1 << 30, completes: true, ..HostQueue::NONE };
             let index = if kind == Kind::New { in_flight } else { 0 };
             is_full(tcb, cx, index, 1448, kind)

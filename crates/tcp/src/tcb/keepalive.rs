@@ -11,8 +11,9 @@
 //! answers probes but keeps its window closed makes no progress, so only the idle timeout ends the
 //! connection.
 //!
-//! Both deadlines are lazy. A segment stores its time of arrival in fields that other mechanisms
-//! also use. The deadline is recomputed when the slot fires, so a segment costs nothing here.
+//! A segment moves neither deadline. Its time of arrival is stored in fields that other mechanisms
+//! also use, and both deadlines are recomputed when the slot fires, so a segment costs nothing
+//! here.
 //!
 //! Not here: the probes themselves (`close::keepalive`), probes of a closed window
 //! (`close::timer`), the timeout of an orphan in FIN-WAIT-2, which uses the slot alone (`close`).

@@ -190,7 +190,11 @@ mod tests {
         assert_eq!(time.rwnd_limited, Duration::from_millis(2));
         assert_eq!(time.sndbuf_limited, Duration::from_millis(3));
         chrono.switch(Limit::Busy, at(500));
-        assert_eq!(chrono.read(at(501)).busy, Duration::from_millis(11), "the running time counts");
+        assert_eq!(
+            chrono.read(at(501)).busy,
+            Duration::from_millis(11),
+            "the time of the current limit counts"
+        );
     }
 
     #[test]

@@ -202,7 +202,7 @@ impl Net {
     ) {
         let now = self.now;
         let host = self.host(to);
-        let mut packet = host.pool.alloc_from(payload).expect("test memory");
+        let mut packet = host.pool.alloc_from(payload).expect("the test has enough packet memory");
         packet.meta_mut().gso = gso;
         header.emit(packet.push(header.header_bytes()));
         host.receive(now, packet);

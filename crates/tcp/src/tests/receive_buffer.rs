@@ -184,7 +184,7 @@ fn a_smaller_buffer_on_a_connection_never_shrinks_the_window() {
     stream(&mut net, Duration::from_secs(2), true);
     let shift = net.tcb(Side::B).info().window_scales.1;
     assert!(edges(&net, shift).windows(2).all(|pair| pair[1].ge(pair[0])), "the edge moved back");
-    assert_eq!(net.tcb(Side::B).rcvbuf(), 10_000, "the application's choice stays");
+    assert_eq!(net.tcb(Side::B).rcvbuf(), 10_000, "the setting of the application is kept");
     net.finish_clean();
 }
 
@@ -227,7 +227,7 @@ fn tcp_shrink_window_retracts_the_edge_and_accepts_data_in_flight() {
 }
 
 #[test]
-fn a_retraction_allows_old_numbers_until_the_peer_passes_the_retracted_edge() {
+fn a_retraction_allows_old_sequence_numbers_until_the_peer_passes_the_retracted_edge() {
     let mut net = Net::new(15);
     net.delay = Duration::from_millis(25);
     net.host(Side::B).config.tcp_shrink_window = true;
@@ -241,7 +241,7 @@ fn a_retraction_allows_old_numbers_until_the_peer_passes_the_retracted_edge() {
     let tcb = net.tcb(Side::B);
     assert!(tcb.flags.contains(TcbFlags::RETRACTED | TcbFlags::HAS_RETRACTED));
     let (low, high) = (tcb.retracted_to, tcb.retracted_edge);
-    assert!(low.lt(high) && low.ge(tcb.rcv_nxt), "no number before RCV.NXT is allowed yet");
+    assert!(low.lt(high) && low.ge(tcb.rcv_nxt), "RCV.NXT has not passed the new edge yet");
     // RCV.NXT passes the new edge, but not the old one.
     while net.tcb(Side::B).rcv_nxt.le(low) {
         net.send(Side::A, &[7; 1448]);

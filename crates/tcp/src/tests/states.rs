@@ -231,7 +231,7 @@ const WITH_BLOCK: [State; 8] = [
 ];
 
 #[test]
-fn a_reset_with_the_exact_number_ends_every_state() {
+fn a_reset_with_the_exact_sequence_number_ends_every_state() {
     for state in WITH_BLOCK {
         let mut net = in_state(state);
         let mut rst = net.forge(Side::A);

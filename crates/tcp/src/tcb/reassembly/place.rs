@@ -1,7 +1,7 @@
 //! The place of a range of the sequence space among the runs, and its overlaps with them.
 //!
 //! Above: `reassembly`, before it changes anything. Linux has no counterpart; tcp_data_queue_ofo
-//! walks its tree.
+//! traverses its tree.
 
 use super::Reassembly;
 use crate::wire::seq::SeqNum;

@@ -7,11 +7,11 @@ use pkt::{Packet, PacketList, Pool};
 
 use crate::wire::seq::SeqNum;
 
-/// Largest packet that is copied together with others: a descriptor takes more memory than a
+/// Largest payload that is copied into another packet: a descriptor takes more memory than a
 /// smaller payload.
 const COLLAPSE_BYTES_MAX: usize = 512;
 
-/// Largest packet that results: about a page, so that repeated copies have a bounded cost.
+/// Largest payload of the resulting packet, so that repeated copies have a bounded cost.
 const COLLAPSED_BYTES_MAX: usize = 4096;
 
 /// A range without a gap.

@@ -194,7 +194,7 @@ fn the_minimum_round_trip_expires_after_its_window() {
     let mut sample = |secs: u64, ms: u32| {
         let at = Instant::from_secs(1000 + secs);
         rtt.on_sample(at, ms * MS, SeqNum(0), SeqNum(0));
-        rtt.min_rtt().expect("a sample")
+        rtt.min_rtt().expect("a sample was taken")
     };
     assert_eq!(sample(0, 10), 10 * MS);
     assert_eq!(sample(100, 40), 10 * MS);

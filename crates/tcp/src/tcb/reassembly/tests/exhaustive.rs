@@ -48,12 +48,12 @@ fn bits(start: u32, end: u32) -> u32 {
     (1 << end) - (1 << start)
 }
 
-/// Calls `look` with the bits of the queued bytes and a range, for all combinations of both.
-fn for_every_range(mut look: impl FnMut(u32, u32, u32)) {
+/// Calls `visit` with the bits of the queued bytes and a range, for all combinations of both.
+fn for_every_range(mut visit: impl FnMut(u32, u32, u32)) {
     for present in 0..1 << BYTES {
         for start in 0..BYTES {
             for end in start + 1..=BYTES {
-                look(present, start, end);
+                visit(present, start, end);
             }
         }
     }
