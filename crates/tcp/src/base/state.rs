@@ -3,8 +3,8 @@
 //! RFC 9293 §3.3.2; Linux: include/net/tcp_states.h, whose names and numbers these are.
 //!
 //! Linux's NEW_SYN_RECV has no variant: a passive open is a small type of its own (`Request`) until
-//! the handshake completes. [`State::TimeWait`] is also the state that the small type `TimeWait`
-//! stands for.
+//! the handshake completes. A connection in [`State::TimeWait`] soon becomes a small type, too
+//! (`TimeWait`).
 
 use core::fmt;
 
