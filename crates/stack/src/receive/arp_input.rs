@@ -112,13 +112,13 @@ impl Treatment {
         if arp.is_probe() {
             return;
         }
-        let told = Advertisement {
+        let advertisement = Advertisement {
             mac: arp.sender_mac,
             solicited: arp.operation == ArpOperation::Reply && self.for_us,
             gratuitous: arp.is_gratuitous(),
         };
         let may_create = self.answers.then_some(IpAddr::V4(arp.target_ip));
         let sender = IpAddr::V4(arp.sender_ip);
-        rx.net.neighbor_table().learn(rx.cx, device, sender, told, may_create);
+        rx.net.neighbor_table().learn(rx.cx, device, sender, advertisement, may_create);
     }
 }

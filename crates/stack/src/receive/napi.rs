@@ -37,8 +37,8 @@ mod deferral;
 /// Average frame length above which frames count as superframes.
 const SUPERFRAME_MIN: usize = 4096;
 
-/// Maximum number of polls that drain the stale frames of a queue when its device comes up: more
-/// frames than any device queue holds.
+/// Maximum number of polls that drain the stale frames of a queue when its device comes up. They
+/// take more frames than any device queue holds.
 const STALE_POLLS_MAX: usize = 256;
 
 /// Receive state of one device queue, polled by one core.
@@ -52,7 +52,7 @@ pub(crate) struct Napi {
     weight: usize,
     /// True if the last frames were superframes.
     bulk: bool,
-    /// Ring of received frames, if the device is no more than a ring.
+    /// Ring of received frames, if the core reads the device's ring directly.
     ring: Option<ring::Receiver<Packet>>,
     /// Frames delivered by the device in one poll. Empty between polls.
     batch: Batch,
@@ -281,7 +281,7 @@ impl Napi {
         &*self.device
     }
 
-    /// Replaces the device, because the old one is gone.
+    /// Replaces the device, because the old one was removed.
     pub(crate) fn set_device(&mut self, device: Arc<dyn Device>) {
         self.device = device;
         self.ring = None;
