@@ -31,7 +31,7 @@ impl Connection {
 
     /// Orders a waiting thread with the owner: a thread registered at [`waiters`](Self::waiters)
     /// calls this before each check of its condition, so that a change after the check wakes it.
-    /// Without this call it may miss both.
+    /// Without this call, the thread may miss both the change and the wake.
     pub fn pass_as_waiter(&self) {
         self.lock.pass();
     }

@@ -80,7 +80,8 @@ impl Connection {
         last
     }
 
-    /// Queues a segment for the thread that owns the socket. It leaves the read section.
+    /// Queues a segment for the thread that owns the socket. The segment leaves the read section,
+    /// so it may keep its dst only with a reference.
     #[cold]
     pub(super) fn queue(
         &self,
@@ -138,7 +139,6 @@ impl Connection {
     pub(crate) fn on_tasklet(&self, net: &Net, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
-            // The backlog may hold packets for the reader meanwhile.
             if self.deferred(net, cx, DEFERRED_TSQ) == Queued::ForHolder {
                 cx.count(Counter::TsqDeferred, 1);
             }
