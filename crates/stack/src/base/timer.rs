@@ -19,8 +19,8 @@
 //!
 //! When an owner moves its deadline to a later time, the entry stays armed. It expires, the owner
 //! finds that nothing is due, and arms a new entry. TCP moves its deadline with every ACK, so a
-//! cancel each time would cost more than the rare stale expiry. [`TimerWheel::remove`] is for owners
-//! that end, whose entries would otherwise stay for hours (keepalive).
+//! cancel each time would cost more than the rare stale expiry. [`TimerWheel::remove`] is for
+//! owners that end, whose entries would otherwise stay for hours (keepalive).
 //!
 //! Invariants: `elapsed` never falls; every stored tick is after `elapsed`, except in `due`; a
 //! slot's bit in `occupied` is set exactly when its list is not empty. `TimerWheel::check` verifies

@@ -186,8 +186,8 @@ impl Core {
         until.map(Instant::from_nanos)
     }
 
-    /// Returns whether no thread owns the core or owes it a run, and none has polled it since polling
-    /// last stopped.
+    /// Returns whether no thread owns the core or owes it a run, and none has polled it since
+    /// polling last stopped.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.attendance.is_free(&self.lock)

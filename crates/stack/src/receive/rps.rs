@@ -45,8 +45,8 @@ mod softnet;
 mod tests;
 
 /// Minimum number of slots, which a queue without `rps_flow_cnt` has. Flows that share a slot move
-/// together. The slot is chosen by the hash bits that choose the core in a map, so flows of one slot
-/// mostly want the same core.
+/// together. The slot is chosen by the hash bits that choose the core in a map, so flows of one
+/// slot mostly want the same core.
 const SLOTS_MIN: usize = 256;
 
 /// Current core of the flows in one slot. Linux: `struct rps_dev_flow`.

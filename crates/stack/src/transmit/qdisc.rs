@@ -51,13 +51,14 @@ pub enum NetXmit {
     Success,
     /// The packet waits, but another packet of its flow was dropped for it.
     Cn,
-    /// Some packets were dropped: of those that depart at this time or later (`meta.timestamp`).
+    /// Some packets were dropped. All of them were to depart at this time or later
+    /// (`meta.timestamp`).
     Drop(Instant),
 }
 
 impl NetXmit {
-    /// Combines the results of two packets of one flow: the worse one, and of two drops the
-    /// earlier.
+    /// Combines the results of two packets of one flow: returns the worse one, and of two drops the
+    /// one with the earlier time.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Drop(one), Self::Drop(two)) => Self::Drop(one.min(two)),
@@ -152,7 +153,7 @@ impl Qdisc {
     }
 
     /// Enqueues `packet`, whose link header is `link_header` bytes long. Adds all packets dropped
-    /// because of it, possibly itself, to `dropped`.
+    /// because of it, possibly including `packet`, to `dropped`.
     pub fn enqueue(
         &mut self,
         packet: Packet,

@@ -81,8 +81,8 @@ pub(crate) struct NeighborEntry {
     /// Time of the last progress of a connection through this neighbor. Written by the holders of
     /// connections, read by the next event. Relaxed, because it is a hint.
     confirmed_ns: AtomicU64,
-    /// Number of entries in the timer wheel. Every event may need a timer, and a remote station can
-    /// cause any number of events; one timer for each event would let it exhaust memory.
+    /// Entries in the timer wheel. Every event may need a timer, and a remote station can cause any
+    /// number of events. Without this bound, it could exhaust memory by one timer for each event.
     armed: ArmedTimers,
 }
 
@@ -132,7 +132,7 @@ struct Entries {
     destroys: u64,
     /// Number of times that all entries were examined, in steps or at once.
     forced_gc_runs: u64,
-    /// Entries examined since the last of these.
+    /// Entries examined since `forced_gc_runs` was last incremented.
     looked_at: usize,
     table_fulls: u64,
 }
@@ -215,8 +215,8 @@ fn is_due(last: Option<Instant>, now: Instant) -> bool {
 }
 
 impl NeighborTable {
-    /// Without neighbors. `tx` are the transmit queues of the devices of a host with so many
-    /// `cores`, which is above.
+    /// Creates an empty table for a host of `cores` cores. `tx` has the transmit queues of its
+    /// devices, `upper` the services of the layers above.
     pub(crate) const fn new(
         config: NeighborConfig,
         upper: Weak<dyn Upper>,
@@ -315,15 +315,15 @@ impl NeighborTable {
         sums.add_stack(Counter::NeighTableFulls, entries.table_fulls);
     }
 
-    /// Handles a link address reported by a neighbor. Without an entry, one is created only if
-    /// `may_create`. In strict mode no entry is created, and an entry changes only by the reply it
-    /// waits for.
+    /// Handles a link address reported by a neighbor. A missing entry is created only if
+    /// `may_create` has a source address for its requests. In strict mode, no entry is created, and
+    /// an entry changes only by the reply that it waits for.
     pub(crate) fn learn(
         &self,
         cx: &mut Cx,
         device: DeviceIndex,
         ip: IpAddr,
-        told: Advertisement,
+        advertisement: Advertisement,
         may_create: Option<IpAddr>,
     ) {
         let strict = cx.sysctls().arp_strict;
@@ -341,8 +341,8 @@ impl NeighborTable {
         };
         let Some(entry) = entry else { return };
         entry.event(cx, None, |state, cx, config| {
-            if strict == 0 || state.awaits(told) {
-                state.on_advertisement(told, cx.now, config)
+            if strict == 0 || state.awaits(advertisement) {
+                state.on_advertisement(advertisement, cx.now, config)
             } else {
                 NeighborActions::new()
             }

@@ -55,8 +55,8 @@ fn frames(train: &[Car], v4: bool) -> Vec<Frame> {
     train.iter().map(make).collect()
 }
 
-/// Segments the packet, completes the checksums and restores the link header, so that the frames can
-/// be compared with those that were merged.
+/// Segments the packet, completes the checksums and restores the link header, so that the frames
+/// can be compared with those that were merged.
 pub(super) fn cut(cx: &mut Cx, mut packet: Packet) -> Vec<Vec<u8>> {
     let link = packet.linear()[..LINK.min(packet.linear().len())].to_vec();
     if packet.meta().gso.segs < 2 {
