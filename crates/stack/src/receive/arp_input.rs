@@ -100,8 +100,8 @@ impl Treatment {
             if !is_answered(sysctls.arp_ignore, fib, device, owner, arp) {
                 return Err(DropReason::ArpIgnored);
             }
-            // An address that is still being probed is tentative and must not be answered for
-            // (RFC 5227 §2.1.1).
+            // An address that is still being probed is tentative: requests for it must not be
+            // answered (RFC 5227 §2.1.1).
             answers = !rx.net.claims().is_tentative(owner, arp.target_ip);
         }
         Ok(Self { for_us: owner.is_some(), answers })

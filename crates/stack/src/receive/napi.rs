@@ -128,14 +128,15 @@ impl Napi {
         self.ring.as_ref().is_some_and(|ring| !ring.is_empty())
     }
 
-    /// Returns the maximum number of frames of a poll, limited by the setting `net.core.dev_weight`
-    /// and by the device.
+    /// Returns the maximum number of frames of a poll: the smaller of the setting
+    /// `net.core.dev_weight` and the weight of the device, which is halved while superframes
+    /// arrive.
     pub(crate) fn weight(&self, dev_weight: usize) -> usize {
         let most = if self.bulk { self.weight.div_ceil(2) } else { self.weight };
         dev_weight.min(most)
     }
 
-    /// Whether no timed poll is pending, nor enabled by the settings.
+    /// Whether timed polls are neither pending nor enabled by the settings.
     pub(crate) fn is_prompt(&self, cx: &Cx) -> bool {
         self.deferral.is_idle() && !cx.sysctls().devices.of(self.index).defers()
     }

@@ -221,7 +221,8 @@ impl Router {
     ///
     /// `ENETUNREACH` without a route and for a broadcast or multicast address, `EADDRNOTAVAIL` for
     /// a source that is not local, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source
-    /// on a wire, `ENOBUFS` if the neighbor table is full, as Linux.
+    /// on any other device, `EHOSTUNREACH` for an unreachable route, `ENOBUFS` if the neighbor
+    /// table is full, as Linux.
     pub(crate) fn route(
         &self,
         cx: &Cx,

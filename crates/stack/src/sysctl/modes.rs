@@ -216,7 +216,8 @@ pub struct NeighborConfig {
     /// `unres_qlen_bytes`: maximum memory of these packets, the sum of their `truesize`; one packet
     /// always fits.
     pub unres_qlen_bytes: u32,
-    /// `gc_thresh3`: maximum number of entries in a table.
+    /// `gc_thresh3`: number of entries in a table above which unused ones are removed. A table has
+    /// at most eight times as many.
     pub gc_thresh3: u32,
 }
 

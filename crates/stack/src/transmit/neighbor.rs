@@ -307,7 +307,7 @@ impl Neighbor {
         NeighborActions::new()
     }
 
-    /// Fails all packets and the entry, because the device goes away.
+    /// Fails all packets and the entry, because the device is down.
     pub fn shut_down(&mut self, now: Instant) -> NeighborActions {
         self.fail(now)
     }
@@ -400,7 +400,7 @@ impl Neighbor {
         actions
     }
 
-    /// Queues `packets`; returns the oldest ones that no longer fit.
+    /// Queues `packets`; returns the oldest packets, for which the queue has no room.
     fn enqueue(&mut self, packets: &mut PacketList, config: &NeighborConfig) -> PacketList {
         let mut overflow = PacketList::new();
         while let Some(packet) = packets.pop_front() {

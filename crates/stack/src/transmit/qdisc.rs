@@ -4,8 +4,9 @@
 //! Above: `tx_queue`, which runs them. Below: the device queue and its byte limit (`bql`). Linux:
 //! net/sched; the names, parameters and defaults are those of `tc qdisc`.
 //!
-//! A discipline orders and drops packets; it neither frees nor counts drops. It returns dropped
-//! packets in a list, so that no packet's destructor runs while the discipline is locked.
+//! A discipline orders packets, drops them, and counts both. It returns dropped packets in a list;
+//! the owner of the queue counts the reason and frees them, so that no packet's destructor runs
+//! inside a discipline.
 //!
 //! Not here: running a queue (`tx_queue`), segmentation of superframes, checksums.
 

@@ -17,7 +17,7 @@ use crate::{
 /// Smallest MTU of a route: RFC 791 for IPv4, RFC 8200 §5 for IPv6.
 const MTU_MIN_V4: u32 = 68;
 const MTU_MIN_V6: u32 = 1280;
-/// Largest packet whose length fits both headers.
+/// Largest value of the length fields of both IP versions.
 const MTU_MAX: u32 = 65_535;
 
 /// Specification of a route.

@@ -65,7 +65,8 @@ impl Connection {
             state.flush(self, net, rx.cx);
             newly_ready = state.newly_ready.take();
         }
-        // Without a flush, the flush that follows decides about waking the reader.
+        // If this call does not flush, the flush at the end of the batch decides about waking the
+        // reader.
         state.leave(&mut |state, work| {
             state.softirq(self, net, rx.cx, work);
             if last {

@@ -45,7 +45,7 @@ pub use admin::NeighborInfo;
 const RESOLVED: u64 = 1 << 48;
 
 /// Factor by which the entries in use may exceed `gc_thresh3`. Differs from Linux, which refuses at
-/// `gc_thresh3`: by default a host may have more connections on its link than that.
+/// `gc_thresh3`, because a host may have connections to more neighbors than the default of 1,024.
 const OVERFLOW: usize = 8;
 
 /// Maximum number of entries examined for a new entry in a full table. The bound is needed because
@@ -457,9 +457,9 @@ impl NeighborEntry {
         }
     }
 
-    /// Sends packets that have waited. Without a `queue`, each takes the queue of its flow: the
-    /// peer's side of a connection belongs to the core where its first packet arrives. Linux calls
-    /// `netdev_pick_tx` at this point, too.
+    /// Sends packets that have waited. Without a `queue`, each takes the queue of its flow, because
+    /// the queue may decide on which core the peer receives the first packet of a connection, and
+    /// that core then owns the peer's side. Linux calls `netdev_pick_tx` at this point, too.
     fn flush(
         &self,
         cx: &mut Cx,
