@@ -367,7 +367,7 @@ proptest! {
                 }
                 Event::Receive(advertisement) => {
                     bench.neighbor.on_advertisement(advertisement, now, &bench.config)
-                },
+                }
                 Event::Set(first) => {
                     bench.neighbor.set_permanent(if first { A } else { B }, now)
                 }
