@@ -61,10 +61,9 @@ const LIMIT: Duration = Duration::from_secs(3600);
 /// A commit runs one of this many pairwise rows.
 const TURNS: usize = 6;
 
-/// Runs the part of CI: the whole suite in one row of values, the data-path tests in two others,
-/// and the quickest tests in every sixth pairwise row. The hash of the commit selects the rows;
-/// QUIETLINE_MATRIX_COMMIT repeats another commit's part, and QUIETLINE_MATRIX_ROWS selects the
-/// pairwise rows.
+/// Runs the part of CI: the data-path tests in one row of values, and the quickest tests in every
+/// sixth pairwise row. The hash of the commit selects the rows; QUIETLINE_MATRIX_COMMIT repeats
+/// another commit's part, and QUIETLINE_MATRIX_ROWS selects the pairwise rows.
 pub(crate) fn netns_in_modes() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
@@ -73,22 +72,18 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
     let commit = std::env::var(COMMIT).map_or_else(|_| steps::commit(), Ok)?;
     let values = rows("each")?;
     let pairs = rows("pairwise")?;
-    let (whole, data_path) = values_of(&commit, values.len());
+    let value = value_of(&commit, values.len());
     let numbers = match std::env::var(ROWS) {
         Ok(list) => chosen(&list, pairs.len())?,
         Err(_) => turn_of(&commit, pairs.len()),
     };
     println!(
-        "\n== part of {COMMIT}={}: value row {whole} whole, value rows {data_path:?} the data path, pairwise rows {numbers:?}; \
-         the other rows: cargo xtask matrix",
+        "\n== part of {COMMIT}={}: value row {value}, the data path; pairwise rows {numbers:?}, the quickest; \
+         the other rows and tests: cargo xtask matrix",
         commit.trim()
     );
-    let row = &values[whole];
-    sum.run(&format!("value row {whole}, all"), row, || netns(row, &[]));
-    for number in data_path {
-        let row = &values[number];
-        sum.run(&format!("value row {number}, the data path"), row, || netns(row, &DATA_PATH));
-    }
+    let row = &values[value];
+    sum.run(&format!("value row {value}, the data path"), row, || netns(row, &DATA_PATH));
     for number in numbers {
         let row = &pairs[number];
         sum.run(&format!("row {number}, the quickest"), row, || netns(row, &SHORT));
@@ -102,12 +97,10 @@ fn turn_of(commit: &str, rows: usize) -> Vec<usize> {
     (1..rows).filter(|row| row % TURNS == turn).collect()
 }
 
-/// Returns the row of values in which a commit runs the whole suite, and the two in which it runs
-/// the data-path tests. The first, the default, is excluded.
-fn values_of(commit: &str, rows: usize) -> (usize, [usize; 2]) {
-    let [whole, first, second] =
-        [0, 1, 2].map(|next| 1 + (number_of(commit) / TURNS + next) % (rows - 1));
-    (whole, [first, second])
+/// Returns the row of values in which a commit runs the data-path tests. The first, the default, is
+/// excluded.
+fn value_of(commit: &str, rows: usize) -> usize {
+    1 + (number_of(commit) / TURNS) % (rows - 1)
 }
 
 /// Returns a number derived from the commit's hash.
@@ -285,13 +278,8 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, (1..44).collect::<Vec<_>>());
         assert_eq!(turn_of("", 44), turn_of("00000000", 44));
-        let mut whole = BTreeSet::new();
-        for commit in commits {
-            let (row, [first, second]) = values_of(&commit, 5);
-            whole.insert(row);
-            assert_eq!(BTreeSet::from([row, first, second]).len(), 3, "three rows");
-        }
-        assert_eq!(whole, BTreeSet::from([1, 2, 3, 4]));
+        let values: BTreeSet<_> = commits.map(|commit| value_of(&commit, 5)).collect();
+        assert_eq!(values, BTreeSet::from([1, 2, 3, 4]));
     }
 
     #[test]

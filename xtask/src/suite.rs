@@ -69,11 +69,12 @@ fn workspace() -> Result<Outcome> {
 }
 
 fn loom() -> Result<Outcome> {
-    // A target directory of its own: the flag would otherwise rebuild every crate twice.
+    // A target directory of its own: the flag would otherwise rebuild every crate twice. Without
+    // link-time optimization, which takes longer than the models.
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     steps::run_tests(
         cargo()
-            .args(["test", "--release", "--lib", "--tests"])
+            .args(["test", "--profile", "ci", "--lib", "--tests"])
             .args(["-p", "quietline-sync", "-p", "quietline-pkt"])
             .env("RUSTFLAGS", format!("{flags} --cfg loom").trim_start())
             .env("CARGO_TARGET_DIR", root().join("target-loom")),
@@ -81,11 +82,10 @@ fn loom() -> Result<Outcome> {
 }
 
 fn outside_device() -> Result<Outcome> {
-    // A target directory of its own: this workspace has other features, and so other builds of the
-    // same crates.
+    // In the target directory of the workspace, whose builds of the same crates it shares.
     let manifest = ["test", "--locked", "--manifest-path", "tests/outside-device/Cargo.toml"];
     let uncaptured = ["--", "--nocapture"];
-    let target = root().join("target-outside");
+    let target = root().join("target");
     steps::run_tests(cargo().args(manifest).args(uncaptured).env("CARGO_TARGET_DIR", target))
 }
 

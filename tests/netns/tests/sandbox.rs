@@ -61,12 +61,17 @@ impl Thread {
     }
 }
 
-/// Fails unless every thread of a process is in the sandbox, and threads of these names exist.
+/// Fails unless every thread of a process is in the sandbox, and threads of these names exist
+/// within [`LIMIT`]: a new thread has the name of the process until it runs and sets its own.
 fn ensure_confined(process: u32, names: &[&str]) -> Result<()> {
-    let threads = Thread::all(process)?;
-    for name in names {
-        ensure!(threads.iter().any(|thread| thread.name == *name), "no {name} in {threads:?}");
-    }
+    let deadline = Instant::now() + LIMIT;
+    let threads = loop {
+        let threads = Thread::all(process)?;
+        let lacks = |name: &&&str| !threads.iter().any(|thread| thread.name == **name);
+        let Some(missing) = names.iter().find(lacks) else { break threads };
+        ensure!(Instant::now() < deadline, "no {missing} in {threads:?}");
+        sleep(Duration::from_millis(5));
+    };
     let free: Vec<_> = threads.iter().filter(|thread| !thread.is_confined()).collect();
     ensure!(free.is_empty(), "not in the sandbox: {free:?}");
     Ok(())
