@@ -124,6 +124,7 @@ host_rows! {
     tcp_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.tcp_early_demux";
     /// Reference counting of route entries. `cas_inc_not_zero`: packets over loopback hold a
     /// reference, taken by a loop of compare-and-swap. `rcuref`: the same with one atomic addition.
+    /// `sharded`: the same, in a word for each CPU while the entry is in use for lookups.
     /// `noref`: packets hold none. A change invalidates all cached routes. Change it to reproduce
     /// the costs of older Linux versions.
     dst_ref: DstRefMode = DstRefMode::Noref, DstRefModes WORDS, Lab, "net.quietline.dst_ref";

@@ -121,6 +121,8 @@ pub enum DstRefMode {
     CasIncNotZero,
     /// As `CasIncNotZero`, but taking a reference is one addition.
     Rcuref,
+    /// As `Rcuref`, but while a table holds the entry, each CPU counts in a word of its own.
+    Sharded,
     /// Packets hold no reference, except a packet that is queued outside of a read section for a
     /// socket without a cached dst. Sockets and caches count as in `Rcuref`.
     #[default]
@@ -133,6 +135,7 @@ impl DstRefMode {
         match self {
             Self::CasIncNotZero => Counting::CasIncNotZero,
             Self::Rcuref | Self::Noref => Counting::Rcuref,
+            Self::Sharded => Counting::Sharded,
         }
     }
 
