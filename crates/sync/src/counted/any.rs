@@ -45,7 +45,7 @@ impl AnyRef {
         let header = ManuallyDrop::new(self).header;
         let in_shards = || {
             // SAFETY: alive by the reference, and by the section until this returns.
-            unsafe { header.as_ref() }.put_sharded()
+            unsafe { header.as_ref() }.count_put()
         };
         let put_here = |count: &RefCount, counting| match counting {
             Counting::Sharded if in_shards() => Put::Shared,

@@ -339,7 +339,7 @@ impl<'a, P: Parts> View<'a, P> {
     #[inline]
     pub(super) fn try_get(self) -> bool {
         match self.header().counting {
-            Counting::Sharded if self.header().get_sharded() => true,
+            Counting::Sharded if self.header().count_get() => true,
             counting => self.count().try_get(counting),
         }
     }
@@ -348,13 +348,13 @@ impl<'a, P: Parts> View<'a, P> {
 impl Header {
     /// Takes a reference in the word of this thread; false if it must be taken centrally.
     #[inline(never)]
-    fn get_sharded(&self) -> bool {
+    fn count_get(&self) -> bool {
         self.shards.as_ref().is_some_and(|shards| shards.get(shim::thread_slot()))
     }
 
     /// Puts a reference in the word of this thread; false if it must be put centrally.
     #[inline(never)]
-    pub(super) fn put_sharded(&self) -> bool {
+    pub(super) fn count_put(&self) -> bool {
         self.shards.as_ref().is_some_and(|shards| shards.put(shim::thread_slot()))
     }
 }
