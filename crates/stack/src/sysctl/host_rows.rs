@@ -236,7 +236,7 @@ host_rows! {
     /// Way in which packets leave receive offload. `immediate`: one by one, as before Linux 5.4.
     /// `normal_only_list`: packets that were not merged in a list, superframes one by one, which
     /// can reorder a flow. `unified_list_packets`: all in a list, a superframe counts as 1 (Linux
-    /// 5.6). `unified_list_segments`: all in a list, a superframe counts as its segments (Linux
+    /// 5.5). `unified_list_segments`: all in a list, a superframe counts as its segments (Linux
     /// 5.11). Change it to compare them.
     gro_exit: GroExit = GroExit::UnifiedListSegments, GroExits WORDS, Lab, "net.quietline.gro_exit";
     /// Packets that leave receive offload after a cycle of busy polling that goes on. `none`: none

@@ -39,7 +39,7 @@ pub enum GroExit {
     /// Linux 5.4 for `napi_gro_frags`. **This mode reorders**: a completed packet overtakes waiting
     /// packets of its flow.
     NormalOnlyList,
-    /// All packets wait in the list, and each counts as one, as in Linux 5.6.
+    /// All packets wait in the list, and each counts as one, as in Linux 5.5.
     UnifiedListPackets,
     /// All packets wait in the list, and a superframe counts as its segments, as since Linux 5.11:
     /// a large one does not wait for others.
