@@ -9,10 +9,10 @@
 //! packets have one route entry. For each two CPUs of the machine a thread on the first sends a
 //! request on each of its connections and takes the responses, and a thread on the second answers;
 //! all spin, so that no wake-up hides what a packet costs. One request of 101 stores 100 bytes, the
-//! others fetch 100. With `cas_inc_not_zero`, `rcuref` and `sharded` a packet holds a reference from
-//! the thread that sends it to the thread that receives it; with `sharded` each thread counts in a
-//! word of its own. With the check `entry`, that of Linux, both threads read the entry's generation
-//! meanwhile; with `generation`, the default, they compare a copy.
+//! others fetch 100. With `cas_inc_not_zero`, `rcuref` and `sharded` a packet holds a reference
+//! from the thread that sends it to the thread that receives it; with `sharded` each thread counts
+//! in a word of its own. With the check `entry`, that of Linux, both threads read the entry's
+//! generation meanwhile; with `generation`, the default, they compare a copy.
 //!
 //! **Expectation.** The layouts differ only where packets both write the entry's one count and read
 //! the entry: in the arms `cas entry` and `rcuref entry`. The arms `sharded` write no line that two
