@@ -46,8 +46,18 @@ type Use = fn(&Host, &mut Cx, &Connection);
 
 const ARMS: [(&str, Option<Use>); 4] = [
     ("alone", None),
-    ("addresses", Some(|_, _, far| drop(black_box((far.local(), far.remote()))))),
-    ("readiness", Some(|_, _, far| drop(black_box((far.readiness(), far.rcvlowat()))))),
+    (
+        "addresses",
+        Some(|_, _, far| {
+            black_box((far.local(), far.remote()));
+        }),
+    ),
+    (
+        "readiness",
+        Some(|_, _, far| {
+            black_box((far.readiness(), far.rcvlowat()));
+        }),
+    ),
     (
         "owner",
         Some(|host, cx, far| {
