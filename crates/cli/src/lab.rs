@@ -21,7 +21,7 @@ use quietline_lab::{
         MethodRecord, Progress, run_conditions,
     },
     experiments::{
-        Name,
+        Name, selftest,
         tsq::{self, real::Real},
     },
 };
@@ -45,29 +45,36 @@ const QUICK_MEASURE: Duration = Duration::from_millis(20);
 pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     let Some(command) = &args.command else {
         if args.all.plan || args.all.job.is_some() {
-            return experiments(&args.all, &Name::ALL, "all");
+            return experiments(&args.all, &Name::ALL, "all").map(drop);
         }
         let reason = "an experiment is missing; try 'quietline lab --help'";
         return Err(Failure::Usage(reason.to_owned()));
     };
-    match command {
-        LabCommand::Prequeue(args) => experiments(args, &[Name::Prequeue], "prequeue"),
-        LabCommand::GroBatch(args) => experiments(args, &[Name::GroBatch], "gro-batch"),
-        LabCommand::DstLayout(args) => experiments(args, &[Name::DstLayout], "dst-layout"),
-        LabCommand::Tsq(args) => small_queues(args),
-        LabCommand::SkbCache(args) => experiments(args, &[Name::SkbCache], "skb-cache"),
-        LabCommand::All(args) => experiments(args, &Name::ALL, "all"),
-        LabCommand::Compare(args) => compare::run(args),
-        LabCommand::Merge(args) => merge::run(args),
-    }
+    let (args, names, word) = match command {
+        LabCommand::Prequeue(args) => (args, &[Name::Prequeue][..], "prequeue"),
+        LabCommand::GroBatch(args) => (args, &[Name::GroBatch][..], "gro-batch"),
+        LabCommand::DstLayout(args) => (args, &[Name::DstLayout][..], "dst-layout"),
+        LabCommand::SkbCache(args) => (args, &[Name::SkbCache][..], "skb-cache"),
+        LabCommand::All(args) => (args, &Name::ALL[..], "all"),
+        LabCommand::Tsq(args) => return small_queues(args),
+        LabCommand::Selftest(args) => return test_itself(args),
+        LabCommand::Compare(args) => return compare::run(args),
+        LabCommand::Merge(args) => return merge::run(args),
+    };
+    experiments(args, names, word).map(drop)
 }
 
-/// Runs experiments, or the part of them that one job is.
-fn experiments(args: &LabRunArgs, names: &[Name], word: &str) -> Result<(), Failure> {
+/// Runs experiments, or the part of them that one job is. Returns their result, or nothing if
+/// their plan was printed.
+fn experiments(
+    args: &LabRunArgs,
+    names: &[Name],
+    word: &str,
+) -> Result<Option<LabRecord>, Failure> {
     let method = method(args);
     let jobs = plan::jobs(args, names, word, &method);
     if args.plan {
-        return plan::print(&jobs);
+        return plan::print(&jobs).map(|()| None);
     }
     let job = args.job.map(|number| plan::choose(&jobs, number)).transpose()?;
     let parts: Vec<(Experiment, Vec<usize>)> = match job {
@@ -75,13 +82,25 @@ fn experiments(args: &LabRunArgs, names: &[Name], word: &str) -> Result<(), Fail
         None => names.iter().map(|name| whole(name.experiment(args.quick))).collect(),
     };
     let repeat = job.map_or_else(|| repeat(args, word), |job| job.command.clone());
-    run_parts(args, &method, &parts, repeat, job)
+    run_parts(args, &method, &parts, repeat, job).map(Some)
+}
+
+/// Runs the test of the lab. Fails if a verdict is not the expected one.
+fn test_itself(args: &LabRunArgs) -> Result<(), Failure> {
+    let record = experiments(args, &[Name::Selftest], "selftest")?;
+    let mut experiments = record.iter().flat_map(|record| &record.experiments);
+    match experiments.find_map(selftest::unexpected) {
+        Some(verdict) => {
+            Err(anyhow!("the lab cannot be trusted on this machine: {verdict}").into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// Runs small queues in virtual time, or over a queue of the kernel.
 fn small_queues(args: &LabTsqArgs) -> Result<(), Failure> {
     let (Some(interface), Some(address), Some(peer)) = (&args.real, args.address, args.peer) else {
-        return experiments(&args.run, &[Name::Tsq], "tsq");
+        return experiments(&args.run, &[Name::Tsq], "tsq").map(drop);
     };
     let real = Real {
         interface: interface.clone(),
@@ -97,7 +116,7 @@ fn small_queues(args: &LabTsqArgs) -> Result<(), Failure> {
         args.discard_port,
         args.echo_port
     );
-    run_parts(&args.run, &method(&args.run), &parts, repeat, None)
+    run_parts(&args.run, &method(&args.run), &parts, repeat, None).map(drop)
 }
 
 /// An experiment with all of its conditions.
@@ -106,14 +125,14 @@ fn whole(experiment: Experiment) -> (Experiment, Vec<usize>) {
     (experiment, places)
 }
 
-/// Runs conditions of experiments, prints and stores their results.
+/// Runs conditions of experiments, prints, stores and returns their results.
 fn run_parts(
     args: &LabRunArgs,
     method: &Method,
     parts: &[(Experiment, Vec<usize>)],
     repeat: String,
     job: Option<&Job>,
-) -> Result<(), Failure> {
+) -> Result<LabRecord, Failure> {
     make_directory(&args.output)?;
     let machine = Machine::read();
     let record = LabRecord {
@@ -131,7 +150,8 @@ fn run_parts(
         experiments: measure(parts, method),
         machine,
     };
-    finish(&record, &args.output)
+    finish(&record, &args.output)?;
+    Ok(record)
 }
 
 /// Runs the conditions of each experiment.

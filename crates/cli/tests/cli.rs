@@ -271,6 +271,35 @@ fn all_experiments_have_a_plan_without_a_word() {
 }
 
 #[test]
+fn the_test_of_the_lab_is_a_command_and_no_part_of_all() {
+    let plan = run(&["lab", "selftest", "--plan"]);
+    let text = String::from_utf8(plan.stdout).expect("text");
+    assert!(plan.status.success() && text.lines().count() == 1, "{text}");
+    assert!(text.contains("quietline lab selftest --seed 1 --job 0"), "{text}");
+    let all = run(&["lab", "all", "--plan"]);
+    assert!(!String::from_utf8_lossy(&all.stdout).contains("selftest"));
+    let help = String::from_utf8(run(&["lab", "--help"]).stdout).expect("text");
+    assert!(help.contains("selftest"), "{help}");
+}
+
+/// The command fails if and only if a verdict is not the expected one, and prints the result in
+/// either case. Whether a verdict is right depends on the machine.
+#[test]
+fn the_test_of_the_lab_fails_with_an_unexpected_verdict() {
+    let output = run(&["lab", "selftest", "--quick", "--json"]);
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a record");
+    let comparisons = record["experiments"][0]["comparisons"].as_array().expect("comparisons");
+    let is_claim = |verdict: &serde_json::Value| verdict == "better" || verdict == "worse";
+    let as_expected = comparisons.iter().all(|own| match own["arm"].as_str() {
+        Some("slower") => own["verdict"] == "worse",
+        _ => !is_claim(&own["verdict"]) && own["verdict"] != "invalid",
+    });
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((comparisons.len(), output.status.success()), (2, as_expected), "{complaint}");
+    assert_eq!(complaint.contains("cannot be trusted"), !as_expected, "{complaint}");
+}
+
+#[test]
 fn an_interface_that_cannot_be_opened_is_a_failure_of_one_line() {
     let link = ["--real", "no-such-if", "--address", "10.0.0.9/24", "--peer", "10.0.0.1"];
     let output = run(&[&["lab", "tsq", "--quick", "--runs", "2"], &link[..]].concat());

@@ -14,6 +14,7 @@ pub mod selftest;
 pub mod tsq;
 
 mod copy_link;
+mod delay_meter;
 mod generator;
 mod link_meter;
 mod receiver;

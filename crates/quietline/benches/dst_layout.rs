@@ -25,7 +25,7 @@ use quietline::{Stack, TcpListener, TcpStream};
 /// Number of rounds, each of which runs every arm once.
 const ROUNDS: usize = 24;
 
-const COUNTINGS: [&str; 3] = ["cas_inc_not_zero", "rcuref", "noref"];
+const COUNTINGS: [&str; 4] = ["cas_inc_not_zero", "rcuref", "sharded", "noref"];
 const LAYOUTS: [&str; 3] = ["packed", "padded", "filled"];
 
 /// One stack with connections to itself.

@@ -286,6 +286,29 @@ mod tests {
         }
     }
 
+    /// A new word of a setting takes part without a change of this module.
+    #[test]
+    fn every_word_of_a_setting_is_a_value_of_its_mode() {
+        let mut words_seen = 0;
+        for (name, allowed) in Sysctls::names() {
+            let Some(words) = allowed.strip_prefix("one of ") else { continue };
+            let mode = name.strip_prefix(OURS);
+            let Some(mode) = table().iter().find(|own| Some(&*own.name) == mode) else { continue };
+            let default = Sysctls::default().get(name).expect("it is listed");
+            for word in words.split(' ') {
+                let setting = (name.to_owned(), word.to_owned());
+                let is_value = mode.values.iter().any(|value| value.0.contains(&setting));
+                let is_demonstration = DEMONSTRATIONS.contains(&(name, word));
+                assert_eq!(is_value, word != default && !is_demonstration, "{name}: {word}");
+                words_seen += 1;
+            }
+        }
+        assert!(words_seen > 30, "{words_seen} words");
+        let dst_ref = table().iter().find(|mode| mode.name == "dst_ref").expect("a mode");
+        let sharded = Settings::of(&[("net.quietline.dst_ref", "sharded")]);
+        assert!(dst_ref.values.contains(&sharded), "{dst_ref:?}");
+    }
+
     #[test]
     fn every_value_is_a_setting_that_differs_from_the_default() {
         for mode in table() {

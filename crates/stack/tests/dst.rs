@@ -22,7 +22,7 @@ mod tests {
         transmit::dst::DstInfo,
     };
 
-    const REF_MODES: [&str; 3] = ["cas_inc_not_zero", "rcuref", "noref"];
+    const REF_MODES: [&str; 4] = ["cas_inc_not_zero", "rcuref", "sharded", "noref"];
     const LAYOUTS: [&str; 3] = ["packed", "padded", "filled"];
 
     /// Two hosts connected by a wire, and the context that runs both.
@@ -202,19 +202,25 @@ mod tests {
     }
 
     /// All connections share one input route entry for an address and device; each holds one
-    /// reference.
+    /// reference. The count is exact in every layout and mode of counting.
     #[test]
     fn all_connections_share_one_input_route() {
-        let mut net = Net::new(&[]);
-        let first = net.connect();
-        first.listener.close(&Arc::clone(&net.server), &mut net.cx);
-        let second = net.connect();
-        let client = Arc::clone(&net.client);
-        net.send(&client, &first.client, b"one");
-        net.send(&client, &second.client, b"two");
-        let routes = input_routes(&net.server);
-        assert_eq!(routes.len(), 1, "{routes:?}");
-        assert_eq!((routes[0].refs, routes[0].is_current), (3, true));
+        for layout in LAYOUTS {
+            for mode in REF_MODES {
+                let settings =
+                    [("net.quietline.dst_ref", mode), ("net.quietline.dst_layout", layout)];
+                let mut net = Net::new(&settings);
+                let first = net.connect();
+                first.listener.close(&Arc::clone(&net.server), &mut net.cx);
+                let second = net.connect();
+                let client = Arc::clone(&net.client);
+                net.send(&client, &first.client, b"one");
+                net.send(&client, &second.client, b"two");
+                let routes = input_routes(&net.server);
+                assert_eq!(routes.len(), 1, "{routes:?}");
+                assert_eq!((routes[0].refs, routes[0].is_current), (3, true), "{mode} {layout}");
+            }
+        }
     }
 
     /// PQ7, DST3: once the sockets are closed, only the tables hold references.

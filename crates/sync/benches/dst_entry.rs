@@ -18,7 +18,7 @@
 use std::{hint::black_box, sync::Barrier, thread, time::Instant};
 
 use sync::{
-    Counting, Handle, Ref, Section,
+    Counting, Handle, Owner, Section,
     counted::{Entry, Layout, Parts},
     epoch::Domain,
 };
@@ -49,13 +49,16 @@ const fn arm(name: &'static str, layout: Layout, counting: Option<Counting>) -> 
     Arm { name, layout, counting }
 }
 
-const ARMS: [Arm; 9] = [
+const ARMS: [Arm; 12] = [
     arm("packed cas_inc_not_zero", Layout::Packed, Some(Counting::CasIncNotZero)),
     arm("padded cas_inc_not_zero", Layout::Padded, Some(Counting::CasIncNotZero)),
     arm("filled cas_inc_not_zero", Layout::Filled, Some(Counting::CasIncNotZero)),
     arm("packed rcuref", Layout::Packed, Some(Counting::Rcuref)),
     arm("padded rcuref", Layout::Padded, Some(Counting::Rcuref)),
     arm("filled rcuref", Layout::Filled, Some(Counting::Rcuref)),
+    arm("packed sharded", Layout::Packed, Some(Counting::Sharded)),
+    arm("padded sharded", Layout::Padded, Some(Counting::Sharded)),
+    arm("filled sharded", Layout::Filled, Some(Counting::Sharded)),
     arm("packed noref", Layout::Packed, None),
     arm("padded noref", Layout::Padded, None),
     arm("filled noref", Layout::Filled, None),
@@ -87,7 +90,7 @@ fn work(seed: u32) -> u32 {
 fn run(arm: &Arm, threads: usize, packets: u32) -> f64 {
     let domain = Domain::new();
     let entry = Entry { head: [1; 16], tail: [1, 2, 3, 0], cold: [0; 2], stats: 0 };
-    let dst = Ref::<Dst>::new(&domain, arm.layout, arm.counting.unwrap_or_default(), entry);
+    let dst = Owner::<Dst>::new(&domain, arm.layout, arm.counting.unwrap_or_default(), entry);
     let (dst, domain, barrier) = (&dst, &domain, &Barrier::new(threads));
     let each = thread::scope(|scope| {
         let work = move || {

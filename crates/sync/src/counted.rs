@@ -30,6 +30,9 @@
 //! | [`Ref`] | yes | one get, one put |
 //! | [`AnyRef`] | yes: a `Ref` without its type, for packets | the same |
 //!
+//! An [`Owner`] is the reference of the table that publishes an entry. While it exists, a sharded
+//! entry counts the gets, and the puts in read sections, in a word of their CPU.
+//!
 //! An entry is freed in two steps: the last put retires it to the epoch domain, and the end of the
 //! grace period frees it. A `Handle` may therefore refer to an entry without references;
 //! [`Handle::try_get`] detects that. A [`Slot`] publishes an entry to readers. It is **cleared
@@ -50,10 +53,12 @@ use crate::shim::{AtomicPtr, Ordering};
 pub use any::AnyRef;
 pub use block::{Entry, Layout, Offsets};
 use block::{Header, View};
+pub use owner::Owner;
 pub use slot::Slot;
 
 mod any;
 mod block;
+mod owner;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -163,7 +168,17 @@ impl<P: Parts> Ref<P> {
     /// Makes an entry with one reference, whose memory is freed after a grace period of `domain`.
     #[must_use]
     pub fn new(domain: &Domain, layout: Layout, counting: Counting, entry: Entry<P>) -> Self {
-        let header = block::make(domain, layout, counting, entry);
+        Self::make(domain, layout, counting, false, entry)
+    }
+
+    fn make(
+        domain: &Domain,
+        layout: Layout,
+        counting: Counting,
+        owned: bool,
+        entry: Entry<P>,
+    ) -> Self {
+        let header = block::make(domain, layout, counting, owned, entry);
         // SAFETY: just made, with one reference.
         unsafe { Self::new_raw(header) }
     }
@@ -215,7 +230,8 @@ impl<P: Parts> Ref<P> {
         self.view().stats()
     }
 
-    /// Returns the current number of references, including this one.
+    /// Returns the current number of references, including this one. A sharded count is exact
+    /// while no other thread changes it.
     #[must_use]
     pub fn refs(&self) -> u32 {
         self.view().refs()

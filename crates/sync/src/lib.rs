@@ -61,7 +61,7 @@ mod test_item;
 pub use attendance::{Attendance, Kick, Poller, Sleep};
 pub use conditions::{Conditions, NewlyReady};
 pub use core_lock::{Claim, CoreGuard, CoreLock, QUEUES_MAX};
-pub use counted::{AnyRef, Handle, Ref, Slot};
+pub use counted::{AnyRef, Handle, Owner, Ref, Slot};
 pub use epoch::{Reader, Section};
 pub use eventcount::{EventCount, WaitResult, Wakes};
 pub use lanes::Lanes;

@@ -26,11 +26,17 @@
 //! [`put_alone`](RefCount::put_alone) is for callers outside of any section: it swaps directly from
 //! one reference to DEAD, and that swap is its last access to the count.
 //!
+//! *Sharded.* While an object has an owner, references are also counted in words of their own CPUs
+//! ([`Shards`]), and the word here is `SPREAD` too high. Without an owner it is an rcuref.
+//!
 //! Not here: the counted objects, and the time at which they are freed.
 
 use crate::epoch::Section;
 use crate::shim::{AtomicU32, Ordering, fence};
 
+pub(crate) use shards::Shards;
+
+mod shards;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +51,9 @@ const SATURATED: u32 = 0xa000_0000;
 const RELEASED: u32 = 0xc000_0000;
 /// rcuref: the middle of the dead zone.
 const DEAD: u32 = 0xe000_0000;
+/// Sharded: raises the word while references are counted elsewhere. Half of the valid zone, so that
+/// neither 2^30 references nor 2^30 puts of references that are counted elsewhere leave the zone.
+const SPREAD: u32 = 0x4000_0000;
 
 /// Method of counting references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +64,9 @@ pub enum Counting {
     /// A conditional get is one addition.
     #[default]
     Rcuref,
+    /// As `Rcuref`, but while an object has an owner, a get and a put in a read section count in a
+    /// word of their CPU.
+    Sharded,
 }
 
 /// Result of a put.
@@ -85,9 +97,36 @@ impl RefCount {
     pub fn new(counting: Counting) -> Self {
         let word = match counting {
             Counting::CasIncNotZero => 1,
-            Counting::Rcuref => 0,
+            Counting::Rcuref | Counting::Sharded => 0,
         };
         Self { word: AtomicU32::new(word) }
+    }
+
+    /// Makes a count of one reference, the owner's, for an object with [`Shards`].
+    pub(crate) fn new_spread() -> Self {
+        Self { word: AtomicU32::new(SPREAD) }
+    }
+
+    /// Adds the sum of the closed [`Shards`]. The owner calls it once, and still has its reference.
+    pub(crate) fn gather(&self, sum: i64) {
+        let Ok(change) = i32::try_from(sum - i64::from(SPREAD)) else {
+            return self.word.store(SATURATED, Ordering::Relaxed);
+        };
+        let change = change.cast_unsigned();
+        // Release: the puts that were counted in the shards come before the last put of the word.
+        let word = self.word.fetch_add(change, Ordering::Release).wrapping_add(change);
+        if word > MAXREF {
+            self.word.store(SATURATED, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the current number of references of an object, of which `sum` are counted in its
+    /// [`Shards`].
+    pub(crate) fn refs_spread(&self, sum: i64) -> u32 {
+        let word = self.word.load(Ordering::Relaxed);
+        let spread = if (SPREAD / 2..=MAXREF).contains(&word) { SPREAD } else { 0 };
+        let refs = i64::from(self.refs(Counting::Sharded)) + sum - i64::from(spread);
+        u32::try_from(refs).unwrap_or(0)
     }
 
     /// Takes a reference unless the last one is gone.
@@ -96,7 +135,7 @@ impl RefCount {
     pub fn try_get(&self, counting: Counting) -> bool {
         match counting {
             Counting::CasIncNotZero => self.cas_get(),
-            Counting::Rcuref => self.rcuref_get(),
+            Counting::Rcuref | Counting::Sharded => self.rcuref_get(),
         }
     }
 
@@ -105,7 +144,7 @@ impl RefCount {
     pub fn put(&self, counting: Counting, _section: &Section<'_>) -> Put {
         match counting {
             Counting::CasIncNotZero => self.cas_put(),
-            Counting::Rcuref => self.rcuref_put(),
+            Counting::Rcuref | Counting::Sharded => self.rcuref_put(),
         }
     }
 
@@ -114,7 +153,7 @@ impl RefCount {
         match counting {
             // A subtraction never accesses the count again, for any value it finds.
             Counting::CasIncNotZero => self.cas_put(),
-            Counting::Rcuref => self.rcuref_put_alone(),
+            Counting::Rcuref | Counting::Sharded => self.rcuref_put_alone(),
         }
     }
 
@@ -124,8 +163,8 @@ impl RefCount {
         let word = self.word.load(Ordering::Relaxed);
         match counting {
             Counting::CasIncNotZero => word,
-            Counting::Rcuref if word >= RELEASED => 0,
-            Counting::Rcuref => word + 1,
+            Counting::Rcuref | Counting::Sharded if word >= RELEASED => 0,
+            Counting::Rcuref | Counting::Sharded => word + 1,
         }
     }
 

@@ -22,7 +22,7 @@ use quietline::sans_io::{
 type Make = fn() -> Box<dyn Scenario>;
 
 /// The scenarios by name; `--list` prints the names.
-const SCENARIOS: [(&str, Make); 7] = [
+const SCENARIOS: [(&str, Make); 11] = [
     ("segment", || Bulk::over(&segments())),
     ("segment-checksum", || Bulk::over(&WireConfig { checksums: true, ..segments() })),
     ("superframe", || Bulk::over(&WireConfig::default())),
@@ -30,6 +30,10 @@ const SCENARIOS: [(&str, Make); 7] = [
     ("connection", || Box::new(OpenAndClose(Network::new(&WireConfig::default())))),
     ("idle-turn", || Box::new(IdleTurn(Pair::connect(&WireConfig::default())))),
     ("small-frames", || Box::new(SmallFrames(Pair::connect(&segments())))),
+    ("loopback-noref", || Loopback::counting("noref")),
+    ("loopback-cas", || Loopback::counting("cas_inc_not_zero")),
+    ("loopback-rcuref", || Loopback::counting("rcuref")),
+    ("loopback-sharded", || Loopback::counting("sharded")),
 ];
 
 /// Repetitions before the count begins. With 200 ms of virtual time per connection this outlasts
@@ -198,6 +202,53 @@ impl Scenario for RoundTrip {
         far.send(server, cx, &[IoSlice::new(&byte)]).expect("room");
         let _ = client.poll(cx);
         near.recv(client, cx, &mut byte, false).expect("the byte has arrived");
+        1
+    }
+}
+
+/// One byte to another socket of the same host and one back. Each of the two packets with data and
+/// of the acknowledgments holds a reference to its route entry if `net.quietline.dst_ref` counts.
+struct Loopback {
+    host: Arc<Host>,
+    near: Arc<Connection>,
+    far: Arc<Connection>,
+    cx: Cx,
+}
+
+impl Loopback {
+    fn counting(mode: &str) -> Box<dyn Scenario> {
+        let memory = Memory::new(256 << 20);
+        let mut cx = Cx::replay(&memory, 1);
+        cx.now = Instant::from_secs(1);
+        let mut config = HostConfig { cores: 1, ..HostConfig::replay(2) };
+        config.sysctls.set("net.quietline.dst_ref", mode).expect("a mode");
+        let host = Host::new(&memory, config).expect("a valid host");
+        let address = "127.0.0.1:7".parse().expect("an address");
+        let listener = Listener::listen(&host, &mut cx, address, 16).expect("a free port");
+        let near = Connection::connect(&host, &mut cx, None, address).expect("a free port");
+        let far = loop {
+            let _ = host.poll(&mut cx);
+            if let Ok(far) = listener.accept() {
+                break far;
+            }
+            cx.now = cx.now.max(host.next_deadline().expect("a deadline"));
+        };
+        for socket in [&near, &far] {
+            socket.with_tcb(&host, &mut cx, |tcb, _| tcb.set_nodelay(true));
+        }
+        Box::new(Self { host, near, far, cx })
+    }
+}
+
+impl Scenario for Loopback {
+    fn repeat(&mut self) -> u64 {
+        let Self { host, near, far, cx } = self;
+        let mut byte = [0];
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            from.send(host, cx, &[IoSlice::new(&byte)]).expect("room");
+            let _ = host.poll(cx);
+            to.recv(host, cx, &mut byte, false).expect("the byte has arrived");
+        }
         1
     }
 }

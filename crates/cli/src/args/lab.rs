@@ -34,6 +34,11 @@ pub(crate) enum LabCommand {
     SkbCache(LabRunArgs),
     /// All experiments, one after the other.
     All(LabRunArgs),
+    /// Test the lab on this machine: equal work under two names, and work that takes 3 % longer.
+    ///
+    /// Fails unless the equal arms show no difference and the planted slowdown is found. A failure
+    /// is a reason to believe no other experiment on this machine.
+    Selftest(LabRunArgs),
     /// Compare the results of two runs, which --report or --json has stored.
     ///
     /// Compares every metric of every arm that both results have, by Welch's test after Holm's

@@ -9,13 +9,16 @@
 //! packets have one route entry. For each two CPUs of the machine a thread on the first sends a
 //! request on each of its connections and takes the responses, and a thread on the second answers;
 //! all spin, so that no wake-up hides what a packet costs. One request of 101 stores 100 bytes, the
-//! others fetch 100. With `cas_inc_not_zero` and `rcuref` a packet holds a reference from the
-//! thread that sends it to the thread that receives it. With the check `entry`, that of Linux, both
-//! read the entry's generation meanwhile; with `generation`, the default, they compare a copy.
+//! others fetch 100. With `cas_inc_not_zero`, `rcuref` and `sharded` a packet holds a reference
+//! from the thread that sends it to the thread that receives it; with `sharded` each thread counts
+//! in a word of its own. With the check `entry`, that of Linux, both threads read the entry's
+//! generation meanwhile; with `generation`, the default, they compare a copy.
 //!
-//! **Expectation.** The layouts differ only where packets both count and read the entry: in the
-//! arms `cas entry` and `rcuref entry`. The arms `generation` are the better cure, because no
-//! packet reads a line that a count shares, in any layout; the arms `noref` do not count at all.
+//! **Expectation.** The layouts differ only where packets both write the entry's one count and read
+//! the entry: in the arms `cas entry` and `rcuref entry`. The arms `sharded` write no line that two
+//! threads share, so that the layouts do not differ there, and a packet costs only the operations
+//! themselves more than in the arms `noref`, which do not count at all. The arms `generation` are
+//! the better cure, because no packet reads a line that a count shares, in any layout.
 
 use std::{array, sync::LazyLock, time::Duration};
 
@@ -26,14 +29,14 @@ mod workload;
 const LAYOUTS: [&str; 3] = ["packed", "padded", "filled"];
 
 /// Ways to count: short name, `dst_ref`.
-const REFS: [(&str, &str); 3] =
-    [("cas", "cas_inc_not_zero"), ("rcuref", "rcuref"), ("noref", "noref")];
+const REFS: [(&str, &str); 4] =
+    [("cas", "cas_inc_not_zero"), ("rcuref", "rcuref"), ("sharded", "sharded"), ("noref", "noref")];
 
 /// Values of `dst_check`: the source of a route's validity.
 const CHECKS: [&str; 2] = ["entry", "generation"];
 
 /// Name of an arm by its layout, way to count and check.
-static NAMES: LazyLock<[[[String; 2]; 3]; 3]> = LazyLock::new(|| {
+static NAMES: LazyLock<[[[String; 2]; 4]; 3]> = LazyLock::new(|| {
     array::from_fn(|layout| {
         array::from_fn(|way| {
             array::from_fn(|check| format!("{} {} {}", LAYOUTS[layout], REFS[way].0, CHECKS[check]))
@@ -42,20 +45,29 @@ static NAMES: LazyLock<[[[String; 2]; 3]; 3]> = LazyLock::new(|| {
 });
 
 /// Arms of the short experiment.
-const QUICK: [&str; 4] =
-    ["packed cas entry", "filled cas entry", "packed cas generation", "filled noref generation"];
+const QUICK: [&str; 5] = [
+    "packed cas entry",
+    "filled cas entry",
+    "filled sharded entry",
+    "packed cas generation",
+    "filled noref generation",
+];
 
 /// Compared pairs: the tested change, its first version, the ways to count, and the better cures.
-const PAIRS: [(&str, &str); 12] = [
+const PAIRS: [(&str, &str); 16] = [
     ("packed cas entry", "filled cas entry"),
     ("packed cas entry", "padded cas entry"),
     ("packed rcuref entry", "filled rcuref entry"),
+    ("packed sharded entry", "filled sharded entry"),
     ("packed noref entry", "filled noref entry"),
     ("packed cas generation", "filled cas generation"),
     ("packed rcuref generation", "filled rcuref generation"),
     ("packed noref generation", "filled noref generation"),
     ("filled cas entry", "filled rcuref entry"),
+    ("filled cas entry", "filled sharded entry"),
+    ("filled rcuref entry", "filled sharded entry"),
     ("filled cas entry", "filled noref entry"),
+    ("filled sharded entry", "filled noref entry"),
     ("filled cas generation", "filled noref generation"),
     ("packed cas entry", "packed cas generation"),
     ("packed cas entry", "filled noref generation"),
@@ -194,7 +206,7 @@ mod tests {
     #[test]
     fn every_layout_is_compared_where_packets_count_and_where_they_do_not() {
         let experiment = experiment(false);
-        assert_eq!(experiment.arms.len(), 18);
+        assert_eq!(experiment.arms.len(), 24);
         assert_eq!(experiment.comparisons.len(), PAIRS.len());
     }
 }

@@ -5,8 +5,9 @@
 //! another name; the arm `slower` multiplies 3 % more often for each piece. The interleaving lets
 //! other work of the machine meet all arms alike.
 //!
-//! **Expectation.** `same` is equivalent or no difference, and `slower` is worse. Another verdict
-//! is a defect of the method or of the machine, and a reason to believe no other experiment there.
+//! **Expectation.** `same` is neither better nor worse, and `slower` is worse. Another verdict is a
+//! defect of the method or of the machine, and a reason to believe no other experiment there
+//! ([`unexpected`]).
 
 use std::{
     hint::black_box,
@@ -15,7 +16,8 @@ use std::{
 
 use super::threads::Pinned;
 use crate::experiment::{
-    Arm, Better, Clock, Comparison, Condition, Error, Experiment, Metric, Observation, Setup,
+    Arm, Better, Clock, Comparison, Condition, Error, Experiment, ExperimentRecord, Metric,
+    Observation, Setup, Verdict,
 };
 
 /// Multiplications of a piece: about a tenth of a millisecond.
@@ -48,6 +50,23 @@ pub fn experiment() -> Experiment {
     }
 }
 
+/// Describes the first comparison of a result whose verdict is not the expected one.
+#[must_use]
+pub fn unexpected(record: &ExperimentRecord) -> Option<String> {
+    let wrong = record.comparisons.iter().find(|own| match own.verdict {
+        Verdict::Invalid | Verdict::Better => true,
+        Verdict::Worse => own.arm != "slower",
+        Verdict::NoDifference | Verdict::NotSignificant | Verdict::Equivalent => {
+            own.arm == "slower"
+        }
+    })?;
+    let (arm, words) = (&wrong.arm, wrong.verdict.words());
+    let expected = if arm == "slower" { "worse" } else { "neither better nor worse" };
+    let reasons = wrong.reasons.join("; ");
+    let because = if reasons.is_empty() { reasons } else { format!(" ({reasons})") };
+    Some(format!("the arm '{arm}' is {words}{because}, and should be {expected}"))
+}
+
 /// Makes one run.
 fn run(setup: &Setup<'_>) -> Result<Observation, Error> {
     let _pinned = Pinned::to(0);
@@ -78,7 +97,7 @@ fn pieces(time: Duration, count: u32) -> (u32, Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{Load, Method, Verdict, Watch, estimate, run as run_experiment};
+    use crate::experiment::{Load, Method, Watch, estimate, run as run_experiment};
 
     /// A machine of whose other programs nothing is known.
     struct NoWatch;
@@ -87,6 +106,32 @@ mod tests {
         fn read(&mut self) -> Load {
             Load::default()
         }
+    }
+
+    /// Every verdict of both arms: two combinations are as expected for each.
+    #[test]
+    fn an_unexpected_verdict_is_described() {
+        let experiment = experiment();
+        let (warm_up, measure) = (Duration::ZERO, Duration::ZERO);
+        let method = Method { runs: 2, warm_up, measure, ..Method::default() };
+        let mut record = run_experiment(&experiment, &method, &mut NoWatch, &mut |_| {});
+        let harmless = [Verdict::NoDifference, Verdict::NotSignificant, Verdict::Equivalent];
+        let wrong = [Verdict::Invalid, Verdict::Better];
+        for same in harmless.into_iter().chain(wrong).chain([Verdict::Worse]) {
+            for slower in harmless.into_iter().chain(wrong).chain([Verdict::Worse]) {
+                record.comparisons[0].verdict = same;
+                record.comparisons[1].verdict = slower;
+                let described = unexpected(&record);
+                let is_expected = harmless.contains(&same) && slower == Verdict::Worse;
+                assert_eq!(described.is_none(), is_expected, "{same:?} {slower:?}: {described:?}");
+            }
+        }
+        record.comparisons[0].verdict = Verdict::Invalid;
+        record.comparisons[0].reasons = vec!["other programs: 9 %".to_owned()];
+        let described = unexpected(&record).expect("an invalid comparison");
+        let words = "the arm 'same' is invalid (other programs: 9 %), and should be neither better \
+                     nor worse";
+        assert_eq!(described, words);
     }
 
     /// The whole way from a clock to a verdict. On a busy machine a run may take twice its time,

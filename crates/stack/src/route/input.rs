@@ -22,7 +22,7 @@ use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     route::router::Router,
-    transmit::dst::{Dst, DstHandle, DstOrigin, DstRef, DstTail},
+    transmit::dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstTail},
 };
 
 /// Device and local prefix of an input route.
@@ -35,7 +35,7 @@ struct Key {
 /// Input route entries of a host.
 #[derive(Debug)]
 pub(crate) struct InputRoutes {
-    routes: RcuMap<Key, DstRef>,
+    routes: RcuMap<Key, DstOwner>,
 }
 
 impl InputRoutes {
@@ -65,7 +65,7 @@ impl InputRoutes {
             return Some(dst.handle());
         }
         self.routes.insert_or_replace(hash, key, make(router, cx, device, route, generation));
-        self.routes.lookup(hash, &key, rcu).map(DstRef::handle)
+        self.routes.lookup(hash, &key, rcu).map(|dst| dst.handle())
     }
 
     /// Removes every entry, because the routes that the entries were made from have changed.
@@ -89,7 +89,7 @@ fn make(
     index: DeviceIndex,
     route: &RouteEntry,
     generation: u32,
-) -> DstRef {
+) -> DstOwner {
     let device = Arc::clone(router.device(index));
     let caps = device.caps();
     let head = Dst {

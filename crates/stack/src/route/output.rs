@@ -30,7 +30,7 @@ use crate::{
     },
     cx::Cx,
     route::router::{Hop, Router},
-    transmit::dst::{DstHandle, DstRef},
+    transmit::dst::{DstHandle, DstOwner, DstRef},
 };
 
 /// Maximum number of entries per core. Each keeps its neighbor from being collected, so the limit
@@ -56,7 +56,7 @@ pub(crate) struct OutputRoutes {
     /// Whether entries were dropped to free their neighbors, and must be reclaimed as soon as no
     /// thread reads them. Relaxed: one turn later is soon enough.
     crowded: AtomicBool,
-    cores: PerCore<RcuMap<Key, DstRef>>,
+    cores: PerCore<RcuMap<Key, DstOwner>>,
 }
 
 impl OutputRoutes {
@@ -104,7 +104,7 @@ impl OutputRoutes {
         // Another thread may have cleared the table meanwhile: the packet is dropped and the peer
         // retransmits. Another thread may also have inserted an entry made from other routes; it
         // leads to the same next hop.
-        routes.lookup(hash, &key, rcu).map(DstRef::handle).ok_or(Errno::ENOBUFS)
+        routes.lookup(hash, &key, rcu).map(|dst| dst.handle()).ok_or(Errno::ENOBUFS)
     }
 
     /// Reclaims dropped entries at the end of a turn, when the running thread reads none.
@@ -128,7 +128,7 @@ impl OutputRoutes {
     }
 }
 
-fn clear(routes: &RcuMap<Key, DstRef>, rcu: &Section<'_>) {
+fn clear(routes: &RcuMap<Key, DstOwner>, rcu: &Section<'_>) {
     let mut keys = Vec::with_capacity(ROUTES_MAX);
     routes.for_each(rcu, |key, _| keys.push(*key));
     for key in keys {

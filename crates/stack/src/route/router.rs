@@ -29,7 +29,7 @@ use crate::{
         modes::{DstCheck, DstLayout},
     },
     transmit::{
-        dst::{Dst, DstHandle, DstOrigin, DstRef, DstStats, DstTail, RouteKind},
+        dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstStats, DstTail, RouteKind},
         neighbor::table::NeighborTable,
         tx_queue::DeviceTx,
     },
@@ -378,7 +378,7 @@ impl Router {
         let dst = match found.try_get() {
             Some(dst) => dst,
             // The entry was replaced between the lookup and the get.
-            None => self.make_dst(cx, hop)?,
+            None => self.make_dst(cx, hop)?.into_ref(),
         };
         cx.count(Counter::DstGet, 1);
         let Hop { exception, expires, .. } = *hop;
@@ -387,7 +387,7 @@ impl Router {
     }
 
     /// Creates the dst entry of a hop, and its neighbor if there is none yet.
-    pub(crate) fn make_dst(&self, cx: &Cx, hop: &Hop) -> Result<DstRef, Errno> {
+    pub(crate) fn make_dst(&self, cx: &Cx, hop: &Hop) -> Result<DstOwner, Errno> {
         let device = Arc::clone(self.device(hop.index));
         let caps = device.caps();
         let link = caps.link;
@@ -433,12 +433,12 @@ impl Router {
 
     /// Creates a dst entry in the layout of this host, with the reference counting that `dst_ref`
     /// currently selects.
-    pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstRef {
+    pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstOwner {
         let entry = counted::Entry { head, tail, cold, stats: DstStats::default() };
         // Reads the live settings, not those of the caller's entry, because the dst entry may
         // belong to a newer generation.
         let counting = self.sysctls().dst_ref.counting();
         cx.count(Counter::DstAllocs, 1);
-        DstRef::new(&self.rcu, self.dst_layout.into(), counting, entry)
+        DstOwner::new(&self.rcu, self.dst_layout.into(), counting, entry)
     }
 }

@@ -124,6 +124,7 @@ host_rows! {
     tcp_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.tcp_early_demux";
     /// Reference counting of route entries. `cas_inc_not_zero`: packets over loopback hold a
     /// reference, taken by a loop of compare-and-swap. `rcuref`: the same with one atomic addition.
+    /// `sharded`: the same, in a word for each CPU while the entry is in use for lookups.
     /// `noref`: packets hold none. A change invalidates all cached routes. Change it to reproduce
     /// the costs of older Linux versions.
     dst_ref: DstRefMode = DstRefMode::Noref, DstRefModes WORDS, Lab, "net.quietline.dst_ref";
@@ -236,7 +237,7 @@ host_rows! {
     /// Way in which packets leave receive offload. `immediate`: one by one, as before Linux 5.4.
     /// `normal_only_list`: packets that were not merged in a list, superframes one by one, which
     /// can reorder a flow. `unified_list_packets`: all in a list, a superframe counts as 1 (Linux
-    /// 5.6). `unified_list_segments`: all in a list, a superframe counts as its segments (Linux
+    /// 5.5). `unified_list_segments`: all in a list, a superframe counts as its segments (Linux
     /// 5.11). Change it to compare them.
     gro_exit: GroExit = GroExit::UnifiedListSegments, GroExits WORDS, Lab, "net.quietline.gro_exit";
     /// Packets that leave receive offload after a cycle of busy polling that goes on. `none`: none

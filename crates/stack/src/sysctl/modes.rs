@@ -40,7 +40,7 @@ pub enum GroExit {
     /// Linux 5.4 for `napi_gro_frags`. **This mode reorders**: a completed packet overtakes waiting
     /// packets of its flow.
     NormalOnlyList,
-    /// All packets wait in the list, and each counts as one, as in Linux 5.6.
+    /// All packets wait in the list, and each counts as one, as in Linux 5.5.
     UnifiedListPackets,
     /// All packets wait in the list, and a superframe counts as its segments, as since Linux 5.11:
     /// a large superframe does not wait for other packets.
@@ -122,6 +122,8 @@ pub enum DstRefMode {
     CasIncNotZero,
     /// As `CasIncNotZero`, but taking a reference is one addition.
     Rcuref,
+    /// As `Rcuref`, but while a table holds the entry, each CPU counts in a word of its own.
+    Sharded,
     /// Packets hold no reference, except a packet that is queued outside of a read section for a
     /// socket without a cached dst. Sockets and caches count as in `Rcuref`.
     #[default]
@@ -134,6 +136,7 @@ impl DstRefMode {
         match self {
             Self::CasIncNotZero => Counting::CasIncNotZero,
             Self::Rcuref | Self::Noref => Counting::Rcuref,
+            Self::Sharded => Counting::Sharded,
         }
     }
 

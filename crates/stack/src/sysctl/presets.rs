@@ -3,8 +3,10 @@
 //! Above: `Sysctls::set`. A preset sets every setting of the table, so that a change from one
 //! preset to another leaves nothing of the first. A setting that is set later keeps its own value.
 //!
-//! The comment of each row names the versions and the place in Linux' sources where they differ. A
-//! setting has the value that a fresh system of that version had, with these exceptions:
+//! The comment of each row names the versions and the place in Linux' sources where they differ;
+//! docs/mechanisms.md lists the commits. A preset describes the first release of its version:
+//! stable releases of 5.4 have the merged packets' list of 5.5. A setting has the value that a
+//! fresh system of that version had, with these exceptions:
 //! - The two packet caches of `linux-5.2` are on. Linux 5.2 introduced them, and shipped them off.
 //! - No preset chooses `net.quietline.tsq_protocol=seed`, which loses wake-ups, as Linux 3.6 and
 //!   3.18 did. A demonstration sets it in addition to the preset.
@@ -63,7 +65,7 @@ const TABLE: [(&str, [&str; 6]); 19] = [
     // struct dst_entry: __refcnt shares a line with lwtstate and rt_genid (5.19); in 6.4
     // rt_uncached fills the space between them.
     ("net.quietline.dst_layout", ["packed", "packed", "packed", "packed", "packed", "filled"]),
-    // napi_gro_frags() fills a list since 5.4, and all functions that deliver packets since 5.6;
+    // napi_gro_frags() fills a list since 5.4, and all functions that deliver packets since 5.5;
     // the list counts segments since 5.11 (gro_normal_one()).
     (
         "net.quietline.gro_exit",
@@ -93,8 +95,8 @@ const TABLE: [(&str, [&str; 6]); 19] = [
     ("net.core.busy_read", ["0", "0", "0", "0", "0", "0"]),
     ("net.core.busy_poll", ["0", "0", "0", "0", "0", "0"]),
     // tcp_write_xmit(): no limit in 3.5, 131,072 bytes in 3.6, the larger of that and 1 ms at the
-    // pacing rate in 3.16. From 5.0 to 6.12, tcp_small_queue_check(): 1 MiB, and no limit for paced
-    // connections.
+    // pacing rate from 3.13 to 3.18. From 5.0 to 6.15, tcp_small_queue_check(): 1 MiB, and no limit
+    // for paced connections.
     (
         "net.quietline.tsq_limit",
         ["off", "static131072_ge", "dyn_max", "paced_exempt", "paced_exempt", "paced_exempt"],

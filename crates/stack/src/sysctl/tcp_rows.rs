@@ -208,7 +208,7 @@ part_rows! {
     "net.quietline.pacing_shift", tcp.pacing_shift, Number 5..=12, Tune;
     /// Rule of the limit that TCP Small Queues put on one connection. `off`: no limit.
     /// `static131072_ge`: `tcp_limit_output_bytes` (Linux 3.6). `dyn_max`: that or a millisecond of
-    /// the pace, whichever is more (3.16). `dyn_min2`: a millisecond of the pace, at least two
+    /// the pace, whichever is more (3.13). `dyn_min2`: a millisecond of the pace, at least two
     /// packets and at most `tcp_limit_output_bytes` (4.4). `paced_exempt`: as `dyn_min2`, without
     /// upper bound for paced connections (5.0). `v619`: as `dyn_min2`, and a connection with one
     /// packet in flight may send (6.19). It also sets `tcp_limit_output_bytes` to that version's
@@ -217,7 +217,7 @@ part_rows! {
     /// Way of a packet whose data were consumed. `none`: its memory returns alone to the core that
     /// allocated it. `socket_one`: the connection keeps one packet for its next write and one for
     /// softirq to free (Linux 5.2). `list_after_unlock`: packets are freed after the socket is
-    /// released (5.16). `per_core_defer`: packets return whole to that core (5.19). `unified_pool`:
+    /// released (5.17). `per_core_defer`: packets return whole to that core (5.19). `unified_pool`:
     /// packets stay on the core that consumed them. Change it to compare the costs.
     "net.quietline.skb_recycle", tcp.packet_recycle, PacketRecycles WORDS, Lab;
     /// Lets a connection keep one packet for its next write, with `net.quietline.skb_recycle` at

@@ -89,6 +89,9 @@ impl Parts for DstParts {
 /// Counted reference to an entry.
 pub(crate) type DstRef = sync::Ref<DstParts>;
 
+/// Reference of the table that publishes an entry.
+pub(crate) type DstOwner = sync::Owner<DstParts>;
+
 /// Entry found in a read section, which it cannot leave. DST5 and, for packets, PQ4: a packet
 /// carries one of these or a reference.
 ///

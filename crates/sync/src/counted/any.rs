@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 
 use super::{Parts, Ref, block::Header, put};
 use crate::epoch::Section;
-use crate::refcount::RefCount;
+use crate::refcount::{Counting, Put, RefCount};
 
 /// A counted reference without the types of its entry's parts: one word, for a packet to carry.
 pub struct AnyRef {
@@ -43,8 +43,16 @@ impl AnyRef {
     #[inline]
     pub fn release(self, section: &Section<'_>) {
         let header = ManuallyDrop::new(self).header;
+        let in_shards = || {
+            // SAFETY: alive by the reference, and by the section until this returns.
+            unsafe { header.as_ref() }.count_put()
+        };
+        let put_here = |count: &RefCount, counting| match counting {
+            Counting::Sharded if in_shards() => Put::Shared,
+            _ => count.put(counting, section),
+        };
         // SAFETY: this put gives up the reference.
-        unsafe { put(header, |count, counting| count.put(counting, section)) };
+        unsafe { put(header, put_here) };
     }
 }
 

@@ -13,7 +13,8 @@ use core::ptr::{self, NonNull};
 use super::Parts;
 use crate::epoch::Domain;
 use crate::padded::Padded;
-use crate::refcount::{Counting, RefCount};
+use crate::refcount::{Counting, RefCount, Shards};
+use crate::shim;
 
 /// Positions of the parts of an entry: see [`counted`](super).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub(super) struct Header {
     stats: u16,
     pub(super) counting: Counting,
     layout: Layout,
+    /// Words of a sharded entry that was made with an owner.
+    shards: Option<Box<Shards>>,
     /// Functions that depend on the block's type.
     pub(super) kind: &'static Kind,
     /// Epoch domain. Taken out when the block is retired: a domain that holds blocks that hold the
@@ -194,25 +197,33 @@ impl<P: Parts> Block<P> for Filled<P> {
     }
 }
 
-/// Makes an entry with one reference, and returns the start of its block.
+/// Makes an entry with one reference, and returns the start of its block. With `owned`, that
+/// reference is an owner's.
 pub(super) fn make<P: Parts>(
     domain: &Domain,
     layout: Layout,
     counting: Counting,
+    owned: bool,
     entry: Entry<P>,
 ) -> NonNull<Header> {
+    let shards = (owned && counting == Counting::Sharded).then(|| Box::new(Shards::new()));
     match layout {
-        Layout::Packed => leak::<P, Packed<P>>(domain, counting, entry),
-        Layout::Padded => leak::<P, PaddedApart<P>>(domain, counting, entry),
-        Layout::Filled => leak::<P, Filled<P>>(domain, counting, entry),
+        Layout::Packed => leak::<P, Packed<P>>(domain, counting, shards, entry),
+        Layout::Padded => leak::<P, PaddedApart<P>>(domain, counting, shards, entry),
+        Layout::Filled => leak::<P, Filled<P>>(domain, counting, shards, entry),
     }
 }
 
 fn leak<P: Parts, B: Block<P>>(
     domain: &Domain,
     counting: Counting,
+    shards: Option<Box<Shards>>,
     entry: Entry<P>,
 ) -> NonNull<Header> {
+    let count = match shards {
+        Some(_) => RefCount::new_spread(),
+        None => RefCount::new(counting),
+    };
     let offsets = const { Offsets::of::<P>(B::LAYOUT) };
     let short = |offset: usize| u16::try_from(offset).expect("entries of some hundred bytes");
     let header = Header {
@@ -222,10 +233,11 @@ fn leak<P: Parts, B: Block<P>>(
         stats: short(offsets.stats),
         counting,
         layout: B::LAYOUT,
+        shards,
         kind: const { &B::KIND },
         domain: ManuallyDrop::new(domain.clone()),
     };
-    let block = B::build(header, RefCount::new(counting), entry);
+    let block = B::build(header, count, entry);
     NonNull::from(Box::leak(Box::new(block))).cast()
 }
 
@@ -304,7 +316,18 @@ impl<'a, P: Parts> View<'a, P> {
     }
 
     pub(super) fn refs(self) -> u32 {
-        self.count().refs(self.header().counting)
+        let header = self.header();
+        match &header.shards {
+            Some(shards) => self.count().refs_spread(shards.sum()),
+            None => self.count().refs(header.counting),
+        }
+    }
+
+    /// Counts all references in the central word from now on. The owner calls it once.
+    pub(super) fn close_shards(self) {
+        if let Some(shards) = &self.header().shards {
+            self.count().gather(shards.close());
+        }
     }
 
     #[inline]
@@ -315,6 +338,23 @@ impl<'a, P: Parts> View<'a, P> {
 
     #[inline]
     pub(super) fn try_get(self) -> bool {
-        self.count().try_get(self.header().counting)
+        match self.header().counting {
+            Counting::Sharded if self.header().count_get() => true,
+            counting => self.count().try_get(counting),
+        }
+    }
+}
+
+impl Header {
+    /// Takes a reference in the word of this thread; false if it must be taken centrally.
+    #[inline(never)]
+    fn count_get(&self) -> bool {
+        self.shards.as_ref().is_some_and(|shards| shards.get(shim::thread_slot()))
+    }
+
+    /// Puts a reference in the word of this thread; false if it must be put centrally.
+    #[inline(never)]
+    pub(super) fn count_put(&self) -> bool {
+        self.shards.as_ref().is_some_and(|shards| shards.put(shim::thread_slot()))
     }
 }

@@ -29,10 +29,16 @@ fn drops() -> Drops {
     Drops::new(crate::shim::AtomicUsize::new(0))
 }
 
+fn entry(drops: &Drops) -> Entry<Sample> {
+    Entry { head: [7; 6], tail: 9, cold: Marked(Drops::clone(drops)), stats: 11 }
+}
+
 fn sample(domain: &Domain, layout: Layout, counting: Counting, drops: &Drops) -> Ref<Sample> {
-    let cold = Marked(Drops::clone(drops));
-    let entry = Entry { head: [7; 6], tail: 9, cold, stats: 11 };
-    Ref::new(domain, layout, counting, entry)
+    Ref::new(domain, layout, counting, entry(drops))
+}
+
+fn owned(domain: &Domain, layout: Layout, counting: Counting, drops: &Drops) -> Owner<Sample> {
+    Owner::new(domain, layout, counting, entry(drops))
 }
 
 #[cfg(not(loom))]
@@ -40,7 +46,7 @@ mod threads {
     use super::*;
 
     const LAYOUTS: [Layout; 3] = [Layout::Packed, Layout::Padded, Layout::Filled];
-    const COUNTINGS: [Counting; 2] = [Counting::CasIncNotZero, Counting::Rcuref];
+    const COUNTINGS: [Counting; 3] = [Counting::CasIncNotZero, Counting::Rcuref, Counting::Sharded];
 
     fn dropped(drops: &Drops) -> usize {
         drops.load(Ordering::Relaxed)
@@ -70,7 +76,7 @@ mod threads {
             }
         }
         assert_eq!(domain.reclaim(), 0);
-        assert_eq!(dropped(&drops), 6);
+        assert_eq!(dropped(&drops), 9);
     }
 
     /// DST1: the count is alone in its 128 bytes, except in the packed layout.
@@ -205,6 +211,94 @@ mod threads {
     }
 }
 
+#[cfg(not(loom))]
+mod owners {
+    use super::*;
+
+    const COUNTINGS: [Counting; 3] = [Counting::CasIncNotZero, Counting::Rcuref, Counting::Sharded];
+    const LAYOUTS: [Layout; 3] = [Layout::Packed, Layout::Padded, Layout::Filled];
+
+    /// DST3: the gets and puts of several threads add up while the entry has an owner, afterwards,
+    /// and across the end of the owner, in sections and outside of them.
+    #[test]
+    fn references_add_up_across_the_end_of_the_owner() {
+        for counting in COUNTINGS {
+            for layout in LAYOUTS {
+                let (domain, drops) = (Domain::new(), drops());
+                let owner = owned(&domain, layout, counting, &drops);
+                let reader = domain.reader();
+                let mut held: Vec<_> =
+                    (0..5).map(|_| owner.handle().try_get().expect("alive")).collect();
+                held.pop().unwrap().release(&reader.pin());
+                drop(held.pop());
+                held.push(held[0].clone());
+                assert_eq!(owner.refs(), 5, "{counting:?}");
+                let first = held.pop().unwrap();
+                std::thread::scope(|scope| {
+                    for held in held.drain(..2) {
+                        scope.spawn(|| {
+                            let reader = domain.reader();
+                            held.release(&reader.pin());
+                        });
+                    }
+                    drop(owner);
+                });
+                assert_eq!((first.refs(), held.len()), (2, 1), "{counting:?}");
+                held.pop().unwrap().release(&reader.pin());
+                let (handle, section) = (first.clone(), reader.pin());
+                first.release(&section);
+                let handle = handle.handle().try_get().expect("alive");
+                assert_eq!(handle.refs(), 2, "{counting:?}");
+                drop((handle, section));
+                domain.reclaim();
+                assert_eq!((domain.reclaim(), drops.load(Ordering::Relaxed)), (0, 0));
+            }
+        }
+    }
+
+    /// An entry that no table has published after all ends with its last reference.
+    #[test]
+    fn an_owner_becomes_a_reference() {
+        for counting in COUNTINGS {
+            let (domain, drops) = (Domain::new(), drops());
+            let entry = owned(&domain, Layout::Filled, counting, &drops).into_ref();
+            assert_eq!(entry.refs(), 1);
+            drop(entry.clone());
+            drop(entry);
+            domain.reclaim();
+            assert_eq!((domain.reclaim(), drops.load(Ordering::Relaxed)), (0, 1));
+        }
+    }
+
+    /// Threads take and put references while the owner ends; afterwards the count is exact and the
+    /// entry ends once.
+    #[test]
+    fn stress_an_owner_ends_while_threads_count() {
+        for round in 0..200 {
+            let (domain, drops) = (Domain::new(), drops());
+            let owner = owned(&domain, Layout::Packed, Counting::Sharded, &drops);
+            let kept = owner.clone();
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        let reader = domain.reader();
+                        for turn in 0..50 {
+                            let section = reader.pin();
+                            let held = kept.handle().try_get().expect("alive");
+                            if turn % 3 == 0 { drop(held) } else { held.release(&section) }
+                        }
+                    });
+                }
+                scope.spawn(move || drop(owner));
+            });
+            assert_eq!(kept.refs(), 1, "round {round}");
+            drop(kept);
+            domain.reclaim();
+            assert_eq!((domain.reclaim(), drops.load(Ordering::Relaxed)), (0, 1));
+        }
+    }
+}
+
 #[cfg(loom)]
 mod models {
     use loom::sync::Arc;
@@ -258,6 +352,47 @@ mod models {
     #[test]
     fn early_demux_against_invalidation_by_rcuref() {
         demux_against_invalidation(Counting::Rcuref);
+    }
+
+    /// As above, with a sharded entry that its table drops: one core looks it up while another ends
+    /// its owner.
+    #[test]
+    fn a_lookup_against_the_end_of_the_owner() {
+        model(|| {
+            let (domain, drops) = (Domain::new(), drops());
+            let owner = owned(&domain, Layout::Filled, Counting::Sharded, &drops);
+            let table = Arc::new(crate::rcu::RcuCell::new(&domain, Some(owner)));
+            let other = {
+                let (table, domain) = (Arc::clone(&table), domain.clone());
+                thread::spawn(move || {
+                    table.replace(None);
+                    domain.reclaim();
+                })
+            };
+            let reader = domain.reader();
+            let held = {
+                let section = reader.pin();
+                table.load(&section).as_ref().and_then(|owner| owner.handle().try_get())
+            };
+            // One reference is released while the owner may end, the other one afterwards.
+            if let Some(held) = &held {
+                held.clone().release(&reader.pin());
+                assert_eq!(drops.load(Ordering::Relaxed), 0, "freed under a reference");
+            }
+            other.join().unwrap();
+            if let Some(held) = held {
+                for _ in 0..3 {
+                    domain.reclaim();
+                }
+                assert_eq!((held.refs(), *held.tail()), (1, 9), "the owner has ended");
+                assert_eq!(drops.load(Ordering::Relaxed), 0, "freed under a reference");
+                held.release(&reader.pin());
+            }
+            for _ in 0..3 {
+                domain.reclaim();
+            }
+            assert_eq!(drops.load(Ordering::Relaxed), 1, "freed exactly once");
+        });
     }
 
     /// A thread that finds an entry while it is published sees everything that was written to it

@@ -194,7 +194,7 @@ mod models {
             self.check_alive();
             self.note(match counting {
                 Counting::CasIncNotZero => self.count.cas_put(),
-                Counting::Rcuref => self.count.rcuref_put(),
+                Counting::Rcuref | Counting::Sharded => self.count.rcuref_put(),
             });
         }
 

@@ -31,7 +31,7 @@ pub enum PacketRecycle {
     /// 5.15.
     SocketOne,
     /// Packets that a read has emptied are freed after the socket is unlocked, by the reader or by
-    /// softirq, whichever runs first. Linux 5.16 to 5.18.
+    /// softirq, whichever runs first. Linux 5.17 and 5.18.
     ListAfterUnlock,
     /// Each packet is returned whole to its home core, which frees it. Linux from 5.19 on.
     PerCoreDefer,

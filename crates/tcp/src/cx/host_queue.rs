@@ -35,7 +35,7 @@ pub enum TsqLimit {
     /// Linux 3.6: `tcp_limit_output_bytes`, reached when the queued bytes equal it. Superframes are
     /// at most half of it.
     Static131072Ge,
-    /// Linux 3.16: the larger of `tcp_limit_output_bytes` and a millisecond of the pacing rate.
+    /// Linux 3.13: the larger of `tcp_limit_output_bytes` and a millisecond of the pacing rate.
     DynMax,
     /// Linux 4.4: a millisecond of the pacing rate but at least two packets, at most
     /// `tcp_limit_output_bytes`. Includes the exception of Linux 4.11: a connection with nothing in

@@ -3,7 +3,7 @@
 //!
 //! Above: `socket::api` (reads, writes), `input::ack`; `stack` takes packets that softirq frees.
 //! Below: `pkt::Pool`. Linux: sk_tx_skb_cache and sk_rx_skb_cache (5.2 to 5.15: sk_wmem_free_skb,
-//! sk_stream_alloc_skb, sk_eat_skb, tcp_v4_rcv), the defer_list of a socket (5.16 to 5.18).
+//! sk_stream_alloc_skb, sk_eat_skb, tcp_v4_rcv), the defer_list of a socket (5.17 and 5.18).
 //!
 //! ```text
 //!   write ──alloc──► send queue ──ACK, on another core──► tx ──► the next write

@@ -23,6 +23,10 @@ const LONG_BYTES: usize = 132;
 /// One SET comes with so many GETs.
 const GETS_PER_SET: u32 = 100;
 
+/// Fewest requests of a result. The requests that are under way when the count begins or ends are
+/// a small part of so many.
+const REQUESTS_MIN: f64 = 500.0;
+
 const SET: u8 = 1;
 const GET: u8 = 2;
 
@@ -129,7 +133,7 @@ fn measure(stack: &Stack, counts: &[Requests], setup: &Setup<'_>) -> (f64, f64, 
     thread::sleep(setup.measure);
     let (mut after, mut end, mut changed) = requests();
     // On a busy machine a short run may get no CPU. It lasts until it has a result.
-    while after - before < 1.0 && end - begin < STALL_MAX {
+    while after - before < REQUESTS_MIN && end - begin < STALL_MAX {
         thread::sleep(setup.measure);
         (after, end, changed) = requests();
     }

@@ -4,8 +4,13 @@
 //! host has. One, two or four bulk senders write as much as their sockets take to a port that
 //! discards; a further connection sends 64 bytes to a port that echoes, and waits for them. The
 //! device holds a packet until the kernel has released it, so that bytes below TCP are those in the
-//! kernel's queue and in the driver's ring. The runs are bounded: a run sends for as long as the
-//! method says, and at least [`MEASURE_MIN`].
+//! kernel's queue and in the driver's ring, and the delay of a packet is the time from the call
+//! that takes it until its release. Small packets are those of the connection that asks: their
+//! delays are the queue as another flow sees it. The runs are bounded: a run sends for as long as
+//! the method says, and at least [`MEASURE_MIN`].
+//!
+//! Two metrics of the simulation have no counterpart. An interface does not tell when the first bit
+//! of a packet leaves, and its rate, of which the utilization would be a part, is unknown.
 //!
 //! Needs root, or CAP_NET_RAW. The peer runs `quietline serve discard` and `quietline serve echo`,
 //! or any services like them.
@@ -23,14 +28,18 @@ use quietline::{
 };
 
 use super::{
-    summary::{SAMPLES, mean, millis, over_time, percentile},
+    summary::{SAMPLES, mean, millis, over_time, percentile, rates, thinned},
     workload::{PING_BYTES, ZEROS},
 };
 use crate::{
     experiment::{
-        Better, Clock, Comparison, Condition, Error, Experiment, Metric, Observation, Series, Setup,
+        Better, Clock, Comparison, Condition, Control, Error, Experiment, Metric, Observation,
+        Series, Setup,
     },
-    experiments::threads::{self, Pinned, STALL_MAX},
+    experiments::{
+        delay_meter::{Delay, DelayMeter},
+        threads::{self, Pinned, STALL_MAX},
+    },
 };
 
 /// Shortest time of a measurement, and the part of it before, in which windows grow.
@@ -39,6 +48,12 @@ const WARM_UP_MIN: Duration = Duration::from_millis(500);
 
 /// Time between a response and the next request.
 const PAUSE: Duration = Duration::from_millis(3);
+
+/// Frames that bulk senders exceed; those of the connection that asks do not.
+const SMALL_FRAME_MAX: usize = 200;
+
+/// Counters per packet of a bulk sender.
+const COUNTERS: [&str; 4] = ["TsqThrottled", "TsqRuns", "TsqRecheck", "TcpRetransSegs"];
 
 /// Packet memory of the host.
 const MEMORY_BYTES: usize = 256 << 20;
@@ -63,7 +78,7 @@ pub struct Real {
 pub fn experiment(real: &Real, quick: bool) -> Experiment {
     let senders: &[usize] = if quick { &[1] } else { &[1, 2, 4] };
     let senders = senders.to_vec();
-    let compared = ["below", "ping_rtt", "throughput"];
+    let compared = ["below", "wait", "ping_wait", "ping_rtt", "throughput"];
     let against_off = |arm| compared.map(|metric| Comparison { baseline: "off", arm, metric });
     let real = real.clone();
     Experiment {
@@ -71,7 +86,7 @@ pub fn experiment(real: &Real, quick: bool) -> Experiment {
         title: "TCP Small Queues on a queue of the kernel (Linux 3.6)",
         claim: super::CLAIM,
         workload: "Wall time: bulk senders write without end through a packet socket on an interface of the kernel; a further connection of the same host sends 64 bytes and receives 64, again and again.",
-        limits: "What is queued is counted from the packet socket on: the queueing discipline and the driver's ring together. The peer is as fast as it is.",
+        limits: "What is queued is counted from the packet socket on: the queueing discipline and the driver's ring together, until the kernel releases the packet. On a link without a queue nothing is throttled, and the comparisons are invalid. The peer is as fast as it is.",
         clock: Clock::Wall,
         conditions: senders
             .iter()
@@ -84,7 +99,14 @@ pub fn experiment(real: &Real, quick: bool) -> Experiment {
             .collect(),
         arms: super::arms(),
         metrics: metrics(),
-        controls: Vec::new(),
+        controls: vec![Control {
+            counter: "TsqThrottled",
+            conditions: Vec::new(),
+            moves_in: vec!["static131072_ge"],
+            at_least: 0.01,
+            still_in: vec!["off"],
+            at_most: 0.0,
+        }],
         comparisons: ["static131072_ge", "v619"].into_iter().flat_map(against_off).collect(),
         trial: Box::new(move |setup| run(&real, senders[setup.condition], setup)),
     }
@@ -96,6 +118,14 @@ fn metrics() -> Vec<Metric> {
     vec![
         metric("below", "KB", "mean packet memory of all senders below TCP", Better::Lower),
         metric("below_p99", "KB", "99th percentile of the same", Better::Lower),
+        metric("wait", "ms", "mean time of a bulk packet in the kernel's queue", Better::Lower),
+        metric("wait_p99", "ms", "99th percentile of the same", Better::Lower),
+        metric(
+            "ping_wait",
+            "ms",
+            "median time of the other connection's packets in the kernel's queue",
+            Better::Lower,
+        ),
         metric("ping_rtt", "ms", "median round trip of the other connection", Better::Lower),
         metric("ping_p99", "ms", "99th percentile of the same", Better::Lower),
         metric("cwnd", "KB", "mean congestion window of a bulk sender", Better::Lower),
@@ -103,9 +133,21 @@ fn metrics() -> Vec<Metric> {
     ]
 }
 
+/// State of the senders at one moment.
+#[derive(Clone, Copy)]
+struct Sample {
+    at_s: f64,
+    /// Packet memory below TCP of all bulk senders, and window of the first one.
+    below_kb: f64,
+    cwnd_kb: f64,
+    /// Payload of all bulk senders that the peer has acknowledged.
+    acknowledged_bytes: f64,
+}
+
 /// The host, its connections, and the notes of a run.
 struct World {
     host: Arc<Host>,
+    meter: Arc<DelayMeter>,
     cx: Cx,
     bulk: Vec<Arc<Connection>>,
     ping: Arc<Connection>,
@@ -114,16 +156,17 @@ struct World {
     next_request: Instant,
     /// Seconds, and milliseconds of a round trip.
     round_trips: Vec<[f64; 2]>,
-    /// Seconds, KB below TCP, KB of the first sender's window.
-    samples: Vec<[f64; 3]>,
+    samples: Vec<Sample>,
 }
 
 impl World {
     fn new(real: &Real, senders: usize, setup: &Setup<'_>) -> Result<Self, Error> {
-        let device = AfPacket::open(&AfPacketConfig::new(&real.interface))?;
+        let socket = AfPacket::open(&AfPacketConfig::new(&real.interface))?;
+        let meter = Arc::new(DelayMeter::new(socket as Arc<dyn Device>));
+        let device = Arc::clone(&meter) as Arc<dyn Device>;
         let memory = Memory::new(MEMORY_BYTES);
         let addresses = vec![real.address.parse()?];
-        let devices = vec![DeviceConfig { device: device as Arc<dyn Device>, addresses }];
+        let devices = vec![DeviceConfig { device, addresses }];
         let host = Host::new(&memory, HostConfig { devices, ..HostConfig::replay(setup.seed) })?;
         // The kernel's queue is the only one, and the kernel reports what has left it.
         let qdisc = format!("net.quietline.dev.{}.qdisc", real.interface);
@@ -144,7 +187,7 @@ impl World {
         ping.with_tcb(&host, &mut cx, |tcb, _| tcb.set_nodelay(true));
         let (round_trips, samples) = (Vec::new(), Vec::new());
         let next_request = Instant::now();
-        Ok(Self { host, cx, bulk, ping, asked: None, next_request, round_trips, samples })
+        Ok(Self { host, meter, cx, bulk, ping, asked: None, next_request, round_trips, samples })
     }
 
     /// Lets everything happen for a time.
@@ -201,7 +244,14 @@ impl World {
         let below: f64 = self.bulk.iter().map(|own| f64::from(own.wmem_alloc())).sum();
         let Some(first) = self.bulk.first() else { return };
         let info = first.with_tcb(&self.host, &mut self.cx, |tcb, _| tcb.info());
-        self.samples.push([at_s, below / 1e3, f64::from(info.cwnd) / 1e3]);
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+        let acknowledged_bytes = self.acknowledged() as f64;
+        self.samples.push(Sample {
+            at_s,
+            below_kb: below / 1e3,
+            cwnd_kb: f64::from(info.cwnd) / 1e3,
+            acknowledged_bytes,
+        });
     }
 
     /// Bytes that the peer has acknowledged.
@@ -236,34 +286,69 @@ fn run(real: &Real, senders: usize, setup: &Setup<'_>) -> Result<Observation, Er
     let mut world = World::new(real, senders, setup)?;
     world.run(setup.warm_up.max(WARM_UP_MIN))?;
     (world.round_trips, world.samples) = (Vec::new(), Vec::new());
-    let (before, begin) = (world.acknowledged(), Instant::now());
+    world.meter.take();
+    let (before, counted) = (world.acknowledged(), world.host.counters());
+    let begin = Instant::now();
     world.run(setup.measure.max(MEASURE_MIN))?;
     let seconds = begin.elapsed().as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     let bits = (world.acknowledged() - before) as f64 * 8.0;
-    let column = |place: usize| world.samples.iter().map(|own| own[place]).collect::<Vec<_>>();
-    let trips: Vec<f64> = world.round_trips.iter().map(|own| own[1]).collect();
-    if trips.is_empty() || bits < 1.0 {
+    let (small, bulk): (Vec<Delay>, Vec<Delay>) =
+        world.meter.take().into_iter().partition(|own| own.bytes <= SMALL_FRAME_MAX);
+    if world.round_trips.is_empty() || bulk.is_empty() || small.is_empty() || bits < 1.0 {
         return Err("the link carried nothing".into());
     }
-    let (below, windows) = (column(1), column(2));
-    let pairs = |place: usize| world.samples.iter().map(|own| [own[0], own[place]]).collect();
-    Ok(Observation {
+    let change = world.host.counters().since(&counted);
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    let packets = bulk.len() as f64;
+    let counters = threads::per_operation(&change, &COUNTERS, packets);
+    Ok(Observation { counters, ..summarize(&world, begin, &bulk, &small, bits / seconds) })
+}
+
+/// Metrics and series of a run that began at `begin`.
+fn summarize(
+    world: &World,
+    begin: Instant,
+    bulk: &[Delay],
+    small: &[Delay],
+    bits_per_s: f64,
+) -> Observation {
+    let sampled = |value: fn(&Sample) -> f64| {
+        world.samples.iter().map(|own| [own.at_s, value(own)]).collect::<Vec<_>>()
+    };
+    let of = |points: &[[f64; 2]]| points.iter().map(|own| own[1]).collect::<Vec<_>>();
+    let delays = |of: &[Delay]| {
+        let at = |own: &Delay| own.taken.saturating_duration_since(begin).as_secs_f64();
+        of.iter().map(|own| [at(own), millis(own.delay)]).collect::<Vec<_>>()
+    };
+    let (below, windows) = (sampled(|own| own.below_kb), sampled(|own| own.cwnd_kb));
+    let (bulk, small) = (delays(bulk), delays(small));
+    let [below_kb, trips, waits, small_waits] =
+        [&below, &world.round_trips, &bulk, &small].map(|points| of(points));
+    Observation {
         metrics: vec![
-            mean(&below),
-            percentile(&below, 99),
+            mean(&below_kb),
+            percentile(&below_kb, 99),
+            mean(&waits),
+            percentile(&waits, 99),
+            percentile(&small_waits, 50),
             percentile(&trips, 50),
             percentile(&trips, 99),
-            mean(&windows),
-            bits / seconds / 1e6,
+            mean(&of(&windows)),
+            bits_per_s / 1e6,
         ],
         counters: Vec::new(),
         series: vec![
-            over_time("memory below TCP", "KB", pairs(1)),
-            over_time("congestion window", "KB", pairs(2)),
+            over_time("wait of bulk packets", "ms", thinned(bulk)),
+            over_time("wait of the other connection's packets", "ms", thinned(small)),
+            over_time("memory below TCP", "KB", below),
+            over_time("congestion window", "KB", windows),
+            over_time("throughput", "Mbit/s", rates(&sampled(|own| own.acknowledged_bytes))),
             over_time("round trip of the other connection", "ms", world.round_trips.clone()),
-            Series::distribution("memory below TCP", "KB", below),
+            Series::distribution("memory below TCP", "KB", below_kb),
+            Series::distribution("wait of bulk packets", "ms", waits),
+            Series::distribution("wait of the other connection's packets", "ms", small_waits),
             Series::distribution("round trip of the other connection", "ms", trips),
         ],
-    })
+    }
 }

@@ -86,13 +86,7 @@ fn series(notes: &Notes, first: &[f64], last: &[f64], trips: &[f64]) -> Vec<Seri
     let sampled = |value: fn(&Sample) -> f64| {
         notes.samples.iter().map(|own| [own.at_s, value(own) / 1e3]).collect::<Vec<_>>()
     };
-    // The rate between two samples would show single superframes.
-    let coarse: Vec<&Sample> = notes.samples.iter().step_by(SAMPLES_OF_RATE).collect();
-    let throughput = coarse.windows(2).filter_map(|pair| {
-        let time = pair[1].at_s - pair[0].at_s;
-        let bytes = pair[1].received_bytes - pair[0].received_bytes;
-        (time > 0.0).then(|| [pair[1].at_s, bytes * 8.0 / time / 1e6])
-    });
+    let received: Vec<_> = notes.samples.iter().map(|own| [own.at_s, own.received_bytes]).collect();
     let start = notes.departures[0].at;
     let begin = notes.samples.first().map_or(0.0, |sample| sample.at_s);
     let waits = notes.departures.iter().map(|departure| {
@@ -102,7 +96,7 @@ fn series(notes: &Notes, first: &[f64], last: &[f64], trips: &[f64]) -> Vec<Seri
         over_time("wait to the first bit", "ms", thinned(waits.collect())),
         over_time("memory below TCP", "KB", sampled(|sample| sample.below_bytes)),
         over_time("congestion window", "KB", sampled(|sample| sample.cwnd_bytes)),
-        over_time("throughput", "Mbit/s", throughput.collect()),
+        over_time("throughput", "Mbit/s", rates(&received)),
         over_time(
             "round trip of the other connection",
             "ms",
@@ -113,6 +107,17 @@ fn series(notes: &Notes, first: &[f64], last: &[f64], trips: &[f64]) -> Vec<Seri
         Series::distribution("wait to the last bit", "ms", last.to_vec()),
         Series::distribution("round trip of the other connection", "ms", trips.to_vec()),
     ]
+}
+
+/// Mbit/s over time, from seconds and bytes until then. The rate between two neighboring samples
+/// would show single superframes.
+pub(super) fn rates(samples: &[[f64; 2]]) -> Vec<[f64; 2]> {
+    let coarse: Vec<_> = samples.iter().step_by(SAMPLES_OF_RATE).collect();
+    let rate = |pair: &[&[f64; 2]]| {
+        let (time, bytes) = (pair[1][0] - pair[0][0], pair[1][1] - pair[0][1]);
+        (time > 0.0).then(|| [pair[1][0], bytes * 8.0 / time / 1e6])
+    };
+    coarse.windows(2).filter_map(rate).collect()
 }
 
 /// A quantity over time.
@@ -128,7 +133,7 @@ pub(super) fn percentile(values: &[f64], percent: usize) -> f64 {
 }
 
 /// At most [`SAMPLES`] of the points, evenly chosen.
-fn thinned(points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
+pub(super) fn thinned(points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
     let step = points.len().div_ceil(SAMPLES as usize).max(1);
     points.into_iter().step_by(step).collect()
 }

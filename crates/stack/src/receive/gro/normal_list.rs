@@ -97,13 +97,14 @@ impl NormalList {
         self.pass(cx, packet);
     }
 
-    /// Makes a single packet ready.
-    fn pass(&mut self, cx: &Cx, packet: Packet) {
+    /// Makes a single packet ready, before all packets that wait.
+    pub(super) fn pass(&mut self, cx: &Cx, packet: Packet) {
         count_list(cx, 1);
         self.ready.push_back(packet);
     }
 
-    fn wait(&mut self, cx: &Cx, mode: &GroMode, packet: Packet, weight: u32) {
+    /// Puts a packet that counts as `weight` into the list, which is flushed if it is full.
+    pub(super) fn wait(&mut self, cx: &Cx, mode: &GroMode, packet: Packet, weight: u32) {
         if self.list.is_empty() {
             self.since = cx.now;
         }

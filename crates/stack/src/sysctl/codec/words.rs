@@ -114,6 +114,7 @@ words! {
     DstRefModes: DstRefMode {
         CasIncNotZero = "cas_inc_not_zero",
         Rcuref = "rcuref",
+        Sharded = "sharded",
         Noref = "noref",
     }
 }

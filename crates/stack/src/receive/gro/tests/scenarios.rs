@@ -77,13 +77,45 @@ fn a_change_of_mode_reorders_no_packets() {
     }
 }
 
-/// The inverse error, which one stable kernel had: only completed packets wait in a list, so that
-/// the packet behind them overtakes them. No mode of this stack does that, not even
-/// `NormalOnlyList`.
+/// Returns two segments: the first is held, and the second, with other timestamps and PSH,
+/// completes it and passes unchanged.
+fn two() -> [Frame; 2] {
+    let other = Frame { timestamps: Some((1001, 2000)), id: 1, ..Frame::new(1, MSS, MSS) };
+    [Frame::new(1, 0, MSS), other.with(P)]
+}
+
+/// The inverse error: only completed packets wait in the list, and a packet that passes unchanged
+/// is delivered directly, as in Linux 5.4.18 for drivers that call `napi_gro_receive`. This stack
+/// has no such mode, so that the test joins the table and the list in this way itself.
 #[test]
-fn no_mode_lets_a_packet_overtake_the_packet_that_it_completed() {
-    let first = Frame::new(1, 0, MSS);
-    let other = Frame { timestamps: Some((1001, 2000)), id: 1, ..Frame::new(1, MSS, MSS) }.with(P);
+fn a_list_for_completed_packets_alone_reorders_packets() {
+    let mut bench = Bench::new(GroExit::UnifiedListSegments);
+    for frame in two() {
+        let packet = bench.packet(&frame.bytes());
+        let Bench { cx, gro, mode, .. } = &mut bench;
+        let received = gro.table.receive(cx, LINK, mode, packet);
+        if let Some(completed) = received.completed {
+            gro.normal_list.wait(cx, mode, completed.into_packet(cx), 1);
+        }
+        match received.outcome {
+            Outcome::Held => {}
+            Outcome::Normal(packet) => gro.normal_list.pass(cx, packet),
+            other => panic!("{other:?}"),
+        }
+        bench.drain();
+    }
+    assert_eq!(bench.count(Counter::GroFlushOptions), 1);
+    assert_eq!(bench.delivered(), [(MSS, MSS, 1)], "the second packet overtakes the first");
+    bench.complete();
+    assert_eq!(bench.delivered(), [(MSS, MSS, 1), (0, MSS, 1)]);
+    assert!(is_reordered(&bench.delivered()));
+}
+
+/// GRO1: no mode lets a packet that passes unchanged overtake the packet that it completes, not
+/// even `NormalOnlyList`.
+#[test]
+fn no_mode_lets_a_packet_overtake_the_one_it_completes() {
+    let [first, other] = two();
     for exit in EXITS {
         let mut bench = Bench::new(exit);
         for frame in [&first, &other] {
