@@ -9,9 +9,17 @@ pub enum Step {
     Think(f64),
     /// Access to a line.
     Line(LineId, Access),
+    /// A conditional increment: reads the value, and repeats a compare-and-swap until no other CPU
+    /// has changed it in between (`atomic_inc_not_zero`).
+    CompareAndSwap(LineId),
+    /// A spin lock on a line: waits in turn, and keeps the lock for this time in nanoseconds.
+    Critical(LineId, f64),
+    /// Waits for the next packet: one arrives at this CPU each time this many nanoseconds have
+    /// passed. A CPU that is late does not wait.
+    Arrival(f64),
 }
 
-/// Steps that a CPU repeats: the work of one packet or request.
+/// Work of one packet or request, which a CPU repeats.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
     steps: Vec<Step>,
@@ -26,31 +34,32 @@ impl Program {
 
     /// Appends work that touches no shared line, in nanoseconds.
     #[must_use]
-    pub fn think(mut self, ns: f64) -> Self {
-        self.steps.push(Step::Think(ns));
-        self
+    pub fn think(self, ns: f64) -> Self {
+        self.step(Step::Think(ns))
     }
 
     /// Appends a read.
     #[must_use]
     pub fn read(self, line: LineId) -> Self {
-        self.line(line, Access::Read)
+        self.step(Step::Line(line, Access::Read))
     }
 
     /// Appends a write.
     #[must_use]
     pub fn write(self, line: LineId) -> Self {
-        self.line(line, Access::Write)
+        self.step(Step::Line(line, Access::Write))
     }
 
     /// Appends an atomic read-modify-write.
     #[must_use]
     pub fn rmw(self, line: LineId) -> Self {
-        self.line(line, Access::Rmw)
+        self.step(Step::Line(line, Access::Rmw))
     }
 
-    fn line(mut self, line: LineId, access: Access) -> Self {
-        self.steps.push(Step::Line(line, access));
+    /// Appends any step.
+    #[must_use]
+    pub fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
         self
     }
 
@@ -88,7 +97,7 @@ impl Layout {
     /// The name of a line.
     #[must_use]
     pub fn name(&self, line: LineId) -> &str {
-        &self.names[line.0 as usize]
+        &self.names[line.index()]
     }
 
     pub(super) fn len(&self) -> usize {

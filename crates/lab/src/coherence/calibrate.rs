@@ -1,0 +1,370 @@
+//! Measures the model's costs on two CPUs of this machine.
+//!
+//! Above: `quietline lab calibrate`, and every run of an experiment, whose JSON has the result.
+//! Below: atomics on lines of their own, two pinned threads.
+//!
+//! Two threads prepare the state of many lines in turn, and one of them then accesses each line
+//! once, in an order that no prefetcher predicts. So each access is of a known kind, and the clock
+//! is read once for all of them. Reads form a chain: the value of a line is the index of the next
+//! one, so that they do not overlap. The result of each cost is the median of many repetitions,
+//! and says how far they differ. Time that the hypervisor took from the machine is reported beside
+//! it.
+
+use std::{
+    hint::{black_box, spin_loop},
+    sync::atomic::{AtomicU32, AtomicUsize, Ordering},
+    thread,
+    time::Instant,
+};
+
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    machine::Costs,
+    path::Path,
+    subject::{Subject, Watch},
+};
+use crate::{
+    experiment::{Error, MachineWatch, Watch as _},
+    experiments::threads::Pinned,
+};
+
+/// Lines that are accessed per repetition: a power of two, so that a word of a line holds an index
+/// and a count that wraps around.
+const LINES: usize = 256;
+/// Bytes that are read in order to evict the lines from the caches of one CPU: beyond the second
+/// level of present processors.
+const EVICT_BYTES: usize = 8 << 20;
+
+/// A word on a pair of lines of its own: processors prefetch lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Word(pub(super) AtomicUsize);
+
+/// A cost as measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Median of the repetitions, in nanoseconds.
+    pub median_ns: f64,
+    /// Quarter of the repetitions that are below.
+    pub low_ns: f64,
+    /// Quarter of the repetitions that are above.
+    pub high_ns: f64,
+}
+
+impl Measured {
+    fn of(mut samples: Vec<f64>) -> Self {
+        samples.sort_by(f64::total_cmp);
+        let at = |part: usize| samples[part * (samples.len() - 1) / 4];
+        Self { median_ns: at(2), low_ns: at(1), high_ns: at(3) }
+    }
+
+    /// Half of the range between the quartiles, relative to the median.
+    #[must_use]
+    pub fn spread(&self) -> f64 {
+        (self.high_ns - self.low_ns) / 2.0 / self.median_ns
+    }
+}
+
+/// The costs of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Read of a line in the CPU's first cache.
+    pub local: Measured,
+    /// Locked addition to a line that the CPU owns.
+    pub rmw: Measured,
+    /// Read of a line that no CPU has modified and that this CPU's caches have lost.
+    pub clean: Measured,
+    /// Locked addition to a line of which both CPUs have a copy.
+    pub upgrade: Measured,
+    /// Read of a line that the other CPU has modified.
+    pub dirty_read: Measured,
+    /// Locked addition to a line that the other CPU has modified.
+    pub dirty_rmw: Measured,
+    /// A line that two CPUs increment in turn: time from one to the other.
+    pub ping_pong: Measured,
+    /// An instruction of this stack's data path without transfers, if its binary was optimized.
+    pub instruction_ns: Option<f64>,
+    /// Repetitions of each cost.
+    pub repetitions: usize,
+    /// Whether two CPUs were available. With one, all costs of transfers are those of one CPU.
+    pub has_two_cpus: bool,
+    /// Part of the machine's CPU time that other programs used meanwhile.
+    pub foreign: f64,
+    /// Part of the machine's CPU time that the hypervisor took meanwhile.
+    pub steal: f64,
+}
+
+impl Calibration {
+    /// The model's costs.
+    #[must_use]
+    pub fn costs(&self) -> Costs {
+        let transfer = |with: &Measured, less: f64| (with.median_ns - less).max(0.0);
+        let (local_ns, rmw_ns) = (self.local.median_ns, self.rmw.median_ns);
+        Costs {
+            local_ns,
+            rmw_ns,
+            clean_ns: transfer(&self.clean, local_ns),
+            upgrade_ns: transfer(&self.upgrade, rmw_ns),
+            dirty_ns: transfer(&self.dirty_rmw, rmw_ns),
+            ..Costs::PUBLISHED
+        }
+    }
+
+    /// Measures with `repetitions` of each cost. 200 take about a second.
+    pub fn measure(repetitions: usize) -> Result<Self, Error> {
+        let mut watch = MachineWatch::new();
+        let before = watch.read();
+        let has_two_cpus = thread::available_parallelism().is_ok_and(|count| count.get() >= 2);
+        let pair = Pair::new(!has_two_cpus);
+        let costs = thread::scope(|scope| {
+            scope.spawn(|| {
+                let _pinned = Pinned::to(1);
+                pair.serve();
+            });
+            let _pinned = Pinned::to(0);
+            let costs = pair.costs(repetitions);
+            pair.order(Order::End);
+            costs
+        });
+        let [local, rmw, clean, upgrade, dirty_read, dirty_rmw, ping_pong] = costs;
+        let instruction_ns = instruction_ns()?;
+        let load = watch.read().since(&before);
+        Ok(Self {
+            local,
+            rmw,
+            clean,
+            upgrade,
+            dirty_read,
+            dirty_rmw,
+            ping_pong,
+            instruction_ns,
+            repetitions,
+            has_two_cpus,
+            foreign: load.foreign(),
+            steal: load.steal(),
+        })
+    }
+}
+
+/// Time of an instruction of the data path: the request and response of subject `contexts`, both
+/// CPUs on one, against the instructions of its trace. `None` in a binary without optimization,
+/// which has other instructions than the trace.
+fn instruction_ns() -> Result<Option<f64>, Error> {
+    struct Nothing;
+    impl Watch for Nothing {
+        fn regions(&self, _: &[quietline::sans_io::Region]) {}
+        fn part(&self, _: Option<u8>) {}
+    }
+    if cfg!(debug_assertions) {
+        return Ok(None);
+    }
+    let (Some(subject), Some(path)) = (Subject::find("contexts"), Path::find("contexts")) else {
+        return Ok(None);
+    };
+    let _pinned = Pinned::to(0);
+    let mut times = Vec::new();
+    for _ in 0..9 {
+        times.push(subject.run(500, &Nothing)?.as_secs_f64() * 1e9);
+    }
+    let instructions = path.instructions(0) + path.instructions(1);
+    Ok(Some(Measured::of(times).median_ns / f64::from(instructions)))
+}
+
+/// Next work of the second thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum Order {
+    /// Write every line.
+    Write = 1,
+    /// Read every line.
+    Read,
+    /// Increment one line in turn with the first thread, so many times as there are lines.
+    PingPong,
+    /// End.
+    End,
+}
+
+/// Lines of both threads.
+struct Pair {
+    /// A cycle through all lines: the value of each is the index of the next.
+    chain: Vec<Word>,
+    order: Word,
+    done: Word,
+    ball: Word,
+    evict: Vec<AtomicU32>,
+    /// Whether both threads share one CPU.
+    alone: bool,
+}
+
+impl Pair {
+    fn new(alone: bool) -> Self {
+        let mut order: Vec<usize> = (0..LINES).collect();
+        Rng::with_seed(1).shuffle(&mut order);
+        let chain: Vec<Word> = (0..LINES).map(|_| Word::default()).collect();
+        for (place, &line) in order.iter().enumerate() {
+            chain[line].0.store(order[(place + 1) % LINES], Ordering::Relaxed);
+        }
+        let evict = (0..EVICT_BYTES / 4).map(|_| AtomicU32::new(1)).collect();
+        let [order, done, ball] = [(); 3].map(|()| Word::default());
+        Self { chain, order, done, ball, evict, alone }
+    }
+
+    /// The second thread.
+    fn serve(&self) {
+        let mut number = 0;
+        loop {
+            number += 1;
+            let order = loop {
+                // Acquire: the first thread has done its part.
+                let word = self.order.0.load(Ordering::Acquire);
+                if word >> 3 == number {
+                    break word & 7;
+                }
+                self.wait();
+            };
+            match order {
+                _ if order == Order::Write as usize => self.write(),
+                _ if order == Order::Read as usize => self.read(),
+                _ if order == Order::PingPong as usize => self.play(1),
+                _ if order == Order::End as usize => return,
+                _ => {}
+            }
+            self.done.0.store(number, Ordering::Release);
+        }
+    }
+
+    /// Gives an order to the second thread, without waiting for its end.
+    fn begin(&self, order: Order) -> usize {
+        let number = (self.order.0.load(Ordering::Relaxed) >> 3) + 1;
+        self.order.0.store(number << 3 | order as usize, Ordering::Release);
+        number
+    }
+
+    fn order(&self, order: Order) {
+        let number = self.begin(order);
+        while order != Order::End && self.done.0.load(Ordering::Acquire) != number {
+            self.wait();
+        }
+    }
+
+    /// Waits a moment for the other thread.
+    fn wait(&self) {
+        if self.alone {
+            thread::yield_now();
+        } else {
+            spin_loop();
+        }
+    }
+
+    /// Follows the chain; the last value keeps the compiler from removing it.
+    fn read(&self) {
+        let mut line = 0;
+        for _ in 0..LINES {
+            line = self.chain[line].0.load(Ordering::Relaxed) % LINES;
+        }
+        black_box(line);
+    }
+
+    /// Modifies every line and keeps the index in it. Adding nothing would be compiled to a fence
+    /// and a load.
+    fn write(&self) {
+        let mut line = 0;
+        for _ in 0..LINES {
+            line = self.chain[line].0.fetch_add(LINES, Ordering::Relaxed) % LINES;
+        }
+        black_box(line);
+    }
+
+    /// Increments the ball each time it has the own parity.
+    fn play(&self, parity: usize) {
+        for _ in 0..LINES / 2 {
+            while self.ball.0.load(Ordering::Acquire) & 1 != parity {
+                self.wait();
+            }
+            self.ball.0.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Replaces the contents of the own caches.
+    fn evict(&self) {
+        let words = self.evict.iter().step_by(16);
+        black_box(words.map(|word| word.load(Ordering::Relaxed)).fold(0, u32::wrapping_add));
+    }
+
+    /// Local read, local addition, clean read, upgrade, dirty read, dirty addition, ping-pong.
+    fn costs(&self, repetitions: usize) -> [Measured; 7] {
+        let sample = |prepare: &dyn Fn(), access: &dyn Fn()| {
+            let times = (0..repetitions).map(|_| {
+                prepare();
+                let begin = Instant::now();
+                access();
+                begin.elapsed().as_secs_f64() * 1e9 / LINES as f64
+            });
+            Measured::of(times.collect())
+        };
+        let (read, write) = (|| self.read(), || self.write());
+        [
+            sample(&read, &read),
+            sample(&write, &write),
+            sample(
+                &|| {
+                    self.order(Order::Read);
+                    self.read();
+                    self.evict();
+                },
+                &read,
+            ),
+            sample(
+                &|| {
+                    self.order(Order::Read);
+                    self.read();
+                },
+                &write,
+            ),
+            sample(&|| self.order(Order::Write), &read),
+            sample(&|| self.order(Order::Write), &write),
+            sample(
+                &|| {
+                    let _ = self.begin(Order::PingPong);
+                },
+                &|| self.play(0),
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No cost is compared with another one: the machine that runs the tests is busy.
+    #[test]
+    fn every_cost_is_measured() {
+        let calibration = Calibration::measure(4).expect("a calibration");
+        let Calibration { local, rmw, clean, upgrade, dirty_read, dirty_rmw, ping_pong, .. } =
+            calibration;
+        for cost in [local, rmw, clean, upgrade, dirty_read, dirty_rmw, ping_pong] {
+            assert!(cost.median_ns > 0.0, "{calibration:?}");
+            assert!(cost.low_ns <= cost.median_ns && cost.median_ns <= cost.high_ns);
+        }
+        assert_eq!(calibration.instruction_ns.is_none(), cfg!(debug_assertions));
+    }
+
+    #[test]
+    fn the_chain_visits_every_line() {
+        let pair = Pair::new(true);
+        let (mut line, mut visited) = (0, 0);
+        loop {
+            line = pair.chain[line].0.load(Ordering::Relaxed) % LINES;
+            visited += 1;
+            if line == 0 {
+                break;
+            }
+        }
+        assert_eq!(visited, LINES);
+        pair.write();
+        assert_eq!(pair.chain[0].0.load(Ordering::Relaxed) / LINES, 1);
+    }
+}
