@@ -9,20 +9,21 @@
 //! reads the instruction in the file of the program and looks for the prefix `lock`, or for `xchg`.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs,
     io::{self, BufRead},
-    ops::Range,
-    path::Path,
 };
 
 use quietline::sans_io::Region;
 use rustix::{fd::AsFd as _, io::write};
 
-use super::{
-    directory::Access,
-    subject::{OWN, Watch},
-};
+use super::{directory::Access, subject::Watch};
+
+mod image;
+mod shared;
+
+pub use image::Image;
+pub use shared::{SharedLine, Uses};
 
 /// Bytes of a cache line.
 pub const LINE_BYTES: usize = 64;
@@ -56,55 +57,6 @@ impl Watch for Marks {
         match cpu {
             Some(cpu) => Self::line(CPUS[usize::from(cpu)]),
             None => Self::line("@off\n"),
-        }
-    }
-}
-
-/// The instructions of a program, by the addresses at which it runs.
-#[derive(Debug, Default)]
-pub struct Image {
-    file: Vec<u8>,
-    /// Addresses of the parts of the file in memory, with their offsets in it.
-    maps: Vec<(Range<u64>, u64)>,
-}
-
-impl Image {
-    /// Reads the file of a program.
-    pub fn of(program: &Path) -> io::Result<Self> {
-        Ok(Self { file: fs::read(program)?, maps: Vec::new() })
-    }
-
-    /// Adds a line of `/proc/PID/maps`.
-    fn add(&mut self, line: &str) -> Option<()> {
-        let mut fields = line.split_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let offset = hex(fields.nth(1)?)?;
-        self.maps.push((hex(start)?..hex(end)?, offset));
-        Some(())
-    }
-
-    /// Offset in the file of an instruction of the program; `None` in libraries.
-    fn offset(&self, pc: u64) -> Option<u64> {
-        let (range, offset) = self.maps.iter().find(|(range, _)| range.contains(&pc))?;
-        Some(pc - range.start + offset)
-    }
-
-    /// Whether an instruction is an atomic read-modify-write of x86-64.
-    fn is_atomic(&self, pc: u64) -> bool {
-        const LOCK: u8 = 0xf0;
-        const OPERAND_SIZE: u8 = 0x66;
-        let Some(offset) = self.offset(pc).and_then(|offset| usize::try_from(offset).ok()) else {
-            return false;
-        };
-        let code = self.file.get(offset..).unwrap_or_default();
-        let mut bytes = code.iter().copied().skip_while(|&byte| byte == OPERAND_SIZE);
-        match bytes.next() {
-            Some(LOCK) => true,
-            // REX, then the opcode.
-            Some(0x40..=0x4f) => matches!(bytes.next(), Some(0x86 | 0x87)),
-            Some(0x86 | 0x87) => true,
-            _ => false,
         }
     }
 }
@@ -201,9 +153,7 @@ impl Trace {
     /// Address of an instruction as the symbols of the program have it, for `addr2line`.
     #[must_use]
     pub fn symbol_address(&self, pc: u64) -> Option<u64> {
-        self.image.offset(pc)?;
-        let base = self.image.maps.iter().map(|(range, offset)| range.start - offset).min()?;
-        Some(pc - base)
+        self.image.symbol_address(pc)
     }
 
     /// Name of the smallest structure that covers an address.
@@ -271,130 +221,6 @@ fn access(text: &str) -> Option<u64> {
     u64::from_str_radix(address, 16).ok()
 }
 
-/// Parts in which one CPU accessed a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Uses {
-    /// With at least one read.
-    pub reads: usize,
-    /// With at least one write that is not atomic.
-    pub writes: usize,
-    /// With at least one atomic read-modify-write.
-    pub rmws: usize,
-}
-
-impl Uses {
-    const fn touches(&self, enough: usize) -> bool {
-        self.reads >= enough || self.modifies(enough)
-    }
-
-    const fn modifies(&self, enough: usize) -> bool {
-        self.writes >= enough || self.rmws >= enough
-    }
-
-    /// The strongest access: `rmw`, `write` or `read`.
-    #[must_use]
-    pub const fn word(&self, enough: usize) -> &'static str {
-        if self.rmws >= enough {
-            "rmw"
-        } else if self.writes >= enough {
-            "write"
-        } else {
-            "read"
-        }
-    }
-}
-
-/// A line that both CPUs access.
-#[derive(Clone, Debug)]
-pub struct SharedLine {
-    /// Address divided by [`LINE_BYTES`].
-    pub number: u64,
-    /// Structures of the accessed bytes.
-    pub names: BTreeSet<String>,
-    /// Structures of the written bytes.
-    pub written: BTreeSet<String>,
-    /// By CPU.
-    pub uses: [Uses; 2],
-    /// Instructions that write it.
-    pub writers: Vec<u64>,
-    /// Addresses that each CPU accessed.
-    addresses: [BTreeSet<u64>; 2],
-}
-
-impl SharedLine {
-    fn new(number: u64) -> Self {
-        Self {
-            number,
-            names: BTreeSet::new(),
-            written: BTreeSet::new(),
-            uses: [Uses::default(); 2],
-            writers: Vec::new(),
-            addresses: [BTreeSet::new(), BTreeSet::new()],
-        }
-    }
-
-    fn add<'n>(&mut self, cpu: u8, accesses: &[&Traced], name: impl Fn(u64) -> Option<&'n str>) {
-        let uses = &mut self.uses[usize::from(cpu)];
-        let has = |kind| usize::from(accesses.iter().any(|traced| traced.access == kind));
-        uses.reads += has(Access::Read);
-        uses.writes += has(Access::Write);
-        uses.rmws += has(Access::Rmw);
-        for traced in accesses {
-            let name = name(traced.address).unwrap_or("unnamed");
-            if !self.names.contains(name) {
-                self.names.insert(name.to_owned());
-            }
-            self.addresses[usize::from(cpu)].insert(traced.address);
-            if traced.access != Access::Read {
-                if !self.written.contains(name) {
-                    self.written.insert(name.to_owned());
-                }
-                if !self.writers.contains(&traced.pc) {
-                    self.writers.push(traced.pc);
-                }
-            }
-        }
-    }
-
-    fn is_shared(&self, enough: usize) -> bool {
-        self.uses.iter().all(|uses| uses.touches(enough))
-            && self.uses.iter().any(|uses| uses.modifies(enough))
-            && !self.names.iter().any(|name| name == OWN)
-    }
-
-    /// Whether both CPUs write it.
-    #[must_use]
-    pub fn is_written_by_both(&self, enough: usize) -> bool {
-        self.uses.iter().all(|uses| uses.modifies(enough))
-    }
-
-    /// Whether the line holds parts of two buffers of the heap, each of which one CPU uses. The
-    /// allocator put them side by side; in another run they are elsewhere.
-    #[must_use]
-    pub fn is_chance(&self) -> bool {
-        const BUFFERS: [&str; 2] = ["SendQueue", "ReceiveQueue"];
-        self.names.iter().all(|name| BUFFERS.contains(&name.as_str()))
-            && self.addresses[0].is_disjoint(&self.addresses[1])
-    }
-
-    /// Its name: the structures of the accessed bytes.
-    #[must_use]
-    pub fn name(&self) -> String {
-        joined(&self.names)
-    }
-
-    /// The structures of the written bytes. Others may lie beside them by an accident of the
-    /// allocator.
-    #[must_use]
-    pub fn written_name(&self) -> String {
-        joined(&self.written)
-    }
-}
-
-fn joined(names: &BTreeSet<String>) -> String {
-    names.iter().map(String::as_str).collect::<Vec<_>>().join(" + ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -438,15 +264,5 @@ I  00001004,4
         assert_eq!(names, ["Lock + Lock.word", "unnamed"]);
         assert!(shared.iter().all(|line| !line.is_written_by_both(1)));
         assert_eq!(shared[0].uses[0].word(1), "write");
-    }
-
-    #[test]
-    fn locked_instructions_are_atomic() {
-        let file = vec![0xf0, 0x48, 0x0f, 0xb1, 0x48, 0x87, 0x07, 0x48, 0x89, 0x07, 0x66, 0xf0];
-        let mut image = Image { file, maps: Vec::new() };
-        image.add("00001000-00002000 r-xp 00000000 00:00 0 /program").expect("a map");
-        let atomic: Vec<_> =
-            [0x1000, 0x1004, 0x1007, 0x100a, 0x5000].map(|pc| image.is_atomic(pc)).into();
-        assert_eq!(atomic, [true, true, false, true, false]);
     }
 }

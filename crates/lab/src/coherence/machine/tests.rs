@@ -38,7 +38,7 @@ fn a_line_that_every_cpu_writes_twice_per_packet_bounds_the_packet_rate() {
 }
 
 #[test]
-fn readers_of_a_line_that_nobody_writes_do_not_wait_for_each_other() {
+fn readers_of_a_line_that_no_cpu_writes_do_not_wait_for_each_other() {
     let mut layout = Layout::new();
     let fields = layout.line("fields");
     let program = Program::new().think(99.0).read(fields);
