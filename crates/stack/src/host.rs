@@ -43,8 +43,8 @@ pub struct Host {
 
 impl Host {
     /// Runs every core on the calling thread until none has work: for sans-IO use and the
-    /// simulator. Returns when to call again even if nothing arrives: at once if work arrives as
-    /// fast as it is done.
+    /// simulator. Returns the time at which to call this again even if nothing arrives: the present
+    /// time if a core still has work, because work arrives as fast as it is done.
     pub fn poll(&self, cx: &mut Cx) -> Option<Instant> {
         let mut pending = false;
         for core in &self.cores {
@@ -86,8 +86,8 @@ impl Host {
     }
 
     /// Sets a value by its Linux name while the host runs, as `sysctl -w NAME=VALUE` does. Each
-    /// thread uses it from its next call or turn on. Values that a socket copied when it was
-    /// created (buffer sizes, keepalive times) do not change.
+    /// thread uses the new value from its next call or turn on. Values that a socket copied when it
+    /// was created (buffer sizes) do not change.
     ///
     /// # Errors
     ///

@@ -95,7 +95,7 @@ const AT_CONSTRUCTION: &[&str] = &["net.quietline.dst_layout"];
 /// Setting that also sets `tcp_limit_output_bytes`.
 const TSQ_LIMIT: &str = "net.quietline.tsq_limit";
 
-/// Setting that sets what belongs together.
+/// Setting that sets all settings of one version of Linux.
 const PRESET: &str = "net.quietline.preset";
 
 /// Error of setting or reading a value.
@@ -133,7 +133,7 @@ impl Sysctls {
         let entry = find(&dotted)?;
         if (entry.write)(self, value, &entry.allowed) {
             if entry.name == TSQ_LIMIT {
-                // The version of Linux implies its default limit.
+                // Each value is the limit of a version of Linux, and has a default in bytes.
                 self.tcp.tcp_limit_output_bytes = self.tcp.tsq_limit.default_limit_bytes();
             }
             if entry.name == PRESET { self.apply_preset() } else { Ok(()) }
@@ -159,7 +159,7 @@ impl Sysctls {
         }
         let layout = self.dst_layout;
         self.set(&name, value)?;
-        // A preset changes what can change.
+        // A preset keeps the settings that cannot change while the host runs.
         self.dst_layout = layout;
         Ok(())
     }

@@ -3,12 +3,12 @@
 //! Internal to crate `quietline`: it promises no stability, and any release may change or remove
 //! any item.
 //!
-//! Above: `stack::socket`. Below: `stack::ip` sends what the engine puts on `cx.out`. RFC 9293;
-//! Linux: net/ipv4/tcp*.c.
+//! Above: `stack::socket`. Below: `stack::transmit` sends the packets that the engine puts on
+//! `cx.out`. RFC 9293; Linux: net/ipv4/tcp*.c.
 //!
 //! The engine is free of clocks, random sources and I/O of its own: `now`, packet memory, counters
-//! and random numbers are arguments, and packets to send leave in a list. The same segments at the
-//! same instants give the same answer. The simulator and the packet scripts rely on that.
+//! and random numbers are arguments, and packets to send are returned in a list. The same segments
+//! at the same instants give the same answer. The simulator and the packet scripts rely on that.
 //!
 //! # Theory of operation
 //!
@@ -30,8 +30,10 @@
 //!
 //! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`socket::api`];
 //! then [`output()`] once for the batch; then the caller hands `cx.out` to IP, and reads `state`,
-//! `readiness` and `next_deadline`. Calls of the first kind only record that an ACK or data is
-//! owed. `output` sends it, so that one ACK answers a batch of sixty-four segments.
+//! `readiness` and `next_deadline`. Calls before `output` put only segments on `cx.out` that must
+//! be sent at once: a SYN, a reset, a probe, the ACK of an out-of-order segment. Otherwise they
+//! record that an ACK or data is owed, and `output` sends it, so that one ACK answers a batch of
+//! sixty-four segments.
 //!
 //! *Receive.* `input` takes the steps of RFC 9293 §3.10.7.4 in order, each a function: sequence
 //! number and timestamp, RST, SYN, ACK (which frees the acknowledged front of the send queue,
@@ -62,11 +64,12 @@
 //!
 //! *Pacing.* Every ACK gives a sample of the delivery rate ([`tcb::delivery_rate`]), from which BBR
 //! builds its model of the path. Segments are paced when the algorithm or the application asks for
-//! it (`segment::pacing`). Congestion marks are echoed (`tcb::ecn`, `input::ecn`), and an echo
-//! reduces the congestion window.
+//! it, or when a queue below TCP holds packets until their departure times (`segment::pacing`).
+//! Congestion marks are echoed (`tcb::ecn`, `input::ecn`), and an echo reduces the congestion
+//! window.
 //!
-//! *Before the handshake.* SYN cookies keep no state ([`open::syn_cookie`]); Fast Open accepts data
-//! before the third segment ([`open::fast_open`]).
+//! *Handshake.* With SYN cookies a listener keeps no state of a half-open connection
+//! ([`open::syn_cookie`]); Fast Open accepts data before the third segment ([`open::fast_open`]).
 //!
 //! *Limits.* No AccECN yet.
 //!
@@ -82,8 +85,8 @@
 //! - [`congestion`]: the number of bytes that may be in flight (RFC 5681, RFC 6582).
 //! - [`cx`]: the caller's resources that every call borrows, and the settings.
 //! - [`tcb`]: the control block and its parts, as data: queues, estimates, timers.
-//! - [`segment`]: one segment: its header, the announced window, the tests that let it leave;
-//!   resets.
+//! - [`segment`]: one segment: its header, the announced window, the tests that permit its
+//!   transmission; resets.
 //! - [`open`]: SYN, requests, SYN cookies, Fast Open, and numbers that an outsider must not guess.
 //! - `loss`: detection of lost transmissions, the window's reaction, and retransmission.
 //! - [`mod@output`]: the segments that one run sends, and their order.

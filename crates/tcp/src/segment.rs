@@ -5,10 +5,11 @@
 //!
 //! A segment with payload is a clone of its queue entry: own header space, shared payload. The
 //! checksum field holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP header;
-//! the IP layer adds its own). Every segment with ACK cancels the ACK that was owed.
+//! the IP layer adds its own). Every segment with ACK cancels the owed ACK, unless a D-SACK did not
+//! fit into it.
 //!
-//! The files of `segment/` answer the questions that every sender has: which bytes of the stream
-//! form the next segment (`next`), which window it announces (`window`), and whether pacing
+//! The files of `segment/` answer the questions that precede every transmission: which bytes of the
+//! stream form the next segment (`next`), which window it announces (`window`), and whether pacing
 //! (`pacing`) or the packets below TCP (`small_queue`) defer it.
 //!
 //! Not here: the order of segments (`output`), retransmissions (`loss::retransmit`), the SYN
@@ -105,7 +106,8 @@ pub(crate) fn send_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     send_bare(tcb, cx, acceptable_seq(tcb), Flags::ACK, select_window)
 }
 
-/// Sends the answer to an out-of-order segment. Returns `false` when there is no memory.
+/// Sends the answer to an out-of-order segment: an ACK with an unchanged window, so that the peer
+/// counts it as a duplicate. Returns `false` when there is no memory.
 pub(crate) fn send_duplicate_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     send_bare(tcb, cx, acceptable_seq(tcb), Flags::ACK, hold_window)
 }
@@ -200,6 +202,8 @@ fn count_compressed(tcb: &mut Tcb, cx: &Cx<'_>) {
     }
 }
 
+/// Completes the metadata and ports of a segment with `len` bytes of payload, pushes its header in
+/// front of `packet`, and puts the packet on `cx.out`.
 pub(crate) fn send_packet(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,

@@ -1,7 +1,7 @@
 //! Formats: a TCP header and its options, sequence numbers, the four-tuple, and the arithmetic that
 //! goes with each.
 //!
-//! Above: all other modules but `base`. Below: `base` alone. RFC 9293 §3.1, RFC 7323,
+//! Above: all other modules but `base`. Below: no module of this crate. RFC 9293 §3.1, RFC 7323,
 //! RFC 7413 §4.1.1.
 
 pub mod cookie;

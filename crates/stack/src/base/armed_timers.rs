@@ -2,9 +2,9 @@
 //! entries than it needs.
 //!
 //! Above: connections and neighbors, whose deadlines move with every packet. Below:
-//! [`crate::base::timer`]. When a deadline moves away, its entry stays in the wheel, fires, finds
-//! nothing due and arms a new entry. If every entry that fires armed another one, each move to an
-//! earlier deadline would add an entry permanently.
+//! [`crate::base::timer`]. When a deadline moves to a later time, its entry stays in the wheel. It
+//! fires, the owner finds that nothing is due, and arms a new entry. If every entry that fires
+//! caused another one, each move to an earlier deadline would add an entry permanently.
 //!
 //! Two entries are remembered. The nearer one covers the current deadline. The farther one was
 //! armed before an earlier deadline was set; it is used again once the nearer has fired, so a
@@ -26,7 +26,7 @@ const NONE: u64 = u64::MAX;
 #[derive(Clone, Copy)]
 struct Entry {
     at_ns: u64,
-    /// Its handle, encoded by `TimerHandle::to_bits`.
+    /// Handle of the entry, encoded by `TimerHandle::to_bits`.
     handle: u64,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct ArmedTimers {
     /// Time of the earliest known entry. This and the following fields are written under the
     /// owner's lock.
     near_ns: AtomicU64,
-    /// Time of a later entry, kept for when the first has fired.
+    /// Time of a later entry, used again after the nearer one has fired.
     far_ns: AtomicU64,
     /// Handles of both entries, encoded by `TimerHandle::to_bits`.
     near: AtomicU64,

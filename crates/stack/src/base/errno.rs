@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn becomes_the_matching_io_error_kind() {
+    fn an_errno_becomes_the_matching_io_error_kind() {
         assert_eq!(io::Error::from(Errno::EAGAIN).kind(), io::ErrorKind::WouldBlock);
         assert_eq!(io::Error::from(Errno::ECONNRESET).kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(io::Error::from(Errno::ETIMEDOUT).kind(), io::ErrorKind::TimedOut);

@@ -17,10 +17,10 @@
 //! Unlike Linux's wheel since 4.8, which rounds far deadlines to coarse slots, this wheel expires
 //! an entry in its own tick.
 //!
-//! An owner whose deadline has changed ignores the expiry, and arms a second entry then if its
-//! deadline moved back. TCP moves its deadline with every ACK, so a cancel each time would cost
-//! more than the rare stale expiry. [`TimerWheel::remove`] is for owners that end, whose entries
-//! would otherwise stay for hours (keepalive).
+//! When an owner moves its deadline to a later time, the entry stays armed. It expires, the owner
+//! finds that nothing is due, and arms a new entry. TCP moves its deadline with every ACK, so a
+//! cancel each time would cost more than the rare stale expiry. [`TimerWheel::remove`] is for
+//! owners that end, whose entries would otherwise stay for hours (keepalive).
 //!
 //! Invariants: `elapsed` never falls; every stored tick is after `elapsed`, except in `due`; a
 //! slot's bit in `occupied` is set exactly when its list is not empty. `TimerWheel::check` verifies
@@ -144,7 +144,7 @@ impl<T> TimerWheel<T> {
     }
 
     /// Removes an entry before its expiry; `None` when it has expired or was removed. O(1).
-    /// `next_deadline` may be too early once afterwards.
+    /// Afterwards, `next_deadline` may still return the time of the removed entry once.
     pub fn remove(&mut self, key: TimerKey) -> Option<T> {
         let node = self.nodes.get(key.index as usize)?;
         if node.generation != key.generation || node.entry.is_none() {

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{cx::Cx, socket::net::Net};
 
-/// Checks for an arrival between two empty cycles, about 0.4 µs. A frame that arrives during a
-/// cycle waits for the next one.
+/// Maximum number of checks for an arrival between two empty cycles; all of them take about 0.4 µs.
+/// A frame that arrives during a cycle waits for the next one.
 const LOOKS: u32 = 128;
 
 impl Core {
@@ -65,8 +65,8 @@ impl Core {
         true
     }
 
-    /// Waits, for as long as a few cycles take, until a check shows that the next cycle will find
-    /// work. A check costs two loads; a cycle and its clock read cost ten times as much.
+    /// Waits until a check shows that the next cycle will find work, but at most for the time of a
+    /// few cycles. A check costs two loads; a cycle and its clock read cost ten times as much.
     fn look_out(&self, guard: &CoreGuard<'_, CoreState>) {
         if !guard.hears_of_all() {
             return;

@@ -146,8 +146,8 @@ impl Core {
         self.attendance.kick_worker()
     }
 
-    /// Hands a scheduled core to its worker. Returns false if the core has none: then the caller
-    /// must run it.
+    /// Hands a scheduled core to its worker. Returns false if the core has no worker or its host is
+    /// shut down; the caller must then run the core.
     pub(crate) fn hand_to_worker(&self, cx: &mut Cx) -> bool {
         // The run stays owed (SCHED), and the worker's `try_own` takes it. The worker of a host
         // that is shut down ends only after it has taken all runs that were owed before the
@@ -186,7 +186,8 @@ impl Core {
         until.map(Instant::from_nanos)
     }
 
-    /// Returns whether no thread owns the core or has polled it recently.
+    /// Returns whether no thread owns the core or owes it a run, and none has polled it since
+    /// polling last stopped.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.attendance.is_free(&self.lock)
@@ -197,7 +198,9 @@ impl Core {
         self.attendance.finish_sleep();
     }
 
-    /// Returns when this core must run even if nothing arrives: `None` if no timer is armed.
+    /// Returns the time at which this core must run even if nothing arrives: at once if a run is
+    /// owed or a throttled socket may send again, otherwise the earliest deadline of its timers and
+    /// queues.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.tasklet.is_pending() || self.lock.is_owed() {

@@ -2,7 +2,7 @@
 //! polling ends.
 //!
 //! A thread ends its polling when it goes to sleep in a call (`core::Core::stop_polling`). This
-//! module holds the other reasons: the thread polls another core, closes a socket, or ends. A
+//! module ends it in the other cases: the thread polls another core, closes a socket, or exits. A
 //! thread that computes, or waits for an event outside the stack, reports nothing; then the worker
 //! resumes after a timeout.
 
@@ -12,9 +12,10 @@ use sync::Poller;
 
 use super::softirq::RunCore;
 
-/// Number of this context among those that poll, and the core that it polled last.
+/// Polling state of one context.
 #[derive(Debug)]
 pub(super) struct Polling {
+    /// Number of this context among those that poll.
     poller: Poller,
     /// Core polled last. `None` if the polling has ended.
     core: Option<Weak<dyn RunCore>>,

@@ -77,7 +77,7 @@ impl MacAddr {
         u64::from_be_bytes([0, 0, a, b, c, d, e, f])
     }
 
-    /// Returns the address of [`MacAddr::to_bits`]; the upper 16 bits are ignored.
+    /// Decodes a word of [`MacAddr::to_bits`]; the upper 16 bits are ignored.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         let [_, _, a, b, c, d, e, f] = bits.to_be_bytes();

@@ -3,16 +3,16 @@
 //! Between packets of one flow, the length, identification, TTL and checksum of the header may
 //! differ. If all other bytes up to the ports are equal, the packet passes every check that the
 //! previous packet has passed, except for the checks of these four fields. Any other packet is left
-//! to `header::ip::parse`, which returns the exact error. IPv4 only: the addresses alone are half
-//! of the bytes to compare in IPv6. Linux has no direct counterpart, except that `inet_gro_receive`
-//! compares the same words with those of held packets.
+//! to `header::ip::parse`, which returns the exact error. IPv4 only: for IPv6, the comparison would
+//! cover nearly twice as many bytes, 32 of them addresses. Linux has no direct counterpart, except
+//! that `inet_gro_receive` compares the same words with those of held packets.
 //!
 //! Above: `receive::ip_input`, with the state of `socket::rx`, and the fuzz target `headers`.
 //! Not here: the connection of the packet (`early_demux`).
 
 use super::ip::{self, IPV4_HEADER_LEN, IpHeader};
 
-/// Length of a header without options and the ports.
+/// Length of an IPv4 header without options, plus the ports.
 const BYTES: usize = IPV4_HEADER_LEN + 4;
 
 /// Masks of the bits that must be equal: version, header length, type of service and fragmentation;
@@ -31,7 +31,7 @@ pub struct SeenHeader {
 }
 
 impl SeenHeader {
-    /// Notes the header of a packet whose linear bytes begin with `header`. Returns `None` if no
+    /// Records the header of a packet whose linear bytes begin with `header`. Returns `None` if no
     /// later packet can repeat it.
     #[must_use]
     #[inline]
@@ -122,13 +122,13 @@ mod tests {
                 }
             }
         }
-        // With a valid checksum: the bits of the identification, of the TTL and of the checksum
-        // itself, and four shorter lengths for both packet lengths.
+        // Recognized with a valid checksum: every flipped bit of the identification, of the TTL and
+        // of the checksum itself, and four shorter lengths for each of both packet lengths.
         assert_eq!(recognized, 16 + 8 + 16 + 2 * 4);
     }
 
     #[test]
-    fn fragments_and_headers_with_options_are_not_noted() {
+    fn fragments_and_headers_with_options_are_not_recorded() {
         let plain = packet(&header());
         let piece = IpHeader { fragment: Fragment { more: true, ..Fragment::DONT }, ..header() };
         assert!(SeenHeader::new(&plain, &piece).is_none());

@@ -100,8 +100,8 @@ impl Treatment {
             if !is_answered(sysctls.arp_ignore, fib, device, owner, arp) {
                 return Err(DropReason::ArpIgnored);
             }
-            // An address that is still being probed is tentative and must not be answered for
-            // (RFC 5227 §2.1.1).
+            // An address that is still being probed is tentative: requests for it must not be
+            // answered (RFC 5227 §2.1.1).
             answers = !rx.net.claims().is_tentative(owner, arp.target_ip);
         }
         Ok(Self { for_us: owner.is_some(), answers })
@@ -112,13 +112,13 @@ impl Treatment {
         if arp.is_probe() {
             return;
         }
-        let told = Advertisement {
+        let advertisement = Advertisement {
             mac: arp.sender_mac,
             solicited: arp.operation == ArpOperation::Reply && self.for_us,
             gratuitous: arp.is_gratuitous(),
         };
         let may_create = self.answers.then_some(IpAddr::V4(arp.target_ip));
         let sender = IpAddr::V4(arp.sender_ip);
-        rx.net.neighbor_table().learn(rx.cx, device, sender, told, may_create);
+        rx.net.neighbor_table().learn(rx.cx, device, sender, advertisement, may_create);
     }
 }

@@ -16,9 +16,9 @@
 //! `gso`). Merging therefore changes only the number of packets that IP, TCP and the socket see.
 //!
 //! **Order.** At every point where the poll may end (`Gro::flush`), held packets are completed
-//! first and leave with the list. Any segment of a flow completes the held packet of that flow,
-//! even a segment that can never be merged, such as one with IP options. A fragment completes all
-//! held packets between its addresses. Differs from Linux, where such packets overtake held ones.
+//! first and leave with the list. A segment that is not merged completes the held packet of its
+//! flow, even if it can never be merged, such as one with IP options. A fragment completes all held
+//! packets between its addresses. Differs from Linux, where such packets overtake held ones.
 //!
 //! **Cost.** While no packet is held, a frame that can neither be merged nor be held (a pure ACK, a
 //! single segment with PSH, a superframe made by the device) is passed on after reading a few
@@ -67,7 +67,7 @@ enum FlushReason {
     Size,
     /// The bucket was full.
     FullBucket,
-    /// The packet was held long enough.
+    /// The packet was held since an earlier millisecond.
     Age,
     /// The poll has ended.
     Complete,

@@ -1,5 +1,5 @@
-//! ICMP input: replies to echo requests, reports undeliverable packets, passes reports of routers
-//! to connections.
+//! ICMP input: replies to echo requests, sends errors about undeliverable packets, and passes
+//! received errors to connections.
 //!
 //! RFC 792, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c. The whole host sends at most 1,000
 //! errors per second with bursts of 50 (`icmp_msgs_per_sec`, `icmp_msgs_burst`). Both limits are

@@ -37,8 +37,8 @@ mod deferral;
 /// Average frame length above which frames count as superframes.
 const SUPERFRAME_MIN: usize = 4096;
 
-/// Maximum number of polls that drain the stale frames of a queue when its device comes up: more
-/// frames than any device queue holds.
+/// Maximum number of polls that drain the stale frames of a queue when its device comes up. They
+/// take more frames than any device queue holds.
 const STALE_POLLS_MAX: usize = 256;
 
 /// Receive state of one device queue, polled by one core.
@@ -52,7 +52,7 @@ pub(crate) struct Napi {
     weight: usize,
     /// True if the last frames were superframes.
     bulk: bool,
-    /// Ring of received frames, if the device is no more than a ring.
+    /// Ring of received frames, if the core reads the device's ring directly.
     ring: Option<ring::Receiver<Packet>>,
     /// Frames delivered by the device in one poll. Empty between polls.
     batch: Batch,
@@ -128,14 +128,15 @@ impl Napi {
         self.ring.as_ref().is_some_and(|ring| !ring.is_empty())
     }
 
-    /// Returns the maximum number of frames of a poll, limited by the setting `net.core.dev_weight`
-    /// and by the device.
+    /// Returns the maximum number of frames of a poll: the smaller of the setting
+    /// `net.core.dev_weight` and the weight of the device, which is halved while superframes
+    /// arrive.
     pub(crate) fn weight(&self, dev_weight: usize) -> usize {
         let most = if self.bulk { self.weight.div_ceil(2) } else { self.weight };
         dev_weight.min(most)
     }
 
-    /// Whether no timed poll is pending, nor enabled by the settings.
+    /// Whether timed polls are neither pending nor enabled by the settings.
     pub(crate) fn is_prompt(&self, cx: &Cx) -> bool {
         self.deferral.is_idle() && !cx.sysctls().devices.of(self.index).defers()
     }
@@ -281,7 +282,7 @@ impl Napi {
         &*self.device
     }
 
-    /// Replaces the device, because the old one is gone.
+    /// Replaces the device, because the old one was removed.
     pub(crate) fn set_device(&mut self, device: Arc<dyn Device>) {
         self.device = device;
         self.ring = None;

@@ -44,9 +44,9 @@ mod softnet;
 #[cfg(test)]
 mod tests;
 
-/// Slots of a queue without `rps_flow_cnt`. Flows that share a slot move together. The slot is
-/// chosen by the hash bits that choose the core in a map, so flows of one slot mostly want the same
-/// core.
+/// Minimum number of slots, which a queue without `rps_flow_cnt` has. Flows that share a slot move
+/// together. The slot is chosen by the hash bits that choose the core in a map, so flows of one
+/// slot mostly want the same core.
 const SLOTS_MIN: usize = 256;
 
 /// Current core of the flows in one slot. Linux: `struct rps_dev_flow`.
@@ -67,7 +67,7 @@ pub(crate) struct Steering {
     map: Vec<u16>,
     /// True if RFS applies: the queue has a table of its own.
     by_socket: bool,
-    /// Slots, as many as a power of two; empty while no packet is steered.
+    /// Slots; their number is a power of two, or 0 while no packet is steered.
     slots: Box<[Slot]>,
     /// Number of the present poll; wraps around.
     poll: u32,

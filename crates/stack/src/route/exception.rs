@@ -5,14 +5,15 @@
 //! that they have validated. RFC 1191 §6.3, RFC 8201 §4; Linux: `struct fib_nh_exception`,
 //! `update_or_create_fnhe`.
 //!
-//! A destination that reports a smaller path MTU gets an entry for `route.mtu_expires` (600 s);
-//! afterwards the MTU of the route is tried again. A keyed hash selects the bucket. A bucket holds
-//! at most five entries, and the one that expires first is replaced. So a flood of reports costs
-//! memory for at most 1,280 destinations, and each report needs a connection that validates it.
+//! A destination for which a smaller path MTU is reported gets an entry for `route.mtu_expires`
+//! (600 s); afterwards the MTU of the route is tried again. A keyed hash selects the bucket. A
+//! bucket holds at most five entries, and the one that expires first is replaced. So a flood of
+//! reports costs memory for at most 1,280 destinations, and each report needs a connection that
+//! validates it.
 //!
 //! Cached paths do not read entries. They store the generation of their bucket, which every change
-//! increments. One load of a rarely written cache line tells all connections to a destination, and
-//! a few others, to resolve again.
+//! increments. A connection compares the two by one load of a rarely written cache line. After a
+//! change, all connections to a destination of the bucket resolve their paths again.
 //!
 //! Not here: redirects, which are useless to a host behind one router; validation of reports.
 
@@ -105,8 +106,8 @@ impl Exceptions {
     ) -> (Option<Exception>, Stamp) {
         let index = self.index(remote);
         let bucket = &self.buckets[index as usize];
-        // Loaded before the entries: a concurrent change makes the stamp too old, never the
-        // entries.
+        // Loaded before the entries: with a concurrent change, the stamp may be older than the
+        // entries, never newer.
         let generation = bucket.generation.load(Ordering::Acquire);
         let entries = bucket.entries.load(rcu);
         let found = entries.iter().find(|entry| entry.remote == remote && now < entry.expires);
@@ -246,16 +247,16 @@ mod tests {
     fn a_full_bucket_replaces_the_entry_that_expires_first() {
         let (domain, exceptions) = table();
         let index = exceptions.index(host(0));
-        let crowd: Vec<_> =
+        let remotes: Vec<_> =
             (0..).map(host).filter(|&ip| exceptions.index(ip) == index).take(6).collect();
-        for (now, &remote) in (1..).zip(&crowd) {
+        for (now, &remote) in (1..).zip(&remotes) {
             assert!(exceptions.learn(remote, 1400, 1500, LIMITS, at(now)));
         }
         let known =
-            crowd.iter().filter(|&&ip| mtu(&domain, &exceptions, ip, at(9)).is_some()).count();
+            remotes.iter().filter(|&&ip| mtu(&domain, &exceptions, ip, at(9)).is_some()).count();
         assert_eq!(known, DEPTH);
         assert_eq!(
-            mtu(&domain, &exceptions, crowd[0], at(9)),
+            mtu(&domain, &exceptions, remotes[0], at(9)),
             None,
             "the oldest entry was replaced"
         );

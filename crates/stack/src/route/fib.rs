@@ -115,8 +115,8 @@ impl Fib {
         FibBuilder::new(devices)
     }
 
-    /// Returns the entry for packets to `dst`: from the local table if it has one, otherwise the
-    /// longest matching prefix.
+    /// Returns the entry for packets to `dst`: the longest matching prefix of the local table or,
+    /// if no local prefix matches, of the main table.
     #[must_use]
     pub fn lookup(&self, dst: IpAddr) -> Option<&RouteEntry> {
         match dst {

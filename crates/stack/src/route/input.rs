@@ -68,7 +68,7 @@ impl InputRoutes {
         self.routes.lookup(hash, &key, rcu).map(DstRef::handle)
     }
 
-    /// Removes every entry: the routes they were made from have changed.
+    /// Removes every entry, because the routes that the entries were made from have changed.
     pub(crate) fn clear(&self, rcu: &Section<'_>) {
         let mut keys = Vec::new();
         self.routes.for_each(rcu, |key, _| keys.push(*key));

@@ -2,15 +2,15 @@
 //! no socket sends.
 //!
 //! Below: `Router::hop` selects the next hop. Above: sockets keep a reference (`Router::route`).
-//! Resets, SYN-ACKs, cookies and ACKs of TIME-WAIT sockets, whose rate and addresses a stranger
-//! controls, find their entry in a read section without a lock, a reference count or an allocation
+//! Resets, SYN-ACKs, cookies and ACKs of TIME-WAIT sockets, whose rate and addresses remote hosts
+//! control, find their entry in a read section without a lock, a reference count or an allocation
 //! (`Router::reply_path`). Linux: `nhc_pcpu_rth_output`.
 //!
 //! Each core has its own entries, so the reference counts of short-lived sockets stay on their
 //! core.
 //!
-//! Not here: exceptions that ICMP reported for one destination, except that another MTU makes
-//! another entry.
+//! Not here: path MTU exceptions of single destinations (`exception`). Their MTU is part of the key
+//! of an entry.
 
 use std::{
     net::IpAddr,
@@ -34,8 +34,8 @@ use crate::{
 };
 
 /// Maximum number of entries per core. Each keeps its neighbor from being collected, so the limit
-/// is well below `gc_thresh3`. A flood from many addresses of one link passes through this table as
-/// it passes through the neighbor table.
+/// is well below `gc_thresh3`. A flood from many addresses of one link replaces the entries of this
+/// table, as it replaces unused entries of the neighbor table.
 const ROUTES_MAX: usize = 64;
 
 /// Properties that identify an entry.
@@ -101,13 +101,13 @@ impl OutputRoutes {
             clear(routes, rcu);
         }
         routes.insert_or_replace(hash, key, dst);
-        // Another thread may have cleared the table since then: the packet is dropped and the peer
-        // retransmits. Or another thread may have inserted an entry of other routes, which leads to
-        // the same next hop.
+        // Another thread may have cleared the table meanwhile: the packet is dropped and the peer
+        // retransmits. Another thread may also have inserted an entry made from other routes; it
+        // leads to the same next hop.
         routes.lookup(hash, &key, rcu).map(DstRef::handle).ok_or(Errno::ENOBUFS)
     }
 
-    /// Reclaims at the end of a turn, when the running thread reads no entries.
+    /// Reclaims dropped entries at the end of a turn, when the running thread reads none.
     pub(crate) fn on_quiescent(&self) {
         if self.crowded.load(Ordering::Relaxed) {
             self.crowded.store(false, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl OutputRoutes {
         }
     }
 
-    /// Removes every entry: the routes they were made from have changed.
+    /// Removes every entry, because the routes that the entries were made from have changed.
     pub(crate) fn clear(&self, rcu: &Section<'_>) {
         self.cores.iter().for_each(|routes| clear(routes, rcu));
     }

@@ -143,7 +143,7 @@ impl Router {
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
     }
 
-    /// Returns the core of a flow by its hash, for flows that nothing else assigns.
+    /// Returns the core that the hash of a flow selects, for flows that are not assigned otherwise.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
         CoreId::of_flow(hash, self.core_count())
     }
@@ -221,7 +221,8 @@ impl Router {
     ///
     /// `ENETUNREACH` without a route and for a broadcast or multicast address, `EADDRNOTAVAIL` for
     /// a source that is not local, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source
-    /// on a wire, `ENOBUFS` if the neighbor table is full, as Linux.
+    /// on any other device, `EHOSTUNREACH` for an unreachable route, `ENOBUFS` if the neighbor
+    /// table is full, as Linux.
     pub(crate) fn route(
         &self,
         cx: &Cx,
@@ -277,8 +278,8 @@ impl Router {
         path.dst.tail().generation == self.route_generation()
     }
 
-    /// Returns whether [`Router::route`] yields the same as `path` now.
-    /// [`is_current`](Self::is_current) implies it without a lookup.
+    /// Returns whether [`Router::route`] would now return a path with the device, MTU and next hop
+    /// of `path`. A path that [`is_current`](Self::is_current) needs no such lookup.
     pub(crate) fn would_answer(
         &self,
         cx: &Cx,

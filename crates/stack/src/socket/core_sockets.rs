@@ -45,14 +45,14 @@ pub(crate) enum TimerEntry {
 pub(crate) struct CoreSockets {
     core: CoreId,
     timers: Mutex<TimerWheel<TimerEntry>>,
-    /// Attendance of the core, which a new deadline may have to wake.
+    /// Attendance of the core, whose worker an earlier deadline must wake.
     attendance: Arc<Attendance>,
     /// Sockets throttled by TCP Small Queues that may send again.
     tasklet: Arc<Tasklet>,
 }
 
 impl CoreSockets {
-    /// Creates the state of `core`, whose worker and polling threads belong to `attendance`.
+    /// Creates the state of `core`. `attendance` tracks its worker and the threads that poll it.
     pub(crate) fn new(core: CoreId, attendance: Arc<Attendance>) -> Self {
         Self {
             core,
@@ -73,8 +73,8 @@ impl CoreSockets {
             let key = timers.insert(deadline, entry);
             (key, self.publish_next_timer(&timers))
         };
-        // Compares with the time of the wheel, which a sleeping worker uses: the exact deadline
-        // would cause a wakeup for nothing.
+        // Compares with the wheel's time, until which a worker sleeps: the exact deadline is
+        // earlier and would cause a needless wakeup.
         self.attendance.wake_before(next.as_nanos());
         TimerHandle { core: self.core, key }
     }
@@ -105,7 +105,7 @@ impl CoreSockets {
         self.timers().len()
     }
 
-    /// Removes every timer, because the host is gone.
+    /// Removes every timer, because the host is dropped.
     pub(crate) fn forget_timers(&self) {
         let mut timers = self.timers();
         if !timers.is_empty() {

@@ -49,7 +49,7 @@ pub(crate) struct FlowName {
     pub(crate) tuple: FourTuple,
     /// Hash of the tuple ([`Demux::hash`]).
     pub(crate) hash: u32,
-    /// Core of the flow: it runs the timers, and sends.
+    /// Core of the flow, which runs its timers and sends its packets.
     pub(crate) core: CoreId,
 }
 
@@ -72,8 +72,8 @@ impl BindFlags {
 }
 
 /// Number of port counters, one for each port. A fuzzer builds a host for each run with few
-/// connections: there, several ports share a counter, so that some searches of the table are
-/// unnecessary.
+/// connections: there, several ports share a counter, which only causes unnecessary searches of the
+/// table.
 const PORTS: usize = if cfg!(fuzzing) { 1 << 10 } else { 1 << 16 };
 
 /// Initial capacities of the tables of connections and of listeners.
@@ -85,8 +85,8 @@ pub(crate) struct Demux {
     established: RcuMap<FourTuple, Entry>,
     listeners: RcuMap<u16, Arc<Vec<Arc<Listener>>>>,
     /// Numbers of connections and TIME-WAIT sockets by local port, so that most ports need no
-    /// search. Written once when a connection starts and once when it ends. Relaxed: a concurrent
-    /// bind comes before or after.
+    /// search. Written once when a connection starts and once when it ends. Relaxed: a bind that is
+    /// concurrent with either may see the count before or after it.
     owners: Box<[AtomicU32]>,
     /// Lock held while a port is bound: no other thread may bind between check and insertion.
     binding: Mutex<()>,
@@ -188,8 +188,8 @@ impl Demux {
         self.established.insert_or_replace(hash, tuple, entry);
     }
 
-    /// Replaces a TIME-WAIT socket by a stream if it is the expected one; both own the port.
-    /// Returns whether it was.
+    /// Replaces a TIME-WAIT socket by a stream if `is_meant` accepts the present entry. Both own
+    /// the port. Returns whether the entry was replaced.
     pub(crate) fn replace_if(
         &self,
         hash: u32,

@@ -105,7 +105,8 @@ impl Listener {
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` for an address that is not local, `EADDRINUSE` as for bind(2) and listen(2),
-    /// `ENETDOWN`, `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
+    /// `ENETDOWN` after the shutdown of the host, `EAFNOSUPPORT` for an IPv6 address, because IPv6
+    /// is not supported.
     pub fn listen_with(
         net: &Net,
         cx: &mut Cx,
@@ -196,7 +197,7 @@ impl Listener {
     ///
     /// # Errors
     /// `EAGAIN` when there is none; `EINVAL` once the listener is closed; `ENETDOWN` once the host
-    /// has lost its address with a device.
+    /// has lost the listener's address with its device.
     pub fn accept(&self) -> Result<Arc<Connection>, Errno> {
         self.accept_near(None)
     }
@@ -323,7 +324,7 @@ fn unused_port(
     local: SocketAddr,
     range: &RangeInclusive<u16>,
 ) -> Result<u16, Errno> {
-    // Any remote address will do: it only selects where the search starts.
+    // The remote address only selects the port at which the search starts, so a random one is used.
     let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
     let remote = SocketAddr::new(local.ip(), port);
     let candidates = net.ports().candidates(local.ip(), remote, range, cx.now);
@@ -334,7 +335,7 @@ fn unused_port(
 impl Cx {
     /// Declares that this thread polls for the next connection of `listener`, and checks for it
     /// after every run of a core: no other waiting thread needs to be woken for that connection.
-    /// `None`: it has stopped polling.
+    /// `None` declares that the thread has stopped polling.
     pub fn polls_to_accept(&mut self, listener: Option<&Listener>) {
         self.accepts = listener.map_or(0, |listener| core::ptr::from_ref(listener).addr());
         self.is_acceptor |= listener.is_some();

@@ -1,7 +1,7 @@
 //! State of a host that sockets use: devices and routes, the table of connections, ports, secrets,
 //! limits, and handles to run its cores.
 //!
-//! Above: the steps of sockets, receive and cores, which take it as their first argument;
+//! Above: the steps of sockets, receive and cores, which get it as an argument or in `Rx`;
 //! `host::Host` owns it. Below: the router. Linux: `struct net`.
 //!
 //! Not here: the cores themselves (`core`), how a host is built and changed (`host`).

@@ -14,7 +14,7 @@
 //! Options that Linux does not have are those of [`SOL_QUIETLINE`], a level that no protocol of
 //! Linux uses.
 //!
-//! To add an option, add its row, and the field that keeps it.
+//! To add an option, add its row, and the field that stores it.
 //!
 //! Not here: the effect of an option (`tcp::Tcb`'s setters, `socket`).
 
@@ -47,40 +47,40 @@ pub const IPPROTO_IP: i32 = 0;
 /// `IPPROTO_TCP`.
 pub const IPPROTO_TCP: i32 = 6;
 
-/// The level of options that Linux does not have: "QL".
+/// Level of options that Linux does not have: "QL".
 pub const SOL_QUIETLINE: i32 = 0x514c;
 
-/// The form of an option's value in memory.
+/// Form of an option's value in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// An `int`.
     Int,
     /// An `int`, or a single byte: options of IP.
     ByteOrInt,
-    /// An unsigned `int`, or an unsigned `long` where there is room for one.
+    /// An unsigned `int`, or an unsigned `long` if the buffer has space for one.
     IntOrLong,
     /// `struct linger`: two `int`s.
     Linger,
     /// `struct timeval` with 64-bit fields.
     Time,
-    /// An `int` of bytes. A number of 64 bits becomes the largest `int`.
+    /// A number of bytes as an `int`. A 64-bit number becomes the largest `int`.
     Size,
     /// An `int` whose 32 bits are an unsigned number.
     Unsigned,
-    /// An `int` of seconds.
+    /// A number of seconds as an `int`.
     Seconds,
-    /// An `int` of milliseconds.
+    /// A number of milliseconds as an `int`.
     Milliseconds,
-    /// An `int` of microseconds.
+    /// A number of microseconds as an `int`.
     Microseconds,
     /// A name of at most 15 bytes.
     Name,
-    /// As many bytes as there are.
+    /// Any number of bytes.
     Bytes,
 }
 
 impl Form {
-    /// The unit of a time that is an `int`: a [`Duration`] may be given for the number.
+    /// Returns the unit of a time that is an `int`; the value may then be given as a [`Duration`].
     const fn unit(self) -> Option<Duration> {
         match self {
             Self::Seconds => Some(Duration::from_secs(1)),
@@ -91,7 +91,7 @@ impl Form {
     }
 }
 
-/// The calls that an option has.
+/// Calls that an option supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `getsockopt` only.
@@ -114,7 +114,7 @@ pub enum SocketState {
 }
 
 impl SocketState {
-    /// The state in `struct tcp_info` of a socket without a connection.
+    /// Returns the state in `struct tcp_info` of a socket without a connection.
     const fn of_tcp(self) -> tcp::State {
         match self {
             Self::Listening => tcp::State::Listen,
@@ -124,8 +124,8 @@ impl SocketState {
 }
 
 impl SocketOption {
-    /// The option of a level and number; `None` is `ENOPROTOOPT`. The numbers that C libraries use
-    /// for 64-bit times (`SO_RCVTIMEO_NEW`, `SO_SNDTIMEO_NEW`) mean the same options.
+    /// Returns the option of a level and number; `None` means `ENOPROTOOPT`. The numbers that C
+    /// libraries use for 64-bit times (`SO_RCVTIMEO_NEW`, `SO_SNDTIMEO_NEW`) mean the same options.
     #[must_use]
     pub fn from_number(level: i32, number: i32) -> Option<Self> {
         match (level, number) {
@@ -144,7 +144,7 @@ impl SocketOption {
         if self.settable_in().contains(&state) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
-    /// The option of a [`name`](Self::name).
+    /// Returns the option with this [`name`](Self::name).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|option| option.name() == name)

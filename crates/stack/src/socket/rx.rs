@@ -22,14 +22,14 @@ use crate::{
 pub(crate) struct Rx<'a, 's> {
     pub(crate) net: &'s Net,
     pub(crate) cx: &'a mut Cx,
-    /// Read section of the poll: what one packet looks up remains valid for the next.
+    /// Read section of the poll. Entries found for one packet remain valid for the next.
     pub(crate) rcu: &'s Section<'s>,
     /// Connection of the last packet.
     pub(crate) flow: Flow<'s>,
 }
 
 impl<'a, 's> Rx<'a, 's> {
-    /// Creates the arguments of one poll; `last_flow` is that of the running core.
+    /// Creates the arguments of one poll. `last_flow` belongs to the running core.
     #[inline]
     pub(crate) const fn new(
         net: &'s Net,
@@ -122,8 +122,8 @@ pub(crate) struct KnownFlow {
 }
 
 impl KnownFlow {
-    /// Whether full parsing of `packet` yields the header `short` and the tuple. Debug assertions
-    /// thereby check the shortcut in every run, also of the fuzzers.
+    /// Whether full parsing of `packet` yields the header `short` and the tuple. Used by a debug
+    /// assertion, so that every run of tests and fuzzers checks the shortcut.
     fn is_read_from(&self, packet: &Packet, short: &IpHeader) -> bool {
         let linear = packet.linear();
         let ports = linear.get(usize::from(short.header_len)..).and_then(SegmentHeader::ports);

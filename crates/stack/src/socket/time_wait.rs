@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct TimeWaitSocket {
     name: FlowName,
-    /// Flags that allow other sockets to bind its local end.
+    /// Flags that allow other sockets to bind the local address and port.
     bind: BindFlags,
     this: Weak<Self>,
     /// Protocol state. Locked for one segment or timer only.
@@ -62,7 +62,7 @@ impl TimeWaitSocket {
         let handle =
             net.core_sockets(self.name.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
         self.timer.store(handle.to_bits(), Ordering::SeqCst);
-        // A thread that has ended the wait meanwhile saw no timer to disarm.
+        // A thread that has ended the wait meanwhile has found no timer to disarm.
         if self.done.load(Ordering::SeqCst) {
             self.disarm(net);
         }

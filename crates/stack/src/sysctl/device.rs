@@ -159,15 +159,15 @@ impl DeviceSysctls {
         }
     }
 
-    /// Sets the devices of the host, in the order of their indices. Names of other devices are
-    /// unknown from here on.
+    /// Sets the devices of the host, in the order of their indices. Afterwards, names of other
+    /// devices are rejected.
     pub(crate) fn bind<'a>(
         &mut self,
         devices: impl Iterator<Item = Present<'a>>,
     ) -> Result<(), ConfigError> {
-        let refuse = |who: String, why: String| {
-            let name = PREFIX.to_owned() + &who;
-            ConfigError::refused("sysctl", name, why)
+        let refuse = |name: String, reason: String| {
+            let name = PREFIX.to_owned() + &name;
+            ConfigError::refused("sysctl", name, reason)
         };
         let named = core::mem::take(&mut self.devices);
         for Present { name, queues, superframe_end: end, superframe_ipv4 } in devices {
@@ -182,8 +182,8 @@ impl DeviceSysctls {
             let superframe_ipv4 = Some(superframe_ipv4);
             settings.bound_superframes(end, superframe_ipv4);
             if let Some((direction, queue)) = settings.apart().find(|(_, queue)| *queue >= queues) {
-                let who = format!("{name}.{}-{queue}", direction.word());
-                return Err(refuse(who, format!("{name} has {queues} queues")));
+                let queue_name = format!("{name}.{}-{queue}", direction.word());
+                return Err(refuse(queue_name, format!("{name} has {queues} queues")));
             }
             let (name, queues) = (name.to_owned(), Some(queues));
             self.devices.push(Named {
@@ -196,10 +196,10 @@ impl DeviceSysctls {
         }
         self.bound = true;
         let has = |name: &str| self.devices.iter().any(|device| device.name == name);
-        if let Some(stranger) = named.iter().find(|device| !has(&device.name)) {
+        if let Some(absent) = named.iter().find(|device| !has(&device.name)) {
             let names: Vec<_> = self.devices.iter().map(|device| device.name.as_str()).collect();
             let allowed = format!("the devices of this host are {}", names.join(" "));
-            return Err(refuse(stranger.name.clone(), allowed));
+            return Err(refuse(absent.name.clone(), allowed));
         }
         Ok(())
     }

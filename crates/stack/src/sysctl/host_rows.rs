@@ -67,8 +67,8 @@ macro_rules! host_rows {
 host_rows! {
     /// Sets the settings that together make the data path of a version of Linux: receive contexts,
     /// route references, receive offload's exit, busy polling, TCP Small Queues and packet
-    /// recycling. docs/mechanisms.md has their values. A setting that is made later counts for
-    /// itself. While a host runs, `net.quietline.dst_layout` stays. Set it to compare versions.
+    /// recycling. docs/mechanisms.md has their values. A setting that is set later keeps its own
+    /// value. While a host runs, `net.quietline.dst_layout` stays. Set it to compare versions.
     preset: Preset = Preset::Default, Presets WORDS, Lab, "net.quietline.preset";
     /// Time to live of sent IP packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IP_TTL`.
@@ -129,8 +129,9 @@ host_rows! {
     dst_ref: DstRefMode = DstRefMode::Noref, DstRefModes WORDS, Lab, "net.quietline.dst_ref";
     /// Source of the validity of a cached route entry, for each packet sent and received. `entry`:
     /// the entry's own generation, as in Linux. `generation`: a copy of it beside the cached entry,
-    /// so that no packet reads a line that counts write. A change invalidates all cached routes.
-    /// Change it to measure `net.quietline.dst_layout`, which has no effect without the read.
+    /// so that no packet reads a cache line that reference counting writes. A change invalidates
+    /// all cached routes. Change it to measure `net.quietline.dst_layout`, which has no effect
+    /// without the read.
     dst_check: DstCheck = DstCheck::Generation, DstChecks WORDS, Lab, "net.quietline.dst_check";
     /// Place of a route entry's reference count. `packed`: on the cache line that every packet
     /// reads. `padded`: on a line of its own. `filled`: on a line with fields that no packet reads.
@@ -266,16 +267,16 @@ host_rows! {
     /// Linux 3.6, which can lose a wake-up. `robust`: that of Linux since 4.11. Set `seed` only to
     /// demonstrate the lost wake-ups.
     tsq_protocol: TsqProtocol = TsqProtocol::Robust, TsqProtocols WORDS, Lab, "net.quietline.tsq_protocol";
-    /// Cores that apply the flow limit of RPS, one bit for each: if their target's backlog is more
-    /// than half full, they drop packets of a flow that sent more than half of the recent packets.
+    /// Cores that apply the flow limit of RPS, one bit for each: if their target's backlog is at
+    /// least half full, they drop packets of a flow that sent more than half of the recent packets.
     /// Set it where one flow must not crowd out the others.
     flow_limit_cpu_bitmap: u64 = 0, Mask WORDS, Tune, "net.core.flow_limit_cpu_bitmap";
     /// Number of buckets in which a core with a flow limit counts flows. Raise it if many flows
     /// share a core, so that fewer of them share a bucket.
     flow_limit_table_len: u32 = 4096, PowerOfTwo 1..=1 << 20, Tune, "net.core.flow_limit_table_len";
     /// Number of slots in the table that records on which core an application reads a flow (RFS);
-    /// it is rounded up to a power of two. 0: no table, so RFS is off. Set it, and `rps_flow_cnt`
-    /// of the devices, to some number above that of the active connections.
+    /// it is rounded up to a power of two. 0: no table, so RFS is off. Set it to a number above
+    /// that of the active connections, together with `rps_flow_cnt` of the devices.
     rps_sock_flow_entries: u32 = 0, RoundedUp 0..=1 << 24, Operate, "net.core.rps_sock_flow_entries";
     /// Time for which one turn of a core may receive from its devices, in microseconds. 2000 is two
     /// ticks of a kernel with 1000 ticks a second. Lower it where timers must be punctual under

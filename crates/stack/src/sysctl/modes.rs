@@ -22,7 +22,8 @@ pub enum Preset {
     Linux5_2,
     /// The first version with a list of packets that leave receive offload.
     Linux5_4,
-    /// The first version with `rcuref`, and with the count apart from what packets read.
+    /// The first version with `rcuref`, and with the reference count on a cache line that packets
+    /// do not read.
     Linux6_4,
     /// The best known modes.
     #[default]
@@ -42,7 +43,7 @@ pub enum GroExit {
     /// All packets wait in the list, and each counts as one, as in Linux 5.6.
     UnifiedListPackets,
     /// All packets wait in the list, and a superframe counts as its segments, as since Linux 5.11:
-    /// a large one does not wait for others.
+    /// a large superframe does not wait for other packets.
     #[default]
     UnifiedListSegments,
 }
@@ -91,8 +92,8 @@ pub enum DevOrphan {
 /// `net.quietline.dst_check`: source of the validity of a cached dst entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstCheck {
-    /// The entry itself, as in Linux: each check reads the line that, with
-    /// [`DstLayout::Packed`], the count shares.
+    /// The entry itself, as in Linux: each check reads a cache line of the entry, which with
+    /// [`DstLayout::Packed`] also has the reference count.
     Entry,
     /// A copy of the generation beside the cached entry.
     #[default]
@@ -112,7 +113,7 @@ pub enum DstLayout {
     Filled,
 }
 
-/// `net.quietline.dst_ref`: how dst entries are counted, and which packets hold a reference.
+/// `net.quietline.dst_ref`: how references to dst entries are counted, and which packets hold one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstRefMode {
     /// A packet over loopback holds its dst from the sender to the receiver, as in Linux, where
@@ -206,7 +207,7 @@ pub struct NeighborConfig {
     /// `delay_first_probe_time`: time that upper layers have to confirm a stale neighbor before it
     /// is probed.
     pub delay_first_probe_time: Duration,
-    /// `ucast_solicit`: number of unicast probes to the old link address before it fails.
+    /// `ucast_solicit`: number of unicast probes to the old link address before the entry fails.
     pub ucast_solicit: u32,
     /// `mcast_solicit`: number of broadcast requests before resolution fails.
     pub mcast_solicit: u32,
@@ -215,7 +216,8 @@ pub struct NeighborConfig {
     /// `unres_qlen_bytes`: maximum memory of these packets, the sum of their `truesize`; one packet
     /// always fits.
     pub unres_qlen_bytes: u32,
-    /// `gc_thresh3`: maximum number of entries in a table.
+    /// `gc_thresh3`: number of entries in a table above which unused ones are removed. A table has
+    /// at most eight times as many.
     pub gc_thresh3: u32,
 }
 

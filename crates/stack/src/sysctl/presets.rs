@@ -1,19 +1,19 @@
 //! `net.quietline.preset`: the settings that together make the data path of one version of Linux.
 //!
 //! Above: `Sysctls::set`. A preset sets every setting of the table, so that a change from one
-//! preset to another leaves nothing of the first. A setting that is made later counts for itself.
+//! preset to another leaves nothing of the first. A setting that is set later keeps its own value.
 //!
 //! The comment of each row names the versions and the place in Linux' sources where they differ. A
 //! setting has the value that a fresh system of that version had, with these exceptions:
 //! - The two packet caches of `linux-5.2` are on. Linux 5.2 introduced them, and shipped them off.
-//! - No preset chooses `net.quietline.tsq_protocol=seed`, which loses wake-ups. Linux 3.6 and 3.18
-//!   had losses of this kind, and a demonstration sets it beside the preset.
+//! - No preset chooses `net.quietline.tsq_protocol=seed`, which loses wake-ups, as Linux 3.6 and
+//!   3.18 did. A demonstration sets it in addition to the preset.
 //! - `cas_inc_not_zero` is the oldest way of counting here. Versions before 4.4 incremented without
 //!   a test for zero.
 //! - `prequeue_ref` takes a reference to the route of a queued packet. Versions before 3.9 took
 //!   none, and could use a freed route (commit 093162553c33).
 //!
-//! Not here: what the settings do (docs/mechanisms.md).
+//! Not here: the effects of the settings (docs/mechanisms.md).
 
 use std::borrow::Cow;
 
@@ -21,14 +21,15 @@ use super::{SysctlError, Sysctls, modes::Preset};
 
 /// Settings, with their values in Linux 3.5, 3.6, 3.18, 5.2, 5.4 and 6.4.
 const TABLE: [(&str, [&str; 6]); 19] = [
-    // tcp_prequeue(): references until 3.17, dropped from 3.18, removed in 4.14.
+    // tcp_prequeue(): packets hold references to routes until 3.17 and drop them from 3.18 on. The
+    // prequeue was removed in 4.14.
     (
         "net.quietline.rx_context",
         ["prequeue_ref", "prequeue_ref", "prequeue_drop", "bh", "bh", "bh"],
     ),
     // sk_rx_dst exists since 3.6, and tcp_prequeue() tests it since 3.18. The backlog drops the
-    // route since 5.0 (tcp_add_backlog()). Only since 5.16 RCU protects it without a gap; no mode
-    // has the gap.
+    // route since 5.0 (tcp_add_backlog()). RCU protects sk_rx_dst at all times only since 5.16; no
+    // mode reproduces the earlier gap.
     (
         "net.quietline.rx_dst_mode",
         [
@@ -40,8 +41,8 @@ const TABLE: [(&str, [&str; 6]); 19] = [
             "rcu_clear_then_release",
         ],
     ),
-    // ip_early_demux: since 3.6. tcp_early_demux: since 4.12, 1, and without effect in 3.5, where
-    // the setting above is 0.
+    // ip_early_demux exists since 3.6. tcp_early_demux exists since 4.12, with default 1; it has no
+    // effect in the column of 3.5, where the setting above is 0.
     ("net.ipv4.ip_early_demux", ["0", "1", "1", "1", "1", "1"]),
     ("net.ipv4.tcp_early_demux", ["1", "1", "1", "1", "1", "1"]),
     ("net.ipv4.tcp_low_latency", ["0", "0", "0", "0", "0", "0"]),
@@ -62,8 +63,8 @@ const TABLE: [(&str, [&str; 6]); 19] = [
     // struct dst_entry: __refcnt shares a line with lwtstate and rt_genid (5.19); in 6.4
     // rt_uncached fills the space between them.
     ("net.quietline.dst_layout", ["packed", "packed", "packed", "packed", "packed", "filled"]),
-    // napi_gro_frags() fills a list since 5.4, all ways out since 5.6, counted in segments since
-    // 5.11 (gro_normal_one()).
+    // napi_gro_frags() fills a list since 5.4, and all functions that deliver packets since 5.6;
+    // the list counts segments since 5.11 (gro_normal_one()).
     (
         "net.quietline.gro_exit",
         [
@@ -88,28 +89,30 @@ const TABLE: [(&str, [&str; 6]); 19] = [
             "rx_list_per_cycle",
         ],
     ),
-    // Off in every version; since 3.11 an administrator can switch it on.
+    // Busy polling is off in every version; since 3.11 an administrator can switch it on.
     ("net.core.busy_read", ["0", "0", "0", "0", "0", "0"]),
     ("net.core.busy_poll", ["0", "0", "0", "0", "0", "0"]),
-    // tcp_write_xmit(): none in 3.5, 131,072 in 3.6, that or 1 ms of the pace in 3.16. From 5.0 to
-    // 6.12 1 MiB, and no bound for paced connections (tcp_small_queue_check()).
+    // tcp_write_xmit(): no limit in 3.5, 131,072 bytes in 3.6, the larger of that and 1 ms at the
+    // pacing rate in 3.16. From 5.0 to 6.12, tcp_small_queue_check(): 1 MiB, and no limit for paced
+    // connections.
     (
         "net.quietline.tsq_limit",
         ["off", "static131072_ge", "dyn_max", "paced_exempt", "paced_exempt", "paced_exempt"],
     ),
     ("net.quietline.tsq_protocol", ["robust", "robust", "robust", "robust", "robust", "robust"]),
-    // tcp_autocorking: since 3.14, 1.
+    // tcp_autocorking exists since 3.14, with default 1.
     ("net.ipv4.tcp_autocorking", ["0", "0", "1", "1", "1", "1"]),
-    // sk_tx_skb_cache, sk_rx_skb_cache: 5.2 to 5.15. skb_attempt_defer_free(): since 5.19.
+    // sk_tx_skb_cache and sk_rx_skb_cache exist from 5.2 to 5.15, skb_attempt_defer_free() since
+    // 5.19.
     (
         "net.quietline.skb_recycle",
         ["none", "none", "none", "socket_one", "socket_one", "per_core_defer"],
     ),
-    // The settings exist from 5.2 to 5.15, 0 in all of them (tcp_tx_skb_cache_key,
-    // tcp_rx_skb_cache_key). Without effect in the other versions.
+    // The settings exist from 5.2 to 5.15, with default 0 (tcp_tx_skb_cache_key,
+    // tcp_rx_skb_cache_key). They have no effect in the other columns.
     ("net.ipv4.tcp_tx_skb_cache", ["1", "1", "1", "1", "0", "1"]),
     ("net.ipv4.tcp_rx_skb_cache", ["1", "1", "1", "1", "0", "1"]),
-    // Since 6.7.
+    // The setting exists since 6.7.
     ("net.ipv4.tcp_backlog_ack_defer", ["0", "0", "0", "0", "0", "0"]),
 ];
 
@@ -137,7 +140,7 @@ impl Preset {
 }
 
 impl Sysctls {
-    /// Sets everything that belongs to the preset.
+    /// Sets all settings of the preset.
     pub(super) fn apply_preset(&mut self) -> Result<(), SysctlError> {
         self.preset.settings().try_for_each(|(name, value)| self.set(name, &value))
     }
@@ -161,7 +164,7 @@ mod tests {
 
     /// A change from any preset to any other leaves nothing of the first.
     #[test]
-    fn a_preset_sets_what_belongs_together() {
+    fn a_preset_replaces_all_settings_of_another_preset() {
         for (old, _) in ALL {
             for (new, preset) in ALL {
                 let mut sysctls = Sysctls::default();
@@ -187,9 +190,9 @@ mod tests {
         assert_eq!(sysctls, Sysctls::default());
     }
 
-    /// A later setting counts for itself, and the version of TCP Small Queues brings its bound.
+    /// A later setting keeps its own value, and `tsq_limit` sets its default limit in bytes.
     #[test]
-    fn a_setting_after_a_preset_counts() {
+    fn a_setting_after_a_preset_keeps_its_own_value() {
         let mut sysctls = Sysctls::default();
         sysctls.set(NAME, "linux-3.6").unwrap();
         assert_eq!(sysctls.get("net.ipv4.tcp_limit_output_bytes").as_deref(), Ok("131072"));

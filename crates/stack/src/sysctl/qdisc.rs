@@ -276,8 +276,8 @@ pub struct FqConfig {
     pub quantum: u32,
     /// Bytes that a new flow may send first: ten frames, an initial window (RFC 6928).
     pub initial_quantum: u32,
-    /// Maximum time to departure. Later packets are dropped, or their departure time is reduced to
-    /// this.
+    /// Maximum time from now to the departure of a packet. Packets that depart later are dropped,
+    /// or their departure time is reduced to this maximum.
     pub horizon: Duration,
     /// True if packets beyond the horizon are dropped.
     pub horizon_drop: bool,

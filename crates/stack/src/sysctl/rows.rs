@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::{Sysctls, device::DeviceSysctls};
 
-/// The readers that a setting is for.
+/// Readers that a setting is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
     /// Settings of an administrator: addresses, limits, timeouts, security, devices.
@@ -23,7 +23,7 @@ impl Tier {
     /// Every tier, in the order of the documentation.
     pub const ALL: [Self; 3] = [Self::Operate, Self::Tune, Self::Lab];
 
-    /// The sentence that introduces the settings of this tier.
+    /// Returns the sentences that introduce the settings of this tier.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl fmt::Display for Tier {
 pub struct Row {
     /// Name; for a setting of devices, the name for all devices.
     pub name: &'static str,
-    /// The readers that the setting is for.
+    /// Readers that the setting is for.
     pub tier: Tier,
     /// Values that the setting accepts.
     pub accepts: String,

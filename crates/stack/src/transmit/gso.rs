@@ -97,8 +97,9 @@ pub(crate) fn segment(
     cx.pool.free(packet);
 }
 
-/// Charge of a superframe's owner, in equal shares. It is uncharged as the segments complete, not
-/// at segmentation. The rest that no segment takes is uncharged when this value is dropped.
+/// Charge of a superframe, divided into equal shares for its segments. The owner is uncharged as
+/// the segments complete, not at segmentation. The rest that no segment takes is uncharged when
+/// this value is dropped.
 struct Shares {
     owner: Option<Arc<dyn PacketOwner>>,
     share: u32,
@@ -146,9 +147,9 @@ struct Place {
     last: bool,
 }
 
-/// Header template for all segments. It holds the common fields; the others are those of the first
-/// segment. The sums over constant fields are computed once, and a segment adds its own words
-/// (RFC 1624). Only the last segment has other lengths.
+/// Header template for all segments. It has the fields that all segments share; `id`, `seq` and
+/// `flags` are those of the superframe. The sums over constant fields are computed once, and a
+/// segment adds its own words (RFC 1624). Only the last segment has other lengths.
 struct Headers {
     template: HeadTemplate,
     /// Length of all headers, which are at the end of the template.

@@ -237,7 +237,8 @@ const fn low_bits(number: u32) -> u16 {
 /// Whether a segment carries DF: as its socket requests, otherwise by the path and the host's
 /// setting.
 fn dont_fragment(cx: &Cx, dst: &Dst, fields: IpFields) -> bool {
-    // With path MTU discovery disabled on the host, a path without DF says nothing about its MTU.
+    // If path MTU discovery is disabled on the host, no path has DF, so its absence does not show
+    // that the path MTU is below the minimum.
     let locked = !dst.dont_fragment && matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3);
     fields.mtu_discover.map_or(dst.dont_fragment, |discover| discover.dont_fragment(locked))
 }
@@ -255,7 +256,8 @@ pub(crate) fn discard_unroutable(cx: &mut Cx) {
     }
 }
 
-/// Frees the segments in `cx.out`, on behalf of a socket that lost a race.
+/// Frees the segments in `cx.out`, because the new socket or request that created them is
+/// discarded.
 pub(crate) fn discard_output(cx: &mut Cx) {
     while let Some(segment) = cx.out.pop_front() {
         cx.pool.free(segment);

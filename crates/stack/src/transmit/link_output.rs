@@ -90,8 +90,8 @@ pub(crate) fn send_arp(tx: &DeviceTx, cx: &mut Cx, to: MacAddr, arp: &ArpPacket)
     packet.append(&mut cx.pool, &bytes);
     let meta = packet.meta_mut();
     meta.protocol = ETHER_TYPE_ARP;
-    // Behind bulk data on a slow link, the packet would arrive too late for the packets that wait
-    // for resolution.
+    // The priority puts the packet ahead of bulk data: on a slow link, packets would otherwise wait
+    // too long for resolution.
     meta.priority = PRIORITY_CONTROL;
     push_header(&mut packet, to, mac);
     cx.count(Counter::ArpOutPackets, 1);

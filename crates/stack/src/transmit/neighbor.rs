@@ -231,7 +231,7 @@ impl Neighbor {
     /// Handles a link address in a packet that the neighbor, or an impostor, has sent.
     pub fn on_advertisement(
         &mut self,
-        told: Advertisement,
+        advertisement: Advertisement,
         now: Instant,
         config: &NeighborConfig,
     ) -> NeighborActions {
@@ -240,11 +240,11 @@ impl Neighbor {
             return actions;
         }
         let was_valid = self.state.is_valid();
-        let moved = self.mac != Some(told.mac);
-        if was_valid && moved && !told.gratuitous && now <= self.updated + LOCK_TIME {
+        let moved = self.mac != Some(advertisement.mac);
+        if was_valid && moved && !advertisement.gratuitous && now <= self.updated + LOCK_TIME {
             return actions;
         }
-        if told.solicited {
+        if advertisement.solicited {
             self.confirmed = Some(now);
             self.probes = 0;
             self.enter(NudState::Reachable, now);
@@ -256,28 +256,28 @@ impl Neighbor {
             self.deadline = None;
         }
         if moved {
-            self.mac = Some(told.mac);
+            self.mac = Some(advertisement.mac);
             self.updated = now;
         }
         let packets = self.take_queue();
         if !packets.is_empty() {
             self.on_use(now, config);
-            actions.push(NeighborAction::Flush { mac: told.mac, packets });
+            actions.push(NeighborAction::Flush { mac: advertisement.mac, packets });
         }
         actions
     }
 
-    /// Whether `told` replies to a pending request of ours: a request for an unknown link address,
-    /// or a probe of a known one. Only such a reply may change an entry with
-    /// `net.quietline.arp_strict`.
+    /// Whether `advertisement` replies to a pending request of this host: a request for an unknown
+    /// link address, or a probe of a known one. With `net.quietline.arp_strict`, only such a reply
+    /// may change an entry.
     #[must_use]
-    pub fn awaits(&self, told: Advertisement) -> bool {
+    pub fn awaits(&self, advertisement: Advertisement) -> bool {
         let is_pending = match self.state {
             NudState::Incomplete => true,
-            NudState::Probe => self.mac == Some(told.mac),
+            NudState::Probe => self.mac == Some(advertisement.mac),
             _ => false,
         };
-        told.solicited && is_pending
+        advertisement.solicited && is_pending
     }
 
     /// Handles an expired deadline. Has no effect before [`next_deadline`](Self::next_deadline), so
@@ -307,7 +307,7 @@ impl Neighbor {
         NeighborActions::new()
     }
 
-    /// Fails all packets and the entry, because the device goes away.
+    /// Fails all packets and the entry, because the device is down.
     pub fn shut_down(&mut self, now: Instant) -> NeighborActions {
         self.fail(now)
     }
@@ -400,7 +400,7 @@ impl Neighbor {
         actions
     }
 
-    /// Queues `packets`; returns the oldest ones that no longer fit.
+    /// Queues `packets`; returns the oldest packets, for which the queue has no room.
     fn enqueue(&mut self, packets: &mut PacketList, config: &NeighborConfig) -> PacketList {
         let mut overflow = PacketList::new();
         while let Some(packet) = packets.pop_front() {

@@ -76,13 +76,13 @@ pub(crate) enum Left {
     /// The packet had no dst.
     #[default]
     Nothing,
-    /// The packet had one without a reference, which was dropped.
+    /// The packet had a dst without a reference, which was dropped.
     DroppedNoref,
     /// The packet had a reference, which was released.
     Released,
     /// A reference was taken and stays with the packet.
     Forced,
-    /// The packet keeps the reference that it had.
+    /// The packet keeps the reference that it already had.
     Kept,
     /// The entry's count had already reached zero, so no reference can be taken; the packet has no
     /// dst.
@@ -129,8 +129,8 @@ pub(crate) fn leave_rcu(packet: &mut Packet, dst: PacketDst<'_>, socket_holds_ds
     }
 }
 
-/// Packet's dst that is taken exactly once: by the socket's holder if the packet is processed now,
-/// or by [`leave_rcu`] if it is queued. Only the socket lock knows which case applies.
+/// Dst of a packet that passes the receive steps, taken exactly once: by the step that delivers the
+/// packet to a connection, or by the IP layer, which releases it, if no step has taken it.
 #[derive(Default)]
 pub(crate) struct OnceDst<'s>(Cell<PacketDst<'s>>);
 

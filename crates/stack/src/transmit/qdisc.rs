@@ -4,8 +4,9 @@
 //! Above: `tx_queue`, which runs them. Below: the device queue and its byte limit (`bql`). Linux:
 //! net/sched; the names, parameters and defaults are those of `tc qdisc`.
 //!
-//! A discipline orders and drops packets; it neither frees nor counts drops. It returns dropped
-//! packets in a list, so that no packet's destructor runs while the discipline is locked.
+//! A discipline orders packets, drops them, and counts both. It returns dropped packets in a list;
+//! the owner of the queue counts the reason and frees them, so that no packet's destructor runs
+//! inside a discipline.
 //!
 //! Not here: running a queue (`tx_queue`), segmentation of superframes, checksums.
 
@@ -51,13 +52,14 @@ pub enum NetXmit {
     Success,
     /// The packet waits, but another packet of its flow was dropped for it.
     Cn,
-    /// Some packets were dropped: of those that depart at this time or later (`meta.timestamp`).
+    /// Some packets were dropped. All of them were to depart at this time or later
+    /// (`meta.timestamp`).
     Drop(Instant),
 }
 
 impl NetXmit {
-    /// Combines the results of two packets of one flow: the worse one, and of two drops the
-    /// earlier.
+    /// Combines the results of two packets of one flow: returns the worse one, and of two drops the
+    /// one with the earlier time.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Drop(one), Self::Drop(two)) => Self::Drop(one.min(two)),
@@ -152,7 +154,7 @@ impl Qdisc {
     }
 
     /// Enqueues `packet`, whose link header is `link_header` bytes long. Adds all packets dropped
-    /// because of it, possibly itself, to `dropped`.
+    /// because of it, possibly including `packet`, to `dropped`.
     pub fn enqueue(
         &mut self,
         packet: Packet,

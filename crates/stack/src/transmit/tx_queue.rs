@@ -343,7 +343,7 @@ impl DeviceTx {
         }
     }
 
-    /// Does one pass of the owner and returns the event to wait for. Linux: `__qdisc_run`.
+    /// Performs one pass of the owner and returns the event to wait for. Linux: `__qdisc_run`.
     fn serve(&self, cx: &mut Cx, queue: &TxQueue, state: &mut TxState, quota: &mut usize) -> Next {
         state.follow(self, cx);
         state.take_completed(queue, cx);

@@ -21,22 +21,24 @@ pub const UNLIMITED: u32 = i32::MAX as u32;
 /// when there is no limit.
 #[derive(Debug, Default)]
 pub struct ChallengeBudget {
-    /// Second in which `left` was drawn, plus one. The first connection that challenges in a second
-    /// updates it. Relaxed, as `left` is: two threads that draw at the same time replace one random
-    /// limit by another, which is harmless.
+    /// Second in which `left` was drawn, plus one. The first connection that sends a challenge ACK
+    /// in a second updates both fields. Both are accessed with relaxed ordering: two threads that
+    /// draw a limit at the same time replace one random number by another, which is harmless.
     second: AtomicU32,
+    /// Challenge ACKs that may still be sent in that second.
     left: AtomicU32,
 }
 
 impl ChallengeBudget {
-    /// A budget from which no challenge was taken.
+    /// Returns a budget from which no challenge ACK was taken.
     #[must_use]
     pub const fn new() -> Self {
         Self { second: AtomicU32::new(0), left: AtomicU32::new(0) }
     }
 
-    /// Takes one challenge from a limit of about `limit` a second, drawn between half and one and a
-    /// half times `limit` (RFC 5961 §7).
+    /// Takes one challenge ACK from the budget of this second, and returns whether there was one
+    /// left. The budget of a second is a random number between half of `limit` and one and a half
+    /// times `limit` (RFC 5961 §7).
     pub(crate) fn take(&self, now: Instant, limit: u32, rng: &mut Rng) -> bool {
         if limit >= UNLIMITED {
             return true;
@@ -67,7 +69,11 @@ mod tests {
         });
         assert!(counts.iter().all(|count| (50..150).contains(count)), "{counts:?}");
         assert!(counts.windows(2).filter(|pair| pair[0] == pair[1]).count() < 5, "{counts:?}");
-        assert_eq!(taken(&budget, Instant::from_secs(1019), 100, &mut rng), 0, "spent");
+        assert_eq!(
+            taken(&budget, Instant::from_secs(1019), 100, &mut rng),
+            0,
+            "the budget is spent"
+        );
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! The keyed generator is SipHash-2-4 over a counter: with a key from the operating system, an
 //! observer of any number of outputs cannot compute another one. The seeded generator is
 //! xoshiro256++ filled from SplitMix64 (Blackman and Vigna): one seed gives one sequence, which
-//! lets the simulator replay a run, and a few of its outputs give away all others.
+//! lets the simulator replay a run. A few of its outputs reveal all others, so it is no source of
+//! secrets.
 //!
 //! Not here: the keyed hashes behind sequence numbers, ports and cookies (`open::isn::keyed_pair`).
 

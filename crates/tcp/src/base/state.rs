@@ -2,8 +2,9 @@
 //!
 //! RFC 9293 §3.3.2; Linux: include/net/tcp_states.h, whose names and numbers these are.
 //!
-//! NEW_SYN_RECV has no variant: a passive open is a small type of its own until the handshake
-//! completes, and the type for TIME-WAIT likewise reports [`State::TimeWait`].
+//! Linux's NEW_SYN_RECV has no variant: a passive open is a small type of its own (`Request`) until
+//! the handshake completes. A connection in [`State::TimeWait`] soon becomes a small type, too
+//! (`TimeWait`).
 
 use core::fmt;
 

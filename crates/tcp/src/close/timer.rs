@@ -47,8 +47,8 @@ pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// Schedules the delayed ACK: neither a second segment arrived nor did data of the application
-/// carry the ACK (RFC 9293 §3.8.6.3).
+/// Schedules the delayed ACK: within its delay no second segment arrived, and no data segment
+/// carried the ACK (RFC 9293 §3.8.6.3). Sends a compressed ACK that waits in the same timer slot.
 fn on_delack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_delack();
     if tcb.ack_compression.is_waiting() && tcb.state != State::Close {
@@ -82,8 +82,8 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     tcb.send_queue.mark_held_pushed();
     if next::send_held(tcb, cx) {
-        // The window had room, and a cork, Nagle or missing memory held the data. It is sent now,
-        // and the RTO is armed.
+        // The window had room, and a cork, Nagle or missing memory held the data back. The data is
+        // sent now, and the RTO is armed.
         return;
     }
     segment::send_probe(tcb, cx);
@@ -96,7 +96,7 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     arm_persist(tcb, cx);
 }
 
-/// Returns whether R2 is exceeded for probes. They are counted since the last ACK of any kind: a
+/// Returns whether R2 is exceeded for probes. Probes are counted since the last ACK of any kind: a
 /// connection whose peer answers stays open (RFC 9293 §3.8.6.1).
 fn probes_exhausted(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     if let Some(limit) = tcb.user_timeout

@@ -44,7 +44,7 @@ pub(super) fn on_data(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, co
     }
     if header.has(Flags::CWR) {
         tcb.ecn.remove(EcnState::ECHO);
-        // A peer that has reduced its window waits for our ACKs.
+        // A peer that has reduced its window may wait for this ACK before it sends more.
         tcb.ack.schedule_now();
     }
     if codepoint == Ecn::Ce && !tcb.ecn.contains(EcnState::ECHO) {

@@ -31,7 +31,7 @@ pub(super) fn process(
     if has_ack {
         check_ack(tcb, segment, cx)?;
     }
-    // Second: the RST bit. Without an acceptable ACK it may be a blind injection.
+    // Second: the RST bit. A reset without an acceptable ACK may be a blind injection.
     if header.has(Flags::RST) {
         if !has_ack {
             return Err(DropReason::TcpResetInvalid);
@@ -84,7 +84,8 @@ fn on_syn_ack(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Resu
     if header.ack.gt(tcb.snd_una) {
         ack::process(tcb, segment, cx);
     }
-    // Data of the SYN that the peer has not accepted is retransmitted at once (RFC 7413 §4.2.1).
+    // Data that our SYN carried and the peer has not accepted is retransmitted at once
+    // (RFC 7413 §4.2.1).
     tcb.send_queue.mark_all_lost();
     if tcb.send_queue.head().is_some() {
         // The retransmission carries the ACK (Linux: tcp_rcv_fastopen_synack). A bare ACK would
@@ -124,7 +125,7 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
         tcb.ts_recent = value;
         tcb.ts_recent_at = cx.now;
     }
-    // SND.WL1; the window of a SYN is never scaled (RFC 7323 §2.2).
+    // The window of a SYN is never scaled (RFC 7323 §2.2).
     tcb.snd_wnd = u32::from(header.window);
     tcb.mss.on_window(tcb.snd_wnd);
     tcb.snd_wl1 = header.seq;
@@ -133,7 +134,7 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
 }
 
 /// Returns whether the segment belongs to the earlier connection whose TIME-WAIT was reused: its
-/// timestamp is older (RFC 6191 §2).
+/// timestamp is older than the last one of that connection (RFC 6191 §2).
 fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     match segment.header.options.timestamps {
         Some((value, _)) => tcb.ts_recent != 0 && is_older(value, tcb.ts_recent),

@@ -46,8 +46,9 @@ use crate::{
     },
 };
 
-/// Processes an ACK. `acked` is what it acknowledges; `duplicate` says that it is a duplicate by
-/// RFC 5681's definition. Returns the time until the reordering timer is due, if it must run.
+/// Processes an ACK. `acked` is the data that it acknowledges; `duplicate` says whether it is a
+/// duplicate ACK by RFC 5681's definition. Returns the time until the reordering timer is due, if
+/// it must run.
 pub(crate) fn on_ack(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
@@ -107,7 +108,7 @@ pub(crate) fn on_ack(
     None
 }
 
-/// Ends the episode and restores the window: the segment that counted as lost has arrived.
+/// Ends the recovery and restores the window: the segment that counted as lost has arrived.
 fn undo_reduction(tcb: &mut Tcb, cx: &Cx<'_>) {
     let counter = if tcb.recovery.state == CaState::Loss {
         Counter::TcpExtTCPLossUndo
@@ -125,7 +126,7 @@ fn on_partial_ack(tcb: &mut Tcb, cx: &mut Cx<'_>, acked_bytes: u32) {
     mark_head_lost(tcb, cx);
 }
 
-/// Returns whether all data that was in flight at the start of the episode is acknowledged. CWR
+/// Returns whether all data that was in flight at the start of the recovery is acknowledged. CWR
 /// ends one byte later, when the segment with the CWR flag is acknowledged (RFC 3168 §6.1.2): the
 /// echoes before it would otherwise reduce the window again.
 fn is_over(tcb: &Tcb) -> bool {
@@ -135,6 +136,8 @@ fn is_over(tcb: &Tcb) -> bool {
     }
 }
 
+/// Lets the congestion window grow after an ACK, and counts the end of slow start if HyStart has
+/// detected it.
 fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
     let detect = cx.config.hystart_detect;
     let watched = tcb.congestion.watches_slow_start();
@@ -201,7 +204,8 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     if tcb.snd_una.le(tcb.recovery.recover) && !cwr {
-        // Duplicates after the end of an episode: its retransmissions caused them (RFC 6582 §4.1).
+        // These duplicates follow the end of a recovery, whose retransmissions caused them
+        // (RFC 6582 §4.1).
         return;
     }
     if is_mtu_probe_loss(tcb, cx) {
@@ -214,7 +218,7 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.recovery.since = cx.now;
     tcb.recovery.state = CaState::Recovery;
     tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
-    // `hole_end` does not match SND.UNA: the episode starts with a hole of its own.
+    // `hole_end` must not match SND.UNA: the recovery starts with a hole of its own.
     tcb.recovery.hole_end = tcb.snd_una - 1;
     tcb.congestion.on_enter_recovery(flight.saturating_sub(limited).max(mss));
     ecn::on_reduced(tcb);
@@ -311,7 +315,7 @@ pub(crate) fn enter_resize(tcb: &mut Tcb) {
     }
 }
 
-/// Enters Loss after a timeout: all data in flight is lost, and the window is one segment
+/// Enters Loss after a timeout: all data in flight counts as lost, and the window is one segment
 /// (RFC 5681 §3.1).
 pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     let repeated = match tcb.recovery.state {
@@ -330,8 +334,8 @@ pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     if !repeated {
         tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     }
-    // A first timeout during fast recovery means that retransmissions were lost, which F-RTO cannot
-    // distinguish.
+    // A first timeout during fast recovery starts no F-RTO: retransmissions are already in flight,
+    // and F-RTO could not distinguish their ACKs from those of the originals.
     let frto = config.tcp_frto != 0 && tcb.flags.contains(TcbFlags::SACK);
     tcb.recovery.frto =
         if frto && (calm || tcb.recovery.timeouts > 0) { Frto::Head } else { Frto::Off };

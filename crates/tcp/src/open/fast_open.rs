@@ -18,7 +18,7 @@
 //!
 //! Before RFC 7413 assigned an option kind, Fast Open used an experimental one (kind 254,
 //! RFC 6994). Both forms are parsed. A server answers in the client's form, and a client whose
-//! cookie request in the first form gets no answer tries the other form once.
+//! request in the standard form gets no cookie tries the experimental form once.
 //!
 //! Not here: the state of a connection that uses Fast Open (`tcb::fast_open`), the SYN with its
 //! data (`open::syn`), and in `stack` the client's cookie cache, the pause after failures, and the
@@ -51,7 +51,7 @@ pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
     // such SYNs.
     let taken = header.ack.ge(tcb.iss + 1 + state.syn_data);
     let offered = header.options.fast_open.filter(|cookie| !cookie.is_request());
-    // A cookie that was not requested is ignored.
+    // A cookie is ignored if our SYN had no Fast Open option.
     let cookie = offered.filter(|_| state.cookie.is_some());
     let asked = state.cookie.filter(|cookie| cookie.is_request());
     state.result = Some(FastOpenResult {

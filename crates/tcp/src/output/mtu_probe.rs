@@ -14,7 +14,7 @@ use crate::{
 /// Congestion window in segments from which a probe is worth its risk (Linux: 11 in tcp_mtu_probe).
 const CWND_SEGMENTS_MIN: u32 = 11;
 
-/// Next step of `output`.
+/// Result of [`probe`]: the next step of `output`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probed {
     /// No probe is needed or possible: send as usual.

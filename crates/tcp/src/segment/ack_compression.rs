@@ -23,7 +23,7 @@ use crate::{
 /// Duplicate ACKs that are sent at once for each hole (Linux `TCP_FASTRETRANS_THRESH`).
 const DUP_ACKS_AT_ONCE: u8 = 3;
 
-/// Fraction of the round-trip time for which a compressed ACK waits.
+/// Divisor of the round-trip time: a compressed ACK waits for a twentieth of it.
 const RTT_DIVISOR: u32 = 20;
 
 /// Answers an out-of-order segment: sends an ACK, or adds the segment to those of the compressed
@@ -44,7 +44,8 @@ fn compress(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     if !tcb.flags.contains(TcbFlags::SACK) || state.compressed >= cx.config.tcp_comp_sack_nr {
         return false;
     }
-    // A duplicate is reported once, so its ACK is sent now. So are all ACKs in quick-ACK mode.
+    // An ACK with a D-SACK is not delayed, because the D-SACK is reported only once. In quick-ACK
+    // mode no ACK is delayed.
     if tcb.ack.is_quick() || tcb.ack.is_now() || tcb.sack_report.has_duplicate() {
         return false;
     }

@@ -73,8 +73,8 @@ pub(crate) fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32
     }
     let whole = limit - limit % mss;
     if whole == 0 {
-        // RFC 9293 §3.8.6.2.1 (3): less than a segment only if it is half of the largest window
-        // seen.
+        // RFC 9293 §3.8.6.2.1 (3): a window below a segment is used only if it is at least half of
+        // the largest window that the peer has announced.
         if window < mss && window > 0 && window >= tcb.mss.max_window() / 2 && congestion >= window
         {
             return Ok((index, window));
@@ -184,8 +184,8 @@ pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32
 }
 
 /// Sends data that Nagle's algorithm, a cork or a small window holds back, as far as the window has
-/// space. Returns `false` when it has none. Called by the persist timer, so that no data waits for
-/// ever.
+/// space. Returns `false` when it has none. Called by the persist timer, so that no data waits
+/// forever.
 pub(crate) fn send_held(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     let Some((index, entry)) = tcb.send_queue.first_unsent() else { return false };
     let window = window_left(tcb, entry.seq);

@@ -62,7 +62,8 @@ pub(crate) fn is_needed(tcb: &Tcb) -> bool {
     tcb.pacing.max_rate != UNLIMITED || tcb.congestion.algorithm().needs_pacing()
 }
 
-/// See [`congestion::train_max`]; `None` without a minimum round-trip time.
+/// Returns the length of an ACK train that ends slow start ([`congestion::train_max`]); `None`
+/// without a minimum round-trip time.
 pub(crate) fn train_max(tcb: &Tcb, cx: &Cx<'_>) -> Option<Duration> {
     let paced = cx.host_queue.paces || is_needed(tcb);
     let superframe = tcb.mss.superframe_max();
@@ -70,14 +71,14 @@ pub(crate) fn train_max(tcb: &Tcb, cx: &Cx<'_>) -> Option<Duration> {
     Some(congestion::train_max(min_rtt, tcb.pacing.rate, superframe, paced))
 }
 
-/// Returns the departure time of a packet that is sent now, as scheduled by this host: its round
-/// trip starts then.
+/// Returns the departure time of a packet that is sent now, as scheduled by this host. The round
+/// trip of the packet starts at that time.
 pub(crate) fn departure(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
     if cx.host_queue.paces { tcb.pacing.departure(cx.now) } else { cx.now }
 }
 
-/// Returns the time when all sent packets have departed, as scheduled by this host. No ACK can
-/// arrive earlier (Linux: tcp_pacing_delay).
+/// Returns the time when all sent packets have departed, as scheduled by this host. The ACK of the
+/// last packet cannot arrive earlier (Linux: tcp_pacing_delay).
 pub(crate) fn all_departed(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
     if cx.host_queue.paces || is_needed(tcb) { tcb.pacing.departure(cx.now) } else { cx.now }
 }

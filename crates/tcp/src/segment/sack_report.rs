@@ -12,8 +12,8 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Records a range that arrived twice. One ACK reports one range, so an ACK with an unreported
-/// range is sent first.
+/// Records a range that arrived twice. One ACK reports one range, so an ACK that reports the
+/// previous range is sent first, if that range is still unreported.
 pub(crate) fn on_duplicate(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,

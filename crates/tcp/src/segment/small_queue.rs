@@ -5,9 +5,9 @@
 //! resumes a throttled connection. Linux: tcp_small_queue_check, tcp_tsq_write,
 //! tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
 //!
-//! Packets that wait in our own queues delay other flows, and congestion control takes the delay
-//! for one of the path. Therefore a connection keeps about a millisecond of its pacing rate below
-//! TCP, and never less than two packets.
+//! Packets that wait in our own queues delay other flows, and congestion control attributes the
+//! delay to the path. Therefore a connection may keep only about a millisecond of its pacing rate
+//! below TCP, but always two packets.
 //!
 //! Not here: the setting (`cx::host_queue`), the wake-up and its races (`sync::small_queue`).
 
@@ -56,9 +56,10 @@ impl TsqLimit {
         }
     }
 
-    /// Returns the number of packets in flight up to which a connection is not throttled. A delayed
-    /// completion may delay the ACKs, too. And with nothing in flight only a completion could
-    /// resume the connection, but a device may defer completions until more packets are sent.
+    /// Returns the number of packets in flight up to which a connection is not throttled. With
+    /// nothing in flight only a completion could resume a throttled connection, and a device may
+    /// defer completions until more packets are sent. With one packet in flight its ACK would
+    /// resume the connection, but a device that defers completions may defer that ACK, too.
     ///
     /// Differs from Linux 3.16, which had no exception.
     const fn exempt_in_flight(self) -> Option<usize> {
@@ -142,7 +143,8 @@ pub(crate) fn autocorks(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32) -> b
     {
         return false;
     }
-    // More than a pure ACK is below TCP.
+    // Waits only if the packets below TCP hold more memory than this packet (Linux: `sk_wmem_alloc`
+    // above `skb->truesize`).
     let truesize = queue.entry(index).packet.as_ref().map_or(0, Packet::truesize);
     let waits = stop_above(tcb, cx, truesize);
     if waits {
@@ -208,7 +210,7 @@ mod tests {
                 cx.host_queue = HostQueue { bytes, completes: true, ..HostQueue::NONE };
                 is_full(tcb, cx, 0, 1448, kind)
             };
-            let stops = (0..1 << 20).find(|bytes| full(*bytes)).expect("a limit");
+            let stops = (0..1 << 20).find(|bytes| full(*bytes)).expect("the limit is below 1 MB");
             assert_eq!(tcb.take_throttled(), Some(stops - 1), "{mode:?}");
             stops
         });
@@ -253,8 +255,8 @@ mod tests {
         assert!(TsqLimit::ALL.contains(&TsqLimit::default()));
     }
 
-    /// Whether a packet of `kind` waits for completions, with far too much below TCP, while
-    /// `in_flight` segments are unacknowledged.
+    /// Whether a packet of `kind` waits for completions while 1 GB is below TCP and `in_flight`
+    /// segments are unacknowledged.
     fn waits(mode: TsqLimit, in_flight: usize, kind: Kind) -> bool {
         let mut net = Net::established(1);
         net.host(Side::A).config.tsq_limit = mode;
@@ -264,7 +266,7 @@ mod tests {
         }
         let waits = net.call(Side::A, |tcb, cx| {
             assert_eq!(tcb.send_queue.sent_count(), in_flight);
-            tcb.send(cx, &[&[1; 1448][..]], false).expect("room");
+            tcb.send(cx, &[&[1; 1448][..]], false).expect("the send buffer has space");
             cx.host_queue = HostQueue { bytes: 1 << 30, completes: true, ..HostQueue::NONE };
             let index = if kind == Kind::New { in_flight } else { 0 };
             is_full(tcb, cx, index, 1448, kind)
@@ -275,7 +277,7 @@ mod tests {
 
     /// Linux's tcp_small_queue_check makes no difference here between new data and retransmissions.
     #[test]
-    fn a_packet_with_at_most_one_segment_in_flight_is_never_throttled() {
+    fn each_mode_exempts_its_number_of_segments_in_flight() {
         use Kind::{New, Retransmission};
         for kind in [New, Retransmission] {
             assert!(!waits(TsqLimit::V619, 1, kind), "{kind:?}");

@@ -9,7 +9,7 @@
 //! (RFC 7323 §2.4; Linux: tcp_max_receive_window).
 //!
 //! Differs from Linux: the edge is kept even when memory has run out, because a peer whose data in
-//! flight lies beyond a moved edge would have to guess whether that data was accepted. It
+//! flight lies beyond a moved edge would have to guess whether that data was accepted. The peer
 //! retransmits data that was dropped.
 //!
 //! Not here: the growth of the buffer (`tcb::receive_buffer`), data beyond the window
@@ -59,8 +59,9 @@ pub(crate) fn least_window(tcb: &Tcb) -> u32 {
     tcb.ack.rcv_mss().min(tcb.receive_buffer.window_clamp())
 }
 
-/// Returns the window that the free buffer allows, in whole segments, and 0 rather than a silly
-/// window (RFC 9293 §3.8.6.2.2).
+/// Returns the window that the free buffer allows, and 0 rather than a silly window
+/// (RFC 9293 §3.8.6.2.2). A scaled window is a multiple of its scale unit; the edge of an unscaled
+/// one moves by whole segments.
 ///
 /// `ssthresh` never reduces the window below one segment: `ssthresh` grows only with arriving data,
 /// and a closed window admits none.
@@ -74,7 +75,7 @@ pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
     }
     let free = free.min(full).min(buffer.ssthresh().max(mss));
     if tcb.rcv_wscale > 0 {
-        // The next multiple of a power of two.
+        // Rounds up to a multiple of the unit of the window scale.
         let below = (1 << tcb.rcv_wscale) - 1;
         return (free + below) & !below;
     }
@@ -147,8 +148,9 @@ pub(crate) fn hold_window(tcb: &mut Tcb, cx: &Cx<'_>) -> u16 {
 }
 
 impl Tcb {
-    /// Schedules a window update if it is worth a segment, which means that the window at least
-    /// doubles from at most half of the buffer (RFC 9293 §3.8.6.2.2; Linux `__tcp_cleanup_rbuf`).
+    /// Schedules a window update if it is worth a segment: the remaining window is at most half of
+    /// the upper bound, and the update at least doubles it (RFC 9293 §3.8.6.2.2; Linux
+    /// `__tcp_cleanup_rbuf`).
     pub(crate) fn announce_room(&mut self) {
         if !self.state.may_receive() {
             return;

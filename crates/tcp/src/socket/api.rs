@@ -34,7 +34,8 @@ bitflags! {
         const READ = 1;
         /// A write finds room or fails at once (EPOLLOUT).
         const WRITE = 1 << 1;
-        /// The peer will send no more data (EPOLLRDHUP).
+        /// Reading has ended, by the peer's FIN, `shutdown` or the end of the connection
+        /// (EPOLLRDHUP).
         const RDHUP = 1 << 2;
         /// Both directions are closed (EPOLLHUP).
         const HUP = 1 << 3;
@@ -46,9 +47,9 @@ bitflags! {
 }
 
 impl Tcb {
-    /// Appends the bytes of `bufs` to the send queue and returns their number: at least one, or an
-    /// error. `more` announces another write soon (`MSG_MORE`): the last small segment is held for
-    /// it, as under a cork.
+    /// Appends the bytes of `bufs` to the send queue and returns the number of appended bytes: at
+    /// least one, unless `bufs` has none. `more` announces another write soon (`MSG_MORE`): the
+    /// last small segment is held for it, as under a cork.
     ///
     /// # Errors
     ///
@@ -147,11 +148,11 @@ impl Tcb {
     /// Appends at most one packet of data.
     fn append(&mut self, cx: &mut Cx<'_>, bytes: impl Payload) -> Result<usize, SendError> {
         let goal = self.mss.size_goal();
-        // Linux: sk_stream_memory_free, which is checked only for a new packet. So the buffer is
-        // exceeded by one packet at most.
+        // As Linux's sk_stream_memory_free, this limit is checked only for a new packet, so the
+        // buffer is exceeded by one packet at most.
         let no_space = self.send_queue.wmem_queued() >= self.sndbuf;
         let full = no_space || self.not_sent() >= self.not_sent_lowat;
-        // A full buffer still lets the last packet be filled, but no new one be started.
+        // If the buffer is full, the last packet may be filled, but no new packet is started.
         let room = if full { self.send_queue.tail_room(goal) } else { goal };
         self.flags.set(TcbFlags::NO_SPACE, no_space && room == 0);
         if room == 0 {

@@ -17,11 +17,11 @@ use crate::{
 /// Results of the handshake for `TCP_INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeInfo {
-    /// The peer accepted the data in the SYN (`TCPI_OPT_SYN_DATA`).
+    /// Data in the SYN was accepted: by the peer if we connected, else by us (`TCPI_OPT_SYN_DATA`).
     pub syn_data: bool,
     /// Reason why the SYN carried no data, or the peer did not accept it.
     pub fast_open_failure: FastOpenFailure,
-    /// Our SYN was acknowledged alone, without its data.
+    /// Our SYN was acknowledged, and it carried no data that the peer accepted.
     pub syn_acked: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct TcpInfo {
     pub sack: bool,
     /// Results of the handshake.
     pub handshake: HandshakeInfo,
-    /// Window scales: the peer's, ours.
+    /// Window scales: that of the peer's windows, then that of our windows.
     pub window_scales: (u8, u8),
     /// Retransmission timeout.
     pub rto: Duration,
@@ -68,7 +68,7 @@ pub struct TcpInfo {
     pub sacked: u32,
     /// Bytes of `unacked` that count as lost.
     pub lost: u32,
-    /// Bytes of `unacked` that were retransmitted.
+    /// Bytes of retransmissions that are assumed to be in flight.
     pub retrans: u32,
     /// Time since data was last sent.
     pub last_data_sent: Duration,
@@ -161,6 +161,7 @@ impl Tcb {
         }
     }
 
+    /// Returns [`TcpInfo::sacked`].
     fn reported_bytes(&self) -> u32 {
         if self.flags.contains(TcbFlags::SACK) {
             return self.send_queue.sacked_bytes();

@@ -30,8 +30,8 @@ impl Tcb {
         self.flags.contains(TcbFlags::NODELAY)
     }
 
-    /// `TCP_CORK`: holds segments that are not full, for at most one retransmission timeout.
-    /// Turning it off releases them.
+    /// `TCP_CORK`: holds segments that are not full, for at most 200 ms after the data in flight is
+    /// acknowledged. Turning it off releases them.
     pub fn set_cork(&mut self, on: bool) {
         self.flags.set(TcbFlags::CORK, on);
     }
@@ -146,7 +146,7 @@ impl Tcb {
         self.ack.set_quick(on);
     }
 
-    /// `TCP_QUICKACK`: ACKs are not delayed for data segments to carry them.
+    /// `TCP_QUICKACK`: whether ACKs are sent without waiting for data segments to carry them.
     #[must_use]
     pub fn quickack(&self) -> bool {
         !self.ack.is_pingpong()

@@ -67,18 +67,18 @@ pub(crate) struct Acked {
     pub(crate) lowest_original: Option<SeqNum>,
     /// TSecr of the ACK's segment.
     pub(crate) echo: Option<u32>,
-    /// Whether the segment carried data or another window, so that it is no duplicate ACK
+    /// Whether the segment carried data or changed the window, so that it is no duplicate ACK
     /// (Linux: `FLAG_NOT_DUP`).
     pub(crate) not_duplicate: bool,
-    /// Whether it echoes a congestion mark (RFC 3168 §6.1.2).
+    /// Whether the ACK echoes a congestion mark (RFC 3168 §6.1.2).
     pub(crate) marked: bool,
     /// Range that the peer reported as arrived twice.
     pub(crate) duplicate: Option<(SeqNum, SeqNum)>,
 }
 
 impl Acked {
-    /// Returns an empty record. If a retransmission younger than `min_rtt` is acknowledged, its
-    /// original has arrived.
+    /// Returns an empty record. An acknowledged retransmission that is younger than `min_rtt`
+    /// cannot have arrived yet: its original has arrived.
     ///
     /// Differs from RFC 8985 §6.2 step 2 as Linux does: timestamps are not used, because the ACK of
     /// an out-of-order segment echoes an older one.
@@ -119,7 +119,7 @@ impl Acked {
         }
     }
 
-    /// Makes the newest transmission the sample: it covers the shortest time.
+    /// Bases the sample on the newest transmission, whose interval is the shortest.
     fn rate(&mut self, entry: &Entry, end_seq: SeqNum) {
         let transmission = Transmission { sent_at: entry.sent_at, end_seq };
         if self.rated.is_none_or(|rated| transmission.is_after(&rated.transmission)) {

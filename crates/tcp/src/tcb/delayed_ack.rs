@@ -3,9 +3,9 @@
 //! RFC 9293 §3.8.6.3, RFC 5681 §4.2; Linux: inet_connection_sock's icsk_ack, tcp_event_data_recv,
 //! __tcp_ack_snd_check, tcp_send_delayed_ack.
 //!
-//! An ACK is sent at once after more than one full segment (counted in bytes, so that a superframe
-//! counts as all its segments), for any out-of-order segment, and in quick-ACK mode: at the start
-//! of a connection the peer's slow start needs every ACK. A connection that answers requests
+//! An ACK of data in order is sent at once after more than one full segment (counted in bytes, so
+//! that a superframe counts as all its segments), and in quick-ACK mode: at the start of a
+//! connection the peer's slow start needs every ACK. A connection that answers requests
 //! (`pingpong`) lets its replies carry the ACKs instead. `input` records that an ACK is owed;
 //! `output` sends one ACK for all segments. When the reader has fallen behind so far that an ACK
 //! could not move the edge of the window, the ACK waits for the reader.
@@ -65,8 +65,8 @@ pub(crate) struct DelayedAck {
     rcv_mss: u32,
     delack_min_us: u32,
     delack_max_us: u32,
-    /// Size of the last segment that was smaller than `rcv_mss`: two of one size are the peer's new
-    /// MSS.
+    /// Size of the last segment that was smaller than `rcv_mss`. Two such segments of the same size
+    /// in a row set `rcv_mss` to that size.
     last_small_bytes: u16,
     pending: Pending,
     /// Number of ACKs still to be sent at once.
@@ -106,7 +106,7 @@ impl DelayedAck {
     }
 
     /// Processes an accepted segment with data: the ATO follows the gaps between arrivals, between
-    /// 40 ms and the RTO.
+    /// `tcp_delack_min` and the RTO.
     pub(crate) fn on_data(&mut self, seen: &DataSeen) {
         self.measure_rcv_mss(seen);
         let gap_us = micros_since(seen.now, self.last_data_at);
@@ -125,9 +125,9 @@ impl DelayedAck {
         self.last_data_at = seen.now;
     }
 
-    /// Estimates the peer's segment size: the largest seen, or the smaller size of two consecutive
-    /// segments. Also counts the ends of writes, which are acknowledged as soon as the application
-    /// has read them (Linux tcp_measure_rcv_mss).
+    /// Estimates the peer's segment size: the largest seen, or the size of two smaller segments in
+    /// a row that have the same size. Also counts the ends of writes, which are acknowledged as
+    /// soon as the application has read them (Linux tcp_measure_rcv_mss).
     fn measure_rcv_mss(&mut self, seen: &DataSeen) {
         let len = seen.segment_bytes;
         if len >= self.rcv_mss {
@@ -151,21 +151,22 @@ impl DelayedAck {
         self.quick = self.quick.max(u8::try_from(acks).unwrap_or(QUICK_ACKS_MAX));
     }
 
-    /// Enters quick-ACK mode, because the peer retransmits and so seems to miss our ACKs.
+    /// Enters quick-ACK mode when the peer needs the next ACKs soon: it retransmits and so seems to
+    /// miss our ACKs, congestion marks on its data have begun or ended, or the handshake ends.
     pub(crate) fn enter_quick(&mut self, rcv_wnd: u32) {
         self.start_quick(rcv_wnd);
         self.pingpong = 0;
         self.ato_us = self.delack_min_us;
     }
 
-    /// Sends the next ACK at once, because the window has grown and the peer can use it as soon as
-    /// it is announced.
+    /// Makes the next ACK a quick one, because the window has grown and the peer can use it as soon
+    /// as it is announced.
     pub(crate) fn on_window_grown(&mut self) {
         self.quick |= 1;
     }
 
-    /// Leaves quick-ACK mode after the receive buffer overran, because more ACKs would only bring
-    /// more data.
+    /// Leaves quick-ACK mode after the receive buffer overran or while memory is scarce, because
+    /// more ACKs would only cause more data to arrive.
     pub(crate) fn stop_quick(&mut self) {
         self.quick = 0;
     }
@@ -188,8 +189,8 @@ impl DelayedAck {
     }
 
     /// Schedules the ACK of received data; `unacked` is `rcv_nxt - rcv_wup`, the bytes since the
-    /// last ACK. `useful` when an ACK would move the window's edge, or the application waits for
-    /// more data; otherwise the ACK is left to the reader.
+    /// last ACK. `useful` says whether an ACK would move the window's edge, or the application
+    /// waits for more data; if neither, the ACK is left to the reader.
     pub(crate) fn schedule(&mut self, unacked: u32, useful: bool) {
         if (unacked > self.rcv_mss && useful) || self.is_quick() {
             self.schedule_now();

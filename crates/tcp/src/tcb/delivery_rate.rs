@@ -41,7 +41,7 @@ use crate::{
 pub(crate) struct DeliveryRate {
     /// C.delivered: bytes known to have arrived, by acknowledgment or SACK.
     delivered: u64,
-    /// Part of these bytes whose ACK echoed a mark.
+    /// Part of these bytes whose ACK echoed a CE mark.
     delivered_ce: u64,
     /// C.delivered_time.
     delivered_at: Instant,
@@ -53,13 +53,13 @@ pub(crate) struct DeliveryRate {
     /// Best sample, reported by `TCP_INFO`: delivered bytes, interval in nanoseconds, and whether
     /// the application limited it.
     best: (u32, u64, bool),
-    /// Number of lost bytes at the last ACK.
+    /// Value of `SendQueue::lost_total` at the last ACK.
     lost_seen: u32,
 }
 
 impl DeliveryRate {
-    /// Returns the snapshot for the entry of a transmission. `idle` when nothing was in flight;
-    /// `in_flight` includes the transmission.
+    /// Returns the snapshot for the entry of a transmission. `idle` says whether nothing was in
+    /// flight before; `in_flight` includes the transmission.
     pub(crate) fn on_transmit(
         &mut self,
         now: Instant,
@@ -154,7 +154,9 @@ impl DeliveryRate {
         sample.tx_in_flight = snapshot.in_flight;
         sample.is_app_limited = rated.app_limited;
         sample.is_retransmission = rated.retransmission;
-        // An interval below the minimum round-trip time cannot contain an answer.
+        // No ACK can answer a transmission within less than the minimum round-trip time, so a
+        // shorter interval gives no sample: the ACK answers an earlier transmission of the same
+        // data.
         let min_ns = min_rtt_us.map_or(0, |us| u64::from(us) * 1_000);
         if interval_ns != 0 && interval_ns >= min_ns {
             sample.interval = Some(Duration::from_nanos(interval_ns));

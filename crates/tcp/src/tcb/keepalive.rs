@@ -1,8 +1,9 @@
 //! Keepalive and the idle timeout: two limits for an inactive connection, with one common deadline.
 //!
 //! Above: `close::keepalive` runs when the `keep` slot of `timers` fires, which holds the earlier
-//! of both deadlines. Keepalive: RFC 9293 §3.8.4; Linux: tcp_keepalive_timer. Linux has no idle
-//! timeout (`net.quietline.tcp_idle_timeout`); servers on its sockets implement their own.
+//! of both deadlines. Keepalive: RFC 9293 §3.8.4; Linux: tcp_keepalive_timer. The idle timeout
+//! (`net.quietline.tcp_idle_timeout`) has no counterpart in Linux, where servers implement their
+//! own.
 //!
 //! Keepalive checks whether the peer is reachable, and any acceptable segment is an answer. The
 //! idle timeout checks whether the connection makes progress: new payload arrived, payload of ours
@@ -10,8 +11,9 @@
 //! answers probes but keeps its window closed makes no progress, so only the idle timeout ends the
 //! connection.
 //!
-//! Both deadlines are lazy. A segment stores its time of arrival in fields that other mechanisms
-//! also use. The deadline is recomputed when the slot fires, so a segment costs nothing here.
+//! A segment moves neither deadline. Its time of arrival is stored in fields that other mechanisms
+//! also use, and both deadlines are recomputed when the slot fires, so a segment costs nothing
+//! here.
 //!
 //! Not here: the probes themselves (`close::keepalive`), probes of a closed window
 //! (`close::timer`), the timeout of an orphan in FIN-WAIT-2, which uses the slot alone (`close`).
@@ -150,7 +152,8 @@ pub(crate) fn is_watched(tcb: &Tcb) -> bool {
     tcb.state.is_synchronized() && tcb.state != State::TimeWait && !orphan_waits
 }
 
-/// Starts the idle time when the connection is established or a keepalive option has changed.
+/// Restarts the keepalive time when the connection is established or a keepalive option has
+/// changed, and arms the slot. The idle timeout is not restarted.
 pub(crate) fn arm(tcb: &mut Tcb, cx: &Cx<'_>) {
     if !is_watched(tcb) {
         return;
@@ -161,6 +164,7 @@ pub(crate) fn arm(tcb: &mut Tcb, cx: &Cx<'_>) {
     arm_earlier(tcb, cx.config);
 }
 
+/// Arms the `keep` slot for the earlier of both deadlines.
 pub(crate) fn arm_earlier(tcb: &mut Tcb, config: &TcpConfig) {
     let idle_end = idle_end(tcb, config).unwrap_or(Instant::FAR_FUTURE);
     tcb.timers.arm_keep(tcb.idle.probe_at.min(idle_end));

@@ -5,9 +5,9 @@
 //!
 //! `effective` is Eff.snd.MSS: payload bytes of a full segment, options already subtracted. It is
 //! never 0. The work per byte that a hostile peer or ICMP error can cause is bounded: neither path
-//! nor MSS option reduces the size below `tcp_min_snd_mss`, options included. A small window may,
-//! because as in Linux that setting does not apply to it; but not below the payload of a packet of
-//! 68 bytes.
+//! nor MSS option reduces the size below `tcp_min_snd_mss`, options included. A small window may
+//! reduce it further, because as in Linux that setting does not apply to windows; but not below the
+//! payload of a packet of 68 bytes.
 //!
 //! Not here: splitting queued data to a new size (`output` does that when it sends).
 
@@ -27,8 +27,8 @@ const DEFAULT_MSS_V6: u16 = 1220;
 /// Largest payload that an IP length field and a GSO size can express with any header.
 const MSS_MAX: u32 = 65_535 - 20 - 60;
 
-/// Largest window that one segment may fill (Linux `TCP_MSS_DEFAULT`); of larger ones it may fill
-/// half.
+/// Largest window that one segment may fill (Linux `TCP_MSS_DEFAULT`); of a larger window it may
+/// fill half.
 const WINDOW_UNSHARED: u32 = DEFAULT_MSS_V4 as u32;
 
 /// Size of an IP packet that every path carries (RFC 791 §3.1): no window makes segments smaller
@@ -72,7 +72,7 @@ pub(crate) struct PathMss {
     ip_header_bytes: u8,
     /// Bytes of options that every segment carries.
     option_bytes: u8,
-    /// See [`PathParams::sums_payload`].
+    /// Whether payload is summed while it is copied ([`PathParams::sums_payload`]).
     sums_payload: bool,
 }
 

@@ -12,8 +12,8 @@
 //! starts again after `tcp_probe_interval`.
 //!
 //! `tcp_mtu_probing` 2 searches from the handshake on, 1 only once a black hole is suspected, 0
-//! never. The first timeout beyond `tcp_retries1` reduces the size to `tcp_base_mss`, each further
-//! one halves it, down to `tcp_mtu_probe_floor` (RFC 4821 §7.7).
+//! never. Without a search, the first timeout beyond `tcp_retries1` starts one at `tcp_base_mss`;
+//! every other such timeout halves the size, down to `tcp_mtu_probe_floor` (RFC 4821 §7.7).
 //!
 //! Not here: ICMP errors (`input::icmp`), the current segment size (`mss`).
 

@@ -10,10 +10,10 @@ use core::time::Duration;
 
 use pkt::Instant;
 
-/// Rate of a connection that is not paced.
+/// Value of `rate` before the first round trip, and of `max_rate` without `SO_MAX_PACING_RATE`.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
-/// Delay of a timer that later departures may catch up.
+/// Longest delay of the pacing timer that later departures make up for.
 ///
 /// Differs from Linux, which allows half a packet and has timers of microsecond resolution: our
 /// timer wheel ticks once a millisecond, so packets that became due between two ticks are sent
@@ -39,7 +39,7 @@ impl Pacing {
         Self { rate: UNLIMITED, max_rate: UNLIMITED, next_at: Instant::ZERO, throttle_limit: 0 }
     }
 
-    /// Returns the rate in bytes per second; `None` without a limit.
+    /// Returns the rate in bytes per second; `None` before it is known.
     pub(crate) fn rate(&self) -> Option<u64> {
         (self.rate != UNLIMITED).then_some(self.rate)
     }
@@ -63,14 +63,14 @@ impl Pacing {
         self.next_at.max(now)
     }
 
-    /// Moves the next departure by the duration of `bytes`, which are sent now.
+    /// Moves the next departure by the time that `bytes`, which are sent now, last at the rate.
     pub(crate) fn advance(&mut self, now: Instant, bytes: u32) {
         self.next_at = self.next_at.max(now - CATCH_UP) + self.lasts(bytes);
     }
 
-    /// Moves the next departure by the duration of `bytes`, which depart at their time in a queue
-    /// below. A late packet catches up at most half of its duration, because the queue below meets
-    /// departure times exactly (Linux: tcp_update_skb_after_send).
+    /// Like [`advance`](Self::advance), for a queue below TCP that holds packets until their
+    /// departure times. A late packet makes up for at most half of its own duration, because that
+    /// queue meets departure times exactly (Linux: tcp_update_skb_after_send).
     pub(crate) fn advance_departure(&mut self, now: Instant, bytes: u32) {
         let (late, lasts) = (now - self.next_at, self.lasts(bytes));
         self.next_at = self.departure(now) + (lasts - late.min(lasts / 2));

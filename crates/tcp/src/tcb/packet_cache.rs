@@ -12,9 +12,8 @@
 //!
 //! Without the caches a request costs its server two frees on a foreign core: softirq frees packets
 //! that the application allocated, and the application frees packets that softirq allocated. A
-//! cached packet is uncharged and has lost its payload, so a connection keeps at most two
-//! descriptors. It keeps none while memory is scarce, after it was closed, and after the setting
-//! has changed.
+//! cached packet is uncharged and has no payload, so a connection keeps at most two descriptors. It
+//! keeps none while memory is scarce, after it was closed, and after the setting has changed.
 //!
 //! Differs from Linux: payload is dropped when a packet enters the cache, not when it is reused, so
 //! an idle connection pins no page (in Linux up to 64 KB each). Heads are never shared, so a packet
@@ -139,7 +138,7 @@ impl PacketCache {
         if !lent.memory.is_plenty() {
             return pool.free(packet);
         }
-        // The core of the next segment may not be the core that allocated this packet.
+        // With RPS the core of the next segment may not be the core that allocated this packet.
         if lent.rps_needed && lent.config.rx_packet_cache_rps_gate {
             lent.count(Counter::SkbRxCacheGated);
             return pool.free(packet);

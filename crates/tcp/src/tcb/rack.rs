@@ -1,4 +1,5 @@
-//! State of RACK: the latest transmission of those that arrived, and the reordering of the path.
+//! State of RACK: the latest of the transmissions that have arrived, and the reordering of the
+//! path.
 //!
 //! Above: `loss::rack`. RFC 8985 §5.3; Linux: struct tcp_rack.
 //!
@@ -18,18 +19,18 @@ const PERSIST_RECOVERIES: u8 = 16;
 /// State of RACK. Names as in RFC 8985 §5.3.
 #[derive(Clone, Debug)]
 pub(crate) struct Rack {
-    /// Latest transmission of those that arrived: RACK.xmit_ts and RACK.end_seq.
+    /// Latest of the transmissions that have arrived: RACK.xmit_ts and RACK.end_seq.
     pub(crate) newest: Option<Transmission>,
     /// RACK.rtt: round-trip time of that transmission in nanoseconds.
     pub(crate) rtt_ns: u64,
     /// RACK.fack: end of the highest byte that arrived.
     fack: SeqNum,
-    /// RACK.dsack_round: SND.NXT when the window was last enlarged, which happens once per round
-    /// trip.
+    /// RACK.dsack_round: SND.NXT when the window was last enlarged, which happens at most once per
+    /// round trip.
     duplicate_round: Option<SeqNum>,
     /// RACK.reo_wnd_mult: reordering window in quarters of the minimum round-trip time.
     pub(crate) window_mult: u8,
-    /// RACK.reo_wnd_persist.
+    /// RACK.reo_wnd_persist: number of recoveries left until the window is reset.
     persist: u8,
     /// RACK.reordering_seen.
     pub(crate) reordering_seen: bool,

@@ -1,8 +1,8 @@
 //! The out-of-order queue: packets that arrived before their predecessors, until the gap before
 //! them is filled.
 //!
-//! Above: `input` inserts packets that are in the window but not next, and takes the ones that have
-//! become next. RFC 9293 §3.10.7.4 (seventh), RFC 2018, RFC 2883; Linux: tcp_data_queue_ofo(),
+//! Above: `input` inserts packets that are in the window but not next, and takes the packets that
+//! have become next. RFC 9293 §3.10.7.4 (seventh), RFC 2018, RFC 2883; Linux: tcp_data_queue_ofo(),
 //! tcp_ofo_queue(), tcp_prune_ofo_queue().
 //!
 //! ```text
@@ -24,8 +24,8 @@
 //!
 //! A FIN is a mark at a sequence number, since it has no byte.
 //!
-//! The queue frees nothing: packets that are removed without being delivered are returned to the
-//! caller, which counts and frees them.
+//! The queue frees only packets whose payload `collapse` has copied to others. Packets that are
+//! removed without being delivered are returned to the caller, which counts and frees them.
 //!
 //! Not here: the check that a segment is acceptable, memory accounting of the socket, the order of
 //! SACK blocks.
@@ -44,7 +44,7 @@ use self::{
 use crate::wire::seq::SeqNum;
 
 /// Largest number of runs. There is one for each gap: a 64 MiB window of full segments at 1 %
-/// random loss has about 450. A peer that causes more tries to make the queue slow.
+/// random loss has about 450. A peer that causes more probably tries to make the queue slow.
 pub const RUNS_MAX: usize = 4096;
 
 /// Entries that stay allocated while the queue is empty: enough for a usual loss, small compared to
@@ -60,7 +60,7 @@ pub struct Reassembly {
     fin: Option<SeqNum>,
     /// Sum of the packets' memory.
     truesize: usize,
-    /// Memory of the small packets queued since they were last copied together.
+    /// Memory of the small packets queued since small packets were last copied together.
     small_truesize: usize,
     /// Number of runs moved and packets traversed since the beginning: the work that a hostile peer
     /// can cause.
@@ -120,7 +120,7 @@ impl Reassembly {
     }
 
     /// Queues a packet that consists only of data, whose first byte is `seq`, trimmed to the
-    /// window. `fin` when its segment carried a FIN.
+    /// window. `fin` says whether its segment carried a FIN.
     ///
     /// `limit_bytes` bounds the memory of all queued packets. A packet that would exceed it is
     /// refused, as is one that would exceed the number of runs.
@@ -384,8 +384,8 @@ impl Reassembly {
 /// Release of memory: dropping the end of the queue, and copying small packets together
 /// (RFC 2018 §8; Linux: tcp_prune_ofo_queue, tcp_collapse_ofo_queue).
 ///
-/// Both traverse packets. The caller releases memory for many segments at once, so a peer that
-/// fills the queue with very small ones must send many of them to cause one traversal
+/// Both functions traverse packets. The caller releases memory for many segments at once, so a peer
+/// that fills the queue with very small segments must send many of them to cause one traversal
 /// (CVE-2018-5390, SegmentSmack).
 impl Reassembly {
     /// Reduces memory to `limit_bytes` by returning the packets with the highest sequence numbers,

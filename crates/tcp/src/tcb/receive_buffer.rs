@@ -42,11 +42,12 @@ const INITIAL_ROUND_SEGMENTS: u32 = 10;
 /// smallest window clamp.
 const RCVBUF_MIN: u32 = 2304;
 
-/// Smallest packet that affects the limit of the announced window. Smaller ones are copied
+/// Smallest packet that affects the limit of the announced window. Smaller packets are copied
 /// together.
 pub(crate) const GROW_BYTES_MIN: u32 = 128;
 
-/// Overhead of a descriptor, which is not charged to large packets (Linux truesize_adjust).
+/// Memory of a packet descriptor. The growth of the window disregards it, up to a quarter of the
+/// packet's memory (Linux truesize_adjust).
 const DESCRIPTOR_BYTES: u32 = 704;
 
 /// Receive buffer of a connection.
@@ -66,7 +67,7 @@ pub(crate) struct ReceiveBuffer {
     scaling_ratio: u8,
     /// Whether `SO_RCVBUF` was set, which disables autotuning.
     locked: bool,
-    /// Whether memory was scarce when data last arrived.
+    /// Whether memory was scarce when data last arrived, or when a window was announced since.
     scarce: bool,
     advmss: u16,
     /// Round-trip time measured by the receiver, in microseconds × 8; 0 when unknown.
@@ -167,8 +168,8 @@ impl ReceiveBuffer {
         self.ssthresh = self.ssthresh.min(self.window_clamp).max(promised);
     }
 
-    /// Sets `SO_RCVLOWAT`. The buffer grows so that the window can hold as many bytes, but not
-    /// beyond half of its upper bound.
+    /// Sets `SO_RCVLOWAT`, at most half of the buffer's upper bound. The buffer grows so that the
+    /// window can hold as many bytes.
     pub(crate) fn set_lowat(&mut self, bytes: u32, config: &TcpConfig) {
         let cap = if self.locked { self.rcvbuf / 2 } else { config.tcp_rmem.max / 2 };
         self.lowat = bytes.min(cap).max(1);
@@ -239,9 +240,9 @@ impl ReceiveBuffer {
         0
     }
 
-    /// Records whether memory is scarce when data arrives. While it is, the announced window is
-    /// limited to `segments` full segments (Linux tcp_adjust_rcv_ssthresh), and any data makes the
-    /// socket readable.
+    /// Records whether memory is scarce when data arrives or a window is announced. While it is,
+    /// the announced window is limited to `segments` full segments (Linux tcp_adjust_rcv_ssthresh),
+    /// and any data makes the socket readable.
     pub(crate) fn note_scarcity(&mut self, scarce: bool, segments: u32) {
         self.scarce = scarce;
         if scarce {
@@ -267,7 +268,8 @@ impl ReceiveBuffer {
     /// Takes a round-trip sample from an echoed timestamp, in milliseconds.
     pub(crate) fn on_rtt_timestamp(&mut self, echo: u32, ms: u32) {
         if core::mem::replace(&mut self.rtt_echo, echo) == echo {
-            // A later segment of the same round: the sender delayed it.
+            // A later segment with the same echo may have waited at the sender, so it gives no
+            // sample.
             return;
         }
         // A sample of less than one tick cannot be distinguished from one tick.
@@ -317,6 +319,7 @@ impl ReceiveBuffer {
         self.round_start = now;
     }
 
+    /// Grows the buffer for the bytes read in this round, which exceed the best round so far.
     fn grow(&mut self, rcvbuf_max: u32) {
         let (copied, space) = (u64::from(self.copied), u64::from(self.space.max(1)));
         let window = 2 * copied + 16 * u64::from(self.advmss);
@@ -329,6 +332,7 @@ impl ReceiveBuffer {
         }
     }
 
+    /// Computes `window_clamp` after a change of the values from which it follows.
     fn follow_rcvbuf(&mut self) {
         self.window_clamp = self.window_of(self.rcvbuf).min(self.user_clamp);
     }

@@ -3,11 +3,11 @@
 //! Above: `input::data` appends, `socket::api` copies out. Linux: sk_receive_queue, tcp_queue_rcv.
 //!
 //! Packets hold only payload and are never empty. `read_offset` bytes of the first packet are
-//! already read; a packet returns to the pool of the thread that reads its last byte. Small
-//! payloads are copied into the tail packet when the reader lags, so that a flood of small segments
-//! costs about its bytes instead of one descriptor each. When the reader is far behind, or memory
-//! is scarce, payloads below an eighth of a page are copied together, so that each of them does not
-//! pin a whole page.
+//! already read; the thread that reads the last byte of a packet releases it. Small payloads are
+//! copied into the tail packet if there is one, so that a flood of small segments costs about its
+//! bytes instead of one descriptor each. When the reader is far behind, or memory is scarce,
+//! payloads below an eighth of a page are copied together, so that each of them does not pin a
+//! whole page.
 //!
 //! Not here: out-of-order segments (`reassembly`), the window (`segment::window`).
 
@@ -165,7 +165,7 @@ impl ReceiveQueue {
         self.rmem_alloc
     }
 
-    /// Panics unless the sums described in the module head are right.
+    /// Panics unless the sums agree with the packets, and no packet is empty or completely read.
     pub(crate) fn check(&self) {
         let bytes: usize = self.packets.iter().map(Packet::len).sum();
         assert_eq!(

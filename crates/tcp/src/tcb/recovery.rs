@@ -101,13 +101,14 @@ pub(crate) struct Recovery {
     /// State that may prove the last reduction spurious.
     pub(crate) undo: Option<Undo>,
     pub(crate) frto: Frto,
-    /// RFC 6582's `recover`: SND.NXT when the last recovery began.
+    /// RFC 6582's `recover`: SND.NXT when the last recovery or CWR began, or when F-RTO began to
+    /// send new data.
     pub(crate) recover: SeqNum,
     /// End of the last retransmission of a hole.
     pub(crate) hole_end: SeqNum,
     /// Duplicate ACKs since SND.UNA advanced.
     pub(crate) dup_acks: u32,
-    /// Segments of that retransmission.
+    /// Segments of the retransmission that ends at `hole_end`.
     pub(crate) hole_segments: u16,
     pub(crate) state: CaState,
     /// Timeouts since SND.UNA advanced.
@@ -175,8 +176,8 @@ impl Recovery {
     }
 
     /// Whether no recovery, probe or F-RTO is in progress and no reduction has been proved
-    /// spurious. A reduction that may still be proved spurious does not matter, because the proof
-    /// is a D-SACK, which the fast path does not process.
+    /// spurious. A reduction that may still be proved spurious does not prevent the fast path: the
+    /// proof is a D-SACK, and a segment with a D-SACK takes the slow path.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.state == CaState::Open

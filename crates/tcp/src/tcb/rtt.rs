@@ -15,7 +15,7 @@
 //!   reason for a longer timeout.
 //!
 //! Time is kept in microseconds, scaled: `srtt` by 8, deviations by 4, so that the gains of 1/8 and
-//! 1/4 are shifts. The product's largest value, 8 × 2^28 µs (268 s), fits 32 bits.
+//! 1/4 are shifts. The largest scaled value, 8 × 2^28 µs, fits 32 bits.
 //!
 //! Not here: the choice of acknowledgments that give a sample (the caller applies Karn's
 //! algorithm), the timer, F-RTO.
@@ -33,7 +33,8 @@ const SAMPLE_US_MAX: u32 = 1 << 28;
 /// answered (RFC 6298 §5.7). Linux: TCP_TIMEOUT_FALLBACK.
 const FALLBACK: Duration = Duration::from_secs(3);
 
-/// Largest number of doublings, at which every timeout has reached its upper bound.
+/// Largest number of doublings that is counted. After as many, every timeout has reached its upper
+/// bound.
 const BACKOFF_MAX: u8 = 31;
 
 /// Bounds of the timeout.

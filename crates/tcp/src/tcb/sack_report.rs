@@ -38,8 +38,8 @@ impl SackReport {
         self.recent.insert(0, start);
     }
 
-    /// Whether recording `block` would discard another block, which no ACK may have reported if
-    /// ACKs were compressed meanwhile.
+    /// Whether recording `block` would discard another block. If ACKs are compressed, that block
+    /// may still be unreported.
     pub(crate) fn is_full_for(&self, (start, end): (SeqNum, SeqNum)) -> bool {
         self.recent.is_full() && !self.recent.iter().any(|seq| seq.ge(start) && seq.lt(end))
     }

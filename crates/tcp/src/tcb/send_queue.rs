@@ -44,7 +44,7 @@ pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
     /// Number of entries at the front that were transmitted at least once.
     sent: usize,
-    /// Index before which no entry is lost and waits for its retransmission.
+    /// Index before which no lost entry waits for its retransmission.
     lost_hint: usize,
     /// First sequence number after the queue: that of the next byte that the application writes.
     write_seq: SeqNum,
@@ -63,7 +63,7 @@ pub(crate) struct SendQueue {
     lost_total: u32,
     /// First loss that exceeded `loss_thresh` since the field was last read.
     excessive_loss: Option<LossSample>,
-    /// Fraction of the flight that may be lost.
+    /// Fraction of the flight that may be lost before a loss counts as excessive.
     loss_thresh: LossThresh,
     /// Ranges of the entries flagged `SACKED`.
     sacked: Sacked,
@@ -145,6 +145,7 @@ impl SendQueue {
         self.growable_tail(size_goal).map_or(0, |index| size_goal - self.entries[index].len)
     }
 
+    /// Appends as many of `bytes` to the tail, at `index`, as fit, and returns their number.
     fn grow(
         &mut self,
         pool: &mut Pool,
@@ -298,7 +299,7 @@ impl SendQueue {
         if index < self.sent {
             self.note_again(index);
         } else {
-            debug_assert_eq!(index, self.sent, "entries leave in order");
+            debug_assert_eq!(index, self.sent, "entries are sent in order");
             self.sent += 1;
         }
     }
@@ -369,6 +370,7 @@ impl SendQueue {
         }
     }
 
+    /// Removes the part of the first entry before `una`, and returns the number of removed bytes.
     fn trim_front(&mut self, una: SeqNum) -> u32 {
         let entry = &mut self.entries[0];
         let cut = una.since(entry.seq);

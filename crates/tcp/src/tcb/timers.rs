@@ -46,7 +46,7 @@ pub(crate) enum RtxPurpose {
 pub(crate) struct Timers {
     /// Deadline of the data in flight, or of held-back data (Linux `icsk_retransmit_timer`).
     pub(crate) rtx: Instant,
-    /// Deadline of an ACK that waits for data or for a reader.
+    /// Deadline of an ACK that waits for data or for a reader, or is compressed.
     pub(crate) delack: Instant,
     /// Deadline of keepalive and the idle timeout in synchronized states, and of the end of
     /// FIN-WAIT-2 and TIME-WAIT in those states (Linux `sk_timer`).

@@ -69,9 +69,9 @@ struct Chrono {
 pub struct SenderTime {
     /// Time in which data was queued or in flight.
     pub busy: Duration,
-    /// Part of it in which the peer's window held data back.
+    /// Part of `busy` in which the peer's window held data back.
     pub rwnd_limited: Duration,
-    /// Part of it in which all data that the send buffer may hold was in flight.
+    /// Part of `busy` in which all data that the send buffer may hold was in flight.
     pub sndbuf_limited: Duration,
 }
 
@@ -107,7 +107,7 @@ impl Chrono {
 }
 
 impl Totals {
-    /// Counts a retransmission timeout; `first` of a series.
+    /// Counts a retransmission timeout; `first` says whether a series begins with it.
     pub(crate) fn on_timeout(&mut self, first: bool, now: Instant) {
         self.total_rto = self.total_rto.saturating_add(1);
         if first {
@@ -190,7 +190,11 @@ mod tests {
         assert_eq!(time.rwnd_limited, Duration::from_millis(2));
         assert_eq!(time.sndbuf_limited, Duration::from_millis(3));
         chrono.switch(Limit::Busy, at(500));
-        assert_eq!(chrono.read(at(501)).busy, Duration::from_millis(11), "the running time counts");
+        assert_eq!(
+            chrono.read(at(501)).busy,
+            Duration::from_millis(11),
+            "the time of the current limit counts"
+        );
     }
 
     #[test]

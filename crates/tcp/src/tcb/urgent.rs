@@ -37,7 +37,7 @@ use crate::{
 /// State of the peer's urgent byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Byte {
-    /// A pointer announced it, but it has not arrived (Linux `TCP_URG_NOTYET`).
+    /// A pointer announced the byte, but the byte has not arrived (Linux `TCP_URG_NOTYET`).
     Announced,
     /// The byte has arrived (Linux `TCP_URG_VALID`).
     Valid(u8),
@@ -160,6 +160,6 @@ pub(crate) fn mark(tcb: &Tcb, header: &mut SegmentHeader) {
 /// Whether a probe of a closed window announces the mark, too: the distance must fit into 16 bits.
 pub(crate) fn wants_probe(tcb: &Tcb) -> bool {
     let up = tcb.urgent.snd_up;
-    let told = tcb.snd_una + u32::from(u16::MAX);
-    tcb.flags.contains(TcbFlags::URGENT_OUT) && up.gt(tcb.snd_una) && up.le(told)
+    let reach = tcb.snd_una + u32::from(u16::MAX);
+    tcb.flags.contains(TcbFlags::URGENT_OUT) && up.gt(tcb.snd_una) && up.le(reach)
 }

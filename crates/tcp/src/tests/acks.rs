@@ -10,6 +10,7 @@ const MSS: usize = 1460 - 12;
 /// Window of whole segments that does not grow, so that it causes no ACKs.
 const STILL_WINDOW: u32 = 41 * 1460;
 
+/// An established connection whose B announces a constant window; all later packets are lost.
 fn still(seed: u64) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::B).options.window_clamp = Some(STILL_WINDOW);
@@ -265,7 +266,11 @@ fn duplicate_acks_after_the_third_are_compressed() {
     assert_eq!(net.sent_by(Side::B, before).len(), 3);
     net.run_for(Duration::from_millis(5));
     let sent = waits(&net, before, now);
-    assert_eq!(sent[3..], [Duration::from_micros(50)], "a twentieth of the echoed 1 ms");
+    assert_eq!(
+        sent[3..],
+        [Duration::from_micros(50)],
+        "a twentieth of the round-trip time, 1 ms by the echoes"
+    );
     assert_eq!(net.count(Side::B, Counter::TcpExtTCPAckCompressed), 6);
     let last = &net.log.last().unwrap().header;
     assert_eq!(last.options.sack_blocks[..], [(start + 1000, start + 11_000)]);

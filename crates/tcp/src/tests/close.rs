@@ -11,7 +11,7 @@ fn quiet(seed: u64) -> Net {
     net
 }
 
-/// A is in TIME-WAIT, B is closed.
+/// A connection whose A is in TIME-WAIT and whose B is closed.
 fn time_wait(seed: u64) -> Net {
     let mut net = quiet(seed);
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -154,7 +154,7 @@ fn a_new_syn_reopens_time_wait_with_a_later_iss() {
     assert_eq!(net.state(Side::A), State::Established);
     assert_eq!(net.state(Side::B), State::Established);
     assert!(net.host(Side::A).iss.gt(old + 65_535));
-    assert_eq!(net.count(Side::A, Counter::TcpExtTWRecycled), 0, "Linux counts active opens");
+    assert_eq!(net.count(Side::A, Counter::TcpExtTWRecycled), 0, "Linux counts only active opens");
     net.finish_clean();
 }
 
@@ -163,7 +163,7 @@ fn an_old_syn_does_not_reopen_time_wait() {
     let mut net = time_wait(10);
     let syn = net.log[0].header.clone();
     let mut old = syn;
-    // As if B had opened the connection long ago.
+    // The SYN that B would have sent to open the connection long ago.
     (old.src_port, old.dst_port) = (old.dst_port, old.src_port);
     old.seq = net.sent_by(Side::B, 0)[0].header.seq;
     let value = net.sent_by(Side::B, 0)[0].header.options.timestamps.unwrap().0;
@@ -199,7 +199,7 @@ fn a_peek_leaves_the_data_in_the_queue() {
     net.finish_clean();
 }
 
-/// `TCP_LINGER2` shorter than `tcp_fin_timeout`, or zero: no FIN-WAIT-2 at all.
+/// A `TCP_LINGER2` below `tcp_fin_timeout` shortens FIN-WAIT-2; zero skips it.
 #[test]
 fn tcp_linger2_limits_the_fin_wait_2_of_an_orphan() {
     let mut net = quiet(13);

@@ -22,7 +22,7 @@ fn agreed(net: &mut Net) -> (bool, bool) {
     (net.tcb(Side::A).info().ecn, net.tcb(Side::B).info().ecn)
 }
 
-/// Both ends have agreed on ECN, and the window has grown to some tens of segments.
+/// A connection whose ends have agreed on ECN, and whose window has grown to some tens of segments.
 fn warm(seed: u64) -> Net {
     let mut net = Net::new(seed);
     for side in [Side::A, Side::B] {
@@ -51,7 +51,10 @@ fn ecn_is_negotiated_if_one_side_requests_and_the_other_accepts_it() {
             syn_ack.header.flags & SETUP,
             if expected { Flags::ECE } else { Flags::empty() }
         );
-        assert!(net.log.iter().all(|sent| sent.ecn == Ecn::NotEct), "no SYN is ECN-capable");
+        assert!(
+            net.log.iter().all(|sent| sent.ecn == Ecn::NotEct),
+            "no packet of a handshake is ECN-capable"
+        );
         net.finish_clean();
     }
 }
@@ -205,7 +208,7 @@ fn permanent_marks_and_echoes_do_not_stop_a_transfer() {
     }
 }
 
-/// DCTCP at both ends.
+/// A connection with DCTCP at both ends.
 fn dctcp(seed: u64) -> Net {
     let mut net = Net::new(seed);
     for side in [Side::A, Side::B] {

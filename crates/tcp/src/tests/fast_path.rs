@@ -13,8 +13,8 @@ use crate::{
     output::{is_settled_after_read, output},
 };
 
-/// Returns the complete state of both ends: all fields of both blocks, and all counters except
-/// those of header prediction.
+/// Returns the complete state of both ends: all fields of both control blocks, and all counters
+/// except those of header prediction.
 fn complete_state(net: &mut Net, prediction: bool) -> String {
     let mut state = String::new();
     for side in [Side::A, Side::B] {
@@ -63,7 +63,8 @@ const SETTINGS: [(&str, Set); 14] = [
 struct Scenario {
     set: Set,
     impairment: Impairment,
-    /// Includes corks, urgent bytes, pauses of the reader, and a half-close.
+    /// Whether the conversation includes corks, urgent bytes, pauses of the reader, and a
+    /// half-close.
     wild: bool,
 }
 
@@ -91,8 +92,8 @@ fn round(net: &mut Net, round: usize, wild: bool) {
     }
 }
 
-/// Runs a conversation with a varied load. Returns a trace of the sent segments and of both blocks
-/// after every round, and the number of predicted segments.
+/// Runs a conversation with a varied load. Returns a trace of the sent segments and of both control
+/// blocks after every round, and the number of predicted segments.
 fn conversation(seed: u64, prediction: bool, scenario: Scenario) -> (String, u64) {
     let mut net = Net::new(seed);
     for side in [Side::A, Side::B] {
@@ -128,7 +129,7 @@ fn conversation(seed: u64, prediction: bool, scenario: Scenario) -> (String, u64
     (trace, hits.iter().sum())
 }
 
-/// Asserts that both paths produce the same trace.
+/// Asserts that both paths produce the same trace, and returns the number of predicted segments.
 fn compare(seed: u64, name: &str, scenario: Scenario) -> u64 {
     let (fast, hits) = conversation(seed, true, scenario);
     let (slow, slow_hits) = conversation(seed, false, scenario);
@@ -221,7 +222,6 @@ fn output_sends_nothing_after_a_settled_read() {
     assert!(settled > 1000 && unsettled > 1000, "{settled} settled, {unsettled} not");
 }
 
-/// A request and its response are predicted throughout.
 #[test]
 fn a_request_and_its_response_are_predicted() {
     let mut net = Net::established(1);

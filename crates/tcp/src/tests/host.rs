@@ -1,7 +1,8 @@
 //! One end of the test network: the work of the stack around one connection.
 //!
-//! A host has a listener or none, a request, a control block, and a TIME-WAIT object. A segment
-//! goes to the one that exists.
+//! A host may have a listener, a request, a control block and a TIME-WAIT object. An arriving
+//! segment is processed by the first of these that exists: TIME-WAIT object, control block,
+//! request, listener.
 
 use std::vec::Vec;
 
@@ -211,7 +212,7 @@ impl Host {
             return;
         }
         self.enter(now, |tcb, cx| {
-            // The same sequence as in the stack.
+            // The stack makes these calls in the same order.
             if !output_nothing(tcb, cx.now) {
                 output(tcb, cx);
             }

@@ -1,5 +1,5 @@
-//! Segments that no conforming peer sends, in every state: no panic occurs, and the invariants hold
-//! after each.
+//! Segments that no conforming peer sends, in every state: they cause no panic, and the invariants
+//! hold after each of them.
 
 use core::time::Duration;
 

@@ -8,7 +8,7 @@ use crate::{Counter, Flags, Keepalive, SendError, State, TcpError};
 const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An established connection whose A has this timeout.
+/// An established connection whose A has this idle timeout.
 fn with_timeout(seed: u64, timeout: Duration) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_idle_timeout = timeout;
@@ -66,7 +66,7 @@ fn without_the_setting_an_idle_connection_is_kept_forever() {
     let mut net = with_timeout(3, Duration::ZERO);
     net.run_for(Duration::from_secs(30 * 24 * 3600));
     assert_eq!(net.state(Side::A), State::Established);
-    assert_eq!(net.tcb(Side::A).next_deadline(), None, "and without a timer");
+    assert_eq!(net.tcb(Side::A).next_deadline(), None, "no timer is armed");
     net.finish_clean();
 }
 
@@ -174,6 +174,6 @@ fn the_idle_timeout_does_not_replace_the_fin_wait_2_timeout() {
     net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, None));
     net.call(Side::A, |tcb, cx| tcb.set_idle_timeout(cx, Some(TIMEOUT * 10)));
     net.run_for(Duration::from_secs(61));
-    assert_eq!(net.state(Side::A), State::Close, "tcp_fin_timeout");
+    assert_eq!(net.state(Side::A), State::Close, "closed after tcp_fin_timeout");
     net.finish_clean();
 }

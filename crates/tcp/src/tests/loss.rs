@@ -1,4 +1,4 @@
-//! Recovery from chosen losses with duplicate ACKs alone: the mechanism and its duration.
+//! Recovery from chosen losses, mostly without SACK: the mechanism and its duration.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -11,7 +11,7 @@ fn warm(seed: u64) -> Net {
     warmed(Net::new(seed))
 }
 
-/// Like [`warm`] without SACK: duplicate ACKs are counted.
+/// Like [`warm`] but without SACK, so that A counts duplicate ACKs.
 fn warm_reno(seed: u64) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_sack = false;
@@ -51,7 +51,7 @@ fn send_with_losses(net: &mut Net, count: usize, lost: &[usize]) -> Duration {
 fn fast_retransmit_repairs_a_single_loss() {
     let mut net = warm_reno(1);
     let took = send_with_losses(&mut net, 10, &[2]);
-    assert_eq!(took, Duration::from_millis(30), "half a round trip, and one more");
+    assert_eq!(took, Duration::from_millis(30), "half a round trip, and one more for the repair");
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPRenoRecovery), 1);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPFastRetrans), 1);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 0);

@@ -32,18 +32,18 @@ pub(crate) struct Impairment {
     pub(crate) loss: u32,
     pub(crate) duplicate: u32,
     pub(crate) reorder: u32,
-    /// Superframes are split into segments before the impairment.
+    /// Whether superframes are split into segments before the impairment.
     pub(crate) split: bool,
 }
 
-/// Changes that routers make to the ECN field, and broken ones to the ECN echo.
+/// Changes that routers make to the ECN field, and broken routers to the ECN echo.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EcnPath {
     /// CE marks per thousand ECN-capable packets.
     pub(crate) mark: u32,
     /// Value that the path writes into the ECN field of every packet.
     pub(crate) rewrite: Option<Ecn>,
-    /// The path sets ECE in every segment that is not a SYN.
+    /// Whether the path sets ECE in every segment that is not a SYN.
     pub(crate) echo: bool,
 }
 
@@ -61,13 +61,13 @@ pub(crate) struct Sent {
     pub(crate) departs: Instant,
 }
 
-/// The test network. See the module head.
+/// Two hosts, the packets between them, the virtual time, and a log of all sent segments.
 pub(crate) struct Net {
     pub(crate) now: Instant,
     pub(crate) delay: Duration,
     pub(crate) impairment: Impairment,
     pub(crate) ecn: EcnPath,
-    /// Packets of A stay in A's device queue until [`Net::release`].
+    /// Whether packets of A stay in A's device queue, until [`Net::release`].
     pub(crate) holds: bool,
     held: Vec<Packet>,
     /// Size in bytes above which IP packets are lost.
@@ -202,7 +202,7 @@ impl Net {
     ) {
         let now = self.now;
         let host = self.host(to);
-        let mut packet = host.pool.alloc_from(payload).expect("test memory");
+        let mut packet = host.pool.alloc_from(payload).expect("the test has enough packet memory");
         packet.meta_mut().gso = gso;
         header.emit(packet.push(header.header_bytes()));
         host.receive(now, packet);
@@ -307,7 +307,7 @@ impl Net {
         self.to_drop = places.to_vec();
     }
 
-    /// Returns whether the current packet is one of those.
+    /// Returns whether the current packet is at one of the positions of [`Net::drop_segments`].
     fn is_to_drop(&mut self) -> bool {
         let lost = self.to_drop.contains(&0);
         self.to_drop.retain(|&place| place > 0);

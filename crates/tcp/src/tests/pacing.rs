@@ -144,8 +144,8 @@ fn a_superframe_that_may_still_grow_is_deferred_for_a_near_ack() {
     const NOTHING: End = |_, _| ();
     const FIN: End = |tcb, cx| tcb.shutdown_write(cx);
     const RECORD: End = |tcb, _| tcb.end_record();
-    // The window has room for three segments. Columns: segments written, what ends them, segments
-    // sent at once, and `tcp_min_tso_segs`.
+    // The window has room for three segments. Columns: segments written, the action after them,
+    // segments sent at once, and `tcp_min_tso_segs`.
     let cases = [
         (1, NOTHING, 1, 5),
         (2, NOTHING, 0, 5),

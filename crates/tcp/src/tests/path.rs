@@ -1,4 +1,4 @@
-//! ICMP reports, and the limits of a connection without answers.
+//! ICMP reports, and the limits of a connection whose peer does not answer.
 
 use core::time::Duration;
 use std::vec;
@@ -21,8 +21,9 @@ fn report(net: &mut Net, error: IcmpError, seq: SeqNum) -> Option<u32> {
     net.call(Side::A, |tcb, cx| on_icmp(tcb, cx, error, seq))
 }
 
-/// A has sent a segment that was lost, as are all later packets. Tail loss probes are off, so that
-/// only timeouts retransmit.
+/// Returns a connection on which A has sent a segment that was lost, as are all later packets, and
+/// the length of the log before that segment. Tail loss probes are off, so that only timeouts
+/// retransmit.
 fn cut_off(seed: u64) -> (Net, usize) {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_early_retrans = 0;
@@ -85,7 +86,11 @@ fn a_soft_error_becomes_the_error_of_a_timeout() {
     net.run_for(Duration::from_millis(300));
     let una = net.tcb(Side::A).snd_una;
     report(&mut net, PORT, una);
-    assert_eq!(net.state(Side::A), State::Established, "RFC 5927 §5.2: hard errors are soft here");
+    assert_eq!(
+        net.state(Side::A),
+        State::Established,
+        "RFC 5927 §5.2: a hard error is treated as a soft error"
+    );
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::ConnectionRefused));
     net.finish_clean();
@@ -97,7 +102,7 @@ fn take_error_returns_a_soft_error() {
     let una = net.tcb(Side::A).snd_una;
     report(&mut net, PORT, una);
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::ConnectionRefused));
-    assert_eq!(net.tcb(Side::A).take_error(), None, "taking it clears it");
+    assert_eq!(net.tcb(Side::A).take_error(), None, "taking the error clears it");
     assert_eq!(net.state(Side::A), State::Established);
     net.finish_clean();
 }
@@ -126,11 +131,15 @@ fn an_unreachable_error_reverts_one_backoff() {
     report(&mut net, HOST, una);
     assert_eq!(net.tcb(Side::A).rtt.backoff(), backoff - 1);
     net.run_for(Duration::from_millis(100));
-    assert_eq!(gaps(&net, before)[4..], [1760], "instead of 3520");
+    assert_eq!(gaps(&net, before)[4..], [1760], "the timeout is not doubled to 3520");
     net.run_for(Duration::from_millis(2000));
     assert_eq!(gaps(&net, before).len(), 5);
     report(&mut net, HOST, una);
-    assert_eq!(gaps(&net, before).len(), 6, "overdue by the smaller timeout: sent at once");
+    assert_eq!(
+        gaps(&net, before).len(),
+        6,
+        "the reverted timeout has passed, so the segment is sent at once"
+    );
     net.finish_clean();
 }
 
@@ -157,7 +166,7 @@ fn tcp_syn_linear_timeouts_delays_the_backoff_of_a_syn() {
         let start = net.now;
         net.run_until(|net| net.state(Side::A) == State::Close);
         let sent = net.sent_by(Side::A, 0);
-        let last_at = sent.last().expect("a SYN").at;
+        let last_at = sent.last().expect("A has sent a SYN").at;
         assert_eq!((last_at - start).as_secs(), last);
         assert_eq!((net.now - start).as_secs(), last + 64);
         net.finish_clean();
@@ -301,7 +310,7 @@ fn data_in_a_syn_is_not_acknowledged_without_fast_open() {
         ..SegmentHeader::default()
     };
     net.inject(Side::B, &syn, b"early");
-    let answer = net.log.last().expect("a SYN-ACK").clone();
+    let answer = net.log.last().expect("B has sent a SYN-ACK").clone();
     assert_eq!(answer.header.flags, Flags::SYN | Flags::ACK);
     assert_eq!(answer.header.ack, SeqNum(5001), "the data is retransmitted");
     let ack = SegmentHeader {

@@ -11,7 +11,7 @@ use pkt::DropReason;
 use crate::{Counter, Rng, SeqNum, tcb::memory};
 
 const RCVBUF: u32 = 131_072;
-/// Memory cost of the smallest packet.
+/// Memory of the smallest packet, in `truesize` bytes.
 const PACKET: u32 = 704;
 
 fn target(seed: u64, rcvbuf: Option<u32>) -> (Net, SeqNum) {
@@ -57,7 +57,11 @@ fn adjacent_tiny_segments_have_a_bounded_cost() {
     let steps = send_tiny_segments(&mut net, start, 1, (1..20_000).map(|index| index + 1));
     assert!(steps <= 16, "{steps} steps for each segment");
     assert!(net.count(Side::B, Counter::TcpExtTCPRcvCollapsed) > 10_000);
-    assert_eq!(net.count(Side::B, Counter::TcpExtTCPOFODrop), 0, "they fit when copied together");
+    assert_eq!(
+        net.count(Side::B, Counter::TcpExtTCPOFODrop),
+        0,
+        "all segments fit when they are copied together"
+    );
     // The queued data is delivered together with the byte before it.
     give(&mut net, start, 0, 2);
     assert_eq!(net.recv(Side::B).len(), 20_001);
@@ -110,9 +114,9 @@ fn overlapping_pieces_in_any_order_hold_no_more_than_the_buffer() {
 }
 
 #[test]
-fn pruning_drops_the_far_end_and_keeps_the_nearest_data() {
+fn pruning_drops_the_highest_sequence_numbers_and_keeps_the_lowest() {
     let (mut net, start) = target(5, Some(40_000));
-    // The far end first, then nearer data: the buffer has room for about eighteen segments.
+    // The highest sequence numbers arrive first. The buffer has room for about eighteen segments.
     for index in (1..17).rev() {
         give(&mut net, start, index * 1000, 1000);
     }
@@ -125,9 +129,9 @@ fn pruning_drops_the_far_end_and_keeps_the_nearest_data() {
     assert!(net.count(Side::B, Counter::TcpExtOfoPruned) > 0);
     assert!(net.count(Side::B, Counter::TcpExtPruneCalled) > 0);
     let after = net.tcb(Side::B).reassembly.highest_end().unwrap();
-    assert!(after.lt(before), "the far end was dropped");
+    assert!(after.lt(before), "the highest sequence numbers were dropped");
     let first = net.tcb(Side::B).reassembly.blocks().next().unwrap();
-    assert_eq!(first, (start + 2, start + 22), "the nearest data is kept");
+    assert_eq!(first, (start + 2, start + 22), "the lowest sequence numbers are kept");
     net.finish_clean();
 }
 
@@ -194,7 +198,10 @@ fn sack_blocks_split_superframes_only_up_to_a_memory_limit() {
     let in_flight = net.tcb(Side::A).snd_nxt.since(net.tcb(Side::A).snd_una);
     assert!(in_flight > 30_000, "{in_flight}");
     report_every_second_segment(&mut net);
-    assert!(net.count(Side::A, Counter::TcpExtTCPWqueueTooBig) > 0, "the cap was never reached");
+    assert!(
+        net.count(Side::A, Counter::TcpExtTCPWqueueTooBig) > 0,
+        "the memory limit was never reached"
+    );
     let wmem = net.tcb(Side::A).send_queue.wmem_queued();
     // Twice the send buffer with its slack, and the last superframe that was split.
     assert!(wmem <= 2 * (60_000 + 131_072) + 2 * 66_000, "{wmem}");

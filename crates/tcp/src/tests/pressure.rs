@@ -154,7 +154,7 @@ fn under_exhaustion_a_slow_reader_is_limited_to_its_minimum_without_data_loss() 
         net.run_for(Duration::from_millis(30));
     }
     let held = net.tcb(Side::B).memory_bytes();
-    assert!(held <= 4096 + 2 * 2152, "tcp_rmem[0] and a packet: {held}");
+    assert!(held <= 4096 + 2 * 2152, "tcp_rmem[0] and two packets: {held}");
     assert!(net.count(Side::B, Counter::TcpExtTCPRcvQDrop) > 0);
     assert!(net.tcb(Side::B).readiness().contains(Readiness::READ));
     net.host(Side::B).memory = MemoryState::PLENTY;

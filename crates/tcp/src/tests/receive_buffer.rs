@@ -52,7 +52,7 @@ fn the_buffer_grows_only_as_the_application_reads() {
 }
 
 #[test]
-fn a_reader_at_a_fixed_rate_gets_a_buffer_of_about_twice_what_it_reads_per_round_trip() {
+fn a_reader_at_a_fixed_rate_gets_at_least_two_round_trips_of_buffer() {
     let mut net = Net::new(2);
     net.delay = Duration::from_millis(50);
     net.open();
@@ -184,11 +184,12 @@ fn a_smaller_buffer_on_a_connection_never_shrinks_the_window() {
     stream(&mut net, Duration::from_secs(2), true);
     let shift = net.tcb(Side::B).info().window_scales.1;
     assert!(edges(&net, shift).windows(2).all(|pair| pair[1].ge(pair[0])), "the edge moved back");
-    assert_eq!(net.tcb(Side::B).rcvbuf(), 10_000, "the application's choice stays");
+    assert_eq!(net.tcb(Side::B).rcvbuf(), 10_000, "the setting of the application is kept");
     net.finish_clean();
 }
 
-/// Shrinks the window while a flight is on its way, no part of which may be rejected.
+/// Shrinks the buffer while a flight is on its way, and checks that all of the flight is accepted.
+/// Returns the drops because of a zero window, and those beyond the window.
 fn shrinking(shrink: bool) -> (u64, u64) {
     let mut net = Net::new(14);
     net.delay = Duration::from_millis(25);
@@ -226,7 +227,7 @@ fn tcp_shrink_window_retracts_the_edge_and_accepts_data_in_flight() {
 }
 
 #[test]
-fn a_retraction_allows_old_numbers_until_the_peer_passes_the_retracted_edge() {
+fn a_retraction_allows_old_sequence_numbers_until_the_peer_passes_the_retracted_edge() {
     let mut net = Net::new(15);
     net.delay = Duration::from_millis(25);
     net.host(Side::B).config.tcp_shrink_window = true;
@@ -240,7 +241,7 @@ fn a_retraction_allows_old_numbers_until_the_peer_passes_the_retracted_edge() {
     let tcb = net.tcb(Side::B);
     assert!(tcb.flags.contains(TcbFlags::RETRACTED | TcbFlags::HAS_RETRACTED));
     let (low, high) = (tcb.retracted_to, tcb.retracted_edge);
-    assert!(low.lt(high) && low.ge(tcb.rcv_nxt), "no number before RCV.NXT is allowed yet");
+    assert!(low.lt(high) && low.ge(tcb.rcv_nxt), "RCV.NXT has not passed the new edge yet");
     // RCV.NXT passes the new edge, but not the old one.
     while net.tcb(Side::B).rcv_nxt.le(low) {
         net.send(Side::A, &[7; 1448]);
@@ -265,8 +266,8 @@ fn a_shrunk_window_of_the_peer_is_respected_without_data_loss() {
     net.send(Side::A, &[7; 8 * 1448]);
     let una = net.tcb(Side::A).snd_una;
     net.run_for(Duration::from_millis(14));
-    // RFC 9293 §3.8.6: a sender must be robust against it. One segment is acknowledged, and the
-    // window ends after the next one.
+    // RFC 9293 §3.8.6: a sender must be robust against a shrunk window. One segment is
+    // acknowledged, and the window ends after the next one.
     let mut header = net.forge(Side::A);
     header.ack = una + 1448;
     header.window = u16::try_from(1448u32.div_ceil(1 << net.tcb(Side::A).snd_wscale)).unwrap();
@@ -339,8 +340,8 @@ fn a_rcvlowat_larger_than_the_window_does_not_stall() {
         if net.tcb(Side::B).readiness().contains(Readiness::READ) {
             got += net.recv(Side::B).len();
         } else if sent == body.len() && net.tcb(Side::A).unacked_bytes() == 0 {
-            // The tail is below the mark, so the socket becomes readable only at the end of the
-            // stream.
+            // The tail is shorter than `SO_RCVLOWAT`, so the socket does not become readable before
+            // the end of the stream.
             got += net.recv(Side::B).len();
         }
         assert!(net.now - start < Duration::from_secs(30), "{got} bytes so far");

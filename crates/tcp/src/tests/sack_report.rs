@@ -18,7 +18,7 @@ fn give(net: &mut Net, start: SeqNum, index: u32) {
 
 /// Returns the blocks of B's last segment, as segment numbers.
 fn blocks(net: &Net, start: SeqNum) -> Vec<(u32, u32)> {
-    blocks_since(net, start, 0).pop().expect("B answered")
+    blocks_since(net, start, 0).pop().expect("B has sent a segment")
 }
 
 /// Returns the blocks of each segment that B has sent since the log had `from` entries.
@@ -103,7 +103,7 @@ fn a_segment_below_the_window_is_reported_once() {
 }
 
 #[test]
-fn a_dsack_out_of_order_is_followed_by_its_block() {
+fn a_dsack_of_out_of_order_data_is_followed_by_the_block_that_contains_it() {
     let (mut net, start) = receiver(5);
     for index in [2, 3, 4, 6] {
         give(&mut net, start, index);

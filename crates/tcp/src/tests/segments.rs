@@ -208,7 +208,7 @@ fn a_lower_path_mtu_splits_queued_data_and_retransmits_it() {
     assert!(!sent.is_empty() && sent.iter().all(|sent| sent.len <= 576 - 52));
     net.run_for(Duration::from_secs(2));
     assert_eq!(net.recv(Side::B).len(), 8000);
-    // A report about a segment that is not in flight is forged.
+    // A report about a segment that is not in flight counts as forged.
     net.call(Side::A, |tcb, cx| {
         let mtu = crate::on_icmp(tcb, cx, crate::IcmpError::PacketTooBig { mtu: 100 }, seq);
         assert_eq!(mtu, None);

@@ -61,7 +61,7 @@ fn the_socket_becomes_writable_at_half_of_notsent_lowat() {
     assert!(!writable(&mut net));
     while !writable(&mut net) {
         let unsent = net.tcb(Side::A).info().notsent_bytes;
-        assert!(unsent >= 10_000, "{unsent} unsent bytes and no edge");
+        assert!(unsent >= 10_000, "{unsent} unsent bytes, and not writable");
         assert!(net.step());
         net.recv(Side::B);
     }
@@ -99,7 +99,7 @@ fn the_socket_becomes_writable_when_a_third_of_the_buffer_is_free() {
     fill(&mut net);
     while !writable(&mut net) {
         let queued = net.tcb(Side::A).send_queue.wmem_queued();
-        assert!(queued > 40_000, "{queued} queued and no edge");
+        assert!(queued > 40_000, "{queued} queued bytes, and not writable");
         net.step();
         net.recv(Side::B);
     }
@@ -212,8 +212,8 @@ fn maxseg_on_a_connection_only_reduces_the_segment_size() {
     net.finish_clean();
 }
 
-/// RFC 9293 §3.8.6.2.1: less than a segment is held until the window is larger, unless it is half
-/// of the largest window seen.
+/// RFC 9293 §3.8.6.2.1: data waits for a larger window if the window is less than a segment and
+/// less than half of the largest window seen.
 #[test]
 fn a_silly_window_is_not_used_before_the_override_timer() {
     let mut net = Net::established(10);
@@ -258,8 +258,8 @@ fn probes_of_a_closed_window_end_with_the_user_timeout() {
     net.finish_clean();
 }
 
-/// Linux: sk_stream_memory_free, which is checked only for a new packet; a kernel shows this by a
-/// partial last write.
+/// As Linux's sk_stream_memory_free, the limit is checked only for a new packet; in both stacks the
+/// last write may be partial.
 #[test]
 fn the_last_packet_is_filled_and_the_buffer_exceeded_by_one_packet_at_most() {
     for (sndbuf, size) in [(20_000, 1000), (20_000, 300), (4608, 1000), (100_000, 50_000)] {
@@ -279,9 +279,9 @@ fn the_last_packet_is_filled_and_the_buffer_exceeded_by_one_packet_at_most() {
     }
 }
 
-/// The last packet is filled only while it accepts another fragment. A writer of single bytes from
-/// lent memory, none of which continues the previous one, must not start a new packet in a full
-/// buffer.
+/// The last packet is filled only while it accepts another fragment. Here each write needs a
+/// fragment of its own, because its byte does not continue the previous one in memory. The writer
+/// must not start a new packet in a full buffer.
 #[test]
 fn exhausted_fragments_do_not_bypass_the_limits() {
     const SNDBUF: u32 = 20_000;
@@ -301,7 +301,7 @@ fn exhausted_fragments_do_not_bypass_the_limits() {
         assert!(queued < SNDBUF + goal + 1024, "{queued} after {writes}");
         let unsent = tcb.info().notsent_bytes;
         assert!(lowat.is_none_or(|lowat| unsent < lowat + goal), "{unsent} after {writes}");
-        // The rejected writer is notified.
+        // The rejected writer can write again after an acknowledgment.
         assert!(!writable(&mut net));
         net.run_until(writable);
         assert_eq!(write(&mut net), Ok(1));

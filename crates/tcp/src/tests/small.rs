@@ -85,7 +85,7 @@ fn a_cork_holds_a_small_tail_until_it_is_removed() {
 }
 
 #[test]
-fn a_cork_holds_data_no_longer_than_a_timeout() {
+fn a_cork_holds_data_for_at_most_200_ms() {
     let (mut net, before) = quiet(7);
     net.call(Side::A, |tcb, _| tcb.set_cork(true));
     net.send(Side::A, &[1; 100]);
@@ -96,10 +96,10 @@ fn a_cork_holds_data_no_longer_than_a_timeout() {
     net.finish_clean();
 }
 
-/// Regression: each segment of the peer restarted the timer, so that a peer that sent often held a
-/// corked tail back forever.
+/// Regression: segments of the peer must not restart the timer. Otherwise a peer that sends often
+/// holds a corked tail back forever.
 #[test]
-fn a_cork_holds_data_no_longer_than_a_timeout_while_the_peer_sends() {
+fn a_cork_holds_data_for_a_bounded_time_while_the_peer_sends() {
     let (mut net, before) = quiet(11);
     net.tcb(Side::A).set_header_prediction(false);
     net.call(Side::A, |tcb, _| tcb.set_cork(true));

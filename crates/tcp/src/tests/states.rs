@@ -218,6 +218,7 @@ fn in_state(state: State) -> Net {
     net
 }
 
+/// States of a connection that has a control block and has not ended.
 const WITH_BLOCK: [State; 8] = [
     State::SynSent,
     State::SynRecv,
@@ -230,7 +231,7 @@ const WITH_BLOCK: [State; 8] = [
 ];
 
 #[test]
-fn a_reset_with_the_exact_number_ends_every_state() {
+fn a_reset_with_the_exact_sequence_number_ends_every_state() {
     for state in WITH_BLOCK {
         let mut net = in_state(state);
         let mut rst = net.forge(Side::A);
@@ -279,7 +280,7 @@ fn a_syn_in_a_connection_is_challenged() {
         let mut syn = net.forge(Side::A);
         syn.flags = Flags::SYN;
         net.inject(Side::A, &syn, b"");
-        // A second one at once exceeds the rate limit.
+        // A second SYN at once exceeds the rate limit of challenge ACKs.
         net.inject(Side::A, &syn, b"");
         assert_eq!(net.state(Side::A), state);
         let answer = net.sent_by(Side::A, before);

@@ -66,7 +66,7 @@ fn a_second_segment_is_acknowledged_at_once_and_a_single_one_within_40_ms() {
     let before = net.log.len();
     net.run_for(Duration::from_millis(10));
     let acks = net.sent_by(Side::B, before);
-    assert_eq!(acks.len(), 1, "segments two and three are answered together or by the second");
+    assert_eq!(acks.len(), 1, "only the second segment is acknowledged at once");
     assert_eq!(acks[0].at, net.now);
     net.finish_clean();
 }
@@ -272,7 +272,7 @@ fn an_idle_connection_has_no_deadline() {
     net.finish_clean();
 }
 
-/// The device is slow, not the network: another copy behind the first would delay the connection
+/// The device is slow, not the network: another copy in its queue would delay the connection
 /// further.
 #[test]
 fn a_segment_still_in_the_host_queue_is_not_retransmitted() {

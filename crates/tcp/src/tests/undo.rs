@@ -28,8 +28,8 @@ fn warm_with(seed: u64, configure: impl FnOnce(&mut TcpConfig)) -> Net {
     net
 }
 
-/// Delays the path by 300 ms for a moment, which exceeds the RTO; there is more data than the
-/// window allows.
+/// Delays the path by 300 ms for a moment, which exceeds the RTO, while there is more data than the
+/// window allows. Returns the state before the delay and after the first ACKs.
 fn delay_spike(net: &mut Net) -> (TcpInfo, TcpInfo) {
     let before = net.tcb(Side::A).info();
     let delay = net.delay;
@@ -108,7 +108,8 @@ fn a_genuine_timeout_is_not_undone() {
     }
 }
 
-/// Eight segments overtake one, by more than the reordering window.
+/// Lets eight segments overtake one, by more than the reordering window, and returns the state
+/// before and after.
 fn overtaken(net: &mut Net) -> (TcpInfo, TcpInfo) {
     let before = net.tcb(Side::A).info();
     let delay = net.delay;

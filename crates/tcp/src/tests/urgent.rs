@@ -361,8 +361,8 @@ fn urgent_marks_arrive_over_a_lossy_path() {
     net.finish_clean();
 }
 
-/// Regression: a mark at the next byte to read, without that byte, was counted as a byte to skip in
-/// the empty queue.
+/// Regression: a mark at the next byte to read must not count as a byte to skip while the byte is
+/// missing and the queue is empty.
 #[test]
 fn an_announced_urgent_byte_that_is_missing_leaves_the_queue_empty() {
     let mut net = quiet(40);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_in_wire_order() {
+    fn the_key_has_addresses_and_ports_in_network_order() {
         let mut key = [0; FourTuple::KEY_BYTES_MAX];
         let v4 = tuple("10.0.0.1:258", "10.0.0.2:80");
         assert_eq!(v4.write_key(&mut key), [10, 0, 0, 1, 10, 0, 0, 2, 1, 2, 0, 80]);

@@ -12,9 +12,9 @@
 //!  |                  options, 4 x (offset - 5) bytes              |  20
 //! ```
 //!
-//! [`SegmentHeader::parse`] is the only reader of these bytes: after it the engine works with
-//! values and no index can be out of range. It checks the layout only. `stack` verifies the
-//! checksum before it, and `input` checks the values after it.
+//! Only [`SegmentHeader`] reads these bytes: after [`SegmentHeader::parse`] the engine works with
+//! values and no index can be out of range. `parse` checks the layout only. `stack` verifies the
+//! checksum before, and `input` checks the values after.
 //!
 //! Not here: the checksum's arithmetic (crate pkt), the ninth flag AE of accurate ECN (reserved
 //! bits are ignored on reading and written as zero).

@@ -85,7 +85,7 @@ impl Options {
     /// Like [`parse`](Self::parse), but fills `self`, which must hold no option yet.
     #[inline]
     pub(crate) fn read(&mut self, bytes: &[u8], is_syn: bool) {
-        // Segments of an established connection carry only this option.
+        // Most segments of an established connection carry no other option.
         self.timestamps = parse_timestamps_alone(bytes);
         if self.timestamps.is_none() {
             self.take_all(bytes, is_syn);
@@ -159,7 +159,7 @@ impl Options {
         if blocks == 0 { fixed } else { fixed + 4 + 8 * blocks }
     }
 
-    /// Returns the number of SACK blocks that fit beside the other options: 4, or 3 with
+    /// Returns how many of the SACK blocks fit beside the other options: at most 4, or 3 with
     /// timestamps.
     #[must_use]
     pub fn sack_blocks_that_fit(&self) -> usize {
@@ -232,7 +232,7 @@ impl Options {
     }
 }
 
-/// Returns the timestamps of a header whose only option they are, aligned by two NOPs.
+/// Returns the timestamps if they are the only option, aligned by two NOPs.
 #[inline]
 fn parse_timestamps_alone(bytes: &[u8]) -> Option<(u32, u32)> {
     let aligned = bytes.len() == TIMESTAMPS_BYTES && bytes[..4] == TIMESTAMPS_WORD;

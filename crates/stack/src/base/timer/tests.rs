@@ -28,7 +28,7 @@ fn empty_wheel_has_no_deadline() {
 }
 
 #[test]
-fn expires_neither_early_nor_later_than_a_tick() {
+fn an_entry_expires_neither_early_nor_later_than_a_tick() {
     let deadline = at(10 * TICK + 1);
     let mut wheel = TimerWheel::new(Instant::ZERO);
     wheel.insert(deadline, ());
@@ -50,7 +50,7 @@ fn passed_deadlines_are_due_at_once() {
 }
 
 #[test]
-fn one_tick_is_first_in_first_out_across_levels() {
+fn entries_of_one_tick_expire_in_order_of_insertion_across_levels() {
     let deadline = at(5_000 * TICK);
     let mut wheel = TimerWheel::new(Instant::ZERO);
     wheel.insert(deadline, 0);

@@ -22,6 +22,7 @@ use crate::{
 /// Shared part of a core's backlog, accessed by all cores.
 #[derive(Debug)]
 pub(crate) struct Backlog {
+    /// Packets, in one lane for each sending core.
     lanes: Lanes<Packet>,
     counts: SoftnetCounts,
 }
@@ -62,7 +63,7 @@ impl Backlog {
 pub(crate) struct BacklogPoll {
     /// Bit set of nonempty lanes that follow the present one.
     ready: u64,
-    /// Lane, that is sending core, that `rest` was taken from.
+    /// Lane that `rest` was taken from: the number of the sending core.
     sender: usize,
     rest: PacketList,
 }

@@ -1,8 +1,8 @@
-//! Flow limit: drops packets of the flow that floods a half-full queue.
+//! Flow limit: drops packets of a flow that floods a queue.
 //!
 //! Linux: `skb_flow_limit`, `net.core.flow_limit_cpu_bitmap`, `net.core.flow_limit_table_len`. One
-//! flow may own 128 of the last 256 packets that met a queue more than half full. Further packets
-//! of this flow are dropped, and small flows still get through.
+//! flow may own 128 of the last 256 packets that met a queue at least half full. Further packets of
+//! this flow are dropped, and small flows still get through.
 
 use std::{boxed::Box, vec};
 

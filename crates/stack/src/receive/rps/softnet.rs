@@ -17,9 +17,9 @@ pub(crate) struct SoftnetCounts {
     pub(crate) time_squeeze: AtomicU64,
     pub(crate) flow_limit: AtomicU64,
     pub(crate) process_qlen: AtomicU64,
-    /// Packets dropped. Written by each core that finds this core's backlog full.
+    /// Packets dropped. Written by each core that drops a packet for this core.
     pub(crate) dropped: AtomicU64,
-    /// Backlog kicks. Written by each core that kicks this core.
+    /// Kicks for the backlog. Written by each core that kicks this core.
     pub(crate) received_rps: AtomicU64,
 }
 

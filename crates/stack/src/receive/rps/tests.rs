@@ -287,9 +287,9 @@ fn a_flow_moves_only_after_its_packets_are_processed() {
     assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (0, 1), "the flow has moved");
 }
 
-/// Steering stays in effect until all steered packets are processed, which preserves the order.
+/// The old slots preserve the order until then.
 #[test]
-fn steering_is_disabled_while_packets_are_in_flight() {
+fn disabled_steering_stays_in_effect_until_steered_packets_are_processed() {
     let mut bench = Bench::new(2);
     bench.set_dev("rps_cpus", "2");
     bench.poll(&[0, 0]);
@@ -324,7 +324,7 @@ fn rfs_moves_a_flow_to_the_core_where_its_application_reads() {
 }
 
 #[test]
-fn a_packet_without_a_flow_stays() {
+fn a_packet_without_a_flow_stays_on_its_core() {
     let mut bench = Bench::new(1);
     bench.set_dev("rps_cpus", "2");
     bench.poll(&[]);

@@ -17,7 +17,7 @@ use crate::{
 /// Smallest MTU of a route: RFC 791 for IPv4, RFC 8200 §5 for IPv6.
 const MTU_MIN_V4: u32 = 68;
 const MTU_MIN_V6: u32 = 1280;
-/// Largest packet whose length fits both headers.
+/// Largest value of the length fields of both IP versions.
 const MTU_MAX: u32 = 65_535;
 
 /// Specification of a route.
@@ -172,7 +172,7 @@ impl FibBuilder {
         {
             return Err(ConfigError::missing("route src", source, "no address of this host"));
         }
-        let (device, source) = self.way_out(spec)?;
+        let (device, source) = self.output_device(spec)?;
         if self.down.contains(&device) {
             return Err(ConfigError::refused("route dev", device, "the device is down"));
         }
@@ -228,14 +228,17 @@ impl FibBuilder {
     }
 
     /// Returns the device of a route, and this host's address in the network of its next hop.
-    fn way_out(&self, spec: &RouteSpec) -> Result<(DeviceIndex, Option<IpAddr>), ConfigError> {
+    fn output_device(
+        &self,
+        spec: &RouteSpec,
+    ) -> Result<(DeviceIndex, Option<IpAddr>), ConfigError> {
         if spec.kind != RouteKind::Unicast {
             return match spec.via {
                 None => Ok((NO_DEVICE, None)),
                 Some(via) => Err(ConfigError::refused(
                     "route via",
                     via,
-                    "a route that drops has no next hop",
+                    "a blackhole or unreachable route has no next hop",
                 )),
             };
         }

@@ -101,7 +101,7 @@ fn the_default_route_matches_all_other_destinations() {
 }
 
 #[test]
-fn routes_cannot_take_our_addresses() {
+fn no_route_redirects_our_addresses() {
     let mut builder = sample();
     let host = RouteSpec::via(net("10.0.0.1/32"), ip("192.168.1.1"));
     builder.route(&host).unwrap();
@@ -112,7 +112,7 @@ fn routes_cannot_take_our_addresses() {
 }
 
 #[test]
-fn smallest_metric_wins() {
+fn the_smallest_metric_wins() {
     let mut builder = sample();
     for (metric, next_hop) in [(20, "10.0.0.20"), (5, "10.0.0.5"), (100, "10.0.0.100")] {
         let spec = RouteSpec { metric, ..RouteSpec::via(net("0.0.0.0/0"), ip(next_hop)) };
@@ -153,7 +153,7 @@ fn a_gateway_may_be_on_link_by_a_route() {
 }
 
 #[test]
-fn on_link_and_dropping_routes() {
+fn routes_may_be_on_link_or_drop_packets() {
     let mut builder = sample();
     builder.route(&RouteSpec::on_link(net("172.16.0.9/32"), DeviceIndex(2))).unwrap();
     builder.route(&RouteSpec::of(net("172.16.0.0/12"), RouteKind::Unreachable)).unwrap();
@@ -236,7 +236,7 @@ fn impossible_routes_are_refused() {
 proptest! {
     /// A linear scan over all prefixes must agree with the trie.
     #[test]
-    fn lookup_is_the_longest_prefix(
+    fn lookup_returns_the_longest_matching_prefix(
         prefixes in proptest::collection::vec((any::<u32>(), 0_u8..=32), 0..40),
         near in any::<prop::sample::Index>(), noise in 0_u32..256, random: u32,
     ) {

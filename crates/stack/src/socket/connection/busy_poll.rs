@@ -21,8 +21,8 @@ pub struct BusyPoll {
     /// `SO_BUSY_POLL`: time that a read polls before it sleeps, in microseconds. `None` selects
     /// `net.core.busy_read`.
     pub usecs: Option<u32>,
-    /// `SO_PREFER_BUSY_POLL`: a thread that stops polling will return. Its device's queue stays
-    /// masked meanwhile, for at most the device's `gro_flush_timeout`.
+    /// `SO_PREFER_BUSY_POLL`: a thread that stops polling will poll again soon. Until then, the
+    /// descriptors of its core are not watched, for at most `gro_flush_timeout`.
     pub prefer: bool,
     /// `SO_BUSY_POLL_BUDGET`: frames per cycle. `None` is [`BUSY_POLL_BUDGET`].
     pub budget: Option<u16>,
@@ -33,7 +33,7 @@ pub struct BusyPoll {
 pub struct BusyPollParams {
     /// Maximum polling time; zero sleeps at once.
     pub time: Duration,
-    /// Whether the thread will return after it stops polling.
+    /// True if the thread will poll again soon after it stops polling.
     pub prefer: bool,
     /// Frames per cycle.
     pub budget: usize,
@@ -66,8 +66,8 @@ const USECS_NONE: u32 = u32::MAX;
 /// Marker of an unset `budget`; a budget of zero counts as unset.
 const BUDGET_NONE: u16 = 0;
 
-/// Options of a connection, which calls read without owning the socket. Relaxed: an option orders
-/// nothing.
+/// Options of a connection, which calls read without owning the socket. Relaxed, because the
+/// options order no other data.
 #[derive(Debug)]
 pub(crate) struct BusyPollCell {
     usecs: AtomicU32,

@@ -11,7 +11,7 @@ use tcp::{Readiness, State, Tcb};
 use super::{BACKLOG_EXTRA_BYTES, Connection, StreamState};
 use crate::{base::counters::Counter, cx::Cx};
 
-/// Bit of `Connection::ready` besides those of [`Readiness`]: packets wait for the reader.
+/// Bit of `Published::ready` beside those of [`Readiness`]: packets wait for the reader.
 const PREQUEUED: u8 = 1 << 7;
 const _: () = assert!(Readiness::all().bits() & PREQUEUED == 0);
 
@@ -31,13 +31,14 @@ impl Connection {
 
     /// Orders a waiting thread with the owner: a thread registered at [`waiters`](Self::waiters)
     /// calls this before each check of its condition, so that a change after the check wakes it.
-    /// Without this call it may miss both.
+    /// Without this call, the thread may miss both the change and the wake.
     pub fn pass_as_waiter(&self) {
         self.lock.pass();
     }
 
-    /// Returns whether the end of our stream is still unacknowledged, which a lingering close waits
-    /// for (`sk_stream_wait_close`). HUP is set earlier, as soon as both directions are shut down.
+    /// Returns whether our FIN is sent and unacknowledged: a lingering close waits for its
+    /// acknowledgment (`sk_stream_wait_close`). HUP is set earlier, as soon as both directions are
+    /// shut down.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
         self.published.finishing.load(Ordering::Acquire)

@@ -65,7 +65,8 @@ impl Connection {
             state.flush(self, net, rx.cx);
             newly_ready = state.newly_ready.take();
         }
-        // Without a flush, the flush that follows decides about waking the reader.
+        // If this call does not flush, the flush at the end of the batch decides about waking the
+        // reader.
         state.leave(&mut |state, work| {
             state.softirq(self, net, rx.cx, work);
             if last {
@@ -80,7 +81,8 @@ impl Connection {
         last
     }
 
-    /// Queues a segment for the thread that owns the socket. It leaves the read section.
+    /// Queues a segment for the thread that owns the socket. The segment leaves the read section,
+    /// so it may keep its dst only with a reference.
     #[cold]
     pub(super) fn queue(
         &self,
@@ -138,7 +140,6 @@ impl Connection {
     pub(crate) fn on_tasklet(&self, net: &Net, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
-            // The backlog may hold packets for the reader meanwhile.
             if self.deferred(net, cx, DEFERRED_TSQ) == Queued::ForHolder {
                 cx.count(Counter::TsqDeferred, 1);
             }

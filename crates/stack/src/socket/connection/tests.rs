@@ -70,7 +70,7 @@ fn a_segment_queued_for_an_owner_is_flushed_nevertheless() {
         assert_eq!(server.lock.backlog_bytes(), 0, "the packet was processed");
         assert_eq!(flushed, is_answered(), "meets an owner: {meets_owner}, last: {last}");
         assert_eq!(flushed, last && !meets_owner);
-        // As the receiving flow does after its last packet.
+        // The receive path does the same after the last packet of a connection.
         server.flush(&host, &mut cx);
         assert!(is_answered());
         drop(rcu);

@@ -74,7 +74,8 @@ impl StreamState {
         }
     }
 
-    /// Processes one packet, with the dst of its arrival or the reference that it holds.
+    /// Processes one packet. `dst` is from its receive step, or the reference that a queued packet
+    /// holds.
     #[inline]
     pub(in crate::socket) fn packet(
         &mut self,

@@ -24,7 +24,7 @@ use crate::{
 /// Treatment of a SYN by Fast Open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Early {
-    /// An ordinary handshake, with this option in its SYN-ACK.
+    /// The SYN starts an ordinary handshake, with this option in its SYN-ACK.
     Handshake(FastOpen),
     /// The data is accepted; a client whose cookie is outdated gets this one.
     Accept(Option<Cookie>),
@@ -32,14 +32,14 @@ enum Early {
 
 /// Fast Open settings of the listener.
 struct Policy {
-    /// Maximum number of connections that are open early.
+    /// Maximum number of connections that are open before their handshake has completed.
     limit: usize,
     no_cookie: bool,
     key: Option<FastOpenKey>,
 }
 
 impl Listener {
-    /// Answers a SYN with a request, or opens the connection early.
+    /// Answers a SYN with a request, or opens its connection at once by Fast Open.
     pub(super) fn open(self: &Arc<Self>, rx: &mut Rx<'_, '_>, syn: Syn<'_>) {
         match self.judge_early(rx, &syn) {
             Early::Handshake(fast_open) => RequestSocket::open(rx, self, syn, fast_open),
@@ -126,7 +126,8 @@ impl Listener {
         self.offer(net, cx, socket);
     }
 
-    /// Uncounts an early connection whose handshake has completed or that has ended.
+    /// Removes a connection from the count of early ones, because its handshake has completed or it
+    /// has ended.
     pub(crate) fn early_done(&self) {
         self.early().fetch_sub(1, Ordering::Relaxed);
     }

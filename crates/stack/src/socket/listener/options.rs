@@ -18,8 +18,8 @@ pub const BACKLOG_DEFAULT: u32 = 128;
 
 /// Options of a listener: its backlog and its settings.
 ///
-/// Every setter of [`SocketSettings`] is one of `ListenOptions`, too. Every accepted connection
-/// begins with the settings.
+/// `ListenOptions` has every setter of [`SocketSettings`]. Every accepted connection starts with
+/// the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "options do nothing until a socket listens with them"]
 pub struct ListenOptions {
@@ -47,7 +47,7 @@ impl ListenOptions {
 }
 
 impl Listener {
-    /// Sets an option; connections whose handshake ends from here on begin with it.
+    /// Sets an option. Connections whose handshake completes later start with it.
     ///
     /// # Errors
     /// As [`SocketSettings::set`].
@@ -62,7 +62,7 @@ impl Listener {
         self.settings.update(|settings| {
             let mut next = settings.clone();
             result = next.set_in(SocketState::Listening, option, value, &sysctls);
-            // Under the lock of `settings`: of two calls the later one decides both.
+            // Under the lock of `settings`, so that the later of two calls decides both values.
             self.source_limit.set_max(next.max_per_source);
             next
         });
@@ -77,18 +77,18 @@ impl Listener {
         self.settings(&cx.reader().pin()).value_in(SocketState::Listening, option, &net.sysctls())
     }
 
-    /// The options at this moment.
+    /// Returns the current options.
     pub(crate) fn settings<'s>(&'s self, rcu: &'s Section<'_>) -> &'s SocketSettings {
         self.settings.load(rcu)
     }
 
-    /// How long `accept` waits (`SO_RCVTIMEO`); `None` for ever.
+    /// Returns the longest wait of `accept` (`SO_RCVTIMEO`); `None` is no limit.
     #[must_use]
     pub fn receive_timeout(&self, cx: &Cx) -> Option<Duration> {
         self.settings(&cx.reader().pin()).receive_timeout
     }
 
-    /// How a thread polls that waits in `accept`.
+    /// Returns the busy polling options of threads that wait in `accept`.
     #[must_use]
     pub fn busy_poll(&self, cx: &Cx) -> BusyPoll {
         self.settings(&cx.reader().pin()).busy_poll

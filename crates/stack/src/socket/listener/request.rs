@@ -145,9 +145,9 @@ impl RequestSocket {
             return Err(DropReason::TcpInvalidSyn);
         }
         if self.done.load(Ordering::Acquire) {
-            // The listener was closed meanwhile, and may have searched for the entry before it was
-            // inserted. Otherwise the lock of the table has made its `done` visible here, or it has
-            // found the entry.
+            // The listener was closed meanwhile, perhaps before the entry was inserted. The lock of
+            // the table orders both: either `Listener::close` finds the entry, or `done` is visible
+            // here.
             self.remove_entry(net);
             return Err(DropReason::TcpClosed);
         }

@@ -24,8 +24,8 @@ use std::{
     },
 };
 
-/// The limit of one listener with its counts. The listener's connections keep it when the listener
-/// is gone.
+/// The limit of one listener with its counts. The connections of the listener keep it alive after
+/// the listener is dropped.
 #[derive(Debug)]
 pub(super) struct SourceLimit {
     /// Maximum places of one address; 0 is no limit. Written by `set_option` of the listener, read

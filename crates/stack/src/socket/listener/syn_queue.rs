@@ -3,7 +3,7 @@
 //!
 //! Linux: `struct request_sock_queue` keeps only the count (`qlen`); its requests notice a closed
 //! listener themselves. Here a request is admitted under the lock that `close` takes, so a SYN
-//! processed on another core cannot leave a request whose listener is gone.
+//! processed on another core cannot leave a request whose listener is closed.
 //!
 //! Not here: the lookup of a request by its four-tuple (`demux`), the accept queue (`listener`).
 

@@ -166,8 +166,8 @@ impl StreamState {
         }
     }
 
-    /// Returns whether a packet waits for the reader. Removes the reader if the setting no longer
-    /// allows one.
+    /// Returns whether `packet` must wait for the reader. Removes the reader if the setting was
+    /// changed and does not allow one.
     fn is_for_reader(
         &mut self,
         socket: &Connection,

@@ -1,8 +1,8 @@
 //! A blocking `recv`, in steps: the counterpart of Linux's `tcp_recvmsg` between two sleeps.
 //!
-//! Above: crate `quietline`, whose threads sleep, and the simulator, which simulates them. Below:
-//! `prequeue.rs`, `backlog.rs`. The stack itself never sleeps: a step that finds no data returns
-//! `EAGAIN`, and has made its thread the socket's reader if
+//! Above: crate `quietline`, whose threads sleep, and the simulator, which simulates such threads.
+//! Below: `prequeue.rs`, `backlog.rs`. The stack itself never sleeps: a step that finds no data
+//! returns `EAGAIN`, and has made its thread the socket's reader if
 //! [`RxContext`](crate::sysctl::modes::RxContext) uses readers. Then
 //!
 //! ```text

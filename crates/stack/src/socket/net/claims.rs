@@ -156,7 +156,7 @@ impl Claim {
         }
     }
 
-    /// Updates the claim after a packet of another station, `mac`.
+    /// Updates the claim after an ARP packet of another station.
     fn hear(&mut self, cx: &Cx, arp: &ArpPacket) -> Heard {
         let uses = arp.sender_ip == self.address;
         // RFC 5227 §2.1.1: the other station probes for the same address at the same time.

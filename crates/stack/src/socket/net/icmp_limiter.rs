@@ -53,8 +53,8 @@ mod tests {
     }
 
     /// The attack of CVE-2020-25705: the attacker sends 50 spoofed probes, some of which hit closed
-    /// ports, then an own probe. With an exact limit, the own probe is answered if and only if some
-    /// spoofed probe was not.
+    /// ports, then a probe from its own address. With an exact limit, the last probe is answered if
+    /// and only if some spoofed probe was not.
     #[test]
     fn a_burst_does_not_reveal_how_many_errors_other_peers_caused() {
         let (limiter, mut rng) = (IcmpLimiter::new(), Rng::new(1));

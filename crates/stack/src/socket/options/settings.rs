@@ -1,7 +1,8 @@
 //! Options of a socket without a connection: fresh, bound or listening.
 //!
 //! Linux keeps them in the same `struct sock` that becomes the connection. Here a connection is
-//! made from them, and a listener's are copied into each connection it accepts, as `sk_clone` does.
+//! made from them, and those of a listener are copied into each connection that it accepts, as
+//! `sk_clone` does.
 //!
 //! Not here: the options themselves and the typed setters (`table.rs`).
 
@@ -17,10 +18,10 @@ use crate::{
 
 /// Options of a socket that has no connection yet, with Linux's defaults.
 ///
-/// A socket before `connect` and `listen` keeps one,
+/// A socket without a connection, fresh, bound or listening, keeps its options in this type.
 /// [`ConnectOptions`](crate::socket::ConnectOptions) and
 /// [`ListenOptions`](crate::socket::ListenOptions) contain one, and every connection of a listener
-/// begins with the listener's. [`set`](Self::set) changes an option by Linux's rules and errors.
+/// starts with the listener's. [`set`](Self::set) changes an option by Linux's rules and errors.
 /// The typed setters cannot fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "settings do nothing until a socket connects or listens with them"]
@@ -70,7 +71,7 @@ impl SocketSettings {
         self.set_in(SocketState::Fresh, option, value, sysctls)
     }
 
-    /// As [`set`](Self::set), for a socket in `state`.
+    /// Sets an option like [`set`](Self::set), for a socket in `state`.
     pub(in crate::socket) fn set_in(
         &mut self,
         state: SocketState,
@@ -93,7 +94,7 @@ impl SocketSettings {
         self.value_in(SocketState::Fresh, option, sysctls)
     }
 
-    /// As [`get`](Self::get), for a socket in `state`.
+    /// Returns an option like [`get`](Self::get), for a socket in `state`.
     pub(in crate::socket) fn value_in(
         &self,
         state: SocketState,
@@ -103,13 +104,15 @@ impl SocketSettings {
         option.kept(state, self, sysctls)
     }
 
-    /// Longest wait of a call that receives or accepts (`SO_RCVTIMEO`); `None` is no limit.
+    /// Returns the longest wait of a call that receives or accepts (`SO_RCVTIMEO`); `None` is no
+    /// limit.
     #[must_use]
     pub const fn receive_limit(&self) -> Option<Duration> {
         self.receive_timeout
     }
 
-    /// Longest wait of a call that sends or connects (`SO_SNDTIMEO`); `None` is no limit.
+    /// Returns the longest wait of a call that sends or connects (`SO_SNDTIMEO`); `None` is no
+    /// limit.
     #[must_use]
     pub const fn send_limit(&self) -> Option<Duration> {
         self.send_timeout

@@ -27,7 +27,7 @@ impl Connection {
         option.store(self, net, cx, &value)
     }
 
-    /// Returns an option. Reading `SO_ERROR` takes the error.
+    /// Returns an option. Reading `SO_ERROR` clears the error.
     ///
     /// # Errors
     /// `ENOPROTOOPT` for an option that is only set.

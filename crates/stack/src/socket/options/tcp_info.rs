@@ -96,7 +96,7 @@ fn put_state(layout: &mut Layout, info: &TcpInfo) {
     // others.
     let (snd_wscale, rcv_wscale) = info.window_scales;
     let limited = u8::from(info.delivery_rate_app_limited);
-    // `tcpi_fastopen_client_fail` is the two-bit field after it.
+    // `tcpi_fastopen_client_fail` is the two-bit field after `tcpi_delivery_rate_app_limited`.
     let failure = info.handshake.fast_open_failure as u8;
     if cfg!(target_endian = "little") {
         layout.byte(6, (snd_wscale & 15) | (rcv_wscale << 4));

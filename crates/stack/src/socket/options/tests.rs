@@ -16,7 +16,7 @@ use crate::{
     sysctl::Sysctls,
 };
 
-/// A connection that waits for its SYN-ACK, on a host of its own.
+/// A connection over loopback, on a host of its own.
 struct Bench {
     host: Arc<Host>,
     cx: Cx,
@@ -29,7 +29,7 @@ impl Bench {
         Self::with(&SocketSettings::default(), &SocketSettings::default())
     }
 
-    /// Connects over loopback; the connection is established at once.
+    /// Connects with the given settings, and returns when the connection is established.
     fn with(client: &SocketSettings, server: &SocketSettings) -> Self {
         let memory = Memory::new(1 << 24);
         let config = HostConfig { cores: 1, ..HostConfig::replay(7) };
@@ -84,8 +84,8 @@ fn sample(option: O) -> OptionValue {
     }
 }
 
-/// Whether only a listener or a connect uses the option, so that a connection refuses it.
-fn is_past(option: O) -> bool {
+/// Whether only `listen` or `connect` uses the option, so that a connection refuses it.
+fn precedes_connection(option: O) -> bool {
     matches!(
         option,
         O::DeferAccept
@@ -101,7 +101,7 @@ fn is_past(option: O) -> bool {
 fn numbers_and_names_are_linuxs() {
     let numbers: BTreeSet<_> =
         O::ALL.iter().map(|option| (option.level(), option.number())).collect();
-    assert_eq!(numbers.len(), O::ALL.len(), "each number once");
+    assert_eq!(numbers.len(), O::ALL.len(), "no two options have the same number");
     for &option in O::ALL {
         assert_eq!(O::from_number(option.level(), option.number()), Some(option));
         assert_eq!(O::from_name(option.name()), Some(option));
@@ -125,7 +125,7 @@ fn every_row_works_on_both_kinds_of_socket() {
         };
         let name = option.name();
         assert_eq!(settings.set(option, &sample(option), &sysctls), set, "{name} before");
-        let connected = if is_past(option) { Err(Errno::EINVAL) } else { set };
+        let connected = if precedes_connection(option) { Err(Errno::EINVAL) } else { set };
         assert_eq!(bench.set(option, sample(option)), connected, "{name} connected");
         let readable = get && option != O::PathMtu;
         assert_eq!(settings.get(option, &sysctls).is_ok(), readable, "{name} before");
@@ -193,7 +193,7 @@ fn typed_setters_stay_within_linuxs_bounds() {
 }
 
 #[test]
-fn the_type_of_service_has_its_priority() {
+fn setting_the_type_of_service_sets_the_priority() {
     let mut bench = Bench::new();
     for (tos, priority) in [(0x10, 6), (0x18, 4), (0x08, 2), (0xb8, 4), (0, 0)] {
         bench.set(O::TypeOfService, tos).unwrap();
@@ -216,7 +216,9 @@ fn options_set_before_connect_apply_to_the_connection() {
     }
     let mut bench = Bench::with(&settings, &SocketSettings::default());
     for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
-        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu) || is_past(option) {
+        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu)
+            || precedes_connection(option)
+        {
             // A connection reports the negotiated value, not the requested one.
             continue;
         }
@@ -232,7 +234,8 @@ fn an_accepted_connection_has_its_listeners_options() {
     let mut settings = SocketSettings::default();
     for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
         if matches!(option, O::DeferAccept | O::FastOpenConnect) {
-            // `TCP_DEFER_ACCEPT` would wait for data; the other option is not one of a listener.
+            // `TCP_DEFER_ACCEPT` would wait for data, and a listener does not allow the other
+            // option.
             continue;
         }
         settings.set(option, &sample(option), &sysctls).unwrap();
@@ -240,7 +243,9 @@ fn an_accepted_connection_has_its_listeners_options() {
     let mut bench = Bench::with(&SocketSettings::default(), &settings);
     let accepted = bench._listener.accept().unwrap();
     for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
-        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu) || is_past(option) {
+        if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu)
+            || precedes_connection(option)
+        {
             continue;
         }
         let got = accepted.option(&bench.host, &mut bench.cx, option);

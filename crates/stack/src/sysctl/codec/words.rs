@@ -1,4 +1,4 @@
-//! Settings that are a word: closed enums, and values with names.
+//! Formats of settings whose value is a word: closed enums, and values with names.
 
 use std::ops::RangeInclusive;
 

@@ -174,9 +174,9 @@ device_sysctls! {
         /// never refuses a packet. A change drops the packets that wait in the old one. Set it to
         /// shape, to pace, or to keep queues short.
         qdisc: Option<QdiscConfig> = None, Discipline WORDS, Operate;
-        /// Number of packets that one band of `pfifo_fast` holds (`ip link set DEVICE txqueuelen`);
-        /// it applies from the next change of the discipline. Lower it on slow links to shorten the
-        /// queue.
+        /// Number of packets that one band of `pfifo_fast` holds, or that wait without a discipline
+        /// for a device that has no room (`ip link set DEVICE txqueuelen`). The bands keep their
+        /// length until the discipline changes. Lower it on slow links to shorten the queue.
         tx_queue_len: u32 = 1000, Number 1..=0x7fff_ffff, Operate;
         /// Lower bound of the byte queue limit, in bytes: a transmit queue may always hand over
         /// this much before the device completes any (`byte_queue_limits/limit_min`). Raise it if

@@ -107,9 +107,9 @@ fn a_device_may_be_named_before_the_host_is_built_and_must_exist_then() {
     assert_eq!(good.devices.of(DeviceIndex(1)).rx(1).rps_cpus, 2);
     let few_queues = sysctls.clone().devices.bind(present(&[("tap0", 1)])).unwrap_err();
     assert_eq!(few_queues.to_string(), "sysctl net.quietline.dev.tap0.rx-1: tap0 has 1 queues");
-    let stranger = sysctls.devices.bind(present(&[("lo", 1), ("wire0", 1)])).unwrap_err();
+    let absent = sysctls.devices.bind(present(&[("lo", 1), ("wire0", 1)])).unwrap_err();
     assert_eq!(
-        stranger.to_string(),
+        absent.to_string(),
         "sysctl net.quietline.dev.tap0: the devices of this host are lo wire0"
     );
 }

@@ -112,8 +112,9 @@ impl Case {
         packet
     }
 
-    /// Segments the superframe and compares every byte of every segment with the RFCs, for both
-    /// completers of checksums, with and without precomputed sums.
+    /// Segments the superframe and compares every byte of every segment with the RFCs: with
+    /// checksums that the device completes, and with checksums that segmentation completes, with
+    /// and without precomputed sums.
     fn check(&mut self) {
         for (checksums, summed) in
             [(Checksums::Owed, false), (Checksums::Completed, false), (Checksums::Completed, true)]

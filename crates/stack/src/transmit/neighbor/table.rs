@@ -45,7 +45,7 @@ pub use admin::NeighborInfo;
 const RESOLVED: u64 = 1 << 48;
 
 /// Factor by which the entries in use may exceed `gc_thresh3`. Differs from Linux, which refuses at
-/// `gc_thresh3`: by default a host may have more connections on its link than that.
+/// `gc_thresh3`, because a host may have connections to more neighbors than the default of 1,024.
 const OVERFLOW: usize = 8;
 
 /// Maximum number of entries examined for a new entry in a full table. The bound is needed because
@@ -81,8 +81,8 @@ pub(crate) struct NeighborEntry {
     /// Time of the last progress of a connection through this neighbor. Written by the holders of
     /// connections, read by the next event. Relaxed, because it is a hint.
     confirmed_ns: AtomicU64,
-    /// Number of entries in the timer wheel. Every event may need a timer, and a remote station can
-    /// cause any number of events; one timer for each event would let it exhaust memory.
+    /// Entries in the timer wheel. Every event may need a timer, and a remote station can cause any
+    /// number of events. Without this bound, it could exhaust memory by one timer for each event.
     armed: ArmedTimers,
 }
 
@@ -132,7 +132,7 @@ struct Entries {
     destroys: u64,
     /// Number of times that all entries were examined, in steps or at once.
     forced_gc_runs: u64,
-    /// Entries examined since the last of these.
+    /// Entries examined since `forced_gc_runs` was last incremented.
     looked_at: usize,
     table_fulls: u64,
 }
@@ -215,8 +215,8 @@ fn is_due(last: Option<Instant>, now: Instant) -> bool {
 }
 
 impl NeighborTable {
-    /// Without neighbors. `tx` are the transmit queues of the devices of a host with so many
-    /// `cores`, which is above.
+    /// Creates an empty table for a host of `cores` cores. `tx` has the transmit queues of its
+    /// devices, `upper` the services of the layers above.
     pub(crate) const fn new(
         config: NeighborConfig,
         upper: Weak<dyn Upper>,
@@ -315,15 +315,15 @@ impl NeighborTable {
         sums.add_stack(Counter::NeighTableFulls, entries.table_fulls);
     }
 
-    /// Handles a link address reported by a neighbor. Without an entry, one is created only if
-    /// `may_create`. In strict mode no entry is created, and an entry changes only by the reply it
-    /// waits for.
+    /// Handles a link address reported by a neighbor. A missing entry is created only if
+    /// `may_create` has a source address for its requests. In strict mode, no entry is created, and
+    /// an entry changes only by the reply that it waits for.
     pub(crate) fn learn(
         &self,
         cx: &mut Cx,
         device: DeviceIndex,
         ip: IpAddr,
-        told: Advertisement,
+        advertisement: Advertisement,
         may_create: Option<IpAddr>,
     ) {
         let strict = cx.sysctls().arp_strict;
@@ -341,8 +341,8 @@ impl NeighborTable {
         };
         let Some(entry) = entry else { return };
         entry.event(cx, None, |state, cx, config| {
-            if strict == 0 || state.awaits(told) {
-                state.on_advertisement(told, cx.now, config)
+            if strict == 0 || state.awaits(advertisement) {
+                state.on_advertisement(advertisement, cx.now, config)
             } else {
                 NeighborActions::new()
             }
@@ -457,9 +457,9 @@ impl NeighborEntry {
         }
     }
 
-    /// Sends packets that have waited. Without a `queue`, each takes the queue of its flow: the
-    /// peer's side of a connection belongs to the core where its first packet arrives. Linux calls
-    /// `netdev_pick_tx` at this point, too.
+    /// Sends packets that have waited. Without a `queue`, each takes the queue of its flow, because
+    /// the queue may decide on which core the peer receives the first packet of a connection, and
+    /// that core then owns the peer's side. Linux calls `netdev_pick_tx` at this point, too.
     fn flush(
         &self,
         cx: &mut Cx,

@@ -53,45 +53,45 @@ impl Bench {
         let mut packets = self.packets(count);
         let actions = self.neighbor.output(&mut packets, now, &self.config);
         assert!(packets.is_empty());
-        told(actions)
+        described(actions)
     }
 
-    fn hear(&mut self, advertisement: Advertisement, now: Instant) -> Vec<String> {
-        told(self.neighbor.on_advertisement(advertisement, now, &self.config))
+    fn receive(&mut self, advertisement: Advertisement, now: Instant) -> Vec<String> {
+        described(self.neighbor.on_advertisement(advertisement, now, &self.config))
     }
 
     /// Fires the timer at its own deadline, which must be `expected`.
     fn timer(&mut self, expected: Instant) -> Vec<String> {
         assert_eq!(self.neighbor.next_deadline(), Some(expected));
         let early = expected - Duration::from_nanos(1);
-        assert_eq!(told(self.neighbor.on_timer(early, &self.config)), [""; 0], "too early");
-        told(self.neighbor.on_timer(expected, &self.config))
+        assert_eq!(described(self.neighbor.on_timer(early, &self.config)), [""; 0], "too early");
+        described(self.neighbor.on_timer(expected, &self.config))
     }
 }
 
-/// Describes actions in words, with packets by their first byte.
-fn told(actions: NeighborActions) -> Vec<String> {
+/// Describes actions in words. Packets are shown by their first byte.
+fn described(actions: NeighborActions) -> Vec<String> {
     let numbers = |packets: PacketList| {
         packets.map(|packet| packet.linear()[0].to_string()).collect::<Vec<_>>().join(" ")
     };
-    let tell = |action| match action {
-        NeighborAction::SendProbe { unicast: None } => "ask all".to_owned(),
-        NeighborAction::SendProbe { unicast: Some(mac) } => format!("ask {mac}"),
+    let describe = |action| match action {
+        NeighborAction::SendProbe { unicast: None } => "request to all".to_owned(),
+        NeighborAction::SendProbe { unicast: Some(mac) } => format!("request to {mac}"),
         NeighborAction::Flush { mac, packets } => format!("send {mac}: {}", numbers(packets)),
         NeighborAction::Fail { reason, packets } => format!("{reason}: {}", numbers(packets)),
     };
-    actions.into_iter().map(tell).collect()
+    actions.into_iter().map(describe).collect()
 }
 
 #[test]
 fn packets_wait_for_the_reply() {
     let mut bench = Bench::new();
-    assert_eq!(bench.send(2, at(0)), ["ask all"]);
+    assert_eq!(bench.send(2, at(0)), ["request to all"]);
     assert_eq!(bench.neighbor.state(), NudState::Incomplete);
     assert_eq!(bench.send(1, at(5)), [""; 0], "a request is pending");
     assert_eq!(bench.neighbor.queue_len(), 3);
     assert!(!bench.neighbor.may_collect(), "packets wait");
-    assert_eq!(bench.hear(reply(A), at(10)), ["send 02:00:00:00:00:01: 0 1 0"]);
+    assert_eq!(bench.receive(reply(A), at(10)), ["send 02:00:00:00:00:01: 0 1 0"]);
     assert_eq!(bench.neighbor.state(), NudState::Reachable);
     assert_eq!(bench.send(1, at(20)), ["send 02:00:00:00:00:01: 0"]);
     assert_eq!(bench.domain.balance(), 0);
@@ -100,32 +100,36 @@ fn packets_wait_for_the_reply() {
 #[test]
 fn resolution_fails_after_three_requests() {
     let mut bench = Bench::new();
-    assert_eq!(bench.send(2, at(0)), ["ask all"]);
-    assert_eq!(bench.timer(at(1_000)), ["ask all"]);
-    assert_eq!(bench.timer(at(2_000)), ["ask all"]);
+    assert_eq!(bench.send(2, at(0)), ["request to all"]);
+    assert_eq!(bench.timer(at(1_000)), ["request to all"]);
+    assert_eq!(bench.timer(at(2_000)), ["request to all"]);
     assert_eq!(bench.timer(at(3_000)), ["NEIGH_FAILED: 0 1"]);
     assert_eq!(bench.neighbor.state(), NudState::Failed);
     assert_eq!(bench.neighbor.next_deadline(), None);
     assert!(bench.neighbor.may_collect());
-    assert_eq!(bench.send(1, at(3_001)), ["ask all"], "the next packet starts another resolution");
-    assert_eq!(bench.hear(reply(B), at(3_002)), ["send 02:00:00:00:00:02: 0"]);
+    assert_eq!(
+        bench.send(1, at(3_001)),
+        ["request to all"],
+        "the next packet starts another resolution"
+    );
+    assert_eq!(bench.receive(reply(B), at(3_002)), ["send 02:00:00:00:00:02: 0"]);
 }
 
 #[test]
 fn the_oldest_packets_are_dropped_when_the_queue_is_full() {
     let mut bench = Bench::new();
     bench.config.unres_qlen = 3;
-    assert_eq!(bench.send(5, at(0)), ["ask all", "NEIGH_QUEUEFULL: 0 1"]);
+    assert_eq!(bench.send(5, at(0)), ["request to all", "NEIGH_QUEUEFULL: 0 1"]);
     assert_eq!(bench.neighbor.queue_len(), 3);
     assert_eq!(bench.send(1, at(1)), ["NEIGH_QUEUEFULL: 2"]);
-    assert_eq!(bench.hear(reply(A), at(2)), ["send 02:00:00:00:00:01: 3 4 0"]);
+    assert_eq!(bench.receive(reply(A), at(2)), ["send 02:00:00:00:00:01: 3 4 0"]);
 }
 
 #[test]
 fn the_memory_of_waiting_packets_is_bounded_but_one_packet_fits() {
     let mut bench = Bench::new();
     bench.config.unres_qlen_bytes = 0;
-    assert_eq!(bench.send(1, at(0)), ["ask all"]);
+    assert_eq!(bench.send(1, at(0)), ["request to all"]);
     assert_eq!(bench.neighbor.queue_len(), 1);
     assert_eq!(bench.send(1, at(1)), ["NEIGH_QUEUEFULL: 0"]);
     let truesize = bench.packets(1).pop_front().unwrap().truesize();
@@ -139,7 +143,7 @@ fn the_memory_of_waiting_packets_is_bounded_but_one_packet_fits() {
 fn a_reachable_neighbor_becomes_stale_when_unused() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(reply(A), at(10));
+    bench.receive(reply(A), at(10));
     assert_eq!(bench.timer(at(30_010)), [""; 0]);
     assert_eq!(bench.neighbor.state(), NudState::Stale);
     assert_eq!(bench.neighbor.next_deadline(), None, "no timer is needed until the next use");
@@ -150,7 +154,7 @@ fn a_reachable_neighbor_becomes_stale_when_unused() {
 fn a_confirmation_extends_reachable_without_a_probe() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(reply(A), at(0));
+    bench.receive(reply(A), at(0));
     bench.neighbor.on_confirmed(at(20_000));
     bench.neighbor.on_confirmed(at(19_000));
     assert_eq!(bench.timer(at(30_000)), [""; 0]);
@@ -161,19 +165,19 @@ fn a_confirmation_extends_reachable_without_a_probe() {
 #[test]
 fn a_stale_neighbor_is_used_then_delayed_then_probed() {
     let mut bench = Bench::new();
-    assert_eq!(bench.hear(unsolicited(A), at(0)), [""; 0]);
+    assert_eq!(bench.receive(unsolicited(A), at(0)), [""; 0]);
     assert_eq!(bench.neighbor.state(), NudState::Stale);
     assert_eq!(bench.send(1, at(100)), ["send 02:00:00:00:00:01: 0"]);
     assert_eq!(bench.neighbor.state(), NudState::Delay);
-    assert_eq!(bench.timer(at(5_100)), ["ask 02:00:00:00:00:01"]);
+    assert_eq!(bench.timer(at(5_100)), ["request to 02:00:00:00:00:01"]);
     assert_eq!(bench.neighbor.state(), NudState::Probe);
     assert_eq!(
         bench.send(1, at(5_200)),
         ["send 02:00:00:00:00:01: 0"],
         "the old address is still used"
     );
-    assert_eq!(bench.timer(at(6_100)), ["ask 02:00:00:00:00:01"]);
-    assert_eq!(bench.hear(reply(A), at(6_200)), [""; 0]);
+    assert_eq!(bench.timer(at(6_100)), ["request to 02:00:00:00:00:01"]);
+    assert_eq!(bench.receive(reply(A), at(6_200)), [""; 0]);
     assert_eq!(bench.neighbor.state(), NudState::Reachable);
     assert_eq!(bench.neighbor.next_deadline(), Some(at(36_200)));
 }
@@ -181,7 +185,7 @@ fn a_stale_neighbor_is_used_then_delayed_then_probed() {
 #[test]
 fn a_confirmation_during_the_delay_saves_the_probe() {
     let mut bench = Bench::new();
-    bench.hear(unsolicited(A), at(0));
+    bench.receive(unsolicited(A), at(0));
     bench.send(1, at(100));
     bench.neighbor.on_confirmed(at(150));
     assert_eq!(bench.timer(at(5_100)), [""; 0]);
@@ -192,26 +196,26 @@ fn a_confirmation_during_the_delay_saves_the_probe() {
 #[test]
 fn an_unreachable_neighbor_fails_after_unicast_probes() {
     let mut bench = Bench::new();
-    bench.hear(unsolicited(A), at(0));
+    bench.receive(unsolicited(A), at(0));
     bench.send(1, at(0));
     for second in [5, 6, 7] {
-        assert_eq!(bench.timer(at(second * 1_000)), ["ask 02:00:00:00:00:01"]);
+        assert_eq!(bench.timer(at(second * 1_000)), ["request to 02:00:00:00:00:01"]);
     }
     assert_eq!(bench.timer(at(8_000)), [""; 0], "no packet waits");
     assert_eq!(bench.neighbor.state(), NudState::Failed);
     assert_eq!(bench.neighbor.link_address(), None);
-    assert_eq!(bench.send(1, at(8_001)), ["ask all"]);
+    assert_eq!(bench.send(1, at(8_001)), ["request to all"]);
 }
 
 #[test]
 fn the_first_of_two_different_replies_is_kept_for_a_second() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(reply(A), at(10));
-    bench.hear(reply(B), at(11));
-    bench.hear(unsolicited(B), at(1_010));
+    bench.receive(reply(A), at(10));
+    bench.receive(reply(B), at(11));
+    bench.receive(unsolicited(B), at(1_010));
     assert_eq!(bench.neighbor.link_address(), Some(A));
-    bench.hear(unsolicited(B), at(1_011));
+    bench.receive(unsolicited(B), at(1_011));
     assert_eq!(bench.neighbor.link_address(), Some(B));
     assert_eq!(
         bench.neighbor.state(),
@@ -227,7 +231,7 @@ fn a_reply_is_awaited_by_an_unresolved_address_and_by_a_probe_of_the_known_one()
     bench.send(1, at(0));
     assert!(bench.neighbor.awaits(reply(A)) && bench.neighbor.awaits(reply(B)));
     assert!(!bench.neighbor.awaits(unsolicited(A)));
-    bench.hear(reply(A), at(10));
+    bench.receive(reply(A), at(10));
     assert!(!bench.neighbor.awaits(reply(A)), "the reply has arrived");
     bench.send(1, at(30_000));
     bench.timer(at(30_010));
@@ -241,13 +245,13 @@ fn a_reply_is_awaited_by_an_unresolved_address_and_by_a_probe_of_the_known_one()
 fn an_announcement_moves_an_address_at_once() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(reply(A), at(10));
-    assert_eq!(bench.hear(GRATUITOUS_B, at(11)), [""; 0]);
+    bench.receive(reply(A), at(10));
+    assert_eq!(bench.receive(GRATUITOUS_B, at(11)), [""; 0]);
     assert_eq!(bench.neighbor.link_address(), Some(B));
     bench.send(1, at(12));
     assert_eq!(
         bench.timer(at(5_012)),
-        ["ask 02:00:00:00:00:02"],
+        ["request to 02:00:00:00:00:02"],
         "the old confirmation does not count"
     );
 }
@@ -256,8 +260,8 @@ fn an_announcement_moves_an_address_at_once() {
 fn an_unsolicited_packet_with_the_same_address_changes_nothing() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    bench.hear(reply(A), at(10));
-    bench.hear(unsolicited(A), at(5_000));
+    bench.receive(reply(A), at(10));
+    bench.receive(unsolicited(A), at(5_000));
     assert_eq!(bench.neighbor.state(), NudState::Reachable);
     assert_eq!(bench.neighbor.next_deadline(), Some(at(30_010)));
 }
@@ -266,16 +270,16 @@ fn an_unsolicited_packet_with_the_same_address_changes_nothing() {
 fn an_unsolicited_address_releases_waiting_packets_and_starts_the_delay() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
-    assert_eq!(bench.hear(unsolicited(A), at(10)), ["send 02:00:00:00:00:01: 0"]);
+    assert_eq!(bench.receive(unsolicited(A), at(10)), ["send 02:00:00:00:00:01: 0"]);
     assert_eq!(bench.neighbor.state(), NudState::Delay);
 }
 
 #[test]
 fn permanent_entries_never_change() {
     let mut bench = Bench::new();
-    assert_eq!(told(bench.neighbor.set_permanent(A, at(0))), [""; 0]);
+    assert_eq!(described(bench.neighbor.set_permanent(A, at(0))), [""; 0]);
     for advertisement in [reply(B), unsolicited(B), GRATUITOUS_B] {
-        bench.hear(advertisement, at(10));
+        bench.receive(advertisement, at(10));
     }
     assert_eq!(bench.send(1, at(100_000)), ["send 02:00:00:00:00:01: 0"]);
     assert_eq!(bench.neighbor.published(), Some(A));
@@ -287,18 +291,18 @@ fn permanent_entries_never_change() {
 fn a_permanent_link_address_releases_waiting_packets_in_any_state() {
     let mut bench = Bench::new();
     bench.send(2, at(0));
-    assert_eq!(told(bench.neighbor.set_permanent(A, at(1))), ["send 02:00:00:00:00:01: 0 1"]);
+    assert_eq!(described(bench.neighbor.set_permanent(A, at(1))), ["send 02:00:00:00:00:01: 0 1"]);
     assert_eq!(
         (bench.neighbor.state(), bench.neighbor.next_deadline()),
         (NudState::Permanent, None)
     );
-    assert_eq!(told(bench.neighbor.set_permanent(B, at(2))), [""; 0], "another link address");
+    assert_eq!(described(bench.neighbor.set_permanent(B, at(2))), [""; 0], "another link address");
     assert_eq!(bench.send(1, at(3)), ["send 02:00:00:00:00:02: 0"]);
-    assert_eq!(told(bench.neighbor.forget(at(4))), [""; 0]);
+    assert_eq!(described(bench.neighbor.forget(at(4))), [""; 0]);
     assert_eq!((bench.neighbor.state(), bench.neighbor.published()), (NudState::None, None));
     assert!(bench.neighbor.may_collect());
-    assert_eq!(bench.send(1, at(5)), ["ask all"], "resolved by ARP again");
-    assert_eq!(told(bench.neighbor.forget(at(6))), ["NEIGH_FAILED: 0"]);
+    assert_eq!(bench.send(1, at(5)), ["request to all"], "resolved by ARP again");
+    assert_eq!(described(bench.neighbor.forget(at(6))), ["NEIGH_FAILED: 0"]);
     assert_eq!(bench.domain.balance(), 0);
 }
 
@@ -306,7 +310,7 @@ fn a_permanent_link_address_releases_waiting_packets_in_any_state() {
 fn shut_down_fails_the_waiting_packets() {
     let mut bench = Bench::new();
     bench.send(2, at(0));
-    assert_eq!(told(bench.neighbor.shut_down(at(1))), ["NEIGH_FAILED: 0 1"]);
+    assert_eq!(described(bench.neighbor.shut_down(at(1))), ["NEIGH_FAILED: 0 1"]);
     assert_eq!(bench.domain.balance(), 0);
 }
 
@@ -321,7 +325,7 @@ fn reachable_times_are_spread_around_the_base() {
 #[derive(Clone, Debug)]
 enum Event {
     Send(u8),
-    Hear(Advertisement),
+    Receive(Advertisement),
     Set(bool),
     Forget,
     Confirm,
@@ -332,7 +336,7 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let advertisement =
         (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(first, solicited, gratuitous)| {
-            Event::Hear(Advertisement { mac: if first { A } else { B }, solicited, gratuitous })
+            Event::Receive(Advertisement { mac: if first { A } else { B }, solicited, gratuitous })
         });
     let event = prop_oneof![
         3 => (1_u8..8).prop_map(Event::Send),
@@ -361,7 +365,9 @@ proptest! {
                     let mut packets = bench.packets(count);
                     bench.neighbor.output(&mut packets, now, &bench.config)
                 }
-                Event::Hear(told) => bench.neighbor.on_advertisement(told, now, &bench.config),
+                Event::Receive(advertisement) => {
+                    bench.neighbor.on_advertisement(advertisement, now, &bench.config)
+                }
                 Event::Set(first) => {
                     bench.neighbor.set_permanent(if first { A } else { B }, now)
                 }

@@ -29,7 +29,7 @@ impl Tbf {
     /// Creates a full bucket.
     #[must_use]
     pub fn new(config: TbfConfig, now: Instant) -> Self {
-        let depth = lasts(config.burst_bytes, config.rate_bps);
+        let depth = transmission_time(config.burst_bytes, config.rate_bps);
         Self {
             config,
             depth,
@@ -58,7 +58,7 @@ impl Tbf {
     pub(super) fn dequeue(&mut self, link_header: usize, now: Instant) -> Dequeued {
         let Some(packet) = self.queue.pop_front() else { return Dequeued::Empty };
         let bytes = wire_bytes(&packet, link_header);
-        let cost = lasts(bytes, self.config.rate_bps);
+        let cost = transmission_time(bytes, self.config.rate_bps);
         // The clock of an owner may be behind that of the previous one; time already credited is
         // not credited again.
         let now = now.max(self.as_of);
@@ -91,7 +91,7 @@ impl Tbf {
 }
 
 /// Returns the transmission time of `bytes` at `rate_bps`, rounded up.
-fn lasts(bytes: u32, rate_bps: u64) -> Duration {
+fn transmission_time(bytes: u32, rate_bps: u64) -> Duration {
     let ns = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(rate_bps.max(1)));
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }

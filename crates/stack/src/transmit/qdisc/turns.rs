@@ -1,7 +1,7 @@
 //! Order of flows that share a link: deficit round robin over new and old flows.
 //!
 //! RFC 8290 §4.2; Linux: `new_flows` and `old_flows` of sch_fq and sch_fq_codel. A flow that
-//! becomes active goes before the flows that have had their turn, once.
+//! becomes active goes once before the flows that have had their turn.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Creates empty lists with room for `flows` before they allocate.
+    /// Creates empty lists, each with a capacity of `flows`.
     pub(super) fn with_capacity(flows: usize) -> Self {
         let list = || VecDeque::with_capacity(flows);
         Self { new_flows: list(), old_flows: list() }
@@ -24,7 +24,7 @@ impl Turns {
         self.new_flows.push_back(flow);
     }
 
-    /// Adds a flow whose waiting time is over, behind all others.
+    /// Adds a flow whose departure time has come, behind all others.
     pub(super) fn resume(&mut self, flow: u32) {
         self.old_flows.push_back(flow);
     }
@@ -41,9 +41,9 @@ impl Turns {
         }
     }
 
-    /// Handles the first flow, which has no packets. Returns true if it leaves the lists. A new
-    /// flow stays for one more round if others wait; otherwise it would starve them by becoming new
-    /// with each packet.
+    /// Handles the first flow, which has no packets. Returns true if the flow leaves the lists. A
+    /// new flow stays for one more round if old flows wait; otherwise it would starve them by
+    /// becoming new again with each packet.
     pub(super) fn end(&mut self) -> bool {
         let goes_round = !self.new_flows.is_empty() && !self.old_flows.is_empty();
         match self.remove_first() {
@@ -53,7 +53,7 @@ impl Turns {
         !goes_round
     }
 
-    /// Removes the first flow, which has to wait.
+    /// Removes the first flow and returns it.
     pub(super) fn remove_first(&mut self) -> Option<u32> {
         self.new_flows.pop_front().or_else(|| self.old_flows.pop_front())
     }

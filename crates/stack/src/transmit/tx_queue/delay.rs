@@ -53,7 +53,7 @@ impl DelayProbe {
     /// Counts `bytes` as completed by the device.
     #[inline]
     pub(super) fn on_completed(&mut self, cx: &Cx, bytes: usize) {
-        // Bytes accepted before counting began are not in `handed`.
+        // Bytes that the device accepted before this measurement began are not in `handed`.
         self.completed = (self.completed + bytes as u64).min(self.handed);
         if let Some(watched) = self.watched.take_if(|watched| watched.end <= self.completed) {
             count_delay(cx, watched.departs);

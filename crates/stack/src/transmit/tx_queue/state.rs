@@ -133,7 +133,7 @@ impl TxState {
         while let Some(packet) = packets.pop_front() {
             list.push_back(packet);
         }
-        // The result has no receiver, because the sending threads have returned.
+        // The result is not reported, because the sending threads have returned.
         let _ = self.send(tx, cx, &mut list);
     }
 
@@ -170,8 +170,8 @@ impl TxState {
         result
     }
 
-    /// Sends without a discipline: packets that find the device full wait in `ready`, at most
-    /// `tx_queue_len` of them.
+    /// Adds packets to `ready`, without a discipline. While packets wait there or the device has no
+    /// room, `ready` takes at most `tx_queue_len` packets; the others are dropped.
     fn send_unqueued(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
         let max = if self.ready.is_empty() && self.has_room(list.len()) {
             usize::MAX
@@ -297,8 +297,8 @@ impl TxState {
     pub(super) fn on_handed(&mut self, packets: usize, bytes: usize) {
         let Some(dql) = self.dql.as_mut().filter(|_| packets > 0) else { return };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        // The limit needs the length of the last packet only. If the list was cut, the mean stands
-        // for it.
+        // The limit needs the length of the last packet. If the device did not take all packets,
+        // the mean replaces it.
         let mean = bytes / u32::try_from(packets).unwrap_or(u32::MAX);
         let last = if self.ready.is_empty() { self.last_bytes.min(bytes) } else { mean };
         if bytes > last {

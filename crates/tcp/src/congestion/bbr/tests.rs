@@ -1,4 +1,4 @@
-//! The state machine, driven by the samples of a simulated path, one per round.
+//! Tests of BBR's state machine, with a simulated path that gives it one sample per round.
 
 use core::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
 
 const MSS: u32 = 1000;
 
-/// The draft's 2 %.
+/// Loss threshold of the BBR draft: 2 %.
 const THRESH: LossThresh = LossThresh(20);
 const RTT: Duration = Duration::from_millis(20);
 
@@ -83,7 +83,8 @@ impl Path {
             ..RateSample::default()
         };
         change(&mut sample, flight);
-        // Startup leaves a queue; this path drains it at once.
+        // In Startup the flight exceeds the bandwidth-delay product by the queue that it builds up.
+        // In later phases this path drains the queue within a round.
         let queue = self.bbr.phase == Phase::Startup;
         self.ack(&sample, if queue { flight } else { flight.min(self.bdp()) });
     }
@@ -162,8 +163,8 @@ fn a_lower_bandwidth_is_accepted_after_two_probes() {
     for _ in 0..800 {
         path.round(false);
     }
-    // A cycle without a probe measures the rate of cruising, which is below the bandwidth by the
-    // margin.
+    // A cycle without a probe measures the rate of cruising, which the pacing margin keeps below
+    // the bandwidth.
     let bw = path.bbr.max_bw.value();
     assert!((1_225_000..=1_250_000).contains(&bw), "{bw}");
 }
@@ -185,9 +186,9 @@ fn probe_rtt_measures_with_a_small_flight_every_five_seconds() {
         rounds += 1;
         let small = path.window.cwnd <= cwnd.max(path.bdp());
         assert!(small || path.bbr.phase != Phase::ProbeRtt);
-        assert!(rounds < 20, "ProbeRTT ends");
+        assert!(rounds < 20, "ProbeRTT does not end");
     }
-    assert!(rounds >= 5, "200 ms");
+    assert!(rounds >= 5, "ProbeRTT lasts 200 ms, and {rounds} rounds are shorter");
     assert_eq!(path.bbr.phase, Phase::Cruise);
 }
 
@@ -314,9 +315,14 @@ fn the_flight_at_a_loss_is_interpolated_to_two_percent_lost() {
     // 100 segments are in flight. The 100th is the fourth to be lost, two more than the threshold.
     let loss = LossSample { tx_in_flight: 100 * MSS, lost: 4 * MSS, len: MSS };
     assert!(THRESH.is_exceeded(loss.lost, loss.tx_in_flight));
-    assert_eq!(inflight_at_loss(&loss, THRESH), 99 * MSS, "the threshold was exceeded before it");
+    assert_eq!(
+        inflight_at_loss(&loss, THRESH),
+        99 * MSS,
+        "the losses reached the threshold before the last segment"
+    );
     let loss = LossSample { tx_in_flight: 100 * MSS, lost: 20 * MSS, len: 20 * MSS };
-    // The part of the last twenty segments at which losses reach 2 %: 80 segments and 1.6 / 0.98.
+    // The last twenty segments are lost together. The losses reach 2 % of the flight at 80 segments
+    // plus 1.6 / 0.98 of these twenty.
     assert_eq!(inflight_at_loss(&loss, THRESH), 80 * MSS + 1632);
     assert!(!THRESH.is_exceeded(2 * MSS, 100 * MSS));
 }

@@ -1,15 +1,15 @@
 //! Undo of a window reduction after a spurious loss detection: the segment that counted as lost had
 //! arrived.
 //!
-//! Above: `recovery` and `recovery::sack`, with every ACK. Below: `congestion` keeps the previous
-//! cwnd and ssthresh. RFC 4015 (Eifel response), RFC 3522 (detection by timestamps), RFC 3708 (by
-//! D-SACK), RFC 5682 (F-RTO); Linux: tcp_may_undo, tcp_process_loss.
+//! Above: `recovery` and `recovery::sack` call it with every ACK. Below: `congestion` keeps the
+//! previous cwnd and ssthresh. RFC 4015 (Eifel response), RFC 3522 (detection by timestamps),
+//! RFC 3708 (by D-SACK), RFC 5682 (F-RTO); Linux: tcp_may_undo, tcp_process_loss.
 //!
 //! Three kinds of evidence trigger an undo. The first new ACK echoes a timestamp from before the
 //! first retransmission, so an original arrived. Or the peer reports every retransmission as a
 //! duplicate. Or, after a timeout, data that was sent once and counted as lost is acknowledged. For
-//! the last kind F-RTO sends new data instead of the second retransmission, and examines what the
-//! next ACK covers.
+//! the last kind F-RTO sends new data instead of the second retransmission, and examines which data
+//! the next ACK covers.
 //!
 //! Differs from RFC 5682: F-RTO runs with SACK only; without SACK only timestamps detect a spurious
 //! timeout.
@@ -35,7 +35,7 @@ pub(crate) fn on_retransmitted(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {
     }
 }
 
-/// Subtracts the data that an ACK reports as received twice.
+/// Subtracts the data that an ACK reports as received twice from the outstanding retransmissions.
 pub(super) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     let Some((start, end)) = acked.duplicate else { return };
     match &mut tcb.recovery.undo {
@@ -94,7 +94,7 @@ pub(super) fn process_loss(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
     let repeated = acked.bytes == 0 && !acked.not_duplicate;
     tcb.recovery.frto = match tcb.recovery.frto {
         Frto::Head if acked.bytes > 0 && tcb.snd_una.lt(tcb.recovery.recover) => {
-            // Step 2.b: only new data follows from here.
+            // Step 2.b: the next segments are new data, not retransmissions.
             tcb.recovery.recover = tcb.snd_nxt;
             Frto::NewData
         }
@@ -113,7 +113,7 @@ pub(super) fn process(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) -> bool {
         _ if all_duplicates(tcb) => Counter::TcpExtTCPDSACKUndo,
         CaState::Recovery if !is_original(tcb, acked) => return false,
         CaState::Recovery if tcb.snd_una.ge(tcb.recovery.recover) => Counter::TcpExtTCPFullUndo,
-        // While another retransmission is in flight, the ACK of that one is better evidence.
+        // While a retransmission is still in flight, its ACK will be better evidence.
         CaState::Recovery if tcb.send_queue.retrans_bytes() == 0 => Counter::TcpExtTCPPartialUndo,
         _ => return false,
     };

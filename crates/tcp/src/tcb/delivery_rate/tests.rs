@@ -1,4 +1,4 @@
-//! Delivery rates of known flights.
+//! Delivery rates of flights with known times of sending and arrival.
 
 use core::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The place of a range of the sequence space among the runs, and its overlaps with them.
 //!
 //! Above: `reassembly`, before it changes anything. Linux has no counterpart; tcp_data_queue_ofo
-//! walks its tree.
+//! traverses its tree.
 
 use super::Reassembly;
 use crate::wire::seq::SeqNum;
@@ -13,7 +13,7 @@ pub(super) struct Place {
     /// covered.
     pub(super) start: SeqNum,
     pub(super) end: SeqNum,
-    /// Index of the first run behind `start`.
+    /// Index of the first run after `start`.
     pub(super) index: usize,
     /// Index of the first run from `index` on that is not completely covered.
     pub(super) covered_end: usize,
@@ -28,6 +28,7 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Records an overlap with a run if it is the first one and not empty.
     fn overlap(&mut self, start: SeqNum, end: SeqNum) {
         if start != end && self.duplicate.is_none() {
             self.duplicate = Some((start, end));
@@ -40,6 +41,7 @@ impl Place {
 }
 
 impl Reassembly {
+    /// Returns the index of the first run that ends after `seq`.
     pub(super) fn first_ending_after(&self, seq: SeqNum) -> usize {
         self.runs.partition_point(|run| run.end.le(seq))
     }

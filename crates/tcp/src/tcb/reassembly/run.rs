@@ -7,11 +7,11 @@ use pkt::{Packet, PacketList, Pool};
 
 use crate::wire::seq::SeqNum;
 
-/// Largest packet that is copied together with others: a descriptor takes more memory than a
+/// Largest payload that is copied into another packet: a descriptor takes more memory than a
 /// smaller payload.
 const COLLAPSE_BYTES_MAX: usize = 512;
 
-/// Largest packet that results: about a page, so that repeated copies have a bounded cost.
+/// Largest payload of the resulting packet, so that repeated copies have a bounded cost.
 const COLLAPSED_BYTES_MAX: usize = 4096;
 
 /// A range without a gap.
@@ -39,8 +39,8 @@ impl Run {
         self.packets.append(&mut next.packets);
     }
 
-    /// Drops the bytes before `seq`, which is inside: whole packets go to `stale`, and one may be
-    /// trimmed.
+    /// Drops the bytes before `seq`, which is inside the run: whole packets go to `stale`, and one
+    /// packet may be trimmed.
     pub(super) fn skip_to(&mut self, seq: SeqNum, stale: &mut PacketList) {
         let mut skip = seq.since(self.start);
         self.start = seq;
@@ -109,7 +109,8 @@ pub(super) fn is_small(packet: &Packet) -> bool {
     packet.len() <= COLLAPSE_BYTES_MAX
 }
 
-/// Copies `packet` behind `open`, if it fits.
+/// Copies the payload of `packet` to the end of `open`. Returns `false`, without a change, if it
+/// does not fit.
 fn take_over(open: &mut Packet, packet: &Packet, pool: &mut Pool) -> bool {
     let before = open.len();
     if before + packet.len() > COLLAPSED_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! Reassembly compared with an array of bytes, with the leak check of packet memory.
+//! Reassembly compared with a model that has one flag per byte; packet memory is checked for leaks.
 
 use std::vec::Vec;
 
@@ -56,6 +56,7 @@ impl Bench {
         packet
     }
 
+    /// Inserts a packet and checks the invariants of the queue.
     fn offer(&mut self, start: u32, end: u32, fin: bool, limit_bytes: usize) -> Insert {
         let packet = self.packet(start, end);
         let insert = self.queue.insert(self.base + start, packet, fin, limit_bytes);
@@ -247,7 +248,7 @@ fn pruning_removes_the_highest_sequence_numbers_first() {
         drop(bench.insert(start, start + 10));
     }
     let one = bench.queue.truesize() / 6;
-    // Two packets more than fit: the last run, and the end of the one before it.
+    // Two packets do not fit: the last run, and the end of the run before it.
     let pruned = bench.queue.prune(4 * one);
     assert_eq!(pruned.len(), 2);
     assert_eq!(bench.blocks(), [(10, 40), (50, 60)]);

@@ -1,4 +1,4 @@
-//! The arithmetic of RFC 6298, its bounds, and the differences of Linux.
+//! The arithmetic of RFC 6298, its bounds, and Linux's differences from it.
 
 use core::time::Duration;
 
@@ -118,20 +118,20 @@ fn the_variance_rises_at_once_and_falls_once_per_round() {
     for _ in 0..50 {
         rounds.sample(100 * MS);
     }
-    let calm = rounds.rtt.rttvar();
+    let before = rounds.rtt.rttvar();
     rounds.sample(600 * MS);
-    let alarmed = rounds.rtt.rttvar();
-    assert!(alarmed > calm);
+    let raised = rounds.rtt.rttvar();
+    assert!(raised > before);
     // Further samples of the same round do not lower the variance.
     let (una, nxt) = (rounds.una, rounds.una + 50);
     for _ in 0..50 {
         rounds.rtt.on_sample(Instant::ZERO, 150 * MS, una, nxt);
     }
-    assert!(rounds.rtt.rttvar() >= alarmed);
+    assert!(rounds.rtt.rttvar() >= raised);
     for _ in 0..50 {
         rounds.sample(150 * MS);
     }
-    assert!(rounds.rtt.rttvar() < alarmed);
+    assert!(rounds.rtt.rttvar() < raised);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn the_minimum_round_trip_expires_after_its_window() {
     let mut sample = |secs: u64, ms: u32| {
         let at = Instant::from_secs(1000 + secs);
         rtt.on_sample(at, ms * MS, SeqNum(0), SeqNum(0));
-        rtt.min_rtt().expect("a sample")
+        rtt.min_rtt().expect("a sample was taken")
     };
     assert_eq!(sample(0, 10), 10 * MS);
     assert_eq!(sample(100, 40), 10 * MS);

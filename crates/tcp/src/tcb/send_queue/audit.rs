@@ -8,12 +8,12 @@ use super::{Entry, EntryFlags, SendQueue};
 use crate::wire::seq::SeqNum;
 
 impl SendQueue {
-    /// Panics unless the order and the sums described in the module head are right. `una` and `nxt`
-    /// are SND.UNA and SND.NXT.
+    /// Panics unless the entries are contiguous from SND.UNA (`una`) to `write_seq`, SND.NXT
+    /// (`nxt`) is the first unsent byte, and the sums agree with the entries.
     ///
-    /// Simulator and fuzzer call this after every turn, and walking a queue of thousands of entries
-    /// would take most of their time. Therefore a long queue is walked in only one of
-    /// [`turns_per_walk`](Self::turns_per_walk) turns. The queue's own numbers choose that turn, so
+    /// Simulator and fuzzer call this after every event, and a traversal of a queue of thousands of
+    /// entries would take most of their time. Therefore a long queue is traversed in only one of
+    /// [`turns_per_walk`](Self::turns_per_walk) calls. The queue's own numbers choose that call, so
     /// that a run is reproducible.
     pub(crate) fn check(&self, una: SeqNum, nxt: SeqNum) {
         assert_eq!(
@@ -39,7 +39,7 @@ impl SendQueue {
         }
     }
 
-    /// Returns the number of turns per walk: on average a turn checks about 64 entries.
+    /// Returns the number of calls per traversal: on average a call checks about 64 entries.
     fn turns_per_walk(&self) -> u32 {
         u32::try_from(self.entries.len() / 64).unwrap_or(u32::MAX).max(1)
     }

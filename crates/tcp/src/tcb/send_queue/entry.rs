@@ -45,7 +45,7 @@ pub(crate) struct Entry {
     pub(crate) len: u32,
     /// Memory charged to `wmem_queued`.
     pub(super) charge: u32,
-    /// Number of retransmissions of any part.
+    /// Number of retransmissions of this range, alone or as part of a larger entry.
     pub(crate) retransmits: u8,
     /// Marks.
     pub(crate) flags: EntryFlags,

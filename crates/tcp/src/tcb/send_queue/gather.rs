@@ -9,7 +9,8 @@ use super::{Entry, EntryFlags, SendQueue, free};
 impl SendQueue {
     /// Makes the first unsent entry hold exactly `len` bytes: splits it, or copies the bytes of its
     /// successors into a new packet. Returns `false`, without any change, when there is less data
-    /// or no memory. More than a FIN must remain after the entry.
+    /// or no memory, or when the FIN would be part of the entry. Copying also requires that payload
+    /// remains after the entry.
     pub(crate) fn gather(&mut self, pool: &mut Pool, len: u32) -> bool {
         let index = self.sent;
         let Some(first) = self.entries.get(index) else { return false };

@@ -10,8 +10,8 @@
 //!     └─ lost ──► LOST ── sent again ──► LOST | RETRANSMITTED ── lost ──► LOST
 //! ```
 //!
-//! `SACKED` excludes the other two. `RETRANSMITTED` alone marks the copy of a probe: original and
-//! copy may both be in flight.
+//! `SACKED` excludes the other two. `RETRANSMITTED` alone marks an entry that a tail loss probe has
+//! retransmitted: original and copy may both be in flight.
 
 use pkt::{Instant, Pool};
 
@@ -22,11 +22,12 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Charge of the queue above the send buffer from which on no entry is split for SACK: two
+/// Slack of the limit above which no entry is split for SACK ([`SendQueue::is_too_big`]): two
 /// superframes.
 const SPLIT_SLACK: u32 = 2 << 16;
 
-/// A retransmission that is assumed to be in flight: its first sequence number and its time.
+/// A retransmission that is assumed to be in flight: its first sequence number and the time when it
+/// was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Again {
     seq: SeqNum,
@@ -126,7 +127,8 @@ impl SendQueue {
         }
     }
 
-    /// Marks entry `index` as lost, and its retransmission, too: the entry may be retransmitted.
+    /// Marks entry `index` as lost, and with it a retransmission in flight: the entry may be
+    /// retransmitted again.
     pub(crate) fn mark_lost(&mut self, index: usize) {
         let entry = &mut self.entries[index];
         if entry.flags.contains(EntryFlags::SACKED) {
@@ -296,7 +298,7 @@ impl SendQueue {
     }
 
     /// Returns the index of the first entry after the reported range that contains entry `index`,
-    /// or `index`.
+    /// or `index` if the entry is not reported.
     pub(crate) fn after_sacked(&self, index: usize) -> usize {
         let entry = &self.entries[index];
         if !entry.flags.contains(EntryFlags::SACKED) {

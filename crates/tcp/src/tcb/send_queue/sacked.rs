@@ -1,7 +1,7 @@
 //! Ranges of the send queue that the peer has reported by SACK, sorted and disjoint.
 //!
 //! Above: `send_queue`, whose entries have the same information as a flag. RFC 6675 §4. Linux has
-//! no counterpart and walks the queue.
+//! no counterpart and traverses the queue.
 //!
 //! A peer repeats its blocks in every ACK, and a hostile one in any order. With these ranges only
 //! new entries have to be visited: an ACK costs a binary search per block and one step per newly

@@ -59,7 +59,7 @@ fn reserved_bits_are_ignored() {
 }
 
 #[test]
-fn bytes_behind_the_header_are_not_written() {
+fn bytes_after_the_header_are_not_written() {
     let header = SegmentHeader { flags: Flags::ACK | Flags::PSH, ..SegmentHeader::default() };
     let mut bytes = [0xabu8; 30];
     assert_eq!(header.emit(&mut bytes), HEADER_BYTES_MIN);

@@ -31,7 +31,7 @@ fn judged(
 }
 
 /// Corrects the checksums, assuming that the headers have their usual offsets.
-fn mend(bytes: &mut [u8], v4: bool, ip: bool, tcp: bool) {
+fn fix_checksums(bytes: &mut [u8], v4: bool, ip: bool, tcp: bool) {
     let (addresses, transport) =
         if v4 { (LINK + 12..LINK + 20, LINK + 20) } else { (LINK + 8..LINK + 40, LINK + 40) };
     if ip && v4 {
@@ -78,7 +78,7 @@ fn a_segment_with_split_headers_is_handled_as_one_that_is_parsed() {
             for (ip, tcp) in [(false, false), (true, false), (true, true)] {
                 let mut second = good.clone();
                 second[bit / 8] ^= 1 << (bit % 8);
-                mend(&mut second, v4, ip, tcp);
+                fix_checksums(&mut second, v4, ip, tcp);
                 compare(&second, &format!("bit {} of byte {}, {ip} {tcp}", bit % 8, bit / 8));
             }
         }

@@ -55,8 +55,8 @@ fn frames(train: &[Car], v4: bool) -> Vec<Frame> {
     train.iter().map(make).collect()
 }
 
-/// Does the work of a device without segmentation offload: segments the packet, completes the
-/// checksums and restores the link header.
+/// Segments the packet, completes the checksums and restores the link header, so that the frames
+/// can be compared with those that were merged.
 pub(super) fn cut(cx: &mut Cx, mut packet: Packet) -> Vec<Vec<u8>> {
     let link = packet.linear()[..LINK.min(packet.linear().len())].to_vec();
     if packet.meta().gso.segs < 2 {
@@ -119,12 +119,12 @@ fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
         let of = |list: &[Vec<u8>]| -> Vec<Vec<u8>> {
             list.iter().filter(|bytes| flow_of(bytes) == flow).cloned().collect()
         };
-        let (mut came, mut went) = (of(&frames), of(&out));
+        let (mut arrived, mut delivered) = (of(&frames), of(&out));
         if !in_order {
-            came.sort();
-            went.sort();
+            arrived.sort();
+            delivered.sort();
         }
-        assert_eq!(came, went, "flow {flow}, {exit:?}");
+        assert_eq!(arrived, delivered, "flow {flow}, {exit:?}");
     }
 }
 

@@ -89,8 +89,8 @@ fn payload_lengths_decide_about_merging() {
     assert_eq!(row(&[1, 1, 1]), [3]);
 }
 
-/// DF does not matter. The second segment decides whether identifications are constant or
-/// increment, and the third must follow.
+/// The second segment decides whether identifications are constant or increment, and the third must
+/// follow. The rule is the same with and without DF, which must be equal in all segments.
 #[test]
 fn identifications_are_constant_or_increment() {
     for dont_fragment in [true, false] {
@@ -108,8 +108,8 @@ fn identifications_are_constant_or_increment() {
         assert_eq!(row(&[7, 7, 8]), [200, 100], "two that are constant and one that increments");
         assert_eq!(row(&[7, 9]), [100, 100]);
     }
-    let fragile = Frame { dont_fragment: false, id: 1, ..Frame::new(1, 100, 100) };
-    assert_eq!(lengths(&[Frame::new(1, 0, 100), fragile]), [100, 100], "DF differs");
+    let without_df = Frame { dont_fragment: false, id: 1, ..Frame::new(1, 100, 100) };
+    assert_eq!(lengths(&[Frame::new(1, 0, 100), without_df]), [100, 100], "DF differs");
 }
 
 /// The fields of the link header matter, too. A packet of the flow that cannot be merged still
@@ -171,25 +171,25 @@ fn a_fragment_completes_the_held_packets_of_its_flow() {
             bench.receive(&Frame::new(port, 0, 100));
             bench.receive(&Frame { id: 1, ..Frame::new(port, 100, 100) });
         }
-        let mut stranger = Frame { id: 7, ..Frame::new(3, 0, 100) }.bytes();
-        stranger[LINK + 15] = 9;
-        fix_addresses(&mut stranger);
-        let mut stranger = bench.packet(&stranger);
-        stranger.meta_mut().rx_checksum = RxChecksum::Unnecessary;
-        bench.receive_packet(stranger);
+        let mut other_host = Frame { id: 7, ..Frame::new(3, 0, 100) }.bytes();
+        other_host[LINK + 15] = 9;
+        fix_ip_checksum(&mut other_host);
+        let mut other_host = bench.packet(&other_host);
+        other_host.meta_mut().rx_checksum = RxChecksum::Unnecessary;
+        bench.receive_packet(other_host);
         assert_eq!(bench.gro.table.len(), 3);
         let mut piece = Frame { id: 2, ..Frame::new(1, 200, 100) }.bytes();
         let more = if offset == 0 { 0x2000 } else { 0 };
         piece[LINK + 6..LINK + 8].copy_from_slice(&(more | (offset / 8)).to_be_bytes());
-        fix_addresses(&mut piece);
+        fix_ip_checksum(&mut piece);
         bench.receive_bytes(&piece);
         assert_eq!(bench.gro.table.len(), 1, "the packet of another host stays");
         assert_eq!(bench.count(Counter::GroFlushHeader), 2);
         bench.complete();
-        let went_up = bench.delivered();
-        assert_eq!(went_up[..2], [(0, 200, 2); 2], "offset {offset}");
+        let delivered = bench.delivered();
+        assert_eq!(delivered[..2], [(0, 200, 2); 2], "offset {offset}");
         assert_eq!(
-            (went_up[2].2, went_up.len()),
+            (delivered[2].2, delivered.len()),
             (1, 4),
             "the fragment, then the packet of the other host"
         );
@@ -197,7 +197,7 @@ fn a_fragment_completes_the_held_packets_of_its_flow() {
 }
 
 /// Corrects the IP header checksum. The TCP checksum of a fragment is not verified.
-fn fix_addresses(bytes: &mut [u8]) {
+fn fix_ip_checksum(bytes: &mut [u8]) {
     bytes[LINK + 10..LINK + 12].fill(0);
     let sum = pkt::Sum::of(&bytes[LINK..LINK + 20]).finish();
     bytes[LINK + 10..LINK + 12].copy_from_slice(&sum.to_be_bytes());
@@ -238,8 +238,8 @@ fn superframes_stay_below_their_limit() {
     }
 }
 
-/// GRO6, GRO7: for a device with BIG TCP, a superframe may exceed 64 KB, up to the setting. Its
-/// header length field is 0 then, and it is segmented into its original segments.
+/// GRO6, GRO7: for a device with BIG TCP, a superframe may exceed 64 KB, up to the setting. The
+/// length field of its IP header is then 0, and it is segmented into its original segments.
 #[test]
 fn a_big_tcp_device_receives_superframes_beyond_64_kb() {
     for v4 in [true, false] {
@@ -266,7 +266,7 @@ fn each_family_has_its_own_size_limit() {
 fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
     let mut bench = Bench::new(GroExit::Immediate);
     (bench.mode.ipv4_max_bytes, bench.mode.max_bytes) = (max_bytes, max_bytes);
-    let came = arrive(&mut bench, v4, count);
+    let arrived = arrive(&mut bench, v4, count);
     let full = count / u32::from(largest);
     assert!(
         bench.count(Counter::GroFlushSize)
@@ -292,11 +292,11 @@ fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
         };
         assert_eq!(field, u16::try_from(bytes).unwrap_or(0).to_be_bytes(), "{bytes} bytes");
     }
-    let mut went = Vec::new();
+    let mut segments = Vec::new();
     for packet in std::mem::take(&mut bench.up) {
-        went.extend(oracle::cut(&mut bench.cx, packet));
+        segments.extend(oracle::cut(&mut bench.cx, packet));
     }
-    assert!(came == went, "GRO6: the original segments");
+    assert!(arrived == segments, "GRO6: the original segments");
 }
 
 /// Delivers `count` full segments of one flow, clones of one packet, in one poll. Returns the
@@ -321,7 +321,6 @@ fn arrive(bench: &mut Bench, v4: bool, count: u32) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The checksum verdict of a device is trusted; its sum is verified.
 #[test]
 fn a_checksum_verdict_of_the_device_is_trusted_and_its_sum_is_verified() {
     let verdict = |rx_checksum, spoil: bool| {
@@ -352,9 +351,10 @@ fn a_checksum_verdict_of_the_device_is_trusted_and_its_sum_is_verified() {
     assert_eq!(verdict(partial, false), (1, 0));
 }
 
-/// While no packet is held, a frame that can neither be merged nor be held is passed on unread.
+/// While no packet is held, a frame that can be neither merged nor held is passed on before its
+/// checksum is verified.
 #[test]
-fn frames_that_go_alone_are_not_read() {
+fn frames_that_can_be_neither_merged_nor_held_are_not_verified() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     for frame in [Frame::new(1, 0, 10).with(Flags::PSH), Frame::new(1, 10, 0)] {
         for v4 in [true, false] {

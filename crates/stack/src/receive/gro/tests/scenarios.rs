@@ -1,4 +1,4 @@
-//! Numbered scenarios of the delivery order.
+//! Scenarios of the delivery order.
 
 use super::*;
 
@@ -25,10 +25,10 @@ fn three() -> [Frame; 3] {
     ]
 }
 
-/// Passed packets wait in the list while merged packets are delivered directly, which inverts their
-/// order.
+/// With `NormalOnlyList`, packets that were not merged wait in the list while merged packets are
+/// delivered directly, which inverts their order.
 #[test]
-fn only_the_mode_with_two_exits_reorders_packets() {
+fn only_the_mode_normal_only_list_reorders_packets() {
     for (exit, reorders) in [
         (GroExit::Immediate, false),
         (GroExit::NormalOnlyList, true),
@@ -77,11 +77,11 @@ fn a_change_of_mode_reorders_no_packets() {
     }
 }
 
-/// The inverse error: a list for completed packets only, as one stable kernel had it. No mode of
-/// this stack has such a list, and none lets the second packet overtake the first, not even
+/// The inverse error, which one stable kernel had: only completed packets wait in a list, so that
+/// the packet behind them overtakes them. No mode of this stack does that, not even
 /// `NormalOnlyList`.
 #[test]
-fn a_list_for_completed_packets_alone_reorders_packets() {
+fn no_mode_lets_a_packet_overtake_the_packet_that_it_completed() {
     let first = Frame::new(1, 0, MSS);
     let other = Frame { timestamps: Some((1001, 2000)), id: 1, ..Frame::new(1, MSS, MSS) }.with(P);
     for exit in EXITS {
@@ -94,8 +94,8 @@ fn a_list_for_completed_packets_alone_reorders_packets() {
         assert_eq!(bench.delivered(), [(0, MSS, 1), (MSS, MSS, 1)], "{exit:?}");
     }
 
-    // The exit keeps the order even if the completed packet leaves in one mode and the packet
-    // behind it in any other.
+    // The order is kept even if the completed packet leaves in one mode and the packet behind it in
+    // any other.
     for (old, new) in EXITS.iter().flat_map(|old| EXITS.map(|new| (*old, new))) {
         let mut bench = Bench::new(old);
         bench.receive(&first);
@@ -275,9 +275,8 @@ fn a_batch_of_one_delivers_packets_one_by_one() {
     }
 }
 
-/// Packets held by an instance are freed when its device goes away.
 #[test]
-fn held_packets_of_a_closed_instance_are_freed() {
+fn held_packets_of_a_dropped_instance_are_freed() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     bench.receive(&three()[0]);
     bench.receive(&three()[1]);

@@ -19,9 +19,9 @@ const BYTES: u32 = 9;
 const BASE: SeqNum = SeqNum(u32::MAX - 3);
 
 /// Returns the ranges of the bytes that are present.
-fn stretches(there: u32) -> Vec<(u32, u32)> {
+fn ranges(present: u32) -> Vec<(u32, u32)> {
     let mut found: Vec<(u32, u32)> = Vec::new();
-    for at in (0..BYTES).filter(|at| there >> at & 1 != 0) {
+    for at in (0..BYTES).filter(|at| present >> at & 1 != 0) {
         match found.last_mut() {
             Some(last) if last.1 == at => last.1 = at + 1,
             _ => found.push((at, at + 1)),
@@ -31,7 +31,7 @@ fn stretches(there: u32) -> Vec<(u32, u32)> {
 }
 
 /// Returns a queue with these ranges but without packets: `place` reads only sequence numbers.
-fn queue(stretches: &[(u32, u32)]) -> Reassembly {
+fn queue(ranges: &[(u32, u32)]) -> Reassembly {
     let mut queue = Reassembly::new();
     let run = |&(start, end): &(u32, u32)| Run {
         start: BASE + start,
@@ -39,92 +39,94 @@ fn queue(stretches: &[(u32, u32)]) -> Reassembly {
         packets: pkt::PacketList::default(),
         truesize: 0,
     };
-    queue.runs.extend(stretches.iter().map(run));
+    queue.runs.extend(ranges.iter().map(run));
     queue
 }
 
-/// Returns the bits of a range.
+/// Returns the bits of the bytes `start..end`.
 fn bits(start: u32, end: u32) -> u32 {
     (1 << end) - (1 << start)
 }
 
-fn for_every_range(mut look: impl FnMut(u32, u32, u32)) {
-    for there in 0..1 << BYTES {
+/// Calls `visit` with the bits of the queued bytes and a range, for all combinations of both.
+fn for_every_range(mut visit: impl FnMut(u32, u32, u32)) {
+    for present in 0..1 << BYTES {
         for start in 0..BYTES {
             for end in start + 1..=BYTES {
-                look(there, start, end);
+                visit(present, start, end);
             }
         }
     }
 }
 
 #[test]
-fn every_range_has_its_place() {
-    for_every_range(|there, start, end| {
-        let stretches = stretches(there);
-        let place = queue(&stretches).place(BASE + start, BASE + end);
+fn place_finds_the_neighbors_and_overlaps_of_every_range() {
+    for_every_range(|present, start, end| {
+        let ranges = ranges(present);
+        let place = queue(&ranges).place(BASE + start, BASE + end);
         let wanted = bits(start, end);
-        assert_eq!(place.is_duplicate, wanted & !there == 0, "{there:b} {start}..{end}");
+        assert_eq!(place.is_duplicate, wanted & !present == 0, "{present:b} {start}..{end}");
         if !place.is_duplicate {
-            check(&place, &stretches, there, (start, end));
+            check(&place, &ranges, present, (start, end));
         }
     });
 }
 
-fn check(place: &Place, stretches: &[(u32, u32)], there: u32, (start, end): (u32, u32)) {
-    let why = std::format!("{there:b} {start}..{end}: {place:?}");
+fn check(place: &Place, ranges: &[(u32, u32)], present: u32, (start, end): (u32, u32)) {
+    let why = std::format!("{present:b} {start}..{end}: {place:?}");
     let (from, to) = (place.start.since(BASE), place.end.since(BASE));
     assert!(start <= from && from < to && to <= end, "{why}");
 
     // The inserted range minus the runs that it covers consists exactly of the missing bytes.
-    let covered = &stretches[place.index..place.covered_end];
+    let covered = &ranges[place.index..place.covered_end];
     let covered_bits: u32 = covered.iter().map(|&(start, end)| bits(start, end)).sum();
     assert_eq!(covered_bits & !bits(from, to), 0, "{why}");
-    assert_eq!(bits(from, to) & !covered_bits, bits(start, end) & !there, "{why}");
+    assert_eq!(bits(from, to) & !covered_bits, bits(start, end) & !present, "{why}");
 
     // Runs stay sorted.
-    assert!(stretches[..place.index].iter().all(|run| run.1 <= from), "{why}");
-    assert!(stretches[place.covered_end..].iter().all(|run| run.0 >= to), "{why}");
+    assert!(ranges[..place.index].iter().all(|run| run.1 <= from), "{why}");
+    assert!(ranges[place.covered_end..].iter().all(|run| run.0 >= to), "{why}");
 
     // Neighbors that would touch are joined.
-    let touches_left = place.index > 0 && stretches[place.index - 1].1 == from;
-    let right = stretches.get(place.covered_end);
+    let touches_left = place.index > 0 && ranges[place.index - 1].1 == from;
+    let right = ranges.get(place.covered_end);
     assert_eq!(place.joins_left, touches_left, "{why}");
     assert_eq!(place.joins_right, right.is_some_and(|run| run.0 == to), "{why}");
     let alone = !place.joins_left && !place.joins_right && covered.is_empty();
     assert_eq!(place.is_new_run(), alone, "{why}");
 
-    let first = self::stretches(there & bits(start, end)).first().copied();
+    let first = self::ranges(present & bits(start, end)).first().copied();
     let duplicate = place.duplicate.map(|(start, end)| (start.since(BASE), end.since(BASE)));
     assert_eq!(duplicate, first, "{why}");
 }
 
 #[test]
-fn every_range_is_inserted_once() {
+fn an_insertion_adds_exactly_the_missing_bytes_of_every_range() {
     let mut bench = Bench::new();
-    for_every_range(|there, start, end| {
-        // The stream of `Bench` also begins before the wrap, and its byte 0 is never in the queue.
-        for (start, end) in stretches(there) {
+    for_every_range(|present, start, end| {
+        // Offset 38 of `Bench` is also just before the wrap. Offset 0 is RCV.NXT and never in the
+        // queue.
+        for (start, end) in ranges(present) {
             bench.insert(start + 38, end + 38);
         }
-        let after = there | bits(start, end);
+        let after = present | bits(start, end);
         match bench.offer(start + 38, end + 38, false, UNBOUNDED) {
             Insert::Queued(mut queued) => {
-                let new = (bits(start, end) & !there).count_ones();
-                assert_eq!(queued.new_bytes, new, "{there:b} {start}..{end}");
+                let new = (bits(start, end) & !present).count_ones();
+                assert_eq!(queued.new_bytes, new, "{present:b} {start}..{end}");
                 while let Some(packet) = queued.redundant.pop_front() {
                     bench.pool.free(packet);
                 }
             }
             Insert::Refused(_, packet) => {
-                assert_eq!(after, there, "{there:b} {start}..{end}");
+                assert_eq!(after, present, "{present:b} {start}..{end}");
                 bench.pool.free(packet);
             }
             Insert::FinNoted(_) => panic!("there is no FIN"),
         }
         let expected: Vec<_> =
-            stretches(after).iter().map(|&(start, end)| (start + 38, end + 38)).collect();
-        assert_eq!(bench.blocks(), expected, "{there:b} {start}..{end}");
+            ranges(after).iter().map(|&(start, end)| (start + 38, end + 38)).collect();
+        assert_eq!(bench.blocks(), expected, "{present:b} {start}..{end}");
         let mut all = bench.queue.clear();
         while let Some(packet) = all.pop_front() {
             bench.pool.free(packet);
