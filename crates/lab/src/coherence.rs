@@ -14,7 +14,8 @@
 //!   other CPU shares for a write;
 //! - [`Costs::clean_ns`] for a line that no CPU has modified, and [`Costs::upgrade_ns`] for the
 //!   invalidation of other copies by a CPU that has one;
-//! - [`Costs::dirty_ns`] for a line that another CPU has modified;
+//! - [`Costs::dirty_ns`] for a line that another CPU has modified, [`Costs::dirty_read_ns`] for a
+//!   read of it;
 //!
 //! and [`Costs::socket_factor`] times as much if the line comes from a CPU of another socket. A
 //! line serves one transfer at a time, in the order of the requests. That order is the limit of a
@@ -26,6 +27,7 @@
 
 pub mod calibrate;
 pub mod control;
+mod costs;
 pub mod curves;
 mod directory;
 mod machine;
@@ -35,6 +37,7 @@ pub mod published;
 pub mod subject;
 pub mod trace;
 
+pub use costs::Costs;
 pub use directory::{Access, LineId};
-pub use machine::{Costs, CpuTotals, Machine, Totals};
+pub use machine::{CpuTotals, Machine, Totals};
 pub use program::{Layout, Program, Step};

@@ -85,7 +85,8 @@ fn main() -> ExitCode {
 const PATHS_HEAD: &str = "# The accesses of each subject to lines that two CPUs use, in the round of \
 the median length.
 # A number: instructions that use no such line. A letter and the number of a line: r a read, w a write,
-# a an atomic operation, c a conditional increment.
+# a an atomic operation, c a conditional increment; f an atomic operation on another line, which waits
+# for writes. stores: stores to other lines.
 # Written by `UPDATE_DOCS=1 cargo test --profile ci -p quietline-lab --test accesses`.
 ";
 

@@ -15,7 +15,7 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    machine::Costs,
+    costs::Costs,
     path::Path,
     subject::{Subject, Watch},
 };
@@ -87,14 +87,16 @@ impl Calibration {
     /// The model's costs.
     #[must_use]
     pub fn costs(&self) -> Costs {
-        let transfer = |with: &Measured, less: f64| (with.median_ns - less).max(0.0);
-        let (local_ns, rmw_ns) = (self.local.median_ns, self.rmw.median_ns);
+        let without = |with: &Measured, less: f64| (with.median_ns - less).max(0.0);
+        let local_ns = self.local.median_ns;
+        let rmw_ns = without(&self.rmw, local_ns);
         Costs {
             local_ns,
             rmw_ns,
-            clean_ns: transfer(&self.clean, local_ns),
-            upgrade_ns: transfer(&self.upgrade, rmw_ns),
-            dirty_ns: transfer(&self.dirty_rmw, rmw_ns),
+            clean_ns: self.clean.median_ns,
+            upgrade_ns: without(&self.upgrade, rmw_ns),
+            dirty_ns: without(&self.dirty_rmw, rmw_ns),
+            dirty_read_ns: self.dirty_read.median_ns,
             ..Costs::PUBLISHED
         }
     }

@@ -10,10 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    calibrate::Calibration,
-    control::INSTRUCTION_NS,
-    machine::{Costs, Machine},
-    path::Path,
+    calibrate::Calibration, control::INSTRUCTION_NS, costs::Costs, machine::Machine, path::Path,
 };
 
 /// Numbers of CPUs, the values of every curve's horizontal axis.

@@ -1,7 +1,7 @@
 //! The directory: for every line its valid copies, its modified copy, and until when a transfer
 //! occupies it.
 
-use super::machine::Costs;
+use super::costs::Costs;
 
 /// CPUs of a machine. A set of them is one number.
 pub(super) const CPUS_MAX: usize = 128;
@@ -97,7 +97,9 @@ impl Line {
             Access::Read => others != 0 && others & local == 0,
             Access::Write | Access::Rmw => others & !local != 0,
         };
-        let base = if self.modified {
+        let base = if self.modified && access == Access::Read {
+            costs.dirty_read_ns
+        } else if self.modified {
             costs.dirty_ns
         } else if self.sharers & own != 0 {
             costs.upgrade_ns
@@ -117,6 +119,7 @@ mod tests {
         clean_ns: 50.0,
         upgrade_ns: 40.0,
         dirty_ns: 80.0,
+        dirty_read_ns: 80.0,
         rmw_ns: 5.0,
         socket_factor: 2.0,
         cpus_per_socket: 2,

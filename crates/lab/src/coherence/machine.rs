@@ -6,70 +6,16 @@ use std::{
 };
 
 use fastrand::Rng;
-use serde::Serialize;
 
 use super::{
+    costs::Costs,
     directory::{Access, CPUS_MAX, Line, LineId},
     program::{Layout, Program, Step},
 };
 
-/// Stores that a CPU's store buffer holds. The next one waits for the first of them.
-const STORES_MAX: usize = 56;
-
-/// Costs of an access, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Costs {
-    /// Access to a copy that the CPU has. Typical: 1 to 5.
-    pub local_ns: f64,
-    /// Transfer of an unmodified line. Typical: 40 to 60 within a socket.
-    pub clean_ns: f64,
-    /// Invalidation of other copies by a CPU that has a copy. Typical: 40 to 60 within a socket.
-    pub upgrade_ns: f64,
-    /// Transfer of a line that another CPU has modified. Typical: 60 to 100 within a socket.
-    pub dirty_ns: f64,
-    /// A locked instruction on a line that the CPU owns. Typical: 4 to 8.
-    pub rmw_ns: f64,
-    /// Repetitions of a failed compare-and-swap per other CPU that has one under way on the line.
-    /// The number of attempts of N CPUs so grows with N².
-    pub retries_per_cpu: f64,
-    /// Factor of a transfer between sockets. Typical: 2.
-    pub socket_factor: f64,
-    /// CPUs of a socket; CPU numbers fill one socket after the other.
-    pub cpus_per_socket: u8,
-}
-
-impl Costs {
-    /// Costs from published figures: the packet rate of 6 million with two counts per packet on one
-    /// line gives 83 ns for the transfer of a modified line and its locked instruction; eight
-    /// repetitions of a compare-and-swap with 112 CPUs give `retries_per_cpu`. The others are
-    /// typical. See docs/model.md.
-    pub const PUBLISHED: Self = Self {
-        local_ns: 1.0,
-        clean_ns: 50.0,
-        upgrade_ns: 50.0,
-        dirty_ns: 77.0,
-        rmw_ns: 6.0,
-        retries_per_cpu: 0.08,
-        socket_factor: 1.0,
-        cpus_per_socket: 128,
-    };
-
-    /// The same machine with `cpus` in each socket, and a factor of 2 between sockets.
-    #[must_use]
-    pub const fn sockets_of(self, cpus: u8) -> Self {
-        Self { socket_factor: 2.0, cpus_per_socket: cpus, ..self }
-    }
-
-    /// The CPUs of the socket of `cpu`.
-    pub(super) const fn socket_mask(&self, cpu: u8) -> u128 {
-        let first = (cpu / self.cpus_per_socket) as u32 * self.cpus_per_socket as u32;
-        let all = match self.cpus_per_socket {
-            count @ 0..128 => (1 << count) - 1,
-            _ => u128::MAX,
-        };
-        all << first
-    }
-}
+/// Stores that a CPU's store buffer holds: 56 to 112 in present processors. The next one waits for
+/// the first of them.
+const STORES_MAX: f64 = 56.0;
 
 /// Work and waiting time of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -152,13 +98,52 @@ pub struct Machine {
 #[derive(Default)]
 struct Cpu {
     place: usize,
-    /// Ends of the stores that its store buffer holds, in order.
+    /// Ends of the stores to lines of the layout that its store buffer holds, in order.
     stores: VecDeque<f64>,
+    /// Stores of its computing time that wait behind them.
+    own_stores: f64,
     /// Version of the line that its compare-and-swap expects.
     expected: Option<u64>,
     /// Time of the next packet.
     arrival: f64,
     totals: CpuTotals,
+}
+
+impl Cpu {
+    /// Removes the stores that have ended.
+    fn end_stores(&mut self, now: f64) {
+        while self.stores.front().is_some_and(|&end| end <= now) {
+            self.stores.pop_front();
+        }
+        if self.stores.is_empty() {
+            self.own_stores = 0.0;
+        }
+    }
+
+    /// Places of its store buffer that are in use.
+    fn used(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "at most 56")]
+        let stores = self.stores.len() as f64;
+        stores + self.own_stores
+    }
+
+    /// Computes for a time, with a store to a line of its own each `own_ns`; returns the end. These
+    /// stores cost nothing unless one to a line of the layout is under way: the buffer keeps the
+    /// order of stores, so that they wait behind it until no place is left.
+    fn compute(&mut self, ns: f64, at: f64, own_ns: f64) -> f64 {
+        self.end_stores(at);
+        let Some(&drained) = self.stores.back().filter(|_| own_ns.is_finite()) else {
+            return at + ns;
+        };
+        let full_at = at + (STORES_MAX - self.used()).max(0.0) * own_ns;
+        if full_at >= at + ns || full_at >= drained {
+            self.own_stores += ns / own_ns;
+            return at + ns;
+        }
+        let stalled = drained - full_at;
+        self.totals.stalled_ns += stalled;
+        at + ns + stalled
+    }
 }
 
 /// Lines of a run.
@@ -207,10 +192,17 @@ impl Machine {
             if at >= elapsed_ns {
                 continue;
             }
-            let (cpu, steps) = (&mut cpus[number], self.programs[number].steps());
-            let step = steps[cpu.place];
+            let (cpu, program) = (&mut cpus[number], &self.programs[number]);
+            let (steps, own) = (program.steps(), program.own_store_ns());
+            let step = match steps[cpu.place] {
+                Step::Think(ns) => {
+                    let relative = 1.0 + self.jitter * (2.0 * lines.rng.f64() - 1.0);
+                    Step::Think(ns * relative)
+                }
+                step => step,
+            };
             #[expect(clippy::cast_possible_truncation, reason = "below 128")]
-            let next = lines.step(cpu, number as u8, step, at, self.jitter);
+            let next = lines.step(cpu, number as u8, step, at, own);
             if cpu.expected.is_none() {
                 cpu.place += 1;
             }
@@ -227,9 +219,9 @@ impl Machine {
 
 impl Lines<'_> {
     /// Does a step of a CPU, or one attempt of a compare-and-swap, and returns its end.
-    fn step(&mut self, cpu: &mut Cpu, number: u8, step: Step, at: f64, jitter: f64) -> f64 {
+    fn step(&mut self, cpu: &mut Cpu, number: u8, step: Step, at: f64, own: f64) -> f64 {
         match step {
-            Step::Think(ns) => at + ns * (1.0 + jitter * (2.0 * self.rng.f64() - 1.0)),
+            Step::Think(ns) => cpu.compute(ns, at, own),
             Step::Arrival(period) => {
                 // Packets come at random times around their mean, and wait for a CPU that is late.
                 cpu.arrival += period * 2.0 * self.rng.f64();
@@ -238,6 +230,11 @@ impl Lines<'_> {
             }
             Step::Line(line, Access::Write) => self.store(cpu, number, line, at),
             Step::Line(line, access) => self.load(cpu, number, line, access, at),
+            Step::Fence => {
+                let end = at.max(cpu.stores.back().copied().unwrap_or(at));
+                cpu.totals.stalled_ns += end - at;
+                end
+            }
             Step::CompareAndSwap(line) => self.compare_and_swap(cpu, number, line, at),
             Step::Critical(line, ns) => {
                 self.load(cpu, number, line, Access::Rmw, at);
@@ -268,11 +265,9 @@ impl Lines<'_> {
 
     /// A store: the CPU continues, and the store buffer does the stores in order.
     fn store(&mut self, cpu: &mut Cpu, number: u8, line: LineId, at: f64) -> f64 {
-        while cpu.stores.front().is_some_and(|&end| end <= at) {
-            cpu.stores.pop_front();
-        }
+        cpu.end_stores(at);
         let mut now = at;
-        if cpu.stores.len() == STORES_MAX {
+        if cpu.used() >= STORES_MAX {
             now = cpu.stores.pop_front().unwrap_or(at);
         }
         let begin = now.max(cpu.stores.back().copied().unwrap_or(0.0));

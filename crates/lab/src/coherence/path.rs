@@ -7,13 +7,17 @@
 //! that both CPUs use. A line with a name in [`HOST_WIDE`] is one line for all CPUs of a machine;
 //! every other one exists once for each pair of CPUs, as a connection or a core does.
 
-use std::{collections::BTreeMap, fmt::Write as _, sync::LazyLock};
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use super::{
     directory::Access,
     program::{Layout, Program, Step},
     trace::{SharedLine, Trace},
 };
+
+mod text;
+
+pub use text::parse;
 
 /// Structures that all connections and cores of a host share.
 pub const HOST_WIDE: [&str; 10] = [
@@ -33,9 +37,6 @@ pub const HOST_WIDE: [&str; 10] = [
 /// line does not leave the CPU in between.
 const NEAR: u32 = 100;
 
-/// Columns of a line of `paths.txt`.
-const COLUMNS: usize = 96;
-
 /// One step of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathStep {
@@ -45,6 +46,9 @@ pub enum PathStep {
     Line(usize, Access),
     /// A conditional increment of a count.
     CompareAndSwap(usize),
+    /// An atomic operation on a line of the CPU's own after a write to a shared line: it waits for
+    /// the write.
+    Fence,
 }
 
 /// The path of a packet or a request.
@@ -56,6 +60,8 @@ pub struct Path {
     pub lines: Vec<String>,
     /// Steps of both CPUs.
     pub cpus: [Vec<PathStep>; 2],
+    /// Stores of both CPUs to lines of their own.
+    pub own_stores: [u32; 2],
 }
 
 static PATHS: LazyLock<Vec<Path>> =
@@ -101,15 +107,21 @@ impl Path {
                 .zip(&self.lines)
                 .map(|(wide, name)| wide.unwrap_or_else(|| layout.line(name.clone())))
                 .collect();
-            for steps in &self.cpus {
+            for (cpu, steps) in self.cpus.iter().enumerate() {
+                let computing_ns = f64::from(self.instructions(cpu)) * ns_per_instruction;
+                let program = match self.own_stores[cpu] {
+                    0 => Program::new(),
+                    stores => Program::new().own_stores(computing_ns / f64::from(stores)),
+                };
                 let steps = steps.iter().map(|step| match *step {
                     PathStep::Instructions(count) => {
                         Step::Think(f64::from(count) * ns_per_instruction)
                     }
                     PathStep::Line(line, access) => Step::Line(lines[line], access),
                     PathStep::CompareAndSwap(line) => Step::CompareAndSwap(lines[line]),
+                    PathStep::Fence => Step::Fence,
                 });
-                programs.push(steps.fold(Program::new(), Program::step));
+                programs.push(steps.fold(program, Program::step));
             }
         }
         (layout, programs)
@@ -122,50 +134,30 @@ impl Path {
         let index: BTreeMap<u64, usize> =
             shared.iter().enumerate().map(|(index, line)| (line.number, index)).collect();
         let retries = name.ends_with("cas");
-        let cpus = [0, 1].map(|cpu| {
+        let mut own_stores = [0; 2];
+        let cpus = [0_u8, 1].map(|cpu| {
+            let own_stores = &mut own_stores[usize::from(cpu)];
             let mut rounds = trace.rounds_of(cpu);
             rounds.sort_by_key(|parts| parts.iter().map(|part| part.instructions).sum::<u32>());
             let mut steps = Steps::default();
             for part in rounds.get(rounds.len() / 2).into_iter().flatten() {
                 for traced in &part.accesses {
-                    if let Some(&line) = index.get(&traced.line()) {
-                        steps.access(traced.at, line, traced.access);
+                    match index.get(&traced.line()) {
+                        Some(&line) => steps.access(traced.at, line, traced.access),
+                        None if traced.access == Access::Read => {}
+                        None => {
+                            *own_stores += 1;
+                            if traced.access == Access::Rmw {
+                                steps.fence(traced.at);
+                            }
+                        }
                     }
                 }
                 steps.end(part.instructions);
             }
             steps.finish(|line| retries && lines[line].contains("Dst count"))
         });
-        Self { name: name.to_owned(), lines, cpus }
-    }
-
-    /// Its text in `paths.txt`.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let mut text = format!("path {}\n", self.name);
-        for name in &self.lines {
-            let _ = writeln!(text, "line {name}");
-        }
-        for (cpu, steps) in self.cpus.iter().enumerate() {
-            let _ = writeln!(text, "cpu {cpu}");
-            let mut column = 0;
-            for step in steps {
-                let word = match step {
-                    PathStep::Instructions(count) => count.to_string(),
-                    PathStep::Line(line, Access::Read) => format!("r{line}"),
-                    PathStep::Line(line, Access::Write) => format!("w{line}"),
-                    PathStep::Line(line, Access::Rmw) => format!("a{line}"),
-                    PathStep::CompareAndSwap(line) => format!("c{line}"),
-                };
-                column += word.len() + 1;
-                let end = if column > COLUMNS { "\n" } else { " " };
-                column = if column > COLUMNS { 0 } else { column };
-                let _ = write!(text, "{word}{end}");
-            }
-            text.truncate(text.trim_end().len());
-            text.push('\n');
-        }
-        text
+        Self { name: name.to_owned(), lines, cpus, own_stores }
     }
 }
 
@@ -182,8 +174,11 @@ pub fn is_host_wide(line: &str) -> bool {
 /// Steps of one CPU while they are gathered.
 #[derive(Default)]
 struct Steps {
-    /// Accesses with the number of instructions before them, over all parts of a round.
-    accesses: Vec<(u32, usize, Access)>,
+    /// Accesses with the number of instructions before them, over all parts of a round. `None`: an
+    /// atomic operation on a line of the CPU's own.
+    accesses: Vec<(u32, Option<usize>, Access)>,
+    /// Whether no atomic operation has followed the last write to a shared line.
+    has_unordered: bool,
     /// Instructions of the parts that have ended.
     before: u32,
 }
@@ -191,13 +186,18 @@ struct Steps {
 impl Steps {
     fn access(&mut self, at: u32, line: usize, access: Access) {
         let at = self.before + at;
+        match access {
+            Access::Read => {}
+            Access::Write => self.has_unordered = true,
+            Access::Rmw => self.has_unordered = false,
+        }
         let near = self.accesses.iter_mut().rev().take_while(|(then, ..)| at - *then <= NEAR);
         let strength = |access: Access| match access {
             Access::Read => 0,
             Access::Write => 1,
             Access::Rmw => 2,
         };
-        let mut same = near.filter(|(_, other, _)| *other == line);
+        let mut same = near.filter(|(_, other, _)| *other == Some(line));
         match same.next() {
             // A second atomic operation is one more, however near.
             Some((_, _, Access::Rmw)) if access == Access::Rmw => {}
@@ -209,7 +209,15 @@ impl Steps {
             }
             None => {}
         }
-        self.accesses.push((at, line, access));
+        self.accesses.push((at, Some(line), access));
+    }
+
+    /// An atomic operation on another line.
+    fn fence(&mut self, at: u32) {
+        if self.has_unordered {
+            self.accesses.push((self.before + at, None, Access::Rmw));
+            self.has_unordered = false;
+        }
     }
 
     const fn end(&mut self, instructions: u32) {
@@ -225,6 +233,10 @@ impl Steps {
                 steps.push(PathStep::Instructions(then - at));
                 at = then;
             }
+            let Some(line) = line else {
+                steps.push(PathStep::Fence);
+                continue;
+            };
             let is_count = access == Access::Rmw && retries(line);
             gets += u32::from(is_count);
             steps.push(if is_count && gets == 1 {
@@ -238,45 +250,6 @@ impl Steps {
         }
         steps
     }
-}
-
-/// Reads paths from their text.
-pub fn parse(text: &str) -> Option<Vec<Path>> {
-    let mut paths = Vec::<Path>::new();
-    let mut cpu = 0;
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        if word == "path" {
-            paths.push(Path { name: rest.to_owned(), ..Path::default() });
-            continue;
-        }
-        let path = paths.last_mut()?;
-        match word {
-            "line" => path.lines.push(rest.to_owned()),
-            "cpu" => cpu = rest.parse().ok()?,
-            _ => {
-                for word in line.split_whitespace() {
-                    path.cpus.get_mut(cpu)?.push(step(word)?);
-                }
-            }
-        }
-    }
-    Some(paths)
-}
-
-/// Reads a step: a number of instructions, or a letter and the index of a line.
-fn step(word: &str) -> Option<PathStep> {
-    if let Ok(count) = word.parse() {
-        return Some(PathStep::Instructions(count));
-    }
-    let line = word.get(1..)?.parse().ok()?;
-    Some(match word.as_bytes().first()? {
-        b'r' => PathStep::Line(line, Access::Read),
-        b'w' => PathStep::Line(line, Access::Write),
-        b'a' => PathStep::Line(line, Access::Rmw),
-        b'c' => PathStep::CompareAndSwap(line),
-        _ => return None,
-    })
 }
 
 #[cfg(test)]
@@ -302,10 +275,28 @@ mod tests {
                 vec![PathStep::Line(0, Access::Rmw), PathStep::Line(1, Access::Rmw)],
                 vec![PathStep::Instructions(100), PathStep::Line(1, Access::Write)],
             ],
+            own_stores: [0, 25],
         };
         let (layout, programs) = path.programs(3, 0.5);
         assert_eq!((layout.len(), programs.len()), (4, 6));
         assert_eq!(programs[5].steps()[0], Step::Think(50.0));
+        assert_eq!(programs[5].own_store_ns(), 2.0);
+    }
+
+    #[test]
+    fn an_own_atomic_operation_counts_after_a_write_to_a_shared_line() {
+        let mut steps = Steps::default();
+        steps.fence(5);
+        steps.access(10, 0, Access::Write);
+        steps.fence(20);
+        steps.fence(30);
+        steps.end(30);
+        let instructions = PathStep::Instructions;
+        let write = PathStep::Line(0, Access::Write);
+        assert_eq!(
+            steps.finish(|_| false),
+            [instructions(10), write, instructions(10), PathStep::Fence, instructions(10)]
+        );
     }
 
     #[test]

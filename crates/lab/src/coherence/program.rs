@@ -12,6 +12,9 @@ pub enum Step {
     /// A conditional increment: reads the value, and repeats a compare-and-swap until no other CPU
     /// has changed it in between (`atomic_inc_not_zero`).
     CompareAndSwap(LineId),
+    /// An atomic operation on a line of this CPU's own: it waits for all stores before it. Its own
+    /// time is part of the computing time.
+    Fence,
     /// A spin lock on a line: waits in turn, and keeps the lock for this time in nanoseconds.
     Critical(LineId, f64),
     /// Waits for the next packet: one arrives at this CPU each time this many nanoseconds have
@@ -20,9 +23,16 @@ pub enum Step {
 }
 
 /// Work of one packet or request, which a CPU repeats.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     steps: Vec<Step>,
+    own_store_ns: f64,
+}
+
+impl Default for Program {
+    fn default() -> Self {
+        Self { steps: Vec::new(), own_store_ns: f64::INFINITY }
+    }
 }
 
 impl Program {
@@ -61,6 +71,30 @@ impl Program {
     pub fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
         self
+    }
+
+    /// Says that its computing time has a store to a line of its own each so many nanoseconds;
+    /// without this, it has none.
+    #[must_use]
+    pub const fn own_stores(mut self, each_ns: f64) -> Self {
+        self.own_store_ns = each_ns;
+        self
+    }
+
+    /// Time between two stores of its computing time to lines of its own.
+    #[must_use]
+    pub const fn own_store_ns(&self) -> f64 {
+        self.own_store_ns
+    }
+
+    /// The same program with all computing times multiplied.
+    #[must_use]
+    pub fn scaled(&self, factor: f64) -> Self {
+        let scaled = |step: &Step| match *step {
+            Step::Think(ns) => Step::Think(ns * factor),
+            step => step,
+        };
+        Self { steps: self.steps.iter().map(scaled).collect(), ..self.clone() }
     }
 
     /// Its steps, in order.

@@ -13,7 +13,8 @@
 use serde::Serialize;
 
 use super::{
-    machine::{Costs, Machine, Totals},
+    costs::Costs,
+    machine::{Machine, Totals},
     program::{Layout, Program, Step},
 };
 

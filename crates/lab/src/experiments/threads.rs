@@ -39,7 +39,7 @@ impl Drop for Pinned {
 }
 
 /// CPU time of the calling thread, in seconds.
-pub(super) fn thread_cpu_s() -> f64 {
+pub(crate) fn thread_cpu_s() -> f64 {
     seconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 

@@ -74,6 +74,24 @@ fn a_cpu_waits_for_its_stores_at_an_atomic_operation_only() {
     assert!(time(&waits) > 530.0, "{}", time(&waits));
 }
 
+/// A store that waits delays no computing, unless the computing stores so often that the buffer is
+/// full before: 83 ns of transfer, 55 places of 1 ns each.
+#[test]
+fn stores_of_the_computing_time_wait_behind_a_store_of_a_shared_line() {
+    let mut layout = Layout::new();
+    let shared = layout.line("shared");
+    let time = |own_ns: f64| {
+        let program = Program::new().write(shared).think(1000.0).own_stores(own_ns);
+        let other = Program::new().rmw(shared).think(300.0);
+        let machine = Machine::new(COSTS, &layout, vec![program, other]);
+        1e9 / machine.run(RUN_NS, 1).rounds_per_second_of([0])
+    };
+    assert!(error(time(f64::INFINITY), 1001.0) < 0.005, "{}", time(f64::INFINITY));
+    assert!(error(time(2.0), 1001.0) < 0.005, "{}", time(2.0));
+    let stalled = time(1.0) - 1001.0;
+    assert!((20.0..60.0).contains(&stalled), "{stalled}");
+}
+
 #[test]
 fn stores_beyond_the_store_buffer_wait() {
     let mut layout = Layout::new();
