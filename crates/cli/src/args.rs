@@ -24,7 +24,8 @@ mod values;
 
 pub(crate) use self::{
     lab::{
-        LabArgs, LabCommand, LabCompareArgs, LabMergeArgs, LabOutputArgs, LabRunArgs, LabTsqArgs,
+        LabArgs, LabCalibrateArgs, LabCommand, LabCompareArgs, LabMergeArgs, LabOutputArgs,
+        LabRunArgs, LabTsqArgs,
     },
     stats::Stats,
 };

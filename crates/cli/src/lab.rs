@@ -3,6 +3,7 @@
 //!
 //! Not here: what an experiment does, and its statistics.
 
+mod calibrate;
 mod compare;
 mod csv;
 mod merge;
@@ -10,6 +11,7 @@ mod plan;
 mod plot;
 mod progress;
 mod report;
+mod scaling;
 pub(crate) mod table;
 
 use std::{fs, path::Path, time::Duration};
@@ -41,6 +43,9 @@ const QUICK_RUNS: usize = 10;
 const QUICK_WARM_UP: Duration = Duration::from_millis(5);
 const QUICK_MEASURE: Duration = Duration::from_millis(20);
 
+/// Repetitions of each cost of a cache line that are measured before the experiments.
+const CALIBRATIONS: u32 = 100;
+
 /// Runs the command.
 pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     let Some(command) = &args.command else {
@@ -60,6 +65,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
         LabCommand::Selftest(args) => return test_itself(args),
         LabCommand::Compare(args) => return compare::run(args),
         LabCommand::Merge(args) => return merge::run(args),
+        LabCommand::Calibrate(args) => calibrate::run(args),
     };
     experiments(args, names, word).map(drop)
 }
@@ -134,7 +140,8 @@ fn run_parts(
     job: Option<&Job>,
 ) -> Result<LabRecord, Failure> {
     make_directory(&args.output)?;
-    let machine = Machine::read();
+    let calibration = Some(calibrate::measure(CALIBRATIONS)?);
+    let machine = Machine { calibration, ..Machine::read() };
     let record = LabRecord {
         command: "lab".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

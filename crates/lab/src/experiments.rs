@@ -19,7 +19,7 @@ mod generator;
 mod link_meter;
 mod receiver;
 mod simulation;
-mod threads;
+pub(crate) mod threads;
 
 use crate::experiment::Experiment;
 

@@ -58,7 +58,7 @@ pub use crate::entropy::{rng, secrets};
 pub use pkt::{Batch, DropReason, Instant, Packet, PacketList, RxChecksum, TxChecksum};
 pub use stack::{
     Cx, Errno, Memory, Readiness, Secrets,
-    base::{config_error::ConfigError, ids::DeviceIndex},
+    base::{config_error::ConfigError, ids::DeviceIndex, memory_map::Region},
     device::{
         Capabilities, Completed, Device, Doorbell, Impairment, LinkType, QueueId, RxSignal, Wire,
         WireConfig,
@@ -69,7 +69,7 @@ pub use stack::{
         config::{DeviceConfig, HostConfig},
     },
     route::fib::RouteSpec,
-    socket::{Connection, Listener, ShutdownHow},
+    socket::{Connection, Listener, Reader, ShutdownHow},
     sysctl::Sysctls,
     transmit::neighbor::{NudState, table::NeighborInfo},
 };

@@ -9,6 +9,7 @@ pub mod counters;
 pub mod errno;
 pub mod ids;
 pub mod limits;
+pub mod memory_map;
 pub mod secrets;
 pub mod tcp_memory;
 pub mod timer;

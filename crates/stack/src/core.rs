@@ -17,7 +17,8 @@
 //! ```
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    ops::Deref,
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     vec::Vec,
 };
 
@@ -47,6 +48,7 @@ pub(crate) use power::PowerChange;
 
 mod busy_poll;
 mod lifetime;
+mod memory_map;
 mod power;
 mod run;
 mod sleep;
@@ -156,12 +158,46 @@ fn queues_in(mut mask: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+/// A core's reference to its host, which each run of the core counts for its duration.
+///
+/// Each core has one of its own, on cache lines of its own: counting on the host itself would be
+/// two writes to one line by every core for every doorbell (docs/model.md). The [`Host`] owns these
+/// references, so that they end with it.
+///
+/// [`Host`]: crate::host::Host
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct CoreNet(OnceLock<Arc<Net>>);
+
+impl CoreNet {
+    /// Sets the host, once, while it is built.
+    pub(crate) fn set(&self, net: &Arc<Net>) {
+        let set = self.0.set(Arc::clone(net));
+        debug_assert!(set.is_ok(), "a core has one host");
+    }
+}
+
+impl Deref for CoreNet {
+    type Target = Net;
+
+    #[inline]
+    fn deref(&self) -> &Net {
+        self.0.get().expect("no core runs before its host is built")
+    }
+}
+
+impl core::fmt::Debug for CoreNet {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("CoreNet").finish_non_exhaustive()
+    }
+}
+
 /// One core of a host.
 pub struct Core {
     id: CoreId,
     /// Reference to itself, for contexts that poll this core.
     this: Weak<dyn RunCore>,
-    net: Weak<Net>,
+    net: Weak<CoreNet>,
     lock: CoreLock<CoreState>,
     /// Device and queue of each queue polled here.
     places: Mutex<Vec<DeviceQueue>>,
@@ -188,7 +224,7 @@ impl Core {
     /// Creates a core of `net`; `backlogs` are those of all its cores.
     pub(crate) fn new(
         id: CoreId,
-        net: Weak<Net>,
+        net: Weak<CoreNet>,
         backlogs: Arc<[Arc<Backlog>]>,
         attendance: Arc<Attendance>,
         sockets: Arc<CoreSockets>,

@@ -13,7 +13,7 @@ use pkt::Instant;
 
 use crate::{
     base::ids::CoreId,
-    core::{Core, CoreRun},
+    core::{Core, CoreNet, CoreRun},
     cx::Cx,
     device::QueueId,
     socket::net::Net,
@@ -24,6 +24,7 @@ mod audit;
 mod build;
 pub mod config;
 mod devices;
+mod memory_map;
 mod neighbors;
 mod report;
 
@@ -34,6 +35,8 @@ pub use audit::Audit;
 pub struct Host {
     net: Arc<Net>,
     cores: Vec<Arc<Core>>,
+    /// References of the cores to `net`.
+    core_nets: Vec<Arc<CoreNet>>,
     /// Lock that serializes changes of devices.
     device_changes: Mutex<()>,
 }

@@ -43,7 +43,7 @@ pub(crate) mod totals;
 pub(crate) mod urgent;
 
 use alloc::boxed::Box;
-use core::{mem::offset_of, time::Duration};
+use core::{mem::offset_of, ops::Range, time::Duration};
 
 use bitflags::bitflags;
 use pkt::Instant;
@@ -488,6 +488,12 @@ impl Tcb {
     #[must_use]
     pub fn tuple(&self) -> &FourTuple {
         &self.tuple
+    }
+
+    /// Returns the places of the queues' memory, for tools that name the memory a program accesses.
+    #[must_use]
+    pub fn queue_memory(&self) -> [(&'static str, Range<usize>); 2] {
+        [("SendQueue", self.send_queue.memory()), ("ReceiveQueue", self.receive_queue.memory())]
     }
 
     /// Returns SND.UNA, which advances when the peer has acknowledged new data.

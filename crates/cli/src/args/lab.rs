@@ -50,6 +50,12 @@ pub(crate) enum LabCommand {
     /// Takes the JSON files of all jobs of one plan. They must be of one version of quietline and
     /// of one command, and each job must occur once.
     Merge(LabMergeArgs),
+    /// Measure what a cache line costs between two CPUs, and compare the coherence model with it.
+    ///
+    /// Measures reads and atomic additions on lines that the other CPU has read or modified, then
+    /// runs programs on two CPUs and in the model. Each prediction should be within 15 % of the
+    /// measurement on a quiet machine. docs/model.md describes the model.
+    Calibrate(LabCalibrateArgs),
 }
 
 /// Options of `quietline lab tsq`.
@@ -161,4 +167,15 @@ pub(crate) struct LabMergeArgs {
     /// Output options.
     #[command(flatten)]
     pub(crate) output: LabOutputArgs,
+}
+
+/// Options of `quietline lab calibrate`.
+#[derive(Debug, Args)]
+pub(crate) struct LabCalibrateArgs {
+    /// Repetitions of each cost, whose median counts.
+    #[arg(long, value_name = "N", default_value = "400", value_parser = number::<u32>(4..=1_000_000))]
+    pub(crate) repetitions: u32,
+    /// Print one JSON object, which also has the scaling curves of the model.
+    #[arg(long)]
+    pub(crate) json: bool,
 }

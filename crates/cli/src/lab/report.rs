@@ -8,7 +8,7 @@ use quietline_lab::experiment::{
     SummaryRecord, Verdict,
 };
 
-use super::{plot, table};
+use super::{plot, scaling, table};
 use crate::{
     page::{self, escape},
     plot::css,
@@ -43,6 +43,7 @@ pub(super) fn page(record: &LabRecord) -> Result<String> {
     for experiment in &record.experiments {
         section(&mut page, experiment)?;
     }
+    scaling::section(&mut page, record)?;
     page.push_str(page::END);
     Ok(page)
 }
@@ -150,7 +151,7 @@ fn arms(page: &mut String, experiment: &ExperimentRecord) {
 }
 
 /// A square of the color of an arm.
-fn dot(arm: usize) -> String {
+pub(super) fn dot(arm: usize) -> String {
     format!("<i class=\"dot\" style=\"background:{}\"></i>", css(arm))
 }
 

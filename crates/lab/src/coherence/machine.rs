@@ -1,45 +1,33 @@
 //! The machine: CPUs that repeat their programs over one directory, in the order of time.
 
-use std::{cmp::Ordering, collections::BinaryHeap};
+use std::{
+    cmp::Ordering,
+    collections::{BinaryHeap, VecDeque},
+};
 
 use fastrand::Rng;
 
 use super::{
-    directory::{CPUS_MAX, Line, LineId},
+    costs::Costs,
+    directory::{Access, CPUS_MAX, Line, LineId},
     program::{Layout, Program, Step},
 };
 
-/// Costs of an access, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Costs {
-    /// Access to a copy that the CPU has. Typical: 1 to 5.
-    pub local_ns: f64,
-    /// Transfer of an unmodified line, or invalidation of other copies. Typical: 40 to 60 within a
-    /// socket.
-    pub clean_ns: f64,
-    /// Transfer of a line that another CPU has modified. Typical: 60 to 100 within a socket.
-    pub dirty_ns: f64,
-    /// A locked instruction on a line that the CPU owns. Typical: 4 to 8.
-    pub rmw_ns: f64,
-    /// Factor of a transfer between sockets. Typical: 2.
-    pub socket_factor: f64,
-    /// CPUs of a socket; CPU numbers fill one socket after the other.
-    pub cpus_per_socket: u8,
-}
+/// Stores that a CPU's store buffer holds: 56 to 112 in present processors. The next one waits for
+/// the first of them.
+const STORES_MAX: f64 = 56.0;
 
-impl Costs {
-    pub(super) const fn socket_of(&self, cpu: u8) -> u8 {
-        cpu / self.cpus_per_socket
-    }
-}
-
-/// Counts of one CPU.
+/// Work and waiting time of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTotals {
     /// Repetitions of its program.
     pub rounds: u64,
     /// Time in which it waited for lines, in nanoseconds.
     pub stalled_ns: f64,
+    /// Time in which it waited for packets, in nanoseconds.
+    pub idle_ns: f64,
+    /// Compare-and-swaps that failed.
+    pub retries: u64,
 }
 
 /// Result of a run.
@@ -53,6 +41,7 @@ pub struct Totals {
     transfers: Vec<u64>,
 }
 
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 impl Totals {
     /// Repetitions of all programs per second.
     #[must_use]
@@ -64,21 +53,35 @@ impl Totals {
     #[must_use]
     pub fn rounds_per_second_of(&self, cpus: impl IntoIterator<Item = usize>) -> f64 {
         let rounds: u64 = cpus.into_iter().map(|cpu| self.cpus[cpu].rounds).sum();
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-        let rounds = rounds as f64;
-        rounds * 1e9 / self.elapsed_ns
+        rounds as f64 * 1e9 / self.elapsed_ns
     }
 
     /// Fraction of its time that a CPU waited for lines.
     #[must_use]
     pub fn stalled(&self, cpu: usize) -> f64 {
-        self.cpus[cpu].stalled_ns / self.elapsed_ns
+        // A wait that began before the end of the run may end after it.
+        (self.cpus[cpu].stalled_ns / self.elapsed_ns).min(1.0)
+    }
+
+    /// Mean fraction of the time in which CPUs did not wait for packets: their load, in which the
+    /// wait for lines is part of the work.
+    #[must_use]
+    pub fn load(&self) -> f64 {
+        let idle: f64 = self.cpus.iter().map(|cpu| cpu.idle_ns).sum();
+        1.0 - idle / self.elapsed_ns / self.cpus.len() as f64
+    }
+
+    /// Failed compare-and-swaps per repetition.
+    #[must_use]
+    pub fn retries(&self) -> f64 {
+        let sum = |of: fn(&CpuTotals) -> u64| self.cpus.iter().map(of).sum::<u64>() as f64;
+        sum(|cpu| cpu.retries) / sum(|cpu| cpu.rounds).max(1.0)
     }
 
     /// Transfers of a line.
     #[must_use]
     pub fn transfers(&self, line: LineId) -> u64 {
-        self.transfers[line.0 as usize]
+        self.transfers[line.index()]
     }
 }
 
@@ -89,6 +92,66 @@ pub struct Machine {
     programs: Vec<Program>,
     lines: usize,
     jitter: f64,
+}
+
+/// State of one CPU in a run.
+#[derive(Default)]
+struct Cpu {
+    place: usize,
+    /// Ends of the stores to lines of the layout that its store buffer holds, in order.
+    stores: VecDeque<f64>,
+    /// Stores of its computing time that wait behind them.
+    own_stores: f64,
+    /// Version of the line that its compare-and-swap expects.
+    expected: Option<u64>,
+    /// Time of the next packet.
+    arrival: f64,
+    totals: CpuTotals,
+}
+
+impl Cpu {
+    /// Removes the stores that have ended.
+    fn end_stores(&mut self, now: f64) {
+        while self.stores.front().is_some_and(|&end| end <= now) {
+            self.stores.pop_front();
+        }
+        if self.stores.is_empty() {
+            self.own_stores = 0.0;
+        }
+    }
+
+    /// Places of its store buffer that are in use.
+    fn used(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "at most 56")]
+        let stores = self.stores.len() as f64;
+        stores + self.own_stores
+    }
+
+    /// Computes for a time, with a store to a line of its own each `own_ns`; returns the end. These
+    /// stores cost nothing unless one to a line of the layout is under way: the buffer keeps the
+    /// order of stores, so that they wait behind it until no place is left.
+    fn compute(&mut self, ns: f64, at: f64, own_ns: f64) -> f64 {
+        self.end_stores(at);
+        let Some(&drained) = self.stores.back().filter(|_| own_ns.is_finite()) else {
+            return at + ns;
+        };
+        let full_at = at + (STORES_MAX - self.used()).max(0.0) * own_ns;
+        if full_at >= at + ns || full_at >= drained {
+            self.own_stores += ns / own_ns;
+            return at + ns;
+        }
+        let stalled = drained - full_at;
+        self.totals.stalled_ns += stalled;
+        at + ns + stalled
+    }
+}
+
+/// Lines of a run.
+struct Lines<'m> {
+    costs: &'m Costs,
+    lines: Vec<Line>,
+    transfers: Vec<u64>,
+    rng: Rng,
 }
 
 impl Machine {
@@ -116,37 +179,130 @@ impl Machine {
     /// seed.
     #[must_use]
     pub fn run(&self, elapsed_ns: f64, seed: u64) -> Totals {
-        let mut rng = Rng::with_seed(seed);
-        let mut lines = vec![Line::default(); self.lines];
-        let mut transfers = vec![0; self.lines];
-        let mut cpus = vec![CpuTotals::default(); self.programs.len()];
-        let mut places = vec![0; self.programs.len()];
+        let mut lines = Lines {
+            costs: &self.costs,
+            lines: vec![Line::default(); self.lines],
+            transfers: vec![0; self.lines],
+            rng: Rng::with_seed(seed),
+        };
+        let mut cpus: Vec<_> = self.programs.iter().map(|_| Cpu::default()).collect();
         let mut queue: BinaryHeap<Turn> =
-            (0..self.programs.len()).map(|cpu| Turn { at: 100.0 * rng.f64(), cpu }).collect();
-        while let Some(Turn { at, cpu }) = queue.pop() {
+            (0..cpus.len()).map(|cpu| Turn { at: 100.0 * lines.rng.f64(), cpu }).collect();
+        while let Some(Turn { at, cpu: number }) = queue.pop() {
             if at >= elapsed_ns {
                 continue;
             }
-            let steps = self.programs[cpu].steps();
-            let next = match steps[places[cpu]] {
-                Step::Think(ns) => at + ns * (1.0 + self.jitter * (2.0 * rng.f64() - 1.0)),
-                Step::Line(line, access) => {
-                    let index = line.0 as usize;
-                    #[expect(clippy::cast_possible_truncation, reason = "below 128")]
-                    let done = lines[index].access(cpu as u8, access, at, &self.costs);
-                    transfers[index] += u64::from(done.missed);
-                    cpus[cpu].stalled_ns += done.at - at;
-                    done.at
+            let (cpu, program) = (&mut cpus[number], &self.programs[number]);
+            let (steps, own) = (program.steps(), program.own_store_ns());
+            let step = match steps[cpu.place] {
+                Step::Think(ns) => {
+                    let relative = 1.0 + self.jitter * (2.0 * lines.rng.f64() - 1.0);
+                    Step::Think(ns * relative)
                 }
+                step => step,
             };
-            places[cpu] += 1;
-            if places[cpu] == steps.len() {
-                places[cpu] = 0;
-                cpus[cpu].rounds += 1;
+            #[expect(clippy::cast_possible_truncation, reason = "below 128")]
+            let next = lines.step(cpu, number as u8, step, at, own);
+            if cpu.expected.is_none() {
+                cpu.place += 1;
             }
-            queue.push(Turn { at: next, cpu });
+            if cpu.place == steps.len() {
+                cpu.place = 0;
+                cpu.totals.rounds += 1;
+            }
+            queue.push(Turn { at: next, cpu: number });
         }
-        Totals { elapsed_ns, cpus, transfers }
+        let cpus = cpus.into_iter().map(|cpu| cpu.totals).collect();
+        Totals { elapsed_ns, cpus, transfers: lines.transfers }
+    }
+}
+
+impl Lines<'_> {
+    /// Does a step of a CPU, or one attempt of a compare-and-swap, and returns its end.
+    fn step(&mut self, cpu: &mut Cpu, number: u8, step: Step, at: f64, own: f64) -> f64 {
+        match step {
+            Step::Think(ns) => cpu.compute(ns, at, own),
+            Step::Arrival(period) => {
+                // Packets come at random times around their mean, and wait for a CPU that is late.
+                cpu.arrival += period * 2.0 * self.rng.f64();
+                cpu.totals.idle_ns += (cpu.arrival - at).max(0.0);
+                at.max(cpu.arrival)
+            }
+            Step::Line(line, Access::Write) => self.store(cpu, number, line, at),
+            Step::Line(line, access) => self.load(cpu, number, line, access, at),
+            Step::Fence => {
+                let end = at.max(cpu.stores.back().copied().unwrap_or(at));
+                cpu.totals.stalled_ns += end - at;
+                end
+            }
+            Step::CompareAndSwap(line) => self.compare_and_swap(cpu, number, line, at),
+            Step::Critical(line, ns) => {
+                self.load(cpu, number, line, Access::Rmw, at);
+                let end = self.lines[line.index()].hold(ns);
+                cpu.totals.stalled_ns += ns;
+                end
+            }
+        }
+    }
+
+    fn access(&mut self, number: u8, line: LineId, access: Access, at: f64) -> f64 {
+        let done = self.lines[line.index()].access(number, access, at, self.costs);
+        self.transfers[line.index()] += u64::from(done.missed);
+        if access != Access::Read {
+            self.lines[line.index()].version += 1;
+        }
+        done.at
+    }
+
+    /// A read or an atomic operation: the CPU waits for it. An atomic operation first waits for all
+    /// stores of its CPU.
+    fn load(&mut self, cpu: &mut Cpu, number: u8, line: LineId, access: Access, at: f64) -> f64 {
+        let drained = cpu.stores.back().copied().filter(|_| access == Access::Rmw);
+        let end = self.access(number, line, access, at.max(drained.unwrap_or(0.0)));
+        cpu.totals.stalled_ns += end - at;
+        end
+    }
+
+    /// A store: the CPU continues, and the store buffer does the stores in order.
+    fn store(&mut self, cpu: &mut Cpu, number: u8, line: LineId, at: f64) -> f64 {
+        cpu.end_stores(at);
+        let mut now = at;
+        if cpu.used() >= STORES_MAX {
+            now = cpu.stores.pop_front().unwrap_or(at);
+        }
+        let begin = now.max(cpu.stores.back().copied().unwrap_or(0.0));
+        let end = self.access(number, line, Access::Write, begin);
+        cpu.stores.push_back(end);
+        cpu.totals.stalled_ns += now - at;
+        now + self.costs.local_ns
+    }
+
+    fn compare_and_swap(&mut self, cpu: &mut Cpu, number: u8, line: LineId, at: f64) -> f64 {
+        let version = |lines: &Self| lines.lines[line.index()].version;
+        let Some(expected) = cpu.expected else {
+            let end = self.load(cpu, number, line, Access::Read, at);
+            cpu.expected = Some(version(self));
+            self.lines[line.index()].attempts += 1;
+            return end;
+        };
+        let present = version(self);
+        let mut end = self.load(cpu, number, line, Access::Rmw, at);
+        if present != expected {
+            cpu.totals.retries += 1;
+            // A CPU that repeats at once finds the line still in its cache, unless another CPU has
+            // asked for it: the more of them try, the more probable that is.
+            let others = f64::from(self.lines[line.index()].attempts - 1);
+            if self.rng.f64() >= 1.0 / (1.0 + self.costs.retries_per_cpu * others) {
+                // The failed attempt has read the value, and changed nothing.
+                self.lines[line.index()].version = present;
+                cpu.expected = Some(present);
+                return end;
+            }
+            end = self.load(cpu, number, line, Access::Rmw, end);
+        }
+        cpu.expected = None;
+        self.lines[line.index()].attempts -= 1;
+        end
     }
 }
 
@@ -173,69 +329,4 @@ impl PartialOrd for Turn {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const COSTS: Costs = Costs {
-        local_ns: 1.0,
-        clean_ns: 50.0,
-        dirty_ns: 83.0,
-        rmw_ns: 0.0,
-        socket_factor: 1.0,
-        cpus_per_socket: 128,
-    };
-    const SECOND: f64 = 1e7;
-
-    /// Relative distance of a figure from the wanted one.
-    fn error(found: f64, wanted: f64) -> f64 {
-        (found / wanted - 1.0).abs()
-    }
-
-    #[test]
-    fn cpus_without_a_shared_line_scale_with_their_number() {
-        let mut layout = Layout::new();
-        let rate = |cpus: usize, layout: &mut Layout| {
-            let programs = (0..cpus).map(|_| Program::new().think(99.0).rmw(layout.line("own")));
-            let programs = programs.collect();
-            Machine::new(COSTS, layout, programs).run(SECOND, 1).rounds_per_second()
-        };
-        let one = rate(1, &mut layout);
-        assert!(error(one, 1e7) < 0.01, "{one}");
-        assert!(error(rate(64, &mut layout), 64.0 * one) < 0.01);
-    }
-
-    /// Two atomic operations per packet on one line: 1 / (2 × 83 ns) = 6 million packets per
-    /// second, however many CPUs.
-    #[test]
-    fn a_line_that_every_cpu_writes_twice_per_packet_bounds_the_packet_rate() {
-        let mut layout = Layout::new();
-        let count = layout.line("refcount");
-        let program = Program::new().think(300.0).rmw(count).think(300.0).rmw(count);
-        for cpus in [16, 48, 112] {
-            let machine = Machine::new(COSTS, &layout, vec![program.clone(); cpus]);
-            let totals = machine.run(SECOND, 1);
-            assert!(error(totals.rounds_per_second(), 1e9 / 166.0) < 0.02, "{cpus}: {totals:?}");
-            assert!(totals.stalled(0) > 0.3, "{cpus}");
-        }
-    }
-
-    #[test]
-    fn readers_of_a_line_that_nobody_writes_do_not_wait_for_each_other() {
-        let mut layout = Layout::new();
-        let fields = layout.line("fields");
-        let program = Program::new().think(99.0).read(fields);
-        let totals = Machine::new(COSTS, &layout, vec![program; 100]).run(SECOND, 1);
-        assert!(error(totals.rounds_per_second(), 100.0 * 1e7) < 0.01, "{totals:?}");
-        assert_eq!(totals.transfers(fields), 100);
-    }
-
-    #[test]
-    fn a_seed_repeats_its_run() {
-        let mut layout = Layout::new();
-        let line = layout.line("line");
-        let machine = Machine::new(COSTS, &layout, vec![Program::new().think(50.0).rmw(line); 8]);
-        assert_eq!(machine.run(1e5, 4), machine.run(1e5, 4));
-        assert_ne!(machine.run(1e5, 4), machine.run(1e5, 5));
-        assert_eq!(layout.name(line), "line");
-    }
-}
+mod tests;

@@ -4,6 +4,8 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
+use crate::coherence::calibrate::Calibration;
+
 /// Facts about the machine. Unknown facts are absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -23,6 +25,9 @@ pub struct Machine {
     pub load: Option<[f64; 3]>,
     /// Whether this program was built with optimization.
     pub optimized: bool,
+    /// Costs of cache lines between two CPUs; absent in results that measured none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
 }
 
 impl Machine {
@@ -43,6 +48,7 @@ impl Machine {
                 .is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor")),
             load: load(&file("/proc/loadavg")),
             optimized: !cfg!(debug_assertions),
+            calibration: None,
         }
     }
 }

@@ -10,10 +10,10 @@ use std::{
     io::{self, Read as _, Write as _},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use quietline::{Attachment, Snapshot, Stack, TcpListener, TcpStream};
@@ -85,6 +85,9 @@ struct Receiver {
     streams: Vec<TcpStream>,
     /// Bytes that the application has read. Relaxed: a count orders nothing.
     bytes: AtomicU64,
+    /// Connections whose application has read. Release and Acquire: what a first read counts is
+    /// counted before.
+    begun: AtomicUsize,
 }
 
 impl Receiver {
@@ -111,7 +114,27 @@ impl Receiver {
             stream.set_write_timeout(Some(STALL_MAX))?;
             streams.push(stream);
         }
-        Ok(Self { stack, generator, streams, bytes: AtomicU64::new(0) })
+        Ok(Self { stack, generator, streams, bytes: AtomicU64::new(0), begun: AtomicUsize::new(0) })
+    }
+
+    /// Counts what the application of a connection has read.
+    fn has_read(&self, bytes: usize, has_begun: &mut bool) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if !*has_begun {
+            *has_begun = true;
+            self.begun.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Waits until each connection has had its first read. The first packets of a connection take
+    /// references to the route entry until its socket has cached the entry, in every arm.
+    fn wait_for_first_reads(&self, load: Load) {
+        let begin = Instant::now();
+        while self.begun.load(Ordering::Acquire) < usize::from(load.flows)
+            && begin.elapsed() < STALL_MAX
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn mark(&self) -> Mark {
@@ -144,8 +167,8 @@ pub(super) fn measure(
                 scope.spawn(move || {
                     let _pinned = Pinned::to(1);
                     match load.request as usize {
-                        0 => read(stream, &receiver.bytes)?,
-                        bytes => answer(stream, bytes, &receiver.bytes)?,
+                        0 => read(stream, receiver)?,
+                        bytes => answer(stream, bytes, receiver)?,
                     }
                     Ok::<_, Error>(threads::thread_cpu_s())
                 })
@@ -153,6 +176,7 @@ pub(super) fn measure(
             .collect();
         receiver.generator.start();
         thread::sleep(setup.warm_up);
+        receiver.wait_for_first_reads(load);
         let before = receiver.mark();
         thread::sleep(setup.measure);
         let mut after = receiver.mark();
@@ -189,18 +213,21 @@ pub(super) fn measure(
     })
 }
 
-fn read(mut stream: TcpStream, bytes: &AtomicU64) -> io::Result<()> {
+fn read(mut stream: TcpStream, receiver: &Receiver) -> io::Result<()> {
     let mut buffer = vec![0; READ_BYTES];
+    let mut has_begun = false;
     loop {
-        match stream.read(&mut buffer)? {
-            0 => return Ok(()),
-            count => bytes.fetch_add(count as u64, Ordering::Relaxed),
-        };
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(());
+        }
+        receiver.has_read(count, &mut has_begun);
     }
 }
 
-fn answer(mut stream: TcpStream, request: usize, bytes: &AtomicU64) -> io::Result<()> {
+fn answer(mut stream: TcpStream, request: usize, receiver: &Receiver) -> io::Result<()> {
     let mut message = vec![0; request];
+    let mut has_begun = false;
     loop {
         match stream.read_exact(&mut message) {
             Ok(()) => {}
@@ -208,6 +235,6 @@ fn answer(mut stream: TcpStream, request: usize, bytes: &AtomicU64) -> io::Resul
             Err(error) => return Err(error),
         }
         stream.write_all(&message)?;
-        bytes.fetch_add(request as u64, Ordering::Relaxed);
+        receiver.has_read(request, &mut has_begun);
     }
 }

@@ -13,13 +13,13 @@ pub(super) const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// The CPUs that a thread may use, restored when this is dropped.
 #[derive(Debug)]
-pub(super) struct Pinned(Option<CpuSet>);
+pub(crate) struct Pinned(Option<CpuSet>);
 
 impl Pinned {
     /// Pins the calling thread, and the threads that it starts, to the CPU at `place` among those
     /// that the process may use. With one CPU all threads share it, and where the kernel refuses,
     /// nothing is pinned; both show in the results as contention.
-    pub(super) fn to(place: usize) -> Self {
+    pub(crate) fn to(place: usize) -> Self {
         let Ok(before) = sched_getaffinity(None) else { return Self(None) };
         let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu)).collect();
         let Some(&cpu) = cpus.get(place % cpus.len().max(1)) else { return Self(None) };
@@ -39,7 +39,7 @@ impl Drop for Pinned {
 }
 
 /// CPU time of the calling thread, in seconds.
-pub(super) fn thread_cpu_s() -> f64 {
+pub(crate) fn thread_cpu_s() -> f64 {
     seconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 

@@ -8,14 +8,15 @@
 //! Not here: allocation of packets (pool.rs), the slabs themselves (slab.rs).
 
 use core::fmt;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::packet::{DESCRIPTOR_BYTES, FreeDescriptor};
-use crate::page::{FreePage, PAGE_BYTES};
+use crate::page::{FreePage, PAGE_BYTES, PAGE_SLAB_BYTES};
 use crate::pool::depot::{Depot, DepotRef};
 use crate::pool::home::{Home, HomeRef};
 use crate::pool::lock::{lock, lock_counted};
-use crate::pool::slab::{DESCRIPTORS_PER_SLAB, Heap, SlabSource, Slabs};
+use crate::pool::slab::{DESCRIPTOR_SLAB_BYTES, DESCRIPTORS_PER_SLAB, Heap, SlabSource, Slabs};
 use crate::pool::{Local, Pool, PoolStats};
 use crate::shim::{Arc, Mutex, MutexGuard};
 
@@ -140,6 +141,17 @@ impl Domain {
 
     pub(super) fn core(&self) -> &Core {
         &self.0
+    }
+
+    /// Returns the addresses of all slabs of descriptors and of pages, for tools that name the
+    /// memory a program accesses.
+    #[must_use]
+    pub fn slabs(&self) -> Vec<Range<usize>> {
+        let state = self.0.lock();
+        let place = |bytes: usize| move |address: usize| address..address + bytes;
+        let descriptors = state.slabs.descriptors.addresses().map(place(DESCRIPTOR_SLAB_BYTES));
+        let pages = state.slabs.pages.addresses().map(place(PAGE_SLAB_BYTES));
+        descriptors.chain(pages).collect()
     }
 
     /// Returns the state of the domain.

@@ -17,7 +17,8 @@ use crate::page::{FreePage, PAGE_BYTES, PAGE_SLAB_BYTES, PAGES_PER_SLAB};
 use crate::pool::home::HomeRef;
 
 /// Bytes of a slab of descriptors.
-const DESCRIPTOR_SLAB_BYTES: usize = if cfg!(loom) { 4 * DESCRIPTOR_BYTES } else { 64 * 1024 };
+pub(super) const DESCRIPTOR_SLAB_BYTES: usize =
+    if cfg!(loom) { 4 * DESCRIPTOR_BYTES } else { 64 * 1024 };
 /// Descriptors in one slab: 93; four in loom models, where each is state to explore.
 pub(super) const DESCRIPTORS_PER_SLAB: usize = DESCRIPTOR_SLAB_BYTES / DESCRIPTOR_BYTES;
 
@@ -107,6 +108,11 @@ struct Fresh {
 impl Kind {
     pub(super) fn len(&self) -> usize {
         self.slabs.len()
+    }
+
+    /// Returns the addresses of the slabs.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = usize> {
+        self.slabs.keys().copied()
     }
 
     /// Returns the slab that contains `address`, unless part of it was never given to a pool.

@@ -13,7 +13,7 @@
 //! Not here: which threads must stop first (`Host::set_device_up`, `Host::remove_device`).
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
@@ -22,6 +22,18 @@ use sync::{RcuCell, epoch::Domain};
 
 use super::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
 use crate::{base::counters::Counter, cx::Cx};
+
+/// The device of an [`Attached`], for callers without a read section; none once it is gone. It is
+/// on cache lines of its own, because the core of a queue locks it before each sleep.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Unread(Mutex<Option<Arc<dyn Device>>>);
+
+impl Unread {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<dyn Device>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A device that may go down and be removed while references to it remain.
 #[derive(Debug)]
@@ -36,9 +48,9 @@ pub(crate) struct Attached {
     up: AtomicBool,
     /// Whether the device has been removed for good.
     gone: AtomicBool,
-    /// The device for callers without a read section: for polling deadlines, and while the host is
-    /// built. None once it is gone.
-    unread: Mutex<Option<Arc<dyn Device>>>,
+    /// The device for callers without a read section, for each queue: for polling deadlines, which
+    /// the core of the queue does, and while the host is built.
+    unread: Vec<Unread>,
     /// Bytes per queue that were dropped here and are still to be reported as completed. Relaxed:
     /// counts order nothing.
     dropped: Vec<AtomicUsize>,
@@ -52,8 +64,10 @@ impl Attached {
             gso_ipv4_size: device.gso_ipv4_size(),
             needs_qdisc: device.needs_qdisc(),
             dropped: (0..caps.queues).map(|_| AtomicUsize::new(0)).collect(),
+            unread: (0..caps.queues)
+                .map(|_| Unread(Mutex::new(Some(Arc::clone(&device)))))
+                .collect(),
             caps,
-            unread: Mutex::new(Some(Arc::clone(&device))),
             device: RcuCell::new(rcu, device),
             up: AtomicBool::new(true),
             gone: AtomicBool::new(false),
@@ -75,13 +89,13 @@ impl Attached {
     /// Releases the device. It must be down, and no thread may poll it.
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        *self.unread.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.unread.iter().for_each(|unread| *unread.lock() = None);
         self.device.replace(Arc::new(Blackhole(self.caps.clone())));
     }
 
     /// Returns the device itself; none when it is gone.
     pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
-        self.unread.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.unread.first()?.lock().clone()
     }
 
     fn with<R>(&self, cx: &mut Cx, work: impl FnOnce(&dyn Device, &mut Cx) -> R) -> R {
@@ -136,7 +150,9 @@ impl Device for Attached {
     }
 
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
-        self.device().filter(|_| self.is_up())?.next_deadline(queue)
+        // Under the lock, without a reference: the count of references is one line for all cores.
+        let unread = self.unread.get(usize::from(queue.0))?.lock();
+        unread.as_ref().filter(|_| self.is_up())?.next_deadline(queue)
     }
 
     fn rx_signal(&self, queue: QueueId) -> RxSignal {

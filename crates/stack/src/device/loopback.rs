@@ -28,7 +28,9 @@ use crate::{
 /// IPv4 length field.
 const MTU: u32 = GSO_BYTES_MAX;
 
+/// Packets for one core, on cache lines of its own: each core writes its queue for every packet.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 struct Queue {
     /// Length of `packets`, to find an empty queue without the lock. Written under the lock. A core
     /// whose doorbell rings after a push sees the new length, because the doorbell orders the store

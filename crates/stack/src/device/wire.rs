@@ -36,6 +36,7 @@ use crate::{
 mod config;
 mod direction;
 mod impair;
+mod memory_map;
 mod path_mtu;
 
 /// Default limit of superframes, in bytes of IP packet. A limit of 65,536 bytes would hold 45

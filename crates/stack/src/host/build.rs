@@ -23,7 +23,7 @@ use crate::{
         limits::GRO_BYTES_MAX,
         tcp_memory::MemoryLimits,
     },
-    core::{Core, DEVICE_QUEUES_MAX},
+    core::{Core, CoreNet, DEVICE_QUEUES_MAX},
     cx::{Memory, share::HostShare},
     device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
     receive::rps::backlog::Backlog,
@@ -71,9 +71,9 @@ impl Host {
         let core_sockets = core_sockets_of(&attendances);
         let generation = Arc::default();
         let tx = transmit_sides(&devices, &config.sysctls, &attendances, &generation);
-        let mut cores: Vec<Arc<Core>> = Vec::new();
+        let core_nets: Vec<Arc<CoreNet>> = (0..config.cores).map(|_| Arc::default()).collect();
+        let cores = cores_of(&core_nets, &attendances, &core_sockets);
         let net = Arc::new_cyclic(|this: &Weak<Net>| {
-            cores = cores_of(this, &attendances, &core_sockets);
             let router = Router {
                 routes: RouteTable::new(&memory.rcu, fib, generation),
                 dst_layout: config.sysctls.dst_layout,
@@ -111,7 +111,8 @@ impl Host {
                 unfinished_checksums: AtomicU64::new(0),
             }
         });
-        let host = Arc::new(Self { net, cores, device_changes: Mutex::default() });
+        core_nets.iter().for_each(|core_net| core_net.set(&net));
+        let host = Arc::new(Self { net, cores, core_nets, device_changes: Mutex::default() });
         host.attach_devices()?;
         Ok(host)
     }
@@ -150,9 +151,9 @@ fn core_sockets_of(attendances: &[Arc<Attendance>]) -> Box<[Arc<CoreSockets>]> {
         .collect()
 }
 
-/// Creates the cores of `net`.
+/// Creates the cores of a host.
 fn cores_of(
-    net: &Weak<Net>,
+    core_nets: &[Arc<CoreNet>],
     attendances: &[Arc<Attendance>],
     core_sockets: &[Arc<CoreSockets>],
 ) -> Vec<Arc<Core>> {
@@ -160,9 +161,10 @@ fn cores_of(
     let backlogs: Arc<[_]> = attendances.iter().map(|_| Arc::new(Backlog::new(count))).collect();
     (0..)
         .map(CoreId)
+        .zip(core_nets)
         .zip(attendances.iter().zip(core_sockets))
-        .map(|(id, (attendance, sockets))| {
-            let (net, backlogs) = (Weak::clone(net), Arc::clone(&backlogs));
+        .map(|((id, net), (attendance, sockets))| {
+            let (net, backlogs) = (Arc::downgrade(net), Arc::clone(&backlogs));
             Core::new(id, net, backlogs, Arc::clone(attendance), Arc::clone(sockets))
         })
         .collect()

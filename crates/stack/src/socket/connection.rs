@@ -48,6 +48,7 @@ pub(crate) mod busy_poll;
 pub(crate) mod call;
 pub(crate) mod calls;
 pub(crate) mod connect;
+mod memory_map;
 mod readiness;
 pub(crate) mod recv;
 pub(crate) mod send;

@@ -12,6 +12,7 @@
 //! Not here: out-of-order segments (`reassembly`), the window (`segment::window`).
 
 use alloc::collections::VecDeque;
+use core::ops::Range;
 
 use pkt::{Packet, Pool};
 
@@ -36,6 +37,14 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
+    /// Returns addresses around the first item, as far as the queue's memory may reach in both
+    /// directions: the queue does not tell where its memory begins.
+    pub(crate) fn memory(&self) -> Range<usize> {
+        let first = self.packets.as_slices().0.as_ptr().addr();
+        let bytes = self.packets.capacity() * size_of::<Packet>();
+        first.saturating_sub(bytes)..first + bytes
+    }
+
     /// Appends a segment's payload; returns `true` when it was copied into the tail.
     pub(crate) fn push(&mut self, pool: &mut Pool, packet: Packet) -> bool {
         self.bytes += u32::try_from(packet.len()).expect("a packet is shorter than 2^32");

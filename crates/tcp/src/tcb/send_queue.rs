@@ -24,6 +24,7 @@ mod marks;
 mod sacked;
 
 use alloc::collections::VecDeque;
+use core::ops::Range;
 
 use pkt::{Instant, Packet, Payload, Pool};
 
@@ -73,6 +74,14 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
+    /// Returns addresses around the first item, as far as the queue's memory may reach in both
+    /// directions: the queue does not tell where its memory begins.
+    pub(crate) fn memory(&self) -> Range<usize> {
+        let first = self.entries.as_slices().0.as_ptr().addr();
+        let bytes = self.entries.capacity() * size_of::<Entry>();
+        first.saturating_sub(bytes)..first + bytes
+    }
+
     pub(crate) fn new(write_seq: SeqNum, loss_thresh: LossThresh) -> Self {
         Self {
             entries: VecDeque::new(),
