@@ -4,7 +4,7 @@
 //! `cargo test` itself plays every packet script in every pairwise row and draws modes for every
 //! seed of the simulator, each in one process. The tests against the kernel remain:
 //! [`netns_in_modes`] runs the part that CI has time for, which changes with the commit;
-//! [`everything`] runs all of them, in about three hours.
+//! [`everything`] runs all of them, in about two hours.
 //!
 //! Not here: the list of modes (`sim::modes`).
 
