@@ -38,7 +38,7 @@ usage: cargo xtask <task>
   loom     only the loom models of pkt and sync
   netns    only the tests against the Linux kernel (root, /dev/net/tun)
   matrix   all scripts, simulator tests and data-path tests in every pair of modes, all kernel tests
-           in every row of values, and sanitize: takes about three hours. Estimates the remaining
+           in every row of values, and sanitize: takes about two hours. Estimates the remaining
            time, and continues after an interruption.
            QUIETLINE_MATRIX_ROWS=0,7-9 runs only these rows, QUIETLINE_MATRIX_SEEDS=n sets the seeds
            of each row
