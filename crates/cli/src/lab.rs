@@ -65,7 +65,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
         LabCommand::Selftest(args) => return test_itself(args),
         LabCommand::Compare(args) => return compare::run(args),
         LabCommand::Merge(args) => return merge::run(args),
-        LabCommand::Calibrate(args) => calibrate::run(args),
+        LabCommand::Calibrate(args) => return calibrate::run(args),
     };
     experiments(args, names, word).map(drop)
 }
