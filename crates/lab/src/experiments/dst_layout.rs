@@ -185,7 +185,7 @@ mod tests {
     fn a_request_counts_and_reads_route_entries_where_its_arm_says() {
         let experiment = experiment(false);
         for arm in &experiment.arms {
-            let (warm_up, measure) = (Duration::from_millis(5), Duration::from_millis(100));
+            let (warm_up, measure) = (Duration::from_millis(5), Duration::from_millis(15));
             let setup = Setup { condition: 1, arm, seed: 5, warm_up, measure };
             let observed = (experiment.trial)(&setup).expect("a run");
             let (operations, reads) = (observed.metrics[2], observed.metrics[3]);

@@ -7,7 +7,7 @@ use std::{
     io::{ErrorKind, Read as _, Write as _},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use quietline::{Snapshot, Stack, TcpListener, TcpStream};
@@ -26,6 +26,11 @@ const GETS_PER_SET: u32 = 100;
 /// Fewest requests of a result. The requests that are under way when the count begins or ends are
 /// a small part of so many.
 const REQUESTS_MIN: f64 = 500.0;
+
+/// Rounds of requests on every connection before the measurement. The first packets of a
+/// connection look up routes and take references in every arm, until its sockets have cached the
+/// entries.
+const WARM_ROUNDS: usize = 2;
 
 const SET: u8 = 1;
 const GET: u8 = 2;
@@ -75,7 +80,7 @@ pub(super) fn run(connections: usize, setup: &Setup<'_>) -> Result<Observation, 
                 ask(clients, &requests.0, stop)
             }));
         }
-        let measured = measure(&stack, &counts, setup);
+        let measured = measure(&stack, &counts, connections, setup);
         // Relaxed: the threads look again and again, and the joins order the rest.
         stop.store(true, Ordering::Relaxed);
         for thread in all {
@@ -121,7 +126,12 @@ fn connect(
 }
 
 /// Requests, seconds and counters of the measured time.
-fn measure(stack: &Stack, counts: &[Requests], setup: &Setup<'_>) -> (f64, f64, Snapshot) {
+fn measure(
+    stack: &Stack,
+    counts: &[Requests],
+    connections: usize,
+    setup: &Setup<'_>,
+) -> (f64, f64, Snapshot) {
     let requests = || {
         let sum: u64 = counts.iter().map(|own| own.0.load(Ordering::Relaxed)).sum();
         #[expect(clippy::cast_precision_loss, reason = "a few million")]
@@ -129,6 +139,13 @@ fn measure(stack: &Stack, counts: &[Requests], setup: &Setup<'_>) -> (f64, f64, 
         (sum, Instant::now(), stack.counters())
     };
     thread::sleep(setup.warm_up);
+    let warm = (WARM_ROUNDS * connections) as u64;
+    let waits = Instant::now();
+    while counts.iter().any(|own| own.0.load(Ordering::Relaxed) < warm)
+        && waits.elapsed() < STALL_MAX
+    {
+        thread::sleep(Duration::from_millis(1));
+    }
     let (before, begin, counters) = requests();
     thread::sleep(setup.measure);
     let (mut after, mut end, mut changed) = requests();
