@@ -119,7 +119,8 @@ mod tests {
             let (long, short) = (long?, short?);
             ensure!(throttled(&long) < 1e-9 && throttled(&short) > 0.01, "{long:?}, {short:?}");
             for series in long.series.iter().chain(&short.series) {
-                ensure!(series.points.len() > 10, "{}: {:?}", series.name, series.points);
+                // With the long queue, the other connection sends a packet in 120 ms.
+                ensure!(series.points.len() >= 5, "{}: {:?}", series.name, series.points);
             }
             let (long, short) = (long.metrics, short.metrics);
             println!("off: {long:?}\nstatic131072_ge: {short:?}");
