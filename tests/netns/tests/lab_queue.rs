@@ -47,17 +47,20 @@ mod tests {
         Ok(())
     }
 
+    /// Serves each connection in a thread of its own: the reset of an earlier one may be lost.
     fn serve(port: u16, ended: &AtomicBool, echoes: bool) -> Result<()> {
         let listener = TcpListener::bind((KERNEL, port)).context("a service's port")?;
         listener.set_nonblocking(true)?;
-        while !ended.load(Ordering::Relaxed) {
-            match listener.accept() {
-                Ok((stream, _)) => converse(stream, ended, echoes)?,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
-                Err(error) => return Err(error.into()),
+        thread::scope(|scope| {
+            while !ended.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) => drop(scope.spawn(move || converse(stream, ended, echoes))),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
+                    Err(error) => return Err(error.into()),
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// One run of an arm with one sender, on quietline's end of the link.
@@ -118,23 +121,22 @@ mod tests {
             let [long, short] = ["off", "static131072_ge"].map(|arm| observe(veth, arm, round));
             let (long, short) = (long?, short?);
             ensure!(throttled(&long) < 1e-9 && throttled(&short) > 0.01, "{long:?}, {short:?}");
-            for series in long.series.iter().chain(&short.series) {
-                // With the long queue, the other connection sends a packet in 120 ms.
-                ensure!(series.points.len() >= 5, "{}: {:?}", series.name, series.points);
-            }
+            // With the long queue, the other connection sends a packet in 120 ms.
+            let fewest = long.series.iter().chain(&short.series).map(|own| own.points.len()).min();
             let (long, short) = (long.metrics, short.metrics);
             println!("off: {long:?}\nstatic131072_ge: {short:?}");
             // The limit and the packet that exceeds it, in KB of packet memory.
             ensure!(short[BELOW_P99] < 131.1 + 80.0, "{} KB below TCP", short[BELOW_P99]);
-            // A round trip includes the time in the queue.
-            let is_good = long[BELOW_P99] > 500.0
+            // A round trip includes the time in the queue; the metrics are those of few packets.
+            let is_good = fewest.is_some_and(|points| points >= 5)
+                && long[BELOW_P99] > 500.0
                 && [WAIT, OTHERS_WAIT, RTT].iter().all(|&own| long[own] > 4.0 * short[own])
-                && long[RTT] > long[OTHERS_WAIT]
+                && long[RTT] > 0.8 * long[OTHERS_WAIT]
                 && short[THROUGHPUT] > 60.0;
             if is_good {
                 return Ok(());
             }
-            ensure!(round < ROUNDS as u64, "off: {long:?}, limited: {short:?}");
+            ensure!(round < ROUNDS as u64, "off: {long:?}, limited: {short:?}, {fewest:?} points");
         }
         Ok(())
     }
