@@ -8,8 +8,8 @@
 //! slow start, and in `reduction` and `validation` the effect of a loss, an undo and an unused
 //! window. An algorithm, a variant of the closed `Policy`, decides three things: the growth on an
 //! acknowledgment, and the new `ssthresh` on a loss and on a mark. An algorithm that follows a
-//! model of the path (BBR) sets window and pacing rate itself, with every
-//! [`ModelSample`]; the events below only inform it about the state of recovery.
+//! model of the path (BBR) sets window and pacing rate itself, with every [`ModelSample`]; the
+//! `on_*` events of recovery only inform it about the state of recovery.
 //!
 //! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. Parameters in
 //! segments are multiplied by the current `mss`.
@@ -213,8 +213,8 @@ impl Congestion {
     }
 
     /// Processes the sample of one acknowledgment, in any state: BBR updates its model and sets the
-    /// window, DCTCP counts marked bytes. Must be the last call for an acknowledgment, after those
-    /// of recovery.
+    /// window, DCTCP counts marked bytes. Must be called last for an acknowledgment, after the
+    /// calls of recovery.
     pub fn on_model_sample(&mut self, sample: &ModelSample<'_>, rng: &mut Rng) {
         match &mut self.policy {
             Policy::Bbr(bbr) => bbr.on_ack(&mut self.window, sample, rng),
@@ -226,8 +226,8 @@ impl Congestion {
         }
     }
 
-    /// Reports that a segment is sent while none was in flight. `app_limited` when the application
-    /// is the reason.
+    /// Reports that a segment is sent while none was in flight. `app_limited` says whether the
+    /// application, and not the window, had limited the flight.
     pub fn on_restart(&mut self, now: Instant, app_limited: bool) {
         if let Some(bbr) = self.policy.model() {
             bbr.on_restart(&mut self.window, now, app_limited);

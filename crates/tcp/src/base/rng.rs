@@ -35,8 +35,8 @@ impl Rng {
         Self { source: Source::Keyed { key: SipHasher24::new_with_key(key), counter: 0 } }
     }
 
-    /// Returns a generator whose whole sequence follows from `seed`, which may be any number. For
-    /// replays: simulations, tests and simulated links.
+    /// Returns a generator whose whole sequence follows from `seed`, which may be any number.
+    /// Simulations, tests and simulated links use it, because they must be repeatable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut fill = seed;
@@ -63,8 +63,8 @@ impl Rng {
 
     /// Returns a number below `bound`, or 0 when `bound` is 0.
     ///
-    /// Multiply and shift: the bias is below `bound` / 2^32, which is negligible for every caller
-    /// here.
+    /// The number is the upper half of a product. Its bias is below `bound` / 2^32, which is
+    /// negligible for every caller.
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         ((u64::from(self.next_u32()) * u64::from(bound)) >> 32) as u32
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_gives_its_own_numbers() {
+    fn different_keys_give_different_numbers() {
         let draw = |key: [u8; RNG_KEY_BYTES]| -> [u64; 64] {
             let mut rng = Rng::keyed(&key);
             core::array::from_fn(|_| rng.next_u64())

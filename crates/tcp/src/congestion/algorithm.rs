@@ -13,9 +13,9 @@ pub enum Algorithm {
     Cubic,
     /// RFC 5681 growth with RFC 6582 recovery.
     Reno,
-    /// draft-ietf-ccwg-bbr, third version: a model of the path instead of loss.
+    /// draft-ietf-ccwg-bbr, third version: follows a model of the path instead of losses.
     Bbr,
-    /// RFC 8257, for networks whose routers mark at short queues.
+    /// RFC 8257, for networks whose routers set ECN marks as soon as a short queue builds up.
     Dctcp,
 }
 

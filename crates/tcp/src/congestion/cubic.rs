@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_takes_three_tenths_and_a_second_one_lowers_the_plateau() {
+    fn a_loss_removes_three_tenths_of_the_window_and_a_second_loss_lowers_w_max() {
         let mut cubic = Cubic::default();
         assert_eq!(cubic.on_loss(&window(100)), 70 * MSS);
         assert_eq!(cubic.w_max, 100 * MSS);
@@ -225,7 +225,10 @@ mod tests {
                 half = window.cwnd;
             }
         }
-        assert!((950 * MSS..1001 * MSS).contains(&half), "concave: most of the growth comes early");
+        assert!(
+            (950 * MSS..1001 * MSS).contains(&half),
+            "the curve is concave: most of the growth comes early"
+        );
         assert!((990 * MSS..1005 * MSS).contains(&window.cwnd), "{}", window.cwnd);
     }
 
@@ -239,13 +242,13 @@ mod tests {
             let acked = window.cwnd;
             cubic.avoid(&mut window, acked, &sample);
         }
-        // A hundred round trips: nearly a segment each, where the cubic curve gains less than one
-        // in total.
+        // In a hundred round trips the window grows by nearly a segment each; the cubic curve would
+        // gain less than one in total.
         assert!((90 * MSS..110 * MSS).contains(&window.cwnd), "{}", window.cwnd);
     }
 
     #[test]
-    fn time_in_which_the_window_is_not_used_does_not_count() {
+    fn time_in_which_the_window_is_unused_does_not_advance_the_curve() {
         let (mut used, mut idle) = (Cubic::default(), Cubic::default());
         let mut windows = [window(100), window(100)];
         for (cubic, window) in [&mut used, &mut idle].into_iter().zip(&mut windows) {

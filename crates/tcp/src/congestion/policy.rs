@@ -3,8 +3,8 @@
 //! Above: `congestion`, which has the parts that all algorithms share. Linux: struct
 //! tcp_congestion_ops.
 //!
-//! The enum is closed: another algorithm adds a variant, its file beside `reno.rs`, and an arm
-//! here.
+//! The enum is closed: a new algorithm needs a variant, a file beside `reno.rs`, and an arm in each
+//! `match`.
 
 use alloc::boxed::Box;
 
@@ -12,7 +12,7 @@ use super::{
     AckSample, Algorithm, bbr::Bbr, cubic::Cubic, dctcp::Dctcp, reno::Reno, window::Window,
 };
 
-/// The algorithm's own state.
+/// The algorithm of a connection, with its state.
 #[derive(Clone, Debug)]
 pub(super) enum Policy {
     Cubic(Cubic),

@@ -10,8 +10,8 @@ use pkt::Instant;
 use super::{Congestion, SendSample, window::Window};
 
 impl Congestion {
-    /// Records whether the window limited a run of output. Called after each run that sent data or
-    /// was stopped by the window; during recovery only for a model.
+    /// Records whether the window limited a call of `output`. Called after each such call that sent
+    /// data or was stopped by the window; during recovery only if the algorithm has a model.
     pub fn on_sent(&mut self, sample: &SendSample) {
         self.usage.on_sent(sample);
         if self.is_cwnd_limited() {
@@ -90,7 +90,8 @@ impl Congestion {
         self.policy.counts_growth_only() && !self.is_cwnd_limited()
     }
 
-    /// Does the part of [`on_ack`](Self::on_ack) that remains while [`is_unused`](Self::is_unused).
+    /// Does the only part of [`on_ack`](Self::on_ack) that has an effect while
+    /// [`is_unused`](Self::is_unused) holds: stops the algorithm's time.
     #[inline]
     pub(crate) fn pause(&mut self, now: Instant) {
         self.policy.pause(now);

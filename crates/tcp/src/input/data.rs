@@ -5,7 +5,8 @@
 //!
 //! The segment starts at RCV.NXT or later and lies inside the window (first step). In-order data
 //! goes to the receive queue, together with queued data that becomes contiguous. Out-of-order data
-//! is queued in `reassembly` and answered at once, because fast retransmit needs three such ACKs.
+//! is queued in `reassembly` and answered by duplicate ACKs (`ack_compression`), of which fast
+//! retransmit needs three.
 
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};
@@ -79,8 +80,8 @@ fn queue_in_order(
     segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
-    // The announced window promised room for these bytes, so the descriptors of small packets may
-    // exceed the buffer. Differs from Linux: up to twice the buffer, because a drop here forces the
+    // The announced window promised room for these bytes, so the memory of small packets may exceed
+    // the buffer. Differs from Linux: it may reach twice the buffer, because a drop would force the
     // peer into loss recovery.
     let limit = tcb.receive_buffer.rcvbuf().saturating_mul(2);
     if !prune::has_room(tcb, cx, segment.seq, limit) && !tcb.receive_queue.is_empty() {
@@ -139,9 +140,10 @@ fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>, reports: u32) {
     tcb.ack.schedule_now();
 }
 
-/// Schedules one ACK for every second full segment (RFC 5681 §4.2) if it advances the window's
-/// right edge; otherwise the reader's next read sends it. Below `SO_RCVLOWAT` an ACK is sent in any
-/// case, because the application reads only when that many bytes have arrived.
+/// Schedules one ACK for every second full segment (RFC 5681 §4.2) if that ACK can advance the
+/// right edge of the window. Otherwise the next read of the application causes the ACK. While less
+/// than `SO_RCVLOWAT` bytes are queued, the ACK is scheduled in any case, because the application
+/// does not read yet.
 fn schedule_ack(tcb: &mut Tcb) {
     let unacked = tcb.rcv_nxt.since(tcb.rcv_wup);
     let useful = unacked <= tcb.ack.rcv_mss()
@@ -150,9 +152,9 @@ fn schedule_ack(tcb: &mut Tcb) {
     tcb.ack.schedule(unacked, useful);
 }
 
-/// Copies the payload to the reader that runs this call, if there is one and it has read all
-/// earlier data; the part that does not fit stays in the packet. `Err` returns a packet that must
-/// be queued. Linux: tcp_copy_to_iovec, tcp_data_queue.
+/// Copies the payload to the reader that runs this call, if there is a reader and all earlier data
+/// was read. The part that does not fit stays in the packet. `Err` returns a packet of which
+/// nothing was copied and which must be queued. Linux: tcp_copy_to_iovec, tcp_data_queue.
 fn copy_to_reader(
     tcb: &Tcb,
     segment: &mut Segment<'_>,

@@ -18,8 +18,8 @@ use crate::{
     },
 };
 
-/// Processes the URG bit (RFC 9293 §3.10.7.4, sixth). `packet` is the remaining payload, `seq` its
-/// first byte.
+/// Processes the URG bit (RFC 9293 §3.10.7.4, sixth). `packet` is the remaining payload, `seq` the
+/// number of its first byte.
 pub(super) fn on_segment(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,

@@ -18,8 +18,8 @@ use crate::{
     wire::{header::SegmentHeader, seq::SeqNum},
 };
 
-/// Processes the SACK blocks of an ACK not beyond SND.NXT; the ACK may be older than SND.UNA.
-/// Records in `acked` the newly SACKed data and the data that the peer received twice.
+/// Processes the SACK blocks of an ACK whose number is not beyond SND.NXT, but may be below
+/// SND.UNA. Records in `acked` the newly SACKed data and the data that the peer received twice.
 pub(crate) fn process(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, acked: &mut Acked) {
     let blocks = &header.options.sack_blocks[..];
     if blocks.is_empty() || !tcb.flags.contains(TcbFlags::SACK) {

@@ -1,4 +1,4 @@
-//! Tests of BBR's state machine, with a simulated path that gives it one sample per round.
+//! Tests of BBR's state machine, with a simulated path that gives one sample per round.
 
 use core::time::Duration;
 
@@ -19,7 +19,7 @@ const MSS: u32 = 1000;
 const THRESH: LossThresh = LossThresh(20);
 const RTT: Duration = Duration::from_millis(20);
 
-/// A path of a fixed bandwidth and round-trip time, sampled once per round.
+/// A simulated path with a bandwidth and a round-trip time, sampled once per round.
 struct Path {
     bbr: Bbr,
     window: Window,
@@ -188,7 +188,7 @@ fn probe_rtt_measures_with_a_small_flight_every_five_seconds() {
         assert!(small || path.bbr.phase != Phase::ProbeRtt);
         assert!(rounds < 20, "ProbeRTT does not end");
     }
-    assert!(rounds >= 5, "ProbeRTT lasts 200 ms, and {rounds} rounds are shorter");
+    assert!(rounds >= 5, "ProbeRTT must last 200 ms, but {rounds} rounds are shorter");
     assert_eq!(path.bbr.phase, Phase::Cruise);
 }
 
@@ -285,7 +285,7 @@ fn a_restart_from_idle_paces_at_the_bandwidth_of_the_path() {
 }
 
 #[test]
-fn application_limited_samples_lower_no_estimate() {
+fn application_limited_samples_do_not_lower_the_bandwidth() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     for _ in 0..1000 {
@@ -307,7 +307,7 @@ fn the_bandwidth_filter_covers_two_cycles() {
     filter.advance();
     assert_eq!(filter.value(), 5);
     filter.advance();
-    assert_eq!(filter.value(), 5, "a cycle without a sample does not count");
+    assert_eq!(filter.value(), 5, "a cycle without a sample keeps the previous value");
 }
 
 #[test]
