@@ -6,8 +6,8 @@
 //! `timer` belongs to this module because most timers can end the connection: it runs the timeout
 //! steps of `loss` and `segment`, keepalive, FIN-WAIT-2 and TIME-WAIT.
 //!
-//! Not here: a close that blocks for `SO_LINGER` (the socket layer waits while [`Tcb::is_closing`]
-//! holds).
+//! Not here: a close that blocks for `SO_LINGER` (its caller waits until `stack::socket` publishes
+//! that the FIN is acknowledged).
 
 pub(crate) mod keepalive;
 pub mod time_wait;
@@ -173,7 +173,7 @@ impl Tcb {
     }
 
     /// Returns whether this side has closed and the peer has not yet acknowledged all data and the
-    /// FIN. A close with `SO_LINGER` waits that long.
+    /// FIN: FIN-WAIT-1, CLOSING and LAST-ACK.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)

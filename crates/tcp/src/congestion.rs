@@ -5,22 +5,23 @@
 //! tcp_cong.c, tcp_cwnd_validate().
 //!
 //! This module has the window arithmetic that every algorithm shares: initial window, growth in
-//! slow start, and in `reduction` and `validation` the effect of a loss, an undo and an unused
-//! window. An algorithm, a variant of the closed `Policy`, decides three things: the growth on an
-//! acknowledgment, and the new `ssthresh` on a loss and on a mark. An algorithm that follows a
-//! model of the path (BBR) sets window and pacing rate itself, with every [`ModelSample`]; the
-//! `on_*` events of recovery only inform it about the state of recovery.
+//! slow start, and in `reduction` and `validation` the effect of a loss, of an unused window, and
+//! of the undo of a reduction that proved needless. An algorithm, a variant of the closed `Policy`,
+//! decides three things: the growth on an acknowledgment, and the new `ssthresh` on a loss and on
+//! an ECN mark. An algorithm that follows a model of the path (BBR) sets window and pacing rate
+//! itself, with every [`ModelSample`]; the `on_*` events of recovery only inform it about the state
+//! of recovery.
 //!
 //! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. Parameters in
 //! segments are multiplied by the current `mss`.
 //!
-//! The order of calls in one recovery: `on_enter_recovery`, then any of `on_dup_ack` and
-//! `on_partial_ack`, then one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] belongs to
-//! the open state and to slow start after a timeout, never to recovery.
+//! One recovery makes its calls in this order: `on_enter_recovery`, then any of `on_dup_ack` and
+//! `on_partial_ack`, then one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] is called
+//! in the open state and in slow start after a timeout, never in fast recovery.
 //!
-//! With SACK, and after a mark, the window follows proportional rate reduction (`prr`):
-//! `on_enter_sack_recovery` or `on_mark`, then `on_recovery_ack` for each ACK and `on_transmitted`
-//! for each segment, then `on_recovery_complete` or `on_rto`.
+//! With SACK, and after an ECN mark, the window follows proportional rate reduction (`prr`), and
+//! the calls are `on_enter_sack_recovery` or `on_mark`, then `on_recovery_ack` for each ACK and
+//! `on_transmitted` for each segment, then `on_recovery_complete` or `on_rto`.
 //!
 //! Not here: loss detection and retransmission (`loss`), departure times (`segment::pacing`).
 

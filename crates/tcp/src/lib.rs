@@ -81,8 +81,8 @@
 //!
 //! - [`base`]: types that every module uses: counters, random numbers, states, errors, memory
 //!   pressure.
-//! - [`wire`]: formats and their arithmetic: header, options, sequence numbers, four-tuple. The
-//!   only code that reads or writes header bytes.
+//! - [`wire`]: formats and their arithmetic: header, options, sequence numbers, four-tuple. Only
+//!   this module reads and writes header bytes.
 //! - [`congestion`]: the number of bytes that may be in flight (RFC 5681, RFC 6582).
 //! - [`cx`]: the caller's resources that every call borrows, and the settings.
 //! - [`tcb`]: the control block and its parts, as data: queues, estimates, timers.

@@ -131,7 +131,7 @@ counters! {
     TcpExtTCPSpuriousRTOs: "Timeouts detected as spurious by F-RTO.",
     TcpExtTCPSackShiftFallback: "Queued packets split at the edge of a SACK block.",
     TcpExtTCPBacklogDrop: "Packets dropped because a busy socket's backlog was full.",
-    TcpExtTCPDeferAcceptDrop: "Bare acknowledgments dropped because the listener defers until data.",
+    TcpExtTCPDeferAcceptDrop: "Bare acknowledgments dropped because the listener waits for data (`TCP_DEFER_ACCEPT`).",
     TcpExtIPReversePathFilter: "Packets dropped because the route back to their source fails the check of `rp_filter`.",
     TcpExtTCPTimeWaitOverflow: "TIME_WAIT connections not kept because their limit was reached.",
     TcpExtTCPReqQFullDoCookies: "SYN queue overflows answered with SYN cookies.",
@@ -220,11 +220,11 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ),
     (
         "TcpExtTCPMigrateReqSuccess",
-        "`tcp_migrate_req` is not there: a closing listener resets its handshakes",
+        "`tcp_migrate_req` is not supported: a closing listener resets its handshakes",
     ),
     (
         "TcpExtTCPMigrateReqFailure",
-        "`tcp_migrate_req` is not there: a closing listener resets its handshakes",
+        "`tcp_migrate_req` is not supported: a closing listener resets its handshakes",
     ),
     ("TcpExtTCPPLBRehash", "no protective load balancing, which needs multipath routes"),
     ("TcpExtTCPAORequired", "no TCP-AO (RFC 5925)"),

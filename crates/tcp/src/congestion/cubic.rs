@@ -38,7 +38,8 @@ pub(super) struct Cubic {
     last: Instant,
     /// K: time from the epoch until the window is at `origin` again.
     k_ms: u64,
-    /// Plateau of the cubic function: W_max, or the window of the epoch when that is larger.
+    /// Plateau of the cubic function: W_max, or the window at the start of the epoch if that is
+    /// larger.
     origin: u32,
     /// W_max: the window at the last loss; 0 before the first.
     w_max: u32,
@@ -80,7 +81,7 @@ impl Cubic {
         window.set_cwnd(u32::try_from(cwnd + growth).unwrap_or(u32::MAX));
     }
 
-    /// Begins a stage on its first acknowledgment.
+    /// Begins a stage of congestion avoidance, on its first acknowledgment.
     fn begin(&mut self, window: &Window, now: Instant) -> Instant {
         self.epoch = Some(now);
         self.origin = self.w_max.max(window.cwnd);

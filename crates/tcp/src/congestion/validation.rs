@@ -63,7 +63,8 @@ impl Congestion {
         self.usage.full_at = now;
     }
 
-    /// Whether the window limited sending in this round, without the exception for slow start.
+    /// Whether the window limited sending in this round, without the exception that
+    /// [`is_cwnd_limited`](Self::is_cwnd_limited) makes for slow start.
     pub(crate) const fn was_window_full(&self) -> bool {
         self.usage.cwnd_limited
     }
@@ -76,8 +77,8 @@ impl Congestion {
             || (self.in_slow_start() && self.window.cwnd / 2 < self.usage.in_flight_max)
     }
 
-    /// Whether transmissions need not be reported: no model uses them, and no reduction is in
-    /// progress.
+    /// Whether a transmission has no effect on the algorithm or a reduction: the algorithm uses
+    /// acknowledgments only to grow the window, and no reduction is in progress.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.policy.counts_growth_only() && self.prr.is_none()

@@ -155,8 +155,8 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     }
 }
 
-/// Takes a delivery rate sample after loss detection, passes it to a model-based algorithm, and
-/// updates the pacing rate.
+/// Takes a delivery rate sample after loss detection, passes it to the congestion control
+/// algorithm, and updates the pacing rate.
 fn measure(tcb: &mut Tcb, cx: &mut Cx<'_>, acked: &Acked, rtt: Option<Duration>) {
     let lost = tcb.send_queue.lost_total();
     let rate = tcb.rate.on_ack(cx.now, acked, lost, tcb.rtt.min_rtt_us());
@@ -286,8 +286,8 @@ pub(super) fn note_alive(tcb: &mut Tcb, now: Instant) {
     tcb.soft_error = None;
 }
 
-/// Updates the retransmission timer (RFC 6298 §5.2–5.3), or the persist timer after the window has
-/// opened.
+/// Updates the timer that an ACK affects: the retransmission timer (RFC 6298 §5.2–5.3), or the
+/// persist timer, which runs only while the window is closed or sending is held back.
 fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Duration>) {
     match tcb.timers.rtx() {
         Some(RtxPurpose::Persist) => {

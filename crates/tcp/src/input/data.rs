@@ -211,7 +211,8 @@ fn queue_out_of_order(
         cx.count(Counter::TcpExtTCPOFOQueue);
     }
     let Some(mut packet) = segment.packet.take() else { return Ok(()) };
-    // A hostile peer could keep a small packet queued for long, and with it its receive page.
+    // A hostile peer could keep a small packet queued for long, and with it the page that it was
+    // received in.
     packet.condense(cx.pool);
     let limit = rcvbuf as usize * 2;
     let end = segment.seq + segment.len;

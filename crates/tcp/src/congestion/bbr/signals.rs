@@ -41,7 +41,7 @@ pub(super) struct AckAggregation {
     start: Instant,
     /// Bytes delivered since `start`.
     delivered: u64,
-    /// Largest excess of this window and the previous one.
+    /// Largest excess in this window of rounds and in the previous one.
     extra: [u32; 2],
     /// Round in which this window began.
     window_began: u32,

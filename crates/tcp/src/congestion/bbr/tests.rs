@@ -233,7 +233,7 @@ fn a_probe_with_excessive_loss_bounds_the_flight() {
 }
 
 #[test]
-fn startup_ends_when_a_queue_overflows() {
+fn losses_on_six_acks_of_a_round_end_startup() {
     let mut path = Path::new(u64::from(u32::MAX));
     for _ in 0..3 {
         path.round(false);
