@@ -77,7 +77,8 @@ pub struct Congestion {
     /// Detector of a growing queue in the first slow start; `None` once slow start has ended, and
     /// for all algorithms but CUBIC.
     hystart: Option<HyStart>,
-    /// State of SACK recovery or of the reduction after a mark, while one is in progress.
+    /// State of SACK recovery or of the reduction after an ECN mark, while one of them is in
+    /// progress.
     prr: Option<Prr>,
     initial_window_segments: u32,
     slow_start_limit_segments: u32,
@@ -214,8 +215,8 @@ impl Congestion {
     }
 
     /// Processes the sample of one acknowledgment, in any state: BBR updates its model and sets the
-    /// window, DCTCP counts marked bytes. Must be called last for an acknowledgment, after the
-    /// calls of recovery.
+    /// window, DCTCP counts the bytes marked by ECN. Must be called last for an acknowledgment,
+    /// after the calls of recovery.
     pub fn on_model_sample(&mut self, sample: &ModelSample<'_>, rng: &mut Rng) {
         match &mut self.policy {
             Policy::Bbr(bbr) => bbr.on_ack(&mut self.window, sample, rng),
@@ -310,8 +311,11 @@ impl Congestion {
     pub fn check(&self) {
         let Window { cwnd, ssthresh, mss, cwnd_max } = self.window;
         assert!(mss > 0);
-        assert!(cwnd >= mss && cwnd <= cwnd_max, "cwnd {cwnd} of {mss}..={cwnd_max}");
-        assert!(ssthresh >= SSTHRESH_SEGMENTS_MIN * mss, "ssthresh {ssthresh}, mss {mss}");
+        assert!(cwnd >= mss && cwnd <= cwnd_max, "cwnd {cwnd} is outside of {mss}..={cwnd_max}");
+        assert!(
+            ssthresh >= SSTHRESH_SEGMENTS_MIN * mss,
+            "ssthresh {ssthresh} is below two segments of {mss}"
+        );
     }
 }
 

@@ -5,8 +5,8 @@
 //! segments. Below: `config` has the settings, `host_queue` describes the connection's packets
 //! below TCP.
 //!
-//! The engine keeps no reference to any argument, reads no clock and owns no pool: two runs with
-//! equal arguments give equal packets.
+//! The engine keeps no reference to any argument, reads no clock and owns no pool: two sequences of
+//! calls with equal arguments give equal packets.
 //!
 //! Not here: `stack::Cx`, the state of a thread that executes the stack.
 

@@ -43,9 +43,9 @@
 //! prediction skips the steps that would change nothing.
 //!
 //! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends
-//! first the entries that are marked lost, then as much new data as both windows and Nagle's
-//! algorithm allow, as clones that share the payload; `segment` writes the header. The ACK frees
-//! the original packet.
+//! first the entries that loss detection has marked lost, then as much new data as both windows and
+//! Nagle's algorithm allow, as clones that share the payload; `segment` writes the header. The ACK
+//! frees the original packet.
 //!
 //! *Time.* Deadlines are fields. `next_deadline` may be read at any time; a timer that fires too
 //! early does nothing.
@@ -65,9 +65,8 @@
 //!
 //! *Pacing.* Every ACK gives a sample of the delivery rate ([`tcb::delivery_rate`]), from which BBR
 //! builds its model of the path. Segments are paced when the algorithm or the application asks for
-//! it, or when a queue below TCP holds packets until their departure times (`segment::pacing`).
-//! Congestion marks are echoed (`tcb::ecn`, `input::ecn`), and an echo reduces the congestion
-//! window.
+//! it, or when a queue below TCP holds packets until their departure times (`segment::pacing`). ECN
+//! marks are echoed (`tcb::ecn`, `input::ecn`), and an echo reduces the congestion window.
 //!
 //! *Handshake.* With SYN cookies a listener keeps no state of a half-open connection
 //! ([`open::syn_cookie`]); Fast Open accepts data before the third segment ([`open::fast_open`]).

@@ -67,12 +67,18 @@ mod tests {
             let now = Instant::from_secs(1000 + u64::try_from(second).unwrap());
             taken(&budget, now, 100, &mut rng)
         });
-        assert!(counts.iter().all(|count| (50..150).contains(count)), "{counts:?}");
-        assert!(counts.windows(2).filter(|pair| pair[0] == pair[1]).count() < 5, "{counts:?}");
+        assert!(
+            counts.iter().all(|count| (50..150).contains(count)),
+            "a limit is out of range: {counts:?}"
+        );
+        assert!(
+            counts.windows(2).filter(|pair| pair[0] == pair[1]).count() < 5,
+            "equal limits: {counts:?}"
+        );
         assert_eq!(
             taken(&budget, Instant::from_secs(1019), 100, &mut rng),
             0,
-            "the budget is spent"
+            "the budget of this second is spent"
         );
     }
 

@@ -335,7 +335,11 @@ mod tests {
             // Counters without a counterpart in Linux.
             let ours = *counter == Counter::IdleTimeouts || counter.name().starts_with("Skb");
             assert!(ours || counter.name().starts_with("Tcp"));
-            assert!(counter.doc().ends_with('.'), "{}", counter.name());
+            assert!(
+                counter.doc().ends_with('.'),
+                "the description of {} lacks a period",
+                counter.name()
+            );
         }
     }
 
@@ -350,7 +354,7 @@ mod tests {
         let ours = Counter::ALL.iter().filter(|counter| counter.name().starts_with("TcpExt"));
         let unknown: BTreeSet<_> =
             ours.map(|counter| counter.name()).filter(|&name| !known.contains(name)).collect();
-        assert!(unknown.len() < 10, "not in this kernel: {unknown:?}");
+        assert!(unknown.len() < 10, "the kernel lacks these counters: {unknown:?}");
     }
 
     #[test]

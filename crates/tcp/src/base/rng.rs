@@ -2,9 +2,9 @@
 //!
 //! The keyed generator is SipHash-2-4 over a counter: with a key from the operating system, an
 //! observer of any number of outputs cannot compute another one. The seeded generator is
-//! xoshiro256++ filled from SplitMix64 (Blackman and Vigna): one seed gives one sequence, which
-//! lets the simulator replay a run. A few of its outputs reveal all others, so it is no source of
-//! secrets.
+//! xoshiro256++ filled from SplitMix64 (Blackman and Vigna): one seed gives one sequence, with
+//! which the simulator can repeat a simulation. A few of its outputs reveal all others, so it is no
+//! source of secrets.
 //!
 //! Not here: the keyed hashes behind sequence numbers, ports and cookies (`open::isn::keyed_pair`).
 
@@ -156,7 +156,7 @@ mod tests {
         assert!(numbers.iter().zip(draw(other)).all(|(a, b)| *a != b));
         // 4,096 bits, half of them ones on average, with a standard deviation of 32.
         let ones: u32 = numbers.iter().map(|number| number.count_ones()).sum();
-        assert!((1_888..2_208).contains(&ones), "{ones}");
+        assert!((1_888..2_208).contains(&ones), "{ones} of 4,096 bits are ones");
     }
 
     #[test]
@@ -172,7 +172,10 @@ mod tests {
         for _ in 0..6_000 {
             seen[rng.below(6) as usize] += 1;
         }
-        assert!(seen.iter().all(|&count| (800..1_200).contains(&count)), "{seen:?}");
+        assert!(
+            seen.iter().all(|&count| (800..1_200).contains(&count)),
+            "the numbers are not uniform: {seen:?}"
+        );
         assert_eq!(rng.below(0), 0);
         assert_eq!(rng.below(1), 0);
     }

@@ -166,7 +166,10 @@ mod tests {
     fn the_predicates_of_a_state_do_not_contradict_each_other() {
         for state in State::ALL {
             // The peer's FIN ends receiving, and both are false before the handshake.
-            assert!(!(state.may_receive() && state.peer_closed()), "{state}");
+            assert!(
+                !(state.may_receive() && state.peer_closed()),
+                "{state} both receives and is closed"
+            );
             if state.counts_as_established() {
                 assert!(state.may_queue_data() && state.may_transmit() && !state.local_closed());
             }
@@ -176,7 +179,7 @@ mod tests {
     #[test]
     fn every_state_can_be_entered_and_closed() {
         for state in State::ALL {
-            assert!(state.may_become(State::Close), "{state}");
+            assert!(state.may_become(State::Close), "{state} cannot be closed");
             let reached = State::ALL.iter().any(|from| from.may_become(state));
             assert!(reached, "{state} is never entered");
         }

@@ -43,7 +43,7 @@ impl Algorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// Whether the algorithm depends on marks: ECN is offered and accepted regardless of
+    /// Whether the algorithm depends on ECN marks: ECN is offered and accepted regardless of
     /// `net.ipv4.tcp_ecn`, and every segment is ECN-capable (RFC 8257 §3.5; Linux:
     /// `TCP_CONG_NEEDS_ECN`).
     #[must_use]

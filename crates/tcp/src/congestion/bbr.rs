@@ -12,9 +12,9 @@
 //!
 //! The algorithm keeps two kinds of bounds beside the model, and none of them reacts to a single
 //! loss. `inflight_hi` comes from probing: it is set when more than LossThresh of the data in
-//! flight was lost. `inflight_lo` and `bw_lo` come from rounds between probes in which more than
-//! LossThresh was lost or a mark was echoed. Both shrink by three tenths per round at most, and are
-//! reset when the next probe begins.
+//! flight was lost. `inflight_lo` and `bw_lo` come from rounds (round trips) between probes in
+//! which more than LossThresh was lost or an ECN mark was echoed. Both shrink by three tenths per
+//! round at most, and are reset when the next probe begins.
 //!
 //! The files follow the draft: `signals` has the signals of ACKs (§5.5), `startup` §5.3.1,
 //! `probe_bw` §5.3.3, `probe_rtt` §5.3.4; this file has the order of an update and the control
@@ -118,7 +118,7 @@ pub(super) struct Bbr {
     round_start: bool,
     loss_round_delivered: u64,
     loss_round_start: bool,
-    /// Whether a loss, or a mark, was reported in this round.
+    /// Whether a loss, or an ECN mark, was reported in this round.
     loss_in_round: bool,
     mark_in_round: bool,
 

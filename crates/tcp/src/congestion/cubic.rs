@@ -3,7 +3,7 @@
 //! RFC 9438; Linux: tcp_cubic.c.
 //!
 //! The window quickly returns to its value at the loss (W_max), stays near it for a while, then
-//! grows ever faster. Growth depends on time and not on the round-trip time. Where Reno would grow
+//! grows ever faster. Growth depends on time and not on the round-trip time. If Reno would grow
 //! faster (short round trips, small windows), the window grows as Reno's does.
 //!
 //! All arithmetic is in integers, in bytes and milliseconds.
@@ -230,7 +230,7 @@ mod tests {
             (950 * MSS..1001 * MSS).contains(&half),
             "the curve is concave: most of the growth comes early"
         );
-        assert!((990 * MSS..1005 * MSS).contains(&window.cwnd), "{}", window.cwnd);
+        assert!((990 * MSS..1005 * MSS).contains(&window.cwnd), "the window is {}", window.cwnd);
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         }
         // In a hundred round trips the window grows by nearly a segment each; the cubic curve would
         // gain less than one in total.
-        assert!((90 * MSS..110 * MSS).contains(&window.cwnd), "{}", window.cwnd);
+        assert!((90 * MSS..110 * MSS).contains(&window.cwnd), "the window is {}", window.cwnd);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! DCTCP: a reduction is proportional to the share of bytes that were marked.
+//! DCTCP: a reduction is proportional to the share of bytes that ECN marked.
 //!
 //! RFC 8257; Linux: tcp_dctcp.c. For networks whose routers mark ECN-capable packets as soon as a
 //! queue builds up; on the open internet it takes more than its fair share.
@@ -112,7 +112,7 @@ mod tests {
             round(&mut dctcp, number, 2);
         }
         let fifth = ALPHA_ONE / 5;
-        assert!(dctcp.alpha.abs_diff(fifth) < ALPHA_ONE / 50, "{}", dctcp.alpha);
+        assert!(dctcp.alpha.abs_diff(fifth) < ALPHA_ONE / 50, "alpha is {}", dctcp.alpha);
         let ssthresh = dctcp.on_mark(&window(100));
         assert!(
             (88 * MSS..92 * MSS).contains(&ssthresh),

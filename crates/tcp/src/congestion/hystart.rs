@@ -1,14 +1,14 @@
-//! The end of the first slow start, before it overflows the path's queue.
+//! End of the first slow start, before the growing window overflows the path's queue.
 //!
 //! Above: `congestion`. Two signals end slow start, each of which `net.quietline.hystart_detect`
 //! may switch off ([`HystartDetect`]):
 //!
-//! - **Delay**, HyStart++ (RFC 9406). When the minimum round-trip time of a round is clearly longer
-//!   than that of the round before, a queue builds up: growth is reduced to a quarter (conservative
-//!   slow start). Five rounds of conservative slow start end slow start. If the round-trip time
-//!   falls again before, the rise was a false alarm, and normal slow start continues. Linux instead
-//!   ends slow start at once, on a rise above the minimum round-trip time of the connection
-//!   (hystart_update, `HYSTART_DELAY`).
+//! - **Delay**, HyStart++ (RFC 9406). When the minimum round-trip time of a round (a flight and its
+//!   ACKs) is clearly longer than that of the round before, a queue builds up: growth is reduced to
+//!   a quarter (conservative slow start). Five rounds of conservative slow start end slow start. If
+//!   the round-trip time falls again before, the rise was a false alarm, and normal slow start
+//!   continues. Linux instead ends slow start at once, on a rise above the minimum round-trip time
+//!   of the connection (hystart_update, `HYSTART_DELAY`).
 //! - **Train**, the other signal of Linux (hystart_update, `HYSTART_ACK_TRAIN`). RFC 9406 §4.1
 //!   omits this signal because it rarely occurs if ACKs are compressed; then it does no harm. A
 //!   flight leaves in bursts and is acknowledged at the rate of the bottleneck. ACKs that arrive
@@ -354,6 +354,6 @@ mod tests {
         );
         assert_eq!(micros(2_500_000_000, 1448, false), (40 + 104) / 2, "pacing at twice 10 Gbit/s");
         assert_eq!(micros(2_500_000_000, 1448, true), 40 + 104);
-        assert_eq!(micros(2_500_000_000, 262_144, true), 40 + 419, "BIG TCP");
+        assert_eq!(micros(2_500_000_000, 262_144, true), 40 + 419, "superframes of BIG TCP");
     }
 }

@@ -42,7 +42,7 @@ impl Policy {
     }
 
     /// Whether the algorithm uses acknowledgments only to grow the window: it has no model and
-    /// counts no marks.
+    /// counts no ECN marks.
     pub(super) const fn counts_growth_only(&self) -> bool {
         matches!(self, Self::Cubic(_) | Self::Reno(_))
     }

@@ -1,4 +1,4 @@
-//! Reductions of the window after a loss, a mark or a timeout, and their undo.
+//! Reductions of the window after a loss, an ECN mark or a timeout, and their undo.
 //!
 //! Above: `loss::recovery`. RFC 5681 §3.1–3.2, RFC 6582 §3.2, RFC 3168 §6.1.2, RFC 6937bis. The
 //! algorithm (`policy`) decides the size of a reduction.

@@ -224,7 +224,11 @@ fn a_window_not_filled_for_a_timeout_loses_half_of_its_unused_part() {
     for ms in [400, 600, 800, 1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400, 2600, 2800, 3000] {
         congestion.on_sent(&sent(MSS, false, at(ms)));
     }
-    assert!((10 * MSS..11 * MSS).contains(&congestion.cwnd()), "{}", congestion.cwnd());
+    assert!(
+        (10 * MSS..11 * MSS).contains(&congestion.cwnd()),
+        "the window is {}",
+        congestion.cwnd()
+    );
 }
 
 #[test]
@@ -319,7 +323,7 @@ fn prr_sends_in_proportion_to_the_delivered_bytes() {
         (pipe, out) = (pipe + room, out + room);
         assert!(out <= MSS + arrived * MSS, "at most one segment more is sent than delivered");
     }
-    assert!(pipe.abs_diff(ssthresh) <= MSS, "{pipe}: the flight is near ssthresh");
+    assert!(pipe.abs_diff(ssthresh) <= MSS, "the flight {pipe} is not near ssthresh");
     congestion.on_recovery_complete();
     assert_eq!(congestion.cwnd(), ssthresh);
 }

@@ -71,8 +71,8 @@ pub struct TcpConfig {
     /// `tcp_rmem`: receive buffer. The default is 131072, half of which is announced as window
     /// (Linux: `tcp_adv_win_scale` of 1).
     pub tcp_rmem: BufferLimits,
-    /// `tcp_wmem`: send buffer. The default of 16384 is raised at once to hold two initial windows,
-    /// then follows cwnd.
+    /// `tcp_wmem`: send buffer. The default of 16384 is increased at once to hold two initial
+    /// windows, then the buffer grows with cwnd.
     pub tcp_wmem: BufferLimits,
     /// `net.core.rmem_max`: largest buffer that `SO_RCVBUF` may request; it also bounds the window
     /// scale that we offer.
@@ -190,7 +190,7 @@ pub struct TcpConfig {
     pub tcp_pacing_ss_ratio: u16,
     /// `tcp_pacing_ca_ratio`: pacing rate in congestion avoidance.
     pub tcp_pacing_ca_ratio: u16,
-    /// `tcp_min_tso_segs`: segments of a superframe at the lowest pacing rate.
+    /// `tcp_min_tso_segs`: number of segments of a superframe at the lowest pacing rate.
     pub tcp_min_tso_segs: u16,
     /// `tcp_tso_rtt_log`: superframes are larger on paths whose round-trip time is below 2^this µs.
     pub tcp_tso_rtt_log: u8,

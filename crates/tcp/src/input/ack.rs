@@ -3,7 +3,7 @@
 //! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue,
 //! tcp_ack_update_window.
 //!
-//! Not here: the marks of SACK blocks (`loss::scoreboard`), the reaction to duplicate ACKs
+//! Not here: the entries that SACK blocks mark (`loss::scoreboard`), the reaction to duplicate ACKs
 //! (`loss::recovery`).
 
 mod predicted;

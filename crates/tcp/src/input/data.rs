@@ -23,8 +23,9 @@ use crate::{
     wire::{header::Flags, seq::SeqNum},
 };
 
-/// Upper bound of D-SACKs for one superframe. Each segment of a superframe would have been answered
-/// by its own D-SACK; the bound limits the ACKs that one packet of a hostile peer causes.
+/// Upper bound of D-SACKs for one superframe (a packet of several segments). Each segment of a
+/// superframe would have been answered by its own D-SACK; the bound limits the ACKs that one packet
+/// of a hostile peer causes.
 const DUPLICATES_MAX: usize = 4;
 
 pub(super) fn process(

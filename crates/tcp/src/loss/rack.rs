@@ -1,14 +1,14 @@
 //! RACK: a transmission is lost if one that was sent sufficiently later has been delivered.
 //!
-//! Above: `recovery::sack` and the reordering timer. Below: marks in `send_queue`. RFC 8985 §6;
-//! Linux: tcp_recovery.c.
+//! Above: `recovery::sack` and the reordering timer. Below: the marks of entries in `send_queue`.
+//! RFC 8985 §6; Linux: tcp_recovery.c.
 //!
 //! RACK compares times instead of counting duplicates, so that one rule detects lost
 //! retransmissions, losses near the end of a flight, and losses in small flights. The reordering
 //! window, the time that RACK allows for reordering, adapts to the path. At first it is a quarter
-//! of the minimum RTT, and it grows in every round in which the peer reports a needless
-//! retransmission. As long as no reordering was seen, the window is zero in recovery and whenever
-//! enough segments are SACKed.
+//! of the minimum RTT. It grows in every round in which the peer reports a needless retransmission,
+//! up to the smoothed RTT. As long as no reordering was seen, the window is zero in recovery and
+//! whenever enough segments are SACKed.
 //!
 //! Transmissions are examined in the order of their transmission, in two lists: the entries sent
 //! once, which are in that order in the send queue, and `send_queue`'s list of retransmissions.

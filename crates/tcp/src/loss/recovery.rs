@@ -1,8 +1,8 @@
 //! Loss recovery: the reaction of the congestion window to a loss, and loss detection without SACK.
 //!
-//! Above: `input::ack` and the retransmission timer. Below: marks in `send_queue`. RFC 5681 §3.2,
-//! RFC 6582 (NewReno), RFC 3042 (limited transmit), RFC 5827 (early retransmit); Linux:
-//! tcp_fastretrans_alert, tcp_enter_loss.
+//! Above: `input::ack` and the retransmission timer. Below: the marks of entries in `send_queue`.
+//! RFC 5681 §3.2, RFC 6582 (NewReno), RFC 3042 (limited transmit), RFC 5827 (early retransmit);
+//! Linux: tcp_fastretrans_alert, tcp_enter_loss.
 //!
 //! ```text
 //!            dup ACK             third dup ACK               ACK of `recover`
@@ -11,8 +11,8 @@
 //!      '---- RTO -----------'------------------------'--> Loss --- ACK of `recover` ---> Open
 //! ```
 //!
-//! Declaring a loss marks entries of the send queue; `retransmit` sends marked entries as the
-//! window allows. With SACK, RACK sets the marks (`recovery/sack.rs`); duplicate ACKs are counted
+//! A detected loss marks entries of the send queue as lost; `retransmit` sends marked entries as
+//! the window allows. With SACK, RACK marks them (`recovery/sack.rs`); duplicate ACKs are counted
 //! only without SACK.
 //!
 //! An ECN echo lowers the window without a loss: the state is CWR until the data in flight is
@@ -276,9 +276,10 @@ fn dup_ack_threshold(tcb: &Tcb) -> u32 {
 /// Marks the hole at SND.UNA lost: one segment, or twice as many as before if the last
 /// retransmission filled only a part of the hole.
 ///
-/// Differs from RFC 6582: a superframe that a virtual device lost whole is a hole of dozens of
-/// segments, and one segment per round trip would take seconds to fill it. Therefore a partial ACK
-/// that ends exactly at the end of the last retransmission doubles the size of the next one.
+/// Differs from RFC 6582: if a virtual device loses a whole superframe (a packet of several
+/// segments), the hole has dozens of segments, and one segment per round trip would take seconds to
+/// fill it. Therefore a partial ACK that ends exactly at the end of the last retransmission doubles
+/// the size of the next one.
 fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let Some(head) = tcb.send_queue.head() else { return };
     let len = head.len;

@@ -115,7 +115,7 @@ impl Bbr {
         }
     }
 
-    /// Discards the losses, marks and delivery of this round (BBRResetCongestionSignals).
+    /// Discards the losses, ECN marks and delivery of this round (BBRResetCongestionSignals).
     pub(super) fn reset_congestion_signals(&mut self) {
         self.loss_in_round = false;
         self.mark_in_round = false;
