@@ -11,9 +11,9 @@
 //! whenever enough segments are SACKed.
 //!
 //! Transmissions are examined in the order of their transmission, in two lists: the entries sent
-//! once, which are in that order in the send queue, and `send_queue`'s list of retransmissions.
-//! Each scan stops at the first entry that is not yet lost, so that an ACK costs one step per
-//! detected loss.
+//! once, which the send queue already holds in that order, and `send_queue`'s list of
+//! retransmissions. Each scan stops at the first entry that is not yet lost, so that an ACK costs
+//! one step per detected loss.
 //!
 //! Not here: the state as data (`tcb::rack`), tail loss probes (`tlp`), the reaction of the window
 //! (`recovery`).

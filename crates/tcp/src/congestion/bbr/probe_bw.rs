@@ -15,8 +15,8 @@ use crate::{
 const PROBE_WAIT: Duration = Duration::from_secs(2);
 const PROBE_WAIT_RANDOM_US: u32 = 1_000_000;
 
-/// Upper bound of the number of rounds after which a probe starts at the latest. Below it, the
-/// number is that of the rounds in which Reno would fill the same window.
+/// Upper bound, in rounds, of the time until the next probe. With a small window the time is
+/// shorter: the number of rounds in which Reno would fill the same window.
 const RENO_ROUNDS_MAX: u32 = 63;
 
 /// BBR.Headroom: percentage of `inflight_hi` that is left to other flows in Cruise.
@@ -73,7 +73,7 @@ impl Bbr {
         due
     }
 
-    /// Whether so many rounds have passed that a Reno flow would fill the same window
+    /// Whether enough rounds have passed for a Reno flow to fill the same window
     /// (BBRIsRenoCoexistenceProbeTime).
     fn is_reno_coexistence_time(&self, window: &Window) -> bool {
         let rounds = (self.target_inflight(window) / window.mss).clamp(1, RENO_ROUNDS_MAX);
