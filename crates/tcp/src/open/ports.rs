@@ -32,11 +32,12 @@ use crate::{
 /// Linux's `net.ipv4.ip_local_port_range`.
 pub const PORT_RANGE_DEFAULT: RangeInclusive<u16> = 32768..=60999;
 
-/// Number of counters in the perturbation table (256 KiB). RFC 6056 asks for 10 or more; with a
-/// few, colluding destinations could identify a host by the movement of its counters. Linux:
-/// `INET_TABLE_PERTURB_SIZE`.
+/// Number of counters in the perturbation table (256 KiB). RFC 6056 asks for 10 or more: with only
+/// a few counters, colluding destinations could identify a host by the movement of its counters.
+/// Linux: `INET_TABLE_PERTURB_SIZE`.
 ///
-/// A fuzzer creates a host for each run and opens few connections, so a small table saves its time.
+/// A fuzzer creates a host for each run and opens few connections, so it uses a small table, which
+/// takes less time to initialize.
 const TABLE_LEN: usize = if cfg!(fuzzing) { 1 << 8 } else { 1 << 16 };
 
 /// Lifetime of a destination's hash, in nanoseconds (Linux: `EPHEMERAL_PORT_SHUFFLE_PERIOD`).
@@ -45,7 +46,8 @@ const PERIOD_NS: u64 = 10_000_000_000;
 /// Upper bound of the random step of a connection, in ports, as in Linux.
 const STEP_MAX: u32 = 8;
 
-/// Bytes of both addresses, the remote port, and the number of the period.
+/// Maximum length of a hashed key: two IPv6 addresses, the remote port, and the number of the
+/// period.
 const KEY_BYTES_MAX: usize = 34 + 8;
 
 /// Selects local ports. One per stack, shared by all threads.
@@ -53,9 +55,9 @@ pub struct PortSelector {
     offset: SipHasher24,
     slot: SipHasher24,
     /// Number of ports by which the connections of each slot have advanced from the slot's start.
-    /// Any connecting thread reads and advances the numbers. Relaxed is enough: two threads that
-    /// start at the same port collide when they claim the four-tuple, and one of them tries the
-    /// next port.
+    /// Any connecting thread reads and advances the numbers. Relaxed ordering is enough: two
+    /// threads that start at the same port collide when they claim the four-tuple, and one of them
+    /// tries the next port.
     table: Box<[AtomicU32]>,
 }
 
@@ -91,7 +93,7 @@ impl PortSelector {
         let count = u32::from(*range.end()) + 1;
         let count = count.saturating_sub(u32::from(*range.start()));
         let (begin, random) = self.of_slot(slot, walked, now);
-        // 64 bits: the sum cannot overflow, which would break the order.
+        // The sum has 64 bits, because an overflow would break the order of the ports.
         let start = (offset >> 32) + u64::from(begin) + u64::from(walked);
         let step = random % STEP_MAX;
         Candidates { counter, first: *range.start(), count, start, tried: 0, step }
@@ -250,7 +252,7 @@ mod tests {
         assert!(kinds.iter().all(|step| (1..=8).contains(step)), "{kinds:?}");
         assert_eq!(kinds.len(), 8, "{kinds:?}");
         let twice = |pair: &&[u16]| pair[0] == pair[1];
-        assert!(steps.windows(2).filter(twice).count() < 100, "no pattern");
+        assert!(steps.windows(2).filter(twice).count() < 100, "two equal steps in a row are rare");
     }
 
     /// CVE-2022-1012: with a key that never changes, the ports of a destination could be compared
@@ -264,7 +266,10 @@ mod tests {
             let now = NOW + Duration::from_secs(10) * period;
             let first = port_at(&selector, to, now);
             let second = port_at(&selector, to, now + Duration::from_secs(9));
-            assert!((1..=8).contains(&second.wrapping_sub(first)), "one walk within a period");
+            assert!(
+                (1..=8).contains(&second.wrapping_sub(first)),
+                "within a period a port follows the previous one by a step of 1 to 8"
+            );
             starts.insert(first);
         }
         assert!(starts.len() > 95, "{}", starts.len());

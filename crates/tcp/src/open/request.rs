@@ -1,4 +1,4 @@
-//! SYN-RECEIVED of a passive open as a small object: an entry of the SYN queue.
+//! Connection request: a passive open in SYN-RECEIVED, as a small entry of the SYN queue.
 //!
 //! Above: a listener of `stack` keeps the requests until the handshake ends.
 //! RFC 9293 §3.10.7.2 and §3.10.7.4; Linux: struct tcp_request_sock, tcp_conn_request,
@@ -43,10 +43,10 @@ use crate::{
     },
 };
 
-/// Initial retransmission timeout of a SYN-ACK (RFC 6298 §2.1); it doubles.
+/// Initial retransmission timeout of a SYN-ACK (RFC 6298 §2.1). Each retransmission doubles it.
 const TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 
-/// A connection request of a listener. See the module head.
+/// A connection request of a listener: a passive open whose handshake is not complete.
 #[derive(Clone, Debug)]
 pub struct Request {
     tuple: FourTuple,
@@ -80,13 +80,14 @@ pub struct Request {
     defer: u8,
     /// TSval of the first SYN-ACK.
     ts_first: u32,
-    /// A bare ACK has arrived: the peer considers the connection established and sends no data yet.
+    /// The handshake's third segment has arrived, so the peer considers the connection established.
+    /// `TCP_DEFER_ACCEPT` or a full accept queue still delays the connection.
     acked: bool,
     /// Fast Open cookie of the SYN-ACK.
     cookie: Option<Cookie>,
 }
 
-/// Upper bound of a request's size: a SYN flood fills the queue with them.
+/// Upper bound of a request's size, because a SYN flood fills the SYN queue with requests.
 const REQUEST_BYTES_MAX: usize = 256;
 const _: () = assert!(size_of::<Request>() <= REQUEST_BYTES_MAX);
 
@@ -115,10 +116,10 @@ pub enum RequestTimer {
 }
 
 impl Request {
-    /// Processes a SYN (RFC 9293 §3.10.7.2, third). The SYN-ACK is in `cx.out`.
+    /// Processes a SYN (RFC 9293 §3.10.7.2, third step). The SYN-ACK is in `cx.out`.
     ///
     /// The caller has checked that the SYN queue has room and that the segment has SYN and neither
-    /// RST nor ACK (RFC 9293 §3.10.7.2, first and second; [`reset::reply`] answers an ACK).
+    /// RST nor ACK (RFC 9293 §3.10.7.2, first and second step; [`reset::reply`] answers an ACK).
     /// `codepoint` is the ECN field of the segment's IP header.
     ///
     /// # Errors
@@ -334,7 +335,8 @@ impl Request {
             ts_recent: None,
             fast_open: FastOpen::Off,
         };
-        // Counted here, as in Linux, because a SYN flood creates no connection.
+        // The open is counted here and not at the SYN, as in Linux, because a SYN flood creates no
+        // connection.
         cx.count(Counter::TcpPassiveOpens);
         let mut tcb = Tcb::new(cx, &params);
         tcb.state = State::SynRecv;
@@ -383,8 +385,9 @@ impl Request {
         RequestTimer::Keep
     }
 
-    /// Processes an ICMP error that quotes a segment of ours with `seq`. Returns whether the
-    /// request ends; a live peer retransmits its SYN (RFC 5927 §4.1; Linux: tcp_req_err).
+    /// Processes an ICMP error that quotes a segment that this side sent, with sequence number
+    /// `seq`. Returns whether the request ends; a live peer then retransmits its SYN
+    /// (RFC 5927 §4.1; Linux: tcp_req_err).
     ///
     /// Differs from Linux: port and protocol unreachable end a request too, because
     /// RFC 1122 §4.2.3.9 calls them hard errors.

@@ -195,7 +195,7 @@ mod tests {
         let read = |at| cookies.mss(&tuple(1), SeqNum(77), isn, at);
         assert_eq!(read(made + Duration::from_secs(64)), Some(1460));
         assert_eq!(read(made + Duration::from_secs(66)), None);
-        // Two slots earlier the cookie's slot lies in the future.
+        // At a time in the previous slot, the cookie's slot lies in the future.
         assert_eq!(read(Instant::from_secs(64 * 298)), None);
     }
 
@@ -216,8 +216,7 @@ mod tests {
         let hits = (0..100_000)
             .filter(|_| cookies.mss(&tuple(1), SeqNum(77), SeqNum(rng.next_u32()), now).is_some())
             .count();
-        // Two valid slots of 256 and four of 2^24 low values: less than one guess in 2^28 is
-        // accepted.
+        // Two of 256 slots and four of 2^24 low values are valid: one guess in 2^29 is accepted.
         assert_eq!(hits, 0);
     }
 

@@ -1,13 +1,13 @@
 //! TCP Small Queues: the limit on one connection's packets below TCP, in qdiscs and devices.
 //!
-//! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts the
-//! packets that it hands down and passes the number with each call ([`HostQueue`]); a completion
-//! resumes a throttled connection. Linux: tcp_small_queue_check, tcp_tsq_write,
+//! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts the bytes
+//! of the packets that it hands down and passes the count with each call (`HostQueue`); a
+//! completion resumes a throttled connection. Linux: tcp_small_queue_check, tcp_tsq_write,
 //! tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
 //!
-//! Packets that wait in our own queues delay other flows, and congestion control attributes the
-//! delay to the path. Therefore a connection may keep only about a millisecond of its pacing rate
-//! below TCP, but always two packets.
+//! Packets that wait in queues of this host delay other flows, and congestion control attributes
+//! the delay to the network path. Therefore a connection may keep only about a millisecond of data
+//! at its pacing rate below TCP, but always two packets.
 //!
 //! Not here: the setting (`cx::host_queue`), the wake-up and its races (`sync::small_queue`).
 
@@ -44,8 +44,8 @@ impl TsqLimit {
     /// packets equal the limit is throttled, too. This matters when the limit is two packets: then
     /// two are the maximum, not three.
     ///
-    /// Differs from Linux in [`DynMax`](Self::DynMax), which admits one more packet when packets
-    /// divide its limit.
+    /// Differs from Linux in [`DynMax`](Self::DynMax), which admits one more packet if the limit is
+    /// a multiple of the packet size.
     const fn stops_above(self, limit: u64) -> u64 {
         match self {
             Self::Off | Self::DynMax => limit,
@@ -79,8 +79,9 @@ pub(crate) enum Kind {
     Retransmission,
 }
 
-/// Whether the packet of entry `index`, cut to `len` bytes of payload, must wait for completions.
-/// If so, marks the connection as throttled, and the stack arranges that a completion resumes it.
+/// Returns whether the packet of entry `index`, cut to `len` bytes of payload, must wait for
+/// completions. If so, marks the connection as throttled; the stack then arranges that a completion
+/// resumes it.
 pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: Kind) -> bool {
     let mode = cx.config.tsq_limit;
     if !cx.host_queue.completes || mode == TsqLimit::Off || cx.config.tcp_limit_output_bytes == 0 {
@@ -129,8 +130,8 @@ pub(crate) const fn burst_max(cx: &Cx<'_>) -> u32 {
     }
 }
 
-/// Whether a partial segment waits for the completion of packets of this connection below TCP
-/// (`tcp_autocorking`), so that small writes are sent together.
+/// Returns whether a partial segment waits for the completion of packets of this connection below
+/// TCP (`tcp_autocorking`), so that small writes are sent together.
 pub(crate) fn autocorks(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32) -> bool {
     let queue = &tcb.send_queue;
     if !cx.config.tcp_autocorking
@@ -225,7 +226,7 @@ mod tests {
     fn a_retransmission_has_twice_the_limit() {
         use Kind::{New, Retransmission};
         for mode in [TsqLimit::Static131072Ge, TsqLimit::DynMax] {
-            // `DynMax` admits one more packet when packets divide the limit.
+            // `DynMax` does not throttle a connection whose packets equal the limit.
             let more = u32::from(mode == TsqLimit::DynMax);
             assert_eq!(stops_at(mode, New), 10_000 + more);
             assert_eq!(stops_at(mode, Retransmission), 20_000 + more);
@@ -255,8 +256,8 @@ mod tests {
         assert!(TsqLimit::ALL.contains(&TsqLimit::default()));
     }
 
-    /// Whether a packet of `kind` waits for completions while 1 GB is below TCP and `in_flight`
-    /// segments are unacknowledged.
+    /// Returns whether a packet of `kind` waits for completions while 1 GB is below TCP and
+    /// `in_flight` segments are unacknowledged.
     fn waits(mode: TsqLimit, in_flight: usize, kind: Kind) -> bool {
         let mut net = Net::established(1);
         net.host(Side::A).config.tsq_limit = mode;

@@ -2,8 +2,8 @@
 //!
 //! Above: `setsockopt` in the socket layer. Linux: do_tcp_setsockopt, sk_setsockopt.
 //!
-//! A setter only changes the state; the caller runs `output` after one that may release held data
-//! (`set_nodelay`, `set_cork`).
+//! A setter only changes the state; the caller runs `output` after a setter that may release held
+//! data (`set_nodelay`, `set_cork`).
 //!
 //! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)),
 //! keepalive and the idle timeout (`tcb::keepalive`).
@@ -78,7 +78,7 @@ impl Tcb {
     }
 
     /// `SO_RCVLOWAT`: the socket becomes readable with this many bytes, and the buffer grows to
-    /// hold them. At least 1, at most half of the largest buffer.
+    /// hold them. The number is at least 1 and at most half of the largest buffer.
     pub fn set_rcvlowat(&mut self, cx: &Cx<'_>, bytes: u32) {
         self.receive_buffer.set_lowat(bytes, cx.config);
         self.announce_room();
@@ -211,8 +211,8 @@ impl Tcb {
         self.thin_linear_timeouts
     }
 
-    /// `TCP_CONGESTION`: replaces the congestion control algorithm. The new one starts without
-    /// history; the congestion window stays, and the pacing rate follows with the next ACK.
+    /// `TCP_CONGESTION`: replaces the congestion control algorithm. The new algorithm starts
+    /// without history; the congestion window stays, and the pacing rate follows with the next ACK.
     ///
     /// ECN is negotiated in the handshake. An algorithm that needs ECN (DCTCP) receives no marks on
     /// a connection that has not agreed on it, and behaves as Reno.
@@ -263,7 +263,7 @@ impl Tcb {
     }
 
     /// Enables or disables header prediction, so that tests and benchmarks can compare it with the
-    /// general path.
+    /// complete processing.
     pub fn set_header_prediction(&mut self, on: bool) {
         self.flags.set(TcbFlags::NO_FAST_PATH, !on);
     }

@@ -108,7 +108,10 @@ fn application_limited_samples_are_marked_until_their_flight_is_delivered() {
     flight.rate.mark_app_limited(1000);
     flight.send(1);
     flight.send(2);
-    assert!(!flight.deliver(20, 1).is_app_limited, "sent before the application stopped");
+    assert!(
+        !flight.deliver(20, 1).is_app_limited,
+        "the first packet was sent before the application limit"
+    );
     assert!(flight.deliver(21, 1).is_app_limited);
     flight.send(22);
     // More bytes were delivered than were in flight at the mark, so the mark is cleared.

@@ -1,8 +1,9 @@
-//! Every queue of a few bytes and every range that may arrive, compared with one bit per byte.
+//! Tests of every possible queue within nine bytes of stream and every range that may arrive,
+//! compared with a model of one bit per byte.
 //!
 //! The stream crosses the wrap of sequence numbers.
 //!
-//! Not here: longer streams (the properties of `tests`), memory limits.
+//! Not here: longer streams and memory limits (`tests`).
 
 use std::vec::Vec;
 
@@ -104,8 +105,8 @@ fn check(place: &Place, ranges: &[(u32, u32)], present: u32, (start, end): (u32,
 fn an_insertion_adds_exactly_the_missing_bytes_of_every_range() {
     let mut bench = Bench::new();
     for_every_range(|present, start, end| {
-        // Offset 38 of `Bench` is also just before the wrap. Offset 0 is RCV.NXT and never in the
-        // queue.
+        // Offset 38 of `Bench` also lies just before the wrap. Offset 0 is unsuitable: it is
+        // RCV.NXT, which is never in the queue.
         for (start, end) in ranges(present) {
             bench.insert(start + 38, end + 38);
         }
@@ -122,7 +123,7 @@ fn an_insertion_adds_exactly_the_missing_bytes_of_every_range() {
                 assert_eq!(after, present, "{present:b} {start}..{end}");
                 bench.pool.free(packet);
             }
-            Insert::FinNoted(_) => panic!("there is no FIN"),
+            Insert::FinNoted(_) => panic!("no packet carries a FIN"),
         }
         let expected: Vec<_> =
             ranges(after).iter().map(|&(start, end)| (start + 38, end + 38)).collect();
