@@ -68,9 +68,10 @@ fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     totals::on_output(tcb, cx.now);
 }
 
-/// Returns whether no output is needed after the application has only read. No ACK is pending, or
-/// its timer is armed. Unsent data still waits for the same event as before: an acknowledgment, a
-/// completion, or an armed timer, each of which causes an [`output`] call.
+/// Returns whether no output is needed after the application has only read. That is the case if no
+/// ACK is pending, or if its timer is armed. Unsent data still waits for the same event as before
+/// the read: an acknowledgment, a completion, or an armed timer, each of which causes an [`output`]
+/// call.
 #[inline]
 #[must_use]
 pub fn is_settled_after_read(tcb: &Tcb) -> bool {

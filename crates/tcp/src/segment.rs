@@ -1,7 +1,7 @@
 //! The segments of a connection: header, options, metadata.
 //!
-//! Above: `output`, and every other step that sends a segment. Below: `cx.out`. RFC 9293 §3.1,
-//! §3.10; Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
+//! Above: `output`, and every other step that sends a segment. Below: `cx.out`.
+//! RFC 9293 §3.1, §3.10; Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
 //!
 //! A segment with payload is a clone of its queue entry that shares the payload and has header
 //! space of its own. The checksum field holds the pseudo-header sum (`TxChecksum::Partial`, whose
@@ -58,8 +58,8 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
     let Some(packet) = clone else { return false };
     let mut flags = Flags::ACK;
     flags.set(Flags::FIN, entry.flags.contains(EntryFlags::FIN));
-    // PSH on the last segment of a superframe ends the peer's GRO merge, as in Linux, even if the
-    // application did not push.
+    // PSH on the last segment of a superframe (a packet of several segments, for GSO) ends the
+    // peer's GRO merge, as in Linux, even if the application did not push.
     let pushed = entry.flags.contains(EntryFlags::PSH) && entry.len > 0;
     flags.set(Flags::PSH, pushed || entry.len > tcb.mss.effective());
     let header = SegmentHeader { seq: entry.seq, flags, ..SegmentHeader::default() };

@@ -170,7 +170,7 @@ bitflags! {
 ///   rest      recovery, buffers, totals, errors: accessed per round trip, per loss or never
 /// ```
 ///
-/// The groups are asserted below the type.
+/// A line is a cache line of 64 bytes. Assertions below the type check the groups.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Tcb {
@@ -225,7 +225,8 @@ pub struct Tcb {
     pub(crate) snd_sml: SeqNum,
     /// Sequence number up to which PSH was set.
     pub(crate) pushed_seq: SeqNum,
-    /// Common part of the pseudo-header sums of all segments ([`pseudo::pseudo_sum`]). Constant.
+    /// Common part of the pseudo-header sums of all segments ([`pseudo::pseudo_sum`]), which is
+    /// constant.
     pub(crate) pseudo_sum: u16,
     /// Time when data was last sent.
     pub(crate) last_sent_at: Instant,

@@ -1,7 +1,7 @@
 //! Start of an active open, and the transition to ESTABLISHED that active and passive opens share.
 //!
-//! Above: `stack::socket` calls `connect`; the steps of `input` that complete a handshake call
-//! `establish`. RFC 9293 §3.10.1; Linux: tcp_v4_connect, tcp_finish_connect, tcp_init_transfer.
+//! Above: `stack::socket` calls `connect`; `input::ack` calls `establish` when a handshake
+//! completes. RFC 9293 §3.10.1; Linux: tcp_v4_connect, tcp_finish_connect, tcp_init_transfer.
 //!
 //! Not here: the header and data of the SYN (`syn`), the processing of the SYN-ACK
 //! (`input::syn_sent`).

@@ -29,7 +29,8 @@ pub const SECRET_BYTES: usize = 32;
 /// in 4.77 hours.
 const TICK_NS: u64 = 4_000;
 
-/// Generates the initial sequence numbers and timestamp offsets. One per stack.
+/// Generates the initial sequence numbers and timestamp offsets of a stack, which has one
+/// generator.
 #[derive(Clone)]
 pub struct IsnGenerator {
     sequence: SipHasher24,
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(numbers.len(), 1000);
         // Uniform over the sequence space: the expected largest gap of 1000 draws is about 0.7 %.
         let gap = numbers.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-        assert!(gap < u32::MAX / 50, "{gap}");
+        assert!(gap < u32::MAX / 50, "the largest gap between two numbers is {gap}");
         assert_ne!(isn.isn(&tuple(1), now), other.isn(&tuple(1), now));
         assert_ne!(isn.isn(&tuple(1), now), isn.isn(&tuple(1).reversed(), now));
     }

@@ -5,8 +5,8 @@
 //! tcp_check_req.
 //!
 //! A SYN costs one request and one packet, which is sent at once; the third segment of the
-//! handshake creates the control block. Data that arrives earlier is dropped, which is safe: the
-//! peer retransmits it.
+//! handshake creates the control block. Data that arrives before the control block exists is
+//! dropped, which is safe: the peer retransmits it.
 //!
 //! Not here: the limit of requests per listener, the accept queue. Requests without state are in
 //! `cookie`.

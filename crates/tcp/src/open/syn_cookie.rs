@@ -46,7 +46,7 @@ const LOW_MASK: u32 = (1 << LOW_BITS) - 1;
 const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS_V6: [u16; 4] = [1220, 1420, 1440, 8940];
 
-/// Generates and verifies SYN cookies. One per stack.
+/// Generates and verifies SYN cookies. A stack has one instance.
 #[derive(Clone)]
 pub struct SynCookies {
     tuple: SipHasher24,
@@ -232,7 +232,7 @@ mod tests {
             };
             let value = options.encode(clock);
             assert_eq!(CookieOptions::decode(value), options);
-            assert!(clock.wrapping_sub(value) < 64, "{clock} {value}");
+            assert!(clock.wrapping_sub(value) < 64, "at clock {clock} the timestamp is {value}");
         }
     }
 }

@@ -2,9 +2,9 @@
 //! and [`output_nothing`] sends nothing.
 //!
 //! [`super::output`] has the complete form. Under the conditions of [`is_lone_write`] and
-//! [`output_nothing`] most of its steps change nothing, and this file contains the remaining steps;
-//! `tests::fast_path` compares both forms. In Linux the second short form corresponds to the checks
-//! before tcp_push_pending_frames and tcp_data_snd_check.
+//! [`output_nothing`] most steps of the complete form change nothing, and this file contains the
+//! remaining steps. `tests::fast_path` compares the forms. In Linux the second short form
+//! corresponds to the checks before tcp_push_pending_frames and tcp_data_snd_check.
 //!
 //! Not here: the headers of segments in general (`segment`).
 

@@ -109,9 +109,9 @@ pub(crate) fn on_transmit(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {
     }
 }
 
-/// Returns the payload bytes of one packet: those of a millisecond at the pacing rate, and more on
-/// paths with a shorter round-trip time, where bursts are harmless. A multiple of the segment size
-/// (Linux: tcp_tso_autosize).
+/// Returns the payload bytes of one packet, a multiple of the segment size: the bytes of a
+/// millisecond at the pacing rate, and more on network paths with a shorter round-trip time, where
+/// bursts are harmless (Linux: tcp_tso_autosize).
 pub(crate) fn burst_bytes(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
     let (largest, mss) = (tcb.mss.transmit_max(), tcb.mss.effective());
     if largest == mss || tcb.pacing.rate == UNLIMITED {
@@ -127,7 +127,8 @@ pub(crate) fn burst_bytes(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
 }
 
 /// Returns the number of `mss`-byte segments that fit into `pace` bytes plus the bonus of a short
-/// round-trip time: a superframe of `largest` bytes, halved `halvings` times.
+/// round-trip time. The bonus is a superframe (a packet of several segments) of `largest` bytes,
+/// halved `halvings` times.
 fn autosize(pace: u64, halvings: Option<u128>, largest: u32, mss: u32) -> u32 {
     let near = halvings.filter(|halvings| *halvings < 32).map_or(0, |halvings| largest >> halvings);
     let bytes = pace.saturating_add(u64::from(near)).min(u64::from(largest));

@@ -2,8 +2,9 @@
 //!
 //! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts the bytes
 //! of the packets that it hands down and passes the count with each call (`HostQueue`); a
-//! completion resumes a throttled connection. Linux: tcp_small_queue_check, tcp_tsq_write,
-//! tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
+//! completion (the report that a packet was sent and freed) resumes a throttled connection. Linux:
+//! tcp_small_queue_check, tcp_tsq_write, tcp_should_autocork;
+//! Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
 //!
 //! Packets that wait in queues of this host delay other flows, and congestion control attributes
 //! the delay to the network path. Therefore a connection may keep only about a millisecond of data
@@ -173,7 +174,8 @@ mod tests {
 
     /// 100 Mbit/s, 1 Gbit/s, 10 Gbit/s, 100 Gbit/s in bytes per second.
     const RATES: [u64; 4] = [12_500_000, 125_000_000, 1_250_000_000, 12_500_000_000];
-    /// A frame of 1500 bytes, and a superframe of 64 KB.
+    /// `truesize` of a packet of 1500 bytes, and of a superframe (a packet of several segments) of
+    /// 64 KB.
     const SMALL: u32 = 2304;
     const LARGE: u32 = 66_560;
 
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_those_of_their_linux_versions() {
+    fn each_mode_has_the_limits_of_its_linux_version() {
         use TsqLimit as Mode;
         assert_eq!(limits(Mode::Static131072Ge, LARGE, false), [131_072; 4]);
         let expected = [131_072, 131_072, 1_220_703, 12_207_031];
@@ -233,8 +235,15 @@ mod tests {
         }
         for mode in [TsqLimit::DynMin2, TsqLimit::PacedExempt, TsqLimit::V619] {
             let two_packets = stops_at(mode, New);
-            assert!(two_packets.is_multiple_of(2) && two_packets < 10_000, "{two_packets}");
-            assert_eq!(stops_at(mode, Retransmission), 2 * two_packets, "{mode:?}: four packets");
+            assert!(
+                two_packets.is_multiple_of(2) && two_packets < 10_000,
+                "{mode:?}: the limit is {two_packets} bytes"
+            );
+            assert_eq!(
+                stops_at(mode, Retransmission),
+                2 * two_packets,
+                "{mode:?}: a retransmission is limited to four packets"
+            );
         }
     }
 
@@ -278,7 +287,7 @@ mod tests {
 
     /// Linux's tcp_small_queue_check makes no difference here between new data and retransmissions.
     #[test]
-    fn each_mode_exempts_its_number_of_segments_in_flight() {
+    fn each_mode_has_its_own_exemption_for_few_segments_in_flight() {
         use Kind::{New, Retransmission};
         for kind in [New, Retransmission] {
             assert!(!waits(TsqLimit::V619, 1, kind), "{kind:?}");

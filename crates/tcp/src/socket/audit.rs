@@ -4,8 +4,8 @@
 //! Above: `sim`, `fuzz` and the tests of this crate; no code on the data path calls it.
 //!
 //! The checks recompute sums from their parts and compare sequence numbers with each other and with
-//! earlier values ([`Edges`]). Data and ACKs that wait must have an armed timer. Whatever the input
-//! was, a failed check is a bug of the engine.
+//! earlier values ([`Edges`]). Data and ACKs that wait must have an armed timer. A failed check is
+//! a bug of the engine, whether or not the input was valid.
 //!
 //! Not here: checks that need both ends or the network (`sim`).
 

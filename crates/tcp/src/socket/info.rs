@@ -1,6 +1,6 @@
 //! Snapshot of a connection's state, for `TCP_INFO` and `ss`.
 //!
-//! Above: `stack::socket`. Linux: tcp_get_info.
+//! Above: `stack::socket` and `quietline::stream`. Linux: tcp_get_info.
 //!
 //! Not here: the invariants of the connection (`audit`).
 

@@ -4,11 +4,11 @@
 //! __tcp_ack_snd_check, tcp_send_delayed_ack.
 //!
 //! An ACK of data in order is sent at once after more than one full segment (counted in bytes, so
-//! that a superframe counts as all its segments), and in quick-ACK mode: at the start of a
-//! connection the peer's slow start needs every ACK. A connection that answers requests
-//! (`pingpong`) lets its replies carry the ACKs instead. `input` records that an ACK is owed;
-//! `output` sends one ACK for all segments. When the reader has fallen behind so far that an ACK
-//! could not move the right edge of the window, the ACK waits for the reader.
+//! that a superframe, which is a packet of several segments, counts as all of them), and in
+//! quick-ACK mode: at the start of a connection the peer's slow start needs every ACK. A connection
+//! that answers requests (`pingpong`) lets its replies carry the ACKs instead. `input` records that
+//! an ACK is owed; `output` sends one ACK for all segments. When the reader has fallen behind so
+//! far that an ACK could not move the right edge of the window, the ACK waits for the reader.
 //!
 //! Not here: the delayed-ACK timer (`timers`), the segment (`output`), answers to out-of-order
 //! segments (`segment::ack_compression`).
@@ -44,7 +44,7 @@ enum Pending {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataSeen {
     pub(crate) now: Instant,
-    /// Size of one segment; of a superframe, its MSS.
+    /// Payload of one segment; for a superframe, the MSS of its segments.
     pub(crate) segment_bytes: u32,
     /// Whether the segment ends a write of the peer: PSH, FIN or URG.
     pub(crate) pushed: bool,
@@ -152,8 +152,9 @@ impl DelayedAck {
         self.quick = self.quick.max(u8::try_from(acks).unwrap_or(QUICK_ACKS_MAX));
     }
 
-    /// Enters quick-ACK mode when the peer needs the next ACKs soon: it retransmits, so our ACKs
-    /// may be lost, congestion marks on its data have begun or ended, or the handshake ends.
+    /// Enters quick-ACK mode when the peer needs the next ACKs soon: it retransmits, perhaps
+    /// because our ACKs were lost; congestion marks on its data have begun or ended; or the
+    /// handshake ends.
     pub(crate) fn enter_quick(&mut self, rcv_wnd: u32) {
         self.start_quick(rcv_wnd);
         self.pingpong = 0;

@@ -1,7 +1,8 @@
 //! Memory that a connection holds, and its restrictions while memory is scarce.
 //!
-//! Above: `socket::api` and `input::prune` call it before they queue data. Below: the memory state
-//! of the host (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf, tcp_out_of_memory.
+//! Above: `socket::api` and `input::prune` call these functions before they queue data. Below: the
+//! memory state of the host (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf,
+//! tcp_out_of_memory.
 //!
 //! Under pressure buffers and windows stop growing, the limit of the announced window falls to four
 //! segments, and a connection that holds more than its share is denied more. When memory is

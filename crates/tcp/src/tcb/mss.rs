@@ -217,16 +217,17 @@ impl PathMss {
         let room = self.gso_bytes_max.saturating_sub(self.headers() + TCP_OPTIONS);
         let mut segments = room / self.effective;
         if self.sums_payload {
-            // A packet keeps the checksums of only so many segments; beyond them all segments are
-            // summed again. Therefore larger packets are avoided, but 64 KB of very small segments
-            // are still allowed.
+            // A packet keeps the checksums of at most `SUMMED_MAX` segments. If it has more, all
+            // segments are summed again. Therefore such packets are avoided, but 64 KB of very
+            // small segments are still allowed.
             segments = segments.min(SUMMED_MAX.max(MSS_MAX / self.effective));
         }
         let segments = segments.clamp(1, u32::from(u16::MAX));
         self.size_goal = segments * self.effective;
     }
 
-    /// Returns the largest superframe of the device, headers included.
+    /// Returns the size of the largest superframe (a packet of several segments, for GSO) that the
+    /// device accepts, headers included.
     pub(crate) fn superframe_max(&self) -> u32 {
         self.gso_bytes_max
     }

@@ -13,8 +13,8 @@
 //! Without the caches a request costs its server two frees on a core other than the allocating one:
 //! softirq frees packets that the application allocated, and the application frees packets that
 //! softirq allocated. A cached packet is uncharged and has no payload, so a connection keeps at
-//! most two descriptors. It keeps none while memory is scarce, after it was closed, and after the
-//! setting has changed.
+//! most two descriptors. A connection keeps none while memory is scarce, after it was closed, and
+//! after the setting has changed.
 //!
 //! Differs from Linux: payload is dropped when a packet enters the cache, not when it is reused, so
 //! an idle connection pins no page (in Linux up to 64 KB each). Heads are never shared, so a packet

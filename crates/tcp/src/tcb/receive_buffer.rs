@@ -6,7 +6,7 @@
 //! RFC 9293 §3.8.6; Linux: tcp_rcv_space_adjust (dynamic right-sizing), tcp_grow_window,
 //! tcp_clamp_window, tcp_set_window_clamp, tcp_set_rcvlowat.
 //!
-//! It has three limits, the lowest first:
+//! The receive buffer has three limits, the lowest first:
 //!
 //! ```text
 //!   ssthresh       grows with arriving data, by the overhead of its segments

@@ -45,7 +45,7 @@ impl CaState {
     }
 }
 
-/// State that allows a later ACK to undo a reduction.
+/// State that allows a later ACK to undo a reduction of the congestion window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
     /// SND.UNA when the window was reduced.
@@ -177,9 +177,9 @@ impl Recovery {
     }
 
     /// Returns whether no recovery, probe or F-RTO is in progress and no reduction has been proved
-    /// spurious: a condition of header prediction. A reduction that may still be proved spurious
-    /// does not prevent it, because the proof is a D-SACK, and a segment with a D-SACK is never
-    /// predicted.
+    /// spurious. The short forms of `input` and `output` require this. A reduction that may still
+    /// be proved spurious does not prevent them, because the proof is a D-SACK, and a segment with
+    /// a D-SACK takes the complete form.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.state == CaState::Open

@@ -36,7 +36,7 @@ impl Place {
         }
     }
 
-    /// Returns whether the packet extends and replaces no run.
+    /// Returns whether the packet neither extends nor replaces a run.
     pub(super) fn is_new_run(&self) -> bool {
         !self.joins_left && !self.joins_right && self.index == self.covered_end
     }

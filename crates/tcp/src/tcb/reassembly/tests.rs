@@ -182,7 +182,7 @@ fn covered_runs_are_replaced() {
 }
 
 #[test]
-fn duplicate_packets_are_returned() {
+fn packets_without_new_bytes_are_refused() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 30));
     for (start, end) in [(10, 30), (10, 20), (20, 30), (15, 16)] {
