@@ -180,7 +180,7 @@ pub struct Tcb {
     /// Segment sizes and the values from which they are computed.
     pub(crate) mss: PathMss,
     /// Offset that is added to our millisecond clock in TSval (RFC 7323 §7.1): different for every
-    /// connection.
+    /// four-tuple.
     pub(crate) ts_offset: u32,
     /// Send buffer limit in `truesize` bytes.
     pub(crate) sndbuf: u32,
@@ -293,7 +293,8 @@ pub struct Tcb {
     /// Whether timeouts make the route doubtful, and the stack has not looked for another route
     /// since.
     pub(crate) doubts_route: bool,
-    /// `TCP_NOTSENT_LOWAT`: number of unsent bytes from which on the socket is not writable.
+    /// `TCP_NOTSENT_LOWAT`: number of unsent bytes from which on a write starts no new packet. The
+    /// socket is writable below half of this number.
     pub(crate) not_sent_lowat: u32,
     /// Urgent data in both directions; the flags say whether there is any.
     pub(crate) urgent: Urgent,

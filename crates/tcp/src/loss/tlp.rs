@@ -34,8 +34,8 @@ use crate::{
 /// (Linux `TCP_TIMEOUT_MIN`).
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// Returns when a probe is due, if the state allows one (RFC 8985 §7.2). The probe is not later
-/// than the RTO deadline `rto_at`, except while pacing delays the flight.
+/// Returns the time at which a probe is due, if the state allows one (RFC 8985 §7.2). The probe is
+/// not later than the RTO deadline `rto_at`, except while pacing delays the flight.
 pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instant> {
     let srtt_us = tcb.rtt.srtt_us()?;
     let allowed = cx.config.tcp_early_retrans >= 3

@@ -39,7 +39,7 @@ use crate::{
     wire::{cookie::Cookie, header::SegmentHeader},
 };
 
-/// MSS of a peer that announces none (RFC 9293 §3.7.1).
+/// MSS assumed for a peer that announces none (RFC 9293 §3.7.1).
 const MSS_UNKNOWN: u16 = 536;
 
 /// Records whether the server accepted the data, from the SYN-ACK that established the connection

@@ -69,19 +69,20 @@ pub struct Request {
     snd_wscale: Option<u8>,
     rcv_wscale: u8,
     timestamps: bool,
-    /// SACK is agreed on.
+    /// Whether SACK is agreed on.
     sack: bool,
-    /// The request was restored from a SYN cookie, so the time of its SYN-ACK is unknown.
+    /// Whether the request was restored from a SYN cookie, so that the time of its SYN-ACK is
+    /// unknown.
     from_cookie: bool,
-    /// ECN is agreed on.
+    /// Whether ECN is agreed on.
     ecn: bool,
     retransmits: u8,
-    /// SYN-ACK retransmissions during which bare ACKs are ignored (`TCP_DEFER_ACCEPT`).
+    /// Number of SYN-ACK retransmissions up to which bare ACKs are ignored (`TCP_DEFER_ACCEPT`).
     defer: u8,
     /// TSval of the first SYN-ACK.
     ts_first: u32,
-    /// The handshake's third segment has arrived, so the peer considers the connection established.
-    /// `TCP_DEFER_ACCEPT` or a full accept queue still delays the connection.
+    /// Whether the third segment has arrived, so that the peer considers the connection
+    /// established. `TCP_DEFER_ACCEPT` or a full accept queue still delays the connection.
     acked: bool,
     /// Fast Open cookie of the SYN-ACK.
     cookie: Option<Cookie>,
@@ -101,7 +102,7 @@ pub enum RequestVerdict {
     /// this reason.
     Closed(DropReason, Packet),
     /// The handshake is complete. The caller creates the connection with [`Request::to_tcb`],
-    /// replaces the request by it, and passes it this same segment with
+    /// replaces the request by this connection, and passes the same segment to the connection with
     /// [`input`](crate::input::input).
     Establish(Packet),
 }
@@ -404,7 +405,7 @@ impl Request {
         ends
     }
 
-    /// Answers with `send`, at most once per `tcp_invalid_ratelimit`.
+    /// Calls `send` to answer a segment, at most once per `tcp_invalid_ratelimit`.
     fn challenge(&mut self, cx: &mut Cx<'_>, send: fn(&mut Self, &mut Cx<'_>) -> bool) {
         let limit = cx.config.tcp_invalid_ratelimit;
         if self.last_challenge_at.is_some_and(|at| cx.now - at < limit) {

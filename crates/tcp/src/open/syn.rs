@@ -78,7 +78,7 @@ impl Tcb {
 }
 
 /// Sends a held SYN as soon as data is queued, and retransmits a SYN that was too large for the
-/// path, without data.
+/// network path, without data.
 pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.state != State::SynSent {
         return;

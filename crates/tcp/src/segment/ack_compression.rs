@@ -26,8 +26,7 @@ const DUP_ACKS_AT_ONCE: u8 = 3;
 /// Divisor of the round-trip time: a compressed ACK waits for a twentieth of it.
 const RTT_DIVISOR: u32 = 20;
 
-/// Answers an out-of-order segment: sends an ACK, or adds the segment to those of the compressed
-/// ACK.
+/// Answers an out-of-order segment: sends an ACK, or leaves the answer to the compressed ACK.
 pub(crate) fn answer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if compress(tcb, cx) {
         return;

@@ -9,8 +9,8 @@
 //! The receive buffer has three limits, the lowest first:
 //!
 //! ```text
-//!   ssthresh       grows with arriving data, by the overhead of its segments
-//!   window_clamp   window of `rcvbuf` bytes of memory, and TCP_WINDOW_CLAMP
+//!   ssthresh       grows with arriving data, less if its packets have much overhead
+//!   window_clamp   TCP_WINDOW_CLAMP, or the window for `rcvbuf` bytes of memory if smaller
 //!   rcvbuf         grows with the application's reads per round trip, up to tcp_rmem[2]
 //! ```
 //!

@@ -25,7 +25,7 @@ pub(crate) enum CaState {
     Open = 0,
     /// Duplicate ACKs or SACK blocks, too few to indicate a loss.
     Disorder = 1,
-    /// The window is being reduced after a congestion mark, once per window.
+    /// The congestion window is being reduced after a congestion mark, once per window.
     Cwr = 2,
     /// Fast recovery.
     Recovery = 3,
@@ -48,7 +48,7 @@ impl CaState {
 /// State that allows a later ACK to undo a reduction of the congestion window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
-    /// SND.UNA when the window was reduced.
+    /// SND.UNA when the congestion window was reduced.
     pub(crate) marker: SeqNum,
     /// Bytes retransmitted since then and not reported as duplicates.
     pub(crate) outstanding: u32,

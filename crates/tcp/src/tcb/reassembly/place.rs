@@ -14,7 +14,7 @@ pub(super) struct Place {
     /// range are not cut off: they are covered, and the new packet replaces them.
     pub(super) start: SeqNum,
     pub(super) end: SeqNum,
-    /// Index of the first run after `start`.
+    /// Index of the first run after `start`: the index at which to insert the packet's run.
     pub(super) index: usize,
     /// Index of the first run from `index` on that is not completely covered.
     pub(super) covered_end: usize,
