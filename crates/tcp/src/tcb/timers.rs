@@ -27,8 +27,8 @@ pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(500);
 /// bounds of the override timer (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
 const HOLD_MAX: Duration = Duration::from_millis(200);
 
-/// Purpose of the retransmission timer. One timer serves all of them, as in Linux (`icsk_pending`),
-/// because the purposes exclude each other.
+/// Purpose of the retransmission timer. One timer serves all purposes, as in Linux
+/// (`icsk_pending`), because they exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RtxPurpose {
     /// RFC 6298: when it expires, the oldest segment in flight is assumed to be lost.
@@ -183,9 +183,9 @@ pub(crate) fn rto_deadline(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
     head.plus_micros(tcb.rtt.rto_us().into()).max(cx.now.plus_micros(1_000))
 }
 
-/// Arms the persist timer. Data that is held back by an open window is sent after [`HOLD_MAX`]. A
-/// closed window is probed after an RTO, and the interval doubles with each probe, up to
-/// `tcp_rto_max` (RFC 9293 §3.8.6.1).
+/// Arms the persist timer. If the window is open and was not probed, held-back data is sent after
+/// [`HOLD_MAX`]. Otherwise the window is probed after an RTO, and the interval doubles with each
+/// probe, up to `tcp_rto_max` (RFC 9293 §3.8.6.1).
 pub(crate) fn arm_persist(tcb: &mut Tcb, cx: &Cx<'_>) {
     if tcb.snd_wnd > 0 && tcb.persist_backoff == 0 {
         tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + HOLD_MAX);

@@ -30,6 +30,7 @@ fn a_sack_block_inside_a_superframe_splits_it() {
         net.run_for(Duration::from_millis(100));
         assert_eq!(net.recv(Side::B).len(), 14_480);
     }
+    // The network splits the superframe (a packet of several segments), and loses one segment.
     net.impairment.split = true;
     net.drop_segments(&[2]);
     net.send(Side::A, &[1; 14_480]);

@@ -120,7 +120,8 @@ fn only_the_first_segment_of_a_superframe_carries_cwr() {
     net.host(Side::A).path.gso_bytes_max = 65_536;
     net.host(Side::A).config.tcp_tso_rtt_log = 63;
     net.open();
-    // The window is large enough that half of it still holds more than one segment.
+    // The window is so large that its half still has room for a superframe (a packet of several
+    // segments).
     net.send(Side::A, &[1; 40_000]);
     net.run_for(Duration::from_millis(100));
     assert_eq!(net.recv(Side::B).len(), 40_000);

@@ -32,7 +32,7 @@ pub(crate) struct Impairment {
     pub(crate) loss: u32,
     pub(crate) duplicate: u32,
     pub(crate) reorder: u32,
-    /// Whether superframes are split into segments before the impairment.
+    /// Whether superframes (packets of several segments) are split before the impairment.
     pub(crate) split: bool,
 }
 
@@ -279,7 +279,7 @@ impl Net {
         }
     }
 
-    /// Splits a superframe (a packet of several segments) as GSO does.
+    /// Splits a superframe into segments, as GSO does.
     fn segments(&mut self, from: Side, packet: Packet) -> Vec<Packet> {
         let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
         let header_len = usize::from(header.header_len);

@@ -222,6 +222,7 @@ fn a_superframe_is_split_at_its_lost_segments() {
         net.recv(Side::B);
     }
     let before = retransmitted(&mut net);
+    // The network splits the superframe (a packet of several segments), and loses two segments.
     net.impairment.split = true;
     net.drop_segments(&[3, 9]);
     net.send(Side::A, &[1; 14 * MSS as usize]);

@@ -13,7 +13,7 @@ impl SendQueue {
     ///
     /// The simulator and the fuzzer call this function after every event, and a traversal of a
     /// queue of thousands of entries would take most of their time. Therefore only one of
-    /// [`turns_per_walk`](Self::turns_per_walk) calls traverses the queue. A hash of the queue's
+    /// [`calls_per_traversal`](Self::calls_per_traversal) calls traverses the queue. A hash of the queue's
     /// numbers chooses that call, so that the same input always leads to the same checks.
     pub(crate) fn check(&self, una: SeqNum, nxt: SeqNum) {
         assert_eq!(
@@ -33,7 +33,7 @@ impl SendQueue {
         let mixed = numbers
             .iter()
             .fold(0_u32, |sum, number| (sum.rotate_left(5) ^ number).wrapping_mul(0x9E37_79B1));
-        if (mixed >> 16).is_multiple_of(self.turns_per_walk()) {
+        if (mixed >> 16).is_multiple_of(self.calls_per_traversal()) {
             self.check_entries();
             self.check_marks();
         }
@@ -41,7 +41,7 @@ impl SendQueue {
 
     /// Returns the number of calls per traversal, chosen so that a call checks about 64 entries on
     /// average.
-    fn turns_per_walk(&self) -> u32 {
+    fn calls_per_traversal(&self) -> u32 {
         u32::try_from(self.entries.len() / 64).unwrap_or(u32::MAX).max(1)
     }
 
