@@ -94,7 +94,7 @@ fn a_probe_lost_together_with_segments_indicates_congestion() {
     assert_eq!(
         net.count(Side::A, Counter::TcpExtTCPMTUPFail),
         0,
-        "the probe is not judged: RFC 4821 §7.6.2"
+        "a probe lost with its successor does not count as failed: RFC 4821 §7.6.2"
     );
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
     net.finish_clean();

@@ -13,8 +13,8 @@ impl SendQueue {
     ///
     /// The simulator and the fuzzer call this function after every event, and a traversal of a
     /// queue of thousands of entries would take most of their time. Therefore only one of
-    /// [`calls_per_traversal`](Self::calls_per_traversal) calls traverses the queue. A hash of the queue's
-    /// numbers chooses that call, so that the same input always leads to the same checks.
+    /// [`calls_per_traversal`](Self::calls_per_traversal) calls traverses the queue. A hash of the
+    /// queue's numbers chooses that call, so that the same input always leads to the same checks.
     pub(crate) fn check(&self, una: SeqNum, nxt: SeqNum) {
         assert_eq!(
             self.entries.front().map_or(self.write_seq, |entry| entry.seq),
