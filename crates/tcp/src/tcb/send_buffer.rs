@@ -16,8 +16,8 @@ const SEGMENT_OVERHEAD_BYTES: u32 = 1024;
 impl Tcb {
     /// Whether the socket is writable: a third of the buffer is free (Linux
     /// `sk_stream_min_wspace`), fewer bytes are unsent than half of `TCP_NOTSENT_LOWAT` (Linux
-    /// `__tcp_stream_memory_free` with `wake`), and no write has failed for lack of memory that is
-    /// still scarce. The thresholds keep a writer from being woken for every segment.
+    /// `__tcp_stream_memory_free` with `wake`), and after a write that failed for lack of memory,
+    /// memory is available again. The thresholds keep a writer from being woken for every segment.
     ///
     /// `SO_SNDLOWAT` is always 1 and cannot be set, as in Linux.
     pub(crate) fn has_write_space(&self) -> bool {
@@ -31,7 +31,7 @@ impl Tcb {
             && (self.not_sent_lowat == u32::MAX || drained())
     }
 
-    /// Returns the bytes that are queued and were never sent.
+    /// Returns the number of bytes that are queued and were never sent.
     pub(crate) fn not_sent(&self) -> u32 {
         self.send_queue.write_seq().since(self.snd_nxt)
     }

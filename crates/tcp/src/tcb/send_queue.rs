@@ -146,7 +146,7 @@ impl SendQueue {
         (open && !tail.is_closed()).then_some(index)
     }
 
-    /// Returns the bytes that the tail takes before a write begins another packet.
+    /// Returns the number of bytes that the tail accepts before a write begins another packet.
     pub(crate) fn tail_room(&self, size_goal: u32) -> u32 {
         self.growable_tail(size_goal).map_or(0, |index| size_goal - self.entries[index].len)
     }

@@ -179,6 +179,10 @@ fn the_idle_timeout_does_not_replace_the_fin_wait_2_timeout() {
     net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, None));
     net.call(Side::A, |tcb, cx| tcb.set_idle_timeout(cx, Some(TIMEOUT * 10)));
     net.run_for(Duration::from_secs(61));
-    assert_eq!(net.state(Side::A), State::Close, "closed after tcp_fin_timeout");
+    assert_eq!(
+        net.state(Side::A),
+        State::Close,
+        "the connection has not ended after tcp_fin_timeout"
+    );
     net.finish_clean();
 }

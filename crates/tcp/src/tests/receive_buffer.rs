@@ -154,7 +154,7 @@ fn a_window_clamp_bounds_the_announced_window() {
     net.open();
     stream(&mut net, Duration::from_secs(2), true);
     let shift = net.tcb(Side::B).info().window_scales.1;
-    assert_eq!(shift, 0, "20,000 bytes need no scale");
+    assert_eq!(shift, 0, "a window of 20,000 bytes needs no scale");
     let largest = net.sent_by(Side::B, 0).iter().map(|sent| sent.header.window).max();
     assert!(largest.unwrap() <= 20_000, "{largest:?}");
     net.finish_clean();
@@ -286,7 +286,7 @@ fn a_window_that_the_peer_has_shrunk_is_respected_without_data_loss() {
     assert!(net.tcb(Side::A).info().snd_wnd < 2000);
     let before = net.log.len();
     let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[8; 1448][..]], false));
-    assert!(net.sent_by(Side::A, before).is_empty(), "no new data beyond the window");
+    assert!(net.sent_by(Side::A, before).is_empty(), "new data is sent beyond the window");
     net.run_for(Duration::from_secs(20));
     assert_eq!(net.recv(Side::B).len(), 9 * 1448);
     net.finish_clean();

@@ -91,7 +91,7 @@ fn a_response_carries_the_ack() {
     net.recv(Side::B);
     net.send(Side::B, b"answer");
     net.run_for(Duration::from_millis(10));
-    assert_eq!(net.log.len() - before, 2, "one segment each way");
+    assert_eq!(net.log.len() - before, 2, "one segment is sent in each direction");
     net.finish_clean();
 }
 
@@ -175,7 +175,7 @@ fn keepalive_detects_a_dead_peer() {
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert_eq!((net.now - start).as_secs(), 7200 + 9 * 75);
     let sent = net.sent_by(Side::A, before);
-    assert_eq!(sent.len(), 10, "nine probes and a reset");
+    assert_eq!(sent.len(), 10, "A sends nine probes and a reset");
     assert!(sent[9].header.flags.contains(Flags::RST));
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPKeepAlive), 9);

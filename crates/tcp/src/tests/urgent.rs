@@ -147,7 +147,7 @@ fn an_urgent_pointer_may_arrive_before_its_byte() {
     header.urgent = 6;
     net.inject(Side::B, &header, b"ab");
     assert!(!is_urgent(&mut net));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "announced, not received yet");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "the byte has not arrived yet");
     // Later segments need no urgent pointer of their own.
     let header = net.forge(Side::B);
     net.inject(Side::B, &header, b"cde!f");
@@ -383,7 +383,7 @@ fn an_urgent_byte_that_has_not_arrived_is_not_skipped() {
     let header = net.forge(Side::B);
     let header = SegmentHeader { flags: header.flags | Flags::URG, urgent: 1, ..header };
     net.inject(Side::B, &header, b"");
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "announced, not received yet");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "the byte has not arrived yet");
     assert!(net.tcb(Side::B).at_mark());
     assert!(!net.tcb(Side::B).readiness().intersects(Readiness::READ | Readiness::PRI));
     assert_eq!(read(&mut net), Err(RecvError::WouldBlock));
