@@ -140,7 +140,12 @@ fn metrics() -> Vec<Metric> {
         ),
         metric("wait_p99", "ms", "99th percentile of the wait to the first bit", Better::Lower),
         metric("below", "KB", "largest packet memory of one connection below TCP", Better::Lower),
-        metric("ping_rtt", "ms", "median round trip of the other connection", Better::Lower),
+        metric(
+            "ping_rtt",
+            "ms",
+            "median round trip of the other connection; the time of the run if none was completed",
+            Better::Lower,
+        ),
         metric("cwnd", "KB", "mean congestion window of a bulk sender", Better::Lower),
         metric(
             "utilization",
