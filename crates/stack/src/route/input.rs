@@ -43,9 +43,9 @@ impl InputRoutes {
         Self { routes: RcuMap::new(rcu, 16) }
     }
 
-    /// Returns the entry for packets to `dst` that arrive by `device` and match `route` of `generation`, and
-    /// creates it if necessary. `None` when another thread changes the routes concurrently: the
-    /// packet is dropped and retransmitted.
+    /// Returns the entry for packets to `dst` that arrive by `device` and match `route` of
+    /// `generation`, and creates it if necessary. `None` when another thread changes the routes
+    /// concurrently: the packet is dropped and retransmitted.
     pub(crate) fn entry<'s>(
         &'s self,
         router: &Router,

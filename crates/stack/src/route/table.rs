@@ -4,8 +4,9 @@
 //! `fib_table_insert`, `rt_cache_flush`.
 //!
 //! A change builds a new table beside the old one, of which it copies only the nodes on the path to
-//! the changed prefix, replaces the old one, and then starts a new **generation**. A reader that loads the generation first and the table second may combine an old
-//! generation with a new table, never the reverse. An entry made from that combination is
+//! the changed prefix, replaces the old one, and then starts a new **generation**. A reader that
+//! loads the generation first and the table second may combine an old generation with a new table,
+//! never the reverse. An entry made from that combination is
 //! considered stale and is made once more.
 //!
 //! Not here: entries made from the tables (`route::input`, `route::output`), which the host removes
