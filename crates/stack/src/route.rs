@@ -8,6 +8,7 @@ pub(crate) mod change;
 pub(crate) mod exception;
 pub mod fib;
 pub(crate) mod input;
+pub mod lpm;
 pub(crate) mod output;
 pub mod router;
 pub(crate) mod table;

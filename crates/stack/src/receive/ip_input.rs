@@ -260,7 +260,7 @@ pub(super) fn route<'s>(
     accept(rx.cx, packet, found.kind)?;
     let device = DeviceIndex(packet.meta().rx_device);
     let routes = rx.net.input_routes();
-    routes.entry(rx.net, rx.cx, device, found, generation, rx.rcu).ok_or_else(|| {
+    routes.entry(rx.net, rx.cx, device, header.dst, found, generation, rx.rcu).ok_or_else(|| {
         rx.cx.count(Counter::IpInDiscards, 1);
         DropReason::NoMemory
     })

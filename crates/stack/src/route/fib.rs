@@ -4,19 +4,28 @@
 //! defines addresses and routes. Linux: net/ipv4/fib_trie.c, and the `local` and `main` tables of
 //! `ip route`.
 //!
-//! A table is immutable once built; a change of routes builds a new table (`route::table`). As in
-//! Linux the local table is searched first, so no route can redirect an address of this host. An
-//! address on a device creates three entries: the address as local, its network as directly
-//! reachable, and the network's broadcast address.
+//! A table is immutable once built; a change of routes builds a new table (`route::table`), which
+//! shares all but the changed nodes with the old one ([`Lpm`]). As in Linux the local table is
+//! searched first, so no route can redirect an address of this host. An address on a device creates
+//! three entries: the address as local, its network as directly reachable, and the network's
+//! broadcast address.
 //!
-//! Not here: devices. An entry refers to one by index.
+//! A [`Route`] does not know its prefix, so that prefixes with the same route share it: a table of
+//! a million prefixes has as many routes as it has next hops. Routes to one prefix with different
+//! metrics are a list, the best one first.
+//!
+//! Not here: devices. A route refers to one by index.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::Deref,
+    sync::Arc,
+};
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use prefix_trie::{Prefix, PrefixMap};
+use ipnet::IpNet;
 
+use super::lpm::{Address, Lpm};
 use crate::{base::ids::DeviceIndex, transmit::dst::RouteKind};
 
 pub use builder::{FibBuilder, RouteSpec};
@@ -27,7 +36,65 @@ mod change;
 /// Device index of an entry without a specific device: limited broadcast, multicast, blackhole.
 pub const NO_DEVICE: DeviceIndex = DeviceIndex(u32::MAX);
 
-/// One entry of the table.
+/// Treatment of the packets to a prefix. Linux: `struct fib_info`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    /// Treatment of these destinations.
+    pub kind: RouteKind,
+    /// Next hop; `None` when the destination is on the link.
+    pub via: Option<IpAddr>,
+    /// Index of the device, or [`NO_DEVICE`].
+    pub device: DeviceIndex,
+    /// Source address for packets without one: always an address of this host.
+    pub prefsrc: Option<IpAddr>,
+    /// Largest packet of this route in bytes, if smaller than the device's MTU.
+    pub mtu: Option<u32>,
+    /// Metric: among routes to the same prefix the smallest wins.
+    pub metric: u32,
+    /// Route to the same prefix with the next larger metric.
+    worse: Option<Arc<Self>>,
+}
+
+impl Route {
+    /// Iterates over this route and those with larger metrics.
+    fn alternatives(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |route| route.worse.as_deref())
+    }
+}
+
+/// Result of a lookup: a route, and the length of its prefix.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// Length of the prefix that matched.
+    pub len: u8,
+    /// Route of the prefix.
+    pub route: &'a Route,
+}
+
+impl Deref for Found<'_> {
+    type Target = Route;
+
+    #[inline]
+    fn deref(&self) -> &Route {
+        self.route
+    }
+}
+
+impl Found<'_> {
+    /// Returns the prefix that matched `dst`, the address of the lookup.
+    #[must_use]
+    pub fn prefix(&self, dst: IpAddr) -> IpNet {
+        IpNet::new_assert(dst, self.len).trunc()
+    }
+
+    /// Returns the entry as it is listed, for `dst`, the address of the lookup.
+    #[must_use]
+    pub fn entry(&self, dst: IpAddr) -> RouteEntry {
+        RouteEntry::new(self.prefix(dst), self.route)
+    }
+}
+
+/// One entry of the table, as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
     /// Destinations that the entry matches.
@@ -76,33 +143,70 @@ impl fmt::Display for RouteEntry {
     }
 }
 
-/// Local and main table of one address family.
-#[derive(Clone)]
-struct Tables<P: Prefix> {
-    local: PrefixMap<P, RouteEntry>,
-    main: PrefixMap<P, RouteEntry>,
+impl RouteEntry {
+    fn new(prefix: IpNet, route: &Route) -> Self {
+        let Route { kind, via, device, prefsrc, mtu, metric, .. } = *route;
+        Self { prefix, kind, via, device, prefsrc, mtu, metric }
+    }
 }
 
-impl<P: Prefix> Tables<P> {
-    fn new() -> Self {
-        Self { local: PrefixMap::new(), main: PrefixMap::new() }
+/// The two tables of an address family.
+#[derive(Clone, Copy, Debug)]
+enum Table {
+    /// Addresses of this host, broadcast and multicast addresses.
+    Local,
+    /// Networks of its addresses, and routes.
+    Main,
+}
+
+/// Local and main table of one address family.
+#[derive(Clone)]
+struct Tables<A> {
+    local: Lpm<A, Arc<Route>>,
+    main: Lpm<A, Arc<Route>>,
+}
+
+impl<A: Address> Tables<A> {
+    const fn new() -> Self {
+        Self { local: Lpm::new(), main: Lpm::new() }
     }
 
-    fn lookup(&self, host: &P) -> Option<&RouteEntry> {
-        let found = self.local.get_lpm(host).or_else(|| self.main.get_lpm(host));
-        found.map(|(_, entry)| entry)
+    #[inline]
+    fn lookup(&self, dst: A) -> Option<Found<'_>> {
+        let found = self.local.lookup(dst).or_else(|| self.main.lookup(dst))?;
+        Some(Found { len: found.len, route: found.value })
     }
 
-    fn iter(&self) -> impl Iterator<Item = &RouteEntry> {
-        self.local.values().chain(self.main.values())
+    #[inline]
+    fn local_kind(&self, ip: A) -> Option<RouteKind> {
+        self.local.lookup(ip).map(|found| found.value.kind)
+    }
+
+    const fn table(&self, table: Table) -> &Lpm<A, Arc<Route>> {
+        match table {
+            Table::Local => &self.local,
+            Table::Main => &self.main,
+        }
+    }
+
+    /// Sets or removes the routes of a prefix.
+    fn set(&mut self, table: Table, prefix: A, len: u8, best: Option<Arc<Route>>) {
+        let table = match table {
+            Table::Local => &mut self.local,
+            Table::Main => &mut self.main,
+        };
+        drop(match best {
+            Some(best) => table.insert(prefix, len, best),
+            None => table.remove(prefix, len),
+        });
     }
 }
 
 /// The forwarding table of a host.
 #[derive(Clone)]
 pub struct Fib {
-    v4: Tables<Ipv4Net>,
-    v6: Tables<Ipv6Net>,
+    v4: Tables<u32>,
+    v6: Tables<u128>,
     /// Addresses of this host with their prefix lengths, by device.
     addresses: Vec<(DeviceIndex, IpNet)>,
 }
@@ -115,26 +219,31 @@ impl Fib {
         FibBuilder::new(devices)
     }
 
+    const fn new() -> Self {
+        Self { v4: Tables::new(), v6: Tables::new(), addresses: Vec::new() }
+    }
+
     /// Returns the entry for packets to `dst`: the longest matching prefix of the local table or,
     /// if no local prefix matches, of the main table.
+    #[inline]
     #[must_use]
-    pub fn lookup(&self, dst: IpAddr) -> Option<&RouteEntry> {
+    pub fn lookup(&self, dst: IpAddr) -> Option<Found<'_>> {
         match dst {
-            IpAddr::V4(dst) => self.v4.lookup(&host_v4(dst)),
-            IpAddr::V6(dst) => self.v6.lookup(&host_v6(dst)),
+            IpAddr::V4(dst) => self.v4.lookup(dst.to_bits()),
+            IpAddr::V6(dst) => self.v6.lookup(dst.to_bits()),
         }
     }
 
     /// Returns the kind of an address in the local table: `Local` for addresses of this host,
     /// `Broadcast` and `Multicast` for addresses of no single host, `None` for all others. A packet
     /// whose source has any of the three kinds is forged.
+    #[inline]
     #[must_use]
     pub fn local_kind(&self, ip: IpAddr) -> Option<RouteKind> {
-        let found = match ip {
-            IpAddr::V4(ip) => self.v4.local.get_lpm(&host_v4(ip)).map(|(_, entry)| entry),
-            IpAddr::V6(ip) => self.v6.local.get_lpm(&host_v6(ip)).map(|(_, entry)| entry),
-        };
-        found.map(|entry| entry.kind)
+        match ip {
+            IpAddr::V4(ip) => self.v4.local_kind(ip.to_bits()),
+            IpAddr::V6(ip) => self.v6.local_kind(ip.to_bits()),
+        }
     }
 
     /// Returns whether the address belongs to this host, on any device.
@@ -169,24 +278,61 @@ impl Fib {
         self.addresses.iter().find(|(on, _)| *on == device).map(|(_, address)| address.addr())
     }
 
-    /// Returns every entry: IPv4 before IPv6, the local table before the main table, by prefix.
-    pub fn iter(&self) -> impl Iterator<Item = &RouteEntry> {
-        self.v4.iter().chain(self.v6.iter())
+    /// Returns every entry, including those hidden by another with a smaller metric: the local
+    /// table before the main table, IPv4 before IPv6, by prefix and metric.
+    #[must_use]
+    pub fn entries(&self) -> Vec<RouteEntry> {
+        let mut entries = Vec::new();
+        for table in [Table::Local, Table::Main] {
+            self.for_each(table, |prefix, best| {
+                entries.extend(best.alternatives().map(|route| RouteEntry::new(prefix, route)));
+            });
+        }
+        entries
+    }
+
+    /// Returns the best route of exactly this prefix.
+    fn get(&self, table: Table, prefix: &IpNet) -> Option<&Arc<Route>> {
+        let len = prefix.prefix_len();
+        match prefix.addr() {
+            IpAddr::V4(ip) => self.v4.table(table).get(ip.to_bits(), len),
+            IpAddr::V6(ip) => self.v6.table(table).get(ip.to_bits(), len),
+        }
+    }
+
+    /// Sets or removes the routes of a prefix.
+    fn set(&mut self, table: Table, prefix: &IpNet, best: Option<Arc<Route>>) {
+        let len = prefix.prefix_len();
+        match prefix.addr() {
+            IpAddr::V4(ip) => self.v4.set(table, ip.to_bits(), len, best),
+            IpAddr::V6(ip) => self.v6.set(table, ip.to_bits(), len, best),
+        }
+    }
+
+    /// Visits the prefixes of a table with their best routes, in ascending order.
+    fn for_each(&self, table: Table, mut visit: impl FnMut(IpNet, &Arc<Route>)) {
+        self.v4.table(table).for_each(|ip, len, best| {
+            visit(IpNet::new_assert(Ipv4Addr::from_bits(ip).into(), len), best);
+        });
+        self.v6.table(table).for_each(|ip, len, best| {
+            visit(IpNet::new_assert(Ipv6Addr::from_bits(ip).into(), len), best);
+        });
+    }
+
+    /// Visits the best route of each prefix of the main table that contains `dst`, in ascending
+    /// order of length.
+    fn for_each_match(&self, dst: IpAddr, mut visit: impl FnMut(&Route)) {
+        match dst {
+            IpAddr::V4(ip) => self.v4.main.for_each_match(ip.to_bits(), |_, best| visit(best)),
+            IpAddr::V6(ip) => self.v6.main.for_each_match(ip.to_bits(), |_, best| visit(best)),
+        }
     }
 }
 
 impl fmt::Debug for Fib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter().map(|entry| format!("{entry}"))).finish()
+        f.debug_list().entries(self.entries().iter().map(|entry| format!("{entry}"))).finish()
     }
-}
-
-const fn host_v4(ip: Ipv4Addr) -> Ipv4Net {
-    Ipv4Net::new_assert(ip, 32)
-}
-
-const fn host_v6(ip: Ipv6Addr) -> Ipv6Net {
-    Ipv6Net::new_assert(ip, 128)
 }
 
 #[cfg(test)]

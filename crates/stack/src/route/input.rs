@@ -9,7 +9,7 @@
 //!
 //! Not here: validation of source addresses (`receive::ip_input`).
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use sync::{
@@ -17,12 +17,12 @@ use sync::{
     epoch::{Domain, Section},
 };
 
-use super::fib::RouteEntry;
+use super::fib::Found;
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     route::router::Router,
-    transmit::dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstTail},
+    transmit::dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstTail, RouteKind},
 };
 
 /// Device and local prefix of an input route.
@@ -43,19 +43,20 @@ impl InputRoutes {
         Self { routes: RcuMap::new(rcu, 16) }
     }
 
-    /// Returns the entry for packets that arrive by `device` and match `route` of `generation`, and
-    /// creates it if necessary. `None` when another thread changes the routes concurrently: the
-    /// packet is dropped and retransmitted.
+    /// Returns the entry for packets to `dst` that arrive by `device` and match `route` of
+    /// `generation`, and creates it if necessary. `None` when another thread changes the routes
+    /// concurrently: the packet is dropped and retransmitted.
     pub(crate) fn entry<'s>(
         &'s self,
         router: &Router,
         cx: &Cx,
         device: DeviceIndex,
-        route: &RouteEntry,
+        dst: IpAddr,
+        route: Found<'_>,
         generation: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
-        let key = Key { device, prefix: route.prefix };
+        let key = Key { device, prefix: route.prefix(dst) };
         let hash = key.hash();
         cx.count(Counter::RxRouteLookups, 1);
         if let Some(dst) = self.routes.lookup(hash, &key, rcu)
@@ -64,7 +65,7 @@ impl InputRoutes {
             dst.stats().on_lookup(cx.now);
             return Some(dst.handle());
         }
-        self.routes.insert_or_replace(hash, key, make(router, cx, device, route, generation));
+        self.routes.insert_or_replace(hash, key, make(router, cx, key, route.kind, generation));
         self.routes.lookup(hash, &key, rcu).map(|dst| dst.handle())
     }
 
@@ -86,8 +87,8 @@ impl InputRoutes {
 fn make(
     router: &Router,
     cx: &Cx,
-    index: DeviceIndex,
-    route: &RouteEntry,
+    Key { device: index, prefix }: Key,
+    kind: RouteKind,
     generation: u32,
 ) -> DstOwner {
     let device = Arc::clone(router.device(index));
@@ -108,8 +109,8 @@ fn make(
         keeps_dst: router.is_loopback_device(index),
         device,
     };
-    let tail = DstTail { generation, device: index, kind: route.kind, is_input: true };
-    router.new_dst(cx, head, tail, DstOrigin { source: route.prefix.addr() })
+    let tail = DstTail { generation, device: index, kind, is_input: true };
+    router.new_dst(cx, head, tail, DstOrigin { source: prefix.addr() })
 }
 
 impl Key {

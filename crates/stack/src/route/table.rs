@@ -3,9 +3,10 @@
 //! Below: [`Fib`], immutable. Above: `Router`, whose callers look up in a read section. Linux:
 //! `fib_table_insert`, `rt_cache_flush`.
 //!
-//! A change builds a new table beside the old one, replaces the old one, and then starts a new
-//! **generation**. A reader that loads the generation first and the table second may combine an old
-//! generation with a new table, never the reverse. An entry made from that combination is
+//! A change builds a new table beside the old one, of which it copies only the nodes on the path to
+//! the changed prefix, replaces the old one, and then starts a new **generation**. A reader that
+//! loads the generation first and the table second may combine an old generation with a new table,
+//! never the reverse. An entry made from that combination is
 //! considered stale and is made once more.
 //!
 //! Not here: entries made from the tables (`route::input`, `route::output`), which the host removes
@@ -55,7 +56,7 @@ impl RouteTable {
 
     /// Returns every route, including those hidden by another with a smaller metric.
     pub(crate) fn entries(&self) -> Vec<RouteEntry> {
-        self.builder.lock().unwrap_or_else(PoisonError::into_inner).entries().cloned().collect()
+        self.builder.lock().unwrap_or_else(PoisonError::into_inner).entries()
     }
 
     /// Applies a change. A refused change has no effect.
@@ -64,8 +65,11 @@ impl RouteTable {
         change: impl FnOnce(&mut FibBuilder) -> Result<(), ConfigError>,
     ) -> Result<(), ConfigError> {
         let mut builder = self.builder.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = builder.clone();
-        change(&mut next)?;
+        let mut next = builder.fork();
+        if let Err(refused) = change(&mut next) {
+            builder.rejoin(next);
+            return Err(refused);
+        }
         let old = self.fib.exchange(next.build());
         *builder = next;
         self.bump();

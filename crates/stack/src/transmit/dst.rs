@@ -283,7 +283,7 @@ impl DstInfo {
 }
 
 /// Treatment of packets that an entry matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteKind {
     /// Deliver: the address belongs to this host.
     Local,

@@ -3,12 +3,13 @@
 //! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c,
 //! including their refusals.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{Fib, NO_DEVICE, RouteEntry, Tables};
+use super::{Fib, NO_DEVICE, Route, RouteEntry, Table};
 use crate::{
     base::{config_error::ConfigError, ids::DeviceIndex},
     transmit::dst::RouteKind,
@@ -65,29 +66,53 @@ impl RouteSpec {
 #[derive(Clone, Debug)]
 pub struct FibBuilder {
     devices: u32,
-    pub(super) addresses: Vec<(DeviceIndex, IpNet)>,
-    pub(super) local: BTreeMap<IpNet, RouteEntry>,
-    pub(super) main: BTreeMap<(IpNet, u32), RouteEntry>,
+    /// Table so far.
+    pub(super) fib: Fib,
     /// Devices that are down: no route may use them.
     pub(super) down: BTreeSet<DeviceIndex>,
+    shared: SharedRoutes,
+}
+
+/// Routes of a table without duplicates, so that equal routes of different prefixes are one
+/// allocation. Linux: `fib_find_info`.
+#[derive(Clone, Debug, Default)]
+struct SharedRoutes {
+    routes: BTreeSet<Arc<Route>>,
+    /// Number of routes at which those without a prefix are removed.
+    sweep_at: usize,
+}
+
+impl SharedRoutes {
+    /// Smallest number of routes that is worth a sweep.
+    const SWEEP_MIN: usize = 64;
+
+    /// Returns the shared copy of `route`.
+    fn share(&mut self, route: Route) -> Arc<Route> {
+        if let Some(shared) = self.routes.get(&route) {
+            return Arc::clone(shared);
+        }
+        if self.routes.len() >= self.sweep_at.max(Self::SWEEP_MIN) {
+            // A route without another reference is used by no prefix of any table.
+            self.routes.retain(|route| Arc::strong_count(route) > 1);
+            self.sweep_at = 2 * self.routes.len();
+        }
+        let route = Arc::new(route);
+        self.routes.insert(Arc::clone(&route));
+        route
+    }
 }
 
 impl FibBuilder {
     pub(super) fn new(devices: u32) -> Self {
-        let mut builder = Self {
-            devices,
-            addresses: Vec::new(),
-            local: BTreeMap::new(),
-            main: BTreeMap::new(),
-            down: BTreeSet::new(),
-        };
+        let (fib, down, shared) = (Fib::new(), BTreeSet::new(), SharedRoutes::default());
+        let mut builder = Self { devices, fib, down, shared };
         let everywhere = [
             (v4_net(Ipv4Addr::BROADCAST, 32), RouteKind::Broadcast),
             (v4_net(Ipv4Addr::new(224, 0, 0, 0), 4), RouteKind::Multicast),
             (v6_net(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8), RouteKind::Multicast),
         ];
         for (prefix, kind) in everywhere {
-            builder.local.insert(prefix, entry(prefix, kind, NO_DEVICE, None));
+            builder.add(Table::Local, prefix, route(kind, NO_DEVICE, None));
         }
         builder
     }
@@ -97,10 +122,10 @@ impl FibBuilder {
         let v4 = (v4_net(Ipv4Addr::new(127, 0, 0, 0), 8), IpAddr::V4(Ipv4Addr::LOCALHOST));
         let v6 = (v6_net(Ipv6Addr::LOCALHOST, 128), IpAddr::V6(Ipv6Addr::LOCALHOST));
         for (prefix, source) in [v4, v6] {
-            self.local.insert(prefix, entry(prefix, RouteKind::Local, device, Some(source)));
+            self.add(Table::Local, prefix, route(RouteKind::Local, device, Some(source)));
         }
         let broadcast = v4_net(Ipv4Addr::new(127, 255, 255, 255), 32);
-        self.local.insert(broadcast, entry(broadcast, RouteKind::Broadcast, device, None));
+        self.add(Table::Local, broadcast, route(RouteKind::Broadcast, device, None));
     }
 
     /// Assigns an address to a device, and makes the network of its prefix length reachable there.
@@ -125,26 +150,22 @@ impl FibBuilder {
             return refuse("an address inside its network, neither the first nor the last");
         }
         let ours = IpNet::from(address.addr());
-        if self.local.contains_key(&ours) {
+        if self.fib.get(Table::Local, &ours).is_some() {
             let reason = "a device of this host has the address already";
             return Err(ConfigError::exists("address", address, reason));
         }
         let source = Some(address.addr());
-        self.local.insert(ours, entry(ours, RouteKind::Local, device, source));
+        self.add(Table::Local, ours, route(RouteKind::Local, device, source));
         if has_broadcast(&address) {
             let broadcast = IpNet::from(address.broadcast());
-            self.local
-                .entry(broadcast)
-                .or_insert_with(|| entry(broadcast, RouteKind::Broadcast, device, source));
+            self.add_first(Table::Local, broadcast, route(RouteKind::Broadcast, device, source));
         }
         if address.prefix_len() < address.max_prefix_len() {
             // A second address in the same network is secondary: the first remains the source.
             let network = address.trunc();
-            self.main
-                .entry((network, 0))
-                .or_insert_with(|| entry(network, RouteKind::Unicast, device, source));
+            self.add_first(Table::Main, network, route(RouteKind::Unicast, device, source));
         }
-        self.addresses.push((device, address));
+        self.fib.addresses.push((device, address));
         Ok(())
     }
 
@@ -155,20 +176,82 @@ impl FibBuilder {
     /// metric.
     pub fn route(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
         let added = self.resolve(spec)?;
-        if self.main.contains_key(&(spec.prefix, spec.metric)) {
+        if self.has_metric(&spec.prefix, spec.metric) {
             let reason = "there is a route with this prefix and metric";
-            return Err(ConfigError::exists("route", added, reason));
+            return Err(ConfigError::exists("route", RouteEntry::new(spec.prefix, &added), reason));
         }
-        self.main.insert((spec.prefix, spec.metric), added);
+        self.add(Table::Main, spec.prefix, added);
         Ok(())
     }
 
-    /// Converts a specification to an entry.
-    pub(super) fn resolve(&self, spec: &RouteSpec) -> Result<RouteEntry, ConfigError> {
+    fn has_metric(&self, prefix: &IpNet, metric: u32) -> bool {
+        let best = self.fib.get(Table::Main, prefix);
+        best.is_some_and(|best| best.alternatives().any(|route| route.metric == metric))
+    }
+
+    /// Sets the route of a prefix with its metric.
+    pub(super) fn add(&mut self, table: Table, prefix: IpNet, added: Route) {
+        let metric = added.metric;
+        let others = self.fib.get(table, &prefix).map(Arc::clone);
+        let others = others.iter().flat_map(|best| best.alternatives());
+        let mut routes: Vec<_> = others.filter(|route| route.metric != metric).cloned().collect();
+        let at = routes.partition_point(|route| route.metric < metric);
+        routes.insert(at, added);
+        self.set(table, &prefix, routes);
+    }
+
+    /// As [`add`](Self::add), unless the prefix has a route with this metric.
+    pub(super) fn add_first(&mut self, table: Table, prefix: IpNet, added: Route) {
+        let best = self.fib.get(table, &prefix);
+        if best.is_none_or(|best| best.alternatives().all(|route| route.metric != added.metric)) {
+            self.add(table, prefix, added);
+        }
+    }
+
+    /// Sets the routes of a prefix, which are in ascending order of metric.
+    pub(super) fn set(&mut self, table: Table, prefix: &IpNet, routes: Vec<Route>) {
+        let chained = |worse, route| Some(self.shared.share(Route { worse, ..route }));
+        let best = routes.into_iter().rev().fold(None, chained);
+        self.fib.set(table, prefix, best);
+    }
+
+    /// Removes the routes for which `keep` returns false. Returns their prefixes.
+    pub(super) fn retain(
+        &mut self,
+        table: Table,
+        mut keep: impl FnMut(&Route) -> bool,
+    ) -> Vec<IpNet> {
+        let mut changed = Vec::new();
+        self.fib.for_each(table, |prefix, best| {
+            let kept: Vec<_> = best.alternatives().filter(|route| keep(route)).cloned().collect();
+            if kept.len() < best.alternatives().count() {
+                changed.push((prefix, kept));
+            }
+        });
+        for (prefix, kept) in &changed {
+            self.set(table, prefix, kept.clone());
+        }
+        changed.into_iter().map(|(prefix, _)| prefix).collect()
+    }
+
+    /// Returns a copy for a change that may be refused. The routes without duplicates move to the
+    /// copy, because a copy of them would cost as much as they are many.
+    pub(crate) fn fork(&mut self) -> Self {
+        let shared = std::mem::take(&mut self.shared);
+        Self { devices: self.devices, fib: self.fib.clone(), down: self.down.clone(), shared }
+    }
+
+    /// Takes back from a refused copy what [`fork`](Self::fork) moved there.
+    pub(crate) fn rejoin(&mut self, refused: Self) {
+        self.shared = refused.shared;
+    }
+
+    /// Converts a specification to a route.
+    pub(super) fn resolve(&self, spec: &RouteSpec) -> Result<Route, ConfigError> {
         self.check_prefix(spec)?;
         check_mtu(spec)?;
         if let Some(source) = spec.prefsrc
-            && !self.addresses.iter().any(|(_, address)| address.addr() == source)
+            && !self.fib.addresses.iter().any(|(_, address)| address.addr() == source)
         {
             return Err(ConfigError::missing("route src", source, "no address of this host"));
         }
@@ -176,36 +259,21 @@ impl FibBuilder {
         if self.down.contains(&device) {
             return Err(ConfigError::refused("route dev", device, "the device is down"));
         }
-        Ok(RouteEntry {
-            prefix: spec.prefix,
+        Ok(Route {
             kind: spec.kind,
             via: spec.via,
             device,
             prefsrc: spec.prefsrc.or(source),
             mtu: spec.mtu,
             metric: spec.metric,
+            worse: None,
         })
     }
 
-    /// Builds the table.
+    /// Returns the table. It shares its memory with the builder.
     #[must_use]
     pub fn build(&self) -> Fib {
-        let mut fib =
-            Fib { v4: Tables::new(), v6: Tables::new(), addresses: self.addresses.clone() };
-        for (prefix, entry) in &self.local {
-            match prefix {
-                IpNet::V4(prefix) => drop(fib.v4.local.insert(*prefix, entry.clone())),
-                IpNet::V6(prefix) => drop(fib.v6.local.insert(*prefix, entry.clone())),
-            }
-        }
-        // In descending order of metric, so that the best entry is inserted last and remains.
-        for ((prefix, _), entry) in self.main.iter().rev() {
-            match prefix {
-                IpNet::V4(prefix) => drop(fib.v4.main.insert(*prefix, entry.clone())),
-                IpNet::V6(prefix) => drop(fib.v6.main.insert(*prefix, entry.clone())),
-            }
-        }
-        fib
+        self.fib.clone()
     }
 
     fn check_prefix(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
@@ -252,15 +320,18 @@ impl FibBuilder {
             return Err(ConfigError::new("route via", via, "a next hop of the prefix's family"));
         }
         // The longest prefix decides between overlapping networks, as in any lookup.
-        let on_link = self.main.values().filter(|entry| {
-            entry.kind == RouteKind::Unicast
-                && entry.via.is_none()
-                && entry.prefix.contains(&via)
-                && spec.device.is_none_or(|wanted| wanted == entry.device)
+        let mut found = None;
+        self.fib.for_each_match(via, |best| {
+            let mut on_link = best.alternatives().filter(|route| {
+                route.kind == RouteKind::Unicast
+                    && route.via.is_none()
+                    && spec.device.is_none_or(|wanted| wanted == route.device)
+            });
+            found = on_link.next().map(|route| (route.device, route.prefsrc)).or(found);
         });
-        let found = on_link.max_by_key(|entry| entry.prefix.prefix_len());
-        match found.filter(|_| !self.local.contains_key(&IpNet::from(via))) {
-            Some(entry) => Ok((entry.device, entry.prefsrc)),
+        let is_ours = self.fib.get(Table::Local, &IpNet::from(via)).is_some();
+        match found.filter(|_| !is_ours) {
+            Some(found) => Ok(found),
             None => Err(ConfigError::new(
                 "route via",
                 via,
@@ -270,7 +341,7 @@ impl FibBuilder {
     }
 
     fn first_address(&self, device: DeviceIndex, is_v4: bool) -> Option<IpAddr> {
-        let mut ours = self.addresses.iter().filter(|(on, _)| *on == device);
+        let mut ours = self.fib.addresses.iter().filter(|(on, _)| *on == device);
         ours.find(|(_, address)| address.addr().is_ipv4() == is_v4)
             .map(|(_, address)| address.addr())
     }
@@ -286,13 +357,9 @@ fn check_mtu(spec: &RouteSpec) -> Result<(), ConfigError> {
     }
 }
 
-pub(super) const fn entry(
-    prefix: IpNet,
-    kind: RouteKind,
-    device: DeviceIndex,
-    prefsrc: Option<IpAddr>,
-) -> RouteEntry {
-    RouteEntry { prefix, kind, via: None, device, prefsrc, mtu: None, metric: 0 }
+/// Returns a route that follows from an address.
+pub(super) const fn route(kind: RouteKind, device: DeviceIndex, prefsrc: Option<IpAddr>) -> Route {
+    Route { kind, via: None, device, prefsrc, mtu: None, metric: 0, worse: None }
 }
 
 /// Returns whether a host on some link may have the address.

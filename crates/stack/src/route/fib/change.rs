@@ -3,13 +3,13 @@
 //!
 //! Linux: `ip route replace`, `ip route del`, `ip link set down`; net/ipv4/fib_frontend.c
 //! (`fib_table_delete`, `fib_disable_ip`, `fib_sync_down_addr`). Each change is made to the
-//! builder, and a new table is built from it.
+//! builder, and the table that it yields replaces the old one.
 
-use std::vec::Vec;
+use std::{sync::Arc, vec::Vec};
 
 use ipnet::IpNet;
 
-use super::{FibBuilder, RouteEntry, RouteSpec, builder};
+use super::{FibBuilder, Route, RouteEntry, RouteSpec, Table, builder};
 use crate::{
     base::{config_error::ConfigError, ids::DeviceIndex},
     transmit::dst::RouteKind,
@@ -21,8 +21,8 @@ impl FibBuilder {
     /// # Errors
     /// If a field is invalid or contradicts another.
     pub fn replace(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
-        let entry = self.resolve(spec)?;
-        self.main.insert((spec.prefix, spec.metric), entry);
+        let route = self.resolve(spec)?;
+        self.add(Table::Main, spec.prefix, route);
         Ok(())
     }
 
@@ -33,40 +33,35 @@ impl FibBuilder {
     /// # Errors
     /// If no route matches.
     pub fn delete(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
-        let named = |entry: &RouteEntry| {
-            (spec.kind == RouteKind::Unicast || spec.kind == entry.kind)
-                && (spec.metric == 0 || spec.metric == entry.metric)
-                && (spec.via.is_none() || spec.via == entry.via)
-                && spec.device.is_none_or(|device| device == entry.device)
-                && (spec.prefsrc.is_none() || spec.prefsrc == entry.prefsrc)
-                && (spec.mtu.is_none() || spec.mtu == entry.mtu)
+        let named = |route: &Route| {
+            (spec.kind == RouteKind::Unicast || spec.kind == route.kind)
+                && (spec.metric == 0 || spec.metric == route.metric)
+                && (spec.via.is_none() || spec.via == route.via)
+                && spec.device.is_none_or(|device| device == route.device)
+                && (spec.prefsrc.is_none() || spec.prefsrc == route.prefsrc)
+                && (spec.mtu.is_none() || spec.mtu == route.mtu)
         };
-        // In ascending order of metric.
-        let mut same = self.main.range((spec.prefix, 0)..=(spec.prefix, u32::MAX));
-        let Some(key) = same.find(|(_, entry)| named(entry)).map(|(key, _)| *key) else {
+        let best = self.fib.get(Table::Main, &spec.prefix).map(Arc::clone);
+        let mut routes: Vec<_> =
+            best.iter().flat_map(|best| best.alternatives()).cloned().collect();
+        let Some(at) = routes.iter().position(named) else {
             return Err(ConfigError::missing("route", spec.prefix, "no such route"));
         };
-        self.main.remove(&key);
+        routes.remove(at);
+        self.set(Table::Main, &spec.prefix, routes);
         Ok(())
     }
 
     /// Returns every entry: the local table, then the main table by prefix and metric.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &RouteEntry> {
-        self.local.values().chain(self.main.values())
+    pub(crate) fn entries(&self) -> Vec<RouteEntry> {
+        self.fib.entries()
     }
 
     /// Takes `device` down: removes the routes through it. Its addresses stay local, and packets to
     /// them are accepted by other devices (RFC 1122 §3.3.4.2, the weak model).
     pub fn device_down(&mut self, device: DeviceIndex) {
         self.down.insert(device);
-        let mut networks = Vec::new();
-        self.main.retain(|(prefix, _), entry| {
-            let stays = entry.device != device;
-            if !stays {
-                networks.push(*prefix);
-            }
-            stays
-        });
+        let networks = self.retain(Table::Main, |route| route.device != device);
         // If two devices are in one network, the other one takes over.
         self.connect(|network| networks.contains(&network));
     }
@@ -77,40 +72,38 @@ impl FibBuilder {
         if self.down.remove(&device) {
             let on_it =
                 |(on, address): &(DeviceIndex, IpNet)| (*on == device).then(|| address.trunc());
-            let networks: Vec<_> = self.addresses.iter().filter_map(on_it).collect();
+            let networks: Vec<_> = self.fib.addresses.iter().filter_map(on_it).collect();
             self.connect(|network| networks.contains(&network));
         }
     }
 
     /// Removes `device`, its addresses, and every route with one of them as its source.
     pub fn device_gone(&mut self, device: DeviceIndex) {
-        let gone: Vec<_> = self.addresses.iter().filter(|(on, _)| *on == device).copied().collect();
-        self.addresses.retain(|(on, _)| *on != device);
-        self.local.retain(|_, entry| entry.device != device);
-        for (on, address) in &self.addresses {
-            if builder::has_broadcast(address) {
+        let on_it = |&(on, _): &(DeviceIndex, IpNet)| on == device;
+        let gone: Vec<_> =
+            self.fib.addresses.iter().filter(|at| on_it(at)).map(|(_, ip)| ip.addr()).collect();
+        self.fib.addresses.retain(|at| !on_it(at));
+        self.retain(Table::Local, |route| route.device != device);
+        for (on, address) in self.fib.addresses.clone() {
+            if builder::has_broadcast(&address) {
                 let broadcast = IpNet::from(address.broadcast());
-                self.local.entry(broadcast).or_insert_with(|| {
-                    builder::entry(broadcast, RouteKind::Broadcast, *on, Some(address.addr()))
-                });
+                let route = builder::route(RouteKind::Broadcast, on, Some(address.addr()));
+                self.add_first(Table::Local, broadcast, route);
             }
         }
-        self.main.retain(|_, entry| {
-            !gone.iter().any(|(_, address)| entry.prefsrc == Some(address.addr()))
-        });
+        self.retain(Table::Main, |route| route.prefsrc.is_none_or(|ip| !gone.contains(&ip)));
         self.device_down(device);
     }
 
     /// Makes each network for which `wanted` returns true reachable by the first device that is up
     /// and has an address in it.
     fn connect(&mut self, wanted: impl Fn(IpNet) -> bool) {
-        for (device, address) in &self.addresses {
+        for (device, address) in self.fib.addresses.clone() {
             let (network, source) = (address.trunc(), Some(address.addr()));
             let is_network = address.prefix_len() < address.max_prefix_len();
-            if is_network && !self.down.contains(device) && wanted(network) {
-                self.main.entry((network, 0)).or_insert_with(|| {
-                    builder::entry(network, RouteKind::Unicast, *device, source)
-                });
+            if is_network && !self.down.contains(&device) && wanted(network) {
+                let route = builder::route(RouteKind::Unicast, device, source);
+                self.add_first(Table::Main, network, route);
             }
         }
     }

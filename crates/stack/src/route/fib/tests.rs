@@ -1,3 +1,4 @@
+use ipnet::Ipv4Net;
 use proptest::prelude::*;
 
 use super::*;
@@ -9,6 +10,11 @@ fn ip(text: &str) -> IpAddr {
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
+}
+
+/// Returns the entry of a lookup.
+fn found(fib: &Fib, dst: &str) -> Option<RouteEntry> {
+    fib.lookup(ip(dst)).map(|found| found.entry(ip(dst)))
 }
 
 /// Returns a table with loopback as device 0, 10.0.0.1/24 and 2001:db8::1/64 on device 1, and
@@ -30,7 +36,7 @@ fn refused(result: Result<(), ConfigError>) -> (&'static str, String) {
 #[test]
 fn each_address_creates_its_entries() {
     let fib = sample().build();
-    let found = |text: &str| fib.lookup(ip(text)).map(ToString::to_string);
+    let found = |text: &str| found(&fib, text).map(|entry| entry.to_string());
     assert_eq!(found("10.0.0.1").unwrap(), "local 10.0.0.1 dev 1 src 10.0.0.1");
     assert_eq!(found("10.0.0.9").unwrap(), "10.0.0.0/24 dev 1 src 10.0.0.1");
     assert_eq!(found("10.0.0.255").unwrap(), "broadcast 10.0.0.255 dev 1 src 10.0.0.1");
@@ -81,9 +87,9 @@ fn small_networks_have_no_broadcast() {
     builder.address(DeviceIndex(0), net("10.1.0.0/31")).unwrap();
     builder.address(DeviceIndex(0), net("10.2.0.7/32")).unwrap();
     let fib = builder.build();
-    assert_eq!(fib.lookup(ip("10.1.0.1")).unwrap().kind, RouteKind::Unicast);
+    assert_eq!(found(&fib, "10.1.0.1").unwrap().kind, RouteKind::Unicast);
     assert!(fib.is_local(ip("10.2.0.7")));
-    assert_eq!(fib.lookup(ip("10.2.0.8")), None);
+    assert_eq!(found(&fib, "10.2.0.8"), None);
 }
 
 #[test]
@@ -92,12 +98,12 @@ fn the_default_route_matches_all_other_destinations() {
     builder.route(&RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.254"))).unwrap();
     builder.route(&RouteSpec::via(net("10.20.0.0/16"), ip("192.168.1.1"))).unwrap();
     let fib = builder.build();
-    let default = fib.lookup(ip("8.8.8.8")).unwrap();
+    let default = found(&fib, "8.8.8.8").unwrap();
     assert_eq!(default.to_string(), "default via 10.0.0.254 dev 1 src 10.0.0.1");
-    let longer = fib.lookup(ip("10.20.3.4")).unwrap();
+    let longer = found(&fib, "10.20.3.4").unwrap();
     assert_eq!(longer.to_string(), "10.20.0.0/16 via 192.168.1.1 dev 2 src 192.168.1.2");
-    assert_eq!(fib.lookup(ip("10.0.0.7")).unwrap().via, None);
-    assert_eq!(fib.lookup(ip("2001:db8:1::1")), None, "no IPv6 default was given");
+    assert_eq!(found(&fib, "10.0.0.7").unwrap().via, None);
+    assert_eq!(found(&fib, "2001:db8:1::1"), None, "no IPv6 default was given");
 }
 
 #[test]
@@ -107,8 +113,8 @@ fn no_route_redirects_our_addresses() {
     builder.route(&host).unwrap();
     builder.route(&RouteSpec::of(net("127.0.0.0/16"), RouteKind::Blackhole)).unwrap();
     let fib = builder.build();
-    assert_eq!(fib.lookup(ip("10.0.0.1")).unwrap().kind, RouteKind::Local);
-    assert_eq!(fib.lookup(ip("127.0.0.1")).unwrap().kind, RouteKind::Local);
+    assert_eq!(found(&fib, "10.0.0.1").unwrap().kind, RouteKind::Local);
+    assert_eq!(found(&fib, "127.0.0.1").unwrap().kind, RouteKind::Local);
 }
 
 #[test]
@@ -118,7 +124,7 @@ fn the_smallest_metric_wins() {
         let spec = RouteSpec { metric, ..RouteSpec::via(net("0.0.0.0/0"), ip(next_hop)) };
         builder.route(&spec).unwrap();
     }
-    assert_eq!(builder.build().lookup(ip("1.1.1.1")).unwrap().via, Some(ip("10.0.0.5")));
+    assert_eq!(found(&builder.build(), "1.1.1.1").unwrap().via, Some(ip("10.0.0.5")));
 }
 
 #[test]
@@ -136,7 +142,7 @@ fn secondary_addresses_share_the_network() {
     builder.address(DeviceIndex(1), net("10.0.0.2/24")).unwrap();
     let fib = builder.build();
     assert!(fib.is_local(ip("10.0.0.2")));
-    assert_eq!(fib.lookup(ip("10.0.0.9")).unwrap().prefsrc, Some(ip("10.0.0.1")));
+    assert_eq!(found(&fib, "10.0.0.9").unwrap().prefsrc, Some(ip("10.0.0.1")));
 }
 
 /// A provider assigns a single address: the gateway is on the link because of a route.
@@ -148,7 +154,7 @@ fn a_gateway_may_be_on_link_by_a_route() {
     assert_eq!(refused(builder.route(&default)).0, "route via");
     builder.route(&RouteSpec::on_link(net("10.0.0.1/32"), DeviceIndex(0))).unwrap();
     builder.route(&default).unwrap();
-    let entry = builder.build().lookup(ip("8.8.8.8")).map(ToString::to_string);
+    let entry = found(&builder.build(), "8.8.8.8").map(|entry| entry.to_string());
     assert_eq!(entry.unwrap(), "default via 10.0.0.1 dev 0 src 203.0.113.7");
 }
 
@@ -164,12 +170,9 @@ fn routes_may_be_on_link_or_drop_packets() {
     };
     builder.route(&mtu).unwrap();
     let fib = builder.build();
-    assert_eq!(
-        fib.lookup(ip("172.16.0.9")).unwrap().to_string(),
-        "172.16.0.9 dev 2 src 192.168.1.2"
-    );
-    assert_eq!(fib.lookup(ip("172.16.0.8")).unwrap().to_string(), "unreachable 172.16.0.0/12");
-    let limited = fib.lookup(ip("9.9.9.9")).unwrap();
+    assert_eq!(found(&fib, "172.16.0.9").unwrap().to_string(), "172.16.0.9 dev 2 src 192.168.1.2");
+    assert_eq!(found(&fib, "172.16.0.8").unwrap().to_string(), "unreachable 172.16.0.0/12");
+    let limited = found(&fib, "9.9.9.9").unwrap();
     assert_eq!(limited.to_string(), "9.0.0.0/8 via 192.168.1.1 dev 2 src 10.0.0.1 mtu 1400");
 }
 
@@ -258,11 +261,11 @@ proptest! {
             },
         };
         let dst = IpAddr::V4(dst);
-        let found = fib.lookup(dst);
-        if found.is_some_and(|entry| entry.kind != RouteKind::Unicast) {
+        let found = fib.lookup(dst).map(|found| found.entry(dst));
+        if found.as_ref().is_some_and(|entry| entry.kind != RouteKind::Unicast) {
             return Ok(());
         }
         let expected = all.iter().filter(|prefix| prefix.contains(&dst)).max_by_key(|prefix| prefix.prefix_len());
-        prop_assert_eq!(found.map(|entry| &entry.prefix), expected);
+        prop_assert_eq!(found.as_ref().map(|entry| &entry.prefix), expected);
     }
 }
