@@ -12,3 +12,4 @@ pub mod limits;
 pub mod secrets;
 pub mod tcp_memory;
 pub mod timer;
+pub(crate) mod udp_memory;
