@@ -87,6 +87,8 @@ tcp::counters! {
     IpExtInECT0Pkts: "Packets received marked ECT(0).",
     IpExtInCEPkts: "Packets received marked Congestion Experienced.",
 
+    IgmpInQueries: "Queries of multicast routers for the groups of this host.",
+
     SoftnetProcessed: "Packets taken from device queues by polls.",
     SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
     RpsPackets: "Packets that the core which polled them handed to another core (RPS, RFS).",

@@ -11,7 +11,7 @@ use std::{
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Verdict};
 
 use crate::{
-    base::ids::DeviceIndex,
+    base::{counters::Counter, ids::DeviceIndex},
     header::{ip::IpHeader, strip},
     socket::{net::igmp::Query, rx::Rx},
 };
@@ -62,6 +62,7 @@ pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) 
         response_time,
         older,
     };
+    rx.cx.count(Counter::IgmpInQueries, 1);
     rx.net.on_igmp_query(rx.cx, &query);
     rx.cx.pool.free(packet);
     Verdict::Consumed
