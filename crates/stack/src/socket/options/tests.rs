@@ -212,15 +212,21 @@ fn the_type_of_service_has_its_priority() {
     bench.finish();
 }
 
+/// Options of connections that can be set and read.
+fn of_connections() -> impl Iterator<Item = O> {
+    let both = |option: &O| option.access() == Access::Both && !is_of_datagrams(*option);
+    O::ALL.iter().copied().filter(both)
+}
+
 #[test]
 fn options_set_before_connect_apply_to_the_connection() {
     let sysctls = Sysctls::default();
     let mut settings = SocketSettings::default();
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         settings.set(option, &sample(option), &sysctls).unwrap();
     }
     let mut bench = Bench::with(&settings, &SocketSettings::default());
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu) || is_past(option) {
             // A connection reports the negotiated value, not the requested one.
             continue;
@@ -235,7 +241,7 @@ fn options_set_before_connect_apply_to_the_connection() {
 fn an_accepted_connection_has_its_listeners_options() {
     let sysctls = Sysctls::default();
     let mut settings = SocketSettings::default();
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         if matches!(option, O::DeferAccept | O::FastOpenConnect) {
             // `TCP_DEFER_ACCEPT` would wait for data; the other option is not one of a listener.
             continue;
@@ -244,7 +250,7 @@ fn an_accepted_connection_has_its_listeners_options() {
     }
     let mut bench = Bench::with(&SocketSettings::default(), &settings);
     let accepted = bench._listener.accept().unwrap();
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu) || is_past(option) {
             continue;
         }
