@@ -259,7 +259,7 @@ fn report_datagram(
 }
 
 /// Records a smaller path MTU for all sockets that send to the destination.
-fn learn_path_mtu(rx: &mut Rx<'_, '_>, quote: &Quote, mtu: u32) {
+fn learn_path_mtu(rx: &Rx<'_, '_>, quote: &Quote, mtu: u32) {
     let path = rx.net.reply_path(rx.cx, quote.dst, Some(quote.src), CoreId(0), rx.rcu);
     if let Ok(dst) = path {
         rx.net.learn_path_mtu(quote.dst, &dst, mtu, rx.cx);

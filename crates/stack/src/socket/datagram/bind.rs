@@ -179,7 +179,7 @@ impl super::call::Call<'_> {
     fn connect(
         &mut self,
         socket: &Arc<DatagramSocket>,
-        cx: &mut Cx,
+        cx: &Cx,
         remote: SocketAddr,
     ) -> Result<(), Errno> {
         let (net, state) = (self.net, &mut *self.state);

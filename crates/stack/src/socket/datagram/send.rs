@@ -166,7 +166,7 @@ impl Call<'_> {
     /// to keep the path of a destination when it is used the second time in a row.
     fn take_path(
         &mut self,
-        cx: &mut Cx,
+        cx: &Cx,
         message: &SendMessage<'_>,
     ) -> Result<Option<CachedPath>, Errno> {
         let destination = self.destination(message)?;
