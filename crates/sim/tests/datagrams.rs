@@ -1,5 +1,5 @@
-//! Datagrams across impaired wires: what arrives is what was sent, every loss is counted, and a full
-//! send buffer is writable again when packets complete.
+//! Datagrams across impaired wires: what arrives is what was sent, every loss is counted, and a
+//! full send buffer is writable again when packets complete.
 
 #[cfg(test)]
 mod tests {
