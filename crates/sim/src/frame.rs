@@ -13,6 +13,7 @@ use stack::header::{
     ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
     icmp::IcmpMessage,
     ip::{self, Fragment, IpHeader, protocol},
+    udp::{UDP_HEADER_LEN, UdpHeader},
 };
 use tcp::{Flags, SegmentHeader, wire::header::HEADER_BYTES_MAX};
 
@@ -132,6 +133,31 @@ pub fn fix_tcp_checksum(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, segment:
     tcp::wire::header::write_checksum(segment, sum);
 }
 
+/// Builds a UDP datagram with its checksum, for an [`Ipv4`] or [`ipv6`] packet with the same
+/// addresses.
+///
+/// # Panics
+/// When it would be longer than 65,535 bytes.
+#[must_use]
+pub fn udp(
+    src: impl Into<IpAddr>,
+    dst: impl Into<IpAddr>,
+    ports: (u16, u16),
+    payload: &[u8],
+) -> Vec<u8> {
+    let len = u16::try_from(UDP_HEADER_LEN + payload.len()).expect("at most 65,535 bytes");
+    let mut bytes = vec![0; UDP_HEADER_LEN];
+    UdpHeader { src_port: ports.0, dst_port: ports.1, len, checksum: 0 }.emit(&mut bytes);
+    bytes.extend_from_slice(payload);
+    // RFC 768: a sum of zero is sent as all ones.
+    let sum = match transport_checksum(protocol::UDP, src.into(), dst.into(), &bytes) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    bytes[6..8].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
 /// Builds an ICMP message with its checksum.
 #[must_use]
 pub fn icmp(message: &IcmpMessage, payload: &[u8]) -> Vec<u8> {
@@ -161,11 +187,15 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
     !u16::try_from(sum).expect("folded")
 }
 
-/// RFC 9293 §3.1: the pseudo-headers of both versions have the same sum.
 fn tcp_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> u16 {
+    transport_checksum(protocol::TCP, src, dst, segment)
+}
+
+/// RFC 9293 §3.1: the pseudo-headers of both versions have the same sum.
+fn transport_checksum(protocol: u8, src: IpAddr, dst: IpAddr, segment: &[u8]) -> u16 {
     // Only a superframe needs more than 16 bits.
     let len = u32::try_from(segment.len()).expect("in an IP packet");
-    let pseudo = [&[0, protocol::TCP][..], &len.to_be_bytes()].concat();
+    let pseudo = [&[0, protocol][..], &len.to_be_bytes()].concat();
     checksum(&[&octets(src), &octets(dst), &pseudo, segment])
 }
 
@@ -185,6 +215,10 @@ pub enum Seen {
     Tcp(IpHeader, SegmentHeader, Vec<u8>),
     /// An ICMP message with the bytes behind its header.
     Icmp(IpHeader, IcmpMessage, Vec<u8>),
+    /// A UDP datagram.
+    Udp(IpHeader, UdpHeader, Vec<u8>),
+    /// A message of IGMP, with its bytes.
+    Igmp(IpHeader, Vec<u8>),
 }
 
 impl Seen {
@@ -209,13 +243,31 @@ pub fn judge_ethernet(bytes: &[u8], own: MacAddr, mtu: u32) -> Result<Seen, Stri
     }
     let payload = &bytes[HEADER_LEN..];
     match header.ether_type() {
-        EtherType::IPV4 if header.dst.is_unicast() => judge_ipv4(payload, mtu),
+        EtherType::IPV4 => {
+            let seen = judge_ipv4(payload, mtu)?;
+            check_link_address(header.dst, payload)?;
+            Ok(seen)
+        }
         ETHER_TYPE_ARP if payload.len() == ARP_LEN => {
             let arp = ArpPacket::parse(payload).map_err(|reason| reason.to_string())?;
             Ok(Seen::Arp(header.dst, arp))
         }
         other => Err(format!("type {other:?} to {:?}, {} bytes", header.dst, bytes.len())),
     }
+}
+
+/// Checks that a packet for a group goes to the link address of the group, and any other packet to
+/// a station (RFC 1112 §6.4).
+fn check_link_address(link: MacAddr, packet: &[u8]) -> Result<(), String> {
+    let ip = ip::parse::<true>(packet, packet.len()).map_err(|reason| reason.to_string())?;
+    let IpAddr::V4(dst) = ip.dst else { return Ok(()) };
+    let [_, b, c, d] = dst.octets();
+    let fits = if dst.is_multicast() {
+        link.0 == [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+    } else {
+        link.is_unicast() || link == MacAddr::BROADCAST && d == 255
+    };
+    if fits { Ok(()) } else { Err(format!("{dst} sent to {link:?}")) }
 }
 
 /// Parses an IPv4 packet and checks it.
@@ -234,6 +286,8 @@ pub fn judge_ipv4(packet: &[u8], mtu: u32) -> Result<Seen, String> {
     match ip.protocol {
         protocol::TCP => judge_tcp(ip, payload),
         protocol::ICMP => judge_icmp(ip, payload),
+        protocol::UDP => judge_udp(ip, payload),
+        protocol::IGMP => judge_igmp(ip, payload),
         other => Err(format!("protocol {other}")),
     }
 }
@@ -255,6 +309,25 @@ fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
         return Err(format!("{header}, {} bytes, {:?}", payload.len(), ip.fragment));
     }
     Ok(Seen::Tcp(ip, header, payload))
+}
+
+fn judge_udp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
+    let header = UdpHeader::parse(bytes, bytes.len()).map_err(|reason| reason.to_string())?;
+    if header.checksum != 0 && transport_checksum(protocol::UDP, ip.src, ip.dst, bytes) != 0 {
+        return Err(format!("UDP checksum: {header:?}"));
+    }
+    if usize::from(header.len) != bytes.len() || ip.fragment.is_piece() {
+        return Err(format!("{header:?}, {} bytes, {:?}", bytes.len(), ip.fragment));
+    }
+    Ok(Seen::Udp(ip, header, bytes[UDP_HEADER_LEN..].to_vec()))
+}
+
+fn judge_igmp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
+    // RFC 3376 §4: TTL 1, precedence of internetwork control, and the option Router Alert.
+    if checksum(&[bytes]) != 0 || ip.hop_limit != 1 || ip.header_len != 24 {
+        return Err(format!("IGMP: {ip:?}, {bytes:02x?}"));
+    }
+    Ok(Seen::Igmp(ip, bytes.to_vec()))
 }
 
 fn judge_icmp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {

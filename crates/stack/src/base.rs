@@ -13,3 +13,4 @@ pub mod memory_map;
 pub mod secrets;
 pub mod tcp_memory;
 pub mod timer;
+pub(crate) mod udp_memory;

@@ -37,10 +37,10 @@ use crate::{
         rps::{Backlog, BacklogPoll, Outbox},
     },
     socket::{
-        connection::wmem::Tasklet,
         core_sockets::{CoreSockets, TimerEntry},
         net::Net,
         rx::LastFlow,
+        wmem::Tasklet,
     },
 };
 

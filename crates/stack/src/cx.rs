@@ -24,6 +24,7 @@ use crate::{
     base::{
         counters::{Counter, CounterPage},
         ids::CoreId,
+        udp_memory::UdpMemory,
     },
     sysctl::Sysctls,
 };
@@ -430,6 +431,14 @@ impl Cx {
     pub(crate) fn charge_tcp(&self, pages: i64) {
         let HostView { page, sysctls, memory, .. } = &*self.view;
         memory.charge(&page.tcp_reserve, pages, &sysctls.tcp_mem, &page.tcp, self.now);
+    }
+
+    /// Charges `pages` of datagrams to `memory`, the account of the current host, or uncharges them
+    /// if negative. Returns false, and charges nothing, above the limit.
+    #[inline]
+    pub(crate) fn charge_udp(&self, memory: &UdpMemory, pages: i64) -> bool {
+        let HostView { page, sysctls, .. } = &*self.view;
+        memory.charge(&page.udp_reserve, pages, &sysctls.udp_mem)
     }
 
     /// Advances `now` to `then`, if `then` is later. Contexts read the clock once per call, so this

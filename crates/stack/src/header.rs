@@ -1,5 +1,5 @@
-//! Wire formats: Ethernet, ARP, IP with its options, ICMP. Only these files read or write their
-//! bytes.
+//! Wire formats: Ethernet, ARP, IP with its options, ICMP, UDP. Only these files read or write
+//! their bytes.
 //!
 //! Above: the steps of both directions, and devices that inspect frames. Below: `base`. The TCP
 //! format is in `tcp::wire`.
@@ -15,6 +15,7 @@ pub mod icmp;
 pub mod ip;
 pub mod option;
 pub mod repeat;
+pub mod udp;
 
 /// Removes a header that an earlier step has checked and made linear.
 pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {

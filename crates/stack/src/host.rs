@@ -136,8 +136,12 @@ impl Host {
             self.demux.for_each_listener(&rcu, |listener| listeners.push(Arc::clone(listener)));
         }
         let streams = self.streams(cx);
+        let datagrams = self.datagram_sockets(cx);
         for listener in listeners {
             listener.close(self, cx);
+        }
+        for socket in datagrams {
+            socket.end(self, cx);
         }
         for socket in streams {
             socket.abort(self, cx);

@@ -2,9 +2,10 @@
 //! meet here.
 //!
 //! `connection` is a connection: its softirq side, its process side (send, recv, shutdown, close),
-//! and the backlog between them. `modes` holds steps that a setting adds to a connection,
-//! `listener` passive opens with their requests, `time_wait` the compact TIME-WAIT state, `demux`
-//! the lookup tables, and `options` the socket options.
+//! and the backlog between them. `datagram` is a UDP socket with its table. `modes` holds steps
+//! that a setting adds to a connection, `listener` passive opens with their requests, `time_wait`
+//! the compact TIME-WAIT state, `demux` the lookup tables of TCP, `wmem` the packets of a socket in
+//! devices, and `options` the socket options.
 //!
 //! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
 //! `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
@@ -12,6 +13,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod core_sockets;
+pub mod datagram;
 pub(crate) mod demux;
 pub(crate) mod fast_open;
 mod listener;
@@ -21,12 +23,14 @@ pub mod options;
 pub(crate) mod reset;
 pub(crate) mod rx;
 mod time_wait;
+pub(crate) mod wmem;
 
 pub use connection::busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
 pub use connection::calls::ShutdownHow;
 pub use connection::connect::ConnectOptions;
 pub use connection::send::SendFlags;
 pub use connection::{Connection, SocketRef};
+pub use datagram::DatagramSocket;
 pub(crate) use listener::request::RequestSocket;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};
 pub use modes::reader::Reader;

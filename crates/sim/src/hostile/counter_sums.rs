@@ -50,11 +50,21 @@ fn internet(counters: &Snapshot) {
     assert_eq!(accounted, counters.stack(Counter::IpInReceives), "IP packets: {counters:?}");
 }
 
-/// Checks that every delivered packet is a segment or an ICMP message. A segment sent to a
-/// broadcast or multicast address is dropped.
+/// Checks that every delivered packet is a segment, a datagram, or a message of ICMP or IGMP. A
+/// segment sent to a broadcast or multicast address is dropped. The host has no datagram sockets.
 fn transport(counters: &Snapshot) {
     let delivered = counters.stack(Counter::IpInDelivers);
-    let taken = counters.tcp(tcp::Counter::TcpInSegs) + counters.stack(Counter::IcmpInMsgs);
+    let others = [
+        Counter::IcmpInMsgs,
+        Counter::IgmpInQueries,
+        Counter::UdpNoPorts,
+        Counter::UdpInErrors,
+        Counter::UdpIgnoredMulti,
+    ];
+    let ignored = [DropReason::IgmpMalformed, DropReason::IgmpIgnored];
+    let taken = counters.tcp(tcp::Counter::TcpInSegs)
+        + others.iter().map(|&counter| counters.stack(counter)).sum::<u64>()
+        + ignored.iter().map(|&reason| counters.drops(reason)).sum::<u64>();
     let to_many = counters.drops(DropReason::TcpNoSocket);
     assert!(taken <= delivered && delivered <= taken + to_many, "deliveries: {counters:?}");
     let replies = counters.stack(Counter::IcmpOutEchoReps);

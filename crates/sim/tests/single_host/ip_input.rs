@@ -168,7 +168,7 @@ fn fragments_and_unknown_protocols_are_dropped() {
     first.fragment = Fragment { dont: false, more: false, offset: 8 };
     drop_packet(&first.with(&[0; 24]), DropReason::IpFragment, Counter::IpReasmFails);
     let mut rig = Rig::new(RigConfig::default());
-    rig.give_from(PEER_IP, protocol::UDP, &[0; 8]);
+    rig.give_from(PEER_IP, 132, &[0; 8]);
     assert_eq!(rig.drops(DropReason::IpNoProtocol), 1);
     assert_eq!(rig.count(Counter::IpInUnknownProtos), 1);
     rig.finish();

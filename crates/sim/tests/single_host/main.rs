@@ -37,3 +37,9 @@ mod stations;
 mod syn_cookies;
 #[cfg(test)]
 mod time_wait;
+#[cfg(test)]
+mod udp;
+#[cfg(test)]
+mod udp_errors;
+#[cfg(test)]
+mod udp_groups;

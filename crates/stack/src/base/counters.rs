@@ -1,5 +1,5 @@
 //! Counters of the stack, named as `nstat` prints them; RFC 4293 defines the `Ip*` and `Icmp*`
-//! groups.
+//! groups, RFC 4113 most of `Udp*`.
 //!
 //! Every context writes them through [`Cx`](crate::cx::Cx); [`Snapshot`] reads them. Linux:
 //! include/uapi/linux/snmp.h, net/ipv4/proc.c. A variant's name *is* the printed name, so a search
@@ -55,22 +55,39 @@ tcp::counters! {
     IcmpOutMsgs: "ICMP messages sent.",
     IcmpOutErrors: "ICMP messages not sent for lack of memory or a route.",
     IcmpOutRateLimitGlobal: "ICMP messages not sent because of the rate limit of the host.",
+    IcmpOutRateLimitHost: "ICMP messages not sent because of the rate limit of their destination.",
     IcmpOutDestUnreachs: "Destination Unreachable messages sent.",
     IcmpOutEchoReps: "Echo replies sent.",
+
+    UdpInDatagrams: "Datagrams that applications have received.",
+    UdpNoPorts: "Datagrams received for a port without a socket.",
+    UdpInErrors: "Datagrams received and not delivered: malformed, bad checksum, or no room at the socket.",
+    UdpOutDatagrams: "Datagrams sent.",
+    UdpRcvbufErrors: "Datagrams dropped because the receive buffer of the socket was full.",
+    UdpSndbufErrors: "Sends that failed because the send buffer of the socket was full, or for lack of memory.",
+    UdpInCsumErrors: "Datagrams received with a bad checksum.",
+    UdpIgnoredMulti: "Broadcast and multicast datagrams received that no socket wanted.",
+    UdpMemErrors: "Datagrams dropped because all sockets together had reached `udp_mem`.",
 
     IpExtInNoRoutes: "Received packets dropped because no route leads to their destination.",
     IpExtInTruncatedPkts: "Packets shorter than the length their header gives.",
     IpExtInMcastPkts: "Multicast packets received.",
+    IpExtOutMcastPkts: "Multicast packets sent.",
     IpExtInBcastPkts: "Broadcast packets received.",
+    IpExtOutBcastPkts: "Broadcast packets sent.",
     IpExtInOctets: "Bytes of IP packets received, headers included.",
     IpExtOutOctets: "Bytes of IP packets sent, headers included.",
     IpExtInMcastOctets: "Bytes of multicast packets received.",
+    IpExtOutMcastOctets: "Bytes of multicast packets sent.",
     IpExtInBcastOctets: "Bytes of broadcast packets received.",
+    IpExtOutBcastOctets: "Bytes of broadcast packets sent.",
     IpExtInCsumErrors: "Packets received with a bad header checksum.",
     IpExtInNoECTPkts: "Packets received without ECN support (Not-ECT).",
     IpExtInECT1Pkts: "Packets received marked ECT(1).",
     IpExtInECT0Pkts: "Packets received marked ECT(0).",
     IpExtInCEPkts: "Packets received marked Congestion Experienced.",
+
+    IgmpInQueries: "Queries of multicast routers for the groups of this host.",
 
     SoftnetProcessed: "Packets taken from device queues by polls.",
     SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
@@ -211,9 +228,8 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("IpForwDatagrams", "a host forwards no packets"),
     ("IpReasmTimeout", "no reassembly: a fragment is dropped and counted"),
     ("IpReasmOKs", "no reassembly: a fragment is dropped and counted"),
-    ("IpFragOKs", "no fragmentation: TCP sends segments that fit the path"),
-    ("IpFragCreates", "no fragmentation: TCP sends segments that fit the path"),
-    ("IcmpOutRateLimitHost", "one limit for the whole host, no limit per destination"),
+    ("IpFragOKs", "no fragmentation: a datagram that does not fit the path is refused"),
+    ("IpFragCreates", "no fragmentation: a datagram that does not fit the path is refused"),
     ("IcmpOutTimeExcds", "a host forwards and reassembles no packets that could time out"),
     ("IcmpOutParmProbs", "a packet with a malformed header is dropped without a report"),
     ("IcmpOutSrcQuenchs", "deprecated (RFC 6633)"),
@@ -226,10 +242,6 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ),
     ("IcmpOutAddrMasks", "deprecated (RFC 6918)"),
     ("IcmpOutAddrMaskReps", "deprecated (RFC 6918)"),
-    ("IpExtOutMcastPkts", "no packets are sent to groups"),
-    ("IpExtOutBcastPkts", "no packets are sent to broadcast addresses"),
-    ("IpExtOutMcastOctets", "no packets are sent to groups"),
-    ("IpExtOutBcastOctets", "no packets are sent to broadcast addresses"),
     ("IpExtReasmOverlaps", "no reassembly: a fragment is dropped and counted"),
 ];
 
@@ -322,6 +334,8 @@ pub struct CounterPage {
     /// Pages of TCP memory that the page's owner has charged or freed but not yet added to the
     /// host's account (`tcp_memory`).
     pub(crate) tcp_reserve: AtomicI64,
+    /// As `tcp_reserve`, for datagrams (`udp_memory`).
+    pub(crate) udp_reserve: AtomicI64,
 }
 
 impl CounterPage {
@@ -333,6 +347,7 @@ impl CounterPage {
             tcp: tcp::Counters::new(),
             drops: DropCounters(Slots::new()),
             tcp_reserve: AtomicI64::new(0),
+            udp_reserve: AtomicI64::new(0),
         }
     }
 }

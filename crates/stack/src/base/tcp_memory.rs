@@ -141,7 +141,7 @@ impl TcpMemory {
 
     /// Returns the maximum reserve of a context in pages: small compared with the limits, so that
     /// the verdict is right on small hosts too.
-    fn batch(limits: &MemoryLimits) -> i64 {
+    pub(super) fn batch(limits: &MemoryLimits) -> i64 {
         i64::try_from(limits.low / 16).unwrap_or(i64::MAX).clamp(1, RESERVE_PAGES_MAX)
     }
 

@@ -39,6 +39,8 @@ pub const ETHER_TYPE_IPV6: EtherType = EtherType::IPV6;
 pub mod protocol {
     /// ICMP for IPv4.
     pub const ICMP: u8 = 1;
+    /// IGMP.
+    pub const IGMP: u8 = 2;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
@@ -390,6 +392,25 @@ impl IpHeader {
         };
         bytes[..IPV6_HEADER_LEN].copy_from_slice(wire.as_bytes());
     }
+}
+
+/// Turns the header at the start of `bytes`, without options, into one with the option Router Alert
+/// (RFC 2113), which takes the four bytes behind it.
+///
+/// # Panics
+/// If `bytes` is shorter than 24 bytes, or does not start with a header without options.
+pub(crate) fn add_router_alert(bytes: &mut [u8]) {
+    const OPTION: [u8; 4] = [0x94, 4, 0, 0];
+    let (header, option) = bytes.split_at_mut(IPV4_HEADER_LEN);
+    option[..4].copy_from_slice(&OPTION);
+    let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("20 bytes");
+    assert_eq!(wire.version_ihl, 0x45, "a header without options");
+    wire.version_ihl = 0x46;
+    wire.total_len = U16::new(wire.total_len.get() + 4);
+    wire.checksum = U16::ZERO;
+    let sum = header_checksum(&bytes[..IPV4_HEADER_LEN + 4]);
+    let (wire, _) = Ipv4Header::mut_from_prefix(bytes).expect("20 bytes");
+    wire.checksum = U16::new(sum);
 }
 
 /// Turns a copy of a superframe's header into the header of one of its segments: sets the payload

@@ -33,9 +33,10 @@ use crate::{
     },
     socket::{
         core_sockets::CoreSockets,
+        datagram::{groups::Groups, table::DatagramTable},
         demux::Demux,
         fast_open::FastOpenMemory,
-        net::{IcmpLimiter, Net, claims::Claims},
+        net::{IcmpLimiter, Net, claims::Claims, igmp::Igmp},
     },
     sysctl::{Present, Sysctls},
     transmit::{
@@ -59,6 +60,9 @@ impl Host {
         let mut config = config;
         if config.sysctls.tcp_mem == Sysctls::default().tcp_mem {
             config.sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
+        }
+        if config.sysctls.udp_mem == Sysctls::default().udp_mem {
+            config.sysctls.udp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
         }
         let secrets = config.secrets;
         let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
@@ -95,6 +99,9 @@ impl Host {
             Net {
                 router,
                 demux: Demux::new(&memory.rcu, secrets.demux),
+                datagrams: DatagramTable::new(&memory.rcu),
+                groups: Groups::new(&memory.rcu),
+                igmp: Igmp::default(),
                 runners: cores.iter().map(|core| Arc::clone(core) as _).collect(),
                 core_sockets,
                 isn: IsnGenerator::new(&secrets.isn),

@@ -147,6 +147,7 @@ impl Host {
     /// recover.
     fn end_sockets_without_address(&self, cx: &mut Cx) {
         let (mut listeners, mut entries) = (Vec::<Arc<Listener>>::new(), Vec::<Entry>::new());
+        let mut datagrams = Vec::new();
         {
             let reader = cx.reader();
             let rcu = reader.pin();
@@ -157,11 +158,20 @@ impl Host {
                     listeners.push(Arc::clone(listener));
                 }
             });
+            self.datagrams.for_each(&rcu, |bound| {
+                // A socket may be bound to a group, which no device owns.
+                if fib.local_kind(bound.local.ip()).is_none() && is_lost(bound.local.ip()) {
+                    datagrams.push(Arc::clone(&bound.socket));
+                }
+            });
             self.demux.for_each_established(&rcu, |tuple, entry| {
                 if is_lost(tuple.local.ip()) {
                     entries.push(entry.clone());
                 }
             });
+        }
+        for socket in datagrams {
+            socket.end(self, cx);
         }
         for listener in listeners {
             listener.lose_address(self, cx);

@@ -41,6 +41,15 @@ impl Host {
         self.tcp_memory().pages() + reserves
     }
 
+    /// Returns the memory of the receive queues of all datagram sockets, in pages of 4 KB: `mem` of
+    /// the line `UDP` in `/proc/net/sockstat`.
+    #[must_use]
+    pub fn udp_memory_pages(&self) -> i64 {
+        let reserve = |page: &Arc<CounterPage>| page.udp_reserve.load(Ordering::Relaxed);
+        let reserves = self.with_pages(|pages| pages.iter().map(reserve).sum::<i64>());
+        self.udp_memory().pages() + reserves
+    }
+
     /// Returns the contents and counts of every transmit queue of every device, loopback first:
     /// `tc -s qdisc`.
     #[must_use]

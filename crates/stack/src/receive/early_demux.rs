@@ -1,7 +1,8 @@
-//! IP early demux: an established connection caches the input route of its packets, so the route
-//! lookup is skipped.
+//! IP early demux: an established connection and a connected datagram socket cache the input route
+//! of their packets, so the route lookup is skipped.
 //!
-//! Linux: `tcp_v4_early_demux`, `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`. A packet of
+//! Linux: `tcp_v4_early_demux`, `udp_v4_early_demux`, `net.ipv4.ip_early_demux`,
+//! `net.ipv4.tcp_early_demux`, `net.ipv4.udp_early_demux`. A packet of
 //! the previous packet's flow costs one comparison; a packet of another flow costs one lookup under
 //! the RCU section. A packet without a connection takes the full path through `ip_input`. If the
 //! connection has no valid cached route, only the route is looked up.
@@ -13,8 +14,11 @@ use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
 use crate::{
     base::ids::DeviceIndex,
-    header::ip::{IpHeader, protocol},
-    socket::{Connection, demux::Entry, rx::Rx},
+    header::{
+        ip::{IpHeader, protocol},
+        udp::{UDP_HEADER_LEN, UdpHeader},
+    },
+    socket::{Connection, DatagramSocket, demux::Entry, rx::Rx},
 };
 
 /// Connection that a packet belongs to.
@@ -62,6 +66,30 @@ pub(super) fn early_demux<'s>(
     let found = stream(rx, &tuple, hash, over_loopback)?;
     rx.flow.note_header(header, packet);
     Some(found)
+}
+
+/// Returns the connected socket of a datagram, or `None` if there is none (Linux:
+/// `udp_v4_early_demux`).
+#[inline]
+pub(super) fn datagram<'s>(
+    rx: &mut Rx<'_, 's>,
+    header: &IpHeader,
+    packet: &mut Packet,
+) -> Option<&'s DatagramSocket> {
+    let header_len = usize::from(header.header_len);
+    if header.fragment.is_piece()
+        || packet.meta().pkt_type != PacketType::Host
+        || !packet.require_linear(header_len + UDP_HEADER_LEN)
+    {
+        return None;
+    }
+    let (src_port, dst_port) = UdpHeader::ports(&packet.linear()[header_len..])?;
+    let tuple = FourTuple {
+        local: SocketAddr::new(header.dst, dst_port),
+        remote: SocketAddr::new(header.src, src_port),
+    };
+    let hash = rx.hash(&tuple);
+    rx.net.datagrams().connected(hash, &tuple, rx.rcu)
 }
 
 /// Looks up the connection of a tuple with this hash.

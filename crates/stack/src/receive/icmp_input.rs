@@ -1,10 +1,11 @@
 //! ICMP input: replies to echo requests, sends errors about undeliverable packets, and passes
 //! received errors to connections.
 //!
-//! RFC 792, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c. The whole host sends at most 1,000
-//! errors per second with bursts of 50 (`icmp_msgs_per_sec`, `icmp_msgs_burst`). Both limits are
-//! randomized: an exact limit shared by all peers tells each of them how many errors the others
-//! have caused, and thereby which ports are open (CVE-2020-25705).
+//! RFC 792, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c. The types of `icmp_ratemask` are
+//! limited: to each destination (`icmp_ratelimit`), and for the whole host (`icmp_msgs_per_sec`,
+//! `icmp_msgs_burst`). The limit of the host is randomized: an exact limit shared by all peers
+//! tells each of them how many errors the others have caused, and thereby which ports are open
+//! (CVE-2020-25705).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +13,7 @@ use pkt::{DropReason, Packet, PacketType, RxChecksum, TxChecksum, Verdict};
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use crate::{
-    base::{counters::Counter, ids::CoreId},
+    base::{counters::Counter, errno::Errno, ids::CoreId},
     cx::Cx,
     header::{
         icmp::{
@@ -21,11 +22,21 @@ use crate::{
         },
         ip::{ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
         strip,
+        udp::UDP_HEADER_LEN,
     },
     route::exception::plateau_below,
-    socket::{demux::Entry, net::Net, rx::Rx},
+    socket::{
+        datagram::{ErrorOrigin, QueuedError},
+        demux::Entry,
+        net::{IcmpLimits, Net},
+        rx::Rx,
+    },
     transmit::ip_output::{self},
 };
+
+/// Types of the messages that this host sends.
+const ECHO_REPLY: u8 = 0;
+const UNREACHABLE: u8 = 3;
 
 /// Maximum bytes of the offending packet that an error quotes after its ICMP header.
 /// RFC 1812 §4.3.2.3 allows 576 bytes in total; 548 leaves room for the IP and the ICMP header.
@@ -47,7 +58,7 @@ pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) 
     }
     match message {
         IcmpMessage::EchoRequest { .. } => echo_reply(rx, header, packet),
-        message if message.is_error() => report(rx, message, packet),
+        message if message.is_error() => report(rx, header.src, message, packet),
         IcmpMessage::EchoReply { .. } => Verdict::Drop(DropReason::IcmpNoSocket, packet),
         _ => Verdict::Drop(DropReason::IcmpUnknownType, packet),
     }
@@ -74,6 +85,9 @@ fn echo_reply(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Ver
         || (!to_us_alone && cx.sysctls().icmp_echo_ignore_broadcasts);
     if ignored {
         return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
+    }
+    if !may_send(net, cx, ECHO_REPLY, header.src) {
+        return Verdict::Drop(DropReason::IcmpRateLimit, packet);
     }
     let source = to_us_alone.then_some(header.dst);
     let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), rcu) else {
@@ -142,7 +156,12 @@ fn send(
 
 /// Passes an error about one of our packets to the connection of the quoted packet, which validates
 /// it.
-fn report(rx: &mut Rx<'_, '_>, message: IcmpMessage, mut packet: Packet) -> Verdict {
+fn report(
+    rx: &mut Rx<'_, '_>,
+    offender: IpAddr,
+    message: IcmpMessage,
+    mut packet: Packet,
+) -> Verdict {
     let (net, cx) = (rx.net, &mut *rx.cx);
     // Enough for a quoted IP header of maximum length and the eight payload bytes that RFC 792
     // guarantees.
@@ -157,6 +176,9 @@ fn report(rx: &mut Rx<'_, '_>, message: IcmpMessage, mut packet: Packet) -> Verd
             return Verdict::Drop(reason, packet);
         }
     };
+    if quote.protocol == protocol::UDP {
+        return report_datagram(rx, offender, message, &quote, packet);
+    }
     if quote.protocol != protocol::TCP {
         return Verdict::Drop(DropReason::IcmpNoSocket, packet);
     }
@@ -181,6 +203,85 @@ fn report(rx: &mut Rx<'_, '_>, message: IcmpMessage, mut packet: Packet) -> Verd
     }
     cx.pool.free(packet);
     Verdict::Consumed
+}
+
+/// Passes an error about one of our datagrams to its socket, if the quote can be of one of our
+/// datagrams: its length fits a header, and exceeds an MTU that the error reports.
+fn report_datagram(
+    rx: &mut Rx<'_, '_>,
+    offender: IpAddr,
+    message: IcmpMessage,
+    quote: &Quote,
+    packet: Packet,
+) -> Verdict {
+    let (src_port, dst_port) = quote.ports();
+    let tuple = FourTuple {
+        local: SocketAddr::new(quote.src, src_port),
+        remote: SocketAddr::new(quote.dst, dst_port),
+    };
+    let len = usize::from(u16::from_be_bytes([quote.payload[4], quote.payload[5]]));
+    let (net, rcu) = (rx.net, rx.rcu);
+    let hash = net.demux().hash(&tuple);
+    let is_ours = len >= UDP_HEADER_LEN && net.is_local(rx.cx, quote.src);
+    let mut mtu = 0;
+    if let IcmpMessage::PacketTooBig { mtu: reported } = message {
+        mtu = match reported {
+            0 => plateau_below(u32::from(quote.total_len)),
+            reported => reported,
+        };
+        // RFC 5927 §7.2: a report about a packet that fits is forged.
+        if len + IPV4_HEADER_LEN <= mtu as usize || rx.cx.sysctls().ip_no_pmtu_disc == 2 {
+            rx.cx.count(Counter::IcmpInErrors, 1);
+            return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+        }
+    }
+    let error = datagram_error(message).filter(|_| is_ours).map(|(errno, permanent)| QueuedError {
+        errno,
+        origin: ErrorOrigin::Icmp { kind: packet.linear()[0], code: packet.linear()[1] },
+        mtu,
+        offender: Some(offender),
+        destination: tuple.remote,
+        permanent,
+    });
+    let known = error.and_then(|error| {
+        let found = net.report_datagram(rx.cx, hash, &tuple, error, rcu);
+        if found.is_some() && mtu != 0 {
+            learn_path_mtu(rx, quote, mtu);
+        }
+        found
+    });
+    if known.is_none() {
+        rx.cx.count(Counter::IcmpInErrors, 1);
+        return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+    }
+    rx.cx.pool.free(packet);
+    Verdict::Consumed
+}
+
+/// Records a smaller path MTU for all sockets that send to the destination.
+fn learn_path_mtu(rx: &Rx<'_, '_>, quote: &Quote, mtu: u32) {
+    let path = rx.net.reply_path(rx.cx, quote.dst, Some(quote.src), CoreId(0), rx.rcu);
+    if let Ok(dst) = path {
+        rx.net.learn_path_mtu(quote.dst, &dst, mtu, rx.cx);
+    }
+}
+
+/// Converts a message to the error of a datagram socket, and whether it is permanent. Linux:
+/// `__udp4_lib_err`, `icmp_err_convert`.
+fn datagram_error(message: IcmpMessage) -> Option<(Errno, bool)> {
+    match message {
+        IcmpMessage::PacketTooBig { .. } => Some((Errno::EMSGSIZE, true)),
+        IcmpMessage::Unreachable(why) => {
+            let is_temporary = matches!(
+                why,
+                Unreachable::Network | Unreachable::Host | Unreachable::Other(5 | 11 | 12)
+            );
+            unreachable_error(why).map(|error| (Errno::from(error), !is_temporary))
+        }
+        IcmpMessage::TimeExceeded { .. } => Some((Errno::EHOSTUNREACH, false)),
+        IcmpMessage::ParameterProblem { .. } => Some((Errno::EPROTO, true)),
+        _ => None,
+    }
 }
 
 /// Converts a message to a TCP error: RFC 1122 §4.2.3.9, RFC 1191 §4, Linux's `icmp_err_convert`.
@@ -232,9 +333,36 @@ fn unreachable_error(why: Unreachable) -> Option<TcpError> {
     })
 }
 
-/// Sends a protocol unreachable error to the sender of a packet whose protocol this host does not
-/// support.
-pub(super) fn send_protocol_unreachable(rx: &mut Rx<'_, '_>, header: &IpHeader, packet: &Packet) {
+/// Returns whether the limits allow a message of this type to `to`, and counts a refusal.
+fn may_send(net: &Net, cx: &mut Cx, kind: u8, to: IpAddr) -> bool {
+    let sysctls = cx.sysctls();
+    let interval = sysctls.icmp_ratelimit;
+    let limits =
+        IcmpLimits { per_second: sysctls.icmp_msgs_per_sec, burst: sysctls.icmp_msgs_burst };
+    if sysctls.icmp_ratemask & (1 << kind) == 0 {
+        return true;
+    }
+    if !net.icmp_limiter().allow(cx.now, limits, &mut cx.rng) {
+        cx.count(Counter::IcmpOutRateLimitGlobal, 1);
+        return false;
+    }
+    let end = SocketAddr::new(to, 0);
+    let hash = net.demux().hash(&FourTuple { local: end, remote: end });
+    let allowed = net.icmp_limiter().allow_to(hash, cx.now, interval);
+    if !allowed {
+        cx.count(Counter::IcmpOutRateLimitHost, 1);
+    }
+    allowed
+}
+
+/// Sends an unreachable error to the sender of a packet whose protocol or port this host does not
+/// serve.
+pub(super) fn send_unreachable(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    packet: &Packet,
+    why: Unreachable,
+) {
     let (net, cx) = (rx.net, &mut *rx.cx);
     let header_len = usize::from(header.header_len);
     let payload = packet.linear().get(header_len..).unwrap_or_default();
@@ -242,15 +370,14 @@ pub(super) fn send_protocol_unreachable(rx: &mut Rx<'_, '_>, header: &IpHeader, 
     if !header.dst.is_ipv4() || !may_answer_with_error::<true>(header, link, payload) {
         return;
     }
-    if !net.icmp_limiter().allow(cx.now, &mut cx.rng) {
-        cx.count(Counter::IcmpOutRateLimitGlobal, 1);
+    if !may_send(net, cx, UNREACHABLE, header.src) {
         return;
     }
     let source = Some(header.dst);
     let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), rx.rcu) else {
         return cx.count(Counter::IcmpOutErrors, 1);
     };
-    let message = IcmpMessage::Unreachable(Unreachable::Protocol);
+    let message = IcmpMessage::Unreachable(why);
     let mut bytes = [0; ICMP_HEADER_LEN + QUOTE_BYTES_MAX];
     bytes[..ICMP_HEADER_LEN].copy_from_slice(&message.header_bytes::<true>());
     let quoted = packet.copy_to(0, &mut bytes[ICMP_HEADER_LEN..]);

@@ -1,10 +1,10 @@
 //! IP receive: checks the header, decides whether the packet is for this host, and passes it to its
 //! protocol.
 //!
-//! Above: `link_input`. Below: `tcp_input`, `icmp_input`. Linux: `ip_rcv`, `ip_local_deliver`,
-//! `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`, `ip_extract_route_hint`. The steps
-//! have the order of RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is
-//! a host and does not forward.
+//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`. Linux: `ip_rcv`,
+//! `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`,
+//! `ip_extract_route_hint`. The steps have the order of RFC 1122 §3.2.1. A packet that is not for
+//! this host is dropped: this stack is a host and does not forward.
 //!
 //! ```text
 //!   packet ─► header ─► early demux ─► its connection ─► sublist of this connection
@@ -31,13 +31,16 @@ use std::net::IpAddr;
 use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 
 use super::{
-    early_demux::{Demuxed, early_demux},
-    icmp_input, tcp_input,
+    early_demux::{self, Demuxed, early_demux},
+    icmp_input, igmp_input, tcp_input, udp_input,
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
-    header::ip::{self, IpHeader, protocol},
+    header::{
+        icmp::Unreachable,
+        ip::{self, IpHeader, protocol},
+    },
     socket::rx::Rx,
     transmit::{
         dst::{DstHandle, RouteKind},
@@ -129,7 +132,38 @@ impl<'s> ListInput<'s> {
             self.place = Place::Connection;
             return established(rx, &header, packet);
         }
+        if header.protocol == protocol::UDP {
+            return self.push_datagram::<V4>(rx, &header, packet);
+        }
         self.push_by_route::<V4>(rx, &header, packet)
+    }
+
+    /// Delivers a datagram: to the connected socket that early demux finds, which knows the input
+    /// route, or by its route.
+    fn push_datagram<const V4: bool>(
+        &mut self,
+        rx: &mut Rx<'_, 's>,
+        header: &IpHeader,
+        mut packet: Packet,
+    ) -> Verdict {
+        let sysctls = rx.cx.sysctls();
+        let demux = sysctls.ip_early_demux && sysctls.udp_early_demux;
+        let found = if demux { early_demux::datagram(rx, header, &mut packet) } else { None };
+        let Some(socket) = found else { return self.push_by_route::<V4>(rx, header, packet) };
+        self.place = Place::Nowhere;
+        self.sublists += u64::from(!rx.is_current_datagram_socket(socket));
+        let device = DeviceIndex(packet.meta().rx_device);
+        let brought = PacketDst::taken_from(&mut packet);
+        if !matches!(brought, PacketDst::None) {
+            socket.remember(rx.net, rx.cx, device, brought);
+        } else if socket.rx_dst(rx.net, device, rx.rcu).is_none() {
+            match route(rx, &mut packet, header) {
+                Ok(found) => socket.remember(rx.net, rx.cx, device, PacketDst::Noref(found)),
+                Err(reason) => return Verdict::Drop(reason, packet),
+            }
+        }
+        rx.cx.count(Counter::IpInDelivers, 1);
+        udp_input::connected(rx, socket, header, packet)
     }
 
     /// Delivers a packet that early demux did not place.
@@ -358,13 +392,21 @@ pub(super) fn deliver<const V4: bool>(
             rx.cx.count(Counter::IpInDelivers, 1);
             tcp_input::input(rx, dst, header, packet)
         }
+        protocol::UDP if V4 => {
+            rx.cx.count(Counter::IpInDelivers, 1);
+            udp_input::input(rx, header, packet)
+        }
         protocol::ICMP if V4 => {
             rx.cx.count(Counter::IpInDelivers, 1);
             icmp_input::input(rx, header, packet)
         }
+        protocol::IGMP if V4 => {
+            rx.cx.count(Counter::IpInDelivers, 1);
+            igmp_input::input(rx, header, packet)
+        }
         _ => {
             rx.cx.count(Counter::IpInUnknownProtos, 1);
-            icmp_input::send_protocol_unreachable(rx, header, &packet);
+            icmp_input::send_unreachable(rx, header, &packet, Unreachable::Protocol);
             Verdict::Drop(DropReason::IpNoProtocol, packet)
         }
     }

@@ -271,6 +271,22 @@ impl Fib {
         })
     }
 
+    /// Returns the device of the best unicast route to `dst` in the main table.
+    pub(crate) fn main_device(&self, dst: IpAddr) -> Option<DeviceIndex> {
+        let found = match dst {
+            IpAddr::V4(dst) => self.v4.main.get_lpm(&host_v4(dst)).map(|(_, entry)| entry),
+            IpAddr::V6(dst) => self.v6.main.get_lpm(&host_v6(dst)).map(|(_, entry)| entry),
+        };
+        found.filter(|entry| entry.kind == RouteKind::Unicast).map(|entry| entry.device)
+    }
+
+    /// Returns the first device besides loopback that has an address of this family.
+    pub(crate) fn device_with_address(&self, is_v4: bool) -> Option<DeviceIndex> {
+        let is_of_family =
+            |(on, address): &&(DeviceIndex, IpNet)| on.0 != 0 && address.addr().is_ipv4() == is_v4;
+        self.addresses.iter().find(is_of_family).map(|(on, _)| *on)
+    }
+
     /// Returns the first address given to `device`: the source of its packets unless the route
     /// specifies another.
     #[must_use]

@@ -30,13 +30,17 @@ use crate::{
     },
     transmit::{
         dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstStats, DstTail, RouteKind},
-        neighbor::table::NeighborTable,
+        neighbor::table::{Key, NeighborTable},
         tx_queue::DeviceTx,
     },
 };
 
 use super::{
-    exception::Exceptions, fib::Fib, input::InputRoutes, output::OutputRoutes, table::RouteTable,
+    exception::Exceptions,
+    fib::{Fib, NO_DEVICE, RouteEntry},
+    input::InputRoutes,
+    output::OutputRoutes,
+    table::RouteTable,
 };
 
 /// Devices, routes and neighbors of a host.
@@ -199,6 +203,18 @@ pub(crate) struct Hop {
     expires: Instant,
 }
 
+/// Returns the link address of a group: RFC 919 for broadcasts, RFC 1112 §6.4 for multicast.
+fn group_mac(hop: &Hop) -> Option<MacAddr> {
+    match (hop.kind, hop.next_hop) {
+        (RouteKind::Broadcast, _) => Some(MacAddr::BROADCAST),
+        (RouteKind::Multicast, IpAddr::V4(group)) => {
+            let [_, a, b, c] = group.octets();
+            Some(MacAddr([0x01, 0x00, 0x5e, a & 0x7f, b, c]))
+        }
+        _ => None,
+    }
+}
+
 /// Generation that is stored beside a cached entry with `net.quietline.dst_check` at `entry`. It
 /// equals no route generation, so the comparison fails and the entry is read. The mode costs
 /// nothing while it is off. A host would have to change its routes four billion times to reach this
@@ -317,6 +333,49 @@ impl Router {
         remote: IpAddr,
         source: Option<IpAddr>,
     ) -> Result<Hop, Errno> {
+        // TCP has one peer (RFC 9293 §3.9.2.3). Linux: `tcp_v4_connect`.
+        self.hop_by(cx, remote, source, |_, _| Err(Errno::ENETUNREACH))
+    }
+
+    /// Returns the hop of a datagram, which may also go to a group. A multicast and the limited
+    /// broadcast address leave by `device`, or by the device of the default route, or by the first
+    /// one. `broadcast`: the socket may send to broadcast addresses.
+    ///
+    /// # Errors
+    ///
+    /// As [`route`](Self::route), but groups are allowed; `EACCES` for a broadcast address without
+    /// permission, `ENETUNREACH` for a group without a device, `ENODEV` for a device that does not
+    /// exist.
+    pub(crate) fn datagram_hop(
+        &self,
+        cx: &Cx,
+        remote: IpAddr,
+        source: Option<IpAddr>,
+        broadcast: bool,
+        device: Option<DeviceIndex>,
+    ) -> Result<Hop, Errno> {
+        self.hop_by(cx, remote, source, |fib, route| {
+            if route.kind == RouteKind::Broadcast && !broadcast {
+                return Err(Errno::EACCES);
+            }
+            if device.is_some_and(|device| device.position() >= self.devices.len()) {
+                return Err(Errno::ENODEV);
+            }
+            let of_route = Some(route.device).filter(|device| *device != NO_DEVICE);
+            let default = || fib.main_device(remote);
+            let any = || fib.device_with_address(remote.is_ipv4());
+            device.or(of_route).or_else(default).or_else(any).ok_or(Errno::ENETUNREACH)
+        })
+    }
+
+    /// Looks the hop up; `group` returns the device of a route to a group.
+    fn hop_by(
+        &self,
+        cx: &Cx,
+        remote: IpAddr,
+        source: Option<IpAddr>,
+        group: impl FnOnce(&Fib, &RouteEntry) -> Result<DeviceIndex, Errno>,
+    ) -> Result<Hop, Errno> {
         if let Some(source) = source
             && !self.is_local(cx, source)
         {
@@ -331,13 +390,12 @@ impl Router {
         let generation = self.route_generation();
         let reader = cx.reader();
         let rcu = reader.pin();
-        let route = self.fib(&rcu).lookup(remote).ok_or(Errno::ENETUNREACH)?;
+        let fib = self.fib(&rcu);
+        let route = fib.lookup(remote).ok_or(Errno::ENETUNREACH)?;
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
             RouteKind::Unicast => route.device,
-            // TCP has one peer (RFC 9293 §3.9.2.3). Linux: `tcp_v4_connect`; its datagram sockets
-            // return EACCES.
-            RouteKind::Broadcast | RouteKind::Multicast => return Err(Errno::ENETUNREACH),
+            RouteKind::Broadcast | RouteKind::Multicast => group(fib, route)?,
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
         };
@@ -345,6 +403,9 @@ impl Router {
         let source = match (source.or(route.prefsrc), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
+            (None, RouteKind::Broadcast | RouteKind::Multicast) => {
+                fib.first_address(index).ok_or(Errno::EADDRNOTAVAIL)?
+            }
             (None, _) => return Err(Errno::EADDRNOTAVAIL),
         };
         // RFC 1122 §3.2.1.3 (g).
@@ -391,12 +452,16 @@ impl Router {
         let device = Arc::clone(self.device(hop.index));
         let caps = device.caps();
         let link = caps.link;
-        let neighbor = match link {
-            LinkType::Ethernet { .. } => {
+        let neighbor = match (link, group_mac(hop)) {
+            (LinkType::Ethernet { .. }, Some(mac)) => {
+                let key = Key { device: hop.index, ip: hop.next_hop };
+                Some(self.neighbors.group_entry(key, hop.source, mac, cx.now))
+            }
+            (LinkType::Ethernet { .. }, None) => {
                 let entry = self.neighbors.entry(hop.index, hop.next_hop, hop.source, cx.now);
                 Some(entry.ok_or(Errno::ENOBUFS)?)
             }
-            LinkType::Ip => None,
+            (LinkType::Ip, _) => None,
         };
         let keeps_dst = self.is_loopback_device(hop.index);
         let tx = self.tx(hop.index);

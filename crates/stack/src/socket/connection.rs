@@ -29,6 +29,7 @@ use super::{
     demux::{BindFlags, FlowName},
     listener::source_limit::SourcePlace,
     modes::{prequeue::Prequeue, rx_dst::RxDst},
+    wmem::{SendingSocket, StreamTimer, Wmem},
 };
 use crate::{
     base::{armed_timers::ArmedTimers, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
@@ -39,7 +40,6 @@ use crate::{
     socket::net::Net,
     socket::{BusyPoll, Listener, options::SharedSettings},
 };
-use wmem::{StreamTimer, Wmem};
 
 pub(super) use work::parse;
 
@@ -54,7 +54,6 @@ pub(crate) mod recv;
 pub(crate) mod send;
 mod settle;
 pub(crate) mod softirq;
-pub(crate) mod wmem;
 mod work;
 
 /// A shared connection.
@@ -228,7 +227,10 @@ impl Connection {
             incoming: AtomicU16::new(name.core.0),
             over_loopback: net.is_local(cx, name.tuple.remote.ip()),
             bind,
-            wmem: Wmem::new(this.clone(), net.core_sockets(name.core).tasklet()),
+            wmem: Wmem::new(
+                SendingSocket::Stream(this.clone()),
+                net.core_sockets(name.core).tasklet(),
+            ),
             rx_dst: RxDst::new(net.rcu()),
             published: Published {
                 ready: Conditions::new(tcb.readiness().bits()),

@@ -17,9 +17,9 @@ use pkt::Instant;
 use sync::Attendance;
 
 use super::{
-    connection::wmem::{StreamTimer, Tasklet},
     listener::request::RequestSocket,
     time_wait::TimeWaitSocket,
+    wmem::{StreamTimer, Tasklet},
 };
 use crate::{
     base::{
@@ -38,6 +38,8 @@ pub(crate) enum TimerEntry {
     Neighbor(Weak<NeighborEntry>),
     /// Addresses that the host claims (RFC 5227).
     Claims,
+    /// Reports of multicast groups.
+    Igmp,
 }
 
 /// Timers and runnable sockets of one core.

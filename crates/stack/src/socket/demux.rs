@@ -64,7 +64,7 @@ pub(crate) struct BindFlags {
 
 impl BindFlags {
     /// Linux's `inet_bind_conflict` for two sockets with overlapping addresses.
-    const fn conflicts_with(self, owner: Self, listening: bool) -> bool {
+    pub(super) const fn conflicts_with(self, owner: Self, listening: bool) -> bool {
         let address = self.reuse_address && owner.reuse_address && !listening;
         let port = self.reuse_port && owner.reuse_port;
         !(address || port)
@@ -358,24 +358,44 @@ impl Entry {
     }
 }
 
+/// Socket among those that share a local port.
+pub(super) trait OnPort {
+    /// Address to which it is bound.
+    fn local_ip(&self) -> IpAddr;
+    /// Flags with which it was bound.
+    fn flags(&self) -> BindFlags;
+    /// Core whose flows it prefers.
+    fn incoming_core(&self) -> Option<CoreId>;
+}
+
+impl OnPort for Arc<Listener> {
+    fn local_ip(&self) -> IpAddr {
+        self.local().ip()
+    }
+
+    fn flags(&self) -> BindFlags {
+        Listener::flags(self)
+    }
+
+    fn incoming_core(&self) -> Option<CoreId> {
+        Listener::incoming_core(self)
+    }
+}
+
 /// Returns whether two local addresses overlap: they are equal, or one of them is unspecified.
-fn overlap(a: IpAddr, b: IpAddr) -> bool {
+pub(super) fn overlap(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())
 }
 
-/// Returns the listener bound to `ip`; of several, the one selected for this flow.
-fn member(
-    on_port: &[Arc<Listener>],
-    ip: IpAddr,
-    hash: u32,
-    core: CoreId,
-) -> Option<&Arc<Listener>> {
-    let bound = || on_port.iter().filter(move |listener| listener.local().ip() == ip);
+/// Returns the socket bound to `ip`; of several, the one selected for this flow. Without
+/// `SO_REUSEPORT` that is the first.
+pub(super) fn member<S: OnPort>(on_port: &[S], ip: IpAddr, hash: u32, core: CoreId) -> Option<&S> {
+    let bound = || on_port.iter().filter(move |socket| socket.local_ip() == ip);
     let first = bound().next()?;
     if !first.flags().reuse_port {
         return Some(first);
     }
-    let here = || bound().filter(move |listener| listener.incoming_core() == Some(core));
+    let here = || bound().filter(move |socket| socket.incoming_core() == Some(core));
     let (mine, all) = (here().count(), bound().count());
     // The high bits have selected the core; the hash is mixed again to select a member.
     let nth = |count: usize| {
@@ -386,7 +406,7 @@ fn member(
 }
 
 /// Spreads ports evenly by multiplication with the golden ratio.
-fn port_hash(port: u16) -> u32 {
+pub(super) fn port_hash(port: u16) -> u32 {
     u32::from(port).wrapping_mul(0x9e37_79b9)
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Above: the connection, which tests one field and continues if a mode is off. Not here: delivery
 //! of packets from receive offload (`receive::gro`), the step order of TCP Small Queues
-//! (`connection::wmem`).
+//! (`wmem`).
 
 pub(crate) mod prequeue;
 pub(crate) mod reader;

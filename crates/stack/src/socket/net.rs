@@ -16,7 +16,7 @@ use std::{
 };
 
 use pkt::{Instant, Packet};
-use sync::{Shutdown, rcu_map::Place};
+use sync::{Shutdown, epoch::Section, rcu_map::Place};
 use tcp::{
     FastOpen, FourTuple, IcmpError, IsnGenerator, OpenParams, PathParams, PortSelector, SeqNum,
     SocketOptions, SynCookies, TcpError,
@@ -25,6 +25,7 @@ use tcp::{
 use super::{
     connection::SocketRef,
     core_sockets::{CoreSockets, TimerEntry},
+    datagram::{DatagramSocket, ErrorOrigin, QueuedError, groups::Groups, table::DatagramTable},
     demux::{Demux, Entry, FlowName},
     fast_open::FastOpenMemory,
 };
@@ -45,10 +46,11 @@ use crate::{
 
 pub use claims::ClaimState;
 use claims::Claims;
-pub(crate) use icmp_limiter::IcmpLimiter;
+pub(crate) use icmp_limiter::{IcmpLimiter, IcmpLimits};
 
 pub(crate) mod claims;
 mod icmp_limiter;
+pub(crate) mod igmp;
 
 /// Connections visited in one step of a walk that frees spare memory.
 const TRIM_PIECE: usize = 64;
@@ -58,6 +60,11 @@ const TRIM_PIECE: usize = 64;
 pub struct Net {
     pub(crate) router: Router,
     pub(crate) demux: Demux,
+    pub(crate) datagrams: DatagramTable,
+    /// Multicast groups that datagram sockets have joined.
+    pub(crate) groups: Groups,
+    /// Reports of these groups.
+    pub(crate) igmp: igmp::Igmp,
     /// Handles to run the cores.
     pub(crate) runners: Box<[Arc<dyn RunCore>]>,
     /// State that the sockets of each core share.
@@ -101,7 +108,7 @@ impl Upper for Net {
     /// `arp_error_report`.
     fn unreachable(&self, cx: &mut Cx, packet: &Packet) {
         let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
-        if sent.protocol != protocol::TCP {
+        if !matches!(sent.protocol, protocol::TCP | protocol::UDP) {
             return;
         }
         let (src_port, dst_port) = sent.ports();
@@ -112,6 +119,18 @@ impl Upper for Net {
         let hash = self.demux.hash(&tuple);
         let reader = cx.reader();
         let rcu = reader.pin();
+        if sent.protocol == protocol::UDP {
+            let error = QueuedError {
+                errno: Errno::EHOSTUNREACH,
+                origin: ErrorOrigin::Local,
+                mtu: 0,
+                offender: None,
+                destination: tuple.remote,
+                permanent: false,
+            };
+            let _ = self.report_datagram(cx, hash, &tuple, error, &rcu);
+            return;
+        }
         if let Some(Entry::Stream(socket)) = self.demux.established(hash, &tuple, &rcu) {
             let error = IcmpError::PathBroken(TcpError::HostUnreachable);
             socket.icmp_error(self, cx, error, SeqNum(sent.tcp_seq()));
@@ -130,6 +149,25 @@ impl Drop for Net {
 }
 
 impl Net {
+    /// Passes an error about a datagram to its socket: the connected one, or the unconnected one of
+    /// its source port. `None` if there is no such socket.
+    pub(crate) fn report_datagram(
+        &self,
+        cx: &mut Cx,
+        hash: u32,
+        tuple: &FourTuple,
+        error: QueuedError,
+        rcu: &Section<'_>,
+    ) -> Option<()> {
+        let core = self.core_for(cx, hash);
+        let socket = self
+            .datagrams
+            .connected(hash, tuple, rcu)
+            .or_else(|| self.datagrams.open(core, tuple.local, hash, rcu))?;
+        socket.report(cx, error);
+        Some(())
+    }
+
     /// Frees spare memory of some connections (`skb_recycle`) as the settings and the memory
     /// pressure require. Returns the position of the next connections, `None` after the last.
     #[cold]
@@ -161,6 +199,14 @@ impl Net {
         streams
     }
 
+    /// Returns all datagram sockets in the table.
+    pub(crate) fn datagram_sockets(&self, cx: &Cx) -> Vec<Arc<DatagramSocket>> {
+        let reader = cx.reader();
+        let mut sockets = Vec::new();
+        self.datagrams.for_each(&reader.pin(), |bound| sockets.push(Arc::clone(&bound.socket)));
+        sockets
+    }
+
     /// Returns the number of connections, half-open requests and TIME-WAIT sockets in the tables.
     #[must_use]
     pub fn established_len(&self) -> usize {
@@ -169,6 +215,14 @@ impl Net {
 
     pub(crate) const fn demux(&self) -> &Demux {
         &self.demux
+    }
+
+    pub(crate) const fn datagrams(&self) -> &DatagramTable {
+        &self.datagrams
+    }
+
+    pub(crate) const fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     pub(crate) const fn ports(&self) -> &PortSelector {

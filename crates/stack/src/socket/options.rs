@@ -47,6 +47,9 @@ pub const IPPROTO_IP: i32 = 0;
 /// `IPPROTO_TCP`.
 pub const IPPROTO_TCP: i32 = 6;
 
+/// `IPPROTO_UDP`, also `SOL_UDP`.
+pub const IPPROTO_UDP: i32 = 17;
+
 /// Level of options that Linux does not have: "QL".
 pub const SOL_QUIETLINE: i32 = 0x514c;
 
@@ -111,9 +114,21 @@ pub enum SocketState {
     Listening,
     /// A connection, from its SYN on.
     Connected,
+    /// A datagram socket, connected or not.
+    Datagram,
 }
 
 impl SocketState {
+    /// Returns the value of `SO_TYPE`: `SOCK_STREAM` or `SOCK_DGRAM`.
+    const fn kind(self) -> i32 {
+        if matches!(self, Self::Datagram) { 2 } else { 1 }
+    }
+
+    /// Returns the value of `SO_PROTOCOL`.
+    const fn protocol(self) -> i32 {
+        if matches!(self, Self::Datagram) { IPPROTO_UDP } else { IPPROTO_TCP }
+    }
+
     /// Returns the state in `struct tcp_info` of a socket without a connection.
     const fn of_tcp(self) -> tcp::State {
         match self {

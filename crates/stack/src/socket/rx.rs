@@ -1,9 +1,10 @@
-//! Arguments of the receive steps, and the batching of consecutive packets of one connection.
+//! Arguments of the receive steps, and the batching of consecutive packets of one connection, or of
+//! consecutive datagrams of one socket.
 //!
 //! Above: the steps of the receive path, from the poll to the connection, which take one [`Rx`].
 //! Below: the connection.
 
-use pkt::{DropReason, Packet};
+use pkt::{DropReason, Packet, PacketList};
 use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader};
 
@@ -14,7 +15,7 @@ use crate::{
         ip::{self, IpHeader},
         repeat::SeenHeader,
     },
-    socket::{connection::Connection, demux::Entry, net::Net},
+    socket::{DatagramSocket, connection::Connection, demux::Entry, net::Net},
     transmit::{dst::DstHandle, packet_dst::PacketDst},
 };
 
@@ -26,6 +27,15 @@ pub(crate) struct Rx<'a, 's> {
     pub(crate) rcu: &'s Section<'s>,
     /// Connection of the last packet.
     pub(crate) flow: Flow<'s>,
+    /// Datagrams not yet delivered.
+    datagrams: Datagrams<'s>,
+}
+
+/// Datagrams of one socket, which are delivered together.
+#[derive(Debug)]
+struct Datagrams<'s> {
+    socket: Option<&'s DatagramSocket>,
+    list: PacketList,
 }
 
 impl<'a, 's> Rx<'a, 's> {
@@ -37,7 +47,8 @@ impl<'a, 's> Rx<'a, 's> {
         rcu: &'s Section<'s>,
         last_flow: &'s mut LastFlow,
     ) -> Self {
-        Self { net, cx, rcu, flow: Flow::new(last_flow) }
+        let datagrams = Datagrams { socket: None, list: PacketList::new() };
+        Self { net, cx, rcu, flow: Flow::new(last_flow), datagrams }
     }
 
     /// Returns the hash of `tuple` in the tables of the host.
@@ -84,8 +95,36 @@ impl<'a, 's> Rx<'a, 's> {
         self.flow.socket = Some(socket);
     }
 
-    /// Runs the output and the wake of the current connection.
+    /// Adds a datagram without headers for `socket`. It is delivered with the next
+    /// [`flush`](Self::flush), or when a datagram of another socket follows.
+    #[inline]
+    pub(crate) fn datagram(&mut self, socket: &'s DatagramSocket, packet: Packet) {
+        if !self.is_current_datagram_socket(socket) {
+            self.deliver_datagrams();
+            if let Some(here) = self.cx.running() {
+                socket.note_incoming(here);
+            }
+            self.datagrams.socket = Some(socket);
+        }
+        self.datagrams.list.push_back(packet);
+    }
+
+    /// Whether the last datagram was for `socket`.
+    #[inline]
+    pub(crate) fn is_current_datagram_socket(&self, socket: &DatagramSocket) -> bool {
+        self.datagrams.socket.is_some_and(|current| core::ptr::eq(current, socket))
+    }
+
+    fn deliver_datagrams(&mut self) {
+        if let Some(socket) = self.datagrams.socket.take() {
+            socket.deliver(self.cx, &mut self.datagrams.list);
+        }
+    }
+
+    /// Delivers the collected datagrams, and runs the output and the wake of the current
+    /// connection.
     pub(crate) fn flush(&mut self) {
+        self.deliver_datagrams();
         if let Some(socket) = self.flow.socket.take()
             && !core::mem::take(&mut self.flow.flushed)
         {

@@ -122,6 +122,9 @@ host_rows! {
     /// Early lookup of established TCP connections; it is on if this and `ip_early_demux` are both
     /// 1. Set 0 only together with `ip_early_demux`, or to measure what the early lookup saves.
     tcp_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.tcp_early_demux";
+    /// Early lookup of connected UDP sockets; it is on if this and `ip_early_demux` are both 1. Set
+    /// 0 only together with `ip_early_demux`, or to measure what the early lookup saves.
+    udp_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.udp_early_demux";
     /// Reference counting of route entries. `cas_inc_not_zero`: packets over loopback hold a
     /// reference, taken by a loop of compare-and-swap. `rcuref`: the same with one atomic addition.
     /// `sharded`: the same, in a word for each CPU while the entry is in use for lookups.
@@ -158,6 +161,21 @@ host_rows! {
     /// only for diagnosis: the answers of all hosts of a link to one forged request are an attack
     /// on its source.
     icmp_echo_ignore_broadcasts: bool = true, Switch 0..=1, Operate, "net.ipv4.icmp_echo_ignore_broadcasts";
+    /// Shortest time between two ICMP errors to one destination, in milliseconds, for the types of
+    /// `icmp_ratemask`; up to six may follow each other sooner. 0: no limit. Lower it if many
+    /// clients behind one address need the errors.
+    icmp_ratelimit: Duration = Duration::from_secs(1), Millis 0..=INT_MAX, Operate, "net.ipv4.icmp_ratelimit";
+    /// Types of ICMP messages that are limited, a sum of powers of two by type: 8 is destination
+    /// unreachable. The limits are `icmp_ratelimit` and `icmp_msgs_per_sec`. Set other bits to
+    /// limit echo replies (1), too.
+    icmp_ratemask: u32 = 6168, Number 0..=INT_MAX, Operate, "net.ipv4.icmp_ratemask";
+    /// Limited ICMP messages that the host sends to all destinations together, per second. Each
+    /// takes a random number of tokens, so that no destination can count the messages to others.
+    /// Raise it on hosts with many legitimate clients.
+    icmp_msgs_per_sec: u32 = 1000, Number 1..=1_000_000, Operate, "net.ipv4.icmp_msgs_per_sec";
+    /// Limited ICMP messages that the host sends in a burst, beyond which `icmp_msgs_per_sec`
+    /// applies. Raise it together with `icmp_msgs_per_sec`.
+    icmp_msgs_burst: u32 = 50, Number 1..=INT_MAX, Operate, "net.ipv4.icmp_msgs_burst";
     /// Largest number of half-open connections per listener; the listener's backlog bounds them as
     /// well. Beyond it, SYN cookies answer (`tcp_syncookies`), or SYNs are dropped. Raise it,
     /// `somaxconn` and the backlog on servers that accept many connections at once.
@@ -183,6 +201,16 @@ host_rows! {
     /// ends, the level above which it begins, and the limit. The default is a part of the packet
     /// memory that the host is given. Set it if this host shares packet memory with others.
     tcp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.tcp_mem";
+    /// Memory of the receive queues of all datagram sockets together, in pages of 4 KB. Datagrams
+    /// beyond the third number are dropped (`UdpMemErrors`); the first two have no effect. Set it
+    /// if this host shares packet memory with others.
+    udp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.udp_mem";
+    /// Initial receive buffer of a datagram socket, in bytes of packet memory. Raise it if
+    /// `UdpRcvbufErrors` counts and applications do not set `SO_RCVBUF`.
+    rmem_default: u32 = 212_992, Number 2304..=INT_MAX, Operate, "net.core.rmem_default";
+    /// Initial send buffer of a datagram socket, in bytes of packet memory. It bounds the datagrams
+    /// in queueing disciplines and devices. Raise it if `UdpSndbufErrors` counts on fast devices.
+    wmem_default: u32 = 212_992, Number 4608..=INT_MAX, Operate, "net.core.wmem_default";
     /// Congestion-control algorithms that `tcp_congestion_control` and `TCP_CONGESTION` accept.
     /// Read-only.
     tcp_available_congestion_control: () = (), AvailableCongestionControl WORDS, Operate, "net.ipv4.tcp_available_congestion_control";

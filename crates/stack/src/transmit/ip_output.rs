@@ -1,9 +1,9 @@
-//! IP transmit: prepends the header to TCP segments and passes them on, still in the caller's
-//! context.
+//! IP transmit: prepends the header to TCP segments and datagrams and passes them on, still in the
+//! caller's context.
 //!
-//! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every TCP segment (RFC 1191 §3),
-//! unless path MTU discovery is disabled or a report has shown a path MTU below the minimum.
-//! Superframes and checksums that the device does not support are processed later (`tx_queue`).
+//! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every packet (RFC 1191 §3), unless
+//! path MTU discovery is disabled or a report has shown a path MTU below the minimum. Superframes
+//! and checksums that the device does not support are processed later (`tx_queue`).
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
 use tcp::FourTuple;
@@ -33,8 +33,8 @@ const DATA_OFFSET: usize = 12;
 /// IP header fields that a socket sets for its segments (RFC 9293 §3.9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpFields {
-    /// `IP_TOS`: the differentiated services field (RFC 2474 §3) without the two ECN bits, which
-    /// TCP sets.
+    /// `IP_TOS`: the differentiated services field (RFC 2474 §3), for TCP without the two ECN bits,
+    /// which TCP sets.
     pub tos: u8,
     /// `SO_PRIORITY`, also set by `IP_TOS`. Not part of the header; read by queueing disciplines.
     pub priority: u8,
@@ -84,11 +84,13 @@ impl MtuDiscover {
     }
 }
 
-/// Sender of segments, with the values for their IP headers.
+/// Sender of segments or datagrams, with the values for their IP headers.
 #[derive(Debug)]
 pub(crate) struct Sender<'a> {
     /// Addresses and ports of both ends.
     pub tuple: &'a FourTuple,
+    /// Protocol of the packets.
+    pub protocol: u8,
     /// Fields that the socket sets.
     pub fields: IpFields,
     /// Next IPv4 identification of the connection; `None` for replies without a connection.
@@ -100,7 +102,8 @@ pub(crate) fn output(cx: &mut Cx, dst: DstHandle<'_>, tuple: &FourTuple, core: C
     let Some(first) = cx.out.pop_front() else { return };
     let queue = dst.tx.pick_queue(cx, core, first.meta().flow_hash);
     cx.out.push_front(first);
-    let sender = Sender { tuple, fields: IpFields::default(), ids: None };
+    let fields = IpFields::default();
+    let sender = Sender { tuple, protocol: protocol::TCP, fields, ids: None };
     let _ = output_as(cx, dst, sender, queue);
 }
 
@@ -109,11 +112,26 @@ pub(crate) fn output(cx: &mut Cx, dst: DstHandle<'_>, tuple: &FourTuple, core: C
 pub(crate) fn output_as(
     cx: &mut Cx,
     dst: DstHandle<'_>,
-    mut sender: Sender<'_>,
+    sender: Sender<'_>,
     queue: QueueId,
 ) -> NetXmit {
     let mut list = PacketList::new();
     let frame = link_output::addresses(&dst);
+    add_headers(cx, dst, sender, frame, &mut list);
+    pass_on(cx, &dst, frame, queue, &mut list)
+}
+
+/// Prepends the headers to all packets in `cx.out`, and moves them to `list`. The caller passes the
+/// list on ([`pass_on`]), with packets of other calls if they take the same path.
+#[inline]
+pub(crate) fn add_headers(
+    cx: &mut Cx,
+    dst: DstHandle<'_>,
+    mut sender: Sender<'_>,
+    frame: Option<LinkAddresses>,
+    list: &mut PacketList,
+) {
+    let mut added = PacketList::new();
     let mut bytes = 0;
     while let Some(mut segment) = cx.out.pop_front() {
         let len = if sender.tuple.is_ipv4() {
@@ -125,17 +143,30 @@ pub(crate) fn output_as(
         if segment.meta().gso.segs > 1 && len <= dst.tso_max_bytes as usize {
             cx.count(Counter::DeviceTxSuperframes, 1);
         }
-        list.push_back(segment);
+        added.push_back(segment);
     }
-    cx.count(Counter::IpOutRequests, list.len() as u64);
+    let count = added.len() as u64;
+    cx.count(Counter::IpOutRequests, count);
     cx.count(Counter::IpExtOutOctets, bytes);
     if dst.keeps_dst && cx.sysctls().dst_ref.counts_packets() {
-        hold(cx, dst, &mut list);
+        hold(cx, dst, &mut added);
     }
-    cx.count(Counter::IpOutTransmits, list.len() as u64);
+    cx.count(Counter::IpOutTransmits, count);
+    list.append(&mut added);
+}
+
+/// Passes packets with their headers on to the device, or to the neighbor if `frame` is `None`.
+#[inline]
+pub(crate) fn pass_on(
+    cx: &mut Cx,
+    dst: &Dst,
+    frame: Option<LinkAddresses>,
+    queue: QueueId,
+    list: &mut PacketList,
+) -> NetXmit {
     match frame {
-        Some(_) => dst.tx.xmit(cx, queue, &mut list),
-        None => link_output::output(cx, &dst, queue, &mut list),
+        Some(_) => dst.tx.xmit(cx, queue, list),
+        None => link_output::output(cx, dst, queue, list),
     }
 }
 
@@ -182,11 +213,11 @@ fn push_headers<const V4: bool>(
     let header = IpHeader {
         src: tuple.local.ip(),
         dst: tuple.remote.ip(),
-        protocol: protocol::TCP,
+        protocol: sender.protocol,
         hop_limit: fields.ttl.unwrap_or_else(|| cx.sysctls().ip_default_ttl),
         traffic_class: fields.tos | segment.meta().ecn.bits(),
         flow_label: 0,
-        id: if V4 { identification(cx, &mut sender.ids, dont, segment) } else { 0 },
+        id: if V4 { identification(cx, sender, dont, segment) } else { 0 },
         fragment: Fragment { dont, ..Fragment::default() },
         header_len: len16(header_len),
         payload_len,
@@ -216,13 +247,15 @@ fn push_headers<const V4: bool>(
 /// Returns the IPv4 identification of a segment; see [`super::ident`]. A superframe consumes one
 /// identification for each of its `gso.segs` segments.
 #[inline]
-fn identification(cx: &mut Cx, ids: &mut Option<&mut u16>, dont: bool, segment: &Packet) -> u16 {
-    let Some(next) = ids else {
+fn identification(cx: &mut Cx, sender: &mut Sender<'_>, dont: bool, segment: &Packet) -> u16 {
+    let Some(next) = &mut sender.ids else {
         return if dont { 0 } else { low_bits(cx.rng.next_u32()) };
     };
-    let header_len = segment.linear().get(DATA_OFFSET).map_or(0, |byte| usize::from(byte >> 4) * 4);
-    if dont && segment.len() <= header_len {
-        return 0;
+    if dont && sender.protocol == protocol::TCP {
+        let data_offset = segment.linear().get(DATA_OFFSET).map_or(0, |byte| byte >> 4);
+        if segment.len() <= usize::from(data_offset) * 4 {
+            return 0;
+        }
     }
     let id = **next;
     **next = id.wrapping_add(segment.meta().gso.segs.max(1));

@@ -38,8 +38,8 @@ pub(crate) fn output(cx: &mut Cx, dst: &Dst, queue: QueueId, list: &mut PacketLi
 }
 
 /// Link addresses of frames.
-#[derive(Clone, Copy)]
-pub(super) struct LinkAddresses {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkAddresses {
     pub(super) next_hop: MacAddr,
     pub(super) own: MacAddr,
 }
@@ -47,7 +47,7 @@ pub(super) struct LinkAddresses {
 /// Returns the link addresses of the frames along `dst`, if the next hop is resolved. The caller
 /// writes them in front of its own headers, which saves the pass of [`output`] over the packets.
 #[inline]
-pub(super) fn addresses(dst: &Dst) -> Option<LinkAddresses> {
+pub(crate) fn addresses(dst: &Dst) -> Option<LinkAddresses> {
     match (dst.link, &dst.neighbor) {
         (LinkType::Ethernet { mac: own }, Some(neighbor)) => {
             Some(LinkAddresses { next_hop: neighbor.resolved()?, own })

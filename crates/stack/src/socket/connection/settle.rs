@@ -11,18 +11,17 @@ use std::sync::Arc;
 use pkt::Instant;
 use tcp::{HostQueue, State, TimeWait};
 
-use super::{
-    Connection, StreamState,
-    wmem::{self, Wmem},
-};
+use super::{Connection, StreamState};
 use crate::{
     base::{counters::Counter, tcp_memory::PAGE_BYTES},
     cx::Cx,
     device::{DeviceQueue, QueueId},
+    header::ip::protocol,
     socket::net::Net,
     socket::{
         TimeWaitSocket,
         demux::{Entry, FlowName},
+        wmem::{self, Wmem},
     },
     transmit::{
         ip_output::{self, MtuDiscover},
@@ -264,6 +263,7 @@ impl StreamState {
                 }
                 let sender = ip_output::Sender {
                     tuple: &socket.name.tuple,
+                    protocol: protocol::TCP,
                     fields: socket.settings.ip_fields(),
                     ids: Some(&mut self.ip_id),
                 };

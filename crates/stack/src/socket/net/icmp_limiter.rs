@@ -1,41 +1,71 @@
-//! Limit of the ICMP errors that a host sends (`icmp_msgs_per_sec`, `icmp_msgs_burst`).
+//! Limits of the ICMP messages that a host sends: in total (`icmp_msgs_per_sec`, `icmp_msgs_burst`)
+//! and to each destination (`icmp_ratelimit`).
 //!
-//! Above: `receive::icmp_input`. Linux: `icmp_global_allow`.
+//! Above: `receive::icmp_input`. Linux: `icmp_global_allow`, `icmpv4_xrlim_allow`.
+//!
+//! The limit per destination is kept in buckets, which a keyed hash of the address selects.
+//! Destinations of one bucket share its limit, so that the memory is bounded.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    boxed::Box,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use pkt::Instant;
 use tcp::Rng;
 
-/// Errors sent per second: `net.ipv4.icmp_msgs_per_sec` of Linux.
-const ERRORS_PER_SECOND: u64 = 1000;
+/// Messages that may follow each other to one destination (`XRLIM_BURST_FACTOR`).
+const HOST_BURST: u64 = 6;
 
-/// Errors sent in a burst: `net.ipv4.icmp_msgs_burst` of Linux.
-const ERRORS_BURST: u64 = 50;
+/// Number of buckets of destinations.
+const BUCKETS: usize = if cfg!(fuzzing) { 16 } else { 1024 };
 
-/// Token bucket that many contexts share: one word, the time up to which tokens are used.
+/// Token buckets that many contexts share. Each is one word: the time up to which tokens are used.
+/// Relaxed: a limit orders nothing.
 #[derive(Debug)]
 pub(crate) struct IcmpLimiter {
     used_until_ns: AtomicU64,
+    hosts: Box<[AtomicU64]>,
+}
+
+/// Rate and burst of all messages together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IcmpLimits {
+    pub(crate) per_second: u32,
+    pub(crate) burst: u32,
 }
 
 impl IcmpLimiter {
-    pub(crate) const fn new() -> Self {
-        Self { used_until_ns: AtomicU64::new(0) }
+    pub(crate) fn new() -> Self {
+        let hosts = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        Self { used_until_ns: AtomicU64::new(0), hosts }
     }
 
     /// Takes zero, one or two tokens, one on average, if there is a token at `now`.
-    pub(crate) fn allow(&self, now: Instant, rng: &mut Rng) -> bool {
-        const TOKEN_NS: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
-        let now = now.as_nanos();
-        let taken = u64::from(rng.below(3)) * TOKEN_NS;
-        self.used_until_ns
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                let used = used.max(now.saturating_sub(ERRORS_BURST * TOKEN_NS));
-                (used + TOKEN_NS <= now).then_some(used + taken)
-            })
-            .is_ok()
+    pub(crate) fn allow(&self, now: Instant, limits: IcmpLimits, rng: &mut Rng) -> bool {
+        let token_ns = 1_000_000_000 / u64::from(limits.per_second.max(1));
+        let taken = u64::from(rng.below(3)) * token_ns;
+        take(&self.used_until_ns, now, token_ns, u64::from(limits.burst), taken)
     }
+
+    /// Takes a token of the destination with this keyed hash; one becomes free every `interval`.
+    pub(crate) fn allow_to(&self, hash: u32, now: Instant, interval: Duration) -> bool {
+        let token_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = &self.hosts[hash as usize % BUCKETS];
+        token_ns == 0 || take(bucket, now, token_ns, HOST_BURST, token_ns)
+    }
+}
+
+/// Takes tokens worth `taken_ns` if there is one at `now`.
+fn take(used_until: &AtomicU64, now: Instant, token_ns: u64, burst: u64, taken_ns: u64) -> bool {
+    let now = now.as_nanos();
+    used_until
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            let used = used.max(now.saturating_sub(burst.saturating_mul(token_ns)));
+            (used.saturating_add(token_ns) <= now).then_some(used + taken_ns)
+        })
+        .is_ok()
 }
 
 #[cfg(test)]
@@ -45,11 +75,13 @@ mod tests {
     use pkt::Instant;
     use tcp::Rng;
 
-    use super::IcmpLimiter;
+    use super::{HOST_BURST, IcmpLimiter, IcmpLimits};
+
+    const LIMITS: IcmpLimits = IcmpLimits { per_second: 1000, burst: 50 };
 
     /// Returns the number of errors sent if `probes` request one each at `now`.
     fn allowed(limiter: &IcmpLimiter, now: Instant, probes: u32, rng: &mut Rng) -> u32 {
-        (0..probes).map(|_| u32::from(limiter.allow(now, rng))).sum()
+        (0..probes).map(|_| u32::from(limiter.allow(now, LIMITS, rng))).sum()
     }
 
     /// The attack of CVE-2020-25705: the attacker sends 50 spoofed probes, some of which hit closed
@@ -82,5 +114,19 @@ mod tests {
             sum += allowed(&limiter, now, 10, &mut rng);
         }
         assert!((9_500..10_600).contains(&sum), "{sum} errors in ten seconds");
+    }
+
+    #[test]
+    fn one_destination_has_its_own_limit() {
+        let (limiter, second) = (IcmpLimiter::new(), Duration::from_secs(1));
+        let mut now = Instant::from_secs(1_000);
+        let count = |hash, now| {
+            (0..100).map(|_| u64::from(limiter.allow_to(hash, now, second))).sum::<u64>()
+        };
+        assert_eq!(count(1, now), HOST_BURST);
+        assert_eq!(count(2, now), HOST_BURST, "another destination");
+        now += second;
+        assert_eq!(count(1, now), 1);
+        assert!((0..100).all(|_| limiter.allow_to(1, now, Duration::ZERO)), "no limit");
     }
 }

@@ -326,10 +326,23 @@ pub(super) fn rto_max_of(time: Duration) -> Duration {
     Duration::from_millis(within(ms, RTO_MAX_MS).into())
 }
 
-/// `IP_TOS`: the low byte, without the two ECN bits.
-pub(super) fn tos(value: &OptionValue) -> Result<u8, Errno> {
+/// `IP_TOS`: the low byte, except for datagrams without the two ECN bits.
+pub(super) fn tos(value: &OptionValue, state: SocketState) -> Result<u8, Errno> {
     let [low, ..] = int(value)?.to_le_bytes();
-    Ok(low & TOS_MASK)
+    Ok(if state == SocketState::Datagram { low } else { low & TOS_MASK })
+}
+
+/// `IP_MULTICAST_TTL`; -1 is the default of 1.
+pub(super) fn multicast_ttl(value: &OptionValue) -> Result<u8, Errno> {
+    match int(value)? {
+        -1 => Ok(1),
+        hops => u8::try_from(hops).map_err(|_| Errno::EINVAL),
+    }
+}
+
+/// `UDP_SEGMENT`: bytes of a datagram, or 0.
+pub(super) fn segment(value: &OptionValue) -> Result<u16, Errno> {
+    u16::try_from(int(value)?).map_err(|_| Errno::EINVAL)
 }
 
 /// Returns the priority of a differentiated services field (Linux: `rt_tos2priority`). It follows

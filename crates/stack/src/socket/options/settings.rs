@@ -52,6 +52,41 @@ pub struct SocketSettings {
     pub(in crate::socket) fast_open_no_cookie: bool,
     /// `TCP_FASTOPEN_KEY`; `None` is the host's key.
     pub(in crate::socket) fast_open_key: Option<FastOpenKey>,
+    /// Options of datagram sockets alone.
+    pub(in crate::socket) datagram: DatagramSettings,
+}
+
+/// Options that only datagram sockets have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::socket) struct DatagramSettings {
+    /// `SO_BROADCAST`.
+    pub(in crate::socket) broadcast: bool,
+    /// `SO_NO_CHECK`.
+    pub(in crate::socket) no_check: bool,
+    /// `IP_MULTICAST_TTL`.
+    pub(in crate::socket) multicast_ttl: u8,
+    /// `IP_MULTICAST_LOOP`.
+    pub(in crate::socket) multicast_loop: bool,
+    /// `IP_MULTICAST_ALL`.
+    pub(in crate::socket) multicast_all: bool,
+    /// `UDP_SEGMENT`; 0 is off.
+    pub(in crate::socket) segment: u16,
+    /// `UDP_GRO`.
+    pub(in crate::socket) gro: bool,
+}
+
+impl Default for DatagramSettings {
+    fn default() -> Self {
+        Self {
+            broadcast: false,
+            no_check: false,
+            multicast_ttl: 1,
+            multicast_loop: true,
+            multicast_all: true,
+            segment: 0,
+            gro: false,
+        }
+    }
 }
 
 impl SocketSettings {

@@ -58,6 +58,13 @@ impl SharedSettings {
         }
     }
 
+    /// Takes over all settings of a datagram socket.
+    pub(in crate::socket) fn follow(&self, settings: &SocketSettings) {
+        self.inherit(settings);
+        self.set_reuse_address(settings.reuse_address);
+        self.set_reuse_port(settings.reuse_port);
+    }
+
     /// Takes over the settings of the socket or the listener that the connection comes from.
     pub(in crate::socket) fn inherit(&self, settings: &SocketSettings) {
         self.set_receive_timeout(settings.receive_timeout);

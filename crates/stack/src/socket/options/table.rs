@@ -23,8 +23,8 @@ use core::time::Duration;
 use tcp::{Algorithm, Keepalive};
 
 use super::{
-    Access, Form, IPPROTO_IP, IPPROTO_TCP, MemoryInfo, OptionValue, SOL_QUIETLINE, SOL_SOCKET,
-    SocketSettings, SocketState, check, tcp_info,
+    Access, Form, IPPROTO_IP, IPPROTO_TCP, IPPROTO_UDP, MemoryInfo, OptionValue, SOL_QUIETLINE,
+    SOL_SOCKET, SocketSettings, SocketState, check, tcp_info,
 };
 use crate::{
     base::{errno::Errno, ids::CoreId},
@@ -35,8 +35,6 @@ use crate::{
     transmit::ip_output::MtuDiscover,
 };
 
-/// Value of `SO_TYPE`: `SOCK_STREAM`.
-const SOCK_STREAM: i32 = 1;
 /// Value of `SO_DOMAIN`: `AF_INET`.
 const AF_INET: i32 = 2;
 /// Value of `SO_DOMAIN`: `AF_INET6`.
@@ -45,9 +43,12 @@ const AF_INET6: i32 = 10;
 const MSS_DEFAULT: u64 = 536;
 
 /// States that allow an option: all of them.
-const ANY: &[SocketState] = &[SocketState::Fresh, SocketState::Listening, SocketState::Connected];
+const ANY: &[SocketState] =
+    &[SocketState::Fresh, SocketState::Listening, SocketState::Connected, SocketState::Datagram];
 /// States without a connection.
 const BEFORE: &[SocketState] = &[SocketState::Fresh, SocketState::Listening];
+/// The state of datagram sockets.
+const DATAGRAM: &[SocketState] = &[SocketState::Datagram];
 /// The state before `connect` and `listen`.
 const FRESH: &[SocketState] = &[SocketState::Fresh];
 
@@ -132,7 +133,8 @@ macro_rules! options {
             /// All options.
             pub const ALL: &[Self] = &[$(Self::$option),*];
 
-            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_TCP`] or [`SOL_QUIETLINE`].
+            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_TCP`], [`IPPROTO_UDP`] or
+            /// [`SOL_QUIETLINE`].
             #[must_use]
             pub const fn level(self) -> i32 {
                 match self { $(Self::$option => $level,)* }
@@ -285,14 +287,22 @@ options! {
         get settings { kept.reuse_address.into() }
         socket { socket.settings().reuse_address().into() };
 
-    /// The kind of socket: 1, a stream.
+    /// The kind of socket: 1, a stream, or 2, datagrams.
     Type = SOL_SOCKET 3, "SO_TYPE", Int,
-        get settings { OptionValue::Int(SOCK_STREAM) } socket { OptionValue::Int(SOCK_STREAM) };
+        get settings { OptionValue::Int(state.kind()) }
+        socket { OptionValue::Int(SocketState::Connected.kind()) };
 
     /// The pending error. Reading it clears it.
     Error = SOL_SOCKET 4, "SO_ERROR", Int,
         get settings { OptionValue::Int(0) }
         socket { OptionValue::Int(socket.take_error(net, cx).map_or(0, Errno::raw)) };
+
+    /// Allows a datagram socket to send to broadcast addresses, which fails with `EACCES`
+    /// otherwise. Default off.
+    Broadcast = SOL_SOCKET 6, "SO_BROADCAST", Int,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.broadcast = new } nowhere { () },
+        get settings { kept.datagram.broadcast.into() } socket { false.into() };
 
     /// Size of the send buffer in bytes; it ends autotuning. As in Linux the stack keeps twice the
     /// number, for its overhead. `SO_SNDBUF` is at most `net.core.wmem_max`; the typed setter has
@@ -327,6 +337,12 @@ options! {
         set ANY { check::flag(given)? } with oob_inline(on: bool) { on }
         settings { kept.tcp.oob_inline = new } tcb { tcb.set_oob_inline(new) },
         get settings { kept.tcp.oob_inline.into() } tcb { tcb.oob_inline().into() };
+
+    /// Sends datagrams over IPv4 without a checksum. Default off.
+    NoCheck = SOL_SOCKET 11, "SO_NO_CHECK", Int,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.no_check = new } nowhere { () },
+        get settings { kept.datagram.no_check.into() } socket { false.into() };
 
     /// Priority of sent packets, 0 to 6: queueing disciplines of several bands choose the band by
     /// it. `IP_TOS` sets it too. Other numbers are `EPERM`. Default 0.
@@ -397,9 +413,10 @@ options! {
         set ANY { check::rcvbuf(given, None)? }
         settings { kept.tcp.rcvbuf = Some(new) } tcb { tcb.set_rcvbuf(new) };
 
-    /// The protocol: 6, TCP.
+    /// The protocol: 6, TCP, or 17, UDP.
     Protocol = SOL_SOCKET 38, "SO_PROTOCOL", Int,
-        get settings { OptionValue::Int(IPPROTO_TCP) } socket { OptionValue::Int(IPPROTO_TCP) };
+        get settings { OptionValue::Int(state.protocol()) }
+        socket { OptionValue::Int(SocketState::Connected.protocol()) };
 
     /// The address family: 2 for IPv4, 10 for IPv6.
     Domain = SOL_SOCKET 39, "SO_DOMAIN", Int,
@@ -454,10 +471,11 @@ options! {
         settings { kept.busy_poll.budget = new }
         socket { socket.settings().change_busy_poll(|poll| poll.budget = new) };
 
-    /// The differentiated services field of sent packets (RFC 2474 §3). The two ECN bits are
-    /// ignored, because TCP sets them. It also sets the priority. Default 0.
+    /// The differentiated services field of sent packets (RFC 2474 §3). The two ECN bits are those
+    /// of datagrams; on other sockets they are ignored, because TCP sets them. It also sets the
+    /// priority. Default 0.
     TypeOfService = IPPROTO_IP 1, "IP_TOS", ByteOrInt,
-        set ANY { check::tos(given)? } with tos(tos: u8) { tos & check::TOS_MASK }
+        set ANY { check::tos(given, state)? } with tos(tos: u8) { tos & check::TOS_MASK }
         settings { check::set_tos(&mut kept.ip, new) }
         socket { socket.settings().change_ip(|ip| check::set_tos(ip, new)) },
         get settings { check::show(kept.ip.tos) }
@@ -497,6 +515,25 @@ options! {
     /// The path MTU that a connection knows, in bytes. Without a connection it is `ENOTCONN`.
     PathMtu = IPPROTO_IP 14, "IP_MTU", Int,
         get settings { return Err(Errno::ENOTCONN) } tcb { check::show(tcb.path_mtu()) };
+
+    /// The TTL of datagrams to multicast groups, 0 to 255. Default 1: they stay on the link.
+    MulticastTtl = IPPROTO_IP 33, "IP_MULTICAST_TTL", ByteOrInt,
+        set DATAGRAM { check::multicast_ttl(given)? }
+        settings { kept.datagram.multicast_ttl = new } nowhere { () },
+        get settings { check::show(kept.datagram.multicast_ttl) } socket { OptionValue::Int(1) };
+
+    /// Delivers datagrams to a group also to the members on this host. Default on.
+    MulticastLoop = IPPROTO_IP 34, "IP_MULTICAST_LOOP", ByteOrInt,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.multicast_loop = new } nowhere { () },
+        get settings { kept.datagram.multicast_loop.into() } socket { true.into() };
+
+    /// Delivers datagrams of every group that some socket of this host has joined, not only of the
+    /// groups that this socket has joined. Default on.
+    MulticastAll = IPPROTO_IP 49, "IP_MULTICAST_ALL", Int,
+        set DATAGRAM { check::switch(given)? }
+        settings { kept.datagram.multicast_all = new } nowhere { () },
+        get settings { kept.datagram.multicast_all.into() } socket { true.into() };
 
     /// Sends small segments at once: Nagle's algorithm is off. Default off.
     NoDelay = IPPROTO_TCP 1, "TCP_NODELAY", Int,
@@ -675,6 +712,20 @@ options! {
         settings { kept.tcp.rto_max = Some(new) } tcb { tcb.set_rto_max(new) },
         get settings { check::show_ms(kept.tcp.rto_max.unwrap_or(sysctls.tcp.tcp_rto_max)) }
         tcb { check::show_ms(tcb.rto_max()) };
+
+    /// Payload bytes of each datagram into which one send is cut; the last one may be shorter. 0,
+    /// the default, sends one datagram.
+    Segment = IPPROTO_UDP 103, "UDP_SEGMENT", Int,
+        set DATAGRAM { check::segment(given)? }
+        settings { kept.datagram.segment = new } nowhere { () },
+        get settings { check::show(kept.datagram.segment) } socket { OptionValue::Int(0) };
+
+    /// Joins waiting datagrams of one sender and of equal size, so that one receive returns several
+    /// with their size. Default off.
+    ReceiveOffload = IPPROTO_UDP 104, "UDP_GRO", Int,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.gro = new } nowhere { () },
+        get settings { kept.datagram.gro.into() } socket { false.into() };
 
     /// Limit of the connections that one source address may have with a listener, including
     /// half-open connections and those that wait for `accept`. The stack drops a SYN above the

@@ -97,6 +97,11 @@ fn precedes_connection(option: O) -> bool {
     )
 }
 
+/// Whether only a datagram socket has the option.
+fn is_of_datagrams(option: O) -> bool {
+    option.settable_in() == [SocketState::Datagram]
+}
+
 #[test]
 fn numbers_and_names_are_linuxs() {
     let numbers: BTreeSet<_> =
@@ -116,7 +121,7 @@ fn numbers_and_names_are_linuxs() {
 fn every_row_works_on_both_kinds_of_socket() {
     let sysctls = Sysctls::default();
     let mut bench = Bench::new();
-    for &option in O::ALL {
+    for &option in O::ALL.iter().filter(|option| !is_of_datagrams(**option)) {
         let mut settings = SocketSettings::default();
         let (set, get) = match option.access() {
             Access::Read => (Err(Errno::ENOPROTOOPT), true),
@@ -207,15 +212,21 @@ fn setting_the_type_of_service_sets_the_priority() {
     bench.finish();
 }
 
+/// Options of connections that can be set and read.
+fn of_connections() -> impl Iterator<Item = O> {
+    let both = |option: &O| option.access() == Access::Both && !is_of_datagrams(*option);
+    O::ALL.iter().copied().filter(both)
+}
+
 #[test]
 fn options_set_before_connect_apply_to_the_connection() {
     let sysctls = Sysctls::default();
     let mut settings = SocketSettings::default();
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         settings.set(option, &sample(option), &sysctls).unwrap();
     }
     let mut bench = Bench::with(&settings, &SocketSettings::default());
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu)
             || precedes_connection(option)
         {
@@ -232,7 +243,7 @@ fn options_set_before_connect_apply_to_the_connection() {
 fn an_accepted_connection_has_its_listeners_options() {
     let sysctls = Sysctls::default();
     let mut settings = SocketSettings::default();
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         if matches!(option, O::DeferAccept | O::FastOpenConnect) {
             // `TCP_DEFER_ACCEPT` would wait for data, and a listener does not allow the other
             // option.
@@ -242,7 +253,7 @@ fn an_accepted_connection_has_its_listeners_options() {
     }
     let mut bench = Bench::with(&SocketSettings::default(), &settings);
     let accepted = bench._listener.accept().unwrap();
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu)
             || precedes_connection(option)
         {

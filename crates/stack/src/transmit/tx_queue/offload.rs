@@ -13,7 +13,7 @@ use crate::{
     base::{counters::Counter, limits::BIG_TCP_BYTES_MAX},
     cx::Cx,
     device::Capabilities,
-    header::ip::ETHER_TYPE_IPV4,
+    header::{ip::ETHER_TYPE_IPV4, udp},
     transmit::{
         dst::Dst,
         gso::{self, Checksums},
@@ -128,7 +128,12 @@ fn complete_checksum(cx: &Cx, packet: &mut Packet, link_header: usize) {
         }
         None => packet.checksum(start, packet.len() - start),
     };
-    packet.linear_mut()[field..field + 2].copy_from_slice(&sum.finish().to_be_bytes());
+    let sum = match sum.finish() {
+        // In UDP a field of zero means that there is no checksum (RFC 768).
+        0 if offset == udp::CHECKSUM_OFFSET => 0xffff,
+        sum => sum,
+    };
+    packet.linear_mut()[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     packet.meta_mut().tx_checksum = TxChecksum::Done;
     cx.count(Counter::TxChecksumSoftware, 1);
 }

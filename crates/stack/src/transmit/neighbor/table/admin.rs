@@ -14,6 +14,8 @@ use std::{
     vec::Vec,
 };
 
+use pkt::Instant;
+
 use super::{Key, NeighborEntry, NeighborTable};
 use crate::{
     base::ids::DeviceIndex,
@@ -52,6 +54,26 @@ impl NeighborTable {
         entry.carry_out(cx, None, actions);
     }
 
+    /// Returns the entry of a broadcast or multicast address, whose link address is known without
+    /// resolution (Linux: NUD_NOARP).
+    pub(crate) fn group_entry(
+        &self,
+        key: Key,
+        source: IpAddr,
+        mac: MacAddr,
+        now: Instant,
+    ) -> Arc<NeighborEntry> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.map.get(&key) {
+            return Arc::clone(entry);
+        }
+        let entry = entries.insert(key, source);
+        entries.permanent += 1;
+        // No packet waits in a new entry, so there is nothing to carry out.
+        drop(entry.change(|state| state.set_permanent(mac, now)));
+        entry
+    }
+
     /// Forgets the link address of `key`, whether it was set or learned. Returns false if the
     /// address has no entry or one in state NONE. Waiting packets are dropped.
     ///
@@ -70,12 +92,15 @@ impl NeighborTable {
         true
     }
 
-    /// Returns all entries except those in state NONE, by device and address. `ip neigh show` omits
-    /// these, too.
+    /// Returns all entries except those in state NONE and those of groups, by device and address.
+    /// `ip neigh show` omits these, too.
     pub(crate) fn list(&self) -> Vec<NeighborInfo> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let infos = entries.map.values().map(|entry| entry.info());
-        infos.filter(|info| info.state != NudState::None).collect()
+        let is_group = |mac: MacAddr| !mac.is_unicast();
+        infos
+            .filter(|info| info.state != NudState::None && !info.mac.is_some_and(is_group))
+            .collect()
     }
 }
 

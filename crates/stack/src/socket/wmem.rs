@@ -1,12 +1,14 @@
 //! `sk_wmem_alloc`: packet memory of a socket that has been passed below TCP and has not completed,
 //! and resumption of the sender on completion.
 //!
-//! Above: `settle`, which charges transmitted packets. Below: devices and qdiscs, which complete
-//! packets on any core. A completion accesses only atomics and the list of the socket's core,
-//! because its caller may hold any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
+//! Above: `settle` and `datagram::send`, which charge transmitted packets. Below: devices and
+//! qdiscs, which complete packets on any core. A completion accesses only atomics and the list of
+//! the socket's core, because its caller may hold any lock. Linux: `sock_wfree`, `tcp_wfree`,
+//! `tcp_tasklet_func`.
 //!
-//! Differs from Linux: the list belongs to the connection's core, not to the completing core, so
-//! that no single core becomes the sender for all.
+//! Differs from Linux: the list belongs to the socket's core, not to the completing core, so that
+//! no single core becomes the sender for all. A datagram socket is on the same list; Linux wakes
+//! its writers in the completion itself.
 //!
 //! Lifetime: packets refer to this object and not to the socket, which may be freed before its last
 //! packet completes. This object is freed with the later of the two, as `struct sock` is with the
@@ -23,7 +25,35 @@ use std::sync::{
 use pkt::{Instant, PacketList, PacketOwner};
 use sync::{Attendance, Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
-use crate::{base::counters::Counter, cx::Cx, socket::Connection, socket::net::Net};
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    socket::{Connection, datagram::DatagramSocket, net::Net},
+};
+
+/// Socket that sends packets.
+#[derive(Clone, Debug)]
+pub(super) enum SendingSocket {
+    /// A connection.
+    Stream(Weak<Connection>),
+    /// A datagram socket.
+    Datagram(Weak<DatagramSocket>),
+}
+
+/// The same, kept alive.
+enum Upgraded {
+    Stream(Arc<Connection>),
+    Datagram(Arc<DatagramSocket>),
+}
+
+impl SendingSocket {
+    fn upgrade(&self) -> Option<Upgraded> {
+        match self {
+            Self::Stream(socket) => socket.upgrade().map(Upgraded::Stream),
+            Self::Datagram(socket) => socket.upgrade().map(Upgraded::Datagram),
+        }
+    }
+}
 
 /// Uncompleted packet memory of one socket.
 #[derive(Debug)]
@@ -32,16 +62,16 @@ pub(super) struct Wmem {
     /// `net.quietline.tsq_protocol` when the socket was last throttled. Relaxed: completions of
     /// either protocol work for either kind of sender.
     seed: AtomicBool,
-    socket: Weak<Connection>,
+    socket: SendingSocket,
     /// Tasklet of the socket's core; gone once the host is gone.
     tasklet: Weak<Tasklet>,
     /// Entry for the core's list. Allocated when the socket is first throttled, because a
     /// completion must not allocate.
-    entry: OnceLock<Arc<Listed<Weak<Connection>>>>,
+    entry: OnceLock<Arc<Listed<SendingSocket>>>,
 }
 
 impl Wmem {
-    pub(super) fn new(socket: Weak<Connection>, tasklet: &Arc<Tasklet>) -> Arc<Self> {
+    pub(super) fn new(socket: SendingSocket, tasklet: &Arc<Tasklet>) -> Arc<Self> {
         Arc::new(Self {
             queue: SmallQueue::new(),
             seed: AtomicBool::new(false),
@@ -73,6 +103,21 @@ impl Wmem {
         }
         // Once for all packets, and before the first is passed on: no packet completes before it is
         // charged.
+        if bytes > 0 {
+            this.queue.charge(bytes);
+        }
+    }
+
+    /// Charges every packet of `list` to the socket until their device completes them.
+    pub(super) fn charge_all(this: &Arc<Self>, list: &mut PacketList) {
+        let mut packets = core::mem::take(list);
+        let mut bytes = 0;
+        while let Some(mut packet) = packets.pop_front() {
+            bytes += packet.truesize();
+            packet.set_owner(Arc::clone(this) as Arc<dyn PacketOwner>);
+            list.push_back(packet);
+        }
+        // As in `charge`: no packet completes before it is charged.
         if bytes > 0 {
             this.queue.charge(bytes);
         }
@@ -114,7 +159,10 @@ impl StreamTimer {
 
     /// Returns the socket, if it still exists.
     pub(crate) fn upgrade(&self) -> Option<Arc<Connection>> {
-        self.0.upgrade()?.socket.upgrade()
+        match &self.0.upgrade()?.socket {
+            SendingSocket::Stream(socket) => socket.upgrade(),
+            SendingSocket::Datagram(_) => None,
+        }
     }
 }
 
@@ -158,7 +206,7 @@ pub(super) fn count_throttled(cx: &Cx, since: Instant) {
 /// tsq_tasklet`.
 #[derive(Debug)]
 pub(crate) struct Tasklet {
-    sockets: Llist<Hook<Weak<Connection>>>,
+    sockets: Llist<Hook<SendingSocket>>,
     /// Attendance of the core whose turns run the tasklet.
     attendance: Arc<Attendance>,
 }
@@ -171,7 +219,7 @@ impl Tasklet {
 
     /// Schedules the owner of `hook` for the next turn of the core; the first entry wakes the
     /// core's worker.
-    fn schedule(&self, hook: Hook<Weak<Connection>>) {
+    fn schedule(&self, hook: Hook<SendingSocket>) {
         if self.sockets.push(hook) {
             self.attendance.wake_before(Instant::ZERO.as_nanos());
         }
@@ -193,8 +241,10 @@ impl Tasklet {
             let socket = hook.upgrade();
             // Dropped before the handler runs: from then on a completion adds the socket again.
             drop(hook);
-            if let Some(socket) = socket {
-                socket.on_tasklet(net, cx);
+            match socket {
+                Some(Upgraded::Stream(socket)) => socket.on_tasklet(net, cx),
+                Some(Upgraded::Datagram(socket)) => socket.on_tasklet(cx),
+                None => {}
             }
         }
     }
