@@ -1,5 +1,5 @@
-//! Wire formats: Ethernet, ARP, IP with its options, ICMP. Only these files read or write their
-//! bytes.
+//! Wire formats: Ethernet, ARP, IP with its options, ICMP and NDP. Only these files read or
+//! write their bytes.
 //!
 //! Above: the steps of both directions, and devices that inspect frames. Below: `base`. The TCP
 //! format is in `tcp::wire`.
@@ -11,8 +11,10 @@ use pkt::Packet;
 pub mod arp;
 pub(crate) mod ecn;
 pub mod ethernet;
+pub mod extension;
 pub mod icmp;
 pub mod ip;
+pub mod ndp;
 pub mod option;
 pub mod repeat;
 

@@ -10,6 +10,7 @@ pub mod fib;
 pub(crate) mod input;
 pub(crate) mod output;
 pub mod router;
+pub(crate) mod source_address;
 pub(crate) mod table;
 
 pub(crate) use router::Path;

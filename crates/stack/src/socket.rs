@@ -4,7 +4,8 @@
 //! `connection` is a connection: its softirq side, its process side (send, recv, shutdown, close),
 //! and the backlog between them. `modes` holds steps that a setting adds to a connection,
 //! `listener` passive opens with their requests, `time_wait` the compact TIME-WAIT state, `demux`
-//! the lookup tables, and `options` the socket options.
+//! the lookup tables, `family` the addresses that an application sees, and `options` the socket
+//! options.
 //!
 //! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
 //! `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
@@ -13,6 +14,7 @@
 pub(crate) mod connection;
 pub(crate) mod core_sockets;
 pub(crate) mod demux;
+pub(crate) mod family;
 pub(crate) mod fast_open;
 mod listener;
 mod modes;

@@ -1,12 +1,12 @@
 //! IP early demux: an established connection caches the input route of its packets, so the route
 //! lookup is skipped.
 //!
-//! Linux: `tcp_v4_early_demux`, `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`. A packet of
+//! Linux: `tcp_v4_early_demux`, `tcp_v6_early_demux`, `net.ipv4.ip_early_demux`,
+//! `net.ipv4.tcp_early_demux`. For both IP versions, a cached route is valid while its generation
+//! is that of the host; Linux has a generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of
 //! the previous packet's flow costs one comparison; a packet of another flow costs one lookup under
 //! the RCU section. A packet without a connection takes the full path through `ip_input`. If the
 //! connection has no valid cached route, only the route is looked up.
-
-use std::net::SocketAddr;
 
 use pkt::{Packet, PacketType};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
@@ -14,7 +14,11 @@ use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
 use crate::{
     base::ids::DeviceIndex,
     header::ip::{IpHeader, protocol},
-    socket::{Connection, demux::Entry, rx::Rx},
+    socket::{
+        Connection,
+        demux::Entry,
+        rx::{Rx, tuple_of},
+    },
 };
 
 /// Connection that a packet belongs to.
@@ -29,7 +33,7 @@ pub(super) enum Demuxed<'s> {
 /// if no connection may receive it. `repeats`: header and ports equal those of the previous packet
 /// ([`Flow::repeated_header`](crate::socket::rx::Flow::repeated_header)) and need not be read.
 #[inline]
-pub(super) fn early_demux<'s>(
+pub(super) fn early_demux<'s, const V4: bool>(
     rx: &mut Rx<'_, 's>,
     header: &IpHeader,
     repeats: bool,
@@ -43,24 +47,22 @@ pub(super) fn early_demux<'s>(
     {
         return None;
     }
-    let over_loopback = rx.net.is_loopback_device(DeviceIndex(packet.meta().rx_device));
+    let device = DeviceIndex(packet.meta().rx_device);
+    let over_loopback = rx.net.is_loopback_device(device);
     if repeats && let Some(known) = rx.flow.repeated() {
         if rx.flow.is(&known.tuple, over_loopback) {
             return Some(Demuxed::Current);
         }
         return stream(rx, &known.tuple, known.hash, over_loopback);
     }
-    let (src_port, dst_port) = SegmentHeader::ports(&packet.linear()[header_len..])?;
-    let tuple = FourTuple {
-        local: SocketAddr::new(header.dst, dst_port),
-        remote: SocketAddr::new(header.src, src_port),
-    };
+    let ports = SegmentHeader::ports(&packet.linear()[header_len..])?;
+    let tuple = tuple_of::<V4>(header, device, ports);
     if rx.flow.is(&tuple, over_loopback) {
         return Some(Demuxed::Current);
     }
     let hash = rx.hash(&tuple);
     let found = stream(rx, &tuple, hash, over_loopback)?;
-    rx.flow.note_header(header, packet);
+    rx.flow.note_header::<V4>(header, packet);
     Some(found)
 }
 

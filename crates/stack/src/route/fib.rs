@@ -11,6 +11,7 @@
 //!
 //! Not here: devices. An entry refers to one by index.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,6 +21,7 @@ use prefix_trie::{Prefix, PrefixMap};
 use crate::{base::ids::DeviceIndex, transmit::dst::RouteKind};
 
 pub use builder::{FibBuilder, RouteSpec};
+pub(crate) use builder::{MTU_MIN_V6, is_link_local};
 
 mod builder;
 mod change;
@@ -105,6 +107,11 @@ pub struct Fib {
     v6: Tables<Ipv6Net>,
     /// Addresses of this host with their prefix lengths, by device.
     addresses: Vec<(DeviceIndex, IpNet)>,
+    /// Addresses that new connections avoid (RFC 4862 §5.5.4).
+    deprecated: BTreeSet<IpAddr>,
+    /// Routes to the link-local addresses of each device, fe80::/64. In `v6`, one of them hides the
+    /// others.
+    link_local: Vec<RouteEntry>,
 }
 
 impl Fib {
@@ -123,6 +130,30 @@ impl Fib {
             IpAddr::V4(dst) => self.v4.lookup(&host_v4(dst)),
             IpAddr::V6(dst) => self.v6.lookup(&host_v6(dst)),
         }
+    }
+
+    /// Returns the entry for packets to the link-local address `dst` on the link of `device`.
+    #[must_use]
+    pub fn lookup_on(&self, device: DeviceIndex, dst: IpAddr) -> Option<&RouteEntry> {
+        let local = self.lookup(dst).filter(|entry| entry.kind == RouteKind::Local);
+        let is_on = |entry: &&RouteEntry| entry.device == device;
+        local.filter(is_on).or_else(|| self.link_local.iter().find(is_on))
+    }
+
+    /// Returns the addresses of `device`, oldest first.
+    pub fn addresses_on(&self, device: DeviceIndex) -> impl Iterator<Item = IpAddr> {
+        let on_it = move |(on, _): &&(DeviceIndex, IpNet)| *on == device;
+        self.addresses.iter().filter(on_it).map(|(_, address)| address.addr())
+    }
+
+    /// Returns the addresses of this host with their devices and prefix lengths.
+    pub(crate) fn addresses(&self) -> &[(DeviceIndex, IpNet)] {
+        &self.addresses
+    }
+
+    /// Returns whether new connections avoid `address`.
+    pub(crate) fn is_deprecated(&self, address: IpAddr) -> bool {
+        self.deprecated.contains(&address)
     }
 
     /// Returns the kind of an address in the local table: `Local` for addresses of this host,
@@ -162,11 +193,11 @@ impl Fib {
         })
     }
 
-    /// Returns the first address given to `device`: the source of its packets unless the route
-    /// specifies another.
+    /// Returns the first address of a family given to `device`: the source of its packets unless
+    /// the route specifies another.
     #[must_use]
-    pub fn first_address(&self, device: DeviceIndex) -> Option<IpAddr> {
-        self.addresses.iter().find(|(on, _)| *on == device).map(|(_, address)| address.addr())
+    pub fn first_address(&self, device: DeviceIndex, v4: bool) -> Option<IpAddr> {
+        self.addresses_on(device).find(|address| address.is_ipv4() == v4)
     }
 
     /// Returns every entry: IPv4 before IPv6, the local table before the main table, by prefix.

@@ -38,6 +38,8 @@ pub(crate) enum TimerEntry {
     Neighbor(Weak<NeighborEntry>),
     /// Addresses that the host claims (RFC 5227).
     Claims,
+    /// Routers, prefixes and addresses that a link has announced (RFC 4862).
+    Autoconf,
 }
 
 /// Timers and runnable sockets of one core.

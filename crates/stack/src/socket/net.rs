@@ -7,7 +7,6 @@
 //! Not here: the cores themselves (`core`), how a host is built and changed (`host`).
 
 use std::{
-    net::SocketAddr,
     ops::Deref,
     sync::{
         Arc, Weak,
@@ -27,6 +26,7 @@ use super::{
     core_sockets::{CoreSockets, TimerEntry},
     demux::{Demux, Entry, FlowName},
     fast_open::FastOpenMemory,
+    rx::scoped,
 };
 use crate::{
     base::{
@@ -34,7 +34,10 @@ use crate::{
         ids::{CoreId, DeviceIndex},
     },
     cx::{Cx, event::Event, softirq::RunCore},
-    header::{icmp::Quote, ip::protocol},
+    header::{
+        icmp::Quote,
+        ip::{ETHER_TYPE_IPV4, protocol},
+    },
     route::router::Router,
     transmit::{
         dst::Dst,
@@ -43,10 +46,12 @@ use crate::{
     },
 };
 
+use autoconf::Autoconf;
 pub use claims::ClaimState;
 use claims::Claims;
 pub(crate) use icmp_limiter::IcmpLimiter;
 
+pub(crate) mod autoconf;
 pub(crate) mod claims;
 mod icmp_limiter;
 
@@ -77,6 +82,8 @@ pub struct Net {
     pub(crate) down: Shutdown,
     /// Addresses that are probed, announced and defended.
     pub(crate) claims: Claims,
+    /// Routers, prefixes and addresses that the links have announced.
+    pub(crate) autoconf: Autoconf,
     /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is
     /// reported once.
     pub(crate) unfinished_checksums: AtomicU64,
@@ -99,15 +106,19 @@ impl Upper for Net {
 
     /// Reports an unreachable neighbor to the connection of a dropped packet. Linux:
     /// `arp_error_report`.
-    fn unreachable(&self, cx: &mut Cx, packet: &Packet) {
-        let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
+    fn unreachable(&self, cx: &mut Cx, device: DeviceIndex, packet: &Packet) {
+        let sent = match packet.meta().protocol {
+            ETHER_TYPE_IPV4 => Quote::parse::<true>(packet.linear()),
+            _ => Quote::parse::<false>(packet.linear()),
+        };
+        let Ok(sent) = sent else { return };
         if sent.protocol != protocol::TCP {
             return;
         }
         let (src_port, dst_port) = sent.ports();
         let tuple = FourTuple {
-            local: SocketAddr::new(sent.src, src_port),
-            remote: SocketAddr::new(sent.dst, dst_port),
+            local: scoped(sent.src, src_port, device),
+            remote: scoped(sent.dst, dst_port, device),
         };
         let hash = self.demux.hash(&tuple);
         let reader = cx.reader();

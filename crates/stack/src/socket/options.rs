@@ -46,6 +46,8 @@ pub const SOL_SOCKET: i32 = 1;
 pub const IPPROTO_IP: i32 = 0;
 /// `IPPROTO_TCP`.
 pub const IPPROTO_TCP: i32 = 6;
+/// `IPPROTO_IPV6`.
+pub const IPPROTO_IPV6: i32 = 41;
 
 /// The level of options that Linux does not have: "QL".
 pub const SOL_QUIETLINE: i32 = 0x514c;

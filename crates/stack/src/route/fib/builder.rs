@@ -16,7 +16,7 @@ use crate::{
 
 /// Smallest MTU of a route: RFC 791 for IPv4, RFC 8200 §5 for IPv6.
 const MTU_MIN_V4: u32 = 68;
-const MTU_MIN_V6: u32 = 1280;
+pub(crate) const MTU_MIN_V6: u32 = 1280;
 /// Largest packet whose length fits both headers.
 const MTU_MAX: u32 = 65_535;
 
@@ -70,6 +70,8 @@ pub struct FibBuilder {
     pub(super) main: BTreeMap<(IpNet, u32), RouteEntry>,
     /// Devices that are down: no route may use them.
     pub(super) down: BTreeSet<DeviceIndex>,
+    /// Addresses that new connections avoid.
+    pub(super) deprecated: BTreeSet<IpAddr>,
 }
 
 impl FibBuilder {
@@ -80,6 +82,7 @@ impl FibBuilder {
             local: BTreeMap::new(),
             main: BTreeMap::new(),
             down: BTreeSet::new(),
+            deprecated: BTreeSet::new(),
         };
         let everywhere = [
             (v4_net(Ipv4Addr::BROADCAST, 32), RouteKind::Broadcast),
@@ -140,9 +143,7 @@ impl FibBuilder {
         if address.prefix_len() < address.max_prefix_len() {
             // A second address in the same network is secondary: the first remains the source.
             let network = address.trunc();
-            self.main
-                .entry((network, 0))
-                .or_insert_with(|| entry(network, RouteKind::Unicast, device, source));
+            self.main.entry((network, 0)).or_insert_with(|| network_entry(network, device, source));
         }
         self.addresses.push((device, address));
         Ok(())
@@ -190,8 +191,13 @@ impl FibBuilder {
     /// Builds the table.
     #[must_use]
     pub fn build(&self) -> Fib {
-        let mut fib =
-            Fib { v4: Tables::new(), v6: Tables::new(), addresses: self.addresses.clone() };
+        let mut fib = Fib {
+            v4: Tables::new(),
+            v6: Tables::new(),
+            addresses: self.addresses.clone(),
+            deprecated: self.deprecated.clone(),
+            link_local: self.link_local(),
+        };
         for (prefix, entry) in &self.local {
             match prefix {
                 IpNet::V4(prefix) => drop(fib.v4.local.insert(*prefix, entry.clone())),
@@ -206,6 +212,16 @@ impl FibBuilder {
             }
         }
         fib
+    }
+
+    /// Returns the routes to the link-local addresses of each device that is up.
+    fn link_local(&self) -> Vec<RouteEntry> {
+        let on_link = |(device, address): &(DeviceIndex, IpNet)| {
+            let is_up = !self.down.contains(device);
+            (is_link_local(address.addr()) && is_up)
+                .then(|| network_entry(address.trunc(), *device, Some(address.addr())))
+        };
+        self.addresses.iter().filter_map(on_link).collect()
     }
 
     fn check_prefix(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
@@ -243,10 +259,22 @@ impl FibBuilder {
             let Some(device) = spec.device else {
                 return Err(ConfigError::new("route", spec.prefix, "a next hop or a device"));
             };
-            return Ok((device, self.first_address(device, spec.prefix.addr().is_ipv4())));
+            let source = self.first_address(device, spec.prefix.addr().is_ipv4());
+            return Ok((device, source.filter(IpAddr::is_ipv4)));
         };
         if via.is_ipv4() != spec.prefix.addr().is_ipv4() {
             return Err(ConfigError::new("route via", via, "a next hop of the prefix's family"));
+        }
+        if is_link_local(via) {
+            // The address of a router on any link: only the device tells which one.
+            let Some(device) = spec.device else {
+                return Err(ConfigError::new(
+                    "route via",
+                    via,
+                    "a device beside a link-local address",
+                ));
+            };
+            return Ok((device, None));
         }
         // The longest prefix decides between overlapping networks, as in any lookup.
         let on_link = self.main.values().filter(|entry| {
@@ -292,10 +320,28 @@ pub(super) const fn entry(
     RouteEntry { prefix, kind, via: None, device, prefsrc, mtu: None, metric: 0 }
 }
 
+/// Returns the entry of a device's own network. An IPv6 destination chooses among the addresses of
+/// the device (`route::source_address`).
+pub(super) fn network_entry(
+    network: IpNet,
+    device: DeviceIndex,
+    source: Option<IpAddr>,
+) -> RouteEntry {
+    entry(network, RouteKind::Unicast, device, source.filter(IpAddr::is_ipv4))
+}
+
+/// Whether an address is valid on one link only (RFC 4291 §2.5.6).
+pub(crate) const fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
 /// Returns whether a host on some link may have the address.
 fn is_unicast(ip: IpAddr) -> bool {
     let special = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
-    let reserved = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast() || ip.octets()[0] == 0);
+    let reserved = match ip {
+        IpAddr::V4(ip) => ip.is_broadcast() || ip.octets()[0] == 0,
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().is_some(),
+    };
     !special && !reserved
 }
 

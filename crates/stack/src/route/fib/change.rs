@@ -5,7 +5,7 @@
 //! (`fib_table_delete`, `fib_disable_ip`, `fib_sync_down_addr`). Each change is made to the
 //! builder, and a new table is built from it.
 
-use std::vec::Vec;
+use std::{net::IpAddr, vec::Vec};
 
 use ipnet::IpNet;
 
@@ -87,6 +87,9 @@ impl FibBuilder {
         let gone: Vec<_> = self.addresses.iter().filter(|(on, _)| *on == device).copied().collect();
         self.addresses.retain(|(on, _)| *on != device);
         self.local.retain(|_, entry| entry.device != device);
+        for (_, address) in &gone {
+            self.deprecated.remove(&address.addr());
+        }
         for (on, address) in &self.addresses {
             if builder::has_broadcast(address) {
                 let broadcast = IpNet::from(address.broadcast());
@@ -101,6 +104,36 @@ impl FibBuilder {
         self.device_down(device);
     }
 
+    /// Removes an address, its network if no other address of the device is in it, and every route
+    /// with it as its source: `ip address del`.
+    pub fn remove_address(&mut self, device: DeviceIndex, address: IpAddr) {
+        let is_it = |on: &DeviceIndex, net: &IpNet| *on == device && net.addr() == address;
+        let Some(gone) = self.addresses.iter().find(|(on, net)| is_it(on, net)).copied() else {
+            return;
+        };
+        self.addresses.retain(|(on, net)| !is_it(on, net));
+        self.deprecated.remove(&address);
+        self.local.remove(&IpNet::from(address));
+        let network = gone.1.trunc();
+        let is_needed = |(on, net): &(DeviceIndex, IpNet)| *on == device && net.trunc() == network;
+        let keeps_network = self.addresses.iter().any(is_needed);
+        self.main.retain(|(prefix, metric), entry| {
+            let is_network =
+                *prefix == network && *metric == 0 && entry.via.is_none() && entry.device == device;
+            entry.prefsrc != Some(address) && (keeps_network || !is_network)
+        });
+        self.connect(|other| other == network);
+    }
+
+    /// Sets whether new connections avoid an address.
+    pub fn set_deprecated(&mut self, address: IpAddr, deprecated: bool) {
+        if deprecated {
+            self.deprecated.insert(address);
+        } else {
+            self.deprecated.remove(&address);
+        }
+    }
+
     /// Makes each network for which `wanted` returns true reachable by the first device that is up
     /// and has an address in it.
     fn connect(&mut self, wanted: impl Fn(IpNet) -> bool) {
@@ -108,9 +141,9 @@ impl FibBuilder {
             let (network, source) = (address.trunc(), Some(address.addr()));
             let is_network = address.prefix_len() < address.max_prefix_len();
             if is_network && !self.down.contains(device) && wanted(network) {
-                self.main.entry((network, 0)).or_insert_with(|| {
-                    builder::entry(network, RouteKind::Unicast, *device, source)
-                });
+                self.main
+                    .entry((network, 0))
+                    .or_insert_with(|| builder::network_entry(network, *device, source));
             }
         }
     }

@@ -94,6 +94,7 @@ fn is_past(option: O) -> bool {
             | O::FastOpenKey
             | O::FastOpenNoCookie
             | O::MaxPerSource
+            | O::V6Only
     )
 }
 
