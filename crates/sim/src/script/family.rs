@@ -36,8 +36,8 @@ impl Family {
     pub const ALL: [Self; 3] = [Self::V4, Self::V6, Self::Mapped];
 
     /// Whether a script means the same in this family. Addresses that a script names have no
-    /// translation. Over IPv6, ICMP messages, narrow MTUs, counters of IPv4, the default MSS and
-    /// the table of SYN cookies differ.
+    /// translation. Over IPv6, ICMP messages, narrow MTUs, counters of IPv4, the default MSS,
+    /// the table of SYN cookies and Fast Open cookies differ.
     #[must_use]
     pub fn plays(self, text: &str) -> bool {
         const NAMED: [&str; 2] = ["sin_addr", "SO_DOMAIN"];

@@ -362,12 +362,18 @@ pub(super) fn send_error<const V4: bool>(
     bytes[..ICMP_HEADER_LEN].copy_from_slice(&message.header_bytes::<V4>());
     let end = ICMP_HEADER_LEN + quote_bytes_max::<V4>();
     let quoted = packet.copy_to(0, &mut bytes[ICMP_HEADER_LEN..end]);
-    let bytes = &bytes[..ICMP_HEADER_LEN + quoted];
-    let Some(mut error) = cx.pool.alloc_from(bytes) else {
+    let bytes = &mut bytes[..ICMP_HEADER_LEN + quoted];
+    let len = u32::try_from(bytes.len()).expect("at most 1,240 bytes");
+    let mut sum = match V4 {
+        true => Sum::default(),
+        false => pkt::checksum::pseudo_header(header.dst, header.src, protocol::ICMPV6, len),
+    };
+    sum.add_bytes(bytes);
+    bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.finish().to_be_bytes());
+    let Some(error) = cx.pool.alloc_from(bytes) else {
         cx.count(Counter::IpOutDiscards.of::<V4>(), 1);
         return cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
     };
-    fill_checksum::<V4>(header.dst, header.src, &mut error);
     count_sent::<V4>(cx, bytes[0]);
     send::<V4>(net, cx, &dst, header.dst, header.src, error);
 }

@@ -146,12 +146,12 @@ impl Router {
     }
 
     /// Returns whether the address of `end` is one of this host: a link-local address on the device
-    /// of its scope.
+    /// of its scope, a v4-mapped one as the IPv4 address that it stands for.
     #[must_use]
     pub fn is_local_end(&self, cx: &Cx, end: SocketAddr) -> bool {
         match Destination::from(end).device {
             Some(device) => self.is_local_on(cx, device, end.ip()),
-            None => self.is_local(cx, end.ip()),
+            None => self.is_local(cx, end.ip().to_canonical()),
         }
     }
 
