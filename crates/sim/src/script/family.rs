@@ -41,8 +41,8 @@ impl Family {
     #[must_use]
     pub fn plays(self, text: &str) -> bool {
         const NAMED: [&str; 2] = ["sin_addr", "SO_DOMAIN"];
-        const V4: [&str; 8] =
-            ["icmp", "[src", "--mtu", "pmtu", "Ip", "IP_MTU", "536", "syncookies"];
+        const V4: [&str; 9] =
+            ["icmp", "[src", "--mtu", "pmtu", "Ip", "IP_MTU", "536", "syncookies", "fastopen_key"];
         let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
         match self {
             Self::V4 => true,

@@ -128,9 +128,8 @@ host_rows! {
     bindv6only: bool = false, Switch 0..=1, Operate, "net.ipv6.bindv6only";
     /// Number of neighbor solicitations before an IPv6 address of an Ethernet device is used
     /// (RFC 4862 §5.4); they are `net.ipv4.neigh.default.retrans_time_ms` apart. An address that
-    /// another station has is refused. 0: no probes, so that the host starts a second or two
-    /// sooner; set it on links where no address can be assigned twice. It is read when the host
-    /// starts.
+    /// another station has is refused. It is read when the host starts. Set 0, no probes, on links
+    /// where no address can be assigned twice: the host then starts a second or two sooner.
     dad_transmits: u32 = 1, Number 0..=10, Operate, "net.ipv6.conf.all.dad_transmits";
     /// Acceptance of router advertisements on Ethernet devices (RFC 4861, RFC 4862). 1: the host
     /// solicits routers when it starts, and takes a default route, prefixes and addresses from
