@@ -34,9 +34,11 @@ pub(crate) fn stable_address(
 
 /// Whether an identifier belongs to an anycast group (RFC 5453).
 const fn is_reserved(identifier: u64) -> bool {
-    identifier == 0
-        || matches!(identifier, 0x0200_5eff_fe00_0000..=0x0200_5eff_feff_ffff)
-        || identifier >= 0xfdff_ffff_ffff_ff80 && identifier <= 0xfdff_ffff_ffff_ffff
+    matches!(
+        identifier,
+        0 | 0x0200_5eff_fe00_0000..=0x0200_5eff_feff_ffff
+            | 0xfdff_ffff_ffff_ff80..=0xfdff_ffff_ffff_ffff
+    )
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
 /// Largest number of prefixes read from one router advertisement.
-pub const PREFIXES_MAX: usize = 8;
+pub const PREFIXES_MAX: usize = 6;
 
 /// Length of the longest message that this host writes: a target and one link-layer address.
 pub const MESSAGE_LEN_MAX: usize = 32;

@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// Largest message that is read. A router advertisement with eight prefixes has 300 bytes.
+/// Largest message that is read. A router advertisement with six prefixes has 230 bytes.
 const MESSAGE_BYTES_MAX: usize = 1232;
 
 /// Facts about a message.
