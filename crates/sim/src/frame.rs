@@ -245,7 +245,8 @@ pub fn judge_ethernet(bytes: &[u8], own: MacAddr, mtu: u32) -> Result<Seen, Stri
                 IpAddr::V6(dst) if dst.is_multicast() => Some(ndp::multicast_mac(dst)),
                 _ => None,
             };
-            let is_right = group.map_or(header.dst.is_unicast(), |group| group == header.dst);
+            let is_right =
+                group.map_or_else(|| header.dst.is_unicast(), |group| group == header.dst);
             if is_right { Ok(seen) } else { Err(format!("{ip:?} to {:?}", header.dst)) }
         }
         ETHER_TYPE_ARP if payload.len() == ARP_LEN => {
