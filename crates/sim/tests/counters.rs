@@ -113,7 +113,11 @@ mod tests {
         assert_eq!(all.len(), both.len(), "a row is in both tables");
         assert_eq!(all, linux, "Linux's rows");
         let groups = ["Tcp", "Ip", "Icmp", "Udp"];
-        for (name, _) in counted().filter(|(name, _)| groups.iter().any(|g| name.starts_with(g))) {
+        // The rows of /proc/net/snmp6 are not compared: its names follow those of IPv4.
+        let snmp6 = ["Ip6", "Icmp6"];
+        let is_in = |name: &str, groups: &[&str]| groups.iter().any(|g| name.starts_with(g));
+        let compared = counted().filter(|(name, _)| is_in(name, &groups) && !is_in(name, &snmp6));
+        for (name, _) in compared {
             let known = linux.contains(name) || LINUX_4_13.contains(&name);
             assert!(known, "{name} is not a counter of Linux");
         }

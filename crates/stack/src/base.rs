@@ -8,6 +8,7 @@ pub mod config_error;
 pub mod counters;
 pub mod errno;
 pub mod ids;
+pub(crate) mod interface_id;
 pub mod limits;
 pub mod memory_map;
 pub mod secrets;

@@ -1,4 +1,4 @@
-//! Wire formats: Ethernet, ARP, IP with its options, ICMP, UDP. Only these files read or write
+//! Wire formats: Ethernet, ARP, IP with its options, ICMP, NDP, UDP. Only these files read or write
 //! their bytes.
 //!
 //! Above: the steps of both directions, and devices that inspect frames. Below: `base`. The TCP
@@ -11,8 +11,10 @@ use pkt::Packet;
 pub mod arp;
 pub(crate) mod ecn;
 pub mod ethernet;
+pub mod extension;
 pub mod icmp;
 pub mod ip;
+pub mod ndp;
 pub mod option;
 pub mod repeat;
 pub mod udp;

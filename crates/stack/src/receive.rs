@@ -4,8 +4,8 @@
 //! Above: a core's turn, which polls the device. Below: sockets, routes, and the transmit side for
 //! immediate replies. Linux: net/core/{dev,gro}.c, net/ipv4/{ip_input,tcp_ipv4,icmp,arp}.c.
 //!
-//! Both IP versions share one algorithm: each step takes `const V4: bool`. Not implemented: IPv6
-//! input, and reassembly of fragments, which are dropped with a counted reason.
+//! Both IP versions share one algorithm: each step takes `const V4: bool`. Not implemented:
+//! reassembly of fragments, which are dropped with a counted reason.
 
 pub(crate) mod arp_input;
 pub(crate) mod early_demux;
@@ -15,6 +15,7 @@ pub(crate) mod igmp_input;
 pub(crate) mod ip_input;
 pub(crate) mod link_input;
 pub(crate) mod napi;
+pub(crate) mod ndp_input;
 pub mod rps;
 pub(crate) mod tcp_input;
 pub(crate) mod udp_input;

@@ -11,6 +11,7 @@ pub(crate) mod input;
 pub mod lpm;
 pub(crate) mod output;
 pub mod router;
+pub(crate) mod source_address;
 pub(crate) mod table;
 
 pub(crate) use router::Path;

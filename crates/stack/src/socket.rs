@@ -5,7 +5,8 @@
 //! and the backlog between them. `datagram` is a UDP socket with its table. `modes` holds steps
 //! that a setting adds to a connection, `listener` passive opens with their requests, `time_wait`
 //! the compact TIME-WAIT state, `demux` the lookup tables of TCP, `wmem` the packets of a socket in
-//! devices, and `options` the socket options.
+//! devices, `family` the addresses that an application sees, and `options` the socket
+//! options.
 //!
 //! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
 //! `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
@@ -15,6 +16,7 @@ pub(crate) mod connection;
 pub(crate) mod core_sockets;
 pub mod datagram;
 pub(crate) mod demux;
+pub(crate) mod family;
 pub(crate) mod fast_open;
 mod listener;
 mod modes;

@@ -15,6 +15,7 @@ pub(crate) mod gso;
 pub(crate) mod ident;
 pub mod ip_output;
 pub(crate) mod link_output;
+pub(crate) mod ndp_output;
 pub mod neighbor;
 pub(crate) mod packet_dst;
 pub mod qdisc;

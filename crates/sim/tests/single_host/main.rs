@@ -20,6 +20,8 @@ mod ip_id;
 #[cfg(test)]
 mod ip_input;
 #[cfg(test)]
+mod ipv6;
+#[cfg(test)]
 mod listener;
 #[cfg(test)]
 mod neighbors;

@@ -89,6 +89,51 @@ tcp::counters! {
 
     IgmpInQueries: "Queries of multicast routers for the groups of this host.",
 
+    Ip6InReceives: "IPv6 packets received, bad ones included.",
+    Ip6InHdrErrors: "IPv6 packets dropped because of their header or an extension header.",
+    Ip6InNoRoutes: "IPv6 packets dropped because no route leads to their destination.",
+    Ip6InAddrErrors: "IPv6 packets dropped because their destination is not an address of this host.",
+    Ip6InUnknownProtos: "IPv6 packets dropped because no handler takes their protocol.",
+    Ip6InTruncatedPkts: "IPv6 packets shorter than the length their header gives.",
+    Ip6InDiscards: "Valid IPv6 packets dropped for lack of memory or queue space.",
+    Ip6InDelivers: "IPv6 packets handed to a transport protocol.",
+    Ip6OutRequests: "IPv6 packets that transport protocols asked to send; a superframe counts once.",
+    Ip6OutDiscards: "Outgoing IPv6 packets dropped for lack of memory or queue space.",
+    Ip6OutNoRoutes: "Outgoing IPv6 packets dropped because no route leads to their destination.",
+    Ip6ReasmReqds: "IPv6 fragments received that needed reassembly.",
+    Ip6ReasmFails: "IPv6 reassemblies that failed.",
+    Ip6FragFails: "IPv6 packets dropped because they were longer than the MTU.",
+    Ip6InMcastPkts: "IPv6 multicast packets received.",
+    Ip6InOctets: "Bytes of IPv6 packets received, headers included.",
+    Ip6OutOctets: "Bytes of IPv6 packets sent, headers included.",
+    Ip6InMcastOctets: "Bytes of IPv6 multicast packets received.",
+    Ip6InNoECTPkts: "IPv6 packets received without ECN support (Not-ECT).",
+    Ip6InECT1Pkts: "IPv6 packets received marked ECT(1).",
+    Ip6InECT0Pkts: "IPv6 packets received marked ECT(0).",
+    Ip6InCEPkts: "IPv6 packets received marked Congestion Experienced.",
+    Ip6OutTransmits: "IPv6 packets handed to a device or to the neighbor's queue.",
+
+    Icmp6InMsgs: "ICMPv6 messages received, bad ones included.",
+    Icmp6InErrors: "ICMPv6 messages dropped: malformed, bad checksum, unknown, or an error that quotes no packet of this host.",
+    Icmp6OutMsgs: "ICMPv6 messages sent.",
+    Icmp6OutErrors: "ICMPv6 messages not sent for lack of memory or a route.",
+    Icmp6InCsumErrors: "ICMPv6 messages received with a bad checksum.",
+    Icmp6InDestUnreachs: "ICMPv6 Destination Unreachable messages received.",
+    Icmp6InPktTooBigs: "ICMPv6 Packet Too Big messages received.",
+    Icmp6InTimeExcds: "ICMPv6 Time Exceeded messages received.",
+    Icmp6InParmProblems: "ICMPv6 Parameter Problem messages received.",
+    Icmp6InEchos: "ICMPv6 echo requests received.",
+    Icmp6InEchoReplies: "ICMPv6 echo replies received.",
+    Icmp6InRouterAdvertisements: "Router advertisements received.",
+    Icmp6InNeighborSolicits: "Neighbor solicitations received.",
+    Icmp6InNeighborAdvertisements: "Neighbor advertisements received.",
+    Icmp6InRedirects: "ICMPv6 redirects received.",
+    Icmp6OutParmProblems: "ICMPv6 Parameter Problem messages sent.",
+    Icmp6OutEchoReplies: "ICMPv6 echo replies sent.",
+    Icmp6OutRouterSolicits: "Router solicitations sent.",
+    Icmp6OutNeighborSolicits: "Neighbor solicitations sent.",
+    Icmp6OutNeighborAdvertisements: "Neighbor advertisements sent.",
+
     SoftnetProcessed: "Packets taken from device queues by polls.",
     SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
     RpsPackets: "Packets that the core which polled them handed to another core (RPS, RFS).",
@@ -248,6 +293,54 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
 impl Counter {
     /// Number of counters, and of slots in a page.
     pub const COUNT: usize = Self::ALL.len();
+
+    /// Returns the counter of the same event for the IP version that `V4` selects. A counter that
+    /// both versions share, or that has no counterpart, is returned unchanged.
+    #[inline]
+    #[must_use]
+    pub const fn of<const V4: bool>(self) -> Self {
+        if V4 {
+            return self;
+        }
+        match self {
+            Self::IpInReceives => Self::Ip6InReceives,
+            Self::IpInHdrErrors => Self::Ip6InHdrErrors,
+            Self::IpInAddrErrors => Self::Ip6InAddrErrors,
+            Self::IpInUnknownProtos => Self::Ip6InUnknownProtos,
+            Self::IpInDiscards => Self::Ip6InDiscards,
+            Self::IpInDelivers => Self::Ip6InDelivers,
+            Self::IpOutRequests => Self::Ip6OutRequests,
+            Self::IpOutDiscards => Self::Ip6OutDiscards,
+            Self::IpOutNoRoutes => Self::Ip6OutNoRoutes,
+            Self::IpReasmReqds => Self::Ip6ReasmReqds,
+            Self::IpReasmFails => Self::Ip6ReasmFails,
+            Self::IpFragFails => Self::Ip6FragFails,
+            Self::IpOutTransmits => Self::Ip6OutTransmits,
+            Self::IpExtInNoRoutes => Self::Ip6InNoRoutes,
+            Self::IpExtInTruncatedPkts => Self::Ip6InTruncatedPkts,
+            Self::IpExtInMcastPkts => Self::Ip6InMcastPkts,
+            Self::IpExtInOctets => Self::Ip6InOctets,
+            Self::IpExtOutOctets => Self::Ip6OutOctets,
+            Self::IpExtInMcastOctets => Self::Ip6InMcastOctets,
+            Self::IpExtInNoECTPkts => Self::Ip6InNoECTPkts,
+            Self::IpExtInECT1Pkts => Self::Ip6InECT1Pkts,
+            Self::IpExtInECT0Pkts => Self::Ip6InECT0Pkts,
+            Self::IpExtInCEPkts => Self::Ip6InCEPkts,
+            Self::IcmpInMsgs => Self::Icmp6InMsgs,
+            Self::IcmpInErrors => Self::Icmp6InErrors,
+            Self::IcmpInCsumErrors => Self::Icmp6InCsumErrors,
+            Self::IcmpOutMsgs => Self::Icmp6OutMsgs,
+            Self::IcmpOutErrors => Self::Icmp6OutErrors,
+            other => other,
+        }
+    }
+
+    /// As [`of`](Self::of), for a version that is known when the code runs.
+    #[inline]
+    #[must_use]
+    pub const fn of_version(self, v4: bool) -> Self {
+        if v4 { self } else { self.of::<false>() }
+    }
 }
 
 const _: () = assert!(Counter::COUNT <= 256, "the enum is repr(u8)");

@@ -146,6 +146,7 @@ impl From<TcpError> for Errno {
             TcpError::TimedOut => Self::ETIMEDOUT,
             TcpError::HostUnreachable => Self::EHOSTUNREACH,
             TcpError::NetworkUnreachable => Self::ENETUNREACH,
+            TcpError::Prohibited => Self::EACCES,
             TcpError::ProtocolUnreachable => Self::ENOPROTOOPT,
             TcpError::HostDown => Self::EHOSTDOWN,
             TcpError::NotOnNetwork => Self::ENONET,

@@ -13,7 +13,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pkt::{DropReason, PacketType};
 
-use super::ip::{IpHeader, claimed_len, icmp_protocol};
+use super::{
+    ip::{IpHeader, claimed_len, icmp_protocol},
+    ndp,
+};
 use crate::base::counters::Counter;
 
 /// Length of the header in front of the payload or the quoted packet.
@@ -229,33 +232,47 @@ impl Unreachable {
     }
 }
 
-/// Returns the counter of received messages of an ICMPv4 type, or `None` for types that Linux does
-/// not count separately.
+/// Returns the counter of received messages of a type, or `None` for types that are not counted
+/// separately.
 #[must_use]
-pub const fn in_counter(kind: u8) -> Option<Counter> {
-    Some(match kind {
-        v4::ECHO_REPLY => Counter::IcmpInEchoReps,
-        v4::UNREACHABLE => Counter::IcmpInDestUnreachs,
-        v4::SOURCE_QUENCH => Counter::IcmpInSrcQuenchs,
-        v4::REDIRECT => Counter::IcmpInRedirects,
-        v4::ECHO_REQUEST => Counter::IcmpInEchos,
-        v4::TIME_EXCEEDED => Counter::IcmpInTimeExcds,
-        v4::PARAMETER_PROBLEM => Counter::IcmpInParmProbs,
-        v4::TIMESTAMP => Counter::IcmpInTimestamps,
-        v4::TIMESTAMP_REPLY => Counter::IcmpInTimestampReps,
-        v4::ADDRESS_MASK => Counter::IcmpInAddrMasks,
-        v4::ADDRESS_MASK_REPLY => Counter::IcmpInAddrMaskReps,
+pub const fn in_counter<const V4: bool>(kind: u8) -> Option<Counter> {
+    Some(match (V4, kind) {
+        (true, v4::ECHO_REPLY) => Counter::IcmpInEchoReps,
+        (true, v4::UNREACHABLE) => Counter::IcmpInDestUnreachs,
+        (true, v4::SOURCE_QUENCH) => Counter::IcmpInSrcQuenchs,
+        (true, v4::REDIRECT) => Counter::IcmpInRedirects,
+        (true, v4::ECHO_REQUEST) => Counter::IcmpInEchos,
+        (true, v4::TIME_EXCEEDED) => Counter::IcmpInTimeExcds,
+        (true, v4::PARAMETER_PROBLEM) => Counter::IcmpInParmProbs,
+        (true, v4::TIMESTAMP) => Counter::IcmpInTimestamps,
+        (true, v4::TIMESTAMP_REPLY) => Counter::IcmpInTimestampReps,
+        (true, v4::ADDRESS_MASK) => Counter::IcmpInAddrMasks,
+        (true, v4::ADDRESS_MASK_REPLY) => Counter::IcmpInAddrMaskReps,
+        (false, v6::UNREACHABLE) => Counter::Icmp6InDestUnreachs,
+        (false, v6::PACKET_TOO_BIG) => Counter::Icmp6InPktTooBigs,
+        (false, v6::TIME_EXCEEDED) => Counter::Icmp6InTimeExcds,
+        (false, v6::PARAMETER_PROBLEM) => Counter::Icmp6InParmProblems,
+        (false, v6::ECHO_REQUEST) => Counter::Icmp6InEchos,
+        (false, v6::ECHO_REPLY) => Counter::Icmp6InEchoReplies,
+        (false, ndp::ROUTER_ADVERTISEMENT) => Counter::Icmp6InRouterAdvertisements,
+        (false, ndp::NEIGHBOR_SOLICITATION) => Counter::Icmp6InNeighborSolicits,
+        (false, ndp::NEIGHBOR_ADVERTISEMENT) => Counter::Icmp6InNeighborAdvertisements,
+        (false, ndp::REDIRECT) => Counter::Icmp6InRedirects,
         _ => return None,
     })
 }
 
-/// Returns the counter of sent messages of an ICMPv4 type, or `None` for types that this host never
-/// sends.
+/// Returns the counter of sent messages of a type, or `None` for types that this host never sends.
 #[must_use]
-pub const fn out_counter(kind: u8) -> Option<Counter> {
-    Some(match kind {
-        v4::ECHO_REPLY => Counter::IcmpOutEchoReps,
-        v4::UNREACHABLE => Counter::IcmpOutDestUnreachs,
+pub const fn out_counter<const V4: bool>(kind: u8) -> Option<Counter> {
+    Some(match (V4, kind) {
+        (true, v4::ECHO_REPLY) => Counter::IcmpOutEchoReps,
+        (true, v4::UNREACHABLE) => Counter::IcmpOutDestUnreachs,
+        (false, v6::ECHO_REPLY) => Counter::Icmp6OutEchoReplies,
+        (false, v6::PARAMETER_PROBLEM) => Counter::Icmp6OutParmProblems,
+        (false, ndp::ROUTER_SOLICITATION) => Counter::Icmp6OutRouterSolicits,
+        (false, ndp::NEIGHBOR_SOLICITATION) => Counter::Icmp6OutNeighborSolicits,
+        (false, ndp::NEIGHBOR_ADVERTISEMENT) => Counter::Icmp6OutNeighborAdvertisements,
         _ => return None,
     })
 }
@@ -276,7 +293,8 @@ pub fn may_answer_with_error<const V4: bool>(
         && match payload.first() {
             // An unknown type may be a future error type.
             Some(&kind) if V4 => !matches!(kind, v4::ECHO_REPLY | v4::ECHO_REQUEST | 13..=18),
-            Some(&kind) => kind < v6::ECHO_REQUEST,
+            // RFC 4443 §2.4 (e.2): nor about a redirect.
+            Some(&kind) => kind < v6::ECHO_REQUEST || kind == ndp::REDIRECT,
             None => true,
         };
     to_one_host && from_one_host && header.fragment.offset == 0 && !about_error

@@ -15,8 +15,8 @@
 //! `iph_set_totlen`. Differs from Linux: a long IPv6 superframe has no jumbo payload option
 //! (RFC 2675), so that both versions are alike.
 //!
-//! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers,
-//! reassembly.
+//! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers
+//! (`extension`), reassembly.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -47,6 +47,16 @@ pub mod protocol {
     pub const UDP: u8 = 17;
     /// ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
+    /// Hop-by-Hop Options header of IPv6.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// Routing header of IPv6.
+    pub const ROUTING: u8 = 43;
+    /// Fragment header of IPv6.
+    pub const FRAGMENT: u8 = 44;
+    /// No Next Header of IPv6: nothing follows.
+    pub const NO_NEXT_HEADER: u8 = 59;
+    /// Destination Options header of IPv6.
+    pub const DESTINATION_OPTIONS: u8 = 60;
 }
 
 /// Maximum value of a length field.
@@ -128,7 +138,8 @@ pub struct IpHeader {
     pub id: u16,
     /// Fragmentation fields. IPv4 only.
     pub fragment: Fragment,
-    /// Length of this header in bytes, including IPv4 options.
+    /// Length of this header in bytes, including IPv4 options and, once `extension` has read them,
+    /// IPv6 extension headers.
     pub header_len: u16,
     /// Bytes after this header. A superframe may have more than its header field can express. The
     /// packet may be longer because of the padding of a short frame.
@@ -319,7 +330,13 @@ fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
                 dst.octets()[0] != 0,
             )
         }
-        _ => (!src.is_multicast(), !dst.is_unspecified()),
+        // A v4-mapped address (RFC 4291 §2.5.5.2) names an IPv4 peer of a socket. In a packet it
+        // would let an IPv6 sender pass as that peer.
+        (IpAddr::V6(src), IpAddr::V6(dst)) => (
+            !src.is_multicast() && src.to_ipv4_mapped().is_none(),
+            !dst.is_unspecified() && dst.to_ipv4_mapped().is_none(),
+        ),
+        _ => (false, false),
     };
     if !src_ok {
         Err(DropReason::IpSourceInvalid)

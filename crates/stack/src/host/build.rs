@@ -1,6 +1,7 @@
 //! Construction of a host from its configuration.
 
 use std::{
+    net::{IpAddr, Ipv6Addr},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU64, AtomicUsize},
@@ -20,15 +21,21 @@ use crate::{
     base::{
         config_error::ConfigError,
         ids::{CORES_MAX, CoreId, DeviceIndex},
+        interface_id::stable_address,
         limits::GRO_BYTES_MAX,
         tcp_memory::MemoryLimits,
     },
     core::{Core, CoreNet, DEVICE_QUEUES_MAX},
     cx::{Memory, share::HostShare},
-    device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
+    device::{Device, Doorbell, LinkType, Loopback, QueueId, attached::Attached},
     receive::rps::backlog::Backlog,
     route::{
-        change, exception::Exceptions, input::InputRoutes, output::OutputRoutes, router::Router,
+        change,
+        exception::Exceptions,
+        fib::{MTU_MIN_V6, is_link_local},
+        input::InputRoutes,
+        output::OutputRoutes,
+        router::Router,
         table::RouteTable,
     },
     socket::{
@@ -36,13 +43,16 @@ use crate::{
         datagram::{groups::Groups, table::DatagramTable},
         demux::Demux,
         fast_open::FastOpenMemory,
-        net::{IcmpLimiter, Net, claims::Claims, igmp::Igmp},
+        net::{IcmpLimiter, Net, autoconf::Autoconf, claims::Claims, igmp::Igmp},
     },
     sysctl::{Present, Sysctls},
     transmit::{
         dst::RouteGeneration, ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx,
     },
 };
+
+/// Network of link-local addresses, fe80::/64.
+const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 
 /// Name of the device that every host has.
 const LOOPBACK_NAME: &str = "lo";
@@ -58,6 +68,7 @@ impl Host {
         }
         check_devices(&config)?;
         let mut config = config;
+        add_link_local_addresses(&mut config);
         if config.sysctls.tcp_mem == Sysctls::default().tcp_mem {
             config.sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
         }
@@ -115,6 +126,7 @@ impl Host {
                 orphans: AtomicUsize::new(0),
                 down: Shutdown::default(),
                 claims: Claims::default(),
+                autoconf: Autoconf::new(secrets.interface_ids),
                 unfinished_checksums: AtomicU64::new(0),
             }
         });
@@ -206,12 +218,35 @@ fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
             let allowed = "a name that no other device of the stack has";
             return Err(ConfigError::new("device name", &caps.name, allowed));
         }
+        let has_v6 = entry.addresses.iter().any(|address| address.addr().is_ipv6());
+        if has_v6 && caps.mtu < MTU_MIN_V6 {
+            let allowed = format!("at least {MTU_MIN_V6} for an IPv6 address (RFC 8200 §5)");
+            return Err(ConfigError::new("mtu", caps.mtu, allowed));
+        }
         if caps.mtu < mtu_min {
             let allowed = format!("at least {mtu_min}: 40 bytes of headers and tcp_min_snd_mss");
             return Err(ConfigError::new("mtu", caps.mtu, allowed));
         }
     }
     Ok(())
+}
+
+/// Gives a link-local address (RFC 4291 §2.8) to each Ethernet device that has an IPv6 address or
+/// accepts router advertisements, unless the configuration names one.
+fn add_link_local_addresses(config: &mut HostConfig) {
+    for entry in &mut config.devices {
+        let caps = entry.device.caps();
+        let has = |wanted: fn(IpAddr) -> bool| {
+            entry.addresses.iter().any(|address| wanted(address.addr()))
+        };
+        let uses_v6 = config.sysctls.accept_ra || has(|ip| ip.is_ipv6());
+        let is_ethernet = matches!(caps.link, LinkType::Ethernet { .. });
+        if uses_v6 && is_ethernet && caps.mtu >= MTU_MIN_V6 && !has(is_link_local) {
+            let key = &config.secrets.interface_ids;
+            let address = stable_address(key, LINK_LOCAL, &caps.name, 0);
+            entry.addresses.push(IpNet::new_assert(IpAddr::V6(address), 64));
+        }
+    }
 }
 
 /// Attaches the configured devices to the host, which uses them exclusively from here on. Returns

@@ -154,7 +154,7 @@ impl Host {
             let fib = self.fib(&rcu);
             let is_lost = |ip: IpAddr| !ip.is_unspecified() && !fib.is_local(ip);
             self.demux.for_each_listener(&rcu, |listener| {
-                if is_lost(listener.local().ip()) {
+                if is_lost(listener.address().ip()) {
                     listeners.push(Arc::clone(listener));
                 }
             });

@@ -6,7 +6,7 @@
 //! Not here: the table (`transmit::neighbor::table`), updates by ARP (`receive::arp_input`).
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     vec::Vec,
 };
 
@@ -16,7 +16,7 @@ use crate::{
     cx::Cx,
     device::LinkType,
     header::ethernet::MacAddr,
-    route::fib::Fib,
+    route::{fib::Fib, source_address},
     transmit::{
         dst::RouteKind,
         neighbor::table::{Key, NeighborInfo},
@@ -31,8 +31,8 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// If there is no such device, if its frames carry no link addresses, if `address` is not IPv4,
-    /// or if `address` or `mac` is not the address of a single other station. Nothing is changed
+    /// If there is no such device, if its frames carry no link addresses, or
+    /// if `address` or `mac` is not the address of a single other station. Nothing is changed
     /// then.
     pub fn set_neighbor(
         &self,
@@ -111,15 +111,15 @@ impl Host {
 
 /// Refuses an address that cannot belong to a single other station on a link.
 fn check_address(fib: &Fib, address: IpAddr) -> Result<(), ConfigError> {
-    let IpAddr::V4(ip) = address else {
-        let allowed = "an IPv4 address: IPv6 is not supported yet";
-        return Err(ConfigError::new("neighbor", address, allowed));
+    let is_special = match address {
+        IpAddr::V4(ip) => ip.octets()[0] == 0,
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_loopback() || ip.to_ipv4_mapped().is_some(),
     };
     match fib.local_kind(address) {
         Some(RouteKind::Local) => {
             Err(ConfigError::refused("neighbor", address, "an address of this host"))
         }
-        None if ip.octets()[0] != 0 => Ok(()),
+        None if !is_special => Ok(()),
         _ => Err(ConfigError::new("neighbor", address, "an address of a single station")),
     }
 }
@@ -130,6 +130,9 @@ fn asker(fib: &Fib, device: DeviceIndex, address: IpAddr) -> IpAddr {
     let route = fib.lookup(address).filter(|route| route.device == device);
     route
         .and_then(|route| route.prefsrc)
-        .or_else(|| fib.first_address(device))
-        .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+        .or_else(|| source_address::select(fib, device, address))
+        .unwrap_or(match address {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        })
 }

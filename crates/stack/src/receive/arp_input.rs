@@ -18,7 +18,11 @@ use crate::{
     route::fib::Fib,
     socket::rx::Rx,
     sysctl::modes::ArpIgnore,
-    transmit::{dst::RouteKind, link_output::send_arp, neighbor::Advertisement},
+    transmit::{
+        dst::RouteKind,
+        link_output::send_arp,
+        neighbor::{Advertisement, LinkChange},
+    },
 };
 
 pub(super) fn input(rx: &mut Rx<'_, '_>, mut packet: Packet) -> Verdict {
@@ -102,7 +106,7 @@ impl Treatment {
             }
             // An address that is still being probed is tentative: requests for it must not be
             // answered (RFC 5227 §2.1.1).
-            answers = !rx.net.claims().is_tentative(owner, arp.target_ip);
+            answers = !rx.net.claims().is_tentative(owner, IpAddr::V4(arp.target_ip));
         }
         Ok(Self { for_us: owner.is_some(), answers })
     }
@@ -115,7 +119,10 @@ impl Treatment {
         let advertisement = Advertisement {
             mac: arp.sender_mac,
             solicited: arp.operation == ArpOperation::Reply && self.for_us,
-            gratuitous: arp.is_gratuitous(),
+            change: match arp.is_gratuitous() {
+                true => LinkChange::AtOnce,
+                false => LinkChange::AfterLock,
+            },
         };
         let may_create = self.answers.then_some(IpAddr::V4(arp.target_ip));
         let sender = IpAddr::V4(arp.sender_ip);

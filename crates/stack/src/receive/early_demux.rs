@@ -1,13 +1,13 @@
 //! IP early demux: an established connection and a connected datagram socket cache the input route
 //! of their packets, so the route lookup is skipped.
 //!
-//! Linux: `tcp_v4_early_demux`, `udp_v4_early_demux`, `net.ipv4.ip_early_demux`,
-//! `net.ipv4.tcp_early_demux`, `net.ipv4.udp_early_demux`. A packet of
+//! Linux: `tcp_v4_early_demux`, `tcp_v6_early_demux`, `udp_v4_early_demux`,
+//! `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`, `net.ipv4.udp_early_demux`. For both IP
+//! versions, a cached route is valid while its generation is that of the host; Linux has a
+//! generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of
 //! the previous packet's flow costs one comparison; a packet of another flow costs one lookup under
 //! the RCU section. A packet without a connection takes the full path through `ip_input`. If the
 //! connection has no valid cached route, only the route is looked up.
-
-use std::net::SocketAddr;
 
 use pkt::{Packet, PacketType};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
@@ -18,7 +18,11 @@ use crate::{
         ip::{IpHeader, protocol},
         udp::{UDP_HEADER_LEN, UdpHeader},
     },
-    socket::{Connection, DatagramSocket, demux::Entry, rx::Rx},
+    socket::{
+        Connection, DatagramSocket,
+        demux::Entry,
+        rx::{Rx, tuple_of},
+    },
 };
 
 /// Connection that a packet belongs to.
@@ -33,7 +37,7 @@ pub(super) enum Demuxed<'s> {
 /// if no connection may receive it. `repeats`: header and ports equal those of the previous packet
 /// ([`Flow::repeated_header`](crate::socket::rx::Flow::repeated_header)) and need not be read.
 #[inline]
-pub(super) fn early_demux<'s>(
+pub(super) fn early_demux<'s, const V4: bool>(
     rx: &mut Rx<'_, 's>,
     header: &IpHeader,
     repeats: bool,
@@ -47,28 +51,26 @@ pub(super) fn early_demux<'s>(
     {
         return None;
     }
-    let over_loopback = rx.net.is_loopback_device(DeviceIndex(packet.meta().rx_device));
+    let device = DeviceIndex(packet.meta().rx_device);
+    let over_loopback = rx.net.is_loopback_device(device);
     if repeats && let Some(known) = rx.flow.repeated() {
         if rx.flow.is(&known.tuple, over_loopback) {
             return Some(Demuxed::Current);
         }
         return stream(rx, &known.tuple, known.hash, over_loopback);
     }
-    let (src_port, dst_port) = SegmentHeader::ports(&packet.linear()[header_len..])?;
-    let tuple = FourTuple {
-        local: SocketAddr::new(header.dst, dst_port),
-        remote: SocketAddr::new(header.src, src_port),
-    };
+    let ports = SegmentHeader::ports(&packet.linear()[header_len..])?;
+    let tuple = tuple_of::<V4>(header, device, ports);
     if rx.flow.is(&tuple, over_loopback) {
         return Some(Demuxed::Current);
     }
     let hash = rx.hash(&tuple);
     let found = stream(rx, &tuple, hash, over_loopback)?;
-    rx.flow.note_header(header, packet);
+    rx.flow.note_header::<V4>(header, packet);
     Some(found)
 }
 
-/// Returns the connected socket of a datagram, or `None` if there is none (Linux:
+/// Returns the connected socket of an IPv4 datagram, or `None` if there is none (Linux:
 /// `udp_v4_early_demux`).
 #[inline]
 pub(super) fn datagram<'s>(
@@ -83,11 +85,9 @@ pub(super) fn datagram<'s>(
     {
         return None;
     }
-    let (src_port, dst_port) = UdpHeader::ports(&packet.linear()[header_len..])?;
-    let tuple = FourTuple {
-        local: SocketAddr::new(header.dst, dst_port),
-        remote: SocketAddr::new(header.src, src_port),
-    };
+    let ports = UdpHeader::ports(&packet.linear()[header_len..])?;
+    let device = DeviceIndex(packet.meta().rx_device);
+    let tuple = tuple_of::<true>(header, device, ports);
     let hash = rx.hash(&tuple);
     rx.net.datagrams().connected(hash, &tuple, rx.rcu)
 }

@@ -3,8 +3,9 @@
 //!
 //! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`. Linux: `ip_rcv`,
 //! `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`,
-//! `ip_extract_route_hint`. The steps have the order of RFC 1122 §3.2.1. A packet that is not for
-//! this host is dropped: this stack is a host and does not forward.
+//! `ip_extract_route_hint`; `ipv6_rcv`, `ip6_input_finish`. Both versions pass the same functions,
+//! whose `V4` selects the header. The steps have the order of RFC 1122 §3.2.1. A packet that is not
+//! for this host is dropped: this stack is a host and does not forward.
 //!
 //! ```text
 //!   packet ─► header ─► early demux ─► its connection ─► sublist of this connection
@@ -38,15 +39,20 @@ use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     header::{
-        icmp::Unreachable,
+        extension::{self, Problem},
+        icmp::{IcmpMessage, Unreachable},
         ip::{self, IpHeader, protocol},
     },
+    route::fib::{Route, is_link_local},
     socket::rx::Rx,
     transmit::{
         dst::{DstHandle, RouteKind},
         packet_dst::{OnceDst, PacketDst},
     },
 };
+
+/// Offset of Next Header in the fixed IPv6 header.
+const NEXT_HEADER: u16 = 6;
 
 /// Destination of the last packet that was not dropped. A dropped packet does not end a sublist
 /// (Linux: `ip_list_rcv_finish` continues with the next packet).
@@ -74,22 +80,34 @@ struct Hint<'s> {
 pub(crate) struct ListInput<'s> {
     place: Place<'s>,
     hint: Option<Hint<'s>>,
-    /// Packets of the list. This count and the two below are added to the counters once per list.
+    /// Counts of the list, added to the counters once at its end.
+    v4: ListCounts,
+    v6: ListCounts,
+    sublists: u64,
+}
+
+/// Packets and bytes of one IP version in a list.
+#[derive(Clone, Copy, Default)]
+struct ListCounts {
     packets: u64,
     bytes: u64,
-    sublists: u64,
 }
 
 impl<'s> ListInput<'s> {
     pub(crate) const fn new() -> Self {
-        Self { place: Place::Nowhere, hint: None, packets: 0, bytes: 0, sublists: 0 }
+        let none = ListCounts { packets: 0, bytes: 0 };
+        Self { place: Place::Nowhere, hint: None, v4: none, v6: none, sublists: 0 }
     }
 
     /// Ends the list and adds its counts.
     #[inline]
     pub(crate) fn finish(self, cx: &Cx) {
-        cx.count(Counter::IpInReceives, self.packets);
-        cx.count(Counter::IpExtInOctets, self.bytes);
+        cx.count(Counter::IpInReceives, self.v4.packets);
+        cx.count(Counter::IpExtInOctets, self.v4.bytes);
+        if self.v6.packets != 0 {
+            cx.count(Counter::Ip6InReceives, self.v6.packets);
+            cx.count(Counter::Ip6InOctets, self.v6.bytes);
+        }
         cx.count(Counter::RxSublists, self.sublists);
     }
 
@@ -99,28 +117,36 @@ impl<'s> ListInput<'s> {
         rx: &mut Rx<'_, 's>,
         mut packet: Packet,
     ) -> Verdict {
-        self.packets += 1;
-        self.bytes += packet.len() as u64;
-        let repeated = if V4 { rx.flow.repeated_header(&packet) } else { None };
+        let counts = if V4 { &mut self.v4 } else { &mut self.v6 };
+        counts.packets += 1;
+        counts.bytes += packet.len() as u64;
+        let repeated = rx.flow.repeated_header::<V4>(&packet);
         let repeats = repeated.is_some();
-        let header = match repeated {
+        let mut header = match repeated {
             Some(header) => header,
             None => match check_header::<V4>(&mut packet) {
                 Ok(header) => header,
                 Err(reason) => {
-                    count_header_error(rx.cx, reason);
+                    count_header_error::<V4>(rx.cx, reason);
                     return Verdict::Drop(reason, packet);
                 }
             },
         };
         packet.truncate(header.total_len());
+        let mut protocol_at = NEXT_HEADER;
+        if !V4 && extension::is_extension(header.protocol) {
+            match read_extensions(rx, &mut header, &mut packet) {
+                Ok(at) => protocol_at = at,
+                Err(reason) => return Verdict::Drop(reason, packet),
+            }
+        }
         let ecn = Ecn::from_traffic_class(header.traffic_class);
         // Every segment of a superframe carries the same ECN mark.
-        rx.cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
+        rx.cx.count(ecn_counter(ecn).of::<V4>(), u64::from(packet.meta().gso.segs.max(1)));
         packet.meta_mut().ecn = ecn;
         let sysctls = rx.cx.sysctls();
         let demux = sysctls.ip_early_demux && sysctls.tcp_early_demux;
-        if demux && let Some(found) = early_demux(rx, &header, repeats, &mut packet) {
+        if demux && let Some(found) = early_demux::<V4>(rx, &header, repeats, &mut packet) {
             let follows = matches!(self.place, Place::Connection);
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
@@ -130,17 +156,17 @@ impl<'s> ListInput<'s> {
                 }
             }
             self.place = Place::Connection;
-            return established(rx, &header, packet);
+            return established::<V4>(rx, &header, packet);
         }
-        if header.protocol == protocol::UDP {
-            return self.push_datagram::<V4>(rx, &header, packet);
+        if V4 && header.protocol == protocol::UDP {
+            return self.push_datagram(rx, &header, packet);
         }
-        self.push_by_route::<V4>(rx, &header, packet)
+        self.push_by_route::<V4>(rx, &header, protocol_at, packet)
     }
 
-    /// Delivers a datagram: to the connected socket that early demux finds, which knows the input
-    /// route, or by its route.
-    fn push_datagram<const V4: bool>(
+    /// Delivers an IPv4 datagram: to the connected socket that early demux finds, which knows the
+    /// input route, or by its route.
+    fn push_datagram(
         &mut self,
         rx: &mut Rx<'_, 's>,
         header: &IpHeader,
@@ -149,7 +175,9 @@ impl<'s> ListInput<'s> {
         let sysctls = rx.cx.sysctls();
         let demux = sysctls.ip_early_demux && sysctls.udp_early_demux;
         let found = if demux { early_demux::datagram(rx, header, &mut packet) } else { None };
-        let Some(socket) = found else { return self.push_by_route::<V4>(rx, header, packet) };
+        let Some(socket) = found else {
+            return self.push_by_route::<true>(rx, header, NEXT_HEADER, packet);
+        };
         self.place = Place::Nowhere;
         self.sublists += u64::from(!rx.is_current_datagram_socket(socket));
         let device = DeviceIndex(packet.meta().rx_device);
@@ -157,7 +185,7 @@ impl<'s> ListInput<'s> {
         if !matches!(brought, PacketDst::None) {
             socket.remember(rx.net, rx.cx, device, brought);
         } else if socket.rx_dst(rx.net, device, rx.rcu).is_none() {
-            match route(rx, &mut packet, header) {
+            match route::<true>(rx, &mut packet, header) {
                 Ok(found) => socket.remember(rx.net, rx.cx, device, PacketDst::Noref(found)),
                 Err(reason) => return Verdict::Drop(reason, packet),
             }
@@ -172,10 +200,11 @@ impl<'s> ListInput<'s> {
         &mut self,
         rx: &mut Rx<'_, 's>,
         header: &IpHeader,
+        protocol_at: u16,
         mut packet: Packet,
     ) -> Verdict {
         let dst = match PacketDst::taken_from(&mut packet) {
-            PacketDst::None => match self.route(rx, header, &mut packet) {
+            PacketDst::None => match self.route::<V4>(rx, header, &mut packet) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
@@ -186,14 +215,14 @@ impl<'s> ListInput<'s> {
             }
         };
         let dst = OnceDst::new(dst);
-        let verdict = deliver::<V4>(rx, &dst, header, packet);
+        let verdict = deliver::<V4>(rx, &dst, header, protocol_at, packet);
         dst.take().release(rx.cx, rx.rcu);
         verdict
     }
 
     /// Returns the hint's route if it fits, or the result of a route lookup. Linux:
     /// `ip_can_use_hint`, `ip_route_use_hint`.
-    fn route(
+    fn route<const V4: bool>(
         &mut self,
         rx: &Rx<'_, 's>,
         header: &IpHeader,
@@ -203,13 +232,13 @@ impl<'s> ListInput<'s> {
         let found = match &self.hint {
             Some(hint) if hint.dst == dst && hint.traffic_class == traffic_class => {
                 if hint.src != src {
-                    check_source(rx, DeviceIndex(packet.meta().rx_device), header)?;
+                    check_source::<V4>(rx, DeviceIndex(packet.meta().rx_device), header)?;
                 }
-                accept(rx.cx, packet, RouteKind::Local)?;
+                accept::<V4>(rx, packet, header, RouteKind::Local)?;
                 rx.cx.count(Counter::RxRouteHints, 1);
                 hint.route
             }
-            _ => route(rx, packet, header)?,
+            _ => route::<V4>(rx, packet, header)?,
         };
         // Only local routes become hints: broadcasts are looked up one by one, as in Linux.
         self.hint = (found.tail().kind == RouteKind::Local).then_some(Hint {
@@ -228,18 +257,22 @@ impl<'s> ListInput<'s> {
 /// Delivers a packet to the current connection. A packet without a dst takes the
 /// connection's cached route.
 #[inline]
-pub(super) fn established(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
+pub(super) fn established<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
     let mut dst = PacketDst::taken_from(&mut packet);
     if matches!(dst, PacketDst::None) {
         dst = match rx.rx_dst(DeviceIndex(packet.meta().rx_device)) {
             Some(found) => PacketDst::Noref(found),
-            None => match route(rx, &mut packet, header) {
+            None => match route::<V4>(rx, &mut packet, header) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
         };
     }
-    rx.cx.count(Counter::IpInDelivers, 1);
+    rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
     let dst = OnceDst::new(dst);
     let verdict = tcp_input::established(rx, &dst, header, packet);
     dst.take().release(rx.cx, rx.rcu);
@@ -257,13 +290,46 @@ pub(super) fn check_header<const V4: bool>(packet: &mut Packet) -> Result<IpHead
     ip::parse_packet::<V4>(packet, 0)
 }
 
-pub(super) fn count_header_error(cx: &Cx, reason: DropReason) {
+/// Reads the extension headers of an IPv6 packet: afterwards `header` describes the packet as if
+/// they were part of the fixed header. Returns the offset of the byte that names the protocol.
+#[cold]
+fn read_extensions(
+    rx: &mut Rx<'_, '_>,
+    header: &mut IpHeader,
+    packet: &mut Packet,
+) -> Result<u16, DropReason> {
+    let fixed = usize::from(header.header_len);
+    let wanted = packet.len().min(fixed + extension::CHAIN_BYTES_MAX);
+    if !packet.require_linear(wanted) {
+        count_header_error::<false>(rx.cx, DropReason::IpOptions);
+        return Err(DropReason::IpOptions);
+    }
+    match extension::read(header.protocol, &packet.linear()[fixed..wanted]) {
+        Ok(chain) => {
+            header.protocol = chain.protocol;
+            header.fragment = chain.fragment;
+            header.header_len += chain.len;
+            header.payload_len -= u32::from(chain.len);
+            Ok(chain.protocol_at)
+        }
+        Err(refusal) => {
+            count_header_error::<false>(rx.cx, refusal.reason);
+            if let Some(Problem { code, pointer }) = refusal.problem {
+                let message = IcmpMessage::ParameterProblem { code, pointer };
+                icmp_input::send_error::<false>(rx, header, message, packet);
+            }
+            Err(refusal.reason)
+        }
+    }
+}
+
+pub(super) fn count_header_error<const V4: bool>(cx: &Cx, reason: DropReason) {
     match reason {
         DropReason::IpCsum => cx.count(Counter::IpExtInCsumErrors, 1),
-        DropReason::PacketTooShort => cx.count(Counter::IpExtInTruncatedPkts, 1),
+        DropReason::PacketTooShort => cx.count(Counter::IpExtInTruncatedPkts.of::<V4>(), 1),
         _ => {}
     }
-    cx.count(Counter::IpInHdrErrors, 1);
+    cx.count(Counter::IpInHdrErrors.of::<V4>(), 1);
 }
 
 /// Returns the counter of an ECN field (RFC 3168 §5).
@@ -278,39 +344,62 @@ pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
 
 /// Decides by addresses and receiving device whether the packet is for this host. Linux:
 /// `ip_route_input_rcu`.
-pub(super) fn route<'s>(
+pub(super) fn route<'s, const V4: bool>(
     rx: &Rx<'_, 's>,
     packet: &mut Packet,
     header: &IpHeader,
 ) -> Result<DstHandle<'s>, DropReason> {
-    check_source(rx, DeviceIndex(packet.meta().rx_device), header)?;
+    check_source::<V4>(rx, DeviceIndex(packet.meta().rx_device), header)?;
     // Read before the table: a concurrent change then makes the new entry look stale, never valid
     // for too long.
     let generation = rx.net.route_generation();
     let Some(found) = rx.net.fib(rx.rcu).lookup(header.dst) else {
-        rx.cx.count(Counter::IpExtInNoRoutes, 1);
+        rx.cx.count(Counter::IpExtInNoRoutes.of::<V4>(), 1);
         return Err(DropReason::IpNoRoute);
     };
-    accept(rx.cx, packet, found.kind)?;
+    accept::<V4>(rx, packet, header, found.kind)?;
     let device = DeviceIndex(packet.meta().rx_device);
+    if !V4 && is_of_other_link(rx, device, header, &found) {
+        rx.cx.count(Counter::Ip6InAddrErrors, 1);
+        return Err(DropReason::IpDestinationInvalid);
+    }
     let routes = rx.net.input_routes();
     routes.entry(rx.net, rx.cx, device, header.dst, found, generation, rx.rcu).ok_or_else(|| {
-        rx.cx.count(Counter::IpInDiscards, 1);
+        rx.cx.count(Counter::IpInDiscards.of::<V4>(), 1);
         DropReason::NoMemory
     })
 }
 
+/// Whether the destination is a link-local address of this host on another link than that of
+/// `device` (RFC 4007 §9). A packet over loopback has come by no link.
+fn is_of_other_link(
+    rx: &Rx<'_, '_>,
+    device: DeviceIndex,
+    header: &IpHeader,
+    found: &Route,
+) -> bool {
+    is_link_local(header.dst)
+        && found.kind == RouteKind::Local
+        && found.device != device
+        && !rx.net.is_loopback_device(device)
+}
+
 /// Decides whether a packet with a route of this kind may arrive in its link frame, and notes the
 /// packet type.
-pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<(), DropReason> {
-    let bytes = packet.len() as u64;
+pub(super) fn accept<const V4: bool>(
+    rx: &Rx<'_, '_>,
+    packet: &mut Packet,
+    header: &IpHeader,
+    kind: RouteKind,
+) -> Result<(), DropReason> {
+    let (cx, bytes) = (&*rx.cx, packet.len() as u64);
     match kind {
         RouteKind::Local => {
             // A unicast IP address in a link broadcast is not accepted (RFC 1122 §3.3.6).
             if packet.meta().pkt_type == PacketType::Host {
                 Ok(())
             } else {
-                cx.count(Counter::IpInDiscards, 1);
+                cx.count(Counter::IpInDiscards.of::<V4>(), 1);
                 Err(DropReason::IpDestinationInvalid)
             }
         }
@@ -324,12 +413,16 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
         }
         RouteKind::Multicast => {
             packet.meta_mut().pkt_type = PacketType::Multicast;
-            cx.count(Counter::IpExtInMcastPkts, 1);
-            cx.count(Counter::IpExtInMcastOctets, bytes);
+            cx.count(Counter::IpExtInMcastPkts.of::<V4>(), 1);
+            cx.count(Counter::IpExtInMcastOctets.of::<V4>(), bytes);
+            if !V4 && !rx.net.is_member(rx.rcu, DeviceIndex(packet.meta().rx_device), header.dst) {
+                cx.count(Counter::Ip6InAddrErrors, 1);
+                return Err(DropReason::IpDestinationInvalid);
+            }
             Ok(())
         }
         RouteKind::Unicast | RouteKind::Blackhole | RouteKind::Unreachable => {
-            cx.count(Counter::IpInAddrErrors, 1);
+            cx.count(Counter::IpInAddrErrors.of::<V4>(), 1);
             Err(DropReason::IpForwardingOff)
         }
     }
@@ -341,7 +434,7 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
 /// Differs from Linux: the source is checked before the destination lookup, because martian
 /// destinations are checked here, too. A packet that is both spoofed and for another host is
 /// counted as spoofed, not as unforwardable.
-pub(super) fn check_source(
+pub(super) fn check_source<const V4: bool>(
     rx: &Rx<'_, '_>,
     device: DeviceIndex,
     header: &IpHeader,
@@ -349,7 +442,12 @@ pub(super) fn check_source(
     if rx.net.is_loopback_device(device) {
         return Ok(());
     }
-    check_martian(rx, header).inspect_err(|_| rx.cx.count(Counter::IpInAddrErrors, 1))?;
+    check_martian::<V4>(rx, header)
+        .inspect_err(|_| rx.cx.count(Counter::IpInAddrErrors.of::<V4>(), 1))?;
+    if !V4 {
+        // As in Linux, `rp_filter` is a setting of IPv4.
+        return Ok(());
+    }
     let expected = match rx.cx.sysctls().rp_filter {
         0 => return Ok(()),
         1 => Some(device),
@@ -365,48 +463,64 @@ pub(super) fn check_source(
 }
 
 /// Rejects addresses that are never valid from a wire: the destination 127/8 (RFC 1122 §3.2.1.3
-/// (g)), and as source one of our own addresses, a broadcast or a multicast address.
-fn check_martian(rx: &Rx<'_, '_>, header: &IpHeader) -> Result<(), DropReason> {
+/// (g)) or ::1 (RFC 4291 §2.5.3), a group that never leaves a host (RFC 4291 §2.7), and as source
+/// one of our own addresses, a broadcast or a multicast address.
+fn check_martian<const V4: bool>(rx: &Rx<'_, '_>, header: &IpHeader) -> Result<(), DropReason> {
+    let stays_inside = match header.dst {
+        IpAddr::V6(dst) if !V4 => dst.is_multicast() && dst.octets()[1] & 0x0f <= 1,
+        _ => false,
+    };
     if rx.net.fib(rx.rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)
-    } else if header.dst.is_loopback() {
+    } else if header.dst.is_loopback() || stays_inside {
         Err(DropReason::IpDestinationInvalid)
     } else {
         Ok(())
     }
 }
 
+/// Passes a packet to its protocol. `protocol_at`: offset of the byte of an IPv6 packet that names
+/// it.
 pub(super) fn deliver<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
+    protocol_at: u16,
     packet: Packet,
 ) -> Verdict {
     if header.fragment.is_piece() {
-        rx.cx.count(Counter::IpReasmReqds, 1);
-        rx.cx.count(Counter::IpReasmFails, 1);
+        rx.cx.count(Counter::IpReasmReqds.of::<V4>(), 1);
+        rx.cx.count(Counter::IpReasmFails.of::<V4>(), 1);
         return Verdict::Drop(DropReason::IpFragment, packet);
     }
     match header.protocol {
         protocol::TCP => {
-            rx.cx.count(Counter::IpInDelivers, 1);
-            tcp_input::input(rx, dst, header, packet)
+            rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
+            tcp_input::input::<V4>(rx, dst, header, packet)
         }
         protocol::UDP if V4 => {
             rx.cx.count(Counter::IpInDelivers, 1);
             udp_input::input(rx, header, packet)
         }
-        protocol::ICMP if V4 => {
-            rx.cx.count(Counter::IpInDelivers, 1);
-            icmp_input::input(rx, header, packet)
-        }
         protocol::IGMP if V4 => {
             rx.cx.count(Counter::IpInDelivers, 1);
             igmp_input::input(rx, header, packet)
         }
-        _ => {
-            rx.cx.count(Counter::IpInUnknownProtos, 1);
-            icmp_input::send_unreachable(rx, header, &packet, Unreachable::Protocol);
+        number if number == ip::icmp_protocol::<V4>() => {
+            rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
+            icmp_input::input::<V4>(rx, header, packet)
+        }
+        number => {
+            rx.cx.count(Counter::IpInUnknownProtos.of::<V4>(), 1);
+            if V4 {
+                let message = IcmpMessage::Unreachable(Unreachable::Protocol);
+                icmp_input::send_error::<V4>(rx, header, message, &packet);
+            } else if number != protocol::NO_NEXT_HEADER {
+                // RFC 8200 §4: unrecognized Next Header. UDP over IPv6 is one.
+                let message =
+                    IcmpMessage::ParameterProblem { code: 1, pointer: u32::from(protocol_at) };
+                icmp_input::send_error::<V4>(rx, header, message, &packet);
+            }
             Verdict::Drop(DropReason::IpNoProtocol, packet)
         }
     }

@@ -65,6 +65,7 @@ fn input_on<'s>(
     let verdict = match classify(from.link, &mut packet) {
         Ok(()) => match packet.meta().protocol {
             ETHER_TYPE_IPV4 => ip.push::<true>(rx, packet),
+            ETHER_TYPE_IPV6 => ip.push::<false>(rx, packet),
             crate::header::arp::ETHER_TYPE_ARP => arp_input::input(rx, packet),
             _ => Verdict::Drop(DropReason::EthernetType, packet),
         },

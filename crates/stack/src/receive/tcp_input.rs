@@ -1,10 +1,8 @@
 //! TCP receive: verifies the checksum and finds the socket of the four-tuple.
 //!
-//! Linux: `tcp_v4_rcv` up to the socket lock. Segments of established connections take
-//! [`established`]. `input` takes the others: segments for listeners, half-open connections and
-//! TIME-WAIT sockets, and segments without a socket.
-
-use std::net::SocketAddr;
+//! Linux: `tcp_v4_rcv`, `tcp_v6_rcv` up to the socket lock. Segments of established connections
+//! take [`established`]. `input` takes the others: segments for listeners, half-open connections
+//! and TIME-WAIT sockets, and segments without a socket.
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, Verdict, checksum};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
@@ -18,7 +16,7 @@ use crate::{
     },
     socket::{
         demux::{Entry, FlowName},
-        rx::Rx,
+        rx::{Rx, tuple_of},
     },
     transmit::packet_dst::OnceDst,
 };
@@ -42,7 +40,7 @@ pub(super) fn established(
 }
 
 /// Delivers one TCP segment, still with its IP header.
-pub(super) fn input(
+pub(super) fn input<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
@@ -55,16 +53,14 @@ pub(super) fn input(
     if let Err(reason) = admit(rx, header, &mut packet) {
         return Verdict::Drop(reason, packet);
     }
-    let Some((src_port, dst_port)) = SegmentHeader::ports(packet.linear()) else {
+    let Some(ports) = SegmentHeader::ports(packet.linear()) else {
         return Verdict::Drop(DropReason::PacketTooShort, packet);
     };
-    let tuple = FourTuple {
-        local: SocketAddr::new(header.dst, dst_port),
-        remote: SocketAddr::new(header.src, src_port),
-    };
+    let device = DeviceIndex(packet.meta().rx_device);
+    let tuple = tuple_of::<V4>(header, device, ports);
     let hash = rx.hash(&tuple);
     packet.meta_mut().flow_hash = hash;
-    let over_loopback = rx.net.is_loopback_device(DeviceIndex(packet.meta().rx_device));
+    let over_loopback = rx.net.is_loopback_device(device);
     match rx.established(&tuple, hash) {
         // Reached if early demux is off.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {

@@ -1,4 +1,4 @@
-//! UDP receive: checks the header and the checksum, and finds the socket.
+//! UDP receive over IPv4: checks the header and the checksum, and finds the socket.
 //!
 //! Above: `ip_input`. Below: `socket::rx`, which collects the datagrams of one socket. Linux:
 //! `__udp4_lib_rcv`, `__udp4_lib_mcast_deliver`. Datagrams of connected sockets take [`connected`]
@@ -15,7 +15,7 @@ use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     header::{
-        icmp::Unreachable,
+        icmp::{IcmpMessage, Unreachable},
         ip::{IpHeader, protocol},
         strip,
         udp::{UDP_HEADER_LEN, UdpHeader},
@@ -164,6 +164,7 @@ fn no_socket(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verd
     rx.cx.count(Counter::UdpNoPorts, 1);
     // The error quotes the headers, which are still in front of the payload.
     packet.push(usize::from(header.header_len) + UDP_HEADER_LEN);
-    icmp_input::send_unreachable(rx, header, &packet, Unreachable::Port);
+    let message = IcmpMessage::Unreachable(Unreachable::Port);
+    icmp_input::send_error::<true>(rx, header, message, &packet);
     Verdict::Drop(DropReason::UdpNoSocket, packet)
 }

@@ -29,7 +29,6 @@ impl Router {
     /// If a field is invalid or contradicts another, or the prefix has a route with the same
     /// metric. Nothing is changed then.
     pub fn add_route(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
-        refuse_ipv6(spec)?;
         self.change_routes(|routes| routes.route(spec))
     }
 
@@ -39,7 +38,6 @@ impl Router {
     ///
     /// If a field is invalid or contradicts another. Nothing is changed then.
     pub fn replace_route(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
-        refuse_ipv6(spec)?;
         self.change_routes(|routes| routes.replace(spec))
     }
 
@@ -124,32 +122,13 @@ pub(crate) fn builder_of(
     fib.loopback(LOOPBACK);
     for (index, addresses) in (1..).map(DeviceIndex).zip(addresses) {
         for address in addresses {
-            if address.addr().is_ipv6() {
-                return Err(ConfigError::new(
-                    "address",
-                    address,
-                    "an IPv4 address: IPv6 is not supported yet",
-                ));
-            }
             fib.address(index, *address)?;
         }
     }
     for route in routes {
-        refuse_ipv6(route)?;
         fib.route(route)?;
     }
     Ok(fib)
-}
-
-fn refuse_ipv6(spec: &RouteSpec) -> Result<(), ConfigError> {
-    if spec.prefix.addr().is_ipv6() {
-        return Err(ConfigError::new(
-            "route",
-            spec.prefix,
-            "an IPv4 prefix: IPv6 is not supported yet",
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@
 //! Not here: devices. A route refers to one by index.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::Deref,
@@ -29,6 +30,7 @@ use super::lpm::{Address, Lpm};
 use crate::{base::ids::DeviceIndex, transmit::dst::RouteKind};
 
 pub use builder::{FibBuilder, RouteSpec};
+pub(crate) use builder::{MTU_MIN_V6, is_link_local};
 
 mod builder;
 mod change;
@@ -209,6 +211,11 @@ pub struct Fib {
     v6: Tables<u128>,
     /// Addresses of this host with their prefix lengths, by device.
     addresses: Vec<(DeviceIndex, IpNet)>,
+    /// Addresses that new connections avoid (RFC 4862 §5.5.4).
+    deprecated: BTreeSet<IpAddr>,
+    /// Routes to the link-local addresses of each device, fe80::/64, with their prefix lengths. In
+    /// `v6`, one of them hides the others.
+    link_local: Vec<(u8, Route)>,
 }
 
 impl Fib {
@@ -220,7 +227,13 @@ impl Fib {
     }
 
     const fn new() -> Self {
-        Self { v4: Tables::new(), v6: Tables::new(), addresses: Vec::new() }
+        Self {
+            v4: Tables::new(),
+            v6: Tables::new(),
+            addresses: Vec::new(),
+            deprecated: BTreeSet::new(),
+            link_local: Vec::new(),
+        }
     }
 
     /// Returns the entry for packets to `dst`: the longest matching prefix of the local table or,
@@ -232,6 +245,34 @@ impl Fib {
             IpAddr::V4(dst) => self.v4.lookup(dst.to_bits()),
             IpAddr::V6(dst) => self.v6.lookup(dst.to_bits()),
         }
+    }
+
+    /// Returns the entry for packets to the link-local address `dst` on the link of `device`.
+    #[must_use]
+    pub fn lookup_on(&self, device: DeviceIndex, dst: IpAddr) -> Option<Found<'_>> {
+        let is_local_on =
+            |found: &Found<'_>| found.kind == RouteKind::Local && found.device == device;
+        let on_link = || {
+            let (len, route) = self.link_local.iter().find(|(_, route)| route.device == device)?;
+            Some(Found { len: *len, route })
+        };
+        self.lookup(dst).filter(is_local_on).or_else(on_link)
+    }
+
+    /// Returns the addresses of `device`, oldest first.
+    pub fn addresses_on(&self, device: DeviceIndex) -> impl Iterator<Item = IpAddr> {
+        let on_it = move |(on, _): &&(DeviceIndex, IpNet)| *on == device;
+        self.addresses.iter().filter(on_it).map(|(_, address)| address.addr())
+    }
+
+    /// Returns the addresses of this host with their devices and prefix lengths.
+    pub(crate) fn addresses(&self) -> &[(DeviceIndex, IpNet)] {
+        &self.addresses
+    }
+
+    /// Returns whether new connections avoid `address`.
+    pub(crate) fn is_deprecated(&self, address: IpAddr) -> bool {
+        self.deprecated.contains(&address)
     }
 
     /// Returns the kind of an address in the local table: `Local` for addresses of this host,
@@ -273,11 +314,11 @@ impl Fib {
 
     /// Returns the device of the best unicast route to `dst` in the main table.
     pub(crate) fn main_device(&self, dst: IpAddr) -> Option<DeviceIndex> {
-        let found = match dst {
-            IpAddr::V4(dst) => self.v4.main.get_lpm(&host_v4(dst)).map(|(_, entry)| entry),
-            IpAddr::V6(dst) => self.v6.main.get_lpm(&host_v6(dst)).map(|(_, entry)| entry),
+        let best = match dst {
+            IpAddr::V4(dst) => self.v4.main.lookup(dst.to_bits()).map(|found| found.value),
+            IpAddr::V6(dst) => self.v6.main.lookup(dst.to_bits()).map(|found| found.value),
         };
-        found.filter(|entry| entry.kind == RouteKind::Unicast).map(|entry| entry.device)
+        best.filter(|route| route.kind == RouteKind::Unicast).map(|route| route.device)
     }
 
     /// Returns the first device besides loopback that has an address of this family.
@@ -287,11 +328,11 @@ impl Fib {
         self.addresses.iter().find(is_of_family).map(|(on, _)| *on)
     }
 
-    /// Returns the first address given to `device`: the source of its packets unless the route
-    /// specifies another.
+    /// Returns the first address of a family given to `device`: the source of its packets unless
+    /// the route specifies another.
     #[must_use]
-    pub fn first_address(&self, device: DeviceIndex) -> Option<IpAddr> {
-        self.addresses.iter().find(|(on, _)| *on == device).map(|(_, address)| address.addr())
+    pub fn first_address(&self, device: DeviceIndex, v4: bool) -> Option<IpAddr> {
+        self.addresses_on(device).find(|address| address.is_ipv4() == v4)
     }
 
     /// Returns every entry, including those hidden by another with a smaller metric: the local

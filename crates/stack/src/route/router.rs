@@ -6,7 +6,11 @@
 //! Linux: `ip_route_output_key`, `dst_check`, `ip_rt_update_pmtu`. A lookup has two halves: the
 //! read-only result of the tables (`Hop`), and the dst entry for it, which packets share.
 
-use std::{net::IpAddr, ops::Deref, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr, SocketAddrV6},
+    ops::Deref,
+    sync::Arc,
+};
 
 use pkt::Instant;
 use sync::{
@@ -37,9 +41,10 @@ use crate::{
 
 use super::{
     exception::Exceptions,
-    fib::{Fib, NO_DEVICE, RouteEntry},
+    fib::{Fib, MTU_MIN_V6, NO_DEVICE, Route},
     input::InputRoutes,
     output::OutputRoutes,
+    source_address,
     table::RouteTable,
 };
 
@@ -140,6 +145,16 @@ impl Router {
         self.fib(&cx.reader().pin()).is_local(ip)
     }
 
+    /// Returns whether the address of `end` is one of this host: a link-local address on the device
+    /// of its scope, a v4-mapped one as the IPv4 address that it stands for.
+    #[must_use]
+    pub fn is_local_end(&self, cx: &Cx, end: SocketAddr) -> bool {
+        match Destination::from(end).device {
+            Some(device) => self.is_local_on(cx, device, end.ip()),
+            None => self.is_local(cx, end.ip().to_canonical()),
+        }
+    }
+
     /// Returns whether `ip` is an address of this host on `device`.
     pub(crate) fn is_local_on(&self, cx: &Cx, device: DeviceIndex, ip: IpAddr) -> bool {
         self.fib(&cx.reader().pin())
@@ -180,6 +195,36 @@ impl Deref for Path {
 
     fn deref(&self) -> &Dst {
         &self.dst
+    }
+}
+
+/// Destination of a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Destination {
+    pub(crate) ip: IpAddr,
+    /// Device on whose link the address is valid: the scope of a link-local IPv6 address
+    /// (RFC 4007). `None` for any other address, and for a link-local one of unknown scope.
+    pub(crate) device: Option<DeviceIndex>,
+}
+
+impl From<IpAddr> for Destination {
+    #[inline]
+    fn from(ip: IpAddr) -> Self {
+        Self { ip, device: None }
+    }
+}
+
+impl From<SocketAddr> for Destination {
+    /// The scope id of a link-local address is the index of its device, as in Linux.
+    #[inline]
+    fn from(end: SocketAddr) -> Self {
+        let device = match end {
+            SocketAddr::V6(end) if end.scope_id() != 0 && end.ip().is_unicast_link_local() => {
+                Some(DeviceIndex(end.scope_id()))
+            }
+            _ => None,
+        };
+        Self { ip: end.ip(), device }
     }
 }
 
@@ -242,7 +287,7 @@ impl Router {
     pub(crate) fn route(
         &self,
         cx: &Cx,
-        remote: IpAddr,
+        remote: impl Into<Destination>,
         source: Option<IpAddr>,
         core: CoreId,
     ) -> Result<Path, Errno> {
@@ -258,7 +303,7 @@ impl Router {
     pub(crate) fn reply_path<'s>(
         &'s self,
         cx: &Cx,
-        remote: IpAddr,
+        remote: impl Into<Destination>,
         source: Option<IpAddr>,
         core: CoreId,
         rcu: &'s Section<'_>,
@@ -266,13 +311,20 @@ impl Router {
         self.output_routes.entry(self, cx, &self.hop(cx, remote, source)?, core, rcu)
     }
 
-    /// Returns the source address of a connection to `remote` that has not chosen one.
+    /// Returns the source address of a connection to `remote` that has not chosen one, without a
+    /// port, and with the scope of a link-local address.
     ///
     /// # Errors
     ///
     /// As [`route`](Self::route), except `ENOBUFS`.
-    pub(crate) fn source_for(&self, cx: &Cx, remote: IpAddr) -> Result<IpAddr, Errno> {
-        self.hop(cx, remote, None).map(|hop| hop.source)
+    pub(crate) fn source_end(&self, cx: &Cx, remote: SocketAddr) -> Result<SocketAddr, Errno> {
+        let hop = self.hop(cx, remote, None)?;
+        Ok(match hop.source {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                SocketAddr::V6(SocketAddrV6::new(ip, 0, 0, hop.index.0))
+            }
+            ip => SocketAddr::new(ip, 0),
+        })
     }
 
     /// Returns whether a cached path is still the result of [`Router::route`] (Linux: `dst_check`).
@@ -300,7 +352,7 @@ impl Router {
         &self,
         cx: &Cx,
         path: &Path,
-        remote: IpAddr,
+        remote: impl Into<Destination>,
         source: IpAddr,
     ) -> bool {
         self.hop(cx, remote, Some(source)).is_ok_and(|hop| {
@@ -321,8 +373,13 @@ impl Router {
     /// Records a validated report that the path `dst` to `remote` carries at most `mtu`. Returns
     /// whether cached paths changed. Linux: `ip_rt_update_pmtu`.
     pub(crate) fn learn_path_mtu(&self, remote: IpAddr, dst: &Dst, mtu: u32, cx: &Cx) -> bool {
-        let Sysctls { route_min_pmtu: min_pmtu, route_mtu_expires: mtu_expires, .. } =
+        let Sysctls { route_min_pmtu, route_mtu_expires, ip6_route_mtu_expires, .. } =
             *cx.sysctls();
+        // Every IPv6 link carries 1,280 bytes (RFC 8200 §5), and no router fragments.
+        let (min_pmtu, mtu_expires) = match remote {
+            IpAddr::V4(_) => (route_min_pmtu, route_mtu_expires),
+            IpAddr::V6(_) => (MTU_MIN_V6, ip6_route_mtu_expires),
+        };
         self.exceptions.learn(remote, mtu, dst.mtu, Limits { min_pmtu, mtu_expires }, cx.now)
     }
 
@@ -330,11 +387,11 @@ impl Router {
     pub(crate) fn hop(
         &self,
         cx: &Cx,
-        remote: IpAddr,
+        remote: impl Into<Destination>,
         source: Option<IpAddr>,
     ) -> Result<Hop, Errno> {
         // TCP has one peer (RFC 9293 §3.9.2.3). Linux: `tcp_v4_connect`.
-        self.hop_by(cx, remote, source, |_, _| Err(Errno::ENETUNREACH))
+        self.hop_by(cx, remote.into(), source, |_, _| Err(Errno::ENETUNREACH))
     }
 
     /// Returns the hop of a datagram, which may also go to a group. A multicast and the limited
@@ -354,7 +411,7 @@ impl Router {
         broadcast: bool,
         device: Option<DeviceIndex>,
     ) -> Result<Hop, Errno> {
-        self.hop_by(cx, remote, source, |fib, route| {
+        self.hop_by(cx, remote.into(), source, |fib, route| {
             if route.kind == RouteKind::Broadcast && !broadcast {
                 return Err(Errno::EACCES);
             }
@@ -372,10 +429,11 @@ impl Router {
     fn hop_by(
         &self,
         cx: &Cx,
-        remote: IpAddr,
+        destination: Destination,
         source: Option<IpAddr>,
-        group: impl FnOnce(&Fib, &RouteEntry) -> Result<DeviceIndex, Errno>,
+        group: impl FnOnce(&Fib, &Route) -> Result<DeviceIndex, Errno>,
     ) -> Result<Hop, Errno> {
+        let remote = destination.ip;
         if let Some(source) = source
             && !self.is_local(cx, source)
         {
@@ -391,11 +449,15 @@ impl Router {
         let reader = cx.reader();
         let rcu = reader.pin();
         let fib = self.fib(&rcu);
-        let route = fib.lookup(remote).ok_or(Errno::ENETUNREACH)?;
+        let route = match destination.device {
+            Some(device) => fib.lookup_on(device, remote),
+            None => fib.lookup(remote),
+        };
+        let route = route.ok_or(Errno::ENETUNREACH)?;
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
             RouteKind::Unicast => route.device,
-            RouteKind::Broadcast | RouteKind::Multicast => group(fib, route)?,
+            RouteKind::Broadcast | RouteKind::Multicast => group(fib, &route)?,
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
         };
@@ -403,10 +465,8 @@ impl Router {
         let source = match (source.or(route.prefsrc), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
-            (None, RouteKind::Broadcast | RouteKind::Multicast) => {
-                fib.first_address(index).ok_or(Errno::EADDRNOTAVAIL)?
-            }
-            (None, _) => return Err(Errno::EADDRNOTAVAIL),
+            // An IPv6 device has several addresses, and the destination decides (RFC 6724 §5).
+            (None, _) => source_address::select(fib, index, remote).ok_or(Errno::EADDRNOTAVAIL)?,
         };
         // RFC 1122 §3.2.1.3 (g).
         if source.is_loopback() && index != LOOPBACK {

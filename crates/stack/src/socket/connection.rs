@@ -305,16 +305,16 @@ impl Connection {
         self.over_loopback
     }
 
-    /// Returns the local address and port.
+    /// Returns the local address and port, in the family of the socket.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
-        self.name.tuple.local
+        self.bind.family.present(self.name.tuple.local)
     }
 
-    /// Returns the address and port of the peer.
+    /// Returns the address and port of the peer, in the family of the socket.
     #[must_use]
     pub fn remote(&self) -> SocketAddr {
-        self.name.tuple.remote
+        self.bind.family.present(self.name.tuple.remote)
     }
 
     /// Returns the home core of this connection. The connection sends by the queue of this core,

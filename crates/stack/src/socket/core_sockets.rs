@@ -40,6 +40,8 @@ pub(crate) enum TimerEntry {
     Claims,
     /// Reports of multicast groups.
     Igmp,
+    /// Routers, prefixes and addresses that a link has announced (RFC 4862).
+    Autoconf,
 }
 
 /// Timers and runnable sockets of one core.

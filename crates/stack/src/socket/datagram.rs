@@ -170,7 +170,7 @@ impl DatagramSocket {
         let sysctls = cx.sysctls();
         let rcvbuf = kept.tcp.rcvbuf.unwrap_or(sysctls.rmem_default);
         let sndbuf = kept.tcp.sndbuf.unwrap_or(sysctls.wmem_default);
-        let settings = SharedSettings::new(kept.bind_flags());
+        let settings = SharedSettings::new(kept.bind_flags(local, sysctls));
         settings.follow(&kept);
         Arc::new_cyclic(|this| Self {
             core,

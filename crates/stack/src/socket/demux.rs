@@ -29,7 +29,7 @@ use zerocopy::FromZeros;
 
 use crate::{
     base::{errno::Errno, ids::CoreId, secrets::HashKey},
-    socket::{Connection, Listener, RequestSocket, TimeWaitSocket},
+    socket::{Connection, Listener, RequestSocket, TimeWaitSocket, family::Family},
 };
 
 /// Socket found by a four-tuple.
@@ -60,6 +60,8 @@ pub(crate) struct BindFlags {
     pub(crate) reuse_address: bool,
     /// `SO_REUSEPORT`: shares with sockets that also set it.
     pub(crate) reuse_port: bool,
+    /// Family of the socket: one that listens on `[::]` may own the port for IPv4, too.
+    pub(crate) family: Family,
 }
 
 impl BindFlags {
@@ -144,12 +146,12 @@ impl Demux {
     ) -> Option<&'s Arc<Listener>> {
         let port = local.port();
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu)?;
-        let any = match local.ip() {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        let member = |ip| member(on_port, ip, hash, core);
-        member(local.ip()).or_else(|| member(any))
+        let (any_v4, any_v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
+        let member = |ip, dual| member(on_port, (ip, dual), hash, core);
+        member(local.ip(), false).or_else(|| match local.ip() {
+            IpAddr::V4(_) => member(any_v4, false).or_else(|| member(any_v6, true)),
+            IpAddr::V6(_) => member(any_v6, false),
+        })
     }
 
     /// Inserts a socket whose four-tuple must be new.
@@ -238,7 +240,8 @@ impl Demux {
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu);
         let listening = on_port.is_some_and(|list| {
             list.iter().any(|listener| {
-                overlap(local.ip(), listener.local().ip())
+                let bound = (listener.address().ip(), listener.flags().family);
+                overlap((local.ip(), flags.family), bound)
                     && flags.conflicts_with(listener.flags(), true)
             })
         });
@@ -248,8 +251,8 @@ impl Demux {
         let mut in_use = false;
         self.established.for_each(rcu, |tuple, entry| {
             if tuple.local.port() == port
-                && overlap(local.ip(), tuple.local.ip())
                 && let Some(owner) = entry.bind_flags()
+                && overlap((local.ip(), flags.family), (tuple.local.ip(), owner.family))
             {
                 in_use |= flags.conflicts_with(owner, false);
             }
@@ -293,16 +296,16 @@ impl Demux {
     /// Registers a listener; `EADDRINUSE` when another socket owns the address and port.
     pub(crate) fn listen(&self, rcu: &Reader, listener: &Arc<Listener>) -> Result<(), Errno> {
         let _binding = self.bind();
-        if self.is_in_use(listener.local(), listener.flags(), &rcu.pin()) {
+        if self.is_in_use(listener.address(), listener.flags(), &rcu.pin()) {
             return Err(Errno::EADDRINUSE);
         }
-        self.edit_listeners(rcu, listener.local().port(), |list| list.push(Arc::clone(listener)));
+        self.edit_listeners(rcu, listener.address().port(), |list| list.push(Arc::clone(listener)));
         Ok(())
     }
 
     pub(crate) fn unlisten(&self, rcu: &Reader, listener: &Arc<Listener>) {
         let _binding = self.bind();
-        self.edit_listeners(rcu, listener.local().port(), |list| {
+        self.edit_listeners(rcu, listener.address().port(), |list| {
             list.retain(|other| !Arc::ptr_eq(other, listener))
         });
     }
@@ -360,7 +363,7 @@ impl Entry {
 
 /// Socket among those that share a local port.
 pub(super) trait OnPort {
-    /// Address to which it is bound.
+    /// Address to which it is bound, in the form that the tables use.
     fn local_ip(&self) -> IpAddr;
     /// Flags with which it was bound.
     fn flags(&self) -> BindFlags;
@@ -370,7 +373,7 @@ pub(super) trait OnPort {
 
 impl OnPort for Arc<Listener> {
     fn local_ip(&self) -> IpAddr {
-        self.local().ip()
+        self.address().ip()
     }
 
     fn flags(&self) -> BindFlags {
@@ -382,15 +385,30 @@ impl OnPort for Arc<Listener> {
     }
 }
 
-/// Returns whether two local addresses overlap: they are equal, or one of them is unspecified.
-pub(super) fn overlap(a: IpAddr, b: IpAddr) -> bool {
-    a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())
+/// Returns whether the local addresses of two sockets overlap: they are equal, or one of them is
+/// unspecified. `[::]` of a socket for both families also covers every IPv4 address. Linux:
+/// `ipv6_rcv_saddr_equal`.
+pub(super) fn overlap(a: (IpAddr, Family), b: (IpAddr, Family)) -> bool {
+    let ((a, a_family), (b, b_family)) = (a, b);
+    if a.is_ipv4() == b.is_ipv4() {
+        return a == b || a.is_unspecified() || b.is_unspecified();
+    }
+    let covers = |ip: IpAddr, family| ip.is_ipv6() && ip.is_unspecified() && family == Family::Dual;
+    covers(a, a_family) || covers(b, b_family)
 }
 
-/// Returns the socket bound to `ip`; of several, the one selected for this flow. Without
-/// `SO_REUSEPORT` that is the first.
-pub(super) fn member<S: OnPort>(on_port: &[S], ip: IpAddr, hash: u32, core: CoreId) -> Option<&S> {
-    let bound = || on_port.iter().filter(move |socket| socket.local_ip() == ip);
+/// Returns the socket bound to the address `ip`, and for both families if `dual`; of several, the
+/// one selected for this flow. Without `SO_REUSEPORT` that is the first.
+pub(super) fn member<S: OnPort>(
+    on_port: &[S],
+    (ip, dual): (IpAddr, bool),
+    hash: u32,
+    core: CoreId,
+) -> Option<&S> {
+    let is_bound = move |socket: &&S| {
+        socket.local_ip() == ip && (!dual || socket.flags().family == Family::Dual)
+    };
+    let bound = || on_port.iter().filter(is_bound);
     let first = bound().next()?;
     if !first.flags().reuse_port {
         return Some(first);

@@ -25,6 +25,7 @@ use tcp::{SegmentHeader, SeqNum};
 use super::{
     connection::Connection,
     demux::{BindFlags, FlowName},
+    family::{self, Family},
     options::SocketSettings,
 };
 use crate::{
@@ -61,7 +62,8 @@ struct Syn<'a> {
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
-    local: SocketAddr,
+    /// Canonical address ([`family::canonical`]).
+    address: SocketAddr,
     flags: BindFlags,
     incoming_core: Option<CoreId>,
     /// Maximum number of connections that wait for `accept`. Relaxed: a bound orders nothing.
@@ -105,28 +107,30 @@ impl Listener {
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` for an address that is not local, `EADDRINUSE` as for bind(2) and listen(2),
-    /// `ENETDOWN` after the shutdown of the host, `EAFNOSUPPORT` for an IPv6 address, because IPv6
-    /// is not supported.
+    /// `ENETDOWN` after the shutdown of the host, `EINVAL` for a link-local address without its
+    /// scope, and for a v4-mapped address with `IPV6_V6ONLY`.
     pub fn listen_with(
         net: &Net,
         cx: &mut Cx,
-        mut local: SocketAddr,
+        local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<Arc<Self>, Errno> {
         net.check_up()?;
-        if local.is_ipv6() {
-            return Err(Errno::EAFNOSUPPORT);
+        let sysctls = net.sysctls();
+        let flags = options.settings.bind_flags(local, &sysctls);
+        let mut local = family::canonical(local)?;
+        if local.is_ipv4() && flags.family == Family::V6Only {
+            return Err(Errno::EINVAL);
         }
-        if !local.ip().is_unspecified() && !net.is_local(cx, local.ip()) {
+        if !local.ip().is_unspecified() && !net.is_local_end(cx, local) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let any_port = local.port() == 0;
-        let sysctls = net.sysctls();
         let listener = loop {
             if any_port {
                 local.set_port(unused_port(net, cx, local, &sysctls.ip_local_port_range)?);
             }
-            let listener = Arc::new(Self::new(&sysctls, cx, local, options));
+            let listener = Arc::new(Self::new(&sysctls, cx, (local, flags), options));
             match net.demux().listen(&cx.reader(), &listener) {
                 Ok(()) => break listener,
                 // Another thread has taken the port since the search.
@@ -138,10 +142,15 @@ impl Listener {
         Ok(listener)
     }
 
-    fn new(sysctls: &Sysctls, cx: &Cx, local: SocketAddr, options: &ListenOptions) -> Self {
+    fn new(
+        sysctls: &Sysctls,
+        cx: &Cx,
+        (address, flags): (SocketAddr, BindFlags),
+        options: &ListenOptions,
+    ) -> Self {
         Self {
-            local,
-            flags: options.settings.bind_flags(),
+            address,
+            flags,
             incoming_core: options.settings.incoming_core,
             backlog: AtomicUsize::new(bounded_backlog(sysctls, options.backlog)),
             settings: RcuCell::new(cx.reader().domain(), options.settings.clone()),
@@ -157,10 +166,15 @@ impl Listener {
         }
     }
 
-    /// Returns the local address.
+    /// Returns the local address, in the family of the socket.
     #[must_use]
-    pub const fn local(&self) -> SocketAddr {
-        self.local
+    pub fn local(&self) -> SocketAddr {
+        self.flags.family.present(self.address)
+    }
+
+    /// Returns the local address as the tables know it.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Returns the flags that allow sharing the port.

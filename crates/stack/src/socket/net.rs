@@ -7,7 +7,6 @@
 //! Not here: the cores themselves (`core`), how a host is built and changed (`host`).
 
 use std::{
-    net::SocketAddr,
     ops::Deref,
     sync::{
         Arc, Weak,
@@ -28,6 +27,7 @@ use super::{
     datagram::{DatagramSocket, ErrorOrigin, QueuedError, groups::Groups, table::DatagramTable},
     demux::{Demux, Entry, FlowName},
     fast_open::FastOpenMemory,
+    rx::scoped,
 };
 use crate::{
     base::{
@@ -35,7 +35,10 @@ use crate::{
         ids::{CoreId, DeviceIndex},
     },
     cx::{Cx, event::Event, softirq::RunCore},
-    header::{icmp::Quote, ip::protocol},
+    header::{
+        icmp::Quote,
+        ip::{ETHER_TYPE_IPV4, protocol},
+    },
     route::router::Router,
     transmit::{
         dst::Dst,
@@ -44,10 +47,12 @@ use crate::{
     },
 };
 
+use autoconf::Autoconf;
 pub use claims::ClaimState;
 use claims::Claims;
 pub(crate) use icmp_limiter::{IcmpLimiter, IcmpLimits};
 
+pub(crate) mod autoconf;
 pub(crate) mod claims;
 mod icmp_limiter;
 pub(crate) mod igmp;
@@ -84,6 +89,8 @@ pub struct Net {
     pub(crate) down: Shutdown,
     /// Addresses that are probed, announced and defended.
     pub(crate) claims: Claims,
+    /// Routers, prefixes and addresses that the links have announced.
+    pub(crate) autoconf: Autoconf,
     /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is
     /// reported once.
     pub(crate) unfinished_checksums: AtomicU64,
@@ -106,15 +113,19 @@ impl Upper for Net {
 
     /// Reports an unreachable neighbor to the connection of a dropped packet. Linux:
     /// `arp_error_report`.
-    fn unreachable(&self, cx: &mut Cx, packet: &Packet) {
-        let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
+    fn unreachable(&self, cx: &mut Cx, device: DeviceIndex, packet: &Packet) {
+        let sent = match packet.meta().protocol {
+            ETHER_TYPE_IPV4 => Quote::parse::<true>(packet.linear()),
+            _ => Quote::parse::<false>(packet.linear()),
+        };
+        let Ok(sent) = sent else { return };
         if !matches!(sent.protocol, protocol::TCP | protocol::UDP) {
             return;
         }
         let (src_port, dst_port) = sent.ports();
         let tuple = FourTuple {
-            local: SocketAddr::new(sent.src, src_port),
-            remote: SocketAddr::new(sent.dst, dst_port),
+            local: scoped(sent.src, src_port, device),
+            remote: scoped(sent.dst, dst_port, device),
         };
         let hash = self.demux.hash(&tuple);
         let reader = cx.reader();

@@ -46,6 +46,8 @@ pub const SOL_SOCKET: i32 = 1;
 pub const IPPROTO_IP: i32 = 0;
 /// `IPPROTO_TCP`.
 pub const IPPROTO_TCP: i32 = 6;
+/// `IPPROTO_IPV6`.
+pub const IPPROTO_IPV6: i32 = 41;
 
 /// `IPPROTO_UDP`, also `SOL_UDP`.
 pub const IPPROTO_UDP: i32 = 17;

@@ -4,6 +4,8 @@
 //! Above: the steps of the receive path, from the poll to the connection, which take one [`Rx`].
 //! Below: the connection.
 
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
 use pkt::{DropReason, Packet, PacketList};
 use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader};
@@ -133,6 +135,36 @@ impl<'a, 's> Rx<'a, 's> {
     }
 }
 
+/// Returns the four-tuple of a packet that `device` has received, whose ports are `ports` (source,
+/// then destination).
+#[inline]
+pub(crate) fn tuple_of<const V4: bool>(
+    header: &IpHeader,
+    device: DeviceIndex,
+    ports: (u16, u16),
+) -> FourTuple {
+    let (src_port, dst_port) = ports;
+    if V4 {
+        let local = SocketAddr::new(header.dst, dst_port);
+        return FourTuple { local, remote: SocketAddr::new(header.src, src_port) };
+    }
+    FourTuple {
+        local: scoped(header.dst, dst_port, device),
+        remote: scoped(header.src, src_port, device),
+    }
+}
+
+/// Returns the end of a connection on `device`. A link-local address belongs to the link of its
+/// device (RFC 4007): the same address on another link is another host, and so another end.
+pub(crate) const fn scoped(ip: IpAddr, port: u16, device: DeviceIndex) -> SocketAddr {
+    match ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            SocketAddr::V6(SocketAddrV6::new(ip, port, 0, device.0))
+        }
+        _ => SocketAddr::new(ip, port),
+    }
+}
+
 /// Last four-tuple looked up on this core. The next packet most likely belongs to the same flow,
 /// and comparing costs less than the keyed hash or parsing the header.
 #[derive(Debug, Default)]
@@ -163,11 +195,11 @@ pub(crate) struct KnownFlow {
 impl KnownFlow {
     /// Whether full parsing of `packet` yields the header `short` and the tuple. Used by a debug
     /// assertion, so that every run of tests and fuzzers checks the shortcut.
-    fn is_read_from(&self, packet: &Packet, short: &IpHeader) -> bool {
+    fn is_read_from<const V4: bool>(&self, packet: &Packet, short: &IpHeader) -> bool {
         let linear = packet.linear();
         let ports = linear.get(usize::from(short.header_len)..).and_then(SegmentHeader::ports);
         let (local, remote) = (self.tuple.local, self.tuple.remote);
-        ip::parse::<true>(linear, packet.len()) == Ok(*short)
+        ip::parse::<V4>(linear, packet.len()) == Ok(*short)
             && (short.src, short.dst) == (remote.ip(), local.ip())
             && ports == Some((remote.port(), local.port()))
     }
@@ -195,10 +227,13 @@ impl<'s> Flow<'s> {
 
     /// Returns the header of `packet` if it repeats that of the last packet of the last flow.
     #[inline]
-    pub(crate) fn repeated_header(&self, packet: &Packet) -> Option<IpHeader> {
+    pub(crate) fn repeated_header<const V4: bool>(&self, packet: &Packet) -> Option<IpHeader> {
         let last = self.last_flow.0.as_ref()?;
-        let header = last.seen.as_ref()?.repeated_in(packet.linear(), packet.len())?;
-        debug_assert!(last.is_read_from(packet, &header), "{header:?} is no header of {last:?}");
+        let header = last.seen.as_ref()?.repeated_in::<V4>(packet.linear(), packet.len())?;
+        debug_assert!(
+            last.is_read_from::<V4>(packet, &header),
+            "{header:?} is no header of {last:?}"
+        );
         Some(header)
     }
 
@@ -211,9 +246,9 @@ impl<'s> Flow<'s> {
     /// Remembers the `header` of a packet whose tuple was hashed last, so that following packets
     /// can be compared with it.
     #[inline]
-    pub(crate) fn note_header(&mut self, header: &IpHeader, packet: &Packet) {
+    pub(crate) fn note_header<const V4: bool>(&mut self, header: &IpHeader, packet: &Packet) {
         if let Some(last) = &mut self.last_flow.0 {
-            last.seen = SeenHeader::new(packet.linear(), header);
+            last.seen = SeenHeader::new::<V4>(packet.linear(), header);
         }
     }
 

@@ -112,6 +112,31 @@ host_rows! {
     /// and packets of the path leave without DF. Raise it if no path of the network is that narrow:
     /// it bounds the harm of forged reports.
     route_min_pmtu: u32 = 552, Number 68..=65_535, Tune, "net.ipv4.route.min_pmtu";
+    /// Hop limit of sent IPv6 packets, in hops. Raise it if destinations are more than 64 routers
+    /// away; a socket overrides it with `IP_TTL`.
+    ip6_hop_limit: u8 = 64, Number 1..=255, Operate, "net.ipv6.conf.all.hop_limit";
+    /// Flow labels of sent IPv6 segments (RFC 6437). 1: 20 bits of a keyed hash of the four-tuple,
+    /// so that routers spread connections over equal paths. 0: no label. Set 0 if a router on the
+    /// path treats labels as anything else.
+    ip6_auto_flowlabels: bool = true, Switch 0..=1, Operate, "net.ipv6.auto_flowlabels";
+    /// Time after which a path MTU from an ICMPv6 report expires, in seconds (RFC 8201 §4). Lower
+    /// it if paths change often.
+    ip6_route_mtu_expires: Duration = Duration::from_secs(600), Seconds 1..=INT_MAX, Tune, "net.ipv6.route.mtu_expires";
+    /// Default of `IPV6_V6ONLY`. 0: a listener on `[::]` also accepts IPv4 connections, whose peers
+    /// appear as v4-mapped addresses. 1: it accepts IPv6 only. Set 1 if other programs listen on
+    /// the same ports for IPv4.
+    bindv6only: bool = false, Switch 0..=1, Operate, "net.ipv6.bindv6only";
+    /// Number of neighbor solicitations before an IPv6 address of an Ethernet device is used
+    /// (RFC 4862 §5.4); they are `net.ipv4.neigh.default.retrans_time_ms` apart. An address that
+    /// another station has is refused. It is read when the host starts. Set 0, no probes, on links
+    /// where no address can be assigned twice: the host then starts a second or two sooner.
+    dad_transmits: u32 = 1, Number 0..=10, Operate, "net.ipv6.conf.all.dad_transmits";
+    /// Acceptance of router advertisements on Ethernet devices (RFC 4861, RFC 4862). 1: the host
+    /// solicits routers when it starts, and takes a default route, prefixes and addresses from
+    /// them; interface identifiers are stable and opaque (RFC 7217). 0: none of that. Differs from
+    /// Linux, where the default is 1: a host that names its addresses gets no others. Set 1 on
+    /// links whose routers are trusted. It is read when the host starts.
+    accept_ra: bool = false, Switch 0..=1, Operate, "net.ipv6.conf.all.accept_ra";
     /// First and last local port of connections that name none (RFC 6056). Widen it on clients that
     /// open many connections to one server.
     ip_local_port_range: RangeInclusive<u16> = 32_768..=60_999, Ports 1..=65_535, Operate, "net.ipv4.ip_local_port_range";
@@ -162,8 +187,8 @@ host_rows! {
     /// on its source.
     icmp_echo_ignore_broadcasts: bool = true, Switch 0..=1, Operate, "net.ipv4.icmp_echo_ignore_broadcasts";
     /// Shortest time between two ICMP errors to one destination, in milliseconds, for the types of
-    /// `icmp_ratemask`; up to six may follow each other sooner. 0: no limit. Lower it if many
-    /// clients behind one address need the errors.
+    /// `icmp_ratemask` and for all errors of ICMPv6; up to six may follow each other sooner. 0: no
+    /// limit. Lower it if many clients behind one address need the errors.
     icmp_ratelimit: Duration = Duration::from_secs(1), Millis 0..=INT_MAX, Operate, "net.ipv4.icmp_ratelimit";
     /// Types of ICMP messages that are limited, a sum of powers of two by type: 8 is destination
     /// unreachable. The limits are `icmp_ratelimit` and `icmp_msgs_per_sec`. Set other bits to
@@ -176,6 +201,12 @@ host_rows! {
     /// Limited ICMP messages that the host sends in a burst, beyond which `icmp_msgs_per_sec`
     /// applies. Raise it together with `icmp_msgs_per_sec`.
     icmp_msgs_burst: u32 = 50, Number 1..=INT_MAX, Operate, "net.ipv4.icmp_msgs_burst";
+    /// Ignores all ICMPv6 echo requests. Set it if the host must not answer ping.
+    icmp6_echo_ignore_all: bool = false, Switch 0..=1, Operate, "net.ipv6.icmp.echo_ignore_all";
+    /// Ignores ICMPv6 echo requests to multicast addresses. Differs from Linux, where the default
+    /// is 0: the answers of all hosts of a link to one forged request are an attack on its source.
+    /// Set 0 for diagnosis.
+    icmp6_echo_ignore_multicast: bool = true, Switch 0..=1, Operate, "net.ipv6.icmp.echo_ignore_multicast";
     /// Largest number of half-open connections per listener; the listener's backlog bounds them as
     /// well. Beyond it, SYN cookies answer (`tcp_syncookies`), or SYNs are dropped. Raise it,
     /// `somaxconn` and the backlog on servers that accept many connections at once.

@@ -132,9 +132,10 @@ pub(crate) fn add_headers(
     list: &mut PacketList,
 ) {
     let mut added = PacketList::new();
+    let v4 = sender.tuple.is_ipv4();
     let mut bytes = 0;
     while let Some(mut segment) = cx.out.pop_front() {
-        let len = if sender.tuple.is_ipv4() {
+        let len = if v4 {
             push_headers::<true>(cx, &dst, &mut sender, frame, &mut segment)
         } else {
             push_headers::<false>(cx, &dst, &mut sender, frame, &mut segment)
@@ -146,12 +147,12 @@ pub(crate) fn add_headers(
         added.push_back(segment);
     }
     let count = added.len() as u64;
-    cx.count(Counter::IpOutRequests, count);
-    cx.count(Counter::IpExtOutOctets, bytes);
+    cx.count(Counter::IpOutRequests.of_version(v4), count);
+    cx.count(Counter::IpExtOutOctets.of_version(v4), bytes);
     if dst.keeps_dst && cx.sysctls().dst_ref.counts_packets() {
         hold(cx, dst, &mut added);
     }
-    cx.count(Counter::IpOutTransmits, count);
+    cx.count(Counter::IpOutTransmits.of_version(v4), count);
     list.append(&mut added);
 }
 
@@ -183,13 +184,14 @@ fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
 /// Sends one complete IP packet along `dst`, such as an ICMP message. Packets above the MTU are
 /// dropped, not fragmented.
 pub(crate) fn send(cx: &mut Cx, dst: &Dst, packet: Packet) {
-    cx.count(Counter::IpOutRequests, 1);
+    let v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
+    cx.count(Counter::IpOutRequests.of_version(v4), 1);
     if packet.len() > dst.mtu as usize {
-        cx.count(Counter::IpFragFails, 1);
+        cx.count(Counter::IpFragFails.of_version(v4), 1);
         return cx.drop_packet(DropReason::PacketTooBig, packet);
     }
-    cx.count(Counter::IpExtOutOctets, packet.len() as u64);
-    cx.count(Counter::IpOutTransmits, 1);
+    cx.count(Counter::IpExtOutOctets.of_version(v4), packet.len() as u64);
+    cx.count(Counter::IpOutTransmits.of_version(v4), 1);
     let mut list = PacketList::new();
     list.push_back(packet);
     let _ = link_output::output(cx, dst, QueueId(0), &mut list);
@@ -214,9 +216,9 @@ fn push_headers<const V4: bool>(
         src: tuple.local.ip(),
         dst: tuple.remote.ip(),
         protocol: sender.protocol,
-        hop_limit: fields.ttl.unwrap_or_else(|| cx.sysctls().ip_default_ttl),
+        hop_limit: fields.ttl.unwrap_or_else(|| hop_limit::<V4>(cx)),
         traffic_class: fields.tos | segment.meta().ecn.bits(),
-        flow_label: 0,
+        flow_label: if V4 { 0 } else { flow_label(cx, segment) },
         id: if V4 { identification(cx, sender, dont, segment) } else { 0 },
         fragment: Fragment { dont, ..Fragment::default() },
         header_len: len16(header_len),
@@ -242,6 +244,20 @@ fn push_headers<const V4: bool>(
         meta.tx_checksum = TxChecksum::Partial { start: start + len16(header_len), offset };
     }
     header.total_len()
+}
+
+/// Returns the hop limit of packets whose socket sets none.
+#[inline]
+pub(crate) fn hop_limit<const V4: bool>(cx: &Cx) -> u8 {
+    if V4 { cx.sysctls().ip_default_ttl } else { cx.sysctls().ip6_hop_limit }
+}
+
+/// Returns the flow label of a segment: 20 bits of the keyed hash of its four-tuple, so that
+/// routers spread flows evenly and an outsider learns nothing about ports (RFC 6437 §3). 0, no
+/// label, for a reply without a socket.
+#[inline]
+fn flow_label(cx: &Cx, segment: &Packet) -> u32 {
+    if cx.sysctls().ip6_auto_flowlabels { segment.meta().flow_hash & 0x000f_ffff } else { 0 }
 }
 
 /// Returns the IPv4 identification of a segment; see [`super::ident`]. A superframe consumes one
@@ -281,10 +297,10 @@ fn len16(bytes: usize) -> u16 {
     u16::try_from(bytes).expect("a header has at most 60 bytes")
 }
 
-/// Drops and counts the segments in `cx.out`, because there is no route for them.
-pub(crate) fn discard_unroutable(cx: &mut Cx) {
+/// Drops and counts the segments of `tuple` in `cx.out`, because there is no route for them.
+pub(crate) fn discard_unroutable(cx: &mut Cx, tuple: &FourTuple) {
     while let Some(segment) = cx.out.pop_front() {
-        cx.count(Counter::IpOutNoRoutes, 1);
+        cx.count(Counter::IpOutNoRoutes.of_version(tuple.is_ipv4()), 1);
         cx.drop_packet(DropReason::IpNoRoute, segment);
     }
 }

@@ -88,13 +88,25 @@ pub(crate) fn send_arp(tx: &DeviceTx, cx: &mut Cx, to: MacAddr, arp: &ArpPacket)
     let mut bytes = [0; ARP_LEN];
     arp.emit(&mut bytes);
     packet.append(&mut cx.pool, &bytes);
-    let meta = packet.meta_mut();
-    meta.protocol = ETHER_TYPE_ARP;
+    packet.meta_mut().protocol = ETHER_TYPE_ARP;
+    cx.count(Counter::ArpOutPackets, 1);
+    send_control(tx, cx, Some((to, mac)), packet);
+}
+
+/// Sends one packet of neighbor resolution by the first queue of a device, to the link address
+/// `frame.0` from `frame.1`; `None` on a link without link addresses.
+pub(super) fn send_control(
+    tx: &DeviceTx,
+    cx: &mut Cx,
+    frame: Option<(MacAddr, MacAddr)>,
+    mut packet: Packet,
+) {
     // The priority puts the packet ahead of bulk data: on a slow link, packets would otherwise wait
     // too long for resolution.
-    meta.priority = PRIORITY_CONTROL;
-    push_header(&mut packet, to, mac);
-    cx.count(Counter::ArpOutPackets, 1);
+    packet.meta_mut().priority = PRIORITY_CONTROL;
+    if let Some((to, own)) = frame {
+        push_header(&mut packet, to, own);
+    }
     let mut list = PacketList::new();
     list.push_back(packet);
     let _ = tx.xmit(cx, QueueId(0), &mut list);

@@ -1,7 +1,8 @@
 //! Neighbor resolution: the state machine between an IP address on a link and its link address.
 //!
 //! Above: the [table], which keeps one [`Neighbor`] per address and carries out its actions. It
-//! also passes on ARP packets (RFC 826). The states are those of RFC 4861 §7.3. Linux:
+//! also passes on ARP packets (RFC 826) and neighbor discovery messages (RFC 4861): both protocols
+//! have this one state machine. The states are those of RFC 4861 §7.3. Linux:
 //! net/core/neighbour.c; times, limits and transitions are the same.
 //!
 //! ```text
@@ -113,8 +114,21 @@ pub struct Advertisement {
     /// True for a reply to our request, sent to this host alone: it proves reachability in both
     /// directions.
     pub solicited: bool,
-    /// True for an unsolicited broadcast announcement: the address has moved, effective at once.
-    pub gratuitous: bool,
+    /// Effect on a link address that is known and differs.
+    pub change: LinkChange,
+}
+
+/// Effect of a packet on a known link address that differs from the one it contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkChange {
+    /// Replaces it unless it is younger than a second: an ARP request or reply.
+    AfterLock,
+    /// Replaces it at once: an ARP announcement, a solicitation of the neighbor (RFC 4861 §7.2.3),
+    /// or an advertisement with the Override flag.
+    AtOnce,
+    /// Keeps it: an advertisement without the Override flag. The difference ends REACHABLE
+    /// (RFC 4861 §7.2.5).
+    Never,
 }
 
 /// State of one address on one link.
@@ -241,8 +255,18 @@ impl Neighbor {
         }
         let was_valid = self.state.is_valid();
         let moved = self.mac != Some(advertisement.mac);
-        if was_valid && moved && !advertisement.gratuitous && now <= self.updated + LOCK_TIME {
-            return actions;
+        if was_valid && moved {
+            match advertisement.change {
+                LinkChange::AfterLock if now <= self.updated + LOCK_TIME => return actions,
+                LinkChange::Never => {
+                    if self.state == NudState::Reachable {
+                        self.enter(NudState::Stale, now);
+                        self.deadline = None;
+                    }
+                    return actions;
+                }
+                LinkChange::AfterLock | LinkChange::AtOnce => {}
+            }
         }
         if advertisement.solicited {
             self.confirmed = Some(now);

@@ -17,6 +17,8 @@ pub enum TcpError {
     HostUnreachable,
     /// ENETUNREACH: an ICMP error reported it.
     NetworkUnreachable,
+    /// EACCES: a filter on the path forbids the packets.
+    Prohibited,
     /// ENOPROTOOPT: the peer's host does not speak TCP.
     ProtocolUnreachable,
     /// EHOSTDOWN: the last router does not know the host.

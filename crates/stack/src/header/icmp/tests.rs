@@ -62,10 +62,12 @@ fn short_messages_are_malformed() {
 
 #[test]
 fn the_counter_depends_on_the_type() {
-    assert_eq!(in_counter(8), Some(Counter::IcmpInEchos));
-    assert_eq!(in_counter(3), Some(Counter::IcmpInDestUnreachs));
-    assert_eq!(in_counter(42), None);
-    assert_eq!(out_counter(0), Some(Counter::IcmpOutEchoReps));
+    assert_eq!(in_counter::<true>(8), Some(Counter::IcmpInEchos));
+    assert_eq!(in_counter::<true>(3), Some(Counter::IcmpInDestUnreachs));
+    assert_eq!(in_counter::<true>(42), None);
+    assert_eq!(out_counter::<true>(0), Some(Counter::IcmpOutEchoReps));
+    assert_eq!(in_counter::<false>(2), Some(Counter::Icmp6InPktTooBigs));
+    assert_eq!(out_counter::<false>(129), Some(Counter::Icmp6OutEchoReplies));
 }
 
 fn offending(protocol: u8) -> IpHeader {

@@ -17,7 +17,7 @@ use crate::{
 
 /// Smallest MTU of a route: RFC 791 for IPv4, RFC 8200 §5 for IPv6.
 const MTU_MIN_V4: u32 = 68;
-const MTU_MIN_V6: u32 = 1280;
+pub(crate) const MTU_MIN_V6: u32 = 1280;
 /// Largest value of the length fields of both IP versions.
 const MTU_MAX: u32 = 65_535;
 
@@ -163,7 +163,7 @@ impl FibBuilder {
         if address.prefix_len() < address.max_prefix_len() {
             // A second address in the same network is secondary: the first remains the source.
             let network = address.trunc();
-            self.add_first(Table::Main, network, route(RouteKind::Unicast, device, source));
+            self.add_first(Table::Main, network, network_route(device, source));
         }
         self.fib.addresses.push((device, address));
         Ok(())
@@ -273,7 +273,18 @@ impl FibBuilder {
     /// Returns the table. It shares its memory with the builder.
     #[must_use]
     pub fn build(&self) -> Fib {
-        self.fib.clone()
+        Fib { link_local: self.link_local(), ..self.fib.clone() }
+    }
+
+    /// Returns the routes to the link-local addresses of each device that is up, with their prefix
+    /// lengths.
+    fn link_local(&self) -> Vec<(u8, Route)> {
+        let on_link = |(device, address): &(DeviceIndex, IpNet)| {
+            let is_up = !self.down.contains(device);
+            let route = || network_route(*device, Some(address.addr()));
+            (is_link_local(address.addr()) && is_up).then(|| (address.prefix_len(), route()))
+        };
+        self.fib.addresses.iter().filter_map(on_link).collect()
     }
 
     fn check_prefix(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
@@ -314,10 +325,22 @@ impl FibBuilder {
             let Some(device) = spec.device else {
                 return Err(ConfigError::new("route", spec.prefix, "a next hop or a device"));
             };
-            return Ok((device, self.first_address(device, spec.prefix.addr().is_ipv4())));
+            let source = self.fib.first_address(device, spec.prefix.addr().is_ipv4());
+            return Ok((device, source.filter(IpAddr::is_ipv4)));
         };
         if via.is_ipv4() != spec.prefix.addr().is_ipv4() {
             return Err(ConfigError::new("route via", via, "a next hop of the prefix's family"));
+        }
+        if is_link_local(via) {
+            // The address of a router on any link: only the device tells which one.
+            let Some(device) = spec.device else {
+                return Err(ConfigError::new(
+                    "route via",
+                    via,
+                    "a device beside a link-local address",
+                ));
+            };
+            return Ok((device, None));
         }
         // The longest prefix decides between overlapping networks, as in any lookup.
         let mut found = None;
@@ -339,12 +362,6 @@ impl FibBuilder {
             )),
         }
     }
-
-    fn first_address(&self, device: DeviceIndex, is_v4: bool) -> Option<IpAddr> {
-        let mut ours = self.fib.addresses.iter().filter(|(on, _)| *on == device);
-        ours.find(|(_, address)| address.addr().is_ipv4() == is_v4)
-            .map(|(_, address)| address.addr())
-    }
 }
 
 fn check_mtu(spec: &RouteSpec) -> Result<(), ConfigError> {
@@ -362,10 +379,24 @@ pub(super) const fn route(kind: RouteKind, device: DeviceIndex, prefsrc: Option<
     Route { kind, via: None, device, prefsrc, mtu: None, metric: 0, worse: None }
 }
 
+/// Returns the route to a device's own network. An IPv6 destination chooses among the addresses of
+/// the device (`route::source_address`).
+pub(super) fn network_route(device: DeviceIndex, source: Option<IpAddr>) -> Route {
+    route(RouteKind::Unicast, device, source.filter(IpAddr::is_ipv4))
+}
+
+/// Whether an address is valid on one link only (RFC 4291 §2.5.6).
+pub(crate) const fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
 /// Returns whether a host on some link may have the address.
 fn is_unicast(ip: IpAddr) -> bool {
     let special = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
-    let reserved = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast() || ip.octets()[0] == 0);
+    let reserved = match ip {
+        IpAddr::V4(ip) => ip.is_broadcast() || ip.octets()[0] == 0,
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().is_some(),
+    };
     !special && !reserved
 }
 

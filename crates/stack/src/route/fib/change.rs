@@ -5,7 +5,7 @@
 //! (`fib_table_delete`, `fib_disable_ip`, `fib_sync_down_addr`). Each change is made to the
 //! builder, and the table that it yields replaces the old one.
 
-use std::{sync::Arc, vec::Vec};
+use std::{net::IpAddr, sync::Arc, vec::Vec};
 
 use ipnet::IpNet;
 
@@ -83,6 +83,7 @@ impl FibBuilder {
         let gone: Vec<_> =
             self.fib.addresses.iter().filter(|at| on_it(at)).map(|(_, ip)| ip.addr()).collect();
         self.fib.addresses.retain(|at| !on_it(at));
+        self.fib.deprecated.retain(|address| !gone.contains(address));
         self.retain(Table::Local, |route| route.device != device);
         for (on, address) in self.fib.addresses.clone() {
             if builder::has_broadcast(&address) {
@@ -95,6 +96,40 @@ impl FibBuilder {
         self.device_down(device);
     }
 
+    /// Removes an address, its network if no other address of the device is in it, and every route
+    /// with it as its source: `ip address del`.
+    pub fn remove_address(&mut self, device: DeviceIndex, address: IpAddr) {
+        let is_it = |at: &(DeviceIndex, IpNet)| at.0 == device && at.1.addr() == address;
+        let Some((_, gone)) = self.fib.addresses.iter().find(|at| is_it(at)).copied() else {
+            return;
+        };
+        self.fib.addresses.retain(|at| !is_it(at));
+        self.fib.deprecated.remove(&address);
+        self.set(Table::Local, &IpNet::from(address), Vec::new());
+        self.retain(Table::Main, |route| route.prefsrc != Some(address));
+        let network = gone.trunc();
+        let is_in_network =
+            |(on, net): &(DeviceIndex, IpNet)| *on == device && net.trunc() == network;
+        if !self.fib.addresses.iter().any(is_in_network) {
+            let is_other =
+                |route: &&Route| route.metric != 0 || route.via.is_some() || route.device != device;
+            let best = self.fib.get(Table::Main, &network).map(Arc::clone);
+            let routes = best.iter().flat_map(|best| best.alternatives());
+            let others = routes.filter(is_other).cloned().collect();
+            self.set(Table::Main, &network, others);
+        }
+        self.connect(|other| other == network);
+    }
+
+    /// Sets whether new connections avoid an address.
+    pub fn set_deprecated(&mut self, address: IpAddr, deprecated: bool) {
+        if deprecated {
+            self.fib.deprecated.insert(address);
+        } else {
+            self.fib.deprecated.remove(&address);
+        }
+    }
+
     /// Makes each network for which `wanted` returns true reachable by the first device that is up
     /// and has an address in it.
     fn connect(&mut self, wanted: impl Fn(IpNet) -> bool) {
@@ -102,8 +137,7 @@ impl FibBuilder {
             let (network, source) = (address.trunc(), Some(address.addr()));
             let is_network = address.prefix_len() < address.max_prefix_len();
             if is_network && !self.down.contains(&device) && wanted(network) {
-                let route = builder::route(RouteKind::Unicast, device, source);
-                self.add_first(Table::Main, network, route);
+                self.add_first(Table::Main, network, builder::network_route(device, source));
             }
         }
     }

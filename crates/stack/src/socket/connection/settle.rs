@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use pkt::Instant;
-use tcp::{HostQueue, State, TimeWait};
+use tcp::{FourTuple, HostQueue, State, TimeWait};
 
 use super::{Connection, StreamState};
 use crate::{
@@ -274,7 +274,7 @@ impl StreamState {
                     NetXmit::Cn | NetXmit::Drop(_) => self.tcb.on_local_congestion(),
                 }
             }
-            None => ip_output::discard_unroutable(cx),
+            None => ip_output::discard_unroutable(cx, &socket.name.tuple),
         }
     }
 
@@ -332,8 +332,8 @@ impl StreamState {
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }
-        let local = Some(socket.name.tuple.local.ip());
-        self.dst = net.route(cx, socket.name.tuple.remote.ip(), local, socket.name.core).ok();
+        let FourTuple { local, remote } = socket.name.tuple;
+        self.dst = net.route(cx, remote, Some(local.ip()), socket.name.core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
             // A socket that ignores reports uses the device's MTU.
@@ -351,8 +351,8 @@ impl StreamState {
         let Some(path) = &self.dst else { return };
         assert!(path.dst.refs() > 0, "a path without references: {path:?}");
         if net.is_current(cx, path) {
-            let (local, remote) = (socket.name.tuple.local.ip(), socket.name.tuple.remote.ip());
-            assert!(net.would_answer(cx, path, remote, local), "a stale path: {path:?}");
+            let FourTuple { local, remote } = socket.name.tuple;
+            assert!(net.would_answer(cx, path, remote, local.ip()), "a stale path: {path:?}");
         }
     }
 

@@ -23,7 +23,7 @@ impl DatagramSocket {
     /// # Errors
     /// `EADDRNOTAVAIL` for an address that is not local, `EADDRINUSE` for a port that another
     /// socket owns or if no port is free, `ENETDOWN`, `EAFNOSUPPORT` for an IPv6 address, because
-    /// IPv6 is not supported yet.
+    /// datagram sockets are IPv4 only.
     pub fn bind(
         net: &Net,
         cx: &mut Cx,
@@ -161,7 +161,7 @@ fn open(
             socket: Arc::clone(&socket),
             local,
             remote: None,
-            flags: settings.bind_flags(),
+            flags: settings.bind_flags(local, cx.sysctls()),
             incoming_core: settings.incoming_core,
         };
         match net.datagrams().bind(&cx.reader(), bound) {

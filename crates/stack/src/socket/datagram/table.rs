@@ -124,8 +124,8 @@ impl DatagramTable {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        let found = member(&sockets.open, local.ip(), hash, core)
-            .or_else(|| member(&sockets.open, any, hash, core));
+        let found = member(&sockets.open, (local.ip(), false), hash, core)
+            .or_else(|| member(&sockets.open, (any, false), hash, core));
         found.map(|bound| &*bound.socket)
     }
 
@@ -167,9 +167,9 @@ impl DatagramTable {
         let _binding = self.binding();
         let port = bound.local.port();
         let mut sockets = self.copy_of(port, rcu);
+        let end = |of: &Bound| (of.local.ip(), of.flags.family);
         let is_in_use = sockets.all().any(|other| {
-            overlap(bound.local.ip(), other.local.ip())
-                && bound.flags.conflicts_with(other.flags, false)
+            overlap(end(&bound), end(other)) && bound.flags.conflicts_with(other.flags, false)
         });
         if is_in_use {
             return Err(Errno::EADDRINUSE);

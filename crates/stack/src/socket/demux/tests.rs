@@ -126,8 +126,8 @@ fn connect_with(
     Connection::connect_with(&bench.host, &mut bench.cx, to, options)
 }
 
-const ADDRESS: BindFlags = BindFlags { reuse_address: true, reuse_port: false };
-const PORT: BindFlags = BindFlags { reuse_address: false, reuse_port: true };
+const ADDRESS: BindFlags = BindFlags { reuse_address: true, reuse_port: false, family: Family::V4 };
+const PORT: BindFlags = BindFlags { reuse_address: false, reuse_port: true, family: Family::V4 };
 
 #[test]
 fn a_bound_port_belongs_to_one_connection() {
@@ -165,7 +165,7 @@ fn connections_that_allow_reuse_share_a_port_to_different_peers_only() {
 #[test]
 fn listening_on_an_owned_port_follows_linuxs_table() {
     let none = BindFlags::default();
-    let both = BindFlags { reuse_address: true, reuse_port: true };
+    let both = BindFlags { reuse_address: true, reuse_port: true, family: Family::V4 };
     for (first, second, beside_connection, beside_listener) in [
         (none, none, false, false),
         (none, ADDRESS, false, false),

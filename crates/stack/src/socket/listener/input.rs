@@ -177,8 +177,9 @@ impl Listener {
         iss_min: Option<SeqNum>,
     ) -> Option<(DstHandle<'s>, OpenParams)> {
         let (net, cx, rcu) = (rx.net, &*rx.cx, rx.rcu);
-        let (local, remote) = (name.tuple.local.ip(), name.tuple.remote.ip());
-        let dst = net.reply_path(cx, remote, Some(local), net.core_of_flow(name.hash), rcu).ok()?;
+        let FourTuple { local, remote } = name.tuple;
+        let core = net.core_of_flow(name.hash);
+        let dst = net.reply_path(cx, remote, Some(local.ip()), core, rcu).ok()?;
         let options = self.settings(rcu).tcp.clone();
         let mut params = OpenParams { options, ..net.open_params(name, &dst, cx.now) };
         if let Some(iss_min) = iss_min

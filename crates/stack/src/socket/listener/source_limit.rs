@@ -10,14 +10,14 @@
 //! its count is above 0, so there are never more entries than places. A tree holds them, so no
 //! choice of addresses makes lookups slow.
 //!
-//! Addresses are counted individually, as /32. A limit per prefix would mask `source` in
-//! [`SourceLimit::claim`] and [`SourceLimit::is_reached`] and change nothing else.
+//! IPv4 addresses are counted one by one, IPv6 addresses by their /64: a site gives each host or
+//! link a whole /64 (RFC 8504 §7.1), so that one host may have any number of addresses in it.
 //!
 //! Not here: treatment of a refused segment (`listener/input`).
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -73,6 +73,7 @@ impl SourceLimit {
         source: IpAddr,
     ) -> Result<Option<Box<SourcePlace>>, Reached> {
         let Some(max) = self.max() else { return Ok(None) };
+        let source = network_of(source);
         {
             let mut counts = self.lock();
             let count = counts.get(&source).copied().unwrap_or(0);
@@ -86,7 +87,7 @@ impl SourceLimit {
 
     /// Returns the number of places of `source`.
     pub(super) fn count(&self, source: IpAddr) -> u32 {
-        self.lock().get(&source).copied().unwrap_or(0)
+        self.lock().get(&network_of(source)).copied().unwrap_or(0)
     }
 
     /// Returns the number of addresses that have a place.
@@ -96,6 +97,14 @@ impl SourceLimit {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u32>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the address that counts for `source`: itself, or the first of its /64.
+fn network_of(source: IpAddr) -> IpAddr {
+    match source {
+        IpAddr::V4(_) => source,
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (!0 << 64))),
     }
 }
 
@@ -134,6 +143,16 @@ mod tests {
         let third = limit.claim(ONE).unwrap();
         drop((second, third, other));
         assert_eq!((limit.count(ONE), limit.sources()), (0, 0));
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_share_their_places() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let limit = SourceLimit::new(1);
+        let place = limit.claim(ip("2001:db8::1")).unwrap();
+        assert!(limit.is_reached(ip("2001:db8::2:3")) && !limit.is_reached(ip("2001:db8:0:1::1")));
+        drop(place);
+        assert_eq!(limit.sources(), 0);
     }
 
     #[test]

@@ -7,11 +7,12 @@
 //! Not here: the options themselves and the typed setters (`table.rs`).
 
 use core::time::Duration;
+use std::net::SocketAddr;
 
 use super::{Access, OptionValue, SocketOption, SocketState};
 use crate::{
     base::{errno::Errno, ids::CoreId},
-    socket::{BusyPoll, demux::BindFlags},
+    socket::{BusyPoll, demux::BindFlags, family::Family},
     sysctl::{FastOpenKey, Sysctls},
     transmit::ip_output::IpFields,
 };
@@ -32,6 +33,8 @@ pub struct SocketSettings {
     pub(in crate::socket) reuse_address: bool,
     /// `SO_REUSEPORT`.
     pub(in crate::socket) reuse_port: bool,
+    /// `IPV6_V6ONLY`; `None` is the host's setting.
+    pub(in crate::socket) v6_only: Option<bool>,
     /// `SO_RCVTIMEO`; `None` is no limit.
     pub(in crate::socket) receive_timeout: Option<Duration>,
     /// `SO_SNDTIMEO`; `None` is no limit.
@@ -153,8 +156,17 @@ impl SocketSettings {
         self.send_timeout
     }
 
-    /// Returns the options that decide which other sockets may share the port.
-    pub(in crate::socket) const fn bind_flags(&self) -> BindFlags {
-        BindFlags { reuse_address: self.reuse_address, reuse_port: self.reuse_port }
+    /// Returns the options that decide which other sockets may share the port of a socket whose
+    /// address, local or remote, is of the family of `address`.
+    pub(in crate::socket) fn bind_flags(
+        &self,
+        address: SocketAddr,
+        sysctls: &Sysctls,
+    ) -> BindFlags {
+        BindFlags {
+            reuse_address: self.reuse_address,
+            reuse_port: self.reuse_port,
+            family: Family::of(address, self.v6_only.unwrap_or(sysctls.bindv6only)),
+        }
     }
 }

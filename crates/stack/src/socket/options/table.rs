@@ -23,12 +23,13 @@ use core::time::Duration;
 use tcp::{Algorithm, Keepalive};
 
 use super::{
-    Access, Form, IPPROTO_IP, IPPROTO_TCP, IPPROTO_UDP, MemoryInfo, OptionValue, SOL_QUIETLINE,
-    SOL_SOCKET, SocketSettings, SocketState, check, tcp_info,
+    Access, Form, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPPROTO_UDP, MemoryInfo, OptionValue,
+    SOL_QUIETLINE, SOL_SOCKET, SocketSettings, SocketState, check, tcp_info,
 };
 use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::Cx,
+    socket::family::Family,
     socket::net::Net,
     socket::{ConnectOptions, Connection, ListenOptions},
     sysctl::{FastOpenKey, Sysctls},
@@ -133,8 +134,8 @@ macro_rules! options {
             /// All options.
             pub const ALL: &[Self] = &[$(Self::$option),*];
 
-            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_TCP`], [`IPPROTO_UDP`] or
-            /// [`SOL_QUIETLINE`].
+            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_IPV6`], [`IPPROTO_TCP`],
+            /// [`IPPROTO_UDP`] or [`SOL_QUIETLINE`].
             #[must_use]
             pub const fn level(self) -> i32 {
                 match self { $(Self::$option => $level,)* }
@@ -534,6 +535,14 @@ options! {
         set DATAGRAM { check::switch(given)? }
         settings { kept.datagram.multicast_all = new } nowhere { () },
         get settings { kept.datagram.multicast_all.into() } socket { true.into() };
+
+    /// Keeps an IPv6 socket from IPv4 peers, which otherwise have v4-mapped addresses. Default
+    /// `net.ipv6.bindv6only`.
+    V6Only = IPPROTO_IPV6 26, "IPV6_V6ONLY", Int,
+        set FRESH { check::flag(given)? } with v6_only(on: bool) { on }
+        settings { kept.v6_only = Some(new) } nowhere { () },
+        get settings { kept.v6_only.unwrap_or(sysctls.bindv6only).into() }
+        socket { (socket.bind_flags().family == Family::V6Only).into() };
 
     /// Sends small segments at once: Nagle's algorithm is off. Default off.
     NoDelay = IPPROTO_TCP 1, "TCP_NODELAY", Int,

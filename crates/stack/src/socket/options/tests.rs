@@ -94,6 +94,7 @@ fn precedes_connection(option: O) -> bool {
             | O::FastOpenKey
             | O::FastOpenNoCookie
             | O::MaxPerSource
+            | O::V6Only
     )
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Below: [`crate::transmit::neighbor`], which decides. Above: `link_output::output`, which reads
 //! `NeighborEntry::resolved` for every list of packets. Linux: net/core/neighbour.c,
-//! net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
+//! net/ipv4/arp.c (`arp_solicit`, `arp_error_report`), net/ipv6/ndisc.c (`ndisc_solicit`).
 //!
 //! An entry publishes its link address in one word, so that sending to a reachable neighbor takes
 //! no lock.
@@ -34,7 +34,7 @@ use crate::{
     device::{LinkType, QueueId},
     header::{arp::ArpPacket, ethernet::MacAddr},
     sysctl::modes::NeighborConfig,
-    transmit::{link_output, tx_queue::DeviceTx},
+    transmit::{link_output, ndp_output, tx_queue::DeviceTx},
 };
 
 mod admin;
@@ -91,8 +91,8 @@ pub(crate) trait Upper: Send + Sync {
     /// Arms a timer that calls [`NeighborEntry::on_timer`] of `entry` at `at`.
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant);
 
-    /// Reports a host unreachable error to the connection that sent `packet`.
-    fn unreachable(&self, cx: &mut Cx, packet: &Packet);
+    /// Reports a host unreachable error to the connection that sent `packet` by `device`.
+    fn unreachable(&self, cx: &mut Cx, device: DeviceIndex, packet: &Packet);
 }
 
 /// Neighbor table of a host.
@@ -451,9 +451,16 @@ impl NeighborEntry {
 
     fn probe(&self, cx: &mut Cx, unicast: Option<MacAddr>) {
         let LinkType::Ethernet { mac } = self.tx.link() else { return };
-        if let (IpAddr::V4(source), IpAddr::V4(ip)) = (self.source, self.ip) {
-            let to = unicast.unwrap_or(MacAddr::BROADCAST);
-            link_output::send_arp(&self.tx, cx, to, &ArpPacket::request(mac, source, ip));
+        match (self.source, self.ip) {
+            (IpAddr::V4(source), IpAddr::V4(ip)) => {
+                let to = unicast.unwrap_or(MacAddr::BROADCAST);
+                link_output::send_arp(&self.tx, cx, to, &ArpPacket::request(mac, source, ip));
+            }
+            (IpAddr::V6(source), IpAddr::V6(ip)) => {
+                ndp_output::solicit(&self.tx, cx, source, ip, unicast);
+            }
+            // A neighbor and its requester are of one family.
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {}
         }
     }
 
@@ -490,7 +497,7 @@ impl NeighborEntry {
             if reason == DropReason::NeighborFailed
                 && let Some(upper) = self.upper.upgrade()
             {
-                upper.unreachable(cx, &packet);
+                upper.unreachable(cx, self.tx.device_index(), &packet);
             }
             cx.drop_packet(reason, packet);
         }

@@ -9,18 +9,19 @@ const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const REACHABLE: Duration = Duration::from_secs(30);
 
-const GRATUITOUS_B: Advertisement = Advertisement { mac: B, solicited: false, gratuitous: true };
+const GRATUITOUS_B: Advertisement =
+    Advertisement { mac: B, solicited: false, change: LinkChange::AtOnce };
 
 const fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
 const fn reply(mac: MacAddr) -> Advertisement {
-    Advertisement { mac, solicited: true, gratuitous: false }
+    Advertisement { mac, solicited: true, change: LinkChange::AfterLock }
 }
 
 const fn unsolicited(mac: MacAddr) -> Advertisement {
-    Advertisement { mac, solicited: false, gratuitous: false }
+    Advertisement { mac, solicited: false, change: LinkChange::AfterLock }
 }
 
 /// Neighbor with its settings and packet memory.
@@ -322,6 +323,32 @@ fn reachable_times_are_spread_around_the_base() {
     assert!(config.reachable_time(u32::MAX) < Duration::from_secs(45));
 }
 
+/// RFC 4861 §7.2.5, the cases of the Override flag.
+#[test]
+fn an_advertisement_without_override_never_replaces_a_link_address() {
+    let mut bench = Bench::new();
+    let ndp = |mac, solicited, replaces| {
+        let change = if replaces { LinkChange::AtOnce } else { LinkChange::Never };
+        Advertisement { mac, solicited, change }
+    };
+    let _ = bench.send(1, at(0));
+    assert_eq!(bench.hear(ndp(A, true, false), at(1)), [format!("send {A}: 0")]);
+    assert_eq!(bench.neighbor.state(), NudState::Reachable);
+    // Another link address ends REACHABLE, and no more than that.
+    let _ = bench.hear(ndp(B, true, false), at(5000));
+    assert_eq!(bench.neighbor.state(), NudState::Stale);
+    assert_eq!(bench.neighbor.link_address(), Some(A));
+    let _ = bench.hear(ndp(B, true, false), at(6000));
+    assert_eq!(bench.neighbor.link_address(), Some(A));
+    // With Override it counts at once, solicited or not.
+    let _ = bench.hear(ndp(B, false, true), at(6001));
+    assert_eq!(bench.neighbor.state(), NudState::Stale);
+    assert_eq!(bench.neighbor.link_address(), Some(B));
+    let _ = bench.hear(ndp(A, true, true), at(6002));
+    assert_eq!(bench.neighbor.state(), NudState::Reachable);
+    assert_eq!(bench.neighbor.link_address(), Some(A));
+}
+
 #[derive(Clone, Debug)]
 enum Event {
     Send(u8),
@@ -335,8 +362,9 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let advertisement =
-        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(first, solicited, gratuitous)| {
-            Event::Receive(Advertisement { mac: if first { A } else { B }, solicited, gratuitous })
+        (any::<bool>(), any::<bool>(), 0..3_usize).prop_map(|(first, solicited, change)| {
+            let change = [LinkChange::AfterLock, LinkChange::AtOnce, LinkChange::Never][change];
+            Event::Receive(Advertisement { mac: if first { A } else { B }, solicited, change })
         });
     let event = prop_oneof![
         3 => (1_u8..8).prop_map(Event::Send),

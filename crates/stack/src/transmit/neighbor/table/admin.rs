@@ -92,6 +92,12 @@ impl NeighborTable {
         true
     }
 
+    /// Returns the link address of `ip`, if it is known.
+    pub(crate) fn link_address(&self, device: DeviceIndex, ip: IpAddr) -> Option<MacAddr> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.map.get(&Key { device, ip }).and_then(|entry| entry.info().mac)
+    }
+
     /// Returns all entries except those in state NONE and those of groups, by device and address.
     /// `ip neigh show` omits these, too.
     pub(crate) fn list(&self) -> Vec<NeighborInfo> {
