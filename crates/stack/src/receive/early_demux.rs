@@ -4,10 +4,10 @@
 //! Linux: `tcp_v4_early_demux`, `tcp_v6_early_demux`, `udp_v4_early_demux`,
 //! `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`, `net.ipv4.udp_early_demux`. For both IP
 //! versions, a cached route is valid while its generation is that of the host; Linux has a
-//! generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of
-//! the previous packet's flow costs one comparison; a packet of another flow costs one lookup under
-//! the RCU section. A packet without a connection takes the full path through `ip_input`. If the
-//! connection has no valid cached route, only the route is looked up.
+//! generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of the previous packet's flow costs
+//! one comparison; a packet of another flow costs one lookup under the RCU section. A packet without
+//! a connection takes the full path through `ip_input`. If the connection has no valid cached route,
+//! only the route is looked up.
 
 use pkt::{Packet, PacketType};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};

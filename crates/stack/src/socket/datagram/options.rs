@@ -10,7 +10,10 @@ use crate::{
     cx::Cx,
     socket::{
         net::Net,
-        options::{IPPROTO_TCP, MemoryInfo, OptionValue, SOL_QUIETLINE, SocketOption, SocketState},
+        options::{
+            IPPROTO_IPV6, IPPROTO_TCP, MemoryInfo, OptionValue, SOL_QUIETLINE, SocketOption,
+            SocketState,
+        },
     },
 };
 
@@ -18,7 +21,7 @@ impl DatagramSocket {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of TCP and for one that is only read, `EINVAL` for a value that
+    /// `ENOPROTOOPT` for an option of IPv6 or TCP and for one that is only read, `EINVAL` for a value that
     /// is not allowed, `EPERM` for a priority above 6.
     pub fn set_option(
         &self,
@@ -45,7 +48,7 @@ impl DatagramSocket {
     /// Returns an option. Reading `SO_ERROR` takes the error.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of TCP and for one that is only set, `ENOTCONN` for `IP_MTU` of
+    /// `ENOPROTOOPT` for an option of IPv6 or TCP and for one that is only set, `ENOTCONN` for `IP_MTU` of
     /// an unconnected socket.
     pub fn option(
         &self,
@@ -121,7 +124,7 @@ impl Call<'_> {
 /// Refuses options that datagram sockets do not have.
 fn check_level(option: SocketOption) -> Result<(), Errno> {
     match option.level() {
-        IPPROTO_TCP | SOL_QUIETLINE => Err(Errno::ENOPROTOOPT),
+        IPPROTO_IPV6 | IPPROTO_TCP | SOL_QUIETLINE => Err(Errno::ENOPROTOOPT),
         _ => Ok(()),
     }
 }

@@ -332,19 +332,19 @@ fn an_advertisement_without_override_never_replaces_a_link_address() {
         Advertisement { mac, solicited, change }
     };
     let _ = bench.send(1, at(0));
-    assert_eq!(bench.hear(ndp(A, true, false), at(1)), [format!("send {A}: 0")]);
+    assert_eq!(bench.receive(ndp(A, true, false), at(1)), [format!("send {A}: 0")]);
     assert_eq!(bench.neighbor.state(), NudState::Reachable);
     // Another link address ends REACHABLE, and no more than that.
-    let _ = bench.hear(ndp(B, true, false), at(5000));
+    let _ = bench.receive(ndp(B, true, false), at(5000));
     assert_eq!(bench.neighbor.state(), NudState::Stale);
     assert_eq!(bench.neighbor.link_address(), Some(A));
-    let _ = bench.hear(ndp(B, true, false), at(6000));
+    let _ = bench.receive(ndp(B, true, false), at(6000));
     assert_eq!(bench.neighbor.link_address(), Some(A));
     // With Override it counts at once, solicited or not.
-    let _ = bench.hear(ndp(B, false, true), at(6001));
+    let _ = bench.receive(ndp(B, false, true), at(6001));
     assert_eq!(bench.neighbor.state(), NudState::Stale);
     assert_eq!(bench.neighbor.link_address(), Some(B));
-    let _ = bench.hear(ndp(A, true, true), at(6002));
+    let _ = bench.receive(ndp(A, true, true), at(6002));
     assert_eq!(bench.neighbor.state(), NudState::Reachable);
     assert_eq!(bench.neighbor.link_address(), Some(A));
 }
