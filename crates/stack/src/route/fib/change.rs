@@ -85,13 +85,7 @@ impl FibBuilder {
         self.fib.addresses.retain(|at| !on_it(at));
         self.fib.deprecated.retain(|address| !gone.contains(address));
         self.retain(Table::Local, |route| route.device != device);
-        for (on, address) in self.fib.addresses.clone() {
-            if builder::has_broadcast(&address) {
-                let broadcast = IpNet::from(address.broadcast());
-                let route = builder::route(RouteKind::Broadcast, on, Some(address.addr()));
-                self.add_first(Table::Local, broadcast, route);
-            }
-        }
+        self.add_broadcasts();
         self.retain(Table::Main, |route| route.prefsrc.is_none_or(|ip| !gone.contains(&ip)));
         self.device_down(device);
     }
@@ -105,8 +99,10 @@ impl FibBuilder {
         };
         self.fib.addresses.retain(|at| !is_it(at));
         self.fib.deprecated.remove(&address);
-        self.set(Table::Local, &IpNet::from(address), Vec::new());
-        self.retain(Table::Main, |route| route.prefsrc != Some(address));
+        for table in [Table::Local, Table::Main] {
+            self.retain(table, |route| route.prefsrc != Some(address));
+        }
+        self.add_broadcasts();
         let network = gone.trunc();
         let is_in_network =
             |(on, net): &(DeviceIndex, IpNet)| *on == device && net.trunc() == network;
@@ -127,6 +123,17 @@ impl FibBuilder {
             self.fib.deprecated.insert(address);
         } else {
             self.fib.deprecated.remove(&address);
+        }
+    }
+
+    /// Adds the broadcast addresses of the networks of all addresses, where none is left.
+    fn add_broadcasts(&mut self) {
+        for (on, address) in self.fib.addresses.clone() {
+            if builder::has_broadcast(&address) {
+                let broadcast = IpNet::from(address.broadcast());
+                let route = builder::route(RouteKind::Broadcast, on, Some(address.addr()));
+                self.add_first(Table::Local, broadcast, route);
+            }
         }
     }
 

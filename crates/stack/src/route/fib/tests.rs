@@ -145,6 +145,49 @@ fn secondary_addresses_share_the_network() {
     assert_eq!(found(&fib, "10.0.0.9").unwrap().prefsrc, Some(ip("10.0.0.1")));
 }
 
+/// fe80::/64 is a network of every link, so the device of the destination decides.
+#[test]
+fn each_device_has_its_own_link_local_network() {
+    let mut builder = sample();
+    builder.address(DeviceIndex(1), net("fe80::1/64")).unwrap();
+    builder.address(DeviceIndex(2), net("fe80::2/64")).unwrap();
+    let on = |builder: &FibBuilder, device, dst: &str| {
+        let fib = builder.build();
+        let found = fib.lookup_on(DeviceIndex(device), ip(dst));
+        found.map(|found| found.entry(ip(dst)).to_string())
+    };
+    assert_eq!(on(&builder, 1, "fe80::9").unwrap(), "fe80::/64 dev 1");
+    assert_eq!(on(&builder, 2, "fe80::9").unwrap(), "fe80::/64 dev 2");
+    assert_eq!(on(&builder, 1, "fe80::1").unwrap(), "local fe80::1 dev 1 src fe80::1");
+    assert_eq!(on(&builder, 1, "fe80::2").unwrap(), "fe80::/64 dev 1", "of another station");
+    builder.device_down(DeviceIndex(2));
+    assert_eq!(on(&builder, 2, "fe80::9"), None);
+    builder.device_up(DeviceIndex(2));
+    assert_eq!(on(&builder, 2, "fe80::9").unwrap(), "fe80::/64 dev 2");
+}
+
+#[test]
+fn a_removed_address_leaves_with_its_network_and_its_routes() {
+    let mut builder = sample();
+    builder.address(DeviceIndex(1), net("10.0.0.2/24")).unwrap();
+    builder.address(DeviceIndex(2), net("10.0.0.3/24")).unwrap();
+    builder.route(&RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.254"))).unwrap();
+    let shown = |builder: &FibBuilder, dst: &str| {
+        found(&builder.build(), dst).map(|entry| entry.to_string())
+    };
+    assert_eq!(shown(&builder, "8.8.8.8").unwrap(), "default via 10.0.0.254 dev 1 src 10.0.0.1");
+    builder.remove_address(DeviceIndex(1), ip("10.0.0.1"));
+    assert_eq!(shown(&builder, "10.0.0.1").unwrap(), "10.0.0.0/24 dev 1 src 10.0.0.2");
+    let broadcast = shown(&builder, "10.0.0.255").unwrap();
+    assert_eq!(broadcast, "broadcast 10.0.0.255 dev 1 src 10.0.0.2");
+    assert_eq!(shown(&builder, "8.8.8.8"), None, "the source of the route is gone");
+    builder.remove_address(DeviceIndex(1), ip("10.0.0.2"));
+    let other = shown(&builder, "10.0.0.9").unwrap();
+    assert_eq!(other, "10.0.0.0/24 dev 2 src 10.0.0.3", "the other device takes over");
+    builder.remove_address(DeviceIndex(1), ip("2001:db8::1"));
+    assert_eq!(shown(&builder, "2001:db8::7"), None);
+}
+
 /// A provider assigns a single address: the gateway is on the link because of a route.
 #[test]
 fn a_gateway_may_be_on_link_by_a_route() {
