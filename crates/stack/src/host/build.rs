@@ -69,12 +69,7 @@ impl Host {
         check_devices(&config)?;
         let mut config = config;
         add_link_local_addresses(&mut config);
-        if config.sysctls.tcp_mem == Sysctls::default().tcp_mem {
-            config.sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
-        }
-        if config.sysctls.udp_mem == Sysctls::default().udp_mem {
-            config.sysctls.udp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
-        }
+        set_memory_limits(&mut config.sysctls, memory);
         let secrets = config.secrets;
         let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
         let mut devices = vec![loopback];
@@ -229,6 +224,17 @@ fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+/// Derives limits that have their default value from the packet memory of this process.
+fn set_memory_limits(sysctls: &mut Sysctls, memory: &Memory) {
+    let defaults = Sysctls::default();
+    if sysctls.tcp_mem == defaults.tcp_mem {
+        sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
+    }
+    if sysctls.udp_mem == defaults.udp_mem {
+        sysctls.udp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
+    }
 }
 
 /// Gives a link-local address (RFC 4291 §2.8) to each Ethernet device that has an IPv6 address or
