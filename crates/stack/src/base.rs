@@ -1,7 +1,7 @@
 //! Definitions that all other modules use: counters, error numbers, limits, indices, timers,
-//! secrets.
+//! secrets, accounts of memory.
 //!
-//! Nothing here imports another module of this crate.
+//! This module imports no other module of this crate.
 
 pub(crate) mod armed_timers;
 pub mod config_error;

@@ -9,8 +9,8 @@ use siphasher::sip::SipHasher13;
 
 use super::secrets::HashKey;
 
-/// Returns the address of `device` in the /64 of `prefix`. `attempt` counts the addresses that
-/// other stations had (DAD_Counter of RFC 7217 §5).
+/// Returns the address of `device` in the /64 of `prefix`. `attempt` is the number of addresses
+/// tried before that other stations use (DAD_Counter of RFC 7217 §5).
 pub(crate) fn stable_address(
     key: &HashKey,
     prefix: Ipv6Addr,
@@ -32,7 +32,7 @@ pub(crate) fn stable_address(
     }
 }
 
-/// Whether an identifier belongs to an anycast group (RFC 5453).
+/// Returns whether an interface identifier is reserved, so that no host may use it (RFC 5453).
 const fn is_reserved(identifier: u64) -> bool {
     matches!(
         identifier,
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_identifiers_are_known() {
+    fn reserved_identifiers_are_recognized() {
         for reserved in [0, 0x0200_5eff_fe00_5213, 0xfdff_ffff_ffff_ff80, 0xfdff_ffff_ffff_ffff] {
             assert!(is_reserved(reserved));
         }

@@ -5,8 +5,9 @@
 //!
 //! The unit is a page of 4 KB, and contexts keep a reserve, as in `tcp_memory`: the shared count is
 //! written once per batch of pages, never per datagram. The account is off by at most that batch
-//! for each context. A datagram for which there is no page left is dropped; no other part of a
-//! socket is affected, so the first two thresholds have no effect here.
+//! for each context. A datagram for which no page is left is dropped. There is no state of
+//! pressure, so the second threshold of `udp_mem` has no effect, and the first one only determines
+//! the size of a batch.
 //!
 //! Differs from Linux, where a socket above `udp_rmem_min` is also refused between the second and
 //! the third threshold.

@@ -1,5 +1,5 @@
-//! Beginning and end of a core: its queues are added while its host is built and removed when the
-//! host is gone, and a pending run without a runner is canceled.
+//! Beginning and end of a core: its queues are added while its host is built, and removed when the
+//! host is gone. A run that is then still owed is canceled.
 //!
 //! Not here: devices that leave while the host stays (`power`).
 
@@ -70,8 +70,8 @@ impl Core {
     pub(super) fn forget(&self, mut guard: CoreGuard<'_, CoreState>) {
         guard.napis.clear();
         (guard.completing, guard.ringed) = (0, 0);
-        // Contexts that have run the core may keep it for a while. The timers, which refer to
-        // sockets of the host, must not be kept with it.
+        // Contexts that have run the core may keep a reference to it for a while. The timers, which
+        // refer to sockets of the host, must not be kept with it.
         self.sockets.forget_timers();
         self.lose_worker();
         guard.backlog.clear(self.backlog());

@@ -28,7 +28,7 @@ fn empty_wheel_has_no_deadline() {
 }
 
 #[test]
-fn an_entry_expires_neither_early_nor_later_than_a_tick() {
+fn an_entry_expires_never_early_and_at_most_a_tick_late() {
     let deadline = at(10 * TICK + 1);
     let mut wheel = TimerWheel::new(Instant::ZERO);
     wheel.insert(deadline, ());
@@ -77,7 +77,7 @@ fn far_deadlines_cascade_and_stay_exact() {
 }
 
 #[test]
-fn the_end_of_time_never_expires() {
+fn an_entry_at_the_end_of_time_never_expires() {
     let mut wheel = TimerWheel::new(Instant::ZERO);
     wheel.insert(Instant::FAR_FUTURE, ());
     assert_eq!(wheel.next_deadline(), Some(Instant::FAR_FUTURE));
@@ -123,7 +123,7 @@ fn entries_may_be_armed_while_others_expire() {
 }
 
 #[test]
-fn nodes_are_reused() {
+fn nodes_of_expired_entries_are_reused() {
     let mut wheel = TimerWheel::new(Instant::ZERO);
     for round in 1..1_000 {
         wheel.insert(at(round * TICK), round);
