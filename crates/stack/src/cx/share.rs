@@ -1,7 +1,7 @@
 //! Data of a host that contexts use: its number, settings, counter pages, the accounts that all its
 //! connections share, and the receiver of its events.
 //!
-//! Above: every part of a host refers to it, and a context enters the host by it (`Cx::enter`).
+//! Above: every part of a host, and contexts, which enter a host by its `HostShare` (`Cx::enter`).
 //! Linux: the fields of `struct net` that any layer reads.
 //!
 //! Not here: devices and routes (`route::router`), sockets (`socket::net`), cores (`host`).

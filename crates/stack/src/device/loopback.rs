@@ -1,8 +1,8 @@
 //! The loopback device: it receives the packets that it transmits, by pointer and without
 //! checksums.
 //!
-//! Linux: drivers/net/loopback.c. As in Linux, the device has a large MTU and takes superframes. It
-//! has one queue per core of the host.
+//! Linux: drivers/net/loopback.c. As in Linux, the device has a large MTU and takes superframes
+//! (packets of several segments). It has one queue per core of the host.
 
 use std::{
     collections::VecDeque,
