@@ -1,7 +1,7 @@
-//! Wire formats: Ethernet, ARP, IP with its options, ICMP, NDP, UDP. Only these files read or write
-//! their bytes.
+//! Formats of headers and messages: Ethernet, ARP, IP with options and extension headers, ICMP,
+//! NDP, UDP. Only this module reads or writes their bytes.
 //!
-//! Above: the steps of both directions, and devices that inspect frames. Below: `base`. The TCP
+//! Above: the receive and transmit steps, and devices that inspect frames. Below: `base`. The TCP
 //! format is in `tcp::wire`.
 //!
 //! Not here: reactions to a header.

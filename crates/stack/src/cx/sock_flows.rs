@@ -1,8 +1,8 @@
 //! RFS table: the home core of the thread that last made a socket call on each flow.
 //!
 //! Linux: `rps_sock_flow_table`, `sock_rps_record_flow`. Socket calls write it, the cores that poll
-//! devices read it. An entry may be stale for a moment. Then a packet is processed on another core
-//! than its reader, which is slower but correct.
+//! devices read it. An entry may be stale for a moment. Then a packet may be processed on another
+//! core than its reader runs on, which is slower but correct.
 
 use std::{
     boxed::Box,

@@ -6,14 +6,14 @@
 //!
 //! | header | treatment |
 //! |---|---|
-//! | Hop-by-Hop Options | first in the chain only; unknown options by the two upper bits of their type |
-//! | Destination Options | the same options |
-//! | Routing | ignored without segments left, otherwise refused (RFC 5095): a host forwards nothing |
-//! | Fragment | read into [`Chain::fragment`]; an atomic fragment (RFC 6946) is a whole packet |
+//! | Hop-by-Hop Options | allowed only as the first header; the two upper bits of the type of an unknown option select its treatment |
+//! | Destination Options | options are treated as in Hop-by-Hop Options |
+//! | Routing | ignored if no segments are left, otherwise refused (RFC 5095), because a host forwards no packets |
+//! | Fragment | stored in [`Chain::fragment`]; an atomic fragment (RFC 6946) counts as a whole packet |
 //!
-//! Every other number ends the chain, also Authentication and Encapsulating Security Payload, which
-//! have no handler here. The limits are those that RFC 8504 §5.3 allows a host: a sender cannot
-//! make it read many options for one packet.
+//! Every other Next Header ends the chain. This includes Authentication and Encapsulating Security
+//! Payload, which have no handler here. The limits are those that RFC 8504 §5.3 allows, so that a
+//! sender cannot make a host read many options for one packet.
 //!
 //! Not here: reassembly, and the report of a problem to the sender (`receive::icmp_input`).
 
@@ -21,9 +21,9 @@ use pkt::DropReason;
 
 use super::ip::{Fragment, IPV6_HEADER_LEN, protocol};
 
-/// Largest chain in bytes: with the fixed header and a transport header it fits the head of a
-/// packet, so that every header is linear. Differs from Linux, which has no such bound: chains in
-/// use have 8 to 32 bytes.
+/// Largest chain in bytes. Together with the fixed header and a transport header, it fits the head
+/// of a packet, so that every header is linear. Differs from Linux, which has no such bound,
+/// because the chains in use have only 8 to 32 bytes.
 pub const CHAIN_BYTES_MAX: usize = 64;
 
 /// Largest number of options of one header, padding excluded (Linux: `max_hbh_opts_number`,
@@ -63,7 +63,7 @@ pub struct Chain {
 pub struct Refusal {
     /// Reason for dropping the packet.
     pub reason: DropReason,
-    /// Report to the sender, if the rules ask for one.
+    /// Parameter Problem message for the sender, if RFC 8200 asks for one.
     pub problem: Option<Problem>,
 }
 
@@ -158,7 +158,7 @@ pub fn read(first: u8, bytes: &[u8]) -> Result<Chain, Refusal> {
         chain.protocol_at = offset16(IPV6_HEADER_LEN + at);
         chain.len = offset16(at + len);
         if chain.fragment.is_piece() {
-            // The bytes after it belong to the original packet.
+            // The bytes after a Fragment header belong to the original packet.
             return Ok(chain);
         }
     }
@@ -188,7 +188,8 @@ fn check_options(options: &[u8], at: usize) -> Result<(), Refusal> {
                 return Err(Refusal::SILENT);
             }
             if kind != ROUTER_ALERT {
-                // The upper two bits of an unknown type say what a receiver does.
+                // The upper two bits of an unknown type select the treatment: skip the option, drop
+                // the packet, or drop and report it.
                 match kind >> 6 {
                     0 => {}
                     1 => return Err(Refusal::SILENT),
@@ -234,14 +235,14 @@ mod tests {
         .concat();
         let chain = read(protocol::HOP_BY_HOP, &bytes).expect("a chain");
         assert_eq!((chain.protocol, chain.len, chain.protocol_at), (protocol::TCP, 32, 40 + 24));
-        assert!(!chain.fragment.is_piece(), "an atomic fragment is a whole packet");
+        assert!(!chain.fragment.is_piece(), "an atomic fragment counts as a whole packet");
         for len in 0..bytes.len() {
             assert_eq!(read(protocol::HOP_BY_HOP, &bytes[..len]), Err(SILENT), "{len} bytes");
         }
     }
 
     #[test]
-    fn a_fragment_ends_the_chain() {
+    fn a_fragment_header_ends_the_chain() {
         let bytes = header(protocol::DESTINATION_OPTIONS, [0, 0x10 | 1, 0, 0, 0, 7]);
         let chain = read(protocol::FRAGMENT, &bytes).expect("a chain");
         assert_eq!(chain.fragment, Fragment { dont: false, more: true, offset: 16 });
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_with_segments_left_is_refused_at_its_type() {
+    fn a_routing_header_with_segments_left_is_refused_and_reported() {
         for kind in [0, 2, 4] {
             let bytes = header(protocol::TCP, [kind, 1, 0, 0, 0, 0]);
             let refused = read(protocol::ROUTING, &bytes).expect_err("segments left");
@@ -260,14 +261,14 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_options_come_first_only() {
+    fn a_hop_by_hop_header_after_another_header_is_refused_and_reported() {
         let bytes = [pad(protocol::HOP_BY_HOP), pad(protocol::TCP)].concat();
         let refused = read(protocol::DESTINATION_OPTIONS, &bytes).expect_err("out of order");
         assert_eq!(refused.problem, Some(Problem { code: 1, pointer: 40 }));
     }
 
     #[test]
-    fn the_type_of_an_unknown_option_says_what_happens() {
+    fn the_type_of_an_unknown_option_selects_skip_drop_or_report() {
         let result = |kind| {
             let bytes = header(protocol::TCP, [kind, 0, PADN, 2, 0, 0]);
             read(protocol::DESTINATION_OPTIONS, &bytes).map(|chain| chain.protocol)
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(
             long(&[0x1e, 4, 0, 0, 0, 0, 1, 5, 0, 0, 0, 0, 0, 0x1e]),
             Err(SILENT),
-            "no length"
+            "the last option has no length"
         );
         assert_eq!(long(&[PADN, 6, 0, 0, 0, 0, 0, 0]), Err(SILENT));
         let headers = [pad(protocol::DESTINATION_OPTIONS).repeat(8), pad(protocol::TCP)].concat();

@@ -68,20 +68,21 @@ pub enum IcmpMessage {
         /// Number of the request.
         seq: u16,
     },
-    /// Error: one of our packets did not reach its destination.
+    /// Error: a packet of this host did not reach its destination.
     Unreachable(Unreachable),
-    /// Error: one of our packets was too long for a link and must not be fragmented (RFC 1191,
+    /// Error: a packet of this host was too long for a link and must not be fragmented (RFC 1191,
     /// RFC 8201).
     PacketTooBig {
         /// MTU of the next hop in bytes; 0 from a router older than RFC 1191.
         mtu: u32,
     },
-    /// Error: one of our packets exceeded its hop limit, or its fragments their reassembly time.
+    /// Error: a packet of this host exceeded its hop limit, or the time for reassembly of its
+    /// fragments ran out.
     TimeExceeded {
         /// True for reassembly, false for the hop limit.
         reassembly: bool,
     },
-    /// Error: a header field of one of our packets was invalid.
+    /// Error: a header field of a packet of this host was invalid.
     ParameterProblem {
         /// Code, as on the wire.
         code: u8,
@@ -186,7 +187,8 @@ impl IcmpMessage {
         [kind, code, 0, 0, a, b, c, d]
     }
 
-    /// Whether the message reports an error of one of our packets, which it then quotes.
+    /// Whether the message reports an error of a packet of this host; such a message quotes the
+    /// packet.
     #[must_use]
     pub const fn is_error(&self) -> bool {
         matches!(
@@ -293,25 +295,25 @@ pub fn may_answer_with_error<const V4: bool>(
         && match payload.first() {
             // An unknown type may be a future error type.
             Some(&kind) if V4 => !matches!(kind, v4::ECHO_REPLY | v4::ECHO_REQUEST | 13..=18),
-            // RFC 4443 §2.4 (e.2): nor about a redirect.
+            // RFC 4443 §2.4 (e.2) forbids an error about a redirect, too.
             Some(&kind) => kind < v6::ECHO_REQUEST || kind == ndp::REDIRECT,
             None => true,
         };
     to_one_host && from_one_host && header.fragment.offset == 0 && !about_error
 }
 
-/// Start of one of our packets, as quoted by an error message.
+/// Start of a packet of this host, as quoted by an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// Source of the quoted packet: one of our addresses, unless the quote is forged.
+    /// Source of the quoted packet: an address of this host, unless the quote is forged.
     pub src: IpAddr,
     /// Destination of the quoted packet.
     pub dst: IpAddr,
     /// Protocol of the quoted packet.
     pub protocol: u8,
-    /// Length of the quoted IP packet in bytes, by its own header.
+    /// Length of the quoted IP packet in bytes, as the quoted header gives it.
     pub total_len: u16,
-    /// First eight bytes of its payload.
+    /// First eight bytes of the payload of the quoted packet.
     pub payload: [u8; QUOTED_PAYLOAD_MIN],
 }
 

@@ -4,14 +4,15 @@
 //! Above: `receive::ip_input` and `transmit::ip_output`, receive offload and segmentation. Linux:
 //! `ip_rcv_core` in net/ipv4/ip_input.c, `ip6_rcv_core` in net/ipv6/ip6_input.c.
 //!
-//! [`parse`] and [`IpHeader::emit`] take `const V4: bool`, so that the algorithm above them is
-//! written once. A parsed header is valid: lengths fit the packet, the IPv4 checksum holds, options
-//! are well formed, and both addresses are valid in a packet. A field that a version lacks has its
-//! neutral value (`id` 0, no fragment, flow label 0).
+//! [`parse`] and [`IpHeader::emit`] take `const V4: bool`, so that the callers are written once for
+//! both versions. A parsed header is valid: lengths fit the packet, the IPv4 checksum holds,
+//! options are well formed, and both addresses may occur in a packet. A field that a version lacks
+//! has its neutral value (`id` 0, no fragment, flow label 0).
 //!
-//! **BIG TCP.** Length fields have 16 bits. A longer superframe never leaves this process except
-//! through a device that accepts it, and its header has a length of 0; the length of the packet is
-//! used instead (`parse_packet`). In any other packet, a length of 0 means 0. Linux: `iph_totlen`,
+//! **BIG TCP.** Length fields have 16 bits. A superframe (a packet of several segments) that is
+//! longer has a length of 0 in its header, and leaves this process only through a device that
+//! accepts it. For such a packet, the length of the packet is used instead of the length field
+//! (`parse_packet`). In any other packet, a length of 0 means 0. Linux: `iph_totlen`,
 //! `iph_set_totlen`. Differs from Linux: a long IPv6 superframe has no jumbo payload option
 //! (RFC 2675), so that both versions are alike.
 //!
@@ -185,15 +186,15 @@ pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
 /// In order: `PacketTooShort`, `IpVersion`, `IpHeaderLength`, `IpCsum`, `PacketTooShort` (total
 /// length beyond the packet), `IpLength`, `IpOptions`, `IpSourceInvalid`, `IpDestinationInvalid`.
 ///
-/// Inlined, with its parts: a result passed through memory is read with other widths than it was
-/// written with, which stalls store forwarding.
+/// Inlined, with its parts: a result that is passed through memory is read in units of another size
+/// than it was written in, which prevents store forwarding and costs time.
 #[inline(always)]
 pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
     parse_as::<V4, false>(linear, packet_len)
 }
 
 /// Parses the header of `packet`, which begins at offset `network` and is linear. Differs from
-/// [`parse`] for a BIG TCP superframe, whose length is that of the packet.
+/// [`parse`] for a BIG TCP superframe: its length is taken from the packet, not from the header.
 ///
 /// # Errors
 /// Those of [`parse`].
@@ -248,8 +249,8 @@ fn parse_as<const V4: bool, const WHOLE: bool>(
     Ok(header)
 }
 
-/// Checks the header by RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2, in the order of the
-/// latter.
+/// Checks the header as RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2 require, in the order of
+/// RFC 1812.
 #[inline(always)]
 fn parse_v4<const WHOLE: bool>(
     linear: &[u8],
@@ -318,8 +319,8 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
 }
 
 /// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3,
-/// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only for a host that requests its
-/// address, hence only with a broadcast destination.
+/// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only in packets of a host that requests
+/// its address, which have a broadcast destination.
 fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     let (src_ok, dst_ok) = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -361,8 +362,8 @@ impl IpHeader {
     /// BIG TCP superframe.
     ///
     /// # Panics
-    /// If `bytes` is shorter than [`fixed_len`], or an address is of the other family: each is an
-    /// error of the caller.
+    /// If `bytes` is shorter than [`fixed_len`], or if an address is of the other family. Both are
+    /// errors of the caller.
     #[inline]
     pub fn emit<const V4: bool>(&self, bytes: &mut [u8]) {
         match (V4, self.src, self.dst) {
@@ -412,7 +413,7 @@ impl IpHeader {
 }
 
 /// Turns the header at the start of `bytes`, without options, into one with the option Router Alert
-/// (RFC 2113), which takes the four bytes behind it.
+/// (RFC 2113), which takes the four bytes after that header.
 ///
 /// # Panics
 /// If `bytes` is shorter than 24 bytes, or does not start with a header without options.
@@ -450,8 +451,9 @@ pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: 
     });
 }
 
-/// Sets length and checksum in the header of a superframe's first segment, `payload_len` bytes
-/// after this header. A length that the field cannot express is written as 0 (BIG TCP).
+/// Turns the header of the first segment of a superframe into the header of the superframe: sets
+/// the length, for `payload_len` bytes after the header, and the checksum. A length that the field
+/// cannot express is written as 0 (BIG TCP).
 ///
 /// # Panics
 /// If `bytes` does not start with a header that [`parse`] accepts.
@@ -479,7 +481,7 @@ fn rewrite_ipv4(bytes: &mut [u8], change: impl FnOnce(&mut Ipv4Header, u16)) {
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Returns the length field for `bytes`, or 0 if the field cannot express them.
+/// Returns the value of a length field for `bytes`, or 0 if 16 bits cannot express the length.
 fn length_field(bytes: u32) -> U16 {
     U16::new(u16::try_from(bytes).unwrap_or(0))
 }

@@ -1,10 +1,11 @@
 //! Neighbor discovery messages (RFC 4861 §4) as values.
 //!
-//! Above: `receive::ndp_input`, `transmit::ndp_output`. Linux: net/ipv6/ndisc.c. A message is an
-//! ICMPv6 message; its checksum is verified before it is parsed and filled in after it is written.
+//! Above: `receive::ndp_input`, `transmit::ndp_output`. Linux: net/ipv6/ndisc.c. Each message is an
+//! ICMPv6 message. Its checksum is verified by the caller before `parse`, and filled in by the
+//! caller after `emit`.
 //!
 //! Options are read from a message of any length, but only the first [`PREFIXES_MAX`] prefixes are
-//! kept, so that a router cannot make a host keep more.
+//! kept, so that a router cannot make a host store any number of them.
 //!
 //! Not here: rules about addresses, hop limit and settings (`receive::ndp_input`).
 
@@ -26,7 +27,8 @@ pub const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 /// Type of a redirect.
 pub const REDIRECT: u8 = 137;
 
-/// Hop limit of every message (RFC 4861 §7.1): no router forwards it, so the sender is on the link.
+/// Hop limit of every message (RFC 4861 §7.1): no router forwards a packet without lowering the hop
+/// limit, so the sender of a packet with this value is on the link.
 pub const HOP_LIMIT: u8 = 255;
 
 /// All hosts of a link, ff02::1.
@@ -66,7 +68,7 @@ pub enum NdpMessage {
     RouterAdvertisement(RouterAdvertisement),
     /// Request for the link address of a neighbor, or probe of a known one.
     NeighborSolicitation {
-        /// Address that is asked for.
+        /// Address whose link address is requested.
         target: Ipv6Addr,
         /// Link address of the sender; `None` in a duplicate address probe.
         source_mac: Option<MacAddr>,
@@ -75,7 +77,7 @@ pub enum NdpMessage {
     NeighborAdvertisement {
         /// Address that the message is about.
         target: Ipv6Addr,
-        /// Its link address; `None` if the receiver knows it.
+        /// Link address of `target`; `None` if the receiver knows it.
         target_mac: Option<MacAddr>,
         /// True if the sender is a router.
         router: bool,
@@ -84,7 +86,7 @@ pub enum NdpMessage {
         /// True if the link address replaces a known one.
         replaces: bool,
     },
-    /// Advice of a router to use another next hop.
+    /// Advice of a router to use another next hop for a destination.
     Redirect {
         /// Next hop: the address of a better router, or `destination` itself if it is on the link.
         target: Ipv6Addr,
@@ -100,7 +102,8 @@ pub enum NdpMessage {
 pub struct RouterAdvertisement {
     /// Hop limit of the link; 0 if the router specifies none.
     pub hop_limit: u8,
-    /// Time for which the sender is a default router, in seconds; 0 if it is none.
+    /// Time for which the sender is a default router, in seconds; 0 if the sender is no default
+    /// router.
     pub lifetime_s: u16,
     /// Link address of the sender.
     pub source_mac: Option<MacAddr>,
@@ -127,7 +130,7 @@ pub struct PrefixInfo {
     pub preferred_s: u32,
 }
 
-/// Returns the group of an address that solicitations for it are sent to (RFC 4291 §2.7.1).
+/// Returns the group to which solicitations for an address are sent (RFC 4291 §2.7.1).
 #[must_use]
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
@@ -268,7 +271,8 @@ impl Options {
         if rest.is_empty() { Ok(options) } else { Err(DropReason::NdpOptions) }
     }
 
-    /// Takes one option, of at least eight bytes. The first of two link addresses remains.
+    /// Takes one option, of at least eight bytes. If a link address occurs twice, the first one
+    /// counts.
     fn take(&mut self, kind: u8, option: &[u8]) {
         match kind {
             SOURCE_LINK_ADDRESS => self.source_mac = self.source_mac.or_else(|| link(option)),
@@ -276,7 +280,7 @@ impl Options {
             MTU => self.mtu = word(option, 4),
             PREFIX_INFORMATION => {
                 if let Some(prefix) = prefix(option) {
-                    // A further prefix is dropped.
+                    // Prefixes beyond the maximum are dropped.
                     let _ = self.prefixes.try_push(prefix);
                 }
             }
@@ -285,8 +289,8 @@ impl Options {
     }
 }
 
-/// Returns the link address of an option, unless it is a group's: an entry for it would send this
-/// host's packets to every station.
+/// Returns the link address of an option, or `None` for a group address: a neighbor entry with a
+/// group address would send packets of this host to many stations.
 fn link(option: &[u8]) -> Option<MacAddr> {
     let mac = MacAddr(*option.get(2..)?.first_chunk()?);
     mac.is_unicast().then_some(mac)
@@ -368,7 +372,7 @@ mod tests {
             bytes.extend(&option);
         }
         let Ok(NdpMessage::RouterAdvertisement(read)) = NdpMessage::parse(&bytes) else {
-            panic!("an advertisement")
+            panic!("the bytes were not parsed as a router advertisement")
         };
         assert_eq!((read.hop_limit, read.lifetime_s), (64, 0x0708));
         assert_eq!((read.source_mac, read.mtu), (Some(MAC), Some(1500)));
@@ -387,9 +391,17 @@ mod tests {
     fn malformed_options_are_refused() {
         let mut bytes = [0; 24 + 8];
         bytes[0] = NEIGHBOR_SOLICITATION;
-        assert_eq!(NdpMessage::parse(&bytes), Err(DropReason::NdpOptions), "length 0");
+        assert_eq!(
+            NdpMessage::parse(&bytes),
+            Err(DropReason::NdpOptions),
+            "an option has length 0"
+        );
         bytes[25] = 2;
-        assert_eq!(NdpMessage::parse(&bytes), Err(DropReason::NdpOptions), "beyond the message");
+        assert_eq!(
+            NdpMessage::parse(&bytes),
+            Err(DropReason::NdpOptions),
+            "an option ends beyond the message"
+        );
         bytes[25] = 1;
         assert!(NdpMessage::parse(&bytes).is_ok());
         bytes[1] = 1;
@@ -397,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_follow_from_addresses() {
+    fn groups_and_their_link_addresses_are_computed_from_addresses() {
         let group = solicited_node(ip("2001:db8::1:2345:6789"));
         assert_eq!(group, ip("ff02::1:ff45:6789"));
         assert_eq!(multicast_mac(group), MacAddr([0x33, 0x33, 0xff, 0x45, 0x67, 0x89]));
@@ -405,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_address_of_a_group_is_not_read() {
+    fn a_group_address_in_a_link_address_option_is_ignored() {
         let mut bytes = [0; 32];
         let target = ip("fe80::1");
         let solicit = NdpMessage::NeighborSolicitation { target, source_mac: Some(MAC) };

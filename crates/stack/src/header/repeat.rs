@@ -1,4 +1,5 @@
-//! Fast path for packets whose IP header repeats that of the previous packet, as within a flow.
+//! Fast path for packets whose IP header repeats that of the previous packet, as is common within a
+//! flow.
 //!
 //! Between packets of one flow, the length, identification, TTL and checksum of an IPv4 header may
 //! differ, and the length and hop limit of an IPv6 header. If all other bytes up to the ports are
@@ -7,8 +8,8 @@
 //! Linux has no direct counterpart, except that `inet_gro_receive` compares the same words with
 //! those of held packets.
 //!
-//! Above: `receive::ip_input`, with the state of `socket::rx`, and the fuzz target `headers`.
-//! Not here: the connection of the packet (`early_demux`).
+//! Above: `receive::ip_input`, with the state of `socket::rx`, and the fuzz target `headers`. Not
+//! here: the lookup of the connection of a packet (early demux).
 
 use std::net::IpAddr;
 
@@ -34,8 +35,8 @@ const MASK_V6: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0])
 /// Words that are compared: three of an IPv4 header, six of an IPv6 header.
 type Words = [u64; 6];
 
-/// Header of a packet that went to a connection, for comparison with later packets. The first byte
-/// differs between the versions, so that no packet repeats a header of the other one.
+/// Header of a packet that was delivered to a connection, for comparison with later packets. The
+/// first byte differs between the IP versions, so no packet repeats a header of the other version.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenHeader {
     words: Words,
@@ -99,7 +100,8 @@ impl SeenHeader {
         let pairs = words_v6(bytes).into_iter().zip(self.words);
         let differs = pairs.fold(0, |differs, (word, seen)| differs | (word ^ seen));
         let payload_len = u16::from_be_bytes([bytes[4], bytes[5]]);
-        // A length of 0 may be that of a BIG TCP superframe, which the packet tells.
+        // A packet with a length field of 0 may be a BIG TCP superframe, whose length is not in the
+        // header.
         if differs != 0
             || payload_len == 0
             || IPV6_HEADER_LEN + usize::from(payload_len) > packet_len
@@ -111,7 +113,8 @@ impl SeenHeader {
     }
 }
 
-/// Whether an address has another meaning on another device, which the bytes do not tell.
+/// Returns whether an address has another meaning on another device. The compared bytes do not
+/// contain the device.
 const fn is_scoped(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
@@ -123,7 +126,7 @@ fn words_v4(bytes: &[u8; BYTES]) -> [u64; 3] {
     core::array::from_fn(|index| u64::from_ne_bytes(chunks[index]) & MASKS[index])
 }
 
-/// Returns the masked words for the comparison. The last one overlaps the one before.
+/// Returns the masked words for the comparison. The last word overlaps the one before.
 #[inline]
 fn words_v6(bytes: &[u8; BYTES_V6]) -> Words {
     let (chunks, _) = bytes.as_chunks::<8>();
@@ -221,8 +224,8 @@ mod tests {
                 }
             }
         }
-        // The hop limit for the packet that is long enough, and the shorter lengths 8 and 32 for
-        // both.
+        // Recognized: every flipped bit of the hop limit, for the packet that is long enough; and
+        // the two shorter lengths 8 and 32, for both packet lengths.
         assert_eq!(recognized, 8 + 2 * 2);
         let link_local = IpHeader { src: ip("fe80::1"), ..header };
         assert!(SeenHeader::new::<false>(&first, &link_local).is_none());

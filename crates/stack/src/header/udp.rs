@@ -60,8 +60,8 @@ impl UdpHeader {
         })
     }
 
-    /// Returns source and destination port at the start of `linear`, or `None` if they are not
-    /// there.
+    /// Returns source and destination port at the start of `linear`, or `None` if `linear` is
+    /// shorter than both.
     #[inline]
     pub(crate) const fn ports(linear: &[u8]) -> Option<(u16, u16)> {
         match linear.first_chunk() {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_lengths_are_refused() {
+    fn lengths_below_the_header_or_beyond_the_packet_are_refused() {
         let with = |len| {
             let mut bytes = [0; 12];
             UdpHeader { src_port: 1, dst_port: 2, len, checksum: 0 }.emit(&mut bytes);

@@ -58,7 +58,7 @@ const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 const LOOPBACK_NAME: &str = "lo";
 
 impl Host {
-    /// Builds a host: validates the configuration, attaches devices to cores.
+    /// Builds a host: validates the configuration and attaches the devices to cores.
     ///
     /// # Errors
     /// [`ConfigError`] names the field, the refused value and the allowed values.
@@ -134,7 +134,8 @@ impl Host {
     /// Distributes the queues of every device over the cores.
     fn attach_devices(&self) -> Result<(), ConfigError> {
         for (position, device) in self.devices.iter().enumerate() {
-            // The core that polls a queue holds the device itself.
+            // The core that polls a queue holds the device itself, not its [`Attached`]. Loopback,
+            // at position 0, has no `Attached`.
             let attached = position.checked_sub(1).and_then(|place| self.attached.get(place));
             let index = DeviceIndex::at(position);
             let device =
@@ -145,7 +146,7 @@ impl Host {
                 let (polled, tx) = (Arc::clone(device), Arc::clone(self.tx(index)));
                 let napi = core.add_queue(polled, tx, index, queue).ok_or_else(|| {
                     let limit =
-                        format!("at most {DEVICE_QUEUES_MAX} for each core, with loopback's");
+                        format!("at most {DEVICE_QUEUES_MAX} for each core, loopback's included");
                     ConfigError::new("queues", device.caps().queues, limit)
                 })?;
                 let attendance = Arc::clone(core.attendance());
@@ -184,11 +185,11 @@ fn cores_of(
         .collect()
 }
 
-/// Bytes of an IPv4 and a TCP header without options.
+/// Bytes of an IPv4 header and a TCP header without options.
 const HEADERS: u32 = 40;
 
 /// Refuses unusable devices: a device that a host already has, two devices of one name, an MTU that
-/// holds no segment.
+/// holds no segment, or is too small for IPv6 on a device with an IPv6 address.
 fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
     let mtu_min = HEADERS + u32::from(config.sysctls.tcp.tcp_min_snd_mss);
     for (place, entry) in config.devices.iter().enumerate() {
@@ -226,7 +227,7 @@ fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Derives limits that have their default value from the packet memory of this process.
+/// Computes the memory limits that are still at their default from the maximum of packet memory.
 fn set_memory_limits(sysctls: &mut Sysctls, memory: &Memory) {
     let defaults = Sysctls::default();
     if sysctls.tcp_mem == defaults.tcp_mem {
@@ -238,7 +239,7 @@ fn set_memory_limits(sysctls: &mut Sysctls, memory: &Memory) {
 }
 
 /// Gives a link-local address (RFC 4291 §2.8) to each Ethernet device that has an IPv6 address or
-/// accepts router advertisements, unless the configuration names one.
+/// accepts router advertisements, unless the configuration gives the device one.
 fn add_link_local_addresses(config: &mut HostConfig) {
     for entry in &mut config.devices {
         let caps = entry.device.caps();

@@ -77,7 +77,7 @@ impl Impairment {
             && !self.completes_later()
     }
 
-    /// Whether the packets of the direction can pass through a lock-free ring.
+    /// Whether the packets of the direction can pass through a ring (`sync::Ring`).
     pub(super) fn is_straight(&self) -> bool {
         self.is_none() && self.queue_packets <= RING_MAX
     }

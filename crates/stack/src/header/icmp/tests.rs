@@ -39,7 +39,7 @@ fn message_bytes_are_those_of_rfc_792_and_1191() {
 }
 
 #[test]
-fn other_codes_and_types_are_kept() {
+fn unknown_codes_and_types_are_kept() {
     let odd = IcmpMessage::parse::<true>(&[3, 12, 0, 0, 0, 0, 0, 0]).unwrap();
     assert_eq!(odd, IcmpMessage::Unreachable(Unreachable::Other(12)));
     assert!(odd.is_error());
@@ -107,7 +107,7 @@ fn an_error_needs_single_hosts_as_source_and_destination() {
 }
 
 #[test]
-fn an_error_causes_no_error() {
+fn an_icmp_error_is_not_answered_with_an_icmp_error() {
     let icmp = offending(protocol::ICMP);
     let allowed = |kind: u8| may_answer_with_error::<true>(&icmp, PacketType::Host, &[kind]);
     assert!(allowed(8) && allowed(0) && allowed(13));

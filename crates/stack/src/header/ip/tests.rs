@@ -95,7 +95,7 @@ fn every_truncation_is_too_short() {
 }
 
 #[test]
-fn the_linear_part_may_end_with_the_header() {
+fn a_packet_whose_linear_part_ends_with_the_header_is_parsed() {
     let bytes = bytes_of::<true>(&sample_v4());
     assert!(parse::<true>(&bytes[..20], bytes.len()).is_ok());
 }
@@ -166,7 +166,7 @@ fn invalid_addresses_are_rejected() {
     assert_eq!(src([255, 255, 255, 255]), Err(DropReason::IpSourceInvalid));
     assert_eq!(src([0, 0, 0, 0]), Err(DropReason::IpSourceInvalid));
     assert_eq!(src([0, 1, 2, 3]), Err(DropReason::IpSourceInvalid));
-    assert_eq!(src([127, 0, 0, 1]), Ok(()), "valid on the loopback device");
+    assert_eq!(src([127, 0, 0, 1]), Ok(()), "a loopback source is valid on the loopback device");
     let dst = |a: [u8; 4]| edited(|b| b[16..20].copy_from_slice(&a)).map(|_| ());
     assert_eq!(dst([0, 0, 0, 0]), Err(DropReason::IpDestinationInvalid));
     assert_eq!(dst([224, 0, 0, 1]), Ok(()));
