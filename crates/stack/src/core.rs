@@ -122,6 +122,7 @@ pub(crate) struct CoreState {
     powered: power::Powered,
     /// Round robin: index of the queue that the next turn polls first, if it is due.
     next_napi: usize,
+    /// Buffer for due timers, kept so that a turn allocates none.
     due: Vec<TimerEntry>,
     /// Packets that other cores have steered to this core, and packets for other cores.
     backlog: BacklogPoll,

@@ -78,7 +78,7 @@ impl LinkType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxSignal {
     /// The device rings the [`Doorbell`] of the queue after each arrival. The queue is polled only
-    /// after a ring, so a missing ring leaves the frame in the device until the next one.
+    /// after a ring, so if a ring is missing, the frame stays in the device until the next ring.
     Doorbell,
     /// A descriptor becomes readable and stays so until the queue is empty. The worker of the core
     /// watches it. Other threads that run the core poll the queue in every turn.

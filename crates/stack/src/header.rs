@@ -19,7 +19,8 @@ pub mod option;
 pub mod repeat;
 pub mod udp;
 
-/// Removes a header that an earlier step has checked and made linear.
+/// Removes a header that an earlier receive step has checked and made linear (contiguous at the
+/// head of the packet).
 pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {
     let stripped = packet.pull(header_bytes);
     debug_assert!(stripped, "a checked header is linear");

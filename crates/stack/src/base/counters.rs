@@ -136,7 +136,7 @@ tcp::counters! {
     Icmp6OutNeighborAdvertisements: "Neighbor advertisements sent.",
 
     SoftnetProcessed: "Packets taken from device queues by polls.",
-    SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
+    SoftnetTimeSqueeze: "Turns of a core that ended with work left because the budget was used up.",
     RpsPackets: "Packets that the core which polled them handed to another core (RPS, RFS).",
     ForeignCorePackets: "Segments processed on another core than the one of their connection.",
     CoreTurns: "Turns of a core. A turn is one pass over its queues, transmit completions and timers.",
@@ -274,8 +274,8 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("IpForwDatagrams", "a host forwards no packets"),
     ("IpReasmTimeout", "no reassembly: a fragment is dropped and counted"),
     ("IpReasmOKs", "no reassembly: a fragment is dropped and counted"),
-    ("IpFragOKs", "no fragmentation: a datagram that does not fit the path is refused"),
-    ("IpFragCreates", "no fragmentation: a datagram that does not fit the path is refused"),
+    ("IpFragOKs", "no fragmentation: a datagram that is longer than the path MTU is refused"),
+    ("IpFragCreates", "no fragmentation: a datagram that is longer than the path MTU is refused"),
     ("IcmpOutTimeExcds", "a host forwards and reassembles no packets that could time out"),
     ("IcmpOutParmProbs", "a packet with a malformed header is dropped without a report"),
     ("IcmpOutSrcQuenchs", "deprecated (RFC 6633)"),
@@ -344,7 +344,7 @@ impl Counter {
     }
 }
 
-const _: () = assert!(Counter::COUNT <= 256, "the enum is repr(u8)");
+const _: () = assert!(Counter::COUNT <= 256, "a `Counter` is a u8");
 
 /// Counters with one writer and any number of readers.
 ///

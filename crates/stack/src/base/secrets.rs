@@ -128,7 +128,8 @@ mod tests {
             // The source numbers its bytes, which would reveal a key that is too short or shares
             // bytes with another.
             for byte in key.iter_mut() {
-                *byte = u8::try_from(drawn.len()).expect("fewer than 256 bytes in all");
+                *byte =
+                    u8::try_from(drawn.len()).expect("all keys together have fewer than 256 bytes");
                 drawn.push(*byte);
             }
             Ok::<(), ()>(())

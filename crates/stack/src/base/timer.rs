@@ -131,7 +131,7 @@ impl<T> TimerWheel<T> {
         let index = if self.vacant == NIL {
             let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index != NIL);
             self.nodes.push(node);
-            index.expect("fewer than 2^32 timers")
+            index.expect("a wheel has fewer than 2^32 nodes")
         } else {
             let index = self.vacant;
             let place = &mut self.nodes[index as usize];

@@ -60,7 +60,7 @@ impl Core {
     }
 
     /// Returns whether superframes (packets of several segments) reach this core through
-    /// descriptors. Then they are best read on the CPU of the application, which has them in its
+    /// descriptors. Then the CPU of the application should read them, so that they are in its
     /// caches afterwards.
     #[must_use]
     pub fn is_bulk(&self) -> bool {

@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(order(0b1011, 1, 4), [1, 3, 0]);
         assert_eq!(order(0b1011, 2, 4), [3, 0, 1]);
         assert_eq!(order(0b1011, 4, 4), [0, 1, 3]);
-        assert_eq!(order(0b1011, 0, 2), [0, 1], "there is no queue 3");
+        assert_eq!(order(0b1011, 0, 2), [0, 1], "a core with two queues has no queue 3");
         assert_eq!(order(!0 >> 3, 60, 61).len(), 61);
         assert_eq!(order(1, 0, 0), [0; 0], "a core whose host is gone has no queues");
     }

@@ -51,8 +51,8 @@ pub(crate) struct Attached {
     /// The device for callers without a read section, for each queue: for the core of the queue,
     /// which asks for the next deadline, and for the construction of the host.
     unread: Vec<Unread>,
-    /// Bytes per queue that were dropped here and are still to be reported as completed. Relaxed:
-    /// counts order nothing.
+    /// Bytes per queue that were dropped while the device was down, and are still to be reported as
+    /// completed. Relaxed: counts order nothing.
     dropped: Vec<AtomicUsize>,
 }
 
@@ -235,7 +235,7 @@ mod tests {
         let device = Attached::new(&memory.rcu, Arc::new(Blackhole(caps())));
         device.set_up(false);
         let mut list = PacketList::new();
-        list.push_back(cx.pool.alloc_from(&[0; 100]).expect("memory"));
+        list.push_back(cx.pool.alloc_from(&[0; 100]).expect("the pool has memory"));
         device.transmit(QUEUE, &mut cx, &mut list);
         assert!(list.is_empty());
         device.set_up(true);

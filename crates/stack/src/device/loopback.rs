@@ -28,7 +28,8 @@ use crate::{
 /// IPv4 length field.
 const MTU: u32 = GSO_BYTES_MAX;
 
-/// Packets for one core, on cache lines of its own: each core writes its queue for every packet.
+/// Packets for one core. Each queue has its own cache lines, because a core writes its queue for
+/// every packet.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Queue {

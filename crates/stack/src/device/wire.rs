@@ -40,8 +40,8 @@ mod memory_map;
 mod path_mtu;
 
 /// Default limit of superframes, in bytes of IP packet. A limit of 65,536 bytes would hold 45
-/// segments of 1,448 bytes, but a write of 64 KiB fills 45.26: the remainders would leave as a
-/// packet of their own after every few writes.
+/// segments of 1,448 bytes, but a write of 64 KiB fills 45.26 segments. The rest would then need an
+/// extra packet after every few writes.
 const SUPERFRAME_SIZE: u32 = 80 << 10;
 
 /// One end of a wire.

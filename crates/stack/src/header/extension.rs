@@ -233,18 +233,22 @@ mod tests {
             header(protocol::TCP, [0, 0, 0, 0, 0, 7]),
         ]
         .concat();
-        let chain = read(protocol::HOP_BY_HOP, &bytes).expect("a chain");
+        let chain = read(protocol::HOP_BY_HOP, &bytes).expect("the chain is valid");
         assert_eq!((chain.protocol, chain.len, chain.protocol_at), (protocol::TCP, 32, 40 + 24));
         assert!(!chain.fragment.is_piece(), "an atomic fragment counts as a whole packet");
         for len in 0..bytes.len() {
-            assert_eq!(read(protocol::HOP_BY_HOP, &bytes[..len]), Err(SILENT), "{len} bytes");
+            assert_eq!(
+                read(protocol::HOP_BY_HOP, &bytes[..len]),
+                Err(SILENT),
+                "the first {len} bytes of the chain"
+            );
         }
     }
 
     #[test]
     fn a_fragment_header_ends_the_chain() {
         let bytes = header(protocol::DESTINATION_OPTIONS, [0, 0x10 | 1, 0, 0, 0, 7]);
-        let chain = read(protocol::FRAGMENT, &bytes).expect("a chain");
+        let chain = read(protocol::FRAGMENT, &bytes).expect("the chain is valid");
         assert_eq!(chain.fragment, Fragment { dont: false, more: true, offset: 16 });
         assert_eq!((chain.protocol, chain.len), (protocol::DESTINATION_OPTIONS, 8));
         let twice = [header(protocol::FRAGMENT, [0; 6]), header(protocol::TCP, [0; 6])].concat();
@@ -255,7 +259,7 @@ mod tests {
     fn a_routing_header_with_segments_left_is_refused_and_reported() {
         for kind in [0, 2, 4] {
             let bytes = header(protocol::TCP, [kind, 1, 0, 0, 0, 0]);
-            let refused = read(protocol::ROUTING, &bytes).expect_err("segments left");
+            let refused = read(protocol::ROUTING, &bytes).expect_err("a segment is left");
             assert_eq!(refused.problem, Some(Problem { code: 0, pointer: 42 }));
         }
     }
@@ -263,7 +267,8 @@ mod tests {
     #[test]
     fn a_hop_by_hop_header_after_another_header_is_refused_and_reported() {
         let bytes = [pad(protocol::HOP_BY_HOP), pad(protocol::TCP)].concat();
-        let refused = read(protocol::DESTINATION_OPTIONS, &bytes).expect_err("out of order");
+        let refused = read(protocol::DESTINATION_OPTIONS, &bytes)
+            .expect_err("the Hop-by-Hop header is not the first");
         assert_eq!(refused.problem, Some(Problem { code: 1, pointer: 40 }));
     }
 
@@ -277,7 +282,7 @@ mod tests {
         assert_eq!(result(ROUTER_ALERT), Ok(protocol::TCP));
         assert_eq!(result(0x40), Err(SILENT));
         for kind in [0x80, 0xc2] {
-            let problem = result(kind).expect_err("refused").problem;
+            let problem = result(kind).expect_err("the option refuses the packet").problem;
             assert_eq!(problem, Some(Problem { code: 2, pointer: 42 }), "{kind:#x}");
         }
     }
@@ -288,7 +293,7 @@ mod tests {
             let mut bytes = vec![protocol::TCP, 0];
             bytes.extend_from_slice(options);
             bytes.resize(bytes.len().next_multiple_of(8), 0);
-            bytes[1] = u8::try_from(bytes.len() / 8 - 1).expect("a short header");
+            bytes[1] = u8::try_from(bytes.len() / 8 - 1).expect("the header is short");
             read(protocol::DESTINATION_OPTIONS, &bytes).map(|chain| chain.len)
         };
         assert_eq!(long(&[0x1e, 0].repeat(8)), Ok(24));

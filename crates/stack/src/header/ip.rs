@@ -370,7 +370,10 @@ impl IpHeader {
             (true, IpAddr::V4(src), IpAddr::V4(dst)) => self.emit_v4(src, dst, bytes),
             (false, IpAddr::V6(src), IpAddr::V6(dst)) => self.emit_v6(src, dst, bytes),
             _ => {
-                panic!("addresses {} and {} are not of the version to be sent", self.src, self.dst)
+                panic!(
+                    "addresses {} and {} are not of the version that is written",
+                    self.src, self.dst
+                )
             }
         }
     }
@@ -421,13 +424,13 @@ pub(crate) fn add_router_alert(bytes: &mut [u8]) {
     const OPTION: [u8; 4] = [0x94, 4, 0, 0];
     let (header, option) = bytes.split_at_mut(IPV4_HEADER_LEN);
     option[..4].copy_from_slice(&OPTION);
-    let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("20 bytes");
-    assert_eq!(wire.version_ihl, 0x45, "a header without options");
+    let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("the slice holds 20 bytes");
+    assert_eq!(wire.version_ihl, 0x45, "the header has no options yet");
     wire.version_ihl = 0x46;
     wire.total_len = U16::new(wire.total_len.get() + 4);
     wire.checksum = U16::ZERO;
     let sum = header_checksum(&bytes[..IPV4_HEADER_LEN + 4]);
-    let (wire, _) = Ipv4Header::mut_from_prefix(bytes).expect("20 bytes");
+    let (wire, _) = Ipv4Header::mut_from_prefix(bytes).expect("the slice holds 20 bytes");
     wire.checksum = U16::new(sum);
 }
 

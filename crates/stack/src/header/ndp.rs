@@ -325,7 +325,7 @@ mod tests {
     const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
     fn ip(text: &str) -> Ipv6Addr {
-        text.parse().expect("an address")
+        text.parse().expect("the text is an address")
     }
 
     #[test]
@@ -354,7 +354,10 @@ mod tests {
             assert_eq!(NdpMessage::parse(&bytes[..len]).as_ref(), Ok(&message));
             for cut in 0..len {
                 let read = NdpMessage::parse(&bytes[..cut]);
-                assert!(read.is_err() || cut == len - 8, "{message:?} of {cut} bytes: {read:?}");
+                assert!(
+                    read.is_err() || cut == len - 8,
+                    "{message:?} cut to {cut} bytes is read as {read:?}"
+                );
             }
         }
     }

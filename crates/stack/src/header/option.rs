@@ -179,7 +179,7 @@ mod tests {
     fn other_options_are_accepted() {
         assert_eq!(check(&[ROUTER_ALERT, 4, 0, 0]), Ok(()));
         assert_eq!(check(&[ROUTER_ALERT, 3, 0, 0]), Err(21));
-        assert_eq!(check(&[0x9e, 4, 1, 2]), Ok(()), "an unknown option");
+        assert_eq!(check(&[0x9e, 4, 1, 2]), Ok(()), "an unknown option is accepted");
         assert_eq!(check(&[CIPSO, 2, CIPSO, 2]), Err(22));
     }
 

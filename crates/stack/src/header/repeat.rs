@@ -203,14 +203,15 @@ mod tests {
     /// As above, for the 44 bytes of an IPv6 header and the ports.
     #[test]
     fn a_repeated_ipv6_header_equals_the_parsed_header() {
-        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let ip = |text: &str| text.parse::<IpAddr>().expect("the text is an address");
         let (src, dst) = (ip("2001:db8::1"), ip("fd00::2"));
         let fragment = Fragment::default();
         let header =
             IpHeader { src, dst, flow_label: 0x12345, id: 0, fragment, header_len: 40, ..header() };
         let mut first = [7; 80];
         header.emit::<false>(&mut first);
-        let seen = SeenHeader::new::<false>(&first, &header).expect("no extension header");
+        let seen =
+            SeenHeader::new::<false>(&first, &header).expect("the header has no extension header");
         let mut recognized = 0;
         for bit in 0..8 * BYTES_V6 {
             let mut bytes = first;

@@ -134,8 +134,8 @@ impl Host {
     /// Distributes the queues of every device over the cores.
     fn attach_devices(&self) -> Result<(), ConfigError> {
         for (position, device) in self.devices.iter().enumerate() {
-            // The core that polls a queue holds the device itself, not its [`Attached`]. Loopback,
-            // at position 0, has no `Attached`.
+            // The core that polls a queue holds the device itself, not its `Attached`. Loopback, at
+            // position 0, has no `Attached`.
             let attached = position.checked_sub(1).and_then(|place| self.attached.get(place));
             let index = DeviceIndex::at(position);
             let device =
@@ -172,7 +172,7 @@ fn cores_of(
     attendances: &[Arc<Attendance>],
     core_sockets: &[Arc<CoreSockets>],
 ) -> Vec<Arc<Core>> {
-    let count = u16::try_from(attendances.len()).expect("at most 64 cores");
+    let count = u16::try_from(attendances.len()).expect("a host has at most 64 cores");
     let backlogs: Arc<[_]> = attendances.iter().map(|_| Arc::new(Backlog::new(count))).collect();
     (0..)
         .map(CoreId)

@@ -96,12 +96,18 @@ mod tests {
                 io::ErrorKind::AlreadyExists,
             ),
             (
-                Sysctls::default().set("net.ipv4.no_such", "1").expect_err("no such name").into(),
+                Sysctls::default()
+                    .set("net.ipv4.no_such", "1")
+                    .expect_err("the setting does not exist")
+                    .into(),
                 "sysctl net.ipv4.no_such: no such setting",
                 io::ErrorKind::NotFound,
             ),
             (
-                Sysctls::default().set("net.ipv4.tcp_sack", "2").expect_err("0 or 1").into(),
+                Sysctls::default()
+                    .set("net.ipv4.tcp_sack", "2")
+                    .expect_err("only 0 and 1 are allowed")
+                    .into(),
                 "sysctl net.ipv4.tcp_sack: \"2\" is not allowed: expected a number from 0 to 1",
                 io::ErrorKind::InvalidInput,
             ),

@@ -190,7 +190,7 @@ mod tests {
             at("SoftnetProcessed"),
             at("PKT_TOO_SMALL"),
         ];
-        assert!(order.is_sorted(), "{order:?}");
+        assert!(order.is_sorted(), "positions of the groups: {order:?}");
     }
 
     /// The kernel's own lists are the reference where they are readable. An older kernel may lack a

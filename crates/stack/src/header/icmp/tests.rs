@@ -112,7 +112,10 @@ fn an_icmp_error_is_not_answered_with_an_icmp_error() {
     let allowed = |kind: u8| may_answer_with_error::<true>(&icmp, PacketType::Host, &[kind]);
     assert!(allowed(8) && allowed(0) && allowed(13));
     assert!(!allowed(3) && !allowed(11) && !allowed(12) && !allowed(5) && !allowed(99));
-    assert!(!may_answer_with_error::<true>(&icmp, PacketType::Host, &[]), "the type is not linear");
+    assert!(
+        !may_answer_with_error::<true>(&icmp, PacketType::Host, &[]),
+        "the type is unknown, because it is not linear"
+    );
     let six = IpHeader {
         src: "2001:db8::1".parse().unwrap(),
         dst: "2001:db8::2".parse().unwrap(),
@@ -137,7 +140,7 @@ fn a_quote_identifies_the_connection() {
     assert_eq!(
         Quote::parse::<true>(&packet),
         Err(DropReason::IcmpMalformed),
-        "not the first fragment"
+        "the quote is not of a first fragment"
     );
 
     let mut packet = [0; 48];

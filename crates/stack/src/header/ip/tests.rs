@@ -86,11 +86,19 @@ fn v6_bytes_are_those_of_rfc_8200() {
 fn every_truncation_is_too_short() {
     let four = bytes_of::<true>(&sample_v4());
     for len in 0..four.len() {
-        assert_eq!(parse::<true>(&four[..len], len), Err(DropReason::PacketTooShort), "{len}");
+        assert_eq!(
+            parse::<true>(&four[..len], len),
+            Err(DropReason::PacketTooShort),
+            "the first {len} bytes"
+        );
     }
     let six = bytes_of::<false>(&sample_v6());
     for len in 0..six.len() {
-        assert_eq!(parse::<false>(&six[..len], len), Err(DropReason::PacketTooShort), "{len}");
+        assert_eq!(
+            parse::<false>(&six[..len], len),
+            Err(DropReason::PacketTooShort),
+            "the first {len} bytes"
+        );
     }
 }
 
@@ -133,7 +141,11 @@ fn any_flipped_bit_breaks_the_checksum() {
     for bit in 8..160 {
         let mut bytes = good.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(parse::<true>(&bytes, bytes.len()), Err(DropReason::IpCsum), "bit {bit}");
+        assert_eq!(
+            parse::<true>(&bytes, bytes.len()),
+            Err(DropReason::IpCsum),
+            "bit {bit} is flipped"
+        );
     }
 }
 
@@ -234,7 +246,7 @@ fn a_superframe_beyond_64_kb_has_the_length_of_its_packet() {
                 (false, true) => Err(DropReason::IpLength),
                 (false, false) => Ok(IpHeader { payload_len: 0, ..sample }),
             };
-            assert_eq!(read, expected, "{bytes} bytes of {kind:?}");
+            assert_eq!(read, expected, "a payload of {bytes} bytes in a packet of kind {kind:?}");
             cx.pool.free(packet);
         }
     }
