@@ -53,10 +53,10 @@ impl Core {
         Some(NapiId(u8::try_from(id).expect("a core has at most 60 device queues")))
     }
 
-    /// Removes the device queues, because the host is gone and no thread runs them. If a thread
-    /// owns the core, this call waits for the release for a limited time, so that the caller can
-    /// open the same device again. An owner that does not release the core in that time (it may be
-    /// the calling thread) removes the queues when it next runs the core.
+    /// Removes the device queues of a core whose host is gone. If a thread still owns the core,
+    /// this call waits a limited time for the release, so that the caller can open the same device
+    /// again afterwards. An owner that does not release the core in that time (it may be the
+    /// calling thread) removes the queues when it next runs the core.
     pub(super) fn end(&self) {
         for _ in 0..LOOKS_MAX {
             if let Some(guard) = self.lock.try_own() {

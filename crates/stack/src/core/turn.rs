@@ -336,7 +336,8 @@ fn on_timer(net: &Net, entry: TimerEntry, cx: &mut Cx) {
     }
 }
 
-/// Ends the read-side critical section: the core holds no reference that it looked up in a table.
+/// Reports a quiescent state to RCU: at this point the core holds no reference that it looked up in
+/// a table.
 fn quiesce(net: &Net, cx: &Cx) {
     cx.reader().quiescent();
     net.output_routes().on_quiescent();

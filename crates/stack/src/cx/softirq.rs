@@ -47,7 +47,7 @@ pub(crate) trait RunCore: Debug + Send + Sync {
     /// polled since.
     fn leave_polling(&self, poller: Poller);
 
-    /// Removes the device queues, because the host is gone and no thread runs them.
+    /// Removes the device queues of a core whose host is gone.
     fn remove_queues(&self);
 
     /// Passes an event to the host, unless the host is gone.

@@ -10,7 +10,8 @@
 //! and the device is freed after a grace period, however long such entries are held. Linux changes
 //! `dst->dev` of every entry; here one pointer changes.
 //!
-//! Not here: which threads must stop first (`Host::set_device_up`, `Host::remove_device`).
+//! Not here: the order in which queues and threads stop to use a device (`Host::set_device_up`,
+//! `Host::remove_device`).
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
