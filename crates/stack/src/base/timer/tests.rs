@@ -240,7 +240,12 @@ proptest! {
             // Possibly too early after a removal, but never too late.
             let found = wheel.next_deadline();
             prop_assert_eq!(found.is_some(), next.is_some());
-            prop_assert!(found <= next && (removed || found == next), "next_deadline is {:?} but the heap has {:?}", found, next);
+            prop_assert!(
+                found <= next && (removed || found == next),
+                "next_deadline is {:?}, but the heap has {:?}",
+                found,
+                next
+            );
         }
     }
 }
