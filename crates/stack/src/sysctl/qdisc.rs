@@ -274,8 +274,8 @@ pub struct FqConfig {
     pub flow_limit: u32,
     /// Bytes that a flow may send each time it is served: two frames.
     pub quantum: u32,
-    /// Bytes that a new flow may send when it is first served: ten frames, an initial window (RFC
-    /// 6928).
+    /// Bytes that a new flow may send when it is first served: ten frames, an initial window
+    /// (RFC 6928).
     pub initial_quantum: u32,
     /// Maximum time from now to the departure of a packet. Packets that depart later are dropped,
     /// or their departure time is reduced to this maximum.

@@ -52,7 +52,7 @@ pub struct Dql {
 
 impl Dql {
     /// Creates the counts of an empty queue. The limit starts at 0, and its bounds are 0 and
-    /// [`BQL_LIMIT_MAX`] until [`set_limits`](Self::set_limits) is called.
+    /// `BQL_LIMIT_MAX` until [`set_limits`](Self::set_limits) is called.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {

@@ -173,8 +173,8 @@ pub(crate) struct DstTail {
 /// Part of an entry that is read when a connection is opened or entries are listed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DstOrigin {
-    /// Source address for packets that have chosen none. For input: the first address of the prefix
-    /// of this host that the lookup matched.
+    /// Source address for packets that have chosen none. For input: the address of the local prefix
+    /// that the lookup matched.
     pub(crate) source: IpAddr,
 }
 
@@ -268,8 +268,8 @@ pub struct DstInfo {
     pub device: DeviceIndex,
     /// True for received packets.
     pub is_input: bool,
-    /// Source address of packets that have chosen none. For input: the first address of the prefix
-    /// of this host that the lookup matched.
+    /// Source address of packets that have chosen none. For input: the address of the local prefix
+    /// that the lookup matched.
     pub source: IpAddr,
     /// Number of references at this time, including the one of the table.
     pub refs: u32,

@@ -107,7 +107,7 @@ pub enum NeighborAction {
 /// Actions of one event, in the order of execution.
 pub type NeighborActions = ArrayVec<NeighborAction, 2>;
 
-/// What a packet from the network says about the neighbor's link address.
+/// Link address of the neighbor in a packet from the network, and the effect of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
     /// Link address that the sender claims.

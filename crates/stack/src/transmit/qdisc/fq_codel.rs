@@ -1,5 +1,5 @@
-//! `fq_codel`: flows are served in turns, and CoDel limits the queueing delay of each flow (RFC
-//! 8290).
+//! `fq_codel`: flows are served in turns, and CoDel limits the queueing delay of each flow
+//! (RFC 8290).
 //!
 //! Linux: net/sched/sch_fq_codel.c, tc-fq_codel(8). Flows are hashed into a fixed number of queues.
 //! If the packets of all queues exceed the limit, the longest queue drops half of its bytes from

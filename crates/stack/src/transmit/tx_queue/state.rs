@@ -175,8 +175,9 @@ impl TxState {
         result
     }
 
-    /// Adds packets to `ready`, for a queue without a discipline. While packets wait there or the
-    /// device has no room, `ready` takes at most `tx_queue_len` packets; the others are dropped.
+    /// Adds packets to `ready`, for a queue without a discipline. While packets wait in `ready`, or
+    /// the device has no room, `ready` takes at most `tx_queue_len` packets; the others are
+    /// dropped.
     fn send_unqueued(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
         let max = if self.ready.is_empty() && self.has_room(list.len()) {
             usize::MAX
