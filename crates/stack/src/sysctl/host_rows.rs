@@ -292,8 +292,9 @@ host_rows! {
     /// their congestion windows.
     tcp_backlog_ack_defer: bool = true, Switch 0..=1, Tune, "net.ipv4.tcp_backlog_ack_defer";
     /// Number of packets that receive offload collects before it passes them to IP as one list; the
-    /// list also leaves at the end of each poll. `net.quietline.gro_exit` says whether a superframe
-    /// counts as 1 or as its segments. 1: no lists. Raise it for bulk traffic without superframes.
+    /// list also leaves at the end of each poll. `net.quietline.gro_exit` selects whether a
+    /// superframe (a packet merged from several segments) counts as 1 or as its segments. 1: no
+    /// lists. Raise it for bulk traffic without superframes.
     gro_normal_batch: u32 = 8, Number 1..=INT_MAX, Tune, "net.core.gro_normal_batch";
     /// Way in which packets leave receive offload. `immediate`: one by one, as before Linux 5.4.
     /// `normal_only_list`: packets that were not merged in a list, superframes one by one, which

@@ -164,8 +164,9 @@ part_rows! {
     /// Upper bound of the reordering that a connection adapts to, in segments. Lower it if losses
     /// are found too late after heavy reordering.
     "net.ipv4.tcp_max_reordering", tcp.tcp_max_reordering, Number 1..=300, Tune;
-    /// Share of the congestion window that a superframe should fill before it leaves, as a divisor:
-    /// 3 is a third. 0: it never waits. Raise it for smaller and earlier superframes.
+    /// Share of the congestion window that a superframe (a packet of several segments) should fill
+    /// before it leaves, as a divisor: 3 is a third. 0: superframes never wait to be filled. Raise
+    /// it for smaller and earlier superframes.
     "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255, Tune;
     /// Lower bound of the retransmission timeout, in microseconds. The default of 200 ms is
     /// Linux's; RFC 6298 §2.4 says one second. Lower it in data centers, but not below the peers'

@@ -2,8 +2,9 @@
 //! whose packets it matches.
 //!
 //! `route::output` and `route::input` create entries from the forwarding table, and find existing
-//! ones in a read section, without a write to shared memory. Sockets cache entries. Linux: `struct
-//! dst_entry`, `struct rtable`.
+//! ones in a read section. A lookup writes no shared memory but the entry's statistics
+//! (`DstStats`), and those about once per 4 ms. Sockets cache entries. Linux: `struct dst_entry`,
+//! `struct rtable`.
 //!
 //! An entry never changes. It is valid while its generation equals that of the host's routes
 //! (`rt_genid`). A change of routes starts a new generation, and a holder of an older entry repeats
@@ -131,8 +132,8 @@ pub struct Dst {
     pub(crate) mtu: u32,
     /// `mtu` without the reductions that ICMP reported ([`tcp::PathParams::receive_mtu`]).
     pub(crate) receive_mtu: u32,
-    /// Maximum length of a superframe that TCP may send ([`Dst::superframe_max`]). 0: single
-    /// segments.
+    /// Maximum length of a superframe (a packet of several segments) that TCP may send
+    /// ([`Dst::superframe_max`]). 0: single segments.
     pub(crate) gso_max_bytes: u32,
     /// Maximum length of a superframe that the device accepts for this address family; 0 if it
     /// accepts none.

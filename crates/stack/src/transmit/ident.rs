@@ -8,7 +8,7 @@
 //! | packet | identification |
 //! |---|---|
 //! | TCP with DF and without payload (SYN, ACK, challenge ACK, reset), or a datagram with DF to an address other than the socket's peer | 0, which RFC 6864 §4.1 allows for a packet that is never fragmented |
-//! | other TCP segments of a connection, and datagrams to the socket's peer | a counter of the socket: offload numbers the segments of a superframe, and receive offload merges consecutive numbers |
+//! | other TCP segments of a connection, and datagrams to the socket's peer | a counter of the socket: offload numbers the segments of a superframe (a packet of several segments), and receive offload merges consecutive numbers |
 //! | TCP without a connection, or a datagram to an address other than the peer, without DF | random |
 //! | ICMP | a counter of its bucket, which a keyed hash of protocol and both addresses selects, plus an offset from the same hash |
 //!

@@ -1,9 +1,9 @@
 //! Neighbor resolution: the state machine between an IP address on a link and its link address.
 //!
-//! Above: the [table], which keeps one [`Neighbor`] per address and carries out its actions. The
-//! table also reports the link addresses in ARP packets (RFC 826) and in neighbor discovery
-//! messages (RFC 4861): both protocols share this state machine. The states are those of
-//! RFC 4861 §7.3. Linux: net/core/neighbour.c; times, limits and transitions are the same.
+//! Above: the [table], which keeps one [`Neighbor`] per address and carries out its actions. Link
+//! addresses come from ARP packets (RFC 826) and neighbor discovery messages (RFC 4861); both
+//! protocols share this state machine. The states are those of RFC 4861 §7.3. Linux:
+//! net/core/neighbour.c; times, limits and transitions are the same.
 //!
 //! ```text
 //!             packet            reply                  reachable time over

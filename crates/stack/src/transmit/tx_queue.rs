@@ -80,8 +80,8 @@ pub(crate) struct DeviceTx {
     has_qdisc: AtomicBool,
     /// True if the discipline releases packets at their departure times.
     paces: AtomicBool,
-    /// Generation of the host's route entries (dst), which contain the superframe limit of the
-    /// device.
+    /// Generation of the host's route entries (dst), which contain the length of the largest
+    /// superframe (packet of several segments) that the device accepts.
     routes: Arc<RouteGeneration>,
     /// True if a queue restricts the cores that use it (Linux: `xps_needed`).
     mapped: AtomicBool,
@@ -404,10 +404,9 @@ impl DeviceTx {
         }
     }
 
-    /// Handles packets that the device has not accepted. If the first one is a superframe (a packet
-    /// of several segments) that is too large for the device, segments all such packets in the list
-    /// and returns true. Otherwise the device has no room, and the result is false. Linux:
-    /// `gso_features_check`.
+    /// Handles packets that the device has not accepted. If the first one is a superframe that is
+    /// too large for the device, segments all such packets in the list and returns true. Otherwise
+    /// the device has no room, and the result is false. Linux: `gso_features_check`.
     #[cold]
     fn cut_refused(&self, cx: &mut Cx, list: &mut PacketList) -> bool {
         let Some(first) = list.pop_front() else { return false };

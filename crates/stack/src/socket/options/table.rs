@@ -448,7 +448,7 @@ options! {
         tcb { check::show_max_pacing_rate(tcb.max_pacing_rate()) };
 
     /// Number of a core. Among the listeners that share a port, the one with this number receives
-    /// the connections whose segments the core processes. With one listener and one accepting
+    /// the connections whose segments this core processes. With one listener and one accepting
     /// thread per core, the threads share no state. Default none. Setting the option on a
     /// connection has no effect; reading it returns the core that received the last segments.
     IncomingCpu = SOL_SOCKET 49, "SO_INCOMING_CPU", Int,
