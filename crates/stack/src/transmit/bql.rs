@@ -133,8 +133,8 @@ impl Dql {
         let previous_done = completed.wrapping_sub(self.previous_queued).cast_signed() >= 0;
         let mut limit = self.limit;
         if over > 0 && in_progress == 0 || self.previous_over > 0 && previous_done {
-            // The device starved: the limit held packets back, and all bytes that were queued at
-            // the last completion are done.
+            // The device starved: the queue exceeded the limit, now or at the last completion, and
+            // all bytes that it held then have completed.
             limit = limit
                 .saturating_add(beyond(completed, self.previous_queued))
                 .saturating_add(self.previous_over);

@@ -50,7 +50,8 @@ pub enum NetXmit {
     /// The device has the packets, or they wait for it.
     #[default]
     Success,
-    /// The packet waits, but another packet of its queue was dropped to make room for it.
+    /// The packet was enqueued, but the discipline then dropped packets of the same queue to stay
+    /// within its limits.
     Cn,
     /// Some packets were dropped. Their departure times (`meta.timestamp`) are this time or later.
     Drop(Instant),
