@@ -1,8 +1,8 @@
-//! Arguments of the receive steps, and the batching of consecutive packets of one connection, or of
-//! consecutive datagrams of one socket.
+//! Arguments that all receive steps share ([`Rx`]), and batching: consecutive packets of one
+//! connection, or consecutive datagrams of one socket, are completed together.
 //!
-//! Above: the steps of the receive path, from the poll to the connection, which take one [`Rx`].
-//! Below: the connection.
+//! Above: the steps of the receive path, from the poll of a device queue to the connection. Below:
+//! the connection.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -25,15 +25,16 @@ use crate::{
 pub(crate) struct Rx<'a, 's> {
     pub(crate) net: &'s Net,
     pub(crate) cx: &'a mut Cx,
-    /// Read section of the poll. Entries found for one packet remain valid for the next.
+    /// Read section of the poll. Table entries found for one packet remain valid for the following
+    /// packets of the poll.
     pub(crate) rcu: &'s Section<'s>,
-    /// Connection of the last packet.
+    /// Connection of the previous packet, if any ("current connection" below).
     pub(crate) flow: Flow<'s>,
     /// Datagrams not yet delivered.
     datagrams: Datagrams<'s>,
 }
 
-/// Datagrams of one socket, which are delivered together.
+/// Consecutive datagrams of one socket. They are delivered together.
 #[derive(Debug)]
 struct Datagrams<'s> {
     socket: Option<&'s DatagramSocket>,
@@ -41,7 +42,7 @@ struct Datagrams<'s> {
 }
 
 impl<'a, 's> Rx<'a, 's> {
-    /// Creates the arguments of one poll. `last_flow` belongs to the running core.
+    /// Creates the arguments of one poll. `last_flow` is that of the core that polls.
     #[inline]
     pub(crate) const fn new(
         net: &'s Net,
@@ -59,13 +60,14 @@ impl<'a, 's> Rx<'a, 's> {
         self.flow.last_flow.hash_of(self.net, tuple)
     }
 
-    /// Returns the entry of a four-tuple with this hash.
+    /// Returns the table entry of the four-tuple `tuple`, whose hash is `hash`.
     #[inline]
     pub(crate) fn established(&self, tuple: &FourTuple, hash: u32) -> Option<&'s Entry> {
         self.net.demux().established(hash, tuple, self.rcu)
     }
 
-    /// Returns the cached input route of the current connection for packets from `device`.
+    /// Returns the input route entry (dst) that the current connection caches, if it is valid for
+    /// packets from `device`.
     #[inline]
     pub(crate) fn rx_dst(&self, device: DeviceIndex) -> Option<DstHandle<'s>> {
         self.flow.socket?.rx_dst(self.net, device, self.rcu)
@@ -85,7 +87,8 @@ impl<'a, 's> Rx<'a, 's> {
         }
     }
 
-    /// Makes `socket` the current connection and flushes the previous one.
+    /// Makes `socket` the current connection. If another connection was current, flushes it first
+    /// ([`flush`](Self::flush)).
     pub(crate) fn follow(&mut self, socket: &'s Connection) {
         if self.flow.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
@@ -97,8 +100,8 @@ impl<'a, 's> Rx<'a, 's> {
         self.flow.socket = Some(socket);
     }
 
-    /// Adds a datagram without headers for `socket`. It is delivered with the next
-    /// [`flush`](Self::flush), or when a datagram of another socket follows.
+    /// Adds a datagram, whose headers were removed, for `socket`. The datagram is delivered by the
+    /// next [`flush`](Self::flush), or when a datagram of another socket follows.
     #[inline]
     pub(crate) fn datagram(&mut self, socket: &'s DatagramSocket, packet: Packet) {
         if !self.is_current_datagram_socket(socket) {
@@ -123,8 +126,8 @@ impl<'a, 's> Rx<'a, 's> {
         }
     }
 
-    /// Delivers the collected datagrams, and runs the output and the wake of the current
-    /// connection.
+    /// Delivers the collected datagrams. Sends the output of the current connection and wakes its
+    /// waiting threads, unless this was done with its last packet.
     pub(crate) fn flush(&mut self) {
         self.deliver_datagrams();
         if let Some(socket) = self.flow.socket.take()
@@ -135,8 +138,8 @@ impl<'a, 's> Rx<'a, 's> {
     }
 }
 
-/// Returns the four-tuple of a packet that `device` has received, whose ports are `ports` (source,
-/// then destination).
+/// Returns the four-tuple of a packet received by `device`. `ports` are the source port and the
+/// destination port.
 #[inline]
 pub(crate) fn tuple_of<const V4: bool>(
     header: &IpHeader,
@@ -154,8 +157,9 @@ pub(crate) fn tuple_of<const V4: bool>(
     }
 }
 
-/// Returns the end of a connection on `device`. A link-local address belongs to the link of its
-/// device (RFC 4007): the same address on another link is another host, and so another end.
+/// Returns one end (address and port) of a connection over `device`. A link-local address gets the
+/// index of `device` as its scope (RFC 4007), because the same address on another link is another
+/// host.
 pub(crate) const fn scoped(ip: IpAddr, port: u16, device: DeviceIndex) -> SocketAddr {
     match ip {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => {
@@ -184,7 +188,7 @@ impl LastFlow {
     }
 }
 
-/// Four-tuple with its hash, and a header of its packets.
+/// Four-tuple with its hash, and the headers of its previous packet.
 #[derive(Debug)]
 pub(crate) struct KnownFlow {
     pub(crate) tuple: FourTuple,
@@ -193,8 +197,8 @@ pub(crate) struct KnownFlow {
 }
 
 impl KnownFlow {
-    /// Whether full parsing of `packet` yields the header `short` and the tuple. Used by a debug
-    /// assertion, so that every run of tests and fuzzers checks the shortcut.
+    /// Whether a complete parse of `packet` yields the header `short` and this four-tuple. A debug
+    /// assertion calls it, so that all tests and fuzzers check [`Flow::repeated_header`].
     fn is_read_from<const V4: bool>(&self, packet: &Packet, short: &IpHeader) -> bool {
         let linear = packet.linear();
         let ports = linear.get(usize::from(short.header_len)..).and_then(SegmentHeader::ports);
@@ -205,8 +209,8 @@ impl KnownFlow {
     }
 }
 
-/// Consecutive packets of one connection in a poll: they share one output, one ACK decision and one
-/// wake. The read section of the poll keeps the connection alive.
+/// Consecutive packets of one connection in a poll. They cause one output, one decision about an
+/// ACK and one wake-up. The read section of the poll keeps the connection alive.
 #[derive(Debug)]
 pub(crate) struct Flow<'s> {
     socket: Option<&'s Connection>,
@@ -215,7 +219,7 @@ pub(crate) struct Flow<'s> {
     foreign: bool,
     /// True if the current packet is the last of its poll.
     last: bool,
-    /// True if the socket has been flushed together with that packet.
+    /// True if the delivery of the previous packet has flushed the connection.
     flushed: bool,
 }
 
@@ -225,7 +229,8 @@ impl<'s> Flow<'s> {
         Self { socket: None, last_flow, foreign: false, last: false, flushed: false }
     }
 
-    /// Returns the header of `packet` if it repeats that of the last packet of the last flow.
+    /// Returns the IP header of `packet`, if the headers of `packet` match those of the previous
+    /// packet of the last flow.
     #[inline]
     pub(crate) fn repeated_header<const V4: bool>(&self, packet: &Packet) -> Option<IpHeader> {
         let last = self.last_flow.0.as_ref()?;
@@ -243,8 +248,8 @@ impl<'s> Flow<'s> {
         self.last_flow.0.as_ref()
     }
 
-    /// Remembers the `header` of a packet whose tuple was hashed last, so that following packets
-    /// can be compared with it.
+    /// Remembers `header`, the header of `packet`, for comparison with the following packets. The
+    /// four-tuple of `packet` is the one that was hashed last.
     #[inline]
     pub(crate) fn note_header<const V4: bool>(&mut self, header: &IpHeader, packet: &Packet) {
         if let Some(last) = &mut self.last_flow.0 {
@@ -252,7 +257,7 @@ impl<'s> Flow<'s> {
         }
     }
 
-    /// Whether `tuple` is the flow of the previous packet.
+    /// Whether the current connection has this four-tuple, over loopback or not as given.
     #[inline]
     pub(crate) fn is(&self, tuple: &FourTuple, over_loopback: bool) -> bool {
         self.socket.is_some_and(|socket| {
@@ -260,8 +265,8 @@ impl<'s> Flow<'s> {
         })
     }
 
-    /// Notes whether the next packet is the last of its poll. Its socket is then flushed as part of
-    /// its delivery.
+    /// Notes whether the next packet is the last of its poll. The delivery of the last packet
+    /// flushes its connection.
     pub(crate) const fn set_last(&mut self, last: bool) {
         self.last = last;
     }

@@ -1,11 +1,12 @@
-//! Neighbor discovery messages on their way to a device (RFC 4861): solicitations of neighbors and
-//! routers, and advertisements of this host's addresses.
+//! Sending of neighbor discovery messages (RFC 4861): solicitations of neighbors and routers, and
+//! advertisements of this host's addresses.
 //!
 //! Above: neighbor entries, address probes, and `receive::ndp_input`, which answers. Below:
 //! `link_output::send_control`. Linux: `ndisc_send_ns`, `ndisc_send_na`, `ndisc_send_rs`.
 //!
-//! Messages take no route: their destination is on the link of the device by definition, and its
-//! link address follows from the group or from the solicitation.
+//! Messages need no route lookup, because their destination is always on the link of the device.
+//! The link address of the destination follows from its multicast group, or is that of the
+//! solicitation that a message answers.
 //!
 //! Not here: ARP (`link_output::send_arp`), the formats (`header::ndp`).
 
@@ -26,17 +27,18 @@ use crate::{
     },
 };
 
-/// Ends of a message.
+/// Addresses of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NdpEnds {
     pub(crate) src: Ipv6Addr,
     pub(crate) dst: Ipv6Addr,
-    /// Link address of the receiver; `None` for that of the group `dst`.
+    /// Link address of the receiver. `None`: the link address of the multicast group `dst`.
     pub(crate) mac: Option<MacAddr>,
 }
 
-/// Asks for the link address of `target` on behalf of `source`: all hosts that may have it, or
-/// `unicast` alone to confirm a known link address.
+/// Sends a neighbor solicitation for the link address of `target`, from the address `source`. If
+/// `unicast` is given, the message goes to this known link address only, to confirm it; otherwise
+/// to all hosts that may have the address.
 pub(crate) fn solicit(
     tx: &DeviceTx,
     cx: &mut Cx,
@@ -46,8 +48,8 @@ pub(crate) fn solicit(
 ) {
     let LinkType::Ethernet { mac: own } = tx.link() else { return };
     let dst = if unicast.is_some() { target } else { ndp::solicited_node(target) };
-    // A probe for a duplicate address has no source, and so no address to tell the link address of
-    // (RFC 4861 §4.3).
+    // A probe for a duplicate address has the unspecified source address, so it must not carry a
+    // link address of the source (RFC 4861 §4.3).
     let source_mac = (!source.is_unspecified()).then_some(own);
     let message = NdpMessage::NeighborSolicitation { target, source_mac };
     send(tx, cx, NdpEnds { src: source, dst, mac: unicast }, &message);
@@ -73,7 +75,7 @@ pub(crate) fn send(tx: &DeviceTx, cx: &mut Cx, ends: NdpEnds, message: &NdpMessa
         id: 0,
         fragment: Fragment::default(),
         header_len: 0,
-        payload_len: u32::try_from(len).expect("at most 32 bytes"),
+        payload_len: u32::try_from(len).expect("a message has at most 32 bytes"),
     };
     let mut sum =
         pkt::checksum::pseudo_header(header.src, header.dst, protocol::ICMPV6, header.payload_len);

@@ -38,8 +38,8 @@ pub struct NeighborInfo {
 }
 
 impl NeighborTable {
-    /// Makes the entry of `key` permanent, and creates it if necessary; `source` is then the source
-    /// address of later requests. Waiting packets are sent.
+    /// Makes the entry of `key` permanent and sends its waiting packets. If there is no entry,
+    /// creates one, with `source` as the source address of later requests.
     pub(crate) fn set_permanent(&self, cx: &mut Cx, key: Key, source: IpAddr, mac: MacAddr) {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,8 +74,8 @@ impl NeighborTable {
         entry
     }
 
-    /// Forgets the link address of `key`, whether it was set or learned. Returns false if the
-    /// address has no entry or one in state NONE. Waiting packets are dropped.
+    /// Forgets the link address of `key`, whether an administrator or a packet has set it, and
+    /// drops waiting packets. Returns false if there is no entry, or if the entry is in state NONE.
     ///
     /// Differs from Linux, which unlinks the entry: here it stays in state NONE until it is
     /// collected, because cached routes refer to it and use it to resolve the address again.
@@ -99,7 +99,7 @@ impl NeighborTable {
     }
 
     /// Returns all entries except those in state NONE and those of groups, by device and address.
-    /// `ip neigh show` omits these, too.
+    /// `ip neigh show` omits the same entries.
     pub(crate) fn list(&self) -> Vec<NeighborInfo> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let infos = entries.map.values().map(|entry| entry.info());
