@@ -166,7 +166,7 @@ fn open(
     Err(Errno::EADDRNOTAVAIL)
 }
 
-/// Returns both ends in the form that the tables use ([`canonical`]), for a socket of this family.
+/// Returns both ends in the form that the tables use (`canonical`), for a socket of this family.
 fn ends(
     remote: SocketAddr,
     local: Option<SocketAddr>,
