@@ -84,7 +84,7 @@ const DEFERRED_TSQ: u8 = 1 << 1;
 pub struct DatagramSocket {
     /// Core of the socket: selects the transmit queue, and resumes the socket after completions.
     core: CoreId,
-    /// Core that received its last datagrams. Relaxed: a hint.
+    /// Core that received the socket's last datagrams. Relaxed: a hint.
     incoming: AtomicU16,
     /// Packet memory of this socket in devices that complete later.
     wmem: Arc<Wmem>,
@@ -120,7 +120,7 @@ pub struct DatagramSocket {
 struct DatagramState {
     /// Local end; the address may be unspecified.
     local: SocketAddr,
-    /// Source address of its datagrams, unless the route chooses it.
+    /// Source address of the socket's datagrams; `None` if the route determines it.
     source: Option<IpAddr>,
     /// Peer of a connected socket.
     remote: Option<SocketAddr>,
@@ -222,14 +222,14 @@ impl DatagramSocket {
         self.core
     }
 
-    /// Returns the core that received its last datagrams (`SO_INCOMING_CPU`), the core that a
-    /// waiting thread polls.
+    /// Returns the core that received the socket's last datagrams (`SO_INCOMING_CPU`). A waiting
+    /// thread polls this core.
     #[must_use]
     pub fn incoming_core(&self) -> CoreId {
         CoreId(self.incoming.load(Ordering::Relaxed))
     }
 
-    /// Records the core that receives its datagrams.
+    /// Records the core that receives the socket's datagrams.
     #[inline]
     pub(crate) fn note_incoming(&self, core: CoreId) {
         if self.incoming.load(Ordering::Relaxed) != core.0 {
@@ -274,7 +274,7 @@ impl DatagramSocket {
     }
 
     /// Returns the cached input route entry, if the socket is connected and the entry is valid for
-    /// a datagram that arrived by `device`.
+    /// a datagram that arrived on `device`.
     #[inline]
     pub(crate) fn rx_dst<'s>(
         &'s self,

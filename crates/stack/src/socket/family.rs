@@ -1,8 +1,8 @@
 //! Address family of a socket, and the addresses that its application sees.
 //!
 //! Above: `connect`, `listen` and the calls that return an address. Below: the tables of
-//! connections and listeners, which hold canonical addresses only (`canonical`). RFC 3493 §3.7 and
-//! §5.3; Linux: `ipv6_only_sock`, `ipv6_mapped`.
+//! connections and listeners, which hold canonical addresses only (`canonical`).
+//! RFC 3493 §3.7 and §5.3; Linux: `ipv6_only_sock`, `ipv6_mapped`.
 //!
 //! An IPv6 socket reaches IPv4 peers by v4-mapped addresses (::ffff:192.0.2.1). Inside the stack
 //! such a connection **is** an IPv4 connection: its four-tuple holds IPv4 addresses, so that it has

@@ -136,7 +136,7 @@ fn open(
     let (mut remote, mut local) = ends(remote, options.local, bind.family)?;
     let is_scoped = matches!(remote, SocketAddr::V6(end) if end.scope_id() != 0);
     if is_scoped && net.is_local_end(cx, remote) {
-        // A packet over loopback arrives by no link, so its addresses have no scope.
+        // A packet over loopback arrives on no link, so its addresses have no scope.
         remote = unscoped(remote);
         local = local.map(unscoped);
     }

@@ -33,9 +33,9 @@ use crate::{
 
 impl StreamState {
     /// Settles the connection at the end of a call. A call that has only read data, and owes no ACK
-    /// now, has no segments to send and only publishes the state. A full `settle` could send data
-    /// that pacing or TCP Small Queues hold back slightly too early; an armed timer or a completion
-    /// sends that data anyway (Linux: `tcp_cleanup_rbuf` sends only an ACK).
+    /// now, has no segments to send and only publishes the state. A full `settle` could send,
+    /// slightly too early, data that pacing or TCP Small Queues hold back; an armed timer or a
+    /// completion sends that data anyway (Linux: `tcp_cleanup_rbuf` sends only an ACK).
     #[inline]
     pub(in crate::socket) fn settle_call(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
@@ -255,7 +255,7 @@ impl StreamState {
     }
 
     /// Like [`transmit`](Self::transmit), without a check of the route entry. `current` is true if
-    /// the cached entry was valid; it is counted.
+    /// the cached entry was valid, which is counted.
     fn hand_down(&mut self, socket: &Connection, cx: &mut Cx, current: bool) {
         if current {
             cx.count(Counter::DstHit, 1);
@@ -349,8 +349,7 @@ impl StreamState {
     }
 
     /// Verifies the invariants DST4 and DST3 (docs/invariants.md): a cached route entry that counts
-    /// as current equals the result of a lookup now, and a held entry has a reference count above
-    /// 0.
+    /// as current equals the result of a lookup now, and a held entry has references.
     ///
     /// # Panics
     /// If either does not hold.

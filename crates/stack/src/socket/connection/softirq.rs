@@ -112,7 +112,7 @@ impl Connection {
         false
     }
 
-    /// Returns the cached input route entry, if it is valid for a packet that arrived by `device`.
+    /// Returns the cached input route entry, if it is valid for a packet that arrived on `device`.
     /// Early demux attaches the entry to the packet.
     #[inline]
     pub(crate) fn rx_dst<'s>(

@@ -22,8 +22,8 @@ use crate::{
 
 impl StreamState {
     /// Softirq: ends a batch. `settle` sends the segments that new acknowledgments allow, or one
-    /// ACK, and publishes the readiness. If a reader is installed (`modes::prequeue`), it may do so
-    /// later.
+    /// ACK, and publishes the readiness. If a reader is installed (`modes::prequeue`), this may be
+    /// left to the reader.
     #[inline]
     pub(super) fn flush(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.prequeue.has_reader() {
@@ -98,7 +98,7 @@ impl StreamState {
         self.transmit(socket, net, cx);
     }
 
-    /// Stores the route entry (dst) of a packet that arrived by `device`, if the connection is
+    /// Stores the route entry (dst) of a packet that arrived on `device`, if the connection is
     /// established and has no valid input route entry; otherwise releases the entry.
     #[inline]
     pub(in crate::socket) fn remember(

@@ -18,7 +18,7 @@ use crate::{
 const POLL_EVERY_BYTES: usize = 64 * 1024;
 
 /// A call under way.
-#[must_use = "`end` must be called: it publishes the state, releases the lock and wakes waiting threads"]
+#[must_use = "`end` must be called: it publishes the state and wakes waiting threads"]
 pub(super) struct Call<'a> {
     pub(super) socket: &'a DatagramSocket,
     pub(super) net: &'a Net,

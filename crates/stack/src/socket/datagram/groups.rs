@@ -35,8 +35,8 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Returns whether a datagram to `group` that arrived by `device` belongs to the membership.
-    /// Loopback matches every device, because copies of this host's datagrams arrive by loopback.
+    /// Returns whether a datagram to `group` that arrived on `device` belongs to the membership.
+    /// Loopback matches every device, because copies of this host's datagrams arrive on loopback.
     fn covers(&self, device: DeviceIndex, group: IpAddr) -> bool {
         self.group == group && (self.device == device || device == LOOPBACK)
     }

@@ -84,7 +84,8 @@ impl DatagramState {
                 self.errors.push(error);
             }
         } else if self.remote != Some(error.destination) {
-            // The socket is unconnected, or has another peer since the datagram was sent.
+            // The socket is unconnected, or was connected to another peer after it sent the
+            // datagram.
             return;
         }
         self.error = Some(error.errno);

@@ -63,7 +63,7 @@ impl DatagramSocket {
         self.wake(cx, newly_ready);
     }
 
-    /// Softirq: stores the input route entry of a datagram that arrived by `device`, if the socket
+    /// Softirq: stores the input route entry of a datagram that arrived on `device`, if the socket
     /// is connected. Early demux attaches the entry to later datagrams. If a thread owns the
     /// socket, the entry is only released, and a later datagram stores its entry.
     #[cold]

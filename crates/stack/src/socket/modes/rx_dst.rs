@@ -50,7 +50,7 @@ impl RxDst {
         Self { slot: Slot::new(rcu), generation: AtomicU32::new(0), device: AtomicU32::new(0) }
     }
 
-    /// Returns the cached entry, if it is valid for a packet that arrived by `device`.
+    /// Returns the cached entry, if it is valid for a packet that arrived on `device`.
     #[inline]
     pub(crate) fn check<'s>(
         &'s self,
@@ -62,7 +62,7 @@ impl RxDst {
         net.is_valid_input(dst.tail(), device).then_some(dst)
     }
 
-    /// Returns whether a packet that arrived by `device` may be queued without its dst, because the
+    /// Returns whether a packet that arrived on `device` may be queued without its dst, because the
     /// cached entry replaces it; passed to [`leave_rcu`](crate::transmit::packet_dst::leave_rcu).
     #[inline]
     pub(crate) fn serves(
@@ -75,7 +75,7 @@ impl RxDst {
         mode.drops(!self.slot.is_empty(), || self.check(net, device, rcu).is_some())
     }
 
-    /// Updates the cache for a packet that arrived by `device`, of an established connection or a
+    /// Updates the cache for a packet that arrived on `device`, of an established connection or a
     /// connected datagram socket: drops the cached entry if it is stale or of another device, and
     /// stores the packet's entry if none is cached. Called by the owner of the socket.
     #[inline]

@@ -122,7 +122,8 @@ struct AutoAddress {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Wanted {
     routes: Vec<RouteSpec>,
-    /// Addresses, each with whether it is deprecated, so that new connections avoid it.
+    /// Addresses, each with a flag: true if the address is deprecated, so that new connections
+    /// avoid it.
     addresses: Vec<(Ipv6Addr, bool)>,
 }
 
@@ -319,7 +320,7 @@ impl Net {
         self.arm_autoconf(cx.now);
     }
 
-    /// Softirq: processes a valid router advertisement that arrived by `device`.
+    /// Softirq: processes a valid router advertisement that arrived on `device`.
     pub(crate) fn on_router(
         &self,
         cx: &mut Cx,

@@ -195,7 +195,7 @@ impl Claim {
         }
     }
 
-    /// Moves on to the next step, if it is due, and returns it.
+    /// Moves to the next phase or probe, if it is due, and returns the packet to send.
     fn advance(&mut self, cx: &mut Cx) -> Option<Step> {
         if self.due()? > cx.now {
             return None;
@@ -278,7 +278,7 @@ impl Net {
     /// Begins to claim every address of this host on an Ethernet device: probes, then announcements
     /// (RFC 5227), as configured by `net.quietline.acd_probes` and `net.quietline.acd_interval_ms`;
     /// for IPv6 `net.ipv6.conf.all.dad_transmits` probes (RFC 4862). If a setting is 0, no address
-    /// of its family is claimed. Also begins to solicit routers (RFC 4861), if `accept_ra` is on.
+    /// of its family is claimed. Also begins to solicit routers (`autoconf`), if `accept_ra` is on.
     /// Called once, when the host can be polled. [`claim_state`](Self::claim_state) returns the
     /// outcome, and the host reports it as events.
     pub fn claim_addresses(&self, cx: &mut Cx) {
@@ -324,7 +324,7 @@ impl Net {
         self.claims.lock().retain(|claim| claim.device != device || claim.address != address);
     }
 
-    /// Returns whether packets to the IPv6 group `group` that arrive by `device` are for this host:
+    /// Returns whether packets to the IPv6 group `group` that arrive on `device` are for this host:
     /// the group of all nodes, and the solicited-node groups of its addresses, including addresses
     /// that are still probed.
     #[cold]

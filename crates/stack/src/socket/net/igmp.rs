@@ -49,7 +49,7 @@ const UNSOLICITED_INTERVAL: Duration = Duration::from_secs(1);
 /// response time of 10 s.
 const OLDER_QUERIER_TIMEOUT: Duration = Duration::from_secs(260);
 
-/// Number of waiting reports from which on queries are not answered.
+/// With this number of waiting reports, further queries are not answered.
 const WAITING_MAX: usize = 256;
 
 /// Largest number of groups in one report.
@@ -89,8 +89,8 @@ pub(crate) struct Igmp(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<Waiting>,
-    /// Devices with a router of an older version than IGMPv3, each with the time at which that
-    /// version ends there.
+    /// Devices with a router of an older version than IGMPv3, each with the time until which this
+    /// host uses the older version on the device.
     older: Vec<(DeviceIndex, Instant)>,
 }
 

@@ -3,7 +3,7 @@
 //! Below: the counters of `Tcb` (queues), `wmem` (packets in qdiscs and devices), `settle` (the
 //! host's account), `sync::SocketLock` (the backlog). Linux: `sk_get_meminfo`, `SK_MEMINFO_*`.
 //!
-//! Four counters are easily confused. Each has another writer and purpose:
+//! Four counters are easily confused. They differ in writer and purpose:
 //!
 //! | counter | counts | writer | purpose |
 //! |---|---|---|---|
