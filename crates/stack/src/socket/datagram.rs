@@ -4,14 +4,15 @@
 //! Below: `route`, `transmit`. Linux: net/ipv4/udp.c, net/ipv4/datagram.c.
 //!
 //! Softirq context enters with the datagrams of one batch, an ICMP report or a completion
-//! (`softirq`). If no thread owns the socket, they are queued at once under one lock and readers
-//! are woken once; otherwise a datagram goes to the backlog and other work becomes a DEFERRED bit.
-//! Process context owns the socket for a call (`call`). A receive takes datagrams under the lock
-//! and copies them after it has released the lock. A send builds packets in the calling thread and
-//! passes them to the device as one list.
+//! (`softirq`). If no thread owns the socket, the datagrams are queued at once, under a single
+//! acquisition of the lock, and readers are woken once; otherwise a datagram goes to the backlog
+//! and other work becomes a DEFERRED bit. Process context owns the socket for a call (`call`). A
+//! receive takes datagrams under the lock and copies them after it has released the lock. A send
+//! builds packets in the calling thread, and passes consecutive packets with one route entry (dst)
+//! to the device as one list.
 //!
-//! Invariant: `DatagramState::rmem` is the sum of the `truesize` of the datagrams in the receive
-//! queue, and the charged pages cover it.
+//! Invariant: `ReceiveQueue::rmem` is the sum of the `truesize` of the datagrams in the receive
+//! queue, and the charged pages cover this sum.
 //!
 //! Differs from Linux in two points. Linux has a separate lock for the receive queue; here the
 //! socket lock protects it. Linux verifies a UDP checksum while it copies the data, unless the
@@ -146,11 +147,13 @@ struct DatagramState {
     ip_id: u16,
     /// Bits of `ready` whose waiting threads have not been woken yet.
     newly_ready: NewlyReady,
-    /// Datagrams dropped because the receive buffer was full (`sk_drops`).
+    /// Datagrams dropped because the receive buffer was full or the host had no memory for
+    /// datagrams (`sk_drops`).
     drops: u32,
-    /// True once the socket has been closed or its host was shut down.
+    /// True once the socket has been closed: by a call, by the shutdown of the host, or because the
+    /// host has lost the address.
     closed: bool,
-    /// Bytes sent since the thread last polled its core.
+    /// Bytes sent since a sending thread last polled the core of the socket.
     sent_unpolled: usize,
 }
 

@@ -35,7 +35,8 @@ use crate::{
 /// Socket found by a four-tuple.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
-    /// A connection from SYN-SENT on, or an accepted one.
+    /// A connection: an active open from SYN-SENT on, or a passive open whose handshake is complete
+    /// or that Fast Open has opened earlier.
     Stream(Arc<Connection>),
     /// A passive open that waits for its third segment.
     Request(Arc<RequestSocket>),

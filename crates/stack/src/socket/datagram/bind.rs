@@ -90,7 +90,8 @@ impl DatagramSocket {
         report
     }
 
-    /// Returns the number of datagrams that were dropped because the receive buffer was full.
+    /// Returns the number of datagrams that were dropped because the receive buffer was full or the
+    /// host had no memory for datagrams.
     #[must_use]
     pub fn drops(&self, net: &Net, cx: &mut Cx) -> u32 {
         let call = self.begin_untimed_call(net, cx);

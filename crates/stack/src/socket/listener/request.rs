@@ -42,9 +42,9 @@ pub(crate) struct RequestSocket {
     /// Index in the listener's SYN queue. Written once, before the table refers to this object.
     /// Relaxed: the insertion into the table orders the store.
     slot: AtomicUsize,
-    /// Place in the limit of its source address, until the request ends or passes the place to the
-    /// connection. Only the thread that sets `done` takes the place, so the lock is uncontended.
-    /// `None` without a limit: then no lock is taken.
+    /// Place of the request in the limit of its source address, until the request ends or passes
+    /// the place to the connection. Only the thread that sets `done` takes the place, so the lock
+    /// is uncontended. `None` without a limit: then no lock is taken.
     place: Option<Mutex<Option<Box<SourcePlace>>>>,
     /// State of the handshake. Locked for one segment or timer only, and never during transmission.
     request: Mutex<Request>,

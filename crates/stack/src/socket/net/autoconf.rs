@@ -62,8 +62,8 @@ const ATTEMPTS: u8 = 3;
 /// Shortest time between two changes of the routing table for one link.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Remaining lifetime below which an unauthenticated advertisement cannot reduce that of an address
-/// (RFC 4862 §5.5.3 (e)).
+/// Bound below which an unauthenticated advertisement cannot reduce the remaining lifetime of an
+/// address (RFC 4862 §5.5.3 (e)).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 
 /// Largest MTU of a route.
@@ -303,7 +303,7 @@ fn end(now: Instant, seconds: u32) -> Instant {
 }
 
 impl Net {
-    /// Begins to solicit routers on every Ethernet device, if the settings ask for it.
+    /// Begins to solicit routers on every Ethernet device, if `accept_ra` is on.
     pub(super) fn start_autoconf(&self, cx: &mut Cx) {
         if !cx.sysctls().accept_ra {
             return;

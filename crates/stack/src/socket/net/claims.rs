@@ -12,9 +12,9 @@
 //!  0..1           1..2     1..2            2       in use from here        2
 //! ```
 //!
-//! Times are multiples of `net.quietline.acd_interval_ms`. An IPv6 address is probed
-//! `net.ipv6.conf.all.dad_transmits` times, at intervals of the retransmission time of neighbor
-//! discovery, and then used without announcements.
+//! The numbers are the times for IPv4, in multiples of `net.quietline.acd_interval_ms`. An IPv6
+//! address is probed `net.ipv6.conf.all.dad_transmits` times, at intervals of the retransmission
+//! time of neighbor discovery, and then used without announcements.
 //!
 //! While an address is probed, the host answers no request for it, so no station begins to send to
 //! it. For IPv4 the probes are off by default (`net.quietline.acd_probes` is 0): two hosts of one

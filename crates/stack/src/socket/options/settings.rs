@@ -21,9 +21,9 @@ use crate::{
 ///
 /// A socket without a connection, fresh, bound or listening, keeps its options in this type.
 /// [`ConnectOptions`](crate::socket::ConnectOptions) and
-/// [`ListenOptions`](crate::socket::ListenOptions) contain one, and every connection of a listener
-/// starts with the listener's. [`set`](Self::set) changes an option by Linux's rules and errors.
-/// The typed setters cannot fail.
+/// [`ListenOptions`](crate::socket::ListenOptions) contain such settings, and every connection of a
+/// listener starts with those of the listener. [`set`](Self::set) changes an option by Linux's
+/// rules and errors. The typed setters cannot fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "settings do nothing until a socket connects or listens with them"]
 pub struct SocketSettings {

@@ -22,8 +22,8 @@ pub(in crate::socket) struct SharedSettings {
     receive_timeout_ns: AtomicU64,
     /// `SO_SNDTIMEO` in nanoseconds; 0 is unlimited.
     send_timeout_ns: AtomicU64,
-    /// `SO_REUSEADDR`. Whether the port is shared was decided when it was bound; a later change is
-    /// only visible to `getsockopt`.
+    /// `SO_REUSEADDR`. The sharing of the port is decided when the port is bound; a later change of
+    /// the option is only visible to `getsockopt`.
     reuse_address: AtomicBool,
     /// `SO_REUSEPORT`.
     reuse_port: AtomicBool,
