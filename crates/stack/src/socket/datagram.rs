@@ -1,23 +1,25 @@
-//! UDP sockets: datagrams in and out, over the same lock, options and waits as connections.
+//! UDP sockets. They use the same lock, options and waiting as connections.
 //!
 //! Above: `receive::udp_input`, which passes datagrams, and crate `quietline`, which makes calls.
 //! Below: `route`, `transmit`. Linux: net/ipv4/udp.c, net/ipv4/datagram.c.
 //!
 //! Softirq context enters with the datagrams of one batch, an ICMP report or a completion
-//! (`softirq`). If no thread owns the socket, they are queued at once under one lock and readers
-//! are woken once; otherwise a datagram goes to the backlog and other work becomes a DEFERRED bit.
-//! Process context owns the socket for a call (`call`). A receive takes datagrams under the lock
-//! and copies them after it has released the lock. A send builds packets in the calling thread and
-//! passes them to the device as one list.
+//! (`softirq`). If no thread owns the socket, the datagrams are queued at once, under a single
+//! acquisition of the lock, and readers are woken once; otherwise a datagram goes to the backlog
+//! and other work becomes a DEFERRED bit. Process context owns the socket for a call (`call`). A
+//! receive takes datagrams under the lock and copies them after it has released the lock. A send
+//! builds packets in the calling thread, and passes consecutive packets with one route entry (dst)
+//! to the device as one list.
 //!
-//! Invariant: `DatagramState::rmem` is the sum of the `truesize` of the datagrams in the receive
-//! queue, and the charged pages cover it.
+//! Invariant: `ReceiveQueue::rmem` is the sum of the `truesize` of the datagrams in the receive
+//! queue, and the charged pages cover this sum.
 //!
-//! Differs from Linux: a receive queue there has a lock of its own. UDP checksums are verified on
-//! arrival there only if the socket has a filter, and otherwise while the data is copied; here
-//! always on arrival, so that a socket is never readable because of a corrupt datagram.
+//! Differs from Linux in two points. Linux has a separate lock for the receive queue; here the
+//! socket lock protects it. Linux verifies a UDP checksum while it copies the data, unless the
+//! socket has a filter; this stack verifies every checksum on arrival, so that a corrupt datagram
+//! never makes a socket readable.
 //!
-//! Not here: IPv6, fragments. A datagram that does not fit the path is `EMSGSIZE`.
+//! Not here: IPv6, and fragments. A datagram larger than the path MTU is refused with `EMSGSIZE`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -72,22 +74,23 @@ pub(crate) mod table;
 
 /// An ICMP report waits in `DatagramSocket::reports`.
 const DEFERRED_REPORT: u8 = 1 << 0;
-/// Packets of this socket have completed, so that it may be writable again.
+/// Packets of this socket have completed, so that the socket may be writable again.
 const DEFERRED_TSQ: u8 = 1 << 1;
 
 /// A UDP socket.
 ///
-/// The fields in front of the lock are written by no thread in the steady state, except `incoming`
-/// when the flow moves to another core.
+/// In the steady state, no thread writes the fields from `core` to `kept`, except `incoming` when
+/// the flow moves to another core.
 #[derive(Debug)]
 pub struct DatagramSocket {
-    /// Core by whose queue it sends.
+    /// Core of the socket: selects the transmit queue, and resumes the socket after completions.
     core: CoreId,
-    /// Core that received its last datagrams. Relaxed: a hint.
+    /// Core that received the socket's last datagrams. Relaxed: a hint.
     incoming: AtomicU16,
     /// Packet memory of this socket in devices that complete later.
     wmem: Arc<Wmem>,
-    /// Input route of later datagrams, while it is connected. Written by the owner of the lock.
+    /// Input route entry (dst) for later datagrams, while the socket is connected. Written by the
+    /// owner of the lock.
     rx_dst: RxDst,
     /// Options that softirq context and every send read without the lock.
     flags: DatagramFlags,
@@ -95,21 +98,21 @@ pub struct DatagramSocket {
     memberships: RcuCell<Vec<Membership>>,
     /// Options shared with connections, read without the lock.
     settings: SharedSettings,
-    /// All options as set. The lock is held for the call that reads or sets one.
+    /// All options as set. This lock is held during a call that reads or sets an option.
     kept: Mutex<SocketSettings>,
     /// `Readiness` bits. Written under the lock, read by waiting threads without it.
     ready: Conditions,
-    /// Largest backlog in bytes: the room in the receive buffer when the socket was last published.
-    /// Relaxed: a limit orders nothing.
+    /// Maximum bytes in the backlog: the free space in the receive buffer when the state was last
+    /// published. Relaxed: a limit orders nothing.
     backlog_limit: AtomicU32,
     lock: SocketLock<DatagramState, Packet>,
     /// Datagrams that the backlog refused. Relaxed: a counter orders nothing.
     backlog_drops: AtomicU32,
-    /// ICMP reports not yet passed to the state.
+    /// ICMP reports that no owner of the lock has processed yet.
     reports: Mutex<Vec<QueuedError>>,
     /// Threads that wait for a datagram.
     readers: EventCount,
-    /// Threads that wait for room to send.
+    /// Threads that wait for space to send.
     writers: EventCount,
 }
 
@@ -118,12 +121,13 @@ pub struct DatagramSocket {
 struct DatagramState {
     /// Local end; the address may be unspecified.
     local: SocketAddr,
-    /// Source address of its datagrams, unless the route chooses it.
+    /// Source address of the socket's datagrams; `None` if the route determines it.
     source: Option<IpAddr>,
     /// Peer of a connected socket.
     remote: Option<SocketAddr>,
     queue: ReceiveQueue,
-    /// Limit of the memory of `queue` in bytes (`sk_rcvbuf`). One more datagram may begin below it.
+    /// Limit of the memory of `queue` in bytes (`sk_rcvbuf`). The last datagram may exceed the
+    /// limit.
     rcvbuf: u32,
     /// Limit of the packets in devices, in bytes (`sk_sndbuf`).
     sndbuf: u32,
@@ -134,23 +138,26 @@ struct DatagramState {
     error: Option<Errno>,
     /// Reports of `IP_RECVERR`, oldest first: at most [`report::ERRORS_MAX`].
     errors: Vec<QueuedError>,
-    /// Path of the last destination, if it was used twice in a row or the socket is connected.
+    /// Route entry (dst) of the last destination, if the destination was used twice in a row or the
+    /// socket is connected.
     path: Option<CachedPath>,
-    /// Last destination without a cached path.
+    /// Last destination for which no valid route entry was cached.
     last_remote: Option<IpAddr>,
     /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
     ip_id: u16,
     /// Bits of `ready` whose waiting threads have not been woken yet.
     newly_ready: NewlyReady,
-    /// Datagrams dropped because the receive buffer was full (`sk_drops`).
+    /// Datagrams dropped because the receive buffer was full or the host had no memory for
+    /// datagrams (`sk_drops`).
     drops: u32,
-    /// True once the socket has been closed or its host was shut down.
+    /// True once the socket has been closed: by a call, by the shutdown of the host, or because the
+    /// host has lost the address.
     closed: bool,
-    /// Bytes sent since the thread last polled its core.
+    /// Bytes sent since a sending thread last polled the core of the socket.
     sent_unpolled: usize,
 }
 
-/// Path with the addresses for which it was looked up.
+/// Route entry (dst), with the addresses for which it was looked up.
 #[derive(Debug)]
 struct CachedPath {
     remote: IpAddr,
@@ -212,20 +219,20 @@ impl DatagramSocket {
         })
     }
 
-    /// Returns the core by whose queue the socket sends.
+    /// Returns the core of the socket, which selects the transmit queue.
     #[must_use]
     pub const fn core(&self) -> CoreId {
         self.core
     }
 
-    /// Returns the core that received its last datagrams (`SO_INCOMING_CPU`), which a waiting
-    /// thread polls.
+    /// Returns the core that received the socket's last datagrams (`SO_INCOMING_CPU`). A waiting
+    /// thread polls this core.
     #[must_use]
     pub fn incoming_core(&self) -> CoreId {
         CoreId(self.incoming.load(Ordering::Relaxed))
     }
 
-    /// Records the core that receives its datagrams.
+    /// Records the core that receives the socket's datagrams.
     #[inline]
     pub(crate) fn note_incoming(&self, core: CoreId) {
         if self.incoming.load(Ordering::Relaxed) != core.0 {
@@ -239,13 +246,13 @@ impl DatagramSocket {
         Readiness::from_bits_truncate(self.ready.load())
     }
 
-    /// Returns the event count of threads that wait for a datagram, or for room to send.
+    /// Returns the event count of threads that wait for a datagram, or for space to send.
     #[must_use]
     pub const fn waiters(&self, interest: Readiness) -> &EventCount {
         if interest.contains(Readiness::WRITE) { &self.writers } else { &self.readers }
     }
 
-    /// Orders a waiting thread with the owner, as for a connection
+    /// Synchronizes a waiting thread with the owner, as for a connection
     /// ([`Connection::pass_as_waiter`](super::Connection::pass_as_waiter)).
     pub fn pass_as_waiter(&self) {
         self.lock.pass();
@@ -269,8 +276,8 @@ impl DatagramSocket {
         self.settings.busy_poll()
     }
 
-    /// Returns the cached input route for a datagram that arrived by `device`, if the socket is
-    /// connected and has a valid one.
+    /// Returns the cached input route entry, if the socket is connected and the entry is valid for
+    /// a datagram that arrived on `device`.
     #[inline]
     pub(crate) fn rx_dst<'s>(
         &'s self,
@@ -281,7 +288,7 @@ impl DatagramSocket {
         self.rx_dst.check(net, device, rcu)
     }
 
-    /// Wakes the threads that wait for the bits in `newly_ready`, outside the lock.
+    /// Wakes the threads that wait for the conditions in `newly_ready`. Called without the lock.
     #[inline]
     fn wake(&self, cx: &mut Cx, newly_ready: u8) {
         if newly_ready == 0 {
@@ -328,8 +335,8 @@ impl DatagramState {
         socket.ready.publish(ready.bits(), &mut self.newly_ready);
     }
 
-    /// Returns whether less than half of the send buffer is in devices (`sock_writeable`). If not,
-    /// a completion publishes the state again.
+    /// Returns whether at most half of the send buffer is in devices (`sock_writeable`). If more
+    /// is, a completion publishes the state again.
     fn is_writable(&self, socket: &DatagramSocket, cx: &Cx) -> bool {
         let limit = self.sndbuf / 2;
         socket.wmem.bytes() <= limit || !socket.wmem.throttle(cx.sysctls().tsq_protocol, limit)
@@ -350,8 +357,8 @@ impl DatagramState {
         charged
     }
 
-    /// Uncharges pages after reads: once a quarter of the receive buffer is free, or all of it
-    /// (Linux: `udp_rmem_release`).
+    /// Uncharges unused pages after reads, once they exceed a quarter of the receive buffer or the
+    /// queue is empty (Linux: `udp_rmem_release`).
     #[inline]
     fn uncharge(&mut self, cx: &Cx) {
         let spare = self.charged_pages - i64::from(self.queue.rmem().div_ceil(PAGE_BYTES));

@@ -1,13 +1,13 @@
 //! Address family of a socket, and the addresses that its application sees.
 //!
 //! Above: `connect`, `listen` and the calls that return an address. Below: the tables of
-//! connections and listeners, which know canonical addresses only. RFC 3493 §3.7 and §5.3; Linux:
-//! `ipv6_only_sock`, `ipv6_mapped`.
+//! connections and listeners, which hold canonical addresses only (`canonical`).
+//! RFC 3493 §3.7 and §5.3; Linux: `ipv6_only_sock`, `ipv6_mapped`.
 //!
 //! An IPv6 socket reaches IPv4 peers by v4-mapped addresses (::ffff:192.0.2.1). Inside the stack
 //! such a connection **is** an IPv4 connection: its four-tuple holds IPv4 addresses, so that it has
-//! one hash and one entry, whichever family the socket has. The family is kept beside the tuple and
-//! read only where an address is given to the application.
+//! one hash and one entry, independent of the socket's family. The family is kept beside the tuple
+//! and read only where an address is given to the application.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -26,7 +26,7 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// Returns the family of a socket with this address. `v6_only`: `IPV6_V6ONLY`.
+    /// Returns the family of a socket with this address. `v6_only` is the option `IPV6_V6ONLY`.
     pub(crate) const fn of(address: SocketAddr, v6_only: bool) -> Self {
         match (address, v6_only) {
             (SocketAddr::V4(_), _) => Self::V4,
@@ -46,8 +46,8 @@ impl Family {
     }
 }
 
-/// Returns the address by which the stack knows `end`: a v4-mapped address is an IPv4 address, a
-/// scope belongs to a link-local address only, and a flow label to none.
+/// Returns the form of `end` that the tables use: a v4-mapped address becomes an IPv4 address, only
+/// a link-local address keeps its scope, and the flow label is removed.
 ///
 /// # Errors
 /// `EINVAL` for a link-local address without its scope, as in Linux.
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_address_is_an_ipv4_address_inside() {
+    fn a_v4_mapped_address_becomes_an_ipv4_address_and_back() {
         assert_eq!(canonical(end("[::ffff:192.0.2.1]:80")), Ok(end("192.0.2.1:80")));
         assert_eq!(canonical(end("192.0.2.1:80")), Ok(end("192.0.2.1:80")));
         for family in [Family::Dual, Family::V6Only] {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_belongs_to_a_link_local_address() {
+    fn only_a_link_local_address_keeps_its_scope_and_it_needs_one() {
         assert_eq!(canonical(end("[fe80::1%3]:80")), Ok(end("[fe80::1%3]:80")));
         assert_eq!(canonical(end("[fe80::1]:80")), Err(Errno::EINVAL));
         assert_eq!(canonical(end("[2001:db8::1%3]:80")), Ok(end("[2001:db8::1]:80")));

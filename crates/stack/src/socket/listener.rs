@@ -73,14 +73,14 @@ pub struct Listener {
     syn_queue: SynQueue,
     /// Limit of connections per source address, and their counts.
     source_limit: Arc<SourceLimit>,
-    /// Number of connections that are open before their handshake has completed. Relaxed: a bound
-    /// orders nothing.
+    /// Number of connections that are open before their handshake has completed (Fast Open).
+    /// Relaxed: a bound orders nothing.
     early: AtomicUsize,
     accept_queue: Mutex<AcceptQueue>,
     /// Length of `accept_queue`, to read without the lock.
     waiting: AtomicUsize,
-    /// Time of the last cookie in nanoseconds; 0 for never. Relaxed: an ACK that misses the store
-    /// is retransmitted.
+    /// Time of the last SYN cookie in nanoseconds; 0 if none was sent. Relaxed: if an ACK is
+    /// processed before the store is visible, the peer repeats the ACK.
     cookie_sent_ns: AtomicU64,
     closed: AtomicBool,
     /// Whether the host has lost the address: `accept` then fails with `ENETDOWN` instead of
@@ -201,7 +201,7 @@ impl Listener {
         self.source_limit.count(source)
     }
 
-    /// Returns the number of source addresses with such a connection.
+    /// Returns the number of source addresses with a counted connection; an IPv6 /64 counts as one.
     #[must_use]
     pub fn sources(&self) -> usize {
         self.source_limit.sources()
@@ -307,8 +307,8 @@ impl Listener {
     pub(super) fn offer(&self, net: &Net, cx: &mut Cx, socket: Arc<Connection>) {
         let refused = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
-            // Checked under the lock that `close` takes: a connection queued after it would never
-            // be accepted.
+            // Checked under the lock that `close` takes: a connection queued after `close` has
+            // emptied the queue would never be accepted.
             if self.is_closed() {
                 Some(socket)
             } else {
@@ -338,7 +338,7 @@ fn unused_port(
     local: SocketAddr,
     range: &RangeInclusive<u16>,
 ) -> Result<u16, Errno> {
-    // The remote address only selects the port at which the search starts, so a random one is used.
+    // The remote end only selects the port at which the search starts, so its port is random.
     let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
     let remote = SocketAddr::new(local.ip(), port);
     let candidates = net.ports().candidates(local.ip(), remote, range, cx.now);
@@ -347,16 +347,16 @@ fn unused_port(
 }
 
 impl Cx {
-    /// Declares that this thread polls for the next connection of `listener`, and checks for it
-    /// after every run of a core: no other waiting thread needs to be woken for that connection.
-    /// `None` declares that the thread has stopped polling.
+    /// Declares that this thread polls for the next connection of `listener`, and checks for the
+    /// connection each time it has run a core. No other waiting thread needs to be woken for that
+    /// connection. `None` declares that the thread has stopped polling.
     pub fn polls_to_accept(&mut self, listener: Option<&Listener>) {
         self.accepts = listener.map_or(0, |listener| core::ptr::from_ref(listener).addr());
         self.is_acceptor |= listener.is_some();
     }
 
-    /// Returns whether this thread will accept the connection that `listener` has just queued; at
-    /// most one.
+    /// Returns whether this thread will accept the connection that `listener` has just queued. Each
+    /// declaration with `polls_to_accept` covers one connection.
     pub(crate) fn accepts_next_of(&mut self, listener: &Listener) -> bool {
         let accepts = self.accepts == core::ptr::from_ref(listener).addr();
         if accepts {

@@ -1,7 +1,7 @@
 //! State of a host that sockets use: devices and routes, the table of connections, ports, secrets,
 //! limits, and handles to run its cores.
 //!
-//! Above: the steps of sockets, receive and cores, which get it as an argument or in `Rx`;
+//! Above: the steps of sockets, receive and cores, which get a `Net` as an argument or in `Rx`;
 //! `host::Host` owns it. Below: the router. Linux: `struct net`.
 //!
 //! Not here: the cores themselves (`core`), how a host is built and changed (`host`).
@@ -68,7 +68,7 @@ pub struct Net {
     pub(crate) datagrams: DatagramTable,
     /// Multicast groups that datagram sockets have joined.
     pub(crate) groups: Groups,
-    /// Reports of these groups.
+    /// IGMP reports of these groups to routers.
     pub(crate) igmp: igmp::Igmp,
     /// Handles to run the cores.
     pub(crate) runners: Box<[Arc<dyn RunCore>]>,
@@ -107,11 +107,11 @@ impl Deref for Net {
 
 impl Upper for Net {
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
-        // Armed on the first core, because ARP is not a data path.
+        // The timer is armed on the first core, because neighbor discovery is not a data path.
         let _ = self.core_sockets(CoreId(0)).arm(at, TimerEntry::Neighbor(entry));
     }
 
-    /// Reports an unreachable neighbor to the connection of a dropped packet. Linux:
+    /// Reports an unreachable neighbor to the socket whose packet was dropped. Linux:
     /// `arp_error_report`.
     fn unreachable(&self, cx: &mut Cx, device: DeviceIndex, packet: &Packet) {
         let sent = match packet.meta().protocol {
@@ -179,8 +179,9 @@ impl Net {
         Some(())
     }
 
-    /// Frees spare memory of some connections (`skb_recycle`) as the settings and the memory
-    /// pressure require. Returns the position of the next connections, `None` after the last.
+    /// Frees spare memory of up to about [`TRIM_PIECE`] connections (`skb_recycle`), as the
+    /// settings and the memory pressure require. Returns the position of the next connections,
+    /// `None` after the last.
     #[cold]
     pub(crate) fn relieve_streams(&self, cx: &mut Cx, from: Place) -> Option<Place> {
         let mut streams = Vec::with_capacity(TRIM_PIECE);
@@ -261,23 +262,24 @@ impl Net {
         &self.ip_ids
     }
 
-    /// State that the sockets of a core share.
+    /// Returns the state that the sockets of a core share.
     pub(crate) fn core_sockets(&self, id: CoreId) -> &Arc<CoreSockets> {
         &self.core_sockets[usize::from(id.0)]
     }
 
-    /// Handle to run a core.
+    /// Returns the handle to run a core.
     pub(crate) fn runner(&self, id: CoreId) -> &Arc<dyn RunCore> {
         &self.runners[usize::from(id.0)]
     }
 
-    /// Returns the core for the timers and the TSQ list of a connection: the core that has received
-    /// its first packet, or in process context the core that the hash of its flow selects.
+    /// Returns the core for the timers and the TSQ list of a new connection: in softirq context the
+    /// running core, which has received the first packet, and in process context the core that the
+    /// flow's hash selects.
     pub(crate) fn core_for(&self, cx: &Cx, hash: u32) -> CoreId {
         cx.running().unwrap_or_else(|| self.core_of_flow(hash))
     }
 
-    /// Returns the initial parameters of a connection along `dst`.
+    /// Returns the initial parameters of a connection whose route entry is `dst`.
     pub(crate) fn open_params(&self, name: &FlowName, dst: &Dst, now: Instant) -> OpenParams {
         OpenParams {
             tuple: name.tuple,
@@ -341,7 +343,7 @@ impl Net {
         self.orphans.load(Ordering::Relaxed)
     }
 
-    /// Updates the memory pressure from the use of packet memory.
+    /// Updates the state of memory pressure from the amount of packet memory in use.
     #[cold]
     pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {
         let (used, max) = (self.packets.used_bytes(), self.packets.max_bytes());

@@ -33,16 +33,16 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "options do nothing until a socket connects with them"]
 pub struct ConnectOptions {
-    /// Local address and port. Address 0.0.0.0 lets the route choose the address. With port 0, the
-    /// port is chosen when the destination is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that
-    /// connections to different destinations may share a port.
+    /// Local address and port. If the address is unspecified (0.0.0.0 or `[::]`), the route
+    /// determines it. If the port is 0, the call chooses the port for the destination, as with
+    /// `IP_BIND_ADDRESS_NO_PORT`: connections to different destinations may share a port.
     pub local: Option<SocketAddr>,
     /// Initial options of the connection.
     pub settings: SocketSettings,
 }
 
 impl ConnectOptions {
-    /// Connects from this address and port; see [`local`](Self::local).
+    /// Sets the local address and port ([`local`](Self::local)).
     pub const fn bind(mut self, local: SocketAddr) -> Self {
         self.local = Some(local);
         self
@@ -66,10 +66,12 @@ impl Connection {
     /// Starts to connect to `remote`.
     ///
     /// # Errors
-    /// Errors that are known at once: no route, no free port, `EADDRINUSE` for a bound port that
-    /// another socket owns, `EADDRNOTAVAIL` for an address that this host does not have or a
-    /// four-tuple in use, `EAFNOSUPPORT` for ends of two families, `EINVAL` for a link-local
-    /// address without its scope, `ENETUNREACH` for a v4-mapped address with `IPV6_V6ONLY`.
+    /// `EADDRINUSE` for a bound port that another socket owns; `EADDRNOTAVAIL` for an address that
+    /// this host does not have, for a four-tuple in use, and if no port is free; `ECONNREFUSED` for
+    /// remote port 0; `EAFNOSUPPORT` for ends of two families; `EINVAL` for a link-local address
+    /// without its scope; `ENETUNREACH` for a v4-mapped address with `IPV6_V6ONLY`; `ENETDOWN`
+    /// after the shutdown of the host, `ECONNABORTED` if it is shut down during the call; and the
+    /// errors of the route.
     pub fn connect_with(
         net: &Net,
         cx: &mut Cx,
@@ -107,7 +109,7 @@ impl Connection {
         Ok((socket, sent))
     }
 
-    /// Sends the SYN of a connection that held it for the first write
+    /// Sends the SYN of a connection that has held its SYN for the first write
     /// ([`ConnectOptions::fast_open_connect`]), with as much of `bufs` as it can carry. Returns the
     /// number of bytes taken; `None` if no SYN is held.
     pub fn send_with_syn<P: Payload>(&self, net: &Net, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
@@ -134,7 +136,7 @@ fn open(
     let (mut remote, mut local) = ends(remote, options.local, bind.family)?;
     let is_scoped = matches!(remote, SocketAddr::V6(end) if end.scope_id() != 0);
     if is_scoped && net.is_local_end(cx, remote) {
-        // A packet over loopback arrives by no link, so its addresses have no scope.
+        // A packet over loopback arrives on no link, so its addresses have no scope.
         remote = unscoped(remote);
         local = local.map(unscoped);
     }
@@ -164,7 +166,7 @@ fn open(
     Err(Errno::EADDRNOTAVAIL)
 }
 
-/// Returns the canonical ends of a connection of a socket of this family.
+/// Returns both ends in the form that the tables use (`canonical`), for a socket of this family.
 fn ends(
     remote: SocketAddr,
     local: Option<SocketAddr>,
@@ -185,11 +187,12 @@ fn ends(
         return Err(Errno::ENETUNREACH);
     }
     let Some(mut local) = local.map(canonical).transpose()? else { return Ok((remote, None)) };
-    // `[::]` leaves the choice of the address to the route, also to a v4-mapped peer.
+    // With `[::]`, the route determines the address: for a v4-mapped peer, an IPv4 address.
     if local.ip().is_unspecified() && remote.is_ipv4() {
         local.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     }
-    // A v4-mapped address does not reach an IPv6 peer, nor the reverse (Linux: the route fails).
+    // A v4-mapped local address has no route to an IPv6 peer, and an IPv6 address has none to a
+    // v4-mapped peer (Linux: the route lookup fails).
     match local.is_ipv4() == remote.is_ipv4() {
         true => Ok((remote, Some(local))),
         false => Err(Errno::ENETUNREACH),
@@ -239,8 +242,8 @@ fn start(
         ip_output::discard_output(cx);
         return Err(errno);
     }
-    // The host was shut down meanwhile: the connection ends like those that the shutdown found in
-    // the tables.
+    // If the host was shut down meanwhile, the connection is aborted, like those that the shutdown
+    // found in the tables.
     if net.check_up().is_err() {
         socket.abort(net, cx);
         return Err(Errno::ECONNABORTED);
@@ -248,9 +251,9 @@ fn start(
     Ok(socket)
 }
 
-/// Returns the TIME-WAIT socket of the four-tuple, if a new connection may replace it, and the
-/// values that the new connection takes over. `None` if the four-tuple is free. `bound` is present
-/// if the application has chosen the port.
+/// Returns `None` if the four-tuple is free. If the four-tuple belongs to a TIME-WAIT socket that a
+/// new connection may replace, returns that socket and the values that the connection inherits.
+/// `bound` is present if the application has chosen the port.
 fn time_wait_of(
     net: &Net,
     cx: &Cx,
@@ -265,14 +268,14 @@ fn time_wait_of(
         Some(_) => return Err(Errno::EADDRNOTAVAIL),
     };
     if bound.is_some_and(|bind| net.demux().is_in_use(name.tuple.local, bind, &rcu)) {
-        // As bind(2) would have said.
+        // In Linux, bind(2) returns this error.
         return Err(Errno::EADDRINUSE);
     }
     let reuse = time_wait.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
     Ok(Some((time_wait, reuse)))
 }
 
-/// Returns the parameters of the connection for the engine.
+/// Returns the parameters with which the engine (crate `tcp`) opens the connection.
 fn open_params(
     net: &Net,
     cx: &Cx,

@@ -22,8 +22,8 @@ impl DatagramSocket {
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` for an address that is not local, `EADDRINUSE` for a port that another
-    /// socket owns or if no port is free, `ENETDOWN`, `EAFNOSUPPORT` for an IPv6 address, because
-    /// datagram sockets are IPv4 only.
+    /// socket owns and if no port is free, `ENETDOWN` after the shutdown of the host,
+    /// `EAFNOSUPPORT` for an IPv6 address, because datagram sockets are IPv4 only.
     pub fn bind(
         net: &Net,
         cx: &mut Cx,
@@ -36,12 +36,13 @@ impl DatagramSocket {
         socket
     }
 
-    /// Connects to `remote`: only its datagrams are received from here on, and `send` without a
-    /// destination sends there. Nothing is sent. A second call changes the peer.
+    /// Connects to `remote`: from then on, the socket receives only datagrams of `remote`, and a
+    /// `send` without a destination sends to `remote`. The call itself sends no packet. A second
+    /// call changes the peer.
     ///
     /// # Errors
     /// Errors of the route; `EACCES` for a broadcast address without `SO_BROADCAST`, `EAFNOSUPPORT`
-    /// for another family.
+    /// for another family, `ENETDOWN` for a closed socket.
     pub fn connect(
         self: &Arc<Self>,
         net: &Net,
@@ -89,7 +90,8 @@ impl DatagramSocket {
         report
     }
 
-    /// Returns the number of datagrams that were dropped because the receive buffer was full.
+    /// Returns the number of datagrams that were dropped because the receive buffer was full or the
+    /// host had no memory for datagrams.
     #[must_use]
     pub fn drops(&self, net: &Net, cx: &mut Cx) -> u32 {
         let call = self.begin_untimed_call(net, cx);
@@ -104,8 +106,8 @@ impl DatagramSocket {
         cx.leave_polling();
     }
 
-    /// Closes the socket because its host is shut down or has lost its address: later calls fail
-    /// with `ENETDOWN`.
+    /// Closes the socket: by `close`, or because the host is shut down or has lost the socket's
+    /// address. Later calls fail with `ENETDOWN`.
     pub(crate) fn end(self: &Arc<Self>, net: &Net, cx: &mut Cx) {
         let mut call = self.begin_untimed_call(net, cx);
         let state = &mut *call.state;
@@ -114,7 +116,8 @@ impl DatagramSocket {
             state.closed = true;
             let port = state.local.port();
             net.datagrams().unbind(net.demux(), &cx.reader(), self, port);
-            // The table may keep the socket for a while; it must not keep devices.
+            // The table may keep the socket until the end of a grace period. The socket must not
+            // keep devices for that time.
             state.path = None;
             self.rx_dst.end();
             while let Some(packet) = state.queue.pop() {
@@ -199,14 +202,15 @@ impl super::call::Call<'_> {
         (state.local, state.source, state.remote) = (local, Some(source), Some(remote));
         let tuple = tcp::FourTuple { local, remote };
         state.ip_id = net.ip_ids().of_connection(&tuple);
-        // The route of the former peer's datagrams.
+        // The cached input route entry is that of the former peer.
         socket.rx_dst.end();
         net.datagrams().change(net.demux(), &cx.reader(), socket, local, Some(remote));
         Ok(())
     }
 }
 
-/// As in Linux, the unspecified address as a destination stands for this host.
+/// Returns `ip`, or the loopback address if `ip` is unspecified: as in Linux, the unspecified
+/// address as a destination means this host.
 pub(super) fn this_host(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

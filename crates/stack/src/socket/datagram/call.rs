@@ -1,4 +1,5 @@
-//! The frame of a call on a datagram socket: a thread owns it from `begin_call` to `end`.
+//! Begin and end of a call on a datagram socket: a thread owns the socket from `begin_call` to
+//! `end`.
 //!
 //! Linux: `lock_sock`, `release_sock`. As for a connection (`connection::call`), the backlog is
 //! processed before the lock is released, and the thread runs the cores whose doorbells its packets
@@ -13,11 +14,11 @@ use crate::{
     socket::net::Net,
 };
 
-/// Bytes after which a sending thread polls its own core.
+/// Payload bytes after which a sending thread polls the core of the socket.
 const POLL_EVERY_BYTES: usize = 64 * 1024;
 
 /// A call under way.
-#[must_use = "a call publishes the socket and wakes its waiters in `end`"]
+#[must_use = "`end` must be called: it publishes the state and wakes waiting threads"]
 pub(super) struct Call<'a> {
     pub(super) socket: &'a DatagramSocket,
     pub(super) net: &'a Net,
@@ -41,8 +42,8 @@ impl DatagramSocket {
         Call { socket: self, net, state: self.lock.own(), entered }
     }
 
-    /// Owns the socket while `interrupt` runs. For the simulator, in which this call stands for a
-    /// thread that is descheduled in the middle of a call.
+    /// Owns the socket while `interrupt` runs. The simulator uses this to model a thread that is
+    /// descheduled in the middle of a call.
     pub fn hold(&self, net: &Net, cx: &mut Cx, interrupt: impl FnOnce(&mut Cx)) {
         let call = self.begin_call(net, cx);
         interrupt(cx);
@@ -51,8 +52,8 @@ impl DatagramSocket {
 }
 
 impl Call<'_> {
-    /// Ends the call: publishes the socket, runs the cores that were raised, processes the backlog,
-    /// releases the lock, and wakes the waiting threads.
+    /// Ends the call: publishes the state, runs the cores whose doorbells the packets have rung,
+    /// processes the backlog, releases the lock, and wakes the waiting threads.
     #[inline]
     pub(super) fn end(mut self, cx: &mut Cx) {
         let socket = self.socket;

@@ -24,7 +24,7 @@ impl DatagramFlags {
         flags
     }
 
-    /// Takes over the options as set.
+    /// Copies the options from `settings`.
     pub(super) fn follow(&self, settings: &SocketSettings) {
         let datagram = settings.datagram;
         self.broadcast.store(datagram.broadcast, Ordering::Relaxed);

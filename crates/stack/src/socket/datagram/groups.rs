@@ -1,7 +1,7 @@
 //! Multicast groups: memberships of the host and of each socket.
 //!
-//! Above: `receive::udp_input`, which filters by them, and `igmp`, which reports them. Linux:
-//! `ip_mc_join_group`, `ip_check_mc_rcu`, `ip_mc_sf_allow`.
+//! Above: `receive::udp_input`, which filters datagrams by the memberships, and `igmp`, which
+//! reports the groups to routers. Linux: `ip_mc_join_group`, `ip_check_mc_rcu`, `ip_mc_sf_allow`.
 //!
 //! The host is a member of a group on a device as long as one socket is. Datagrams are filtered in
 //! a read section, without a lock.
@@ -27,7 +27,7 @@ use crate::{
 /// Largest number of groups that a socket joins (`net.ipv4.igmp_max_memberships`).
 const MEMBERSHIPS_MAX: usize = 20;
 
-/// Group on a device.
+/// A multicast group on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Membership {
     pub(crate) device: DeviceIndex,
@@ -35,14 +35,14 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Whether a datagram to `group` that arrived by `device` belongs to the membership. Copies of
-    /// datagrams of this host arrive by loopback.
+    /// Returns whether a datagram to `group` that arrived on `device` belongs to the membership.
+    /// Loopback matches every device, because copies of this host's datagrams arrive on loopback.
     fn covers(&self, device: DeviceIndex, group: IpAddr) -> bool {
         self.group == group && (self.device == device || device == LOOPBACK)
     }
 }
 
-/// Groups of a host, each with the number of its sockets.
+/// Groups of a host, each with the number of sockets that have joined it.
 #[derive(Debug)]
 pub(crate) struct Groups(RcuCell<Vec<(Membership, usize)>>);
 
@@ -96,11 +96,13 @@ impl Groups {
 }
 
 impl DatagramSocket {
-    /// Joins a multicast group on a device, or on the one that multicasts leave by.
+    /// Joins a multicast group on `device`, or if that is `None`, on the device by which datagrams
+    /// to the group leave.
     ///
     /// # Errors
     /// `EINVAL` for an address that is not a multicast group, `EADDRINUSE` if the socket is a
-    /// member already, `ENOBUFS` above 20 groups, `ENODEV` without a device, as Linux.
+    /// member already, `ENOBUFS` above 20 groups, `ENODEV` if there is no such device or no route
+    /// to the group, as in Linux; `ENETDOWN` for a closed socket.
     pub fn join(
         self: &Arc<Self>,
         net: &Net,
@@ -134,7 +136,8 @@ impl DatagramSocket {
         result
     }
 
-    /// Leaves a multicast group.
+    /// Leaves a multicast group: on `device`, or if that is `None`, on the first device with a
+    /// membership.
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` if the socket is not a member.
@@ -180,7 +183,8 @@ impl DatagramSocket {
         }
     }
 
-    /// Returns whether the socket takes datagrams of a group that the host is a member of.
+    /// Returns whether the socket receives datagrams to a group of the host: with
+    /// `IP_MULTICAST_ALL` to any group, otherwise only to a group that the socket has joined.
     pub(crate) fn takes_group(
         &self,
         device: DeviceIndex,

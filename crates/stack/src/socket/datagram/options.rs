@@ -1,8 +1,8 @@
-//! Options of a datagram socket, by the same table and rules as those of a connection.
+//! Options of a datagram socket, with the same table and rules as those of a connection.
 //!
 //! Linux: `sk_setsockopt`, `do_ip_setsockopt`, `udp_lib_setsockopt`. The options are kept as
-//! `SocketSettings`, like those of a listener, and what softirq context and sends read is copied to
-//! atomics.
+//! `SocketSettings`, like those of a listener, and those that softirq context and sends read are
+//! copied to atomics.
 
 use super::{DatagramSocket, call::Call};
 use crate::{
@@ -21,8 +21,8 @@ impl DatagramSocket {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of IPv6 or TCP and for one that is only read, `EINVAL` for a value that
-    /// is not allowed, `EPERM` for a priority above 6.
+    /// `ENOPROTOOPT` for an option of IPv6, TCP or [`SOL_QUIETLINE`] and for one that is only read,
+    /// `EINVAL` for a value that is not allowed, `EPERM` for a priority above 6.
     pub fn set_option(
         &self,
         net: &Net,
@@ -48,8 +48,8 @@ impl DatagramSocket {
     /// Returns an option. Reading `SO_ERROR` takes the error.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of IPv6 or TCP and for one that is only set, `ENOTCONN` for `IP_MTU` of
-    /// an unconnected socket.
+    /// `ENOPROTOOPT` for an option of IPv6, TCP or [`SOL_QUIETLINE`] and for one that is only set,
+    /// `ENOTCONN` for `IP_MTU` of an unconnected socket.
     pub fn option(
         &self,
         net: &Net,
@@ -121,7 +121,7 @@ impl Call<'_> {
     }
 }
 
-/// Refuses options that datagram sockets do not have.
+/// Fails with `ENOPROTOOPT` for an option of a level that datagram sockets do not have.
 fn check_level(option: SocketOption) -> Result<(), Errno> {
     match option.level() {
         IPPROTO_IPV6 | IPPROTO_TCP | SOL_QUIETLINE => Err(Errno::ENOPROTOOPT),

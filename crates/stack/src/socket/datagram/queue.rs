@@ -4,10 +4,10 @@
 //! `udp_gro_receive_segment`.
 //!
 //! A datagram in the queue is a packet without headers; the headers stay readable in front of it
-//! (`Packet::network_header`). With `UDP_GRO` a datagram is joined to the one before it if both are
-//! of one sender and destination, have equal marks, and the earlier ones have one size. Differs
-//! from Linux: datagrams are joined here and not in receive offload, because devices deliver them
-//! one by one.
+//! (`Packet::network_header`). With `UDP_GRO`, a datagram is joined to the packet before it if both
+//! have the same source, destination, device, TOS and TTL, the datagrams of that packet have one
+//! size, and the new datagram is not larger. Differs from Linux: datagrams are joined here and not
+//! in receive offload, because devices deliver them one by one.
 
 use pkt::{Packet, PacketList, Pool};
 
@@ -21,8 +21,8 @@ const JOINED_BYTES_MAX: usize = 65_535 - 28;
 #[derive(Debug, Default)]
 pub(super) struct ReceiveQueue {
     list: PacketList,
-    /// Youngest datagram, to which the next one may be joined. Present unless the queue is empty or
-    /// datagrams are not joined.
+    /// Last datagram added with `UDP_GRO`, to which the next one may be joined. `None` if the queue
+    /// is empty, or if the last datagram was added without `UDP_GRO`.
     newest: Option<Packet>,
     /// Sum of the `truesize` of all datagrams (`sk_rmem_alloc`).
     rmem: u32,
@@ -37,7 +37,7 @@ impl ReceiveQueue {
         self.list.is_empty() && self.newest.is_none()
     }
 
-    /// Adds a datagram at the end; `joins` as `UDP_GRO` says.
+    /// Adds a datagram at the end. `joins` is the option `UDP_GRO`.
     #[inline]
     pub(super) fn push(&mut self, pool: &mut Pool, packet: Packet, joins: bool) {
         if !joins {
@@ -71,7 +71,7 @@ impl ReceiveQueue {
         Some(packet)
     }
 
-    /// Puts a datagram that was taken back to the front.
+    /// Returns a datagram, which was taken from the queue, to the front.
     pub(super) fn put_back(&mut self, packet: Packet) {
         self.rmem += packet.truesize();
         self.list.push_front(packet);
@@ -86,7 +86,7 @@ fn segments(packet: &Packet) -> (usize, u16) {
     }
 }
 
-/// Whether `next` continues `newest` with a datagram that is not larger.
+/// Returns whether the datagram `next` may be joined to `newest` (module head).
 fn may_join(newest: &Packet, next: &Packet) -> bool {
     let (size, segs) = segments(newest);
     let (ip, next_ip) = (newest.network_header(), next.network_header());
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// A received datagram from `port`, with its headers in front of the payload.
+    /// Returns a received datagram from `port`, with its headers in front of the payload.
     fn datagram(pool: &mut Pool, port: u8, payload: &[u8]) -> Packet {
         let mut packet = pool.alloc().expect("memory");
         let mut headers = [0; 28];
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_joined_without_the_option_and_empty_datagrams_stay_alone() {
+    fn datagrams_are_not_joined_if_empty_or_without_the_option() {
         let domain = Domain::new(DomainConfig::default());
         let mut pool = domain.pool();
         let mut queue = ReceiveQueue::default();

@@ -1,10 +1,11 @@
-//! Receiving datagrams: from the receive queue into the application's buffers.
+//! Receives datagrams: takes them from the receive queue and copies them to the application's
+//! buffers.
 //!
 //! Above: crate `quietline`. Linux: `udp_recvmsg`, `__skb_recv_udp`.
 //!
 //! A receive takes datagrams under the lock and copies them after it has released the lock, so that
 //! the copy delays neither softirq context nor other readers. A peek copies under the lock. Source,
-//! destination and marks are read from the headers in front of the payload.
+//! destination, TOS and TTL are read from the headers in front of the payload.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -23,21 +24,22 @@ use crate::{
 pub struct Received {
     /// Bytes copied into the buffer.
     pub len: usize,
-    /// Bytes of the datagram, or of the joined datagrams; more than `len` if the buffer was too
-    /// short, and the rest is lost (`MSG_TRUNC`).
+    /// Bytes of the datagram, or of the joined datagrams. If the buffer was too short, this is more
+    /// than `len`, and the rest is lost (`MSG_TRUNC`).
     pub datagram_len: usize,
     /// Sender.
     pub source: SocketAddr,
-    /// Destination address: one of this host, or of a group (`IP_PKTINFO`).
+    /// Destination address: that of this host, of a multicast group or of a broadcast
+    /// (`IP_PKTINFO`).
     pub destination: IpAddr,
-    /// Device that received it (`IP_PKTINFO`); 0 is loopback.
+    /// Device that received the datagram (`IP_PKTINFO`); 0 is loopback.
     pub device: DeviceIndex,
     /// Type of service with the ECN bits (`IP_RECVTOS`).
     pub tos: u8,
     /// TTL (`IP_RECVTTL`).
     pub ttl: u8,
-    /// Payload bytes of each of several joined datagrams, of which the last may be shorter
-    /// (`UDP_GRO`); `None` for one datagram.
+    /// Payload bytes of each joined datagram, except the last, which may be shorter (`UDP_GRO`).
+    /// `None` for a single datagram.
     pub segment: Option<u16>,
 }
 
@@ -46,7 +48,7 @@ pub struct Received {
 pub struct ReceiveMessage<'a> {
     /// Buffer.
     pub buf: &'a mut [u8],
-    /// Description of the datagram in it; `None` until one was received.
+    /// Description of the datagram in the buffer; `None` until one was received.
     pub received: Option<Received>,
 }
 
@@ -59,7 +61,7 @@ impl<'a> ReceiveMessage<'a> {
 }
 
 impl DatagramSocket {
-    /// Receives one datagram, and leaves it in the queue if `peek`.
+    /// Receives one datagram. With `peek`, the datagram stays in the queue.
     ///
     /// # Errors
     /// The pending error; `EAGAIN` if no datagram waits, `ENETDOWN` once the host was shut down or
@@ -91,8 +93,8 @@ impl DatagramSocket {
         Ok(received)
     }
 
-    /// Receives datagrams into the buffers in order, as many as wait, and returns their number, at
-    /// least one.
+    /// Receives waiting datagrams into the buffers in order, as many as there are buffers, and
+    /// returns their number: at least one, unless `messages` is empty.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).
@@ -139,7 +141,7 @@ impl DatagramSocket {
 }
 
 impl Net {
-    /// Counts the datagrams that an application has received.
+    /// Counts the datagrams of one receive, several if they were joined.
     fn count_received(&self, cx: &mut Cx, received: &Received) {
         let datagrams = match received.segment {
             Some(size) => received.datagram_len.div_ceil(usize::from(size)),
@@ -165,7 +167,7 @@ impl Call<'_> {
     }
 }
 
-/// Copies the payload and describes the datagram by its headers.
+/// Copies the payload, and returns the description of the datagram from its headers.
 fn copy(packet: &Packet, buf: &mut [u8]) -> Received {
     let len = packet.copy_to(0, buf);
     let ip = packet.network_header();

@@ -4,8 +4,9 @@
 //! Above: `receive::icmp_input`, which has found the socket by the quoted datagram. Linux:
 //! `__udp4_lib_err`, `ip_icmp_error`, `ip_recv_error`.
 //!
-//! Without `IP_RECVERR` only a connected socket gets an error, and only one that will not go away
-//! (RFC 1122 §4.1.3.3): an unconnected one could not tell which of its peers is meant.
+//! Without `IP_RECVERR`, an error is reported only to a connected socket, because an unconnected
+//! one could not tell which peer the error concerns, and only if the error is permanent
+//! (RFC 1122 §4.1.3.3).
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -15,8 +16,8 @@ use std::{
 use super::{DEFERRED_REPORT, DatagramSocket, DatagramState};
 use crate::{base::errno::Errno, cx::Cx};
 
-/// Largest number of reports in the error queue, and of those that wait for the owner of the
-/// socket; further ones are dropped. In Linux they count towards the receive buffer.
+/// Maximum number of reports in the error queue, and of reports that wait for the owner of the
+/// socket. Further reports are dropped. In Linux, reports count towards the receive buffer instead.
 pub(super) const ERRORS_MAX: usize = 64;
 
 /// Origin of an error in the error queue.
@@ -33,7 +34,7 @@ pub enum ErrorOrigin {
     },
 }
 
-/// Error about an earlier datagram (`struct sock_extended_err`).
+/// Error that an earlier datagram has caused (`struct sock_extended_err`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuedError {
     /// The error.
@@ -46,7 +47,7 @@ pub struct QueuedError {
     pub offender: Option<IpAddr>,
     /// Destination of the datagram.
     pub destination: SocketAddr,
-    /// Whether a connected socket gets the error without `IP_RECVERR`, because it is permanent.
+    /// Whether the error is permanent, so that a connected socket gets it without `IP_RECVERR`.
     pub(crate) permanent: bool,
 }
 
@@ -68,7 +69,7 @@ impl DatagramSocket {
 }
 
 impl DatagramState {
-    /// Takes the waiting reports.
+    /// Processes the waiting reports.
     pub(super) fn take_reports(&mut self, socket: &DatagramSocket) {
         let waiting =
             core::mem::take(&mut *socket.reports.lock().unwrap_or_else(PoisonError::into_inner));
@@ -83,7 +84,8 @@ impl DatagramState {
                 self.errors.push(error);
             }
         } else if self.remote != Some(error.destination) {
-            // The socket was connected to another peer since.
+            // The socket is unconnected, or was connected to another peer after it sent the
+            // datagram.
             return;
         }
         self.error = Some(error.errno);

@@ -1,17 +1,18 @@
-//! Sending datagrams: from the application's buffer to the device, in the calling thread.
+//! Sends datagrams: passes them from the application's buffer to the device, in the calling thread.
 //!
-//! Above: crate `quietline`. Below: `route::router` for the path, `transmit::ip_output`. Linux:
-//! `udp_sendmsg`, `udp_send_skb`.
+//! Above: crate `quietline`. Below: `route::router`, which finds the route entry, and
+//! `transmit::ip_output`. Linux: `udp_sendmsg`, `udp_send_skb`.
 //!
-//! One call sends a batch of messages. Packets of messages that take the same path reach the device
-//! as one list. The payload is copied once, into packet memory, and summed in the same pass where
-//! the device completes no checksums. A connected socket keeps its path; an unconnected one keeps
-//! that of a destination it uses twice in a row, and otherwise finds the entry in a read section,
-//! without a shared write.
+//! One call sends a batch of messages. Packets of consecutive messages with the same route entry
+//! (dst), link addresses and transmit queue reach the device as one list. The payload is copied
+//! once, into packet memory; if the device completes no checksums, the same pass computes the sum.
+//! A connected socket caches its route entry. An unconnected socket caches the entry of a
+//! destination that the first messages of two consecutive calls name, and otherwise finds the entry
+//! in a read section, without a shared write.
 //!
-//! Differs from Linux: `UDP_SEGMENT` cuts the payload here, not at the device, and a datagram that
-//! does not fit the path is `EMSGSIZE` also with `IP_PMTUDISC_DONT`, because this stack sends no
-//! fragments.
+//! Differs from Linux: `UDP_SEGMENT` cuts the payload here, not at the device. A datagram larger
+//! than the path MTU is refused with `EMSGSIZE` even with `IP_PMTUDISC_DONT`, because this stack
+//! sends no fragments.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -49,7 +50,7 @@ const PAYLOAD_BYTES_MAX: usize = 65_535 - IPV4_HEADER_LEN - UDP_HEADER_LEN;
 /// Values of one message that replace those of the socket (control messages of `sendmsg`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendControl {
-    /// Source address (`IP_PKTINFO`); it must be one of the stack.
+    /// Source address (`IP_PKTINFO`), which must be an address of this host.
     pub source: Option<IpAddr>,
     /// Device for a multicast or limited broadcast destination (`IP_PKTINFO`, `IP_MULTICAST_IF`).
     pub device: Option<DeviceIndex>,
@@ -89,14 +90,15 @@ impl<'a> SendMessage<'a> {
 }
 
 impl DatagramSocket {
-    /// Sends messages in order, and returns the number of those sent, at least one. Stops at the
-    /// first that fails; its error is returned if it is the first of all.
+    /// Sends messages in order until one fails, and returns the number of messages sent: at least
+    /// one, unless `messages` is empty. An error is returned only if the first message fails.
     ///
     /// # Errors
     /// A pending error of an earlier datagram; `EDESTADDRREQ` without a destination, `EMSGSIZE` for
-    /// a datagram that does not fit the path, `EAGAIN` if the send buffer is full, `EACCES` for a
+    /// a datagram larger than the path MTU, `EAGAIN` if the send buffer is full, `EACCES` for a
     /// broadcast address without `SO_BROADCAST`, `EINVAL` for port 0 and for too many segments,
-    /// `ENOBUFS` without memory, and errors of the route.
+    /// `ENOBUFS` without memory, `EAFNOSUPPORT` for another family, `ENETDOWN` for a closed socket,
+    /// and errors of the route.
     pub fn send_batch(
         &self,
         net: &Net,
@@ -118,13 +120,13 @@ impl DatagramSocket {
     }
 }
 
-/// Destination of a message and the values for its headers.
+/// Destination of a message, and its source address unless the route determines it.
 struct Destination {
     remote: SocketAddr,
     source: Option<IpAddr>,
 }
 
-/// Packets of consecutive messages with one path, not yet passed to the device.
+/// Packets of consecutive messages with one route entry, not yet passed to the device.
 struct TxBatch<'p> {
     list: PacketList,
     path: Option<(DstHandle<'p>, Option<LinkAddresses>, QueueId)>,
@@ -141,7 +143,8 @@ impl Call<'_> {
         let Some(first) = messages.first() else { return Ok(0) };
         let reader = cx.reader();
         let rcu = reader.pin();
-        // Taken out of the socket, so that its state can change while packets refer to the path.
+        // The route entry is taken out of the socket, so that the socket's state can change while
+        // packets refer to the entry.
         let cached = self.take_path(cx, first)?;
         let mut batch = TxBatch { list: PacketList::new(), path: None };
         let mut sent = 0;
@@ -162,8 +165,9 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the path that the socket keeps, renewed if it is stale. An unconnected socket begins
-    /// to keep the path of a destination when it is used the second time in a row.
+    /// Returns the route entry that the socket caches for the destination of `message`, looked up
+    /// again if it is stale. An unconnected socket caches the entry of a destination from the
+    /// second consecutive call on.
     fn take_path(
         &mut self,
         cx: &Cx,
@@ -251,7 +255,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns `EAGAIN` if the send buffer is full of packets in devices.
+    /// Fails with `EAGAIN` if packets in devices fill the send buffer.
     fn check_room(&self, cx: &Cx) -> Result<(), Errno> {
         let (wmem, limit) = (&self.socket.wmem, self.state.sndbuf.saturating_sub(1));
         if wmem.bytes() > limit && wmem.throttle(cx.sysctls().tsq_protocol, limit) {
@@ -325,8 +329,9 @@ impl Call<'_> {
             fields.ttl = Some(socket.flags.multicast_ttl());
         }
         fields.ttl = message.control.ttl.or(fields.ttl);
-        // An identification that advances with each datagram tells one peer how many others got
-        // (`transmit::ident`). With DF an unconnected socket needs none; without it, IP draws one.
+        // A counter shared by several peers would tell one peer how many datagrams the others got
+        // (`transmit::ident`), so only datagrams to the connected peer use the socket's counter.
+        // Other datagrams need no identification with DF, and get a random one without.
         let is_peer = self.state.remote == Some(tuple.remote);
         let ids = is_peer.then_some(&mut self.state.ip_id);
         let sender = Sender { tuple, protocol: protocol::UDP, fields, ids };
@@ -349,7 +354,7 @@ impl Call<'_> {
     }
 }
 
-/// Counts packets for a group, which have their IP header.
+/// Counts packets to a multicast or broadcast address. The packets include their IP header.
 fn count_group(cx: &Cx, kind: RouteKind, list: &PacketList) {
     let (packets, octets) = match kind {
         RouteKind::Broadcast => (Counter::IpExtOutBcastPkts, Counter::IpExtOutBcastOctets),
@@ -359,7 +364,8 @@ fn count_group(cx: &Cx, kind: RouteKind, list: &PacketList) {
     cx.count(octets, list.bytes() as u64);
 }
 
-/// Delivers copies of packets for a group to the sockets of this host. Linux: `dev_loopback_xmit`.
+/// Delivers copies of packets to a multicast or broadcast address to the sockets of this host.
+/// Linux: `dev_loopback_xmit`.
 fn loop_back(net: &Net, cx: &mut Cx, list: &mut PacketList) {
     let mut copies = PacketList::new();
     let mut packets = core::mem::take(list);
@@ -371,7 +377,8 @@ fn loop_back(net: &Net, cx: &mut Cx, list: &mut PacketList) {
 }
 
 impl<'p> TxBatch<'p> {
-    /// Passes the packets on unless the next ones take the same path.
+    /// Transmits the batch, unless the next packets have the same route entry, link addresses and
+    /// queue.
     fn follow(
         &mut self,
         cx: &mut Cx,
@@ -426,7 +433,8 @@ fn datagram(
         cx.pool.free(packet);
         return None;
     }
-    let len = u16::try_from(UDP_HEADER_LEN + payload.len()).expect("checked against the path");
+    let len =
+        u16::try_from(UDP_HEADER_LEN + payload.len()).expect("`segment_size` bounds the payload");
     let (src_port, dst_port) = (tuple.local.port(), tuple.remote.port());
     let header = UdpHeader { src_port, dst_port, len, checksum: 0 };
     let bytes = packet.push(UDP_HEADER_LEN);

@@ -18,8 +18,9 @@ use crate::{
 };
 
 impl DatagramSocket {
-    /// Softirq: delivers the datagrams of one batch, which have no headers and carry no dst. If no
-    /// thread owns the socket, they are queued under one lock, and readers are woken once.
+    /// Softirq: delivers the datagrams of one batch, whose headers are stripped and which carry no
+    /// route entry (dst). If no thread owns the socket, they are queued under a single acquisition
+    /// of the lock, and readers are woken once.
     pub(crate) fn deliver(&self, cx: &mut Cx, list: &mut PacketList) {
         while let Some(packet) = list.pop_front() {
             let limit = self.backlog_limit.load(Ordering::Relaxed);
@@ -62,8 +63,9 @@ impl DatagramSocket {
         self.wake(cx, newly_ready);
     }
 
-    /// Softirq: stores the input route of a connected socket's datagram, which arrived by `device`,
-    /// for early demux. Does nothing if a thread owns the socket: a later datagram stores it.
+    /// Softirq: stores the input route entry of a datagram that arrived on `device`, if the socket
+    /// is connected. Early demux attaches the entry to later datagrams. If a thread owns the
+    /// socket, the entry is only released, and a later datagram stores its entry.
     #[cold]
     pub(crate) fn remember(&self, net: &Net, cx: &mut Cx, device: DeviceIndex, dst: PacketDst<'_>) {
         match self.lock.softirq(0, u32::MAX) {
@@ -137,7 +139,7 @@ impl DatagramState {
     }
 }
 
-/// Drops a datagram that the receive buffer has no room for.
+/// Drops a datagram for which the receive buffer has no space.
 #[cold]
 fn refuse(cx: &mut Cx, packet: Packet) {
     cx.count(Counter::UdpRcvbufErrors, 1);

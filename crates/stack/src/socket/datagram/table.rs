@@ -4,11 +4,12 @@
 //! that share a port (`socket::demux`). Linux: `__udp4_lib_lookup`, `udp_lib_get_port`.
 //!
 //! Lookups run in a read section, take no lock and write nothing. A connected socket is found in
-//! constant time. The unconnected sockets of a port are searched in the order newest first, so that
-//! the newest of several with `SO_REUSEADDR` gets the datagrams, as in Linux.
+//! constant time. The unconnected sockets of a port are searched from the newest to the oldest. Of
+//! several with `SO_REUSEADDR`, the newest therefore gets the datagrams, as in Linux.
 //!
-//! Of two sockets that are connected from one local end to one peer, the first receives; the other
-//! takes over when the first is closed.
+//! If two sockets are connected from the same local end to the same peer, the one that connected
+//! first receives the datagrams. When it is closed or connects to another peer, the other receives
+//! them.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -85,7 +86,7 @@ impl PortSockets {
 pub(crate) struct DatagramTable {
     connected: RcuMap<FourTuple, Bound>,
     ports: RcuMap<u16, Arc<PortSockets>>,
-    /// Lock held while a port is changed.
+    /// Lock held while the sockets of a port are changed.
     binding: Mutex<()>,
 }
 
@@ -109,9 +110,10 @@ impl DatagramTable {
         self.connected.lookup(hash, tuple, rcu).map(|bound| &*bound.socket)
     }
 
-    /// Returns the unconnected socket of `local`: one bound to the address itself before one bound
-    /// to any address. In a group that shares the port, `hash` selects the member, among those that
-    /// prefer datagrams of `core` if there are any.
+    /// Returns the unconnected socket of `local`. A socket bound to the address itself is preferred
+    /// to one bound to the unspecified address. In a group that shares the port (`SO_REUSEPORT`),
+    /// `hash` selects a member: one of those that prefer datagrams of `core` (`SO_INCOMING_CPU`),
+    /// or if there are none, one of all.
     pub(crate) fn open<'s>(
         &'s self,
         core: CoreId,
@@ -162,7 +164,7 @@ impl DatagramTable {
             .find(|port| self.on_port(*port, rcu).is_none())
     }
 
-    /// Enters a socket; `EADDRINUSE` if another one owns its local end.
+    /// Adds a socket; `EADDRINUSE` if another socket owns its local end and does not share it.
     pub(crate) fn bind(&self, rcu: &Reader, bound: Bound) -> Result<(), Errno> {
         let _binding = self.binding();
         let port = bound.local.port();
@@ -197,7 +199,8 @@ impl DatagramTable {
         match remote {
             Some(remote) => {
                 let tuple = FourTuple { local, remote };
-                // Refused if another socket has the tuple: that one goes on receiving.
+                // The table refuses a four-tuple that another socket has: that socket continues to
+                // receive.
                 let _ = self.connected.insert(demux.hash(&tuple), tuple, bound.clone());
                 sockets.connected.insert(0, bound);
             }
@@ -221,7 +224,7 @@ impl DatagramTable {
         self.store(port, sockets);
     }
 
-    /// Removes the four-tuple of a socket. Another one of the same tuple takes it over.
+    /// Removes the four-tuple of a socket. Another socket with the same four-tuple takes its place.
     fn forget_tuple(&self, demux: &Demux, gone: &Bound, others: &PortSockets) {
         let Some(remote) = gone.remote else { return };
         let tuple = FourTuple { local: gone.local, remote };
@@ -244,7 +247,7 @@ impl DatagramTable {
         self.ports.lookup(port_hash(port), &port, rcu).map(|sockets| &**sockets)
     }
 
-    /// Returns a copy of the sockets of a port, to be changed. Callers hold `binding`.
+    /// Returns a copy of the sockets of a port, for the caller to change. Callers hold `binding`.
     fn copy_of(&self, port: u16, rcu: &Reader) -> PortSockets {
         self.on_port(port, &rcu.pin()).cloned().unwrap_or_default()
     }

@@ -1,14 +1,16 @@
-//! Connections per source address with one listener, and their limit (`max_per_source`).
+//! Counts of the connections of each source address to one listener, and their limit
+//! (`max_per_source`).
 //!
-//! A place is claimed when a SYN becomes a request or an early connection, and when a SYN cookie
-//! returns. The request passes its place to the connection, which returns the place when it leaves
-//! the table of connections: a TIME-WAIT socket has none. Check and count are one step under one
-//! lock, so the limit holds on any number of cores. Linux's TCP has no such setting; the
-//! counterpart is `connlimit` of iptables with a dropping rule.
+//! A place (`SourcePlace`) stands for one counted connection. A place is claimed when a SYN becomes
+//! a request or an early connection (Fast Open), and when a SYN cookie returns. The request passes
+//! its place to the connection, which returns the place when it leaves the table of connections: a
+//! TIME-WAIT socket has none. Check and count are one step under one lock, so the limit holds on
+//! any number of cores. Linux's TCP has no such setting; the counterpart is `connlimit` of iptables
+//! with a dropping rule.
 //!
-//! Without a limit no connection is counted, and a SYN costs one load. An entry exists only while
-//! its count is above 0, so there are never more entries than places. A tree holds them, so no
-//! choice of addresses makes lookups slow.
+//! Without a limit no connection is counted, and a SYN costs one load. An address has an entry only
+//! while its count is above 0, so there are never more entries than places. The entries are in a
+//! tree, so no choice of addresses makes lookups slow.
 //!
 //! IPv4 addresses are counted one by one, IPv6 addresses by their /64: a site gives each host or
 //! link a whole /64 (RFC 8504 §7.1), so that one host may have any number of addresses in it.
@@ -24,8 +26,8 @@ use std::{
     },
 };
 
-/// The limit of one listener with its counts. The connections of the listener keep it alive after
-/// the listener is dropped.
+/// The limit of one listener with its counts. The places of connections keep this object alive
+/// after the listener is dropped.
 #[derive(Debug)]
 pub(super) struct SourceLimit {
     /// Maximum places of one address; 0 is no limit. Written by `set_option` of the listener, read
@@ -52,7 +54,7 @@ impl SourceLimit {
         Arc::new(Self { max: AtomicU32::new(max), counts: Mutex::default() })
     }
 
-    /// Changes the limit. Claimed places stay claimed, even if they exceed `max`.
+    /// Changes the limit. Claimed places stay claimed, even if there are more than `max`.
     pub(super) fn set_max(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
     }
@@ -100,7 +102,8 @@ impl SourceLimit {
     }
 }
 
-/// Returns the address that counts for `source`: itself, or the first of its /64.
+/// Returns the address under which `source` is counted: an IPv4 address itself, or the first
+/// address of an IPv6 /64.
 fn network_of(source: IpAddr) -> IpAddr {
     match source {
         IpAddr::V4(_) => source,
@@ -130,7 +133,7 @@ mod tests {
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
     #[test]
-    fn each_source_has_its_places_and_an_entry_only_while_it_holds_one() {
+    fn each_source_has_a_separate_limit_and_an_entry_only_while_it_has_places() {
         let limit = SourceLimit::new(2);
         let first = limit.claim(ONE).unwrap();
         let second = limit.claim(ONE).unwrap();
@@ -177,10 +180,9 @@ mod tests {
         assert_eq!(limit.sources(), 0);
     }
 
-    /// Four threads claim and return places of one address as fast as they can: the limit is never
-    /// exceeded.
+    /// Four threads claim and return places of one address as fast as they can.
     #[test]
-    fn the_limit_is_exact_under_concurrency() {
+    fn the_limit_is_never_exceeded_under_concurrency() {
         const MAX: u32 = 3;
         let limit = SourceLimit::new(MAX);
         let granted: usize = thread::scope(|scope| {
@@ -200,6 +202,6 @@ mod tests {
             claimers.into_iter().map(|claimer| claimer.join().unwrap()).sum()
         });
         assert!(granted > 0);
-        assert_eq!(limit.sources(), 0, "every place was returned");
+        assert_eq!(limit.sources(), 0, "a place was not returned");
     }
 }

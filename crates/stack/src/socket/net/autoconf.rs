@@ -7,14 +7,15 @@
 //! (`claims`). Linux: net/ipv6/addrconf.c (`addrconf_prefix_rcv`), net/ipv6/ndisc.c
 //! (`ndisc_router_discovery`).
 //!
-//! Announcements are kept as data with their lifetimes. A change of this data makes the
-//! routing table follow: [`Link::wanted`] computes the routes that the data asks for, and only a
-//! difference from the installed ones changes the table. Numbers are bounded, and a link changes
-//! the table at most once in [`CHANGE_INTERVAL`], so that a flood of advertisements costs no more
-//! memory than one of each kind and no more work than a comparison for each.
+//! Announcements are stored with their lifetimes. [`Link::wanted`] computes the routes and
+//! addresses that follow from them, and the routing table is changed only if these differ from the
+//! installed ones. The numbers of routers, prefixes and addresses are bounded, and a link changes
+//! the table at most once in [`CHANGE_INTERVAL`]. A flood of advertisements therefore costs bounded
+//! memory, and one comparison for each.
 //!
-//! Differs from RFC 4861 §6.3.6: the oldest live router is the default router, without a test of
-//! its reachability. Not here: redirects, temporary addresses, DHCPv6, RDNSS.
+//! Differs from RFC 4861 §6.3.6: the default router is the one known longest, among those whose
+//! lifetime has not ended; its reachability is not tested. Not here: redirects, temporary
+//! addresses, DHCPv6, RDNSS.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -48,19 +49,21 @@ const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
 /// MAX_RTR_SOLICITATION_DELAY of RFC 4861 §10, in microseconds.
 const SOLICITATION_DELAY_US: u32 = 1_000_000;
 
-/// Largest numbers kept for one link; Linux allows 16 addresses (`max_addresses`).
+/// Maximum numbers of routers, prefixes and addresses of one link. Linux allows 16 addresses
+/// (`max_addresses`).
 const ROUTERS_MAX: usize = 4;
 const PREFIXES_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 16;
 
-/// Number of addresses tried in one prefix before it is given up (IDGEN_RETRIES of RFC 7217).
+/// Number of addresses tried in one prefix, before the prefix is given up (IDGEN_RETRIES of
+/// RFC 7217).
 const ATTEMPTS: u8 = 3;
 
 /// Shortest time between two changes of the routing table for one link.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Lifetime below which an unauthenticated advertisement cannot push an address (RFC 4862 §5.5.3
-/// (e)).
+/// Bound below which an unauthenticated advertisement cannot reduce the remaining lifetime of an
+/// address (RFC 4862 §5.5.3 (e)).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 
 /// Largest MTU of a route.
@@ -70,7 +73,7 @@ const MTU_MAX: u32 = 65_535;
 const PREFIX_METRIC: u32 = 256;
 const DEFAULT_METRIC: u32 = 1024;
 
-/// The timer runs on the first core, as that of the claims.
+/// The timer runs on the first core, like that of `claims`.
 const CORE: CoreId = CoreId(0);
 
 /// Announced state of every link of a host.
@@ -79,7 +82,8 @@ pub(crate) struct Autoconf {
     links: Mutex<Vec<Link>>,
     /// Key of interface identifiers.
     key: HashKey,
-    /// Number of entries in the timer wheel: routers can cause any number of advertisements.
+    /// Entries in the timer wheel: no more are armed than needed, although routers can send any
+    /// number of advertisements.
     armed: ArmedTimers,
 }
 
@@ -96,7 +100,7 @@ struct Link {
     prefixes: Vec<(Ipv6Net, Instant)>,
     addresses: Vec<AutoAddress>,
     mtu: Option<u32>,
-    /// Routes and addresses in the routing table because of this link.
+    /// Routes and addresses that were last written to the routing table for this link.
     installed: Wanted,
     /// Earliest time of the next change of the routing table.
     may_change_at: Instant,
@@ -108,17 +112,18 @@ struct AutoAddress {
     address: Ipv6Addr,
     /// Addresses tried in this prefix before.
     attempt: u8,
-    /// True if no other station has the address.
+    /// True once probes have shown that no other station has the address.
     is_ready: bool,
     preferred_until: Instant,
     valid_until: Instant,
 }
 
-/// Entries of the routing table that a link asks for.
+/// Entries of the routing table that follow from the announcements of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Wanted {
     routes: Vec<RouteSpec>,
-    /// Addresses, and whether new connections avoid them.
+    /// Addresses, each with a flag: true if the address is deprecated, so that new connections
+    /// avoid it.
     addresses: Vec<(Ipv6Addr, bool)>,
 }
 
@@ -147,7 +152,7 @@ impl Link {
         }
     }
 
-    /// Takes over an advertisement of `router`. Returns addresses to be probed.
+    /// Processes an advertisement of `router`. Returns new addresses, which the caller must probe.
     fn hear(
         &mut self,
         now: Instant,
@@ -181,7 +186,8 @@ impl Link {
         probes
     }
 
-    /// Updates the address of a prefix, or forms one, which is returned (RFC 4862 §5.5.3).
+    /// Updates the lifetimes of the address of a prefix. If there is none, forms an address and
+    /// returns it (RFC 4862 §5.5.3).
     fn hear_address(
         &mut self,
         now: Instant,
@@ -214,7 +220,8 @@ impl Link {
         Some(address)
     }
 
-    /// Removes everything whose lifetime has ended; returns addresses that were removed.
+    /// Removes routers, prefixes and addresses whose lifetime has ended. Returns the removed
+    /// addresses.
     fn expire(&mut self, now: Instant) -> Vec<Ipv6Addr> {
         self.routers.retain(|(_, until)| *until > now);
         self.prefixes.retain(|(_, until)| *until > now);
@@ -250,7 +257,8 @@ impl Link {
         Wanted { routes, addresses }
     }
 
-    /// Returns the time of the next step.
+    /// Returns the time at which `run_autoconf` has work for this link; `None` if there is no such
+    /// time.
     fn due(&self, now: Instant) -> Option<Instant> {
         let change = (self.wanted(now) != self.installed).then_some(self.may_change_at);
         let lives = self.routers.iter().map(|(_, until)| *until);
@@ -269,7 +277,8 @@ impl Link {
     }
 }
 
-/// Keeps `item` until `until`, at most `max` of them. An end that has come removes it.
+/// Keeps `item` until `until`, unless it is new and `max` items are kept. Removes items whose time
+/// has ended.
 fn keep<T: PartialEq>(
     items: &mut Vec<(T, Instant)>,
     item: T,
@@ -285,7 +294,7 @@ fn keep<T: PartialEq>(
     items.retain(|(_, until)| *until > now);
 }
 
-/// Returns the end of a lifetime of so many seconds, of which all ones are forever.
+/// Returns the end of a lifetime in seconds. All ones mean that it never ends.
 fn end(now: Instant, seconds: u32) -> Instant {
     match seconds {
         u32::MAX => Instant::FAR_FUTURE,
@@ -294,7 +303,7 @@ fn end(now: Instant, seconds: u32) -> Instant {
 }
 
 impl Net {
-    /// Begins to solicit routers on every Ethernet device, if the settings ask for it.
+    /// Begins to solicit routers on every Ethernet device, if `accept_ra` is on.
     pub(super) fn start_autoconf(&self, cx: &mut Cx) {
         if !cx.sysctls().accept_ra {
             return;
@@ -311,7 +320,7 @@ impl Net {
         self.arm_autoconf(cx.now);
     }
 
-    /// Takes over a router advertisement, in softirq context. `device` accepts them.
+    /// Softirq: processes a valid router advertisement that arrived on `device`.
     pub(crate) fn on_router(
         &self,
         cx: &mut Cx,
@@ -333,8 +342,8 @@ impl Net {
         self.run_autoconf(cx);
     }
 
-    /// Takes over the result of the probes for an address: `free` if no other station has it,
-    /// otherwise another address of the prefix is tried.
+    /// Processes the result of the probes for an address. `free` is true if no other station has
+    /// the address; otherwise another address of the prefix is tried.
     pub(super) fn on_auto_address(
         &self,
         cx: &mut Cx,
@@ -360,8 +369,8 @@ impl Net {
                     known.address = stable_address(key, known.address, name, known.attempt);
                     next = Some(known.address);
                 }
-                // The address stays without being used, so that the next advertisement of the
-                // prefix forms no further one.
+                // After the last attempt, the address stays in the list unused, so that the next
+                // advertisement of the prefix forms no further address.
                 Some(_) | None => {}
             }
         }
@@ -371,13 +380,14 @@ impl Net {
         self.run_autoconf(cx);
     }
 
-    /// Handles an expired timer, in softirq context.
+    /// Softirq: handles the expired timer.
     pub(crate) fn on_autoconf_timer(&self, cx: &mut Cx) {
         self.autoconf.armed.fired(cx.now);
         self.run_autoconf(cx);
     }
 
-    /// Takes the due steps of all links.
+    /// Performs the due steps of all links: solicitations, ends of lifetimes, and changes of the
+    /// routing table.
     fn run_autoconf(&self, cx: &mut Cx) {
         let (mut solicits, mut ended) = (Vec::new(), Vec::new());
         {
@@ -402,7 +412,8 @@ impl Net {
         self.arm_autoconf(cx.now);
     }
 
-    /// Makes the routing table follow a link, if it differs and the last change is long enough ago.
+    /// Writes the wanted routes and addresses of a link to the routing table, if they differ from
+    /// the installed ones and the last change is at least [`CHANGE_INTERVAL`] ago.
     fn follow(&self, now: Instant, link: &mut Link) {
         let wanted = link.wanted(now);
         if wanted == link.installed || now < link.may_change_at {
@@ -413,7 +424,7 @@ impl Net {
         let device = link.device;
         self.change_device_routes(|routes| {
             for spec in installed.routes.iter().filter(|spec| !wanted.routes.contains(spec)) {
-                // An administrator may have deleted it before.
+                // An administrator may have deleted the route before.
                 let _ = routes.delete(spec);
             }
             let is_wanted = |ip: &Ipv6Addr| wanted.addresses.iter().any(|(other, _)| other == ip);
@@ -422,14 +433,16 @@ impl Net {
             }
             for (ip, deprecated) in &wanted.addresses {
                 if !installed.addresses.iter().any(|(other, _)| other == ip) {
-                    // An address that the host has otherwise stays as it is. The prefix is on the
-                    // link only if the router says so, so that the address has no network.
+                    // Fails if the host has the address for another reason; that address stays as
+                    // it is. The new address gets no network route, because the prefix is on the
+                    // link only if the router says so.
                     let _ = routes.address(device, IpNet::from(IpAddr::V6(*ip)));
                 }
                 routes.set_deprecated(IpAddr::V6(*ip), *deprecated);
             }
             for spec in wanted.routes.iter().filter(|spec| !installed.routes.contains(spec)) {
-                // A device that is down gets its routes with the next advertisement.
+                // Fails for a device that is down. The route is then written only after the wanted
+                // routes have changed and changed back.
                 let _ = routes.replace(spec);
             }
         });
@@ -443,7 +456,7 @@ impl Net {
             addresses.find(|address| is_link_local(*address))
         };
         let source = source.filter(|address| !self.claims.is_tentative(device, *address));
-        // RFC 4861 §4.1: a host without an address solicits without telling its link address.
+        // RFC 4861 §4.1: a host without an address solicits without its link address.
         let (src, source_mac) = match source {
             Some(IpAddr::V6(source)) => (source, self.mac_of(device)),
             _ => (Ipv6Addr::UNSPECIFIED, None),
@@ -492,7 +505,7 @@ mod tests {
         RouterAdvertisement { hop_limit: 64, lifetime_s, source_mac: None, mtu: None, prefixes }
     }
 
-    /// Takes over an advertisement; the identifier of formed addresses is 7.
+    /// Processes an advertisement of `ROUTER`; the identifier of formed addresses is 7.
     fn hear(link: &mut Link, now: Instant, told: &RouterAdvertisement) -> Vec<Ipv6Addr> {
         link.hear(now, ROUTER, told, |prefix| Ipv6Addr::from_bits(prefix.to_bits() | 7))
     }
@@ -502,14 +515,14 @@ mod tests {
     }
 
     #[test]
-    fn an_advertisement_brings_a_route_a_prefix_and_an_address() {
+    fn an_advertisement_adds_a_default_route_a_prefix_and_an_address() {
         let mut link = link();
         let told = told(1800, &[prefix("2001:db8::/64", 3600, 1800)]);
         let address: Ipv6Addr = "2001:db8::7".parse().unwrap();
         assert_eq!(hear(&mut link, at(0), &told), [address]);
         assert_eq!(link.next_solicitation, None);
         assert_eq!(routes(&link, at(0)), ["2001:db8::/64", "::/0"]);
-        assert_eq!(link.wanted(at(0)).addresses, [], "it is still probed");
+        assert_eq!(link.wanted(at(0)).addresses, [], "the address is still probed");
         link.addresses[0].is_ready = true;
         assert_eq!(link.wanted(at(0)).addresses, [(address, false)]);
         assert!(hear(&mut link, at(1), &told).is_empty(), "the address is known");
@@ -523,15 +536,15 @@ mod tests {
 
     /// RFC 4862 §5.5.3 (e).
     #[test]
-    fn an_address_cannot_be_ended_within_two_hours() {
+    fn an_advertisement_cannot_end_an_address_within_two_hours() {
         let mut link = link();
         let day = 86_400;
         hear(&mut link, at(0), &told(0, &[prefix("2001:db8::/64", day, day)]));
         hear(&mut link, at(0), &told(0, &[prefix("2001:db8::/64", 1, 0)]));
         assert_eq!(link.addresses[0].valid_until, at(7200));
-        assert_eq!(link.addresses[0].preferred_until, at(0), "deprecated at once");
+        assert_eq!(link.addresses[0].preferred_until, at(0), "the address is deprecated at once");
         hear(&mut link, at(100), &told(0, &[prefix("2001:db8::/64", 1, 0)]));
-        assert_eq!(link.addresses[0].valid_until, at(7200), "not pushed further");
+        assert_eq!(link.addresses[0].valid_until, at(7200), "the end stays the same");
         hear(&mut link, at(100), &told(0, &[prefix("2001:db8::/64", u32::MAX, 9)]));
         assert_eq!(link.addresses[0].valid_until, Instant::FAR_FUTURE);
     }
@@ -547,13 +560,13 @@ mod tests {
         assert_eq!(link.routers.len(), ROUTERS_MAX);
         assert_eq!(link.prefixes.len(), PREFIXES_MAX);
         assert_eq!(link.addresses.len(), ADDRESSES_MAX);
-        // A router that leaves makes room, and the next one is the default router.
+        // A router that announces lifetime 0 is removed.
         link.hear(at(2), link.routers[0].0, &told(0, &[]), |prefix| prefix);
         assert_eq!(link.routers.len(), ROUTERS_MAX - 1);
     }
 
     #[test]
-    fn prefixes_that_form_no_address() {
+    fn unsuitable_prefixes_form_no_address() {
         let mut link = link();
         let not_autonomous = PrefixInfo { autonomous: false, ..prefix("2001:db8::/64", 9, 9) };
         let told = told(

@@ -1,24 +1,24 @@
-//! Address conflict detection (RFC 5227) and duplicate address detection (RFC 4862 §5.4): probes
-//! before an address is used, for IPv4 announcements after, and the defense. Both protocols have
-//! one state machine; they differ in packets and times.
+//! Address conflict detection (RFC 5227) and duplicate address detection (RFC 4862 §5.4): an
+//! address is probed before it is used, an IPv4 address is then announced, and a used address is
+//! defended. Both protocols share one state machine; they differ in packets and times.
 //!
 //! Below: ARP (`receive::arp_input`), neighbor discovery (`receive::ndp_input`). Above: the code
 //! that starts a host, by [`Net::claim_addresses`]. Linux: net/ipv6/addrconf.c
-//! (`addrconf_dad_work`). It leaves RFC 5227 to user space (systemd-networkd, NetworkManager,
-//! arping -D); its kernel has only `arp_notify`.
+//! (`addrconf_dad_work`). Linux leaves RFC 5227 to user space (systemd-networkd, NetworkManager,
+//! arping -D); the kernel has only `arp_notify`.
 //!
 //! ```text
 //!  random wait ─► probe ─► ... ─► probe ─► wait ─► announcement ─► wait ─► announcement
 //!  0..1           1..2     1..2            2       in use from here        2
 //! ```
 //!
-//! Times are multiples of `net.quietline.acd_interval_ms`. An IPv6 address is probed
-//! `net.ipv6.conf.all.dad_transmits` times, one retransmission time of neighbor discovery apart,
-//! and held without announcements.
+//! The numbers are the times for IPv4, in multiples of `net.quietline.acd_interval_ms`. An IPv6
+//! address is probed `net.ipv6.conf.all.dad_transmits` times, at intervals of the retransmission
+//! time of neighbor discovery, and then used without announcements.
 //!
-//! While an address is probed the host answers no request for it, so no station begins to send to
-//! it. For IPv4 this is off by default (`net.quietline.acd_probes` is 0): two hosts on one wire in
-//! one process need no such check.
+//! While an address is probed, the host answers no request for it, so no station begins to send to
+//! it. For IPv4 the probes are off by default (`net.quietline.acd_probes` is 0): two hosts of one
+//! process on one wire (the in-process link between two hosts) need no such check.
 //!
 //! Differs from RFC 5227 §2.1: an address is not probed again when its device comes up again; it is
 //! announced.
@@ -62,7 +62,7 @@ const ANNOUNCEMENTS: u32 = 2;
 /// address.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The timer runs on the first core: ARP is not a data path.
+/// The timer runs on the first core, because claims are not a data path.
 const CORE: CoreId = CoreId(0);
 
 /// Addresses that a host has claimed.
@@ -73,10 +73,11 @@ pub(crate) struct Claims(Mutex<Vec<Claim>>);
 struct Claim {
     device: DeviceIndex,
     address: IpAddr,
-    /// True for an address that a router announced: it is not one of this host's yet.
+    /// True for an address formed from a router's prefix. Such an address is probed before the host
+    /// has it.
     is_auto: bool,
     phase: Phase,
-    /// Time at which the address was last announced in answer to a conflict.
+    /// Time at which the address was last defended, that is, announced because of a conflict.
     defended: Option<Instant>,
 }
 
@@ -109,7 +110,7 @@ pub enum ClaimState {
     },
 }
 
-/// Packet to send for a claim, and event to report.
+/// Packet to send for a claim, with the event to report.
 enum Step {
     Probe { device: DeviceIndex, address: IpAddr },
     Announce { device: DeviceIndex, address: IpAddr, ready: bool, is_auto: bool },
@@ -126,7 +127,7 @@ pub(crate) struct Sighting {
 }
 
 impl Sighting {
-    /// Returns the sign in an ARP packet.
+    /// Returns the sign in an ARP packet, or `None` if there is none.
     pub(crate) fn of_arp(arp: &ArpPacket) -> Option<Self> {
         let probes = arp.is_probe();
         let address = IpAddr::V4(if probes { arp.target_ip } else { arp.sender_ip });
@@ -140,7 +141,7 @@ struct Timing {
     probes: u32,
     /// Time between two probes.
     interval: Duration,
-    /// Largest random time added to it.
+    /// Largest random time added to `interval`.
     jitter: Duration,
     /// Time from the last probe to the use of the address.
     wait: Duration,
@@ -175,8 +176,8 @@ impl Claims {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether no request for the address is answered, because it is still probed or
-    /// belongs to another station.
+    /// Returns whether requests for the address stay unanswered, because the address is still
+    /// probed or belongs to another station.
     pub(crate) fn is_tentative(&self, device: DeviceIndex, address: IpAddr) -> bool {
         self.lock().iter().any(|claim| {
             claim.device == device
@@ -194,7 +195,7 @@ impl Claim {
         }
     }
 
-    /// Takes the next step, if it is due.
+    /// Moves to the next phase or probe, if it is due, and returns the packet to send.
     fn advance(&mut self, cx: &mut Cx) -> Option<Step> {
         if self.due()? > cx.now {
             return None;
@@ -236,8 +237,8 @@ impl Claim {
             return Heard::Nothing;
         }
         match self.phase {
-            // RFC 5227 §2.1.1, RFC 4862 §5.4.3: also if the other station probes for the same
-            // address at the same time.
+            // RFC 5227 §2.1.1, RFC 4862 §5.4.3: the claim is also refused if the other station
+            // probes for the same address at the same time.
             Phase::Probing { .. } => {
                 self.phase = Phase::Refused { mac: seen.mac };
                 Heard::Refused
@@ -263,7 +264,7 @@ enum Heard {
     /// The address is announced, so that the other station detects the conflict (RFC 5227 §2.4
     /// (c)).
     Defend,
-    /// The address was announced less than `DEFEND_INTERVAL` ago.
+    /// The address was defended less than `DEFEND_INTERVAL` ago, so it is not announced.
     Again,
 }
 
@@ -274,11 +275,12 @@ fn random(cx: &mut Cx, limit: Duration) -> Duration {
 }
 
 impl Net {
-    /// Begins to claim every address of this host on an Ethernet device: probes, then
-    /// announcements (RFC 5227), as configured by `net.quietline.acd_probes` and
-    /// `net.quietline.acd_interval_ms`; for IPv6 `net.ipv6.conf.all.dad_transmits` probes
-    /// (RFC 4862). Without probes it does nothing. Called once, when the host can be polled.
-    /// [`claim_state`](Self::claim_state) returns the outcome, and the host reports it as events.
+    /// Begins to claim every address of this host on an Ethernet device: probes, then announcements
+    /// (RFC 5227), as configured by `net.quietline.acd_probes` and `net.quietline.acd_interval_ms`;
+    /// for IPv6 `net.ipv6.conf.all.dad_transmits` probes (RFC 4862). If a setting is 0, no address
+    /// of its family is claimed. Also begins to solicit routers (`autoconf`), if `accept_ra` is on.
+    /// Called once, when the host can be polled. [`claim_state`](Self::claim_state) returns the
+    /// outcome, and the host reports it as events.
     pub fn claim_addresses(&self, cx: &mut Cx) {
         let entered = cx.enter(self);
         let claims: Vec<_> = self
@@ -303,8 +305,9 @@ impl Net {
         cx.leave(entered);
     }
 
-    /// Begins to probe for an address that is formed from a router's prefix. The answer is
-    /// [`on_auto_address`](Self::on_auto_address).
+    /// Begins to probe for an address that is formed from a router's prefix.
+    /// [`on_auto_address`](Self::on_auto_address) gets the result: at once, if no probes are
+    /// configured.
     pub(super) fn claim_auto(&self, cx: &mut Cx, device: DeviceIndex, address: IpAddr) {
         let Timing { probes, interval, .. } = Timing::of(cx, address);
         if probes == 0 {
@@ -316,14 +319,14 @@ impl Net {
         self.arm_claims();
     }
 
-    /// Ends the claim of an address that this host gives up.
+    /// Removes the claim of an address that this host gives up.
     pub(super) fn forget_claim(&self, device: DeviceIndex, address: IpAddr) {
         self.claims.lock().retain(|claim| claim.device != device || claim.address != address);
     }
 
-    /// Returns whether packets to the IPv6 group `group` that arrive by `device` are for this host:
-    /// the group of all nodes, and the solicited-node groups of its addresses, also of those that
-    /// are still probed.
+    /// Returns whether packets to the IPv6 group `group` that arrive on `device` are for this host:
+    /// the group of all nodes, and the solicited-node groups of its addresses, including addresses
+    /// that are still probed.
     #[cold]
     pub(crate) fn is_member(&self, rcu: &Section<'_>, device: DeviceIndex, group: IpAddr) -> bool {
         let IpAddr::V6(group) = group else { return false };
@@ -333,7 +336,8 @@ impl Net {
             || self.claims.lock().iter().any(|claim| claim.device == device && is_of(claim.address))
     }
 
-    /// Iterates over the addresses that other stations can also have, each with its device.
+    /// Iterates over the addresses that another station can also have, each with its device: those
+    /// on Ethernet devices.
     fn claimable(&self) -> impl Iterator<Item = (DeviceIndex, IpAddr)> {
         self.routes().into_iter().filter_map(move |route| {
             let is_claimable = route.kind == RouteKind::Local
@@ -366,7 +370,7 @@ impl Net {
         }
     }
 
-    /// Takes the due steps of all claims. Called in softirq context.
+    /// Softirq: performs the due steps of all claims.
     pub(crate) fn on_claim_timer(&self, cx: &mut Cx) {
         let steps: Vec<_> = {
             let mut claims = self.claims.lock();
@@ -415,8 +419,8 @@ impl Net {
         }
     }
 
-    /// Handles an ARP packet of another station, in softirq context. Conflicts are counted whether
-    /// or not addresses were claimed; only claimed addresses are given up or defended.
+    /// Softirq: handles an ARP packet of another station. Conflicts are counted whether or not
+    /// addresses were claimed; only claimed addresses are given up or defended.
     pub(crate) fn hear_arp(&self, cx: &mut Cx, device: DeviceIndex, arp: &ArpPacket) {
         let heard = Sighting::of_arp(arp).is_some_and(|seen| self.hear_claim(cx, device, seen));
         if heard || self.is_local_on(cx, device, IpAddr::V4(arp.sender_ip)) {
@@ -424,8 +428,8 @@ impl Net {
         }
     }
 
-    /// Passes a sign of another station to the claims of `device`. Returns whether it concerns one
-    /// of them.
+    /// Passes a sign of another station to the claims of `device`. Returns whether the sign
+    /// conflicts with one of them.
     pub(crate) fn hear_claim(&self, cx: &mut Cx, device: DeviceIndex, seen: Sighting) -> bool {
         let mut outcome = Heard::Nothing;
         for claim in self.claims.lock().iter_mut().filter(|claim| claim.device == device) {

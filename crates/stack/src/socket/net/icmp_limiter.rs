@@ -4,7 +4,7 @@
 //! Above: `receive::icmp_input`. Linux: `icmp_global_allow`, `icmpv4_xrlim_allow`.
 //!
 //! The limit per destination is kept in buckets, which a keyed hash of the address selects.
-//! Destinations of one bucket share its limit, so that the memory is bounded.
+//! Destinations with the same bucket share one limit, so that the memory is bounded.
 
 use std::{
     boxed::Box,
@@ -15,7 +15,7 @@ use std::{
 use pkt::Instant;
 use tcp::Rng;
 
-/// Messages that may follow each other to one destination (`XRLIM_BURST_FACTOR`).
+/// Number of messages that may be sent to one destination in a burst (`XRLIM_BURST_FACTOR`).
 const HOST_BURST: u64 = 6;
 
 /// Number of buckets of destinations.
@@ -42,14 +42,16 @@ impl IcmpLimiter {
         Self { used_until_ns: AtomicU64::new(0), hosts }
     }
 
-    /// Takes zero, one or two tokens, one on average, if there is a token at `now`.
+    /// Returns whether a message may be sent, that is, whether a token is free at `now`. If so,
+    /// takes zero, one or two tokens at random, one on average.
     pub(crate) fn allow(&self, now: Instant, limits: IcmpLimits, rng: &mut Rng) -> bool {
         let token_ns = 1_000_000_000 / u64::from(limits.per_second.max(1));
         let taken = u64::from(rng.below(3)) * token_ns;
         take(&self.used_until_ns, now, token_ns, u64::from(limits.burst), taken)
     }
 
-    /// Takes a token of the destination with this keyed hash; one becomes free every `interval`.
+    /// Takes a token of the destination with this keyed hash, and returns whether one was free. A
+    /// token becomes free every `interval`; 0 means no limit.
     pub(crate) fn allow_to(&self, hash: u32, now: Instant, interval: Duration) -> bool {
         let token_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         let bucket = &self.hosts[hash as usize % BUCKETS];
@@ -57,7 +59,7 @@ impl IcmpLimiter {
     }
 }
 
-/// Takes tokens worth `taken_ns` if there is one at `now`.
+/// Takes tokens for `taken_ns` of time, if a token is free at `now`. Returns whether one was free.
 fn take(used_until: &AtomicU64, now: Instant, token_ns: u64, burst: u64, taken_ns: u64) -> bool {
     let now = now.as_nanos();
     used_until
@@ -79,14 +81,14 @@ mod tests {
 
     const LIMITS: IcmpLimits = IcmpLimits { per_second: 1000, burst: 50 };
 
-    /// Returns the number of errors sent if `probes` request one each at `now`.
+    /// Returns the number of errors sent, if each of `probes` packets at `now` causes one.
     fn allowed(limiter: &IcmpLimiter, now: Instant, probes: u32, rng: &mut Rng) -> u32 {
         (0..probes).map(|_| u32::from(limiter.allow(now, LIMITS, rng))).sum()
     }
 
     /// The attack of CVE-2020-25705: the attacker sends 50 spoofed probes, some of which hit closed
-    /// ports, then a probe from its own address. With an exact limit, the last probe is answered if
-    /// and only if some spoofed probe was not.
+    /// ports, then a probe from its own address. With an exact limit, the last probe would be
+    /// answered if and only if some spoofed probe was not.
     #[test]
     fn a_burst_does_not_reveal_how_many_errors_other_peers_caused() {
         let (limiter, mut rng) = (IcmpLimiter::new(), Rng::new(1));
@@ -117,16 +119,19 @@ mod tests {
     }
 
     #[test]
-    fn one_destination_has_its_own_limit() {
+    fn each_destination_has_a_separate_limit() {
         let (limiter, second) = (IcmpLimiter::new(), Duration::from_secs(1));
         let mut now = Instant::from_secs(1_000);
         let count = |hash, now| {
             (0..100).map(|_| u64::from(limiter.allow_to(hash, now, second))).sum::<u64>()
         };
         assert_eq!(count(1, now), HOST_BURST);
-        assert_eq!(count(2, now), HOST_BURST, "another destination");
+        assert_eq!(count(2, now), HOST_BURST, "the second destination has a separate limit");
         now += second;
         assert_eq!(count(1, now), 1);
-        assert!((0..100).all(|_| limiter.allow_to(1, now, Duration::ZERO)), "no limit");
+        assert!(
+            (0..100).all(|_| limiter.allow_to(1, now, Duration::ZERO)),
+            "interval 0 means no limit"
+        );
     }
 }

@@ -1,15 +1,16 @@
 //! IGMP as a host: reports of the multicast groups that sockets of this host have joined.
 //!
-//! Above: `socket::datagram::groups`, which tells of the first and the last member of a group, and
-//! `receive::igmp_input`, which passes queries. Linux: net/ipv4/igmp.c. RFC 3376 (IGMPv3), with the
-//! reports of RFC 2236 (IGMPv2) while a router of that version asks.
+//! Above: `socket::datagram::groups`, which reports the first join and the last leave of a group,
+//! and `receive::igmp_input`, which passes queries. Linux: net/ipv4/igmp.c. Reports are those of
+//! RFC 3376 (IGMPv3), or of RFC 2236 (IGMPv2) while a router of an older version is present.
 //!
-//! A change is reported at once and once more after up to a second (robustness 2). A query is
-//! answered after a random part of its response time. All groups are reported in the mode EXCLUDE
-//! without sources: sockets do not filter by source.
+//! A change is reported at once, and again after a random time of up to a second (robustness 2). A
+//! query is answered after a random part of its response time. All groups are reported in the mode
+//! EXCLUDE without sources, because sockets do not filter by source.
 //!
-//! Differs from Linux: queries of IGMPv1 are answered as those of IGMPv2, and a report of another
-//! host does not suppress that of this one, which RFC 3376 §4.2 forbids for IGMPv3 in any case.
+//! Differs from Linux: queries of IGMPv1 are answered like those of IGMPv2, and a report of another
+//! host does not suppress the report of this host. For IGMPv3, RFC 3376 §4.2 forbids that
+//! suppression in any case.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -48,7 +49,7 @@ const UNSOLICITED_INTERVAL: Duration = Duration::from_secs(1);
 /// response time of 10 s.
 const OLDER_QUERIER_TIMEOUT: Duration = Duration::from_secs(260);
 
-/// Largest number of reports that wait; further queries are not answered.
+/// With this number of waiting reports, further queries are not answered.
 const WAITING_MAX: usize = 256;
 
 /// Largest number of groups in one report.
@@ -88,7 +89,8 @@ pub(crate) struct Igmp(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<Waiting>,
-    /// Devices with a router of IGMPv2, until this time.
+    /// Devices with a router of an older version than IGMPv3, each with the time until which this
+    /// host uses the older version on the device.
     older: Vec<(DeviceIndex, Instant)>,
 }
 
@@ -98,7 +100,7 @@ pub(crate) struct Query {
     pub(crate) device: DeviceIndex,
     /// Group of a group-specific query.
     pub(crate) group: Option<Ipv4Addr>,
-    /// Upper bound of the time after which the answer is sent.
+    /// Upper bound of the random time after which the answer is sent.
     pub(crate) response_time: Duration,
     /// Whether the router speaks an older version than IGMPv3.
     pub(crate) older: bool,
@@ -142,7 +144,7 @@ impl Net {
         let due = cx.now + random(cx, UNSOLICITED_INTERVAL);
         {
             let mut state = self.igmp.lock();
-            // A change replaces the report of an earlier one.
+            // A change replaces the waiting report of an earlier change of the group.
             state
                 .waiting
                 .retain(|waiting| (waiting.device, waiting.group) != (device, Some(group)));
@@ -154,7 +156,8 @@ impl Net {
         cx.leave(entered);
     }
 
-    /// Softirq: schedules the answer to a query. Of several for one group the earliest counts.
+    /// Softirq: schedules the answer to a query, unless an answer about the same group or all
+    /// groups is already due earlier.
     pub(crate) fn on_igmp_query(&self, cx: &mut Cx, query: &Query) {
         let Query { device, group, response_time, older } = *query;
         let due = cx.now + random(cx, response_time);
@@ -245,7 +248,7 @@ impl Net {
     }
 
     /// Sends one message, with TTL 1, the precedence of network control and the option Router Alert
-    /// (RFC 3376 §4). Without memory or a route it is lost, as on the link.
+    /// (RFC 3376 §4). Without memory or a route the message is lost, as it can be on the link.
     fn send_igmp(&self, cx: &mut Cx, device: DeviceIndex, to: Ipv4Addr, message: &mut [u8]) {
         let mut sum = Sum::default();
         sum.add_bytes(message);

@@ -1,8 +1,8 @@
 //! Options of a socket without a connection: fresh, bound or listening.
 //!
-//! Linux keeps them in the same `struct sock` that becomes the connection. Here a connection is
-//! made from them, and those of a listener are copied into each connection that it accepts, as
-//! `sk_clone` does.
+//! Linux keeps these options in the `struct sock` that becomes the connection. Here a connection is
+//! created with the options of its socket, and the options of a listener are copied to each of its
+//! connections, as `sk_clone` does.
 //!
 //! Not here: the options themselves and the typed setters (`table.rs`).
 
@@ -21,9 +21,9 @@ use crate::{
 ///
 /// A socket without a connection, fresh, bound or listening, keeps its options in this type.
 /// [`ConnectOptions`](crate::socket::ConnectOptions) and
-/// [`ListenOptions`](crate::socket::ListenOptions) contain one, and every connection of a listener
-/// starts with the listener's. [`set`](Self::set) changes an option by Linux's rules and errors.
-/// The typed setters cannot fail.
+/// [`ListenOptions`](crate::socket::ListenOptions) contain such settings, and every connection of a
+/// listener starts with those of the listener. [`set`](Self::set) changes an option by Linux's
+/// rules and errors. The typed setters cannot fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "settings do nothing until a socket connects or listens with them"]
 pub struct SocketSettings {
@@ -55,7 +55,7 @@ pub struct SocketSettings {
     pub(in crate::socket) fast_open_no_cookie: bool,
     /// `TCP_FASTOPEN_KEY`; `None` is the host's key.
     pub(in crate::socket) fast_open_key: Option<FastOpenKey>,
-    /// Options of datagram sockets alone.
+    /// Options that only datagram sockets have.
     pub(in crate::socket) datagram: DatagramSettings,
 }
 
