@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_counts_until_it_expires() {
+    fn an_exception_applies_until_it_expires() {
         let (domain, exceptions) = table();
         assert!(exceptions.learn(host(1), 1400, 1500, LIMITS, at(100)));
         assert_eq!(mtu(&domain, &exceptions, host(1), at(699)), Some(1400));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_below_the_minimum_locks_the_minimum() {
+    fn a_report_below_the_minimum_sets_and_locks_the_minimum_mtu() {
         let (domain, exceptions) = table();
         assert!(exceptions.learn(host(1), 68, 1500, LIMITS, at(1)));
         let reader = domain.reader();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_replaces_the_entry_that_expires_first() {
+    fn a_full_bucket_replaces_the_exception_that_expires_first() {
         let (domain, exceptions) = table();
         let index = exceptions.index(host(0));
         let remotes: Vec<_> =
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn plateaus_are_those_of_rfc_1191() {
+    fn the_next_smaller_plateau_of_rfc_1191_is_returned() {
         assert_eq!(plateau_below(1500), 1492);
         assert_eq!(plateau_below(1492), 1006);
         assert_eq!(plateau_below(65_535), 32_000);

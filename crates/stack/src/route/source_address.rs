@@ -115,7 +115,7 @@ mod tests {
 
     /// The examples of RFC 6724 §10.1.
     #[test]
-    fn the_examples_of_the_rfc_hold() {
+    fn the_examples_of_rfc_6724_select_the_expected_source() {
         let addresses = ["2001:db8:1::1/64", "fe80::1/64"];
         let fib = table(&addresses, &[]);
         assert_eq!(chosen(&fib, "2001:db8:1::2"), "2001:db8:1::1");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deprecated_address_is_the_last_resort() {
+    fn a_deprecated_address_is_selected_only_if_there_is_no_other() {
         let fib = table(&["2001:db8:1::1/64", "2001:db8:2::1/64"], &["2001:db8:1::1"]);
         assert_eq!(chosen(&fib, "2001:db8:1::9"), "2001:db8:2::1");
         let fib = table(&["2001:db8:1::1/64"], &["2001:db8:1::1"]);
@@ -139,16 +139,20 @@ mod tests {
     }
 
     #[test]
-    fn private_addresses_meet_private_destinations() {
+    fn a_unique_local_destination_gets_a_unique_local_source() {
         let fib = table(&["2001:db8::1/64", "fd00::1/64"], &[]);
         assert_eq!(chosen(&fib, "fd00:0:0:1::9"), "fd00::1");
         assert_eq!(chosen(&fib, "2001:db8:ffff::9"), "2001:db8::1");
     }
 
     #[test]
-    fn families_do_not_mix() {
+    fn the_source_has_the_family_of_the_destination() {
         let fib = table(&["10.0.0.1/24", "10.1.0.1/24"], &[]);
         assert_eq!(chosen(&fib, "2001:db8::1"), "");
-        assert_eq!(chosen(&fib, "10.1.0.9"), "10.0.0.1", "the oldest IPv4 address is selected for every destination");
+        assert_eq!(
+            chosen(&fib, "10.1.0.9"),
+            "10.0.0.1",
+            "the oldest IPv4 address is selected for every destination"
+        );
     }
 }

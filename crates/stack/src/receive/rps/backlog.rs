@@ -177,7 +177,7 @@ mod tests {
     /// Regression: a lane whose ready bit was set, although its packets had already been taken,
     /// kept the poll from the lanes after it.
     #[test]
-    fn an_empty_lane_with_a_ready_bit_hides_no_other_lane() {
+    fn the_poll_continues_after_an_empty_lane_with_a_ready_bit() {
         let memory = Memory::new(1 << 20);
         let mut cx = Cx::replay(&memory, 1);
         let backlog = Backlog::new(4);

@@ -201,7 +201,7 @@ fn no_packet_overtakes_one_of_its_flow_under_any_schedule() {
 }
 
 #[test]
-fn disabled_steering_has_no_table_and_touches_no_packet() {
+fn disabled_steering_has_no_slots_and_keeps_all_packets() {
     let mut bench = Bench::new(1);
     bench.set("net.core.rps_sock_flow_entries", "64");
     assert_eq!(bench.poll(&[0, 0]), [0, 0]);
@@ -268,7 +268,11 @@ fn the_flow_limit_drops_a_flooding_flow_and_spares_a_small_one() {
     assert_eq!((stats[0].flow_limit, stats[1].dropped, stats[1].input_qlen), (372, 372, 633));
     bench.set("net.core.flow_limit_cpu_bitmap", "2");
     bench.poll(&[0; 10]);
-    assert_eq!(bench.drops(), 372, "the flow limit of core 1 does not apply to packets that core 0 steers");
+    assert_eq!(
+        bench.drops(),
+        372,
+        "the flow limit of core 1 does not apply to packets that core 0 steers"
+    );
 }
 
 #[test]
@@ -318,7 +322,11 @@ fn rfs_moves_a_flow_to_the_core_where_its_application_reads() {
     bench.cx.set_home(&bench.host, CoreId(2));
     bench.cx.record_flow(hash);
     bench.poll(&[0]);
-    assert_eq!(bench.run(3, 64), [0, 0], "the flow stays on core 3 until its packet there is processed");
+    assert_eq!(
+        bench.run(3, 64),
+        [0, 0],
+        "the flow stays on core 3 until its packet there is processed"
+    );
     bench.poll(&[0]);
     assert_eq!((bench.run(2, 64), bench.run(3, 64)), (vec![0], vec![]));
     bench.set_dev("rps_flow_cnt", "0");
@@ -326,7 +334,7 @@ fn rfs_moves_a_flow_to_the_core_where_its_application_reads() {
 }
 
 #[test]
-fn a_packet_without_a_flow_stays_on_its_core() {
+fn a_packet_without_a_flow_hash_stays_on_the_polling_core() {
     let mut bench = Bench::new(1);
     bench.set_dev("rps_cpus", "2");
     bench.poll(&[]);

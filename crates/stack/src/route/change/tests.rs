@@ -45,7 +45,7 @@ fn ip(text: &str) -> IpAddr {
 /// entry from the new routes for the same next hop. The path gets this entry, which is current, but
 /// the path itself is stale.
 #[test]
-fn a_path_whose_lookup_precedes_a_change_is_stale_with_any_entry() {
+fn a_path_from_a_lookup_before_a_route_change_is_stale() {
     let (host, mut cx) = bench();
     let entered = cx.enter(&host);
     let hop = host.hop(&cx, ip("192.0.2.9"), None).expect("a route");
@@ -62,7 +62,7 @@ fn a_path_whose_lookup_precedes_a_change_is_stale_with_any_entry() {
 
 /// A thread that entered the host before the setting changed creates a route entry afterwards.
 #[test]
-fn an_entry_is_counted_by_the_settings_of_its_generation() {
+fn a_route_entry_uses_the_current_kind_of_reference_counting() {
     let (host, mut cx) = bench();
     let entered = cx.enter(&host);
     host.set_sysctl("net.quietline.dst_ref", "cas_inc_not_zero").expect("a word");

@@ -29,12 +29,14 @@ pub struct RouteSpec {
     /// `Unicast`, `Blackhole` or `Unreachable`. Routes of the other kinds are created with
     /// addresses.
     pub kind: RouteKind,
-    /// Next hop: a neighbor, that is an address that an on-link route matches.
+    /// Next hop: an address that an on-link route matches, or a link-local IPv6 address together
+    /// with `device`.
     pub via: Option<IpAddr>,
     /// Device index. May be omitted if `via` determines the device.
     pub device: Option<DeviceIndex>,
-    /// Source address: an address of this host. By default the IPv4 address of the on-link route,
-    /// and for IPv6 an address that the destination selects (RFC 6724).
+    /// Source address: an address of this host. The default for IPv4 is the source of the on-link
+    /// route to the next hop, or the oldest address of the device. For IPv6, each destination
+    /// selects an address (RFC 6724).
     pub prefsrc: Option<IpAddr>,
     /// Largest packet in bytes.
     pub mtu: Option<u32>,

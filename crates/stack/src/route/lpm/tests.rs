@@ -187,7 +187,7 @@ fn internet(routes: usize) -> Vec<(u32, u8)> {
 
 /// Bounds the memory per route, and the number of nodes that a lookup visits.
 #[test]
-fn a_million_routes_take_a_few_bytes_each() {
+fn a_million_routes_take_less_than_44_bytes_each() {
     let routes = internet(1_000_000);
     let mut lpm = Lpm::new();
     for &(prefix, len) in &routes {
@@ -211,7 +211,7 @@ fn a_million_routes_take_a_few_bytes_each() {
 /// A change while readers use a clone copies the nodes from the root to the changed prefix and no
 /// others: of the root's children, only one is copied.
 #[test]
-fn a_change_beside_a_clone_copies_one_path() {
+fn a_change_beside_a_clone_copies_one_child_of_the_root() {
     let mut lpm = Lpm::new();
     for (prefix, len) in internet(20_000) {
         lpm.insert(prefix, len, 0);
