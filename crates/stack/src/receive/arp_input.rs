@@ -91,7 +91,7 @@ impl Treatment {
         let (fib, sysctls) = (rx.net.fib(rx.rcu), rx.cx.sysctls());
         if fib.local_kind(IpAddr::V4(arp.sender_ip)).is_some() {
             // The sender uses one of our addresses (RFC 5227), or a broadcast or multicast address.
-            // An entry for it would cut this host off.
+            // A neighbor entry for such an address would cut this host off.
             return Err(DropReason::ArpSourceInvalid);
         }
         if sysctls.drop_gratuitous_arp && arp.is_gratuitous() {

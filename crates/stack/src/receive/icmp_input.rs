@@ -57,7 +57,7 @@ const fn quote_bytes_max<const V4: bool>() -> usize {
     if V4 { 548 } else { MTU_MIN_V6 as usize - IPV6_HEADER_LEN - ICMP_HEADER_LEN }
 }
 
-/// Handles one ICMP message, still with its IP header.
+/// Handles one ICMP message, which still has its IP header.
 pub(super) fn input<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,

@@ -29,7 +29,7 @@ const QUERY: u8 = 0x11;
 /// Maximum response time for an IGMPv1 query, which carries none (RFC 3376 §7.2.1).
 const V1_RESPONSE_TIME: Duration = Duration::from_secs(10);
 
-/// Handles one IGMP message, still with its IP header.
+/// Handles one IGMP message, which still has its IP header.
 pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
     strip(&mut packet, usize::from(header.header_len));
     let trusted = packet.meta().rx_checksum == RxChecksum::Unnecessary;

@@ -166,7 +166,8 @@ impl Router {
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
     }
 
-    /// Returns the core that the hash of a flow selects, for flows that are not assigned otherwise.
+    /// Returns the core that the hash of a flow selects. It applies to flows that no setting
+    /// assigns to another core.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
         CoreId::of_flow(hash, self.core_count())
     }

@@ -60,8 +60,8 @@ mod work;
 /// A shared connection.
 pub type SocketRef = Arc<Connection>;
 
-/// Deferred work, as bits of the socket lock. Linux: `TCP_WRITE_TIMER_DEFERRED`,
-/// `TCP_DELACK_TIMER_DEFERRED`.
+/// A timer has fired: `TCP_WRITE_TIMER_DEFERRED`, `TCP_DELACK_TIMER_DEFERRED`. This constant and
+/// the following ones are the bits of the socket lock that stand for deferred work.
 pub(super) const DEFERRED_TIMER: u8 = 1 << 0;
 /// A batch of packets has been received: output, the ACK decision and wakes are due.
 pub(super) const DEFERRED_FLUSH: u8 = 1 << 1;
@@ -89,8 +89,8 @@ const PENDING_ICMP_MAX: usize = 4;
 /// |---|---|---|
 /// | 0, 1 | no thread in the steady state | softirq: lookup, early demux; every call |
 /// | 2, `Published` | the owner, at the end of its work | softirq: backlog limit; waiting threads |
-/// | 3 | every thread that enters: word and backlog of the lock | the same |
-/// | from 4 on | the owner; after its state, threads that wait or drop | the same |
+/// | 3, lock word and backlog | every thread that takes the lock, or leaves work to its owner | the same |
+/// | from 4 on | the owner; the fields after the lock: threads that wait or drop packets | the same |
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Connection {

@@ -80,8 +80,8 @@ pub(super) struct Candidate {
     pub(super) flags: Flags,
     /// IPv4 identification.
     pub(super) id: u16,
-    /// True if the segment is neither merged nor held, whatever its TCP header contains: because it
-    /// has IP options, or a trailer after the IP packet, or is a superframe made by the device.
+    /// True if the segment is neither merged nor held, regardless of its TCP header: because it has
+    /// IP options, or a trailer after the IP packet, or is a superframe made by the device.
     ///
     /// Differs from Linux: a superframe is not merged with others. Superframes of this stack end
     /// with PSH, so Linux would not merge them either.

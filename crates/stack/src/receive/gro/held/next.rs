@@ -48,7 +48,7 @@ const TOTAL_LEN: usize = 2;
 const ID: usize = 4;
 const IP_CHECKSUM: usize = 10;
 
-/// Offsets in the IPv6 and the TCP header.
+/// Offset of the payload length in the IPv6 header, and of the sequence number in the TCP header.
 const PAYLOAD_LEN: usize = 4;
 const SEQ: usize = 4;
 

@@ -67,7 +67,11 @@ fn word_comparison_and_full_parsing_give_the_same_result() {
         let mut compare = |second: &[u8], what: &str| {
             let [read, apart] =
                 [false, true].map(|apart| judged(&mut bench, [&first[..], second], headers, apart));
-            assert!(read == apart, "{what}, {}", if v4 { "IPv4" } else { "IPv6" });
+            assert!(
+                read == apart,
+                "{what}, {}: the results differ",
+                if v4 { "IPv4" } else { "IPv6" }
+            );
             read.len()
         };
         // CWR on the first segment does not prevent merging with a second one without CWR.

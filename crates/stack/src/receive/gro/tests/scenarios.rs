@@ -169,7 +169,7 @@ fn a_superframe_counts_as_one_packet_or_as_its_segments() {
             }
         }
         let at_once = usize::from(exit == GroExit::UnifiedListSegments);
-        assert_eq!(bench.lists.len(), at_once, "{exit:?}: the ninth segment fills the list");
+        assert_eq!(bench.lists.len(), at_once, "{exit:?}: nine segments fill the list of eight");
         bench.complete();
         assert_eq!(bench.lists, lists, "{exit:?}");
         assert_eq!(bench.count(Counter::GroSuperframeSegments), 9);
