@@ -8,7 +8,7 @@
 //! distinguishes two of them. Rules 4 and 7 concern mobile hosts and temporary addresses, which
 //! this stack does not implement. The policy table is the default one of RFC 6724 §2.1.
 //!
-//! Not here: the order of several destination addresses (RFC 6724 §6).
+//! Not here: the order of several destination addresses, which is up to the application.
 
 use std::{
     cmp::Reverse,

@@ -89,7 +89,7 @@ const PENDING_ICMP_MAX: usize = 4;
 /// |---|---|---|
 /// | 0, 1 | no thread in the steady state | softirq: lookup, early demux; every call |
 /// | 2, `Published` | the owner, at the end of its work | softirq: backlog limit; waiting threads |
-/// | 3, lock word and backlog | every thread that takes the lock, or leaves work to its owner | the same |
+/// | 3, lock word, backlog | threads that take the lock or leave work to its owner | the same |
 /// | from 4 on | the owner; the fields after the lock: threads that wait or drop packets | the same |
 #[derive(Debug)]
 #[repr(C, align(64))]

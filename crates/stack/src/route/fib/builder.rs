@@ -36,7 +36,7 @@ pub struct RouteSpec {
     pub device: Option<DeviceIndex>,
     /// Source address: an address of this host. The default for IPv4 is the source of the on-link
     /// route to the next hop, or the oldest address of the device. For IPv6, each destination
-    /// selects an address (RFC 6724).
+    /// selects an address (`route::source_address`).
     pub prefsrc: Option<IpAddr>,
     /// Largest packet in bytes.
     pub mtu: Option<u32>,

@@ -121,8 +121,7 @@ impl FibBuilder {
         self.connect(|other| other == network);
     }
 
-    /// Sets whether an address is deprecated, so that new connections avoid it as their source
-    /// (RFC 4862 §5.5.4).
+    /// Sets whether an address is deprecated, so that new connections avoid it as their source.
     pub fn set_deprecated(&mut self, address: IpAddr, deprecated: bool) {
         if deprecated {
             self.fib.deprecated.insert(address);
