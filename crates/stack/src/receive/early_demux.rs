@@ -36,10 +36,10 @@ pub(super) enum Demuxed<'s> {
 }
 
 /// Returns the connection of `packet`, or `None` if no connection may receive the packet. The
-/// current connection of `rx` is found without a lookup. `repeats` is true if addresses and ports
-/// equal those of an earlier packet of this flow
-/// ([`Flow::repeated_header`](crate::socket::rx::Flow::repeated_header)), so that they need not be
-/// read.
+/// current connection of `rx` is found without a lookup. `repeats` is true if the header repeats
+/// that of the last flow on this core
+/// ([`Flow::repeated_header`](crate::socket::rx::Flow::repeated_header)), so that addresses and
+/// ports need not be read.
 #[inline]
 pub(super) fn early_demux<'s, const V4: bool>(
     rx: &mut Rx<'_, 's>,

@@ -174,8 +174,8 @@ impl Gro {
     }
 
     /// Ends a busy-poll cycle that received `received` frames and is followed by another cycle.
-    /// Differs from Linux (`__busy_poll_stop`, `napi_busy_loop`), where a cycle completes no held
-    /// packets.
+    /// Linux: `__busy_poll_stop`, `napi_busy_loop`, whose cycles complete no held packets, as with
+    /// `RxListPerCycle`.
     pub(crate) fn end_cycle(
         &mut self,
         cx: &Cx,

@@ -254,8 +254,8 @@ fn no_packet_waits_for_a_full_list_beyond_its_poll() {
 }
 
 /// With `RxListAndOldGroPerCycle`, a segment held during busy polling is delivered by the first
-/// cycle that receives no frame, or after a millisecond. With the other modes, of which Linux has
-/// one, the segment waits until busy polling stops.
+/// cycle that receives no frame, or after a millisecond. With the other modes, such as that of
+/// Linux (`RxListPerCycle`), the segment waits until busy polling stops.
 #[test]
 fn a_busy_poll_cycle_without_frames_delivers_held_packets() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
