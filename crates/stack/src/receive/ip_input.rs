@@ -58,10 +58,10 @@ const NEXT_HEADER: u16 = 6;
 /// Sublist of the last packet that was not dropped. A dropped packet does not end a sublist (Linux:
 /// `ip_list_rcv_finish` continues with the next packet).
 #[derive(Clone, Copy)]
-enum Place<'s> {
+enum Sublist<'s> {
     /// No sublist: there was no packet yet, or the last one carried a route entry with it
     /// (loopback), or was a datagram for a connected socket.
-    Nowhere,
+    None,
     /// Packets of one connection: the current connection of `Rx::flow`.
     Connection,
     /// Packets with this route entry.
@@ -80,7 +80,7 @@ struct Hint<'s> {
 /// State of one list of packets in the IP layer. [`push`](Self::push) takes each packet, and
 /// [`finish`](Self::finish) ends the list.
 pub(crate) struct ListInput<'s> {
-    place: Place<'s>,
+    sublist: Sublist<'s>,
     hint: Option<Hint<'s>>,
     /// Counts of the list, added to the counters once at the end of the list.
     v4: ListCounts,
@@ -98,7 +98,7 @@ struct ListCounts {
 impl<'s> ListInput<'s> {
     pub(crate) const fn new() -> Self {
         let none = ListCounts { packets: 0, bytes: 0 };
-        Self { place: Place::Nowhere, hint: None, v4: none, v6: none, sublists: 0 }
+        Self { sublist: Sublist::None, hint: None, v4: none, v6: none, sublists: 0 }
     }
 
     /// Ends the list and adds its counts to the counters.
@@ -149,7 +149,7 @@ impl<'s> ListInput<'s> {
         let sysctls = rx.cx.sysctls();
         let demux = sysctls.ip_early_demux && sysctls.tcp_early_demux;
         if demux && let Some(found) = early_demux::<V4>(rx, &header, repeats, &mut packet) {
-            let follows = matches!(self.place, Place::Connection);
+            let follows = matches!(self.sublist, Sublist::Connection);
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
                 Demuxed::Stream(socket) => {
@@ -157,7 +157,7 @@ impl<'s> ListInput<'s> {
                     self.sublists += 1;
                 }
             }
-            self.place = Place::Connection;
+            self.sublist = Sublist::Connection;
             return established::<V4>(rx, &header, packet);
         }
         if V4 && header.protocol == protocol::UDP {
@@ -180,7 +180,7 @@ impl<'s> ListInput<'s> {
         let Some(socket) = found else {
             return self.push_by_route::<true>(rx, header, NEXT_HEADER, packet);
         };
-        self.place = Place::Nowhere;
+        self.sublist = Sublist::None;
         self.sublists += u64::from(!rx.is_current_datagram_socket(socket));
         let device = DeviceIndex(packet.meta().rx_device);
         let brought = PacketDst::taken_from(&mut packet);
@@ -211,7 +211,7 @@ impl<'s> ListInput<'s> {
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
             brought => {
-                self.place = Place::Nowhere;
+                self.sublist = Sublist::None;
                 self.sublists += 1;
                 brought
             }
@@ -249,9 +249,9 @@ impl<'s> ListInput<'s> {
             traffic_class,
             route: found,
         });
-        let follows = matches!(self.place, Place::Route(before) if core::ptr::eq(before.tail(), found.tail()));
+        let follows = matches!(self.sublist, Sublist::Route(before) if core::ptr::eq(before.tail(), found.tail()));
         self.sublists += u64::from(!follows);
-        self.place = Place::Route(found);
+        self.sublist = Sublist::Route(found);
         Ok(found)
     }
 }
