@@ -1,15 +1,18 @@
-//! Sockets: connections, listeners and the tables that find them. Softirq work and socket calls
-//! meet here.
+//! Sockets: connections, listeners, datagram sockets, and the tables that find them. A socket is
+//! used both by softirq work (packets, timers) and by the calls of applications.
 //!
-//! `connection` is a connection: its softirq side, its process side (send, recv, shutdown, close),
-//! and the backlog between them. `datagram` is a UDP socket with its table. `modes` holds steps
-//! that a setting adds to a connection, `listener` passive opens with their requests, `time_wait`
-//! the compact TIME-WAIT state, `demux` the lookup tables of TCP, `wmem` the packets of a socket in
-//! devices, `family` the addresses that an application sees, and `options` the socket
+//! `connection` is a TCP connection: its softirq side, its process side (send, recv, shutdown,
+//! close), and the backlog between them. `datagram` is a UDP socket, and the table of UDP sockets.
+//! `modes` has the optional steps of a connection, each enabled by a setting; `listener`, passive
+//! opens with their requests; `time_wait`, the compact TIME-WAIT state; `demux`, the lookup tables
+//! of TCP; `net`, the state of a host that its sockets share; `core_sockets`, the timers of the
+//! sockets of one core; `rx`, the arguments of the receive steps; `reset`, replies without a
+//! connection; `fast_open`, Fast Open cookies; `wmem`, the accounting of a socket's packets that
+//! devices hold; `family`, the addresses that an application sees; and `options`, the socket
 //! options.
 //!
 //! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
-//! `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
+//! `route`, `transmit`, crate `tcp`. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
 //! net/core/sock.c.
 
 pub(crate) mod connection;

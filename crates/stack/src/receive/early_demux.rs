@@ -1,13 +1,15 @@
-//! IP early demux: an established connection and a connected datagram socket cache the input route
-//! of their packets, so the route lookup is skipped.
+//! IP early demux: finds the socket of a packet before the route. An established connection and a
+//! connected datagram socket cache the route entry (dst) of their received packets, so that no
+//! route lookup is needed.
 //!
 //! Linux: `tcp_v4_early_demux`, `tcp_v6_early_demux`, `udp_v4_early_demux`,
 //! `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`, `net.ipv4.udp_early_demux`. For both IP
-//! versions, a cached route is valid while its generation is that of the host; Linux has a
-//! generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of the previous packet's flow costs
-//! one comparison; a packet of another flow costs one lookup under the RCU section. A packet without
-//! a connection takes the full path through `ip_input`. If the connection has no valid cached route,
-//! only the route is looked up.
+//! versions, a cached route entry is valid while its generation equals the route generation of the
+//! host; Linux has a generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of the previous
+//! packet's flow costs one comparison; a packet of another flow costs one lookup in the RCU read
+//! section. If early demux finds no socket, `ip_input` looks up the route, and the protocol looks
+//! up the socket. If the socket that it finds has no valid route entry, `ip_input` looks up the
+//! route alone.
 
 use pkt::{Packet, PacketType};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
@@ -27,15 +29,17 @@ use crate::{
 
 /// Connection that a packet belongs to.
 pub(super) enum Demuxed<'s> {
-    /// Connection of the previous packet, which `flow` remembers.
+    /// Connection of the previous packet: the current one of `Rx::flow`.
     Current,
     /// Another connection.
     Stream(&'s Connection),
 }
 
-/// Returns the connection of `packet`, without a lookup if it is the current one of `rx`, or `None`
-/// if no connection may receive it. `repeats`: header and ports equal those of the previous packet
-/// ([`Flow::repeated_header`](crate::socket::rx::Flow::repeated_header)) and need not be read.
+/// Returns the connection of `packet`, or `None` if no connection may receive the packet. The
+/// current connection of `rx` is found without a lookup. `repeats` is true if the header repeats
+/// that of the last flow on this core
+/// ([`Flow::repeated_header`](crate::socket::rx::Flow::repeated_header)), so that addresses and
+/// ports need not be read.
 #[inline]
 pub(super) fn early_demux<'s, const V4: bool>(
     rx: &mut Rx<'_, 's>,
@@ -92,7 +96,7 @@ pub(super) fn datagram<'s>(
     rx.net.datagrams().connected(hash, &tuple, rx.rcu)
 }
 
-/// Looks up the connection of a tuple with this hash.
+/// Returns the connection of `tuple`, whose hash is `hash`.
 #[inline]
 fn stream<'s>(
     rx: &Rx<'_, 's>,

@@ -1,15 +1,15 @@
 //! ICMP input: replies to echo requests, sends errors about undeliverable packets, and passes
-//! received errors to connections.
+//! received errors to connections and datagram sockets.
 //!
 //! RFC 792, RFC 4443, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c, net/ipv6/icmp.c. Both
 //! versions take the same steps; `V4` selects the numbers, and the checksum of IPv6 covers a
 //! pseudo-header. Neighbor discovery, which IPv6 sends as ICMP, continues in `ndp_input`.
 //!
-//! The types of `icmp_ratemask`, and all errors of IPv6, are limited: to each destination
-//! (`icmp_ratelimit`), and for the whole host, both versions together (`icmp_msgs_per_sec`,
-//! `icmp_msgs_burst`). The limit of the host is randomized: an exact limit shared by all peers
-//! tells each of them how many errors the others have caused, and thereby which ports are open
-//! (CVE-2020-25705).
+//! The rate of the ICMP types of `icmp_ratemask`, and of all ICMPv6 errors, is limited: for each
+//! destination (`icmp_ratelimit`), and for the whole host, both versions together
+//! (`icmp_msgs_per_sec`, `icmp_msgs_burst`). The limit of the host is randomized: an exact limit
+//! shared by all peers tells each of them how many errors the others have caused, and thereby which
+//! ports are open (CVE-2020-25705).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -47,17 +47,17 @@ use crate::{
     transmit::ip_output::{self},
 };
 
-/// First type of ICMPv6 messages that are no errors.
+/// Lowest type of the ICMPv6 messages that are not errors.
 const INFORMATIONAL_V6: u8 = 128;
 
 /// Maximum bytes of the offending packet that an error quotes after its ICMP header.
 /// RFC 1812 §4.3.2.3 allows 576 bytes in total; 548 leaves room for the IP and the ICMP header. An
-/// ICMPv6 error fits the smallest MTU (RFC 4443 §2.4 (c)).
+/// ICMPv6 error must fit the smallest MTU (RFC 4443 §2.4 (c)).
 const fn quote_bytes_max<const V4: bool>() -> usize {
     if V4 { 548 } else { MTU_MIN_V6 as usize - IPV6_HEADER_LEN - ICMP_HEADER_LEN }
 }
 
-/// Handles one ICMP message, still with its IP header.
+/// Handles one ICMP message, which still has its IP header.
 pub(super) fn input<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,
@@ -122,7 +122,7 @@ fn fill_checksum<const V4: bool>(src: IpAddr, dst: IpAddr, message: &mut Packet)
     message.linear_mut()[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Turns the request into the reply and sends it.
+/// Converts the request to the reply and sends the reply.
 fn echo_reply<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,
@@ -159,8 +159,8 @@ fn echo_reply<const V4: bool>(
         bytes[0] = kind;
         let new = u16::from_be_bytes([bytes[0], bytes[1]]);
         let checksum = u16::from_be_bytes([bytes[2], bytes[3]]);
-        // A checksum of zero is written as 0xffff, which equals it in ones' complement. Plain zero
-        // is right only if all other bytes are zero, too.
+        // A checksum of zero is written as 0xffff, which has the same value in ones' complement. A
+        // zero would be right only if all other bytes were zero, too.
         let updated = match pkt::checksum::update(checksum, old, new) {
             0 => 0xffff,
             updated => updated,
@@ -216,7 +216,7 @@ fn send<const V4: bool>(
 }
 
 /// Passes an error about one of our packets to the connection of the quoted packet, which validates
-/// it.
+/// the error. An error about an IPv4 datagram goes to `report_datagram`.
 fn report<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     offender: IpAddr,
@@ -259,8 +259,7 @@ fn report<const V4: bool>(
     match net.demux().established(hash, &tuple, rx.rcu) {
         Some(Entry::Stream(socket)) => socket.icmp_error(net, cx, error, seq),
         Some(Entry::Request(request)) => request.icmp_error(net, cx, error, seq),
-        // A TIME-WAIT socket ignores errors: it acknowledges a repeated FIN, and sends nothing on
-        // its own.
+        // A TIME-WAIT socket ignores errors: it sends segments only in reply to received ones.
         Some(Entry::TimeWait(_)) => {}
         None => {
             cx.count(Counter::IcmpInErrors.of::<V4>(), 1);
@@ -271,8 +270,9 @@ fn report<const V4: bool>(
     Verdict::Consumed
 }
 
-/// Passes an error about one of our IPv4 datagrams to its socket, if the quote can be of one of our
-/// datagrams: its length fits a header, and exceeds an MTU that the error reports.
+/// Passes an error about one of our IPv4 datagrams to the socket of the datagram. The quote must be
+/// plausible: its source is an address of this host, its UDP length covers a header, and the quoted
+/// packet exceeds the MTU if the error reports one.
 fn report_datagram(
     rx: &mut Rx<'_, '_>,
     offender: IpAddr,
@@ -295,7 +295,7 @@ fn report_datagram(
             0 => plateau_below(u32::from(quote.total_len)),
             reported => reported,
         };
-        // RFC 5927 §7.2: a report about a packet that fits is forged.
+        // RFC 5927 §7.2: an error that reports an MTU not smaller than the packet is forged.
         if len + IPV4_HEADER_LEN <= mtu as usize || rx.cx.sysctls().ip_no_pmtu_disc == 2 {
             rx.cx.count(Counter::IcmpInErrors, 1);
             return Verdict::Drop(DropReason::IcmpNoSocket, packet);
@@ -324,7 +324,7 @@ fn report_datagram(
     Verdict::Consumed
 }
 
-/// Records a smaller path MTU for all sockets that send to the destination.
+/// Records a smaller path MTU for all sockets that send to the destination of the quoted datagram.
 fn learn_path_mtu(rx: &Rx<'_, '_>, quote: &Quote, mtu: u32) {
     let path = rx.net.reply_path(rx.cx, quote.dst, Some(quote.src), CoreId(0), rx.rcu);
     if let Ok(dst) = path {
@@ -332,8 +332,8 @@ fn learn_path_mtu(rx: &Rx<'_, '_>, quote: &Quote, mtu: u32) {
     }
 }
 
-/// Converts a message to the error of a datagram socket, and whether it is permanent. Linux:
-/// `__udp4_lib_err`, `icmp_err_convert`.
+/// Returns the error of a datagram socket for a message, and whether this error is permanent.
+/// Linux: `__udp4_lib_err`, `icmp_err_convert`.
 fn datagram_error(message: IcmpMessage) -> Option<(Errno, bool)> {
     match message {
         IcmpMessage::PacketTooBig { .. } => Some((Errno::EMSGSIZE, true)),
@@ -355,7 +355,7 @@ fn datagram_error(message: IcmpMessage) -> Option<(Errno, bool)> {
 fn tcp_error(message: IcmpMessage, quote: &Quote, no_pmtu_disc: u8) -> IcmpError {
     match message {
         IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 2 => IcmpError::Other,
-        // The reported MTU is not trusted; 0 is raised to the minimum path MTU.
+        // With this setting the reported MTU is not trusted: the path MTU becomes its minimum.
         IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 1 => IcmpError::PacketTooBig { mtu: 0 },
         IcmpMessage::PacketTooBig { mtu: 0 } => {
             IcmpError::PacketTooBig { mtu: plateau_below(u32::from(quote.total_len)) }
@@ -380,7 +380,7 @@ fn tcp_error(message: IcmpMessage, quote: &Quote, no_pmtu_disc: u8) -> IcmpError
 /// Converts an ICMPv6 message to a TCP error: RFC 8201 §4, Linux's `icmpv6_err_convert`.
 fn tcp_error_v6(message: IcmpMessage) -> IcmpError {
     match message {
-        // RFC 8201 §4: every link carries 1,280 bytes, so a smaller MTU is forged or an error.
+        // RFC 8201 §4: every link carries 1,280 bytes, so a report of a smaller MTU is ignored.
         IcmpMessage::PacketTooBig { mtu } if mtu < MTU_MIN_V6 => IcmpError::Other,
         IcmpMessage::PacketTooBig { mtu } => IcmpError::PacketTooBig { mtu },
         IcmpMessage::Unreachable(Unreachable::Network) => {
@@ -393,7 +393,7 @@ fn tcp_error_v6(message: IcmpMessage) -> IcmpError {
         IcmpMessage::Unreachable(Unreachable::Port) => {
             IcmpError::Unreachable(TcpError::ConnectionRefused)
         }
-        // Codes 5 and 6: the source address failed a policy, or the route rejects.
+        // Codes 5 and 6: the source address failed a policy, or the route rejects the destination.
         IcmpMessage::Unreachable(Unreachable::Prohibited | Unreachable::Other(5 | 6)) => {
             IcmpError::Unreachable(TcpError::Prohibited)
         }
@@ -405,7 +405,7 @@ fn tcp_error_v6(message: IcmpMessage) -> IcmpError {
     }
 }
 
-/// Returns the errno of each code of RFC 792 and RFC 1122 §3.2.2.1. Codes beyond 15 are undefined.
+/// Returns the error for a code of RFC 792 or RFC 1122 §3.2.2.1. `None`: the code is undefined.
 fn unreachable_error(why: Unreachable) -> Option<TcpError> {
     Some(match why {
         Unreachable::Network => TcpError::NetworkUnreachable,
@@ -427,7 +427,8 @@ fn unreachable_error(why: Unreachable) -> Option<TcpError> {
     })
 }
 
-/// Returns whether the limits allow a message of this type to `to`, and counts a refusal.
+/// Returns whether the rate limits allow a message of type `kind` to the address `to`, and counts a
+/// refusal.
 fn may_send<const V4: bool>(net: &Net, cx: &mut Cx, kind: u8, to: IpAddr) -> bool {
     let sysctls = cx.sysctls();
     let interval = sysctls.icmp_ratelimit;
@@ -452,8 +453,8 @@ fn may_send<const V4: bool>(net: &Net, cx: &mut Cx, kind: u8, to: IpAddr) -> boo
     allowed
 }
 
-/// Sends an error to the sender of a packet, which still has its IP header, unless the rules or the
-/// limits forbid it.
+/// Sends an error to the sender of `packet`, which still has its IP header, unless the rules of
+/// `may_answer_with_error` or the rate limits forbid the error.
 pub(super) fn send_error<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,

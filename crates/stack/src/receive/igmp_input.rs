@@ -1,7 +1,8 @@
 //! IGMP input: membership queries of multicast routers.
 //!
-//! Above: `ip_input`. Below: `socket::net::igmp`, which answers. RFC 3376 §4.1 and §7.1; Linux:
-//! `igmp_rcv`, `igmp_heard_query`. Reports of other hosts are ignored.
+//! Above: `ip_input`. Below: `socket::net::igmp`, which sends the reports that answer a query.
+//! RFC 3376 §4.1 and §7.1; Linux: `igmp_rcv`, `igmp_heard_query`. Reports of other hosts are
+//! ignored.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -16,19 +17,19 @@ use crate::{
     socket::{net::igmp::Query, rx::Rx},
 };
 
-/// Length of a message of IGMPv1 and IGMPv2, and minimum length of all messages.
+/// Length of an IGMPv1 or IGMPv2 message, and minimum length of an IGMPv3 message.
 const MESSAGE_BYTES: usize = 8;
 
 /// Length of a version 3 query without sources.
 const V3_QUERY_BYTES: usize = 12;
 
-/// Type of membership queries of every version.
+/// Message type of a membership query, the same in all versions.
 const QUERY: u8 = 0x11;
 
-/// Response time of queries of IGMPv1, which have none (RFC 3376 §7.2.1).
+/// Maximum response time for an IGMPv1 query, which carries none (RFC 3376 §7.2.1).
 const V1_RESPONSE_TIME: Duration = Duration::from_secs(10);
 
-/// Handles one IGMP message, still with its IP header.
+/// Handles one IGMP message, which still has its IP header.
 pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
     strip(&mut packet, usize::from(header.header_len));
     let trusted = packet.meta().rx_checksum == RxChecksum::Unnecessary;
@@ -36,7 +37,7 @@ pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) 
     if !is_whole || (!trusted && !packet.checksum(0, packet.len()).is_valid()) {
         return Verdict::Drop(DropReason::IgmpMalformed, packet);
     }
-    // RFC 3376 §9.1: a query from beyond the link is forged.
+    // RFC 3376 §9.1: a query that has crossed a router is forged.
     let from_link = header.hop_limit == 1 && packet.meta().pkt_type == PacketType::Multicast;
     let bytes = packet.linear();
     if bytes[0] != QUERY || !from_link {
@@ -68,8 +69,8 @@ pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) 
     Verdict::Consumed
 }
 
-/// Returns the number of a Max Resp Code (RFC 3376 §4.1.1): up to 127 itself, above that a
-/// mantissa of four bits and an exponent of three.
+/// Returns the value of a Max Resp Code (RFC 3376 §4.1.1): a code up to 127 is the value itself; a
+/// larger code has an exponent of three bits and a mantissa of four.
 fn decoded(code: u8) -> u32 {
     match code {
         0..128 => u32::from(code),
@@ -82,7 +83,7 @@ mod tests {
     use super::decoded;
 
     #[test]
-    fn large_response_times_are_floating_point_numbers() {
+    fn max_resp_codes_above_127_have_a_mantissa_and_an_exponent() {
         assert_eq!([0, 1, 127].map(decoded), [0, 1, 127]);
         assert_eq!([128, 0x8f, 0x90, 0xff].map(decoded), [128, 248, 256, 31_744]);
     }

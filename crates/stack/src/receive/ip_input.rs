@@ -1,31 +1,32 @@
-//! IP receive: checks the header, decides whether the packet is for this host, and passes it to its
-//! protocol.
+//! IP receive: checks the header, decides whether the packet is for this host, and passes the
+//! packet to its protocol.
 //!
-//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`. Linux: `ip_rcv`,
-//! `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`,
-//! `ip_extract_route_hint`; `ipv6_rcv`, `ip6_input_finish`. Both versions pass the same functions,
-//! whose `V4` selects the header. The steps have the order of RFC 1122 §3.2.1. A packet that is not
-//! for this host is dropped: this stack is a host and does not forward.
+//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`, `igmp_input`. Linux:
+//! `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`,
+//! `ip_extract_route_hint`; `ipv6_rcv`, `ip6_input_finish`. Packets of both IP versions pass the
+//! same functions; the parameter `V4` selects the header. The steps have the order of
+//! RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is a host and does
+//! not forward.
 //!
 //! ```text
 //!   packet ─► header ─► early demux ─► its connection ─► sublist of this connection
 //!                           └─► hint, or routes ─► dst ─► sublist of this dst
 //! ```
 //!
-//! A **sublist** is a run of consecutive packets to one connection or, for packets without a
-//! connection, along one dst. The packets of a sublist share the result of its first packet. For a
-//! connection, each further packet costs one comparison, and the sublist has one output, one ACK
-//! decision and one wake (`socket::rx`).
+//! A **sublist** is a sequence of consecutive packets to one connection. Packets for which early
+//! demux finds no connection form a sublist if they have the same route entry (dst). All packets of
+//! a sublist use the lookup result of its first packet. For a connection, each further packet costs
+//! one comparison, and the sublist has one output, one ACK decision and one wake (`socket::rx`).
 //!
-//! The **hint** is the route of the previous packet that early demux did not place. The next such
-//! packet reuses it without a lookup if its destination and type of service are the same. The
-//! source is checked if it differs.
+//! The **hint** is the route entry of the previous packet whose route was looked up. The next such
+//! packet uses the hint without a lookup if it has the same destination and type of service. If its
+//! source address differs, the source is checked.
 //!
-//! Differs from Linux: each packet is delivered at once, where Linux takes the whole list through
+//! Differs from Linux: each packet is delivered at once, whereas Linux takes the whole list through
 //! IP before it delivers the first packet. Keeping packets and headers in between costs 3 to 5 %
 //! more instructions per packet than it saves (`rx_list` bench), and the order of the effects is
-//! the same. A packet tries early demux even if a hint would fit, because early demux also finds
-//! the connection.
+//! the same. Early demux is tried even if the hint fits, because early demux also finds the
+//! connection.
 
 use std::net::IpAddr;
 
@@ -54,19 +55,20 @@ use crate::{
 /// Offset of Next Header in the fixed IPv6 header.
 const NEXT_HEADER: u16 = 6;
 
-/// Destination of the last packet that was not dropped. A dropped packet does not end a sublist
-/// (Linux: `ip_list_rcv_finish` continues with the next packet).
+/// Sublist of the last packet that was not dropped. A dropped packet does not end a sublist (Linux:
+/// `ip_list_rcv_finish` continues with the next packet).
 #[derive(Clone, Copy)]
-enum Place<'s> {
-    /// No packet yet, or one that carried its own dst.
-    Nowhere,
-    /// Connection of the previous packet, which `Flow` remembers.
+enum Sublist<'s> {
+    /// No sublist: there was no packet yet, or the last one carried a route entry with it
+    /// (loopback), or was a datagram for a connected socket.
+    None,
+    /// Packets of one connection: the current connection of `Rx::flow`.
     Connection,
-    /// Local delivery along this dst.
+    /// Packets with this route entry.
     Route(DstHandle<'s>),
 }
 
-/// The route of the last packet that early demux could not place (Linux: the `hint` of
+/// Route entry of the last packet whose route was looked up (Linux: the `hint` of
 /// `ip_list_rcv_finish`).
 struct Hint<'s> {
     src: IpAddr,
@@ -75,12 +77,12 @@ struct Hint<'s> {
     route: DstHandle<'s>,
 }
 
-/// State of one list in the IP layer: [`push`](Self::push) takes each packet,
+/// State of one list of packets in the IP layer. [`push`](Self::push) takes each packet, and
 /// [`finish`](Self::finish) ends the list.
 pub(crate) struct ListInput<'s> {
-    place: Place<'s>,
+    sublist: Sublist<'s>,
     hint: Option<Hint<'s>>,
-    /// Counts of the list, added to the counters once at its end.
+    /// Counts of the list, added to the counters once at the end of the list.
     v4: ListCounts,
     v6: ListCounts,
     sublists: u64,
@@ -96,10 +98,10 @@ struct ListCounts {
 impl<'s> ListInput<'s> {
     pub(crate) const fn new() -> Self {
         let none = ListCounts { packets: 0, bytes: 0 };
-        Self { place: Place::Nowhere, hint: None, v4: none, v6: none, sublists: 0 }
+        Self { sublist: Sublist::None, hint: None, v4: none, v6: none, sublists: 0 }
     }
 
-    /// Ends the list and adds its counts.
+    /// Ends the list and adds its counts to the counters.
     #[inline]
     pub(crate) fn finish(self, cx: &Cx) {
         cx.count(Counter::IpInReceives, self.v4.packets);
@@ -111,7 +113,7 @@ impl<'s> ListInput<'s> {
         cx.count(Counter::RxSublists, self.sublists);
     }
 
-    /// Handles the next packet of the list, without its link header.
+    /// Handles the next packet of the list. Its link header has been removed.
     pub(crate) fn push<const V4: bool>(
         &mut self,
         rx: &mut Rx<'_, 's>,
@@ -147,7 +149,7 @@ impl<'s> ListInput<'s> {
         let sysctls = rx.cx.sysctls();
         let demux = sysctls.ip_early_demux && sysctls.tcp_early_demux;
         if demux && let Some(found) = early_demux::<V4>(rx, &header, repeats, &mut packet) {
-            let follows = matches!(self.place, Place::Connection);
+            let follows = matches!(self.sublist, Sublist::Connection);
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
                 Demuxed::Stream(socket) => {
@@ -155,7 +157,7 @@ impl<'s> ListInput<'s> {
                     self.sublists += 1;
                 }
             }
-            self.place = Place::Connection;
+            self.sublist = Sublist::Connection;
             return established::<V4>(rx, &header, packet);
         }
         if V4 && header.protocol == protocol::UDP {
@@ -164,8 +166,8 @@ impl<'s> ListInput<'s> {
         self.push_by_route::<V4>(rx, &header, protocol_at, packet)
     }
 
-    /// Delivers an IPv4 datagram: to the connected socket that early demux finds, which knows the
-    /// input route, or by its route.
+    /// Delivers an IPv4 datagram. If early demux finds a connected socket, the socket supplies the
+    /// route entry; otherwise the route is looked up.
     fn push_datagram(
         &mut self,
         rx: &mut Rx<'_, 's>,
@@ -178,7 +180,7 @@ impl<'s> ListInput<'s> {
         let Some(socket) = found else {
             return self.push_by_route::<true>(rx, header, NEXT_HEADER, packet);
         };
-        self.place = Place::Nowhere;
+        self.sublist = Sublist::None;
         self.sublists += u64::from(!rx.is_current_datagram_socket(socket));
         let device = DeviceIndex(packet.meta().rx_device);
         let brought = PacketDst::taken_from(&mut packet);
@@ -194,7 +196,7 @@ impl<'s> ListInput<'s> {
         udp_input::connected(rx, socket, header, packet)
     }
 
-    /// Delivers a packet that early demux did not place.
+    /// Delivers a packet for which early demux found no socket.
     #[inline]
     fn push_by_route<const V4: bool>(
         &mut self,
@@ -209,7 +211,7 @@ impl<'s> ListInput<'s> {
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
             brought => {
-                self.place = Place::Nowhere;
+                self.sublist = Sublist::None;
                 self.sublists += 1;
                 brought
             }
@@ -220,8 +222,8 @@ impl<'s> ListInput<'s> {
         verdict
     }
 
-    /// Returns the hint's route if it fits, or the result of a route lookup. Linux:
-    /// `ip_can_use_hint`, `ip_route_use_hint`.
+    /// Returns the route entry of the hint if the hint fits, or the result of a route lookup.
+    /// Linux: `ip_can_use_hint`, `ip_route_use_hint`.
     fn route<const V4: bool>(
         &mut self,
         rx: &Rx<'_, 's>,
@@ -240,22 +242,22 @@ impl<'s> ListInput<'s> {
             }
             _ => route::<V4>(rx, packet, header)?,
         };
-        // Only local routes become hints: broadcasts are looked up one by one, as in Linux.
+        // Only a local route becomes a hint: the route of each broadcast is looked up, as in Linux.
         self.hint = (found.tail().kind == RouteKind::Local).then_some(Hint {
             src,
             dst,
             traffic_class,
             route: found,
         });
-        let follows = matches!(self.place, Place::Route(before) if core::ptr::eq(before.tail(), found.tail()));
+        let follows = matches!(self.sublist, Sublist::Route(before) if core::ptr::eq(before.tail(), found.tail()));
         self.sublists += u64::from(!follows);
-        self.place = Place::Route(found);
+        self.sublist = Sublist::Route(found);
         Ok(found)
     }
 }
 
-/// Delivers a packet to the current connection. A packet without a dst takes the
-/// connection's cached route.
+/// Delivers a packet to the current connection. A packet that carries no route entry uses the one
+/// that the connection has cached.
 #[inline]
 pub(super) fn established<const V4: bool>(
     rx: &mut Rx<'_, '_>,
@@ -290,8 +292,8 @@ pub(super) fn check_header<const V4: bool>(packet: &mut Packet) -> Result<IpHead
     ip::parse_packet::<V4>(packet, 0)
 }
 
-/// Reads the extension headers of an IPv6 packet: afterwards `header` describes the packet as if
-/// they were part of the fixed header. Returns the offset of the byte that names the protocol.
+/// Reads the extension headers of an IPv6 packet and includes them in `header`, as if they were
+/// part of the fixed header. Returns the offset of the byte that holds the number of the protocol.
 #[cold]
 fn read_extensions(
     rx: &mut Rx<'_, '_>,
@@ -342,16 +344,17 @@ pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
     }
 }
 
-/// Decides by addresses and receiving device whether the packet is for this host. Linux:
-/// `ip_route_input_rcu`.
+/// Decides by addresses and receiving device whether the packet is for this host, and returns the
+/// route entry. Linux: `ip_route_input_rcu`.
 pub(super) fn route<'s, const V4: bool>(
     rx: &Rx<'_, 's>,
     packet: &mut Packet,
     header: &IpHeader,
 ) -> Result<DstHandle<'s>, DropReason> {
     check_source::<V4>(rx, DeviceIndex(packet.meta().rx_device), header)?;
-    // Read before the table: a concurrent change then makes the new entry look stale, never valid
-    // for too long.
+    // The generation is read before the table. If the routes change in between, the new entry
+    // carries the old generation and counts as stale. In the other order, an outdated entry could
+    // count as current.
     let generation = rx.net.route_generation();
     let Some(found) = rx.net.fib(rx.rcu).lookup(header.dst) else {
         rx.cx.count(Counter::IpExtInNoRoutes.of::<V4>(), 1);
@@ -370,8 +373,9 @@ pub(super) fn route<'s, const V4: bool>(
     })
 }
 
-/// Whether the destination is a link-local address of this host on another link than that of
-/// `device` (RFC 4007 §9). A packet over loopback has come by no link.
+/// Whether the destination is a link-local address that this host has on another link than that of
+/// the receiving `device` (RFC 4007 §9). A packet over loopback was on no link, so false is
+/// returned.
 fn is_of_other_link(
     rx: &Rx<'_, '_>,
     device: DeviceIndex,
@@ -384,8 +388,7 @@ fn is_of_other_link(
         && !rx.net.is_loopback_device(device)
 }
 
-/// Decides whether a packet with a route of this kind may arrive in its link frame, and notes the
-/// packet type.
+/// Decides whether a packet whose route is of this kind is accepted, and sets the packet type.
 pub(super) fn accept<const V4: bool>(
     rx: &Rx<'_, '_>,
     packet: &mut Packet,
@@ -395,7 +398,8 @@ pub(super) fn accept<const V4: bool>(
     let (cx, bytes) = (&*rx.cx, packet.len() as u64);
     match kind {
         RouteKind::Local => {
-            // A unicast IP address in a link broadcast is not accepted (RFC 1122 §3.3.6).
+            // A unicast IP packet in a broadcast or multicast frame is not accepted
+            // (RFC 1122 §3.3.6).
             if packet.meta().pkt_type == PacketType::Host {
                 Ok(())
             } else {
@@ -403,8 +407,9 @@ pub(super) fn accept<const V4: bool>(
                 Err(DropReason::IpDestinationInvalid)
             }
         }
-        // The IP destination decides, not the link frame, which some links do not have: a
-        // broadcast never gets the reply of a unicast packet.
+        // The packet type is taken from the IP destination, because some links have no link header.
+        // A packet to a broadcast address therefore never causes a reply, such as an ICMP error,
+        // that only a unicast packet may cause.
         RouteKind::Broadcast => {
             packet.meta_mut().pkt_type = PacketType::Broadcast;
             cx.count(Counter::IpExtInBcastPkts, 1);
@@ -428,12 +433,13 @@ pub(super) fn accept<const V4: bool>(
     }
 }
 
-/// Checks the addresses of a packet received on `device`: martians, then `rp_filter`. Packets over
-/// loopback are not checked. Linux: `fib_validate_source`.
+/// Checks the addresses of a packet that `device` has received: rejects addresses that are never
+/// valid (martians), then applies `rp_filter`. Packets over loopback are not checked. Linux:
+/// `fib_validate_source`.
 ///
-/// Differs from Linux: the source is checked before the destination lookup, because martian
-/// destinations are checked here, too. A packet that is both spoofed and for another host is
-/// counted as spoofed, not as unforwardable.
+/// Differs from Linux: the source is checked before the destination is looked up, because this
+/// function also checks martian destinations. A packet with a spoofed source that is for another
+/// host is counted as spoofed, not as a packet that would have to be forwarded.
 pub(super) fn check_source<const V4: bool>(
     rx: &Rx<'_, '_>,
     device: DeviceIndex,
@@ -453,8 +459,7 @@ pub(super) fn check_source<const V4: bool>(
         1 => Some(device),
         _ => None,
     };
-    // A host without an address uses the source 0.0.0.0 to request one, and no route leads back
-    // there.
+    // A host without an address uses the source 0.0.0.0 to request one. No route leads to 0.0.0.0.
     if header.src.is_unspecified() || rx.net.fib(rx.rcu).has_route_back(header.src, expected) {
         return Ok(());
     }
@@ -462,9 +467,9 @@ pub(super) fn check_source<const V4: bool>(
     Err(DropReason::IpRpFilter)
 }
 
-/// Rejects addresses that are never valid from a wire: the destination 127/8 (RFC 1122 §3.2.1.3
-/// (g)) or ::1 (RFC 4291 §2.5.3), a group that never leaves a host (RFC 4291 §2.7), and as source
-/// one of our own addresses, a broadcast or a multicast address.
+/// Rejects addresses that are never valid in a packet from a link: as destination 127/8
+/// (RFC 1122 §3.2.1.3 (g)), ::1 (RFC 4291 §2.5.3), or a multicast group whose packets never leave a
+/// host (RFC 4291 §2.7); as source one of our own addresses, a broadcast or a multicast address.
 fn check_martian<const V4: bool>(rx: &Rx<'_, '_>, header: &IpHeader) -> Result<(), DropReason> {
     let stays_inside = match header.dst {
         IpAddr::V6(dst) if !V4 => dst.is_multicast() && dst.octets()[1] & 0x0f <= 1,
@@ -479,8 +484,8 @@ fn check_martian<const V4: bool>(rx: &Rx<'_, '_>, header: &IpHeader) -> Result<(
     }
 }
 
-/// Passes a packet to its protocol. `protocol_at`: offset of the byte of an IPv6 packet that names
-/// it.
+/// Passes a packet to its protocol. `protocol_at` is the offset of the byte of an IPv6 packet that
+/// holds the number of the protocol.
 pub(super) fn deliver<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     dst: &OnceDst<'_>,
@@ -516,7 +521,8 @@ pub(super) fn deliver<const V4: bool>(
                 let message = IcmpMessage::Unreachable(Unreachable::Protocol);
                 icmp_input::send_error::<V4>(rx, header, message, &packet);
             } else if number != protocol::NO_NEXT_HEADER {
-                // RFC 8200 §4: unrecognized Next Header. UDP over IPv6 is one.
+                // RFC 8200 §4: the Next Header value is unrecognized. This includes UDP, which
+                // exists over IPv4 only.
                 let message =
                     IcmpMessage::ParameterProblem { code: 1, pointer: u32::from(protocol_at) };
                 icmp_input::send_error::<V4>(rx, header, message, &packet);

@@ -1,12 +1,12 @@
-//! Neighbor discovery input (RFC 4861): replies to solicitations for our addresses, and updates the
-//! neighbor table.
+//! Neighbor discovery input (RFC 4861): replies to solicitations for our addresses, updates the
+//! neighbor table, and passes router advertisements to the host.
 //!
 //! Above: `icmp_input`, which has verified the checksum. Linux: net/ipv6/ndisc.c (`ndisc_rcv`).
 //!
-//! Every message must have a hop limit of 255, so that its sender is on the link, and lie in a
-//! packet without fragmentation (RFC 6980). The steps are those of `arp_input`, with the same
-//! neighbor states: a conflict with our addresses is detected first; then an entry is updated; a
-//! solicitation for one of our addresses may create one, and is answered.
+//! Every message must have a hop limit of 255, which proves that its sender is on the link, and
+//! must not be fragmented (RFC 6980). The steps are those of `arp_input`, with the same neighbor
+//! states: a conflict with our addresses is detected first; then the entry of the sender is
+//! updated; a solicitation for one of our addresses may create an entry, and is answered.
 //!
 //! Not here: address probes (`socket::net::claims`).
 
@@ -30,10 +30,11 @@ use crate::{
     },
 };
 
-/// Largest message that is read. A router advertisement with six prefixes has 230 bytes.
+/// Largest message that is read. A router advertisement with link address, MTU and six prefixes has
+/// 224 bytes.
 const MESSAGE_BYTES_MAX: usize = 1232;
 
-/// Facts about a message.
+/// Receiving device and IP addresses of a message.
 struct Envelope {
     device: DeviceIndex,
     src: Ipv6Addr,
@@ -83,15 +84,15 @@ fn handle(
             advertisement(rx, envelope, target, target_mac, (solicited, change))
         }
         NdpMessage::RouterAdvertisement(ref told) => router(rx, envelope, told),
-        // A host ignores solicitations of routers (RFC 4861 §6.2.6). Redirects are of no use to a
-        // host behind one router.
+        // A host ignores solicitations of routers (RFC 4861 §6.2.6). Redirects are ignored, too:
+        // they are useless to a host behind one router.
         NdpMessage::RouterSolicitation { .. } | NdpMessage::Redirect { .. } => {
             Err(DropReason::NdpIgnored)
         }
     }
 }
 
-/// RFC 4861 §7.2.3 and §7.2.4, RFC 4862 §5.4.3.
+/// Handles a neighbor solicitation: RFC 4861 §7.2.3 and §7.2.4, RFC 4862 §5.4.3.
 fn solicitation(
     rx: &mut Rx<'_, '_>,
     envelope: &Envelope,
@@ -107,7 +108,7 @@ fn solicitation(
     }
     let net = rx.net;
     if is_probe {
-        // The prober's link address is not part of the message.
+        // An address probe does not contain the link address of its sender.
         let mac = MacAddr::UNSPECIFIED;
         let seen = Sighting { address: IpAddr::V6(target), mac, probes: true };
         net.hear_claim(rx.cx, device, seen);
@@ -134,9 +135,9 @@ fn solicitation(
     };
     let ends = match is_probe {
         true => NdpEnds { src: target, dst: ndp::ALL_NODES, mac: None },
-        // Differs from RFC 4861 §7.2.4: without the option the reply goes to the link address that
-        // the neighbor table has, or is not sent. Only a solicitation to a known link address may
-        // leave the option out, so its sender is in the table.
+        // Differs from RFC 4861 §7.2.4: if the solicitation has no source link address, the reply
+        // goes to the address in the neighbor table, or is not sent. Only a sender that already
+        // knows our link address may leave its own out, so that sender is normally in the table.
         false => {
             let known = net.neighbor_table().link_address(device, IpAddr::V6(src));
             let Some(mac) = source_mac.or(known) else { return Err(DropReason::NdpInvalid) };
@@ -147,7 +148,7 @@ fn solicitation(
     Ok(())
 }
 
-/// RFC 4861 §7.2.5, RFC 4862 §5.4.4.
+/// Handles a neighbor advertisement: RFC 4861 §7.2.5, RFC 4862 §5.4.4.
 fn advertisement(
     rx: &mut Rx<'_, '_>,
     envelope: &Envelope,
@@ -164,7 +165,8 @@ fn advertisement(
     net.hear_claim(rx.cx, device, Sighting { address, mac, probes: false });
     check_sender(rx, target)?;
     let known = || net.neighbor_table().link_address(device, address);
-    // Without the option, the link address is the one to which our solicitation went.
+    // If the message has no target link address, the link address in the neighbor table is
+    // confirmed.
     if let Some(mac) = target_mac.or_else(known) {
         let told = Advertisement { mac, solicited, change };
         net.neighbor_table().learn(rx.cx, device, address, told, None);
@@ -172,7 +174,7 @@ fn advertisement(
     Ok(())
 }
 
-/// RFC 4861 §6.1.2 and §6.3.4.
+/// Handles a router advertisement: RFC 4861 §6.1.2 and §6.3.4.
 fn router(
     rx: &mut Rx<'_, '_>,
     envelope: &Envelope,
@@ -196,7 +198,8 @@ fn router(
     Ok(())
 }
 
-/// Refuses a sender that claims an address of this host: an entry for it would cut this host off.
+/// Refuses a message whose sender claims an address of this host (or a multicast address). A
+/// neighbor entry for such an address would cut this host off.
 fn check_sender(rx: &Rx<'_, '_>, claimed: Ipv6Addr) -> Result<(), DropReason> {
     match rx.net.fib(rx.rcu).local_kind(IpAddr::V6(claimed)) {
         None => Ok(()),

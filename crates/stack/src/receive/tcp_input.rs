@@ -1,8 +1,8 @@
-//! TCP receive: verifies the checksum and finds the socket of the four-tuple.
+//! TCP receive: checks header length and checksum, and finds the socket of the four-tuple.
 //!
-//! Linux: `tcp_v4_rcv`, `tcp_v6_rcv` up to the socket lock. Segments of established connections
-//! take [`established`]. `input` takes the others: segments for listeners, half-open connections
-//! and TIME-WAIT sockets, and segments without a socket.
+//! Linux: `tcp_v4_rcv`, `tcp_v6_rcv` up to the socket lock. A segment for which early demux has
+//! found the connection passes [`established`]. All others pass `input`: segments for listeners,
+//! half-open connections and TIME-WAIT sockets, and segments without a socket.
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, Verdict, checksum};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
@@ -21,8 +21,8 @@ use crate::{
     transmit::packet_dst::OnceDst,
 };
 
-/// Delivers one segment, still with its IP header, to the current connection: the fast path after
-/// early demux.
+/// Delivers one segment, which still has its IP header, to the current connection: the fast path
+/// after early demux.
 #[inline]
 pub(super) fn established(
     rx: &mut Rx<'_, '_>,
@@ -39,7 +39,7 @@ pub(super) fn established(
     }
 }
 
-/// Delivers one TCP segment, still with its IP header.
+/// Delivers one TCP segment, which still has its IP header.
 pub(super) fn input<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     dst: &OnceDst<'_>,
@@ -62,7 +62,7 @@ pub(super) fn input<const V4: bool>(
     packet.meta_mut().flow_hash = hash;
     let over_loopback = rx.net.is_loopback_device(device);
     match rx.established(&tuple, hash) {
-        // Reached if early demux is off.
+        // This case occurs if early demux is off.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {
             rx.follow(socket);
             rx.segment(dst.take(), packet);
@@ -71,7 +71,7 @@ pub(super) fn input<const V4: bool>(
         // loopback packet a connection with another host.
         Some(Entry::Stream(_)) => return Verdict::Drop(DropReason::IpSourceInvalid, packet),
         found => {
-            // Slow path: every case below needs the parsed header.
+            // Slow path: all remaining cases need the parsed header.
             let segment = match SegmentHeader::parse(packet.linear()) {
                 Ok(segment) => segment,
                 Err(reason) => {
@@ -106,7 +106,8 @@ fn new_connection(
     }
 }
 
-/// Removes the IP header, counts the segment, and performs the checks that need no connection.
+/// Removes the IP header, counts the segment, and performs the checks that do not depend on a
+/// connection.
 #[inline]
 fn admit(rx: &Rx<'_, '_>, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
     rx.cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);

@@ -1,9 +1,10 @@
 //! UDP receive over IPv4: checks the header and the checksum, and finds the socket.
 //!
 //! Above: `ip_input`. Below: `socket::rx`, which collects the datagrams of one socket. Linux:
-//! `__udp4_lib_rcv`, `__udp4_lib_mcast_deliver`. Datagrams of connected sockets take [`connected`]
-//! after early demux. `input` takes the others: datagrams for unconnected sockets and groups, and
-//! those without a socket, whose sender gets a port unreachable error.
+//! `__udp4_lib_rcv`, `__udp4_lib_mcast_deliver`. A datagram for which early demux has found a
+//! connected socket passes [`connected`]. All others pass `input`: datagrams for unconnected
+//! sockets and groups, and datagrams without a socket, which are answered with an ICMP port
+//! unreachable error.
 
 use std::net::SocketAddr;
 
@@ -23,7 +24,7 @@ use crate::{
     socket::{DatagramSocket, rx::Rx},
 };
 
-/// Delivers one datagram, still with its IP header, to the socket that early demux has found.
+/// Delivers one datagram, which still has its IP header, to the socket that early demux has found.
 #[inline]
 pub(super) fn connected<'s>(
     rx: &mut Rx<'_, 's>,
@@ -40,7 +41,7 @@ pub(super) fn connected<'s>(
     }
 }
 
-/// Delivers one datagram, still with its IP header.
+/// Delivers one datagram, which still has its IP header.
 pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
     let udp = match admit(rx.cx, header, &mut packet) {
         Ok(udp) => udp,
@@ -72,7 +73,8 @@ fn tuple(header: &IpHeader, udp: &UdpHeader) -> FourTuple {
     }
 }
 
-/// Removes both headers, which stay readable in front of the payload, and checks the datagram.
+/// Removes the IP and the UDP header, which stay readable in front of the payload, and checks the
+/// datagram.
 #[inline]
 fn admit(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<UdpHeader, DropReason> {
     packet.set_network_header();
@@ -112,7 +114,8 @@ fn check(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<UdpHeader, D
     Ok(udp)
 }
 
-/// Delivers a broadcast or multicast datagram to every socket that wants it.
+/// Delivers a broadcast or multicast datagram to every socket whose addresses and group memberships
+/// match.
 fn to_group(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,
@@ -121,13 +124,13 @@ fn to_group(
 ) -> Verdict {
     let (net, rcu) = (rx.net, rx.rcu);
     let headers = usize::from(header.header_len) + UDP_HEADER_LEN;
-    // A copy contains the headers only if they are part of the packet.
+    // The headers become part of the packet again, because a copy would not contain them otherwise.
     packet.push(headers);
     let remote = SocketAddr::new(header.src, udp.src_port);
     let multicast = packet.meta().pkt_type == PacketType::Multicast;
     let device = DeviceIndex(packet.meta().rx_device);
     let is_member = multicast && net.groups().is_member(device, header.dst, rcu);
-    // The socket found last: each one before it gets a copy.
+    // Socket found last, which gets the packet itself. Every socket before it gets a copy.
     let mut last: Option<&DatagramSocket> = None;
     net.datagrams().for_each_on_port(udp.dst_port, rcu, |bound| {
         let wants = (bound.local.ip().is_unspecified() || bound.local.ip() == header.dst)
@@ -159,10 +162,10 @@ fn to_group(
     }
 }
 
-/// Reports a datagram without a socket to its sender.
+/// Drops a datagram without a socket and sends an ICMP error to its sender.
 fn no_socket(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
     rx.cx.count(Counter::UdpNoPorts, 1);
-    // The error quotes the headers, which are still in front of the payload.
+    // The ICMP error quotes the headers, which are still in front of the payload.
     packet.push(usize::from(header.header_len) + UDP_HEADER_LEN);
     let message = IcmpMessage::Unreachable(Unreachable::Port);
     icmp_input::send_error::<true>(rx, header, message, &packet);

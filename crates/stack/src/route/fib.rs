@@ -1,20 +1,21 @@
 //! The forwarding table: selects the route of a packet by longest prefix match.
 //!
-//! Above: `route::router` for output, `receive::ip_input` for input; the host's configuration
-//! defines addresses and routes. Linux: net/ipv4/fib_trie.c, and the `local` and `main` tables of
-//! `ip route`.
+//! Above: `route::router` for sent packets, `receive::ip_input` for received packets. The
+//! configuration of the host and later changes define addresses and routes. Linux:
+//! net/ipv4/fib_trie.c, and the `local` and `main` tables of `ip route`.
 //!
-//! A table is immutable once built; a change of routes builds a new table (`route::table`), which
-//! shares all but the changed nodes with the old one ([`Lpm`]). As in Linux the local table is
-//! searched first, so no route can redirect an address of this host. An address on a device creates
-//! three entries: the address as local, its network as directly reachable, and the network's
-//! broadcast address.
+//! A [`Fib`] is immutable once built. A change of routes builds a new one (`route::table`), which
+//! shares all but the changed nodes with the old one ([`Lpm`]). As in Linux it has a local and a
+//! main table. The local table is searched first, so that no route can redirect an address of this
+//! host. An address on a device creates up to three routes: one of kind `Local` for the address,
+//! one for its network on the link, and one of kind `Broadcast` for the network's broadcast
+//! address.
 //!
-//! A [`Route`] does not know its prefix, so that prefixes with the same route share it: a table of
-//! a million prefixes has as many routes as it has next hops. Routes to one prefix with different
-//! metrics are a list, the best one first.
+//! A [`Route`] does not contain its prefix, so that prefixes with equal routes share one: a table
+//! of a million prefixes has about as many routes as next hops. Routes to one prefix with different
+//! metrics form a list, the best one first.
 //!
-//! Not here: devices. A route refers to one by index.
+//! Not here: devices. A route contains the index of its device.
 
 use std::{
     collections::BTreeSet,
@@ -35,7 +36,8 @@ pub(crate) use builder::{MTU_MIN_V6, is_link_local};
 mod builder;
 mod change;
 
-/// Device index of an entry without a specific device: limited broadcast, multicast, blackhole.
+/// Device index of a route without a specific device: limited broadcast, multicast, blackhole,
+/// unreachable.
 pub const NO_DEVICE: DeviceIndex = DeviceIndex(u32::MAX);
 
 /// Treatment of the packets to a prefix. Linux: `struct fib_info`.
@@ -83,23 +85,23 @@ impl Deref for Found<'_> {
 }
 
 impl Found<'_> {
-    /// Returns the prefix that matched `dst`, the address of the lookup.
+    /// Returns the prefix that matched. `dst` is the address that was looked up.
     #[must_use]
     pub fn prefix(&self, dst: IpAddr) -> IpNet {
         IpNet::new_assert(dst, self.len).trunc()
     }
 
-    /// Returns the entry as it is listed, for `dst`, the address of the lookup.
+    /// Returns the route with its prefix, as it is listed. `dst` is the address that was looked up.
     #[must_use]
     pub fn entry(&self, dst: IpAddr) -> RouteEntry {
         RouteEntry::new(self.prefix(dst), self.route)
     }
 }
 
-/// One entry of the table, as it is listed.
+/// A route with its prefix, as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// Destinations that the entry matches.
+    /// Destinations that the route matches.
     pub prefix: IpNet,
     /// Treatment of these destinations.
     pub kind: RouteKind,
@@ -116,7 +118,7 @@ pub struct RouteEntry {
 }
 
 impl fmt::Display for RouteEntry {
-    /// Prints the entry as `ip route` does, but with device indices.
+    /// Prints the route as `ip route` does, but with the index of the device instead of its name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.word())?;
         if self.prefix.prefix_len() == 0 {
@@ -155,9 +157,9 @@ impl RouteEntry {
 /// The two tables of an address family.
 #[derive(Clone, Copy, Debug)]
 enum Table {
-    /// Addresses of this host, broadcast and multicast addresses.
+    /// Routes of the addresses of this host, and of broadcast and multicast addresses.
     Local,
-    /// Networks of its addresses, and routes.
+    /// Routes of the networks of its addresses, and added routes.
     Main,
 }
 
@@ -213,14 +215,13 @@ pub struct Fib {
     addresses: Vec<(DeviceIndex, IpNet)>,
     /// Addresses that new connections avoid (RFC 4862 §5.5.4).
     deprecated: BTreeSet<IpAddr>,
-    /// Routes to the link-local addresses of each device, fe80::/64, with their prefix lengths. In
-    /// `v6`, one of them hides the others.
+    /// Route to the link-local network of each device (fe80::/64), with its prefix length. Table
+    /// `v6` holds only one of these routes, because their prefixes are equal.
     link_local: Vec<(u8, Route)>,
 }
 
 impl Fib {
-    /// Starts a table to be filled with addresses and routes, for devices with indices below
-    /// `devices`.
+    /// Returns a builder of a table for devices with indices below `devices`.
     #[must_use]
     pub fn builder(devices: u32) -> FibBuilder {
         FibBuilder::new(devices)
@@ -236,8 +237,8 @@ impl Fib {
         }
     }
 
-    /// Returns the entry for packets to `dst`: the longest matching prefix of the local table or,
-    /// if no local prefix matches, of the main table.
+    /// Returns the route for packets to `dst`: that of the longest matching prefix of the local
+    /// table or, if no local prefix matches, of the main table.
     #[inline]
     #[must_use]
     pub fn lookup(&self, dst: IpAddr) -> Option<Found<'_>> {
@@ -247,7 +248,7 @@ impl Fib {
         }
     }
 
-    /// Returns the entry for packets to the link-local address `dst` on the link of `device`.
+    /// Returns the route for packets to the link-local address `dst` on the link of `device`.
     #[must_use]
     pub fn lookup_on(&self, device: DeviceIndex, dst: IpAddr) -> Option<Found<'_>> {
         let is_local_on =
@@ -265,19 +266,19 @@ impl Fib {
         self.addresses.iter().filter(on_it).map(|(_, address)| address.addr())
     }
 
-    /// Returns the addresses of this host with their devices and prefix lengths.
+    /// Returns the addresses of this host with their devices and prefix lengths, oldest first.
     pub(crate) fn addresses(&self) -> &[(DeviceIndex, IpNet)] {
         &self.addresses
     }
 
-    /// Returns whether new connections avoid `address`.
+    /// Returns whether `address` is deprecated, so that new connections avoid it as their source.
     pub(crate) fn is_deprecated(&self, address: IpAddr) -> bool {
         self.deprecated.contains(&address)
     }
 
-    /// Returns the kind of an address in the local table: `Local` for addresses of this host,
-    /// `Broadcast` and `Multicast` for addresses of no single host, `None` for all others. A packet
-    /// whose source has any of the three kinds is forged.
+    /// Returns the kind of an address in the local table: `Local` for an address of this host,
+    /// `Broadcast` or `Multicast` for an address of several hosts, `None` for any other address. A
+    /// packet from a link whose source address has one of these three kinds is forged.
     #[inline]
     #[must_use]
     pub fn local_kind(&self, ip: IpAddr) -> Option<RouteKind> {
@@ -293,9 +294,9 @@ impl Fib {
         self.local_kind(ip) == Some(RouteKind::Local)
     }
 
-    /// Returns whether packets to `src` would leave by a unicast route: by any route, or by
-    /// `device` if one is given. The reverse-path check of RFC 3704: strict (§2.2) with a device,
-    /// loose (§2.4) without.
+    /// Returns whether the route to `src` is a unicast route and, if `device` is given, leads
+    /// through that device: the reverse-path check of RFC 3704, strict (§2.2) with a device, loose
+    /// (§2.4) without one.
     #[must_use]
     pub fn has_route_back(&self, src: IpAddr, device: Option<DeviceIndex>) -> bool {
         self.lookup(src).is_some_and(|route| {
@@ -328,15 +329,15 @@ impl Fib {
         self.addresses.iter().find(is_of_family).map(|(on, _)| *on)
     }
 
-    /// Returns the first address of a family given to `device`: the source of its packets unless
-    /// the route specifies another.
+    /// Returns the oldest address of `device` in a family: IPv4 if `v4` is true, otherwise IPv6.
     #[must_use]
     pub fn first_address(&self, device: DeviceIndex, v4: bool) -> Option<IpAddr> {
         self.addresses_on(device).find(|address| address.is_ipv4() == v4)
     }
 
-    /// Returns every entry, including those hidden by another with a smaller metric: the local
-    /// table before the main table, IPv4 before IPv6, by prefix and metric.
+    /// Returns every route, even if another route to its prefix has a smaller metric. The local
+    /// table comes before the main table, IPv4 before IPv6; then the order is that of prefixes and
+    /// metrics.
     #[must_use]
     pub fn entries(&self) -> Vec<RouteEntry> {
         let mut entries = Vec::new();
@@ -348,7 +349,7 @@ impl Fib {
         entries
     }
 
-    /// Returns the best route of exactly this prefix.
+    /// Returns the best route to exactly this prefix.
     fn get(&self, table: Table, prefix: &IpNet) -> Option<&Arc<Route>> {
         let len = prefix.prefix_len();
         match prefix.addr() {
@@ -366,7 +367,7 @@ impl Fib {
         }
     }
 
-    /// Visits the prefixes of a table with their best routes, in ascending order.
+    /// Visits the prefixes of a table with their best routes: IPv4 before IPv6, in ascending order.
     fn for_each(&self, table: Table, mut visit: impl FnMut(IpNet, &Arc<Route>)) {
         self.v4.table(table).for_each(|ip, len, best| {
             visit(IpNet::new_assert(Ipv4Addr::from_bits(ip).into(), len), best);

@@ -1,14 +1,15 @@
-//! Longest prefix match: a map from prefixes to values, for a million routes under lock-free
-//! readers.
+//! Longest prefix match: a map from prefixes to values, for a million routes and lock-free readers.
 //!
 //! Above: `route::fib`. Linux: the LC-trie of net/ipv4/fib_trie.c; the layout of a node is the
 //! tree bitmap of Eatherton, Varghese and Dittia (2004).
 //!
-//! A node decides on six bits of the address. `internal` has a bit for each prefix that ends among
-//! these bits, in the order of a binary heap (1 is the empty prefix, `2n` and `2n + 1` extend `n`),
-//! and `external` a bit for each of the 64 continuations that have a node of their own. Values and
-//! children lie in arrays without gaps, so the position of one is the number of set bits below its
-//! bit. Levels without a decision are skipped: a node has the bits in front of it as its key.
+//! A node decides on six bits of the address (a chunk). `internal` has a bit for each possible
+//! prefix that ends within these bits, numbered as in a binary heap: 1 is the empty prefix, `2n`
+//! and `2n + 1` extend prefix `n` by a bit. `external` has a bit for each of the 64 values of the
+//! chunk, set if a child node continues there. Values and children are stored in arrays without
+//! gaps, so the position of an element is the number of set bits below its bit. Levels at which
+//! nothing is decided have no node: a node stores the address bits in front of its chunk as its
+//! key.
 //!
 //! ```text
 //!   level      0     1        2        3         4         5         6
@@ -16,14 +17,16 @@
 //! ```
 //!
 //! Addresses are read as if five zeros preceded them, so that a level ends at /24, the length of
-//! most routes: the 32 prefixes of this length in a /19 share one node. IPv6 gains at /48.
+//! most routes: the 32 prefixes of this length in a /19 share one node. For IPv6, a level ends at
+//! /48.
 //!
-//! **The table is persistent.** Clones share their nodes. A change copies the nodes on its path
-//! that another clone uses, at most seven for IPv4, and changes all others in place. A clone is
-//! published to readers, who follow plain references in their read section; the memory of replaced
-//! nodes is freed when the last clone that uses them is dropped.
+//! **The map is persistent.** Clones share their nodes. A change affects the nodes from the root to
+//! the changed prefix, at most seven for IPv4. It copies those that another clone also uses, and
+//! changes the others in place. A clone is published to readers, which follow plain references in
+//! their read section. The memory of a replaced node is freed when the last clone that uses the
+//! node is dropped.
 //!
-//! Not here: the meaning of values; alternatives for one prefix.
+//! Not here: the meaning of the values; several values for one prefix.
 
 use std::{boxed::Box, fmt::Debug, sync::Arc};
 
@@ -33,8 +36,8 @@ const STRIDE: u32 = 6;
 /// Zeros that precede an address. With 5, levels end at the prefix lengths 24 and 48.
 const LEAD: u32 = 5;
 
-/// For half a chunk, that is for the first five bits of six: heap indices of the six prefixes of
-/// these bits.
+/// For each value of the first five bits of a chunk: bit set of the heap indices of the six
+/// prefixes of these bits.
 const ANCESTORS: [u64; 32] = {
     let mut masks = [0; 32];
     let mut chunk = 0;
@@ -51,20 +54,20 @@ const ANCESTORS: [u64; 32] = {
 
 /// An address as a number, of 32 or 128 bits.
 pub trait Address: Copy + Eq + Debug + Send + Sync + 'static {
-    /// Number of bits.
+    /// Number of bits of an address.
     const BITS: u32;
     /// Returns the first `len` bits, followed by zeros.
     #[must_use]
     fn masked(self, len: u32) -> Self;
     /// Returns the number of leading bits that both addresses share.
     fn common(self, other: Self) -> u32;
-    /// Removes `skip` bits at the front, then all but the first `BITS - drop` bits of the rest.
-    /// The result is below 64.
+    /// Removes the first `skip` bits, and returns the first `BITS - drop` bits of the rest, which
+    /// are at most six.
     fn chunk(self, skip: u8, drop: u8) -> usize;
-    /// Returns `bits` as the last bits of the first `len`.
+    /// Returns an address whose first `len` bits end with `bits`. All other bits are zero.
     #[must_use]
     fn ending(bits: u32, len: u32) -> Self;
-    /// Returns the union of two numbers without common bits.
+    /// Returns the bitwise union of both addresses.
     #[must_use]
     fn joined(self, other: Self) -> Self;
 }
@@ -117,20 +120,20 @@ pub struct Lpm<A, V> {
 
 #[derive(Clone, Debug)]
 struct Node<A, V> {
-    /// Prefixes that end in this node, by heap index.
+    /// Bit set of the prefixes that end in this node, by heap index.
     internal: u64,
-    /// Continuations that have a child, by their six bits.
+    /// Bit set of the chunks that have a child.
     external: u64,
-    /// Values of the prefixes, in the order of `internal`.
+    /// Values of the prefixes, in the order of the bits in `internal`.
     values: Box<[V]>,
-    /// Children, in the order of `external`.
+    /// Children, in the order of the bits in `external`.
     children: Box<[Arc<Self>]>,
-    /// Address bits in front of the node; `skip` of them.
+    /// The `skip` address bits in front of the chunk of this node, followed by zeros.
     key: A,
     level: u8,
-    /// Number of address bits in front of the node.
+    /// Number of address bits in front of the chunk.
     skip: u8,
-    /// Number of address bits that do not fit one chunk.
+    /// Number of address bits minus the width of the chunk.
     drop: u8,
 }
 
@@ -202,7 +205,7 @@ impl<A: Address, V: Clone> Lpm<A, V> {
         }
     }
 
-    /// Returns the value of exactly this prefix.
+    /// Returns the value of exactly this prefix. Bits beyond `len` must be zero.
     #[must_use]
     pub fn get(&self, prefix: A, len: u8) -> Option<&V> {
         let home = level(len);
@@ -217,7 +220,8 @@ impl<A: Address, V: Clone> Lpm<A, V> {
         (node.internal >> index & 1 == 1).then(|| &node.values[rank(node.internal, index)])
     }
 
-    /// Sets the value of a prefix, whose other bits are ignored; returns the previous one.
+    /// Sets the value of a prefix and returns the previous value. Bits of `prefix` beyond `len` are
+    /// ignored.
     pub fn insert(&mut self, prefix: A, len: u8, value: V) -> Option<V> {
         let prefix = prefix.masked(len.into());
         let old = match &mut self.root {
@@ -231,10 +235,10 @@ impl<A: Address, V: Clone> Lpm<A, V> {
         old
     }
 
-    /// Removes a prefix; returns its value.
+    /// Removes a prefix and returns its value. Bits of `prefix` beyond `len` are ignored.
     pub fn remove(&mut self, prefix: A, len: u8) -> Option<V> {
         let prefix = prefix.masked(len.into());
-        // An absent prefix copies no node.
+        // This check ensures that the removal of an absent prefix copies no node.
         self.get(prefix, len)?;
         let (old, left) = remove(self.root.take()?, prefix, len);
         self.root = left;
@@ -249,8 +253,8 @@ impl<A: Address, V: Clone> Lpm<A, V> {
         }
     }
 
-    /// Returns the number of nodes and the bytes of all nodes, as requested from the allocator,
-    /// without what the values refer to.
+    /// Returns the number of nodes and their memory in bytes, as requested from the allocator.
+    /// Memory to which the values refer is not included.
     #[must_use]
     pub fn memory(&self) -> (usize, usize) {
         self.root.as_ref().map_or((0, 0), |root| root.memory())
@@ -281,13 +285,13 @@ impl<A: Address, V: Clone> Node<A, V> {
         Arc::new(node)
     }
 
-    /// Whether the bits in front of the node are those of `address`.
+    /// Whether `address` begins with the key of this node.
     #[inline]
     fn covers(&self, address: A) -> bool {
         address.common(self.key) >= u32::from(self.skip)
     }
 
-    /// Returns the bits of `address` that this node decides on.
+    /// Returns the bits of `address` on which this node decides.
     #[inline]
     fn chunk(&self, address: A) -> usize {
         address.chunk(self.skip, self.drop)
@@ -311,7 +315,8 @@ impl<A: Address, V: Clone> Node<A, V> {
     fn len_at(&self, index: u32) -> u8 {
         #[expect(clippy::cast_possible_truncation, reason = "an index is below 64")]
         let rest = index.ilog2() as u8;
-        // In this order there is no underflow: level 0 has the empty prefix alone, index 32.
+        // The sum is computed first, so there is no underflow: at level 0 the empty prefix has
+        // index 32, hence `rest` 5.
         self.level * 6 + rest - 5
     }
 
@@ -332,7 +337,7 @@ impl<A: Address, V: Clone> Node<A, V> {
     }
 
     fn memory(&self) -> (usize, usize) {
-        // The strong and the weak count of `Arc`.
+        // An `Arc` allocates a strong and a weak count beside the node.
         let counts = 2 * size_of::<usize>();
         let own = counts
             + size_of::<Self>()
@@ -359,7 +364,9 @@ fn insert<A: Address, V: Clone>(
         let chunk = parent.chunk(slot.key);
         parent.external = 1 << chunk;
         parent.children = Box::new([Arc::clone(slot)]);
-        // The clone above and this assignment leave the count of the old node as it was.
+        // The clone above adds a reference to the old node, and this assignment drops one. So the
+        // old node still counts as unshared, and `make_mut` copies it only if another clone of the
+        // map uses it.
         *slot = Arc::new(parent);
     }
     let node = Arc::make_mut(slot);
@@ -383,7 +390,8 @@ fn insert<A: Address, V: Clone>(
     None
 }
 
-/// Removes a prefix below `node`, which exists. Returns its value, and the node that remains.
+/// Removes a prefix, which must exist, from the tree below `shared`. Returns the value, and the
+/// remaining tree.
 fn remove<A: Address, V: Clone>(
     mut shared: Arc<Node<A, V>>,
     prefix: A,
@@ -407,7 +415,7 @@ fn remove<A: Address, V: Clone>(
     };
     let left = match (node.values.len(), node.children.len()) {
         (0, 0) => None,
-        // A node without a value decides nothing between one child.
+        // A node without values and with a single child decides nothing, so the child replaces it.
         (0, 1) => Some(remove_at(&mut node.children, 0)),
         _ => Some(shared),
     };

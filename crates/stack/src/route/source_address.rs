@@ -1,14 +1,14 @@
-//! Selection of a source address: the rules of RFC 6724 §5 for IPv6, the first address of the
+//! Selection of a source address: by the rules of RFC 6724 §5 for IPv6; the oldest address of the
 //! device for IPv4.
 //!
-//! Above: `Router::hop`, for a destination whose route names no source. Linux:
+//! Above: `Router::hop`, for a destination whose route has no source address. Linux:
 //! `ipv6_dev_get_saddr`, `inet_select_addr`.
 //!
-//! Candidates are the addresses of the outgoing device (RFC 6724 §4), so rule 5 always holds. Rules
-//! 4 and 7 concern mobile hosts and temporary addresses, which this stack does not have. The policy
-//! table is the default one of RFC 6724 §2.1.
+//! The candidates are the addresses of the outgoing device (RFC 6724 §4), so rule 5 never
+//! distinguishes two of them. Rules 4 and 7 concern mobile hosts and temporary addresses, which
+//! this stack does not implement. The policy table is the default one of RFC 6724 §2.1.
 //!
-//! Not here: the order of several destinations, which is up to the application that resolved them.
+//! Not here: the order of several destination addresses, which is up to the application.
 
 use std::{
     cmp::Reverse,
@@ -18,7 +18,7 @@ use std::{
 use super::fib::Fib;
 use crate::base::ids::DeviceIndex;
 
-/// Returns the source address for packets that leave by `device` to `remote`.
+/// Returns the source address for packets to `remote` that leave through `device`.
 #[cold]
 pub(crate) fn select(fib: &Fib, device: DeviceIndex, remote: IpAddr) -> Option<IpAddr> {
     let IpAddr::V6(remote) = remote else { return fib.first_address(device, true) };
@@ -27,29 +27,31 @@ pub(crate) fn select(fib: &Fib, device: DeviceIndex, remote: IpAddr) -> Option<I
         IpAddr::V6(ip) => Some((ip, net.prefix_len())),
         IpAddr::V4(_) => None,
     });
-    // Of equal candidates the first added wins: `min_by_key` returns the first minimum.
+    // Of candidates with equal rank the oldest is selected: `min_by_key` returns the first minimum.
     v6.min_by_key(|&(ip, len)| rank(fib, remote, ip, len)).map(|(ip, _)| IpAddr::V6(ip))
 }
 
-/// Rank of a candidate by the rules of RFC 6724 §5; the smallest wins. `len` is the length of its
-/// prefix.
+/// Returns the rank of the candidate `source` by the rules of RFC 6724 §5; the smallest rank is
+/// selected. `len` is the prefix length of the candidate.
 fn rank(fib: &Fib, remote: Ipv6Addr, source: Ipv6Addr, len: u8) -> impl Ord + use<> {
     let (wanted, scope) = (scope(remote), scope(source));
     (
-        // Rule 1: the destination itself.
+        // Rule 1: prefer the destination itself.
         source != remote,
-        // Rule 2: the smallest scope that reaches the destination; otherwise the largest.
+        // Rule 2: prefer the smallest scope that is not below that of the destination; if all are
+        // below, the largest.
         if scope >= wanted { (false, scope) } else { (true, u8::MAX - scope) },
-        // Rule 3: not deprecated.
+        // Rule 3: avoid deprecated addresses.
         fib.is_deprecated(IpAddr::V6(source)),
-        // Rule 6: the same label.
+        // Rule 6: prefer an address with the label of the destination.
         label(source) != label(remote),
-        // Rule 8: the longest common prefix, not counting interface identifiers.
+        // Rule 8: prefer the longest common prefix, not counting interface identifiers.
         Reverse((source.to_bits() ^ remote.to_bits()).leading_zeros().min(u32::from(len))),
     )
 }
 
-/// Scope of an address (RFC 4007 §4, RFC 6724 §3.1), as the number in a group's address.
+/// Returns the scope of an address (RFC 4007 §4, RFC 6724 §3.1), numbered as in a multicast
+/// address.
 const fn scope(ip: Ipv6Addr) -> u8 {
     if ip.is_multicast() {
         ip.octets()[1] & 0x0f
@@ -63,7 +65,7 @@ const fn scope(ip: Ipv6Addr) -> u8 {
     }
 }
 
-/// Label of an address in the default policy table (RFC 6724 §2.1).
+/// Returns the label of an address in the default policy table (RFC 6724 §2.1).
 fn label(ip: Ipv6Addr) -> u8 {
     let [first, second, ..] = ip.segments();
     if ip.is_loopback() {
@@ -93,7 +95,8 @@ mod tests {
 
     const DEVICE: DeviceIndex = DeviceIndex(0);
 
-    /// Table of one device with these addresses, of which the second group is deprecated.
+    /// Returns a table of one device with `addresses`, of which those in `deprecated` are
+    /// deprecated.
     fn table(addresses: &[&str], deprecated: &[&str]) -> Fib {
         let mut builder = Fib::builder(2);
         for address in addresses {
@@ -110,9 +113,9 @@ mod tests {
         chosen.map_or_else(String::new, |ip| ip.to_string())
     }
 
-    /// RFC 6724 §10.1.
+    /// The examples of RFC 6724 §10.1.
     #[test]
-    fn the_examples_of_the_rfc_hold() {
+    fn the_examples_of_rfc_6724_select_the_expected_source() {
         let addresses = ["2001:db8:1::1/64", "fe80::1/64"];
         let fib = table(&addresses, &[]);
         assert_eq!(chosen(&fib, "2001:db8:1::2"), "2001:db8:1::1");
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deprecated_address_is_the_last_resort() {
+    fn a_deprecated_address_is_selected_only_if_there_is_no_other() {
         let fib = table(&["2001:db8:1::1/64", "2001:db8:2::1/64"], &["2001:db8:1::1"]);
         assert_eq!(chosen(&fib, "2001:db8:1::9"), "2001:db8:2::1");
         let fib = table(&["2001:db8:1::1/64"], &["2001:db8:1::1"]);
@@ -136,16 +139,20 @@ mod tests {
     }
 
     #[test]
-    fn private_addresses_meet_private_destinations() {
+    fn a_unique_local_destination_gets_a_unique_local_source() {
         let fib = table(&["2001:db8::1/64", "fd00::1/64"], &[]);
         assert_eq!(chosen(&fib, "fd00:0:0:1::9"), "fd00::1");
         assert_eq!(chosen(&fib, "2001:db8:ffff::9"), "2001:db8::1");
     }
 
     #[test]
-    fn families_do_not_mix() {
+    fn the_source_has_the_family_of_the_destination() {
         let fib = table(&["10.0.0.1/24", "10.1.0.1/24"], &[]);
         assert_eq!(chosen(&fib, "2001:db8::1"), "");
-        assert_eq!(chosen(&fib, "10.1.0.9"), "10.0.0.1", "the first address, as without a route");
+        assert_eq!(
+            chosen(&fib, "10.1.0.9"),
+            "10.0.0.1",
+            "the oldest IPv4 address is selected for every destination"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Builds a forwarding table from addresses and routes, or refuses them with a [`ConfigError`].
 //!
-//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c,
-//! including their refusals.
+//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c, which
+//! refuse the same input.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,16 +24,19 @@ const MTU_MAX: u32 = 65_535;
 /// Specification of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// Destinations; no bits may be set after the prefix.
+    /// Destinations. The address must have no bits set beyond the prefix length.
     pub prefix: IpNet,
-    /// `Unicast`, `Blackhole` or `Unreachable`; other kinds are created with addresses.
+    /// `Unicast`, `Blackhole` or `Unreachable`. Routes of the other kinds are created with
+    /// addresses.
     pub kind: RouteKind,
-    /// Next hop: an address in the network of one of this host's addresses.
+    /// Next hop: an address that an on-link route matches, or a link-local IPv6 address together
+    /// with `device`.
     pub via: Option<IpAddr>,
-    /// Device index. Optional if `via` determines it.
+    /// Device index. May be omitted if `via` determines the device.
     pub device: Option<DeviceIndex>,
-    /// Source address: one of this host's. The default is this host's address in the next hop's
-    /// network.
+    /// Source address: an address of this host. The default for IPv4 is the source of the on-link
+    /// route to the next hop, or the oldest address of the device. For IPv6, each destination
+    /// selects an address (`route::source_address`).
     pub prefsrc: Option<IpAddr>,
     /// Largest packet in bytes.
     pub mtu: Option<u32>,
@@ -42,48 +45,50 @@ pub struct RouteSpec {
 }
 
 impl RouteSpec {
-    /// `ip route add PREFIX via NEXT_HOP`.
+    /// Returns the specification of `ip route add PREFIX via NEXT_HOP`.
     #[must_use]
     pub const fn via(prefix: IpNet, next_hop: IpAddr) -> Self {
         Self { via: Some(next_hop), ..Self::of(prefix, RouteKind::Unicast) }
     }
 
-    /// `ip route add PREFIX dev DEVICE`: destinations on the link itself.
+    /// Returns the specification of `ip route add PREFIX dev DEVICE`: the destinations are on the
+    /// link itself.
     #[must_use]
     pub const fn on_link(prefix: IpNet, device: DeviceIndex) -> Self {
         Self { device: Some(device), ..Self::of(prefix, RouteKind::Unicast) }
     }
 
-    /// `ip route add blackhole PREFIX` or `unreachable`.
+    /// Returns the specification of `ip route add blackhole PREFIX`, `ip route add unreachable
+    /// PREFIX`, or a `Unicast` route without next hop and device, which the caller adds.
     #[must_use]
     pub const fn of(prefix: IpNet, kind: RouteKind) -> Self {
         Self { prefix, kind, via: None, device: None, prefsrc: None, mtu: None, metric: 0 }
     }
 }
 
-/// Collects addresses and routes. Addresses must be added first, because routes are checked against
-/// them.
+/// Forwarding table under construction. Addresses must be added before routes, because routes are
+/// checked against them.
 #[derive(Clone, Debug)]
 pub struct FibBuilder {
     devices: u32,
-    /// Table so far.
+    /// Table that was built so far.
     pub(super) fib: Fib,
-    /// Devices that are down: no route may use them.
+    /// Devices that are down. No route may use them.
     pub(super) down: BTreeSet<DeviceIndex>,
     shared: SharedRoutes,
 }
 
-/// Routes of a table without duplicates, so that equal routes of different prefixes are one
-/// allocation. Linux: `fib_find_info`.
+/// Set of the routes of a table, so that equal routes of different prefixes share one allocation.
+/// Linux: `fib_find_info`.
 #[derive(Clone, Debug, Default)]
 struct SharedRoutes {
     routes: BTreeSet<Arc<Route>>,
-    /// Number of routes at which those without a prefix are removed.
+    /// Size of the set at which a sweep removes the routes that no prefix uses.
     sweep_at: usize,
 }
 
 impl SharedRoutes {
-    /// Smallest number of routes that is worth a sweep.
+    /// Smallest size at which the set is swept.
     const SWEEP_MIN: usize = 64;
 
     /// Returns the shared copy of `route`.
@@ -92,7 +97,7 @@ impl SharedRoutes {
             return Arc::clone(shared);
         }
         if self.routes.len() >= self.sweep_at.max(Self::SWEEP_MIN) {
-            // A route without another reference is used by no prefix of any table.
+            // A route that only this set refers to is used by no prefix of any table.
             self.routes.retain(|route| Arc::strong_count(route) > 1);
             self.sweep_at = 2 * self.routes.len();
         }
@@ -117,7 +122,7 @@ impl FibBuilder {
         builder
     }
 
-    /// Makes `device` the loopback device: 127.0.0.0/8 and ::1 become local.
+    /// Makes `device` the loopback device: 127.0.0.0/8 and ::1 become addresses of this host.
     pub fn loopback(&mut self, device: DeviceIndex) {
         let v4 = (v4_net(Ipv4Addr::new(127, 0, 0, 0), 8), IpAddr::V4(Ipv4Addr::LOCALHOST));
         let v6 = (v6_net(Ipv6Addr::LOCALHOST, 128), IpAddr::V6(Ipv6Addr::LOCALHOST));
@@ -128,11 +133,12 @@ impl FibBuilder {
         self.add(Table::Local, broadcast, route(RouteKind::Broadcast, device, None));
     }
 
-    /// Assigns an address to a device, and makes the network of its prefix length reachable there.
+    /// Assigns an address to a device, and makes the network of the address reachable through the
+    /// device.
     ///
     /// # Errors
-    /// If the address cannot belong to a host, is its network's own or broadcast address, or is
-    /// taken, or if the device does not exist.
+    /// If the address cannot belong to a host, is the first or the broadcast address of its
+    /// network, or is assigned already; if the prefix length is 0; or if the device does not exist.
     pub fn address(&mut self, device: DeviceIndex, address: IpNet) -> Result<(), ConfigError> {
         let refuse = |allowed: &str| Err(ConfigError::new("address", address, allowed));
         if device.0 >= self.devices {
@@ -161,7 +167,8 @@ impl FibBuilder {
             self.add_first(Table::Local, broadcast, route(RouteKind::Broadcast, device, source));
         }
         if address.prefix_len() < address.max_prefix_len() {
-            // A second address in the same network is secondary: the first remains the source.
+            // A second address in the same network is secondary: the first one remains the source
+            // of the network's route.
             let network = address.trunc();
             self.add_first(Table::Main, network, network_route(device, source));
         }
@@ -172,7 +179,7 @@ impl FibBuilder {
     /// Adds a route.
     ///
     /// # Errors
-    /// If a field is impossible or contradicts another, or if the prefix has a route with the same
+    /// If a field is invalid or contradicts another, or if the prefix has a route with the same
     /// metric.
     pub fn route(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
         let added = self.resolve(spec)?;
@@ -189,7 +196,7 @@ impl FibBuilder {
         best.is_some_and(|best| best.alternatives().any(|route| route.metric == metric))
     }
 
-    /// Sets the route of a prefix with its metric.
+    /// Adds a route to a prefix. It replaces a route to this prefix with the same metric.
     pub(super) fn add(&mut self, table: Table, prefix: IpNet, added: Route) {
         let metric = added.metric;
         let others = self.fib.get(table, &prefix).map(Arc::clone);
@@ -200,7 +207,7 @@ impl FibBuilder {
         self.set(table, &prefix, routes);
     }
 
-    /// As [`add`](Self::add), unless the prefix has a route with this metric.
+    /// As [`add`](Self::add), but changes nothing if the prefix has a route with the same metric.
     pub(super) fn add_first(&mut self, table: Table, prefix: IpNet, added: Route) {
         let best = self.fib.get(table, &prefix);
         if best.is_none_or(|best| best.alternatives().all(|route| route.metric != added.metric)) {
@@ -208,14 +215,15 @@ impl FibBuilder {
         }
     }
 
-    /// Sets the routes of a prefix, which are in ascending order of metric.
+    /// Replaces all routes to a prefix by `routes`, which must be in ascending order of metric.
     pub(super) fn set(&mut self, table: Table, prefix: &IpNet, routes: Vec<Route>) {
         let chained = |worse, route| Some(self.shared.share(Route { worse, ..route }));
         let best = routes.into_iter().rev().fold(None, chained);
         self.fib.set(table, prefix, best);
     }
 
-    /// Removes the routes for which `keep` returns false. Returns their prefixes.
+    /// Removes the routes for which `keep` returns false. Returns the prefixes of the removed
+    /// routes.
     pub(super) fn retain(
         &mut self,
         table: Table,
@@ -234,19 +242,20 @@ impl FibBuilder {
         changed.into_iter().map(|(prefix, _)| prefix).collect()
     }
 
-    /// Returns a copy for a change that may be refused. The routes without duplicates move to the
-    /// copy, because a copy of them would cost as much as they are many.
+    /// Returns a copy for a change that may be refused. The set of shared routes moves to the copy
+    /// instead of being cloned, because cloning it would cost time proportional to the number of
+    /// routes.
     pub(crate) fn fork(&mut self) -> Self {
         let shared = std::mem::take(&mut self.shared);
         Self { devices: self.devices, fib: self.fib.clone(), down: self.down.clone(), shared }
     }
 
-    /// Takes back from a refused copy what [`fork`](Self::fork) moved there.
+    /// Takes the set of shared routes back from a copy whose change was refused.
     pub(crate) fn rejoin(&mut self, refused: Self) {
         self.shared = refused.shared;
     }
 
-    /// Converts a specification to a route.
+    /// Checks a specification and converts it to a route.
     pub(super) fn resolve(&self, spec: &RouteSpec) -> Result<Route, ConfigError> {
         self.check_prefix(spec)?;
         check_mtu(spec)?;
@@ -270,7 +279,7 @@ impl FibBuilder {
         })
     }
 
-    /// Returns the table. It shares its memory with the builder.
+    /// Returns the table, which shares its memory with the builder.
     #[must_use]
     pub fn build(&self) -> Fib {
         Fib { link_local: self.link_local(), ..self.fib.clone() }
@@ -306,7 +315,8 @@ impl FibBuilder {
         Ok(())
     }
 
-    /// Returns the device of a route, and this host's address in the network of its next hop.
+    /// Returns the device of a route, and the source address that follows from the on-link route to
+    /// its next hop.
     fn output_device(
         &self,
         spec: &RouteSpec,
@@ -332,7 +342,8 @@ impl FibBuilder {
             return Err(ConfigError::new("route via", via, "a next hop of the prefix's family"));
         }
         if is_link_local(via) {
-            // The address of a router on any link: only the device tells which one.
+            // Several links may have a router with this address, so the specification must name the
+            // device.
             let Some(device) = spec.device else {
                 return Err(ConfigError::new(
                     "route via",
@@ -342,7 +353,8 @@ impl FibBuilder {
             };
             return Ok((device, None));
         }
-        // The longest prefix decides between overlapping networks, as in any lookup.
+        // If several networks contain the next hop, that with the longest prefix decides, as in any
+        // lookup.
         let mut found = None;
         self.fib.for_each_match(via, |best| {
             let mut on_link = best.alternatives().filter(|route| {
@@ -374,13 +386,13 @@ fn check_mtu(spec: &RouteSpec) -> Result<(), ConfigError> {
     }
 }
 
-/// Returns a route that follows from an address.
+/// Returns a route without next hop, MTU and metric, as it is created with an address.
 pub(super) const fn route(kind: RouteKind, device: DeviceIndex, prefsrc: Option<IpAddr>) -> Route {
     Route { kind, via: None, device, prefsrc, mtu: None, metric: 0, worse: None }
 }
 
-/// Returns the route to a device's own network. An IPv6 destination chooses among the addresses of
-/// the device (`route::source_address`).
+/// Returns the route to the network of an address of `device`. An IPv6 route has no source address:
+/// for each destination, one of the device's addresses is selected (`route::source_address`).
 pub(super) fn network_route(device: DeviceIndex, source: Option<IpAddr>) -> Route {
     route(RouteKind::Unicast, device, source.filter(IpAddr::is_ipv4))
 }
@@ -400,7 +412,8 @@ fn is_unicast(ip: IpAddr) -> bool {
     !special && !reserved
 }
 
-/// RFC 3021: networks of one or two hosts have no broadcast address. IPv6 has none at all.
+/// Whether the network of an address has a broadcast address. An IPv4 network of length 31
+/// (RFC 3021) or 32 has none, and an IPv6 network has none.
 pub(super) const fn has_broadcast(address: &IpNet) -> bool {
     matches!(address, IpNet::V4(address) if address.prefix_len() <= 30)
 }

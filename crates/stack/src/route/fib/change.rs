@@ -1,9 +1,9 @@
-//! Changes of the tables while a host runs: routes are added and deleted, devices go down, up and
-//! away.
+//! Changes of the forwarding table while a host runs: routes are replaced and deleted, addresses
+//! are removed, and devices are taken down, brought up and removed.
 //!
 //! Linux: `ip route replace`, `ip route del`, `ip link set down`; net/ipv4/fib_frontend.c
 //! (`fib_table_delete`, `fib_disable_ip`, `fib_sync_down_addr`). Each change is made to the
-//! builder, and the table that it yields replaces the old one.
+//! builder; then the table that the builder returns replaces the old one.
 
 use std::{net::IpAddr, sync::Arc, vec::Vec};
 
@@ -26,9 +26,10 @@ impl FibBuilder {
         Ok(())
     }
 
-    /// Deletes the best route with this prefix that matches `spec`. A metric of 0, the kind
-    /// `Unicast`, and a missing next hop, device, source or MTU match any value. A device's own
-    /// network can be deleted; local addresses cannot. `ip route del`.
+    /// Deletes the best route to the prefix of `spec` that also matches its other fields (`ip route
+    /// del`). A metric of 0, the kind `Unicast`, and a missing next hop, device, source or MTU
+    /// match any value. The route to the network of an address can be deleted; routes of the local
+    /// table cannot.
     ///
     /// # Errors
     /// If no route matches.
@@ -52,22 +53,24 @@ impl FibBuilder {
         Ok(())
     }
 
-    /// Returns every entry: the local table, then the main table by prefix and metric.
+    /// Returns every route: the local table, then the main table, each by prefix and metric.
     pub(crate) fn entries(&self) -> Vec<RouteEntry> {
         self.fib.entries()
     }
 
-    /// Takes `device` down: removes the routes through it. Its addresses stay local, and packets to
-    /// them are accepted by other devices (RFC 1122 §3.3.4.2, the weak model).
+    /// Takes `device` down: removes the routes through it. Its addresses remain addresses of this
+    /// host, and packets to them are accepted on other devices (the weak model of
+    /// RFC 1122 §3.3.4.2).
     pub fn device_down(&mut self, device: DeviceIndex) {
         self.down.insert(device);
         let networks = self.retain(Table::Main, |route| route.device != device);
-        // If two devices are in one network, the other one takes over.
+        // If another device has an address in the same network, the route to the network now leads
+        // through that device.
         self.connect(|network| networks.contains(&network));
     }
 
-    /// Brings `device` up: restores the networks of its addresses. Routes added to them earlier are
-    /// not restored, as in Linux.
+    /// Brings `device` up: restores the routes to the networks of its addresses. As in Linux, other
+    /// routes through the device are not restored.
     pub fn device_up(&mut self, device: DeviceIndex) {
         if self.down.remove(&device) {
             let on_it =
@@ -77,7 +80,8 @@ impl FibBuilder {
         }
     }
 
-    /// Removes `device`, its addresses, and every route with one of them as its source.
+    /// Removes `device`: its addresses, the routes through it, and every route whose source is one
+    /// of these addresses.
     pub fn device_gone(&mut self, device: DeviceIndex) {
         let on_it = |&(on, _): &(DeviceIndex, IpNet)| on == device;
         let gone: Vec<_> =
@@ -90,8 +94,8 @@ impl FibBuilder {
         self.device_down(device);
     }
 
-    /// Removes an address, its network if no other address of the device is in it, and every route
-    /// with it as its source: `ip address del`.
+    /// Removes an address (`ip address del`), every route with this source, and the route to its
+    /// network unless the device has another address in the network.
     pub fn remove_address(&mut self, device: DeviceIndex, address: IpAddr) {
         let is_it = |at: &(DeviceIndex, IpNet)| at.0 == device && at.1.addr() == address;
         let Some((_, gone)) = self.fib.addresses.iter().find(|at| is_it(at)).copied() else {
@@ -117,7 +121,7 @@ impl FibBuilder {
         self.connect(|other| other == network);
     }
 
-    /// Sets whether new connections avoid an address.
+    /// Sets whether an address is deprecated, so that new connections avoid it as their source.
     pub fn set_deprecated(&mut self, address: IpAddr, deprecated: bool) {
         if deprecated {
             self.fib.deprecated.insert(address);
@@ -126,7 +130,8 @@ impl FibBuilder {
         }
     }
 
-    /// Adds the broadcast addresses of the networks of all addresses, where none is left.
+    /// Adds the missing broadcast routes of all addresses: a removed broadcast route may belong to
+    /// the network of a remaining address, too.
     fn add_broadcasts(&mut self) {
         for (on, address) in self.fib.addresses.clone() {
             if builder::has_broadcast(&address) {
@@ -137,8 +142,8 @@ impl FibBuilder {
         }
     }
 
-    /// Makes each network for which `wanted` returns true reachable by the first device that is up
-    /// and has an address in it.
+    /// Adds the missing routes to the networks for which `wanted` returns true. Such a route leads
+    /// through the first device that is up and has an address in the network.
     fn connect(&mut self, wanted: impl Fn(IpNet) -> bool) {
         for (device, address) in self.fib.addresses.clone() {
             let (network, source) = (address.trunc(), Some(address.addr()));

@@ -12,13 +12,13 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// Returns the entry of a lookup.
+/// Returns the route to `dst` with its prefix.
 fn found(fib: &Fib, dst: &str) -> Option<RouteEntry> {
     fib.lookup(ip(dst)).map(|found| found.entry(ip(dst)))
 }
 
-/// Returns a table with loopback as device 0, 10.0.0.1/24 and 2001:db8::1/64 on device 1, and
-/// 192.168.1.2/30 on device 2.
+/// Returns the builder of a table with loopback as device 0, 10.0.0.1/24 and 2001:db8::1/64 on
+/// device 1, and 192.168.1.2/30 on device 2.
 fn sample() -> FibBuilder {
     let mut builder = Fib::builder(3);
     builder.loopback(DeviceIndex(0));
@@ -34,7 +34,7 @@ fn refused(result: Result<(), ConfigError>) -> (&'static str, String) {
 }
 
 #[test]
-fn each_address_creates_its_entries() {
+fn each_address_creates_its_routes() {
     let fib = sample().build();
     let found = |text: &str| found(&fib, text).map(|entry| entry.to_string());
     assert_eq!(found("10.0.0.1").unwrap(), "local 10.0.0.1 dev 1 src 10.0.0.1");
@@ -53,7 +53,7 @@ fn each_address_creates_its_entries() {
 }
 
 #[test]
-fn a_route_back_is_a_unicast_route_by_the_device_if_one_is_given() {
+fn the_reverse_path_check_requires_a_unicast_route_through_the_given_device() {
     let mut builder = sample();
     builder.route(&RouteSpec::via(net("10.9.0.0/16"), ip("192.168.1.1"))).unwrap();
     builder.route(&RouteSpec::of(net("10.9.1.0/24"), RouteKind::Blackhole)).unwrap();
@@ -68,21 +68,24 @@ fn a_route_back_is_a_unicast_route_by_the_device_if_one_is_given() {
 }
 
 #[test]
-fn a_subnet_is_that_of_an_address_on_its_device() {
+fn share_subnet_compares_only_the_addresses_of_the_given_device() {
     let mut builder = sample();
     builder.address(DeviceIndex(2), net("10.0.0.2/30")).unwrap();
     builder.route(&RouteSpec::on_link(net("10.9.0.0/16"), DeviceIndex(1))).unwrap();
     let fib = builder.build();
     let share = |device, local, other| fib.share_subnet(DeviceIndex(device), ip(local), ip(other));
     assert!(share(1, "10.0.0.1", "10.0.0.9"));
-    assert!(!share(1, "10.0.0.1", "10.9.0.9"), "a route is no subnet");
-    assert!(!share(2, "10.0.0.1", "10.0.0.9"), "another device's address");
-    assert!(!share(2, "10.0.0.2", "10.0.0.9"), "its own subnet is smaller");
-    assert!(!share(1, "10.0.0.9", "10.0.0.8"), "not an address of this host");
+    assert!(
+        !share(1, "10.0.0.1", "10.9.0.9"),
+        "a network with a route but without an address is no subnet"
+    );
+    assert!(!share(2, "10.0.0.1", "10.0.0.9"), "10.0.0.1 is an address of device 1");
+    assert!(!share(2, "10.0.0.2", "10.0.0.9"), "10.0.0.9 is outside the /30 of device 2");
+    assert!(!share(1, "10.0.0.9", "10.0.0.8"), "10.0.0.9 is not an address of this host");
 }
 
 #[test]
-fn small_networks_have_no_broadcast() {
+fn networks_of_length_31_and_32_have_no_broadcast_address() {
     let mut builder = Fib::builder(1);
     builder.address(DeviceIndex(0), net("10.1.0.0/31")).unwrap();
     builder.address(DeviceIndex(0), net("10.2.0.7/32")).unwrap();
@@ -103,11 +106,11 @@ fn the_default_route_matches_all_other_destinations() {
     let longer = found(&fib, "10.20.3.4").unwrap();
     assert_eq!(longer.to_string(), "10.20.0.0/16 via 192.168.1.1 dev 2 src 192.168.1.2");
     assert_eq!(found(&fib, "10.0.0.7").unwrap().via, None);
-    assert_eq!(found(&fib, "2001:db8:1::1"), None, "no IPv6 default was given");
+    assert_eq!(found(&fib, "2001:db8:1::1"), None, "there is no IPv6 default route");
 }
 
 #[test]
-fn no_route_redirects_our_addresses() {
+fn no_route_redirects_an_address_of_this_host() {
     let mut builder = sample();
     let host = RouteSpec::via(net("10.0.0.1/32"), ip("192.168.1.1"));
     builder.route(&host).unwrap();
@@ -128,7 +131,7 @@ fn the_smallest_metric_wins() {
 }
 
 #[test]
-fn the_local_table_tells_which_addresses_cannot_be_a_source() {
+fn local_kind_identifies_addresses_that_no_remote_host_can_have() {
     let fib = sample().build();
     assert_eq!(fib.local_kind(ip("10.0.0.255")), Some(RouteKind::Broadcast));
     assert_eq!(fib.local_kind(ip("10.0.0.1")), Some(RouteKind::Local));
@@ -137,7 +140,7 @@ fn the_local_table_tells_which_addresses_cannot_be_a_source() {
 }
 
 #[test]
-fn secondary_addresses_share_the_network() {
+fn the_first_address_of_a_network_remains_its_source() {
     let mut builder = sample();
     builder.address(DeviceIndex(1), net("10.0.0.2/24")).unwrap();
     let fib = builder.build();
@@ -145,7 +148,7 @@ fn secondary_addresses_share_the_network() {
     assert_eq!(found(&fib, "10.0.0.9").unwrap().prefsrc, Some(ip("10.0.0.1")));
 }
 
-/// fe80::/64 is a network of every link, so the device of the destination decides.
+/// Every link has the network fe80::/64, so the device of the destination selects the link.
 #[test]
 fn each_device_has_its_own_link_local_network() {
     let mut builder = sample();
@@ -159,7 +162,11 @@ fn each_device_has_its_own_link_local_network() {
     assert_eq!(on(&builder, 1, "fe80::9").unwrap(), "fe80::/64 dev 1");
     assert_eq!(on(&builder, 2, "fe80::9").unwrap(), "fe80::/64 dev 2");
     assert_eq!(on(&builder, 1, "fe80::1").unwrap(), "local fe80::1 dev 1 src fe80::1");
-    assert_eq!(on(&builder, 1, "fe80::2").unwrap(), "fe80::/64 dev 1", "of another station");
+    assert_eq!(
+        on(&builder, 1, "fe80::2").unwrap(),
+        "fe80::/64 dev 1",
+        "on the link of device 1, fe80::2 is another host"
+    );
     builder.device_down(DeviceIndex(2));
     assert_eq!(on(&builder, 2, "fe80::9"), None);
     builder.device_up(DeviceIndex(2));
@@ -167,7 +174,7 @@ fn each_device_has_its_own_link_local_network() {
 }
 
 #[test]
-fn a_removed_address_leaves_with_its_network_and_its_routes() {
+fn removing_an_address_removes_its_network_and_the_routes_with_this_source() {
     let mut builder = sample();
     builder.address(DeviceIndex(1), net("10.0.0.2/24")).unwrap();
     builder.address(DeviceIndex(2), net("10.0.0.3/24")).unwrap();
@@ -180,17 +187,21 @@ fn a_removed_address_leaves_with_its_network_and_its_routes() {
     assert_eq!(shown(&builder, "10.0.0.1").unwrap(), "10.0.0.0/24 dev 1 src 10.0.0.2");
     let broadcast = shown(&builder, "10.0.0.255").unwrap();
     assert_eq!(broadcast, "broadcast 10.0.0.255 dev 1 src 10.0.0.2");
-    assert_eq!(shown(&builder, "8.8.8.8"), None, "the source of the route is gone");
+    assert_eq!(shown(&builder, "8.8.8.8"), None, "the route had the removed address as its source");
     builder.remove_address(DeviceIndex(1), ip("10.0.0.2"));
     let other = shown(&builder, "10.0.0.9").unwrap();
-    assert_eq!(other, "10.0.0.0/24 dev 2 src 10.0.0.3", "the other device takes over");
+    assert_eq!(
+        other, "10.0.0.0/24 dev 2 src 10.0.0.3",
+        "the network is reachable through the other device"
+    );
     builder.remove_address(DeviceIndex(1), ip("2001:db8::1"));
     assert_eq!(shown(&builder, "2001:db8::7"), None);
 }
 
-/// A provider assigns a single address: the gateway is on the link because of a route.
+/// A provider assigns a single address (/32), so only an added route makes the gateway an on-link
+/// neighbor.
 #[test]
-fn a_gateway_may_be_on_link_by_a_route() {
+fn an_on_link_route_makes_its_destination_a_valid_gateway() {
     let mut builder = Fib::builder(1);
     builder.address(DeviceIndex(0), net("203.0.113.7/32")).unwrap();
     let default = RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.1"));
@@ -202,7 +213,7 @@ fn a_gateway_may_be_on_link_by_a_route() {
 }
 
 #[test]
-fn routes_may_be_on_link_or_drop_packets() {
+fn routes_may_be_on_link_unreachable_or_limited_by_an_mtu() {
     let mut builder = sample();
     builder.route(&RouteSpec::on_link(net("172.16.0.9/32"), DeviceIndex(2))).unwrap();
     builder.route(&RouteSpec::of(net("172.16.0.0/12"), RouteKind::Unreachable)).unwrap();
@@ -250,14 +261,14 @@ fn impossible_routes_are_refused() {
     assert_eq!(
         route(RouteSpec { via: Some(ip("10.0.0.1")), ..default() }).0,
         "route via",
-        "an address of this host"
+        "the next hop is an address of this host"
     );
     assert_eq!(route(RouteSpec { via: Some(ip("10.0.0.255")), ..default() }).0, "route via");
     assert_eq!(route(RouteSpec { via: Some(ip("2001:db8::2")), ..default() }).0, "route via");
     assert_eq!(
         route(RouteSpec { device: Some(DeviceIndex(2)), ..default() }).0,
         "route via",
-        "not on that device"
+        "the next hop is not on the link of this device"
     );
     assert_eq!(route(RouteSpec { device: Some(DeviceIndex(7)), ..default() }).0, "route dev");
     assert_eq!(route(RouteSpec { via: None, ..default() }).0, "route");
@@ -270,7 +281,7 @@ fn impossible_routes_are_refused() {
     assert_eq!(
         route(RouteSpec::on_link(net("10.0.0.0/24"), DeviceIndex(2))).0,
         "route",
-        "connected already"
+        "the prefix already has a route with this metric"
     );
 
     let mut builder = sample();
@@ -280,7 +291,7 @@ fn impossible_routes_are_refused() {
 }
 
 proptest! {
-    /// A linear scan over all prefixes must agree with the trie.
+    /// The table must return the prefix that a linear scan over all prefixes finds.
     #[test]
     fn lookup_returns_the_longest_matching_prefix(
         prefixes in proptest::collection::vec((any::<u32>(), 0_u8..=32), 0..40),

@@ -4,20 +4,21 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
-/// One step of a random history of a table.
+/// One step of a random sequence of operations on a map.
 #[derive(Clone, Debug)]
 enum Step<A> {
     Insert(A, u8, u32),
-    /// Removes the prefix of an earlier insertion, or one that may not exist.
+    /// Removes the prefix of an earlier insertion, which may have been removed already.
     Remove(prop::sample::Index),
     RemoveOther(A, u8),
-    /// Looks up an address near an inserted one.
+    /// Looks up the address of an inserted prefix, and another address.
     Lookup(prop::sample::Index, A),
-    /// Keeps a clone, which later changes must not affect.
+    /// Keeps a clone of the map, which later changes must not affect.
     Snapshot,
 }
 
-/// Addresses of few distinct bits, so that prefixes nest, share nodes and part at every level.
+/// Generates addresses of which half differ in a few bits only, so that prefixes nest, share nodes
+/// and diverge at different levels.
 fn v4() -> impl Strategy<Value = u32> + Clone {
     prop_oneof![any::<u32>(), any::<u32>().prop_map(|bits| bits & 0xc003_0103)]
 }
@@ -44,7 +45,8 @@ fn steps<A: Address>(
 
 type Model<A> = BTreeMap<(A, u8), u32>;
 
-/// Returns all prefixes of `model` that contain the address, by length.
+/// Returns length and value of all prefixes of `model` that contain the address, in ascending order
+/// of length.
 fn matches<A: Address + Ord>(model: &Model<A>, address: A) -> Vec<(u8, u32)> {
     let mut found: Vec<_> = model
         .iter()
@@ -64,7 +66,8 @@ fn check<A: Address + Ord>(lpm: &Lpm<A, u32>, model: &Model<A>, address: A) {
     assert_eq!(all, expected);
 }
 
-/// Whether the table lists what the model has, and has the shape that a fresh build has.
+/// Checks that the map lists the prefixes of the model, and needs the same memory as a map into
+/// which only these prefixes were inserted.
 fn check_all<A: Address + Ord>(lpm: &Lpm<A, u32>, model: &Model<A>) {
     let mut listed = Vec::new();
     lpm.for_each(|prefix, len, value| listed.push(((prefix, len), *value)));
@@ -119,7 +122,8 @@ fn play<A: Address + Ord>(steps: Vec<Step<A>>) {
 }
 
 proptest! {
-    /// A linear scan must agree with the table after every change, and with every clone.
+    /// Lookups in the map, and in clones made between the changes, must agree with a linear scan
+    /// over the prefixes.
     #[test]
     fn the_table_agrees_with_a_list_of_ipv4_prefixes(steps in steps(v4())) {
         play(steps);
@@ -148,7 +152,8 @@ fn every_length_matches_at_its_first_and_last_address() {
     }
 }
 
-/// A full table of the Internet as its prefix lengths are distributed, drawn from a fixed seed.
+/// Returns random prefixes from a fixed seed, with the distribution of prefix lengths in the
+/// routing table of the Internet.
 fn internet(routes: usize) -> Vec<(u32, u8)> {
     let mut state = 0x9e37_79b9_u32;
     let mut draw = move || {
@@ -159,7 +164,7 @@ fn internet(routes: usize) -> Vec<(u32, u8)> {
     };
     let mut prefixes = std::collections::BTreeSet::new();
     while prefixes.len() < routes {
-        // Parts of 1,000 of each length, from the routing reports of 2024.
+        // Frequency of each length per 1,000 prefixes, from the routing reports of 2024.
         let len = match draw() % 1000 {
             0..600 => 24,
             600..710 => 23,
@@ -172,16 +177,17 @@ fn internet(routes: usize) -> Vec<(u32, u8)> {
             980..993 => 16,
             _ => 8 + u8::try_from(draw() % 8).unwrap_or(0),
         };
-        // Unicast space that is announced, 1/8 to 223/8; most prefixes have announced neighbors.
+        // Addresses from 1.0.0.0 to 223.255.255.255, the announced unicast space. Most prefixes
+        // have neighbors that are announced, too.
         let block = (draw() % 0xdf_0000) << 8 & 0xffff_e000 | draw() & 0x1fff;
         prefixes.insert((block.wrapping_add(0x0100_0000).masked(len.into()), len));
     }
     prefixes.into_iter().collect()
 }
 
-/// States the memory per route that docs/routes.md has. A change of the layout changes it.
+/// Bounds the memory per route, and the number of nodes that a lookup visits.
 #[test]
-fn a_million_routes_take_a_few_bytes_each() {
+fn a_million_routes_take_less_than_44_bytes_each() {
     let routes = internet(1_000_000);
     let mut lpm = Lpm::new();
     for &(prefix, len) in &routes {
@@ -202,9 +208,10 @@ fn a_million_routes_take_a_few_bytes_each() {
     assert!(depth.max() <= Some(6));
 }
 
-/// A change while readers hold a clone copies the nodes of its path and no others.
+/// A change while readers use a clone copies the nodes from the root to the changed prefix and no
+/// others: of the root's children, only one is copied.
 #[test]
-fn a_change_beside_a_clone_copies_one_path() {
+fn a_change_beside_a_clone_copies_one_child_of_the_root() {
     let mut lpm = Lpm::new();
     for (prefix, len) in internet(20_000) {
         lpm.insert(prefix, len, 0);
