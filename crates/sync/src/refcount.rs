@@ -27,7 +27,7 @@
 //! one reference to DEAD, and that swap is its last access to the count.
 //!
 //! *Sharded.* While an object has an owner, references are also counted in words of their own CPUs
-//! ([`Shards`]), and the word here is `SPREAD` too high. Without an owner it is an rcuref.
+//! (`Shards`), and the word here is `SPREAD` too high. Without an owner it is an rcuref.
 //!
 //! Not here: the counted objects, and the time at which they are freed.
 
@@ -102,12 +102,12 @@ impl RefCount {
         Self { word: AtomicU32::new(word) }
     }
 
-    /// Makes a count of one reference, the owner's, for an object with [`Shards`].
+    /// Makes a count of one reference, the owner's, for an object with `Shards`.
     pub(crate) fn new_spread() -> Self {
         Self { word: AtomicU32::new(SPREAD) }
     }
 
-    /// Adds the sum of the closed [`Shards`]. The owner calls it once, and still has its reference.
+    /// Adds the sum of the closed `Shards`. The owner calls it once, and still has its reference.
     pub(crate) fn gather(&self, sum: i64) {
         let Ok(change) = i32::try_from(sum - i64::from(SPREAD)) else {
             return self.word.store(SATURATED, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl RefCount {
     }
 
     /// Returns the current number of references of an object, of which `sum` are counted in its
-    /// [`Shards`].
+    /// `Shards`.
     pub(crate) fn refs_spread(&self, sum: i64) -> u32 {
         let word = self.word.load(Ordering::Relaxed);
         let spread = if (SPREAD / 2..=MAXREF).contains(&word) { SPREAD } else { 0 };

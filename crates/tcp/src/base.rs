@@ -1,6 +1,6 @@
 //! Types that every other module uses: counters, random numbers, states, errors, memory pressure.
 //!
-//! Nothing here imports another module of this crate.
+//! The files of this module import no module of the crate outside `base`.
 
 pub mod challenge;
 pub mod counters;

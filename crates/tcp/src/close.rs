@@ -3,10 +3,11 @@
 //! Above: the application, through `stack::socket`. RFC 9293 §3.6 and §3.10.4–3.10.5,
 //! RFC 1122 §4.2.2.13; Linux: tcp_shutdown, tcp_close, tcp_disconnect, tcp_fin_time.
 //!
-//! `timer` belongs here because every deadline may end the connection: it runs the timeout steps of
-//! `loss` and `segment`, keepalive, FIN-WAIT-2 and TIME-WAIT.
+//! `timer` belongs to this module because most timers can end the connection: it runs the timeout
+//! steps of `loss` and `segment`, keepalive, FIN-WAIT-2 and TIME-WAIT.
 //!
-//! Not here: blocking in close for `SO_LINGER` (the socket layer waits while [`Tcb::is_closing`]).
+//! Not here: a close that blocks for `SO_LINGER` (its caller waits until `stack::socket` publishes
+//! that the FIN is acknowledged).
 
 pub(crate) mod keepalive;
 pub mod time_wait;
@@ -46,7 +47,7 @@ impl Tcb {
 
     /// Closes the connection for the application. Unread data, or a linger time of zero, causes a
     /// reset. Otherwise a FIN follows the queued data and the connection continues as an orphan.
-    /// The caller runs `output` afterwards and keeps the block until its state is CLOSE or
+    /// The caller runs `output` afterwards and keeps the control block until its state is CLOSE or
     /// TIME-WAIT.
     pub fn close(&mut self, cx: &mut Cx<'_>) {
         self.flags |= TcbFlags::ORPHAN | TcbFlags::SHUT_READ;
@@ -99,7 +100,7 @@ impl Tcb {
     }
 
     /// Ends the connection because the host has lost its local address: no segment can be sent or
-    /// received, not even a reset. Received data stays readable; after it the application gets
+    /// received, not even a reset. Received data stays readable; then the application gets
     /// ENETDOWN, the error that Linux reports for sockets of an unregistered interface.
     pub fn lose_address(&mut self, cx: &mut Cx<'_>) {
         if self.state != State::Close {
@@ -130,7 +131,7 @@ impl Tcb {
             return self.finish(cx, None);
         }
         let timeout = self.linger2().unwrap_or(cx.config.tcp_fin_timeout);
-        // At least long enough for the peer to retransmit its FIN.
+        // The timeout must be long enough for the peer to retransmit its FIN.
         let least = self.rtt.rto() * 7 / 2;
         self.timers.arm_keep(cx.now + timeout.max(least));
     }
@@ -150,7 +151,8 @@ impl Tcb {
     }
 
     /// Enters TIME-WAIT: both FINs are acknowledged, and only old duplicates can arrive. The stack
-    /// replaces the connection by a [`TimeWait`](crate::TimeWait) as soon as it sees the state.
+    /// replaces the connection by a [`TimeWait`](crate::TimeWait) as soon as it reads the new
+    /// state.
     pub(crate) fn enter_time_wait(&mut self, cx: &Cx<'_>) {
         self.set_state(cx, State::TimeWait);
         let fin_ack_owed = self.ack.is_now();
@@ -164,14 +166,14 @@ impl Tcb {
 
     /// Ends this control block after the stack has taken over TIME-WAIT with
     /// [`TimeWait::from_tcb`](crate::TimeWait::from_tcb). Only unread data stays. Call `output`
-    /// before it: the last ACK may be pending.
+    /// first, because the last ACK may be pending.
     pub fn release_time_wait(&mut self, cx: &mut Cx<'_>) {
         debug_assert_eq!(self.state, State::TimeWait);
         self.finish(cx, None);
     }
 
-    /// Returns whether the peer has still to acknowledge data or the FIN; a lingering close waits
-    /// until it has.
+    /// Returns whether this side has closed and the peer has not yet acknowledged all data and the
+    /// FIN: FIN-WAIT-1, CLOSING and LAST-ACK.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)

@@ -5,22 +5,23 @@
 //! tcp_cong.c, tcp_cwnd_validate().
 //!
 //! This module has the window arithmetic that every algorithm shares: initial window, growth in
-//! slow start, and in `reduction` and `validation` the effect of a loss, an undo and an unused
-//! window. An algorithm, a variant of the closed `Policy`, decides three things: the growth on an
-//! acknowledgment, and the new `ssthresh` on a loss and on a mark. An algorithm that follows a
-//! model of the path (BBR) sets window and pacing rate itself, with every
-//! [`ModelSample`]; the events below only inform it about the state of recovery.
+//! slow start, and in `reduction` and `validation` the effect of a loss, of an unused window, and
+//! of the undo of a reduction that proved needless. An algorithm, a variant of the closed `Policy`,
+//! decides three things: the growth on an acknowledgment, and the new `ssthresh` on a loss and on
+//! an ECN mark. An algorithm that follows a model of the path (BBR) sets window and pacing rate
+//! itself, with every [`ModelSample`]; the `on_*` events of recovery only inform it about the state
+//! of recovery.
 //!
 //! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. Parameters in
 //! segments are multiplied by the current `mss`.
 //!
-//! The order of calls in one recovery: `on_enter_recovery`, then any of `on_dup_ack` and
-//! `on_partial_ack`, then one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] belongs to
-//! the open state and to slow start after a timeout, never to recovery.
+//! One recovery makes its calls in this order: `on_enter_recovery`, then any of `on_dup_ack` and
+//! `on_partial_ack`, then one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] is called
+//! in the open state and in slow start after a timeout, never in fast recovery.
 //!
-//! With SACK, and after a mark, the window follows proportional rate reduction (`prr`):
-//! `on_enter_sack_recovery` or `on_mark`, then `on_recovery_ack` for each ACK and `on_transmitted`
-//! for each segment, then `on_recovery_complete` or `on_rto`.
+//! With SACK, and after an ECN mark, the window follows proportional rate reduction (`prr`), and
+//! the calls are `on_enter_sack_recovery` or `on_mark`, then `on_recovery_ack` for each ACK and
+//! `on_transmitted` for each segment, then `on_recovery_complete` or `on_rto`.
 //!
 //! Not here: loss detection and retransmission (`loss`), departure times (`segment::pacing`).
 
@@ -76,7 +77,8 @@ pub struct Congestion {
     /// Detector of a growing queue in the first slow start; `None` once slow start has ended, and
     /// for all algorithms but CUBIC.
     hystart: Option<HyStart>,
-    /// State of SACK recovery or of the reduction after a mark, while one is in progress.
+    /// State of SACK recovery or of the reduction after an ECN mark, while one of them is in
+    /// progress.
     prr: Option<Prr>,
     initial_window_segments: u32,
     slow_start_limit_segments: u32,
@@ -213,8 +215,8 @@ impl Congestion {
     }
 
     /// Processes the sample of one acknowledgment, in any state: BBR updates its model and sets the
-    /// window, DCTCP counts marked bytes. Must be the last call for an acknowledgment, after those
-    /// of recovery.
+    /// window, DCTCP counts the bytes marked by ECN. Must be called last for an acknowledgment,
+    /// after the calls of recovery.
     pub fn on_model_sample(&mut self, sample: &ModelSample<'_>, rng: &mut Rng) {
         match &mut self.policy {
             Policy::Bbr(bbr) => bbr.on_ack(&mut self.window, sample, rng),
@@ -226,8 +228,8 @@ impl Congestion {
         }
     }
 
-    /// Reports that a segment is sent while none was in flight. `app_limited` when the application
-    /// is the reason.
+    /// Reports that a segment is sent while none was in flight. `app_limited` says whether the
+    /// application, and not the window, had limited the flight.
     pub fn on_restart(&mut self, now: Instant, app_limited: bool) {
         if let Some(bbr) = self.policy.model() {
             bbr.on_restart(&mut self.window, now, app_limited);
@@ -309,8 +311,11 @@ impl Congestion {
     pub fn check(&self) {
         let Window { cwnd, ssthresh, mss, cwnd_max } = self.window;
         assert!(mss > 0);
-        assert!(cwnd >= mss && cwnd <= cwnd_max, "cwnd {cwnd} of {mss}..={cwnd_max}");
-        assert!(ssthresh >= SSTHRESH_SEGMENTS_MIN * mss, "ssthresh {ssthresh}, mss {mss}");
+        assert!(cwnd >= mss && cwnd <= cwnd_max, "cwnd {cwnd} is outside of {mss}..={cwnd_max}");
+        assert!(
+            ssthresh >= SSTHRESH_SEGMENTS_MIN * mss,
+            "ssthresh {ssthresh} is below two segments of {mss}"
+        );
     }
 }
 

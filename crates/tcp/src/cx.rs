@@ -1,13 +1,14 @@
 //! Arguments that the caller of the engine provides with every call: time, packet memory, counters,
 //! settings, random numbers, and the list of packets to send.
 //!
-//! Above: `stack::Cx`, which builds a `Cx` for a socket call or a batch of segments.
-//! Below: `config` has the settings, `host_queue` describes the connection's packets below TCP.
+//! Above: `stack::Cx`, which builds the [`Cx`] of this module for a socket call or a batch of
+//! segments. Below: `config` has the settings, `host_queue` describes the connection's packets
+//! below TCP.
 //!
-//! The engine keeps no reference to any argument, reads no clock and owns no pool: two runs with
-//! equal arguments give equal packets.
+//! The engine keeps no reference to any argument, reads no clock and owns no pool: two sequences of
+//! calls with equal arguments give equal packets.
 //!
-//! Not here: the running context of the stack (`stack::cx`).
+//! Not here: `stack::Cx`, the state of a thread that executes the stack.
 
 pub mod config;
 pub(crate) mod host_queue;
@@ -36,7 +37,7 @@ pub struct Cx<'a> {
     pub counters: &'a Counters,
     /// Segments to transmit, in order, each starting with its TCP header. All belong to the
     /// connection, request or TIME-WAIT socket of this call: the caller drains the list before it
-    /// calls for another one.
+    /// calls the engine for another one.
     pub out: &'a mut PacketList,
     /// Packets that a read has emptied and that are freed after the connection is unlocked
     /// (`PacketRecycle::ListAfterUnlock`). The caller drains the list, as it drains `out`.
@@ -49,7 +50,7 @@ pub struct Cx<'a> {
     pub challenges: &'a ChallengeBudget,
     /// Memory pressure of the stack.
     pub memory: MemoryState,
-    /// Whether packets of a flow may have changed core before they reached TCP (RPS, RFS).
+    /// Whether RPS or RFS may have moved packets of a flow to another core before they reached TCP.
     pub rps_needed: bool,
     /// Packets of this connection below TCP.
     pub host_queue: HostQueue,

@@ -4,13 +4,15 @@
 //! tcp_rcv_state_process.
 //!
 //! The IP layer has verified the checksum and parsed the TCP header: the packet contains only the
-//! payload, and the header is passed separately. A packet may be a superframe of 64 KB or more. It
-//! is one segment here, and limits in segments are computed from bytes.
+//! payload, and the header is passed separately. A packet may be a superframe of 64 KB or more
+//! (several segments that GRO or a local sender has put into one packet). A superframe is processed
+//! as one segment, and limits in segments are computed from bytes.
 //!
 //! The steps follow the RFC's order, one call each. A step that ends the processing returns the
-//! drop reason of the packet. It schedules a required answer first (`ack.schedule_now`), and
-//! `output` sends it. Only duplicate ACKs and resets are sent from here, because they must not be
-//! merged with other ACKs.
+//! drop reason of the packet. If an answer is required, the step schedules it (`ack.schedule_now`),
+//! and `output` sends it. A step itself sends only segments that must not be merged with a later
+//! ACK: duplicate ACKs, the ACK that DCTCP needs when marks begin or end, resets, SYN-ACKs, the ACK
+//! in TIME-WAIT, and the retransmission that an ICMP error makes due.
 //!
 //! Not here: LISTEN (`open::request`), TIME-WAIT after the control block is freed
 //! (`close::time_wait`), segments without a connection (`segment::reset`).
@@ -56,7 +58,7 @@ pub(crate) struct Segment<'h> {
     user: &'h mut [u8],
     /// Bytes copied to `user`.
     copied: u32,
-    /// Whether the front of the segment was a duplicate and is noted for a D-SACK.
+    /// Whether the front of the segment was a duplicate and was recorded for a D-SACK.
     reported: bool,
 }
 
@@ -193,10 +195,10 @@ fn synchronized(
 /// - No data or FIN is queued out of order, and no urgent byte is expected.
 /// - Header prediction is not switched off ([`Tcb::set_header_prediction`]).
 ///
-/// Under these conditions `synchronized` would pass steps one to four and six without a change. So
-/// [`established_fast`] starts with the fifth step, which has a short form of its own
-/// (`ack::predicted`). `tests::fast_path` runs the same traffic both ways and compares the complete
-/// state after every exchange.
+/// Under these conditions only the fifth and the seventh step of `synchronized` change anything, so
+/// [`established_fast`] performs only these two. The fifth step has a fast path of its own
+/// (`ack::predicted`). `tests::fast_path` runs the same traffic with and without header prediction
+/// and compares the complete state after every exchange.
 fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let plain = header.flags.difference(Flags::PSH) == Flags::ACK;
@@ -251,7 +253,7 @@ fn established_fast(
 }
 
 /// Handles TIME-WAIT before the stack has replaced the connection by a
-/// [`TimeWait`](time_wait::TimeWait), with the same code.
+/// [`TimeWait`](time_wait::TimeWait), with the code of that type.
 #[inline(never)]
 fn time_wait_in_place(
     tcb: &mut Tcb,
@@ -262,8 +264,8 @@ fn time_wait_in_place(
     let len = segment.len;
     match small.on_segment(cx, segment.header, len) {
         time_wait::TimeWaitVerdict::Keep => tcb.timers.arm_keep(small.deadline()),
-        // Only the stack can look up the listener that a reopening needs; the peer retransmits its
-        // SYN.
+        // The engine cannot look up the listener of a new connection. The peer retransmits its SYN,
+        // and by then the stack has replaced the connection.
         time_wait::TimeWaitVerdict::Reopen { .. } => {}
         time_wait::TimeWaitVerdict::Closed => tcb.finish(cx, None),
     }

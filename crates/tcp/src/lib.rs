@@ -13,8 +13,9 @@
 //! # Theory of operation
 //!
 //! *Goals.* Full RFC 9293 as Linux implements it; correct under loss, reordering and duplication;
-//! cost per packet, not per segment. A packet may be a superframe of 64 KB and more in both
-//! directions, so code that accounts for segments counts bytes.
+//! cost per packet, not per segment. In both directions a packet may be a superframe of 64 KB and
+//! more (several segments in one packet, GRO or GSO), so code that accounts for segments counts
+//! bytes.
 //!
 //! *Objects.* A connection is one [`Tcb`]. The thread that holds its socket lock calls the engine
 //! with a [`Cx`]. A passive open is a [`Request`] until its handshake completes, and a connection
@@ -31,9 +32,9 @@
 //! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`socket::api`];
 //! then [`output()`] once for the batch; then the caller hands `cx.out` to IP, and reads `state`,
 //! `readiness` and `next_deadline`. Calls before `output` put only segments on `cx.out` that must
-//! be sent at once: a SYN, a reset, a probe, the ACK of an out-of-order segment. Otherwise they
-//! record that an ACK or data is owed, and `output` sends it, so that one ACK answers a batch of
-//! sixty-four segments.
+//! be sent at once: a SYN, a reset, a probe, the retransmission after a timeout, the ACK of an
+//! out-of-order segment. Otherwise they record that an ACK or data must be sent, and `output` sends
+//! it, so that one ACK can answer a whole batch of segments.
 //!
 //! *Receive.* `input` takes the steps of RFC 9293 §3.10.7.4 in order, each a function: sequence
 //! number and timestamp, RST, SYN, ACK (which frees the acknowledged front of the send queue,
@@ -42,9 +43,9 @@
 //! prediction skips the steps that would change nothing.
 //!
 //! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends
-//! first the entries that are marked lost, then as much new data as both windows and Nagle's
-//! algorithm allow, as clones that share the payload; `segment` writes the header. The ACK frees
-//! the original packet.
+//! first the entries that loss detection has marked lost, then as much new data as both windows and
+//! Nagle's algorithm allow, as clones that share the payload; `segment` writes the header. The ACK
+//! frees the original packet.
 //!
 //! *Time.* Deadlines are fields. `next_deadline` may be read at any time; a timer that fires too
 //! early does nothing.
@@ -55,23 +56,22 @@
 //! [`congestion`]). Without SACK duplicate ACKs are counted (NewReno).
 //!
 //! *Flow control.* Arriving packets are charged by memory, and the window promises bytes:
-//! `tcb::receive_buffer` converts between the two and grows with the application's reads,
-//! `segment::window` announces the free part and never shrinks an announced window,
-//! `tcb::delayed_ack` and `segment::ack_compression` decide when to send an ACK. When the buffer
-//! overruns, out-of-order packets are dropped, highest sequence numbers first (`input::prune`).
-//! When the host's memory is scarce, connections stop growing ([`tcb::memory`]). Urgent data
-//! ([`Tcb::at_mark`]) is a mark in the stream.
+//! `tcb::receive_buffer` converts between the two and grows with the application's reads;
+//! `segment::window` announces the free part and shrinks an announced window only if
+//! `tcp_shrink_window` is set; `tcb::delayed_ack` and `segment::ack_compression` decide when to
+//! send an ACK. When the buffer overruns, out-of-order packets are dropped, highest sequence
+//! numbers first (`input::prune`). When the host's memory is scarce, connections stop growing
+//! ([`tcb::memory`]). Urgent data ([`Tcb::at_mark`]) is a mark in the stream.
 //!
 //! *Pacing.* Every ACK gives a sample of the delivery rate ([`tcb::delivery_rate`]), from which BBR
 //! builds its model of the path. Segments are paced when the algorithm or the application asks for
-//! it, or when a queue below TCP holds packets until their departure times (`segment::pacing`).
-//! Congestion marks are echoed (`tcb::ecn`, `input::ecn`), and an echo reduces the congestion
-//! window.
+//! it, or when a queue below TCP holds packets until their departure times (`segment::pacing`). ECN
+//! marks are echoed (`tcb::ecn`, `input::ecn`), and an echo reduces the congestion window.
 //!
 //! *Handshake.* With SYN cookies a listener keeps no state of a half-open connection
 //! ([`open::syn_cookie`]); Fast Open accepts data before the third segment ([`open::fast_open`]).
 //!
-//! *Limits.* No AccECN yet.
+//! *Limits.* AccECN is not implemented.
 //!
 //! # Modules
 //!
@@ -80,8 +80,8 @@
 //!
 //! - [`base`]: types that every module uses: counters, random numbers, states, errors, memory
 //!   pressure.
-//! - [`wire`]: formats and their arithmetic: header, options, sequence numbers, four-tuple. The
-//!   only code that reads or writes header bytes.
+//! - [`wire`]: formats and their arithmetic: header, options, sequence numbers, four-tuple. Only
+//!   this module reads and writes header bytes.
 //! - [`congestion`]: the number of bytes that may be in flight (RFC 5681, RFC 6582).
 //! - [`cx`]: the caller's resources that every call borrows, and the settings.
 //! - [`tcb`]: the control block and its parts, as data: queues, estimates, timers.
@@ -89,7 +89,7 @@
 //!   transmission; resets.
 //! - [`open`]: SYN, requests, SYN cookies, Fast Open, and numbers that an outsider must not guess.
 //! - `loss`: detection of lost transmissions, the window's reaction, and retransmission.
-//! - [`mod@output`]: the segments that one run sends, and their order.
+//! - [`mod@output`]: the segments that one call of `output` sends, and their order.
 //! - [`socket`]: calls of the application; `TCP_INFO`; the invariants.
 //! - [`close`]: closing, TIME-WAIT, and the timers.
 //! - [`mod@input`]: the processing of an arriving segment or ICMP error.

@@ -1,7 +1,7 @@
 //! Transmission: one call sends every segment that may be sent.
 //!
-//! Above: `stack::socket`, once per batch. Below: `segment` builds the packets in `cx.out`.
-//! RFC 9293 §3.8, RFC 5681 §3.1; Linux: tcp_write_xmit, tcp_push_pending_frames.
+//! Above: `stack::socket` calls [`output`] once per batch. Below: `segment` puts the packets on
+//! `cx.out`. RFC 9293 §3.8, RFC 5681 §3.1; Linux: tcp_write_xmit, tcp_push_pending_frames.
 //!
 //! Order of one call: lost segments, new segments, then a pending ACK that no data segment carried.
 //! New data is sent in whole queue entries; an entry larger than the windows allow is split first.
@@ -46,8 +46,8 @@ pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// The complete form of [`output`]. Separate from its short form, which then needs only a small
-/// stack frame.
+/// The complete form of [`output`], for every case that `predicted::transmit` does not handle. A
+/// separate function, so that the short form needs only a small stack frame.
 #[inline(never)]
 fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && !memory::suppresses_send(tcb, cx) {
@@ -68,17 +68,18 @@ fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     totals::on_output(tcb, cx.now);
 }
 
-/// Returns whether no output is needed after the application has only read. No ACK is pending, or
-/// its timer is armed. Unsent data still waits for the same event as before: an acknowledgment, a
-/// completion, or an armed timer, each of which causes an [`output`] call.
+/// Returns whether no output is needed after the application has only read. That is the case if no
+/// ACK is pending, or if its timer is armed. Unsent data still waits for the same event as before
+/// the read: an acknowledgment, a completion, or an armed timer, each of which causes an [`output`]
+/// call.
 #[inline]
 #[must_use]
 pub fn is_settled_after_read(tcb: &Tcb) -> bool {
     !tcb.ack.is_now() && (!tcb.ack.is_pending() || tcb.timers.delack().is_some())
 }
 
-/// Returns whether the delayed-ACK timer would expire so soon that sending now costs less than
-/// waiting.
+/// Returns whether the delayed-ACK timer would expire so soon, within a quarter of the delay, that
+/// sending the ACK now costs less than waiting. A compressed ACK always waits.
 #[inline]
 fn is_worth_sending(tcb: &Tcb, now: Instant, armed: Instant, wait_us: u64) -> bool {
     armed.nanos_since(now) <= wait_us * 250 && !tcb.ack_compression.is_waiting()
@@ -172,7 +173,7 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// Tells congestion control how much of the window this call has used.
+/// Informs congestion control how much of the window this call has used.
 #[inline]
 fn note_use(tcb: &mut Tcb, cx: &Cx<'_>, cwnd_limited: bool) {
     let never_expires = !cx.config.tcp_slow_start_after_idle;
@@ -189,7 +190,7 @@ fn note_use(tcb: &mut Tcb, cx: &Cx<'_>, cwnd_limited: bool) {
 /// Returns the largest payload of one packet, in whole segments.
 fn burst_max(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
     let mss = tcb.mss.effective();
-    // A small request: every limit allows at least one segment, so the limits need not be computed.
+    // The unsent data fits into one segment, which every limit allows.
     if tcb.send_queue.write_seq().since(tcb.snd_nxt) <= mss {
         return mss;
     }
@@ -204,20 +205,20 @@ fn half_window(tcb: &Tcb) -> u32 {
     (tcb.congestion.cwnd() / mss / 2).max(1) * mss
 }
 
-/// Returns the payload that the limit of unsent bytes in lower queues allows for one packet, in
-/// whole segments.
+/// Returns the payload that the TCP Small Queues limit allows for one packet, in whole segments.
 fn small_queue_burst(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
     let mss = tcb.mss.effective();
     (small_queue::burst_max(cx) / mss).max(1).saturating_mul(mss)
 }
 
-/// Reduces the window after an idle RTO, since it may no longer match the path (RFC 5681 §4.1).
+/// Reduces the congestion window after more than an RTO without transmission, because the window
+/// may no longer match the network path (RFC 5681 §4.1).
 fn restart_after_idle(tcb: &mut Tcb, cx: &Cx<'_>) {
     let idle = cx.now - tcb.last_sent_at;
     let rto = tcb.rtt.rto();
     let is_idle = tcb.send_queue.sent_count() == 0 && idle > rto;
-    // Only sent data ends an idle period: a closed window must not halve the congestion window with
-    // every probe.
+    // The window is reduced only if data can be sent now. Otherwise, while the peer's window is
+    // closed, every window probe would halve the congestion window.
     if is_idle && cx.config.tcp_slow_start_after_idle && has_sendable(tcb, cx) {
         tcb.congestion.on_idle(idle, rto, cx.now);
         tcb.last_sent_at = cx.now;

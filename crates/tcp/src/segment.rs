@@ -1,12 +1,12 @@
 //! The segments of a connection: header, options, metadata.
 //!
-//! Above: `output`, and every other step that owes the peer a segment. Below: `cx.out`.
+//! Above: `output`, and every other step that sends a segment. Below: `cx.out`.
 //! RFC 9293 §3.1, §3.10; Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
 //!
-//! A segment with payload is a clone of its queue entry: own header space, shared payload. The
-//! checksum field holds the pseudo-header sum (`TxChecksum::Partial`, counted from the TCP header;
-//! the IP layer adds its own). Every segment with ACK cancels the owed ACK, unless a D-SACK did not
-//! fit into it.
+//! A segment with payload is a clone of its queue entry that shares the payload and has header
+//! space of its own. The checksum field holds the pseudo-header sum (`TxChecksum::Partial`, whose
+//! `start` counts from the TCP header). Every segment with ACK cancels the owed ACK, unless a
+//! D-SACK did not fit into it.
 //!
 //! The files of `segment/` answer the questions that precede every transmission: which bytes of the
 //! stream form the next segment (`next`), which window it announces (`window`), and whether pacing
@@ -37,7 +37,7 @@ use crate::{
     },
 };
 
-/// Clones entry `index` with a header in front into `cx.out`, as a first transmission or a
+/// Puts a clone of entry `index` with a header in front on `cx.out`, as a first transmission or a
 /// retransmission. Returns `false` when there is no memory.
 pub(crate) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize) -> bool {
     let mss = tcb.mss.effective();
@@ -58,8 +58,8 @@ fn transmit_in(tcb: &mut Tcb, cx: &mut Cx<'_>, index: usize, mss: u32) -> bool {
     let Some(packet) = clone else { return false };
     let mut flags = Flags::ACK;
     flags.set(Flags::FIN, entry.flags.contains(EntryFlags::FIN));
-    // PSH on the last segment of a superframe ends the peer's GRO merge, as in Linux, even if the
-    // application did not push.
+    // PSH on the last segment of a superframe (a packet of several segments, for GSO) ends the
+    // peer's GRO merge, as in Linux, even if the application did not push.
     let pushed = entry.flags.contains(EntryFlags::PSH) && entry.len > 0;
     flags.set(Flags::PSH, pushed || entry.len > tcb.mss.effective());
     let header = SegmentHeader { seq: entry.seq, flags, ..SegmentHeader::default() };
@@ -90,9 +90,9 @@ pub(crate) fn clone_to_send(packet: &Packet, cx: &mut Cx<'_>) -> Option<Packet> 
 }
 
 /// Returns SEG.SEQ of a segment without data: SND.NXT, or the end of the peer's window if the peer
-/// has moved that back before SND.NXT. The peer refuses segments beyond the end of its window, ACKs
-/// included. A difference that rounding by the window scale explains is ignored (RFC 7323 §2.4, the
-/// second rule for senders; Linux: tcp_acceptable_seq).
+/// has moved this end back to a number before SND.NXT. The peer refuses segments beyond the end of
+/// its window, ACKs included. A difference that rounding by the window scale explains is ignored
+/// (RFC 7323 §2.4, the second rule for senders; Linux: tcp_acceptable_seq).
 fn acceptable_seq(tcb: &Tcb) -> SeqNum {
     let end = tcb.snd_una + tcb.snd_wnd;
     let scaled = tcb.flags.contains(TcbFlags::WINDOW_SCALING);
@@ -113,7 +113,7 @@ pub(crate) fn send_duplicate_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
 }
 
 /// Sends a segment that the peer cannot accept and must answer: SEG.SEQ is one before SND.UNA
-/// (keepalive and window probe). In urgent mode a segment that carries the urgent pointer goes
+/// (keepalive and window probe). In urgent mode a segment that carries the urgent pointer is sent
 /// before it, so that the peer receives the mark although its window is closed (RFC 9293 §3.8.5).
 pub(crate) fn send_probe(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if urgent::wants_probe(tcb) {

@@ -11,8 +11,8 @@
 //! They read and write the block, and send no segments.
 //!
 //! Fields are grouped by the code that accesses them (see "Layout" on [`Tcb`]). Every sequence
-//! variable has its RFC name; `snd_nxt` never moves back: a retransmission is a mark in the send
-//! queue, not a smaller SND.NXT.
+//! variable has its RFC name. `snd_nxt` never moves back: a retransmission sets a mark in the send
+//! queue and leaves SND.NXT unchanged.
 //!
 //! Not here: steps of the state machine (`open`, `loss`, `output`, `close`, `input`), the
 //! application's calls (`socket`).
@@ -102,7 +102,7 @@ bitflags! {
         const SHUT_WRITE = 1 << 6;
         /// `SO_SNDBUF` was set: the send buffer is not autotuned.
         const SNDBUF_LOCKED = 1 << 7;
-        /// Every segment takes the slow path: header prediction is off.
+        /// Header prediction is off: every segment takes all steps of `input` and `output`.
         const NO_FAST_PATH = 1 << 8;
         /// Both sides sent the window scale option in their SYN.
         const WINDOW_SCALING = 1 << 9;
@@ -122,7 +122,7 @@ bitflags! {
         /// of the write, even if ACKs arrive meanwhile (Linux: the ACK waits in the backlog of
         /// the socket that the writer owns).
         const MID_WRITE = 1 << 15;
-        /// The application has written since the last run of output.
+        /// The application has written since the last call of `output`.
         const WRITTEN = 1 << 16;
         /// TCP Small Queues throttled output (`segment::small_queue`).
         const THROTTLED = 1 << 17;
@@ -164,13 +164,13 @@ bitflags! {
 ///
 /// ```text
 ///   line 0    the four-tuple
-///   line 1    read by every segment, in and out; written by the handshake and by settings
+///   line 1    read for every segment received or sent; written by the handshake and settings
 ///   line 1-2  written by received segments: SND.UNA, SND.WND, RCV.*, TS.Recent, the owed ACK
 ///   line 3-6  written by transmission: SND.NXT, timers, the send queue with its scoreboard
-///   rest      recovery, buffers, totals, errors: touched per round trip, per loss or never
+///   rest      recovery, buffers, totals, errors: accessed per round trip, per loss or never
 /// ```
 ///
-/// The groups are asserted below the type.
+/// A line is a cache line of 64 bytes. Assertions below the type check the groups.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Tcb {
@@ -180,7 +180,7 @@ pub struct Tcb {
     /// Segment sizes and the values from which they are computed.
     pub(crate) mss: PathMss,
     /// Offset that is added to our millisecond clock in TSval (RFC 7323 §7.1): different for every
-    /// connection.
+    /// four-tuple.
     pub(crate) ts_offset: u32,
     /// Send buffer limit in `truesize` bytes.
     pub(crate) sndbuf: u32,
@@ -225,7 +225,8 @@ pub struct Tcb {
     pub(crate) snd_sml: SeqNum,
     /// Sequence number up to which PSH was set.
     pub(crate) pushed_seq: SeqNum,
-    /// Common part of the pseudo-header sums of all segments ([`pseudo::pseudo_sum`]). Constant.
+    /// Common part of the pseudo-header sums of all segments ([`pseudo::pseudo_sum`]), which is
+    /// constant.
     pub(crate) pseudo_sum: u16,
     /// Time when data was last sent.
     pub(crate) last_sent_at: Instant,
@@ -243,7 +244,7 @@ pub struct Tcb {
     pub(crate) receive_buffer: ReceiveBuffer,
     pub(crate) congestion: Congestion,
     pub(crate) recovery: Recovery,
-    /// Number of segments behind a hole that indicate a loss, raised by the reordering that was
+    /// Number of segments behind a hole that indicate a loss. The number grows when reordering is
     /// observed (Linux `tcp_sock.reordering`).
     pub(crate) reordering: u16,
     pub(crate) rtt: RttEstimator,
@@ -270,7 +271,7 @@ pub struct Tcb {
     pub(crate) linger2_ms: u32,
     /// State of Fast Open; `Some` if a SYN carried data or a cookie.
     pub(crate) fast_open: Option<Box<FastOpenState>>,
-    /// Time of the last ACK that answered an unacceptable segment, for their rate limit.
+    /// Time of the last ACK that answered an unacceptable segment, for the rate limit of such ACKs.
     pub(crate) last_challenge_at: Option<Instant>,
     /// Start of the current probing without an answer.
     pub(crate) probe_since: Instant,
@@ -292,7 +293,8 @@ pub struct Tcb {
     /// Whether timeouts make the route doubtful, and the stack has not looked for another route
     /// since.
     pub(crate) doubts_route: bool,
-    /// `TCP_NOTSENT_LOWAT`: number of unsent bytes from which on the socket is not writable.
+    /// `TCP_NOTSENT_LOWAT`: number of unsent bytes from which on a write starts no new packet. The
+    /// socket is writable below half of this number.
     pub(crate) not_sent_lowat: u32,
     /// Urgent data in both directions; the flags say whether there is any.
     pub(crate) urgent: Urgent,
@@ -439,8 +441,8 @@ impl Tcb {
         if next == State::Close && matches!(before, State::SynSent | State::SynRecv) {
             cx.count(Counter::TcpAttemptFails);
         }
-        // RFC 4022 counts any such end, by either side. The orderly transitions from these states
-        // lead to other states.
+        // RFC 4022 counts every direct transition from these states to CLOSED, whichever side
+        // caused it. An orderly close passes through other states.
         if next == State::Close && before.counts_as_established() {
             cx.count(Counter::TcpEstabResets);
         }
@@ -490,7 +492,8 @@ impl Tcb {
         &self.tuple
     }
 
-    /// Returns the places of the queues' memory, for tools that name the memory a program accesses.
+    /// Returns the names and address ranges of the queues' memory, for tools that attribute memory
+    /// accesses to data structures.
     #[must_use]
     pub fn queue_memory(&self) -> [(&'static str, Range<usize>); 2] {
         [("SendQueue", self.send_queue.memory()), ("ReceiveQueue", self.receive_queue.memory())]
@@ -508,7 +511,7 @@ impl Tcb {
         option::ts_clock(now, self.ts_offset)
     }
 
-    /// Whether an unacceptable segment may be answered now (RFC 5961 §7; Linux
+    /// Returns whether an unacceptable segment may be answered now (RFC 5961 §7; Linux
     /// `tcp_oow_rate_limited`).
     pub(crate) fn may_answer_invalid(&mut self, cx: &Cx<'_>) -> bool {
         let limit = cx.config.tcp_invalid_ratelimit;
@@ -519,13 +522,13 @@ impl Tcb {
         true
     }
 
-    /// Whether header prediction is off.
+    /// Returns whether header prediction is off.
     pub(crate) fn no_fast_path(&self) -> bool {
         self.flags.contains(TcbFlags::NO_FAST_PATH)
     }
 
     /// Sets `TCP_LINGER2`: the time that an orphan stays in FIN-WAIT-2, at most two minutes. Zero
-    /// resets the connection there, `None` means `tcp_fin_timeout`.
+    /// resets the connection in that state, `None` means `tcp_fin_timeout`.
     pub fn set_linger2(&mut self, timeout: Option<Duration>) {
         self.linger2_ms = timeout.map_or(LINGER2_DEFAULT, |timeout| {
             u32::try_from(timeout.min(LINGER2_MAX).as_millis()).unwrap_or(LINGER2_DEFAULT)
@@ -566,7 +569,7 @@ fn flags_of(options: &SocketOptions) -> TcbFlags {
 }
 
 /// Converts a linger time to the field's format: fractions of a millisecond are rounded up, times
-/// above 49 days are cut.
+/// above 49 days are reduced to 49 days.
 pub(crate) fn linger_ms(linger: Option<Duration>) -> u32 {
     linger.map_or(LINGER_OFF, |time| {
         let ms = time.as_nanos().div_ceil(1_000_000);

@@ -1,8 +1,8 @@
-//! Formats: a TCP header and its options, sequence numbers, the four-tuple, and the arithmetic that
-//! goes with each.
+//! Formats and their arithmetic: the TCP header, its options, the Fast Open cookie, the
+//! pseudo-header, sequence numbers, and the four-tuple.
 //!
-//! Above: all other modules but `base`. Below: no module of this crate. RFC 9293 §3.1, RFC 7323,
-//! RFC 7413 §4.1.1.
+//! Above: all modules of this crate except `base`. Below: no module of this crate. RFC 9293 §3.1,
+//! RFC 7323, RFC 7413 §4.1.1.
 
 pub mod cookie;
 pub mod four_tuple;

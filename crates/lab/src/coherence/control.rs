@@ -1,13 +1,13 @@
 //! The control of the model: the same programs on two real CPUs.
 //!
-//! Above: `quietline lab calibrate`. Below: [`execute`], [`calibrate`](super::calibrate).
+//! Above: `quietline lab calibrate`. Below: `execute`, [`calibrate`](super::calibrate).
 //!
 //! [`check`] runs each program on each CPU alone and on both together, in turn, and compares the
 //! time of a round with the model's. Alone, the two differ by the costs of the loop that executes
 //! the program, so that the model first gets the computing time that makes it agree alone. What
 //! remains is the model's statement about two CPUs.
 //!
-//! A run counts only if both threads had their CPUs for all of it ([`Run::is_undisturbed`]). A
+//! A run counts only if both threads had their CPUs for all of it (`Run::is_undisturbed`). A
 //! program is measured until enough runs count and their median is known well, and is invalid if
 //! that takes too many.
 

@@ -1,7 +1,7 @@
 //! The model against the figures that were published with the changes.
 //!
 //! Above: docs/model.md, and the tests below, which hold each error to a tolerance. Below:
-//! [`machine`](super::machine).
+//! `machine`.
 //!
 //! Two costs come from published figures themselves ([`Costs::PUBLISHED`]): the transfer of the
 //! counted line, from 6 million packets per second with two counts each, and the repetition of a

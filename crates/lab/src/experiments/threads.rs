@@ -1,6 +1,6 @@
 //! Threads of a workload: pinned to a CPU, with the CPU time that they used.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use quietline::{Snapshot, sans_io::Instant};
 use rustix::{
@@ -15,13 +15,22 @@ pub(super) const STALL_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Pinned(Option<CpuSet>);
 
+/// The CPUs that the process may use: those of the first thread that asks, which is not pinned yet.
+fn allowed() -> &'static [usize] {
+    static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+    ALLOWED.get_or_init(|| {
+        let cpus = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+        (0..CpuSet::MAX_CPU).filter(|&cpu| cpus.is_set(cpu)).collect()
+    })
+}
+
 impl Pinned {
-    /// Pins the calling thread, and the threads that it starts, to the CPU at `place` among those
-    /// that the process may use. With one CPU all threads share it, and where the kernel refuses,
-    /// nothing is pinned; both show in the results as contention.
+    /// Pins the calling thread, and the threads that it starts until they pin themselves, to the
+    /// CPU at `place` among those that the process may use. With one CPU all threads share it, and
+    /// where the kernel refuses, nothing is pinned; both show in the results as contention.
     pub(crate) fn to(place: usize) -> Self {
+        let cpus = allowed();
         let Ok(before) = sched_getaffinity(None) else { return Self(None) };
-        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu)).collect();
         let Some(&cpu) = cpus.get(place % cpus.len().max(1)) else { return Self(None) };
         let mut only = CpuSet::new();
         only.set(cpu);
@@ -89,5 +98,17 @@ mod tests {
             assert_eq!(sched_getaffinity(None).expect("an affinity").count(), 1);
         }
         assert_eq!(sched_getaffinity(None).expect("an affinity").count(), before.count());
+    }
+
+    #[test]
+    fn a_thread_that_a_pinned_thread_starts_gets_the_cpu_that_it_asks_for() {
+        let cpus = allowed();
+        let _pinned = Pinned::to(0);
+        let is_set = |place: usize| {
+            let _pinned = Pinned::to(place);
+            sched_getaffinity(None).expect("an affinity").is_set(cpus[place % cpus.len()])
+        };
+        let other = std::thread::scope(|scope| scope.spawn(|| is_set(1)).join());
+        assert!(other.expect("no panic") && is_set(0));
     }
 }

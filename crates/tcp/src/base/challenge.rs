@@ -1,12 +1,12 @@
 //! A limit of challenge ACKs that all connections of a host share.
 //!
-//! Above: `cx` refers to it, `input::reset` takes from it. RFC 5961 §7; Linux:
-//! tcp_send_challenge_ack, `tcp_challenge_ack_limit`.
+//! Above: `cx` refers to the shared budget, and `input::reset` takes challenge ACKs from it.
+//! RFC 5961 §7; Linux: tcp_send_challenge_ack, `tcp_challenge_ack_limit`.
 //!
-//! An outsider can use a shared limit as an oracle: challenges that it provokes on one connection
-//! show whether others were sent in the same second (CVE-2016-5696). Therefore the limit is drawn
-//! anew each second, and the default is no shared limit: each connection has a limit of its own
-//! (`tcp_invalid_ratelimit`).
+//! An off-path attacker can use a shared limit as an oracle: the number of challenge ACKs that it
+//! provokes on its own connection shows whether another connection sent one in the same second
+//! (CVE-2016-5696). Therefore the limit is a new random number each second. By default there is no
+//! shared limit, only the rate limit of each connection (`tcp_invalid_ratelimit`).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,11 +14,11 @@ use pkt::Instant;
 
 use crate::base::rng::Rng;
 
-/// `tcp_challenge_ack_limit` of this value is no limit (Linux: INT_MAX).
+/// Value of `tcp_challenge_ack_limit` that means no limit (Linux: INT_MAX).
 pub const UNLIMITED: u32 = i32::MAX as u32;
 
-/// Challenge ACKs that the host may still send in the current second. One per host; not accessed
-/// when there is no limit.
+/// Challenge ACKs that the host may still send in the current second. A host has one budget, which
+/// is not accessed if there is no limit.
 #[derive(Debug, Default)]
 pub struct ChallengeBudget {
     /// Second in which `left` was drawn, plus one. The first connection that sends a challenge ACK
@@ -30,7 +30,7 @@ pub struct ChallengeBudget {
 }
 
 impl ChallengeBudget {
-    /// Returns a budget from which no challenge ACK was taken.
+    /// Returns a budget from which no challenge ACK has been taken.
     #[must_use]
     pub const fn new() -> Self {
         Self { second: AtomicU32::new(0), left: AtomicU32::new(0) }
@@ -67,17 +67,23 @@ mod tests {
             let now = Instant::from_secs(1000 + u64::try_from(second).unwrap());
             taken(&budget, now, 100, &mut rng)
         });
-        assert!(counts.iter().all(|count| (50..150).contains(count)), "{counts:?}");
-        assert!(counts.windows(2).filter(|pair| pair[0] == pair[1]).count() < 5, "{counts:?}");
+        assert!(
+            counts.iter().all(|count| (50..150).contains(count)),
+            "a limit is out of range: {counts:?}"
+        );
+        assert!(
+            counts.windows(2).filter(|pair| pair[0] == pair[1]).count() < 5,
+            "equal limits: {counts:?}"
+        );
         assert_eq!(
             taken(&budget, Instant::from_secs(1019), 100, &mut rng),
             0,
-            "the budget is spent"
+            "the budget of this second is spent"
         );
     }
 
     #[test]
-    fn a_limit_of_zero_allows_none_and_the_default_allows_all() {
+    fn a_limit_of_zero_allows_no_challenge_ack_and_the_default_allows_all() {
         let (budget, mut rng) = (ChallengeBudget::new(), Rng::new(1));
         assert_eq!(taken(&budget, Instant::from_secs(1), 0, &mut rng), 0);
         assert_eq!(taken(&budget, Instant::from_secs(2), UNLIMITED, &mut rng), 1000);

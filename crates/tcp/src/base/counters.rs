@@ -3,19 +3,18 @@
 //! Linux: include/uapi/linux/snmp.h, net/ipv4/proc.c, RFC 4022 for the `Tcp*` group. A variant's
 //! name *is* the printed name, so a search for either finds both.
 //!
-//! One table yields the enum, the descriptions and the page: one slot for each counter. A page has
-//! one writer at a time and any number of readers; the value of a counter is the wrapping sum over
-//! all pages. Counters of Linux that
-//! this engine never increments are in [`NOT_COUNTED`], with the reason; docs/counters.md shows
-//! both.
+//! One table defines the enum, the descriptions and the page, which has one slot for each counter.
+//! A page has one writer at a time and any number of readers; the value of a counter is the
+//! wrapping sum over all pages. Counters of Linux that this engine never increments are in
+//! [`NOT_COUNTED`], with the reason; docs/counters.md shows both tables.
 //!
 //! Not here: counters of IP and of devices, drop reasons, printing (crate stack).
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Builds an enum `Counter` and its tables from one row of text per counter. The crate stack builds
-/// its counters with it, too.
+/// Builds an enum `Counter` and its tables from one row of text per counter. Crate `stack` defines
+/// its own counters with this macro, too.
 #[macro_export]
 macro_rules! counters {
     ($(#[$what:meta])* $($name:ident: $doc:literal,)*) => {
@@ -30,7 +29,7 @@ macro_rules! counters {
             /// Every counter: those of Linux in Linux's order, then those that Linux lacks.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Name as `nstat` prints it.
+            /// Returns the name that `nstat` prints.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
@@ -132,7 +131,7 @@ counters! {
     TcpExtTCPSpuriousRTOs: "Timeouts detected as spurious by F-RTO.",
     TcpExtTCPSackShiftFallback: "Queued packets split at the edge of a SACK block.",
     TcpExtTCPBacklogDrop: "Packets dropped because a busy socket's backlog was full.",
-    TcpExtTCPDeferAcceptDrop: "Bare acknowledgments dropped because the listener defers until data.",
+    TcpExtTCPDeferAcceptDrop: "Bare acknowledgments dropped because the listener waits for data (`TCP_DEFER_ACCEPT`).",
     TcpExtIPReversePathFilter: "Packets dropped because the route back to their source fails the check of `rp_filter`.",
     TcpExtTCPTimeWaitOverflow: "TIME_WAIT connections not kept because their limit was reached.",
     TcpExtTCPReqQFullDoCookies: "SYN queue overflows answered with SYN cookies.",
@@ -221,11 +220,11 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ),
     (
         "TcpExtTCPMigrateReqSuccess",
-        "`tcp_migrate_req` is not there: a closing listener resets its handshakes",
+        "`tcp_migrate_req` is not supported: a closing listener resets its handshakes",
     ),
     (
         "TcpExtTCPMigrateReqFailure",
-        "`tcp_migrate_req` is not there: a closing listener resets its handshakes",
+        "`tcp_migrate_req` is not supported: a closing listener resets its handshakes",
     ),
     ("TcpExtTCPPLBRehash", "no protective load balancing, which needs multipath routes"),
     ("TcpExtTCPAORequired", "no TCP-AO (RFC 5925)"),
@@ -249,7 +248,7 @@ impl Counter {
 /// One writer's page of counters.
 ///
 /// One thread at a time owns a page and writes it, so counting is a load, an addition and a store
-/// without a locked instruction. Two writers at once would only lose counts.
+/// without a locked instruction. Two concurrent writers would only lose counts.
 pub struct Counters {
     /// Values, written by the page's owner and read by any thread. Relaxed: no other memory access
     /// depends on the order of a counter's updates.
@@ -257,7 +256,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// A page of zeros.
+    /// Returns a page in which every counter is zero.
     #[must_use]
     pub const fn new() -> Self {
         Self { values: [const { AtomicU64::new(0) }; Counter::COUNT] }
@@ -286,7 +285,7 @@ impl Counters {
         self.add(counter, n.wrapping_neg());
     }
 
-    /// Returns this page's share of a counter.
+    /// Returns the value of a counter in this page alone.
     #[must_use]
     pub fn value(&self, counter: Counter) -> u64 {
         self.values[counter as usize].load(Ordering::Relaxed)
@@ -329,21 +328,25 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_documented() {
+    fn counter_names_are_unique_and_every_counter_has_a_description() {
         let names: BTreeSet<_> = Counter::ALL.iter().map(|counter| counter.name()).collect();
         assert_eq!(names.len(), Counter::COUNT);
         for counter in Counter::ALL {
             // Counters without a counterpart in Linux.
             let ours = *counter == Counter::IdleTimeouts || counter.name().starts_with("Skb");
             assert!(ours || counter.name().starts_with("Tcp"));
-            assert!(counter.doc().ends_with('.'), "{}", counter.name());
+            assert!(
+                counter.doc().ends_with('.'),
+                "the description of {} lacks a period",
+                counter.name()
+            );
         }
     }
 
     /// A kernel older than the table may lack a few names. On a kernel without the file the test
     /// passes.
     #[test]
-    fn names_are_those_of_the_kernel() {
+    fn counter_names_are_those_of_the_running_kernel() {
         let Ok(text) = std::fs::read_to_string("/proc/net/netstat") else { return };
         let Some(header) = text.lines().find(|line| line.starts_with("TcpExt:")) else { return };
         let known: BTreeSet<_> =
@@ -351,7 +354,7 @@ mod tests {
         let ours = Counter::ALL.iter().filter(|counter| counter.name().starts_with("TcpExt"));
         let unknown: BTreeSet<_> =
             ours.map(|counter| counter.name()).filter(|&name| !known.contains(name)).collect();
-        assert!(unknown.len() < 10, "not in this kernel: {unknown:?}");
+        assert!(unknown.len() < 10, "the kernel lacks these counters: {unknown:?}");
     }
 
     #[test]

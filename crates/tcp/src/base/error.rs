@@ -13,17 +13,17 @@ pub enum TcpError {
     BrokenPipe,
     /// ETIMEDOUT: the R2 limit of RFC 9293 §3.8.3, keepalive or the user timeout was reached.
     TimedOut,
-    /// EHOSTUNREACH: an ICMP error reported it.
+    /// EHOSTUNREACH: an ICMP error reported that the peer's host is unreachable.
     HostUnreachable,
-    /// ENETUNREACH: an ICMP error reported it.
+    /// ENETUNREACH: an ICMP error reported that the peer's network is unreachable.
     NetworkUnreachable,
     /// EACCES: a filter on the path forbids the packets.
     Prohibited,
-    /// ENOPROTOOPT: the peer's host does not speak TCP.
+    /// ENOPROTOOPT: an ICMP error reported that the peer's host does not implement TCP.
     ProtocolUnreachable,
-    /// EHOSTDOWN: the last router does not know the host.
+    /// EHOSTDOWN: an ICMP error reported that the peer's host is unknown.
     HostDown,
-    /// ENONET: a router reports that our host is isolated.
+    /// ENONET: an ICMP error reported that our host is isolated.
     NotOnNetwork,
     /// EOPNOTSUPP: a source route failed.
     NotSupported,
@@ -55,7 +55,7 @@ pub enum RecvError {
     WouldBlock,
     /// ENOTCONN: there is no connection.
     NotConnected,
-    /// EINVAL: there is no urgent data, or `SO_OOBINLINE` leaves it in the stream.
+    /// EINVAL: there is no urgent data, or `SO_OOBINLINE` leaves the urgent byte in the stream.
     NoUrgentData,
     /// The connection ended; reported once, after all received data was read.
     Connection(TcpError),
@@ -64,8 +64,7 @@ pub enum RecvError {
 /// The meaning of an ICMP error, independent of the IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
-    /// Fragmentation needed, or packet too big: the path accepts IP packets of at most this many
-    /// bytes.
+    /// Fragmentation needed, or packet too big: the path accepts IP packets of at most `mtu` bytes.
     PacketTooBig {
         /// Next-hop MTU, as reported or guessed; the network layer enforces a lower bound.
         mtu: u32,

@@ -4,8 +4,9 @@
 //! `Cx`. Linux: __sk_mem_raise_allocated, tcp_under_memory_pressure.
 //!
 //! ```text
-//!   pages of all connections    0 ------- low ------- pressure ------- high
-//!   verdict                       None     '-- stays -->  Pressure      Exhausted
+//!   pages of all connections    0 ------- low ------- pressure ------- high -------
+//!   degree while usage rises        None       None          Pressure     Exhausted
+//!   degree while usage falls        None     Pressure        Pressure     Exhausted
 //! ```
 //!
 //! Not here: the reaction of a connection to pressure (`tcb::memory`).
@@ -22,12 +23,12 @@ pub enum MemoryPressure {
     Exhausted,
 }
 
-/// The host's memory, as the engine sees it.
+/// State of the host's TCP memory, as the stack has computed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryState {
     /// Degree of scarcity.
     pub pressure: MemoryPressure,
-    /// Under pressure: bytes of memory up to which a connection is still granted more, `tcp_mem[2]`
+    /// Number of bytes up to which a connection is granted more memory under pressure: `tcp_mem[2]`
     /// divided by the number of connections.
     pub share_bytes: u32,
 }

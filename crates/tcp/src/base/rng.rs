@@ -2,9 +2,9 @@
 //!
 //! The keyed generator is SipHash-2-4 over a counter: with a key from the operating system, an
 //! observer of any number of outputs cannot compute another one. The seeded generator is
-//! xoshiro256++ filled from SplitMix64 (Blackman and Vigna): one seed gives one sequence, which
-//! lets the simulator replay a run. A few of its outputs reveal all others, so it is no source of
-//! secrets.
+//! xoshiro256++ filled from SplitMix64 (Blackman and Vigna): one seed gives one sequence, with
+//! which the simulator can repeat a simulation. A few of its outputs reveal all others, so it is no
+//! source of secrets.
 //!
 //! Not here: the keyed hashes behind sequence numbers, ports and cookies (`open::isn::keyed_pair`).
 
@@ -35,8 +35,8 @@ impl Rng {
         Self { source: Source::Keyed { key: SipHasher24::new_with_key(key), counter: 0 } }
     }
 
-    /// Returns a generator whose whole sequence follows from `seed`, which may be any number. For
-    /// replays: simulations, tests and simulated links.
+    /// Returns a generator whose whole sequence follows from `seed`, which may be any number.
+    /// Simulations, tests and simulated links use it, because they must be repeatable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut fill = seed;
@@ -63,8 +63,8 @@ impl Rng {
 
     /// Returns a number below `bound`, or 0 when `bound` is 0.
     ///
-    /// Multiply and shift: the bias is below `bound` / 2^32, which is negligible for every caller
-    /// here.
+    /// The number is the upper half of a product. Its bias is below `bound` / 2^32, which is
+    /// negligible for every caller.
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         ((u64::from(self.next_u32()) * u64::from(bound)) >> 32) as u32
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_gives_its_own_numbers() {
+    fn different_keys_give_different_numbers() {
         let draw = |key: [u8; RNG_KEY_BYTES]| -> [u64; 64] {
             let mut rng = Rng::keyed(&key);
             core::array::from_fn(|_| rng.next_u64())
@@ -156,7 +156,7 @@ mod tests {
         assert!(numbers.iter().zip(draw(other)).all(|(a, b)| *a != b));
         // 4,096 bits, half of them ones on average, with a standard deviation of 32.
         let ones: u32 = numbers.iter().map(|number| number.count_ones()).sum();
-        assert!((1_888..2_208).contains(&ones), "{ones}");
+        assert!((1_888..2_208).contains(&ones), "{ones} of 4,096 bits are ones");
     }
 
     #[test]
@@ -172,7 +172,10 @@ mod tests {
         for _ in 0..6_000 {
             seen[rng.below(6) as usize] += 1;
         }
-        assert!(seen.iter().all(|&count| (800..1_200).contains(&count)), "{seen:?}");
+        assert!(
+            seen.iter().all(|&count| (800..1_200).contains(&count)),
+            "the numbers are not uniform: {seen:?}"
+        );
         assert_eq!(rng.below(0), 0);
         assert_eq!(rng.below(1), 0);
     }

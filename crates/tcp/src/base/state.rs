@@ -1,10 +1,10 @@
 //! The states of a connection and the transitions between them.
 //!
-//! RFC 9293 §3.3.2; Linux: include/net/tcp_states.h, whose names and numbers these are.
+//! RFC 9293 §3.3.2. Names and numbers are those of Linux: include/net/tcp_states.h.
 //!
-//! Linux's NEW_SYN_RECV has no variant: a passive open is a small type of its own (`Request`) until
-//! the handshake completes. A connection in [`State::TimeWait`] soon becomes a small type, too
-//! (`TimeWait`).
+//! Linux's NEW_SYN_RECV has no variant: a passive open is an object of the small type `Request`
+//! until the handshake completes. A connection in [`State::TimeWait`] is soon replaced by an object
+//! of the small type `TimeWait`.
 
 use core::fmt;
 
@@ -123,7 +123,7 @@ impl State {
     /// Whether `next` is a transition of RFC 9293 figure 5, an abort, or the FIN that Linux accepts
     /// in SYN_RECV.
     ///
-    /// Only assertions use it.
+    /// Only assertions call this function.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         use State::{
@@ -163,10 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn closed_flags_follow_the_transitions() {
+    fn the_predicates_of_a_state_do_not_contradict_each_other() {
         for state in State::ALL {
             // The peer's FIN ends receiving, and both are false before the handshake.
-            assert!(!(state.may_receive() && state.peer_closed()), "{state}");
+            assert!(
+                !(state.may_receive() && state.peer_closed()),
+                "{state} both receives and is closed"
+            );
             if state.counts_as_established() {
                 assert!(state.may_queue_data() && state.may_transmit() && !state.local_closed());
             }
@@ -176,7 +179,7 @@ mod tests {
     #[test]
     fn every_state_can_be_entered_and_closed() {
         for state in State::ALL {
-            assert!(state.may_become(State::Close), "{state}");
+            assert!(state.may_become(State::Close), "{state} cannot be closed");
             let reached = State::ALL.iter().any(|from| from.may_become(state));
             assert!(reached, "{state} is never entered");
         }

@@ -1,6 +1,6 @@
 //! TIME-WAIT as a small object, which replaces the control block while old duplicates may arrive.
 //!
-//! Above: the stack's demux keeps it in place of the connection for 60 s.
+//! Above: the stack's demux keeps the object in place of the connection for 60 s.
 //! RFC 9293 §3.6.1 and §3.10.7.4, RFC 1337, RFC 6191; Linux: inet_timewait_sock,
 //! tcp_timewait_state_process.
 //!
@@ -34,7 +34,7 @@ pub const TIME_WAIT_LEN: Duration = Duration::from_secs(60);
 /// Linux.
 const REOPEN_DISTANCE: u32 = 65_535 + 2;
 
-/// A connection in TIME-WAIT. See the module head.
+/// A connection in TIME-WAIT, reduced to the values that an answer to an old segment needs.
 #[derive(Clone, Debug)]
 pub struct TimeWait {
     tuple: FourTuple,
@@ -65,8 +65,8 @@ pub struct Reuse {
 pub enum TimeWaitVerdict {
     /// TIME-WAIT continues; its deadline may have moved.
     Keep,
-    /// A new connection may replace it (RFC 6191). If a listener accepts the SYN, TIME-WAIT ends.
-    /// Without a listener it continues, and [`TimeWait::acknowledge`] answers the SYN.
+    /// A new connection may replace this one (RFC 6191). If a listener accepts the SYN, TIME-WAIT
+    /// ends. Without a listener TIME-WAIT continues, and [`TimeWait::acknowledge`] answers the SYN.
     Reopen {
         /// Smallest ISS that cannot be confused with old segments.
         iss: SeqNum,
@@ -76,8 +76,8 @@ pub enum TimeWaitVerdict {
 }
 
 impl TimeWait {
-    /// Copies the state that a connection in TIME-WAIT needs. The caller then ends the block with
-    /// [`Tcb::release_time_wait`] and replaces it by this object.
+    /// Copies the state that a connection in TIME-WAIT needs. The caller then ends the control
+    /// block with [`Tcb::release_time_wait`] and keeps this object in its place.
     #[must_use]
     pub fn from_tcb(tcb: &Tcb, now: Instant) -> Self {
         let window = (tcb.rcv_wnd >> tcb.rcv_wscale).min(u32::from(u16::MAX));
@@ -142,7 +142,8 @@ impl TimeWait {
 
     /// Sends `<SEQ=SND.NXT><ACK=RCV.NXT>`, at most once per `tcp_invalid_ratelimit`.
     ///
-    /// The caller calls it if no listener accepts the SYN of a [`TimeWaitVerdict::Reopen`].
+    /// The caller calls this function if no listener accepts the SYN of a
+    /// [`TimeWaitVerdict::Reopen`].
     pub fn acknowledge(&mut self, cx: &mut Cx<'_>) {
         let limit = cx.config.tcp_invalid_ratelimit;
         if self.ack_sent_at.is_some_and(|at| cx.now - at < limit) {
@@ -172,10 +173,10 @@ impl TimeWait {
     }
 
     /// Returns the values for an active open that reuses the four-tuple, if that is safe
-    /// (RFC 6191 §2; Linux: tcp_twsk_unique). It is safe only with timestamps, which distinguish
-    /// old segments from new ones, and once the peer's clock has advanced: `delay`
-    /// (`tcp_tw_reuse_delay`) after its last timestamp. The caller then ends TIME-WAIT and counts
-    /// `TcpExtTWRecycled`.
+    /// (RFC 6191 §2; Linux: tcp_twsk_unique). Reuse is safe only with timestamps, which distinguish
+    /// old segments from new ones, and only if the peer's timestamp clock has advanced: `delay`
+    /// (`tcp_tw_reuse_delay`) after the peer's last timestamp. The caller then ends TIME-WAIT and
+    /// counts `TcpExtTWRecycled`.
     #[must_use]
     pub fn reuse(&self, now: Instant, delay: Duration) -> Option<Reuse> {
         let ticked = now.checked_duration_since(self.ts_recent_at).is_some_and(|age| age >= delay);
@@ -183,8 +184,8 @@ impl TimeWait {
             .then(|| Reuse { iss: self.snd_nxt + REOPEN_DISTANCE, ts_recent: self.ts_recent })
     }
 
-    /// Returns the end of TIME-WAIT. It may move later, so the caller checks it again before it
-    /// frees the object and counts `TcpExtTW`.
+    /// Returns the end of TIME-WAIT. The end may be postponed, so the caller checks it again before
+    /// it frees the object and counts `TcpExtTW`.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
@@ -197,6 +198,6 @@ impl TimeWait {
     }
 }
 
-/// Upper bound of the object's size: a busy server holds tens of thousands of them.
+/// Upper bound of the object's size: a busy server holds tens of thousands of these objects.
 const TIME_WAIT_BYTES_MAX: usize = 128;
 const _: () = assert!(size_of::<TimeWait>() <= TIME_WAIT_BYTES_MAX);

@@ -47,8 +47,9 @@ pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// Schedules the delayed ACK: within its delay no second segment arrived, and no data segment
-/// carried the ACK (RFC 9293 §3.8.6.3). Sends a compressed ACK that waits in the same timer slot.
+/// Handles the delayed-ACK timer. Schedules the delayed ACK, because within its delay no second
+/// segment arrived and no data segment carried the ACK (RFC 9293 §3.8.6.3). If a compressed ACK
+/// waits in this timer slot, sends it instead.
 fn on_delack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_delack();
     if tcb.ack_compression.is_waiting() && tcb.state != State::Close {
@@ -96,8 +97,9 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     arm_persist(tcb, cx);
 }
 
-/// Returns whether R2 is exceeded for probes. Probes are counted since the last ACK of any kind: a
-/// connection whose peer answers stays open (RFC 9293 §3.8.6.1).
+/// Returns whether the probes have reached R2, the limit at which a connection ends. Probes are
+/// counted since the last ACK of any kind: a connection whose peer answers stays open
+/// (RFC 9293 §3.8.6.1).
 fn probes_exhausted(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     if let Some(limit) = tcb.user_timeout
         && tcb.probes_out > 0

@@ -13,9 +13,9 @@ pub enum Algorithm {
     Cubic,
     /// RFC 5681 growth with RFC 6582 recovery.
     Reno,
-    /// draft-ietf-ccwg-bbr, third version: a model of the path instead of loss.
+    /// draft-ietf-ccwg-bbr, third version: follows a model of the path instead of losses.
     Bbr,
-    /// RFC 8257, for networks whose routers mark at short queues.
+    /// RFC 8257, for networks whose routers set ECN marks as soon as a short queue builds up.
     Dctcp,
 }
 
@@ -43,7 +43,7 @@ impl Algorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// Whether the algorithm depends on marks: ECN is offered and accepted regardless of
+    /// Whether the algorithm depends on ECN marks: ECN is offered and accepted regardless of
     /// `net.ipv4.tcp_ecn`, and every segment is ECN-capable (RFC 8257 §3.5; Linux:
     /// `TCP_CONG_NEEDS_ECN`).
     #[must_use]

@@ -12,9 +12,9 @@
 //!
 //! The algorithm keeps two kinds of bounds beside the model, and none of them reacts to a single
 //! loss. `inflight_hi` comes from probing: it is set when more than LossThresh of the data in
-//! flight was lost. `inflight_lo` and `bw_lo` come from rounds between probes in which more than
-//! LossThresh was lost or a mark was echoed. Both shrink by three tenths per round at most, and are
-//! reset when the next probe begins.
+//! flight was lost. `inflight_lo` and `bw_lo` come from rounds (round trips) between probes in
+//! which more than LossThresh was lost or an ECN mark was echoed. Both shrink by three tenths per
+//! round at most, and are reset when the next probe begins.
 //!
 //! The files follow the draft: `signals` has the signals of ACKs (§5.5), `startup` §5.3.1,
 //! `probe_bw` §5.3.3, `probe_rtt` §5.3.4; this file has the order of an update and the control
@@ -23,13 +23,14 @@
 //! Differs from the draft: a round in which a mark was echoed counts as a round with a loss,
 //! because RFC 3168 §6.1.2 requires the same reaction to both.
 //!
-//! Differs from the draft: LossThresh is a setting, `net.quietline.bbr_loss_thresh`, of 10 %
-//! instead of 2 %, and losses below it do not lower a bound between probes either. The draft treats
-//! any loss between probes as a sign of a full queue, so that a path with random loss lowers the
-//! bounds in every round: 5 % of loss at 200 ms leave a quarter of the bandwidth. Linux's BBR,
-//! which is version 1, ignores loss, and its probes would tolerate up to 20 % (1 − 1/1.25). With
-//! 10 % the throughput on paths that lose 5 % is that of Linux's BBR, and the share of a competing
-//! CUBIC flow is one and a half times its share with 20 %.
+//! Differs from the draft: LossThresh is a setting, `net.quietline.bbr_loss_thresh`, whose default
+//! is 10 % instead of 2 %. Losses below LossThresh lower no bound between probes either. The draft
+//! treats any loss between probes as a sign of a full queue, so that a path with random loss lowers
+//! the bounds in every round: with 5 % of loss and a round-trip time of 200 ms, BBR then uses a
+//! quarter of the bandwidth. Linux's BBR, which is version 1, ignores loss, and its probes would
+//! tolerate up to 20 % (1 − 1/1.25). With 10 % the throughput on paths that lose 5 % is that of
+//! Linux's BBR, and the share of a competing CUBIC flow is one and a half times its share with
+//! 20 %.
 //!
 //! Differs from Linux, as the draft does: recovery does not apply packet conservation; only the
 //! model's bounds limit the window.
@@ -117,7 +118,7 @@ pub(super) struct Bbr {
     round_start: bool,
     loss_round_delivered: u64,
     loss_round_start: bool,
-    /// Whether a loss, or a mark, was reported in this round.
+    /// Whether a loss, or an ECN mark, was reported in this round.
     loss_in_round: bool,
     mark_in_round: bool,
 
@@ -131,7 +132,7 @@ pub(super) struct Bbr {
     marked_rounds: u8,
 
     // ---- ProbeBW ----
-    /// BBR.bw_probe_samples: whether losses are the result of a probe, and so end it.
+    /// BBR.bw_probe_samples: whether losses are the result of a probe, and therefore end the probe.
     probing: bool,
     cycle_at: Instant,
     probe_wait: Duration,
@@ -150,7 +151,7 @@ pub(super) struct Bbr {
     probe_rtt_round_done: bool,
 
     // ---- control ----
-    /// Bytes per second; `None` before the first ACK.
+    /// Pacing rate in bytes per second; `None` before the first ACK.
     pacing_rate: Option<u64>,
     /// BBR.prior_cwnd.
     prior_cwnd: u32,
@@ -248,14 +249,14 @@ impl Bbr {
         }
     }
 
-    /// Begins fast recovery (§5.6.4.4): saves the window, which the model's bounds limit from here
-    /// on.
+    /// Begins fast recovery (§5.6.4.4): saves the window. During recovery only the model's bounds
+    /// limit it.
     pub(super) fn on_enter_recovery(&mut self, window: &Window) {
         self.save_cwnd(window);
     }
 
-    /// Handles a timeout, after which the whole flight counts as lost: saves the window, and bounds
-    /// the flight by it between probes.
+    /// Handles a timeout, after which the whole flight counts as lost: saves the window. Between
+    /// probes the saved window becomes the bound `inflight_lo`, unless that bound is set already.
     pub(super) fn on_rto(&mut self, window: &Window) {
         self.save_cwnd(window);
         self.in_loss = true;
@@ -266,7 +267,7 @@ impl Bbr {
         }
     }
 
-    /// Ends recovery.
+    /// Ends recovery. After a timeout, restores the saved window.
     pub(super) fn on_recovered(&mut self, window: &mut Window) {
         if core::mem::take(&mut self.in_loss) {
             window.set_cwnd(window.cwnd.max(self.prior_cwnd));

@@ -3,7 +3,7 @@
 //! RFC 9438; Linux: tcp_cubic.c.
 //!
 //! The window quickly returns to its value at the loss (W_max), stays near it for a while, then
-//! grows ever faster. Growth depends on time and not on the round-trip time. Where Reno would grow
+//! grows ever faster. Growth depends on time and not on the round-trip time. If Reno would grow
 //! faster (short round trips, small windows), the window grows as Reno's does.
 //!
 //! All arithmetic is in integers, in bytes and milliseconds.
@@ -38,7 +38,8 @@ pub(super) struct Cubic {
     last: Instant,
     /// K: time from the epoch until the window is at `origin` again.
     k_ms: u64,
-    /// Plateau of the cubic function: W_max, or the window of the epoch when that is larger.
+    /// Plateau of the cubic function: W_max, or the window at the start of the epoch if that is
+    /// larger.
     origin: u32,
     /// W_max: the window at the last loss; 0 before the first.
     w_max: u32,
@@ -80,7 +81,7 @@ impl Cubic {
         window.set_cwnd(u32::try_from(cwnd + growth).unwrap_or(u32::MAX));
     }
 
-    /// Begins a stage on its first acknowledgment.
+    /// Begins a stage of congestion avoidance, on its first acknowledgment.
     fn begin(&mut self, window: &Window, now: Instant) -> Instant {
         self.epoch = Some(now);
         self.origin = self.w_max.max(window.cwnd);
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_takes_three_tenths_and_a_second_one_lowers_the_plateau() {
+    fn a_loss_removes_three_tenths_of_the_window_and_a_second_loss_lowers_w_max() {
         let mut cubic = Cubic::default();
         assert_eq!(cubic.on_loss(&window(100)), 70 * MSS);
         assert_eq!(cubic.w_max, 100 * MSS);
@@ -225,8 +226,11 @@ mod tests {
                 half = window.cwnd;
             }
         }
-        assert!((950 * MSS..1001 * MSS).contains(&half), "concave: most of the growth comes early");
-        assert!((990 * MSS..1005 * MSS).contains(&window.cwnd), "{}", window.cwnd);
+        assert!(
+            (950 * MSS..1001 * MSS).contains(&half),
+            "the curve is concave: most of the growth comes early"
+        );
+        assert!((990 * MSS..1005 * MSS).contains(&window.cwnd), "the window is {}", window.cwnd);
     }
 
     #[test]
@@ -239,13 +243,13 @@ mod tests {
             let acked = window.cwnd;
             cubic.avoid(&mut window, acked, &sample);
         }
-        // A hundred round trips: nearly a segment each, where the cubic curve gains less than one
-        // in total.
-        assert!((90 * MSS..110 * MSS).contains(&window.cwnd), "{}", window.cwnd);
+        // In a hundred round trips the window grows by nearly a segment each; the cubic curve would
+        // gain less than one in total.
+        assert!((90 * MSS..110 * MSS).contains(&window.cwnd), "the window is {}", window.cwnd);
     }
 
     #[test]
-    fn time_in_which_the_window_is_not_used_does_not_count() {
+    fn time_in_which_the_window_is_unused_does_not_advance_the_curve() {
         let (mut used, mut idle) = (Cubic::default(), Cubic::default());
         let mut windows = [window(100), window(100)];
         for (cubic, window) in [&mut used, &mut idle].into_iter().zip(&mut windows) {

@@ -1,4 +1,4 @@
-//! DCTCP: a reduction is proportional to the share of bytes that were marked.
+//! DCTCP: a reduction is proportional to the share of bytes that ECN marked.
 //!
 //! RFC 8257; Linux: tcp_dctcp.c. For networks whose routers mark ECN-capable packets as soon as a
 //! queue builds up; on the open internet it takes more than its fair share.
@@ -23,9 +23,9 @@ pub(super) struct Dctcp {
     alpha: u32,
     /// DCTCP.BytesAcked: bytes delivered in this window of observation.
     delivered: u32,
-    /// DCTCP.BytesMarked.
+    /// DCTCP.BytesMarked: the part of `delivered` whose ACKs echoed a mark.
     marked: u32,
-    /// DCTCP.WindowEnd.
+    /// DCTCP.WindowEnd: sequence number at which this window of observation ends.
     window_end: Option<SeqNum>,
 }
 
@@ -112,9 +112,12 @@ mod tests {
             round(&mut dctcp, number, 2);
         }
         let fifth = ALPHA_ONE / 5;
-        assert!(dctcp.alpha.abs_diff(fifth) < ALPHA_ONE / 50, "{}", dctcp.alpha);
+        assert!(dctcp.alpha.abs_diff(fifth) < ALPHA_ONE / 50, "alpha is {}", dctcp.alpha);
         let ssthresh = dctcp.on_mark(&window(100));
-        assert!((88 * MSS..92 * MSS).contains(&ssthresh), "{ssthresh}: ssthresh is a tenth lower");
+        assert!(
+            (88 * MSS..92 * MSS).contains(&ssthresh),
+            "ssthresh {ssthresh} must be a tenth below the window"
+        );
     }
 
     #[test]
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_halves_the_window_for_any_alpha() {
+    fn a_loss_halves_the_window_even_if_alpha_is_zero() {
         let mut dctcp = Dctcp { alpha: 0, ..Dctcp::default() };
         assert_eq!(dctcp.on_loss(&window(100)), 50 * MSS);
     }

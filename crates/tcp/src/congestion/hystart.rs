@@ -1,25 +1,26 @@
-//! The end of the first slow start, before it overflows the path's queue.
+//! End of the first slow start, before the growing window overflows the path's queue.
 //!
 //! Above: `congestion`. Two signals end slow start, each of which `net.quietline.hystart_detect`
 //! may switch off ([`HystartDetect`]):
 //!
-//! - **Delay**, HyStart++ (RFC 9406). When the minimum round-trip time of a round is clearly longer
-//!   than that of the round before, a queue builds up: growth is reduced to a quarter (conservative
-//!   slow start). Five such rounds end slow start; a round-trip time that falls again was a false
-//!   alarm. Linux instead stops at once, on a rise above the minimum round-trip time of the
-//!   connection (hystart_update, `HYSTART_DELAY`).
+//! - **Delay**, HyStart++ (RFC 9406). When the minimum round-trip time of a round (a flight and its
+//!   ACKs) is clearly longer than that of the round before, a queue builds up: growth is reduced to
+//!   a quarter (conservative slow start). Five rounds of conservative slow start end slow start. If
+//!   the round-trip time falls again before, the rise was a false alarm, and normal slow start
+//!   continues. Linux instead ends slow start at once, on a rise above the minimum round-trip time
+//!   of the connection (hystart_update, `HYSTART_DELAY`).
 //! - **Train**, the other signal of Linux (hystart_update, `HYSTART_ACK_TRAIN`). RFC 9406 §4.1
-//!   omits this signal because it rarely fires where ACKs are compressed; it does no harm there. A
+//!   omits this signal because it rarely occurs if ACKs are compressed; then it does no harm. A
 //!   flight leaves in bursts and is acknowledged at the rate of the bottleneck. ACKs that arrive
 //!   close together for half a round trip show that the flight fills half the path. The window has
 //!   doubled since that flight was sent, so it now fills the whole path, and slow start ends at
-//!   once. On a path of less than a millisecond, where a rise of 4 ms is a long queue, only this
-//!   signal is early enough.
+//!   once. If the round-trip time is less than a millisecond, a rise of 4 ms is a long queue, and
+//!   only this signal is early enough.
 //!
-//! Where TCP Small Queues throttle the connection, the growing queue is in our own host and shows
-//! nothing about the path. There a rise above the minimum round-trip time ends
-//! slow start at once, as in Linux. An ACK of a superframe then counts as the samples of all its
-//! segments.
+//! If TCP Small Queues throttle the connection, the growing queue is in our own host and shows
+//! nothing about the path. In this case a rise above the minimum round-trip time of the connection
+//! ends slow start at once, as in Linux, and the ACK of a superframe (a packet of several segments,
+//! GSO) counts as the samples of all its segments.
 
 use core::time::Duration;
 
@@ -57,8 +58,8 @@ pub enum HystartDetect {
     Off,
     /// A train of acknowledgments as long as half the path.
     Train,
-    /// A growing round-trip time: by the rules of RFC 9406, and at once where the growing queue is
-    /// in our own host.
+    /// A growing round-trip time: by the rules of RFC 9406, and at once if the growing queue is in
+    /// our own host.
     Delay,
     /// Either signal.
     #[default]
@@ -94,7 +95,8 @@ pub enum SlowStartEnd {
 /// Superframes of up to `superframe_bytes`, and receivers that merge segments, lengthen the path by
 /// one superframe that is being sent and one that waits. Both count twice because the pacing rate
 /// is twice the window per round trip; the sum is at most a millisecond. Paced departures (`paced`)
-/// already spread a train over half of the round trip (Linux: hystart_ack_delay, hystart_update).
+/// already spread a train over half of the round trip, so the train must be as long as the whole
+/// path (Linux: hystart_ack_delay, hystart_update).
 pub(crate) fn train_max(
     min_rtt: Duration,
     pace: u64,
@@ -107,7 +109,7 @@ pub(crate) fn train_max(
     if paced { whole } else { whole / 2 }
 }
 
-/// The growth that the next acknowledgment may cause.
+/// The growth that an acknowledgment may cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The window may grow by the acknowledged bytes divided by this number.
@@ -252,7 +254,7 @@ mod tests {
     fn a_growing_round_trip_ends_slow_start_after_five_conservative_rounds() {
         let mut hystart = HyStart::default();
         assert_eq!(round(&mut hystart, 0, 40), Verdict::Grow(1));
-        assert_eq!(round(&mut hystart, 1, 44), Verdict::Grow(1), "an eighth of 40 is 5");
+        assert_eq!(round(&mut hystart, 1, 44), Verdict::Grow(1), "a rise is an eighth of 40 ms");
         assert_eq!(round(&mut hystart, 2, 50), Verdict::Grow(4));
         for number in 3..7 {
             assert_eq!(round(&mut hystart, number, 52), Verdict::Grow(4));
@@ -280,8 +282,8 @@ mod tests {
         }
     }
 
-    /// Superframes of 20 segments, each acknowledged whole: the second shows a rise above the
-    /// minimum round-trip time.
+    /// Each superframe of 20 segments is acknowledged by one ACK. The second ACK shows a rise above
+    /// the minimum round-trip time.
     #[test]
     fn a_growing_queue_in_our_own_host_ends_slow_start_at_once() {
         let mut hystart = HyStart::default();
@@ -293,7 +295,7 @@ mod tests {
             };
             hystart.on_ack(&sample, 40 * MSS, MSS)
         };
-        assert_eq!(superframe(0, 5), Verdict::Grow(1), "less than 4 ms more");
+        assert_eq!(superframe(0, 5), Verdict::Grow(1), "a rise is at least 4 ms");
         assert_eq!(superframe(2, 6), Verdict::Stop(SlowStartEnd::Delay));
     }
 
@@ -314,8 +316,8 @@ mod tests {
         })
     }
 
-    /// Half of 20 ms, plus the millisecond for superframes: the first acknowledgment beyond ends
-    /// slow start.
+    /// The limit is half of 21 ms: the path of 20 ms, and a millisecond for superframes. The first
+    /// acknowledgment after the limit ends slow start.
     #[test]
     fn a_train_as_long_as_half_the_path_ends_slow_start() {
         assert_eq!(train(100, 16), Some((106, Duration::from_micros(10_600))));
@@ -345,9 +347,13 @@ mod tests {
     fn superframes_lengthen_a_short_path_by_at_most_a_millisecond() {
         let path = Duration::from_micros(40);
         let micros = |pace, bytes, paced| train_max(path, pace, bytes, paced).as_micros();
-        assert_eq!(micros(250_000_000, 0, false), 520, "1 Gbit/s, twice: 1.05 ms exceed the bound");
-        assert_eq!(micros(2_500_000_000, 1448, false), (40 + 104) / 2, "10 Gbit/s, twice");
+        assert_eq!(
+            micros(250_000_000, 0, false),
+            520,
+            "pacing at twice 1 Gbit/s: the bound is 1 ms"
+        );
+        assert_eq!(micros(2_500_000_000, 1448, false), (40 + 104) / 2, "pacing at twice 10 Gbit/s");
         assert_eq!(micros(2_500_000_000, 1448, true), 40 + 104);
-        assert_eq!(micros(2_500_000_000, 262_144, true), 40 + 419, "BIG TCP");
+        assert_eq!(micros(2_500_000_000, 262_144, true), 40 + 419, "superframes of BIG TCP");
     }
 }

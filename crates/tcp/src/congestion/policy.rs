@@ -3,8 +3,8 @@
 //! Above: `congestion`, which has the parts that all algorithms share. Linux: struct
 //! tcp_congestion_ops.
 //!
-//! The enum is closed: another algorithm adds a variant, its file beside `reno.rs`, and an arm
-//! here.
+//! The enum is closed: a new algorithm needs a variant, a file beside `reno.rs`, and an arm in each
+//! `match`.
 
 use alloc::boxed::Box;
 
@@ -12,7 +12,7 @@ use super::{
     AckSample, Algorithm, bbr::Bbr, cubic::Cubic, dctcp::Dctcp, reno::Reno, window::Window,
 };
 
-/// The algorithm's own state.
+/// The algorithm of a connection, with its state.
 #[derive(Clone, Debug)]
 pub(super) enum Policy {
     Cubic(Cubic),
@@ -42,7 +42,7 @@ impl Policy {
     }
 
     /// Whether the algorithm uses acknowledgments only to grow the window: it has no model and
-    /// counts no marks.
+    /// counts no ECN marks.
     pub(super) const fn counts_growth_only(&self) -> bool {
         matches!(self, Self::Cubic(_) | Self::Reno(_))
     }

@@ -1,4 +1,5 @@
-//! Proportional rate reduction: in recovery, the bytes sent are a fraction of the bytes delivered.
+//! Proportional rate reduction: in recovery, the bytes sent are proportional to the bytes
+//! delivered.
 //!
 //! Above: `congestion`, during SACK recovery. RFC 6937bis (draft-ietf-tcpm-prr-rfc6937bis); Linux:
 //! tcp_cwnd_reduction.
@@ -12,7 +13,7 @@
 pub(super) struct Prr {
     /// Bytes delivered since recovery began.
     delivered: u64,
-    /// Bytes sent since then.
+    /// Bytes sent since recovery began.
     out: u64,
     /// Window at the start of recovery, which replaces the draft's RecoverFS: the reduction is a
     /// fraction of it (Linux: prior_cwnd).

@@ -1,4 +1,4 @@
-//! Reductions of the window after a loss, a mark or a timeout, and their undo.
+//! Reductions of the window after a loss, an ECN mark or a timeout, and their undo.
 //!
 //! Above: `loss::recovery`. RFC 5681 §3.1–3.2, RFC 6582 §3.2, RFC 3168 §6.1.2, RFC 6937bis. The
 //! algorithm (`policy`) decides the size of a reduction.
@@ -9,7 +9,8 @@ use alloc::boxed::Box;
 
 use super::{Congestion, policy::Policy, prr::Prr, window::Window};
 
-/// Segments that left the network before fast retransmit: the three duplicate acknowledgments.
+/// Segments that left the network before fast retransmit: one for each of the three duplicate
+/// acknowledgments.
 const DUP_ACK_SEGMENTS: u32 = 3;
 
 /// State that an undo restores.
@@ -51,8 +52,8 @@ impl Congestion {
         self.window.set_cwnd(self.window.cwnd + inflation);
     }
 
-    /// Deflates the window for a partial acknowledgment, which does not cover the whole flight of
-    /// the start of recovery: RFC 6582 §3.2, step 3. `in_flight` is FlightSize after the ACK.
+    /// Deflates the window for a partial acknowledgment, which does not cover all data that was in
+    /// flight when recovery began: RFC 6582 §3.2, step 3. `in_flight` is FlightSize after the ACK.
     pub fn on_partial_ack(&mut self, acked_bytes: u32, in_flight: u32) {
         if self.policy.model().is_some() {
             return;
@@ -64,8 +65,8 @@ impl Congestion {
         self.inflation_left = in_flight;
     }
 
-    /// Ends recovery when the whole flight of its start is acknowledged: RFC 6582 §3.2, step 3, in
-    /// the variant that avoids a burst. `in_flight` is FlightSize after the ACK.
+    /// Ends recovery when all data that was in flight at its start is acknowledged: RFC 6582 §3.2,
+    /// step 3, in the variant that avoids a burst. `in_flight` is FlightSize after the ACK.
     pub fn on_exit_recovery(&mut self, in_flight: u32) {
         self.inflation_left = 0;
         if let Some(bbr) = self.policy.model() {
@@ -116,8 +117,8 @@ impl Congestion {
         }
     }
 
-    /// Ends SACK recovery or recovery after a timeout, when the whole flight of its start is
-    /// acknowledged.
+    /// Ends SACK recovery or recovery after a timeout, when all data that was in flight at its
+    /// start is acknowledged.
     pub fn on_recovery_complete(&mut self) {
         if let Some(bbr) = self.policy.model() {
             bbr.on_recovered(&mut self.window);
@@ -152,8 +153,8 @@ impl Congestion {
         self.window.set_cwnd(self.window.mss);
     }
 
-    /// Undoes the last reduction, which was spurious (Eifel, F-RTO, D-SACK): both variables return
-    /// at least to their previous values.
+    /// Undoes the last reduction, which was spurious (Eifel, F-RTO, D-SACK): `cwnd` and `ssthresh`
+    /// return at least to their previous values.
     pub fn undo(&mut self) {
         if let Some(bbr) = self.policy.model() {
             bbr.on_undo();

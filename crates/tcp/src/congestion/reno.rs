@@ -19,7 +19,8 @@ impl Reno {
     /// full window of them.
     pub(super) fn avoid(&mut self, window: &mut Window, acked: u32) {
         self.acked = self.acked.saturating_add(acked);
-        // Ends, because every step consumes a whole window, and the window grows with each step.
+        // The loop ends, because each step consumes a whole window, and the window grows with each
+        // step.
         while self.acked >= window.cwnd {
             self.acked -= window.cwnd;
             let before = window.cwnd;

@@ -51,10 +51,10 @@ pub struct AckSample {
     pub rtt: Option<Duration>,
     /// SND.UNA after the acknowledgment.
     pub snd_una: SeqNum,
-    /// Minimum round-trip time of the connection; `Some` while TCP Small Queues limit its flight.
+    /// Minimum round-trip time of the connection; `Some` only while TCP Small Queues limit the
+    /// flight.
     pub held_min_rtt: Option<Duration>,
-    /// Length of an acknowledgment train that ends slow start; `None` when trains are not looked
-    /// for.
+    /// Length of an acknowledgment train that ends slow start; `None` if trains are not a signal.
     pub train_max: Option<Duration>,
     /// Whether a growing round-trip time may end slow start.
     pub watches_delay: bool,
@@ -110,7 +110,7 @@ impl RateSample {
     }
 }
 
-/// Returns a rate in bytes per second; a shorter interval than a nanosecond counts as one.
+/// Returns a rate in bytes per second; an empty interval counts as one nanosecond.
 pub(crate) fn bytes_per_second(delivered: u32, interval: Duration) -> u64 {
     let ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
     u64::from(delivered) * 1_000_000_000 / ns
@@ -161,18 +161,18 @@ pub struct LossSample {
     pub len: u32,
 }
 
-/// Result of one run of output.
+/// Result of one call of [`output`](crate::output()).
 #[derive(Clone, Copy, Debug)]
 pub struct SendSample {
-    /// Time of the run.
+    /// Time of the call.
     pub now: Instant,
-    /// Bytes in flight after the run.
+    /// Bytes in flight after the call.
     pub in_flight: u32,
     /// Whether the congestion window alone prevented more data from being sent.
     pub cwnd_limited: bool,
     /// SND.UNA.
     pub snd_una: SeqNum,
-    /// SND.NXT after the run.
+    /// SND.NXT after the call.
     pub snd_nxt: SeqNum,
     /// Retransmission timeout in microseconds, the time for which an unused window stays valid.
     /// `u64::MAX` keeps the window for ever, for `net.ipv4.tcp_slow_start_after_idle` = 0.

@@ -1,4 +1,5 @@
-//! Window arithmetic step by step, and its bounds for any order of events.
+//! Tests of the window arithmetic: each event alone, and the bounds of the window for any order of
+//! events.
 
 use core::time::Duration;
 
@@ -147,7 +148,11 @@ fn forged_duplicates_inflate_the_window_by_the_outstanding_data_at_most() {
 fn the_threshold_is_half_the_window_and_at_least_two_segments() {
     let mut congestion = limited();
     congestion.on_enter_recovery(MSS);
-    assert_eq!(congestion.ssthresh(), 5 * MSS, "half of ten, though one segment is in flight");
+    assert_eq!(
+        congestion.ssthresh(),
+        5 * MSS,
+        "half of the window of ten, although one segment is in flight"
+    );
     congestion.on_rto(false);
     assert_eq!(congestion.cwnd(), MSS);
     congestion.on_rto(false);
@@ -219,7 +224,11 @@ fn a_window_not_filled_for_a_timeout_loses_half_of_its_unused_part() {
     for ms in [400, 600, 800, 1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400, 2600, 2800, 3000] {
         congestion.on_sent(&sent(MSS, false, at(ms)));
     }
-    assert!((10 * MSS..11 * MSS).contains(&congestion.cwnd()), "{}", congestion.cwnd());
+    assert!(
+        (10 * MSS..11 * MSS).contains(&congestion.cwnd()),
+        "the window is {}",
+        congestion.cwnd()
+    );
 }
 
 #[test]
@@ -302,7 +311,7 @@ fn prr_sends_in_proportion_to_the_delivered_bytes() {
     let ssthresh = congestion.ssthresh();
     assert_eq!(ssthresh, 10 * MSS);
     congestion.on_recovery_ack(MSS, 18 * MSS, false);
-    assert_eq!(congestion.cwnd(), 19 * MSS, "room for the fast retransmission");
+    assert_eq!(congestion.cwnd(), 19 * MSS, "the window has room for the fast retransmission");
     congestion.on_transmitted(MSS);
     let mut pipe = 19 * MSS;
     let mut out = MSS;
@@ -312,9 +321,9 @@ fn prr_sends_in_proportion_to_the_delivered_bytes() {
         let room = congestion.cwnd().saturating_sub(pipe) / MSS * MSS;
         congestion.on_transmitted(room);
         (pipe, out) = (pipe + room, out + room);
-        assert!(out <= MSS + arrived * MSS, "no more is sent than delivered");
+        assert!(out <= MSS + arrived * MSS, "at most one segment more is sent than delivered");
     }
-    assert!(pipe.abs_diff(ssthresh) <= MSS, "{pipe}: the flight is near ssthresh");
+    assert!(pipe.abs_diff(ssthresh) <= MSS, "the flight {pipe} is not near ssthresh");
     congestion.on_recovery_complete();
     assert_eq!(congestion.cwnd(), ssthresh);
 }

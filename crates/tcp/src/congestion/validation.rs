@@ -10,8 +10,8 @@ use pkt::Instant;
 use super::{Congestion, SendSample, window::Window};
 
 impl Congestion {
-    /// Records whether the window limited a run of output. Called after each run that sent data or
-    /// was stopped by the window; during recovery only for a model.
+    /// Records whether the window limited a call of `output`. Called after each such call that sent
+    /// data or was stopped by the window; during recovery only if the algorithm has a model.
     pub fn on_sent(&mut self, sample: &SendSample) {
         self.usage.on_sent(sample);
         if self.is_cwnd_limited() {
@@ -63,7 +63,8 @@ impl Congestion {
         self.usage.full_at = now;
     }
 
-    /// Whether the window limited sending in this round, without the exception for slow start.
+    /// Whether the window limited sending in this round, without the exception that
+    /// [`is_cwnd_limited`](Self::is_cwnd_limited) makes for slow start.
     pub(crate) const fn was_window_full(&self) -> bool {
         self.usage.cwnd_limited
     }
@@ -76,8 +77,8 @@ impl Congestion {
             || (self.in_slow_start() && self.window.cwnd / 2 < self.usage.in_flight_max)
     }
 
-    /// Whether transmissions need not be reported: no model uses them, and no reduction is in
-    /// progress.
+    /// Whether a transmission has no effect on the algorithm or a reduction: the algorithm uses
+    /// acknowledgments only to grow the window, and no reduction is in progress.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.policy.counts_growth_only() && self.prr.is_none()
@@ -90,7 +91,8 @@ impl Congestion {
         self.policy.counts_growth_only() && !self.is_cwnd_limited()
     }
 
-    /// Does the part of [`on_ack`](Self::on_ack) that remains while [`is_unused`](Self::is_unused).
+    /// Does the only part of [`on_ack`](Self::on_ack) that has an effect while
+    /// [`is_unused`](Self::is_unused) holds: stops the algorithm's time.
     #[inline]
     pub(crate) fn pause(&mut self, now: Instant) {
         self.policy.pause(now);

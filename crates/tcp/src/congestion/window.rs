@@ -44,16 +44,16 @@ pub(super) struct Usage {
     pub(super) cwnd_limited: bool,
     /// Largest number of bytes in flight in this round.
     pub(super) in_flight_max: u32,
-    /// Sequence number at which SND.UNA ends the round.
+    /// Sequence number that ends the round when SND.UNA reaches it.
     pub(super) round_end: SeqNum,
     /// Largest number of bytes in flight since the window was last full.
     pub(super) used: u32,
-    /// Time when the window was last full, or was last lowered because it was not full.
+    /// Time when the window was last full, or was last lowered because it had not been full.
     pub(super) full_at: Instant,
 }
 
 impl Usage {
-    /// Records one run of output.
+    /// Records one call of `output`.
     pub(super) fn on_sent(&mut self, sample: &SendSample) {
         let new_round = sample.snd_una.ge(self.round_end);
         let fuller = !self.cwnd_limited && sample.in_flight > self.in_flight_max;

@@ -27,8 +27,8 @@ pub enum PacketRecycle {
     /// Each packet is returned at once to its home core, the core that allocated it, by the thread
     /// that frees it. Linux before 5.2.
     None,
-    /// A connection keeps one packet for its next write and one that softirq frees. Linux 5.2 to
-    /// 5.15.
+    /// A connection keeps one acknowledged packet for its next write, and one packet that was read,
+    /// which softirq frees. Linux 5.2 to 5.15.
     SocketOne,
     /// Packets that a read has emptied are freed after the socket is unlocked, by the reader or by
     /// softirq, whichever runs first. Linux 5.17 and 5.18.
@@ -68,11 +68,11 @@ pub struct BufferLimits {
 /// The `net.ipv4.tcp_*` settings that the engine reads. Times are durations, limits are counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// `tcp_rmem`: receive buffer. 131072 by default, half of which is window (Linux:
-    /// `tcp_adv_win_scale` of 1).
+    /// `tcp_rmem`: receive buffer. The default is 131072, half of which is announced as window
+    /// (Linux: `tcp_adv_win_scale` of 1).
     pub tcp_rmem: BufferLimits,
-    /// `tcp_wmem`: send buffer. The default of 16384 is raised at once to hold two initial windows,
-    /// then follows cwnd.
+    /// `tcp_wmem`: send buffer. The default of 16384 is increased at once to hold two initial
+    /// windows, then the buffer grows with cwnd.
     pub tcp_wmem: BufferLimits,
     /// `net.core.rmem_max`: largest buffer that `SO_RCVBUF` may request; it also bounds the window
     /// scale that we offer.
@@ -94,17 +94,18 @@ pub struct TcpConfig {
     pub tcp_dsack: bool,
     /// `tcp_frto`: other than 0 enables the detection of spurious timeouts (RFC 5682).
     pub tcp_frto: u8,
-    /// `tcp_early_retrans`: 3 sends tail loss probes (RFC 8985 §7), 0 does not.
+    /// `tcp_early_retrans`: 3 enables tail loss probes (RFC 8985 §7), 0 disables them.
     pub tcp_early_retrans: u8,
     /// `tcp_retries1`: retransmissions after which the network layer is asked for another route.
     pub tcp_retries1: u8,
     /// `tcp_retries2`: R2 of RFC 9293 §3.8.3 as a count; 15 means 924.6 s when the RTO
     /// starts at 200 ms.
     pub tcp_retries2: u8,
-    /// `tcp_syn_retries`: number of SYN retransmissions, after `tcp_syn_linear_timeouts`, before
-    /// connect fails; 6 means 131 s.
+    /// `tcp_syn_retries`: number of SYN retransmissions with a doubled timeout before connect
+    /// fails, after those of `tcp_syn_linear_timeouts`; 6 means 131 s.
     pub tcp_syn_retries: u8,
-    /// `tcp_syn_linear_timeouts`: SYN retransmissions before the timeout begins to double, 4.
+    /// `tcp_syn_linear_timeouts`: number of SYN retransmissions before the timeout begins to
+    /// double. The default is 4.
     pub tcp_syn_linear_timeouts: u8,
     /// `tcp_thin_linear_timeouts`: whether the first six timeouts of a stream with few segments in
     /// flight do not double.
@@ -112,8 +113,8 @@ pub struct TcpConfig {
     /// `tcp_synack_retries`: number of SYN-ACK retransmissions before the request is dropped; 5
     /// means 63 s.
     pub tcp_synack_retries: u8,
-    /// `tcp_orphan_retries`: R2 after the application has closed the socket; 0 means 8 while the
-    /// peer may be alive.
+    /// `tcp_orphan_retries`: number of retries (R2) after the application has closed the socket; 0
+    /// means 8, or none once the RTO has reached its maximum.
     pub tcp_orphan_retries: u8,
     /// `tcp_keepalive_time`: idle time before the first probe.
     pub tcp_keepalive_time: Duration,
@@ -168,11 +169,11 @@ pub struct TcpConfig {
     /// `tcp_reordering`: initial number of segments behind a hole that indicate a loss (RFC 5681:
     /// 3).
     pub tcp_reordering: u8,
-    /// `tcp_max_reordering`: upper bound to which a connection that detects reordering raises that
-    /// number. 300.
+    /// `tcp_max_reordering`: upper bound to which a connection that detects reordering raises the
+    /// number of `tcp_reordering`. The default is 300.
     pub tcp_max_reordering: u16,
-    /// `tcp_tso_win_divisor`: a superframe that does not fill the window divided by this waits for
-    /// an ACK; 0 never waits.
+    /// `tcp_tso_win_divisor`: a superframe (a packet of several segments) waits for an ACK if it is
+    /// smaller than the window divided by this number. With 0 it never waits.
     pub tcp_tso_win_divisor: u8,
     /// `tcp_congestion_control`: algorithm of sockets that do not choose one.
     pub tcp_congestion_control: Algorithm,
@@ -189,7 +190,7 @@ pub struct TcpConfig {
     pub tcp_pacing_ss_ratio: u16,
     /// `tcp_pacing_ca_ratio`: pacing rate in congestion avoidance.
     pub tcp_pacing_ca_ratio: u16,
-    /// `tcp_min_tso_segs`: segments of a superframe at the lowest pacing rate.
+    /// `tcp_min_tso_segs`: number of segments of a superframe at the lowest pacing rate.
     pub tcp_min_tso_segs: u16,
     /// `tcp_tso_rtt_log`: superframes are larger on paths whose round-trip time is below 2^this µs.
     pub tcp_tso_rtt_log: u8,
@@ -206,16 +207,16 @@ pub struct TcpConfig {
     /// `net.quietline.skb_recycle`: how the memory of used packets is recycled.
     pub packet_recycle: PacketRecycle,
     /// `tcp_tx_skb_cache` (Linux 5.2 to 5.15): whether, with `skb_recycle` at `socket_one`, a
-    /// connection keeps one packet for its next write. On by default, as when Linux introduced the
-    /// cache; the setting of Linux 5.2 is off by default.
+    /// connection keeps one packet for its next write. On by default, as the cache was when Linux
+    /// introduced it; the setting that Linux 5.2 has is off by default.
     pub tcp_tx_packet_cache: bool,
     /// `tcp_rx_skb_cache` (Linux 5.2 to 5.15): whether, with `skb_recycle` at `socket_one`, a
-    /// connection keeps one packet that was read for softirq to free. On by default, as when Linux
-    /// introduced the cache; the setting of Linux 5.2 is off by default.
+    /// connection keeps one packet that was read for softirq to free. On by default, as the cache
+    /// was when Linux introduced it; the setting that Linux 5.2 has is off by default.
     pub tcp_rx_packet_cache: bool,
-    /// Whether `tcp_rx_skb_cache` applies only while packets do not change core (RPS, RFS), as when
-    /// Linux introduced the cache: with RPS, the core of the next segment may not be the core that
-    /// allocated this one.
+    /// Whether `tcp_rx_skb_cache` applies only while RPS and RFS do not move packets to another
+    /// core, as when Linux introduced the cache: with RPS, the core of the next segment may not be
+    /// the core that allocated this one.
     pub rx_packet_cache_rps_gate: bool,
     /// `tcp_autocorking`: whether small writes wait while packets of the connection are below TCP.
     pub tcp_autocorking: bool,
@@ -226,16 +227,16 @@ pub struct TcpConfig {
     /// `tcp_rto_max_ms`, as a duration: upper bound of the retransmission timeout.
     pub tcp_rto_max: Duration,
     /// `tcp_comp_sack_delay_ns`, as a duration: time that an ACK of out-of-order segments may wait
-    /// for more of them. 1 ms.
+    /// for more of them. The default is 1 ms.
     pub tcp_comp_sack_delay: Duration,
     /// `tcp_comp_sack_nr`: out-of-order segments that one ACK may answer; 0 answers each.
     pub tcp_comp_sack_nr: u8,
-    /// `tcp_pingpong_thresh`: number of prompt replies of the application after which ACKs wait to
-    /// travel with replies.
+    /// `tcp_pingpong_thresh`: number of prompt replies of the application after which ACKs are
+    /// delayed, so that a reply carries them.
     pub tcp_pingpong_thresh: u8,
     /// Fraction of BBR's data in flight, in thousandths, that may be lost before the path counts as
-    /// full (LossThresh of draft-ietf-ccwg-bbr, whose value is 20). A socket keeps the value of the
-    /// time when it was opened.
+    /// full (LossThresh of draft-ietf-ccwg-bbr, whose value is 20). A socket keeps the value that
+    /// applied when it was opened.
     pub bbr_loss_thresh: u16,
     /// Longest delay of an ACK (Linux `TCP_DELACK_MAX`); RFC 9293 §3.8.6.3 allows 500 ms.
     pub tcp_delack_max: Duration,
@@ -425,7 +426,7 @@ impl SocketOptions {
 /// Properties of the route to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathParams {
-    /// Largest IP packet of the path.
+    /// Largest IP packet that the path accepts, in bytes.
     pub mtu: u32,
     /// Largest IP packet that the peer may send to us: the MTU of the interface or the route. ICMP
     /// errors do not lower it, because they describe the path in the other direction. The MSS

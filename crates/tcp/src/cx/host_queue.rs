@@ -11,8 +11,8 @@
 pub struct HostQueue {
     /// Truesize of the connection's packets in queues and devices, those on `cx.out` included.
     pub bytes: u32,
-    /// Whether completions are reported, so that a throttled connection is resumed. Otherwise the
-    /// connection must not be throttled.
+    /// Whether the layers below report completions, which resume a throttled connection. Without
+    /// them a connection must not be throttled.
     pub completes: bool,
     /// Whether a queue below holds packets until their departure times (Linux: `SK_PACING_FQ`).
     pub paces: bool,
@@ -32,12 +32,13 @@ impl HostQueue {
 pub enum TsqLimit {
     /// No limit.
     Off,
-    /// Linux 3.6: `tcp_limit_output_bytes`, reached when the queued bytes equal it. Superframes are
-    /// at most half of it.
+    /// Linux 3.6: `tcp_limit_output_bytes`, which is reached when the queued bytes equal it. A
+    /// superframe (a packet of several segments) is at most half of the limit.
     Static131072Ge,
-    /// Linux 3.13: the larger of `tcp_limit_output_bytes` and a millisecond of the pacing rate.
+    /// Linux 3.13: the larger of `tcp_limit_output_bytes` and the bytes of a millisecond at the
+    /// pacing rate.
     DynMax,
-    /// Linux 4.4: a millisecond of the pacing rate but at least two packets, at most
+    /// Linux 4.4: the bytes of a millisecond at the pacing rate, but at least two packets, at most
     /// `tcp_limit_output_bytes`. Includes the exception of Linux 4.11: a connection with nothing in
     /// flight may send.
     DynMin2,

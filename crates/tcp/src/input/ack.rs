@@ -3,7 +3,7 @@
 //! RFC 9293 §3.10.7.4 fifth, RFC 5961 §5, RFC 6298 §3; Linux: tcp_ack, tcp_clean_rtx_queue,
 //! tcp_ack_update_window.
 //!
-//! Not here: the marks of SACK blocks (`loss::scoreboard`), the reaction to duplicate ACKs
+//! Not here: the entries that SACK blocks mark (`loss::scoreboard`), the reaction to duplicate ACKs
 //! (`loss::recovery`).
 
 mod predicted;
@@ -52,9 +52,9 @@ pub(super) fn check(
         establish(tcb, segment, cx)?;
     }
     if ack.gt(tcb.snd_nxt) {
-        // RFC 9293 requires an answer to an ACK of unsent data. Differs from it in ESTABLISHED, as
-        // Linux does: the peer sends no such segment, and an answer would reveal the window to an
-        // attacker.
+        // RFC 9293 requires an answer to an ACK of unsent data. Differs from the RFC in
+        // ESTABLISHED, as Linux does: there is no answer, because a peer sends no such segment, and
+        // an answer would reveal the window to an attacker.
         if tcb.state != State::Established {
             reset::challenge(tcb, cx);
         }
@@ -84,7 +84,7 @@ pub(super) fn check(
 }
 
 /// Completes a passive open (SYN-RECEIVED): an ACK of our SYN establishes the connection, and any
-/// other is answered by a reset.
+/// other ACK is answered by a reset.
 fn establish(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     let ack = segment.header.ack;
     if ack.le(tcb.snd_una) || ack.gt(tcb.snd_nxt) {
@@ -155,8 +155,8 @@ pub(super) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
     }
 }
 
-/// Takes a delivery rate sample after loss detection, passes it to a model-based algorithm, and
-/// updates the pacing rate.
+/// Takes a delivery rate sample after loss detection, passes it to the congestion control
+/// algorithm, and updates the pacing rate.
 fn measure(tcb: &mut Tcb, cx: &mut Cx<'_>, acked: &Acked, rtt: Option<Duration>) {
     let lost = tcb.send_queue.lost_total();
     let rate = tcb.rate.on_ack(cx.now, acked, lost, tcb.rtt.min_rtt_us());
@@ -267,7 +267,7 @@ fn sample_rtt(
     Some(rtt)
 }
 
-/// Returns the round trip from TSecr in our millisecond clock, at least one tick.
+/// Returns the round-trip time from TSecr in our millisecond clock, at least one tick.
 fn timestamp_rtt(tcb: &Tcb, segment: &Segment<'_>, now: Instant) -> Option<Duration> {
     let (_, echo) = segment.header.options.timestamps?;
     if !tcb.flags.contains(TcbFlags::TIMESTAMPS) || echo == 0 {
@@ -278,15 +278,16 @@ fn timestamp_rtt(tcb: &Tcb, segment: &Segment<'_>, now: Instant) -> Option<Durat
     (ms < u32::MAX / 2).then(|| Duration::from_millis(u64::from(ms.max(1))))
 }
 
-/// Records that the peer is alive: probes are counted from zero again.
+/// Records that the peer is alive: probes are counted from zero again, and an earlier ICMP error is
+/// no longer the reason for a timeout.
 pub(super) fn note_alive(tcb: &mut Tcb, now: Instant) {
     tcb.last_received_at = now;
     tcb.probes_out = 0;
     tcb.soft_error = None;
 }
 
-/// Updates the retransmission timer (RFC 6298 §5.2–5.3), or the persist timer after the window has
-/// opened.
+/// Updates the timer that an ACK affects: the retransmission timer (RFC 6298 §5.2–5.3), or the
+/// persist timer, which runs only while the window is closed or sending is held back.
 fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Duration>) {
     match tcb.timers.rtx() {
         Some(RtxPurpose::Persist) => {

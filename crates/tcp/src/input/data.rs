@@ -5,7 +5,8 @@
 //!
 //! The segment starts at RCV.NXT or later and lies inside the window (first step). In-order data
 //! goes to the receive queue, together with queued data that becomes contiguous. Out-of-order data
-//! is queued in `reassembly` and answered at once, because fast retransmit needs three such ACKs.
+//! is queued in `reassembly` and answered by duplicate ACKs (`ack_compression`), of which fast
+//! retransmit needs three.
 
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};
@@ -22,8 +23,9 @@ use crate::{
     wire::{header::Flags, seq::SeqNum},
 };
 
-/// Upper bound of D-SACKs for one superframe. Each segment of a superframe would have been answered
-/// by its own D-SACK; the bound limits the ACKs that one packet of a hostile peer causes.
+/// Upper bound of D-SACKs for one superframe (a packet of several segments). Each segment of a
+/// superframe would have been answered by its own D-SACK; the bound limits the ACKs that one packet
+/// of a hostile peer causes.
 const DUPLICATES_MAX: usize = 4;
 
 pub(super) fn process(
@@ -79,8 +81,8 @@ fn queue_in_order(
     segment: &mut Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
-    // The announced window promised room for these bytes, so the descriptors of small packets may
-    // exceed the buffer. Differs from Linux: up to twice the buffer, because a drop here forces the
+    // The announced window promised room for these bytes, so the memory of small packets may exceed
+    // the buffer. Differs from Linux: it may reach twice the buffer, because a drop would force the
     // peer into loss recovery.
     let limit = tcb.receive_buffer.rcvbuf().saturating_mul(2);
     if !prune::has_room(tcb, cx, segment.seq, limit) && !tcb.receive_queue.is_empty() {
@@ -139,9 +141,10 @@ fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>, reports: u32) {
     tcb.ack.schedule_now();
 }
 
-/// Schedules one ACK for every second full segment (RFC 5681 §4.2) if it advances the window's
-/// right edge; otherwise the reader's next read sends it. Below `SO_RCVLOWAT` an ACK is sent in any
-/// case, because the application reads only when that many bytes have arrived.
+/// Schedules one ACK for every second full segment (RFC 5681 §4.2) if that ACK can advance the
+/// right edge of the window. Otherwise the next read of the application causes the ACK. While less
+/// than `SO_RCVLOWAT` bytes are queued, the ACK is scheduled in any case, because the application
+/// does not read yet.
 fn schedule_ack(tcb: &mut Tcb) {
     let unacked = tcb.rcv_nxt.since(tcb.rcv_wup);
     let useful = unacked <= tcb.ack.rcv_mss()
@@ -150,9 +153,9 @@ fn schedule_ack(tcb: &mut Tcb) {
     tcb.ack.schedule(unacked, useful);
 }
 
-/// Copies the payload to the reader that runs this call, if there is one and it has read all
-/// earlier data; the part that does not fit stays in the packet. `Err` returns a packet that must
-/// be queued. Linux: tcp_copy_to_iovec, tcp_data_queue.
+/// Copies the payload to the reader that runs this call, if there is a reader and all earlier data
+/// was read. The part that does not fit stays in the packet. `Err` returns a packet of which
+/// nothing was copied and which must be queued. Linux: tcp_copy_to_iovec, tcp_data_queue.
 fn copy_to_reader(
     tcb: &Tcb,
     segment: &mut Segment<'_>,
@@ -209,7 +212,8 @@ fn queue_out_of_order(
         cx.count(Counter::TcpExtTCPOFOQueue);
     }
     let Some(mut packet) = segment.packet.take() else { return Ok(()) };
-    // A hostile peer could keep a small packet queued for long, and with it its receive page.
+    // A hostile peer could keep a small packet queued for long, and with it the page that it was
+    // received in.
     packet.condense(cx.pool);
     let limit = rcvbuf as usize * 2;
     let end = segment.seq + segment.len;

@@ -4,9 +4,10 @@
 //! RFC 9293 §3.9.2.2, RFC 5461, RFC 5927, RFC 1191, RFC 6069; Linux: tcp_v4_err,
 //! tcp_v4_mtu_reduced, tcp_ld_RTO_revert.
 //!
-//! A report is accepted only if it quotes a sequence number in flight; others are forged or late.
-//! In a synchronized state no report ends the connection: the report is kept as the reason for a
-//! later timeout, or with `IP_RECVERR` becomes the error of the next call.
+//! A report is accepted only if it quotes a sequence number in flight; other reports are forged or
+//! late. In a synchronized state no report ends the connection: its error is kept as the reason for
+//! a later timeout (soft error), or with `IP_RECVERR` becomes the error of the next call. In the
+//! table, PMTU means that the path MTU is updated, and "ends" that the connection ends.
 //!
 //! ```text
 //!                        SYN-SENT, SYN-RECEIVED    synchronized
@@ -92,8 +93,8 @@ fn revert_backoff(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) {
 }
 
 impl Tcb {
-    /// Sets the path MTU: from the route, from an ICMP report, or again after a report has expired.
-    /// Larger segments in flight are retransmitted at once (RFC 1191 §6.4). There was no
+    /// Sets the path MTU after a change of the route, an ICMP report, or the expiry of such a
+    /// report. Larger segments in flight are retransmitted at once (RFC 1191 §6.4). There was no
     /// congestion, so the window keeps its number of segments.
     pub fn set_path_mtu(&mut self, mtu: u32) {
         if mtu == self.mss.pmtu() {

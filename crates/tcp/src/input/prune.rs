@@ -5,7 +5,7 @@
 //! tcp_prune_queue, tcp_prune_ofo_queue.
 //!
 //! Data in order was acknowledged and is kept. Data out of order may be dropped, because the peer
-//! retransmits it. Dropping begins at the highest sequence number, which the reader needs last, and
+//! retransmits it. Dropping begins at the highest sequence number, which the reader needs last. It
 //! frees an eighth of the buffer at a time, so that many segments share the cost of one scan
 //! (CVE-2018-5390, SegmentSmack).
 //!
@@ -78,7 +78,8 @@ fn drop_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
 }
 
 /// Reduces the memory of data out of order after the buffer was exceeded: copies packets together,
-/// then drops data if that is not enough. Also stops the growth of the window.
+/// then drops data if that is not enough. Also ends quick-ACK mode, and limits the window to two
+/// segments if the buffer is still exceeded.
 ///
 /// Differs from Linux: the buffer grows only for data in order. The announced window promised room
 /// for that data; data out of order may be a peer's attempt to consume memory.
@@ -105,7 +106,7 @@ fn collapse(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 }
 
 /// Drops data with the highest sequence numbers until an eighth of the buffer is free. Returns
-/// whether the buffer's limit is then met. Drops nothing for a segment after all queued data.
+/// whether the buffer's limit is then met. Drops nothing if the segment follows all queued data.
 fn prune_far_end(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
     let rcvbuf = tcb.receive_buffer.rcvbuf();
     if tcb.reassembly.highest_end().is_none_or(|end| seq.ge(end)) {

@@ -3,9 +3,10 @@
 //! RFC 9293 §3.10.7.4 second and fourth, RFC 5961 §3 and §4; Linux: tcp_validate_incoming,
 //! tcp_reset, tcp_send_challenge_ack.
 //!
-//! A blind attacker can guess a sequence number in the window, so only the exact one ends a
-//! connection. Every other RST or SYN is answered by a challenge ACK; a peer that really reset the
-//! connection answers it with the exact number.
+//! A blind attacker can guess a sequence number in the window, so only an RST whose number is
+//! exactly RCV.NXT ends a connection. Any other RST in the window, and a SYN, is answered by a
+//! challenge ACK. A peer that has really reset the connection answers the challenge by an RST with
+//! the exact number.
 
 use pkt::DropReason;
 

@@ -5,9 +5,9 @@
 //!
 //! After this step the segment starts at RCV.NXT or later and ends inside the window: old data and
 //! data beyond the window are trimmed. The one exception is a segment without data
-//! (`ends_at_retracted_edge`). A rejected segment is answered by an ACK, at most one per
-//! `tcp_invalid_ratelimit` unless it carries data (the peer retransmits data because an ACK was
-//! lost).
+//! (`ends_at_retracted_edge`). A rejected segment without RST is answered by an ACK. Unless the
+//! segment carries data, which a peer retransmits because an ACK was lost, there is at most one
+//! such ACK per `tcp_invalid_ratelimit`.
 
 use core::time::Duration;
 
@@ -150,9 +150,9 @@ fn answer(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, skipped: Counter) {
 /// edge is still processed; otherwise two closed windows could never open (RFC 9293 §3.10.7.4,
 /// "special allowance").
 ///
-/// A FIN is kept if all data before it is kept, even one number beyond the window: it needs no
-/// buffer. Some stacks retransmit a bare FIN into a closed window until it is acknowledged (Linux
-/// accepts it, too).
+/// A FIN is kept if all data before it is kept, even if the FIN is one number beyond the window,
+/// because a FIN needs no buffer. Some stacks retransmit a bare FIN into a closed window until it
+/// is acknowledged (Linux accepts it, too).
 fn trim(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>, window: u32) {
     if segment.seq.lt(tcb.rcv_nxt) {
         report_old(tcb, segment, cx);

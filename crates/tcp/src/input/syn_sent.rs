@@ -2,7 +2,7 @@
 //!
 //! RFC 9293 §3.10.7.3; Linux: tcp_rcv_synsent_state_process.
 //!
-//! Data in a SYN-ACK is dropped and retransmitted by the peer, unless the handshake used Fast Open.
+//! Data in a SYN-ACK is dropped, and the peer retransmits it, unless the handshake used Fast Open.
 
 use pkt::DropReason;
 

@@ -2,7 +2,7 @@
 //!
 //! RFC 9293 §3.8.5 and §3.10.7.4 sixth; Linux: tcp_urg, tcp_check_urg.
 //!
-//! Not here: the marks of both directions (`tcb::urgent`).
+//! Not here: the urgent marks of both directions as data (`tcb::urgent`).
 
 use pkt::Packet;
 
@@ -18,8 +18,8 @@ use crate::{
     },
 };
 
-/// Processes the URG bit (RFC 9293 §3.10.7.4, sixth). `packet` is the remaining payload, `seq` its
-/// first byte.
+/// Processes the URG bit (RFC 9293 §3.10.7.4, sixth). `packet` is the remaining payload, `seq` the
+/// number of its first byte.
 pub(super) fn on_segment(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,

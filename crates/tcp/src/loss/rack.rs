@@ -1,17 +1,19 @@
 //! RACK: a transmission is lost if one that was sent sufficiently later has been delivered.
 //!
-//! Above: `recovery::sack` and the reordering timer. Below: marks in `send_queue`. RFC 8985 §6;
-//! Linux: tcp_recovery.c.
+//! Above: `recovery::sack` and the reordering timer. Below: the marks of entries in `send_queue`.
+//! RFC 8985 §6; Linux: tcp_recovery.c.
 //!
 //! RACK compares times instead of counting duplicates, so that one rule detects lost
 //! retransmissions, losses near the end of a flight, and losses in small flights. The reordering
-//! window adapts to the path. It is a quarter of the minimum RTT at first. As long as no reordering
-//! was seen, it is zero in recovery or once enough segments are SACKed. It grows in every round in
-//! which the peer reports a needless retransmission.
+//! window, the time that RACK allows for reordering, adapts to the path. At first it is a quarter
+//! of the minimum RTT. It grows in every round in which the peer reports a needless retransmission,
+//! up to the smoothed RTT. As long as no reordering was seen, the window is zero in recovery and
+//! whenever enough segments are SACKed.
 //!
-//! Transmissions are examined in the order of their transmission, in two queues: entries sent once,
-//! which are in that order already, and `send_queue`'s list of retransmissions. Each scan stops at
-//! the first entry that is not due, so that an ACK costs one step per loss that it declares.
+//! Transmissions are examined in the order of their transmission, in two lists: the entries sent
+//! once, which the send queue already holds in that order, and `send_queue`'s list of
+//! retransmissions. Each scan stops at the first entry that is not yet lost, so that an ACK costs
+//! one step per detected loss.
 //!
 //! Not here: the state as data (`tcb::rack`), tail loss probes (`tlp`), the reaction of the window
 //! (`recovery`).
@@ -42,8 +44,8 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     }
 }
 
-/// Raises the reordering degree: the path delivered data `distance` bytes late, so that as many
-/// segments behind a hole do not indicate a loss (Linux: tcp_check_sack_reordering).
+/// Raises the reordering degree: the path delivered data `distance` bytes late, so the same number
+/// of segments behind a hole does not indicate a loss (Linux: tcp_check_sack_reordering).
 pub(crate) fn note_reordering(tcb: &mut Tcb, cx: &Cx<'_>, distance: u32, seen_by: Counter) {
     let segments = distance.div_ceil(tcb.mss.effective());
     let most = u32::from(cx.config.tcp_max_reordering);
@@ -61,8 +63,8 @@ pub(crate) fn forget_retransmissions(tcb: &mut Tcb) {
     tcb.recovery.rack.rtt_ns = u64::from(tcb.rtt.srtt_us().unwrap_or(0)) * 1_000;
 }
 
-/// Returns the reordering window: how much later the delivered transmission must have been sent
-/// (RFC 8985 §6.2 step 4).
+/// Returns the reordering window: how much later than a lost transmission the delivered one must
+/// have been sent (RFC 8985 §6.2 step 4).
 fn reordering_window(tcb: &Tcb) -> Duration {
     let rack = &tcb.recovery.rack;
     if !rack.reordering_seen {

@@ -1,8 +1,8 @@
 //! Loss recovery: the reaction of the congestion window to a loss, and loss detection without SACK.
 //!
-//! Above: `input::ack` and the retransmission timer. Below: marks in `send_queue`. RFC 5681 §3.2,
-//! RFC 6582 (NewReno), RFC 3042 (limited transmit), RFC 5827 (early retransmit); Linux:
-//! tcp_fastretrans_alert, tcp_enter_loss.
+//! Above: `input::ack` and the retransmission timer. Below: the marks of entries in `send_queue`.
+//! RFC 5681 §3.2, RFC 6582 (NewReno), RFC 3042 (limited transmit), RFC 5827 (early retransmit);
+//! Linux: tcp_fastretrans_alert, tcp_enter_loss.
 //!
 //! ```text
 //!            dup ACK             third dup ACK               ACK of `recover`
@@ -11,8 +11,8 @@
 //!      '---- RTO -----------'------------------------'--> Loss --- ACK of `recover` ---> Open
 //! ```
 //!
-//! Declaring a loss marks entries of the send queue; `retransmit` sends marked entries as the
-//! window allows. With SACK, RACK sets the marks (`recovery/sack.rs`); duplicate ACKs are counted
+//! A detected loss marks entries of the send queue as lost; `retransmit` sends marked entries as
+//! the window allows. With SACK, RACK marks them (`recovery/sack.rs`); duplicate ACKs are counted
 //! only without SACK.
 //!
 //! An ECN echo lowers the window without a loss: the state is CWR until the data in flight is
@@ -127,8 +127,8 @@ fn on_partial_ack(tcb: &mut Tcb, cx: &mut Cx<'_>, acked_bytes: u32) {
 }
 
 /// Returns whether all data that was in flight at the start of the recovery is acknowledged. CWR
-/// ends one byte later, when the segment with the CWR flag is acknowledged (RFC 3168 §6.1.2): the
-/// echoes before it would otherwise reduce the window again.
+/// ends one byte later, when the segment with the CWR flag is acknowledged (RFC 3168 §6.1.2):
+/// otherwise the echoes until then would reduce the window again.
 fn is_over(tcb: &Tcb) -> bool {
     match tcb.recovery.state {
         CaState::Cwr => tcb.snd_una.gt(tcb.recovery.recover),
@@ -218,7 +218,8 @@ fn on_dup_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.recovery.since = cx.now;
     tcb.recovery.state = CaState::Recovery;
     tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
-    // `hole_end` must not match SND.UNA: the recovery starts with a hole of its own.
+    // `hole_end` must differ from SND.UNA, so that the first hole of this recovery starts with one
+    // segment.
     tcb.recovery.hole_end = tcb.snd_una - 1;
     tcb.congestion.on_enter_recovery(flight.saturating_sub(limited).max(mss));
     ecn::on_reduced(tcb);
@@ -258,10 +259,10 @@ impl Tcb {
 }
 
 /// Returns the number of duplicate ACKs that indicate a loss: the reordering degree of the path. If
-/// fewer packets are in flight and no new data can follow, it is one per packet after the first
-/// (early retransmit, RFC 5827 §3; counted in packets, because a superframe causes one ACK). A
-/// single segment in flight keeps the full threshold: no segment follows it that could cause a
-/// duplicate.
+/// no more packets than that are in flight and no new data can follow, the number is one per packet
+/// after the first (early retransmit, RFC 5827 §3; counted in packets, because a superframe causes
+/// one ACK). A single segment in flight keeps the full threshold: no segment follows it that could
+/// cause a duplicate.
 fn dup_ack_threshold(tcb: &Tcb) -> u32 {
     let reordering = u32::from(tcb.reordering);
     let in_flight = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
@@ -272,12 +273,13 @@ fn dup_ack_threshold(tcb: &Tcb) -> u32 {
     in_flight.saturating_sub(1).max(1)
 }
 
-/// Marks the hole at SND.UNA lost: one segment of it, or more when the last retransmission filled
-/// only a part.
+/// Marks the hole at SND.UNA lost: one segment, or twice as many as before if the last
+/// retransmission filled only a part of the hole.
 ///
-/// Differs from RFC 6582: a superframe that a virtual device lost whole is a hole of dozens of
-/// segments, and one segment per round trip would take seconds to fill it. So a partial ACK that
-/// ends exactly at the end of the last retransmission doubles the next one.
+/// Differs from RFC 6582: if a virtual device loses a whole superframe (a packet of several
+/// segments), the hole has dozens of segments, and one segment per round trip would take seconds to
+/// fill it. Therefore a partial ACK that ends exactly at the end of the last retransmission doubles
+/// the size of the next one.
 fn mark_head_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let Some(head) = tcb.send_queue.head() else { return };
     let len = head.len;

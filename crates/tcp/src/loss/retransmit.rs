@@ -35,7 +35,7 @@ const ORPHAN_RETRIES_DEFAULT: u8 = 8;
 /// `TCP_THIN_LINEAR_RETRIES`).
 const THIN_LINEAR_RETRIES: u8 = 6;
 
-/// Number of packets in flight from which a stream is not thin.
+/// Number of packets in flight from which on a stream is not thin.
 const THIN_SEGMENTS: usize = 4;
 
 /// Handles the expiry of the retransmission timer.
@@ -88,7 +88,7 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     cx.count(Counter::TcpExtTCPTimeouts);
     if timed_out(tcb, cx, cx.config.tcp_retries1) {
-        // R1 of RFC 9293 §3.8.3.
+        // R1 of RFC 9293 §3.8.3 is exceeded.
         tcb.doubts_route = true;
         mtu_probe::on_black_hole(tcb, cx);
     }
@@ -124,7 +124,7 @@ fn on_data_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// Counts the state that the first timeout of a series interrupted.
+/// Counts the first timeout of a series, by the recovery state that it interrupted.
 fn count_failure(tcb: &Tcb, cx: &Cx<'_>) {
     let sack = tcb.flags.contains(TcbFlags::SACK);
     cx.count(match tcb.recovery.state() {
@@ -158,8 +158,8 @@ pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     send_lost(tcb, cx, true);
 }
 
-/// Sends lost entries. `paced` retransmissions wait for their departure time; the one that answers
-/// a timeout does not.
+/// Sends lost entries. Retransmissions wait for their departure times, but if `paced` is false,
+/// which is the case after a timeout, the first one does not wait.
 fn send_lost(tcb: &mut Tcb, cx: &mut Cx<'_>, mut paced: bool) {
     if tcb.recovery.wants_new_data() {
         if tcb.recovery.has_new_data(tcb.snd_nxt) || next::has_sendable(tcb, cx) {
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fifteen_retries_take_924_seconds() {
+    fn fifteen_retries_take_924_seconds_and_eight_take_102() {
         let config = TcpConfig::default();
         assert_eq!(
             time_of_retries(15, &config, config.tcp_rto_max),

@@ -1,7 +1,7 @@
-//! The peer's SACK blocks: their validation, and the marks that they set.
+//! The peer's SACK blocks: their validation, and the entries that they mark as SACKed.
 //!
-//! Above: `input::ack`. Below: marks in `send_queue`. RFC 2018 §5, RFC 2883, RFC 3708 §3; Linux:
-//! tcp_sacktag_write_queue, tcp_check_dsack, tcp_is_sackblock_valid.
+//! Above: `input::ack`. Below: the marks of entries in `send_queue`. RFC 2018 §5, RFC 2883,
+//! RFC 3708 §3; Linux: tcp_sacktag_write_queue, tcp_check_dsack, tcp_is_sackblock_valid.
 //!
 //! Hostile blocks cost little. An ACK has at most four blocks, each of which costs a binary search
 //! and one step per newly marked entry. Only an edge of a block can split an entry, at a multiple
@@ -18,8 +18,8 @@ use crate::{
     wire::{header::SegmentHeader, seq::SeqNum},
 };
 
-/// Processes the SACK blocks of an ACK not beyond SND.NXT; the ACK may be older than SND.UNA.
-/// Records in `acked` the newly SACKed data and the data that the peer received twice.
+/// Processes the SACK blocks of an ACK whose number is not beyond SND.NXT, but may be below
+/// SND.UNA. Records in `acked` the newly SACKed data and the data that the peer received twice.
 pub(crate) fn process(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader, acked: &mut Acked) {
     let blocks = &header.options.sack_blocks[..];
     if blocks.is_empty() || !tcb.flags.contains(TcbFlags::SACK) {

@@ -1,15 +1,16 @@
 //! Tail loss probe: one segment that solicits an ACK when the tail of a flight stays
 //! unacknowledged.
 //!
-//! Above: `retransmit` arms it in place of the RTO, `close::timer` runs it. RFC 8985 §7; Linux:
-//! tcp_schedule_loss_probe, tcp_send_loss_probe, tcp_process_tlp_ack.
+//! Above: `loss::retransmit` arms the probe timer in place of the RTO; `close::timer` calls
+//! `on_timer` when it expires. RFC 8985 §7; Linux: tcp_schedule_loss_probe, tcp_send_loss_probe,
+//! tcp_process_tlp_ack.
 //!
 //! No segment follows the tail of a flight, so no SACK reports its loss. A probe after two round
-//! trips solicits an ACK from which RACK detects the loss earlier than the RTO would. A probe that
-//! retransmits the lost segment repairs the loss before it is detected, so the ACK that proves the
-//! repair lowers the window.
+//! trips solicits an ACK from which RACK detects the loss earlier than the RTO would. If the probe
+//! retransmits the only lost segment, the loss is repaired before any ACK could report it. The ACK
+//! of such a probe therefore reduces the congestion window.
 //!
-//! Not here: the losses that RACK detects from the answer (`rack`).
+//! Not here: loss detection from the ACK that the probe solicits (`rack`).
 
 use core::time::Duration;
 
@@ -33,8 +34,8 @@ use crate::{
 /// (Linux `TCP_TIMEOUT_MIN`).
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// Returns when a probe is due, if the state allows one (RFC 8985 §7.2). The probe is not later
-/// than the RTO deadline `rto_at`, except while pacing delays the flight.
+/// Returns the time at which a probe is due, if the state allows one (RFC 8985 §7.2). The probe is
+/// not later than the RTO deadline `rto_at`, except while pacing delays the flight.
 pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instant> {
     let srtt_us = tcb.rtt.srtt_us()?;
     let allowed = cx.config.tcp_early_retrans >= 3
@@ -54,8 +55,8 @@ pub(crate) fn deadline(tcb: &Tcb, cx: &Cx<'_>, rto_at: Instant) -> Option<Instan
     Some((departed.plus_micros(2 * u64::from(srtt_us)) + margin).min(rto_at.max(departed)))
 }
 
-/// Handles the expiry of the probe timer (RFC 8985 §7.3): sends new data if the peer's window has
-/// room, else the last segment again.
+/// Handles the expiry of the probe timer (RFC 8985 §7.3): sends new data if some is queued and the
+/// peer's window has room, otherwise the last segment again.
 pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_rtx();
     if tcb.send_queue.sent_count() == 0 {
@@ -75,6 +76,8 @@ pub(crate) fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.arm_rtx(RtxPurpose::Retransmit, rto_at);
 }
 
+/// Retransmits the last segment in flight. Returns `false` if the previous transmission of this
+/// segment is still in a queue below TCP, or if packet memory is missing.
 fn repeat_last(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     let mut index = tcb.send_queue.sent_count() - 1;
     if retransmit::still_in_host_queue(tcb, cx, index) {
@@ -112,7 +115,7 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
             ecn::on_reduced(tcb);
         }
     } else if acked.delivered == 0 && !acked.not_duplicate {
-        // A peer without D-SACK answers the copy with a duplicate ACK.
+        // A peer without D-SACK answers the retransmitted segment with a duplicate ACK.
         tcb.recovery.probe = None;
     }
 }

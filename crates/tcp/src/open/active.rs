@@ -1,9 +1,10 @@
 //! Start of an active open, and the transition to ESTABLISHED that active and passive opens share.
 //!
-//! Above: `stack::socket` connects; `input::ack` establishes. RFC 9293 §3.10.1; Linux:
-//! tcp_v4_connect, tcp_finish_connect, tcp_init_transfer.
+//! Above: `stack::socket` calls `connect`; `input::ack` calls `establish` when a handshake
+//! completes. RFC 9293 §3.10.1; Linux: tcp_v4_connect, tcp_finish_connect, tcp_init_transfer.
 //!
-//! Not here: the SYN as a segment (`syn`), its answer (`input::syn_sent`).
+//! Not here: the header and data of the SYN (`syn`), the processing of the SYN-ACK
+//! (`input::syn_sent`).
 
 use crate::{
     base::{counters::Counter, state::State},
@@ -17,9 +18,9 @@ impl Tcb {
     /// Opens a connection actively: returns it in SYN-SENT, with its SYN in `cx.out`
     /// (RFC 9293 §3.10.1).
     ///
-    /// Without packet memory the SYN is sent by the first retransmission timeout. With a Fast Open
-    /// cookie the SYN is held until the first write, and [`output`](crate::output::output) sends
-    /// it.
+    /// If packet memory is missing, the first retransmission timeout sends the SYN. With a Fast
+    /// Open cookie the SYN is held until the first write, and [`output`](crate::output::output)
+    /// sends it.
     #[must_use]
     pub fn connect(cx: &mut Cx<'_>, params: &OpenParams) -> Self {
         let mut tcb = Self::new(cx, params);

@@ -39,7 +39,7 @@ use crate::{
     wire::{cookie::Cookie, header::SegmentHeader},
 };
 
-/// MSS of a peer that announces none (RFC 9293 §3.7.1).
+/// MSS assumed for a peer that announces none (RFC 9293 §3.7.1).
 const MSS_UNKNOWN: u16 = 536;
 
 /// Records whether the server accepted the data, from the SYN-ACK that established the connection
@@ -47,8 +47,7 @@ const MSS_UNKNOWN: u16 = 536;
 pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
     let lossy = tcb.recovery.handshake_was_lossy();
     let Some(state) = &mut tcb.fast_open else { return };
-    // A server that acknowledges only a part has not understood the option, but the path passes
-    // such SYNs.
+    // The server has accepted the data only if it acknowledges all of it.
     let taken = header.ack.ge(tcb.iss + 1 + state.syn_data);
     let offered = header.options.fast_open.filter(|cookie| !cookie.is_request());
     // A cookie is ignored if our SYN had no Fast Open option.

@@ -6,10 +6,10 @@
 //! that an outsider cannot evaluate, so the numbers of one connection reveal nothing about
 //! another's. M separates the sequence numbers of successive connections with the same four-tuple.
 //! The timestamp offset is a second keyed hash with its own key. It hides the uptime and the number
-//! of hosts behind an address. It is constant for a four-tuple, so that PAWS and the reuse of
-//! TIME-WAIT work across successive connections.
+//! of hosts behind an address. The offset is constant for a four-tuple, so that PAWS and the reuse
+//! of TIME-WAIT work across successive connections.
 //!
-//! Port selection and SYN cookies use the same kind of secret: two keys of SipHash-2-4 each
+//! Port selection and SYN cookies use the same kind of secret: each has two keys of SipHash-2-4
 //! (`keyed_pair`).
 //!
 //! Not here: SYN cookies ([`crate::open::syn_cookie`]), which need a secret of their own.
@@ -29,7 +29,8 @@ pub const SECRET_BYTES: usize = 32;
 /// in 4.77 hours.
 const TICK_NS: u64 = 4_000;
 
-/// Generates the initial sequence numbers and timestamp offsets. One per stack.
+/// Generates the initial sequence numbers and timestamp offsets of a stack, which has one
+/// generator.
 #[derive(Clone)]
 pub struct IsnGenerator {
     sequence: SipHasher24,
@@ -119,13 +120,13 @@ mod tests {
         assert_eq!(numbers.len(), 1000);
         // Uniform over the sequence space: the expected largest gap of 1000 draws is about 0.7 %.
         let gap = numbers.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-        assert!(gap < u32::MAX / 50, "{gap}");
+        assert!(gap < u32::MAX / 50, "the largest gap between two numbers is {gap}");
         assert_ne!(isn.isn(&tuple(1), now), other.isn(&tuple(1), now));
         assert_ne!(isn.isn(&tuple(1), now), isn.isn(&tuple(1).reversed(), now));
     }
 
     #[test]
-    fn timestamp_offset_is_constant_and_has_its_own_key() {
+    fn the_timestamp_offset_of_a_tuple_is_constant_and_has_its_own_key() {
         let isn = IsnGenerator::new(&core::array::from_fn(|index| u8::from(index >= 16)));
         let offset = isn.timestamp_offset(&tuple(1));
         assert_eq!(offset, isn.timestamp_offset(&tuple(1)));

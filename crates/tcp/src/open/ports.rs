@@ -32,11 +32,12 @@ use crate::{
 /// Linux's `net.ipv4.ip_local_port_range`.
 pub const PORT_RANGE_DEFAULT: RangeInclusive<u16> = 32768..=60999;
 
-/// Number of counters in the perturbation table (256 KiB). RFC 6056 asks for 10 or more; with a
-/// few, colluding destinations could identify a host by the movement of its counters. Linux:
-/// `INET_TABLE_PERTURB_SIZE`.
+/// Number of counters in the perturbation table (256 KiB). RFC 6056 asks for 10 or more: with only
+/// a few counters, colluding destinations could identify a host by the movement of its counters.
+/// Linux: `INET_TABLE_PERTURB_SIZE`.
 ///
-/// A fuzzer creates a host for each run and opens few connections, so a small table saves its time.
+/// A fuzzer creates a host for each run and opens few connections, so it uses a small table, which
+/// takes less time to initialize.
 const TABLE_LEN: usize = if cfg!(fuzzing) { 1 << 8 } else { 1 << 16 };
 
 /// Lifetime of a destination's hash, in nanoseconds (Linux: `EPHEMERAL_PORT_SHUFFLE_PERIOD`).
@@ -45,17 +46,18 @@ const PERIOD_NS: u64 = 10_000_000_000;
 /// Upper bound of the random step of a connection, in ports, as in Linux.
 const STEP_MAX: u32 = 8;
 
-/// Bytes of both addresses, the remote port, and the number of the period.
+/// Maximum length of a hashed key: two IPv6 addresses, the remote port, and the number of the
+/// period.
 const KEY_BYTES_MAX: usize = 34 + 8;
 
-/// Selects local ports. One per stack, shared by all threads.
+/// Selects local ports. A stack has one selector, which all threads share.
 pub struct PortSelector {
     offset: SipHasher24,
     slot: SipHasher24,
     /// Number of ports by which the connections of each slot have advanced from the slot's start.
-    /// Any connecting thread reads and advances the numbers. Relaxed is enough: two threads that
-    /// start at the same port collide when they claim the four-tuple, and one of them tries the
-    /// next port.
+    /// Any connecting thread reads and advances the numbers. Relaxed ordering is enough: two
+    /// threads that start at the same port collide when they claim the four-tuple, and one of them
+    /// tries the next port.
     table: Box<[AtomicU32]>,
 }
 
@@ -91,7 +93,7 @@ impl PortSelector {
         let count = u32::from(*range.end()) + 1;
         let count = count.saturating_sub(u32::from(*range.start()));
         let (begin, random) = self.of_slot(slot, walked, now);
-        // 64 bits: the sum cannot overflow, which would break the order.
+        // The sum has 64 bits, because an overflow would break the order of the ports.
         let start = (offset >> 32) + u64::from(begin) + u64::from(walked);
         let step = random % STEP_MAX;
         Candidates { counter, first: *range.start(), count, start, tried: 0, step }
@@ -234,7 +236,10 @@ mod tests {
             let behind = (next + 100 - ports[0]) % 100;
             let tried = u16::try_from(tried).unwrap();
             let steps = tried % 100..=tried.max(u16::try_from(STEP_MAX).unwrap()) % 100;
-            assert!(steps.contains(&behind), "{behind} after {tried}");
+            assert!(
+                steps.contains(&behind),
+                "after {tried} tried ports the next connection starts {behind} ports later"
+            );
         }
     }
 
@@ -247,10 +252,10 @@ mod tests {
         let ports: Vec<u16> = (0..400).map(|_| port_at(&selector, to, NOW)).collect();
         let steps: Vec<u16> = ports.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
         let kinds: BTreeSet<u16> = steps.iter().copied().collect();
-        assert!(kinds.iter().all(|step| (1..=8).contains(step)), "{kinds:?}");
-        assert_eq!(kinds.len(), 8, "{kinds:?}");
+        assert!(kinds.iter().all(|step| (1..=8).contains(step)), "the steps are {kinds:?}");
+        assert_eq!(kinds.len(), 8, "the steps are {kinds:?}");
         let twice = |pair: &&[u16]| pair[0] == pair[1];
-        assert!(steps.windows(2).filter(twice).count() < 100, "no pattern");
+        assert!(steps.windows(2).filter(twice).count() < 100, "two equal steps in a row are rare");
     }
 
     /// CVE-2022-1012: with a key that never changes, the ports of a destination could be compared
@@ -264,15 +269,19 @@ mod tests {
             let now = NOW + Duration::from_secs(10) * period;
             let first = port_at(&selector, to, now);
             let second = port_at(&selector, to, now + Duration::from_secs(9));
-            assert!((1..=8).contains(&second.wrapping_sub(first)), "one walk within a period");
+            assert!(
+                (1..=8).contains(&second.wrapping_sub(first)),
+                "within a period a port follows the previous one by a step of 1 to 8"
+            );
             starts.insert(first);
         }
-        assert!(starts.len() > 95, "{}", starts.len());
+        assert!(starts.len() > 95, "100 periods give {} different ports", starts.len());
         assert!(starts.last().unwrap() - starts.first().unwrap() > 50_000);
     }
 
-    /// Two destinations in one slot advance together, and the set of such pairs identifies a host.
-    /// In a small table 2,000 destinations would share 200 slots; in this table they share 30.
+    /// The ports of two destinations in one slot advance together, and the set of such pairs
+    /// identifies a host. In this table, about 30 of 2,000 destinations fall into a slot that
+    /// another destination already uses; the test allows 59.
     #[test]
     fn few_destinations_share_a_slot() {
         let selector = selector();
@@ -283,7 +292,7 @@ mod tests {
                 (&raw const *candidates.counter).addr()
             })
             .collect();
-        assert!(slots.len() > 1_940, "{}", slots.len());
+        assert!(slots.len() > 1_940, "2,000 destinations use {} slots", slots.len());
     }
 
     #[test]

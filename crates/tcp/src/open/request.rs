@@ -1,12 +1,12 @@
-//! SYN-RECEIVED of a passive open as a small object: an entry of the SYN queue.
+//! Connection request: a passive open in SYN-RECEIVED, as a small entry of the SYN queue.
 //!
 //! Above: a listener of `stack` keeps the requests until the handshake ends.
 //! RFC 9293 §3.10.7.2 and §3.10.7.4; Linux: struct tcp_request_sock, tcp_conn_request,
 //! tcp_check_req.
 //!
 //! A SYN costs one request and one packet, which is sent at once; the third segment of the
-//! handshake creates the control block. Data that arrives earlier is dropped, which is safe: the
-//! peer retransmits it.
+//! handshake creates the control block. Data that arrives before the control block exists is
+//! dropped, which is safe: the peer retransmits it.
 //!
 //! Not here: the limit of requests per listener, the accept queue. Requests without state are in
 //! `cookie`.
@@ -43,10 +43,10 @@ use crate::{
     },
 };
 
-/// Initial retransmission timeout of a SYN-ACK (RFC 6298 §2.1); it doubles.
+/// Initial retransmission timeout of a SYN-ACK (RFC 6298 §2.1). Each retransmission doubles it.
 const TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 
-/// A connection request of a listener. See the module head.
+/// A connection request of a listener: a passive open whose handshake is not complete.
 #[derive(Clone, Debug)]
 pub struct Request {
     tuple: FourTuple,
@@ -69,24 +69,26 @@ pub struct Request {
     snd_wscale: Option<u8>,
     rcv_wscale: u8,
     timestamps: bool,
-    /// SACK is agreed on.
+    /// Whether SACK is agreed on.
     sack: bool,
-    /// The request was restored from a SYN cookie, so the time of its SYN-ACK is unknown.
+    /// Whether the request was restored from a SYN cookie, so that the time of its SYN-ACK is
+    /// unknown.
     from_cookie: bool,
-    /// ECN is agreed on.
+    /// Whether ECN is agreed on.
     ecn: bool,
     retransmits: u8,
-    /// SYN-ACK retransmissions during which bare ACKs are ignored (`TCP_DEFER_ACCEPT`).
+    /// Number of SYN-ACK retransmissions up to which bare ACKs are ignored (`TCP_DEFER_ACCEPT`).
     defer: u8,
     /// TSval of the first SYN-ACK.
     ts_first: u32,
-    /// A bare ACK has arrived: the peer considers the connection established and sends no data yet.
+    /// Whether the third segment has arrived, so that the peer considers the connection
+    /// established. `TCP_DEFER_ACCEPT` or a full accept queue still delays the connection.
     acked: bool,
     /// Fast Open cookie of the SYN-ACK.
     cookie: Option<Cookie>,
 }
 
-/// Upper bound of a request's size: a SYN flood fills the queue with them.
+/// Upper bound of a request's size, because a SYN flood fills the SYN queue with requests.
 const REQUEST_BYTES_MAX: usize = 256;
 const _: () = assert!(size_of::<Request>() <= REQUEST_BYTES_MAX);
 
@@ -100,7 +102,7 @@ pub enum RequestVerdict {
     /// this reason.
     Closed(DropReason, Packet),
     /// The handshake is complete. The caller creates the connection with [`Request::to_tcb`],
-    /// replaces the request by it, and passes it this same segment with
+    /// replaces the request by this connection, and passes the same segment to the connection with
     /// [`input`](crate::input::input).
     Establish(Packet),
 }
@@ -115,10 +117,10 @@ pub enum RequestTimer {
 }
 
 impl Request {
-    /// Processes a SYN (RFC 9293 §3.10.7.2, third). The SYN-ACK is in `cx.out`.
+    /// Processes a SYN (RFC 9293 §3.10.7.2, third step). The SYN-ACK is in `cx.out`.
     ///
     /// The caller has checked that the SYN queue has room and that the segment has SYN and neither
-    /// RST nor ACK (RFC 9293 §3.10.7.2, first and second; [`reset::reply`] answers an ACK).
+    /// RST nor ACK (RFC 9293 §3.10.7.2, first and second step; [`reset::reply`] answers an ACK).
     /// `codepoint` is the ECN field of the segment's IP header.
     ///
     /// # Errors
@@ -334,7 +336,8 @@ impl Request {
             ts_recent: None,
             fast_open: FastOpen::Off,
         };
-        // Counted here, as in Linux, because a SYN flood creates no connection.
+        // The open is counted here and not at the SYN, as in Linux, because a SYN flood creates no
+        // connection.
         cx.count(Counter::TcpPassiveOpens);
         let mut tcb = Tcb::new(cx, &params);
         tcb.state = State::SynRecv;
@@ -383,8 +386,9 @@ impl Request {
         RequestTimer::Keep
     }
 
-    /// Processes an ICMP error that quotes a segment of ours with `seq`. Returns whether the
-    /// request ends; a live peer retransmits its SYN (RFC 5927 §4.1; Linux: tcp_req_err).
+    /// Processes an ICMP error that quotes a segment that this side sent, with sequence number
+    /// `seq`. Returns whether the request ends; a live peer then retransmits its SYN
+    /// (RFC 5927 §4.1; Linux: tcp_req_err).
     ///
     /// Differs from Linux: port and protocol unreachable end a request too, because
     /// RFC 1122 §4.2.3.9 calls them hard errors.
@@ -401,7 +405,7 @@ impl Request {
         ends
     }
 
-    /// Answers with `send`, at most once per `tcp_invalid_ratelimit`.
+    /// Calls `send` to answer a segment, at most once per `tcp_invalid_ratelimit`.
     fn challenge(&mut self, cx: &mut Cx<'_>, send: fn(&mut Self, &mut Cx<'_>) -> bool) {
         let limit = cx.config.tcp_invalid_ratelimit;
         if self.last_challenge_at.is_some_and(|at| cx.now - at < limit) {

@@ -4,7 +4,7 @@
 //! Below: `segment`. RFC 9293 §3.5, RFC 7413 §4; Linux: tcp_connect, tcp_send_syn_data,
 //! tcp_send_synack.
 //!
-//! With Fast Open the first SYN carries data, so this SYN is held until the first write. A
+//! With Fast Open the first SYN carries data, so that SYN is held until the first write. A
 //! retransmitted SYN carries no data.
 //!
 //! Not here: the SYN-ACK of a connection request (`open::request`).
@@ -28,8 +28,8 @@ use crate::{
     },
 };
 
-/// Sends the SYN of an active open, or the SYN-ACK of a simultaneous or Fast Open, and arms its
-/// retransmission.
+/// Sends the SYN of an active open, or the SYN-ACK of a simultaneous open or of a passive Fast
+/// Open, and arms its retransmission.
 pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     timers::arm_rto(tcb, cx);
     let crossed = tcb.state == State::SynRecv;
@@ -78,7 +78,7 @@ impl Tcb {
 }
 
 /// Sends a held SYN as soon as data is queued, and retransmits a SYN that was too large for the
-/// path, without data.
+/// network path, without data.
 pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.state != State::SynSent {
         return;

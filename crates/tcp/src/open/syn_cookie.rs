@@ -44,9 +44,10 @@ const LOW_MASK: u32 = (1 << LOW_BITS) - 1;
 /// Ethernet. Other values are rounded down. The table is small because each doubling of it doubles
 /// the chance of a blind guess.
 const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
+/// The same for IPv6: MTUs of 1,280, 1,480, 1,500 and 9,000 bytes, less 60 bytes of headers.
 const MSS_V6: [u16; 4] = [1220, 1420, 1440, 8940];
 
-/// Generates and verifies SYN cookies. One per stack.
+/// Generates and verifies SYN cookies. A stack has one instance.
 #[derive(Clone)]
 pub struct SynCookies {
     tuple: SipHasher24,
@@ -195,7 +196,7 @@ mod tests {
         let read = |at| cookies.mss(&tuple(1), SeqNum(77), isn, at);
         assert_eq!(read(made + Duration::from_secs(64)), Some(1460));
         assert_eq!(read(made + Duration::from_secs(66)), None);
-        // Two slots earlier the cookie's slot lies in the future.
+        // At a time in the previous slot, the cookie's slot lies in the future.
         assert_eq!(read(Instant::from_secs(64 * 298)), None);
     }
 
@@ -216,8 +217,7 @@ mod tests {
         let hits = (0..100_000)
             .filter(|_| cookies.mss(&tuple(1), SeqNum(77), SeqNum(rng.next_u32()), now).is_some())
             .count();
-        // Two valid slots of 256 and four of 2^24 low values: less than one guess in 2^28 is
-        // accepted.
+        // Two of 256 slots and four of 2^24 low values are valid: one guess in 2^29 is accepted.
         assert_eq!(hits, 0);
     }
 
@@ -233,7 +233,7 @@ mod tests {
             };
             let value = options.encode(clock);
             assert_eq!(CookieOptions::decode(value), options);
-            assert!(clock.wrapping_sub(value) < 64, "{clock} {value}");
+            assert!(clock.wrapping_sub(value) < 64, "at clock {clock} the timestamp is {value}");
         }
     }
 }

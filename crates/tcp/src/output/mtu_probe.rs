@@ -1,6 +1,6 @@
 //! Sends a probe of the path MTU: the next bytes of the stream in one segment of the probed size.
 //!
-//! Above: `output`, before each run of new data. RFC 4821 §7.3 and §7.4; Linux: tcp_mtu_probe,
+//! Above: `output`, before it sends new data. RFC 4821 §7.3 and §7.4; Linux: tcp_mtu_probe,
 //! tcp_mtu_check_reprobe.
 //!
 //! Not here: the search, and its reaction to an answer or a loss (`tcb::mtu_probe`).
@@ -11,7 +11,7 @@ use crate::{
     tcb::{Tcb, mtu_probe::Probe, recovery::CaState},
 };
 
-/// Congestion window in segments from which a probe is worth its risk (Linux: 11 in tcp_mtu_probe).
+/// Congestion window in segments below which no probe is sent (Linux: 11 in tcp_mtu_probe).
 const CWND_SEGMENTS_MIN: u32 = 11;
 
 /// Result of [`probe`]: the next step of `output`.

@@ -1,10 +1,10 @@
-//! Two short forms of `output`: it sends one small segment with nothing in flight, or it sends
-//! nothing.
+//! Two short forms of `output`: [`transmit`] sends one small segment while nothing is in flight,
+//! and [`output_nothing`] sends nothing.
 //!
 //! [`super::output`] has the complete form. Under the conditions of [`is_lone_write`] and
-//! [`output_nothing`] most of its steps change nothing, and this file contains the remaining ones;
-//! `tests::fast_path` compares both forms. Linux has the second short form as the checks before
-//! tcp_push_pending_frames and tcp_data_snd_check.
+//! [`output_nothing`] most steps of the complete form change nothing, and this file contains the
+//! remaining steps. `tests::fast_path` compares the forms. In Linux the second short form
+//! corresponds to the checks before tcp_push_pending_frames and tcp_data_snd_check.
 //!
 //! Not here: the headers of segments in general (`segment`).
 

@@ -1,12 +1,12 @@
 //! Answers to out-of-order segments: ACKs are sent at once while they indicate a loss to the
 //! sender, and are compressed afterwards.
 //!
-//! Above: `input::data`, and `close::timer` when the delayed-ACK slot fires. Below: `segment`
+//! Above: `input::data`, and `close::timer` when the delayed-ACK timer expires. Below: `segment`
 //! sends. RFC 5681 §4.2, RFC 2018 §4; Linux: __tcp_ack_snd_check, tcp_sack_compress_send_ack.
 //!
 //! Fast retransmit needs three duplicate ACKs, so the first three of a hole are sent at once. Later
-//! ones only report further arrivals, and one ACK can report many segments: it waits for a
-//! twentieth of the round-trip time, at most `tcp_comp_sack_delay`, and answers at most
+//! duplicate ACKs only report further arrivals, and one ACK can report many segments: it waits for
+//! a twentieth of the round-trip time, at most `tcp_comp_sack_delay`, and answers at most
 //! `tcp_comp_sack_nr` segments. Without SACK the sender counts duplicates, so every ACK is sent.
 //!
 //! Not here: ACKs of data in order (`tcb::delayed_ack`), the choice of SACK blocks
@@ -26,8 +26,7 @@ const DUP_ACKS_AT_ONCE: u8 = 3;
 /// Divisor of the round-trip time: a compressed ACK waits for a twentieth of it.
 const RTT_DIVISOR: u32 = 20;
 
-/// Answers an out-of-order segment: sends an ACK, or adds the segment to those of the compressed
-/// ACK.
+/// Answers an out-of-order segment: sends an ACK, or leaves the answer to the compressed ACK.
 pub(crate) fn answer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if compress(tcb, cx) {
         return;

@@ -18,7 +18,8 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Longest time that a partial superframe waits for an ACK that allows a larger one.
+/// Longest time that a partial superframe (a packet of several segments, for GSO) waits for an ACK
+/// that allows a larger one.
 const SUPERFRAME_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// Reason why the transmission of new data stopped.
@@ -87,7 +88,7 @@ pub(crate) fn next_len(tcb: &Tcb, cx: &Cx<'_>, burst: u32) -> Result<(usize, u32
     Ok((index, whole))
 }
 
-/// Whether new data may be sent now.
+/// Returns whether new data may be sent now.
 pub(crate) fn has_sendable(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     next_len(tcb, cx, tcb.mss.transmit_max()).is_ok()
 }
@@ -125,8 +126,8 @@ const fn deferred(cwnd_limited: bool) -> Blocked {
     if cwnd_limited { Blocked::Congestion } else { Blocked::Hold }
 }
 
-/// Whether a partial superframe waits for the next ACK, which will allow a fuller one. Splitting it
-/// now would leave small packets for the rest of the transfer. Linux: tcp_tso_should_defer.
+/// Returns whether a partial superframe waits for the next ACK, which will allow a fuller one. A
+/// split now would leave small packets for the rest of the transfer. Linux: tcp_tso_should_defer.
 fn defer_superframe(tcb: &Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     let divisor = u32::from(cx.config.tcp_tso_win_divisor);
     let open = matches!(tcb.recovery.state(), CaState::Open | CaState::Cwr);
@@ -136,8 +137,8 @@ fn defer_superframe(tcb: &Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     if cx.now - tcb.last_sent_at > SUPERFRAME_WAIT_MAX {
         return false;
     }
-    // The next ACK answers the oldest segment. Do not wait for it longer than half a round trip or
-    // a millisecond.
+    // The next ACK answers the oldest segment. The wait for it is at most half a round trip and at
+    // most a millisecond.
     let srtt = tcb.rtt.srtt().unwrap_or(Duration::ZERO);
     let wait_max = (srtt / 2).min(SUPERFRAME_WAIT_MAX);
     if tcb.send_queue.head().is_some_and(|head| head.sent_at + srtt > cx.now + wait_max) {
@@ -184,8 +185,8 @@ pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32
 }
 
 /// Sends data that Nagle's algorithm, a cork or a small window holds back, as far as the window has
-/// space. Returns `false` when it has none. Called by the persist timer, so that no data waits
-/// forever.
+/// space. Returns `false` if nothing was sent. The persist timer calls it, so that no data waits
+/// forever, and so does the tail loss probe.
 pub(crate) fn send_held(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     let Some((index, entry)) = tcb.send_queue.first_unsent() else { return false };
     let window = window_left(tcb, entry.seq);

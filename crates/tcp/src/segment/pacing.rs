@@ -3,15 +3,15 @@
 //! Above: `output` and `loss::retransmit` ask before they send; `input::ack` sets the rate. Linux:
 //! tcp_update_pacing_rate, tcp_update_skb_after_send, tcp_pacing_check, tcp_tso_autosize.
 //!
-//! Every connection has a rate. An algorithm that models the path computes its own; for the others
-//! the rate is twice the window per round trip in slow start, and 1.2 times the window later. The
-//! rate determines the payload of one packet (a millisecond's worth), and `TCP_INFO` reports it.
-//! Packets are delayed to the rate only if the algorithm needs that or `SO_MAX_PACING_RATE`
-//! requests it. Then each transmission sets the time of the next one, and a timer in the timer
-//! wheel of the core fires at that time; connections whose times fall into one tick of the wheel
-//! are sent in one turn. Every packet carries its departure time in its metadata. A queue below TCP
-//! that holds packets until their departure (`fq`) replaces the timer, and then every connection is
-//! paced (Linux: `SK_PACING_FQ`).
+//! Every connection has a rate. A congestion algorithm that models the network path computes its
+//! own rate; for the others the rate is twice the window per round trip in slow start, and 1.2
+//! times the window later. The rate determines the payload of one packet (a millisecond's worth),
+//! and `TCP_INFO` reports it. Packets are delayed to the rate only if the algorithm needs that or
+//! `SO_MAX_PACING_RATE` requests it. Then each transmission sets the time of the next one, and a
+//! timer in the timer wheel of the core fires at that time; connections whose times fall into one
+//! tick of the wheel are sent in one turn (one pass of the core's softirq work). Every packet
+//! carries its departure time in its metadata. A queue below TCP that holds packets until their
+//! departure (`fq`) replaces the timer, and then every connection is paced (Linux: `SK_PACING_FQ`).
 //!
 //! Not here: the rate and the next departure as data (`tcb::pacing`), the rate of a model
 //! (`congestion`).
@@ -30,8 +30,8 @@ use crate::{
 /// transfers fast.
 const UNPACED_SEGMENTS: u64 = 10;
 
-/// Rate below which the packets of a model are single segments (Linux `bbr_min_tso_rate`): 1.2
-/// Mbit/s in bytes per second.
+/// Rate below which an algorithm that models the network path sends single segments (Linux
+/// `bbr_min_tso_rate`): 1.2 Mbit/s in bytes per second.
 const SINGLE_SEGMENT_RATE: u64 = 150_000;
 
 /// Updates the rate after an ACK, which may have changed the round-trip time, the window or the
@@ -57,7 +57,7 @@ pub(crate) fn update(tcb: &mut Tcb, cx: &Cx<'_>) {
     tcb.pacing.set_rate(flight * u64::from(ratio) * 10_000 / srtt_us);
 }
 
-/// Whether packets are delayed to the rate.
+/// Returns whether packets are delayed to the rate.
 pub(crate) fn is_needed(tcb: &Tcb) -> bool {
     tcb.pacing.max_rate != UNLIMITED || tcb.congestion.algorithm().needs_pacing()
 }
@@ -83,8 +83,8 @@ pub(crate) fn all_departed(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
     if cx.host_queue.paces || is_needed(tcb) { tcb.pacing.departure(cx.now) } else { cx.now }
 }
 
-/// Whether a packet may be sent now. If not, arms the pacing timer. A queue below TCP that holds
-/// packets admits them all.
+/// Returns whether a packet may be sent now. If not, arms the pacing timer. A queue below TCP that
+/// holds packets admits them all.
 pub(crate) fn admit(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     if tcb.pacing.next_at <= cx.now || cx.host_queue.paces || !is_needed(tcb) {
         return true;
@@ -109,9 +109,9 @@ pub(crate) fn on_transmit(tcb: &mut Tcb, cx: &Cx<'_>, bytes: u32) {
     }
 }
 
-/// Returns the payload bytes of one packet: those of a millisecond at the pacing rate, and more on
-/// paths with a shorter round-trip time, where bursts are harmless. A multiple of the segment size
-/// (Linux: tcp_tso_autosize).
+/// Returns the payload bytes of one packet, a multiple of the segment size: the bytes of a
+/// millisecond at the pacing rate, and more on network paths with a shorter round-trip time, where
+/// bursts are harmless (Linux: tcp_tso_autosize).
 pub(crate) fn burst_bytes(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
     let (largest, mss) = (tcb.mss.transmit_max(), tcb.mss.effective());
     if largest == mss || tcb.pacing.rate == UNLIMITED {
@@ -127,7 +127,8 @@ pub(crate) fn burst_bytes(tcb: &Tcb, cx: &Cx<'_>) -> u32 {
 }
 
 /// Returns the number of `mss`-byte segments that fit into `pace` bytes plus the bonus of a short
-/// round-trip time: a superframe of `largest` bytes, halved `halvings` times.
+/// round-trip time. The bonus is a superframe (a packet of several segments) of `largest` bytes,
+/// halved `halvings` times.
 fn autosize(pace: u64, halvings: Option<u128>, largest: u32, mss: u32) -> u32 {
     let near = halvings.filter(|halvings| *halvings < 32).map_or(0, |halvings| largest >> halvings);
     let bytes = pace.saturating_add(u64::from(near)).min(u64::from(largest));

@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// Answers a segment that belongs to no connection. `tuple` has our end as local end; `payload_len`
-/// is the length of the segment's data. Puts at most one segment on `cx.out`.
+/// Answers a segment that belongs to no connection. `tuple.local` is the end on this host;
+/// `payload_len` is the length of the segment's data. Puts at most one segment on `cx.out`.
 pub fn reply(cx: &mut Cx<'_>, tuple: &FourTuple, received: &SegmentHeader, payload_len: u32) {
     if received.has(Flags::RST) {
         return;

@@ -1,13 +1,14 @@
 //! TCP Small Queues: the limit on one connection's packets below TCP, in qdiscs and devices.
 //!
-//! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts the
-//! packets that it hands down and passes the number with each call ([`HostQueue`]); a completion
-//! resumes a throttled connection. Linux: tcp_small_queue_check, tcp_tsq_write,
-//! tcp_should_autocork; Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
+//! Above: `output` and `loss::retransmit` ask before each packet. Below: the stack counts the bytes
+//! of the packets that it hands down and passes the count with each call (`HostQueue`); a
+//! completion (the report that a packet was sent and freed) resumes a throttled connection. Linux:
+//! tcp_small_queue_check, tcp_tsq_write, tcp_should_autocork;
+//! Documentation/networking/ip-sysctl.rst `tcp_limit_output_bytes`.
 //!
-//! Packets that wait in our own queues delay other flows, and congestion control attributes the
-//! delay to the path. Therefore a connection may keep only about a millisecond of its pacing rate
-//! below TCP, but always two packets.
+//! Packets that wait in queues of this host delay other flows, and congestion control attributes
+//! the delay to the network path. Therefore a connection may keep only about a millisecond of data
+//! at its pacing rate below TCP, but always two packets.
 //!
 //! Not here: the setting (`cx::host_queue`), the wake-up and its races (`sync::small_queue`).
 
@@ -44,8 +45,8 @@ impl TsqLimit {
     /// packets equal the limit is throttled, too. This matters when the limit is two packets: then
     /// two are the maximum, not three.
     ///
-    /// Differs from Linux in [`DynMax`](Self::DynMax), which admits one more packet when packets
-    /// divide its limit.
+    /// Differs from Linux in [`DynMax`](Self::DynMax), which admits one more packet if the limit is
+    /// a multiple of the packet size.
     const fn stops_above(self, limit: u64) -> u64 {
         match self {
             Self::Off | Self::DynMax => limit,
@@ -79,8 +80,9 @@ pub(crate) enum Kind {
     Retransmission,
 }
 
-/// Whether the packet of entry `index`, cut to `len` bytes of payload, must wait for completions.
-/// If so, marks the connection as throttled, and the stack arranges that a completion resumes it.
+/// Returns whether the packet of entry `index`, cut to `len` bytes of payload, must wait for
+/// completions. If so, marks the connection as throttled; the stack then arranges that a completion
+/// resumes it.
 pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: Kind) -> bool {
     let mode = cx.config.tsq_limit;
     if !cx.host_queue.completes || mode == TsqLimit::Off || cx.config.tcp_limit_output_bytes == 0 {
@@ -129,8 +131,8 @@ pub(crate) const fn burst_max(cx: &Cx<'_>) -> u32 {
     }
 }
 
-/// Whether a partial segment waits for the completion of packets of this connection below TCP
-/// (`tcp_autocorking`), so that small writes are sent together.
+/// Returns whether a partial segment waits for the completion of packets of this connection below
+/// TCP (`tcp_autocorking`), so that small writes are sent together.
 pub(crate) fn autocorks(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32) -> bool {
     let queue = &tcb.send_queue;
     if !cx.config.tcp_autocorking
@@ -172,7 +174,8 @@ mod tests {
 
     /// 100 Mbit/s, 1 Gbit/s, 10 Gbit/s, 100 Gbit/s in bytes per second.
     const RATES: [u64; 4] = [12_500_000, 125_000_000, 1_250_000_000, 12_500_000_000];
-    /// A frame of 1500 bytes, and a superframe of 64 KB.
+    /// `truesize` of a packet of 1500 bytes, and of a superframe (a packet of several segments) of
+    /// 64 KB.
     const SMALL: u32 = 2304;
     const LARGE: u32 = 66_560;
 
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_those_of_their_linux_versions() {
+    fn each_mode_has_the_limits_of_its_linux_version() {
         use TsqLimit as Mode;
         assert_eq!(limits(Mode::Static131072Ge, LARGE, false), [131_072; 4]);
         let expected = [131_072, 131_072, 1_220_703, 12_207_031];
@@ -225,15 +228,22 @@ mod tests {
     fn a_retransmission_has_twice_the_limit() {
         use Kind::{New, Retransmission};
         for mode in [TsqLimit::Static131072Ge, TsqLimit::DynMax] {
-            // `DynMax` admits one more packet when packets divide the limit.
+            // `DynMax` does not throttle a connection whose packets equal the limit.
             let more = u32::from(mode == TsqLimit::DynMax);
             assert_eq!(stops_at(mode, New), 10_000 + more);
             assert_eq!(stops_at(mode, Retransmission), 20_000 + more);
         }
         for mode in [TsqLimit::DynMin2, TsqLimit::PacedExempt, TsqLimit::V619] {
             let two_packets = stops_at(mode, New);
-            assert!(two_packets.is_multiple_of(2) && two_packets < 10_000, "{two_packets}");
-            assert_eq!(stops_at(mode, Retransmission), 2 * two_packets, "{mode:?}: four packets");
+            assert!(
+                two_packets.is_multiple_of(2) && two_packets < 10_000,
+                "{mode:?}: the limit is {two_packets} bytes"
+            );
+            assert_eq!(
+                stops_at(mode, Retransmission),
+                2 * two_packets,
+                "{mode:?}: a retransmission is limited to four packets"
+            );
         }
     }
 
@@ -255,8 +265,8 @@ mod tests {
         assert!(TsqLimit::ALL.contains(&TsqLimit::default()));
     }
 
-    /// Whether a packet of `kind` waits for completions while 1 GB is below TCP and `in_flight`
-    /// segments are unacknowledged.
+    /// Returns whether a packet of `kind` waits for completions while 1 GB is below TCP and
+    /// `in_flight` segments are unacknowledged.
     fn waits(mode: TsqLimit, in_flight: usize, kind: Kind) -> bool {
         let mut net = Net::established(1);
         net.host(Side::A).config.tsq_limit = mode;
@@ -277,7 +287,7 @@ mod tests {
 
     /// Linux's tcp_small_queue_check makes no difference here between new data and retransmissions.
     #[test]
-    fn each_mode_exempts_its_number_of_segments_in_flight() {
+    fn each_mode_has_its_own_exemption_for_few_segments_in_flight() {
         use Kind::{New, Retransmission};
         for kind in [New, Retransmission] {
             assert!(!waits(TsqLimit::V619, 1, kind), "{kind:?}");

@@ -1,16 +1,16 @@
 //! The receive window: the number of bytes that the peer may send.
 //!
 //! Above: every transmitted segment announces a window; `input::sequence` asks for its remaining
-//! part. RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (an announced edge is kept),
+//! part. RFC 9293 §3.8.6.2.2 (silly window avoidance), §3.8.6 (the announced right edge is kept),
 //! RFC 7323 §2; Linux: __tcp_select_window, tcp_select_window.
 //!
 //! The right edge of an announced window never moves back, unless `tcp_shrink_window` allows it;
 //! then data up to the highest edge ever announced is still accepted, because it may be in flight
 //! (RFC 7323 §2.4; Linux: tcp_max_receive_window).
 //!
-//! Differs from Linux: the edge is kept even when memory has run out, because a peer whose data in
-//! flight lies beyond a moved edge would have to guess whether that data was accepted. The peer
-//! retransmits data that was dropped.
+//! Differs from Linux: the edge is kept even when memory has run out. If the edge moved back, a
+//! peer with data in flight beyond it would have to guess whether that data was accepted. The peer
+//! retransmits data that is dropped for lack of memory.
 //!
 //! Not here: the growth of the buffer (`tcb::receive_buffer`), data beyond the window
 //! (`input::sequence`).
@@ -79,8 +79,7 @@ pub(crate) fn wanted_window(tcb: &Tcb) -> u32 {
         let below = (1 << tcb.rcv_wscale) - 1;
         return (free + below) & !below;
     }
-    // Unscaled: move the edge by whole segments only, unless the window would stay below one
-    // segment.
+    // Unscaled: move the edge by whole segments only, unless the window is below one segment.
     let current = tcb.rcv_wnd;
     if current <= free.saturating_sub(mss) || current > free || current < mss {
         free - free % mss.max(1)

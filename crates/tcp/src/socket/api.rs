@@ -2,8 +2,8 @@
 //!
 //! Above: `stack::socket`. RFC 9293 §3.10.2–3.10.3; Linux: tcp_sendmsg, tcp_recvmsg, tcp_poll.
 //!
-//! No call blocks or sends: it moves bytes between the application and the queues. The caller runs
-//! `output` afterwards, and waits if the result is `WouldBlock`.
+//! A call moves bytes between the application and the queues. No call blocks or sends: the caller
+//! runs `output` afterwards, and waits if the result is `WouldBlock`.
 //!
 //! Not here: the limit of the send buffer (`tcb::send_buffer`), closing (`close`), options
 //! (`sockopt`).
@@ -48,7 +48,7 @@ bitflags! {
 
 impl Tcb {
     /// Appends the bytes of `bufs` to the send queue and returns the number of appended bytes: at
-    /// least one, unless `bufs` has none. `more` announces another write soon (`MSG_MORE`): the
+    /// least one, unless `bufs` is empty. `more` announces another write soon (`MSG_MORE`): the
     /// last small segment is held for it, as under a cork.
     ///
     /// # Errors
@@ -186,8 +186,8 @@ impl Tcb {
     }
 
     /// Copies received bytes to `buf` and returns their number; 0 is the end of the stream. With
-    /// `peek` the bytes stay in the queue. A read stops before a byte that the peer marked urgent,
-    /// and the next read starts after it (`SO_OOBINLINE`: with it).
+    /// `peek` the bytes stay in the queue. A read stops before a byte that the peer marked urgent.
+    /// The next read skips this byte, unless `SO_OOBINLINE` makes it part of the stream.
     ///
     /// # Errors
     ///
@@ -235,7 +235,7 @@ impl Tcb {
     /// Returns the result of a read from an empty queue.
     fn recv_nothing(&mut self) -> Result<usize, RecvError> {
         if self.flags.contains(TcbFlags::FIN_RECEIVED) {
-            // The stream is complete: a later error belongs to the writer (Linux: SOCK_DONE).
+            // The stream is complete, so reads do not report a later error (Linux: SOCK_DONE).
             return Ok(0);
         }
         if let Some(error) = self.error.take() {
@@ -301,15 +301,15 @@ impl Tcb {
         ready
     }
 
-    /// Returns whether an error is pending: `Readiness::ERROR` alone.
+    /// Returns whether an error is pending (`Readiness::ERROR`).
     #[must_use]
     pub const fn has_error(&self) -> bool {
         self.error.is_some()
     }
 
     /// Returns whether `SO_RCVLOWAT` bytes are readable, or as many as can arrive before the
-    /// application reads: the buffer is nearly full, memory scarce, or the window nearly closed
-    /// (Linux `tcp_epollin_ready`).
+    /// application reads: the buffer is nearly full, memory is scarce, or the window is nearly
+    /// closed (Linux `tcp_epollin_ready`).
     fn is_readable(&self) -> bool {
         let readable = self.receive_queue.bytes() - u32::from(self.skips_urgent_byte());
         if readable == 0 {

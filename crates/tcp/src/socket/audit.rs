@@ -1,10 +1,11 @@
-//! Invariants of a connection between two turns, for the simulator, the fuzzer and the tests.
+//! Invariants of a connection between two engine calls, for the simulator, the fuzzer and the
+//! tests.
 //!
 //! Above: `sim`, `fuzz` and the tests of this crate; no code on the data path calls it.
 //!
 //! The checks recompute sums from their parts and compare sequence numbers with each other and with
 //! earlier values ([`Edges`]). Data and ACKs that wait must have an armed timer. A failed check is
-//! a bug of the engine, for any input.
+//! a bug of the engine, whether or not the input was valid.
 //!
 //! Not here: checks that need both ends or the network (`sim`).
 
@@ -51,14 +52,17 @@ impl Edges {
 }
 
 impl Tcb {
-    /// Checks the connection's invariants. May be called at any time.
+    /// Checks the invariants that hold after every engine call.
     ///
     /// # Panics
     ///
     /// If an invariant does not hold: the engine has a bug.
     pub fn check(&self) {
-        assert!(self.snd_una.le(self.snd_nxt), "SND.UNA <= SND.NXT");
-        assert!(self.rcv_wup.le(self.rcv_nxt), "RCV.NXT only grows");
+        assert!(self.snd_una.le(self.snd_nxt), "SND.UNA is at most SND.NXT");
+        assert!(
+            self.rcv_wup.le(self.rcv_nxt),
+            "the last window was announced at or before RCV.NXT"
+        );
         self.receive_queue.check();
         self.packet_cache.check();
         self.reassembly.check(self.rcv_nxt);
@@ -74,14 +78,20 @@ impl Tcb {
         let window_end = highest_edge(self);
         let fin = u32::from(self.flags.contains(TcbFlags::FIN_RECEIVED));
         if self.state.is_synchronized() {
-            assert!(self.rcv_nxt.le(window_end + fin), "RCV.NXT is inside the window");
+            assert!(
+                self.rcv_nxt.le(window_end + fin),
+                "RCV.NXT is at most the end of the announced window"
+            );
         }
-        assert!(self.snd_wnd <= self.mss.max_window(), "MAX.WND is the largest window");
+        assert!(
+            self.snd_wnd <= self.mss.max_window(),
+            "MAX.WND is at least the current window of the peer"
+        );
         let waits = self.next_deadline().is_some();
         let outstanding = !self.send_queue.is_empty() || !syn_acked;
         assert!(
             !outstanding || waits || self.state == State::SynRecv || self.is_syn_held(),
-            "outstanding data has a timer"
+            "an unacknowledged SYN and queued data have an armed timer"
         );
     }
 
@@ -116,7 +126,10 @@ impl Tcb {
             // RFC 9293 §3.8.6.2.2: an empty buffer has room for a segment, and the peer's window is
             // open.
             let (wanted, least) = (wanted_window(self), least_window(self));
-            assert!(wanted >= least, "{wanted} bytes of window with an empty buffer, not {least}");
+            assert!(
+                wanted >= least,
+                "with an empty buffer the window is {wanted} bytes, less than {least}"
+            );
             assert!(
                 receive_window(self) > 0 || self.ack.is_pending(),
                 "the buffer is empty, and the announced window is closed: {:?}",

@@ -1,6 +1,6 @@
-//! Snapshot of a connection's state.
+//! Snapshot of a connection's state, for `TCP_INFO` and `ss`.
 //!
-//! Above: `TCP_INFO`, `ss`. Linux: tcp_get_info.
+//! Above: `stack::socket` and `quietline::stream`. Linux: tcp_get_info.
 //!
 //! Not here: the invariants of the connection (`audit`).
 
@@ -17,7 +17,8 @@ use crate::{
 /// Results of the handshake for `TCP_INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeInfo {
-    /// Data in the SYN was accepted: by the peer if we connected, else by us (`TCPI_OPT_SYN_DATA`).
+    /// Data in the SYN was accepted: by the peer of an active open, or by this side of a passive
+    /// open (`TCPI_OPT_SYN_DATA`).
     pub syn_data: bool,
     /// Reason why the SYN carried no data, or the peer did not accept it.
     pub fast_open_failure: FastOpenFailure,
@@ -46,7 +47,7 @@ pub struct TcpInfo {
     pub rto: Duration,
     /// Delayed-ACK time.
     pub ato: Duration,
-    /// Payload of a full segment that we send.
+    /// Payload of a full segment that this side sends.
     pub snd_mss: u32,
     /// Estimated payload of a full segment that the peer sends.
     pub rcv_mss: u32,
@@ -118,9 +119,9 @@ pub struct TcpInfo {
     pub data_segs_in: u32,
     /// Segments that duplicate SACKs reported.
     pub dsack_dups: u32,
-    /// Number of times that reordering on the path was detected.
+    /// Number of times that reordering on the network path was detected.
     pub reord_seen: u32,
-    /// Number of segments behind a hole that indicates a loss.
+    /// Number of segments behind a hole that indicate a loss.
     pub reordering: u16,
     /// Segments received out of order.
     pub rcv_ooopack: u32,

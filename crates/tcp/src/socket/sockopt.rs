@@ -2,8 +2,8 @@
 //!
 //! Above: `setsockopt` in the socket layer. Linux: do_tcp_setsockopt, sk_setsockopt.
 //!
-//! A setter only changes the state; the caller runs `output` after one that may release held data
-//! (`set_nodelay`, `set_cork`).
+//! A setter only changes the state; the caller runs `output` after a setter that may release held
+//! data (`set_nodelay`, `set_cork`).
 //!
 //! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)),
 //! keepalive and the idle timeout (`tcb::keepalive`).
@@ -17,87 +17,87 @@ use crate::{
 };
 
 impl Tcb {
-    /// `TCP_NODELAY`: sends small segments at once. Turning it on releases held data, even under a
-    /// cork.
+    /// Sets `TCP_NODELAY`: sends small segments at once. Turning it on releases held data, even
+    /// under a cork.
     pub fn set_nodelay(&mut self, on: bool) {
         self.flags.set(TcbFlags::NODELAY, on);
         self.flags.set(TcbFlags::PUSH_HELD, on);
     }
 
-    /// `TCP_NODELAY`.
+    /// Returns `TCP_NODELAY`.
     #[must_use]
     pub fn nodelay(&self) -> bool {
         self.flags.contains(TcbFlags::NODELAY)
     }
 
-    /// `TCP_CORK`: holds segments that are not full, for at most 200 ms after the data in flight is
-    /// acknowledged. Turning it off releases them.
+    /// Sets `TCP_CORK`: holds segments that are not full, for at most 200 ms after the data in
+    /// flight is acknowledged. Turning it off releases them.
     pub fn set_cork(&mut self, on: bool) {
         self.flags.set(TcbFlags::CORK, on);
     }
 
-    /// `TCP_CORK`.
+    /// Returns `TCP_CORK`.
     #[must_use]
     pub fn cork(&self) -> bool {
         self.flags.contains(TcbFlags::CORK)
     }
 
-    /// `SO_LINGER`: `None` disables it, and zero makes `close` send a reset.
+    /// Sets `SO_LINGER`: `None` disables it, and zero makes `close` send a reset.
     pub fn set_linger(&mut self, linger: Option<Duration>) {
         self.linger_ms = linger_ms(linger);
     }
 
-    /// `SO_LINGER`.
+    /// Returns `SO_LINGER`.
     #[must_use]
     pub fn linger(&self) -> Option<Duration> {
         (self.linger_ms != LINGER_OFF).then(|| Duration::from_millis(u64::from(self.linger_ms)))
     }
 
-    /// `TCP_USER_TIMEOUT` (RFC 5482): with `None`, `tcp_retries2` applies.
+    /// Sets `TCP_USER_TIMEOUT` (RFC 5482): with `None`, `tcp_retries2` applies.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.user_timeout = timeout.filter(|timeout| !timeout.is_zero());
     }
 
-    /// `TCP_USER_TIMEOUT`.
+    /// Returns `TCP_USER_TIMEOUT`.
     #[must_use]
     pub fn user_timeout(&self) -> Option<Duration> {
         self.user_timeout
     }
 
-    /// `SO_RCVBUF` in bytes of memory: ends autotuning. The announced window is kept; a window that
-    /// at least doubles is announced at once.
+    /// Sets `SO_RCVBUF` in bytes of memory: ends autotuning. The announced window is kept; a window
+    /// that at least doubles is announced at once.
     pub fn set_rcvbuf(&mut self, bytes: u32) {
         self.receive_buffer.set_rcvbuf(bytes);
         self.announce_room();
     }
 
-    /// `SO_RCVBUF`.
+    /// Returns `SO_RCVBUF`.
     #[must_use]
     pub fn rcvbuf(&self) -> u32 {
         self.receive_buffer.rcvbuf()
     }
 
-    /// `SO_RCVLOWAT`: the socket becomes readable with this many bytes, and the buffer grows to
-    /// hold them. At least 1, at most half of the largest buffer.
+    /// Sets `SO_RCVLOWAT`: the socket becomes readable with this many bytes, and the buffer grows
+    /// to hold them. The number is at least 1 and at most half of the largest buffer.
     pub fn set_rcvlowat(&mut self, cx: &Cx<'_>, bytes: u32) {
         self.receive_buffer.set_lowat(bytes, cx.config);
         self.announce_room();
     }
 
-    /// `SO_RCVLOWAT`.
+    /// Returns `SO_RCVLOWAT`.
     #[must_use]
     pub fn rcvlowat(&self) -> u32 {
         self.receive_buffer.lowat()
     }
 
-    /// `TCP_WINDOW_CLAMP`: no window above this many bytes is announced from now on; 0 removes the
-    /// limit.
+    /// Sets `TCP_WINDOW_CLAMP`: no window above this many bytes is announced from now on; 0 removes
+    /// the limit.
     pub fn set_window_clamp(&mut self, bytes: u32) {
         self.receive_buffer.set_window_clamp(bytes, self.rcv_wnd);
         self.announce_room();
     }
 
-    /// `TCP_WINDOW_CLAMP`: the largest window that may be announced, in bytes.
+    /// Returns `TCP_WINDOW_CLAMP`: the largest window that may be announced, in bytes.
     #[must_use]
     pub fn window_clamp(&self) -> u32 {
         self.receive_buffer.window_clamp()
@@ -116,43 +116,44 @@ impl Tcb {
         self.send_queue.wmem_queued()
     }
 
-    /// `SO_SNDBUF` in bytes of memory: ends autotuning.
+    /// Sets `SO_SNDBUF` in bytes of memory: ends autotuning.
     pub fn set_sndbuf(&mut self, bytes: u32) {
         self.sndbuf = bytes;
         self.flags |= TcbFlags::SNDBUF_LOCKED;
     }
 
-    /// `SO_SNDBUF`.
+    /// Returns `SO_SNDBUF`.
     #[must_use]
     pub fn sndbuf(&self) -> u32 {
         self.sndbuf
     }
 
-    /// `TCP_MAXSEG` on a connection: limits the size of sent segments.
+    /// Sets `TCP_MAXSEG` on a connection: limits the size of sent segments.
     pub fn set_maxseg(&mut self, maxseg: u16) {
         self.mss.clamp_to(maxseg);
         self.congestion.set_mss(self.mss.effective());
     }
 
-    /// `TCP_MAXSEG`: payload bytes of a full segment.
+    /// Returns `TCP_MAXSEG`: payload bytes of a full segment.
     #[must_use]
     pub fn mss(&self) -> u32 {
         self.mss.effective()
     }
 
-    /// `TCP_QUICKACK`: `true` sends a pending ACK at once and leaves the mode in which data
+    /// Sets `TCP_QUICKACK`: `true` sends a pending ACK at once and leaves the mode in which data
     /// segments carry the ACKs; `false` enters that mode.
     pub fn set_quickack(&mut self, on: bool) {
         self.ack.set_quick(on);
     }
 
-    /// `TCP_QUICKACK`: whether ACKs are sent without waiting for data segments to carry them.
+    /// Returns `TCP_QUICKACK`: whether ACKs are sent without waiting for data segments to carry
+    /// them.
     #[must_use]
     pub fn quickack(&self) -> bool {
         !self.ack.is_pingpong()
     }
 
-    /// `TCP_NOTSENT_LOWAT`; with `None`, `tcp_notsent_lowat` applies.
+    /// Returns `TCP_NOTSENT_LOWAT`; with `None`, `tcp_notsent_lowat` applies.
     #[must_use]
     pub fn notsent_lowat(&self) -> Option<u32> {
         self.flags.contains(TcbFlags::OWN_NOTSENT_LOWAT).then_some(self.not_sent_lowat)
@@ -164,55 +165,56 @@ impl Tcb {
         self.flags -= TcbFlags::OWN_NOTSENT_LOWAT;
     }
 
-    /// `TCP_NOTSENT_LOWAT`: a write starts no new packet above this many unsent bytes, and the
-    /// socket is writable below half of it. 0 removes the limit.
+    /// Sets `TCP_NOTSENT_LOWAT`: a write starts no new packet from this many unsent bytes on, and
+    /// the socket is writable below half of them. 0 removes the limit.
     pub fn set_notsent_lowat(&mut self, bytes: u32) {
         self.not_sent_lowat = if bytes == 0 { u32::MAX } else { bytes };
         self.flags |= TcbFlags::OWN_NOTSENT_LOWAT;
     }
 
-    /// `IP_MTU`: the path MTU as far as it is known.
+    /// Returns `IP_MTU`: the path MTU as far as it is known.
     #[must_use]
     pub fn path_mtu(&self) -> u32 {
         self.mss.pmtu()
     }
 
-    /// `TCP_SYNCNT`: number of SYN retransmissions; with `None`, `tcp_syn_retries` applies.
+    /// Sets `TCP_SYNCNT`: number of SYN retransmissions; with `None`, `tcp_syn_retries` applies.
     pub fn set_syn_retries(&mut self, retries: Option<u8>) {
         self.syn_retries = retries;
     }
 
-    /// `TCP_SYNCNT`.
+    /// Returns `TCP_SYNCNT`.
     #[must_use]
     pub fn syn_retries(&self) -> Option<u8> {
         self.syn_retries
     }
 
-    /// `TCP_RTO_MAX_MS`: upper bound of the retransmission timeout. The caller allows 1 s to 120 s.
+    /// Sets `TCP_RTO_MAX_MS`: upper bound of the retransmission timeout. The caller allows 1 s to
+    /// 120 s.
     pub fn set_rto_max(&mut self, limit: Duration) {
         self.rtt.set_rto_max(limit);
     }
 
-    /// `TCP_RTO_MAX_MS`.
+    /// Returns `TCP_RTO_MAX_MS`.
     #[must_use]
     pub fn rto_max(&self) -> Duration {
         self.rtt.rto_max()
     }
 
-    /// `TCP_THIN_LINEAR_TIMEOUTS`: the first six timeouts of a stream with few segments in flight
-    /// do not double the RTO.
+    /// Sets `TCP_THIN_LINEAR_TIMEOUTS`: the first six timeouts of a stream with few segments in
+    /// flight do not double the RTO.
     pub fn set_thin_linear_timeouts(&mut self, on: bool) {
         self.thin_linear_timeouts = on;
     }
 
-    /// `TCP_THIN_LINEAR_TIMEOUTS`.
+    /// Returns `TCP_THIN_LINEAR_TIMEOUTS`.
     #[must_use]
     pub fn thin_linear_timeouts(&self) -> bool {
         self.thin_linear_timeouts
     }
 
-    /// `TCP_CONGESTION`: replaces the congestion control algorithm. The new one starts without
-    /// history; the congestion window stays, and the pacing rate follows with the next ACK.
+    /// Sets `TCP_CONGESTION`: replaces the congestion control algorithm. The new algorithm starts
+    /// without history; the congestion window stays, and the pacing rate follows with the next ACK.
     ///
     /// ECN is negotiated in the handshake. An algorithm that needs ECN (DCTCP) receives no marks on
     /// a connection that has not agreed on it, and behaves as Reno.
@@ -220,24 +222,25 @@ impl Tcb {
         self.congestion.set_algorithm(algorithm);
     }
 
-    /// `IP_RECVERR`: an ICMP error about the open connection becomes its error at once. Otherwise
-    /// it is kept as the reason for a later timeout.
+    /// Sets `IP_RECVERR`: an ICMP error about the open connection becomes its error at once.
+    /// Otherwise it is kept as the reason for a later timeout.
     pub fn set_receive_error(&mut self, on: bool) {
         self.flags.set(TcbFlags::RECEIVE_ERROR, on);
     }
 
-    /// `IP_RECVERR`.
+    /// Returns `IP_RECVERR`.
     #[must_use]
     pub fn receive_error(&self) -> bool {
         self.flags.contains(TcbFlags::RECEIVE_ERROR)
     }
 
-    /// `SO_MAX_PACING_RATE` in bytes per second: upper bound of the pacing rate. `None` removes it.
+    /// Sets `SO_MAX_PACING_RATE` in bytes per second: upper bound of the pacing rate. `None`
+    /// removes it.
     pub fn set_max_pacing_rate(&mut self, bytes_per_second: Option<u64>) {
         self.pacing.set_max_rate(bytes_per_second);
     }
 
-    /// `SO_MAX_PACING_RATE`.
+    /// Returns `SO_MAX_PACING_RATE`.
     #[must_use]
     pub fn max_pacing_rate(&self) -> Option<u64> {
         self.pacing.max_rate()
@@ -250,7 +253,7 @@ impl Tcb {
         self.pacing.rate()
     }
 
-    /// `TCP_CONGESTION`.
+    /// Returns `TCP_CONGESTION`.
     #[must_use]
     pub fn congestion(&self) -> Algorithm {
         self.congestion.algorithm()
@@ -263,7 +266,7 @@ impl Tcb {
     }
 
     /// Enables or disables header prediction, so that tests and benchmarks can compare it with the
-    /// general path.
+    /// complete processing.
     pub fn set_header_prediction(&mut self, on: bool) {
         self.flags.set(TcbFlags::NO_FAST_PATH, !on);
     }

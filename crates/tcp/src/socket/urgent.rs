@@ -56,13 +56,13 @@ impl Tcb {
         Err(RecvError::WouldBlock)
     }
 
-    /// `SO_OOBINLINE`: the urgent byte is read as part of the stream, and reads still stop before
-    /// it.
+    /// Sets `SO_OOBINLINE`: the urgent byte is read as part of the stream, and reads still stop
+    /// before it.
     pub fn set_oob_inline(&mut self, on: bool) {
         self.urgent.inline = on;
     }
 
-    /// `SO_OOBINLINE`.
+    /// Returns `SO_OOBINLINE`.
     #[must_use]
     pub fn oob_inline(&self) -> bool {
         self.urgent.inline

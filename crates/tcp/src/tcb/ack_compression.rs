@@ -24,18 +24,18 @@ impl AckCompression {
         Self { rcv_nxt: SeqNum(0), dup_acks: 0, compressed: 0 }
     }
 
-    /// Whether segments wait for a compressed ACK.
+    /// Returns whether segments wait for a compressed ACK.
     pub(crate) fn is_waiting(&self) -> bool {
         self.compressed > 0
     }
 
     /// Resets the state after an ACK, which answers all segments. Returns the number of ACKs that
-    /// it saved.
+    /// compression saved.
     pub(crate) fn on_ack_sent(&mut self) -> u8 {
         core::mem::take(&mut self.compressed)
     }
 
-    /// Called before the timer sends the compressed ACK, which is not one of those saved.
+    /// Excludes the compressed ACK that the timer is about to send from the number of saved ACKs.
     pub(crate) fn on_timeout(&mut self) {
         self.compressed = self.compressed.saturating_sub(1);
     }

@@ -1,7 +1,7 @@
 //! Facts about one acknowledgment, gathered while the send queue is traversed.
 //!
-//! Above: `send_queue` and `loss::scoreboard` fill it; `loss`, `congestion` and the round-trip
-//! estimate read it. Linux: struct tcp_sacktag_state, and the FLAG_* of tcp_ack.
+//! Above: `send_queue` and `loss::scoreboard` write the facts; `loss`, `congestion` and the
+//! round-trip estimate read them. Linux: struct tcp_sacktag_state, and the FLAG_* of tcp_ack.
 //!
 //! Not here: the consequences (`input::ack`, `loss`).
 
@@ -23,7 +23,7 @@ pub(crate) struct Transmission {
 }
 
 impl Transmission {
-    /// RFC 8985 §6.2: RACK_sent_after.
+    /// Returns whether this transmission is later than `other` (RACK_sent_after of RFC 8985 §6.2).
     pub(crate) fn is_after(&self, other: &Self) -> bool {
         self.sent_at > other.sent_at
             || (self.sent_at == other.sent_at && self.end_seq.gt(other.end_seq))
@@ -34,9 +34,9 @@ impl Transmission {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rated {
     pub(crate) transmission: Transmission,
-    /// Snapshot in its entry, taken when it was sent.
+    /// Snapshot that the queue entry took at this transmission.
     pub(crate) snapshot: Snapshot,
-    /// Whether the application limited the connection when it was sent.
+    /// Whether the application limited the connection at this transmission.
     pub(crate) app_limited: bool,
     pub(crate) retransmission: bool,
 }
@@ -58,10 +58,10 @@ pub(crate) struct Acked {
     pub(crate) sacked_sent_at: Option<Instant>,
     /// Whether a removed entry had been retransmitted.
     pub(crate) retransmitted: bool,
-    /// Latest transmission of those that arrived, without retransmissions that cannot have arrived
+    /// Latest of the transmissions that arrived, without retransmissions that cannot have arrived
     /// yet.
     pub(crate) newest: Option<Transmission>,
-    /// Latest transmission of all that newly arrived, for the delivery rate.
+    /// Latest of all transmissions that newly arrived, for the delivery rate.
     pub(crate) rated: Option<Rated>,
     /// Lowest sequence number that arrived and was sent only once.
     pub(crate) lowest_original: Option<SeqNum>,
@@ -81,7 +81,7 @@ impl Acked {
     /// cannot have arrived yet: its original has arrived.
     ///
     /// Differs from RFC 8985 §6.2 step 2 as Linux does: timestamps are not used, because the ACK of
-    /// an out-of-order segment echoes an older one.
+    /// an out-of-order segment echoes the timestamp of an older segment.
     pub(crate) fn new(now: Instant, min_rtt: Option<Duration>) -> Self {
         Self {
             now,
@@ -119,7 +119,7 @@ impl Acked {
         }
     }
 
-    /// Bases the sample on the newest transmission, whose interval is the shortest.
+    /// Bases the delivery-rate sample on the newest transmission, whose interval is the shortest.
     fn rate(&mut self, entry: &Entry, end_seq: SeqNum) {
         let transmission = Transmission { sent_at: entry.sent_at, end_seq };
         if self.rated.is_none_or(|rated| transmission.is_after(&rated.transmission)) {

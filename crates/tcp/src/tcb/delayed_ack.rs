@@ -4,14 +4,14 @@
 //! __tcp_ack_snd_check, tcp_send_delayed_ack.
 //!
 //! An ACK of data in order is sent at once after more than one full segment (counted in bytes, so
-//! that a superframe counts as all its segments), and in quick-ACK mode: at the start of a
-//! connection the peer's slow start needs every ACK. A connection that answers requests
-//! (`pingpong`) lets its replies carry the ACKs instead. `input` records that an ACK is owed;
-//! `output` sends one ACK for all segments. When the reader has fallen behind so far that an ACK
-//! could not move the edge of the window, the ACK waits for the reader.
+//! that a superframe, which is a packet of several segments, counts as all of them), and in
+//! quick-ACK mode: at the start of a connection the peer's slow start needs every ACK. A connection
+//! that answers requests (`pingpong`) lets its replies carry the ACKs instead. `input` records that
+//! an ACK is owed; `output` sends one ACK for all segments. When the reader has fallen behind so
+//! far that an ACK could not move the right edge of the window, the ACK waits for the reader.
 //!
-//! Not here: the timer slot (`timers`), the segment (`output`), answers to out-of-order segments
-//! (`segment::ack_compression`).
+//! Not here: the delayed-ACK timer (`timers`), the segment (`output`), answers to out-of-order
+//! segments (`segment::ack_compression`).
 
 use core::time::Duration;
 
@@ -26,7 +26,8 @@ const QUICK_ACKS_MAX: u8 = 16;
 /// Initial estimate of the peer's segment size, until a larger segment arrives.
 const RCV_MSS_INITIAL: u32 = 536;
 
-/// Segment size below which a segment says nothing about the peer's MSS (Linux `TCP_MIN_MSS`).
+/// Segment size below which a segment does not change the estimate of the peer's MSS (Linux
+/// `TCP_MIN_MSS`).
 const RCV_MSS_MIN: u32 = 88;
 
 /// State of the ACK that is owed.
@@ -43,7 +44,7 @@ enum Pending {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataSeen {
     pub(crate) now: Instant,
-    /// Size of one segment; of a superframe, its MSS.
+    /// Payload of one segment; for a superframe, the MSS of its segments.
     pub(crate) segment_bytes: u32,
     /// Whether the segment ends a write of the peer: PSH, FIN or URG.
     pub(crate) pushed: bool,
@@ -151,8 +152,9 @@ impl DelayedAck {
         self.quick = self.quick.max(u8::try_from(acks).unwrap_or(QUICK_ACKS_MAX));
     }
 
-    /// Enters quick-ACK mode when the peer needs the next ACKs soon: it retransmits and so seems to
-    /// miss our ACKs, congestion marks on its data have begun or ended, or the handshake ends.
+    /// Enters quick-ACK mode when the peer needs the next ACKs soon: it retransmits, perhaps
+    /// because our ACKs were lost; congestion marks on its data have begun or ended; or the
+    /// handshake ends.
     pub(crate) fn enter_quick(&mut self, rcv_wnd: u32) {
         self.start_quick(rcv_wnd);
         self.pingpong = 0;
@@ -189,8 +191,8 @@ impl DelayedAck {
     }
 
     /// Schedules the ACK of received data; `unacked` is `rcv_nxt - rcv_wup`, the bytes since the
-    /// last ACK. `useful` says whether an ACK would move the window's edge, or the application
-    /// waits for more data; if neither, the ACK is left to the reader.
+    /// last ACK. `useful` says whether an ACK would move the window's right edge, or the
+    /// application waits for more data; if neither, the ACK waits until the application reads.
     pub(crate) fn schedule(&mut self, unacked: u32, useful: bool) {
         if (unacked > self.rcv_mss && useful) || self.is_quick() {
             self.schedule_now();
@@ -246,13 +248,13 @@ impl DelayedAck {
         self.pending == Pending::Now
     }
 
-    /// Whether every segment is acknowledged at once.
+    /// Returns whether every segment is acknowledged at once.
     pub(crate) fn is_quick(&self) -> bool {
         self.quick > 0 && !self.is_pingpong()
     }
 
-    /// Whether an ACK is sent when the application has read all data: after the end of a write,
-    /// unless a reply will carry the ACK.
+    /// Returns whether an ACK is sent when the application has read all data: after the end of a
+    /// write, unless a reply will carry the ACK.
     pub(crate) fn wants_ack_when_drained(&self) -> bool {
         self.pushed > 1 || (self.pushed > 0 && !self.is_pingpong())
     }
@@ -281,7 +283,8 @@ impl DelayedAck {
         if self.is_pingpong() || self.pushed > 0 {
             ceiling = self.delack_max_us;
         }
-        // Never much longer than the round-trip time: the peer's RTO has to cover both.
+        // The wait is never much longer than the round-trip time, because the peer's RTO has to
+        // cover both.
         if let Some(srtt_us) = srtt_us {
             ceiling = ceiling.min(srtt_us.max(self.delack_min_us));
         }

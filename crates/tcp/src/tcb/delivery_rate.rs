@@ -1,9 +1,10 @@
-//! The delivery rate of the path: one estimate per ACK, from the bytes delivered between the
-//! sending of one transmission and its ACK.
+//! The delivery rate of the network path: one estimate per ACK, from the bytes delivered between
+//! the sending of one transmission and its ACK.
 //!
-//! Above: `input::ack` takes an estimate with every ACK, for `congestion` (a model of the path) and
-//! for `TCP_INFO`. Below: `send_queue` keeps a `Snapshot` with every entry, `acked` picks the
-//! newest transmission that arrived. draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
+//! Above: `input::ack` takes an estimate with every ACK, for `congestion` (a model of the network
+//! path) and for `TCP_INFO`. Below: `send_queue` keeps a `Snapshot` with every entry, `acked` picks
+//! the newest transmission that arrived. draft-cheng-iccrg-delivery-rate-estimation; Linux:
+//! tcp_rate.c.
 //!
 //! ```text
 //!   sending     |<------- send interval ------->|
@@ -13,12 +14,12 @@
 //! ```
 //!
 //! The rate is the bytes delivered between the snapshot and now, divided by the longer of the two
-//! intervals, so that neither a burst of ACKs nor a burst of sending shows more than the path can
-//! carry. A sample taken while the application had nothing to send shows the rate of the
+//! intervals, so that neither a burst of ACKs nor a burst of sending shows more than the network
+//! path can carry. A sample taken while the application had nothing to send shows the rate of the
 //! application, and is marked as such.
 //!
-//! Names as in the draft: `C.delivered` is `DeliveryRate::delivered`, `P.delivered`
-//! `Snapshot::delivered`.
+//! Comments use the names of the draft: `C.delivered` is `DeliveryRate::delivered`, `P.delivered`
+//! is `Snapshot::delivered`.
 //!
 //! Not here: the estimate as `congestion` uses it (`congestion::RateSample`), the reaction to a
 //! rate.
@@ -43,12 +44,12 @@ pub(crate) struct DeliveryRate {
     delivered: u64,
     /// Part of these bytes whose ACK echoed a CE mark.
     delivered_ce: u64,
-    /// C.delivered_time.
+    /// C.delivered_time: time of the last delivery, or of the transmission that started the flight.
     delivered_at: Instant,
-    /// C.first_sent_time.
+    /// C.first_sent_time: start of the current send interval.
     first_sent_at: Instant,
     /// C.app_limited: samples show the application's rate until more than this number of bytes is
-    /// delivered; 0 when they do not.
+    /// delivered; 0 if the application is not the limit.
     app_limited: u64,
     /// Best sample, reported by `TCP_INFO`: delivered bytes, interval in nanoseconds, and whether
     /// the application limited it.
@@ -81,7 +82,7 @@ impl DeliveryRate {
         }
     }
 
-    /// Whether transmissions are currently limited by the application.
+    /// Returns whether transmissions are currently limited by the application.
     pub(crate) fn is_app_limited(&self) -> bool {
         self.app_limited != 0
     }

@@ -9,9 +9,9 @@
 //!        ◄─────────────────── CWR on the next new data ends the echo ◄───────┘
 //! ```
 //!
-//! ECN does not rely on a cooperative path or peer. A peer that echoes without end causes one
-//! reduction per window. A path that clears marks makes ECN useless and does no other harm. A path
-//! that drops SYNs with ECN bits costs one retransmission (`tcp_ecn_fallback`). A SYN-ACK that
+//! ECN does not rely on a cooperative network path or peer. A peer that echoes without end causes
+//! one reduction per window. A path that clears marks makes ECN useless and does no other harm. A
+//! path that drops SYNs with ECN bits costs one retransmission (`tcp_ecn_fallback`). A SYN-ACK that
 //! repeats our own bits is a reflection, and ECN is not used.
 //!
 //! Only new data is ECN-capable: a mark on any other segment could be lost without notice
@@ -51,8 +51,8 @@ bitflags! {
     }
 }
 
-/// Returns the ECN flags of our SYN. `retransmission` when an earlier SYN may have been dropped
-/// because it requested ECN (RFC 3168 §6.1.1.1).
+/// Returns the ECN flags of our SYN. `retransmission` says whether an earlier SYN may have been
+/// dropped because it requested ECN (RFC 3168 §6.1.1.1).
 pub(crate) fn offer(tcb: &mut Tcb, config: &TcpConfig, retransmission: bool) -> Flags {
     let wanted = config.tcp_ecn == 1 || tcb.congestion.algorithm().needs_ecn();
     let offered = wanted && !(retransmission && config.tcp_ecn_fallback);
@@ -60,8 +60,9 @@ pub(crate) fn offer(tcb: &mut Tcb, config: &TcpConfig, retransmission: bool) -> 
     if offered { ECN_SETUP } else { Flags::empty() }
 }
 
-/// Whether a peer's SYN negotiates ECN. `codepoint` is the ECN field of its IP header. A SYN must
-/// not be ECN-capable; one that arrives as such shows that the path rewrites the field.
+/// Returns whether a peer's SYN negotiates ECN. `codepoint` is the ECN field of its IP header. A
+/// SYN must not be ECN-capable, so any other value than Not-ECT shows that the network path
+/// rewrites the field.
 pub(crate) fn accepts(
     config: &TcpConfig,
     algorithm: Algorithm,
@@ -80,13 +81,13 @@ pub(crate) fn on_reduced(tcb: &mut Tcb) {
     }
 }
 
-/// Whether the segment echoes a mark.
+/// Returns whether the segment echoes a mark.
 pub(crate) fn is_echo(tcb: &Tcb, header: &SegmentHeader) -> bool {
     tcb.ecn.contains(EcnState::AGREED) && header.has(Flags::ECE) && !header.has(Flags::SYN)
 }
 
-/// Sets the ECN bits of a segment of a synchronized connection. `new_data` for the first
-/// transmission of its payload.
+/// Sets the ECN bits of a segment of a synchronized connection. `new_data` says whether its payload
+/// is sent for the first time.
 pub(crate) fn dress(
     tcb: &mut Tcb,
     packet: &mut Packet,

@@ -12,8 +12,8 @@ use alloc::boxed::Box;
 
 use crate::{base::state::State, tcb::Tcb, wire::cookie::Cookie};
 
-/// Bytes of options in a SYN with a cookie of our size: MSS, SACK and timestamps, window scale,
-/// cookie.
+/// Bytes of options in a SYN with the longest cookie: MSS, SACK and timestamps, window scale, and a
+/// cookie of 16 bytes with its padding.
 const SYN_OPTION_BYTES: u32 = 4 + 12 + 4 + 20;
 
 /// Mode of Fast Open in an active or passive open.
@@ -24,8 +24,8 @@ pub enum FastOpen {
     Off,
     /// A client without a cookie: the SYN requests one and is sent at once.
     Ask {
-        /// Whether to use the experimental option, because the last request in the other one was
-        /// not answered.
+        /// Whether to use the experimental option, because the last request in the standard option
+        /// was not answered.
         experimental: bool,
     },
     /// A client with a cookie: the SYN is held until the first write.
@@ -61,7 +61,8 @@ pub(crate) enum SynPhase {
     Held,
     /// Sent.
     Left,
-    /// Sent, but too large for the path according to ICMP: a SYN without data and cookie is due.
+    /// Sent, but too large for the network path according to ICMP: a SYN without data and cookie is
+    /// due.
     TooLarge,
     /// Retransmitted without data and cookie.
     Plain,
@@ -141,21 +142,21 @@ impl FastOpenState {
 }
 
 impl Tcb {
-    /// Whether the SYN is held until the first write.
+    /// Returns whether the SYN is held until the first write.
     #[must_use]
     pub fn is_syn_held(&self) -> bool {
         let held = |state: &FastOpenState| state.phase == SynPhase::Held;
         self.state == State::SynSent && self.fast_open.as_deref().is_some_and(held)
     }
 
-    /// Whether the server side is before the third segment, so that the application may already
-    /// read and write.
+    /// Returns whether this side is a Fast Open server that waits for the third segment, while the
+    /// application may already read and write.
     pub(crate) fn is_open_early(&self) -> bool {
         self.state == State::SynRecv && self.fast_open.as_ref().is_some_and(|state| state.passive)
     }
 
-    /// Whether data in the SYN was accepted: by the peer if we are the client, by us if we are the
-    /// server (TCPI_OPT_SYN_DATA).
+    /// Returns whether data in the SYN was accepted: by the peer if we are the client, by us if we
+    /// are the server (TCPI_OPT_SYN_DATA).
     #[must_use]
     pub fn syn_data_taken(&self) -> bool {
         self.fast_open.as_ref().is_some_and(|state| state.taken)
@@ -165,20 +166,20 @@ impl Tcb {
         self.fast_open.as_ref().map_or(FastOpenFailure::None, |state| state.failure)
     }
 
-    /// Whether the peer has accepted the data of our SYN.
+    /// Returns whether the peer has accepted the data of our SYN.
     pub(crate) fn is_syn_data_acked(&self) -> bool {
         self.fast_open.as_ref().is_some_and(|state| state.taken && !state.passive)
     }
 
     /// Records that a writer with more data than the SYN carries sleeps until the handshake ends:
-    /// the ACK of the SYN-ACK waits for its data.
+    /// the ACK of the SYN-ACK waits for the writer's data.
     pub fn expect_write(&mut self) {
         if let Some(state) = self.fast_open.as_mut().filter(|_| self.state == State::SynSent) {
             state.writer_waits = true;
         }
     }
 
-    /// Whether segments with data have arrived.
+    /// Returns whether segments with data have arrived.
     #[must_use]
     pub const fn has_received_data(&self) -> bool {
         self.totals.data_segs_in > 0
@@ -218,9 +219,10 @@ pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
     }
 }
 
-/// Handles a retransmission timeout of the SYN or of data, because a path may drop the segments
-/// after a SYN with data, too. The third timeout in a row raises the suspicion, and so does a
-/// timeout that ends the connection (RFC 7413 §7.1; Linux: tcp_fastopen_active_detect_blackhole).
+/// Handles a retransmission timeout of the SYN or of data, because a network path may also drop the
+/// segments after a SYN with data. The suspicion arises at the third timeout in a row, or at an
+/// earlier timeout that ends the connection (RFC 7413 §7.1; Linux:
+/// tcp_fastopen_active_detect_blackhole).
 pub(crate) fn on_timeout(tcb: &mut Tcb, gives_up: bool) {
     let timeouts = tcb.recovery.timeouts();
     if timeouts == 2 || (timeouts < 2 && gives_up) {
@@ -232,7 +234,7 @@ pub(crate) fn on_timeout(tcb: &mut Tcb, gives_up: bool) {
 }
 
 /// Handles a reset whose sequence number is beyond RCV.NXT on a connection without any received
-/// data: the path may have dropped the data before it.
+/// data: the network path may have dropped the data before the reset.
 pub(crate) fn on_early_reset(tcb: &mut Tcb) {
     if tcb.state == State::Established && tcb.totals.data_segs_in == 0 {
         suspect(tcb);
@@ -254,7 +256,7 @@ fn suspect(tcb: &mut Tcb) {
 }
 
 /// Handles a reduced path MTU while the SYN is unanswered: a SYN with data may have been too large,
-/// so one without data is sent at once (Linux: tcp_simple_retransmit).
+/// so `output` sends one without data (Linux: tcp_simple_retransmit).
 pub(crate) fn on_narrow_path(tcb: &mut Tcb) {
     let first = tcb.recovery.timeouts() == 0;
     if let Some(state) = &mut tcb.fast_open
@@ -270,8 +272,8 @@ pub(crate) fn is_writer_waiting(tcb: &Tcb) -> bool {
     tcb.fast_open.as_ref().is_some_and(|state| state.writer_waits)
 }
 
-/// Whether data in the SYN-ACK is accepted: the handshake must have used Fast Open, and the server
-/// must not have refused data of our SYN, which would have to be retransmitted first
+/// Returns whether data in the SYN-ACK is accepted: the handshake must have used Fast Open, and the
+/// server must not have refused data of our SYN, which would have to be retransmitted first
 /// (RFC 7413 §4.2.1).
 pub(crate) fn takes_syn_ack_data(tcb: &Tcb) -> bool {
     tcb.fast_open.as_ref().is_some_and(|state| state.syn_data == 0 || state.taken)

@@ -1,22 +1,22 @@
 //! Keepalive and the idle timeout: two limits for an inactive connection, with one common deadline.
 //!
-//! Above: `close::keepalive` runs when the `keep` slot of `timers` fires, which holds the earlier
-//! of both deadlines. Keepalive: RFC 9293 §3.8.4; Linux: tcp_keepalive_timer. The idle timeout
+//! Above: `close::keepalive` runs when the `keep` timer expires, which is armed for the earlier of
+//! both deadlines. Keepalive: RFC 9293 §3.8.4; Linux: tcp_keepalive_timer. The idle timeout
 //! (`net.quietline.tcp_idle_timeout`) has no counterpart in Linux, where servers implement their
 //! own.
 //!
 //! Keepalive checks whether the peer is reachable, and any acceptable segment is an answer. The
-//! idle timeout checks whether the connection makes progress: new payload arrived, payload of ours
-//! was acknowledged or reported by SACK, or payload was sent while none was in flight. A peer that
-//! answers probes but keeps its window closed makes no progress, so only the idle timeout ends the
-//! connection.
+//! idle timeout checks whether the connection makes progress: new payload arrived, payload that
+//! this side sent was acknowledged or reported by SACK, or payload was sent while none was in
+//! flight. A peer that answers probes but keeps its window closed makes no progress, so only the
+//! idle timeout ends the connection.
 //!
-//! A segment moves neither deadline. Its time of arrival is stored in fields that other mechanisms
-//! also use, and both deadlines are recomputed when the slot fires, so a segment costs nothing
-//! here.
+//! A segment moves neither deadline. Other mechanisms already store its time of arrival, and both
+//! deadlines are recomputed from these times when the timer expires. A segment therefore costs
+//! nothing here.
 //!
 //! Not here: the probes themselves (`close::keepalive`), probes of a closed window
-//! (`close::timer`), the timeout of an orphan in FIN-WAIT-2, which uses the slot alone (`close`).
+//! (`close::timer`), the timeout of an orphan in FIN-WAIT-2, for which `close` uses the same timer.
 
 use core::time::Duration;
 
@@ -146,14 +146,14 @@ fn timeout_s(timeout: Option<Duration>) -> u32 {
     })
 }
 
-/// Whether keepalive and the idle timeout use the `keep` slot in this state.
+/// Returns whether the `keep` timer belongs to keepalive and the idle timeout in this state.
 pub(crate) fn is_watched(tcb: &Tcb) -> bool {
     let orphan_waits = tcb.state == State::FinWait2 && tcb.flags.contains(TcbFlags::ORPHAN);
     tcb.state.is_synchronized() && tcb.state != State::TimeWait && !orphan_waits
 }
 
 /// Restarts the keepalive time when the connection is established or a keepalive option has
-/// changed, and arms the slot. The idle timeout is not restarted.
+/// changed, and arms the timer. The idle timeout is not restarted.
 pub(crate) fn arm(tcb: &mut Tcb, cx: &Cx<'_>) {
     if !is_watched(tcb) {
         return;
@@ -164,7 +164,7 @@ pub(crate) fn arm(tcb: &mut Tcb, cx: &Cx<'_>) {
     arm_earlier(tcb, cx.config);
 }
 
-/// Arms the `keep` slot for the earlier of both deadlines.
+/// Arms the `keep` timer for the earlier of both deadlines.
 pub(crate) fn arm_earlier(tcb: &mut Tcb, config: &TcpConfig) {
     let idle_end = idle_end(tcb, config).unwrap_or(Instant::FAR_FUTURE);
     tcb.timers.arm_keep(tcb.idle.probe_at.min(idle_end));

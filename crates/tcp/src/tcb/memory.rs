@@ -1,7 +1,8 @@
 //! Memory that a connection holds, and its restrictions while memory is scarce.
 //!
-//! Above: `socket::api` and `input::prune` ask before they queue. Below: the memory state of the
-//! host (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf, tcp_out_of_memory.
+//! Above: `socket::api` and `input::prune` call these functions before they queue data. Below: the
+//! memory state of the host (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf,
+//! tcp_out_of_memory.
 //!
 //! Under pressure buffers and windows stop growing, the limit of the announced window falls to four
 //! segments, and a connection that holds more than its share is denied more. When memory is
@@ -20,7 +21,8 @@ use crate::{
 /// Smallest send buffer to which scarcity reduces a socket (Linux `SOCK_MIN_SNDBUF`).
 const SNDBUF_MIN: u32 = 4608;
 
-/// Segments that may be announced under pressure beyond the window that is already announced.
+/// Limit of the announced window under pressure, in full segments. A larger window that was
+/// announced before is kept.
 pub(crate) const PRESSURE_SEGMENTS: u32 = 4;
 
 impl Tcb {
@@ -33,16 +35,16 @@ impl Tcb {
 }
 
 impl Tcb {
-    /// Whether memory is exhausted and the send queue of the connection holds more than a minimum:
-    /// then an orphan is aborted (Linux `tcp_out_of_memory`).
+    /// Returns whether memory is exhausted and the send queue of the connection holds more than a
+    /// minimum. An orphan is then aborted (Linux `tcp_out_of_memory`).
     #[must_use]
     pub fn is_out_of_memory(&self, memory: &MemoryState) -> bool {
         memory.pressure == MemoryPressure::Exhausted && self.send_queue.wmem_queued() > SNDBUF_MIN
     }
 }
 
-/// Whether the send queue is denied more memory. If so, reduces the send buffer to half of the
-/// queued memory, so that the socket is writable again after the peer has acknowledged a part.
+/// Returns whether the send queue is denied more memory. If so, reduces the send buffer to half of
+/// the queued memory, so that the socket is writable again after the peer has acknowledged a part.
 pub(crate) fn suppresses_send(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     let queued = tcb.send_queue.wmem_queued();
     if !cx.memory.suppresses(tcb.memory_bytes()) || queued < cx.config.tcp_wmem.min {
@@ -52,7 +54,7 @@ pub(crate) fn suppresses_send(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
     true
 }
 
-/// Whether the receive queues are denied more memory.
+/// Returns whether the receive queues are denied more memory.
 pub(crate) fn suppresses_receive(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     cx.memory.suppresses(tcb.memory_bytes()) && rmem_alloc(tcb) >= cx.config.tcp_rmem.min
 }

@@ -4,10 +4,10 @@
 //! RFC 9293 §3.7.1, RFC 6691, RFC 1191; Linux: tcp_sync_mss, tcp_current_mss, tcp_send_mss.
 //!
 //! `effective` is Eff.snd.MSS: payload bytes of a full segment, options already subtracted. It is
-//! never 0. The work per byte that a hostile peer or ICMP error can cause is bounded: neither path
-//! nor MSS option reduces the size below `tcp_min_snd_mss`, options included. A small window may
-//! reduce it further, because as in Linux that setting does not apply to windows; but not below the
-//! payload of a packet of 68 bytes.
+//! never 0. The work per byte that a hostile peer or ICMP error can cause is bounded: neither the
+//! path MTU nor the peer's MSS option reduces the size below `tcp_min_snd_mss`, which includes
+//! options. A small window may reduce the size further, because, as in Linux, that setting does not
+//! apply to windows. The lower bound is then the payload of a packet of 68 bytes.
 //!
 //! Not here: splitting queued data to a new size (`output` does that when it sends).
 
@@ -27,19 +27,19 @@ const DEFAULT_MSS_V6: u16 = 1220;
 /// Largest payload that an IP length field and a GSO size can express with any header.
 const MSS_MAX: u32 = 65_535 - 20 - 60;
 
-/// Largest window that one segment may fill (Linux `TCP_MSS_DEFAULT`); of a larger window it may
-/// fill half.
+/// Largest window that one segment may fill (Linux `TCP_MSS_DEFAULT`). A segment may fill half of a
+/// larger window.
 const WINDOW_UNSHARED: u32 = DEFAULT_MSS_V4 as u32;
 
-/// Size of an IP packet that every path carries (RFC 791 §3.1): no window makes segments smaller
-/// than its payload.
+/// Size of an IP packet that every path carries (RFC 791 §3.1). No window makes segments smaller
+/// than the payload of such a packet.
 const PACKET_MIN: u32 = 68;
 
 /// Number of segments of one packet whose checksums the packet keeps.
 #[expect(clippy::cast_possible_truncation, reason = "64")]
 const SUMMED_MAX: u32 = pkt::SUMS_MAX as u32;
 
-/// Header lengths in the type of the arithmetic here; equal to those of the wire format.
+/// Header lengths of the wire format, in the integer types that this file computes with.
 const TCP_HEADER: u32 = 20;
 const TCP_OPTIONS: u32 = 40;
 const TIMESTAMPS: u8 = 12;
@@ -217,16 +217,17 @@ impl PathMss {
         let room = self.gso_bytes_max.saturating_sub(self.headers() + TCP_OPTIONS);
         let mut segments = room / self.effective;
         if self.sums_payload {
-            // A packet keeps the checksums of only so many segments; beyond them all segments are
-            // summed again. Therefore larger packets are avoided, but 64 KB of very small segments
-            // are still allowed.
+            // A packet keeps the checksums of at most `SUMMED_MAX` segments. If it has more, all
+            // segments are summed again. Therefore such packets are avoided, but 64 KB of very
+            // small segments are still allowed.
             segments = segments.min(SUMMED_MAX.max(MSS_MAX / self.effective));
         }
         let segments = segments.clamp(1, u32::from(u16::MAX));
         self.size_goal = segments * self.effective;
     }
 
-    /// Returns the largest superframe of the device, headers included.
+    /// Returns the size of the largest superframe (a packet of several segments, for GSO) that the
+    /// device accepts, headers included.
     pub(crate) fn superframe_max(&self) -> u32 {
         self.gso_bytes_max
     }

@@ -4,16 +4,18 @@
 //! and `loss::retransmit` reports a path that seems to drop every full segment. RFC 4821, RFC 8899;
 //! Linux: tcp_mtup_probe_success, tcp_mtup_probe_failed, tcp_mtu_probing.
 //!
-//! `low` is a size that passes, `high` the largest that may pass. The probe is one segment of the
-//! size halfway between them, filled with the next bytes of the stream. When it is acknowledged,
-//! `low` and the size of all segments rise to its size. When it alone is lost, `high` falls, its
-//! bytes are retransmitted in small segments, and the loss is not treated as congestion
-//! (RFC 4821 §7.6.2). The search ends when the two sizes are within `tcp_probe_threshold`, and
-//! starts again after `tcp_probe_interval`.
+//! `low` is a packet size that passes, and `high` is the largest size that may pass. The probe is
+//! one segment of the size halfway between them, filled with the next bytes of the stream. When the
+//! probe is acknowledged, `low` and the size of all segments rise to the probe's size. When the
+//! probe alone is lost, `high` falls below the probe's size, the probe's bytes are retransmitted in
+//! small segments, and the loss is not treated as congestion (RFC 4821 §7.6.2). The search ends
+//! when the two sizes are within `tcp_probe_threshold`, and starts again after
+//! `tcp_probe_interval`.
 //!
-//! `tcp_mtu_probing` 2 searches from the handshake on, 1 only once a black hole is suspected, 0
-//! never. Without a search, the first timeout beyond `tcp_retries1` starts one at `tcp_base_mss`;
-//! every other such timeout halves the size, down to `tcp_mtu_probe_floor` (RFC 4821 §7.7).
+//! With `tcp_mtu_probing` 2 the search starts at the end of the handshake, with 1 it starts when a
+//! black hole is suspected, and with 0 it never starts. If there is no search yet, the first
+//! timeout beyond `tcp_retries1` starts one at `tcp_base_mss`; every later such timeout halves the
+//! size, down to `tcp_mtu_probe_floor` (RFC 4821 §7.7).
 //!
 //! Not here: ICMP errors (`input::icmp`), the current segment size (`mss`).
 
@@ -85,8 +87,8 @@ fn halved(payload: u32, config: &TcpConfig) -> u32 {
     (payload / 2).min(u32::from(config.tcp_base_mss)).max(u32::from(floor))
 }
 
-/// Handles a change of the path MTU of the network layer to `mtu`: both sizes fall to it if they
-/// are larger.
+/// Handles a change of the path MTU of the network layer to `mtu`: sizes above `mtu` are reduced to
+/// it.
 pub(crate) fn on_path_mtu(tcb: &mut Tcb, mtu: u32) {
     if let Some(search) = &mut tcb.mtu_probing {
         search.high = search.high.min(mtu);

@@ -63,7 +63,7 @@ impl Pacing {
         self.next_at.max(now)
     }
 
-    /// Moves the next departure by the time that `bytes`, which are sent now, last at the rate.
+    /// Moves the next departure by the time that `bytes`, sent now, take at the pacing rate.
     pub(crate) fn advance(&mut self, now: Instant, bytes: u32) {
         self.next_at = self.next_at.max(now - CATCH_UP) + self.lasts(bytes);
     }

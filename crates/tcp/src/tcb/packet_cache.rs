@@ -10,10 +10,11 @@
 //!   receive, on another core ──► receive queue ──read──► rx ──► freed by the next segment's core
 //! ```
 //!
-//! Without the caches a request costs its server two frees on a foreign core: softirq frees packets
-//! that the application allocated, and the application frees packets that softirq allocated. A
-//! cached packet is uncharged and has no payload, so a connection keeps at most two descriptors. It
-//! keeps none while memory is scarce, after it was closed, and after the setting has changed.
+//! Without the caches a request costs its server two frees on a core other than the allocating one:
+//! softirq frees packets that the application allocated, and the application frees packets that
+//! softirq allocated. A cached packet is uncharged and has no payload, so a connection keeps at
+//! most two descriptors. A connection keeps none while memory is scarce, after it was closed, and
+//! after the setting has changed.
 //!
 //! Differs from Linux: payload is dropped when a packet enters the cache, not when it is reused, so
 //! an idle connection pins no page (in Linux up to 64 KB each). Heads are never shared, so a packet
@@ -157,7 +158,7 @@ impl PacketCache {
         }
     }
 
-    /// Whether no packet was ever cached, as on most connections in most modes.
+    /// Returns whether no packet was ever cached, as on most connections in most modes.
     #[inline]
     fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -199,8 +200,8 @@ impl Tcb {
         Some(packet)
     }
 
-    /// Whether packets are cached, so that [`trim_packet_cache`](Self::trim_packet_cache) may have
-    /// to free them.
+    /// Returns whether packets may be cached, so that
+    /// [`trim_packet_cache`](Self::trim_packet_cache) may have to free them.
     #[inline]
     #[must_use]
     pub fn keeps_packets(&self) -> bool {
@@ -208,8 +209,8 @@ impl Tcb {
     }
 
     /// Frees the cached packets if they may not be kept any longer: the connection has ended or is
-    /// an orphan, memory is scarce, or the setting has changed. Called after every change of the
-    /// connection.
+    /// an orphan, memory is scarce, or the setting has changed. The stack calls it after every
+    /// change of the connection.
     #[inline]
     pub fn trim_packet_cache(&mut self, cx: &mut Cx<'_>) {
         if !self.packet_cache.is_empty() && !self.may_cache(cx) {

@@ -1,5 +1,5 @@
-//! State of RACK: the latest of the transmissions that have arrived, and the reordering of the
-//! path.
+//! State of RACK: the latest of the transmissions that have arrived, and the reordering on the
+//! network path.
 //!
 //! Above: `loss::rack`. RFC 8985 §5.3; Linux: struct tcp_rack.
 //!
@@ -25,14 +25,14 @@ pub(crate) struct Rack {
     pub(crate) rtt_ns: u64,
     /// RACK.fack: end of the highest byte that arrived.
     fack: SeqNum,
-    /// RACK.dsack_round: SND.NXT when the window was last enlarged, which happens at most once per
-    /// round trip.
+    /// RACK.dsack_round: SND.NXT when the reordering window was last enlarged, which happens at
+    /// most once per round trip.
     duplicate_round: Option<SeqNum>,
     /// RACK.reo_wnd_mult: reordering window in quarters of the minimum round-trip time.
     pub(crate) window_mult: u8,
-    /// RACK.reo_wnd_persist: number of recoveries left until the window is reset.
+    /// RACK.reo_wnd_persist: number of recoveries left until the reordering window is reset.
     persist: u8,
-    /// RACK.reordering_seen.
+    /// RACK.reordering_seen: whether reordering was ever observed.
     pub(crate) reordering_seen: bool,
 }
 

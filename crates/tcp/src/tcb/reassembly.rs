@@ -2,8 +2,8 @@
 //! them is filled.
 //!
 //! Above: `input` inserts packets that are in the window but not next, and takes the packets that
-//! have become next. RFC 9293 §3.10.7.4 (seventh), RFC 2018, RFC 2883; Linux: tcp_data_queue_ofo(),
-//! tcp_ofo_queue(), tcp_prune_ofo_queue().
+//! have become next. RFC 9293 §3.10.7.4 (seventh step), RFC 2018, RFC 2883; Linux:
+//! tcp_data_queue_ofo(), tcp_ofo_queue(), tcp_prune_ofo_queue().
 //!
 //! ```text
 //!    rcv_nxt                run 0                      run 1
@@ -22,7 +22,7 @@
 //! and replaces a run that it covers completely. It is not defined which copy of a byte is kept,
 //! because both come from the peer.
 //!
-//! A FIN is a mark at a sequence number, since it has no byte.
+//! A FIN has no byte of payload, so the queue stores only its sequence number.
 //!
 //! The queue frees only packets whose payload `collapse` has copied to others. Packets that are
 //! removed without being delivered are returned to the caller, which counts and frees them.
@@ -44,7 +44,7 @@ use self::{
 use crate::wire::seq::SeqNum;
 
 /// Largest number of runs. There is one for each gap: a 64 MiB window of full segments at 1 %
-/// random loss has about 450. A peer that causes more probably tries to make the queue slow.
+/// random loss has about 450. A peer that causes more runs probably tries to make the queue slow.
 pub const RUNS_MAX: usize = 4096;
 
 /// Entries that stay allocated while the queue is empty: enough for a usual loss, small compared to
@@ -170,7 +170,7 @@ impl Reassembly {
         })
     }
 
-    /// Removes the packets that have become contiguous with `rcv_nxt`, and those before it.
+    /// Removes the packets that have become contiguous with `rcv_nxt`, and the packets before it.
     pub fn take_contiguous(&mut self, rcv_nxt: SeqNum) -> Ready {
         let mut ready = Ready { rcv_nxt, ..Ready::default() };
         while self.runs.front().is_some_and(|run| run.start.le(rcv_nxt)) {
@@ -203,7 +203,7 @@ impl Reassembly {
         all
     }
 
-    /// Whether the peer's FIN is next, because all data before it has been received.
+    /// Returns whether the peer's FIN is next, because all data before it has been received.
     #[must_use]
     pub fn is_fin_next(&self, rcv_nxt: SeqNum) -> bool {
         self.fin == Some(rcv_nxt)
@@ -215,14 +215,14 @@ impl Reassembly {
         self.fin
     }
 
-    /// Whether no packet is queued. A FIN may be recorded.
+    /// Returns whether no packet is queued. A FIN may be recorded.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Whether no packet is queued and no FIN is recorded: the stream has no gap.
+    /// Returns whether no packet is queued and no FIN is recorded: the stream has no gap.
     #[inline]
     #[must_use]
     pub fn is_clear(&self) -> bool {
@@ -323,7 +323,8 @@ impl Reassembly {
         (redundant, bytes)
     }
 
-    /// Links a trimmed packet into its place and returns the run that contains it.
+    /// Adds a trimmed packet to the run that `place` determines, or as a new run. Returns the range
+    /// of the run that contains the packet.
     fn link(&mut self, place: &Place, packet: Packet) -> (SeqNum, SeqNum) {
         self.truesize += truesize(&packet);
         if is_small(&packet) {
@@ -354,7 +355,7 @@ impl Reassembly {
         (self.runs[index].start, self.runs[index].end)
     }
 
-    /// Counts the runs that a change at `index` moves: those on its shorter side.
+    /// Counts the runs that a change at `index` moves: the runs on the shorter side of `index`.
     fn note_moves(&mut self, index: usize) {
         self.note_steps(index.min(self.runs.len() - index.min(self.runs.len())));
     }
@@ -410,7 +411,8 @@ impl Reassembly {
     }
 
     /// Copies adjacent small packets of a run together, if small packets of at least `worth_bytes`
-    /// of memory have arrived since the last time. Returns the number of packets that this saves.
+    /// of memory have arrived since the last such copy. Returns the number of packets that this
+    /// saves.
     pub fn collapse(&mut self, pool: &mut Pool, worth_bytes: usize) -> usize {
         if self.small_truesize < worth_bytes.max(1) {
             return 0;

@@ -6,16 +6,16 @@
 //! RFC 9293 §3.8.6; Linux: tcp_rcv_space_adjust (dynamic right-sizing), tcp_grow_window,
 //! tcp_clamp_window, tcp_set_window_clamp, tcp_set_rcvlowat.
 //!
-//! Three limits, each below the next:
+//! The receive buffer has three limits, the lowest first:
 //!
 //! ```text
-//!   ssthresh       grows with arriving data, by the overhead of its segments
-//!   window_clamp   window of `rcvbuf` bytes of memory, and TCP_WINDOW_CLAMP
+//!   ssthresh       grows with arriving data, less if its packets have much overhead
+//!   window_clamp   TCP_WINDOW_CLAMP, or the window for `rcvbuf` bytes of memory if smaller
 //!   rcvbuf         grows with the application's reads per round trip, up to tcp_rmem[2]
 //! ```
 //!
 //! The buffer counts `truesize`, the window counts bytes; `scaling_ratio` converts between them and
-//! follows the arriving packets.
+//! is measured on the arriving packets.
 //!
 //! Not here: the window of a segment (`segment::window`), pruning (`input::prune`).
 
@@ -46,8 +46,8 @@ const RCVBUF_MIN: u32 = 2304;
 /// together.
 pub(crate) const GROW_BYTES_MIN: u32 = 128;
 
-/// Memory of a packet descriptor. The growth of the window disregards it, up to a quarter of the
-/// packet's memory (Linux truesize_adjust).
+/// Memory of a packet descriptor. The growth of the window disregards this memory, up to a quarter
+/// of the packet's memory (Linux truesize_adjust).
 const DESCRIPTOR_BYTES: u32 = 704;
 
 /// Receive buffer of a connection.
@@ -72,12 +72,15 @@ pub(crate) struct ReceiveBuffer {
     advmss: u16,
     /// Round-trip time measured by the receiver, in microseconds × 8; 0 when unknown.
     rtt_us_x8: u32,
-    /// Last echo that gave a sample: each of our timestamps measures one round trip.
+    /// Last echoed timestamp that gave a sample: each timestamp gives one sample only.
     rtt_echo: u32,
-    /// Without timestamps: value of RCV.NXT that ends the round.
+    /// Without timestamps: value of RCV.NXT that ends the current measurement of the round-trip
+    /// time.
     rtt_end: SeqNum,
+    /// Without timestamps: start of this measurement.
     rtt_start: Instant,
-    /// Bytes that the application read in the best round so far.
+    /// Largest number of bytes that the application has read in a round, which lasts one round-trip
+    /// time.
     space: u32,
     /// Bytes that the application read in this round.
     copied: u32,
@@ -139,6 +142,7 @@ impl ReceiveBuffer {
         whole.min(UNSCALED_MAX)
     }
 
+    /// Starts the first round and the first measurement of the round-trip time.
     pub(crate) fn on_established(&mut self, rcv_nxt: SeqNum, now: Instant) {
         self.ssthresh = self.ssthresh.min(self.window_clamp);
         self.space =
@@ -169,7 +173,7 @@ impl ReceiveBuffer {
     }
 
     /// Sets `SO_RCVLOWAT`, at most half of the buffer's upper bound. The buffer grows so that the
-    /// window can hold as many bytes.
+    /// window can hold that many bytes.
     pub(crate) fn set_lowat(&mut self, bytes: u32, config: &TcpConfig) {
         let cap = if self.locked { self.rcvbuf / 2 } else { config.tcp_rmem.max / 2 };
         self.lowat = bytes.min(cap).max(1);
@@ -186,7 +190,8 @@ impl ReceiveBuffer {
     /// `truesize`.
     pub(crate) fn on_packet(&mut self, bytes: u32, truesize: u32) {
         if bytes < u32::from(self.advmss) / 2 {
-            // Small packets are copied together under pressure; they say nothing about bulk data.
+            // Small packets are copied together under pressure, so their ratio does not apply to
+            // bulk data.
             return;
         }
         let ratio = u64::from(bytes) * 256 / u64::from(truesize.max(1));
@@ -240,9 +245,9 @@ impl ReceiveBuffer {
         0
     }
 
-    /// Records whether memory is scarce when data arrives or a window is announced. While it is,
-    /// the announced window is limited to `segments` full segments (Linux tcp_adjust_rcv_ssthresh),
-    /// and any data makes the socket readable.
+    /// Records whether memory is scarce when data arrives or a window is announced. While memory is
+    /// scarce, the announced window is limited to `segments` full segments (Linux
+    /// tcp_adjust_rcv_ssthresh), and any data makes the socket readable.
     pub(crate) fn note_scarcity(&mut self, scarce: bool, segments: u32) {
         self.scarce = scarce;
         if scarce {
@@ -254,8 +259,8 @@ impl ReceiveBuffer {
         self.scarce
     }
 
-    /// Handles queues that exceed the buffer: grows the buffer if it may grow, else limits the
-    /// window to two segments (Linux tcp_clamp_window).
+    /// Handles queues that exceed the buffer: grows the buffer if it may grow. If the queues exceed
+    /// even the grown buffer, limits the window to two segments (Linux tcp_clamp_window).
     pub(crate) fn on_overrun(&mut self, rmem_alloc: u32, may_grow: bool, config: &TcpConfig) {
         if may_grow && !self.locked && self.rcvbuf < config.tcp_rmem.max {
             self.rcvbuf = rmem_alloc.min(config.tcp_rmem.max).max(self.rcvbuf);
@@ -296,7 +301,8 @@ impl ReceiveBuffer {
     }
 
     /// Processes a read of `copied` bytes: once per round trip the buffer grows to twice the bytes
-    /// read in it, plus space for a sender whose window still doubles (`tcp_moderate_rcvbuf`).
+    /// read in that round trip, plus space for a sender whose window still doubles
+    /// (`tcp_moderate_rcvbuf`).
     pub(crate) fn on_read(
         &mut self,
         copied: u32,
@@ -319,7 +325,8 @@ impl ReceiveBuffer {
         self.round_start = now;
     }
 
-    /// Grows the buffer for the bytes read in this round, which exceed the best round so far.
+    /// Grows the buffer for the bytes read in this round, which exceed the bytes of every earlier
+    /// round.
     fn grow(&mut self, rcvbuf_max: u32) {
         let (copied, space) = (u64::from(self.copied), u64::from(self.space.max(1)));
         let window = 2 * copied + 16 * u64::from(self.advmss);
@@ -372,7 +379,7 @@ impl ReceiveBuffer {
         Duration::from_micros(u64::from(self.rtt_us_x8 / 8))
     }
 
-    /// Returns the bytes that the application read in the best round.
+    /// Returns the largest number of bytes that the application has read in one round.
     pub(crate) fn space(&self) -> u32 {
         self.space
     }

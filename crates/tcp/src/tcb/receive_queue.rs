@@ -1,11 +1,12 @@
 //! The receive queue: in-order bytes that wait for the application.
 //!
-//! Above: `input::data` appends, `socket::api` copies out. Linux: sk_receive_queue, tcp_queue_rcv.
+//! Above: `input::data` appends packets, `socket::api` copies their bytes to the application.
+//! Linux: sk_receive_queue, tcp_queue_rcv.
 //!
 //! Packets hold only payload and are never empty. `read_offset` bytes of the first packet are
 //! already read; the thread that reads the last byte of a packet releases it. Small payloads are
 //! copied into the tail packet if there is one, so that a flood of small segments costs about its
-//! bytes instead of one descriptor each. When the reader is far behind, or memory is scarce,
+//! bytes instead of one descriptor each. When the reader is far behind or memory is scarce,
 //! payloads below an eighth of a page are copied together, so that each of them does not pin a
 //! whole page.
 //!
@@ -37,8 +38,9 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Returns addresses around the first item, as far as the queue's memory may reach in both
-    /// directions: the queue does not tell where its memory begins.
+    /// Returns an address range that includes the queue's memory. `VecDeque` does not tell where
+    /// its memory begins, so the range extends from the first item by the whole capacity in both
+    /// directions.
     pub(crate) fn memory(&self) -> Range<usize> {
         let first = self.packets.as_slices().0.as_ptr().addr();
         let bytes = self.packets.capacity() * size_of::<Packet>();
@@ -57,7 +59,7 @@ impl ReceiveQueue {
         false
     }
 
-    /// Whether the reader lags so far that copying a segment's payload is worth its cost.
+    /// Returns whether the reader lags so far that copying a segment's payload is worth its cost.
     #[inline]
     pub(crate) fn is_behind(&self) -> bool {
         self.packets.len() >= BEHIND_PACKETS
@@ -99,11 +101,12 @@ impl ReceiveQueue {
                 self.read_offset += u32::try_from(n).expect("a packet is shorter than 2^32");
             }
         }
-        self.bytes -= u32::try_from(copied).expect("no more than was queued");
+        self.bytes -= u32::try_from(copied).expect("a read copies at most the queued bytes");
         copied
     }
 
-    /// Removes `count` bytes from the front without copying; there must be as many.
+    /// Removes `count` bytes from the front without copying them. The queue must hold at least
+    /// `count` bytes.
     pub(crate) fn skip(&mut self, count: u32, release: &mut impl FnMut(Packet)) {
         let mut rest = count as usize;
         while rest > 0

@@ -1,9 +1,9 @@
 //! State of loss recovery, and its accessors.
 //!
-//! Above: `loss` changes it. RFC 5681 §3.2, RFC 6582, RFC 3522, RFC 5682; Linux: the `TCP_CA_*`
-//! states of struct inet_connection_sock.
+//! Above: `loss` changes this state. RFC 5681 §3.2, RFC 6582, RFC 3522, RFC 5682; Linux: the
+//! `TCP_CA_*` states of struct inet_connection_sock.
 //!
-//! Not here: the changes that ACKs and timeouts make to it (`loss::recovery`).
+//! Not here: the transitions that ACKs and timeouts cause (`loss::recovery`).
 
 use pkt::Instant;
 
@@ -12,8 +12,8 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Segments that limited transmit may send beyond the window, one per early duplicate ACK
-/// (RFC 3042 §2).
+/// Segments that limited transmit may send beyond the congestion window, one per early duplicate
+/// ACK (RFC 3042 §2).
 const LIMITED_TRANSMIT_SEGMENTS: u32 = 2;
 
 /// State of congestion avoidance and loss recovery, numbered as in Linux (`TCP_CA_*`,
@@ -25,7 +25,7 @@ pub(crate) enum CaState {
     Open = 0,
     /// Duplicate ACKs or SACK blocks, too few to indicate a loss.
     Disorder = 1,
-    /// The window is being reduced after a congestion mark, once per window.
+    /// The congestion window is being reduced after a congestion mark, once per window.
     Cwr = 2,
     /// Fast recovery.
     Recovery = 3,
@@ -34,21 +34,21 @@ pub(crate) enum CaState {
 }
 
 impl CaState {
-    /// Whether no loss is assumed.
+    /// Returns whether no loss is assumed.
     pub(crate) fn is_calm(self) -> bool {
         matches!(self, Self::Open | Self::Disorder)
     }
 
-    /// Whether lost segments are being retransmitted.
+    /// Returns whether lost segments are being retransmitted.
     pub(crate) fn is_repairing(self) -> bool {
         matches!(self, Self::Recovery | Self::Loss)
     }
 }
 
-/// State that allows a later ACK to undo a reduction.
+/// State that allows a later ACK to undo a reduction of the congestion window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
-    /// SND.UNA when the window was reduced.
+    /// SND.UNA when the congestion window was reduced.
     pub(crate) marker: SeqNum,
     /// Bytes retransmitted since then and not reported as duplicates.
     pub(crate) outstanding: u32,
@@ -61,7 +61,7 @@ impl Undo {
         Self { marker: snd_una, outstanding: 0, stamp: None }
     }
 
-    /// Whether every retransmission was reported as a duplicate, which proves the reduction
+    /// Returns whether every retransmission was reported as a duplicate, which proves the reduction
     /// spurious.
     #[inline]
     pub(crate) fn is_refuted(self) -> bool {
@@ -74,9 +74,9 @@ impl Undo {
 pub(crate) enum Frto {
     /// Not running: the timeout is assumed to be genuine.
     Off,
-    /// The head was retransmitted, step 2.
+    /// Step 2: the first segment in flight was retransmitted.
     Head,
-    /// New data is sent before segments that are marked lost, step 3.
+    /// Steps 2.b and 3: new data is sent before segments that are marked lost, and its ACK decides.
     NewData,
 }
 
@@ -92,8 +92,8 @@ pub(crate) struct Probe {
 /// State of loss recovery of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
-    /// Time of the first retransmission without progress (Linux `retrans_stamp`), from which R2
-    /// counts.
+    /// Time of the first retransmission without progress (Linux `retrans_stamp`), from which the
+    /// limit R2 (`tcp_retries2`) counts.
     pub(crate) since: Instant,
     pub(crate) rack: Rack,
     /// Unanswered tail loss probe.
@@ -115,7 +115,8 @@ pub(crate) struct Recovery {
     pub(crate) timeouts: u8,
     /// Whether the SYN or SYN-ACK was sent more than once.
     pub(crate) handshake_lossy: bool,
-    /// Whether the time of our SYN-ACK is unknown, because a SYN cookie keeps no state.
+    /// Whether the handshake gives no sample of the round-trip time: a SYN cookie does not keep the
+    /// time of the SYN-ACK, and after an ICMP error either of two SYNs may have been answered.
     pub(crate) handshake_unsampled: bool,
 }
 
@@ -175,9 +176,10 @@ impl Recovery {
         self.handshake_lossy = true;
     }
 
-    /// Whether no recovery, probe or F-RTO is in progress and no reduction has been proved
-    /// spurious. A reduction that may still be proved spurious does not prevent the fast path: the
-    /// proof is a D-SACK, and a segment with a D-SACK takes the slow path.
+    /// Returns whether no recovery, probe or F-RTO is in progress and no reduction has been proved
+    /// spurious. The short forms of `input` and `output` require this. A reduction that may still
+    /// be proved spurious does not prevent them, because the proof is a D-SACK, and a segment with
+    /// a D-SACK takes the complete form.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.state == CaState::Open
@@ -211,8 +213,8 @@ impl Recovery {
         self.timeouts
     }
 
-    /// Returns the segments that may be sent beyond the window because other segments arrived
-    /// (RFC 3042).
+    /// Returns the segments that may be sent beyond the congestion window because other segments
+    /// arrived (RFC 3042).
     pub(crate) fn limited_transmit_segments(&self) -> u32 {
         if self.state == CaState::Disorder {
             self.dup_acks.min(LIMITED_TRANSMIT_SEGMENTS)
@@ -221,13 +223,13 @@ impl Recovery {
         }
     }
 
-    /// Whether F-RTO needs new data to be sent before segments that are marked lost (RFC 5682 §3.1
-    /// step 2.b).
+    /// Returns whether F-RTO needs new data to be sent before segments that are marked lost
+    /// (RFC 5682 §3.1 step 2.b).
     pub(crate) fn wants_new_data(&self) -> bool {
         self.frto == Frto::NewData
     }
 
-    /// Whether new data was sent after F-RTO requested it: its ACK decides.
+    /// Returns whether new data was sent after F-RTO requested it. The ACK of this data decides.
     pub(crate) fn has_new_data(&self, snd_nxt: SeqNum) -> bool {
         snd_nxt.gt(self.recover)
     }
@@ -237,7 +239,8 @@ impl Recovery {
         self.frto = Frto::Off;
     }
 
-    /// Returns the segments of the hole at SND.UNA that may be sent regardless of the window.
+    /// Returns the segments of the hole at SND.UNA that may be sent regardless of the congestion
+    /// window.
     pub(crate) fn head_segments(&self) -> u32 {
         if self.state == CaState::Recovery { u32::from(self.hole_segments).max(1) } else { 1 }
     }

@@ -8,11 +8,11 @@
 //! - The lower bound of 200 ms applies to the variance term, not to the sum, so `rto >= srtt +
 //!   rto_min`. A peer that delays its acknowledgment by up to 200 ms then causes no spurious
 //!   timeout.
-//! - With timestamps every acknowledgment gives a sample. The variance therefore rises with the
-//!   largest deviation of a round at once and falls once per round, so that many small samples do
-//!   not hide one large one.
-//! - A sample far *below* the estimate raises the deviation slowly: a path that became faster is no
-//!   reason for a longer timeout.
+//! - With timestamps every acknowledgment gives a sample. The variance therefore rises at once with
+//!   the largest deviation of a round (one flight of data) and falls once per round, so that many
+//!   small samples do not hide one large one.
+//! - A sample far *below* the estimate raises the deviation slowly: a network path that became
+//!   faster is no reason for a longer timeout.
 //!
 //! Time is kept in microseconds, scaled: `srtt` by 8, deviations by 4, so that the gains of 1/8 and
 //! 1/4 are shifts. The largest scaled value, 8 × 2^28 µs, fits 32 bits.
@@ -29,12 +29,12 @@ use crate::wire::seq::SeqNum;
 /// Upper bound of samples: 2^28 µs, above any timeout.
 const SAMPLE_US_MAX: u32 = 1 << 28;
 
-/// Timeout after a handshake whose SYN was retransmitted, when no timestamp showed which copy was
+/// Timeout after a handshake whose SYN was retransmitted, when no timestamp showed which SYN was
 /// answered (RFC 6298 §5.7). Linux: TCP_TIMEOUT_FALLBACK.
 const FALLBACK: Duration = Duration::from_secs(3);
 
-/// Largest number of doublings that is counted. After as many, every timeout has reached its upper
-/// bound.
+/// Largest number of doublings that is counted. After that many, every timeout has reached its
+/// upper bound.
 const BACKOFF_MAX: u8 = 31;
 
 /// Bounds of the timeout.
@@ -76,7 +76,7 @@ pub struct RttEstimator {
     min_rtt: MinRtt,
     /// Latest sample.
     latest_us: u32,
-    /// Sequence number at which SND.UNA ends the round.
+    /// Sequence number that ends the round when SND.UNA passes it.
     round_end: SeqNum,
     /// Timeout before doubling.
     rto_us: u32,
@@ -185,9 +185,9 @@ impl RttEstimator {
         self.backoff = self.backoff.saturating_sub(1);
     }
 
-    /// Resets the back-off without a sample, when the caller knows by other means that the path
-    /// works again. An acknowledgment of retransmitted data does not prove that: RFC 6298 §5 and
-    /// Linux keep the doubled timeout until a sample.
+    /// Resets the back-off without a sample, when the caller knows by other means that the network
+    /// path works again. An acknowledgment of retransmitted data does not prove that: RFC 6298 §5
+    /// and Linux keep the doubled timeout until a sample.
     pub fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
@@ -279,11 +279,11 @@ impl RttEstimator {
     }
 }
 
-/// The smallest sample of a sliding time window: a path that became longer is noticed when the
-/// window has passed.
+/// The smallest sample of a sliding time window: an increase of the network path's delay shows when
+/// the window has passed.
 ///
 /// The smallest sample expires exactly. Its successor is the smallest of the later samples, or of
-/// those of the last half window, so that two samples are enough.
+/// the samples in the last half of the window. Therefore two stored samples are enough.
 #[derive(Clone, Debug)]
 struct MinRtt {
     window_ns: u64,

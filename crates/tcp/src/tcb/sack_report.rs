@@ -3,9 +3,10 @@
 //! Above: `input` records arrivals; `segment` reads the blocks of an ACK. Below: `reassembly`,
 //! whose runs are the blocks. RFC 2018 §4, RFC 2883 §4; Linux: tcp_sack_new_ofo_skb.
 //!
-//! The report keeps positions, not blocks: one sequence number in each of the runs that changed
-//! last, newest first. The block is looked up when an ACK is sent. So a block has the current
-//! length of its run, merged runs are one block, and pruned or delivered data is never reported.
+//! The report stores no blocks of out-of-order data, but positions: one sequence number in each of
+//! the runs (ranges without a gap) that changed last, newest first. The block of a position is
+//! looked up when an ACK is sent. So a block has the current length of its run, merged runs are one
+//! block, and data that was pruned or delivered is not in a block.
 //!
 //! Not here: the number of blocks that fit beside the other options (`wire::option`), a duplicate
 //! that must be reported at once (`segment::sack_report`), the peer's blocks (`loss::scoreboard`).
@@ -27,8 +28,8 @@ pub(crate) struct SackReport {
 }
 
 impl SackReport {
-    /// Records that a packet joined `block` or was found in it: the next ACK reports the block
-    /// first (RFC 2018 §4).
+    /// Records that a packet was added to `block` or is a duplicate of data in `block`: the next
+    /// ACK reports the block first (RFC 2018 §4).
     pub(crate) fn on_block(&mut self, block: (SeqNum, SeqNum)) {
         let (start, end) = block;
         self.recent.retain(|seq| !(seq.ge(start) && seq.lt(end)));
@@ -38,14 +39,14 @@ impl SackReport {
         self.recent.insert(0, start);
     }
 
-    /// Whether recording `block` would discard another block. If ACKs are compressed, that block
-    /// may still be unreported.
+    /// Whether recording the block `start..end` would discard another block. If ACKs are
+    /// compressed, the other block may still be unreported.
     pub(crate) fn is_full_for(&self, (start, end): (SeqNum, SeqNum)) -> bool {
         self.recent.is_full() && !self.recent.iter().any(|seq| seq.ge(start) && seq.lt(end))
     }
 
-    /// Records that `range` arrived twice. Returns `false` if another range is unreported and does
-    /// not touch it.
+    /// Records that `range` arrived twice, and joins it with an unreported range that it touches.
+    /// Returns `false`, without any change, if the two ranges do not touch.
     pub(crate) fn add_duplicate(&mut self, range: (SeqNum, SeqNum)) -> bool {
         let (start, end) = range;
         match &mut self.duplicate {
@@ -79,12 +80,14 @@ impl SackReport {
         blocks
     }
 
-    /// Removes the duplicate after it was reported, which happens only once (RFC 2883 §4).
+    /// Removes the duplicate after an ACK has reported it: a duplicate is reported only once
+    /// (RFC 2883 §4).
     pub(crate) fn on_sent(&mut self) {
         self.duplicate = None;
     }
 
-    /// Removes all blocks when all received data is in order.
+    /// Removes the positions of all runs when the reassembly queue is empty. An unreported
+    /// duplicate is kept.
     pub(crate) fn on_in_order(&mut self) {
         self.recent.clear();
     }

@@ -12,8 +12,8 @@
 //!
 //! Entries are contiguous in sequence space and hold at least one sequence number each. An entry is
 //! transmitted whole or split first (`split`), so that data in flight, lost, retransmitted or
-//! reported by SACK always consists of whole entries: the scoreboard (`marks`) consists of flags
-//! and their sums.
+//! reported by SACK always consists of whole entries. The scoreboard (`marks`) therefore needs only
+//! a few flags per entry, and the sums of the flagged entries.
 //!
 //! Not here: the choice of the entry to send (`output`, `loss::retransmit`), headers (`segment`).
 
@@ -46,36 +46,40 @@ pub(crate) struct SendQueue {
     sent: usize,
     /// Index before which no lost entry waits for its retransmission.
     lost_hint: usize,
-    /// First sequence number after the queue: that of the next byte that the application writes.
+    /// First sequence number after the queue: the number of the next byte that the application
+    /// writes.
     write_seq: SeqNum,
     /// Sum of the entries' charges in `truesize` bytes (Linux `sk_wmem_queued`).
     wmem_queued: u32,
-    /// Sequence numbers of entries flagged `LOST`.
+    /// Number of sequence numbers in entries flagged `LOST`.
     lost_bytes: u32,
-    /// Sequence numbers of entries flagged `RETRANSMITTED`.
+    /// Number of sequence numbers in entries flagged `RETRANSMITTED`.
     retrans_bytes: u32,
-    /// Sequence numbers of entries flagged `SACKED`.
+    /// Number of sequence numbers in entries flagged `SACKED`.
     sacked_bytes: u32,
-    /// Entries flagged `SACKED`.
+    /// Number of entries flagged `SACKED`.
     sacked_count: u32,
-    /// Sequence numbers ever detected as lost, modulo 2^32; a lost retransmission counts again
-    /// (Linux `tp->lost`).
+    /// Number of sequence numbers ever detected as lost, modulo 2^32 (Linux `tp->lost`). The loss
+    /// of a retransmission counts again.
     lost_total: u32,
-    /// First loss that exceeded `loss_thresh` since the field was last read.
+    /// First loss above `loss_thresh` since `take_excessive_loss` was last called.
     excessive_loss: Option<LossSample>,
     /// Fraction of the flight that may be lost before a loss counts as excessive.
     loss_thresh: LossThresh,
     /// Ranges of the entries flagged `SACKED`.
     sacked: Sacked,
-    /// Retransmissions in flight, in the order of sending; some are obsolete.
+    /// Retransmissions in flight, in the order of sending. Obsolete items are removed when they
+    /// reach the front.
     again: VecDeque<Again>,
-    /// Sequence number before which all transmissions were checked for loss; `None` is the front.
+    /// Sequence number before which no entry has to be checked for the loss of its first
+    /// transmission; `None` is the front.
     scan_from: Option<SeqNum>,
 }
 
 impl SendQueue {
-    /// Returns addresses around the first item, as far as the queue's memory may reach in both
-    /// directions: the queue does not tell where its memory begins.
+    /// Returns a range of addresses that contains the memory of the entries. A `VecDeque` does not
+    /// reveal where its memory begins, so the range has its whole capacity before the first entry
+    /// and after it.
     pub(crate) fn memory(&self) -> Range<usize> {
         let first = self.entries.as_slices().0.as_ptr().addr();
         let bytes = self.entries.capacity() * size_of::<Entry>();
@@ -102,11 +106,13 @@ impl SendQueue {
         }
     }
 
-    /// Appends `bytes` and returns how many were appended: fewer only when packet memory ran out.
+    /// Appends `bytes` and returns the number of appended bytes, which is smaller than requested
+    /// only if packet memory ran out.
     ///
-    /// The tail grows up to `size_goal` while it is unsent. The copy into pool pages, if there is
-    /// one, is the only copy on the transmit path. It also computes checksums of pieces of `piece`
-    /// bytes, unless that is 0. `alloc` allocates the packets.
+    /// The tail grows up to `size_goal` while it is unsent. A byte slice is copied into the heads
+    /// or pool pages of packets: this is the only copy on the transmit path. `pkt::Pages` are
+    /// shared instead. The copy into pages also computes a checksum for each piece of `piece`
+    /// bytes, unless `piece` is 0. `alloc` allocates the packets.
     pub(crate) fn append(
         &mut self,
         pool: &mut Pool,
@@ -140,12 +146,13 @@ impl SendQueue {
         (open && !tail.is_closed()).then_some(index)
     }
 
-    /// Returns the bytes that the tail takes before a write begins another packet.
+    /// Returns the number of bytes that the tail accepts before a write begins another packet.
     pub(crate) fn tail_room(&self, size_goal: u32) -> u32 {
         self.growable_tail(size_goal).map_or(0, |index| size_goal - self.entries[index].len)
     }
 
-    /// Appends as many of `bytes` to the tail, at `index`, as fit, and returns their number.
+    /// Appends as many of `bytes` as fit to the tail, which is entry `index`, and returns their
+    /// number.
     fn grow(
         &mut self,
         pool: &mut Pool,
@@ -189,7 +196,7 @@ impl SendQueue {
         taken
     }
 
-    /// Adds an entry of `len` bytes whose memory is charged with `charge`.
+    /// Adds an unsent entry of `len` bytes at the tail. `charge` is the memory of its packet.
     fn push_entry(&mut self, packet: Option<Packet>, (len, charge): (u32, u32), flags: EntryFlags) {
         let (seq, sent_at, snapshot) = (self.write_seq, Instant::ZERO, Snapshot::default());
         self.write_seq += len;
@@ -205,8 +212,8 @@ impl SendQueue {
         });
     }
 
-    /// Sets PSH on the first unsent entry, which a timer will send, because no data may follow it
-    /// soon.
+    /// Sets PSH on the first unsent entry before the persist timer sends it: more data may not
+    /// follow for a long time.
     pub(crate) fn mark_held_pushed(&mut self) {
         if let Some(entry) = self.entries.get_mut(self.sent) {
             entry.flags |= EntryFlags::PSH;
@@ -222,7 +229,7 @@ impl SendQueue {
         }
     }
 
-    /// Marks the end of a write: the last unsent entry carries PSH.
+    /// Marks the end of a write: sets PSH on the last entry if it is unsent.
     pub(crate) fn mark_push(&mut self) {
         if self.entries.len() > self.sent
             && let Some(tail) = self.entries.back_mut()
@@ -231,7 +238,7 @@ impl SendQueue {
         }
     }
 
-    /// Puts the FIN behind the last byte: on the unsent tail, or as an entry of its own.
+    /// Appends the FIN: to the tail if it is unsent, otherwise as an entry without payload.
     pub(crate) fn append_fin(&mut self) {
         if self.entries.len() > self.sent
             && let Some(tail) = self.entries.back_mut()
@@ -244,7 +251,8 @@ impl SendQueue {
     }
 
     /// Splits entry `index` after `at` bytes of payload; returns `false` when there is no memory.
-    /// The first part keeps its fast clone; PSH, FIN and the end of a record move to the second.
+    /// The first part keeps the packet and its fast clone (`Pool::alloc_fclone`). PSH, FIN and the
+    /// end of a record move to the second part.
     pub(crate) fn split(&mut self, pool: &mut Pool, index: usize, at: u32) -> bool {
         let entry = &mut self.entries[index];
         debug_assert!(at > 0 && at < entry.seq_len() && at <= entry.len);
@@ -282,7 +290,7 @@ impl SendQueue {
         true
     }
 
-    /// Records a first transmission or retransmission of entry `index`. `snapshot` and
+    /// Records a transmission of entry `index`, the first one or a retransmission. `snapshot` and
     /// `app_limited` are the connection's state for the delivery rate.
     #[inline]
     pub(crate) fn on_transmit(
@@ -304,8 +312,8 @@ impl SendQueue {
         }
     }
 
-    /// Removes all data before `una`, trimming an entry that is acknowledged in part. `release`
-    /// takes the packets, which are uncharged.
+    /// Removes all data before `una`, and trims an entry that is acknowledged in part. The packets
+    /// of removed entries are uncharged and passed to `release`.
     pub(crate) fn ack_to(
         &mut self,
         una: SeqNum,
@@ -334,20 +342,20 @@ impl SendQueue {
         self.drop_again_before(una);
     }
 
-    /// Returns the entry in flight if it is the only one and the list of retransmissions is empty.
+    /// Returns the entry in flight if it is the only one and no retransmission is listed.
     #[inline]
     pub(crate) fn lone(&self) -> Option<&Entry> {
         if self.sent != 1 || !self.again.is_empty() { None } else { self.entries.front() }
     }
 
-    /// Returns the entry that waits to be sent if it is the only one and nothing is in flight.
+    /// Returns the unsent entry if it is the only entry of the queue.
     #[inline]
     pub(crate) fn lone_unsent(&self) -> Option<&Entry> {
         if self.sent != 0 || self.entries.len() != 1 { None } else { self.entries.front() }
     }
 
-    /// Removes the only entry in flight, which has no marks: a short form of
-    /// [`ack_to`](Self::ack_to) its end.
+    /// Removes the only entry in flight, which must not be lost, retransmitted or SACKED: a short
+    /// form of [`ack_to`](Self::ack_to) with the end of the entry.
     #[inline]
     pub(crate) fn take_lone(&mut self) -> Option<Entry> {
         debug_assert!(self.lone().is_some());
@@ -409,7 +417,7 @@ impl SendQueue {
         self.entries.front().filter(|_| self.sent > 0)
     }
 
-    /// Returns index and entry of the next new transmission.
+    /// Returns the first unsent entry and its index.
     pub(crate) fn first_unsent(&self) -> Option<(usize, &Entry)> {
         self.entries.get(self.sent).map(|entry| (self.sent, entry))
     }
@@ -419,8 +427,7 @@ impl SendQueue {
         index + 1 == self.entries.len()
     }
 
-    /// Returns the number of entries in flight (Linux `packets_out`, in packets rather than
-    /// segments).
+    /// Returns the number of entries in flight (Linux's `packets_out` counts segments instead).
     pub(crate) fn sent_count(&self) -> usize {
         self.sent
     }

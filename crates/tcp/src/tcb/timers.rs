@@ -1,11 +1,12 @@
-//! Deadlines of a connection, as data.
+//! Deadlines of a connection, stored as fields of its control block.
 //!
 //! Above: the stack's timer wheel reads `next_deadline`; `close::timer` runs the due timers.
 //! RFC 9293 §3.8, RFC 6298 §5; Linux: net/ipv4/tcp_timer.c.
 //!
-//! A deadline is a field: arming or moving one costs one store. The wheel may hold an earlier time
-//! than the real deadline; `on_timer` then does nothing and the wheel reads the deadline again. So
-//! a bulk transfer moves its retransmission deadline with every ACK and never touches the wheel.
+//! Because a deadline is a field, arming or moving it costs one store. The wheel may hold an
+//! earlier time than the real deadline. If the wheel fires at that time, `on_timer` does nothing,
+//! and the stack reads the deadline again. So a bulk transfer moves its retransmission deadline
+//! with every ACK and does not access the wheel.
 //!
 //! Not here: the actions when a deadline has passed (`close::timer`).
 
@@ -26,8 +27,8 @@ pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(500);
 /// bounds of the override timer (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
 const HOLD_MAX: Duration = Duration::from_millis(200);
 
-/// Purpose of the retransmission timer. One timer is enough, as in Linux (`icsk_pending`), because
-/// the purposes exclude each other.
+/// Purpose of the retransmission timer. One timer serves all purposes, as in Linux
+/// (`icsk_pending`), because they exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RtxPurpose {
     /// RFC 6298: when it expires, the oldest segment in flight is assumed to be lost.
@@ -46,10 +47,10 @@ pub(crate) enum RtxPurpose {
 pub(crate) struct Timers {
     /// Deadline of the data in flight, or of held-back data (Linux `icsk_retransmit_timer`).
     pub(crate) rtx: Instant,
-    /// Deadline of an ACK that waits for data or for a reader, or is compressed.
+    /// Deadline of an ACK that is delayed (until data or a reader can send it) or compressed.
     pub(crate) delack: Instant,
-    /// Deadline of keepalive and the idle timeout in synchronized states, and of the end of
-    /// FIN-WAIT-2 and TIME-WAIT in those states (Linux `sk_timer`).
+    /// Deadline of keepalive and the idle timeout, or of the end of FIN-WAIT-2 or TIME-WAIT (Linux
+    /// `sk_timer`).
     pub(crate) keep: Instant,
     /// Departure time of the next paced packet.
     pub(crate) pacing: Instant,
@@ -131,9 +132,10 @@ impl Timers {
 }
 
 impl Tcb {
-    /// Returns the time when [`on_timer`](crate::on_timer) has to run next, unless the connection
-    /// changes before. Every call into the connection may move it in either direction; the caller
-    /// re-arms its wheel when it moved to an earlier time, and reads it again when the wheel fires.
+    /// Returns the deadline: the time when [`on_timer`](crate::on_timer) has to run next, unless
+    /// the connection changes before. Every call into the connection may move the deadline in
+    /// either direction. The caller re-arms its wheel if the deadline became earlier, and reads the
+    /// deadline again when the wheel fires.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.next()
@@ -146,8 +148,8 @@ impl Tcb {
     }
 
     /// Arms the delayed-ACK timer for segments that wait on the prequeue for a woken reader, unless
-    /// an ACK is already pending or the timer is armed. The peer must receive its ACK before it
-    /// retransmits, hence three quarters of the smallest RTO (Linux: tcp_prequeue).
+    /// an ACK is already pending or the timer is armed. The delay is three quarters of the smallest
+    /// RTO, because the peer must receive its ACK before it retransmits (Linux: tcp_prequeue).
     pub fn watch_reader(&mut self, cx: &Cx<'_>) {
         if !self.ack.is_pending() && self.timers.delack().is_none() {
             self.timers.arm_delack(cx.now + cx.config.tcp_rto_min * 3 / 4);
@@ -162,7 +164,7 @@ impl Tcb {
 }
 
 /// Arms the retransmission timer for one RTO from now, as RFC 6298 §5.1–5.3 requires while data is
-/// in flight.
+/// in flight. After a timeout, the wait ends no later than the `TCP_USER_TIMEOUT`.
 pub(crate) fn arm_rto(tcb: &mut Tcb, cx: &Cx<'_>) {
     let mut wait = tcb.rtt.rto();
     if let Some(limit) = tcb.user_timeout
@@ -174,15 +176,16 @@ pub(crate) fn arm_rto(tcb: &mut Tcb, cx: &Cx<'_>) {
     tcb.timers.arm_rtx(RtxPurpose::Retransmit, cx.now + wait);
 }
 
-/// Returns the time when the RTO of the data in flight is due, counted from the last transmission
-/// of the oldest segment.
+/// Returns the time when the RTO of the data in flight is due: one RTO after the last transmission
+/// of the oldest segment, but at least 1 ms from now.
 pub(crate) fn rto_deadline(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
     let head = tcb.send_queue.head().map_or(cx.now, |entry| entry.sent_at);
     head.plus_micros(tcb.rtt.rto_us().into()).max(cx.now.plus_micros(1_000))
 }
 
-/// Arms the persist timer. Held-back data is sent after [`HOLD_MAX`]; a closed window is probed
-/// after an RTO, doubled per probe while it stays closed, up to `tcp_rto_max` (RFC 9293 §3.8.6.1).
+/// Arms the persist timer. If the window is open and was not probed, held-back data is sent after
+/// [`HOLD_MAX`]. Otherwise the window is probed after an RTO, and the interval doubles with each
+/// probe, up to `tcp_rto_max` (RFC 9293 §3.8.6.1).
 pub(crate) fn arm_persist(tcb: &mut Tcb, cx: &Cx<'_>) {
     if tcb.snd_wnd > 0 && tcb.persist_backoff == 0 {
         tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + HOLD_MAX);
@@ -191,6 +194,7 @@ pub(crate) fn arm_persist(tcb: &mut Tcb, cx: &Cx<'_>) {
     tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + persist_wait(tcb));
 }
 
+/// Returns the time until the next probe of a closed window.
 pub(crate) fn persist_wait(tcb: &Tcb) -> Duration {
     let base = tcb.rtt.base_rto();
     base.saturating_mul(1 << tcb.persist_backoff.min(16)).min(tcb.rtt.rto_max())

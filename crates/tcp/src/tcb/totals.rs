@@ -1,5 +1,5 @@
-//! Totals over the life of a connection, for `TCP_INFO`: bytes, segments, events, and the times for
-//! which each limit stopped the sender.
+//! Totals over the life of a connection, for `TCP_INFO`: bytes, segments, events, and the time for
+//! which each limit determined the sender's rate.
 //!
 //! Above: `socket::info`. The processing steps increment the totals where the events happen. Linux:
 //! the totals of struct tcp_sock, tcp_chrono_start, tcp_update_rto_stats.
@@ -32,7 +32,8 @@ pub(crate) struct Totals {
     pub(crate) rcv_ooopack: u32,
     /// Retransmission timeouts.
     pub(crate) total_rto: u16,
-    /// Number of timeouts that were the first of a series.
+    /// Number of timeouts that were the first of a series, which lasts until new data is
+    /// acknowledged.
     pub(crate) total_rto_recoveries: u16,
     /// Total duration of these series in milliseconds.
     total_rto_ms: u32,
@@ -41,13 +42,14 @@ pub(crate) struct Totals {
     chrono: Chrono,
 }
 
-/// Reason why the sender does not send more.
+/// Limit that keeps the sender from sending more data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Limit {
     /// Nothing is queued.
     #[default]
     Idle,
-    /// The congestion window, the path or Nagle's algorithm.
+    /// None of the other limits: for example the congestion window, Nagle's algorithm, or no unsent
+    /// data.
     Busy,
     /// The peer's window.
     ReceiveWindow,
@@ -55,10 +57,12 @@ enum Limit {
     SendBuffer,
 }
 
-/// Time spent in each limit; at most one is running.
+/// Time spent under each limit. One limit applies at a time.
 #[derive(Clone, Debug, Default)]
 struct Chrono {
+    /// Current limit.
     runs: Limit,
+    /// Time when the current limit began.
     since: Instant,
     /// Microseconds of [`Limit::Busy`], [`Limit::ReceiveWindow`] and [`Limit::SendBuffer`].
     busy_us: [u64; 3],
@@ -71,7 +75,7 @@ pub struct SenderTime {
     pub busy: Duration,
     /// Part of `busy` in which the peer's window held data back.
     pub rwnd_limited: Duration,
-    /// Part of `busy` in which all data that the send buffer may hold was in flight.
+    /// Part of `busy` in which all queued data was in flight and a writer waited for buffer space.
     pub sndbuf_limited: Duration,
 }
 
@@ -123,7 +127,7 @@ impl Totals {
         }
     }
 
-    /// Returns the total duration of series of timeouts.
+    /// Returns the total duration of all series of timeouts, the current one included.
     pub(crate) fn total_rto_time(&self, now: Instant) -> Duration {
         let open = self.rto_since.map_or(0, |since| ms(now - since));
         Duration::from_millis(u64::from(self.total_rto_ms.saturating_add(open)))
@@ -135,7 +139,7 @@ impl Totals {
     }
 }
 
-/// Updates the sender's limit after a run of output, which has sent all segments that may be sent.
+/// Updates the sender's limit after `output`, which has sent all segments that may be sent.
 pub(crate) fn on_output(tcb: &mut Tcb, now: Instant) {
     if tcb.flags.contains(TcbFlags::NO_SPACE) && tcb.has_write_space() {
         tcb.flags -= TcbFlags::NO_SPACE;
@@ -144,7 +148,8 @@ pub(crate) fn on_output(tcb: &mut Tcb, now: Instant) {
     tcb.totals.chrono.switch(limit, now);
 }
 
-/// As [`on_output`], when the queue is empty and no writer waits for space.
+/// Does the same as [`on_output`] for a connection whose queue is empty and on which no writer
+/// waits for space.
 #[inline]
 pub(crate) fn on_idle(tcb: &mut Tcb, now: Instant) {
     tcb.totals.chrono.switch(Limit::Idle, now);
@@ -155,7 +160,8 @@ fn sender_limit(tcb: &Tcb, queue: &SendQueue) -> Limit {
         return Limit::Idle;
     }
     let Some((_, unsent)) = queue.first_unsent() else {
-        // All data is in flight, and a writer waits for space (Linux: tcp_cwnd_validate).
+        // All data is in flight. The buffer is the limit if a writer waits for space (Linux:
+        // tcp_cwnd_validate).
         let full = tcb.flags.contains(TcbFlags::NO_SPACE);
         return if full { Limit::SendBuffer } else { Limit::Busy };
     };
@@ -193,12 +199,12 @@ mod tests {
         assert_eq!(
             chrono.read(at(501)).busy,
             Duration::from_millis(11),
-            "the time of the current limit counts"
+            "the time of the current limit is included"
         );
     }
 
     #[test]
-    fn a_series_of_timeouts_lasts_until_progress() {
+    fn a_series_of_timeouts_lasts_until_data_is_acknowledged() {
         let mut totals = Totals::default();
         totals.on_timeout(true, at(100));
         totals.on_timeout(false, at(300));

@@ -5,16 +5,16 @@
 //! tcp_sock.
 //!
 //! TCP has no second channel: the urgent pointer marks a position in the one stream. As in BSD and
-//! Linux the pointer points *behind* the last urgent byte (RFC 6093 §3.2; §4 makes that the
-//! standard's interpretation, too; `tcp_stdurg` interprets a peer's pointer as RFC 1122 does). Only
-//! the newest mark is kept, and the byte before the pointer is taken out of the stream unless
-//! `SO_OOBINLINE` leaves it there. RFC 6093 §5 and §6: new applications should not use urgent data,
-//! and others should read it in line. Middleboxes clear pointers (§3.4), so a mark may be lost
-//! while its byte arrives as plain data.
+//! Linux, it points to the byte *after* the last urgent byte (RFC 6093 §3.2). RFC 6093 §4 makes
+//! this the standard's interpretation, too; with `tcp_stdurg` a peer's pointer is interpreted as in
+//! RFC 1122. Only the newest mark is kept. The byte before the pointer is removed from the stream,
+//! unless `SO_OOBINLINE` is set. RFC 6093 §5 and §6: new applications should not use urgent data,
+//! and others should read it in line. Middleboxes clear pointers (RFC 6093 §3.4), so a mark may be
+//! lost while its byte arrives as plain data.
 //!
 //! ```text
 //!   stream     ... a b c [!] d e ...        copied_seq --> next byte to read
-//!                         ^ `seq`           a read stops before it, the next one starts behind it
+//!                         ^ `seq`           a read stops before it, the next read starts after it
 //! ```
 //!
 //! While the peer has not acknowledged the mark (urgent mode), segments are sent one by one,
@@ -41,13 +41,13 @@ pub(crate) enum Byte {
     Announced,
     /// The byte has arrived (Linux `TCP_URG_VALID`).
     Valid(u8),
-    /// The application has read it; the mark stays until the stream was read past it (Linux
-    /// `TCP_URG_READ`).
+    /// The application has read the byte; the mark stays until the stream was read past the byte
+    /// (Linux `TCP_URG_READ`).
     Read,
 }
 
 /// Urgent marks of both directions. [`TcbFlags::URGENT_OUT`] and [`TcbFlags::URGENT_IN`] say
-/// whether there is one, so that connections without urgent data never access this type.
+/// whether a mark exists, so that connections without urgent data never access this type.
 #[derive(Clone, Debug)]
 pub(crate) struct Urgent {
     /// SND.UP: end of the last byte that was sent as urgent.
@@ -72,7 +72,7 @@ pub(crate) enum ReadLimit {
     None,
     /// Up to the mark.
     Bytes(usize),
-    /// The read begins with the urgent byte, which is skipped because it is not part of the stream.
+    /// The read begins at the urgent byte, and skips it because it is not part of the stream.
     SkipOne,
 }
 
@@ -119,8 +119,8 @@ pub(crate) fn read_limit(tcb: &Tcb) -> ReadLimit {
     ReadLimit::None
 }
 
-/// Returns the bytes before the mark, if it is in the received data: only these are counted by
-/// `SIOCINQ`.
+/// Returns the number of unread bytes before the mark, if the mark lies in the received data and
+/// the urgent byte is not read in line. `SIOCINQ` counts only these bytes.
 pub(crate) fn bytes_before_mark(tcb: &Tcb) -> Option<u32> {
     let copied = copied_seq(tcb);
     let seq = tcb.urgent.seq;
@@ -135,16 +135,16 @@ pub(crate) fn on_read(tcb: &mut Tcb) {
     }
 }
 
-/// Ends urgent mode after SND.UNA advanced past the mark.
+/// Ends urgent mode if SND.UNA has reached the mark, that is, the urgent byte is acknowledged.
 pub(crate) fn on_acked(tcb: &mut Tcb) {
     if tcb.flags.contains(TcbFlags::URGENT_OUT) && tcb.urgent.snd_up.le(tcb.snd_una) {
         tcb.flags -= TcbFlags::URGENT_OUT;
     }
 }
 
-/// Writes the pointer into a segment that begins before the mark. If the distance exceeds 16 bits,
-/// the largest pointer is written instead, provided that it points to data that was not sent
-/// before; later segments move it forward.
+/// Writes the urgent pointer into a segment that begins before the mark. If the distance to the
+/// mark exceeds 16 bits, the largest pointer is written, provided that it points beyond SND.NXT.
+/// The pointers of later segments then approach the mark.
 pub(crate) fn mark(tcb: &Tcb, header: &mut SegmentHeader) {
     if !tcb.flags.contains(TcbFlags::URGENT_OUT) || header.seq.ge(tcb.urgent.snd_up) {
         return;
@@ -157,7 +157,7 @@ pub(crate) fn mark(tcb: &Tcb, header: &mut SegmentHeader) {
     header.flags |= Flags::URG;
 }
 
-/// Whether a probe of a closed window announces the mark, too: the distance must fit into 16 bits.
+/// Whether a probe of a closed window announces the mark: the distance must fit into 16 bits.
 pub(crate) fn wants_probe(tcb: &Tcb) -> bool {
     let up = tcb.urgent.snd_up;
     let reach = tcb.snd_una + u32::from(u16::MAX);

@@ -1,4 +1,5 @@
-//! Times at which ACKs are sent: quick ACKs, delayed ACKs, pingpong mode, batches, slow readers.
+//! Times at which ACKs are sent: quick ACKs, delayed ACKs, pingpong mode (in which ACKs wait for a
+//! response), batches, slow readers, compressed ACKs.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -7,10 +8,10 @@ use super::net::{Impairment, Net, Side};
 use crate::{Counter, SeqNum, input};
 
 const MSS: usize = 1460 - 12;
-/// Window of whole segments that does not grow, so that it causes no ACKs.
+/// Receive window that does not grow, so that no ACK is sent to announce a larger window.
 const STILL_WINDOW: u32 = 41 * 1460;
 
-/// An established connection whose B announces a constant window; all later packets are lost.
+/// An established connection on which B announces a constant window. All later packets are lost.
 fn still(seed: u64) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::B).options.window_clamp = Some(STILL_WINDOW);
@@ -25,15 +26,15 @@ fn lose_all_packets(net: &mut Net) {
     net.impairment = Impairment { loss: 1000, ..Impairment::default() };
 }
 
-/// Delivers to B a segment from A that starts `offset` bytes after `start`.
+/// Delivers to B a segment of `len` bytes from A that starts `offset` bytes after `start`.
 fn give(net: &mut Net, start: SeqNum, offset: usize, len: usize) {
     let mut header = net.forge(Side::B);
     header.seq = start + u32::try_from(offset).unwrap();
     net.inject(Side::B, &header, &std::vec![7; len]);
 }
 
-/// Like [`still`], after the quick ACKs: B has received eighteen segments of 1000 bytes and read
-/// them.
+/// A connection of [`still`] on which B has received and read eighteen segments of 1000 bytes, and
+/// has left quick-ACK mode. Also returns B's RCV.NXT.
 fn calm(seed: u64) -> (Net, SeqNum) {
     let mut net = still(seed);
     for _ in 0..18 {
@@ -47,13 +48,13 @@ fn calm(seed: u64) -> (Net, SeqNum) {
     (net, start)
 }
 
-/// Returns for each segment that B has sent since `before` the time since `from`.
+/// Returns the time from `from` to each segment that B has sent since entry `before` of the log.
 fn waits(net: &Net, before: usize, from: pkt::Instant) -> Vec<Duration> {
     net.sent_by(Side::B, before).iter().map(|sent| sent.at - from).collect()
 }
 
 #[test]
-fn quick_acks_cover_sixteen_segments() {
+fn the_first_sixteen_segments_are_acknowledged_at_once() {
     let mut net = still(1);
     let mut at_once = 0;
     for _ in 0..24 {
@@ -69,7 +70,7 @@ fn quick_acks_cover_sixteen_segments() {
 }
 
 #[test]
-fn quick_acks_cover_half_of_a_small_window() {
+fn quick_acks_end_after_half_of_a_small_window() {
     let mut net = Net::new(2);
     // A window of six segments: three quick ACKs.
     net.host(Side::B).options.window_clamp = Some(6 * 1460);
@@ -112,7 +113,7 @@ fn every_second_full_segment_is_acknowledged() {
 }
 
 #[test]
-fn a_batch_is_answered_by_one_ack() {
+fn several_segments_of_one_batch_are_answered_by_one_ack() {
     let (mut net, start) = calm(5);
     let before = net.log.len();
     let header = net.forge(Side::B);
@@ -133,7 +134,7 @@ fn a_batch_is_answered_by_one_ack() {
 fn every_second_segment_is_acknowledged_after_the_mss_has_shrunk() {
     let (mut net, start) = calm(6);
     let before = net.log.len();
-    // The path MTU has fallen: two segments of the same size show the peer's new MSS.
+    // The path MTU has decreased: two segments of the same size show the peer's new MSS.
     for index in 0..8 {
         give(&mut net, start, index * 600, 600);
     }
@@ -163,7 +164,7 @@ fn the_ack_delay_doubles_up_to_200_ms() {
 }
 
 #[test]
-fn responses_carry_acks_after_tcp_pingpong_thresh_of_them() {
+fn pingpong_mode_begins_after_tcp_pingpong_thresh_responses() {
     for thresh in [1, 3] {
         let mut net = Net::new(8);
         net.host(Side::B).config.tcp_pingpong_thresh = thresh;
@@ -206,7 +207,7 @@ fn quickack_sends_a_pending_ack_at_once() {
 }
 
 #[test]
-fn reading_the_end_of_a_write_acknowledges_it() {
+fn reading_the_last_byte_of_a_small_segment_sends_its_ack() {
     let (mut net, start) = calm(11);
     let before = net.log.len();
     give(&mut net, start, 0, 10);
@@ -217,7 +218,7 @@ fn reading_the_end_of_a_write_acknowledges_it() {
 }
 
 #[test]
-fn an_ack_without_a_window_advance_is_left_to_the_reader() {
+fn data_that_cannot_advance_the_window_is_acknowledged_when_it_is_read() {
     let mut net = Net::new(12);
     net.host(Side::B).options.rcvbuf = Some(40_000);
     net.open();
@@ -234,12 +235,12 @@ fn an_ack_without_a_window_advance_is_left_to_the_reader() {
     assert_eq!(tail, [0; 4], "{acks:?}");
     let before = net.log.len();
     net.recv(Side::B);
-    assert!(!net.sent_by(Side::B, before).is_empty(), "the reader opens the window");
+    assert!(!net.sent_by(Side::B, before).is_empty(), "reading sends an ACK that opens the window");
     net.finish_clean();
 }
 
 #[test]
-fn data_below_rcvlowat_is_acknowledged() {
+fn data_below_so_rcvlowat_is_acknowledged_without_a_read() {
     let mut net = Net::new(13);
     net.host(Side::B).options.rcvbuf = Some(40_000);
     net.host(Side::B).options.rcvlowat = Some(20_000);
@@ -269,7 +270,7 @@ fn duplicate_acks_after_the_third_are_compressed() {
     assert_eq!(
         sent[3..],
         [Duration::from_micros(50)],
-        "a twentieth of the round-trip time, 1 ms by the echoes"
+        "the delay is a twentieth of the round-trip time, which is 1 ms by the timestamp echoes"
     );
     assert_eq!(net.count(Side::B, Counter::TcpExtTCPAckCompressed), 6);
     let last = &net.log.last().unwrap().header;
@@ -283,7 +284,7 @@ fn duplicate_acks_after_the_third_are_compressed() {
 }
 
 #[test]
-fn a_new_hole_is_answered_at_once_again() {
+fn the_first_three_acks_for_a_new_hole_are_sent_at_once() {
     let (mut net, start) = calm(15);
     for index in 1..6 {
         give(&mut net, start, index * 1000, 1000);
@@ -298,14 +299,14 @@ fn a_new_hole_is_answered_at_once_again() {
 }
 
 #[test]
-fn a_compressed_ack_replaces_a_bounded_number_of_acks() {
+fn tcp_comp_sack_nr_bounds_the_number_of_acks_that_one_ack_replaces() {
     let (mut net, start) = calm(16);
     net.host(Side::B).config.tcp_comp_sack_nr = 2;
     let before = net.log.len();
     for index in 1..13 {
         give(&mut net, start, index * 1000, 1000);
     }
-    // The first three, then every third.
+    // The first three ACKs are sent, then every third one.
     assert_eq!(net.sent_by(Side::B, before).len(), 3 + 3);
     assert_eq!(net.count(Side::B, Counter::TcpExtTCPAckCompressed), 6);
     net.finish_clean();

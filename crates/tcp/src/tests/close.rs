@@ -1,17 +1,19 @@
-//! Ends of a connection other than the orderly close, and TIME-WAIT.
+//! Close with unread, unsent or late data, close in the states of the handshake, TIME-WAIT,
+//! FIN-WAIT-2 of orphans, `shutdown`, and the host's limit of challenge ACKs.
 
 use core::time::Duration;
 
 use super::net::{Net, Side};
 use crate::{Counter, Flags, RecvError, State, TcpError};
 
+/// An established connection on which nothing is in flight.
 fn quiet(seed: u64) -> Net {
     let mut net = Net::established(seed);
     net.run_for(Duration::from_millis(100));
     net
 }
 
-/// A connection whose A is in TIME-WAIT and whose B is closed.
+/// A connection on which A is in TIME-WAIT and B is closed.
 fn time_wait(seed: u64) -> Net {
     let mut net = quiet(seed);
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -24,7 +26,7 @@ fn time_wait(seed: u64) -> Net {
 }
 
 #[test]
-fn close_with_unread_data_resets() {
+fn close_with_unread_data_sends_a_reset() {
     let mut net = quiet(1);
     net.send(Side::A, b"never read");
     net.run_for(Duration::from_millis(50));
@@ -52,7 +54,7 @@ fn data_for_an_orphan_is_answered_by_a_reset() {
 }
 
 #[test]
-fn a_linger_time_of_zero_resets_and_discards_queued_data() {
+fn close_with_a_linger_time_of_zero_sends_a_reset() {
     let mut net = quiet(3);
     net.tcb(Side::A).set_linger(Some(Duration::ZERO));
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -83,7 +85,7 @@ fn close_delivers_all_data_written_before() {
 }
 
 #[test]
-fn close_works_in_syn_sent_and_in_syn_received() {
+fn close_ends_syn_sent_at_once_and_sends_a_fin_after_syn_received() {
     let mut net = Net::new(5);
     net.connect(Side::A);
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -104,7 +106,7 @@ fn close_works_in_syn_sent_and_in_syn_received() {
 }
 
 #[test]
-fn time_wait_answers_a_retransmitted_fin_and_restarts() {
+fn time_wait_answers_a_retransmitted_fin_and_restarts_its_timer() {
     let mut net = time_wait(7);
     let fin = net
         .sent_by(Side::B, 0)
@@ -117,7 +119,7 @@ fn time_wait_answers_a_retransmitted_fin_and_restarts() {
     let before = net.log.len();
     net.inject(Side::A, &fin, b"");
     assert_eq!(net.sent_by(Side::A, before)[0].header.flags, Flags::ACK);
-    // B is closed and would answer by a reset.
+    // B is closed and would answer the ACK with a reset.
     net.lose_in_flight();
     net.run_for(Duration::from_secs(59));
     assert_eq!(net.state(Side::A), State::TimeWait);
@@ -154,7 +156,11 @@ fn a_new_syn_reopens_time_wait_with_a_later_iss() {
     assert_eq!(net.state(Side::A), State::Established);
     assert_eq!(net.state(Side::B), State::Established);
     assert!(net.host(Side::A).iss.gt(old + 65_535));
-    assert_eq!(net.count(Side::A, Counter::TcpExtTWRecycled), 0, "Linux counts only active opens");
+    assert_eq!(
+        net.count(Side::A, Counter::TcpExtTWRecycled),
+        0,
+        "Linux counts TWRecycled only for active opens"
+    );
     net.finish_clean();
 }
 
@@ -163,7 +169,7 @@ fn an_old_syn_does_not_reopen_time_wait() {
     let mut net = time_wait(10);
     let syn = net.log[0].header.clone();
     let mut old = syn;
-    // The SYN that B would have sent to open the connection long ago.
+    // A SYN from B with the sequence number and an older timestamp of the connection that ended.
     (old.src_port, old.dst_port) = (old.dst_port, old.src_port);
     old.seq = net.sent_by(Side::B, 0)[0].header.seq;
     let value = net.sent_by(Side::B, 0)[0].header.options.timestamps.unwrap().0;
@@ -175,7 +181,7 @@ fn an_old_syn_does_not_reopen_time_wait() {
 }
 
 #[test]
-fn shutdown_read_ends_reads_and_keeps_the_connection() {
+fn after_shutdown_read_a_read_returns_0_and_the_connection_can_send() {
     let mut net = quiet(11);
     net.call(Side::B, |tcb, _| tcb.shutdown_read());
     let mut buf = [0; 4];
@@ -199,7 +205,7 @@ fn a_peek_leaves_the_data_in_the_queue() {
     net.finish_clean();
 }
 
-/// A `TCP_LINGER2` below `tcp_fin_timeout` shortens FIN-WAIT-2; zero skips it.
+/// A `TCP_LINGER2` below `tcp_fin_timeout` shortens FIN-WAIT-2. A value of zero skips this state.
 #[test]
 fn tcp_linger2_limits_the_fin_wait_2_of_an_orphan() {
     let mut net = quiet(13);
@@ -222,7 +228,7 @@ fn tcp_linger2_limits_the_fin_wait_2_of_an_orphan() {
 }
 
 #[test]
-fn challenge_acks_of_a_host_share_one_limit() {
+fn tcp_challenge_ack_limit_bounds_the_challenge_acks_of_a_host() {
     let mut net = quiet(15);
     net.host(Side::A).config.tcp_challenge_ack_limit = 10;
     net.host(Side::A).config.tcp_invalid_ratelimit = Duration::ZERO;

@@ -1,4 +1,5 @@
-//! Counters that need a scenario of their own; most are asserted by the tests of their mechanism.
+//! Counters that need a separate scenario. Most counters are asserted by the tests of the mechanism
+//! that increments them.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -7,7 +8,7 @@ use super::net::{Net, Side};
 use crate::Counter;
 
 #[test]
-fn a_reset_without_memory_is_counted() {
+fn a_reset_that_fails_for_lack_of_memory_is_counted() {
     let mut net = Net::established(1);
     net.run_for(Duration::from_millis(100));
     let held: Vec<_> = core::iter::from_fn(|| net.host(Side::A).pool.alloc()).collect();
@@ -29,6 +30,7 @@ fn a_sack_block_inside_a_superframe_splits_it() {
         net.run_for(Duration::from_millis(100));
         assert_eq!(net.recv(Side::B).len(), 14_480);
     }
+    // The network splits the superframe (a packet of several segments), and loses one segment.
     net.impairment.split = true;
     net.drop_segments(&[2]);
     net.send(Side::A, &[1; 14_480]);
@@ -39,7 +41,7 @@ fn a_sack_block_inside_a_superframe_splits_it() {
 }
 
 #[test]
-fn a_growing_rtt_ends_slow_start() {
+fn a_growing_rtt_ends_slow_start_and_is_counted() {
     let mut net = Net::established(3);
     net.tcb(Side::A).set_sndbuf(8 << 20);
     let end = net.now + Duration::from_secs(4);

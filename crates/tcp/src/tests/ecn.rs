@@ -10,7 +10,7 @@ use crate::{Algorithm, Counter, Flags, State};
 
 const SETUP: Flags = Flags::ECE.union(Flags::CWR);
 
-/// Two hosts with these values of `tcp_ecn`, not connected yet.
+/// Two hosts with these values of `tcp_ecn`. They are not connected yet.
 fn hosts(a: u8, b: u8) -> Net {
     let mut net = Net::new(7);
     net.host(Side::A).config.tcp_ecn = a;
@@ -18,11 +18,12 @@ fn hosts(a: u8, b: u8) -> Net {
     net
 }
 
+/// Whether A and whether B uses ECN.
 fn agreed(net: &mut Net) -> (bool, bool) {
     (net.tcb(Side::A).info().ecn, net.tcb(Side::B).info().ecn)
 }
 
-/// A connection whose ends have agreed on ECN, and whose window has grown to some tens of segments.
+/// A connection that uses ECN, and whose congestion window has grown to some tens of segments.
 fn warm(seed: u64) -> Net {
     let mut net = Net::new(seed);
     for side in [Side::A, Side::B] {
@@ -83,7 +84,7 @@ fn a_mark_reduces_the_window_once_and_is_echoed_until_cwr() {
     let mut net = warm(2);
     let before = net.tcb(Side::A).info().cwnd;
     let from = net.log.len();
-    // All packets of this flight are marked: one window, one reduction.
+    // All packets of this flight are marked. They belong to one window and cause one reduction.
     net.ecn.mark = 1000;
     net.send(Side::A, &[1; 20_000]);
     net.ecn.mark = 0;
@@ -93,18 +94,21 @@ fn a_mark_reduces_the_window_once_and_is_echoed_until_cwr() {
     let ssthresh = net.tcb(Side::A).info().ssthresh;
     net.send(Side::A, &[1; 20_000]);
     net.run_for(Duration::from_millis(100));
-    assert_eq!(net.tcb(Side::A).info().ssthresh, ssthresh, "reduced once");
+    assert_eq!(net.tcb(Side::A).info().ssthresh, ssthresh, "the window was reduced only once");
     let data = net.sent_by(Side::A, from);
     let with_cwr: std::vec::Vec<_> =
         data.iter().filter(|sent| sent.header.has(Flags::CWR)).collect();
-    assert_eq!(with_cwr.len(), 1, "one segment with CWR");
+    assert_eq!(with_cwr.len(), 1, "exactly one segment carries CWR");
     let cwr_at = with_cwr[0].at;
     for ack in net.sent_by(Side::B, from) {
         let after_cwr = ack.at > cwr_at + Duration::from_millis(10);
-        assert!(!after_cwr || !ack.header.has(Flags::ECE), "no echo after CWR");
+        assert!(
+            !after_cwr || !ack.header.has(Flags::ECE),
+            "no ACK carries ECE after CWR has arrived"
+        );
     }
     let echoes = net.sent_by(Side::B, from).iter().filter(|ack| ack.header.has(Flags::ECE)).count();
-    assert!(echoes > 2, "every ACK until CWR");
+    assert!(echoes > 2, "ACKs carry ECE until CWR arrives: {echoes}");
     assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);
     assert!(net.count(Side::A, Counter::TcpExtTCPDeliveredCE) > 0);
     net.finish_clean();
@@ -116,7 +120,8 @@ fn only_the_first_segment_of_a_superframe_carries_cwr() {
     net.host(Side::A).path.gso_bytes_max = 65_536;
     net.host(Side::A).config.tcp_tso_rtt_log = 63;
     net.open();
-    // The window is large enough that half of it still holds more than one segment.
+    // The window is so large that its half still has room for a superframe (a packet of several
+    // segments).
     net.send(Side::A, &[1; 40_000]);
     net.run_for(Duration::from_millis(100));
     assert_eq!(net.recv(Side::B).len(), 40_000);
@@ -141,7 +146,7 @@ fn a_loss_sets_cwr_in_the_next_new_segment() {
     net.send(Side::A, &[1; 40_000]);
     net.run_for(Duration::from_secs(1));
     let with_cwr = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();
-    assert_eq!(with_cwr, 0, "no new data was left to send");
+    assert_eq!(with_cwr, 0, "no new data was left, and retransmissions carry no CWR");
     net.send(Side::A, &[1; 3000]);
     net.run_for(Duration::from_secs(1));
     let with_cwr = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();
@@ -164,7 +169,7 @@ fn a_retransmitted_syn_does_not_request_ecn() {
 }
 
 #[test]
-fn a_syn_ack_that_reflects_our_flags_does_not_agree() {
+fn a_syn_ack_that_reflects_the_flags_of_the_syn_disables_ecn() {
     let mut net = hosts(1, 1);
     net.connect(Side::A);
     net.lose_in_flight();
@@ -219,7 +224,7 @@ fn dctcp(seed: u64) -> Net {
 }
 
 #[test]
-fn dctcp_negotiates_ecn_for_any_setting_and_sends_only_capable_packets() {
+fn dctcp_negotiates_ecn_with_the_default_tcp_ecn_and_sends_only_ecn_capable_packets() {
     let mut net = dctcp(6);
     assert_eq!(agreed(&mut net), (true, true));
     net.drop_segments(&[2]);

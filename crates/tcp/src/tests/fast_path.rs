@@ -1,4 +1,5 @@
-//! Header prediction and the short forms of `output` change no result.
+//! Header prediction and the short forms of `output` (the fast paths) lead to the same results as
+//! the general code (the slow path).
 
 use core::time::Duration;
 use std::format;
@@ -39,8 +40,8 @@ fn counts_predictions(counter: Counter) -> bool {
 /// Configures one end.
 type Set = fn(&mut Host);
 
-/// Configurations of both ends. Each one affects a condition of the fast paths or a step that they
-/// perform.
+/// Configurations of both ends. Each of them affects a condition of the fast paths or a step that
+/// the fast paths perform.
 const SETTINGS: [(&str, Set); 14] = [
     ("defaults", |_| {}),
     ("reno", |host| host.options.congestion = Some(Algorithm::Reno)),
@@ -92,7 +93,7 @@ fn round(net: &mut Net, round: usize, wild: bool) {
     }
 }
 
-/// Runs a conversation with a varied load. Returns a trace of the sent segments and of both control
+/// Runs a conversation of sixty rounds. Returns a trace of the sent segments and of both control
 /// blocks after every round, and the number of predicted segments.
 fn conversation(seed: u64, prediction: bool, scenario: Scenario) -> (String, u64) {
     let mut net = Net::new(seed);
@@ -129,7 +130,8 @@ fn conversation(seed: u64, prediction: bool, scenario: Scenario) -> (String, u64
     (trace, hits.iter().sum())
 }
 
-/// Asserts that both paths produce the same trace, and returns the number of predicted segments.
+/// Asserts that a conversation leaves the same trace with and without header prediction. Returns
+/// the number of predicted segments.
 fn compare(seed: u64, name: &str, scenario: Scenario) -> u64 {
     let (fast, hits) = conversation(seed, true, scenario);
     let (slow, slow_hits) = conversation(seed, false, scenario);
@@ -183,8 +185,8 @@ fn fast_and_slow_path_lead_to_the_same_state_for_all_settings() {
 }
 
 /// If `is_settled_after_read` holds after a read, the caller may omit `output`. So `output` must
-/// send no data then, and no ACK unless the ACK timer is armed. Paced connections are excluded,
-/// because their timer resumes them.
+/// send no data in this case, and no ACK unless the ACK timer is armed. Paced connections are
+/// excluded, because their pacing timer causes the next `output`.
 #[test]
 fn output_sends_nothing_after_a_settled_read() {
     let settings = SETTINGS.into_iter().filter(|(name, _)| !matches!(*name, "paced" | "bbr"));
@@ -234,7 +236,7 @@ fn a_request_and_its_response_are_predicted() {
             assert_eq!(net.recv(from.other()), b"1");
         }
     }
-    // The first request arrives in quick-ACK mode and is also answered by a bare ACK.
+    // The first request arrives in quick-ACK mode, so it is also answered by an ACK without data.
     for side in [Side::A, Side::B] {
         assert_eq!(net.count(side, Counter::TcpExtTCPHPHits), 10);
         assert!(net.count(side, Counter::TcpExtTCPHPAcks) >= 9, "{side:?}");
@@ -243,9 +245,10 @@ fn a_request_and_its_response_are_predicted() {
     net.finish_clean();
 }
 
-/// A possible undo does not exclude a connection from header prediction permanently.
+/// Header prediction requires `recovery.is_quiet`. A reduction of the window that may still be
+/// undone must not prevent header prediction permanently.
 #[test]
-fn a_repaired_loss_allows_header_prediction_again() {
+fn recovery_is_quiet_again_after_a_loss_was_repaired() {
     let mut net = Net::established(1);
     net.run_for(Duration::from_millis(100));
     net.drop_segments(&[3]);

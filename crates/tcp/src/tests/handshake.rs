@@ -1,4 +1,5 @@
-//! Passive opens with requests, and the options of the handshake.
+//! Passive opens with requests (the objects for connections in SYN-RECEIVED, Linux's request
+//! sockets), and the options of the handshake.
 
 use core::time::Duration;
 
@@ -15,7 +16,7 @@ fn sizes_of_requests_connections_and_time_waits_are_bounded() {
 }
 
 #[test]
-fn a_full_accept_queue_drops_the_ack_and_accepts_a_later_segment() {
+fn a_full_accept_queue_drops_the_ack_and_a_later_segment_establishes() {
     let mut net = Net::new(1);
     net.host(Side::B).listening = true;
     net.host(Side::B).accept_room = false;
@@ -34,7 +35,7 @@ fn a_full_accept_queue_drops_the_ack_and_accepts_a_later_segment() {
 }
 
 #[test]
-fn a_lost_ack_is_replaced_by_the_first_data() {
+fn data_establishes_the_connection_if_the_ack_of_the_handshake_was_lost() {
     let mut net = Net::new(2);
     net.host(Side::B).listening = true;
     net.connect(Side::A);
@@ -48,7 +49,7 @@ fn a_lost_ack_is_replaced_by_the_first_data() {
 }
 
 #[test]
-fn a_retransmitted_syn_is_answered_again() {
+fn the_handshake_completes_although_a_syn_ack_was_lost() {
     let mut net = Net::new(3);
     net.host(Side::B).listening = true;
     net.connect(Side::A);
@@ -118,7 +119,7 @@ fn options_are_used_only_when_both_sides_offer_them() {
 }
 
 #[test]
-fn the_smaller_mss_bounds_both_directions() {
+fn both_sides_use_the_smaller_mss() {
     let mut net = Net::new(7);
     net.host(Side::B).path.mtu = 600;
     net.host(Side::B).path.receive_mtu = 600;
@@ -147,7 +148,7 @@ fn a_small_path_mtu_does_not_lower_the_mss_option() {
 }
 
 #[test]
-fn a_lossy_handshake_starts_with_one_segment() {
+fn after_a_lost_syn_the_congestion_window_is_one_segment() {
     let mut net = Net::new(8);
     net.host(Side::B).listening = true;
     net.connect(Side::A);
@@ -155,13 +156,13 @@ fn a_lossy_handshake_starts_with_one_segment() {
     net.run_until(|net| net.state(Side::B) == State::Established);
     let info = net.tcb(Side::A).info();
     assert_eq!(info.cwnd, info.snd_mss);
-    // The timestamp identified the SYN that was answered.
+    // The timestamp echo shows that the second SYN was answered, so the sample is valid.
     assert_eq!(info.rtt, Some(Duration::from_millis(20)));
     net.finish_clean();
 }
 
 #[test]
-fn a_deferred_handshake_waits_for_data() {
+fn with_tcp_defer_accept_a_handshake_waits_for_data() {
     let mut net = Net::new(9);
     net.host(Side::B).listening = true;
     net.host(Side::B).options.defer_accept = Some(Duration::from_secs(3));
@@ -177,10 +178,10 @@ fn a_deferred_handshake_waits_for_data() {
     net.finish_clean();
 }
 
-/// Three seconds are two retransmissions: the first is suppressed, and the second makes the silent
-/// peer send one more ACK.
+/// Three seconds are the time of two retransmissions of the SYN-ACK. The first one is suppressed.
+/// The second one makes the peer, which has no data to send, send one more ACK.
 #[test]
-fn a_deferred_handshake_completes_after_its_timeout() {
+fn a_handshake_deferred_by_tcp_defer_accept_completes_after_its_timeout() {
     let mut net = Net::new(10);
     net.host(Side::B).listening = true;
     net.host(Side::B).options.defer_accept = Some(Duration::from_secs(3));
@@ -190,7 +191,11 @@ fn a_deferred_handshake_completes_after_its_timeout() {
     let syn_acks = |net: &Net| {
         net.sent_by(Side::B, 0).iter().filter(|sent| sent.header.has(Flags::SYN)).count()
     };
-    assert_eq!(syn_acks(&net), 1, "the peer has answered, so the SYN-ACK is not retransmitted");
+    assert_eq!(
+        syn_acks(&net),
+        1,
+        "the peer has answered the SYN-ACK, so the first retransmission is suppressed"
+    );
     net.run_for(Duration::from_secs(2));
     assert_eq!(syn_acks(&net), 2);
     assert_eq!(net.state(Side::B), State::Established);
@@ -198,7 +203,7 @@ fn a_deferred_handshake_completes_after_its_timeout() {
 }
 
 #[test]
-fn a_full_accept_queue_resets_with_tcp_abort_on_overflow() {
+fn with_tcp_abort_on_overflow_a_full_accept_queue_sends_a_reset() {
     let mut net = Net::new(11);
     net.host(Side::B).listening = true;
     net.host(Side::B).accept_room = false;

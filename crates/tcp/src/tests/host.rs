@@ -1,4 +1,4 @@
-//! One end of the test network: the work of the stack around one connection.
+//! One end of the test network: does the work of the stack for one connection.
 //!
 //! A host may have a listener, a request, a control block and a TIME-WAIT object. An arriving
 //! segment is processed by the first of these that exists: TIME-WAIT object, control block,
@@ -14,7 +14,7 @@ use crate::{
     TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, output_nothing, segment::reset,
 };
 
-/// Lends the host's parts to the engine for one call.
+/// Builds the engine's context (`Cx`) from the parts of a host, for one call.
 macro_rules! lend {
     ($host:expr, $now:expr) => {
         $crate::Cx {
@@ -40,15 +40,19 @@ pub(crate) struct Host {
     pub(crate) request: Option<Request>,
     pub(crate) time_wait: Option<TimeWait>,
     pub(crate) listening: bool,
+    /// Whether the accept queue has room.
     pub(crate) accept_room: bool,
     pub(crate) config: TcpConfig,
     pub(crate) options: SocketOptions,
     pub(crate) path: PathParams,
     pub(crate) counters: Counters,
+    /// Reasons of all dropped segments.
     pub(crate) drops: Vec<DropReason>,
+    /// Initial sequence number of the next connection.
     pub(crate) iss: SeqNum,
     pub(super) tuple: FourTuple,
     pub(super) pool: Pool,
+    /// Packets that the engine has sent.
     pub(super) out: PacketList,
     pub(super) read: PacketList,
     pub(super) rng: Rng,
@@ -176,6 +180,7 @@ impl Host {
         }
     }
 
+    /// Records the drop reason and frees the packet if the engine has rejected it.
     fn note(&mut self, verdict: crate::SegmentVerdict) {
         if let Verdict::Drop(reason, packet) = verdict {
             self.drops.push(reason);
@@ -206,7 +211,7 @@ impl Host {
         }
     }
 
-    /// Performs the stack's work after a batch.
+    /// Performs the stack's work after a batch of segments or an application call.
     pub(super) fn finish_batch(&mut self, now: Instant) {
         if self.tcb.is_none() {
             return;

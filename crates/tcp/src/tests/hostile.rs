@@ -1,5 +1,5 @@
-//! Segments that no conforming peer sends, in every state: they cause no panic, and the invariants
-//! hold after each of them.
+//! Segments that no conforming peer sends, in many states of a connection: they cause no panic, and
+//! the invariants hold after each of them.
 
 use core::time::Duration;
 
@@ -18,6 +18,7 @@ fn near(rng: &mut Rng, base: SeqNum, window: u32) -> SeqNum {
     }
 }
 
+/// Returns a segment to `to` whose fields are partly random.
 fn segment(rng: &mut Rng, net: &mut Net, to: Side) -> SegmentHeader {
     let mut header = net.forge(to);
     let info = net.tcb(to).info();

@@ -1,4 +1,5 @@
-//! The idle timeout ends connections without progress, and only those.
+//! The idle timeout ends connections without progress, and only those. Progress is new payload that
+//! arrives, is acknowledged, or is sent while none is in flight.
 
 use core::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::{Counter, Flags, Keepalive, SendError, State, TcpError};
 const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An established connection whose A has this idle timeout.
+/// An established connection on which A has this idle timeout.
 fn with_timeout(seed: u64, timeout: Duration) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_idle_timeout = timeout;
@@ -16,7 +17,7 @@ fn with_timeout(seed: u64, timeout: Duration) -> Net {
     net
 }
 
-/// Asserts that the idle timeout has closed A and that the reset has reached B.
+/// Asserts that the idle timeout has closed A, and that A's reset closes B.
 fn assert_timed_out(mut net: Net) {
     assert_eq!(net.state(Side::A), State::Close);
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
@@ -42,13 +43,13 @@ fn an_idle_connection_is_reset_exactly_at_its_timeout() {
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert_eq!(net.now - last, TIMEOUT);
     let sent = net.sent_by(Side::A, before);
-    assert_eq!(sent.len(), 1, "no probes");
+    assert_eq!(sent.len(), 1, "A sends a reset and no probe");
     assert!(sent[0].header.flags.contains(Flags::RST));
     assert_timed_out(net);
 }
 
 #[test]
-fn a_connection_with_progress_is_kept() {
+fn a_connection_that_delivers_data_is_kept() {
     let mut net = with_timeout(2, TIMEOUT);
     for turn in 0..40 {
         net.run_for(TIMEOUT - Duration::from_secs(5));
@@ -66,7 +67,7 @@ fn without_the_setting_an_idle_connection_is_kept_forever() {
     let mut net = with_timeout(3, Duration::ZERO);
     net.run_for(Duration::from_secs(30 * 24 * 3600));
     assert_eq!(net.state(Side::A), State::Established);
-    assert_eq!(net.tcb(Side::A).next_deadline(), None, "no timer is armed");
+    assert_eq!(net.tcb(Side::A).next_deadline(), None, "an idle connection has no timer");
     net.finish_clean();
 }
 
@@ -100,7 +101,7 @@ fn answers_to_keepalive_probes_do_not_extend_the_timeout() {
     net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, Some(times)));
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert!((net.now - start) <= TIMEOUT);
-    // One probe every ten seconds, as without the idle timeout.
+    // One probe is sent every ten seconds, as without the idle timeout.
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPKeepAlive), 5);
     assert_timed_out(net);
 }
@@ -127,7 +128,7 @@ fn retransmissions_do_not_extend_the_timeout() {
     let start = net.now;
     net.send(Side::A, b"lost");
     net.run_until(|net| net.state(Side::A) == State::Close);
-    assert_eq!(net.now - start, TIMEOUT, "long before tcp_retries2");
+    assert_eq!(net.now - start, TIMEOUT, "the idle timeout ends it long before tcp_retries2");
     assert_eq!(net.count(Side::A, Counter::IdleTimeouts), 1);
     net.finish_clean();
 }
@@ -145,12 +146,16 @@ fn a_socket_can_set_or_disable_its_own_timeout() {
     net.run_for(Duration::from_secs(3));
     net.call(Side::A, |tcb, cx| tcb.set_keepalive_times(cx, Keepalive::default()));
     net.run_until(|net| net.state(Side::A) == State::Close);
-    assert_eq!((net.now - set).as_secs(), 7, "another option of the timer changes nothing");
+    assert_eq!(
+        (net.now - set).as_secs(),
+        7,
+        "setting the keepalive times does not move the idle timeout"
+    );
     assert_timed_out(net);
 }
 
 #[test]
-fn the_peers_fin_restarts_the_timeout() {
+fn a_fin_of_the_peer_restarts_the_timeout() {
     let mut net = with_timeout(9, TIMEOUT);
     net.run_for(TIMEOUT - Duration::from_secs(2));
     net.call(Side::B, |tcb, cx| tcb.shutdown_write(cx));
@@ -170,10 +175,14 @@ fn the_idle_timeout_does_not_replace_the_fin_wait_2_timeout() {
     net.call(Side::A, |tcb, cx| tcb.close(cx));
     net.run_for(Duration::from_millis(100));
     assert_eq!(net.state(Side::A), State::FinWait2);
-    // A handle that outlives close cannot stop the timer.
+    // Option calls on the socket after close do not stop the FIN-WAIT-2 timer.
     net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, None));
     net.call(Side::A, |tcb, cx| tcb.set_idle_timeout(cx, Some(TIMEOUT * 10)));
     net.run_for(Duration::from_secs(61));
-    assert_eq!(net.state(Side::A), State::Close, "closed after tcp_fin_timeout");
+    assert_eq!(
+        net.state(Side::A),
+        State::Close,
+        "the connection has not ended after tcp_fin_timeout"
+    );
     net.finish_clean();
 }

@@ -47,7 +47,7 @@ fn a_timeout_and_its_retransmissions_are_counted() {
     let later = info(&mut net, Side::A);
     assert_eq!(
         later.total_rto_time, after.total_rto_time,
-        "the series has ended with the progress"
+        "the series of timeouts ended when data was acknowledged"
     );
     assert_eq!(net.recv(Side::B).len(), 1448);
     net.finish_clean();
@@ -101,7 +101,7 @@ fn time_limited_by_the_receive_window_is_counted() {
 }
 
 #[test]
-fn time_limited_by_the_send_buffer_ends_with_the_ack_that_makes_room() {
+fn time_limited_by_the_send_buffer_ends_with_the_ack_that_frees_buffer_space() {
     let mut net = Net::established(26);
     net.tcb(Side::A).set_sndbuf(16_384);
     net.run_for(Duration::from_millis(100));

@@ -1,4 +1,5 @@
-//! Recovery from chosen losses, mostly without SACK: the mechanism and its duration.
+//! Recovery from the loss of chosen segments, mostly without SACK: which mechanism repairs the
+//! loss, and how long the repair takes.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -18,6 +19,7 @@ fn warm_reno(seed: u64) -> Net {
     warmed(net)
 }
 
+/// Opens the connection and transfers data until the congestion window is large.
 fn warmed(mut net: Net) -> Net {
     net.open();
     for _ in 0..8 {
@@ -30,7 +32,8 @@ fn warmed(mut net: Net) -> Net {
 
 const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
 
-/// Sends `count` full segments, loses those listed, and returns the time until all are read.
+/// Sends `count` full segments, of which the network loses those with an index in `lost`. Returns
+/// the time until B has read all of them.
 fn send_with_losses(net: &mut Net, count: usize, lost: &[usize]) -> Duration {
     net.tcb(Side::A).set_nodelay(true);
     let start = net.now;
@@ -51,7 +54,11 @@ fn send_with_losses(net: &mut Net, count: usize, lost: &[usize]) -> Duration {
 fn fast_retransmit_repairs_a_single_loss() {
     let mut net = warm_reno(1);
     let took = send_with_losses(&mut net, 10, &[2]);
-    assert_eq!(took, Duration::from_millis(30), "half a round trip, and one more for the repair");
+    assert_eq!(
+        took,
+        Duration::from_millis(30),
+        "half a round trip for the data, and one round trip for the repair"
+    );
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPRenoRecovery), 1);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPFastRetrans), 1);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 0);
@@ -87,13 +94,13 @@ fn early_retransmit_repairs_a_loss_among_three_segments() {
 }
 
 #[test]
-fn a_superframe_lost_whole_is_retransmitted_in_doubling_steps() {
+fn the_segments_of_a_lost_superframe_are_repaired_in_few_round_trips() {
     let mut net = Net::new(5);
     for side in [Side::A, Side::B] {
         net.host(side).path.gso_bytes_max = 65_536;
     }
     net.host(Side::A).config.tcp_sack = false;
-    // A packet carries a whole write, for any round-trip time.
+    // A superframe (a packet of several segments) carries a whole write, for any round-trip time.
     net.host(Side::A).config.tcp_tso_rtt_log = 63;
     net.open();
     for _ in 0..20 {
@@ -115,7 +122,7 @@ fn a_superframe_lost_whole_is_retransmitted_in_doubling_steps() {
         got += net.recv(Side::B).len();
     }
     let took = net.now - start;
-    assert!(took <= Duration::from_millis(130), "21 segments in {took:?}");
+    assert!(took <= Duration::from_millis(130), "the repair of 21 segments took {took:?}");
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 0);
     net.finish_clean();
 }
@@ -141,7 +148,7 @@ fn every_segment_out_of_order_is_answered_at_once() {
 }
 
 #[test]
-fn a_timeout_halves_ssthresh_once_and_starts_slow_start() {
+fn two_timeouts_set_ssthresh_to_half_the_window_once_and_start_slow_start() {
     let mut net = Net::new(7);
     net.host(Side::A).options.congestion = Some(Algorithm::Reno);
     let mut net = warmed(net);

@@ -8,7 +8,7 @@ use super::net::{Impairment, Net, Side};
 use super::stress::transfer;
 use crate::{Counter, Rng, State};
 
-/// A few slabs of descriptors (64 KB) and of pages (256 KB): few enough for a test to allocate all
+/// Twelve slabs of descriptors (64 KB each) and six of pages (256 KB each): a test can allocate all
 /// of them.
 const LITTLE: DomainConfig = DomainConfig { max_bytes: 12 * 64 * 1024 + 6 * 256 * 1024 };
 

@@ -1,7 +1,7 @@
 //! A small network in virtual time: two hosts, two directions, seeded impairment.
 //!
-//! The invariants of both connections are checked after every event; at the end every packet must
-//! be free.
+//! The invariants of a connection are checked after every event and every call. At the end of a
+//! test, all packets must have been freed.
 
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -32,11 +32,11 @@ pub(crate) struct Impairment {
     pub(crate) loss: u32,
     pub(crate) duplicate: u32,
     pub(crate) reorder: u32,
-    /// Whether superframes are split into segments before the impairment.
+    /// Whether superframes (packets of several segments) are split before the impairment.
     pub(crate) split: bool,
 }
 
-/// Changes that routers make to the ECN field, and broken routers to the ECN echo.
+/// Changes that routers make to the ECN field, and that broken routers make to the ECN echo.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EcnPath {
     /// CE marks per thousand ECN-capable packets.
@@ -64,10 +64,11 @@ pub(crate) struct Sent {
 /// Two hosts, the packets between them, the virtual time, and a log of all sent segments.
 pub(crate) struct Net {
     pub(crate) now: Instant,
+    /// One-way delay of a packet.
     pub(crate) delay: Duration,
     pub(crate) impairment: Impairment,
     pub(crate) ecn: EcnPath,
-    /// Whether packets of A stay in A's device queue, until [`Net::release`].
+    /// Whether packets that A sends stay in A's device queue until [`Net::release`].
     pub(crate) holds: bool,
     held: Vec<Packet>,
     /// Size in bytes above which IP packets are lost.
@@ -79,8 +80,9 @@ pub(crate) struct Net {
     a: Host,
     b: Host,
     in_flight: BTreeMap<(Instant, u64), (Side, Packet)>,
+    /// Number of scheduled packets: keeps packets with the same arrival time in order.
     order: u64,
-    /// Positions of the packets to lose among the next ones, counted down.
+    /// Positions, among the packets sent from now on, of the packets to lose.
     to_drop: Vec<usize>,
     domain: Domain,
 }
@@ -90,7 +92,7 @@ impl Net {
         Self::with_memory(seed, DomainConfig::default())
     }
 
-    /// A network whose ends share little packet memory.
+    /// A network whose hosts share packet memory with this configuration.
     pub(crate) fn with_memory(seed: u64, config: DomainConfig) -> Self {
         let domain = Domain::new(config);
         let a = "10.0.0.1:1000".parse().unwrap();
@@ -115,14 +117,14 @@ impl Net {
         }
     }
 
-    /// A network with an established connection that A has opened.
+    /// A network with an established connection that A opened.
     pub(crate) fn established(seed: u64) -> Self {
         let mut net = Self::new(seed);
         net.open();
         net
     }
 
-    /// Connects A to a listening B, until both are in ESTABLISHED.
+    /// Lets B listen and A connect, and runs until both are in ESTABLISHED.
     pub(crate) fn open(&mut self) {
         self.host(Side::B).listening = true;
         self.connect(Side::A);
@@ -191,8 +193,8 @@ impl Net {
         self.inject_merged(to, header, payload, Gso::default());
     }
 
-    /// Like [`inject`](Self::inject), for a packet that receive offload has merged as described by
-    /// `gso`.
+    /// Delivers a packet that consists of several segments, merged by receive offload as `gso`
+    /// describes.
     pub(crate) fn inject_merged(
         &mut self,
         to: Side,
@@ -239,6 +241,7 @@ impl Net {
         self.log[from..].iter().filter(|sent| sent.from == side).collect()
     }
 
+    /// Performs the stack's work after a batch, and transmits the packets that the engine has sent.
     fn finish(&mut self, side: Side) {
         let now = self.now;
         self.host(side).finish_batch(now);
@@ -256,7 +259,7 @@ impl Net {
         if self.holds && from == Side::A {
             return self.held.push(packet);
         }
-        // The packet has left the host, so its transmission is complete for the sender.
+        // The packet has left the host: `orphan` completes its transmission for the sender.
         packet.orphan();
         if self.impairment.split && gso.kind != GsoKind::None {
             for segment in self.segments(from, packet) {
@@ -276,7 +279,7 @@ impl Net {
         }
     }
 
-    /// Splits a superframe as GSO does.
+    /// Splits a superframe into segments, as GSO does.
     fn segments(&mut self, from: Side, packet: Packet) -> Vec<Packet> {
         let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
         let header_len = usize::from(header.header_len);
@@ -315,6 +318,7 @@ impl Net {
         lost
     }
 
+    /// Loses, duplicates, delays or delivers a packet.
     fn impair(&mut self, from: Side, mut packet: Packet) {
         self.congest(&mut packet);
         if self.is_to_drop() || self.path_mtu.is_some_and(|mtu| ip_bytes(&packet) > mtu) {
@@ -407,7 +411,7 @@ impl Net {
         }
         let domain = self.domain.clone();
         drop(self);
-        assert_eq!(domain.balance(), 0, "every packet is freed");
+        assert_eq!(domain.balance(), 0, "some packets were not freed");
     }
 }
 

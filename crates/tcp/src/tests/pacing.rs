@@ -30,14 +30,15 @@ fn so_max_pacing_rate_determines_the_rate() {
     assert!((1_950_000..=2_050_000).contains(&got), "{got}");
     let sent = net.sent_by(Side::A, from);
     for pair in sent.windows(2) {
-        // 1,448 bytes at a megabyte per second, and the time that a late timer may compensate.
+        // A packet of 1,448 bytes takes 1,448 us at 1 MB/s. A late timer may double the gap, and
+        // the next packets make up for the delay.
         assert!(pair[1].at - pair[0].at <= Duration::from_micros(2900));
     }
     assert_eq!(net.tcb(Side::A).info().max_pacing_rate, Some(1_000_000));
     assert_eq!(net.tcb(Side::A).info().pacing_rate, Some(1_000_000));
     net.tcb(Side::A).set_max_pacing_rate(None);
     let got = send_for(&mut net, Duration::from_secs(2));
-    assert!(got > 4_000_000, "{got}: the limit is lifted");
+    assert!(got > 4_000_000, "{got} bytes, although the limit was removed");
     net.lose_in_flight();
     net.finish_clean();
 }
@@ -72,7 +73,7 @@ fn the_pacing_rate_is_200_percent_in_slow_start_and_120_percent_later() {
         / u64::try_from(info.rtt.unwrap().as_micros()).unwrap();
     let rate = info.pacing_rate.unwrap();
     assert!(rate.abs_diff(per_second * 6 / 5) < per_second / 5, "{rate} of {per_second}");
-    // Pacing was not enabled, so no packet was delayed.
+    // Pacing is not enabled: the rate is computed, but no packet is delayed.
     assert!(net.log.iter().filter(|sent| sent.len > 0).all(|sent| sent.departs == sent.at));
     net.lose_in_flight();
     net.finish_clean();
@@ -108,8 +109,8 @@ fn a_packet_carries_a_millisecond_of_data_on_long_paths_and_more_on_short_ones()
     assert!(largest[1] > 30_000 && largest[0] < largest[1], "{largest:?}");
 }
 
-/// A partial superframe is deferred if the next ACK is due within a millisecond, and sent
-/// otherwise.
+/// A superframe is a packet of several segments. If the congestion window has room for only a part
+/// of it, the part is deferred if the next ACK is due within a millisecond, and sent otherwise.
 #[test]
 fn a_partial_superframe_is_deferred_only_for_a_near_ack() {
     for (divisor, wait_us, segments) in [(3, 25_000, 10), (3, 39_500, 9), (0, 39_500, 10)] {
@@ -123,8 +124,8 @@ fn a_partial_superframe_is_deferred_only_for_a_near_ack() {
         let from = net.log.len();
         net.send(Side::A, &vec![1; 3 * mss as usize]);
         net.run_for(Duration::from_micros(wait_us));
-        // The window has room for seven of its ten segments: three packets of two, and a partial
-        // one.
+        // The window of ten segments has room for seven: three packets of two segments, and a
+        // partial packet.
         net.send(Side::A, &[1; 60_000]);
         let sent: u32 = net.sent_by(Side::A, from).iter().map(|sent| sent.len).sum();
         assert_eq!(sent, segments * mss, "{divisor}, {wait_us} us");
@@ -133,12 +134,12 @@ fn a_partial_superframe_is_deferred_only_for_a_near_ack() {
     }
 }
 
-/// Action after the last write: none, a FIN, or a record end.
+/// Action after the last write: none, a FIN, or the end of a record.
 type End = fn(&mut Tcb, &mut Cx<'_>);
 
-/// A superframe that fits is deferred as well, because later writes may enlarge it. After a FIN no
-/// data can follow, but Linux's tcp_tso_should_defer checks the congestion window first, and the
-/// FIN only if the packet is smaller than the windows allow.
+/// A superframe that fits into the window is deferred as well, because later writes may enlarge it.
+/// After a FIN no data can follow. But Linux's tcp_tso_should_defer checks the congestion window
+/// first, and the FIN only if the packet is smaller than the windows allow.
 #[test]
 fn a_superframe_that_may_still_grow_is_deferred_for_a_near_ack() {
     const NOTHING: End = |_, _| ();
@@ -222,7 +223,7 @@ fn the_algorithm_can_change_during_a_transfer() {
     }
 }
 
-/// Returns the window before and after three idle seconds.
+/// Returns the congestion window before and after three idle seconds.
 fn windows_around_idling(algorithm: Algorithm, slow_start_after_idle: bool) -> (u32, u32) {
     let mut net = Net::new(6);
     net.host(Side::A).options.congestion = Some(algorithm);
@@ -241,7 +242,7 @@ fn windows_around_idling(algorithm: Algorithm, slow_start_after_idle: bool) -> (
 }
 
 #[test]
-fn an_idle_window_is_reduced_unless_the_setting_or_bbr_prevents_it() {
+fn the_congestion_window_is_reduced_when_idle_unless_the_setting_or_bbr_prevents_it() {
     for algorithm in Algorithm::ALL {
         let (before, after) = windows_around_idling(algorithm, true);
         assert!(before > 40_000, "{algorithm}: {before}");

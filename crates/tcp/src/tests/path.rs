@@ -1,4 +1,4 @@
-//! ICMP reports, and the limits of a connection whose peer does not answer.
+//! ICMP errors, connections whose peer does not answer, half-open connections, and data in a SYN.
 
 use core::time::Duration;
 use std::vec;
@@ -17,13 +17,14 @@ fn gaps(net: &Net, from: usize) -> Vec<u128> {
     sent.windows(2).map(|pair| (pair[1].at - pair[0].at).as_millis()).collect()
 }
 
+/// Reports to A an ICMP error for the segment with this sequence number.
 fn report(net: &mut Net, error: IcmpError, seq: SeqNum) -> Option<u32> {
     net.call(Side::A, |tcb, cx| on_icmp(tcb, cx, error, seq))
 }
 
-/// Returns a connection on which A has sent a segment that was lost, as are all later packets, and
-/// the length of the log before that segment. Tail loss probes are off, so that only timeouts
-/// retransmit.
+/// Returns a connection on which A has sent a segment that was lost, and the length of the log
+/// before that segment. All later packets are lost, too. Tail loss probes are off, so that only
+/// timeouts retransmit.
 fn cut_off(seed: u64) -> (Net, usize) {
     let mut net = Net::new(seed);
     net.host(Side::A).config.tcp_early_retrans = 0;
@@ -45,7 +46,7 @@ fn any_unreachable_error_ends_a_connection_attempt() {
         report(&mut net, error, iss);
         assert_eq!(net.state(Side::A), State::Close);
         let (IcmpError::PathBroken(reason) | IcmpError::Unreachable(reason)) = error else {
-            unreachable!("one of the three");
+            unreachable!("the list has only these two kinds of errors");
         };
         assert_eq!(net.tcb(Side::A).take_error(), Some(reason));
         net.finish_clean();
@@ -64,7 +65,7 @@ fn other_icmp_errors_do_not_end_a_connection_attempt() {
 }
 
 #[test]
-fn an_icmp_error_counts_only_for_a_sequence_number_in_flight() {
+fn an_icmp_error_is_accepted_only_for_a_sequence_number_in_flight() {
     let (mut net, _) = cut_off(3);
     let (una, nxt) = (net.tcb(Side::A).snd_una, net.tcb(Side::A).snd_nxt);
     for seq in [una - 1, nxt, nxt + 1, una + (1 << 31)] {
@@ -75,13 +76,13 @@ fn an_icmp_error_counts_only_for_a_sequence_number_in_flight() {
     assert_eq!(net.tcb(Side::A).soft_error, None);
     for seq in [una, nxt - 1] {
         let mtu = report(&mut net, IcmpError::PacketTooBig { mtu: 600 }, seq);
-        assert_eq!(mtu, Some(600), "RFC 5927 §4.1");
+        assert_eq!(mtu, Some(600), "a sequence number in flight: RFC 5927 §4.1");
     }
     net.finish_clean();
 }
 
 #[test]
-fn a_soft_error_becomes_the_error_of_a_timeout() {
+fn a_connection_that_times_out_ends_with_its_soft_error() {
     let (mut net, _) = cut_off(4);
     net.run_for(Duration::from_millis(300));
     let una = net.tcb(Side::A).snd_una;
@@ -119,8 +120,8 @@ fn an_ack_clears_the_soft_error() {
     net.finish_clean();
 }
 
-/// RFC 6069 §4.2: a router reports a broken path, so one backoff is reverted, and the connection
-/// detects the end of the outage early.
+/// RFC 6069 §4.2: if a router reports that the path is broken, congestion did not cause the loss.
+/// One doubling of the RTO is reverted, so that the connection detects the end of the outage early.
 #[test]
 fn an_unreachable_error_reverts_one_backoff() {
     let (mut net, before) = cut_off(6);
@@ -180,11 +181,16 @@ fn tcp_syncnt_limits_the_retransmissions_of_a_syn() {
     net.impairment = BLACK_HOLE;
     net.connect(Side::A);
     net.run_until(|net| net.state(Side::A) == State::Close);
-    assert_eq!(net.sent_by(Side::A, 0).len(), 1 + 2 + 4, "TCP_SYNCNT and tcp_syn_linear_timeouts");
+    assert_eq!(
+        net.sent_by(Side::A, 0).len(),
+        1 + 2 + 4,
+        "the SYN, TCP_SYNCNT, and tcp_syn_linear_timeouts"
+    );
     net.finish_clean();
 }
 
-/// RFC 6298 §5.7: without timestamps the answered SYN cannot be identified.
+/// RFC 6298 §5.7. Without timestamps it is not known which of the SYNs was answered, so the
+/// handshake gives no RTT sample.
 #[test]
 fn a_retransmitted_syn_without_timestamps_sets_the_rto_to_three_seconds() {
     for timestamps in [true, false] {
@@ -205,14 +211,14 @@ fn a_retransmitted_syn_without_timestamps_sets_the_rto_to_three_seconds() {
 }
 
 #[test]
-fn the_rto_doubles_up_to_the_maximum_of_the_socket() {
+fn the_rto_doubles_up_to_tcp_rto_max_ms() {
     let (mut net, before) = cut_off(11);
     net.tcb(Side::A).set_rto_max(Duration::from_secs(2));
     net.run_until(|net| net.state(Side::A) == State::Close);
     let gaps = gaps(&net, before);
     assert_eq!(gaps[..6], [220, 440, 880, 1760, 2000, 2000]);
-    // R2 is computed with the lower maximum: four doubling intervals take 3 s, and twelve intervals
-    // of 2 s follow.
+    // R2 (the time after which the connection ends) is computed with the lower maximum: four
+    // doubling intervals take 3 s, and about twelve intervals of 2 s follow.
     assert!((14..=17).contains(&gaps.len()), "{}", gaps.len());
     net.finish_clean();
 }
@@ -233,18 +239,21 @@ fn thin_linear_timeouts_do_not_double_the_rto() {
         .into_iter()
         .filter(|sent| sent.at > net.log[before].at)
         .collect();
-    assert!((repeats[1].at - repeats[0].at).as_millis() >= 440, "a thick stream doubles");
+    assert!(
+        (repeats[1].at - repeats[0].at).as_millis() >= 440,
+        "the RTO of a stream that is not thin doubles"
+    );
     net.finish_clean();
 }
 
 #[test]
-fn timeouts_beyond_r1_request_another_route() {
+fn after_tcp_retries1_timeouts_another_route_is_requested() {
     let (mut net, _) = cut_off(14);
     net.run_for(Duration::from_secs(2));
     assert!(!net.tcb(Side::A).take_route_doubt());
     net.run_for(Duration::from_secs(3));
-    assert!(net.tcb(Side::A).take_route_doubt(), "tcp_retries1");
-    assert!(!net.tcb(Side::A).take_route_doubt(), "reported once per timeout");
+    assert!(net.tcb(Side::A).take_route_doubt(), "the timeouts exceed tcp_retries1");
+    assert!(!net.tcb(Side::A).take_route_doubt(), "each timeout is reported only once");
     net.finish_clean();
 }
 
@@ -263,8 +272,8 @@ fn an_icmp_error_ends_an_orphan_at_the_maximum_rto() {
     net.finish_clean();
 }
 
-/// The peer crashed and opens a connection with the same four-tuple (RFC 9293 §3.5.1, figure 9):
-/// our ACK makes it send a reset.
+/// The peer crashed and opens a connection with the same four-tuple (RFC 9293 §3.5.1, figure 9).
+/// The ACK that challenges its SYN makes the peer send a reset.
 #[test]
 fn a_challenged_syn_reveals_a_half_open_connection() {
     let mut net = Net::established(16);
@@ -280,7 +289,8 @@ fn a_challenged_syn_reveals_a_half_open_connection() {
     net.finish_clean();
 }
 
-/// The opposite case (figure 10): the host without the connection answers data by a reset.
+/// The opposite case (figure 10): the peer, which has lost the connection, answers data with a
+/// reset.
 #[test]
 fn data_reveals_a_half_open_connection() {
     let mut net = Net::established(17);
@@ -294,8 +304,9 @@ fn data_reveals_a_half_open_connection() {
     net.finish_clean();
 }
 
-/// A SYN may carry data, which must be kept until ESTABLISHED or dropped and retransmitted
-/// (RFC 9293 §3.10.7.4). As in Linux without Fast Open, only the SYN is acknowledged.
+/// A SYN may carry data (RFC 9293 §3.10.7.4), which the receiver either keeps until ESTABLISHED or
+/// does not acknowledge, so that it is retransmitted. As in Linux without Fast Open, only the SYN
+/// is acknowledged.
 #[test]
 fn data_in_a_syn_is_not_acknowledged_without_fast_open() {
     let mut net = Net::new(18);
@@ -312,7 +323,7 @@ fn data_in_a_syn_is_not_acknowledged_without_fast_open() {
     net.inject(Side::B, &syn, b"early");
     let answer = net.log.last().expect("B has sent a SYN-ACK").clone();
     assert_eq!(answer.header.flags, Flags::SYN | Flags::ACK);
-    assert_eq!(answer.header.ack, SeqNum(5001), "the data is retransmitted");
+    assert_eq!(answer.header.ack, SeqNum(5001), "the SYN-ACK does not acknowledge the data");
     let ack = SegmentHeader {
         seq: SeqNum(5001),
         ack: answer.header.seq + 1,

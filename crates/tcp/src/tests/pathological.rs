@@ -1,6 +1,6 @@
-//! Peers that try to consume CPU time or memory: SegmentSmack (CVE-2018-5390), the SACK panic class
-//! (CVE-2019-11477, -11478, -11479), overlaps in the style of FragmentSmack (CVE-2018-5391). Work
-//! is counted in steps, never in time.
+//! Peers that try to consume CPU time or memory: SegmentSmack (CVE-2018-5390), the attacks related
+//! to SACK Panic (CVE-2019-11477, -11478, -11479), and overlaps as in FragmentSmack
+//! (CVE-2018-5391). Work is counted in steps of an algorithm, not measured as time.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -14,6 +14,7 @@ const RCVBUF: u32 = 131_072;
 /// Memory of the smallest packet, in `truesize` bytes.
 const PACKET: u32 = 704;
 
+/// An established connection whose B is under attack, and B's RCV.NXT.
 fn target(seed: u64, rcvbuf: Option<u32>) -> (Net, SeqNum) {
     let mut net = Net::new(seed);
     net.host(Side::B).options.rcvbuf = rcvbuf;
@@ -30,8 +31,8 @@ fn give(net: &mut Net, start: SeqNum, offset: u32, len: usize) {
     net.inject(Side::B, &header, &std::vec![7; len]);
 }
 
-/// Sends segments of `len` bytes at `offsets` and returns the average number of reassembly steps
-/// per segment.
+/// Delivers to B segments of `len` bytes at `offsets`, and checks after each of them that B's
+/// memory is bounded. Returns the average number of reassembly steps per segment.
 fn send_tiny_segments(
     net: &mut Net,
     start: SeqNum,
@@ -46,7 +47,7 @@ fn send_tiny_segments(
         let held = memory::rmem_alloc(net.tcb(Side::B));
         let rcvbuf = net.tcb(Side::B).rcvbuf();
         assert!(held <= rcvbuf + 2 * PACKET, "{held} of {rcvbuf}");
-        assert!(net.tcb(Side::B).rcvbuf() <= RCVBUF, "out-of-order data never grows the buffer");
+        assert!(net.tcb(Side::B).rcvbuf() <= RCVBUF, "out-of-order data has grown the buffer");
     }
     (net.tcb(Side::B).reassembly.steps - before).div_ceil(count)
 }
@@ -60,7 +61,7 @@ fn adjacent_tiny_segments_have_a_bounded_cost() {
     assert_eq!(
         net.count(Side::B, Counter::TcpExtTCPOFODrop),
         0,
-        "all segments fit when they are copied together"
+        "all segments fit into the buffer after they are copied together"
     );
     // The queued data is delivered together with the byte before it.
     give(&mut net, start, 0, 2);
@@ -142,7 +143,7 @@ fn a_segment_beyond_all_others_displaces_none_of_them() {
     while memory::rmem_alloc(net.tcb(Side::B)) <= 40_000 {
         give(&mut net, start, offset, 300);
         offset += 301;
-        assert!(offset < 20_000, "the window is smaller than the buffer");
+        assert!(offset < 20_000, "the window ends before the buffer is full");
     }
     let held = net.tcb(Side::B).reassembly.blocks().len();
     net.host(Side::B).drops.clear();
@@ -154,7 +155,8 @@ fn a_segment_beyond_all_others_displaces_none_of_them() {
     net.finish_clean();
 }
 
-/// A sender of superframes whose peer announced the smallest MSS, with a large window.
+/// A connection on which A sends superframes (packets of several segments), B has announced the
+/// smallest MSS, and A's congestion window is large.
 fn tiny_mss(seed: u64, sndbuf: u32) -> Net {
     let mut net = Net::new(seed);
     net.host(Side::A).path.gso_bytes_max = 65_536;
@@ -162,7 +164,7 @@ fn tiny_mss(seed: u64, sndbuf: u32) -> Net {
     net.host(Side::A).config.tcp_slow_start_after_idle = false;
     net.host(Side::B).options.maxseg = Some(48);
     net.open();
-    assert_eq!(net.tcb(Side::A).mss(), 36, "48 less the timestamps");
+    assert_eq!(net.tcb(Side::A).mss(), 36, "48 bytes less those of the timestamps");
     let start = net.now;
     while net.tcb(Side::A).info().cwnd < 120_000 {
         let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false));
@@ -203,9 +205,10 @@ fn sack_blocks_split_superframes_only_up_to_a_memory_limit() {
         "the memory limit was never reached"
     );
     let wmem = net.tcb(Side::A).send_queue.wmem_queued();
-    // Twice the send buffer with its slack, and the last superframe that was split.
+    // The limit is twice the send buffer and its slack. The last split may exceed it by a
+    // superframe.
     assert!(wmem <= 2 * (60_000 + 131_072) + 2 * 66_000, "{wmem}");
-    // The connection continues: segments of the ignored blocks are retransmitted.
+    // The connection continues: the segments of the blocks that caused no split are retransmitted.
     let mut got = 0;
     let start = net.now;
     while net.tcb(Side::A).unacked_bytes() > 0 {
@@ -215,8 +218,8 @@ fn sack_blocks_split_superframes_only_up_to_a_memory_limit() {
     net.finish_clean();
 }
 
-/// CVE-2019-11477: the segment count of a packet never overflows, for any segment and superframe
-/// size, however SACK blocks split the packets and retransmissions merge them.
+/// CVE-2019-11477: the segment count of a packet does not overflow, even if SACK blocks split the
+/// packets and retransmissions merge them.
 #[test]
 fn a_tiny_mss_does_not_overflow_the_segment_count_of_a_packet() {
     for gso_bytes_max in [65_536, 524_280] {
@@ -226,7 +229,7 @@ fn a_tiny_mss_does_not_overflow_the_segment_count_of_a_packet() {
             .as_mut()
             .expect("the connection is open")
             .set_device(gso_bytes_max, false);
-        // Packets of up to half the window, for any pacing rate.
+        // A packet may have up to half the window, for any pacing rate.
         net.host(Side::A).config.tcp_tso_rtt_log = 31;
         let before = net.log.len();
         while net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false)).is_ok() {}
@@ -265,7 +268,7 @@ fn sack_blocks_of_an_overtaken_ack_are_processed() {
     let mut newer = net.forge(Side::A);
     newer.ack = una + 1448;
     net.inject(Side::A, &newer, b"");
-    // An ACK sent before that one, with a SACK block.
+    // An ACK with a SACK block that B sent before the ACK above.
     let mut older = net.forge(Side::A);
     older.ack = una;
     older.options.sack_blocks.push((una + 3 * 1448, una + 5 * 1448));

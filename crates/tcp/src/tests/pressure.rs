@@ -1,4 +1,5 @@
-//! Restrictions of connections under memory pressure (`tcp_mem`).
+//! Restrictions of connections under memory pressure (`tcp_mem[1]` was exceeded) and under
+//! exhaustion (`tcp_mem[2]` is exceeded).
 
 use core::time::Duration;
 
@@ -10,11 +11,12 @@ const PRESSURE: MemoryState =
 const EXHAUSTED: MemoryState =
     MemoryState { pressure: MemoryPressure::Exhausted, share_bytes: 100_000 };
 
+/// Writes `len` bytes on A.
 fn write(net: &mut Net, len: usize) -> Result<usize, SendError> {
     net.call(Side::A, |tcb, cx| tcb.send(cx, &[&std::vec![7; len][..]], false))
 }
 
-/// Sends from A for `time` as fast as possible while B reads.
+/// Sends from A for `time` as fast as possible while B reads. Returns the number of bytes read.
 fn stream(net: &mut Net, time: Duration) -> usize {
     let (end, mut got) = (net.now + time, 0);
     while net.now < end {
@@ -73,7 +75,7 @@ fn under_pressure_a_window_closes_as_data_arrives_and_never_shrinks() {
 }
 
 #[test]
-fn under_exhaustion_a_writer_gets_only_its_minimum() {
+fn under_exhaustion_a_writer_gets_only_the_minimum_of_tcp_wmem() {
     let mut net = Net::established(3);
     net.run_for(Duration::from_millis(100));
     net.host(Side::A).memory = EXHAUSTED;
@@ -82,9 +84,12 @@ fn under_exhaustion_a_writer_gets_only_its_minimum() {
         written += n;
     }
     assert!((2000..12_000).contains(&written), "{written}");
-    assert!(net.tcb(Side::A).send_queue.wmem_queued() >= 4096, "tcp_wmem[0]");
+    assert!(
+        net.tcb(Side::A).send_queue.wmem_queued() >= 4096,
+        "a writer gets at least tcp_wmem[0]"
+    );
     assert!(!net.tcb(Side::A).readiness().contains(Readiness::WRITE));
-    // The acknowledgment makes room for the same amount again.
+    // After the acknowledgment the same amount may be written again.
     net.run_for(Duration::from_millis(100));
     assert!(net.tcb(Side::A).readiness().contains(Readiness::WRITE));
     assert!(write(&mut net, 1000).is_ok());
@@ -145,7 +150,7 @@ fn under_exhaustion_out_of_order_data_is_dropped_first() {
 }
 
 #[test]
-fn under_exhaustion_a_slow_reader_is_limited_to_its_minimum_without_data_loss() {
+fn under_exhaustion_unread_data_is_limited_to_the_minimum_of_tcp_rmem_without_loss() {
     let mut net = Net::established(7);
     net.run_for(Duration::from_millis(100));
     net.host(Side::B).memory = EXHAUSTED;
@@ -154,7 +159,7 @@ fn under_exhaustion_a_slow_reader_is_limited_to_its_minimum_without_data_loss() 
         net.run_for(Duration::from_millis(30));
     }
     let held = net.tcb(Side::B).memory_bytes();
-    assert!(held <= 4096 + 2 * 2152, "tcp_rmem[0] and two packets: {held}");
+    assert!(held <= 4096 + 2 * 2152, "more than tcp_rmem[0] and two packets: {held}");
     assert!(net.count(Side::B, Counter::TcpExtTCPRcvQDrop) > 0);
     assert!(net.tcb(Side::B).readiness().contains(Readiness::READ));
     net.host(Side::B).memory = MemoryState::PLENTY;

@@ -27,7 +27,8 @@ fn stream(net: &mut Net, time: Duration, reads: bool) -> usize {
     got
 }
 
-/// Returns B's announced right edges in order, without the one of its SYN.
+/// Returns the right edges of the windows that B has announced, in order. The edge of B's SYN is
+/// left out.
 fn edges(net: &Net, shift: u8) -> std::vec::Vec<crate::SeqNum> {
     let sent = net.log.iter().filter(|sent| sent.from == Side::B).skip(1);
     sent.map(|sent| sent.header.ack + (u32::from(sent.header.window) << shift)).collect()
@@ -52,7 +53,7 @@ fn the_buffer_grows_only_as_the_application_reads() {
 }
 
 #[test]
-fn a_reader_at_a_fixed_rate_gets_at_least_two_round_trips_of_buffer() {
+fn the_buffer_holds_at_least_two_round_trips_of_data_of_a_reader_at_a_fixed_rate() {
     let mut net = Net::new(2);
     net.delay = Duration::from_millis(50);
     net.open();
@@ -73,7 +74,7 @@ fn a_reader_at_a_fixed_rate_gets_at_least_two_round_trips_of_buffer() {
 }
 
 #[test]
-fn moderation_switched_off_keeps_the_default_buffer() {
+fn without_tcp_moderate_rcvbuf_the_buffer_keeps_its_default_size() {
     let mut net = Net::new(3);
     net.host(Side::B).config.tcp_moderate_rcvbuf = false;
     net.delay = Duration::from_millis(25);
@@ -84,7 +85,7 @@ fn moderation_switched_off_keeps_the_default_buffer() {
 }
 
 #[test]
-fn autotuning_stops_at_the_largest_buffer() {
+fn autotuning_stops_at_the_maximum_of_tcp_rmem() {
     let mut net = Net::new(4);
     net.host(Side::B).config.tcp_rmem.max = 400_000;
     net.delay = Duration::from_millis(100);
@@ -101,7 +102,8 @@ fn the_round_trip_is_measured_with_and_without_timestamps() {
         net.host(Side::B).config.tcp_timestamps = timestamps;
         net.delay = Duration::from_millis(40);
         net.open();
-        // Each echo gives one sample: later segments of a flight do not inflate it.
+        // Each timestamp echo gives only one sample. Later segments of a flight with the same echo
+        // would give larger ones.
         stream(&mut net, Duration::from_secs(2), true);
         let rtt = net.tcb(Side::B).info().rcv_rtt;
         let longest = if timestamps { 130 } else { 200 };
@@ -122,12 +124,16 @@ fn the_window_grows_with_the_arriving_data() {
     net.run_for(Duration::from_millis(15));
     let after = net.tcb(Side::B).info().rcv_ssthresh;
     assert!(after > start || after >= net.tcb(Side::B).window_clamp(), "{start} to {after}");
-    assert!(after - start <= 4 * 2 * 1460, "two segments for each received one: {}", after - start);
+    assert!(
+        after - start <= 4 * 2 * 1460,
+        "more than two segments for each received one: {}",
+        after - start
+    );
     net.finish_clean();
 }
 
 #[test]
-fn tiny_segments_do_not_open_the_window() {
+fn tiny_segments_do_not_grow_the_window() {
     let mut net = Net::established(7);
     net.tcb(Side::A).set_nodelay(true);
     let start = net.tcb(Side::B).info().rcv_ssthresh;
@@ -148,14 +154,14 @@ fn a_window_clamp_bounds_the_announced_window() {
     net.open();
     stream(&mut net, Duration::from_secs(2), true);
     let shift = net.tcb(Side::B).info().window_scales.1;
-    assert_eq!(shift, 0, "20,000 bytes need no scale");
+    assert_eq!(shift, 0, "a window of 20,000 bytes needs no scale");
     let largest = net.sent_by(Side::B, 0).iter().map(|sent| sent.header.window).max();
     assert!(largest.unwrap() <= 20_000, "{largest:?}");
     net.finish_clean();
 }
 
 #[test]
-fn a_clamp_on_a_connection_closes_the_window_only_as_data_arrives() {
+fn a_clamp_set_on_a_connection_reduces_the_window_only_as_data_arrives() {
     let mut net = Net::new(9);
     net.delay = Duration::from_millis(25);
     net.open();
@@ -175,7 +181,7 @@ fn a_clamp_on_a_connection_closes_the_window_only_as_data_arrives() {
 }
 
 #[test]
-fn a_smaller_buffer_on_a_connection_never_shrinks_the_window() {
+fn a_smaller_buffer_set_on_a_connection_never_moves_the_announced_edge_back() {
     let mut net = Net::new(10);
     net.delay = Duration::from_millis(25);
     net.open();
@@ -184,12 +190,16 @@ fn a_smaller_buffer_on_a_connection_never_shrinks_the_window() {
     stream(&mut net, Duration::from_secs(2), true);
     let shift = net.tcb(Side::B).info().window_scales.1;
     assert!(edges(&net, shift).windows(2).all(|pair| pair[1].ge(pair[0])), "the edge moved back");
-    assert_eq!(net.tcb(Side::B).rcvbuf(), 10_000, "the setting of the application is kept");
+    assert_eq!(
+        net.tcb(Side::B).rcvbuf(),
+        10_000,
+        "autotuning has changed the size that the application set"
+    );
     net.finish_clean();
 }
 
-/// Shrinks the buffer while a flight is on its way, and checks that all of the flight is accepted.
-/// Returns the drops because of a zero window, and those beyond the window.
+/// Shrinks B's buffer while a flight is on its way, and checks that the whole flight is accepted.
+/// Returns the number of segments dropped because of a zero window, and of those beyond the window.
 fn shrinking(shrink: bool) -> (u64, u64) {
     let mut net = Net::new(14);
     net.delay = Duration::from_millis(25);
@@ -212,7 +222,7 @@ fn shrinking(shrink: bool) -> (u64, u64) {
     net.run_for(Duration::from_secs(1));
     assert_eq!(net.recv(Side::B).len(), 20 * 1448);
     let moved_back = edges(&net, shift).windows(2).any(|pair| pair[1].lt(pair[0]));
-    assert_eq!(moved_back, shrink, "tcp_shrink_window");
+    assert_eq!(moved_back, shrink, "the edge moves back if and only if tcp_shrink_window");
     assert_eq!(net.tcb(Side::A).info().total_retrans, 0, "{:?}", net.sent_by(Side::B, before));
     let dropped = net.count(Side::B, Counter::TcpExtTCPZeroWindowDrop);
     let beyond = net.count(Side::B, Counter::TcpExtBeyondWindow);
@@ -227,7 +237,7 @@ fn tcp_shrink_window_retracts_the_edge_and_accepts_data_in_flight() {
 }
 
 #[test]
-fn a_retraction_allows_old_sequence_numbers_until_the_peer_passes_the_retracted_edge() {
+fn a_retracted_edge_is_remembered_until_rcv_nxt_passes_it() {
     let mut net = Net::new(15);
     net.delay = Duration::from_millis(25);
     net.host(Side::B).config.tcp_shrink_window = true;
@@ -260,7 +270,7 @@ fn a_retraction_allows_old_sequence_numbers_until_the_peer_passes_the_retracted_
 }
 
 #[test]
-fn a_shrunk_window_of_the_peer_is_respected_without_data_loss() {
+fn a_window_that_the_peer_has_shrunk_is_respected_without_data_loss() {
     let mut net = Net::established(11);
     net.run_for(Duration::from_millis(100));
     net.send(Side::A, &[7; 8 * 1448]);
@@ -276,7 +286,7 @@ fn a_shrunk_window_of_the_peer_is_respected_without_data_loss() {
     assert!(net.tcb(Side::A).info().snd_wnd < 2000);
     let before = net.log.len();
     let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[8; 1448][..]], false));
-    assert!(net.sent_by(Side::A, before).is_empty(), "no new data beyond the window");
+    assert!(net.sent_by(Side::A, before).is_empty(), "new data is sent beyond the window");
     net.run_for(Duration::from_secs(20));
     assert_eq!(net.recv(Side::B).len(), 9 * 1448);
     net.finish_clean();
@@ -299,13 +309,13 @@ fn rcvlowat_delays_readability_until_enough_data_arrived() {
     net.run_for(Duration::from_millis(100));
     assert!(
         net.tcb(Side::B).readiness().contains(Readiness::READ),
-        "the end of the stream makes it readable"
+        "the end of the stream makes the socket readable"
     );
     net.finish_clean();
 }
 
 #[test]
-fn rcvlowat_enlarges_the_buffer_and_is_bounded_by_it() {
+fn rcvlowat_enlarges_the_buffer_and_is_at_most_half_of_its_limit() {
     let mut net = Net::established(13);
     net.call(Side::B, |tcb, cx| tcb.set_rcvlowat(cx, 1_000_000));
     assert_eq!(net.tcb(Side::B).rcvlowat(), 1_000_000);

@@ -1,4 +1,4 @@
-//! Recovery from chosen losses with SACK, RACK, PRR and tail loss probes.
+//! Recovery from the loss of chosen segments with SACK, RACK, PRR and tail loss probes.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -41,15 +41,17 @@ fn read_all(net: &mut Net, bytes: usize) -> Duration {
     net.now - start
 }
 
+/// Returns the number of segments that A has retransmitted.
 fn retransmitted(net: &mut Net) -> u32 {
     net.tcb(Side::A).info().total_retrans
 }
 
 #[test]
-fn many_losses_in_a_window_take_one_round_trip() {
+fn many_losses_in_a_window_are_repaired_in_one_round_trip() {
     let mut net = warm(1);
     send_losing(&mut net, 16, &[2, 3, 5, 7, 11, 12]);
-    // One round trip, and the millisecond for which ACKs after the third are compressed.
+    // Half a round trip for the data, one round trip for the repair, and the millisecond for which
+    // ACKs after the third are compressed.
     assert_eq!(read_all(&mut net, 16 * MSS as usize), Duration::from_millis(31));
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 0);
@@ -83,7 +85,7 @@ fn a_probe_that_repairs_the_only_loss_reduces_the_window() {
 }
 
 #[test]
-fn a_needless_probe_does_not_reduce_the_window() {
+fn a_probe_of_data_that_had_arrived_does_not_reduce_the_window() {
     let mut net = warm(4);
     let before = net.tcb(Side::A).info();
     // Only the ACKs are lost: B has received all data.
@@ -183,7 +185,7 @@ fn a_window_with_many_losses_is_reduced_once() {
     // Recovery does not stop output: retransmissions and new data follow within the 200 ms.
     let sent = net.sent_by(Side::A, before);
     let later = sent.iter().filter(|sent| sent.at > sent_at).count();
-    assert!(later >= 4, "retransmissions and new data: {later}");
+    assert!(later >= 4, "only {later} segments were sent during recovery");
     net.recv(Side::B);
     net.finish_clean();
 }
@@ -193,7 +195,7 @@ fn a_reneging_peer_gets_all_data_again() {
     let mut net = warm(10);
     send_losing(&mut net, 10, &[0]);
     net.run_for(Duration::from_millis(15));
-    // B drops SACKed data that it has not acknowledged.
+    // B drops data that it has reported by SACK but not acknowledged.
     let mut header = net.forge(Side::A);
     let una = net.tcb(Side::A).snd_una;
     header.ack = una;
@@ -220,6 +222,7 @@ fn a_superframe_is_split_at_its_lost_segments() {
         net.recv(Side::B);
     }
     let before = retransmitted(&mut net);
+    // The network splits the superframe (a packet of several segments), and loses two segments.
     net.impairment.split = true;
     net.drop_segments(&[3, 9]);
     net.send(Side::A, &[1; 14 * MSS as usize]);
@@ -249,7 +252,7 @@ fn hostile_sack_blocks_split_no_segment() {
         }
         header.options.timestamps = None;
         net.inject(Side::A, &header, b"");
-        // `check` runs after every call; a block never creates pieces smaller than a segment.
+        // `check` runs after every call. A block must not cause pieces smaller than a segment.
         let queue = &net.tcb(Side::A).send_queue;
         assert!((0..queue.sent_count()).all(|index| queue.entry(index).len == MSS));
         assert_eq!(net.tcb(Side::A).snd_una, una);

@@ -9,19 +9,19 @@ use crate::{Counter, Flags, SeqNum};
 
 const MSS: u32 = 1000;
 
-/// Delivers to B the segment number `index` after `start`, as A would send it.
+/// Delivers to B the segment that starts `index` segments after `start`, as A would send it.
 fn give(net: &mut Net, start: SeqNum, index: u32) {
     let mut header = net.forge(Side::B);
     header.seq = start + index * MSS;
     net.inject(Side::B, &header, &[7; MSS as usize]);
 }
 
-/// Returns the blocks of B's last segment, as segment numbers.
+/// Returns the SACK blocks of B's last segment, in segments after `start`.
 fn blocks(net: &Net, start: SeqNum) -> Vec<(u32, u32)> {
     blocks_since(net, start, 0).pop().expect("B has sent a segment")
 }
 
-/// Returns the blocks of each segment that B has sent since the log had `from` entries.
+/// Returns the SACK blocks of each segment that B has sent since the log had `from` entries.
 fn blocks_since(net: &Net, start: SeqNum, from: usize) -> Vec<Vec<(u32, u32)>> {
     let number = |seq: SeqNum| (seq - start) / i32::try_from(MSS).unwrap();
     let number = |seq| u32::try_from(number(seq)).unwrap();
@@ -32,6 +32,7 @@ fn blocks_since(net: &Net, start: SeqNum, from: usize) -> Vec<Vec<(u32, u32)>> {
     net.sent_by(Side::B, from).iter().map(blocks).collect()
 }
 
+/// An established connection, and B's RCV.NXT.
 fn receiver(seed: u64) -> (Net, SeqNum) {
     let mut net = Net::established(seed);
     let start = net.tcb(Side::B).rcv_nxt;
@@ -89,7 +90,7 @@ fn the_block_that_changed_last_is_reported_first() {
 }
 
 #[test]
-fn a_segment_below_the_window_is_reported_once() {
+fn a_segment_that_arrives_again_is_reported_by_one_dsack() {
     let (mut net, start) = receiver(4);
     give(&mut net, start, 0);
     give(&mut net, start, 1);
@@ -115,9 +116,9 @@ fn a_dsack_of_out_of_order_data_is_followed_by_the_block_that_contains_it() {
 }
 
 #[test]
-fn a_superframe_reports_each_duplicate_range() {
-    // Each segment of a superframe would have been answered individually; a single segment reports
-    // its first range only.
+fn each_duplicate_range_of_a_superframe_is_reported() {
+    // A superframe is a packet of several segments. Each of its segments alone would have been
+    // answered, so each range is reported. Of a single large segment only the first range is.
     let merged = |segments: u16| Gso {
         kind: GsoKind::TcpV4,
         size: u16::try_from(MSS).unwrap(),
@@ -142,7 +143,7 @@ fn a_superframe_reports_each_duplicate_range() {
 }
 
 #[test]
-fn the_acks_for_one_superframe_are_bounded() {
+fn a_superframe_causes_at_most_four_acks() {
     let (mut net, start) = receiver(8);
     for index in (1..40).step_by(2) {
         give(&mut net, start, index);
@@ -179,7 +180,7 @@ fn a_dsack_that_does_not_fit_into_a_full_segment_gets_its_own_ack() {
     net.tcb(Side::B).set_nodelay(true);
     let before = net.log.len();
     let header = net.forge(Side::B);
-    // Data is queued when the duplicate arrives: both segments are sent in one batch.
+    // Data is written in the same batch, so the D-SACK could be carried by the data segment.
     net.call(Side::B, |tcb, cx| {
         let mut old = header.clone();
         old.seq = start;

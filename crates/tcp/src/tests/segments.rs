@@ -1,4 +1,5 @@
-//! Single segments that are old, wrong, too large or hostile.
+//! Single segments that are old, invalid, too large or hostile; superframes, a lower path MTU, and
+//! record ends.
 
 use core::time::Duration;
 
@@ -7,6 +8,7 @@ use pkt::{DropReason, GsoKind};
 use super::net::{Net, Side};
 use crate::{Counter, Flags, State};
 
+/// An established connection on which nothing is in flight.
 fn quiet(seed: u64) -> Net {
     let mut net = Net::established(seed);
     net.run_for(Duration::from_millis(100));
@@ -15,7 +17,7 @@ fn quiet(seed: u64) -> Net {
 }
 
 #[test]
-fn paws_rejects_an_old_timestamp_and_answers() {
+fn paws_rejects_an_old_timestamp_and_sends_an_ack() {
     let mut net = quiet(1);
     let mut old = net.forge(Side::A);
     let (value, echo) = old.options.timestamps.unwrap();
@@ -110,7 +112,7 @@ fn an_ack_older_than_any_window_is_rejected() {
     net.inject(Side::A, &segment, b"injected");
     assert_eq!(net.host(Side::A).drops, [DropReason::TcpTooOldAck]);
     assert!(net.recv(Side::A).is_empty());
-    // A late ACK with data: the data is accepted.
+    // The data of a segment whose ACK is merely late is accepted.
     net.send(Side::A, &[7; 1000]);
     net.run_for(Duration::from_millis(100));
     let mut late = net.forge(Side::A);
@@ -150,7 +152,7 @@ fn challenge_acks_are_limited_to_one_per_half_second() {
 }
 
 #[test]
-fn a_wrong_ack_in_syn_sent_is_reset_and_the_attempt_continues() {
+fn a_wrong_ack_in_syn_sent_is_answered_by_a_reset_and_the_attempt_continues() {
     let mut net = Net::new(10);
     net.connect(Side::A);
     net.lose_in_flight();
@@ -184,12 +186,13 @@ fn superframes_are_sent_and_received_whole() {
         got.extend(net.recv(Side::B));
     }
     assert_eq!(got, body);
+    // A superframe is a packet of several segments.
     let largest = net.sent_by(Side::A, 0).into_iter().max_by_key(|sent| sent.len).unwrap().clone();
     assert_eq!(largest.len, 65_160, "45 segments of 1448 bytes fit into 64 KB");
     assert_eq!(largest.gso.kind, GsoKind::TcpV4);
     assert_eq!((largest.gso.size, largest.gso.segs), (1448, 45));
     let acks = net.sent_by(Side::B, 0).len();
-    assert!(acks < 150, "one ACK for a superframe: {acks}");
+    assert!(acks < 150, "a superframe causes one ACK, not one per segment: {acks}");
     net.finish_clean();
 }
 
@@ -208,7 +211,7 @@ fn a_lower_path_mtu_splits_queued_data_and_retransmits_it() {
     assert!(!sent.is_empty() && sent.iter().all(|sent| sent.len <= 576 - 52));
     net.run_for(Duration::from_secs(2));
     assert_eq!(net.recv(Side::B).len(), 8000);
-    // A report about a segment that is not in flight counts as forged.
+    // A report about a segment that is not in flight is ignored, because it may be forged.
     net.call(Side::A, |tcb, cx| {
         let mtu = crate::on_icmp(tcb, cx, crate::IcmpError::PacketTooBig { mtu: 100 }, seq);
         assert_eq!(mtu, None);
@@ -219,7 +222,7 @@ fn a_lower_path_mtu_splits_queued_data_and_retransmits_it() {
 }
 
 #[test]
-fn a_record_end_also_ends_its_segment() {
+fn data_after_the_end_of_a_record_goes_into_another_segment() {
     let mut net = quiet(31);
     net.tcb(Side::A).set_cork(true);
     let before = net.log.len();

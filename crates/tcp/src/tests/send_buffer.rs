@@ -1,4 +1,5 @@
-//! Growth of the send buffer, writability, and the rules that hold small segments.
+//! Growth of the send buffer, writability, the rules that hold small segments back, and the limit
+//! of the segment size (`TCP_MAXSEG`).
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -12,11 +13,12 @@ fn writable(net: &mut Net) -> bool {
     net.tcb(Side::A).readiness().contains(Readiness::WRITE)
 }
 
+/// Writes `len` bytes on A.
 fn write(net: &mut Net, len: usize) -> Result<usize, SendError> {
     net.call(Side::A, |tcb, cx| tcb.send(cx, &[&std::vec![7; len][..]], false))
 }
 
-/// Writes until the send buffer is full.
+/// Writes on A until the send buffer is full. Returns the number of bytes written.
 fn fill(net: &mut Net) -> usize {
     core::iter::from_fn(|| write(net, 4000).ok()).sum()
 }
@@ -130,7 +132,8 @@ fn the_send_buffer_grows_to_two_windows_and_not_beyond_its_limit() {
     }
 }
 
-/// Linux: tcp_new_space, which computes the buffer again with every acknowledgment.
+/// As in Linux, where tcp_new_space computes the size of the buffer again with every
+/// acknowledgment.
 #[test]
 fn a_raised_limit_takes_effect_without_window_growth() {
     let mut net = Net::new(6);
@@ -148,7 +151,7 @@ fn a_raised_limit_takes_effect_without_window_growth() {
 }
 
 #[test]
-fn corked_data_is_sent_after_200_ms() {
+fn data_held_by_a_cork_or_by_msg_more_is_sent_after_200_ms() {
     for more in [false, true] {
         let mut net = Net::established(6);
         net.run_for(Duration::from_millis(500));
@@ -191,14 +194,14 @@ fn maxseg_before_connect_is_announced_and_used() {
         net.send(from, &[7; 5000]);
         net.run_for(Duration::from_millis(200));
         let largest = net.sent_by(from, before).iter().map(|sent| sent.len).max();
-        assert_eq!(largest, Some(588), "600 less the timestamps");
+        assert_eq!(largest, Some(588), "600 bytes less those of the timestamps");
         net.recv(side);
     }
     net.finish_clean();
 }
 
 #[test]
-fn maxseg_on_a_connection_only_reduces_the_segment_size() {
+fn maxseg_on_a_connection_reduces_the_segment_size_and_never_raises_it() {
     let mut net = Net::established(9);
     net.run_for(Duration::from_millis(100));
     net.call(Side::A, |tcb, _| tcb.set_maxseg(700));
@@ -212,13 +215,13 @@ fn maxseg_on_a_connection_only_reduces_the_segment_size() {
     net.finish_clean();
 }
 
-/// RFC 9293 §3.8.6.2.1: data waits for a larger window if the window is less than a segment and
-/// less than half of the largest window seen.
+/// RFC 9293 §3.8.6.2.1: data waits for a larger window if the window is smaller than a segment and
+/// smaller than half of the largest window that the peer has announced.
 #[test]
 fn a_silly_window_is_not_used_before_the_override_timer() {
     let mut net = Net::established(10);
     net.run_for(Duration::from_millis(100));
-    // The peer's window is only 300 bytes, after one of 64 KB.
+    // The peer, which has announced a window of 64 KB, now announces only 300 bytes.
     let mut header = net.forge(Side::A);
     header.seq += 1;
     header.window = u16::try_from(300 >> net.tcb(Side::A).snd_wscale).unwrap();
@@ -229,10 +232,10 @@ fn a_silly_window_is_not_used_before_the_override_timer() {
     assert!((1..=300).contains(&net.tcb(Side::A).info().snd_wnd));
     let (before, now) = (net.log.len(), net.now);
     net.send(Side::A, &[7; 1000]);
-    assert!(net.sent_by(Side::A, before).is_empty(), "no silly segment");
+    assert!(net.sent_by(Side::A, before).is_empty(), "no segment is sent into the small window");
     net.run_for(Duration::from_millis(200));
     let sent = net.sent_by(Side::A, before);
-    assert_eq!(sent[0].at - now, Duration::from_millis(200), "the override timer");
+    assert_eq!(sent[0].at - now, Duration::from_millis(200), "the override timer sends data");
     assert!((1..=300).contains(&sent[0].len));
     net.finish_clean();
 }
@@ -258,10 +261,10 @@ fn probes_of_a_closed_window_end_with_the_user_timeout() {
     net.finish_clean();
 }
 
-/// As Linux's sk_stream_memory_free, the limit is checked only for a new packet; in both stacks the
-/// last write may be partial.
+/// The limit is checked only for a new packet, as by Linux's sk_stream_memory_free. In both stacks
+/// the last write may be partial.
 #[test]
-fn the_last_packet_is_filled_and_the_buffer_exceeded_by_one_packet_at_most() {
+fn a_writer_fills_the_last_packet_and_exceeds_the_buffer_by_at_most_one_packet() {
     for (sndbuf, size) in [(20_000, 1000), (20_000, 300), (4608, 1000), (100_000, 50_000)] {
         let mut net = Net::new(13);
         net.host(Side::A).options.sndbuf = Some(sndbuf);
@@ -279,9 +282,9 @@ fn the_last_packet_is_filled_and_the_buffer_exceeded_by_one_packet_at_most() {
     }
 }
 
-/// The last packet is filled only while it accepts another fragment. Here each write needs a
-/// fragment of its own, because its byte does not continue the previous one in memory. The writer
-/// must not start a new packet in a full buffer.
+/// The last packet is filled only as long as it accepts another fragment. Here each write needs
+/// another fragment, because its byte does not follow the previous byte in memory. When the last
+/// packet accepts no more fragments, the writer must not start a new packet in a full buffer.
 #[test]
 fn exhausted_fragments_do_not_bypass_the_limits() {
     const SNDBUF: u32 = 20_000;
@@ -311,8 +314,8 @@ fn exhausted_fragments_do_not_bypass_the_limits() {
     }
 }
 
-/// Memory charges follow every change of a packet in the queue: splits, partial acknowledgment,
-/// retransmission. At the end all charges are released.
+/// Memory charges are adjusted at every change of a packet in the queue: split, partial
+/// acknowledgment, retransmission. After all data is acknowledged, no charge is left.
 #[test]
 fn memory_charges_are_released_exactly() {
     let mut net = Net::new(14);
@@ -335,7 +338,7 @@ fn memory_charges_are_released_exactly() {
     assert!(most > 50_000, "{most}");
     net.impairment.loss = 0;
     while net.tcb(Side::A).send_queue.wmem_queued() > 0 {
-        assert!(net.step(), "all data is acknowledged eventually");
+        assert!(net.step(), "no event is left, but data is unacknowledged");
         net.recv(Side::B);
     }
     assert_eq!((net.tcb(Side::A).memory_bytes(), net.tcb(Side::B).memory_bytes()), (0, 0));

@@ -1,4 +1,5 @@
-//! Small writes: Nagle, cork, `TCP_NODELAY`, PSH, and the events that release held data.
+//! Small writes: Nagle's algorithm, `TCP_CORK`, `MSG_MORE`, `TCP_NODELAY`, PSH, and the events that
+//! release held data.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -6,10 +7,12 @@ use std::vec::Vec;
 use super::net::{Net, Side};
 use crate::Flags;
 
+/// Returns the payload lengths of the data segments that A has sent since entry `from` of the log.
 fn data_lens(net: &Net, from: usize) -> Vec<u32> {
     net.sent_by(Side::A, from).iter().map(|sent| sent.len).filter(|&len| len > 0).collect()
 }
 
+/// An established connection on which nothing is in flight, and the length of its log.
 fn quiet(seed: u64) -> (Net, usize) {
     let mut net = Net::established(seed);
     net.run_for(Duration::from_millis(100));
@@ -96,8 +99,8 @@ fn a_cork_holds_data_for_at_most_200_ms() {
     net.finish_clean();
 }
 
-/// Regression: segments of the peer must not restart the timer. Otherwise a peer that sends often
-/// holds a corked tail back forever.
+/// Regression: segments of the peer must not restart the timer. Otherwise a corked tail is held
+/// back forever while the peer sends often.
 #[test]
 fn a_cork_holds_data_for_a_bounded_time_while_the_peer_sends() {
     let (mut net, before) = quiet(11);
@@ -162,7 +165,7 @@ fn an_ack_during_a_write_releases_no_small_segment() {
     assert_eq!(
         data_lens(&net, before).iter().sum::<u32>(),
         2 * 1448,
-        "all but the tail is acknowledged"
+        "all data except the tail is sent"
     );
     net.tcb(Side::A).set_mid_write(false);
     net.send(Side::A, b"tail");

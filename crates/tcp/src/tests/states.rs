@@ -1,4 +1,4 @@
-//! Every transition of RFC 9293 figure 5, and the effect of a reset in every state.
+//! The transitions of RFC 9293 figure 5, and the effect of a reset or SYN in every state.
 
 use core::time::Duration;
 
@@ -95,7 +95,7 @@ fn simultaneous_close_goes_through_closing() {
 }
 
 #[test]
-fn a_fin_with_the_ack_of_our_fin_enters_time_wait_directly() {
+fn a_fin_that_acknowledges_a_fin_in_fin_wait_1_leads_to_time_wait() {
     let mut net = Net::established(5);
     net.run_for(Duration::from_millis(100));
     net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
@@ -166,7 +166,7 @@ fn a_reset_keeps_received_data_readable() {
     let mut buf = [0; 4];
     let reset = Err(RecvError::Connection(TcpError::ConnectionReset));
     let mut read = |net: &mut Net| net.call(Side::A, |tcb, cx| tcb.recv(cx, &mut buf, false));
-    // `Net::recv` stopped at the error and cleared it.
+    // `Net::recv` has read until the error, which cleared the error.
     assert_ne!(read(&mut net), reset);
     assert_eq!(read(&mut net), Ok(0));
     let sent = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&b"x"[..]], false));
@@ -218,7 +218,8 @@ fn in_state(state: State) -> Net {
     net
 }
 
-/// States of a connection that has a control block and has not ended.
+/// States of a connection that has a control block and has not ended. (TIME-WAIT has a smaller
+/// object.)
 const WITH_BLOCK: [State; 8] = [
     State::SynSent,
     State::SynRecv,
@@ -231,7 +232,7 @@ const WITH_BLOCK: [State; 8] = [
 ];
 
 #[test]
-fn a_reset_with_the_exact_sequence_number_ends_every_state() {
+fn a_reset_with_the_exact_sequence_number_ends_a_connection_in_every_state() {
     for state in WITH_BLOCK {
         let mut net = in_state(state);
         let mut rst = net.forge(Side::A);
@@ -273,14 +274,14 @@ fn an_inexact_reset_in_the_window_is_challenged() {
 }
 
 #[test]
-fn a_syn_in_a_connection_is_challenged() {
+fn a_syn_in_a_synchronized_state_is_challenged() {
     for state in WITH_BLOCK.into_iter().filter(|state| state.is_synchronized()) {
         let mut net = in_state(state);
         let before = net.log.len();
         let mut syn = net.forge(Side::A);
         syn.flags = Flags::SYN;
         net.inject(Side::A, &syn, b"");
-        // A second SYN at once exceeds the rate limit of challenge ACKs.
+        // A second SYN at the same time exceeds the rate limit of challenge ACKs.
         net.inject(Side::A, &syn, b"");
         assert_eq!(net.state(Side::A), state);
         let answer = net.sent_by(Side::A, before);

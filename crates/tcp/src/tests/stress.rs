@@ -14,6 +14,7 @@ struct Flow {
     ended: bool,
 }
 
+/// Returns the value of the byte at `position` of the stream that `from` sends.
 fn byte_at(from: Side, position: u64) -> u8 {
     let mixed = (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed.to_be_bytes()[0] ^ if from == Side::A { 0 } else { 0x55 }
@@ -73,8 +74,8 @@ impl Flow {
     }
 }
 
-/// Runs a transfer of the given byte counts in both directions. `disturb` is called between the
-/// steps.
+/// Transfers these numbers of bytes in both directions, until both ends are closed. Calls `disturb`
+/// between the steps.
 pub(super) fn transfer(
     net: &mut Net,
     seed: u64,
@@ -112,6 +113,7 @@ pub(super) fn transfer(
     net.run_until(|net| net.state(Side::A) == State::Close && net.state(Side::B) == State::Close);
 }
 
+/// Transfers data in both directions between hosts with random settings.
 fn run(seed: u64, impairment: Impairment, gso_bytes_max: u32) {
     let mut rng = Rng::new(seed);
     let mut net = Net::new(seed);

@@ -1,4 +1,5 @@
-//! Delayed ACKs, retransmission timeouts, keepalive, and the limits at which the connection ends.
+//! Delayed ACKs, retransmission timeouts, keepalive, FIN-WAIT-2, and the limits at which a
+//! connection ends.
 
 use core::time::Duration;
 use std::vec::Vec;
@@ -21,7 +22,8 @@ fn a_syn_is_retransmitted_ten_times_at_growing_intervals_and_then_times_out() {
     net.connect(Side::A);
     let start = net.now;
     net.run_until(|net| net.state(Side::A) == State::Close);
-    // tcp_syn_linear_timeouts, then tcp_syn_retries.
+    // The first intervals are linear (tcp_syn_linear_timeouts), the others double, up to
+    // tcp_syn_retries.
     assert_eq!(net.now - start, Duration::from_secs(131));
     assert_eq!(gaps(&net, 0), [1000, 1000, 1000, 1000, 1000, 2000, 4000, 8000, 16000, 32000]);
     assert!(net.log.iter().all(|sent| sent.header.flags == Flags::SYN));
@@ -31,7 +33,7 @@ fn a_syn_is_retransmitted_ten_times_at_growing_intervals_and_then_times_out() {
 }
 
 #[test]
-fn a_syn_ack_is_retransmitted_five_times_and_its_request_then_freed() {
+fn a_request_is_freed_after_five_retransmissions_of_its_syn_ack() {
     let mut net = Net::new(2);
     net.host(Side::B).listening = true;
     net.connect(Side::A);
@@ -49,7 +51,7 @@ fn a_syn_ack_is_retransmitted_five_times_and_its_request_then_freed() {
 #[test]
 fn a_second_segment_is_acknowledged_at_once_and_a_single_one_within_40_ms() {
     let mut net = Net::established(3);
-    // Without quick ACKs: this side is in pingpong mode.
+    // B is in pingpong mode, so that it sends no quick ACKs.
     net.tcb(Side::B).set_quickack(false);
     net.send(Side::A, b"one");
     let before = net.log.len();
@@ -66,7 +68,7 @@ fn a_second_segment_is_acknowledged_at_once_and_a_single_one_within_40_ms() {
     let before = net.log.len();
     net.run_for(Duration::from_millis(10));
     let acks = net.sent_by(Side::B, before);
-    assert_eq!(acks.len(), 1, "only the second segment is acknowledged at once");
+    assert_eq!(acks.len(), 1, "only the second of three segments is acknowledged at once");
     assert_eq!(acks[0].at, net.now);
     net.finish_clean();
 }
@@ -89,7 +91,7 @@ fn a_response_carries_the_ack() {
     net.recv(Side::B);
     net.send(Side::B, b"answer");
     net.run_for(Duration::from_millis(10));
-    assert_eq!(net.log.len() - before, 2, "one segment each way");
+    assert_eq!(net.log.len() - before, 2, "one segment is sent in each direction");
     net.finish_clean();
 }
 
@@ -107,7 +109,7 @@ fn the_first_segments_of_a_connection_are_acknowledged_at_once() {
 }
 
 #[test]
-fn the_rto_doubles_and_the_connection_ends_after_r2() {
+fn the_rto_doubles_and_the_connection_ends_after_tcp_retries2() {
     let mut net = Net::new(6);
     // Without tail loss probes, which would be sent before the first timeout.
     net.host(Side::A).config.tcp_early_retrans = 0;
@@ -132,7 +134,7 @@ fn the_rto_doubles_and_the_connection_ends_after_r2() {
 }
 
 #[test]
-fn a_user_timeout_replaces_r2() {
+fn a_user_timeout_replaces_tcp_retries2() {
     let mut net = Net::established(7);
     net.run_for(Duration::from_millis(100));
     net.tcb(Side::A).set_user_timeout(Some(Duration::from_secs(5)));
@@ -173,7 +175,7 @@ fn keepalive_detects_a_dead_peer() {
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert_eq!((net.now - start).as_secs(), 7200 + 9 * 75);
     let sent = net.sent_by(Side::A, before);
-    assert_eq!(sent.len(), 10, "nine probes and a reset");
+    assert_eq!(sent.len(), 10, "A sends nine probes and a reset");
     assert!(sent[9].header.flags.contains(Flags::RST));
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPKeepAlive), 9);
@@ -197,8 +199,8 @@ fn keepalive_keeps_a_connection_whose_peer_answers() {
     net.finish_clean();
 }
 
-/// tcp(7): with keepalive, `TCP_USER_TIMEOUT` determines when the connection ends, for any
-/// `TCP_KEEPCNT`, but not before one probe has stayed unanswered.
+/// tcp(7): with keepalive, `TCP_USER_TIMEOUT` determines when the connection ends, and
+/// `TCP_KEEPCNT` has no effect. But at least one probe must stay unanswered before.
 #[test]
 fn a_user_timeout_ends_keepalive_by_time_instead_of_count() {
     for (timeout, ends, probes) in [(30, 30, 20), (5, 11, 1)] {
@@ -231,8 +233,8 @@ fn tcp_orphan_retries_limits_the_retransmissions_of_an_orphan() {
     net.call(Side::A, |tcb, cx| tcb.close(cx));
     let start = net.now;
     net.run_until(|net| net.state(Side::A) == State::Close);
-    // Two retransmissions from 200 ms and their last timeout take 1.4 s; the limit is checked at
-    // the next expiry of the timer.
+    // The timeouts of the segment and of its two retransmissions take 200, 400 and 800 ms. The
+    // limit is checked when the timer expires next.
     let took = (net.now - start).as_millis();
     assert!((1400..3600).contains(&took), "gave up after {took} ms");
     net.finish_clean();
@@ -272,8 +274,8 @@ fn an_idle_connection_has_no_deadline() {
     net.finish_clean();
 }
 
-/// The device is slow, not the network: another copy in its queue would delay the connection
-/// further.
+/// If the device is slow, not the network, another copy of the segment in the device's queue would
+/// only delay the connection further.
 #[test]
 fn a_segment_still_in_the_host_queue_is_not_retransmitted() {
     let mut net = Net::established(14);
@@ -285,7 +287,7 @@ fn a_segment_still_in_the_host_queue_is_not_retransmitted() {
     assert_eq!(
         net.sent_by(Side::A, before).len(),
         1,
-        "neither a probe nor a timeout retransmits it"
+        "neither a probe nor a timeout retransmits the segment"
     );
     assert!(net.count(Side::A, Counter::TcpExtTCPSpuriousRtxHostQueues) >= 2);
     assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);

@@ -1,4 +1,5 @@
-//! Spurious loss detection: the reductions that are undone, and the evidence for it.
+//! Undo of window reductions after a spurious loss detection, by each kind of evidence: F-RTO,
+//! timestamps, and D-SACK.
 
 use core::time::Duration;
 
@@ -13,6 +14,7 @@ fn warm(seed: u64, timestamps: bool) -> Net {
     warm_with(seed, |config| config.tcp_timestamps = timestamps)
 }
 
+/// Does the same as [`warm`], with other settings of A.
 fn warm_with(seed: u64, configure: impl FnOnce(&mut TcpConfig)) -> Net {
     let mut net = Net::new(seed);
     let config = &mut net.host(Side::A).config;
@@ -28,8 +30,8 @@ fn warm_with(seed: u64, configure: impl FnOnce(&mut TcpConfig)) -> Net {
     net
 }
 
-/// Delays the path by 300 ms for a moment, which exceeds the RTO, while there is more data than the
-/// window allows. Returns the state before the delay and after the first ACKs.
+/// Adds 300 ms, more than the RTO, to the delay of the path for a moment, while more data is queued
+/// than the window allows. Returns A's state before that moment and after the first ACKs.
 fn delay_spike(net: &mut Net) -> (TcpInfo, TcpInfo) {
     let before = net.tcb(Side::A).info();
     let delay = net.delay;
@@ -45,7 +47,7 @@ fn delay_spike(net: &mut Net) -> (TcpInfo, TcpInfo) {
 }
 
 #[test]
-fn frto_detects_a_spurious_timeout() {
+fn frto_undoes_a_spurious_timeout() {
     let mut net = warm(1, false);
     let (before, after) = delay_spike(&mut net);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPTimeouts), 1);
@@ -57,7 +59,7 @@ fn frto_detects_a_spurious_timeout() {
 }
 
 #[test]
-fn a_timestamp_reveals_a_spurious_timeout() {
+fn a_timestamp_undoes_a_spurious_timeout() {
     for sack in [false, true] {
         let mut net = warm_with(2, |config| {
             config.tcp_sack = sack;
@@ -108,8 +110,8 @@ fn a_genuine_timeout_is_not_undone() {
     }
 }
 
-/// Lets eight segments overtake one, by more than the reordering window, and returns the state
-/// before and after.
+/// Lets eight segments overtake one by more than the reordering window. Returns A's state before
+/// and after.
 fn overtaken(net: &mut Net) -> (TcpInfo, TcpInfo) {
     let before = net.tcb(Side::A).info();
     let delay = net.delay;

@@ -6,6 +6,7 @@ use std::vec::Vec;
 use super::net::{Net, Side};
 use crate::{Counter, Flags, Readiness, RecvError, SegmentHeader};
 
+/// An established connection on which nothing is in flight.
 fn quiet(seed: u64) -> Net {
     let mut net = Net::established(seed);
     net.run_for(Duration::from_millis(100));
@@ -21,13 +22,14 @@ fn recv_oob(net: &mut Net) -> Result<Option<u8>, RecvError> {
     net.call(Side::B, |tcb, _| tcb.recv_oob(false))
 }
 
-/// Performs one read of B.
+/// Performs one read on B.
 fn read(net: &mut Net) -> Result<Vec<u8>, RecvError> {
     let mut buf = [0; 4096];
     let read = net.call(Side::B, |tcb, cx| tcb.recv(cx, &mut buf, false));
     read.map(|n| buf[..n].to_vec())
 }
 
+/// Whether B has an urgent byte to read.
 fn is_urgent(net: &mut Net) -> bool {
     net.tcb(Side::B).readiness().contains(Readiness::PRI)
 }
@@ -51,11 +53,15 @@ fn the_urgent_byte_is_removed_from_the_stream() {
     net.send(Side::A, b"after");
     net.run_for(Duration::from_millis(100));
     assert!(is_urgent(&mut net));
-    assert_eq!(net.tcb(Side::B).readable_bytes(), 6, "SIOCINQ counts up to the mark");
+    assert_eq!(
+        net.tcb(Side::B).readable_bytes(),
+        6,
+        "SIOCINQ counts only the bytes before the mark"
+    );
     assert!(!net.tcb(Side::B).at_mark());
     assert_eq!(recv_oob(&mut net), Ok(Some(b'!')));
     assert!(!is_urgent(&mut net));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::NoUrgentData), "once only");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::NoUrgentData), "the byte is read once");
     assert_eq!(read(&mut net), Ok(b"before".to_vec()), "a read stops at the mark");
     assert!(net.tcb(Side::B).at_mark());
     assert_eq!(read(&mut net), Ok(b"after".to_vec()));
@@ -72,7 +78,11 @@ fn a_read_stops_at_the_mark_if_the_urgent_byte_was_not_read() {
     assert_eq!(read(&mut net), Ok(b"ab".to_vec()));
     assert!(net.tcb(Side::B).at_mark());
     assert_eq!(read(&mut net), Ok(b"c".to_vec()));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::NoUrgentData), "the stream was read past it");
+    assert_eq!(
+        recv_oob(&mut net),
+        Err(RecvError::NoUrgentData),
+        "the stream was read past the byte"
+    );
     net.finish_clean();
 }
 
@@ -108,7 +118,7 @@ fn an_urgent_byte_alone_does_not_make_the_socket_readable() {
 }
 
 #[test]
-fn a_peek_leaves_the_urgent_byte_and_the_stream() {
+fn a_peek_leaves_the_urgent_byte_and_the_stream_unchanged() {
     let mut net = quiet(6);
     send_oob(&mut net, b"!");
     net.send(Side::A, b"abc");
@@ -117,7 +127,11 @@ fn a_peek_leaves_the_urgent_byte_and_the_stream() {
         assert_eq!(net.call(Side::B, |tcb, _| tcb.recv_oob(true)), Ok(Some(b'!')));
         let mut buf = [0; 8];
         let peeked = net.call(Side::B, |tcb, cx| tcb.recv(cx, &mut buf, true));
-        assert_eq!((peeked, &buf[..3]), (Ok(3), &b"abc"[..]), "the urgent byte is not peeked at");
+        assert_eq!(
+            (peeked, &buf[..3]),
+            (Ok(3), &b"abc"[..]),
+            "a peek at the stream skips the urgent byte"
+        );
         assert!(net.tcb(Side::B).at_mark());
     }
     assert_eq!(recv_oob(&mut net), Ok(Some(b'!')));
@@ -126,14 +140,14 @@ fn a_peek_leaves_the_urgent_byte_and_the_stream() {
 }
 
 #[test]
-fn an_urgent_pointer_may_precede_its_byte() {
+fn an_urgent_pointer_may_arrive_before_its_byte() {
     let mut net = quiet(7);
     let mut header = net.forge(Side::B);
     header.flags |= Flags::URG;
     header.urgent = 6;
     net.inject(Side::B, &header, b"ab");
     assert!(!is_urgent(&mut net));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "announced, not received yet");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "the byte has not arrived yet");
     // Later segments need no urgent pointer of their own.
     let header = net.forge(Side::B);
     net.inject(Side::B, &header, b"cde!f");
@@ -224,7 +238,7 @@ fn an_urgent_pointer_to_read_data_is_ignored() {
 }
 
 #[test]
-fn the_end_of_the_stream_ends_the_wait_for_an_announced_byte() {
+fn recv_oob_does_not_wait_for_an_announced_byte_after_the_end_of_the_stream() {
     let mut net = quiet(13);
     let mut header = net.forge(Side::B);
     header.flags |= Flags::URG | Flags::FIN;
@@ -260,12 +274,12 @@ fn urgent_data_is_sent_without_superframes() {
     assert_eq!(pointers, [(1448, 7240), (1448, 5792), (1448, 4344), (1448, 2896), (1448, 1448)]);
     assert!(sent.iter().all(|sent| sent.header.has(Flags::URG)));
     net.run_for(Duration::from_millis(100));
-    // The mark is acknowledged: superframes are sent again.
+    // After the mark is acknowledged, superframes (packets of several segments) are sent again.
     let before = net.log.len();
     net.send(Side::A, &[7; 5 * 1448]);
     let sent = net.sent_by(Side::A, before);
     assert!(sent.iter().all(|sent| !sent.header.has(Flags::URG) && sent.header.urgent == 0));
-    assert!(sent[0].len > 1448, "superframes again");
+    assert!(sent[0].len > 1448, "the packet is a superframe again");
     assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);
     net.finish_clean();
 }
@@ -285,7 +299,7 @@ fn a_retransmission_carries_the_urgent_pointer() {
 }
 
 #[test]
-fn a_mark_beyond_sixteen_bits_is_clamped() {
+fn the_pointer_to_a_mark_beyond_sixteen_bits_is_clamped() {
     let mut net = Net::new(17);
     net.host(Side::A).options.sndbuf = Some(400_000);
     net.host(Side::B).options.rcvbuf = Some(600_000);
@@ -327,7 +341,7 @@ fn window_probes_announce_the_urgent_mark() {
     let unread = net.tcb(Side::A).unacked_bytes();
     assert!(unread < 65_000, "{unread}");
     net.run_for(Duration::from_secs(30));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "announced by a probe");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "a probe has announced the byte");
     while net.tcb(Side::A).unacked_bytes() > 0 || !is_urgent(&mut net) {
         let _ = read(&mut net);
         net.run_for(Duration::from_millis(20));
@@ -361,15 +375,15 @@ fn urgent_marks_arrive_over_a_lossy_path() {
     net.finish_clean();
 }
 
-/// Regression: a mark at the next byte to read must not count as a byte to skip while the byte is
-/// missing and the queue is empty.
+/// Regression: while the urgent byte is announced but has not arrived, and the queue is empty, a
+/// read must not try to skip it.
 #[test]
-fn an_announced_urgent_byte_that_is_missing_leaves_the_queue_empty() {
+fn an_urgent_byte_that_has_not_arrived_is_not_skipped() {
     let mut net = quiet(40);
     let header = net.forge(Side::B);
     let header = SegmentHeader { flags: header.flags | Flags::URG, urgent: 1, ..header };
     net.inject(Side::B, &header, b"");
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "announced, not received yet");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "the byte has not arrived yet");
     assert!(net.tcb(Side::B).at_mark());
     assert!(!net.tcb(Side::B).readiness().intersects(Readiness::READ | Readiness::PRI));
     assert_eq!(read(&mut net), Err(RecvError::WouldBlock));

@@ -1,11 +1,12 @@
-//! The window: scaling, closing and reopening, probes, silly windows, growing buffers.
+//! The window: scaling, closing and reopening, probes, avoidance of silly windows, and growing
+//! buffers.
 
 use core::time::Duration;
 
 use super::net::{Impairment, Net, Side};
 use crate::{Counter, Readiness, SendError, State};
 
-/// Writes until the send buffer is full.
+/// Writes on A until the send buffer is full. Returns the number of bytes written.
 fn fill(net: &mut Net) -> usize {
     let chunk = [9; 10_000];
     let mut total = 0;
@@ -18,7 +19,7 @@ fn fill(net: &mut Net) -> usize {
     }
 }
 
-/// A connection on which A has filled B's window.
+/// A connection on which A has filled B's window, and the number of bytes that A has written.
 fn stalled(seed: u64) -> (Net, usize) {
     let mut net = Net::new(seed);
     net.host(Side::B).options.rcvbuf = Some(16_384);
@@ -104,7 +105,7 @@ fn the_announced_edge_never_moves_back_and_small_reads_send_no_ack() {
         let read = net.call(Side::B, |tcb, cx| tcb.recv(cx, &mut byte, false));
         assert_eq!(read, Ok(1));
     }
-    assert!(net.sent_by(Side::B, before).is_empty(), "no silly window is announced");
+    assert!(net.sent_by(Side::B, before).is_empty(), "reads of single bytes announce no window");
     let mut edge = None;
     let scale = net.tcb(Side::B).info().window_scales.1;
     for sent in net.log.iter().filter(|sent| sent.from == Side::B).skip(1) {
@@ -186,7 +187,7 @@ fn the_send_buffer_grows_with_the_window_and_is_not_writable_when_full() {
 }
 
 #[test]
-fn a_window_smaller_than_a_segment_is_used() {
+fn a_transfer_completes_although_the_window_is_smaller_than_a_segment() {
     let mut net = Net::new(11);
     net.host(Side::B).options.rcvbuf = Some(2304);
     net.open();

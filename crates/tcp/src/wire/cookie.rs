@@ -1,7 +1,9 @@
 //! The cookie that the Fast Open option carries.
 //!
-//! RFC 7413 §4.1.1. Not here: the keys from which cookies are computed (`open::fast_open`), the
-//! cache of a client's cookies (`stack::socket::fast_open`).
+//! RFC 7413 §4.1.1.
+//!
+//! Not here: the keys from which a server computes cookies (`open::fast_open`), the cookies that a
+//! client stores (`stack::socket::fast_open`).
 
 /// Bytes of the longest cookie (RFC 7413 §4.1.1).
 const COOKIE_BYTES_MAX: usize = 16;
@@ -11,7 +13,7 @@ const COOKIE_BYTES_MIN: usize = 4;
 /// The value of a Fast Open option; empty when a client requests a cookie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cookie {
-    /// Whether the option is the experimental one.
+    /// Whether the cookie is carried by the experimental option (kind 254).
     experimental: bool,
     len: u8,
     bytes: [u8; COOKIE_BYTES_MAX],
@@ -36,7 +38,7 @@ impl Cookie {
         Some(Self { experimental: false, len: u8::try_from(value.len()).ok()?, bytes })
     }
 
-    /// Returns a cookie of eight bytes, the start of a keyed hash.
+    /// Returns a cookie that consists of the first eight bytes of a keyed hash.
     pub(crate) fn of_hash(hash: [u8; 8]) -> Self {
         let mut bytes = [0; COOKIE_BYTES_MAX];
         bytes[..hash.len()].copy_from_slice(&hash);
@@ -62,7 +64,7 @@ impl Cookie {
         self.experimental
     }
 
-    /// Whether a client requests a cookie.
+    /// Whether the option has no cookie and is a client's request for one.
     #[must_use]
     pub const fn is_request(&self) -> bool {
         self.len == 0
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_those_of_the_rfc() {
+    fn only_the_cookie_lengths_of_rfc_7413_are_accepted() {
         for len in 0..=20 {
             let allowed = matches!(len, 0 | 4 | 6 | 8 | 10 | 12 | 14 | 16);
             assert_eq!(Cookie::new(&[7; 20][..len]).is_some(), allowed, "{len}");

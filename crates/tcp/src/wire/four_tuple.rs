@@ -10,7 +10,7 @@ use core::net::{IpAddr, SocketAddr};
 /// A connection's local and remote address and port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FourTuple {
-    /// Our address and port.
+    /// Address and port of this host.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
@@ -32,14 +32,15 @@ impl FourTuple {
         Self { local: self.remote, remote: self.local }
     }
 
-    /// Whether both ends are IPv4.
+    /// Whether the connection uses IPv4. Both addresses are of the same family.
     #[must_use]
     pub const fn is_ipv4(&self) -> bool {
         self.local.is_ipv4() && self.remote.is_ipv4()
     }
 
     /// Writes the tuple as the input of a keyed hash: addresses, then ports, in network order. Flow
-    /// labels and scope ids are left out, so equal keys mean equal header fields on the wire.
+    /// labels and scope ids are left out, so equal keys mean equal addresses and ports in the
+    /// headers of packets.
     pub fn write_key(self, key: &mut [u8; Self::KEY_BYTES_MAX]) -> &[u8] {
         let local_len = write_address(&mut key[..16], self.local.ip());
         let remote_len = write_address(&mut key[local_len..local_len + 16], self.remote.ip());

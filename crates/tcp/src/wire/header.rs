@@ -1,4 +1,4 @@
-//! A segment's header as values.
+//! The header of a segment: its fields, parsing and writing.
 //!
 //! RFC 9293 §3.1; Linux: struct tcphdr, tcp_v4_fill_cb().
 //!
@@ -12,12 +12,12 @@
 //!  |                  options, 4 x (offset - 5) bytes              |  20
 //! ```
 //!
-//! Only [`SegmentHeader`] reads these bytes: after [`SegmentHeader::parse`] the engine works with
-//! values and no index can be out of range. `parse` checks the layout only. `stack` verifies the
-//! checksum before, and `input` checks the values after.
+//! Only [`SegmentHeader`] reads these bytes. After [`SegmentHeader::parse`] the engine works with
+//! the parsed values, and no index can be out of range. `parse` checks only the layout. The crate
+//! `stack` verifies the checksum before, and `input` checks the values after it.
 //!
-//! Not here: the checksum's arithmetic (crate pkt), the ninth flag AE of accurate ECN (reserved
-//! bits are ignored on reading and written as zero).
+//! Not here: the checksum's arithmetic (crate pkt), and AE, the ninth flag, of accurate ECN. AE is
+//! one of the reserved bits, which are ignored when parsed and written as zero.
 
 use core::fmt;
 
@@ -32,7 +32,7 @@ use crate::wire::{
 /// Bytes of a header without options.
 pub const HEADER_BYTES_MIN: usize = 20;
 
-/// Bytes of a header with all the options it can hold: data offset 15.
+/// Bytes of the longest header, whose data offset is 15.
 pub const HEADER_BYTES_MAX: usize = HEADER_BYTES_MIN + OPTIONS_BYTES_MAX;
 
 /// Offset of the checksum from the start of the header.
@@ -70,16 +70,16 @@ pub struct SegmentHeader {
     pub dst_port: u16,
     /// SEG.SEQ: number of the first byte of data, or of the SYN.
     pub seq: SeqNum,
-    /// SEG.ACK: next number the sender expects; valid only with [`Flags::ACK`].
+    /// SEG.ACK: number of the next byte that the sender expects; valid only with [`Flags::ACK`].
     pub ack: SeqNum,
     /// Control bits.
     pub flags: Flags,
-    /// SEG.WND as on the wire, before scaling.
+    /// SEG.WND as in the header, before scaling.
     pub window: u16,
-    /// SEG.UP: valid only with [`Flags::URG`].
+    /// SEG.UP, the urgent pointer: valid only with [`Flags::URG`].
     pub urgent: u16,
-    /// Bytes of the parsed header. Writing derives the length from the options and ignores this
-    /// field.
+    /// Bytes of the parsed header. [`emit`](Self::emit) ignores this field and derives the length
+    /// from the options.
     pub header_len: u8,
     /// Options.
     pub options: Options,
@@ -98,8 +98,9 @@ impl SegmentHeader {
         Ok(header)
     }
 
-    /// Like [`parse`](Self::parse), but fills `self`, which must equal `default()`. Returning a
-    /// header copies it, and the copy stalls until the stores to its fields have completed.
+    /// Does the same as [`parse`](Self::parse), but fills `self`, which must equal `default()`.
+    /// This is faster, because `parse` copies the header to return it, and the copy has to wait
+    /// until the stores to the fields have completed.
     ///
     /// # Errors
     ///
@@ -165,7 +166,7 @@ impl SegmentHeader {
             + self.flags.contains(Flags::FIN) as u32
     }
 
-    /// Whether the control bit is set.
+    /// Whether all control bits of `flag` are set.
     #[inline]
     #[must_use]
     pub const fn has(&self, flag: Flags) -> bool {
@@ -173,8 +174,9 @@ impl SegmentHeader {
     }
 }
 
-/// The header of nearly every segment: no urgent pointer, and no option but the timestamps.
-/// [`SegmentHeader::emit`] writes the same bytes.
+/// A header without an urgent pointer and with the timestamps as its only option, as most segments
+/// of an established connection have it. Its bytes are those that [`SegmentHeader::emit`] writes,
+/// and a checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainHeader {
     /// Source and destination port.
@@ -191,7 +193,7 @@ impl PlainHeader {
     /// Length of the header.
     pub(crate) const BYTES: usize = HEADER_BYTES_MIN + TIMESTAMPS_BYTES;
 
-    /// Returns the header in wire format.
+    /// Returns the bytes of the header.
     #[inline]
     pub(crate) fn bytes(&self, checksum: u16) -> [u8; Self::BYTES] {
         let Self { ports, seq, ack, flags, window, timestamps } = *self;
@@ -214,7 +216,7 @@ impl PlainHeader {
     }
 }
 
-/// Returns the low byte of a number below 16.
+/// Converts a number below 16 to `u8`.
 #[expect(clippy::cast_possible_truncation, reason = "a data offset is at most 15")]
 const fn nibble(number: usize) -> u8 {
     debug_assert!(number < 16);

@@ -1,16 +1,16 @@
-//! TCP options as values: parsed from any bytes, written in Linux's order.
+//! TCP options: parsing from arbitrary bytes, and writing in Linux's order.
 //!
 //! RFC 9293 §3.2, RFC 7323, RFC 2018; Linux: tcp_parse_options(), tcp_options_write().
 //!
-//! Parsing never fails. A malformed length ends the list, and the options before it are valid:
-//! Linux parses them so, and a peer that works with Linux must work here. Options that only a SYN
-//! may carry are ignored in other segments. Every option is padded on writing, so that 32-bit
-//! fields stay aligned; then the fast paths of both sides recognize the header of an established
-//! connection by one word.
+//! Parsing never fails. A malformed length ends the list, and the options before it are used: Linux
+//! parses them in this way, and a peer that works with Linux must work here. Options that only a
+//! SYN may carry are ignored in other segments. Each option is padded when it is written, so that
+//! 32-bit fields stay aligned. The fast paths of both sides can then recognize an option list that
+//! has only timestamps by its first word.
 //!
-//! Not here: whether an option was negotiated (the control block records it), MD5, AO. Unknown
-//! kinds are skipped by their length, so a new option needs a field, an arm in `parse` and a place
-//! in `emit`.
+//! Not here: whether an option was negotiated (the control block records it), MD5, AO. Options of
+//! unknown kinds are skipped. A new option needs a field in [`Options`], an arm in `take`, and code
+//! in `emit` and `fixed_len`.
 
 use pkt::Instant;
 
@@ -18,19 +18,20 @@ use arrayvec::ArrayVec;
 
 use crate::wire::{cookie::Cookie, seq::SeqNum};
 
-/// Bytes of options a header can hold: 60 bytes at most (data offset 15), less the fixed 20.
+/// Largest number of bytes of options: a header has at most 60 bytes (data offset 15), of which 20
+/// are fixed.
 pub const OPTIONS_BYTES_MAX: usize = 40;
 
-/// SACK blocks that fit without other options: (40 - 4) / 8.
+/// Number of SACK blocks that fit without other options: (40 - 4) / 8.
 pub const SACK_BLOCKS_MAX: usize = 4;
 
-/// Largest shift that RFC 7323 §2.3 allows; a larger one is treated as this.
+/// Largest shift that RFC 7323 §2.3 allows; a larger shift is treated as this one.
 pub const WINDOW_SCALE_MAX: u8 = 14;
 
-/// Bytes the timestamp option costs each segment, padding included.
+/// Bytes of the timestamp option with its padding.
 pub const TIMESTAMPS_BYTES: usize = 12;
 
-/// The timestamp option alone, aligned: NOP, NOP, kind 8, length 10.
+/// First word of an option list that has only timestamps: NOP, NOP, kind 8, length 10.
 pub(crate) const TIMESTAMPS_WORD: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
 /// Number of Fast Open among the experimental options (RFC 7413 §4.1.1, RFC 6994).
@@ -54,7 +55,8 @@ mod kind {
 pub struct Options {
     /// Maximum segment size that the sender accepts (SYN only). Never 0: a zero is ignored.
     pub mss: Option<u16>,
-    /// Shift of the sender's later windows (SYN only), at most [`WINDOW_SCALE_MAX`].
+    /// Shift of the windows in the sender's later segments (SYN only), at most
+    /// [`WINDOW_SCALE_MAX`].
     pub window_scale: Option<u8>,
     /// Whether the sender supports SACK (SYN only).
     pub sack_permitted: bool,
@@ -73,8 +75,8 @@ impl Options {
         Self::default()
     }
 
-    /// Parses the bytes between the fixed header and the data. `is_syn` admits the options of a
-    /// handshake.
+    /// Parses the bytes between the fixed header and the data. Options that only a SYN may carry
+    /// are ignored unless `is_syn`.
     #[must_use]
     pub fn parse(bytes: &[u8], is_syn: bool) -> Self {
         let mut options = Self::default();
@@ -82,7 +84,7 @@ impl Options {
         options
     }
 
-    /// Like [`parse`](Self::parse), but fills `self`, which must hold no option yet.
+    /// Does the same as [`parse`](Self::parse), but fills `self`, which must hold no option yet.
     #[inline]
     pub(crate) fn read(&mut self, bytes: &[u8], is_syn: bool) {
         // Most segments of an established connection carry no other option.
@@ -102,8 +104,8 @@ impl Options {
                 _ => {
                     let Some(&length) = after.first() else { break };
                     let length = usize::from(length);
-                    // A length below 2 does not cover kind and length; one beyond the header is cut
-                    // off.
+                    // A length below 2 does not include the kind and length bytes. A length beyond
+                    // the end of the header means that the option is cut off.
                     if length < 2 || length > rest.len() {
                         break;
                     }
@@ -166,15 +168,15 @@ impl Options {
         self.sack_blocks.len().min((OPTIONS_BYTES_MAX - self.fixed_len()).saturating_sub(4) / 8)
     }
 
-    /// Returns the bytes of all options but the SACK blocks. At most 20 without a cookie, so at
-    /// least two blocks always fit outside a SYN; at most 40 with one.
+    /// Returns the number of bytes of all options except the SACK blocks: at most 20 without a
+    /// cookie, so that at least two blocks fit, and at most 40 with a cookie.
     fn fixed_len(&self) -> usize {
         let mut len = 0;
         if self.mss.is_some() {
             len += 4;
         }
         if self.timestamps.is_some() {
-            // SACK-permitted takes the place of the two NOPs.
+            // SACK-permitted, if present, replaces the two NOPs.
             len += TIMESTAMPS_BYTES;
         } else if self.sack_permitted {
             len += 4;
@@ -250,7 +252,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes the Fast Open option, followed by its padding.
+    /// Appends the Fast Open option and its padding.
     fn put_cookie(&mut self, cookie: &Cookie) {
         let experimental = cookie.is_experimental();
         let kind = if experimental { kind::EXPERIMENT } else { kind::FAST_OPEN };
@@ -268,13 +270,14 @@ impl Writer<'_> {
         self.at += padded;
     }
 
+    /// Appends four bytes.
     fn put(&mut self, word: [u8; 4]) {
         self.bytes[self.at..self.at + 4].copy_from_slice(&word);
         self.at += 4;
     }
 }
 
-/// Returns the millisecond clock of TSval, shifted by a connection's `offset`
+/// Returns the TSval at `now`: a clock in milliseconds, plus the `offset` of the connection
 /// (RFC 7323 §5.4, §7.1).
 #[expect(clippy::cast_possible_truncation, reason = "the timestamp clock wraps")]
 pub(crate) fn ts_clock(now: Instant, offset: u32) -> u32 {

@@ -1,6 +1,7 @@
 //! The checksum of a segment's pseudo-header.
 //!
-//! RFC 9293 §3.1. A connection sums its addresses once; each segment adds its length.
+//! RFC 9293 §3.1. The sum of the addresses is computed once per connection; the length is added for
+//! each segment.
 
 use pkt::checksum::{self, Sum};
 

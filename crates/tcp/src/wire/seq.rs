@@ -2,10 +2,10 @@
 //!
 //! RFC 9293 §3.4; Linux: before(), after(), between() in include/net/tcp.h.
 //!
-//! A comparison is meaningful only for two numbers less than 2^31 apart, which holds for all
-//! numbers of one connection because no window exceeds 2^30 (RFC 7323 §2.3). There is no `Ord`: the
-//! order is not transitive around the circle, so only code that knows a bound on the distance may
-//! sort by it.
+//! A comparison is meaningful only for two numbers less than 2^31 apart. All numbers of one
+//! connection are that close, because no window exceeds 2^30 (RFC 7323 §2.3). [`SeqNum`] does not
+//! implement `Ord`: the order is not transitive around the circle of numbers, so only code that
+//! knows a bound on the distances may sort numbers.
 //!
 //! Not here: 64-bit stream positions.
 
@@ -68,7 +68,8 @@ impl SeqNum {
 
     /// Returns the number of bytes from `earlier` forward to `self`, around the circle.
     ///
-    /// For numbers whose order is known; `self - earlier` gives the signed distance.
+    /// Use this function if the order of the numbers is known; otherwise `self - earlier` gives the
+    /// signed distance.
     #[inline]
     #[must_use]
     pub const fn since(self, earlier: Self) -> u32 {
@@ -197,7 +198,8 @@ mod tests {
         })
     }
 
-    /// Returns the distance from `low` to `high` of RFC 9293 §3.4, in numbers that do not wrap.
+    /// Returns the signed distance from `low` to `high` (RFC 9293 §3.4), computed with 64-bit
+    /// numbers, which do not wrap.
     fn distance(low: u32, high: u32) -> i64 {
         let forward = (i64::from(high) - i64::from(low)).rem_euclid(1 << 32);
         if forward < 1 << 31 { forward } else { forward - (1 << 32) }
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn between_is_right_for_every_three_corners() {
+    fn between_agrees_with_the_distances_for_every_three_corners() {
         let forward = |low: u32, high: u32| (i64::from(high) - i64::from(low)).rem_euclid(1 << 32);
         for low in corners() {
             for high in corners() {
@@ -239,8 +241,8 @@ mod tests {
         }
     }
 
-    /// The order depends on the distance alone. The test tries every 4096th distance and its
-    /// neighbors.
+    /// The order depends on the distance alone, so one starting number is enough. The test tries
+    /// every 4096th distance and its two neighbors.
     #[test]
     fn the_sign_of_every_distance_decides_the_order() {
         let low = SeqNum(0x8000_0001);

@@ -43,7 +43,7 @@ impl Uses {
 /// A line that both CPUs access.
 #[derive(Clone, Debug)]
 pub struct SharedLine {
-    /// Address divided by [`LINE_BYTES`].
+    /// Address divided by `LINE_BYTES`.
     pub number: u64,
     /// Structures of the accessed bytes.
     pub names: BTreeSet<String>,

@@ -1,5 +1,5 @@
-//! ProbeBW: every two or three seconds the flow probes for more bandwidth, and the result sets the
-//! bounds.
+//! ProbeBW: at the latest after two to three seconds the flow probes for more bandwidth, and the
+//! result sets the bounds.
 //!
 //! draft-ietf-ccwg-bbr §5.3.3.
 
@@ -15,14 +15,15 @@ use crate::{
 const PROBE_WAIT: Duration = Duration::from_secs(2);
 const PROBE_WAIT_RANDOM_US: u32 = 1_000_000;
 
-/// Rounds after which a probe starts at the latest: as many as Reno would need to fill the same
-/// window, at most 63.
+/// Upper bound, in rounds, of the time until the next probe. With a small window the time is
+/// shorter: the number of rounds in which Reno would fill the same window.
 const RENO_ROUNDS_MAX: u32 = 63;
 
-/// BBR.Headroom: percentage of `inflight_hi` that is left to other flows while cruising.
+/// BBR.Headroom: percentage of `inflight_hi` that is left to other flows in Cruise.
 const HEADROOM: u64 = 15;
 
-/// Largest `probe_up_rounds`: the slope does not become steeper.
+/// Largest value of `probe_up_rounds`, from which on the growth of `inflight_hi` does not double
+/// any more.
 const PROBE_UP_ROUNDS_MAX: u8 = 30;
 
 impl Bbr {
@@ -72,7 +73,7 @@ impl Bbr {
         due
     }
 
-    /// Whether so many rounds have passed that a Reno flow would fill the same window
+    /// Whether enough rounds have passed for a Reno flow to fill the same window
     /// (BBRIsRenoCoexistenceProbeTime).
     fn is_reno_coexistence_time(&self, window: &Window) -> bool {
         let rounds = (self.target_inflight(window) / window.mss).clamp(1, RENO_ROUNDS_MAX);
@@ -144,8 +145,9 @@ impl Bbr {
         self.raise_inflight_hi_slope(window);
     }
 
-    /// Lowers `inflight_hi` if a probe caused too many losses or a mark, else raises `inflight_hi`
-    /// to the flight of the sample (BBRAdaptUpperBounds).
+    /// Sets `inflight_hi` to the flight of a probe that caused too many losses or a mark. Otherwise
+    /// raises `inflight_hi`, if it is set, to at least the flight of the sample
+    /// (BBRAdaptUpperBounds).
     fn adapt_upper_bounds(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         if self.ack_phase == AckPhase::ProbeStarting && self.round_start {
             self.ack_phase = AckPhase::ProbeFeedback;
@@ -185,7 +187,7 @@ impl Bbr {
         self.probe_up_count = (window.cwnd / growth).max(1);
     }
 
-    /// Raises `inflight_hi` with acknowledged bytes while the window is at it
+    /// Raises `inflight_hi` with acknowledged bytes while the window has reached `inflight_hi`
     /// (BBRProbeInflightHiUpward).
     fn probe_inflight_hi_upward(&mut self, window: &Window, sample: &ModelSample<'_>) {
         if !sample.is_cwnd_limited || window.cwnd < self.inflight_hi {
@@ -201,8 +203,8 @@ impl Bbr {
         }
     }
 
-    /// BBRHandleInflightTooHigh: ends the probe and sets the bound to the flight that was too
-    /// large.
+    /// BBRHandleInflightTooHigh: ends the probe and sets `inflight_hi` to the flight that was too
+    /// large, unless the application limited that flight.
     fn handle_inflight_too_high(
         &mut self,
         window: &Window,
@@ -220,7 +222,8 @@ impl Bbr {
         }
     }
 
-    /// BBRHandleLostPacket, for the first loss of this ACK that exceeded LossThresh.
+    /// Processes the first loss since the previous ACK that exceeded LossThresh
+    /// (BBRHandleLostPacket).
     pub(super) fn on_losses(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         let Some(loss) = sample.excessive_loss.filter(|_| self.probing) else { return };
         self.handle_inflight_too_high(

@@ -1,5 +1,5 @@
-//! ProbeRTT: at most twice in ten seconds the flight is halved, so that a queue does not hide the
-//! minimum round-trip time.
+//! ProbeRTT: at most once in five seconds the flight is reduced to half of the bandwidth-delay
+//! product, so that the flow's own queue does not hide the minimum round-trip time.
 //!
 //! draft-ietf-ccwg-bbr §5.3.4.
 
@@ -23,7 +23,7 @@ const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 /// meanwhile.
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// BBR.ProbeRTTDuration.
+/// BBR.ProbeRTTDuration: shortest time for which the flight stays small.
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
 
 impl Bbr {

@@ -37,11 +37,11 @@ const AGGREGATION_ROUNDS: u32 = 5;
 /// Excess of the bytes acknowledged at once over the bytes that the bandwidth explains (§5.5.9).
 #[derive(Clone, Debug, Default)]
 pub(super) struct AckAggregation {
-    /// Start of this run of ACKs.
+    /// Start of this sequence of ACKs, during which more was delivered than the bandwidth explains.
     start: Instant,
-    /// Bytes delivered by this run.
+    /// Bytes delivered since `start`.
     delivered: u64,
-    /// Largest excess of this window and the previous one.
+    /// Largest excess in this window of rounds and in the previous one.
     extra: [u32; 2],
     /// Round in which this window began.
     window_began: u32,
@@ -106,7 +106,8 @@ impl Bbr {
         }
     }
 
-    /// Starts the next round's delivery with this sample (BBRAdvanceLatestDeliverySignals).
+    /// At the end of a round, starts the delivery of the next round with this sample
+    /// (BBRAdvanceLatestDeliverySignals).
     pub(super) fn advance_latest_delivery(&mut self, sample: &ModelSample<'_>) {
         if self.loss_round_start {
             self.bw_latest = sample.rate.rate().unwrap_or(0);
@@ -114,7 +115,7 @@ impl Bbr {
         }
     }
 
-    /// Discards the losses, marks and delivery of this round (BBRResetCongestionSignals).
+    /// Discards the losses, ECN marks and delivery of this round (BBRResetCongestionSignals).
     pub(super) fn reset_congestion_signals(&mut self) {
         self.loss_in_round = false;
         self.mark_in_round = false;
@@ -187,14 +188,14 @@ impl Bbr {
         self.inflight_lo = self.inflight_latest.max(beta_bytes(self.inflight_lo));
     }
 
-    /// Removes the bounds of the time between probes (BBRResetLowerBounds).
+    /// Removes `bw_lo` and `inflight_lo`, which apply only between probes (BBRResetLowerBounds).
     pub(super) fn reset_lower_bounds(&mut self) {
         self.bw_lo = INFINITE_BW;
         self.inflight_lo = INFINITE;
     }
 
-    /// BBRIsProbingBW: whether the phase sends more than the path is known to take, so that losses
-    /// are expected.
+    /// BBRIsProbingBW: whether the phase fills or exceeds the known capacity of the path, so that
+    /// losses are expected.
     pub(super) fn is_probing_bw(&self) -> bool {
         matches!(self.phase, Phase::Startup | Phase::Refill | Phase::Up)
     }

@@ -13,7 +13,7 @@ use crate::{
 /// each round.
 pub(super) const PACING_GAIN: u64 = 277;
 
-/// BBR.DrainPacingGain in percent: the inverse of the window's gain of two.
+/// BBR.DrainPacingGain in percent: the inverse of the window gain of Startup, which is two.
 pub(super) const DRAIN_GAIN: u64 = 50;
 
 /// BBR.StartupFullBwThreshold in percent: the bandwidth counts as growing if it grows by a quarter
@@ -23,8 +23,8 @@ const FULL_BW_GROWTH: u64 = 125;
 /// BBR.StartupFullBwCount: rounds without that growth after which the pipe counts as full.
 const FULL_BW_ROUNDS: u8 = 3;
 
-/// BBRStartupFullLossCnt: number of ACKs with losses in one round that ends Startup, if more than
-/// LossThresh of the flight was lost.
+/// BBRStartupFullLossCnt: number of ACKs with losses in one round that ends Startup, if the
+/// connection is in recovery and more than LossThresh of the flight was lost.
 const FULL_LOSS_EVENTS: u8 = 6;
 
 /// Number of consecutive rounds with marks that ends Startup.

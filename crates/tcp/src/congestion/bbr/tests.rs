@@ -1,4 +1,4 @@
-//! Tests of BBR's state machine, with a simulated path that gives it one sample per round.
+//! Tests of BBR's state machine, with a simulated path that gives one sample per round.
 
 use core::time::Duration;
 
@@ -19,7 +19,7 @@ const MSS: u32 = 1000;
 const THRESH: LossThresh = LossThresh(20);
 const RTT: Duration = Duration::from_millis(20);
 
-/// A path of a fixed bandwidth and round-trip time, sampled once per round.
+/// A simulated path with a bandwidth and a round-trip time, sampled once per round.
 struct Path {
     bbr: Bbr,
     window: Window,
@@ -116,7 +116,7 @@ impl Path {
             }
             self.round(false);
         }
-        panic!("{phase:?} not reached in {rounds_max} rounds: {:?}", self.bbr);
+        panic!("{phase:?} is not reached in {rounds_max} rounds: {:?}", self.bbr);
     }
 }
 
@@ -125,7 +125,7 @@ fn startup_doubles_the_window_until_the_bandwidth_stops_growing_and_then_drains(
     let mut path = Path::new(12_500_000);
     let rounds = path.run_until(20, Phase::Drain);
     // From 10 segments to 250 in five doublings, plus three rounds to detect the full pipe.
-    assert!((7..=11).contains(&rounds), "{rounds}");
+    assert!((7..=11).contains(&rounds), "Startup took {rounds} rounds");
     assert_eq!(path.bbr.max_bw.value(), 12_500_000);
     assert_eq!(path.bbr.min_rtt, RTT);
     path.round(false);
@@ -137,9 +137,17 @@ fn the_pacing_rate_is_one_percent_below_the_bandwidth() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     path.round(false);
-    assert_eq!(path.bbr.pacing_rate(), Some(12_375_000), "one percent below the bandwidth");
+    assert_eq!(
+        path.bbr.pacing_rate(),
+        Some(12_375_000),
+        "the rate is one percent below the bandwidth"
+    );
     let bdp = path.bdp();
-    assert!((bdp..=3 * bdp).contains(&path.window.cwnd), "{} of {bdp}", path.window.cwnd);
+    assert!(
+        (bdp..=3 * bdp).contains(&path.window.cwnd),
+        "window {}, bandwidth-delay product {bdp}",
+        path.window.cwnd
+    );
 }
 
 #[test]
@@ -156,7 +164,7 @@ fn the_probing_cycle_finds_new_bandwidth() {
 }
 
 #[test]
-fn a_lower_bandwidth_is_accepted_after_two_probes() {
+fn a_lower_bandwidth_replaces_the_estimate_within_sixteen_seconds() {
     let mut path = Path::new(2_500_000);
     path.run_until(30, Phase::Cruise);
     path.capacity = 1_250_000;
@@ -166,7 +174,7 @@ fn a_lower_bandwidth_is_accepted_after_two_probes() {
     // A cycle without a probe measures the rate of cruising, which the pacing margin keeps below
     // the bandwidth.
     let bw = path.bbr.max_bw.value();
-    assert!((1_225_000..=1_250_000).contains(&bw), "{bw}");
+    assert!((1_225_000..=1_250_000).contains(&bw), "the estimate is {bw}");
 }
 
 #[test]
@@ -178,7 +186,7 @@ fn probe_rtt_measures_with_a_small_flight_every_five_seconds() {
     let before = path.now;
     path.run_until(300, Phase::ProbeRtt);
     let waited = path.now - before;
-    assert!(waited < Duration::from_secs(6), "{waited:?}");
+    assert!(waited < Duration::from_secs(6), "ProbeRTT began after {waited:?}");
     let cwnd = path.window.cwnd;
     let mut rounds = 0;
     while path.bbr.phase == Phase::ProbeRtt {
@@ -188,7 +196,7 @@ fn probe_rtt_measures_with_a_small_flight_every_five_seconds() {
         assert!(small || path.bbr.phase != Phase::ProbeRtt);
         assert!(rounds < 20, "ProbeRTT does not end");
     }
-    assert!(rounds >= 5, "ProbeRTT lasts 200 ms, and {rounds} rounds are shorter");
+    assert!(rounds >= 5, "ProbeRTT must last 200 ms, but {rounds} rounds are shorter");
     assert_eq!(path.bbr.phase, Phase::Cruise);
 }
 
@@ -229,11 +237,11 @@ fn a_probe_with_excessive_loss_bounds_the_flight() {
     assert!(!path.bbr.probing);
     assert!(path.bbr.inflight_hi < INFINITE);
     let headroom = path.bbr.inflight_with_headroom(&path.window);
-    assert!(headroom < path.bbr.inflight_hi, "cruising leaves headroom to other flows");
+    assert!(headroom < path.bbr.inflight_hi, "Cruise leaves headroom to other flows");
 }
 
 #[test]
-fn startup_ends_when_a_queue_overflows() {
+fn losses_on_six_acks_of_a_round_end_startup() {
     let mut path = Path::new(u64::from(u32::MAX));
     for _ in 0..3 {
         path.round(false);
@@ -285,7 +293,7 @@ fn a_restart_from_idle_paces_at_the_bandwidth_of_the_path() {
 }
 
 #[test]
-fn application_limited_samples_lower_no_estimate() {
+fn application_limited_samples_do_not_lower_the_bandwidth() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     for _ in 0..1000 {
@@ -307,7 +315,7 @@ fn the_bandwidth_filter_covers_two_cycles() {
     filter.advance();
     assert_eq!(filter.value(), 5);
     filter.advance();
-    assert_eq!(filter.value(), 5, "a cycle without a sample does not count");
+    assert_eq!(filter.value(), 5, "a cycle without a sample keeps the previous value");
 }
 
 #[test]

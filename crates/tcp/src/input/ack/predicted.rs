@@ -1,10 +1,11 @@
-//! Short form of the fifth step, the ACK field, for a segment that passed header prediction: it
-//! acknowledges the only segment in flight, or nothing is in flight, and no loss recovery, probe or
-//! timer is active. Requests, responses and the receiver of one-way data take this path.
+//! Fast path of the fifth step, the ACK field, for a segment that passed header prediction. The
+//! segment acknowledges the only segment in flight, or nothing is in flight and no retransmission
+//! timer runs; in both cases no loss recovery is in progress. Request-response traffic and
+//! receivers of one-way data use this fast path.
 //!
-//! [`super::process`] is the complete form. Under the conditions of [`is_predicted`] most of its
-//! steps change nothing, and this file contains the remaining ones; `tests::fast_path` compares
-//! both forms. Linux: the part of tcp_ack without `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
+//! [`super::process`] is the general code. Under the conditions checked by [`process`] most of its
+//! steps change nothing, and this file contains the others; `tests::fast_path` compares the results
+//! of both. Linux: the part of tcp_ack without `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
 //!
 //! Not here: the conditions on the header (`input::fast_path`).
 
@@ -23,8 +24,7 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Processes the ACK if [`is_predicted`] holds. Returns false without a change if the complete form
-/// is needed.
+/// Processes the ACK if the fast path applies. Otherwise changes nothing and returns false.
 #[inline]
 pub(in crate::input) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> bool {
     let ack = segment.header.ack;
@@ -67,10 +67,11 @@ fn note_app_limited(tcb: &mut Tcb) {
     }
 }
 
-/// Returns whether the short form applies: one segment, sent once, is in flight, and the ACK covers
-/// it. SACK is agreed, and the peer's window is no new maximum. No loss recovery, probe, undo or
-/// urgent data is pending. The congestion window was not full, so that it does not grow, and no
-/// model-based algorithm needs a sample.
+/// Returns whether the fast path applies to an ACK of new data: one entry, sent once, is in flight,
+/// and the ACK covers it. SACK is agreed, and the peer's window is no new maximum. No loss recovery
+/// or probe is in progress, no reduction has been proved spurious, no urgent data is pending, and
+/// TCP Small Queues did not end the last transmission. The congestion window was not full, so it
+/// does not grow, and no model-based algorithm needs a sample.
 #[inline]
 fn is_predicted(tcb: &Tcb, ack: SeqNum) -> bool {
     const WATCHED: TcbFlags = TcbFlags::SACK
@@ -95,7 +96,8 @@ fn is_predicted(tcb: &Tcb, ack: SeqNum) -> bool {
         && tcb.timers.rtx() != Some(RtxPurpose::Persist)
 }
 
-/// Removes the only entry in flight after its delivery.
+/// Updates the connection for the delivery of the only entry in flight, which the caller has
+/// removed from the queue.
 #[inline]
 fn on_delivered(tcb: &mut Tcb, cx: &Cx<'_>, entry: &Entry) {
     let (now, end_seq) = (cx.now, entry.end_seq());

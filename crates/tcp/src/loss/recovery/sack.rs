@@ -3,8 +3,8 @@
 //! Above: `recovery::on_ack` and the reordering timer. RFC 8985, RFC 6675 (pipe), RFC 6937bis;
 //! Linux: tcp_fastretrans_alert, tcp_rack_reo_timeout.
 //!
-//! Limited transmit needs no rule of its own: SACKed bytes have left the pipe, so that new data can
-//! be sent.
+//! Limited transmit needs no rule of its own: SACKed bytes do not count as in flight, so new data
+//! can be sent.
 //!
 //! Not here: which transmissions are lost (`rack`), recovery without SACK (`recovery`).
 
@@ -103,7 +103,7 @@ fn enter(tcb: &mut Tcb, cx: &Cx<'_>, delivered: u32) {
     tcb.congestion.on_recovery_ack(delivered, tcb.pipe(), false);
 }
 
-/// Handles the expiry of the reordering timer: entries that were still missing are lost.
+/// Handles the expiry of the reordering timer: entries that are still missing are lost.
 pub(crate) fn on_reorder_timer(tcb: &mut Tcb, cx: &Cx<'_>) {
     tcb.timers.stop_rtx();
     if tcb.send_queue.sent_count() == 0 || !tcb.flags.contains(TcbFlags::SACK) {

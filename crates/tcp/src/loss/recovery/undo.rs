@@ -5,11 +5,11 @@
 //! previous cwnd and ssthresh. RFC 4015 (Eifel response), RFC 3522 (detection by timestamps),
 //! RFC 3708 (by D-SACK), RFC 5682 (F-RTO); Linux: tcp_may_undo, tcp_process_loss.
 //!
-//! Three kinds of evidence trigger an undo. The first new ACK echoes a timestamp from before the
-//! first retransmission, so an original arrived. Or the peer reports every retransmission as a
-//! duplicate. Or, after a timeout, data that was sent once and counted as lost is acknowledged. For
-//! the last kind F-RTO sends new data instead of the second retransmission, and examines which data
-//! the next ACK covers.
+//! An undo requires one of three kinds of evidence. First: an ACK of new data echoes a timestamp
+//! from before the first retransmission, so an original arrived. Second: the peer reports every
+//! retransmission as a duplicate. Third: after a timeout, data that was sent once and counted as
+//! lost is acknowledged. To obtain the third kind, F-RTO sends new data instead of the second
+//! retransmission, and examines which data the next ACK covers.
 //!
 //! Differs from RFC 5682: F-RTO runs with SACK only; without SACK only timestamps detect a spurious
 //! timeout.

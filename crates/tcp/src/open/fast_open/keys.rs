@@ -1,5 +1,5 @@
-//! Keys of a Fast Open server: they generate the cookie of a client address and verify the cookie
-//! of a SYN.
+//! Keys of a Fast Open server, which generates the cookie of a client address with them and
+//! verifies the cookie of a SYN.
 //!
 //! RFC 7413 §4.1. Not here: the cookie as bytes of an option (`wire::cookie`), the client's cache
 //! (`stack::socket::fast_open`).

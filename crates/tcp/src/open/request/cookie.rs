@@ -19,8 +19,8 @@ use crate::{
 const MSS_UNKNOWN: u16 = 536;
 
 impl Request {
-    /// Answers a SYN with a cookie and keeps no request (RFC 4987 §3.6). Used when the SYN queue is
-    /// full. The SYN-ACK is in `cx.out`. `codepoint` is the ECN field of the SYN's
+    /// Answers a SYN with a cookie and keeps no request (RFC 4987 §3.6). The caller uses it when
+    /// the SYN queue is full. The SYN-ACK is in `cx.out`. `codepoint` is the ECN field of the SYN's
     /// IP header.
     ///
     /// # Errors
@@ -40,8 +40,8 @@ impl Request {
         if request.timestamps {
             let clock = option::ts_clock(cx.now, 0);
             let value = request.cookie_options().encode(clock);
-            // The peer compares every later timestamp with this one (PAWS), so the offset moves
-            // with it: timestamps never decrease.
+            // The SYN-ACK carries `value` in place of the clock. `value` is never later than the
+            // clock, so the connection's later timestamps pass the peer's PAWS check.
             request.ts_offset = request.ts_offset.wrapping_sub(clock.wrapping_sub(value));
         } else {
             request.forget_options();
@@ -110,8 +110,8 @@ impl Request {
     }
 }
 
-/// Returns whether the settings still allow the options. A cookie sent before a setting changed is
-/// invalid.
+/// Returns whether the settings still allow the options. If a setting was turned off after the
+/// cookie was sent, the cookie is invalid.
 fn are_allowed(options: CookieOptions, config: &TcpConfig) -> bool {
     config.tcp_timestamps
         && (options.window_scale.is_none() || config.tcp_window_scaling)

@@ -76,7 +76,7 @@ fn compressed_acks_show_no_more_than_the_sending_rate() {
     flight.deliver(20, 1);
     // The other nineteen arrive at once: the send interval is the longer one.
     let sample = flight.deliver(40, 19);
-    assert!(sample.rate().unwrap() <= 1_000_000, "{sample:?}");
+    assert!(sample.rate().unwrap() <= 1_000_000, "the rate is too high: {sample:?}");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_burst_shows_no_more_than_the_rate_of_arrival() {
 }
 
 #[test]
-fn an_interval_below_the_minimum_round_trip_is_no_sample() {
+fn an_interval_below_the_minimum_round_trip_time_gives_no_rate() {
     let mut flight = Flight::new();
     flight.send(0);
     let sample = flight.deliver(10, 1);
@@ -108,7 +108,10 @@ fn application_limited_samples_are_marked_until_their_flight_is_delivered() {
     flight.rate.mark_app_limited(1000);
     flight.send(1);
     flight.send(2);
-    assert!(!flight.deliver(20, 1).is_app_limited, "sent before the application stopped");
+    assert!(
+        !flight.deliver(20, 1).is_app_limited,
+        "the first packet was sent before the application limit"
+    );
     assert!(flight.deliver(21, 1).is_app_limited);
     flight.send(22);
     // More bytes were delivered than were in flight at the mark, so the mark is cleared.
@@ -147,6 +150,9 @@ fn a_bulk_transfer_reports_its_rate_and_a_short_one_its_application_limit() {
     }
     let info = net.tcb(Side::A).info();
     // At least a window of ten segments per round-trip time of 20 ms.
-    assert!(info.delivery_rate.is_some_and(|rate| rate >= 10 * 1448 * 50), "{info:?}");
+    assert!(
+        info.delivery_rate.is_some_and(|rate| rate >= 10 * 1448 * 50),
+        "the rate is too low: {info:?}"
+    );
     net.finish_clean();
 }

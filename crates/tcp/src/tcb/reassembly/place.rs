@@ -1,19 +1,20 @@
-//! The place of a range of the sequence space among the runs, and its overlaps with them.
+//! The place of a new packet's range among the runs (ranges without a gap, `run`): the index at
+//! which to insert it, and its overlaps with the runs.
 //!
-//! Above: `reassembly`, before it changes anything. Linux has no counterpart; tcp_data_queue_ofo
-//! traverses its tree.
+//! Above: `reassembly` computes the place before it changes the queue. Linux has no counterpart;
+//! tcp_data_queue_ofo traverses its tree.
 
 use super::Reassembly;
 use crate::wire::seq::SeqNum;
 
-/// Place of a range among the runs, and its overlaps.
+/// Place of a range among the runs, and its overlaps with them.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Start of the range without its overlap with neighboring runs; runs inside the range are
-    /// covered.
+    /// Start of the range after its overlaps with neighboring runs were cut off. Runs inside the
+    /// range are not cut off: they are covered, and the new packet replaces them.
     pub(super) start: SeqNum,
     pub(super) end: SeqNum,
-    /// Index of the first run after `start`.
+    /// Index of the first run after `start`: the index at which to insert the packet's run.
     pub(super) index: usize,
     /// Index of the first run from `index` on that is not completely covered.
     pub(super) covered_end: usize,
@@ -35,6 +36,7 @@ impl Place {
         }
     }
 
+    /// Returns whether the packet neither extends nor replaces a run.
     pub(super) fn is_new_run(&self) -> bool {
         !self.joins_left && !self.joins_right && self.index == self.covered_end
     }
@@ -46,8 +48,8 @@ impl Reassembly {
         self.runs.partition_point(|run| run.end.le(seq))
     }
 
-    /// Returns the index of the first run that ends at `seq` or later. The usual results, the last
-    /// run or none, need no search.
+    /// Returns the index of the first run that ends at `seq` or later. In the usual cases, the
+    /// result is the last run or the number of runs, and no search is needed.
     fn first_touching(&self, seq: SeqNum) -> usize {
         let count = self.runs.len();
         match self.runs.back() {

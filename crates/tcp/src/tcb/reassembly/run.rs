@@ -1,7 +1,7 @@
 //! A run: a range of the sequence space without a gap, and its packets.
 //!
-//! Above: `reassembly`, which keeps runs sorted and apart. Linux has no counterpart; its queue is a
-//! tree of packets.
+//! Above: `reassembly`, which keeps runs sorted and separated by gaps. Linux has no counterpart;
+//! its queue is a tree of packets.
 
 use pkt::{Packet, PacketList, Pool};
 
@@ -78,7 +78,7 @@ impl Run {
     }
 
     /// Copies adjacent small packets together; returns the number of packets that this saves.
-    /// Without memory the packets stay as they are.
+    /// Packets that cannot be copied for lack of memory stay as they are.
     pub(super) fn collapse(&mut self, pool: &mut Pool) -> usize {
         let before = self.packets.len();
         let (mut kept, mut memory) = (PacketList::default(), 0);
@@ -104,7 +104,8 @@ impl Run {
     }
 }
 
-/// Whether the packet is worth copying, because a descriptor takes more memory than its payload.
+/// Returns whether the packet is worth copying, because a descriptor takes more memory than its
+/// payload.
 pub(super) fn is_small(packet: &Packet) -> bool {
     packet.len() <= COLLAPSE_BYTES_MAX
 }
@@ -123,13 +124,14 @@ fn take_over(open: &mut Packet, packet: &Packet, pool: &mut Pool) -> bool {
     fitted
 }
 
-/// Keeps `len` bytes from `skip` on.
+/// Reduces the packet to its `len` bytes from offset `skip` on.
 pub(super) fn trim(packet: &mut Packet, skip: u32, len: u32) {
     packet.advance(skip as usize);
     packet.truncate(len as usize);
 }
 
-/// Returns a packet's length, which fits because no packet is longer than a superframe.
+/// Returns a packet's length, which fits because no packet is longer than a superframe (64 KB and
+/// more, far below 2^32 bytes).
 pub(super) fn payload_len(packet: &Packet) -> u32 {
     u32::try_from(packet.len()).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,5 @@
-//! Reassembly compared with a model that has one flag per byte; packet memory is checked for leaks.
+//! Tests of the out-of-order queue, with fixed packets and against a model that has one flag per
+//! byte. They also check packet memory for leaks.
 
 use std::vec::Vec;
 
@@ -17,7 +18,7 @@ const UNBOUNDED: usize = usize::MAX / 2;
 struct Bench {
     queue: Reassembly,
     rcv_nxt: SeqNum,
-    /// Sequence number of offset 0; near the wrap.
+    /// Sequence number of offset 0, near the wrap of sequence numbers.
     base: SeqNum,
     pool: Pool,
     domain: Domain,
@@ -68,7 +69,7 @@ impl Bench {
     fn insert(&mut self, start: u32, end: u32) -> Queued {
         match self.offer(start, end, false, UNBOUNDED) {
             Insert::Queued(queued) => queued,
-            other => panic!("{start}..{end}: {other:?}"),
+            other => panic!("{start}..{end} was not queued: {other:?}"),
         }
     }
 
@@ -99,7 +100,7 @@ impl Bench {
 fn refused(insert: Insert) -> DropReason {
     match insert {
         Insert::Refused(reason, _) => reason,
-        other => panic!("{other:?}"),
+        other => panic!("the packet was not refused: {other:?}"),
     }
 }
 
@@ -181,7 +182,7 @@ fn covered_runs_are_replaced() {
 }
 
 #[test]
-fn duplicate_packets_are_returned() {
+fn packets_without_new_bytes_are_refused() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 30));
     for (start, end) in [(10, 30), (10, 20), (20, 30), (15, 16)] {
@@ -195,7 +196,7 @@ fn duplicate_packets_are_returned() {
 }
 
 #[test]
-fn in_order_data_may_reach_into_the_queue() {
+fn queued_packets_before_rcv_nxt_are_stale() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 15));
     drop(bench.insert(20, 25));
@@ -211,7 +212,7 @@ fn in_order_data_may_reach_into_the_queue() {
 }
 
 #[test]
-fn the_memory_limit_counts_truesize_and_refuses_packets() {
+fn a_packet_beyond_the_limit_of_truesize_is_refused() {
     let mut bench = Bench::new();
     drop(bench.insert(10, 20));
     let one = bench.queue.truesize();
@@ -399,7 +400,7 @@ fn arrive(bench: &mut Bench, model: &mut Model, start: u32, end: u32) {
     model.present[range].fill(true);
 }
 
-/// Delivers in-order data to both, and checks the data that becomes deliverable.
+/// Delivers in-order data to the queue and the model, and checks the data that becomes deliverable.
 fn advance(bench: &mut Bench, model: &mut Model, by: u32) {
     let arrived = model.rcv_nxt + by;
     let mut ready = bench.take(arrived);

@@ -1,4 +1,4 @@
-//! The arithmetic of RFC 6298, its bounds, and Linux's differences from it.
+//! The arithmetic of RFC 6298, the bounds of the timeout, and Linux's differences from the RFC.
 
 use core::time::Duration;
 
@@ -14,7 +14,8 @@ fn fresh() -> RttEstimator {
     RttEstimator::new(&RttConfig::default())
 }
 
-/// Takes samples each of which ends a round.
+/// An estimator whose samples come one per round trip: each sample acknowledges data that was sent
+/// after the previous sample.
 struct Rounds {
     rtt: RttEstimator,
     una: SeqNum,
@@ -41,7 +42,7 @@ fn the_timeout_before_a_sample_is_one_second() {
 }
 
 #[test]
-fn the_first_sample_gives_srtt_and_half_of_it_as_variance() {
+fn the_first_sample_sets_srtt_and_half_of_it_as_rttvar() {
     let mut rounds = Rounds::new();
     rounds.sample(400 * MS);
     assert_eq!(rounds.rtt.srtt(), Some(400 * MS));
@@ -51,7 +52,7 @@ fn the_first_sample_gives_srtt_and_half_of_it_as_variance() {
 }
 
 #[test]
-fn the_second_sample_has_the_gains_of_an_eighth_and_a_quarter() {
+fn the_second_sample_changes_srtt_by_an_eighth_and_rttvar_by_a_quarter_of_the_error() {
     let mut rounds = Rounds::new();
     rounds.sample(400 * MS);
     rounds.sample(1200 * MS);
@@ -100,7 +101,7 @@ fn each_expiry_doubles_the_timeout_until_a_sample() {
 }
 
 #[test]
-fn a_handshake_without_sample_falls_back_to_three_seconds() {
+fn the_timeout_is_three_seconds_after_a_handshake_without_a_sample() {
     let mut rtt = fresh();
     rtt.on_rto();
     rtt.on_handshake_without_sample();
@@ -113,7 +114,7 @@ fn a_handshake_without_sample_falls_back_to_three_seconds() {
 }
 
 #[test]
-fn the_variance_rises_at_once_and_falls_once_per_round() {
+fn the_variance_rises_at_once_and_falls_once_per_round_trip() {
     let mut rounds = Rounds::new();
     for _ in 0..50 {
         rounds.sample(100 * MS);
@@ -122,7 +123,7 @@ fn the_variance_rises_at_once_and_falls_once_per_round() {
     rounds.sample(600 * MS);
     let raised = rounds.rtt.rttvar();
     assert!(raised > before);
-    // Further samples of the same round do not lower the variance.
+    // Further samples of the same round trip do not lower the variance.
     let (una, nxt) = (rounds.una, rounds.una + 50);
     for _ in 0..50 {
         rounds.rtt.on_sample(Instant::ZERO, 150 * MS, una, nxt);
@@ -189,7 +190,7 @@ proptest! {
 }
 
 #[test]
-fn the_minimum_round_trip_expires_after_its_window() {
+fn the_minimum_rtt_expires_after_its_window() {
     let mut rtt = fresh();
     let mut sample = |secs: u64, ms: u32| {
         let at = Instant::from_secs(1000 + secs);
@@ -200,13 +201,13 @@ fn the_minimum_round_trip_expires_after_its_window() {
     assert_eq!(sample(100, 40), 10 * MS);
     assert_eq!(sample(200, 30), 10 * MS);
     assert_eq!(sample(300, 35), 10 * MS);
-    // The first sample has expired: the smallest of the later ones becomes the minimum.
+    // The first sample has expired: the smallest of the later samples becomes the minimum.
     assert_eq!(sample(301, 50), 30 * MS);
     assert_eq!(sample(302, 20), 20 * MS);
 }
 
 #[test]
-fn a_window_of_zero_uses_the_last_sample() {
+fn with_a_window_of_zero_the_minimum_rtt_is_the_last_sample() {
     let config = RttConfig { min_rtt_window: Duration::ZERO, ..RttConfig::default() };
     let mut rtt = RttEstimator::new(&config);
     for (secs, ms) in [(1, 10), (2, 30), (3, 20)] {

@@ -1,8 +1,8 @@
 //! One entry of the send queue: a range of sequence numbers that is transmitted as one packet, and
 //! its history.
 //!
-//! Above: `send_queue` keeps them in order; `acked` and `delivery_rate` read them. Linux: struct
-//! tcp_skb_cb.
+//! Above: `send_queue` keeps the entries in order; `acked` and `delivery_rate` read them. Linux:
+//! struct tcp_skb_cb.
 //!
 //! Not here: the sums over all entries (`send_queue`), the permitted changes of marks (`marks`).
 
@@ -23,7 +23,7 @@ bitflags! {
         const LOST = 1 << 2;
         /// Retransmitted, and the copy is assumed to be in flight (Linux `TCPCB_SACKED_RETRANS`).
         const RETRANSMITTED = 1 << 3;
-        /// Retransmitted at least once: gives no RTT sample (Karn's algorithm).
+        /// Retransmitted at least once: the entry gives no RTT sample (Karn's algorithm).
         const EVER_RETRANSMITTED = 1 << 4;
         /// Reported by SACK: the peer has the data, but may still discard it (RFC 2018 §8).
         const SACKED = 1 << 5;
@@ -55,8 +55,8 @@ pub(crate) struct Entry {
     pub(crate) snapshot: Snapshot,
 }
 
-/// An entry fits into one cache line: a window of superframes has a few dozen entries, a window of
-/// small segments has thousands.
+/// An entry fits into one cache line, because a window may consist of thousands of entries. (If the
+/// packets are superframes, that is, several segments in one packet, it has only a few dozen.)
 const _: () = assert!(size_of::<Entry>() <= 64);
 
 impl Entry {
@@ -76,7 +76,8 @@ impl Entry {
     }
 }
 
-/// The state of the connection when an entry was last transmitted.
+/// The state of the connection when an entry was last transmitted, with the names of
+/// draft-cheng-iccrg-delivery-rate-estimation and of BBR.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Snapshot {
     /// P.delivered.

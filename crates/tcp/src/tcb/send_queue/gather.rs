@@ -7,10 +7,10 @@ use pkt::{Packet, Pool};
 use super::{Entry, EntryFlags, SendQueue, free};
 
 impl SendQueue {
-    /// Makes the first unsent entry hold exactly `len` bytes: splits it, or copies the bytes of its
-    /// successors into a new packet. Returns `false`, without any change, when there is less data
-    /// or no memory, or when the FIN would be part of the entry. Copying also requires that payload
-    /// remains after the entry.
+    /// Makes the first unsent entry hold exactly `len` bytes: splits a longer entry, or copies a
+    /// shorter entry and its successors into a new packet. Returns `false`, without any change, if
+    /// fewer than `len` bytes are unsent, if there is no memory, or if the FIN would be part of the
+    /// entry. A copy also requires that unsent bytes remain after the new entry.
     pub(crate) fn gather(&mut self, pool: &mut Pool, len: u32) -> bool {
         let index = self.sent;
         let Some(first) = self.entries.get(index) else { return false };
@@ -44,7 +44,8 @@ impl SendQueue {
         true
     }
 
-    /// Copies the first `missing` unsent bytes, if there are more than these.
+    /// Copies the first `missing` unsent bytes into `packet`. Returns `false` if no more than
+    /// `missing` bytes are unsent, or if there is no memory.
     fn copy_unsent(&self, pool: &mut Pool, packet: &mut Packet, mut missing: usize) -> bool {
         let unsent = self.entries.range(self.sent..);
         if unsent.clone().map(|entry| entry.len as usize).sum::<usize>() <= missing {
@@ -65,7 +66,7 @@ impl SendQueue {
         false
     }
 
-    /// Removes the first `left` unsent bytes; there must be more.
+    /// Removes the first `left` unsent bytes; more than `left` bytes must be unsent.
     fn drop_unsent(&mut self, pool: &mut Pool, mut left: u32) {
         while left > 0 {
             let entry = &mut self.entries[self.sent];

@@ -10,8 +10,8 @@
 //!     └─ lost ──► LOST ── sent again ──► LOST | RETRANSMITTED ── lost ──► LOST
 //! ```
 //!
-//! `SACKED` excludes the other two. `RETRANSMITTED` alone marks an entry that a tail loss probe has
-//! retransmitted: original and copy may both be in flight.
+//! A `SACKED` entry has neither of the other marks. `RETRANSMITTED` alone marks an entry that a
+//! tail loss probe has retransmitted: original and copy may both be in flight.
 
 use pkt::{Instant, Pool};
 
@@ -22,8 +22,8 @@ use crate::{
     wire::seq::SeqNum,
 };
 
-/// Slack of the limit above which no entry is split for SACK ([`SendQueue::is_too_big`]): two
-/// superframes.
+/// Slack of the limit above which entries in flight are no longer split
+/// ([`SendQueue::is_too_big`]): two superframes (packets of several segments) of 64 KB.
 const SPLIT_SLACK: u32 = 2 << 16;
 
 /// A retransmission that is assumed to be in flight: its first sequence number and the time when it
@@ -36,7 +36,8 @@ pub(super) struct Again {
 
 impl SendQueue {
     /// Marks the entries that lie completely in `start..end`, a range in flight that the peer has
-    /// reported. Splits entries at the edges of the range at a multiple of `mss`.
+    /// reported. An entry that lies only partly in the range is split first, at a multiple of
+    /// `mss` from its start.
     pub(crate) fn mark_sacked(
         &mut self,
         pool: &mut Pool,
@@ -70,9 +71,9 @@ impl SendQueue {
     }
 
     /// Whether the queue exceeds the send buffer so far that entries in flight are no longer split.
-    /// Each split costs more memory than the data it separates, and a peer could use up our memory
-    /// with SACK blocks or a very small MSS that require many splits (CVE-2019-11478). Sending a
-    /// part of the data twice is cheaper (Linux tcp_fragment).
+    /// Each split costs more memory than the data that it separates. A peer could exhaust the
+    /// memory of this host with SACK blocks or a very small MSS that require many splits
+    /// (CVE-2019-11478). Sending a part of the data twice is cheaper (Linux tcp_fragment).
     pub(crate) fn is_too_big(&self, sndbuf: u32) -> bool {
         self.wmem_queued / 2 > sndbuf.saturating_add(SPLIT_SLACK)
     }
@@ -127,8 +128,8 @@ impl SendQueue {
         }
     }
 
-    /// Marks entry `index` as lost, and with it a retransmission in flight: the entry may be
-    /// retransmitted again.
+    /// Marks entry `index` as lost, unless it is `SACKED`. A retransmission of the entry counts as
+    /// lost, too, so the entry may be retransmitted again.
     pub(crate) fn mark_lost(&mut self, index: usize) {
         let entry = &mut self.entries[index];
         if entry.flags.contains(EntryFlags::SACKED) {
@@ -157,7 +158,7 @@ impl SendQueue {
         self.lost_hint = self.lost_hint.min(index);
     }
 
-    /// Marks everything in flight as lost after a retransmission timeout.
+    /// Marks all entries in flight except `SACKED` ones as lost, after a retransmission timeout.
     pub(crate) fn mark_all_lost(&mut self) {
         for index in 0..self.sent {
             self.mark_lost(index);
@@ -165,8 +166,8 @@ impl SendQueue {
         self.again.clear();
     }
 
-    /// Marks everything in flight that is larger than `len` as lost, because the path cannot carry
-    /// it. Returns whether anything is lost.
+    /// Marks the entries in flight that are larger than `len` as lost, because the path cannot
+    /// carry them. Returns whether any entry, also one marked before, is lost.
     pub(crate) fn mark_larger_lost(&mut self, len: u32) -> bool {
         for index in 0..self.sent {
             if self.entries[index].len > len {
@@ -176,7 +177,7 @@ impl SendQueue {
         self.lost_bytes > 0
     }
 
-    /// Clears the marks of loss and retransmission when recovery has ended or was undone.
+    /// Clears the marks `LOST` and `RETRANSMITTED` when recovery has ended or was undone.
     pub(crate) fn clear_marks(&mut self) {
         self.again.clear();
         self.scan_from = None;
@@ -190,8 +191,8 @@ impl SendQueue {
         self.retrans_bytes = 0;
     }
 
-    /// Clears the marks of loss, which were wrong: the data is in flight, and copies of it may be,
-    /// too.
+    /// Clears the marks `LOST` after they proved wrong: the data is in flight. `RETRANSMITTED`
+    /// stays, because copies of the data may be in flight, too.
     pub(crate) fn unmark_lost(&mut self) {
         self.scan_from = None;
         if self.lost_bytes == 0 {
@@ -203,8 +204,7 @@ impl SendQueue {
         self.lost_bytes = 0;
     }
 
-    /// Returns the latest transmission of those that the peer has reported and that were sent only
-    /// once.
+    /// Returns the latest transmission among the `SACKED` entries that were sent only once.
     pub(crate) fn newest_sacked_original(&self) -> Option<Transmission> {
         let sent = self.entries.iter().take(self.sent);
         let originals = sent.filter(|entry| {
@@ -216,8 +216,8 @@ impl SendQueue {
         made.reduce(|newest, this| if this.is_after(&newest) { this } else { newest })
     }
 
-    /// Clears the SACK marks, because the peer has discarded reported data and its reports are no
-    /// longer reliable (RFC 2018 §8).
+    /// Clears all marks `SACKED`: the peer has discarded data that it had reported, so none of its
+    /// reports is reliable any more (RFC 2018 §8).
     pub(crate) fn renege(&mut self) {
         for entry in self.entries.iter_mut().take(self.sent) {
             entry.flags -= EntryFlags::SACKED;
@@ -227,7 +227,7 @@ impl SendQueue {
         self.sacked_count = 0;
     }
 
-    /// Returns the first lost entry that is not retransmitted yet.
+    /// Returns the index of the first lost entry that is not retransmitted yet.
     pub(crate) fn next_lost(&mut self) -> Option<usize> {
         if self.lost_bytes == 0 {
             return None;
@@ -253,7 +253,8 @@ impl SendQueue {
         self.again.push_back(Again { seq: entry.seq, sent_at: entry.sent_at });
     }
 
-    /// Adds the second part of a split retransmission, at `index`, to the list of retransmissions.
+    /// Adds entry `index`, the second part of an entry that was split, to the list of
+    /// retransmissions if the entry is in flight as one.
     pub(super) fn note_split(&mut self, index: usize) {
         let entry = &self.entries[index];
         if entry.flags.contains(EntryFlags::RETRANSMITTED) {
@@ -263,7 +264,7 @@ impl SendQueue {
         }
     }
 
-    /// Returns the oldest retransmission in flight.
+    /// Returns the index of the oldest retransmission in flight.
     pub(crate) fn oldest_retransmission(&mut self) -> Option<usize> {
         let una = self.entries.front()?.seq;
         while let Some(again) = self.again.front() {
@@ -279,7 +280,7 @@ impl SendQueue {
         None
     }
 
-    /// Removes retransmissions before `una`, which are acknowledged.
+    /// Removes the retransmissions before `una` from the list, because they are acknowledged.
     pub(super) fn drop_again_before(&mut self, una: SeqNum) {
         while self.again.front().is_some_and(|again| again.seq.lt(una)) {
             // A retransmission that begins before `una` may end after it.
@@ -297,8 +298,8 @@ impl SendQueue {
         self.entries.partition_point(|entry| entry.end_seq().le(seq))
     }
 
-    /// Returns the index of the first entry after the reported range that contains entry `index`,
-    /// or `index` if the entry is not reported.
+    /// Returns the index of the first entry after the SACK range that contains entry `index`, or
+    /// `index` if the entry is not `SACKED`.
     pub(crate) fn after_sacked(&self, index: usize) -> usize {
         let entry = &self.entries[index];
         if !entry.flags.contains(EntryFlags::SACKED) {
@@ -307,7 +308,8 @@ impl SendQueue {
         self.index_of(self.sacked.end_of(entry.seq)).max(index + 1)
     }
 
-    /// Returns the index before which no entry has to be checked for its first loss.
+    /// Returns the index before which no entry has to be checked for the loss of its first
+    /// transmission: all of them are `SACKED`, lost or retransmitted.
     pub(crate) fn scan_start(&self) -> usize {
         self.scan_from.map_or(0, |seq| self.index_of(seq))
     }
@@ -320,7 +322,7 @@ impl SendQueue {
         self.lost_bytes
     }
 
-    /// Returns the first loss since the last call that exceeded LossThresh.
+    /// Returns the first loss since the last call that exceeded BBR's LossThresh.
     pub(crate) fn take_excessive_loss(&mut self) -> Option<LossSample> {
         self.excessive_loss.take()
     }
@@ -344,20 +346,22 @@ impl SendQueue {
         self.sacked_bytes
     }
 
-    /// Returns the number of reported segments; a small segment counts as a full one.
+    /// Returns the number of `SACKED` segments, estimated as the number of `SACKED` entries or, if
+    /// larger, the number of full segments in their bytes. A small segment counts as a full one.
     pub(crate) fn sacked_segments(&self, mss: u32) -> u32 {
         self.sacked_count.max(self.sacked_bytes / mss)
     }
 
-    /// Returns the end of the highest byte reported.
+    /// Returns the first sequence number after the highest reported byte.
     pub(crate) fn highest_sacked(&self) -> Option<SeqNum> {
         self.sacked.highest()
     }
 }
 
-/// Number of splits at the edges of a reported range.
+/// Numbers of splits at the edges of a reported range.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cuts {
+    /// Splits made.
     pub(crate) made: u32,
     /// Splits refused because the queue is too large.
     pub(crate) refused: u32,
@@ -366,7 +370,7 @@ pub(crate) struct Cuts {
 /// Position of an entry relative to a reported range.
 enum Inside {
     Whole,
-    /// Split at this offset: one of the parts may lie inside.
+    /// The entry lies partly inside: after a split at this offset, one part may lie inside.
     CutAt(u32),
     /// No whole segment of the entry lies inside.
     None,

@@ -1,11 +1,11 @@
 //! Ranges of the send queue that the peer has reported by SACK, sorted and disjoint.
 //!
-//! Above: `send_queue`, whose entries have the same information as a flag. RFC 6675 §4. Linux has
-//! no counterpart and traverses the queue.
+//! Above: `send_queue`, whose entries hold the same information as the flag `SACKED`.
+//! RFC 6675 §4. Linux has no counterpart and traverses the queue.
 //!
-//! A peer repeats its blocks in every ACK, and a hostile one in any order. With these ranges only
-//! new entries have to be visited: an ACK costs a binary search per block and one step per newly
-//! marked entry.
+//! A peer repeats its blocks in every ACK, and a hostile peer sends them in any order. The ranges
+//! show which part of a block is new, so that entries that are already marked need no visit: an ACK
+//! costs a few binary searches per block and one step per newly marked entry.
 //!
 //! Not here: validity of a block (`loss::scoreboard`), splitting entries at the edges of a block.
 
@@ -16,7 +16,7 @@ use crate::wire::seq::SeqNum;
 /// Ranges reported by SACK.
 #[derive(Debug, Default)]
 pub(super) struct Sacked {
-    /// Sorted; the end of one range is before the start of the next.
+    /// Start and end of each range. Sorted; the end of one range is before the start of the next.
     runs: VecDeque<(SeqNum, SeqNum)>,
 }
 
@@ -59,7 +59,7 @@ impl Sacked {
         self.runs[index].1 = right;
     }
 
-    /// Removes everything before `una`, which is acknowledged.
+    /// Removes the ranges before `una`, because they are acknowledged.
     pub(super) fn drop_before(&mut self, una: SeqNum) {
         while self.runs.front().is_some_and(|run| run.1.le(una)) {
             self.runs.pop_front();
@@ -76,7 +76,7 @@ impl Sacked {
         *self = Self::default();
     }
 
-    /// Returns the end of the highest byte reported.
+    /// Returns the end of the last range.
     pub(super) fn highest(&self) -> Option<SeqNum> {
         self.runs.back().map(|run| run.1)
     }
@@ -104,7 +104,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares the ranges with one bit per byte, across the wrap.
+        /// Compares the ranges with an array of one flag per byte, across the wrap of sequence
+        /// numbers.
         #[test]
         fn the_ranges_behave_as_a_set_of_bytes(ops in prop::collection::vec((0u32..200, 1u32..40), 1..60), una in 0u32..200) {
             let base = SeqNum(u32::MAX - 100);

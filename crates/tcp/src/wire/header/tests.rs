@@ -1,4 +1,5 @@
-//! Headers compared with the bytes of a SYN, and parsed from arbitrary bytes.
+//! Headers compared with the bytes of a SYN, written and parsed again, and parsed from arbitrary
+//! bytes.
 
 use std::string::ToString;
 use std::vec::Vec;
@@ -40,7 +41,7 @@ fn a_syn_is_written_as_it_was_parsed() {
 }
 
 #[test]
-fn truncated_and_malformed_headers_are_refused() {
+fn truncated_headers_and_data_offsets_below_five_are_rejected() {
     for len in 0..SYN.len() {
         assert_eq!(SegmentHeader::parse(&SYN[..len]), Err(DropReason::TcpHeader), "{len}");
     }
@@ -59,7 +60,7 @@ fn reserved_bits_are_ignored() {
 }
 
 #[test]
-fn bytes_after_the_header_are_not_written() {
+fn emit_does_not_write_after_the_end_of_the_header() {
     let header = SegmentHeader { flags: Flags::ACK | Flags::PSH, ..SegmentHeader::default() };
     let mut bytes = [0xabu8; 30];
     assert_eq!(header.emit(&mut bytes), HEADER_BYTES_MIN);
@@ -92,7 +93,7 @@ fn flags_print_as_in_tcpdump() {
 
 proptest! {
     #[test]
-    fn a_plain_header_is_written_as_the_general_one(
+    fn a_plain_header_has_the_same_bytes_as_the_general_header(
         ports: (u16, u16),
         numbers: (u32, u32),
         flags: u8,
@@ -146,7 +147,7 @@ proptest! {
             let header_len = usize::from(header.header_len);
             prop_assert!((HEADER_BYTES_MIN..=HEADER_BYTES_MAX).contains(&header_len));
             prop_assert!(header_len <= bytes.len());
-            // A rewrite keeps everything except padding, unknown options and the checksum.
+            // The header that is parsed, written and parsed again keeps these fields.
             let again = SegmentHeader::parse(&emitted(&header)).unwrap();
             prop_assert_eq!(again.options.timestamps, header.options.timestamps);
             prop_assert_eq!((again.seq, again.ack, again.flags), (header.seq, header.ack, header.flags));

@@ -1,4 +1,5 @@
-//! Options: Linux's layout on writing, Linux's tolerance on parsing, and a round trip.
+//! Options are written in Linux's layout, parsed with Linux's tolerance, and parsed unchanged after
+//! they were written.
 
 use std::vec::Vec;
 
@@ -48,7 +49,7 @@ fn a_list_without_options_has_no_bytes() {
 }
 
 #[test]
-fn timestamps_leave_room_for_three_blocks() {
+fn three_sack_blocks_fit_beside_timestamps() {
     let mut options = blocks(&[(1, 2), (3, 4), (5, 6), (7, 8)]);
     assert_eq!(options.encoded_len(), 36);
     options.timestamps = Some((1, 2));
@@ -65,7 +66,7 @@ fn handshake_options_are_ignored_outside_a_syn() {
 }
 
 #[test]
-fn the_timestamp_fast_path_equals_the_general_parser() {
+fn the_fast_path_for_timestamps_alone_agrees_with_the_general_parser() {
     let alone = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
     // Four bytes longer, so that the general parser reads the same option.
     let mut general = alone.to_vec();
@@ -75,7 +76,7 @@ fn the_timestamp_fast_path_equals_the_general_parser() {
 }
 
 #[test]
-fn a_malformed_length_keeps_the_options_before_it() {
+fn the_options_before_a_malformed_length_or_the_end_of_the_list_are_kept() {
     let mss = Options { mss: Some(1000), ..Options::new() };
     for tail in [&[8u8, 1][..], &[8, 0], &[8], &[8, 10, 0], &[3, 200, 7], &[0, 3, 3, 7]] {
         let mut bytes = std::vec![2, 4, 3, 0xe8];
@@ -86,14 +87,14 @@ fn a_malformed_length_keeps_the_options_before_it() {
 
 #[test]
 fn an_option_of_the_wrong_length_is_skipped() {
-    // MSS of length 3, window scale of length 4, SACK-permitted of length 3, timestamps of length
-    // 6.
+    // Wrong lengths: MSS 3, window scale 4, SACK-permitted 3, timestamps 6. Then an unknown
+    // experimental option, and a valid MSS option.
     let bytes = [2, 3, 9, 3, 4, 7, 7, 4, 3, 0, 8, 6, 1, 2, 3, 4, 254, 4, 0, 0, 2, 4, 1, 0];
     assert_eq!(Options::parse(&bytes, true), Options { mss: Some(256), ..Options::new() });
 }
 
 #[test]
-fn sack_options_of_odd_lengths_are_ignored_and_the_last_one_counts() {
+fn sack_options_of_invalid_length_are_ignored_and_the_last_valid_one_is_used() {
     assert!(Options::parse(&[5, 2], false).sack_blocks.is_empty());
     assert!(Options::parse(&[5, 6, 0, 0, 0, 1], false).sack_blocks.is_empty());
     let twice = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2, 5, 10, 0, 0, 0, 3, 0, 0, 0, 4];
@@ -144,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn parsed_options_survive_a_rewrite(bytes in proptest::collection::vec(0u8..12, 0..40), is_syn: bool) {
+    fn parsed_timestamps_mss_and_window_scale_are_written_unchanged(bytes in proptest::collection::vec(0u8..12, 0..40), is_syn: bool) {
         // Small byte values make valid kinds and lengths likely.
         let read = Options::parse(&bytes, is_syn);
         let again = Options::parse(&emitted(&read), is_syn);

@@ -1,8 +1,9 @@
-//! Every queue of a few bytes and every range that may arrive, compared with one bit per byte.
+//! Tests of every possible queue within nine bytes of stream and every range that may arrive,
+//! compared with a model of one bit per byte.
 //!
 //! The stream crosses the wrap of sequence numbers.
 //!
-//! Not here: longer streams (the properties of `tests`), memory limits.
+//! Not here: longer streams and memory limits (`tests`).
 
 use std::vec::Vec;
 
@@ -65,7 +66,11 @@ fn place_finds_the_neighbors_and_overlaps_of_every_range() {
         let ranges = ranges(present);
         let place = queue(&ranges).place(BASE + start, BASE + end);
         let wanted = bits(start, end);
-        assert_eq!(place.is_duplicate, wanted & !present == 0, "{present:b} {start}..{end}");
+        assert_eq!(
+            place.is_duplicate,
+            wanted & !present == 0,
+            "queued {present:b}, range {start}..{end}"
+        );
         if !place.is_duplicate {
             check(&place, &ranges, present, (start, end));
         }
@@ -73,7 +78,7 @@ fn place_finds_the_neighbors_and_overlaps_of_every_range() {
 }
 
 fn check(place: &Place, ranges: &[(u32, u32)], present: u32, (start, end): (u32, u32)) {
-    let why = std::format!("{present:b} {start}..{end}: {place:?}");
+    let why = std::format!("queued {present:b}, range {start}..{end}: {place:?}");
     let (from, to) = (place.start.since(BASE), place.end.since(BASE));
     assert!(start <= from && from < to && to <= end, "{why}");
 
@@ -104,8 +109,8 @@ fn check(place: &Place, ranges: &[(u32, u32)], present: u32, (start, end): (u32,
 fn an_insertion_adds_exactly_the_missing_bytes_of_every_range() {
     let mut bench = Bench::new();
     for_every_range(|present, start, end| {
-        // Offset 38 of `Bench` is also just before the wrap. Offset 0 is RCV.NXT and never in the
-        // queue.
+        // Offset 38 of `Bench` also lies just before the wrap. Offset 0 is unsuitable: it is
+        // RCV.NXT, which is never in the queue.
         for (start, end) in ranges(present) {
             bench.insert(start + 38, end + 38);
         }
@@ -113,20 +118,20 @@ fn an_insertion_adds_exactly_the_missing_bytes_of_every_range() {
         match bench.offer(start + 38, end + 38, false, UNBOUNDED) {
             Insert::Queued(mut queued) => {
                 let new = (bits(start, end) & !present).count_ones();
-                assert_eq!(queued.new_bytes, new, "{present:b} {start}..{end}");
+                assert_eq!(queued.new_bytes, new, "queued {present:b}, range {start}..{end}");
                 while let Some(packet) = queued.redundant.pop_front() {
                     bench.pool.free(packet);
                 }
             }
             Insert::Refused(_, packet) => {
-                assert_eq!(after, present, "{present:b} {start}..{end}");
+                assert_eq!(after, present, "queued {present:b}, range {start}..{end}");
                 bench.pool.free(packet);
             }
-            Insert::FinNoted(_) => panic!("there is no FIN"),
+            Insert::FinNoted(_) => panic!("no packet carries a FIN"),
         }
         let expected: Vec<_> =
             ranges(after).iter().map(|&(start, end)| (start + 38, end + 38)).collect();
-        assert_eq!(bench.blocks(), expected, "{present:b} {start}..{end}");
+        assert_eq!(bench.blocks(), expected, "queued {present:b}, range {start}..{end}");
         let mut all = bench.queue.clear();
         while let Some(packet) = all.pop_front() {
             bench.pool.free(packet);
