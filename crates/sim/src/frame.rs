@@ -185,6 +185,8 @@ pub enum Seen {
     Tcp(IpHeader, SegmentHeader, Vec<u8>),
     /// An ICMP message with the bytes behind its header.
     Icmp(IpHeader, IcmpMessage, Vec<u8>),
+    /// A fragment of a datagram, never of a segment.
+    Fragment(IpHeader, Vec<u8>),
 }
 
 impl Seen {
@@ -232,6 +234,9 @@ pub fn judge_ipv4(packet: &[u8], mtu: u32) -> Result<Seen, String> {
         return Err(format!("IP checksum: {ip:?}"));
     }
     match ip.protocol {
+        protocol::ICMP if ip.fragment.is_piece() && !ip.fragment.dont => {
+            Ok(Seen::Fragment(ip, payload.to_vec()))
+        }
         protocol::TCP => judge_tcp(ip, payload),
         protocol::ICMP => judge_icmp(ip, payload),
         other => Err(format!("protocol {other}")),

@@ -5,7 +5,7 @@
 //! immediate replies. Linux: net/core/{dev,gro}.c, net/ipv4/{ip_input,tcp_ipv4,icmp,arp}.c.
 //!
 //! Both IP versions share one algorithm: each step takes `const V4: bool`. Not implemented: IPv6
-//! input, and reassembly of fragments, which are dropped with a counted reason.
+//! input.
 
 pub(crate) mod arp_input;
 pub(crate) mod early_demux;
@@ -14,5 +14,6 @@ pub(crate) mod icmp_input;
 pub(crate) mod ip_input;
 pub(crate) mod link_input;
 pub(crate) mod napi;
+pub(crate) mod reassembly;
 pub mod rps;
 pub(crate) mod tcp_input;

@@ -6,11 +6,10 @@
 //!
 //! A [`Dst`](dst::Dst) has all a packet needs to leave: the link, the neighbor, the transmit
 //! queues. `route` creates it.
-//!
-//! Not implemented: fragmentation. A packet that needs it is dropped with a counted reason.
 
 pub mod bql;
 pub mod dst;
+mod fragment;
 pub(crate) mod gso;
 pub(crate) mod ident;
 pub mod ip_output;

@@ -34,8 +34,12 @@ tcp::counters! {
     IpOutDiscards: "Outgoing IPv4 packets dropped for lack of memory or queue space.",
     IpOutNoRoutes: "Outgoing IPv4 packets dropped because no route leads to their destination.",
     IpReasmReqds: "Fragments received that needed reassembly.",
+    IpReasmTimeout: "Reassemblies that failed because not all fragments arrived in time.",
+    IpReasmOKs: "Datagrams reassembled.",
     IpReasmFails: "Reassemblies that failed.",
-    IpFragFails: "Packets dropped because they needed fragmentation and had DF set.",
+    IpFragOKs: "Packets sent as fragments.",
+    IpFragFails: "Packets dropped because they needed fragmentation and had DF set, or for lack of memory.",
+    IpFragCreates: "Fragments made.",
     IpOutTransmits: "IPv4 packets handed to a device or to the neighbor's queue.",
 
     IcmpInMsgs: "ICMP messages received, bad ones included.",
@@ -55,6 +59,7 @@ tcp::counters! {
     IcmpOutMsgs: "ICMP messages sent.",
     IcmpOutErrors: "ICMP messages not sent for lack of memory or a route.",
     IcmpOutRateLimitGlobal: "ICMP messages not sent because of the rate limit of the host.",
+    IcmpOutTimeExcds: "Time Exceeded messages sent: reassemblies that timed out.",
     IcmpOutDestUnreachs: "Destination Unreachable messages sent.",
     IcmpOutEchoReps: "Echo replies sent.",
 
@@ -66,6 +71,7 @@ tcp::counters! {
     IpExtOutOctets: "Bytes of IP packets sent, headers included.",
     IpExtInMcastOctets: "Bytes of multicast packets received.",
     IpExtInBcastOctets: "Bytes of broadcast packets received.",
+    IpExtReasmOverlaps: "Datagrams dropped because fragments overlapped.",
     IpExtInCsumErrors: "Packets received with a bad header checksum.",
     IpExtInNoECTPkts: "Packets received without ECN support (Not-ECT).",
     IpExtInECT1Pkts: "Packets received marked ECT(1).",
@@ -200,6 +206,7 @@ tcp::counters! {
     NeighDestroys: "Neighbors removed from the table.",
     NeighResFailed: "Resolutions that failed: every probe was unanswered.",
     NeighUnresolvedDiscards: "Packets dropped because too many waited for the same neighbor.",
+    NeighPeriodicGcRuns: "Collections of neighbors that were not used for a time.",
     NeighForcedGcRuns: "Garbage collections forced because the table was nearly full.",
     NeighTableFulls: "Neighbors refused because the table was full.",
 }
@@ -209,12 +216,7 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("IpForwarding", "the setting `ip_forward`, not a counter"),
     ("IpDefaultTTL", "the setting `ip_default_ttl`, not a counter"),
     ("IpForwDatagrams", "a host forwards no packets"),
-    ("IpReasmTimeout", "no reassembly: a fragment is dropped and counted"),
-    ("IpReasmOKs", "no reassembly: a fragment is dropped and counted"),
-    ("IpFragOKs", "no fragmentation: TCP sends segments that fit the path"),
-    ("IpFragCreates", "no fragmentation: TCP sends segments that fit the path"),
     ("IcmpOutRateLimitHost", "one limit for the whole host, no limit per destination"),
-    ("IcmpOutTimeExcds", "a host forwards and reassembles no packets that could time out"),
     ("IcmpOutParmProbs", "a packet with a malformed header is dropped without a report"),
     ("IcmpOutSrcQuenchs", "deprecated (RFC 6633)"),
     ("IcmpOutRedirects", "only routers send them"),
@@ -230,7 +232,6 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("IpExtOutBcastPkts", "no packets are sent to broadcast addresses"),
     ("IpExtOutMcastOctets", "no packets are sent to groups"),
     ("IpExtOutBcastOctets", "no packets are sent to broadcast addresses"),
-    ("IpExtReasmOverlaps", "no reassembly: a fragment is dropped and counted"),
 ];
 
 impl Counter {

@@ -13,7 +13,7 @@ use super::{BACKLOG, Core, CoreState, PollReport, Scope, power, queues_in};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    receive::{napi::PollEnd, rps::SoftnetCounts},
+    receive::{napi::PollEnd, reassembly, rps::SoftnetCounts},
     socket::core_sockets::TimerEntry,
     socket::net::Net,
 };
@@ -330,6 +330,7 @@ fn on_timer(net: &Net, entry: TimerEntry, cx: &mut Cx) {
             }
         }
         TimerEntry::Claims => net.on_claim_timer(cx),
+        TimerEntry::Fragments => reassembly::on_timer(net, cx),
     }
 }
 

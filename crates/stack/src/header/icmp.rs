@@ -256,6 +256,7 @@ pub const fn out_counter(kind: u8) -> Option<Counter> {
     Some(match kind {
         v4::ECHO_REPLY => Counter::IcmpOutEchoReps,
         v4::UNREACHABLE => Counter::IcmpOutDestUnreachs,
+        v4::TIME_EXCEEDED => Counter::IcmpOutTimeExcds,
         _ => return None,
     })
 }

@@ -108,6 +108,7 @@ impl Host {
                 orphans: AtomicUsize::new(0),
                 down: Shutdown::default(),
                 claims: Claims::default(),
+                fragments: Mutex::default(),
                 unfinished_checksums: AtomicU64::new(0),
             }
         });

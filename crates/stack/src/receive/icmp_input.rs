@@ -9,6 +9,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, TxChecksum, Verdict};
+use sync::epoch::Section;
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use crate::{
@@ -76,7 +77,7 @@ fn echo_reply(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Ver
         return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
     }
     let source = to_us_alone.then_some(header.dst);
-    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), rcu) else {
+    let Ok(dst) = net.reply_path(cx, header.src, source, None, CoreId(0), rcu) else {
         cx.count(Counter::IpOutNoRoutes, 1);
         cx.count(Counter::IcmpOutErrors, 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
@@ -235,7 +236,20 @@ fn unreachable_error(why: Unreachable) -> Option<TcpError> {
 /// Sends a protocol unreachable error to the sender of a packet whose protocol this host does not
 /// support.
 pub(super) fn send_protocol_unreachable(rx: &mut Rx<'_, '_>, header: &IpHeader, packet: &Packet) {
-    let (net, cx) = (rx.net, &mut *rx.cx);
+    let message = IcmpMessage::Unreachable(Unreachable::Protocol);
+    send_error(rx.net, rx.cx, rx.rcu, message, header, packet);
+}
+
+/// Sends an error about a received packet, which still has its IP header, to its sender, unless the
+/// packet must not be answered or the limit of the host is reached. Linux: `icmp_send`.
+pub(super) fn send_error(
+    net: &Net,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    message: IcmpMessage,
+    header: &IpHeader,
+    packet: &Packet,
+) {
     let header_len = usize::from(header.header_len);
     let payload = packet.linear().get(header_len..).unwrap_or_default();
     let link = packet.meta().pkt_type;
@@ -247,10 +261,9 @@ pub(super) fn send_protocol_unreachable(rx: &mut Rx<'_, '_>, header: &IpHeader, 
         return;
     }
     let source = Some(header.dst);
-    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), rx.rcu) else {
+    let Ok(dst) = net.reply_path(cx, header.src, source, None, CoreId(0), rcu) else {
         return cx.count(Counter::IcmpOutErrors, 1);
     };
-    let message = IcmpMessage::Unreachable(Unreachable::Protocol);
     let mut bytes = [0; ICMP_HEADER_LEN + QUOTE_BYTES_MAX];
     bytes[..ICMP_HEADER_LEN].copy_from_slice(&message.header_bytes::<true>());
     let quoted = packet.copy_to(0, &mut bytes[ICMP_HEADER_LEN..]);

@@ -32,7 +32,7 @@ use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 
 use super::{
     early_demux::{Demuxed, early_demux},
-    icmp_input, tcp_input,
+    icmp_input, reassembly, tcp_input,
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
@@ -294,7 +294,12 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
             cx.count(Counter::IpExtInMcastOctets, bytes);
             Ok(())
         }
-        RouteKind::Unicast | RouteKind::Blackhole | RouteKind::Unreachable => {
+        // A host reports nothing to the sender, not even for unreachable and prohibited
+        // destinations (Linux: `ip_error` without forwarding).
+        RouteKind::Unicast
+        | RouteKind::Blackhole
+        | RouteKind::Unreachable
+        | RouteKind::Prohibit => {
             cx.count(Counter::IpInAddrErrors, 1);
             Err(DropReason::IpForwardingOff)
         }
@@ -349,9 +354,11 @@ pub(super) fn deliver<const V4: bool>(
     packet: Packet,
 ) -> Verdict {
     if header.fragment.is_piece() {
-        rx.cx.count(Counter::IpReasmReqds, 1);
-        rx.cx.count(Counter::IpReasmFails, 1);
-        return Verdict::Drop(DropReason::IpFragment, packet);
+        return match reassembly::input::<V4>(rx, header, packet) {
+            Ok(Some((header, packet))) => deliver::<V4>(rx, dst, &header, packet),
+            Ok(None) => Verdict::Consumed,
+            Err((reason, packet)) => Verdict::Drop(reason, packet),
+        };
     }
     match header.protocol {
         protocol::TCP => {

@@ -13,6 +13,7 @@ use sync::{
     counted,
     epoch::{Domain, Section},
 };
+use tcp::PathMetrics;
 
 use crate::{
     base::{
@@ -194,6 +195,7 @@ pub(crate) struct Hop {
     /// Largest IP packet of device and route, without the learned path MTU.
     pub(crate) receive_mtu: u32,
     pub(crate) dont_fragment: bool,
+    pub(crate) metrics: PathMetrics,
     pub(crate) generation: u32,
     exception: Stamp,
     expires: Instant,
@@ -215,21 +217,23 @@ pub(crate) fn cached_generation(cx: &Cx, generation: u32) -> u32 {
 
 impl Router {
     /// Resolves the path to `remote` for a socket of `core`, with `source` if the caller has chosen
-    /// one.
+    /// one. `flow` is the hash of the flow's four-tuple, if it has ports.
     ///
     /// # Errors
     ///
-    /// `ENETUNREACH` without a route and for a broadcast or multicast address, `EADDRNOTAVAIL` for
-    /// a source that is not local, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source
-    /// on a wire, `ENOBUFS` if the neighbor table is full, as Linux.
+    /// `ENETUNREACH` without a route and for a broadcast or multicast address, `EHOSTUNREACH` and
+    /// `EACCES` for unreachable and prohibited destinations, `EADDRNOTAVAIL` for a source that is
+    /// not local, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source on a wire,
+    /// `ENOBUFS` if the neighbor table is full, as Linux.
     pub(crate) fn route(
         &self,
         cx: &Cx,
         remote: IpAddr,
         source: Option<IpAddr>,
+        flow: Option<u32>,
         core: CoreId,
     ) -> Result<Path, Errno> {
-        self.path_along(cx, &self.hop(cx, remote, source)?, core)
+        self.path_along(cx, &self.hop(cx, remote, source, flow)?, core)
     }
 
     /// Resolves the path of a reply from `source` to `remote` that is sent without a socket.
@@ -243,10 +247,11 @@ impl Router {
         cx: &Cx,
         remote: IpAddr,
         source: Option<IpAddr>,
+        flow: Option<u32>,
         core: CoreId,
         rcu: &'s Section<'_>,
     ) -> Result<DstHandle<'s>, Errno> {
-        self.output_routes.entry(self, cx, &self.hop(cx, remote, source)?, core, rcu)
+        self.output_routes.entry(self, cx, &self.hop(cx, remote, source, flow)?, core, rcu)
     }
 
     /// Returns the source address of a connection to `remote` that has not chosen one.
@@ -255,7 +260,7 @@ impl Router {
     ///
     /// As [`route`](Self::route), except `ENOBUFS`.
     pub(crate) fn source_for(&self, cx: &Cx, remote: IpAddr) -> Result<IpAddr, Errno> {
-        self.hop(cx, remote, None).map(|hop| hop.source)
+        self.hop(cx, remote, None, None).map(|hop| hop.source)
     }
 
     /// Returns whether a cached path is still the result of [`Router::route`] (Linux: `dst_check`).
@@ -285,11 +290,13 @@ impl Router {
         path: &Path,
         remote: IpAddr,
         source: IpAddr,
+        flow: Option<u32>,
     ) -> bool {
-        self.hop(cx, remote, Some(source)).is_ok_and(|hop| {
+        self.hop(cx, remote, Some(source), flow).is_ok_and(|hop| {
             let next_hop = path.neighbor.as_ref().map(|neighbor| neighbor.ip());
             hop.index == path.dst.tail().device
                 && hop.mtu == path.mtu
+                && hop.metrics == path.metrics
                 && next_hop.is_none_or(|ip| ip == hop.next_hop)
         })
     }
@@ -315,6 +322,7 @@ impl Router {
         cx: &Cx,
         remote: IpAddr,
         source: Option<IpAddr>,
+        flow: Option<u32>,
     ) -> Result<Hop, Errno> {
         if let Some(source) = source
             && !self.is_local(cx, source)
@@ -331,17 +339,19 @@ impl Router {
         let reader = cx.reader();
         let rcu = reader.pin();
         let route = self.fib(&rcu).lookup(remote).ok_or(Errno::ENETUNREACH)?;
+        let next = route.next_hop(|| self.multipath_hash(cx, remote, source, flow));
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
-            RouteKind::Unicast => route.device,
+            RouteKind::Unicast => next.device,
             // TCP has one peer (RFC 9293 §3.9.2.3). Linux: `tcp_v4_connect`; its datagram sockets
             // return EACCES.
             RouteKind::Broadcast | RouteKind::Multicast => return Err(Errno::ENETUNREACH),
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
+            RouteKind::Prohibit => return Err(Errno::EACCES),
         };
-        let next_hop = route.via.unwrap_or(remote);
-        let source = match (source.or(route.prefsrc), route.kind) {
+        let next_hop = next.via.unwrap_or(remote);
+        let source = match (source.or(next.source), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
             (None, _) => return Err(Errno::EADDRNOTAVAIL),
@@ -353,6 +363,8 @@ impl Router {
         let caps_mtu = self.device(index).caps().mtu;
         let mtu = route.mtu.unwrap_or(caps_mtu).min(caps_mtu);
         let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &rcu);
+        // Reports do not change an MTU that the route has locked (Linux: `ip_rt_update_pmtu`).
+        let exception = exception.filter(|_| !route.mtu_locked);
         Ok(Hop {
             index,
             kind: route.kind,
@@ -362,11 +374,29 @@ impl Router {
             receive_mtu: mtu,
             mtu: exception.map_or(mtu, |exception| exception.mtu.min(mtu)),
             dont_fragment: matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3)
-                && !exception.is_some_and(|exception| exception.locked),
+                && !exception.is_some_and(|exception| exception.locked)
+                && !route.mtu_locked,
+            metrics: route.metrics,
             generation,
             exception: stamp,
             expires: exception.map_or(Instant::FAR_FUTURE, |exception| exception.expires),
         })
+    }
+
+    /// Returns the hash by which a route with several next hops chooses one: of the addresses, or
+    /// of the flow if the setting says so and the flow has ports. Linux: `fib_multipath_hash`.
+    #[cold]
+    fn multipath_hash(
+        &self,
+        cx: &Cx,
+        remote: IpAddr,
+        source: Option<IpAddr>,
+        flow: Option<u32>,
+    ) -> u32 {
+        match flow.filter(|_| cx.sysctls().fib_multipath_hash_policy == 1) {
+            Some(flow) => flow,
+            None => self.exceptions.address_hash(remote, source),
+        }
     }
 
     /// Second half of `route`: the dst entry.
@@ -418,6 +448,7 @@ impl Router {
             paces: tx.paces(),
             at_once: tx.takes_at_once(),
             dont_fragment: hop.dont_fragment,
+            metrics: hop.metrics,
             keeps_dst,
             device,
         };

@@ -38,6 +38,8 @@ pub(crate) enum TimerEntry {
     Neighbor(Weak<NeighborEntry>),
     /// Addresses that the host claims (RFC 5227).
     Claims,
+    /// Fragments of incomplete datagrams.
+    Fragments,
 }
 
 /// Timers and runnable sockets of one core.

@@ -10,7 +10,7 @@ use std::{
     net::SocketAddr,
     ops::Deref,
     sync::{
-        Arc, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -45,9 +45,11 @@ use crate::{
 
 pub use claims::ClaimState;
 use claims::Claims;
+use fragments::FragmentTable;
 pub(crate) use icmp_limiter::IcmpLimiter;
 
 pub(crate) mod claims;
+pub mod fragments;
 mod icmp_limiter;
 
 /// Connections visited in one step of a walk that frees spare memory.
@@ -77,6 +79,8 @@ pub struct Net {
     pub(crate) down: Shutdown,
     /// Addresses that are probed, announced and defended.
     pub(crate) claims: Claims,
+    /// Fragments of incomplete datagrams. Locked for one fragment, or for one timer.
+    pub(crate) fragments: Mutex<FragmentTable>,
     /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is
     /// reported once.
     pub(crate) unfinished_checksums: AtomicU64,
@@ -196,6 +200,11 @@ impl Net {
         &self.ip_ids
     }
 
+    /// Fragments of incomplete datagrams.
+    pub(crate) fn fragments(&self) -> MutexGuard<'_, FragmentTable> {
+        self.fragments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// State that the sockets of a core share.
     pub(crate) fn core_sockets(&self, id: CoreId) -> &Arc<CoreSockets> {
         &self.core_sockets[usize::from(id.0)]
@@ -224,6 +233,7 @@ impl Net {
                 gso_bytes_max: dst.gso_max_bytes,
                 flow_hash: name.hash,
                 sums_payload: dst.sums_payload,
+                metrics: dst.metrics,
             },
             options: SocketOptions::default(),
             ts_recent: None,

@@ -112,6 +112,22 @@ host_rows! {
     /// and packets of the path leave without DF. Raise it if no path of the network is that narrow:
     /// it bounds the harm of forged reports.
     route_min_pmtu: u32 = 552, Number 68..=65_535, Tune, "net.ipv4.route.min_pmtu";
+    /// Choice among the next hops of a route that has several. 0: by the addresses of a packet, so
+    /// that all flows between two hosts take one path. 1: by the flow's addresses and ports. Set 1
+    /// if few pairs of hosts have many connections.
+    fib_multipath_hash_policy: u8 = 0, Number 0..=1, Operate, "net.ipv4.fib_multipath_hash_policy";
+    /// Memory of all fragments of incomplete datagrams, in bytes; beyond it, the source whose
+    /// fragments have most of it loses its oldest datagram. 0: fragments are dropped. Raise it if
+    /// many peers send fragments at the same time.
+    ipfrag_high_thresh: u32 = 4 << 20, Number 0..=INT_MAX, Operate, "net.ipv4.ipfrag_high_thresh";
+    /// Time after which an incomplete datagram is dropped, in seconds; its sender is told if the
+    /// first fragment has arrived. Lower it where fragments are lost often, so that their memory is
+    /// free sooner.
+    ipfrag_time: Duration = Duration::from_secs(30), Seconds 1..=INT_MAX, Operate, "net.ipv4.ipfrag_time";
+    /// Largest number of fragments of one source that may arrive between two fragments of one of
+    /// its datagrams; beyond it, the identification is taken as reused, and the earlier fragments
+    /// are dropped. 0: no limit. Raise it if the network reorders packets far.
+    ipfrag_max_dist: u32 = 64, Number 0..=INT_MAX, Tune, "net.ipv4.ipfrag_max_dist";
     /// First and last local port of connections that name none (RFC 6056). Widen it on clients that
     /// open many connections to one server.
     ip_local_port_range: RangeInclusive<u16> = 32_768..=60_999, Ports 1..=65_535, Operate, "net.ipv4.ip_local_port_range";

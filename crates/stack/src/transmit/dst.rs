@@ -38,6 +38,7 @@ use std::{
 
 use pkt::Instant;
 use sync::counted::{Layout, Offsets, Parts};
+use tcp::PathMetrics;
 
 use super::{neighbor::table::NeighborEntry, tx_queue::DeviceTx};
 use crate::{
@@ -145,6 +146,8 @@ pub struct Dst {
     pub(crate) dont_fragment: bool,
     /// True if sent packets are received along this same entry: the dst then stays with the packet.
     pub(crate) keeps_dst: bool,
+    /// Metrics of the route that concern TCP.
+    pub(crate) metrics: PathMetrics,
 }
 
 /// Remaining fields that are read for every packet. In the packed layout they share a cache line
@@ -292,13 +295,16 @@ pub enum RouteKind {
     Multicast,
     /// Drop silently.
     Blackhole,
-    /// Drop and report the error to the sender.
+    /// Drop and report an unreachable host to the sender.
     Unreachable,
+    /// Drop and report to the sender that it may not send there.
+    Prohibit,
 }
 
 impl RouteKind {
     /// Returns the keyword that `ip route` prints in front of the prefix; empty for unicast.
-    pub(crate) const fn word(self) -> &'static str {
+    #[must_use]
+    pub const fn word(self) -> &'static str {
         match self {
             Self::Local => "local ",
             Self::Unicast => "",
@@ -306,6 +312,7 @@ impl RouteKind {
             Self::Multicast => "multicast ",
             Self::Blackhole => "blackhole ",
             Self::Unreachable => "unreachable ",
+            Self::Prohibit => "prohibit ",
         }
     }
 }

@@ -10,6 +10,7 @@ use tcp::FourTuple;
 
 use super::{
     dst::{Dst, DstHandle},
+    fragment::fragment,
     link_output::{self, LinkAddresses},
     packet_dst::{PacketDst, leave_rcu},
     qdisc::NetXmit,
@@ -149,18 +150,21 @@ fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
     }
 }
 
-/// Sends one complete IP packet along `dst`, such as an ICMP message. Packets above the MTU are
-/// dropped, not fragmented.
+/// Sends one complete IP packet along `dst`, such as an ICMP message. A packet above the MTU leaves
+/// as fragments, or is dropped if it has DF. Linux: `ip_finish_output`.
 pub(crate) fn send(cx: &mut Cx, dst: &Dst, packet: Packet) {
+    let mut list = PacketList::new();
     cx.count(Counter::IpOutRequests, 1);
     if packet.len() > dst.mtu as usize {
-        cx.count(Counter::IpFragFails, 1);
-        return cx.drop_packet(DropReason::PacketTooBig, packet);
+        match fragment(cx, packet, dst.mtu) {
+            Ok(fragments) => list = fragments,
+            Err((reason, packet)) => return cx.drop_packet(reason, packet),
+        }
+    } else {
+        list.push_back(packet);
     }
-    cx.count(Counter::IpExtOutOctets, packet.len() as u64);
-    cx.count(Counter::IpOutTransmits, 1);
-    let mut list = PacketList::new();
-    list.push_back(packet);
+    cx.count(Counter::IpExtOutOctets, list.bytes() as u64);
+    cx.count(Counter::IpOutTransmits, list.len() as u64);
     let _ = link_output::output(cx, dst, QueueId(0), &mut list);
 }
 

@@ -46,7 +46,7 @@ fn ip(text: &str) -> IpAddr {
 fn a_path_whose_lookup_precedes_a_change_is_stale_with_any_entry() {
     let (host, mut cx) = bench();
     let entered = cx.enter(&host);
-    let hop = host.hop(&cx, ip("192.0.2.9"), None).expect("a route");
+    let hop = host.hop(&cx, ip("192.0.2.9"), None, None).expect("a route");
     host.replace_route(&via("192.0.2.0/24", "10.0.0.3")).expect("valid");
     let other = host.route(&cx, ip("198.51.100.9"), None, CORE).expect("a route");
     let path = host.path_along(&cx, &hop, CORE).expect("an entry");

@@ -9,7 +9,7 @@ use std::{sync::Arc, vec::Vec};
 
 use ipnet::IpNet;
 
-use super::{FibBuilder, Route, RouteEntry, RouteSpec, Table, builder};
+use super::{FibBuilder, HopSpec, NextHop, Route, RouteEntry, RouteSpec, Table, builder};
 use crate::{
     base::{config_error::ConfigError, ids::DeviceIndex},
     transmit::dst::RouteKind,
@@ -36,8 +36,9 @@ impl FibBuilder {
         let named = |route: &Route| {
             (spec.kind == RouteKind::Unicast || spec.kind == route.kind)
                 && (spec.metric == 0 || spec.metric == route.metric)
-                && (spec.via.is_none() || spec.via == route.via)
+                && (spec.via.is_none() || (spec.via == route.via && route.hops.is_empty()))
                 && spec.device.is_none_or(|device| device == route.device)
+                && (spec.hops.is_empty() || names(&spec.hops, &route.hops))
                 && (spec.prefsrc.is_none() || spec.prefsrc == route.prefsrc)
                 && (spec.mtu.is_none() || spec.mtu == route.mtu)
         };
@@ -57,23 +58,38 @@ impl FibBuilder {
         self.fib.entries()
     }
 
-    /// Takes `device` down: removes the routes through it. Its addresses stay local, and packets to
-    /// them are accepted by other devices (RFC 1122 §3.3.4.2, the weak model).
+    /// Takes `device` down: removes the routes through it. A route with several next hops loses
+    /// those through it until it comes up. Its addresses stay local, and packets to them are
+    /// accepted by other devices (RFC 1122 §3.3.4.2, the weak model). Linux: `fib_sync_down_dev`.
     pub fn device_down(&mut self, device: DeviceIndex) {
         self.down.insert(device);
-        let networks = self.retain(Table::Main, |route| route.device != device);
+        let networks = self.edit(Table::Main, |route| {
+            let mut left = route.clone();
+            left.hops.iter_mut().filter(|hop| hop.device == device).for_each(|hop| hop.dead = true);
+            let is_alive = match &*left.hops {
+                [] => route.device != device,
+                hops => hops.iter().any(|hop| !hop.dead),
+            };
+            is_alive.then_some(left)
+        });
         // If two devices are in one network, the other one takes over.
         self.connect(|network| networks.contains(&network));
     }
 
-    /// Brings `device` up: restores the networks of its addresses. Routes added to them earlier are
-    /// not restored, as in Linux.
+    /// Brings `device` up: restores the networks of its addresses, and the next hops through it of
+    /// routes with several. Other routes are not restored, as in Linux (`fib_sync_up`).
     pub fn device_up(&mut self, device: DeviceIndex) {
         if self.down.remove(&device) {
             let on_it =
                 |(on, address): &(DeviceIndex, IpNet)| (*on == device).then(|| address.trunc());
             let networks: Vec<_> = self.fib.addresses.iter().filter_map(on_it).collect();
             self.connect(|network| networks.contains(&network));
+            self.edit(Table::Main, |route| {
+                let mut back = route.clone();
+                let its = back.hops.iter_mut().filter(|hop| hop.device == device);
+                its.for_each(|hop| hop.dead = false);
+                Some(back)
+            });
         }
     }
 
@@ -83,7 +99,7 @@ impl FibBuilder {
         let gone: Vec<_> =
             self.fib.addresses.iter().filter(|at| on_it(at)).map(|(_, ip)| ip.addr()).collect();
         self.fib.addresses.retain(|at| !on_it(at));
-        self.retain(Table::Local, |route| route.device != device);
+        self.edit(Table::Local, |route| (route.device != device).then(|| route.clone()));
         for (on, address) in self.fib.addresses.clone() {
             if builder::has_broadcast(&address) {
                 let broadcast = IpNet::from(address.broadcast());
@@ -91,7 +107,9 @@ impl FibBuilder {
                 self.add_first(Table::Local, broadcast, route);
             }
         }
-        self.retain(Table::Main, |route| route.prefsrc.is_none_or(|ip| !gone.contains(&ip)));
+        self.edit(Table::Main, |route| {
+            route.prefsrc.is_none_or(|ip| !gone.contains(&ip)).then(|| route.clone())
+        });
         self.device_down(device);
     }
 
@@ -107,4 +125,12 @@ impl FibBuilder {
             }
         }
     }
+}
+
+/// Whether the next hops of a route are those that a specification names.
+fn names(specs: &[HopSpec], hops: &[NextHop]) -> bool {
+    specs.len() == hops.len()
+        && specs.iter().zip(hops).all(|(spec, hop)| {
+            (spec.via == hop.via) && spec.device.is_none_or(|device| device == hop.device)
+        })
 }

@@ -333,9 +333,11 @@ impl StreamState {
             wmem::count_throttled(cx, since);
         }
         let local = Some(socket.name.tuple.local.ip());
-        self.dst = net.route(cx, socket.name.tuple.remote.ip(), local, socket.name.core).ok();
+        let FlowName { tuple, hash, core } = socket.name;
+        self.dst = net.route(cx, tuple.remote.ip(), local, Some(hash), core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
+            self.tcb.set_route_quickack(dst.metrics.quickack);
             // A socket that ignores reports uses the device's MTU.
             let mtu = if takes_reports(socket) { dst.mtu } else { dst.device.caps().mtu };
             self.tcb.set_path_mtu(mtu);
@@ -352,7 +354,10 @@ impl StreamState {
         assert!(path.dst.refs() > 0, "a path without references: {path:?}");
         if net.is_current(cx, path) {
             let (local, remote) = (socket.name.tuple.local.ip(), socket.name.tuple.remote.ip());
-            assert!(net.would_answer(cx, path, remote, local), "a stale path: {path:?}");
+            assert!(
+                net.would_answer(cx, path, remote, local, Some(socket.name.hash)),
+                "a stale path: {path:?}"
+            );
         }
     }
 

@@ -178,7 +178,8 @@ impl Listener {
     ) -> Option<(DstHandle<'s>, OpenParams)> {
         let (net, cx, rcu) = (rx.net, &*rx.cx, rx.rcu);
         let (local, remote) = (name.tuple.local.ip(), name.tuple.remote.ip());
-        let dst = net.reply_path(cx, remote, Some(local), net.core_of_flow(name.hash), rcu).ok()?;
+        let (core, flow) = (net.core_of_flow(name.hash), Some(name.hash));
+        let dst = net.reply_path(cx, remote, Some(local), flow, core, rcu).ok()?;
         let options = self.settings(rcu).tcp.clone();
         let mut params = OpenParams { options, ..net.open_params(name, &dst, cx.now) };
         if let Some(iss_min) = iss_min

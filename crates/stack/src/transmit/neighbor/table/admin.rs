@@ -43,7 +43,7 @@ impl NeighborTable {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let entry = match entries.map.get(&key) {
                 Some(entry) => Arc::clone(entry),
-                None => entries.insert(key, source),
+                None => entries.insert(key, source, cx.now),
             };
             entries.permanent += usize::from(!entry.is_permanent());
             let actions = entry.change(|state| state.set_permanent(mac, cx.now));

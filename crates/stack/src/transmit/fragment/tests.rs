@@ -1,0 +1,87 @@
+use std::{net::IpAddr, vec::Vec};
+
+use pkt::{Ecn, EtherType};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{cx::Memory, header::ip::protocol};
+
+fn context() -> Cx {
+    Cx::replay(&Memory::new(8 << 20), 1)
+}
+
+/// Returns a UDP packet whose payload counts up.
+fn packet(cx: &mut Cx, payload_len: usize, dont: bool) -> (Packet, Vec<u8>) {
+    let payload: Vec<u8> = (0..payload_len).map(|at| (at % 251).to_le_bytes()[0]).collect();
+    let mut packet = cx.pool.alloc().expect("memory");
+    assert_eq!(packet.append(&mut cx.pool, &payload), payload_len);
+    let header = IpHeader {
+        src: IpAddr::V4([10, 0, 0, 1].into()),
+        dst: IpAddr::V4([10, 0, 0, 2].into()),
+        protocol: protocol::UDP,
+        hop_limit: 9,
+        traffic_class: 0x48 | Ecn::Ect0.bits(),
+        flow_label: 0,
+        id: 0x1234,
+        fragment: Fragment { dont, ..Fragment::default() },
+        header_len: 20,
+        payload_len: u32::try_from(payload_len).expect("small"),
+    };
+    header.emit::<true>(packet.push(IPV4_HEADER_LEN));
+    packet.meta_mut().protocol = EtherType::IPV4;
+    packet.meta_mut().priority = 5;
+    (packet, payload)
+}
+
+proptest! {
+    #[test]
+    fn fragments_fit_the_mtu_and_hold_the_payload(len in 0_usize..20_000, mtu in 68_u32..9000) {
+        let cx = &mut context();
+        let (packet, payload) = packet(cx, len, false);
+        prop_assume!(packet.len() > mtu as usize);
+        let fragments = fragment(cx, packet, mtu).map_err(|(reason, _)| reason).expect("it may");
+        let count = fragments.len();
+        let mut joined = Vec::new();
+        for (index, part) in fragments.into_iter().enumerate() {
+            prop_assert!(part.len() <= mtu as usize);
+            let header = ip::parse::<true>(part.linear(), part.len()).expect("a valid header");
+            prop_assert_eq!(header.total_len(), part.len());
+            prop_assert_eq!(usize::from(header.fragment.offset), joined.len());
+            prop_assert_eq!(header.fragment.more, index + 1 < count);
+            prop_assert_eq!((header.id, header.hop_limit, header.traffic_class), (0x1234, 9, 0x4a));
+            prop_assert_eq!(part.meta().priority, 5);
+            joined.extend_from_slice(&part.to_vec()[IPV4_HEADER_LEN..]);
+            cx.pool.free(part);
+        }
+        prop_assert_eq!(joined, payload);
+        // No more fragments than necessary.
+        let part_max = (mtu as usize - IPV4_HEADER_LEN) & !7;
+        prop_assert!(count == len.div_ceil(part_max));
+    }
+}
+
+#[test]
+fn a_packet_with_df_is_returned() {
+    let cx = &mut context();
+    let (packet, _) = packet(cx, 3000, true);
+    let (reason, packet) = fragment(cx, packet, 1500).expect_err("it has DF");
+    assert_eq!((reason, packet.len()), (DropReason::PacketTooBig, 3020));
+    cx.pool.free(packet);
+}
+
+#[test]
+fn a_partial_checksum_is_completed_before_the_cut() {
+    let cx = &mut context();
+    let (mut packet, mut payload) = packet(cx, 3000, false);
+    payload[6..8].fill(0);
+    // The checksum field of UDP; nothing of a pseudo-header is in it.
+    let at = IPV4_HEADER_LEN + 6;
+    assert!(packet.require_linear(at + 2));
+    packet.linear_mut()[at..at + 2].fill(0);
+    packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset: 6 };
+    let fragments = fragment(cx, packet, 1500).map_err(|(reason, _)| reason).expect("it may");
+    let first = fragments.into_iter().next().expect("one").to_vec();
+    let mut sum = pkt::Sum::default();
+    sum.add_bytes(&payload);
+    assert_eq!(first[at..at + 2], sum.finish().to_be_bytes());
+}
