@@ -171,11 +171,4 @@ impl Tcb {
         debug_assert_eq!(self.state, State::TimeWait);
         self.finish(cx, None);
     }
-
-    /// Returns whether this side has closed and the peer has not yet acknowledged all data and the
-    /// FIN: FIN-WAIT-1, CLOSING and LAST-ACK.
-    #[must_use]
-    pub fn is_closing(&self) -> bool {
-        matches!(self.state, State::FinWait1 | State::Closing | State::LastAck)
-    }
 }

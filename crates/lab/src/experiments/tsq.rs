@@ -98,17 +98,22 @@ pub fn experiment(quick: bool) -> Experiment {
         conditions: traffic.iter().map(|traffic| traffic.condition()).collect(),
         arms: arms(),
         metrics: metrics(),
-        controls: vec![Control {
-            counter: "TsqThrottled",
-            conditions: Vec::new(),
-            moves_in: vec!["static131072_ge"],
-            at_least: 0.01,
-            still_in: vec!["off"],
-            at_most: 0.0,
-        }],
+        controls: controls(),
         comparisons: ["static131072_ge", "v619"].into_iter().flat_map(against_off).collect(),
         trial: Box::new(move |setup| workload::run(traffic[setup.condition], setup)),
     }
+}
+
+/// Proof that the limit stopped senders, and that no other part of the stack did.
+fn controls() -> Vec<Control> {
+    vec![Control {
+        counter: "TsqThrottled",
+        conditions: Vec::new(),
+        moves_in: vec!["static131072_ge"],
+        at_least: 0.01,
+        still_in: vec!["off"],
+        at_most: 0.0,
+    }]
 }
 
 /// An arm for each limit. An ACK train would end slow start at a window that does not fill the

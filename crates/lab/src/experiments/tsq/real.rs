@@ -33,8 +33,7 @@ use super::{
 };
 use crate::{
     experiment::{
-        Better, Clock, Comparison, Condition, Control, Error, Experiment, Metric, Observation,
-        Series, Setup,
+        Better, Clock, Comparison, Condition, Error, Experiment, Metric, Observation, Series, Setup,
     },
     experiments::{
         delay_meter::{Delay, DelayMeter},
@@ -99,14 +98,7 @@ pub fn experiment(real: &Real, quick: bool) -> Experiment {
             .collect(),
         arms: super::arms(),
         metrics: metrics(),
-        controls: vec![Control {
-            counter: "TsqThrottled",
-            conditions: Vec::new(),
-            moves_in: vec!["static131072_ge"],
-            at_least: 0.01,
-            still_in: vec!["off"],
-            at_most: 0.0,
-        }],
+        controls: super::controls(),
         comparisons: ["static131072_ge", "v619"].into_iter().flat_map(against_off).collect(),
         trial: Box::new(move |setup| run(&real, senders[setup.condition], setup)),
     }
