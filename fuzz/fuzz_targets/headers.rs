@@ -8,8 +8,10 @@ use libfuzzer_sys::fuzz_target;
 use stack::header::{
     arp::{ARP_LEN, ArpPacket},
     ethernet::{EthernetHeader, HEADER_LEN},
+    extension,
     icmp::{IcmpMessage, Quote},
     ip::{self, IPV4_HEADER_LEN, IpHeader},
+    ndp::{self, NdpMessage},
     option,
     repeat::SeenHeader,
 };
@@ -17,7 +19,7 @@ use tcp::SegmentHeader;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&parser, bytes)) = data.split_first() else { return };
-    match parser % 9 {
+    match parser % 11 {
         0 => ethernet(bytes),
         1 => arp(bytes),
         2 => ip::<true>(bytes),
@@ -26,9 +28,39 @@ fuzz_target!(|data: &[u8]| {
         5 => icmp::<false>(bytes),
         6 => segment(bytes),
         7 => ip_options(bytes),
+        9 => extensions(bytes),
+        10 => discovery(bytes),
         _ => repeated(bytes),
     }
 });
+
+/// The first byte is the Next Header of the fixed header.
+fn extensions(bytes: &[u8]) {
+    let Some((&first, chain)) = bytes.split_first() else { return };
+    if let Ok(read) = extension::read(first, chain) {
+        let len = usize::from(read.len);
+        assert!(len <= chain.len().min(extension::CHAIN_BYTES_MAX) && len % 8 == 0);
+        assert!(read.fragment.is_piece() || !extension::is_extension(read.protocol));
+        // The bytes after the chain are not read.
+        assert_eq!(extension::read(first, &chain[..len]), Ok(read));
+    }
+}
+
+fn discovery(bytes: &[u8]) {
+    match NdpMessage::parse(bytes) {
+        Ok(NdpMessage::RouterAdvertisement(told)) => {
+            assert!(told.prefixes.iter().all(|prefix| prefix.len <= 128));
+        }
+        Ok(NdpMessage::Redirect { .. }) | Err(_) => {}
+        Ok(message) => {
+            let mut written = [0; ndp::MESSAGE_LEN_MAX];
+            let len = message.emit(&mut written);
+            // A host writes one link address; of the one it may not write, nothing remains.
+            let read = NdpMessage::parse(&written[..len]).expect("its own message");
+            assert_eq!(read, message);
+        }
+    }
+}
 
 fn ethernet(bytes: &[u8]) {
     if let Ok(header) = EthernetHeader::parse(bytes) {
@@ -149,7 +181,7 @@ fn repeated(bytes: &[u8]) {
     let Ok(header) = ip::parse::<true>(&first, first.len()) else { return };
     let is_plain = usize::from(header.header_len) == IPV4_HEADER_LEN && !header.fragment.is_piece();
     let ports_end = IPV4_HEADER_LEN + 4;
-    let seen = SeenHeader::new(&first, &header);
+    let seen = SeenHeader::new::<true>(&first, &header);
     assert_eq!(seen.is_some(), is_plain && first.len() >= ports_end);
     let Some(seen) = seen else { return };
 
@@ -168,5 +200,5 @@ fn repeated(bytes: &[u8]) {
         .into_iter()
         .all(|range| next.get(range.clone()) == Some(&first[range]));
     let read = ip::parse::<true>(&next, next.len()).ok();
-    assert_eq!(seen.repeated_in(&next, next.len()), read.filter(|_| repeats));
+    assert_eq!(seen.repeated_in::<true>(&next, next.len()), read.filter(|_| repeats));
 }

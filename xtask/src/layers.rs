@@ -42,15 +42,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         package: "quietline-stack",
         inner: &["quietline-tcp", "quietline-sync", "quietline-pkt"],
-        outer: Some(&[
-            "arrayvec",
-            "bitflags",
-            "ipnet",
-            "prefix-trie",
-            "siphasher",
-            "thiserror",
-            "zerocopy",
-        ]),
+        outer: Some(&["arrayvec", "bitflags", "ipnet", "siphasher", "thiserror", "zerocopy"]),
     },
     // Linux's socket calls over the stack. They never block; sleeping, descriptors and pointers are
     // their drivers'.

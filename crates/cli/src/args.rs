@@ -57,7 +57,7 @@ pub(crate) enum Command {
     /// Arms take turns, every comparison has a positive control, and the verdict is "invalid" where
     /// a control fails or other programs used the machine. Needs neither root nor a network.
     Lab(LabArgs),
-    /// Serve echo, discard, chargen or HTTP over the stack.
+    /// Serve echo, discard, chargen, HTTP, or echo and discard of UDP over the stack.
     Serve(ServeArgs),
     /// Connect to a TCP port: copies stdin to the socket and the socket to stdout.
     Connect(ConnectArgs),
@@ -117,7 +117,7 @@ pub(crate) struct ServeArgs {
     /// Service to run.
     #[arg(value_enum)]
     pub(crate) service: Service,
-    /// TCP port to listen on [default: the service's well-known port].
+    /// Port to listen on [default: the service's well-known port].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..=65_535))]
     pub(crate) port: Option<u16>,
     /// Directory that the http service serves.
@@ -198,6 +198,10 @@ pub(crate) enum Service {
     /// Serve the files of a directory over HTTP/1.1. A connection that is waiting for a request
     /// holds no thread.
     Http,
+    /// Send received UDP datagrams back (RFC 862).
+    UdpEcho,
+    /// Receive UDP datagrams and discard them (RFC 863).
+    UdpDiscard,
 }
 
 /// Link and stack options of `serve` and `connect`.
@@ -327,8 +331,8 @@ impl Service {
     /// The port that the IANA registry assigns to the service.
     pub(crate) fn port(self) -> u16 {
         match self {
-            Self::Echo => 7,
-            Self::Discard => 9,
+            Self::Echo | Self::UdpEcho => 7,
+            Self::Discard | Self::UdpDiscard => 9,
             Self::Chargen => 19,
             Self::Http => 80,
         }
@@ -341,6 +345,8 @@ impl Service {
             Self::Discard => "discard",
             Self::Chargen => "chargen",
             Self::Http => "http",
+            Self::UdpEcho => "udp-echo",
+            Self::UdpDiscard => "udp-discard",
         }
     }
 }

@@ -15,6 +15,8 @@ pub(crate) trait Host: Clone + Send + Sync + 'static {
     type Listener: Listener<Stream = Self::Stream>;
     /// Readiness notification for many connections.
     type Watch: Watch<Stream = Self::Stream>;
+    /// Type of datagram sockets.
+    type Datagrams: Datagrams;
 
     /// Starts to watch connections, for as long as the process runs. `on_readable` is called with
     /// the key of each readable connection, on a thread that it must not block.
@@ -22,6 +24,9 @@ pub(crate) trait Host: Clone + Send + Sync + 'static {
 
     /// Listens on an address; port 0 selects a free port.
     fn bind(&self, address: SocketAddr) -> io::Result<Self::Listener>;
+
+    /// Opens a datagram socket on an address.
+    fn bind_datagrams(&self, address: SocketAddr) -> io::Result<Self::Datagrams>;
 
     /// Connects, and returns when the handshake is complete.
     fn connect(&self, address: SocketAddr) -> io::Result<Self::Stream>;
@@ -53,6 +58,18 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn local_addr(&self) -> io::Result<SocketAddr>;
 }
 
+/// A datagram socket.
+pub(crate) trait Datagrams: Send + Sync + 'static {
+    /// Receives a datagram; returns its length and its sender.
+    fn receive_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
+
+    /// Sends a datagram; returns its length.
+    fn send_to(&self, payload: &[u8], peer: SocketAddr) -> io::Result<usize>;
+
+    /// Returns the address that the socket is bound to.
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+}
+
 /// Implements the methods that both socket types have under the same names. Zero-copy sends,
 /// nonblocking reads and the behavior on close differ, and are passed in.
 macro_rules! sockets {
@@ -62,6 +79,20 @@ macro_rules! sockets {
 
             fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
                 Self::accept(self)
+            }
+
+            fn local_addr(&self) -> io::Result<SocketAddr> {
+                Self::local_addr(self)
+            }
+        }
+
+        impl Datagrams for UdpSocket {
+            fn receive_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+                self.recv_from(buffer)
+            }
+
+            fn send_to(&self, payload: &[u8], peer: SocketAddr) -> io::Result<usize> {
+                Self::send_to(self, payload, peer)
             }
 
             fn local_addr(&self) -> io::Result<SocketAddr> {

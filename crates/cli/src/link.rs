@@ -293,7 +293,7 @@ fn check_reach(address: IpNet, peer: IpNet) -> Result<(), Failure> {
 /// Refuses an address that the kernel owns: the kernel would consume packets to it, or reset the
 /// stack's connections.
 fn check_unused(config: &LinkConfig) -> Result<(), Failure> {
-    let IpAddr::V4(address) = config.address.addr() else { return Ok(()) };
+    let address = config.address.addr();
     let owner = Netlink::open()
         .and_then(|mut netlink| netlink.owner_of(address))
         .map_err(refused_device)?;
@@ -328,8 +328,9 @@ fn check_host_address(option: &str, network: IpNet) -> Result<(), Failure> {
     let address = network.addr();
     // RFC 3021: a /31 has no network and no broadcast address; a /32 is a host route.
     let has_broadcast = address.is_ipv4() && network.prefix_len() < 31;
-    let reason = if address.is_ipv6() {
-        "only IPv4 is supported"
+    let is_mapped = matches!(address, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
+    let reason = if is_mapped {
+        "a v4-mapped address names an IPv4 address of a socket"
     } else if address.is_unspecified() {
         "the unspecified address belongs to no host"
     } else if address.is_multicast() {

@@ -12,6 +12,7 @@ mod acceptor;
 mod buffer;
 mod chargen;
 mod clients;
+mod datagrams;
 mod discard;
 mod echo;
 mod handler;
@@ -24,7 +25,7 @@ mod session;
 
 use std::{
     fmt::Display,
-    io::ErrorKind,
+    io::{self, ErrorKind},
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -46,7 +47,7 @@ use self::{
 };
 use crate::{
     args::{ServeArgs, Stats},
-    endpoint::{Host, KernelHost, Listener as _, StackHost, Stream},
+    endpoint::{Datagrams as _, Host, KernelHost, Listener as _, StackHost, Stream},
     failure::Failure,
     output,
     signal::{Signals, Wake},
@@ -104,11 +105,19 @@ fn serve<H: Host>(
     signals: &Signals,
     report: impl FnMut() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let listener = host.bind(address).with_context(|| format!("cannot listen on {address}"))?;
-    let address = listener.local_addr().unwrap_or(address);
-    output::remark(&format!("quietline: {} listening on {address}", args.service.name()));
-
+    let listening = |address: SocketAddr| {
+        output::remark(&format!("quietline: {} listening on {address}", args.service.name()));
+    };
     let broken = Arc::new(Mutex::new(None));
+    if matches!(server.handler, Handler::UdpEcho | Handler::UdpDiscard) {
+        let socket =
+            host.bind_datagrams(address).with_context(|| format!("cannot listen on {address}"))?;
+        listening(socket.local_addr().unwrap_or(address));
+        datagrams::start(socket, Arc::clone(server), Arc::clone(&broken), signals.waker()?)?;
+        return wait(args, server, signals, &broken, report);
+    }
+    let listener = host.bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    listening(listener.local_addr().unwrap_or(address));
     let acceptor = Acceptor {
         listener,
         peers: Peers::new(args.max_per_peer),
@@ -126,6 +135,18 @@ fn serve<H: Host>(
         }
         _ => Pool::start(max, acceptor)?,
     }
+    wait(args, server, signals, &broken, report)
+}
+
+/// Waits until a signal, the loss of the link, or a permanent failure that a thread has stored in
+/// `broken`.
+fn wait(
+    args: &ServeArgs,
+    server: &Server,
+    signals: &Signals,
+    broken: &Mutex<Option<io::Error>>,
+    report: impl FnMut() -> Result<(), Failure>,
+) -> Result<(), Failure> {
     // The threads are not joined: they block in calls, and end with the stack or the process.
     let every = args.observe.stats.and_then(|stats| stats.every);
     let wake = signals.wait_reporting(every, report);
@@ -136,7 +157,11 @@ fn serve<H: Host>(
             let error = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
             match error.filter(|error| error.kind() != ErrorKind::NetworkDown) {
                 Some(error) => {
-                    Err(anyhow::Error::new(error).context("cannot accept connections").into())
+                    let context = match server.handler {
+                        Handler::UdpEcho | Handler::UdpDiscard => "cannot receive datagrams",
+                        _ => "cannot accept connections",
+                    };
+                    Err(anyhow::Error::new(error).context(context).into())
                 }
                 // The link is gone: the caller reports it after the statistics.
                 None => Ok(()),

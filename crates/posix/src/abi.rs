@@ -2,7 +2,7 @@
 //!
 //! Linux: include/uapi. Levels and numbers of socket options are in `stack::socket::options`.
 
-use stack::socket::options::{IPPROTO_IP, IPPROTO_TCP, SOL_SOCKET};
+use stack::socket::options::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 
 macro_rules! numbers {
     ($($name:ident: $kind:ty = $value:expr, $doc:literal;)*) => {
@@ -83,8 +83,10 @@ pub const TCP_CC_INFO: i32 = 26;
 pub fn number_of(name: &str) -> Option<i64> {
     let name = match name {
         "PF_INET" => "AF_INET",
+        "PF_INET6" => "AF_INET6",
         "SOL_SOCKET" => return Some(SOL_SOCKET.into()),
         "IPPROTO_IP" | "SOL_IP" => return Some(IPPROTO_IP.into()),
+        "IPPROTO_IPV6" | "SOL_IPV6" => return Some(IPPROTO_IPV6.into()),
         "IPPROTO_TCP" | "SOL_TCP" => return Some(IPPROTO_TCP.into()),
         name => name,
     };

@@ -54,7 +54,7 @@ impl Accept {
         };
         let peer = stream.remote();
         let nonblocking = self.flags & SOCK_NONBLOCK != 0;
-        let socket = Socket::accepted(stream, inner.settings.clone(), inner.inq, nonblocking);
+        let socket = Socket::accepted(stream, &inner, nonblocking);
         Ok(Step::Ready(Accepted { socket, peer }))
     }
 

@@ -73,6 +73,7 @@ impl Connect {
                 }
                 Ok(Some(Arc::clone(stream)))
             }
+            State::Unconnected if self.remote.is_ipv6() != inner.is_v6 => Err(Errno::EAFNOSUPPORT),
             State::Unconnected => {
                 let options = inner.connect_options();
                 let stream = Connection::connect_with(host, cx, self.remote, &options)?;

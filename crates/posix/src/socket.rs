@@ -4,7 +4,7 @@
 //! that the program sets before is kept here until then. Linux: `struct socket`, net/socket.c.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -20,7 +20,9 @@ use stack::{
 };
 use tcp::State as TcpState;
 
-use crate::abi::{AF_INET, SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use crate::abi::{
+    AF_INET, AF_INET6, SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM,
+};
 
 /// Bits of a socket type that are not flags (`SOCK_TYPE_MASK`).
 const TYPE_MASK: i32 = 0xf;
@@ -61,6 +63,8 @@ pub struct Socket {
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
     pub(crate) state: State,
+    /// Family: `AF_INET6`, otherwise `AF_INET`.
+    pub(crate) is_v6: bool,
     /// Address that `bind` has recorded, for the next connection or listener.
     pub(crate) bound: Option<SocketAddr>,
     /// Another `bind` is refused. A port that the stack has chosen is released when the connection
@@ -115,7 +119,7 @@ impl Socket {
         if flags & !NEW_FLAGS != 0 {
             return Err(Errno::EINVAL);
         }
-        if domain != AF_INET {
+        if domain != AF_INET && domain != AF_INET6 {
             return Err(Errno::EAFNOSUPPORT);
         }
         let kind = kind & TYPE_MASK;
@@ -128,18 +132,20 @@ impl Socket {
         if protocol != 0 && protocol != stack::socket::options::IPPROTO_TCP {
             return Err(Errno::EPROTONOSUPPORT);
         }
-        Ok(Self::with(Inner::default(), flags & SOCK_NONBLOCK != 0))
+        let inner = Inner { is_v6: domain == AF_INET6, ..Inner::default() };
+        Ok(Self::with(inner, flags & SOCK_NONBLOCK != 0))
     }
 
     /// A socket around an accepted connection.
-    pub(crate) fn accepted(
-        stream: Arc<Connection>,
-        settings: SocketSettings,
-        inq: bool,
-        nonblocking: bool,
-    ) -> Self {
-        let state = State::Stream(stream, Phase::Connected);
-        Self::with(Inner { state, settings, inq, ..Inner::default() }, nonblocking)
+    pub(crate) fn accepted(stream: Arc<Connection>, listening: &Inner, nonblocking: bool) -> Self {
+        let inner = Inner {
+            state: State::Stream(stream, Phase::Connected),
+            is_v6: listening.is_v6,
+            settings: listening.settings.clone(),
+            inq: listening.inq,
+            ..Inner::default()
+        };
+        Self::with(inner, nonblocking)
     }
 
     const fn with(inner: Inner, nonblocking: bool) -> Self {
@@ -198,14 +204,14 @@ impl Socket {
     /// Records the local address, as bind(2).
     ///
     /// # Errors
-    /// `EAFNOSUPPORT` for IPv6, `EADDRNOTAVAIL` for an address that is not the host's, `EINVAL` for
-    /// a socket that is bound, listens or has a connection.
+    /// `EAFNOSUPPORT` for an address of the other family, `EADDRNOTAVAIL` for an address that is
+    /// not the host's, `EINVAL` for a socket that is bound, listens or has a connection.
     pub fn bind(&self, host: &Host, cx: &mut Cx, local: SocketAddr) -> Result<(), Errno> {
         let mut inner = self.lock().open()?;
-        if local.is_ipv6() {
+        if local.is_ipv6() != inner.is_v6 {
             return Err(Errno::EAFNOSUPPORT);
         }
-        if !local.ip().is_unspecified() && !host.is_local(cx, local.ip()) {
+        if !local.ip().is_unspecified() && !host.is_local_end(cx, local) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let allowed = match &inner.state {
@@ -242,7 +248,7 @@ impl Socket {
             State::Unconnected | State::Closed => {}
         }
         let options = ListenOptions { backlog, settings: inner.settings.clone() };
-        let local = inner.bound.unwrap_or(ANY);
+        let local = inner.bound.unwrap_or_else(|| inner.any());
         let listener = Listener::listen_with(host, cx, local, &options)?;
         inner.error = None;
         inner.state = State::Listening(listener);
@@ -323,7 +329,7 @@ impl Socket {
     pub fn local_name(&self) -> Result<SocketAddr, Errno> {
         let inner = self.lock();
         Ok(match &inner.state {
-            State::Unconnected => inner.bound.unwrap_or(ANY),
+            State::Unconnected => inner.bound.unwrap_or_else(|| inner.any()),
             State::Listening(listener) => listener.local(),
             State::Stream(stream, _) => stream.local(),
             State::Closed => return Err(Errno::EBADF),
@@ -344,9 +350,6 @@ impl Socket {
     }
 }
 
-/// The address of a socket without one.
-pub(crate) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-
 /// A guard of a socket's state.
 pub(crate) trait Open: Sized {
     /// The guard itself.
@@ -363,6 +366,15 @@ impl Open for MutexGuard<'_, Inner> {
 }
 
 impl Inner {
+    /// The address of a socket without one.
+    const fn any(&self) -> SocketAddr {
+        let ip = match self.is_v6 {
+            true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        };
+        SocketAddr::new(ip, 0)
+    }
+
     /// Options of a connection that starts now.
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         ConnectOptions { local: self.bound, settings: self.settings.clone() }

@@ -25,6 +25,7 @@
 
 mod addresses;
 mod attachments;
+mod blocking;
 mod builder;
 mod clock;
 pub mod device;
@@ -42,6 +43,7 @@ pub mod sans_io;
 mod send_buffer;
 mod socket;
 mod stream;
+mod udp;
 mod unwind;
 mod wait;
 mod worker;
@@ -59,13 +61,14 @@ pub use send_buffer::SendBuffer;
 pub use socket::TcpSocket;
 pub use stack::{
     Errno, Readiness,
-    base::{config_error::ConfigError, counters::Snapshot},
+    base::{config_error::ConfigError, counters::Snapshot, ids::DeviceIndex},
     cx::event::Event,
     device::{Capabilities, Completed, Device, Impairment, RxSignal, Wire, WireConfig},
     header::ethernet::MacAddr,
     receive::rps::SoftnetStat,
     socket::{
         ConnectOptions, ListenOptions, SendFlags,
+        datagram::{ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage},
         options::{OptionValue, SocketOption, SocketSettings},
     },
     sysctl::qdisc::QdiscConfig,
@@ -73,6 +76,7 @@ pub use stack::{
 };
 pub use stream::TcpStream;
 pub use tcp::{Algorithm as CongestionControl, SenderTime, TcpInfo};
+pub use udp::UdpSocket;
 
 /// The README's example compiles.
 #[cfg(doctest)]

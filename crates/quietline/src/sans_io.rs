@@ -69,7 +69,7 @@ pub use stack::{
         config::{DeviceConfig, HostConfig},
     },
     route::fib::RouteSpec,
-    socket::{Connection, Listener, Reader, ShutdownHow},
+    socket::{Connection, DatagramSocket, Listener, Reader, ShutdownHow},
     sysctl::Sysctls,
     transmit::neighbor::{NudState, table::NeighborInfo},
 };

@@ -7,7 +7,10 @@
 //! Above: applications, and adapters that translate `socket`, `setsockopt`, `bind`, `connect` and
 //! `listen` one call at a time.
 
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
 
 use stack::socket::{
     ConnectOptions, ListenOptions,
@@ -40,13 +43,27 @@ pub struct TcpSocket {
     stack: Stack,
     settings: SocketSettings,
     local: Option<SocketAddr>,
+    /// Address of the family that a listener without an address is bound to.
+    any: SocketAddr,
 }
 
 impl TcpSocket {
     /// Returns a socket for IPv4.
     #[must_use]
     pub fn new_v4(stack: &Stack) -> Self {
-        Self { stack: stack.clone(), settings: SocketSettings::default(), local: None }
+        Self::new(stack, Ipv4Addr::UNSPECIFIED.into())
+    }
+
+    /// Returns a socket for IPv6 and, unless [`SocketOption::V6Only`] is set, for IPv4 peers by
+    /// v4-mapped addresses.
+    #[must_use]
+    pub fn new_v6(stack: &Stack) -> Self {
+        Self::new(stack, Ipv6Addr::UNSPECIFIED.into())
+    }
+
+    fn new(stack: &Stack, any: IpAddr) -> Self {
+        let settings = SocketSettings::default();
+        Self { stack: stack.clone(), settings, local: None, any: SocketAddr::new(any, 0) }
     }
 
     /// Sets a socket option by Linux's rules.
@@ -107,7 +124,7 @@ impl TcpSocket {
     /// # Errors
     /// `EADDRINUSE`; `EADDRNOTAVAIL` if the stack does not have the address.
     pub fn listen(self, backlog: u32) -> io::Result<TcpListener> {
-        let local = self.local.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
+        let local = self.local.unwrap_or(self.any);
         let options = ListenOptions { backlog, settings: self.settings };
         TcpListener::listen_with(&self.stack, local, &options)
     }

@@ -11,7 +11,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use crate::{
     attachments::Attachment, builder::StackBuilder, handle::Stack, listener::TcpListener,
-    send_buffer::SendBuffer, socket::TcpSocket, stream::TcpStream,
+    send_buffer::SendBuffer, socket::TcpSocket, stream::TcpStream, udp::UdpSocket,
 };
 
 macro_rules! unwind_safe {
@@ -21,4 +21,13 @@ macro_rules! unwind_safe {
     )*};
 }
 
-unwind_safe!(Attachment, SendBuffer, Stack, StackBuilder, TcpListener, TcpSocket, TcpStream);
+unwind_safe!(
+    Attachment,
+    SendBuffer,
+    Stack,
+    StackBuilder,
+    TcpListener,
+    TcpSocket,
+    TcpStream,
+    UdpSocket
+);

@@ -217,20 +217,20 @@ mod tests {
         assert!(refusal(larger).starts_with("mtu 500: expected at least 576"));
     }
 
+    /// RFC 8200 §5.
     #[test]
-    fn unsupported_ipv6_is_refused() {
-        let stack = Stack::builder().build().expect("valid");
-        let unsupported = Some(97);
-        for at in ["[::]:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
-            let at: std::net::SocketAddr = at.parse().expect("an address");
-            let error = TcpListener::bind(&stack, at).expect_err("refused");
-            assert_eq!(error.raw_os_error(), unsupported, "EAFNOSUPPORT");
-            let error = TcpStream::connect(&stack, at).expect_err("refused");
-            assert_eq!(error.raw_os_error(), unsupported, "EAFNOSUPPORT");
-        }
+    fn a_link_that_is_too_narrow_for_ipv6_is_refused() {
+        let build = |mtu| {
+            let config = WireConfig { name: "narrow".to_owned(), mtu, ..WireConfig::default() };
+            let (device, _) = Wire::pair(&config).expect("a wire");
+            Stack::builder().device(device).address("fd00::1/64".parse().expect("a prefix"))
+        };
+        let text = refusal(build(1279));
+        assert!(text.starts_with("mtu 1279: expected at least 1280"), "{text}");
+        assert!(build(1280).build().is_ok());
         let routed = Stack::builder()
             .route("fd00::/64".parse().expect("a prefix"), "fe80::1".parse().expect("an address"));
-        assert!(refusal(routed).contains("IPv6"));
+        assert!(refusal(routed).starts_with("route via fe80::1: expected a device"));
     }
 
     #[test]

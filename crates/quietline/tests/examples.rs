@@ -27,11 +27,13 @@ mod sans_io;
 mod sim_test;
 #[path = "../examples/tun_from_fd.rs"]
 mod tun_from_fd;
+#[path = "../examples/udp_echo.rs"]
+mod udp_echo;
 
 type Run = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 /// The examples, and the requirements of each besides the toolchain.
-static EXAMPLES: [(&str, Run, Needs); 7] = [
+static EXAMPLES: [(&str, Run, Needs); 8] = [
     ("custom_device", custom_device::main, Needs::Nothing),
     ("echo", echo::main, Needs::Nothing),
     ("http_over_tap", http_over_tap::main, Needs::Namespace),
@@ -39,6 +41,7 @@ static EXAMPLES: [(&str, Run, Needs); 7] = [
     ("sans_io", sans_io::main, Needs::Nothing),
     ("sim_test", sim_test::main, Needs::Nothing),
     ("tun_from_fd", tun_from_fd::main, Needs::Namespace),
+    ("udp_echo", udp_echo::main, Needs::Nothing),
 ];
 
 /// Argument before the name of an example: this process runs that example.

@@ -3,7 +3,7 @@
 //! The checksum here is a plain RFC 1071 implementation, so that the stack's own code does not
 //! verify itself.
 //!
-//! Not here: IPv6 beyond a way to build it, the two ends (`rig`).
+//! Not here: extension headers, the two ends (`rig`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,6 +13,8 @@ use stack::header::{
     ethernet::{EthernetHeader, HEADER_LEN, MacAddr},
     icmp::IcmpMessage,
     ip::{self, Fragment, IpHeader, protocol},
+    ndp::{self, NdpMessage},
+    udp::{UDP_HEADER_LEN, UdpHeader},
 };
 use tcp::{Flags, SegmentHeader, wire::header::HEADER_BYTES_MAX};
 
@@ -132,6 +134,31 @@ pub fn fix_tcp_checksum(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, segment:
     tcp::wire::header::write_checksum(segment, sum);
 }
 
+/// Builds a UDP datagram with its checksum, for an [`Ipv4`] or [`ipv6`] packet with the same
+/// addresses.
+///
+/// # Panics
+/// When it would be longer than 65,535 bytes.
+#[must_use]
+pub fn udp(
+    src: impl Into<IpAddr>,
+    dst: impl Into<IpAddr>,
+    ports: (u16, u16),
+    payload: &[u8],
+) -> Vec<u8> {
+    let len = u16::try_from(UDP_HEADER_LEN + payload.len()).expect("at most 65,535 bytes");
+    let mut bytes = vec![0; UDP_HEADER_LEN];
+    UdpHeader { src_port: ports.0, dst_port: ports.1, len, checksum: 0 }.emit(&mut bytes);
+    bytes.extend_from_slice(payload);
+    // RFC 768: a sum of zero is sent as all ones.
+    let sum = match pseudo_checksum(src.into(), dst.into(), protocol::UDP, &bytes) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    bytes[6..8].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
 /// Builds an ICMP message with its checksum.
 #[must_use]
 pub fn icmp(message: &IcmpMessage, payload: &[u8]) -> Vec<u8> {
@@ -140,6 +167,24 @@ pub fn icmp(message: &IcmpMessage, payload: &[u8]) -> Vec<u8> {
     let sum = checksum(&[&bytes]);
     bytes[2..4].copy_from_slice(&sum.to_be_bytes());
     bytes
+}
+
+/// Builds an ICMPv6 message with its checksum, which covers the addresses of its packet.
+#[must_use]
+pub fn icmpv6(src: Ipv6Addr, dst: Ipv6Addr, message: &IcmpMessage, payload: &[u8]) -> Vec<u8> {
+    with_icmpv6_checksum(src, dst, [&message.header_bytes::<false>()[..], payload].concat())
+}
+
+/// Writes the checksum of an ICMPv6 message between these addresses.
+///
+/// # Panics
+/// When the message is shorter than its checksum.
+#[must_use]
+pub fn with_icmpv6_checksum(src: Ipv6Addr, dst: Ipv6Addr, mut message: Vec<u8>) -> Vec<u8> {
+    message[2..4].fill(0);
+    let sum = pseudo_checksum(src.into(), dst.into(), protocol::ICMPV6, &message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    message
 }
 
 /// RFC 1071 checksum over the concatenation of `parts`, each but the last of even length. Data that
@@ -161,12 +206,16 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
     !u16::try_from(sum).expect("folded")
 }
 
-/// RFC 9293 §3.1: the pseudo-headers of both versions have the same sum.
 fn tcp_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> u16 {
+    pseudo_checksum(src, dst, protocol::TCP, segment)
+}
+
+/// RFC 9293 §3.1: the pseudo-headers of both versions have the same sum.
+fn pseudo_checksum(src: IpAddr, dst: IpAddr, protocol: u8, message: &[u8]) -> u16 {
     // Only a superframe needs more than 16 bits.
-    let len = u32::try_from(segment.len()).expect("in an IP packet");
-    let pseudo = [&[0, protocol::TCP][..], &len.to_be_bytes()].concat();
-    checksum(&[&octets(src), &octets(dst), &pseudo, segment])
+    let len = u32::try_from(message.len()).expect("in an IP packet");
+    let pseudo = [&[0, protocol][..], &len.to_be_bytes()].concat();
+    checksum(&[&octets(src), &octets(dst), &pseudo, message])
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {
@@ -185,6 +234,12 @@ pub enum Seen {
     Tcp(IpHeader, SegmentHeader, Vec<u8>),
     /// An ICMP message with the bytes behind its header.
     Icmp(IpHeader, IcmpMessage, Vec<u8>),
+    /// A UDP datagram.
+    Udp(IpHeader, UdpHeader, Vec<u8>),
+    /// A message of IGMP, with its bytes.
+    Igmp(IpHeader, Vec<u8>),
+    /// A neighbor discovery message.
+    Ndp(IpHeader, NdpMessage),
 }
 
 impl Seen {
@@ -209,13 +264,45 @@ pub fn judge_ethernet(bytes: &[u8], own: MacAddr, mtu: u32) -> Result<Seen, Stri
     }
     let payload = &bytes[HEADER_LEN..];
     match header.ether_type() {
-        EtherType::IPV4 if header.dst.is_unicast() => judge_ipv4(payload, mtu),
+        EtherType::IPV4 => {
+            let seen = judge_ipv4(payload, mtu)?;
+            check_link_address(header.dst, payload)?;
+            Ok(seen)
+        }
+        EtherType::IPV6 => {
+            let seen = judge_ipv6(payload, mtu)?;
+            let (Seen::Tcp(ip, ..) | Seen::Icmp(ip, ..) | Seen::Ndp(ip, _)) = &seen else {
+                return Err(String::from("no IPv6"));
+            };
+            // RFC 2464 §7: a group has its own link address.
+            let group = match ip.dst {
+                IpAddr::V6(dst) if dst.is_multicast() => Some(ndp::multicast_mac(dst)),
+                _ => None,
+            };
+            let is_right =
+                group.map_or_else(|| header.dst.is_unicast(), |group| group == header.dst);
+            if is_right { Ok(seen) } else { Err(format!("{ip:?} to {:?}", header.dst)) }
+        }
         ETHER_TYPE_ARP if payload.len() == ARP_LEN => {
             let arp = ArpPacket::parse(payload).map_err(|reason| reason.to_string())?;
             Ok(Seen::Arp(header.dst, arp))
         }
         other => Err(format!("type {other:?} to {:?}, {} bytes", header.dst, bytes.len())),
     }
+}
+
+/// Checks that a packet for a group goes to the link address of the group, and any other packet to
+/// a station (RFC 1112 §6.4).
+fn check_link_address(link: MacAddr, packet: &[u8]) -> Result<(), String> {
+    let ip = ip::parse::<true>(packet, packet.len()).map_err(|reason| reason.to_string())?;
+    let IpAddr::V4(dst) = ip.dst else { return Ok(()) };
+    let [_, b, c, d] = dst.octets();
+    let fits = if dst.is_multicast() {
+        link.0 == [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+    } else {
+        link.is_unicast() || link == MacAddr::BROADCAST && d == 255
+    };
+    if fits { Ok(()) } else { Err(format!("{dst} sent to {link:?}")) }
 }
 
 /// Parses an IPv4 packet and checks it.
@@ -234,8 +321,43 @@ pub fn judge_ipv4(packet: &[u8], mtu: u32) -> Result<Seen, String> {
     match ip.protocol {
         protocol::TCP => judge_tcp(ip, payload),
         protocol::ICMP => judge_icmp(ip, payload),
+        protocol::UDP => judge_udp(ip, payload),
+        protocol::IGMP => judge_igmp(ip, payload),
         other => Err(format!("protocol {other}")),
     }
+}
+
+/// Parses an IPv6 packet without extension headers and checks it.
+///
+/// # Errors
+/// The fault found in the packet.
+pub fn judge_ipv6(packet: &[u8], mtu: u32) -> Result<Seen, String> {
+    let ip = ip::parse::<false>(packet, packet.len()).map_err(|reason| reason.to_string())?;
+    if ip.total_len() != packet.len() || packet.len() > mtu as usize {
+        return Err(format!("{} bytes, MTU {mtu}: {ip:?}", packet.len()));
+    }
+    let payload = &packet[usize::from(ip.header_len)..];
+    match ip.protocol {
+        protocol::TCP => judge_tcp(ip, payload),
+        protocol::ICMPV6 => judge_icmpv6(ip, payload),
+        other => Err(format!("protocol {other}")),
+    }
+}
+
+fn judge_icmpv6(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
+    if pseudo_checksum(ip.src, ip.dst, protocol::ICMPV6, bytes) != 0 {
+        return Err(String::from("ICMPv6 checksum"));
+    }
+    let kind = bytes.first().copied().unwrap_or_default();
+    if matches!(kind, ndp::ROUTER_SOLICITATION..=ndp::REDIRECT) {
+        let message = NdpMessage::parse(bytes).map_err(|reason| reason.to_string())?;
+        if ip.hop_limit != ndp::HOP_LIMIT {
+            return Err(format!("hop limit {}: {message:?}", ip.hop_limit));
+        }
+        return Ok(Seen::Ndp(ip, message));
+    }
+    let message = IcmpMessage::parse::<false>(bytes).map_err(|reason| reason.to_string())?;
+    Ok(Seen::Icmp(ip, message, bytes[stack::header::icmp::ICMP_HEADER_LEN..].to_vec()))
 }
 
 fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
@@ -250,11 +372,30 @@ fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
         || !flags.intersects(Flags::SYN | Flags::ACK | Flags::RST)
         || flags.contains(Flags::URG);
     // RFC 1191 §3: DF is set, except on a path narrower than `net.ipv4.route.min_pmtu`.
-    let may_be_cut = !ip.fragment.dont && ip.total_len() > 552;
+    let may_be_cut = ip.src.is_ipv4() && !ip.fragment.dont && ip.total_len() > 552;
     if contradicts || may_be_cut || ip.fragment.is_piece() {
         return Err(format!("{header}, {} bytes, {:?}", payload.len(), ip.fragment));
     }
     Ok(Seen::Tcp(ip, header, payload))
+}
+
+fn judge_udp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
+    let header = UdpHeader::parse(bytes, bytes.len()).map_err(|reason| reason.to_string())?;
+    if header.checksum != 0 && pseudo_checksum(ip.src, ip.dst, protocol::UDP, bytes) != 0 {
+        return Err(format!("UDP checksum: {header:?}"));
+    }
+    if usize::from(header.len) != bytes.len() || ip.fragment.is_piece() {
+        return Err(format!("{header:?}, {} bytes, {:?}", bytes.len(), ip.fragment));
+    }
+    Ok(Seen::Udp(ip, header, bytes[UDP_HEADER_LEN..].to_vec()))
+}
+
+fn judge_igmp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
+    // RFC 3376 §4: TTL 1, precedence of internetwork control, and the option Router Alert.
+    if checksum(&[bytes]) != 0 || ip.hop_limit != 1 || ip.header_len != 24 {
+        return Err(format!("IGMP: {ip:?}, {bytes:02x?}"));
+    }
+    Ok(Seen::Igmp(ip, bytes.to_vec()))
 }
 
 fn judge_icmp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {

@@ -20,7 +20,7 @@ mod port;
 use std::{
     collections::BTreeMap,
     fmt,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
@@ -30,7 +30,10 @@ use stack::{
     Capabilities,
     base::limits::{BIG_TCP_BYTES_MAX, GSO_BYTES_MAX},
     device::{Doorbell, LinkType},
-    header::{icmp::IcmpMessage, ip::protocol},
+    header::{
+        icmp::IcmpMessage,
+        ip::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol},
+    },
 };
 
 pub use capture::Capture;
@@ -42,6 +45,43 @@ use crate::frame::{self, Ipv4};
 
 /// Source address of the network's ICMP errors.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+
+/// Source address of the network's ICMPv6 errors.
+pub const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 254);
+
+/// IP version of the hosts of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// 10.0.0.1 and so on.
+    V4,
+    /// fd00::1 and so on.
+    V6,
+}
+
+impl Version {
+    /// Returns the address of the host at port `index`.
+    ///
+    /// # Panics
+    /// Above 200 hosts.
+    #[must_use]
+    pub fn address(self, index: usize) -> IpAddr {
+        let v4 = address(index);
+        match self {
+            Self::V4 => v4.into(),
+            Self::V6 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(v4.octets()[3])).into(),
+        }
+    }
+
+    /// Returns this address with the length of its network.
+    ///
+    /// # Panics
+    /// Above 200 hosts.
+    #[must_use]
+    pub fn prefix(self, index: usize) -> String {
+        let bits = if self == Self::V4 { 24 } else { 64 };
+        format!("{}/{bits}", self.address(index))
+    }
+}
 
 /// Returns the address of the host at port `index`.
 ///
@@ -298,13 +338,22 @@ impl State {
         self.counts.lost[fate as usize] += 1;
     }
 
-    /// RFC 1191 §4: the router reports the MTU that would have fitted.
+    /// RFC 1191 §4, RFC 8201 §4: the router reports the MTU that would have fitted.
     fn too_big(&mut self, to: usize, due: Instant, mtu: u32, packet: &[u8]) {
-        /// The IP header, the ports and the sequence number: every router quotes at least these.
-        const QUOTED: usize = 28;
-        let quoted = &packet[..packet.len().min(QUOTED)];
-        let message = frame::icmp(&IcmpMessage::PacketTooBig { mtu }, quoted);
-        let bytes = Ipv4::new(ROUTER, address(to), protocol::ICMP).with(&message);
+        // The IP header, the ports and the sequence number: every router quotes at least these.
+        let v6 = edit::is_v6(packet);
+        let header_len = if v6 { IPV6_HEADER_LEN } else { IPV4_HEADER_LEN };
+        let quoted = &packet[..packet.len().min(header_len + 8)];
+        let message = IcmpMessage::PacketTooBig { mtu };
+        let bytes = match Version::V6.address(to) {
+            IpAddr::V6(host) if v6 => {
+                let message = frame::icmpv6(ROUTER_V6, host, &message, quoted);
+                frame::ipv6(ROUTER_V6, host, protocol::ICMPV6, &message)
+            }
+            _ => {
+                Ipv4::new(ROUTER, address(to), protocol::ICMP).with(&frame::icmp(&message, quoted))
+            }
+        };
         self.counts.icmp += 1;
         self.put(to, due, Frame { bytes, gso: Gso::default() });
     }

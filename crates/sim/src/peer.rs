@@ -12,7 +12,7 @@ use tcp::{Flags, FourTuple, Options, SegmentHeader, SeqNum};
 
 use crate::{
     frame::{self, Ipv4, Seen},
-    rig::{HOST_IP, PEER_IP, Rig},
+    rig::{HOST_IP, HOST_V6, PEER_IP, PEER_V6, Rig},
 };
 
 /// One connection, as the peer sees it.
@@ -60,12 +60,32 @@ impl Peer {
         }
     }
 
+    /// As [`new`](Self::new), over IPv6.
+    #[must_use]
+    pub const fn new_v6(host_port: u16, peer_port: u16) -> Self {
+        let mut peer = Self::new(host_port, peer_port);
+        peer.tuple = FourTuple::new(
+            SocketAddr::new(IpAddr::V6(HOST_V6), host_port),
+            SocketAddr::new(IpAddr::V6(PEER_V6), peer_port),
+        );
+        peer
+    }
+
     /// Connects to a listener of the host by a handshake with these SYN options.
     ///
     /// # Panics
     /// When the host does not answer with a SYN-ACK.
     pub fn open(rig: &mut Rig, host_port: u16, peer_port: u16, options: Options) -> Self {
-        let mut peer = Self::new(host_port, peer_port);
+        Self::new(host_port, peer_port).opened(rig, options)
+    }
+
+    /// Connects to a listener of the host by a handshake with these SYN options.
+    ///
+    /// # Panics
+    /// When the host does not answer with a SYN-ACK.
+    #[must_use]
+    pub fn opened(self, rig: &mut Rig, options: Options) -> Self {
+        let mut peer = self;
         rig.take();
         let syn = SegmentHeader { options, ..peer.header(Flags::SYN) };
         peer.send(rig, &syn, b"");
@@ -94,9 +114,17 @@ impl Peer {
     /// Returns the IP packet of a segment.
     #[must_use]
     pub fn packet(&self, header: &SegmentHeader, payload: &[u8]) -> Vec<u8> {
-        let IpAddr::V4(source) = self.tuple.remote.ip() else { unreachable!("peers speak IPv4") };
-        let segment = frame::tcp(source, HOST_IP, header, payload);
-        Ipv4::new(source, HOST_IP, protocol::TCP).with(&segment)
+        let (host, source) = (self.tuple.local.ip(), self.tuple.remote.ip());
+        let segment = frame::tcp(source, host, header, payload);
+        match (host, source) {
+            (IpAddr::V4(host), IpAddr::V4(source)) => {
+                Ipv4::new(source, host, protocol::TCP).with(&segment)
+            }
+            (IpAddr::V6(host), IpAddr::V6(source)) => {
+                frame::ipv6(source, host, protocol::TCP, &segment)
+            }
+            _ => unreachable!("a connection has one family"),
+        }
     }
 
     /// Sends a segment. The stream advances if it is the next one.

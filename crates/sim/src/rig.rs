@@ -3,11 +3,14 @@
 //! The peer answers ARP unless told not to; everything else is sent by the test. Every frame of the
 //! host is checked before the test sees it, so that a malformed one fails any test.
 //!
+//! With [`RigConfig::ipv6`] both ends also have IPv6 addresses, and the peer answers neighbor
+//! solicitations like ARP requests.
+//!
 //! Not here: TCP as the peer speaks it (`peer`).
 
 use std::{
     collections::VecDeque,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -20,6 +23,8 @@ use stack::{
     header::{
         arp::{ArpOperation, ArpPacket, ETHER_TYPE_ARP},
         ethernet::MacAddr,
+        ip::protocol,
+        ndp::{self, NdpMessage},
     },
     host::{
         Host,
@@ -44,6 +49,10 @@ pub const PEER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 2]);
 pub const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Address of the peer, which is also the host's default gateway.
 pub const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// IPv6 address of the host, in fd00::/64.
+pub const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+/// IPv6 address of the peer.
+pub const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
 /// Configuration of a rig.
 #[derive(Clone, Debug)]
@@ -56,6 +65,8 @@ pub struct RigConfig {
     pub second_link: bool,
     /// Whether a default route leads to the peer.
     pub default_route: bool,
+    /// Whether the host has an IPv6 address, too.
+    pub ipv6: bool,
     /// Settings of the host.
     pub sysctls: Sysctls,
     /// Cores of the host. The link has one queue, so the first core receives; flows and their
@@ -74,6 +85,7 @@ impl Default for RigConfig {
             mtu: 1500,
             second_link: false,
             default_route: true,
+            ipv6: false,
             sysctls: Sysctls::default(),
             cores: 1,
             memory_bytes: 64 << 20,
@@ -115,15 +127,17 @@ impl Rig {
             device: Arc::clone(link) as _,
             addresses: vec![address.parse().expect("a prefix")],
         };
+        let mut first = device(&link, format!("{HOST_IP}/24"));
+        if config.ipv6 {
+            first.addresses.push(format!("{HOST_V6}/64").parse().expect("a prefix"));
+        }
         let other_device = other.iter().map(|other| device(other, String::from("10.0.1.1/24")));
         let mut world = World::with_memory(config.seed, config.memory_bytes);
         let everywhere = "0.0.0.0/0".parse().expect("a prefix");
         let default = config.default_route.then(|| RouteSpec::via(everywhere, IpAddr::V4(PEER_IP)));
         let added = world.add_host(HostConfig {
             name: String::from("host"),
-            devices: std::iter::once(device(&link, format!("{HOST_IP}/24")))
-                .chain(other_device)
-                .collect(),
+            devices: std::iter::once(first).chain(other_device).collect(),
             routes: default.into_iter().collect(),
             cores,
             sysctls,
@@ -189,7 +203,9 @@ impl Rig {
     #[must_use]
     pub fn framed(&self, packet: &[u8]) -> Vec<u8> {
         if self.ethernet {
-            frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV4, packet)
+            let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+            let kind = if is_v6 { EtherType::IPV6 } else { EtherType::IPV4 };
+            frame::ethernet(HOST_MAC, PEER_MAC, kind, packet)
         } else {
             packet.to_vec()
         }
@@ -214,6 +230,8 @@ impl Rig {
         while let Some(sent) = self.link.take() {
             let judged = if self.ethernet {
                 frame::judge_ethernet(&sent.bytes, HOST_MAC, self.mtu)
+            } else if sent.bytes.first().is_some_and(|first| first >> 4 == 6) {
+                frame::judge_ipv6(&sent.bytes, self.mtu)
             } else {
                 frame::judge_ipv4(&sent.bytes, self.mtu)
             };
@@ -228,6 +246,14 @@ impl Rig {
     }
 
     fn answer_arp(&mut self, seen: &Seen) -> bool {
+        if let Seen::Ndp(ip, NdpMessage::NeighborSolicitation { target, .. }) = seen {
+            let IpAddr::V6(asker) = ip.src else { return false };
+            let asked = *target == PEER_V6 && !asker.is_unspecified();
+            if self.answers_arp && asked {
+                self.queue(&advertisement_frame(PEER_V6, asker));
+            }
+            return self.answers_arp && asked;
+        }
         let Seen::Arp(_, request) = seen else { return false };
         let asked = request.operation == ArpOperation::Request && request.target_ip == PEER_IP;
         if self.answers_arp && asked {
@@ -262,10 +288,11 @@ impl Rig {
         self.seen.drain(..).collect()
     }
 
-    /// Returns the frames that the host has sent since the last call, without ARP.
+    /// Returns the frames that the host has sent since the last call, without ARP and neighbor
+    /// discovery.
     pub fn take_ip(&mut self) -> Vec<Seen> {
         self.settle();
-        self.seen.drain(..).filter(|seen| !matches!(seen, Seen::Arp(..))).collect()
+        self.seen.drain(..).filter(|seen| !matches!(seen, Seen::Arp(..) | Seen::Ndp(..))).collect()
     }
 
     /// Returns the number of packets that the host has dropped for `reason`.
@@ -313,6 +340,30 @@ impl Rig {
         assert_eq!(self.world.packets_alive(), 0, "packets leaked");
         assert_eq!(Arc::strong_count(&self.link), 1, "the dropped host still holds its device");
     }
+}
+
+/// Returns the frame in which the peer tells its link address for `target` to the host at `to`.
+#[must_use]
+pub fn advertisement_frame(target: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
+    let message = NdpMessage::NeighborAdvertisement {
+        target,
+        target_mac: Some(PEER_MAC),
+        router: false,
+        solicited: true,
+        replaces: true,
+    };
+    frame::ethernet(HOST_MAC, PEER_MAC, EtherType::IPV6, &ndp_packet(target, to, &message))
+}
+
+/// Returns the IPv6 packet of a neighbor discovery message.
+#[must_use]
+pub fn ndp_packet(src: Ipv6Addr, dst: Ipv6Addr, message: &NdpMessage) -> Vec<u8> {
+    let mut bytes = [0; ndp::MESSAGE_LEN_MAX];
+    let len = message.emit(&mut bytes);
+    let message = frame::with_icmpv6_checksum(src, dst, bytes[..len].to_vec());
+    let mut packet = frame::ipv6(src, dst, protocol::ICMPV6, &message);
+    packet[7] = ndp::HOP_LIMIT;
+    packet
 }
 
 /// Returns the frame of an ARP packet.

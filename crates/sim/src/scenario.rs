@@ -29,7 +29,7 @@ use pkt::PoolStats;
 use stack::sysctl::{Sysctls, modes::RxContext};
 
 use crate::{
-    network::{Capture, Counts, Offload, PathConfig, Sabotage},
+    network::{Capture, Counts, Offload, PathConfig, Sabotage, Version},
     traffic::Behavior,
 };
 
@@ -56,6 +56,8 @@ pub struct Scenario {
     pub paths: Vec<PathConfig>,
     /// MTU of every device.
     pub mtu: u32,
+    /// IP version of the hosts.
+    pub version: Version,
     /// Offloads of every device.
     pub offload: Offload,
     /// The connections.

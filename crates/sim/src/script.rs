@@ -13,13 +13,16 @@
 //!                                                expr, info: assertions
 //! ```
 //!
-//! Not here: IPv6, shell commands (only `sysctl` is interpreted), Python.
+//! A script is written with the addresses of IPv4, and [`run_over`] also plays it over IPv6.
+//!
+//! Not here: shell commands (only `sysctl` is interpreted), Python.
 
 mod ast;
 mod compare;
 mod config;
 mod conn;
 mod expr;
+mod family;
 mod info;
 mod lex;
 mod packet;
@@ -39,6 +42,7 @@ use stack::base::counters::Snapshot;
 
 use ast::{Event, What};
 use config::Config;
+pub use family::Family;
 use run::Player;
 use stage::Stage;
 
@@ -103,13 +107,28 @@ pub fn run(name: &str, text: &str) -> Result<Played, Failure> {
 /// # Errors
 /// The first line that cannot be read or was not fulfilled.
 pub fn run_in(name: &str, text: &str, modes: &Settings) -> Result<Played, Failure> {
+    run_over(name, text, modes, Family::V4)
+}
+
+/// Runs a script in these modes with sockets and packets of a family, which
+/// [plays](Family::plays) it.
+///
+/// # Errors
+/// The first line that cannot be read or was not fulfilled.
+pub fn run_over(
+    name: &str,
+    text: &str,
+    modes: &Settings,
+    family: Family,
+) -> Result<Played, Failure> {
     let failure = |error: ScriptError, trace| Failure {
         name: name.to_owned(),
         line: error.line,
         text: error.text,
         trace,
     };
-    let (mut player, events) = start(text, modes).map_err(|error| failure(error, Vec::new()))?;
+    let (mut player, events) =
+        start(text, modes, family).map_err(|error| failure(error, Vec::new()))?;
     // A broken invariant is a panic. Its message needs the trace, too.
     let played = catch_unwind(AssertUnwindSafe(|| play(&mut player, &events)));
     let Player { mut stage, .. } = player;
@@ -138,7 +157,11 @@ pub fn run_in(name: &str, text: &str, modes: &Settings) -> Result<Played, Failur
 }
 
 /// Parses a script and builds its host, which has the settings at the head from the beginning.
-fn start(text: &str, modes: &Settings) -> Result<(Player, Vec<Event>), ScriptError> {
+fn start(
+    text: &str,
+    modes: &Settings,
+    family: Family,
+) -> Result<(Player, Vec<Event>), ScriptError> {
     let parsed = parse::parse(text)?;
     let config = Config::read(&parsed.options)?;
     let mut settings = modes.0.clone();
@@ -154,7 +177,7 @@ fn start(text: &str, modes: &Settings) -> Result<(Player, Vec<Event>), ScriptErr
     if events.is_empty() {
         return Err(ScriptError::new(line, "a script without events"));
     }
-    let stage = Stage::new(config, modes.cores(), &settings)
+    let stage = Stage::new(config, modes.cores(), &settings, family)
         .map_err(|text| ScriptError::new(line, text))?;
     Ok((Player::new(stage), events))
 }

@@ -1,6 +1,9 @@
 //! Runs every packet script in every mode, by pairwise combination: `tcp/handshake/passive_open in
 //! row 7`.
 //!
+//! The rows take turns in the address family, so that each family meets every mode without a
+//! further run.
+//!
 //! A script's own settings take precedence. A script that shows a behavior of one mode selects that
 //! mode in its first lines.
 //!
@@ -12,11 +15,14 @@ use std::{fs, io, path::Path, sync::Arc};
 use libtest_mimic::{Arguments, Failed, Trial};
 use sim::{
     modes::{self, Settings},
-    script,
+    script::{self, Family},
 };
 
 /// A script: its name and its text.
 type Script = Arc<(String, String)>;
+
+/// Families of the rows.
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scripts");
@@ -27,9 +33,11 @@ fn main() -> io::Result<()> {
     for (number, row) in modes::pairwise(&modes::sizes()).iter().enumerate() {
         let settings = Arc::new(modes::settings(row));
         for script in &scripts {
+            let turn = FAMILIES[number % FAMILIES.len()];
+            let family = if turn.plays(&script.1) { turn } else { Family::V4 };
             let (script, settings) = (Arc::clone(script), Arc::clone(&settings));
-            let name = format!("{} in row {number}", script.0);
-            trials.push(Trial::test(name, move || play(&script, &settings)));
+            let name = format!("{} in row {number} over {family:?}", script.0);
+            trials.push(Trial::test(name, move || play(&script, &settings, family)));
         }
     }
     for context in ["bh", "prequeue_ref", "prequeue_drop", "prequeue_drop_limited"] {
@@ -53,9 +61,9 @@ fn find(root: &Path, directory: &Path, scripts: &mut Vec<Script>) -> io::Result<
     Ok(())
 }
 
-fn play(script: &(String, String), settings: &Settings) -> Result<(), Failed> {
+fn play(script: &(String, String), settings: &Settings, family: Family) -> Result<(), Failed> {
     let (name, text) = script;
-    match script::run_in(name, text, settings) {
+    match script::run_over(name, text, settings, family) {
         Ok(_) => Ok(()),
         Err(failure) => Err(Failed::from(format!("{}={settings}\n{failure}", modes::VARIABLE))),
     }

@@ -1,15 +1,17 @@
-//! Cores: each holds what Linux keeps per CPU for its softirqs, and is run by the thread that owns
-//! it.
+//! Cores. A core holds the state that Linux keeps per CPU for its softirqs; the thread that owns
+//! the core runs it.
 //!
 //! A core is owned and run by its worker, by an application thread that waits, by the caller of
-//! `Host::poll`, or by the simulator (`run`, `busy_poll`). All of them run `turn`. `receive::napi`
-//! holds the state of one device queue. `sleep` computes when a core must run without an arrival.
-//! Linux: `softnet_data`, ksoftirqd.
+//! `Host::poll`, or by the simulator (`run`, `busy_poll`). All of them run turns (`turn`: one pass
+//! over the queues, transmit completions and timers of the core). `receive::napi` holds the state
+//! of one device queue. `sleep` computes when a core must run without an arrival. Linux:
+//! `softnet_data`, ksoftirqd.
 //!
-//! Ownership is NAPI's SCHED bit with its MISSED bit (`sync::CoreLock`), and one bit for each queue
-//! that has signaled. A doorbell that finds the core owned sets MISSED and the bit of its queue;
-//! the owner runs another turn before it releases the core. Therefore no frame waits for a second
-//! doorbell, and no turn polls a queue without a signal.
+//! The word of ownership (`sync::CoreLock`) has NAPI's bits SCHED and MISSED, and one bit for each
+//! queue, set when the queue has signaled an arrival. A doorbell (the arrival signal of a device in
+//! this process) that finds the core owned sets MISSED and the bit of its queue; the owner then
+//! runs another turn before it releases the core. Therefore no frame waits for a second doorbell,
+//! and a turn need not poll queues that could signal and did not.
 //!
 //! ```text
 //! doorbell ──own_or_schedule()──► idle?  yes: the caller owns it; Cx::do_softirq runs it
@@ -37,10 +39,10 @@ use crate::{
         rps::{Backlog, BacklogPoll, Outbox},
     },
     socket::{
-        connection::wmem::Tasklet,
         core_sockets::{CoreSockets, TimerEntry},
         net::Net,
         rx::LastFlow,
+        wmem::Tasklet,
     },
 };
 
@@ -54,7 +56,8 @@ mod run;
 mod sleep;
 mod turn;
 
-/// Index of a core's backlog among its queues: the last index, which no device queue gets.
+/// Index of a core's backlog (packets that other cores have steered to it) among its queues: the
+/// last index, which no device queue gets.
 const BACKLOG: usize = QUEUES_MAX - 1;
 
 /// Device queues that one core can poll.
@@ -93,10 +96,9 @@ pub enum CoreRun {
     /// New work arrives as fast as the core completes it. The caller must read the clock, do its
     /// other work, and call again.
     Pending,
-    /// Another thread owns the core, and also does the work that this caller was called for.
+    /// Another thread owns the core, and does the work for which this call was made.
     Elsewhere,
-    /// More frames have arrived. They are left to a reader that has been woken and polls the core
-    /// itself.
+    /// More frames have arrived. They are left to a woken reader, which polls the core itself.
     Left,
 }
 
@@ -120,6 +122,7 @@ pub(crate) struct CoreState {
     powered: power::Powered,
     /// Round robin: index of the queue that the next turn polls first, if it is due.
     next_napi: usize,
+    /// Buffer for due timers, kept so that a turn allocates none.
     due: Vec<TimerEntry>,
     /// Packets that other cores have steered to this core, and packets for other cores.
     backlog: BacklogPoll,
@@ -158,11 +161,11 @@ fn queues_in(mut mask: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A core's reference to its host, which each run of the core counts for its duration.
+/// A core's reference to its host. Each run of the core holds a count of this reference.
 ///
-/// Each core has one of its own, on cache lines of its own: counting on the host itself would be
-/// two writes to one line by every core for every doorbell (docs/model.md). The [`Host`] owns these
-/// references, so that they end with it.
+/// Each core has its own reference on its own cache lines. If all cores counted on the host itself,
+/// every doorbell would write one shared line twice (docs/model.md). The [`Host`] owns these
+/// references, so they end with the host.
 ///
 /// [`Host`]: crate::host::Host
 #[derive(Default)]
@@ -195,7 +198,7 @@ impl core::fmt::Debug for CoreNet {
 /// One core of a host.
 pub struct Core {
     id: CoreId,
-    /// Reference to itself, for contexts that poll this core.
+    /// Reference of the core to itself, for contexts that poll this core.
     this: Weak<dyn RunCore>,
     net: Weak<CoreNet>,
     lock: CoreLock<CoreState>,
@@ -205,7 +208,7 @@ pub struct Core {
     backlog: Arc<Backlog>,
     /// TCP Small Queues list of `sockets`.
     tasklet: Arc<Tasklet>,
-    /// Timers and the TCP Small Queues list. Sockets reach them without the core.
+    /// Timers and the TCP Small Queues list. Sockets use them without owning the core.
     sockets: Arc<CoreSockets>,
     /// Record of the thread that polls the queues, of the worker's sleep, and of the way to wake
     /// the worker.
@@ -221,7 +224,7 @@ impl core::fmt::Debug for Core {
 }
 
 impl Core {
-    /// Creates a core of `net`; `backlogs` are those of all its cores.
+    /// Creates a core of the host `net`; `backlogs` are those of all cores of the host.
     pub(crate) fn new(
         id: CoreId,
         net: Weak<CoreNet>,
@@ -258,18 +261,18 @@ impl Core {
         })
     }
 
-    /// Number of this core in its host.
+    /// Returns the number of this core in its host.
     #[must_use]
     pub const fn id(&self) -> CoreId {
         self.id
     }
 
-    /// Which thread polls the queues, and whether the worker sleeps.
+    /// Returns the record of the polling thread and of the worker's sleep.
     pub(crate) const fn attendance(&self) -> &Arc<Attendance> {
         &self.attendance
     }
 
-    /// Forgets the worker of the core, which has ended.
+    /// Forgets the worker of the core after it has ended.
     pub(crate) fn lose_worker(&self) {
         self.attendance.remove_kick();
     }
@@ -279,7 +282,7 @@ impl Core {
         self.attendance.set_kick(kick);
     }
 
-    /// Packets that other cores have steered to this core.
+    /// Returns the packets that other cores have steered to this core.
     pub(crate) fn backlog(&self) -> &Backlog {
         &self.backlog
     }
@@ -298,7 +301,7 @@ impl Core {
         u8::try_from(place).ok().map(NapiId)
     }
 
-    /// Number of entries in the timer wheel, including canceled ones.
+    /// Returns the number of entries in the timer wheel, including canceled ones.
     #[must_use]
     pub fn timers_armed(&self) -> usize {
         self.sockets.timers_armed()

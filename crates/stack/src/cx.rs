@@ -1,9 +1,9 @@
 //! Running context: the state of a thread that executes the stack.
 //!
-//! Linux keeps this state in per-CPU variables. Here it is split: a `core::Core` holds the queues,
-//! and any thread may own it. A [`Cx`] belongs to the running thread and holds its clock reading,
-//! packet memory, RCU reader, counter page, and the cores that it must run before it returns to the
-//! application.
+//! Linux keeps this state in per-CPU variables. Here it is split. A `core::Core` holds the queues,
+//! and any thread may own the core and run it in turns (`core::turn`: one pass over its queues and
+//! timers). A [`Cx`] belongs to the running thread and holds its clock reading, packet memory, RCU
+//! reader, counter page, and the cores that it must run before it returns to the application.
 //!
 //! Not here: a clock. The caller sets `now` when it enters the stack, once per call or turn. For
 //! the time limit of a turn, the creator of a context may give it a function that reads the clock.
@@ -24,6 +24,7 @@ use crate::{
     base::{
         counters::{Counter, CounterPage},
         ids::CoreId,
+        udp_memory::UdpMemory,
     },
     sysctl::Sysctls,
 };
@@ -44,11 +45,13 @@ use softirq::{Raised, Softirq};
 use view::HostView;
 use wakes::HeldWakes;
 
-/// Cores a context runs before it hands the rest to other threads, as Linux's `MAX_SOFTIRQ_RESTART`
-/// hands them to ksoftirqd: a thread that only sends must return.
+/// Number of cores that a context runs before it hands the others to other threads, because a
+/// thread that only sends must return. Linux: `MAX_SOFTIRQ_RESTART`, after which ksoftirqd
+/// continues.
 const SOFTIRQ_RESTART_MAX: usize = 64;
 
-/// Cores run between two clock reads of a context that has a clock. Most calls run one or two.
+/// Number of cores that a context with a clock runs between two clock reads. Most calls run one or
+/// two cores.
 const SOFTIRQ_LOOK: usize = 8;
 
 /// Time for which a context runs cores, from its first clock read on (`MAX_SOFTIRQ_TIME`).
@@ -171,7 +174,7 @@ impl Cx {
         }
     }
 
-    /// Adds a clock for the time limit of a turn, which must be checked during the turn.
+    /// Adds a function that reads the clock, so that a turn can check its time limit.
     #[must_use]
     pub fn with_clock(self, clock: fn() -> Instant) -> Self {
         Self { clock: Some(clock), ..self }
@@ -202,7 +205,7 @@ impl Cx {
         }
     }
 
-    /// Number of this context among those that poll a core.
+    /// Returns the number by which a core knows this context as a poller.
     pub(crate) const fn poller(&self) -> Poller {
         self.polling.poller()
     }
@@ -222,8 +225,8 @@ impl Cx {
         }
     }
 
-    /// Number of frames this context has received from devices. A polling thread compares the
-    /// numbers before and after a poll.
+    /// Returns the number of frames that this context has received from devices. A polling thread
+    /// compares the number before a poll with that after it.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
@@ -241,7 +244,8 @@ impl Cx {
         core::mem::replace(&mut self.alloc_failed, failed) != failed
     }
 
-    /// RCU reader of this context. Cloned so that a read section does not borrow the context.
+    /// Returns the RCU reader of this context, as a clone, so that a read section does not borrow
+    /// the context.
     #[must_use]
     pub(crate) fn reader(&self) -> Rc<epoch::Reader> {
         Rc::clone(&self.reader)
@@ -264,8 +268,8 @@ impl Cx {
             let known = self.others.iter().position(|view| view.host == host.id());
             let place = known.unwrap_or_else(|| self.add_view(host));
             core::mem::swap(&mut self.view, &mut self.others[place]);
-            // The outermost caller does not return to the previous host: the next call is most
-            // likely for this host again.
+            // The outermost call leaves this host current, because the next call is most likely for
+            // this host again.
             if self.depth > 1 {
                 entered = Entered(place);
             }
@@ -275,7 +279,7 @@ impl Cx {
         entered
     }
 
-    /// Makes packets be freed as the settings of the current host say.
+    /// Applies the setting of the current host for how packets are freed.
     #[inline]
     fn follow_free_mode(&mut self) {
         if self.view.host != 0 && self.pool.free_mode() != self.view.free_mode {
@@ -307,20 +311,20 @@ impl Cx {
         self.others.len() - 1
     }
 
-    /// Counter page of the current host.
+    /// Returns the counter page of the current host.
     #[must_use]
     pub fn counters(&self) -> &CounterPage {
         &self.view.page
     }
 
-    /// Settings of the current host, as of its entry.
+    /// Returns the settings of the current host, as they were when the context entered it.
     #[inline]
     #[must_use]
     pub fn sysctls(&self) -> &Sysctls {
         &self.view.sysctls
     }
 
-    /// Settings of `host`, for a caller that is about to enter it.
+    /// Returns the settings of `host`, for a caller that is about to enter it.
     pub fn sysctls_of(&mut self, host: &HostShare) -> &Sysctls {
         let entered = self.enter(host);
         let place = entered.0;
@@ -329,7 +333,7 @@ impl Cx {
         &self.others.get(place).unwrap_or(&self.view).sysctls
     }
 
-    /// Generation of [`sysctls`](Self::sysctls).
+    /// Returns the generation of [`sysctls`](Self::sysctls).
     pub(crate) fn generation(&self) -> u64 {
         self.view.generation
     }
@@ -340,20 +344,22 @@ impl Cx {
         self.view.rps_needed
     }
 
-    /// Table of the cores on which applications of the current host read their flows; `None`
-    /// without RFS.
+    /// Returns the table of the cores on which applications of the current host read their flows;
+    /// `None` without RFS.
     #[inline]
     pub(crate) fn sock_flows(&self) -> Option<&SockFlows> {
         self.view.sock_flows.as_deref()
     }
 
-    /// Core of the current host that this context runs in a turn. `None` in process context.
+    /// Returns the core of the current host that this context runs in a turn; `None` in process
+    /// context.
     pub(crate) fn running(&self) -> Option<CoreId> {
         self.view.running
     }
 
-    /// Core to which work of this context is attributed: in softirq context, the core that it runs;
-    /// in process context with RFS, the thread's home core. Linux: `smp_processor_id`.
+    /// Returns the core to which work of this context is attributed: in softirq context, the core
+    /// that the context runs; in process context with RFS, the home core of the thread. Linux:
+    /// `smp_processor_id`.
     pub(crate) fn place(&self) -> Option<CoreId> {
         let view = &self.view;
         view.running.or_else(|| view.sock_flows.as_ref().and(view.home))
@@ -365,8 +371,9 @@ impl Cx {
         core::mem::replace(&mut self.view.running, core)
     }
 
-    /// Core of `host` that this context last ran on its own initiative: a worker's own core, or the
-    /// core that an application thread polled while it waited.
+    /// Returns the home core of this thread, that is the core of `host` that the thread last ran on
+    /// its own initiative: a worker's own core, or the core that an application thread polled while
+    /// it waited.
     pub fn home(&mut self, host: &HostShare) -> Option<CoreId> {
         let entered = self.enter(host);
         let home = self.view.home;
@@ -380,8 +387,8 @@ impl Cx {
         self.leave(entered);
     }
 
-    /// Records a socket call on the flow of `hash`, so that RFS steers its packets to the home core
-    /// of this thread. Linux: `sock_rps_record_flow`.
+    /// Records a socket call on the flow of `hash`, so that RFS steers packets of the flow to the
+    /// home core of this thread. Linux: `sock_rps_record_flow`.
     #[inline]
     pub(crate) fn record_flow(&self, hash: u32) {
         let view = &self.view;
@@ -432,6 +439,14 @@ impl Cx {
         memory.charge(&page.tcp_reserve, pages, &sysctls.tcp_mem, &page.tcp, self.now);
     }
 
+    /// Charges `pages` of datagrams to `memory`, the account of the current host, or uncharges them
+    /// if negative. Returns false, and charges nothing, above the limit.
+    #[inline]
+    pub(crate) fn charge_udp(&self, memory: &UdpMemory, pages: i64) -> bool {
+        let HostView { page, sysctls, .. } = &*self.view;
+        memory.charge(&page.udp_reserve, pages, &sysctls.udp_mem)
+    }
+
     /// Advances `now` to `then`, if `then` is later. Contexts read the clock once per call, so this
     /// context may receive packets that were sent after its reading. Time must not run backwards
     /// from sender to receiver.
@@ -440,21 +455,23 @@ impl Cx {
         self.now = self.now.max(then);
     }
 
-    /// Keeps the RCU reader online, for a thread that runs cores again and again: its read sections
-    /// cost nothing, and retired memory waits for the quiescent states of its turns.
+    /// Keeps the RCU reader online, for a thread that runs cores again and again. The read sections
+    /// of that thread then cost nothing, and retired memory is freed only after a quiescent state,
+    /// which each of its turns reports.
     pub fn stay_online(&self) {
         self.reader.stay_online();
     }
 
     /// Keeps the RCU reader online until [`rest`](Self::rest), for a thread that makes one call
-    /// after the other: all read sections of a call cost as much as one, and retired memory waits
-    /// for the end of the call.
+    /// after the other. All read sections of a call then cost as much as one, and retired memory is
+    /// freed only after the end of the call.
     pub fn linger(&self) {
         self.reader.linger();
     }
 
     /// Ends a call of a thread that lingers. In the next call `now` is stale until
-    /// [`set_now`](Self::set_now) or a clock read: calls that need no time save the read.
+    /// [`set_now`](Self::set_now) or a clock read, so that a call which needs no time saves the
+    /// read.
     #[inline]
     pub fn rest(&mut self) {
         self.stale = true;
@@ -466,14 +483,14 @@ impl Cx {
         self.reader.go_offline();
     }
 
-    /// Adds a core that [`Cx::do_softirq`] must run.
+    /// Raises a core: adds it to the cores that [`Cx::do_softirq`] must run.
     pub(crate) fn raise(&mut self, core: &Arc<dyn RunCore>, owed: Owed) {
         self.softirq.raise(core, owed);
     }
 
-    /// Runs every raised core, and the cores that their packets raise, until none is left or a
-    /// limit is reached; the remaining ones are handed to their workers, or to the next thread that
-    /// runs them. Process context calls it after a transmission, as Linux does when it enables
+    /// Runs every raised core, and the cores that are raised meanwhile, until none is left or a
+    /// limit is reached; the remaining cores are handed to their workers, or to the next thread
+    /// that runs them. Process context calls it after a transmission, as Linux does when it enables
     /// bottom halves.
     #[inline]
     pub fn do_softirq(&mut self) {

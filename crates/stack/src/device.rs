@@ -52,12 +52,13 @@ pub(crate) struct DeviceQueue {
 /// Link layer of a device: the header that its frames start with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkType {
-    /// An Ethernet header; addresses are resolved by ARP.
+    /// An Ethernet header. ARP (IPv4) and neighbor discovery (IPv6) resolve link addresses.
     Ethernet {
         /// Address of this end of the link: unicast, and not zero.
         mac: MacAddr,
     },
-    /// The IP header (tun, loopback): there are no link addresses to resolve.
+    /// No link header: a frame starts with the IP header (tun, loopback), and there are no link
+    /// addresses to resolve.
     Ip,
 }
 
@@ -77,7 +78,7 @@ impl LinkType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxSignal {
     /// The device rings the [`Doorbell`] of the queue after each arrival. The queue is polled only
-    /// after a ring, so a missing ring leaves the frame in the device until the next one.
+    /// after a ring, so if a ring is missing, the frame stays in the device until the next ring.
     Doorbell,
     /// A descriptor becomes readable and stays so until the queue is empty. The worker of the core
     /// watches it. Other threads that run the core poll the queue in every turn.
@@ -94,17 +95,19 @@ pub struct Capabilities {
     /// Interface name, unique within a host: for routes, per-device settings, messages and
     /// captures.
     pub name: String,
-    /// Largest IP packet in bytes, link header excluded, as in Linux. At least 88: 40 bytes of
-    /// headers and the default of `tcp_min_snd_mss`.
+    /// Largest IP packet in bytes, link header excluded, as in Linux. At least 88 (40 bytes of
+    /// headers and the default of `tcp_min_snd_mss`), and at least 1,280 if the device has an IPv6
+    /// address.
     pub mtu: u32,
     /// Link layer.
     pub link: LinkType,
     /// Whether the device completes a partial TCP or UDP checksum (`NETIF_F_HW_CSUM`). If false,
     /// every packet passed to it has its checksum in place.
     pub tx_checksum: bool,
-    /// Whether the device accepts TCP superframes over IPv4 (`NETIF_F_TSO`). Needs `tx_checksum`.
+    /// Whether the device accepts superframes (packets of several TCP segments) over IPv4
+    /// (`NETIF_F_TSO`). Needs `tx_checksum`.
     pub tso4: bool,
-    /// Whether the device accepts TCP superframes over IPv6 (`NETIF_F_TSO6`). Needs `tx_checksum`.
+    /// Whether the device accepts superframes over IPv6 (`NETIF_F_TSO6`). Needs `tx_checksum`.
     pub tso6: bool,
     /// Largest superframe that the device accepts, in bytes of IP packet (`tso_max_size`), at most
     /// [`BIG_TCP_BYTES_MAX`](crate::base::limits::BIG_TCP_BYTES_MAX). The size that TCP makes is a
@@ -180,15 +183,15 @@ impl Completed {
 /// | [`next_deadline`](Self::next_deadline) | any thread | before a worker sleeps, and in `Stack::poll` |
 /// | [`stop`](Self::stop), [`start`](Self::start) | the thread that owns the queue's core | when the device is taken down, and up again |
 ///
-/// Every packet has exactly one owner. A device owns a packet from the time it takes it from the
-/// list of `transmit` or from its own memory, until it frees it (`cx.pool.free`), drops it with a
-/// counted reason (`cx.drop_packet`), or puts it into the batch of `receive`. A device that is
-/// dropped frees all packets that it still owns. It is dropped on any thread, after its host has
-/// ended or has removed it.
+/// Every packet has exactly one owner. A device owns a packet from the time at which the device
+/// takes the packet from the list of `transmit`, or allocates it, until the device frees the packet
+/// (`cx.pool.free`), drops it with a counted reason (`cx.drop_packet`), or puts it into the batch
+/// of `receive`. A device that is dropped frees all packets that it still owns. Any thread may drop
+/// the device, after its host has ended or has removed the device.
 ///
 /// A transmitted packet may be charged to a socket ([`PacketOwner`](pkt::PacketOwner)). Freeing the
 /// packet ends the charge. A device without `async_completion` that passes on the packet itself,
-/// instead of its bytes, calls `packet.orphan()` first.
+/// instead of a copy of its bytes, calls `packet.orphan()` first.
 ///
 /// The suite `quietline::device::conformance` checks these rules on a device.
 ///
@@ -205,8 +208,8 @@ pub trait Device: Send + Sync + Debug {
     /// of frames taken, dropped ones included. The number is at most `budget`, and `out` has space
     /// for as many.
     ///
-    /// A number below `budget` means that the queue was empty: it is polled again after the next
-    /// signal ([`rx_signal`](Self::rx_signal)). A device that leaves frames behind because
+    /// A number below `budget` means that the queue was empty: the queue is polled again after the
+    /// next signal ([`rx_signal`](Self::rx_signal)). A device that leaves frames behind because
     /// `cx.pool` has no memory therefore needs a signal that is repeated: a readable descriptor, or
     /// [`RxSignal::None`].
     ///
@@ -222,8 +225,8 @@ pub trait Device: Send + Sync + Debug {
         None
     }
 
-    /// Returns the maximum number of frames per poll, 1 to [`WEIGHT`]. Lower it where a frame may
-    /// be a superframe, so that the frames of one poll fit into the cache. Linux:
+    /// Returns the maximum number of frames per poll, 1 to [`WEIGHT`]. A device whose frames may be
+    /// superframes returns less, so that the frames of one poll fit into the cache. Linux:
     /// `netif_napi_add_weight`.
     fn weight(&self) -> usize {
         WEIGHT
@@ -245,13 +248,13 @@ pub trait Device: Send + Sync + Debug {
         self.caps().gso_max_bytes
     }
 
-    /// Takes packets from the front of `list` while it has space, and leaves the others in the
-    /// list, in order. The caller keeps those and calls again after a completion or, for a device
-    /// without completions, a little later.
+    /// Takes packets from the front of `list` while the device has space, and leaves the others in
+    /// the list, in order. The caller keeps the remaining packets and calls again after a
+    /// completion or, for a device without completions, a little later.
     ///
-    /// A device notifies its hardware or the kernel once per list. It never drops a packet because
-    /// it is full; a packet that it can never send it drops with a counted reason. A packet has a
-    /// partial checksum or is a superframe only if the capabilities allow that. Linux:
+    /// A device notifies its hardware or the kernel once per list. A full device never drops a
+    /// packet; a packet that the device can never send is dropped with a counted reason. A packet
+    /// has a partial checksum or is a superframe only if the capabilities allow that. Linux:
     /// `ndo_start_xmit` with `xmit_more`, `NETDEV_TX_BUSY`.
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList);
 
@@ -280,8 +283,8 @@ pub trait Device: Send + Sync + Debug {
         RxSignal::None
     }
 
-    /// Gives the device the doorbell of the core that polls `queue`. A device that signals must
-    /// keep it.
+    /// Gives the device the doorbell of the core that polls `queue`. A device that signals arrivals
+    /// must keep the doorbell.
     fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
 
     /// Returns whether [`attach`](Self::attach) was called. A device belongs to one host for its
@@ -340,8 +343,9 @@ impl Doorbell {
         self.core.schedule_on_worker(self.napi);
     }
 
-    /// Signals that the device is gone: the worker of the core wakes and removes it, if its
-    /// attachment confirms that (`quietline::Attachment::gone_when`). Any thread may call this.
+    /// Signals that the device is gone: the worker of the core wakes and, if the attachment of the
+    /// device confirms it (`quietline::Attachment::gone_when`), removes the device. Any thread may
+    /// call this.
     pub fn wake_gone(&self) {
         self.attendance.wake_before(Instant::ZERO.as_nanos());
     }

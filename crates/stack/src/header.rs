@@ -1,7 +1,7 @@
-//! Wire formats: Ethernet, ARP, IP with its options, ICMP. Only these files read or write their
-//! bytes.
+//! Formats of headers and messages: Ethernet, ARP, IP with options and extension headers, ICMP,
+//! NDP, UDP. Only this module reads or writes their bytes.
 //!
-//! Above: the steps of both directions, and devices that inspect frames. Below: `base`. The TCP
+//! Above: the receive and transmit steps, and devices that inspect frames. Below: `base`. The TCP
 //! format is in `tcp::wire`.
 //!
 //! Not here: reactions to a header.
@@ -11,12 +11,16 @@ use pkt::Packet;
 pub mod arp;
 pub(crate) mod ecn;
 pub mod ethernet;
+pub mod extension;
 pub mod icmp;
 pub mod ip;
+pub mod ndp;
 pub mod option;
 pub mod repeat;
+pub mod udp;
 
-/// Removes a header that an earlier step has checked and made linear.
+/// Removes a header that an earlier receive step has checked and made linear (contiguous at the
+/// head of the packet).
 pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {
     let stripped = packet.pull(header_bytes);
     debug_assert!(stripped, "a checked header is linear");

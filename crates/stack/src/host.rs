@@ -1,7 +1,7 @@
 //! Host: one instance of the stack with its addresses, routes, neighbors, sockets and cores.
 //!
-//! Linux: a network namespace (`struct net`). All threads share it. State that the data path writes
-//! is in the cores and sockets; the fields here are read-mostly.
+//! Linux: a network namespace (`struct net`). All threads share the host. State that the data path
+//! writes is in the cores and sockets; the fields of the host are mostly read.
 
 use std::{
     ops::Deref,
@@ -42,9 +42,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// Runs every core on the calling thread until none has work: for sans-IO use and the
-    /// simulator. Returns the time at which to call this again even if nothing arrives: the present
-    /// time if a core still has work, because work arrives as fast as it is done.
+    /// Runs every core on the calling thread until no core has work: for sans-IO use and the
+    /// simulator. Returns the time at which the caller must call again even if nothing arrives.
+    /// This is the present time if a core still has work, because work arrives as fast as it is
+    /// done.
     pub fn poll(&self, cx: &mut Cx) -> Option<Instant> {
         let mut pending = false;
         for core in &self.cores {
@@ -74,20 +75,21 @@ impl Host {
         self.cores.iter().filter_map(|core| core.next_deadline()).min()
     }
 
-    /// Cores of this host.
+    /// Returns the cores of this host.
     #[must_use]
     pub fn cores(&self) -> &[Arc<Core>] {
         &self.cores
     }
 
-    /// Returns the core that polls queue `queue` of every device, and runs its transmit queue.
+    /// Returns the core that polls queue `queue` of every device, and runs the transmit queue of
+    /// the same number.
     pub(crate) fn core_of_queue(&self, queue: QueueId) -> &Arc<Core> {
         &self.cores[usize::from(queue.0) % self.cores.len()]
     }
 
     /// Sets a value by its Linux name while the host runs, as `sysctl -w NAME=VALUE` does. Each
-    /// thread uses the new value from its next call or turn on. Values that a socket copied when it
-    /// was created (buffer sizes) do not change.
+    /// thread uses the new value from its next socket call, or its next turn of a core, on. Values
+    /// that a socket copied when it was created, such as buffer sizes, do not change.
     ///
     /// # Errors
     ///
@@ -115,9 +117,9 @@ impl Host {
             self.cores[0].wake_before(Instant::ZERO);
         }
         if stale {
-            // Cached entries depend on the earlier settings: how references are counted, the
-            // features of the device, and the reverse-path filter. A new generation makes all users
-            // look them up again.
+            // Cached route entries (dst) depend on the earlier settings: how references are
+            // counted, the features of the device, and the reverse-path filter. A new route
+            // generation makes every user look up its entry again.
             self.invalidate_routes();
         }
         Ok(())
@@ -136,8 +138,12 @@ impl Host {
             self.demux.for_each_listener(&rcu, |listener| listeners.push(Arc::clone(listener)));
         }
         let streams = self.streams(cx);
+        let datagrams = self.datagram_sockets(cx);
         for listener in listeners {
             listener.close(self, cx);
+        }
+        for socket in datagrams {
+            socket.end(self, cx);
         }
         for socket in streams {
             socket.abort(self, cx);

@@ -3,8 +3,8 @@
 //! Internal to crate `quietline`: it promises no stability, and any release may change or remove
 //! any item.
 //!
-//! The receive path and the transmit path are direct calls, without a callback, a `dyn` call per
-//! packet, or async:
+//! The receive path and the transmit path consist of direct calls. They use no callback, no `dyn`
+//! call per packet, and no async function. For TCP:
 //!
 //! ```text
 //! receive   device → gro → normal list → ip::input → early demux → tcp::input
@@ -13,8 +13,9 @@
 //!               → device → completion → recycle
 //! ```
 //!
-//! Code runs in two contexts, as in Linux. **Softirq** context runs a [`core::Core`] in turns, on
-//! the thread that owns the core: a worker, an application thread that waits, the caller of
+//! Code runs in two contexts, as in Linux. **Softirq** context is a turn of a [`core::Core`]: one
+//! pass of its softirq work (receive polls, timers, transmit completions) on the thread that owns
+//! the core. That thread is a worker, an application thread that waits, the caller of
 //! [`host::Host::poll`], or the simulator. **Process** context is an application thread inside a
 //! socket call ([`socket::Connection`]): it owns the socket and runs TCP down to the device. [`Cx`]
 //! holds the state of the running thread.
@@ -22,7 +23,8 @@
 //! Below: `tcp` (the engine), `pkt` (packet memory), `sync` (locks and RCU). Above: `quietline`,
 //! which owns threads, clocks and file descriptors.
 //!
-//! Not here: access to the operating system. This crate reads no clock and starts no thread.
+//! Not here: access to the operating system. This crate reads no clock of its own and starts no
+//! thread.
 
 #![forbid(unsafe_code)]
 

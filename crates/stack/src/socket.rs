@@ -1,18 +1,25 @@
-//! Sockets: connections, listeners and the tables that find them. Softirq work and socket calls
-//! meet here.
+//! Sockets: connections, listeners, datagram sockets, and the tables that find them. A socket is
+//! used both by softirq work (packets, timers) and by the calls of applications.
 //!
-//! `connection` is a connection: its softirq side, its process side (send, recv, shutdown, close),
-//! and the backlog between them. `modes` holds steps that a setting adds to a connection,
-//! `listener` passive opens with their requests, `time_wait` the compact TIME-WAIT state, `demux`
-//! the lookup tables, and `options` the socket options.
+//! `connection` is a TCP connection: its softirq side, its process side (send, recv, shutdown,
+//! close), and the backlog between them. `datagram` is a UDP socket, and the table of UDP sockets.
+//! `modes` has the optional steps of a connection, each enabled by a setting; `listener`, passive
+//! opens with their requests; `time_wait`, the compact TIME-WAIT state; `demux`, the lookup tables
+//! of TCP; `net`, the state of a host that its sockets share; `core_sockets`, the timers of the
+//! sockets of one core; `rx`, the arguments of the receive steps; `reset`, replies without a
+//! connection; `fast_open`, Fast Open cookies; `wmem`, the accounting of a socket's packets that
+//! devices hold; `family`, the addresses that an application sees; and `options`, the socket
+//! options.
 //!
 //! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
-//! `route`, `transmit`, the engine. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
+//! `route`, `transmit`, crate `tcp`. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
 //! net/core/sock.c.
 
 pub(crate) mod connection;
 pub(crate) mod core_sockets;
+pub mod datagram;
 pub(crate) mod demux;
+pub(crate) mod family;
 pub(crate) mod fast_open;
 mod listener;
 mod modes;
@@ -21,12 +28,14 @@ pub mod options;
 pub(crate) mod reset;
 pub(crate) mod rx;
 mod time_wait;
+pub(crate) mod wmem;
 
 pub use connection::busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
 pub use connection::calls::ShutdownHow;
 pub use connection::connect::ConnectOptions;
 pub use connection::send::SendFlags;
 pub use connection::{Connection, SocketRef};
+pub use datagram::DatagramSocket;
 pub(crate) use listener::request::RequestSocket;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};
 pub use modes::reader::Reader;

@@ -1,15 +1,16 @@
-//! Settings by their Linux names. A table has the name, field, format and bounds of each setting.
+//! Settings of a host, by their Linux names. Tables hold the name, field, format and bounds of each
+//! setting.
 //!
-//! Above: the builder and the CLI, which set text; the data path, which reads plain fields. Linux:
-//! Documentation/networking/ip-sysctl.rst, Documentation/admin-guide/sysctl/net.rst.
+//! Above: the builder and the CLI, which set values as text, and the data path, which reads plain
+//! fields. Linux: Documentation/networking/ip-sysctl.rst, Documentation/admin-guide/sysctl/net.rst.
 //!
 //! Settings of one device or queue have their own names below `net.quietline.dev`: see [`device`].
 //!
-//! The table lists only settings that some code reads, so that setting one without an effect is an
-//! error. To add a setting, add its row to the table of `host_rows`, `tcp_rows` or
-//! `device::settings`, and the field that the row names. The row has the description, which is the
-//! text of docs/sysctl.md, and the tier. A setting for a constant of Linux has a name below
-//! `net.quietline`.
+//! The tables list only settings that some code reads. A setting that would have no effect is
+//! therefore unknown, and setting it is an error. To add a setting, add its row to the table of
+//! `host_rows`, `tcp_rows` or `device::settings`, and the field that the row names. The row
+//! contains the tier and the description, from which docs/sysctl.md is generated. A setting that
+//! replaces a constant of Linux has a name below `net.quietline`.
 //!
 //! Not here: the rows.
 
@@ -37,7 +38,7 @@ pub mod qdisc;
 mod rows;
 mod tcp_rows;
 
-/// Row of the table.
+/// Row of a table.
 struct Entry {
     name: &'static str,
     tier: Tier,
@@ -83,7 +84,7 @@ use entry;
 
 use crate::base::config_error::ConfigError;
 
-/// Bounds of a value that is not a number.
+/// Empty bounds, for a value that is not a number.
 const WORDS: RangeInclusive<u64> = RangeInclusive::new(1, 0);
 
 /// Upper bound of settings that Linux keeps in an int.
@@ -124,7 +125,8 @@ impl Sysctls {
     /// separated by blanks.
     ///
     /// # Errors
-    /// [`SysctlError`]; no setting has changed then.
+    /// Returns a [`SysctlError`] if no setting has this name or the value is not accepted. No
+    /// setting has changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
         let dotted = dotted(name);
         if dotted.starts_with(device::PREFIX) {
@@ -133,7 +135,8 @@ impl Sysctls {
         let entry = find(&dotted)?;
         if (entry.write)(self, value, &entry.allowed) {
             if entry.name == TSQ_LIMIT {
-                // Each value is the limit of a version of Linux, and has a default in bytes.
+                // Each value of `tsq_limit` stands for a version of Linux, whose default limit in
+                // bytes is set too.
                 self.tcp.tcp_limit_output_bytes = self.tcp.tsq_limit.default_limit_bytes();
             }
             if entry.name == PRESET { self.apply_preset() } else { Ok(()) }
@@ -159,7 +162,8 @@ impl Sysctls {
         }
         let layout = self.dst_layout;
         self.set(&name, value)?;
-        // A preset keeps the settings that cannot change while the host runs.
+        // If the setting is a preset, it must not change the layout, which is fixed while the host
+        // runs.
         self.dst_layout = layout;
         Ok(())
     }
@@ -167,7 +171,7 @@ impl Sysctls {
     /// Returns a value as text, as `sysctl -n NAME` prints it.
     ///
     /// # Errors
-    /// [`SysctlError::Unknown`].
+    /// Returns [`SysctlError::Unknown`] if no setting has this name.
     pub fn get(&self, name: &str) -> Result<String, SysctlError> {
         let dotted = dotted(name);
         if dotted.starts_with(device::PREFIX) {
@@ -176,7 +180,7 @@ impl Sysctls {
         find(&dotted).map(|entry| (entry.read)(self))
     }
 
-    /// Returns all settings with their values, in the order of the table; those of devices come
+    /// Returns all settings with their values, in the order of the tables. Settings of devices come
     /// last.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'static, str>, String)> + '_ {
         let table = table().map(|entry| (Cow::Borrowed(entry.name), (entry.read)(self)));
@@ -266,9 +270,10 @@ mod tests {
         assert_eq!(names.len(), Sysctls::names().count());
     }
 
-    /// Compares the names with those of the running kernel, if it shows them.
+    /// Compares the names with those of the running kernel, if /proc/sys shows its network
+    /// settings.
     #[test]
-    fn setting_names_are_those_of_the_kernel() {
+    fn nearly_all_linux_names_exist_in_the_running_kernel() {
         let path = |name: &str| format!("/proc/sys/{}", name.replace('.', "/"));
         if std::fs::metadata(path("net.ipv4.tcp_rmem")).is_err() {
             return;
@@ -276,7 +281,8 @@ mod tests {
         let missing = |name: &&str| std::fs::metadata(path(name)).is_err();
         let linux = Sysctls::names().map(|(name, _)| name).filter(|name| !name.starts_with(OURS));
         let unknown: Vec<_> = linux.filter(missing).collect();
-        // The kernel may be older than the most recent names.
+        // The kernel may be newer than the settings that Linux removed, and older than the newest
+        // two.
         let unknown: Vec<_> =
             unknown.into_iter().filter(|name| !GONE_FROM_LINUX.contains(name)).collect();
         assert!(unknown.len() <= 2, "not in this kernel: {unknown:?}");
@@ -305,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn values_reach_their_fields() {
+    fn a_set_value_is_stored_in_its_field() {
         let mut sysctls = Sysctls::default();
         sysctls.set("net.ipv4.tcp_rmem", " 4096\t131072  6291456 ").unwrap();
         sysctls.set("net.ipv4.tcp_fin_timeout", "30").unwrap();

@@ -1,11 +1,11 @@
-//! Transmit path, from IP to the device: IP header, link header, queue, device. Each file is one
-//! step.
+//! Transmit steps from IP to the device: IP header, link header, queueing discipline, device. Each
+//! file is one step.
 //!
-//! Above: connections, resets and ICMP errors, which call [`ip_output`]. Below: devices. Linux:
+//! Above: sockets, resets and ICMP, which call [`ip_output`]. Below: devices. Linux:
 //! net/ipv4/ip_output.c, net/core/{neighbour,dev}.c, net/sched.
 //!
-//! A [`Dst`](dst::Dst) has all a packet needs to leave: the link, the neighbor, the transmit
-//! queues. `route` creates it.
+//! A route entry ([`Dst`](dst::Dst)) holds all that sending a packet needs: the link type, the
+//! neighbor and the transmit queues. `route` creates the entries.
 //!
 //! Not implemented: fragmentation. A packet that needs it is dropped with a counted reason.
 
@@ -15,6 +15,7 @@ pub(crate) mod gso;
 pub(crate) mod ident;
 pub mod ip_output;
 pub(crate) mod link_output;
+pub(crate) mod ndp_output;
 pub mod neighbor;
 pub(crate) mod packet_dst;
 pub mod qdisc;

@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     io,
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::OwnedFd,
     sync::Arc,
     thread,
@@ -16,7 +16,7 @@ use rustix::{
     net::{RecvFlags, recv},
 };
 
-use super::{Host, Listener, OnReadable, Stream, Watch};
+use super::{Datagrams, Host, Listener, OnReadable, Stream, Watch};
 
 /// The machine itself as a host.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,7 @@ impl Host for KernelHost {
     type Stream = TcpStream;
     type Listener = TcpListener;
     type Watch = Epoll;
+    type Datagrams = UdpSocket;
 
     fn watch(&self, on_readable: OnReadable) -> io::Result<Epoll> {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
@@ -37,6 +38,10 @@ impl Host for KernelHost {
 
     fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
         TcpListener::bind(address)
+    }
+
+    fn bind_datagrams(&self, address: SocketAddr) -> io::Result<UdpSocket> {
+        UdpSocket::bind(address)
     }
 
     fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {

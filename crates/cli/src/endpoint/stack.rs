@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use quietline::{Readiness, SendBuffer, SendFlags, Stack, TcpListener, TcpStream};
+use quietline::{Readiness, SendBuffer, SendFlags, Stack, TcpListener, TcpStream, UdpSocket};
 
-use super::{Host, Listener, OnReadable, Stream, Watch};
+use super::{Datagrams, Host, Listener, OnReadable, Stream, Watch};
 
 /// Limit of the accept queue: the Linux default (`net.core.somaxconn`), so that a thousand
 /// simultaneous clients fit.
@@ -24,6 +24,7 @@ impl Host for StackHost {
     type Stream = TcpStream;
     type Listener = TcpListener;
     type Watch = Wakers;
+    type Datagrams = UdpSocket;
 
     fn watch(&self, on_readable: OnReadable) -> io::Result<Wakers> {
         Ok(Wakers(on_readable))
@@ -31,6 +32,10 @@ impl Host for StackHost {
 
     fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
         TcpListener::bind_with_backlog(&self.0, address, BACKLOG)
+    }
+
+    fn bind_datagrams(&self, address: SocketAddr) -> io::Result<UdpSocket> {
+        UdpSocket::bind(&self.0, address)
     }
 
     fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {

@@ -59,8 +59,10 @@ fn only_host_addresses_are_accepted() {
     assert!(args("tap:q", "10.0.0.2/24").check(&QUIET).is_ok());
     assert!(args("tap:q", "10.0.0.0/31").check(&QUIET).is_ok());
     assert!(args("tap:q", "10.0.0.9/32").check(&QUIET).is_ok());
+    assert!(args("tap:q", "fd00::2/64").check(&QUIET).is_ok());
     for address in [
-        "fd00::2/64",
+        "::ffff:10.0.0.2/120",
+        "ff02::1/64",
         "0.0.0.0/0",
         "10.0.0.0/24",
         "10.0.0.255/24",

@@ -29,6 +29,10 @@ pub(super) enum Handler {
     },
     /// RFC 9112.
     Http(Arc<HttpService>),
+    /// RFC 862 over UDP.
+    UdpEcho,
+    /// RFC 863 over UDP.
+    UdpDiscard,
 }
 
 impl Handler {
@@ -45,6 +49,8 @@ impl Handler {
         Ok(match args.service {
             Service::Echo => Self::Echo,
             Service::Discard => Self::Discard,
+            Service::UdpEcho => Self::UdpEcho,
+            Service::UdpDiscard => Self::UdpDiscard,
             Service::Chargen => Self::Chargen { zero_copy: args.zerocopy },
             Service::Http => {
                 let Some(dir) = &args.dir else {
@@ -61,7 +67,7 @@ impl Handler {
     pub(super) fn files(&self) -> Files<'_> {
         match self {
             Self::Http(service) => service.files(),
-            Self::Echo | Self::Discard | Self::Chargen { .. } => Files::default(),
+            _ => Files::default(),
         }
     }
 
@@ -80,8 +86,8 @@ impl Handler {
             Self::Echo => echo::serve(stream),
             Self::Discard => discard::serve(stream),
             Self::Chargen { zero_copy } => chargen::serve(stream, *zero_copy),
-            // Served by `clients` instead (`HttpService::client`).
-            Self::Http(_) => Ok(()),
+            // Served by `clients` (`HttpService::client`) and by `datagrams`.
+            Self::Http(_) | Self::UdpEcho | Self::UdpDiscard => Ok(()),
         }
     }
 }

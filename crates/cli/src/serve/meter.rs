@@ -43,6 +43,12 @@ impl Totals {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts one datagram that was received and, if `sent` is not 0, answered.
+    pub(super) fn datagram(&self, received: usize, sent: usize) {
+        self.received.fetch_add(received as u64, Ordering::Relaxed);
+        self.sent.fetch_add(sent as u64, Ordering::Relaxed);
+    }
+
     /// Waits until no connection is being served, at most for `limit`.
     pub(super) fn settle(&self, limit: Duration) {
         let end = Instant::now() + limit;

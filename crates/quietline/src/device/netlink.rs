@@ -11,7 +11,7 @@
 //! Not here: creation and removal of the interface, by TUNSETIFF and by closing its last
 //! descriptor. The removal also deletes all settings made here.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_core::{
@@ -23,8 +23,7 @@ use netlink_packet_route::address::{
 };
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
-    RouteType,
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -224,12 +223,12 @@ impl Netlink {
     ///
     /// # Errors
     /// If the request fails.
-    pub fn owner_of(&mut self, address: Ipv4Addr) -> Result<Option<String>, SetupError> {
+    pub fn owner_of(&mut self, address: IpAddr) -> Result<Option<String>, SetupError> {
         let mut request = RouteMessage::default();
-        request.header.address_family = AddressFamily::Inet;
-        request.header.destination_prefix_length = 32;
+        request.header.address_family = family_of(address);
+        request.header.destination_prefix_length = host_prefix_len(address);
         request.header.flags = RouteFlags::FibMatch;
-        request.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(address)));
+        request.attributes.push(RouteAttribute::Destination(address.into()));
         let step = format!("look up address {address}");
         let request = RouteNetlinkMessage::GetRoute(request);
         let Ok(Some(RouteNetlinkMessage::NewRoute(answer))) = self.call(&step, 0, request) else {
@@ -419,10 +418,10 @@ mod tests {
     #[test]
     fn the_owner_of_an_address_is_named() {
         let mut netlink = Netlink::open().expect("netlink needs no privilege");
-        let owner = netlink.owner_of(Ipv4Addr::new(127, 0, 0, 1)).expect("an answer");
+        let owner = netlink.owner_of(IpAddr::from([127, 0, 0, 1])).expect("an answer");
         assert_eq!(owner.as_deref(), Some("lo"));
         // No host has an address of TEST-NET-3 (RFC 5737).
-        assert_eq!(netlink.owner_of(Ipv4Addr::new(203, 0, 113, 77)).expect("an answer"), None);
+        assert_eq!(netlink.owner_of(IpAddr::from([203, 0, 113, 77])).expect("an answer"), None);
     }
 
     #[test]

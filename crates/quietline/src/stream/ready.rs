@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use stack::Readiness;
 
 use super::TcpStream;
+use crate::blocking;
 
 impl TcpStream {
     /// Returns the readiness of the stream if it includes a part of `interest`, an error or the end
@@ -18,23 +19,6 @@ impl TcpStream {
     /// thread. Until the stream is dropped, a task may be woken although it is not interested any
     /// more.
     pub fn poll_ready(&self, interest: Readiness, task: &mut Context<'_>) -> Poll<Readiness> {
-        let mut wanted = interest | Readiness::HUP | Readiness::ERROR;
-        if interest.contains(Readiness::READ) {
-            wanted |= Readiness::RDHUP;
-        }
-        let socket = &self.shared.socket;
-        let ready = socket.readiness();
-        if ready.intersects(wanted) {
-            return Poll::Ready(ready);
-        }
-        for queue in [Readiness::READ, Readiness::WRITE] {
-            if interest.contains(queue) {
-                socket.waiters(queue).register(task.waker());
-            }
-        }
-        // Check again after the registration: any later change finds the waker.
-        socket.pass_as_waiter();
-        let ready = socket.readiness();
-        if ready.intersects(wanted) { Poll::Ready(ready) } else { Poll::Pending }
+        blocking::poll_ready(&*self.shared.socket, interest, task)
     }
 }

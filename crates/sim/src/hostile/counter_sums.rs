@@ -24,6 +24,7 @@ fn link(play: &Play<'_>, counters: &Snapshot) {
     assert_eq!(processed, play.rig.delivered(), "frames taken from the device");
     let mut accounted = counters.stack(Counter::ArpInPackets)
         + counters.stack(Counter::IpInReceives)
+        + counters.stack(Counter::Ip6InReceives)
         + counters.stack(Counter::GroMerged)
         + counters.stack(Counter::GroMergedFree)
         + counters.drops(DropReason::EthernetType)
@@ -46,17 +47,33 @@ fn internet(counters: &Snapshot) {
         Counter::IpInUnknownProtos,
         Counter::IpInDelivers,
     ];
-    let accounted: u64 = ends.iter().map(|&counter| counters.stack(counter)).sum();
-    assert_eq!(accounted, counters.stack(Counter::IpInReceives), "IP packets: {counters:?}");
+    for v4 in [true, false] {
+        let of = |counter: Counter| counters.stack(counter.of_version(v4));
+        let accounted: u64 = ends.iter().map(|&counter| of(counter)).sum();
+        assert_eq!(accounted, of(Counter::IpInReceives), "IP packets: {counters:?}");
+    }
 }
 
-/// Checks that every delivered packet is a segment or an ICMP message. A segment sent to a
-/// broadcast or multicast address is dropped.
+/// Checks that every delivered packet is a segment, a datagram, or a message of ICMP or IGMP. A
+/// segment sent to a broadcast or multicast address is dropped. The host has no datagram sockets.
 fn transport(counters: &Snapshot) {
-    let delivered = counters.stack(Counter::IpInDelivers);
-    let taken = counters.tcp(tcp::Counter::TcpInSegs) + counters.stack(Counter::IcmpInMsgs);
+    let both = |counter: Counter| counters.stack(counter) + counters.stack(counter.of::<false>());
+    let delivered = both(Counter::IpInDelivers);
+    let others = [
+        Counter::IgmpInQueries,
+        Counter::UdpNoPorts,
+        Counter::UdpInErrors,
+        Counter::UdpIgnoredMulti,
+    ];
+    let ignored = [DropReason::IgmpMalformed, DropReason::IgmpIgnored];
+    let taken = counters.tcp(tcp::Counter::TcpInSegs)
+        + both(Counter::IcmpInMsgs)
+        + others.iter().map(|&counter| counters.stack(counter)).sum::<u64>()
+        + ignored.iter().map(|&reason| counters.drops(reason)).sum::<u64>();
     let to_many = counters.drops(DropReason::TcpNoSocket);
     assert!(taken <= delivered && delivered <= taken + to_many, "deliveries: {counters:?}");
     let replies = counters.stack(Counter::IcmpOutEchoReps);
     assert!(replies <= counters.stack(Counter::IcmpInEchos), "echo replies: {counters:?}");
+    let replies = counters.stack(Counter::Icmp6OutEchoReplies);
+    assert!(replies <= counters.stack(Counter::Icmp6InEchos), "echo replies: {counters:?}");
 }

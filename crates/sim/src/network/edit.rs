@@ -44,6 +44,11 @@ pub(super) fn completed(packet: &Packet) -> Vec<u8> {
 
 /// Returns the port of the host that the packet is addressed to.
 pub(super) fn destination(packet: &[u8]) -> Option<usize> {
+    if is_v6(packet) {
+        let (network, last) = packet.get(DST_V6..DST_V6 + 16)?.split_at(15);
+        let is_ours = network.starts_with(&[0xfd]) && network[1..].iter().all(|byte| *byte == 0);
+        return usize::from(last[0]).checked_sub(1).filter(|_| is_ours);
+    }
     match packet.get(DST..DST + 4)? {
         [10, 0, 0, last] => usize::from(*last).checked_sub(1),
         _ => None,
@@ -70,7 +75,7 @@ fn headers(packet: &[u8]) -> Option<(usize, usize)> {
     (is_segment && payload <= packet.len()).then_some((transport, payload))
 }
 
-fn is_v6(packet: &[u8]) -> bool {
+pub(super) fn is_v6(packet: &[u8]) -> bool {
     packet.first().is_some_and(|first| first >> 4 == 6)
 }
 
@@ -124,6 +129,14 @@ fn add(field: &mut [u8], n: u32) {
 /// Sets Congestion Experienced in an ECN-capable packet (RFC 3168 §5); returns false if it is not
 /// capable.
 pub(super) fn mark_congestion(packet: &mut [u8]) -> bool {
+    if is_v6(packet) {
+        // The lower two bits of Traffic Class are in the upper half of byte 1.
+        let is_capable = packet.len() >= IPV6_HEADER_LEN && packet[1] & 0x30 != 0;
+        if is_capable {
+            packet[1] |= 0x30;
+        }
+        return is_capable;
+    }
     let is_capable = packet.len() >= IPV4_HEADER_LEN && packet[TOS] & 3 != 0;
     if is_capable {
         packet[TOS] |= 3;

@@ -11,7 +11,7 @@ use tcp::{Algorithm, Rng};
 use super::{Scenario, Session, Setting, Threads};
 use crate::{
     modes::{self, Settings},
-    network::{Burst, Change, Offload, PathConfig},
+    network::{Burst, Change, Offload, PathConfig, Version},
     traffic::{Behavior, Ending},
 };
 
@@ -60,6 +60,9 @@ const BROAD: [(&str, &str); 7] = [
 /// Setting that can be made only when a host is built.
 const LAYOUT: &str = "net.quietline.dst_layout";
 
+/// Smallest MTU of IPv6.
+const MTU_MIN_V6: u32 = 1280;
+
 /// Longest blackout, in milliseconds.
 const DARK_MS_MAX: u32 = 20_000;
 
@@ -67,6 +70,21 @@ impl Scenario {
     /// Draws the scenario of `seed`.
     #[must_use]
     pub fn of(seed: u64) -> Self {
+        let (mut scenario, mut draw) = Self::drawn(seed);
+        // Drawn last, so that a seed keeps everything else that it drew before there was a choice.
+        if scenario.mtu >= MTU_MIN_V6 && draw.one_in(2) {
+            scenario.use_ipv6();
+        }
+        scenario
+    }
+
+    /// Draws the scenario of `seed` over IPv4.
+    #[must_use]
+    pub fn over_ipv4(seed: u64) -> Self {
+        Self::drawn(seed).0
+    }
+
+    fn drawn(seed: u64) -> (Self, Draw) {
         let mut draw = Draw { rng: Rng::new(seed ^ 0x5ce0_a210) };
         let offload = [Offload::None, Offload::None, Offload::Cut, Offload::Whole];
         let offload = offload[draw.below(4)];
@@ -114,6 +132,7 @@ impl Scenario {
             cores,
             paths,
             mtu,
+            version: Version::V4,
             offload,
             sessions,
             maxseg,
@@ -124,7 +143,20 @@ impl Scenario {
         if asked == Settings::default() && draw.one_in(25) {
             draw.broad(&mut scenario);
         }
-        scenario
+        (scenario, draw)
+    }
+
+    /// Gives the hosts IPv6 addresses. No path of IPv6 is narrower than 1,280 bytes (RFC 8200 §5).
+    fn use_ipv6(&mut self) {
+        self.version = Version::V6;
+        for path in &mut self.paths {
+            path.mtu = path.mtu.max(MTU_MIN_V6);
+            for (_, change) in &mut path.changes {
+                if let Change::Mtu(mtu) = change {
+                    *mtu = (*mtu).max(MTU_MIN_V6);
+                }
+            }
+        }
     }
 }
 

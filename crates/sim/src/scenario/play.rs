@@ -15,7 +15,7 @@ use super::{Outcome, STALL, Scenario, Session, Threads, recycling};
 use crate::{
     World,
     apps::Pattern,
-    network::{Capture, Change, Network, PortConfig, Sabotage, address},
+    network::{Capture, Change, Network, PortConfig, Sabotage},
     traffic::{Behavior, End, Ending},
 };
 
@@ -138,14 +138,14 @@ impl<'a> Play<'a> {
                 name: format!("host{index}"),
                 devices: vec![DeviceConfig {
                     device: network.port(index),
-                    addresses: vec![format!("{}/24", address(index)).parse().expect("a prefix")],
+                    addresses: vec![scenario.version.prefix(index).parse().expect("a prefix")],
                 }],
                 cores: scenario.cores,
                 sysctls: sysctls.clone(),
                 ..HostConfig::replay(0)
             });
             added.expect("a valid configuration");
-            let local = SocketAddr::new(address(index).into(), PORT);
+            let local = SocketAddr::new(scenario.version.address(index), PORT);
             let host = Arc::clone(&world.hosts[index]);
             let options = listen_options_of(scenario, index);
             let listener = Listener::listen_with(&host, world.app(index), local, &options);
@@ -425,7 +425,7 @@ impl Link<'_> {
     fn connect(&mut self, world: &mut World, scenario: &Scenario) {
         let Session { client, server, early, up, .. } = self.plan;
         let host = Arc::clone(&world.hosts[*client]);
-        let remote = SocketAddr::new(address(*server).into(), PORT);
+        let remote = SocketAddr::new(scenario.version.address(*server), PORT);
         // A connection whose application writes nothing would never send its deferred SYN.
         let fast_open = *early && up.length > 0;
         let settings = settings_of(scenario, *client).fast_open_connect(fast_open);

@@ -1,7 +1,8 @@
 //! The host of a script with its wire, its process, its connections, and the trace of the events.
 //!
 //! The host is 192.168.0.1 on a device that carries IP packets, as a tun; the peer is 192.0.2.1,
-//! behind a router.
+//! behind a router. In another [`Family`], packets and addresses are translated where they meet
+//! the host.
 //!
 //! Not here: the order of events and the expectations (`run`).
 
@@ -31,6 +32,7 @@ use super::{
     ast::{Call, Cookie, IcmpSpec, Opt, Payload, Spec, TcpSpec},
     config::Config,
     conn::{Conn, timestamp_of},
+    family::Family,
     packet::{Segment, icmp_packet},
     run::show_time,
     syscall::{Outcome, Process, Running},
@@ -61,6 +63,7 @@ pub(super) struct Sent {
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) config: Config,
+    family: Family,
     /// Segments that no line has expected so far.
     pub(super) sent: VecDeque<Sent>,
     pub(super) trace: Vec<String>,
@@ -81,30 +84,38 @@ impl Stage {
         config: Config,
         cores: u16,
         settings: &[(String, String)],
+        family: Family,
     ) -> Result<Self, String> {
         let mut sysctls = Sysctls::default();
         for (name, value) in settings {
             sysctls.set(name, value).map_err(|error| error.to_string())?;
         }
-        let link = Arc::new(ByteLink::new(Capabilities::plain("tun0", config.mtu, LinkType::Ip)));
+        let mtu = family.mtu(config.mtu);
+        let link = Arc::new(ByteLink::new(Capabilities::plain("tun0", mtu, LinkType::Ip)));
         let mut world = World::with_memory(config.seed, MEMORY_BYTES);
-        let everywhere = "0.0.0.0/0".parse().expect("a prefix");
+        let (everywhere, bits) = match family {
+            Family::V6 => ("::/0", 112),
+            Family::V4 | Family::Mapped => ("0.0.0.0/0", 16),
+        };
+        let everywhere = everywhere.parse().expect("a prefix");
+        let address = format!("{}/{bits}", family.of_wire(HOST_IP));
         let added = world.add_host(HostConfig {
             name: String::from("host"),
             devices: vec![DeviceConfig {
                 device: Arc::clone(&link) as _,
-                addresses: vec![format!("{HOST_IP}/16").parse().expect("a prefix")],
+                addresses: vec![address.parse().expect("a prefix")],
             }],
-            routes: vec![RouteSpec::via(everywhere, IpAddr::V4(GATEWAY))],
+            routes: vec![RouteSpec::via(everywhere, family.of_wire(GATEWAY))],
             cores,
             sysctls,
             ..HostConfig::replay(0)
         });
         added.map_err(|error| error.to_string())?;
         let peer = SocketAddr::new(PEER_IP.into(), SERVICE_PORT);
-        let process = Process::new(HOST_IP, peer, SERVICE_PORT);
+        let process = Process::new(HOST_IP, peer, SERVICE_PORT, family);
         Ok(Self {
             config,
+            family,
             sent: VecDeque::new(),
             trace: Vec::new(),
             world,
@@ -137,7 +148,9 @@ impl Stage {
     pub(super) fn settle(&mut self) -> Result<Option<Duration>, String> {
         let next = self.world.settle();
         while let Some(sent) = self.link.take() {
-            let segment = Segment::read(&sent.bytes, self.config.mtu)
+            let read = self.family.outbound(sent.bytes);
+            let segment = read
+                .and_then(|bytes| Segment::read(&bytes, self.config.mtu))
                 .map_err(|fault| format!("the host has sent {fault}"))?;
             self.sent.push_back(Sent { at: self.now(), segment });
         }
@@ -172,6 +185,7 @@ impl Stage {
     pub(super) fn run_call(&mut self, running: &mut Running) -> Result<Outcome, String> {
         let outcome = self.process.run(&mut self.world, running);
         if let Some((local, remote)) = self.process.connected.take() {
+            let [local, remote] = [local, remote].map(|end| self.family.to_script(end));
             let (IpAddr::V4(host), IpAddr::V4(peer)) = (local.ip(), remote.ip()) else {
                 return Err(String::from("addresses of IPv6"));
             };
@@ -213,6 +227,7 @@ impl Stage {
                 self.icmp(spec, icmp)?
             }
         };
+        let bytes = self.family.inbound(bytes);
         if self.link.deliver(&mut self.world.cx, &bytes) {
             Ok(())
         } else {
@@ -355,6 +370,7 @@ impl Stage {
         let conn = &self.conns[self.current?];
         let local = SocketAddr::new(conn.host_ip.into(), conn.host_port);
         let remote = SocketAddr::new(conn.peer_ip.into(), conn.peer_port);
+        let [local, remote] = [local, remote].map(|end| self.family.of_process(end));
         self.process.socket(local, remote).cloned()
     }
 

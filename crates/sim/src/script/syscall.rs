@@ -19,10 +19,16 @@ use std::{
 };
 
 use pkt::Instant;
-use posix::{Accept, Close, Connect, GiveUp, Recv, Send, Socket, Step, abi::AF_INET};
+use posix::{
+    Accept, Close, Connect, GiveUp, Recv, Send, Socket, Step,
+    abi::{AF_INET, AF_INET6},
+};
 use stack::{Errno, host::Host, socket::Connection};
 
-use super::ast::{Arg, Call};
+use super::{
+    ast::{Arg, Call},
+    family::Family,
+};
 use crate::World;
 
 /// Progress of a call after one step.
@@ -99,6 +105,7 @@ pub(super) struct Process {
     host_ip: Ipv4Addr,
     peer: SocketAddr,
     port: u16,
+    family: Family,
     files: BTreeMap<i64, File>,
     /// Every connection of the process, closed ones included.
     sockets: Vec<Arc<Connection>>,
@@ -126,8 +133,9 @@ fn done_bytes(bytes: usize) -> Answer {
 }
 
 impl Process {
-    pub(super) const fn new(host_ip: Ipv4Addr, peer: SocketAddr, port: u16) -> Self {
-        Self { host_ip, peer, port, files: BTreeMap::new(), sockets: Vec::new(), connected: None }
+    pub(super) fn new(host_ip: Ipv4Addr, peer: SocketAddr, port: u16, family: Family) -> Self {
+        let (files, sockets) = (BTreeMap::new(), Vec::new());
+        Self { host_ip, peer, port, family, files, sockets, connected: None }
     }
 
     /// The latest connection of the process with these ends.
@@ -194,6 +202,7 @@ impl Process {
         running.progress = match name {
             "bind" => {
                 let local = address(args.get(1), SocketAddr::new(self.host_ip.into(), self.port))?;
+                let local = self.family.of_process(local);
                 return done_if(socket.bind(host, &mut world.cx, local));
             }
             "listen" => {
@@ -209,7 +218,10 @@ impl Process {
             "fcntl" => return query::fcntl(&socket, args),
             "ioctl" => return query::ioctl(&socket, world, host, args),
             "accept" | "accept4" => Progress::Accept(Accept::new(number_or(args.get(3), 0)?)),
-            "connect" => Progress::Connect(Connect::new(address(args.get(1), self.peer)?)),
+            "connect" => {
+                let remote = address(args.get(1), self.peer)?;
+                Progress::Connect(Connect::new(self.family.of_process(remote)))
+            }
             "write" | "send" | "sendto" => self.begin_send(file, args)?,
             "read" => transfer::begin_recv(file, args, None)?,
             "recv" | "recvfrom" => {
@@ -299,6 +311,10 @@ impl Process {
     fn open(&mut self, args: &[Arg]) -> Answer {
         let kind = int(args.get(1), "socket needs a type")?;
         let (domain, protocol) = (number_or(args.first(), AF_INET)?, number_or(args.get(2), 0)?);
+        let domain = match (domain, self.family) {
+            (AF_INET, Family::V6 | Family::Mapped) => AF_INET6,
+            (domain, _) => domain,
+        };
         match Socket::open(domain, kind, protocol) {
             Ok(socket) => done(self.add(socket)),
             Err(errno) => fail(errno),

@@ -413,7 +413,7 @@ fn an_address_is_probed_and_then_announced() {
     }
     assert_eq!(rig.host().claim_state(), ClaimState::Ready);
     let device = rig.host().device_name(DeviceIndex(1)).to_owned();
-    assert_eq!(kept.take(), [Event::AddressReady { device, address: HOST_IP }]);
+    assert_eq!(kept.take(), [Event::AddressReady { device, address: HOST_IP.into() }]);
     rig.finish();
 }
 
@@ -447,11 +447,11 @@ fn an_address_that_another_station_has_or_probes_is_refused() {
         let (mut rig, kept) = claiming_rig();
         assert_eq!(broadcasts(&mut rig, Duration::from_secs(1)).len(), 1, "the first probe");
         rig.give_arp(MacAddr::BROADCAST, &told);
-        let refused = ClaimState::Refused { address: HOST_IP, mac: OTHER_MAC };
+        let refused = ClaimState::Refused { address: HOST_IP.into(), mac: OTHER_MAC };
         assert_eq!(rig.host().claim_state(), refused, "{told:?}");
         assert_eq!(broadcasts(&mut rig, Duration::from_secs(12)), [], "no further probe");
         let device = rig.host().device_name(DeviceIndex(1)).to_owned();
-        let event = Event::AddressConflict { device, address: HOST_IP, mac: OTHER_MAC };
+        let event = Event::AddressConflict { device, address: HOST_IP.into(), mac: OTHER_MAC };
         assert_eq!(kept.take(), [event]);
         assert_eq!(rig.count(Counter::ArpConflicts), 1);
         rig.finish();

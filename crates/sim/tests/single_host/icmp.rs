@@ -209,7 +209,7 @@ fn no_error_is_sent_about_broadcasts_and_later_fragments() {
 
 #[test]
 fn errors_are_limited_to_a_burst_and_a_rate() {
-    let mut rig = Rig::new(RigConfig::default());
+    let mut rig = rig_with("net.ipv4.icmp_ratelimit", "0");
     let errors_for = |rig: &mut Rig, count: usize| {
         for _ in 0..count {
             rig.give_from(PEER_IP, 132, b"12345678");
@@ -232,6 +232,35 @@ fn errors_are_limited_to_a_burst_and_a_rate() {
     let sum: usize = bursts.iter().sum();
     assert!((900..1_100).contains(&sum), "icmp_msgs_burst: {bursts:?}");
     assert!(bursts.iter().any(|burst| *burst != 50), "{bursts:?}");
+    rig.finish();
+}
+
+#[test]
+fn one_destination_gets_an_error_a_second() {
+    let mut rig = Rig::new(RigConfig::default());
+    let errors_for = |rig: &mut Rig, count: usize| {
+        for _ in 0..count {
+            rig.give_from(PEER_IP, 132, b"12345678");
+        }
+        rig.take_ip().len()
+    };
+    let first = errors_for(&mut rig, 20);
+    assert_eq!(first, 6, "a burst");
+    rig.pass(Duration::from_secs(1));
+    assert_eq!(errors_for(&mut rig, 20), 1);
+    assert_eq!(rig.count(Counter::IcmpOutRateLimitHost), 14 + 19);
+    // Echo replies are not limited by default.
+    for _ in 0..20 {
+        rig.give(&ping(PEER_IP, HOST_IP, b""));
+    }
+    assert_eq!(rig.take_ip().len(), 20);
+    rig.host().set_sysctl("net.ipv4.icmp_ratemask", "1").unwrap();
+    rig.pass(Duration::from_secs(10));
+    for _ in 0..20 {
+        rig.give(&ping(PEER_IP, HOST_IP, b""));
+    }
+    assert_eq!(rig.take_ip().len(), 6);
+    assert_eq!(rig.drops(DropReason::IcmpRateLimit), 14);
     rig.finish();
 }
 

@@ -64,12 +64,12 @@ fn frames_for_other_stations_and_protocols_are_dropped() {
     let good = Ipv4::new(PEER_IP, HOST_IP, protocol::UDP).with(&[0; 8]);
     let frame = |dst, ether_type| frame::ethernet(dst, PEER_MAC, ether_type, &good);
     drop_frame(true, &frame(OTHER_MAC, EtherType::IPV4), DropReason::OtherHost).finish();
-    drop_frame(true, &frame(HOST_MAC, EtherType::IPV6), DropReason::EthernetType).finish();
+    drop_frame(true, &frame(HOST_MAC, EtherType::IPV6), DropReason::PacketTooShort).finish();
     drop_frame(true, &frame(HOST_MAC, EtherType(0x8100)), DropReason::EthernetType).finish();
     drop_frame(true, &frame(HOST_MAC, EtherType::IPV4)[..13], DropReason::PacketTooShort).finish();
     drop_frame(true, &frame(HOST_MAC, EtherType::ARP)[..41], DropReason::PacketTooShort).finish();
     drop_frame(false, &[0x50; 20], DropReason::IpVersion).finish();
-    drop_frame(false, &[0x60; 40], DropReason::EthernetType).finish();
+    drop_frame(false, &[0x60; 40], DropReason::PacketTooShort).finish();
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn fragments_and_unknown_protocols_are_dropped() {
     first.fragment = Fragment { dont: false, more: false, offset: 8 };
     drop_packet(&first.with(&[0; 24]), DropReason::IpFragment, Counter::IpReasmFails);
     let mut rig = Rig::new(RigConfig::default());
-    rig.give_from(PEER_IP, protocol::UDP, &[0; 8]);
+    rig.give_from(PEER_IP, 132, &[0; 8]);
     assert_eq!(rig.drops(DropReason::IpNoProtocol), 1);
     assert_eq!(rig.count(Counter::IpInUnknownProtos), 1);
     rig.finish();

@@ -20,6 +20,8 @@ mod ip_id;
 #[cfg(test)]
 mod ip_input;
 #[cfg(test)]
+mod ipv6;
+#[cfg(test)]
 mod listener;
 #[cfg(test)]
 mod neighbors;
@@ -37,3 +39,9 @@ mod stations;
 mod syn_cookies;
 #[cfg(test)]
 mod time_wait;
+#[cfg(test)]
+mod udp;
+#[cfg(test)]
+mod udp_errors;
+#[cfg(test)]
+mod udp_groups;

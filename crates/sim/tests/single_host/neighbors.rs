@@ -218,8 +218,12 @@ fn impossible_neighbors_are_refused() {
         let expected = invalid(&format!("neighbor {ip}: an address of this host"));
         assert_eq!(refused(DEVICE, ip, PEER_MAC), expected);
     }
-    let ipv6 = invalid("neighbor fe80::2: expected an IPv4 address: IPv6 is not supported yet");
-    assert_eq!(refused(DEVICE, "fe80::2", PEER_MAC), ipv6);
+    for ip in ["ff02::1", "::", "::1", "::ffff:10.0.0.9"] {
+        let expected = invalid(&format!("neighbor {ip}: expected {single}"));
+        if ip != "::1" {
+            assert_eq!(refused(DEVICE, ip, PEER_MAC), expected);
+        }
+    }
     for mac in [MacAddr::BROADCAST, MacAddr::UNSPECIFIED, MacAddr([1, 0, 0x5e, 0, 0, 1])] {
         let text = format!("neighbor lladdr {mac}: expected the link address of a single station");
         assert_eq!(refused(DEVICE, "10.0.0.2", mac), invalid(&text));

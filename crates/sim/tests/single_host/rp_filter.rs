@@ -100,8 +100,9 @@ fn packets_on_the_device_of_their_route_pass_the_strict_filter() {
     assert_eq!(asked(&mut rig), [NEAR, PEER_IP, OTHER], "the answers wait for their next hops");
     // A DHCP client has no address yet.
     let client = Ipv4::new(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, protocol::UDP);
-    rig.give(&client.with(&[0; 8]));
-    assert_eq!((rig.drops(DropReason::IpNoProtocol), filtered(&rig)), (1, 0));
+    let request = frame::udp(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, (68, 67), b"");
+    rig.give(&client.with(&request));
+    assert_eq!((rig.drops(DropReason::UdpNoSocket), filtered(&rig)), (1, 0));
     rig.finish();
 }
 

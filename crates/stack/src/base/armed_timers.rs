@@ -1,15 +1,17 @@
 //! Entries in a core's timer wheel that belong to one owner, tracked so that the owner arms no more
 //! entries than it needs.
 //!
-//! Above: connections and neighbors, whose deadlines move with every packet. Below:
-//! [`crate::base::timer`]. When a deadline moves to a later time, its entry stays in the wheel. It
-//! fires, the owner finds that nothing is due, and arms a new entry. If every entry that fires
-//! caused another one, each move to an earlier deadline would add an entry permanently.
+//! Above: connections and neighbors, whose deadlines move with every packet, and address
+//! autoconfiguration. Below: [`crate::base::timer`]. When a deadline moves to a later time, its
+//! entry stays in the wheel. When that entry fires, the owner finds that nothing is due and arms a
+//! new entry. A move to an earlier deadline arms a second entry. If the owner armed a new entry for
+//! every entry that fires, each such move would add an entry permanently.
 //!
-//! Two entries are remembered. The nearer one covers the current deadline. The farther one was
-//! armed before an earlier deadline was set; it is used again once the nearer has fired, so a
-//! keepalive hours away is armed once and not after every exchange. Any third entry is forgotten
-//! and ends when it fires. An owner that ends removes the remembered entries from the wheel.
+//! An owner therefore remembers two entries. The nearer one covers the current deadline. The
+//! farther one was armed before an earlier deadline was set, and is used again once the nearer one
+//! has fired, so a keepalive deadline hours away needs one entry and not one per exchange. Any
+//! third entry is forgotten: it fires without effect. An owner that ends removes the remembered
+//! entries from the wheel.
 //!
 //! Not here: the deadlines themselves, and the work done when they expire.
 
@@ -37,8 +39,9 @@ impl Entry {
 /// The two remembered entries of one owner. All times are in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct ArmedTimers {
-    /// Time up to which entries have fired. Written by the core that runs the wheel before the
-    /// owner checks its deadline under its lock; the lock orders the two.
+    /// Time up to which entries have fired. The core that runs the wheel writes it before the
+    /// owner's lock is taken to check the deadline; the lock makes the value visible to later
+    /// holders.
     fired_ns: AtomicU64,
     /// Time of the earliest known entry. This and the following fields are written under the
     /// owner's lock.
@@ -67,8 +70,8 @@ impl ArmedTimers {
         self.fired_ns.fetch_max(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Returns whether `deadline` needs a new entry, and then records it as armed. Called under the
-    /// owner's lock.
+    /// Returns whether `deadline` needs a new entry, and in that case records the entry as armed.
+    /// Called under the owner's lock.
     pub(crate) fn must_arm(&self, deadline: Instant) -> bool {
         let deadline = deadline.as_nanos();
         let near = self.near_ns.load(Ordering::Relaxed);
@@ -109,8 +112,8 @@ impl ArmedTimers {
         self.near.store(handle.to_bits(), Ordering::Relaxed);
     }
 
-    /// Ends the owner: returns the entries to remove from the wheel, including entries that have
-    /// fired meanwhile. Called under the owner's lock.
+    /// Ends the owner: returns the remembered entries, which the caller removes from the wheel.
+    /// Some may have fired already. Called under the owner's lock.
     pub(crate) fn take_handles(&self) -> [Option<TimerHandle>; 2] {
         let handles = [&self.near, &self.far].map(|handle| handle.load(Ordering::Relaxed));
         self.remember(Entry::NONE, Entry::NONE);
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_deadline_needs_no_entry() {
+    fn a_later_deadline_needs_no_entry_until_the_armed_one_has_fired() {
         let armed = ArmedTimers::new();
         assert!(armed.must_arm(at(200)));
         assert!(!armed.must_arm(at(200)) && !armed.must_arm(at(240)));
@@ -152,7 +155,7 @@ mod tests {
         let armed = ArmedTimers::new();
         assert!(armed.must_arm(at(7_200_000)) && armed.must_arm(at(200)) && armed.must_arm(at(40)));
         armed.fired(at(40));
-        assert!(!armed.must_arm(at(7_300_000)), "the far entry fires first");
+        assert!(!armed.must_arm(at(7_300_000)), "the farther entry fires before this deadline");
         // The entry at 200 ms was forgotten: its firing changes nothing.
         armed.fired(at(200));
         assert!(!armed.must_arm(at(7_300_000)));
@@ -180,7 +183,7 @@ mod tests {
             }
             let first = entries.first().expect("an entry is pending").0;
             assert!(first <= deadline, "at {now}: no entry covers {deadline}");
-            assert!(entries.len() < 100, "{} entries at {now}", entries.len());
+            assert!(entries.len() < 100, "{} entries are pending at {now}", entries.len());
         }
     }
 }

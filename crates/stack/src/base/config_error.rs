@@ -1,7 +1,7 @@
 //! Reason why a configuration was refused.
 //!
-//! Above: validation of requests by an application or an administrator: devices, routes, settings,
-//! the host.
+//! Above: the code that validates devices, routes, settings and hosts as an application or an
+//! administrator configures them.
 
 use std::io;
 
@@ -20,23 +20,25 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Refuses a value of `field` outside of the allowed range: `InvalidInput`.
+    /// Creates the refusal of a value of `field` outside the allowed range, of kind `InvalidInput`.
     pub fn new(field: &'static str, value: impl ToString, allowed: impl ToString) -> Self {
         Self::refused(field, value, format!("expected {}", allowed.to_string()))
     }
 
-    /// Refuses a value of `field` with a complete explanation: `InvalidInput`.
+    /// Creates the refusal of a value of `field` with a complete explanation, of kind
+    /// `InvalidInput`.
     pub fn refused(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
         let (value, reason) = (value.to_string(), reason.to_string());
         Self { field, value, reason, kind: io::ErrorKind::InvalidInput }
     }
 
-    /// Refuses a value that names an object the host does not have: `NotFound`.
+    /// Creates the refusal of a value that names an object the host does not have, of kind
+    /// `NotFound`.
     pub fn missing(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
         Self { kind: io::ErrorKind::NotFound, ..Self::refused(field, value, reason) }
     }
 
-    /// Refuses a value that the host already has: `AlreadyExists`.
+    /// Creates the refusal of a value that the host already has, of kind `AlreadyExists`.
     pub fn exists(field: &'static str, value: impl ToString, reason: impl ToString) -> Self {
         Self { kind: io::ErrorKind::AlreadyExists, ..Self::refused(field, value, reason) }
     }

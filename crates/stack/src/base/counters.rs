@@ -1,9 +1,10 @@
 //! Counters of the stack, named as `nstat` prints them; RFC 4293 defines the `Ip*` and `Icmp*`
-//! groups.
+//! groups, RFC 4113 most of `Udp*`.
 //!
-//! Every context writes them through [`Cx`](crate::cx::Cx); [`Snapshot`] reads them. Linux:
-//! include/uapi/linux/snmp.h, net/ipv4/proc.c. A variant's name *is* the printed name, so a search
-//! for either finds both.
+//! A context ([`Cx`](crate::cx::Cx): the state of a thread that runs the stack) counts on its own
+//! page of counters; [`Snapshot`] sums the pages. Linux: include/uapi/linux/snmp.h,
+//! net/ipv4/proc.c, net/ipv6/proc.c. A variant's name *is* the printed name, so a search for a
+//! printed name finds its variant.
 //!
 //! One table yields the enum, the texts and the slots of a counter page. A page has one writer at a
 //! time and any number of readers; the value of a counter is the wrapping sum over all pages of a
@@ -30,7 +31,7 @@ tcp::counters! {
     IpInUnknownProtos: "IPv4 packets dropped because no handler takes their protocol.",
     IpInDiscards: "Valid IPv4 packets dropped for lack of memory or queue space.",
     IpInDelivers: "IPv4 packets handed to a transport protocol.",
-    IpOutRequests: "IPv4 packets that transport protocols asked to send; a superframe counts once.",
+    IpOutRequests: "IPv4 packets that transport protocols asked to send; a superframe (a packet of several segments) counts once.",
     IpOutDiscards: "Outgoing IPv4 packets dropped for lack of memory or queue space.",
     IpOutNoRoutes: "Outgoing IPv4 packets dropped because no route leads to their destination.",
     IpReasmReqds: "Fragments received that needed reassembly.",
@@ -55,42 +56,104 @@ tcp::counters! {
     IcmpOutMsgs: "ICMP messages sent.",
     IcmpOutErrors: "ICMP messages not sent for lack of memory or a route.",
     IcmpOutRateLimitGlobal: "ICMP messages not sent because of the rate limit of the host.",
+    IcmpOutRateLimitHost: "ICMP messages not sent because of the rate limit of their destination.",
     IcmpOutDestUnreachs: "Destination Unreachable messages sent.",
     IcmpOutEchoReps: "Echo replies sent.",
+
+    UdpInDatagrams: "Datagrams that applications have received.",
+    UdpNoPorts: "Datagrams received for a port without a socket.",
+    UdpInErrors: "Datagrams received and not delivered: malformed, bad checksum, or no room at the socket.",
+    UdpOutDatagrams: "Datagrams sent.",
+    UdpRcvbufErrors: "Datagrams dropped because the receive buffer of the socket was full.",
+    UdpSndbufErrors: "Sends that failed because the send buffer of the socket was full, or for lack of memory.",
+    UdpInCsumErrors: "Datagrams received with a bad checksum.",
+    UdpIgnoredMulti: "Broadcast and multicast datagrams received that no socket wanted.",
+    UdpMemErrors: "Datagrams dropped because all sockets together had reached `udp_mem`.",
 
     IpExtInNoRoutes: "Received packets dropped because no route leads to their destination.",
     IpExtInTruncatedPkts: "Packets shorter than the length their header gives.",
     IpExtInMcastPkts: "Multicast packets received.",
+    IpExtOutMcastPkts: "Multicast packets sent.",
     IpExtInBcastPkts: "Broadcast packets received.",
+    IpExtOutBcastPkts: "Broadcast packets sent.",
     IpExtInOctets: "Bytes of IP packets received, headers included.",
     IpExtOutOctets: "Bytes of IP packets sent, headers included.",
     IpExtInMcastOctets: "Bytes of multicast packets received.",
+    IpExtOutMcastOctets: "Bytes of multicast packets sent.",
     IpExtInBcastOctets: "Bytes of broadcast packets received.",
+    IpExtOutBcastOctets: "Bytes of broadcast packets sent.",
     IpExtInCsumErrors: "Packets received with a bad header checksum.",
     IpExtInNoECTPkts: "Packets received without ECN support (Not-ECT).",
     IpExtInECT1Pkts: "Packets received marked ECT(1).",
     IpExtInECT0Pkts: "Packets received marked ECT(0).",
     IpExtInCEPkts: "Packets received marked Congestion Experienced.",
 
+    IgmpInQueries: "Queries of multicast routers for the groups of this host.",
+
+    Ip6InReceives: "IPv6 packets received, bad ones included.",
+    Ip6InHdrErrors: "IPv6 packets dropped because of their header or an extension header.",
+    Ip6InNoRoutes: "IPv6 packets dropped because no route leads to their destination.",
+    Ip6InAddrErrors: "IPv6 packets dropped because their destination is not an address of this host.",
+    Ip6InUnknownProtos: "IPv6 packets dropped because no handler takes their protocol.",
+    Ip6InTruncatedPkts: "IPv6 packets shorter than the length their header gives.",
+    Ip6InDiscards: "Valid IPv6 packets dropped for lack of memory or queue space.",
+    Ip6InDelivers: "IPv6 packets handed to a transport protocol.",
+    Ip6OutRequests: "IPv6 packets that transport protocols asked to send; a superframe counts once.",
+    Ip6OutDiscards: "Outgoing IPv6 packets dropped for lack of memory or queue space.",
+    Ip6OutNoRoutes: "Outgoing IPv6 packets dropped because no route leads to their destination.",
+    Ip6ReasmReqds: "IPv6 fragments received that needed reassembly.",
+    Ip6ReasmFails: "IPv6 reassemblies that failed.",
+    Ip6FragFails: "IPv6 packets dropped because they were longer than the MTU.",
+    Ip6InMcastPkts: "IPv6 multicast packets received.",
+    Ip6InOctets: "Bytes of IPv6 packets received, headers included.",
+    Ip6OutOctets: "Bytes of IPv6 packets sent, headers included.",
+    Ip6InMcastOctets: "Bytes of IPv6 multicast packets received.",
+    Ip6InNoECTPkts: "IPv6 packets received without ECN support (Not-ECT).",
+    Ip6InECT1Pkts: "IPv6 packets received marked ECT(1).",
+    Ip6InECT0Pkts: "IPv6 packets received marked ECT(0).",
+    Ip6InCEPkts: "IPv6 packets received marked Congestion Experienced.",
+    Ip6OutTransmits: "IPv6 packets handed to a device or to the neighbor's queue.",
+
+    Icmp6InMsgs: "ICMPv6 messages received, bad ones included.",
+    Icmp6InErrors: "ICMPv6 messages dropped: malformed, bad checksum, unknown, or an error that quotes no packet of this host.",
+    Icmp6OutMsgs: "ICMPv6 messages sent.",
+    Icmp6OutErrors: "ICMPv6 messages not sent for lack of memory or a route.",
+    Icmp6InCsumErrors: "ICMPv6 messages received with a bad checksum.",
+    Icmp6InDestUnreachs: "ICMPv6 Destination Unreachable messages received.",
+    Icmp6InPktTooBigs: "ICMPv6 Packet Too Big messages received.",
+    Icmp6InTimeExcds: "ICMPv6 Time Exceeded messages received.",
+    Icmp6InParmProblems: "ICMPv6 Parameter Problem messages received.",
+    Icmp6InEchos: "ICMPv6 echo requests received.",
+    Icmp6InEchoReplies: "ICMPv6 echo replies received.",
+    Icmp6InRouterAdvertisements: "Router advertisements received.",
+    Icmp6InNeighborSolicits: "Neighbor solicitations received.",
+    Icmp6InNeighborAdvertisements: "Neighbor advertisements received.",
+    Icmp6InRedirects: "ICMPv6 redirects received.",
+    Icmp6OutParmProblems: "ICMPv6 Parameter Problem messages sent.",
+    Icmp6OutEchoReplies: "ICMPv6 echo replies sent.",
+    Icmp6OutRouterSolicits: "Router solicitations sent.",
+    Icmp6OutNeighborSolicits: "Neighbor solicitations sent.",
+    Icmp6OutNeighborAdvertisements: "Neighbor advertisements sent.",
+
     SoftnetProcessed: "Packets taken from device queues by polls.",
-    SoftnetTimeSqueeze: "Turns that ended with work left because the budget was used up.",
+    SoftnetTimeSqueeze: "Turns of a core that ended with work left because the budget was used up.",
     RpsPackets: "Packets that the core which polled them handed to another core (RPS, RFS).",
     ForeignCorePackets: "Segments processed on another core than the one of their connection.",
-    CoreTurns: "Turns of a core.",
-    CoreDoorbells: "Runs of a core by the context whose frame rang its doorbell.",
-    CoreMissed: "Times the owner of a core polled again because a doorbell had rung meanwhile.",
-    CoreHandoffs: "Scheduled cores handed to their worker because the caller had run long enough.",
+    CoreTurns: "Turns of a core. A turn is one pass over its queues, transmit completions and timers.",
+    CoreDoorbells: "Times a thread ran a core because its own packets had arrived at that core.",
+    CoreMissed: "Times the owner of a core ran another turn because a doorbell had rung meanwhile.",
+    CoreHandoffs: "Times a thread that had run cores long enough handed a scheduled core to the worker of that core.",
     CoreLeftToReader: "Times a worker left arrived frames to a polling reader that it woke.",
-    CoreLeft: "Cores without a worker left to the next poll or doorbell because the caller had run long enough.",
+    CoreLeft: "Times a thread that had run cores long enough left a core without a worker to the next poll or doorbell.",
     CoreSleeps: "Times a worker parked.",
-    CoreKicks: "Times a parked worker was kicked.",
+    CoreKicks: "Times a parked worker was woken (kicked).",
     ListenSourceLimit: "SYNs and returned SYN cookies dropped because their source had reached the listener's limit of connections.",
     SocketWakes: "Wake-ups of application threads that waited on a socket.",
     SocketWakesSpurious: "Wake-ups of readers that then found nothing to read.",
     SocketBacklogQueued: "Packets queued on the backlog of a socket that another thread owned.",
     SocketBacklogAckDeferred: "Backlog packets whose immediate ACK waited for the one ACK at the end of the backlog.",
     PrequeueQueued: "Packets queued for a waiting reader.",
-    PrequeueWakes: "Wake-ups of readers because of a prequeue, at most one while it is not empty.",
+    PrequeueWakes: "Wake-ups of readers because of a prequeue, at most one until the prequeue is empty again.",
     PrequeueLength1: "Prequeues that held 1 packet when they were processed.",
     PrequeueLength2: "Prequeues that held 2 or 3 packets when they were processed.",
     PrequeueLength4: "Prequeues that held 4 to 7 packets when they were processed.",
@@ -104,13 +167,13 @@ tcp::counters! {
     HostQueueBytesTo256K: "Times TCP found 64 to 256 KB of packet memory of a connection in qdiscs and devices.",
     HostQueueBytesTo1M: "Times TCP found 256 KB to 1 MB of packet memory of a connection in qdiscs and devices.",
     HostQueueBytesOver1M: "Times TCP found 1 MB or more of packet memory of a connection in qdiscs and devices.",
-    HostQueueDelayTo10Us: "Packets that completed less than 10 us after their departure time. Samples: one packet at a time of a queue that has a discipline, or no room in its device.",
-    HostQueueDelayTo100Us: "Of these samples, the ones that took 10 to 100 us.",
-    HostQueueDelayTo1Ms: "Of these samples, the ones that took 100 us to 1 ms.",
-    HostQueueDelayTo10Ms: "Of these samples, the ones that took 1 to 10 ms.",
-    HostQueueDelayTo100Ms: "Of these samples, the ones that took 10 to 100 ms.",
-    HostQueueDelayOver100Ms: "Of these samples, the ones that took 100 ms or longer.",
-    HostQueueDelayMicros: "Total microseconds of these samples.",
+    HostQueueDelayTo10Us: "Sampled packets that completed less than 10 us after their departure time. A transmit queue that has a queueing discipline, or whose device has no space, samples one packet at a time.",
+    HostQueueDelayTo100Us: "Sampled packets that completed 10 to 100 us after their departure time.",
+    HostQueueDelayTo1Ms: "Sampled packets that completed 100 us to 1 ms after their departure time.",
+    HostQueueDelayTo10Ms: "Sampled packets that completed 1 to 10 ms after their departure time.",
+    HostQueueDelayTo100Ms: "Sampled packets that completed 10 to 100 ms after their departure time.",
+    HostQueueDelayOver100Ms: "Sampled packets that completed 100 ms or more after their departure time.",
+    HostQueueDelayMicros: "Total microseconds from departure time to completion of the sampled packets.",
     TsqThrottled: "Times TCP stopped because enough packet memory of the connection was in qdiscs and devices.",
     TsqThrottledMicros: "Total microseconds that connections were stopped by TCP Small Queues.",
     TsqRecheck: "Times TCP continued because enough packets had completed by the time it announced its stop.",
@@ -178,21 +241,21 @@ tcp::counters! {
     TxChecksumSoftware: "Transport checksums completed by software on transmit.",
     TxChecksumCopied: "Transport checksums of `TxChecksumSoftware` whose payload the copy from the application had summed.",
     RxChecksumSoftware: "Transport checksums verified by software on receive.",
-    DstHit: "Sends whose path was cached and still valid.",
-    DstMiss: "Paths looked up because none was cached or the routes had changed.",
-    DstAllocs: "Dst entries allocated.",
-    DstGet: "References to dst entries taken by packets and sockets.",
-    DstPut: "References to dst entries released by packets, and by sockets that drop their input route.",
-    DstCheckEntry: "Cached routes whose validity was read from their dst entry.",
-    DstForce: "Packets that took a reference to their dst at the end of the read section.",
-    DstForceFailed: "Conditional gets that found a count of zero.",
-    DstDropNoref: "Packets that left the read section without their dst because their socket had one cached.",
-    RxDstSet: "Input routes that connections stored from a packet.",
-    RxDstSetNullSkipped: "Packets that had no input route to give to a connection without one.",
-    RxDstInvalidated: "Input routes that connections dropped because they were stale or of another device.",
-    RxRouteLookups: "Received packets whose route was looked up.",
-    RxRouteHints: "Received packets that used the route of the previous packet in the list.",
-    RxSublists: "Runs of packets for one connection, or of one route, in the lists.",
+    DstHit: "Sends that used the route entry (dst) cached by their socket.",
+    DstMiss: "Times a socket looked up its route entry because none was cached or the routes had changed.",
+    DstAllocs: "Route entries (dst) allocated.",
+    DstGet: "References to route entries taken by packets and sockets.",
+    DstPut: "References to route entries released by packets, and by sockets that drop a cached input route entry.",
+    DstCheckEntry: "Times the validity of a cached route entry was read from the entry itself.",
+    DstForce: "Packets that took a reference to their route entry at the end of the read section.",
+    DstForceFailed: "Attempts to take a reference to a route entry whose count was already zero.",
+    DstDropNoref: "Packets that left the read section without their route entry because their socket had one cached.",
+    RxDstSet: "Times a connection cached the input route entry of a packet.",
+    RxDstSetNullSkipped: "Packets without a route entry that arrived at a connection without a cached one.",
+    RxDstInvalidated: "Cached input route entries that connections dropped because they were stale or of another device.",
+    RxRouteLookups: "Received packets whose route entry was looked up.",
+    RxRouteHints: "Received packets that used the route entry of the previous packet in the list.",
+    RxSublists: "Sequences of packets for one connection, or with one route entry, in the lists.",
     ArpInPackets: "ARP packets received, bad ones included.",
     ArpOutPackets: "ARP packets sent.",
     ArpConflicts: "ARP packets by which another station uses or claims an address of this host (RFC 5227).",
@@ -211,9 +274,8 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("IpForwDatagrams", "a host forwards no packets"),
     ("IpReasmTimeout", "no reassembly: a fragment is dropped and counted"),
     ("IpReasmOKs", "no reassembly: a fragment is dropped and counted"),
-    ("IpFragOKs", "no fragmentation: TCP sends segments that fit the path"),
-    ("IpFragCreates", "no fragmentation: TCP sends segments that fit the path"),
-    ("IcmpOutRateLimitHost", "one limit for the whole host, no limit per destination"),
+    ("IpFragOKs", "no fragmentation: a datagram that is longer than the path MTU is refused"),
+    ("IpFragCreates", "no fragmentation: a datagram that is longer than the path MTU is refused"),
     ("IcmpOutTimeExcds", "a host forwards and reassembles no packets that could time out"),
     ("IcmpOutParmProbs", "a packet with a malformed header is dropped without a report"),
     ("IcmpOutSrcQuenchs", "deprecated (RFC 6633)"),
@@ -226,19 +288,63 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ),
     ("IcmpOutAddrMasks", "deprecated (RFC 6918)"),
     ("IcmpOutAddrMaskReps", "deprecated (RFC 6918)"),
-    ("IpExtOutMcastPkts", "no packets are sent to groups"),
-    ("IpExtOutBcastPkts", "no packets are sent to broadcast addresses"),
-    ("IpExtOutMcastOctets", "no packets are sent to groups"),
-    ("IpExtOutBcastOctets", "no packets are sent to broadcast addresses"),
     ("IpExtReasmOverlaps", "no reassembly: a fragment is dropped and counted"),
 ];
 
 impl Counter {
     /// Number of counters, and of slots in a page.
     pub const COUNT: usize = Self::ALL.len();
+
+    /// Returns the counter of the same event for the IP version that `V4` selects. A counter that
+    /// both versions share, or that has no counterpart, is returned unchanged.
+    #[inline]
+    #[must_use]
+    pub const fn of<const V4: bool>(self) -> Self {
+        if V4 {
+            return self;
+        }
+        match self {
+            Self::IpInReceives => Self::Ip6InReceives,
+            Self::IpInHdrErrors => Self::Ip6InHdrErrors,
+            Self::IpInAddrErrors => Self::Ip6InAddrErrors,
+            Self::IpInUnknownProtos => Self::Ip6InUnknownProtos,
+            Self::IpInDiscards => Self::Ip6InDiscards,
+            Self::IpInDelivers => Self::Ip6InDelivers,
+            Self::IpOutRequests => Self::Ip6OutRequests,
+            Self::IpOutDiscards => Self::Ip6OutDiscards,
+            Self::IpOutNoRoutes => Self::Ip6OutNoRoutes,
+            Self::IpReasmReqds => Self::Ip6ReasmReqds,
+            Self::IpReasmFails => Self::Ip6ReasmFails,
+            Self::IpFragFails => Self::Ip6FragFails,
+            Self::IpOutTransmits => Self::Ip6OutTransmits,
+            Self::IpExtInNoRoutes => Self::Ip6InNoRoutes,
+            Self::IpExtInTruncatedPkts => Self::Ip6InTruncatedPkts,
+            Self::IpExtInMcastPkts => Self::Ip6InMcastPkts,
+            Self::IpExtInOctets => Self::Ip6InOctets,
+            Self::IpExtOutOctets => Self::Ip6OutOctets,
+            Self::IpExtInMcastOctets => Self::Ip6InMcastOctets,
+            Self::IpExtInNoECTPkts => Self::Ip6InNoECTPkts,
+            Self::IpExtInECT1Pkts => Self::Ip6InECT1Pkts,
+            Self::IpExtInECT0Pkts => Self::Ip6InECT0Pkts,
+            Self::IpExtInCEPkts => Self::Ip6InCEPkts,
+            Self::IcmpInMsgs => Self::Icmp6InMsgs,
+            Self::IcmpInErrors => Self::Icmp6InErrors,
+            Self::IcmpInCsumErrors => Self::Icmp6InCsumErrors,
+            Self::IcmpOutMsgs => Self::Icmp6OutMsgs,
+            Self::IcmpOutErrors => Self::Icmp6OutErrors,
+            other => other,
+        }
+    }
+
+    /// As [`of`](Self::of), for a version that is known when the code runs.
+    #[inline]
+    #[must_use]
+    pub const fn of_version(self, v4: bool) -> Self {
+        if v4 { self } else { self.of::<false>() }
+    }
 }
 
-const _: () = assert!(Counter::COUNT <= 256, "the enum is repr(u8)");
+const _: () = assert!(Counter::COUNT <= 256, "a `Counter` is a u8");
 
 /// Counters with one writer and any number of readers.
 ///
@@ -322,6 +428,8 @@ pub struct CounterPage {
     /// Pages of TCP memory that the page's owner has charged or freed but not yet added to the
     /// host's account (`tcp_memory`).
     pub(crate) tcp_reserve: AtomicI64,
+    /// As `tcp_reserve`, for datagrams (`udp_memory`).
+    pub(crate) udp_reserve: AtomicI64,
 }
 
 impl CounterPage {
@@ -333,6 +441,7 @@ impl CounterPage {
             tcp: tcp::Counters::new(),
             drops: DropCounters(Slots::new()),
             tcp_reserve: AtomicI64::new(0),
+            udp_reserve: AtomicI64::new(0),
         }
     }
 }

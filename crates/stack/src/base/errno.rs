@@ -1,9 +1,9 @@
 //! Errors as applications see them.
 //!
 //! Below: the engine's errors (`tcp::TcpError`) and the stack's (a missing route, a full table)
-//! become an [`Errno`] at the end of a socket call. Above: the POSIX layer returns it unchanged,
-//! the std-like API as `std::io::Error`. Linux: include/uapi/asm-generic/errno.h; the texts are
-//! those of strerror(3).
+//! become an [`Errno`] at the end of a socket call. Above: the POSIX layer returns the `Errno`
+//! unchanged, the std-like API as `std::io::Error`. Linux: include/uapi/asm-generic/errno.h; the
+//! texts are those of strerror(3).
 //!
 //! Not here: reasons of packet drops (`pkt::DropReason`), which no application sees.
 
@@ -146,6 +146,7 @@ impl From<TcpError> for Errno {
             TcpError::TimedOut => Self::ETIMEDOUT,
             TcpError::HostUnreachable => Self::EHOSTUNREACH,
             TcpError::NetworkUnreachable => Self::ENETUNREACH,
+            TcpError::Prohibited => Self::EACCES,
             TcpError::ProtocolUnreachable => Self::ENOPROTOOPT,
             TcpError::HostDown => Self::EHOSTDOWN,
             TcpError::NotOnNetwork => Self::ENONET,

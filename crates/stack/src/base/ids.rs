@@ -24,7 +24,7 @@ pub struct DeviceIndex(pub u32);
 impl DeviceIndex {
     /// Returns the index of the device at `position` of the tables of its host.
     pub(crate) fn at(position: usize) -> Self {
-        Self(u32::try_from(position).expect("a handful of devices"))
+        Self(u32::try_from(position).expect("a host has fewer than 2^32 devices"))
     }
 
     /// Returns the position of the device in the tables of its host.

@@ -1,7 +1,7 @@
-//! Sizes shared by several modules: frames per poll, bytes of a superframe, bytes in a device
-//! queue.
+//! Sizes shared by several modules: frames per poll, bytes of a superframe (a packet of several
+//! segments, GRO or GSO), bytes in a device queue.
 //!
-//! Above: the settings use them as defaults and bounds, and the data path obeys them.
+//! Above: the settings, whose defaults and bounds these are, and the data path.
 
 /// Maximum frames per poll of a queue, unless `net.core.dev_weight` is smaller: NAPI's weight, and
 /// the capacity of a [`Batch`](pkt::Batch).

@@ -3,11 +3,11 @@
 
 use std::{format, ops::Range, string::String, sync::Arc};
 
-/// Place of a structure, or of a part of it, in memory. Parts may lie within other regions: the
-/// smallest region that covers an address has the best name for it.
+/// Address range of a structure, or of a part of it. A region may lie within another one; the
+/// smallest region that covers an address names it best.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Type, and field after a dot.
+    /// Name of the type; for a part, followed by a dot and the field.
     pub name: String,
     /// First address.
     pub address: usize,
@@ -21,7 +21,7 @@ impl Region {
         Self { name: name.into(), address, bytes: size_of_val(value) }
     }
 
-    /// The reference counts of a shared value, in front of it.
+    /// Returns the region of the reference counts of a shared value, which precede the value.
     pub(crate) fn references<T: ?Sized>(name: &str, value: &Arc<T>) -> Self {
         // Two counts, and the padding that the value's alignment requires.
         let bytes = align_of_val(&**value).max(2 * size_of::<usize>());
@@ -29,13 +29,13 @@ impl Region {
         Self { address: value.address - bytes, bytes, ..value }
     }
 
-    /// A range of addresses.
+    /// Returns the region of an address range.
     pub(crate) fn range(name: &str, range: &Range<usize>) -> Self {
         Self { name: name.into(), address: range.start, bytes: range.len() }
     }
 }
 
-/// Regions of fields of one structure, each named after its type and field.
+/// Creates the regions of some fields of one structure, each named after type and field.
 macro_rules! regions {
     ($type:literal, $value:expr, [$($field:ident),+ $(,)?]) => {
         [$($crate::base::memory_map::Region::of(

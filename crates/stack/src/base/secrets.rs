@@ -41,6 +41,8 @@ pub struct Secrets {
     pub(crate) fast_open: HashKey,
     /// Key of IPv4 identifications.
     pub(crate) ip_ids: [u8; SECRET_BYTES],
+    /// Key of IPv6 interface identifiers (RFC 7217).
+    pub(crate) interface_ids: HashKey,
 }
 
 impl Secrets {
@@ -57,11 +59,21 @@ impl Secrets {
             syn_cookies: [0; SECRET_BYTES],
             fast_open: HashKey([0; KEY_BYTES]),
             ip_ids: [0; SECRET_BYTES],
+            interface_ids: HashKey([0; HASH_KEY_BYTES]),
         };
-        let Self { exceptions, demux, isn, ports, syn_cookies, fast_open, ip_ids } = &mut secrets;
+        let Self { exceptions, demux, isn, ports, syn_cookies, fast_open, ip_ids, interface_ids } =
+            &mut secrets;
         // Replays depend on this order: a seed must keep giving the same keys.
-        let keys: [&mut [u8]; 7] =
-            [&mut exceptions.0, &mut demux.0, isn, ports, syn_cookies, &mut fast_open.0, ip_ids];
+        let keys: [&mut [u8]; 8] = [
+            &mut exceptions.0,
+            &mut demux.0,
+            isn,
+            ports,
+            syn_cookies,
+            &mut fast_open.0,
+            ip_ids,
+            &mut interface_ids.0,
+        ];
         for key in keys {
             fill(key)?;
         }
@@ -95,9 +107,18 @@ mod tests {
     use super::Secrets;
 
     /// Returns every key, in the order of the struct.
-    fn keys(secrets: &Secrets) -> [&[u8]; 7] {
-        let Secrets { exceptions, demux, isn, ports, syn_cookies, fast_open, ip_ids } = secrets;
-        [&exceptions.0, &demux.0, isn, ports, syn_cookies, &fast_open.0, ip_ids]
+    fn keys(secrets: &Secrets) -> [&[u8]; 8] {
+        let Secrets {
+            exceptions,
+            demux,
+            isn,
+            ports,
+            syn_cookies,
+            fast_open,
+            ip_ids,
+            interface_ids,
+        } = secrets;
+        [&exceptions.0, &demux.0, isn, ports, syn_cookies, &fast_open.0, ip_ids, &interface_ids.0]
     }
 
     #[test]
@@ -107,7 +128,8 @@ mod tests {
             // The source numbers its bytes, which would reveal a key that is too short or shares
             // bytes with another.
             for byte in key.iter_mut() {
-                *byte = u8::try_from(drawn.len()).expect("fewer than 256 bytes in all");
+                *byte =
+                    u8::try_from(drawn.len()).expect("all keys together have fewer than 256 bytes");
                 drawn.push(*byte);
             }
             Ok::<(), ()>(())

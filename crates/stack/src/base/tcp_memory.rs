@@ -1,21 +1,21 @@
 //! The memory account of all TCP connections of a host: `net.ipv4.tcp_mem`.
 //!
-//! Above: sockets charge the content of their queues after every change; the engine gets the
-//! verdict with every call. Linux: net/core/sock.c (`__sk_mem_raise_allocated`),
-//! tcp_enter_memory_pressure, the per-CPU reserve `per_cpu_fw_alloc`.
+//! Above: sockets charge the content of their queues after every change; the TCP engine gets the
+//! verdict (no pressure, pressure, or exhausted) with every call. Linux: net/core/sock.c
+//! (`__sk_mem_raise_allocated`), tcp_enter_memory_pressure, the per-CPU reserve `per_cpu_fw_alloc`.
 //!
-//! The unit is a page of 4 KB, as in Linux. A socket settles its charge once per batch, and its
-//! page count seldom changes. A change goes to a reserve of the running context, and only changes
-//! that the reserve cannot take reach the shared count. So the shared cache line is written once
-//! per `TcpMemory::batch` pages, never per packet, and the account is off by at most that much per
-//! context.
+//! The unit is a page of 4 KB, as in Linux. A socket updates its charge once per batch of segments,
+//! and its page count seldom changes. A change goes to a reserve of the running context (`Cx`), and
+//! only changes that the reserve cannot take reach the shared count. Therefore the shared cache
+//! line is written once per `TcpMemory::batch` pages, never per packet, and the account is off by
+//! at most that much per context.
 //!
 //! The verdict has its own cache line, which every context reads and which is written only when the
 //! verdict changes.
 //!
 //! The account is the sum of packet charges. The memory kept in use may be larger, because a slice
-//! keeps its whole page. So packet memory in use, counted in whole pages, is compared with its
-//! maximum too, and the verdict is the worse of both (`TcpMemory::note_packets`). When packet
+//! keeps its whole page. Therefore packet memory in use, counted in whole pages, is compared with
+//! its maximum too, and the verdict is the worse of both (`TcpMemory::note_packets`). When packet
 //! memory is scarce, connections are visited to free memory, because a peer that holds memory on
 //! purpose sends nothing that would make them run.
 //!
@@ -141,7 +141,7 @@ impl TcpMemory {
 
     /// Returns the maximum reserve of a context in pages: small compared with the limits, so that
     /// the verdict is right on small hosts too.
-    fn batch(limits: &MemoryLimits) -> i64 {
+    pub(super) fn batch(limits: &MemoryLimits) -> i64 {
         i64::try_from(limits.low / 16).unwrap_or(i64::MAX).clamp(1, RESERVE_PAGES_MAX)
     }
 
@@ -209,9 +209,9 @@ impl TcpMemory {
         now.as_nanos() >= self.verdict.look_at_ns.load(Ordering::Relaxed)
     }
 
-    /// Records that `used_bytes` of `max_bytes` of packet memory are in use. Above a half and above
-    /// three quarters, connections are visited to free memory ([`tcp::Tcb::relieve`]), repeatedly
-    /// while memory is exhausted.
+    /// Records that `used_bytes` of `max_bytes` of packet memory are in use. When the share rises
+    /// above a half or above three quarters, connections are visited to free memory
+    /// ([`tcp::Tcb::relieve`]); above three quarters they are visited again after every count.
     #[cold]
     pub(crate) fn note_packets(
         &self,
@@ -234,7 +234,7 @@ impl TcpMemory {
         }
     }
 
-    /// Counts the start or end of pressure; the first thread that notices it counts it.
+    /// Counts the start or end of pressure, once: by the first thread that notices the change.
     fn count(&self, counters: &Counters, now: Instant) {
         let since = &self.account.since_ms;
         let scarce = self.verdict.pressure.load(Ordering::Relaxed) > 0;
@@ -275,7 +275,7 @@ impl TcpMemory {
     }
 
     /// Requests that connections free their cached packets, because memory is scarce or a setting
-    /// forbids them. Returns false if connections never cached packets, so that they need not be
+    /// forbids caching. Returns false if no connection ever cached packets; then none need be
     /// visited.
     pub(crate) fn want_trim(&self) -> bool {
         let kept = self.verdict.kept.load(Ordering::Relaxed);
@@ -354,7 +354,11 @@ mod tests {
         };
         assert_eq!(charge(200, 1000), MemoryPressure::None);
         assert_eq!(charge(10, 2000), MemoryPressure::Pressure);
-        assert_eq!(charge(-40, 3000), MemoryPressure::Pressure, "above the first threshold");
+        assert_eq!(
+            charge(-40, 3000),
+            MemoryPressure::Pressure,
+            "pressure lasts while pages are above the first threshold"
+        );
         assert_eq!(charge(140, 4000), MemoryPressure::Exhausted);
         assert_eq!(charge(-100, 5000), MemoryPressure::Pressure);
         assert_eq!(charge(-50, 6500), MemoryPressure::None);
@@ -371,7 +375,10 @@ mod tests {
         charge(-400);
         memory.note_kept();
         charge(400);
-        assert!(memory.take_trim() && !memory.take_trim(), "once per start of pressure");
+        assert!(
+            memory.take_trim() && !memory.take_trim(),
+            "each start of pressure requests one visit"
+        );
     }
 
     #[test]
@@ -388,7 +395,7 @@ mod tests {
 
     /// Slices keep pages in use that no socket was charged for.
     #[test]
-    fn packet_memory_in_use_is_judged_besides_the_account() {
+    fn the_verdict_is_the_worse_of_account_and_packet_memory_in_use() {
         let (memory, counters) = (TcpMemory::new(), Counters::new());
         let max_bytes = 1 << 30;
         let look = |percent: usize, ms| {
@@ -406,17 +413,25 @@ mod tests {
                 && memory.is_look_due(Instant::from_millis(1010))
         );
         assert_eq!(look(51, 2000), (MemoryPressure::Pressure, true), "connections are visited");
-        assert_eq!(look(60, 2010), (MemoryPressure::Pressure, false), "visited once");
+        assert_eq!(
+            look(60, 2010),
+            (MemoryPressure::Pressure, false),
+            "connections are visited once"
+        );
         assert_eq!(look(76, 2020), (MemoryPressure::Exhausted, true));
         assert_eq!(
             look(76, 2030),
             (MemoryPressure::Exhausted, true),
-            "visited again while exhausted"
+            "connections are visited again while memory is exhausted"
         );
-        assert_eq!(look(40, 2040), (MemoryPressure::Pressure, false), "above three eighths");
+        assert_eq!(
+            look(40, 2040),
+            (MemoryPressure::Pressure, false),
+            "pressure lasts while usage is above three eighths"
+        );
         let reserve = AtomicI64::new(0);
         memory.charge(&reserve, 400, &LIMITS, &counters, Instant::from_millis(2050));
-        assert_eq!(pressure(&memory), MemoryPressure::Exhausted, "the account is worse");
+        assert_eq!(pressure(&memory), MemoryPressure::Exhausted, "the account has the worse level");
         assert_eq!(look(30, 2060), (MemoryPressure::Exhausted, false));
         memory.charge(&reserve, -400, &LIMITS, &counters, Instant::from_millis(3000));
         assert_eq!(pressure(&memory), MemoryPressure::None);
@@ -425,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_leaves_a_quarter_to_devices() {
+    fn the_default_limits_leave_a_quarter_of_packet_memory_to_devices() {
         let limits = MemoryLimits::for_packets(1 << 30);
         assert_eq!(limits, MemoryLimits { low: 98_304, pressure: 131_072, high: 196_608 });
         assert!(MemoryLimits::for_packets(0).high > 0);

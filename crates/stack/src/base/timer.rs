@@ -4,9 +4,9 @@
 //!
 //! Each of eight levels of 64 slots stands for one base-64 digit of the deadline's tick, which
 //! covers every representable time. An entry is at the level of the highest digit in which its tick
-//! differs from the wheel's, so every entry at a level is earlier than every entry at the level
-//! above. When the wheel reaches a slot of a higher level, the slot's entries move down. An entry
-//! moves at most seven times; one that is due within 67 ms never moves.
+//! differs from the wheel's tick (`elapsed`), so every entry at a level is earlier than every entry
+//! at the level above. When the wheel reaches a slot of a higher level, the slot's entries move
+//! down. An entry moves at most seven times; an entry that is due within 67 ms moves at most once.
 //!
 //! ```text
 //!   level 0   64 slots of   1 tick  (1.05 ms)   ▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
@@ -17,10 +17,11 @@
 //! Unlike Linux's wheel since 4.8, which rounds far deadlines to coarse slots, this wheel expires
 //! an entry in its own tick.
 //!
-//! When an owner moves its deadline to a later time, the entry stays armed. It expires, the owner
-//! finds that nothing is due, and arms a new entry. TCP moves its deadline with every ACK, so a
-//! cancel each time would cost more than the rare stale expiry. [`TimerWheel::remove`] is for
-//! owners that end, whose entries would otherwise stay for hours (keepalive).
+//! When an owner moves its deadline to a later time, the entry stays armed. When that entry
+//! expires, the owner finds that nothing is due and arms a new entry. TCP moves its deadline with
+//! every ACK, so a cancel each time would cost more than the rare stale expiry.
+//! [`TimerWheel::remove`] is for owners that end, whose entries would otherwise stay for hours
+//! (keepalive).
 //!
 //! Invariants: `elapsed` never falls; every stored tick is after `elapsed`, except in `due`; a
 //! slot's bit in `occupied` is set exactly when its list is not empty. `TimerWheel::check` verifies
@@ -130,7 +131,7 @@ impl<T> TimerWheel<T> {
         let index = if self.vacant == NIL {
             let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index != NIL);
             self.nodes.push(node);
-            index.expect("fewer than 2^32 timers")
+            index.expect("a wheel has fewer than 2^32 nodes")
         } else {
             let index = self.vacant;
             let place = &mut self.nodes[index as usize];
@@ -184,7 +185,7 @@ impl<T> TimerWheel<T> {
 
     /// Returns the next entry that is due at `now`. Entries may be inserted between two calls. An
     /// entry inserted for a time that has passed is returned too, so a caller that re-arms must
-    /// choose a time later than `now`.
+    /// choose a time later than `now`, or its loop never ends.
     pub fn pop_due(&mut self, now: Instant) -> Option<T> {
         if self.due.head == NIL && !self.advance(tick_before(now)) {
             return None;
@@ -209,8 +210,8 @@ impl<T> TimerWheel<T> {
     }
 
     /// Returns the earliest deadline, rounded up to its tick. A caller that sleeps until then finds
-    /// at least one entry due, unless the earliest was removed; one that wakes earlier finds none.
-    /// O(levels).
+    /// at least one entry due, unless the earliest entry was removed. A caller that wakes earlier
+    /// finds none. O(levels).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.due.head != NIL {
@@ -233,8 +234,8 @@ impl<T> TimerWheel<T> {
         self.len == 0
     }
 
-    /// Advances the wheel to `target`, or to the first tick before it that has entries; these are
-    /// then in `due`. Returns whether there are any.
+    /// Advances the wheel to `target`, or only to the first tick with entries if that comes
+    /// earlier; the entries are then in `due`. Returns whether there are any.
     fn advance(&mut self, target: u64) -> bool {
         loop {
             let Some(level) = self.levels.iter().position(|level| level.occupied != 0) else {
@@ -364,7 +365,7 @@ pub(crate) struct TimerHandle {
 }
 
 impl TimerHandle {
-    /// Encodes the handle in one word, which is never `u64::MAX` because there are fewer cores.
+    /// Encodes the handle in one word, which is never `u64::MAX`, because core numbers are small.
     pub(crate) fn to_bits(self) -> u64 {
         let (core, generation) = (u64::from(self.core.0), u64::from(self.key.generation));
         core << 48 | generation << 32 | u64::from(self.key.index)

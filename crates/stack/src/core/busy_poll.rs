@@ -13,13 +13,14 @@ use super::{
 };
 use crate::{cx::Cx, socket::net::Net};
 
-/// Maximum number of checks for an arrival between two empty cycles; all of them take about 0.4 µs.
-/// A frame that arrives during a cycle waits for the next one.
+/// Maximum number of checks for an arrival between two cycles that found nothing; all of them
+/// together take about 0.4 µs. A frame that arrives during a cycle waits for the next one.
 const LOOKS: u32 = 128;
 
 impl Core {
-    /// Runs cycles of at most `budget` frames until `done`, if the core is idle. Returns false if
-    /// another thread owns the core: that thread does the work. Linux: `napi_busy_loop`.
+    /// Runs cycles (turns that take at most `budget` frames) until `done` returns true, if no
+    /// thread owns the core. Returns false if another thread owns it: that thread does the work.
+    /// Linux: `napi_busy_loop`.
     ///
     /// The caller keeps the ownership between cycles, as busy polling keeps NAPI's. Therefore
     /// frames are processed on the waiting thread, and their senders only write them to a ring.
@@ -58,8 +59,8 @@ impl Core {
         }
         if let Err(guard) = guard.release() {
             self.run_for_another(net, guard, cx);
-            // The packets that this thread has sent may have raised other cores, which only this
-            // thread will run.
+            // The packets that this thread has sent may have raised other cores (added them to the
+            // list in `cx::softirq`), which only this thread will run.
             cx.do_softirq();
         }
         true

@@ -1,5 +1,5 @@
-//! Beginning and end of a core: its queues are added while its host is built and removed when the
-//! host is gone, and a pending run without a runner is canceled.
+//! Beginning and end of a core: its queues are added while its host is built, and removed when the
+//! host is gone. A run that is then still owed is canceled.
 //!
 //! Not here: devices that leave while the host stays (`power`).
 
@@ -53,10 +53,10 @@ impl Core {
         Some(NapiId(u8::try_from(id).expect("a core has at most 60 device queues")))
     }
 
-    /// Removes the device queues, because the host is gone and no thread runs them. If a thread
-    /// owns the core, this call waits for the release for a limited time, so that the caller can
-    /// open the same device again. An owner that does not release the core in that time (it may be
-    /// the calling thread) removes the queues when it next runs the core.
+    /// Removes the device queues of a core whose host is gone. If a thread still owns the core,
+    /// this call waits a limited time for the release, so that the caller can open the same device
+    /// again afterwards. An owner that does not release the core in that time (it may be the
+    /// calling thread) removes the queues when it next runs the core.
     pub(super) fn end(&self) {
         for _ in 0..LOOKS_MAX {
             if let Some(guard) = self.lock.try_own() {
@@ -70,8 +70,8 @@ impl Core {
     pub(super) fn forget(&self, mut guard: CoreGuard<'_, CoreState>) {
         guard.napis.clear();
         (guard.completing, guard.ringed) = (0, 0);
-        // Contexts that have run the core may keep it for a while. The timers, which refer to
-        // sockets of the host, must not be kept with it.
+        // Contexts that have run the core may keep a reference to it for a while. The timers, which
+        // refer to sockets of the host, must not be kept with it.
         self.sockets.forget_timers();
         self.lose_worker();
         guard.backlog.clear(self.backlog());

@@ -1,10 +1,11 @@
-//! Disabling of queues whose device is down or gone.
+//! Disabling of queues whose device is down or gone. "Power" is the administrative state of a
+//! device: up, down, or gone (removed).
 //!
 //! Linux: `napi_disable`, which sets `NAPI_STATE_DISABLE` and waits until the poll is over;
 //! `napi_enable`. Here the caller sets bits in a word of the core, and the owner of the core
-//! applies them at the beginning of its next turn: the owner drops the packets that the queue
-//! holds, and no longer polls the queue. Therefore no poll is interrupted, and the caller knows
-//! when the last poll is over.
+//! applies them at the beginning of its next turn (one pass over its queues): the owner drops the
+//! packets that the queue holds, and polls the queue no more. Therefore no poll is interrupted, and
+//! the caller waits until the owner has applied the bits, which is after the last poll.
 
 use std::sync::{
     Arc,
@@ -28,8 +29,8 @@ pub(super) struct Power {
     disabled: AtomicU64,
     /// Disabled queues whose device is gone.
     gone: AtomicU64,
-    /// Number of the last requested change. Stored with Release after the words above, and loaded
-    /// with Acquire by the owner.
+    /// Number of the last requested change. The requester stores it with Release after the words
+    /// above; the owner loads it with Acquire.
     wanted: AtomicU64,
     /// Number of the last change that the owner has applied. Stored with Release by the owner, so
     /// that a thread which reads the number sees the end of all earlier polls.
@@ -45,7 +46,7 @@ pub(super) struct Powered {
 }
 
 impl Powered {
-    /// Queues that are not polled.
+    /// Returns the queues that are not polled.
     #[inline]
     pub(super) const fn disabled(&self) -> u64 {
         self.disabled
@@ -102,7 +103,8 @@ impl Core {
         cx.do_softirq();
     }
 
-    /// Returns whether the device of the queue is gone; its descriptor is closed then.
+    /// Returns whether the device of the queue is gone; the descriptor of the device is closed
+    /// then.
     #[must_use]
     pub fn is_gone(&self, napi: NapiId) -> bool {
         self.power.gone.load(Ordering::Relaxed) & napi.bit() != 0

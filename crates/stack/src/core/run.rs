@@ -1,8 +1,9 @@
-//! Runs of a core: which thread runs it, when, and for how long. A run ends when the queues are
-//! empty, or after a limit.
+//! Runs of a core: which thread runs it, when, and for how long. A run is a sequence of turns
+//! (`turn`: one pass over all work of the core) by one owner; it ends when the queues are empty, or
+//! after a limit.
 //!
-//! Above: doorbells and contexts that have raised the core (`cx::softirq`), its worker,
-//! `Host::poll`. Below: `turn`. Linux: `napi_schedule`, `__do_softirq`, ksoftirqd.
+//! Above: contexts that have raised the core, for example by a doorbell (`cx::softirq`); its
+//! worker; `Host::poll`. Below: `turn`. Linux: `napi_schedule`, `__do_softirq`, ksoftirqd.
 //!
 //! Not here: threads that busy-poll (`busy_poll`), the worker's sleep (`sleep`).
 
@@ -61,8 +62,8 @@ impl Core {
     ///
     /// Wakes are deferred until the core is released: the first thing a woken thread does is try to
     /// own it. If a woken thread is a reader that polls, frames that arrive by descriptors before
-    /// its poll are left to it ([`CoreRun::Left`]), because the worker would load them into the
-    /// caches of another CPU.
+    /// the poll of that reader are left to it ([`CoreRun::Left`]), because the worker would load
+    /// them into the caches of another CPU.
     pub fn run_as_worker(&self, net: &Net, cx: &mut Cx, watched: bool) -> CoreRun {
         if self.is_left_alone(cx.now) {
             return CoreRun::Left;
@@ -90,7 +91,7 @@ impl Core {
         }
     }
 
-    /// Runs the core on a thread that was called for other work. If work keeps arriving, another
+    /// Runs the core on a thread whose own task is another one. If work keeps arriving, another
     /// thread takes over.
     pub(super) fn run_for_another(&self, net: &Net, guard: CoreGuard<'_, CoreState>, cx: &mut Cx) {
         if let Some(guard) = self.run_turns(net, guard, cx, Scope::Scheduled) {
@@ -101,7 +102,7 @@ impl Core {
     /// Releases a core that has more work: its worker takes over. Linux: `wakeup_softirqd`.
     ///
     /// Differs from Linux, where every CPU has a ksoftirqd: a core may have no worker. Then the
-    /// core is idle with a due queue, and its deadline is at once
+    /// core is released with the bit of a queue set, so that its next deadline is now
     /// ([`next_deadline`](Self::next_deadline)). The next thread that polls the host, rings a
     /// doorbell of the core or waits on the core does all the work.
     #[cold]

@@ -36,8 +36,9 @@ impl Core {
         }
     }
 
-    /// Records whether the thread that is about to sleep has polled, and thus polls again when it
-    /// is woken. A hint for [`run_as_worker`](Self::run_as_worker); the last caller's value counts.
+    /// Records whether the thread that is about to sleep has polled: such a thread polls again when
+    /// it is woken. The value of the last caller is a hint for
+    /// [`run_as_worker`](Self::run_as_worker).
     pub fn note_sleeper(&self, polls: bool) {
         self.attendance.note_sleeper(polls);
     }
@@ -58,8 +59,9 @@ impl Core {
         self.attendance.has_descriptors()
     }
 
-    /// Returns whether superframes reach this core through descriptors: then the CPU that reads
-    /// them matters, for its caches.
+    /// Returns whether superframes (packets of several segments) reach this core through
+    /// descriptors. Then the CPU of the application should read them, so that they are in its
+    /// caches afterwards.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
         self.attendance.is_bulk()
@@ -121,9 +123,9 @@ impl Core {
     }
 
     /// Makes the worker yield to the calling thread, which begins to poll. A worker that sleeps on
-    /// the descriptors would be woken by every superframe, find it taken, and sleep again. Instead
-    /// it is kicked once and then does not watch them. Single frames do not justify a kick, because
-    /// a thread that waits for one polls only briefly.
+    /// the descriptors would be woken by every superframe, find that the superframe was taken, and
+    /// sleep again. Instead the worker is kicked once and then does not watch the descriptors.
+    /// Single frames do not justify a kick, because a thread that waits for one polls only briefly.
     #[inline]
     pub(super) fn relieve_worker(&self, cx: &mut Cx) {
         if !self.is_bulk() {
@@ -169,9 +171,9 @@ impl Core {
         self.attendance.wake_before(deadline.as_nanos());
     }
 
-    /// Announces that the calling worker is about to sleep, and returns until when it may (`None`:
-    /// without limit). With `yielding` the worker sleeps because another thread runs the core or
-    /// has polled it recently, and is kicked when that thread releases the core.
+    /// Announces that the calling worker is about to sleep, and returns the time until which it may
+    /// sleep (`None`: without limit). With `yielding` the worker sleeps because another thread runs
+    /// the core or has polled it recently, and is kicked when that thread releases the core.
     ///
     /// The worker need not poll again after this call: frames from in-process devices ring the
     /// doorbell on their sender's thread, and the caller watches the descriptors.
@@ -186,7 +188,7 @@ impl Core {
         until.map(Instant::from_nanos)
     }
 
-    /// Returns whether no thread owns the core or owes it a run, and none has polled it since
+    /// Returns whether no thread owns the core or owes it a run, and no thread has polled it since
     /// polling last stopped.
     #[must_use]
     pub fn is_free(&self) -> bool {

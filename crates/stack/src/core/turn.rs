@@ -3,8 +3,8 @@
 //! Above: the owner of a `core::Core`. Below: [`napi`](crate::receive::napi), timers, devices.
 //! Linux: `net_tx_action`, `net_rx_action`, `run_timer_softirq`, in that order.
 //!
-//! Not here: cores that a turn raises. They run after the turn, in `Cx::do_softirq`, so that turns
-//! do not nest.
+//! Not here: other cores to which a turn sends packets. The turn raises them (`cx::softirq`), and
+//! they run after the turn, in `Cx::do_softirq`, so that turns do not nest.
 
 use pkt::Instant;
 use sync::{CoreGuard, rcu_map::Place};
@@ -28,8 +28,8 @@ pub(super) fn turn(
     cx: &mut Cx,
     scope: Scope,
 ) -> PollReport {
-    // The trim request is taken before the settings are read (`enter`), so that this turn also sees
-    // the setting whose change caused the request.
+    // The request to trim (free spare memory of connections) is taken before the settings are read
+    // (`enter`), so that this turn also sees the setting whose change caused the request.
     let trims = net.tcp_memory().take_trim();
     let entered = cx.enter(net);
     cx.count(Counter::CoreTurns, 1);
@@ -145,8 +145,9 @@ fn receive(
                 SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
             }
             // Queues without an arrival signal are polled in every turn and need no bit. A
-            // busy-polling cycle stops after as many superframes as fit in its thread's caches; the
-            // others wait behind their descriptor, which signals them, so they need no bit either.
+            // busy-polling cycle stops after as many superframes as fit in the caches of its CPU.
+            // The remaining superframes need no bit either, because their descriptor stays
+            // readable.
             let found = guard.unannounced | if is_cycle { told } else { 0 };
             guard.put_back(due & !found);
             return PollReport::Pending;
@@ -194,7 +195,7 @@ fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope:
     }
     due |= match scope {
         // Packets held in GRO age even if nothing arrives, and an arrival in a ring sends no
-        // signal. Deferral timers are left to the worker, which can also end them.
+        // signal. Expired deferral timers are left to the worker, which can also end the deferral.
         Scope::Busy(_) => guard.holding | guard.arrived(),
         _ => expire_deferrals(core, guard, cx),
     };
@@ -330,16 +331,19 @@ fn on_timer(net: &Net, entry: TimerEntry, cx: &mut Cx) {
             }
         }
         TimerEntry::Claims => net.on_claim_timer(cx),
+        TimerEntry::Igmp => net.on_igmp_timer(cx),
+        TimerEntry::Autoconf => net.on_autoconf_timer(cx),
     }
 }
 
-/// Ends the read-side critical section: the core holds no reference that it looked up in a table.
+/// Reports a quiescent state to RCU: at this point the core holds no reference that it looked up in
+/// a table.
 fn quiesce(net: &Net, cx: &Cx) {
     cx.reader().quiescent();
     net.output_routes().on_quiescent();
 }
 
-/// Walk over all connections, by the core that took the trim request.
+/// Walk over all connections to free spare memory, by the core that took the request to trim.
 #[derive(Debug, Default)]
 pub(super) struct TrimWalk {
     /// Position at which the next turn continues; `None` if no walk is under way.
@@ -370,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_take_turns() {
+    fn due_queues_are_polled_in_round_robin() {
         let order = |due, first, len| {
             let (mut left, mut first) = (due, first);
             std::iter::from_fn(|| {
@@ -385,8 +389,8 @@ mod tests {
         assert_eq!(order(0b1011, 1, 4), [1, 3, 0]);
         assert_eq!(order(0b1011, 2, 4), [3, 0, 1]);
         assert_eq!(order(0b1011, 4, 4), [0, 1, 3]);
-        assert_eq!(order(0b1011, 0, 2), [0, 1], "there is no queue 3");
+        assert_eq!(order(0b1011, 0, 2), [0, 1], "a core with two queues has no queue 3");
         assert_eq!(order(!0 >> 3, 60, 61).len(), 61);
-        assert_eq!(order(1, 0, 0), [0; 0], "the host is gone");
+        assert_eq!(order(1, 0, 0), [0; 0], "a core whose host is gone has no queues");
     }
 }

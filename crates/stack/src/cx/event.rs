@@ -11,7 +11,7 @@
 //! Not here: counters and drop reasons, which count every occurrence.
 
 use core::fmt::{self, Debug};
-use std::{net::Ipv4Addr, string::String};
+use std::{net::IpAddr, string::String};
 
 use crate::header::ethernet::MacAddr;
 
@@ -40,23 +40,23 @@ pub enum Event {
         /// Name of the device.
         device: String,
     },
-    /// Another station uses an address of this host (RFC 5227 §2.4). At most one event in ten
-    /// seconds for an address.
+    /// Another station uses an address of this host (RFC 5227 §2.4, RFC 4862 §5.4). At most one
+    /// event in ten seconds for an address.
     AddressConflict {
         /// Name of the device.
         device: String,
         /// The address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Link address of the other station.
         mac: MacAddr,
     },
-    /// The probes of an address of this host found no other station that uses it (RFC 5227 §2.1.1).
-    /// The host uses the address from here on.
+    /// The probes of an address of this host found no other station that uses it
+    /// (RFC 5227 §2.1.1, RFC 4862 §5.4). The host uses the address from here on.
     AddressReady {
         /// Name of the device.
         device: String,
         /// The address.
-        address: Ipv4Addr,
+        address: IpAddr,
     },
     /// The worker thread of a core has panicked, and the stack is being shut down: its sockets fail
     /// from here on.

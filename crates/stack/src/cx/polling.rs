@@ -1,10 +1,10 @@
-//! Core that a thread has polled last: its worker leaves the descriptors to the thread until the
-//! polling ends.
+//! Core that a thread has polled last. The worker of that core does not watch the descriptors until
+//! the thread ends its polling.
 //!
 //! A thread ends its polling when it goes to sleep in a call (`core::Core::stop_polling`). This
 //! module ends it in the other cases: the thread polls another core, closes a socket, or exits. A
-//! thread that computes, or waits for an event outside the stack, reports nothing; then the worker
-//! resumes after a timeout.
+//! thread that computes, or waits for an event outside the stack, does not report the end of its
+//! polling; then the worker watches the descriptors again after a timeout.
 
 use std::sync::Weak;
 

@@ -1,7 +1,7 @@
 //! Data of a host that contexts use: its number, settings, counter pages, the accounts that all its
 //! connections share, and the receiver of its events.
 //!
-//! Above: every part of a host refers to it, and a context enters the host by it (`Cx::enter`).
+//! Above: every part of a host, and contexts, which enter a host by its `HostShare` (`Cx::enter`).
 //! Linux: the fields of `struct net` that any layer reads.
 //!
 //! Not here: devices and routes (`route::router`), sockets (`socket::net`), cores (`host`).
@@ -22,7 +22,7 @@ use super::{
     sock_flows::SockFlows,
 };
 use crate::{
-    base::{counters::CounterPage, tcp_memory::TcpMemory},
+    base::{counters::CounterPage, tcp_memory::TcpMemory, udp_memory::UdpMemory},
     sysctl::{LiveSysctls, Sysctls},
 };
 
@@ -38,6 +38,8 @@ pub struct HostShare {
     challenges: Arc<ChallengeBudget>,
     /// Account of the memory of all connections.
     tcp_memory: Arc<TcpMemory>,
+    /// Account of the memory of all datagram sockets.
+    udp_memory: Arc<UdpMemory>,
     /// Table of `net.core.rps_sock_flow_entries`, created when a context first needs it.
     sock_flows: Mutex<Option<Arc<SockFlows>>>,
     /// True if the settings enable RFS, even before the table exists. Relaxed: a thread that misses
@@ -63,6 +65,7 @@ impl HostShare {
             cores,
             challenges: Arc::default(),
             tcp_memory: Arc::new(tcp_memory),
+            udp_memory: Arc::default(),
             sock_flows: Mutex::default(),
             rfs_needed: AtomicBool::new(sysctls.rps_sock_flow_entries != 0),
             pages: Mutex::default(),
@@ -106,6 +109,10 @@ impl HostShare {
 
     pub(crate) const fn tcp_memory(&self) -> &Arc<TcpMemory> {
         &self.tcp_memory
+    }
+
+    pub(crate) const fn udp_memory(&self) -> &Arc<UdpMemory> {
+        &self.udp_memory
     }
 
     /// Returns the RFS table with `entries` slots, or `None` if `entries` is 0. A table of another

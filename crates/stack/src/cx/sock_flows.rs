@@ -1,8 +1,8 @@
 //! RFS table: the home core of the thread that last made a socket call on each flow.
 //!
 //! Linux: `rps_sock_flow_table`, `sock_rps_record_flow`. Socket calls write it, the cores that poll
-//! devices read it. An entry may be stale for a moment; this affects only the core on which work is
-//! done.
+//! devices read it. An entry may be stale for a moment. Then a packet may be processed on another
+//! core than its reader runs on, which is slower but correct.
 
 use std::{
     boxed::Box,
@@ -56,7 +56,7 @@ impl SockFlows {
     #[inline]
     pub(crate) fn core_of(&self, hash: u32) -> Option<CoreId> {
         let value = self.entry(hash).load(Ordering::Relaxed);
-        let core = u16::try_from(value & CORE_MASK).expect("six bits");
+        let core = u16::try_from(value & CORE_MASK).expect("a core number has six bits");
         ((value ^ hash) & !CORE_MASK == 0).then_some(CoreId(core))
     }
 }

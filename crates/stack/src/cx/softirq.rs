@@ -1,8 +1,8 @@
-//! Cores that a context must run before its thread returns to the application.
+//! Raised cores: the cores that a context must run before its thread returns to the application.
 //!
 //! Linux: the softirq pending mask, and the CPU's `poll_list`. Here a context may already own the
-//! listed cores. If its thread panics before it has run them, the context releases them: no other
-//! thread could run a core that is still owned.
+//! raised cores. If its thread panics before these cores have run, the context releases them,
+//! because no other thread could run a core that is still owned.
 
 use core::fmt::Debug;
 use std::{collections::VecDeque, sync::Arc};
@@ -12,8 +12,8 @@ use sync::{Claim, Poller};
 use super::{Cx, event::Event};
 use crate::base::ids::NapiId;
 
-/// Core, as seen by the code that raises it: doorbells, hand-over of packets to the backlog of
-/// another core, contexts. A raise is one virtual call; no virtual call is made per packet.
+/// Core, as seen by code that raises or runs it: doorbells, the hand-over of packets to the backlog
+/// of another core, and contexts. A raise is one virtual call; no virtual call is made per packet.
 pub(crate) trait RunCore: Debug + Send + Sync {
     /// Signals a frame on `napi`. If no thread owned the core, the caller owns it now and raises it
     /// in its context.
@@ -39,21 +39,22 @@ pub(crate) trait RunCore: Debug + Send + Sync {
     /// worker runs the core, or the next thread that rings its doorbell.
     fn disown(&self, owed: Owed);
 
-    /// Runs one turn, if no other thread owns the core and its queues have descriptors.
+    /// Runs a turn, and more if that turn leaves work, if no other thread owns the core and the
+    /// core has queues with descriptors.
     fn poll_in_passing(&self, cx: &mut Cx);
 
     /// Ends the polling of `poller`: the worker watches the queues again, unless another thread has
     /// polled since.
     fn leave_polling(&self, poller: Poller);
 
-    /// Removes the device queues, because the host is gone and no thread runs them.
+    /// Removes the device queues of a core whose host is gone.
     fn remove_queues(&self);
 
     /// Passes an event to the host, unless the host is gone.
     fn report(&self, event: Event);
 }
 
-/// Run that a context owes a core.
+/// Obligation of a context to run a core.
 #[derive(Debug)]
 pub(crate) enum Owed {
     /// The core was idle; this context owns it.
@@ -113,12 +114,13 @@ impl Softirq {
         place
     }
 
-    /// Takes the next core to run. Its entry is `None` meanwhile: if the core is
-    /// raised again during its run, it gets another index, and this one may get another core.
+    /// Takes the next core to run. Its entry is `None` until [`put_back`](Self::put_back). If the
+    /// core is raised again during its run, it gets another index, and its old index may get
+    /// another core.
     #[inline]
     pub(super) fn take_next(&mut self) -> Option<Raised> {
         let (place, owed) = self.raised.pop_front()?;
-        let core = self.cores[place].take().expect("a raised core is in its place");
+        let core = self.cores[place].take().expect("the entry of a raised core holds the core");
         Some(Raised { core, place, owed })
     }
 
@@ -129,7 +131,7 @@ impl Softirq {
     }
 }
 
-/// A core to run, taken from its place in the list.
+/// A core to run, taken from its entry in the list.
 pub(super) struct Raised {
     pub(super) core: Arc<dyn RunCore>,
     pub(super) place: usize,

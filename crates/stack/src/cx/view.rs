@@ -1,5 +1,5 @@
-//! View of a host: data that a context keeps of each host it has entered, so that entering it again
-//! needs no lookup.
+//! View of a host: data that a context keeps of each host it has entered, so that entering the host
+//! again needs no lookup.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ pub(super) struct HostView {
     pub(super) sysctls: Arc<Sysctls>,
     /// Copy of a setting: how packets of another context's pool are freed.
     pub(super) free_mode: FreeMode,
-    /// Copy of a fact about the settings: packets may be processed on another core (RPS, RFS).
+    /// True if packets may be processed on another core (RPS, RFS). Computed from the settings.
     pub(super) rps_needed: bool,
     /// RFS table, if the settings enable it (Linux: `rfs_needed`).
     pub(super) sock_flows: Option<Arc<SockFlows>>,
     /// Core that this context runs in a turn.
     pub(super) running: Option<CoreId>,
-    /// Core that this context last ran on its own initiative, not because it rang the doorbell: the
-    /// home core of its thread.
+    /// Home core of the thread: the core that this context last ran on its own initiative, not
+    /// because it rang the doorbell of that core.
     pub(super) home: Option<CoreId>,
     pub(super) challenges: Arc<tcp::ChallengeBudget>,
     /// TCP memory account of the host.
@@ -38,7 +38,7 @@ pub(super) struct HostView {
 }
 
 impl HostView {
-    /// View of no host, before any is entered.
+    /// Creates the view of no host, for a context that has not entered a host yet.
     pub(super) fn nowhere() -> Self {
         Self {
             host: 0,

@@ -1,8 +1,8 @@
 //! Threads that a worker wakes only after it has released the core.
 //!
-//! Wakes are deferred because the first thing a woken thread does is try to own the core. If a
-//! deferred thread reads superframes, the worker also leaves the frames that arrive meanwhile to
-//! it, so that they are loaded into the caches of the reader's CPU (`Core::run_as_worker`).
+//! Wakes are deferred because the first thing a woken thread does is try to own the core. If such a
+//! thread waits to read superframes, the worker also leaves it the frames that arrive meanwhile, so
+//! that these are loaded into the caches of the reader's CPU (`Core::run_as_worker`).
 //!
 //! Not here: when to defer wakes (`core::run`), and which thread fetches the frames left to a
 //! reader (`core::sleep`).
@@ -36,8 +36,8 @@ impl Cx {
         self.wakes.holds = false;
     }
 
-    /// Wakes the deferred threads although the core is kept, because it will not be released soon.
-    /// No frames are left to them.
+    /// Wakes the deferred threads although the core is not released, because its owner will keep it
+    /// for a while. No frames are left to these threads.
     pub(crate) fn wake_held(&mut self) {
         (self.wakes.reader, self.wakes.left) = (false, false);
         self.wakes.wakes.wake();
@@ -56,8 +56,8 @@ impl Cx {
     }
 
     /// Wakes all `waiters` of a socket, at once or after the release of the core. `read` says that
-    /// they wait to read, not to write. The lock of the socket was released after the event.
-    /// Returns true if there were waiters.
+    /// they wait to read, not to write. The caller has released the lock of the socket since the
+    /// event. Returns true if there were waiters.
     #[inline]
     pub(crate) fn notify_all(&mut self, waiters: &EventCount, read: bool) -> bool {
         let HeldWakes { wakes, holds, reader, .. } = &mut self.wakes;
@@ -76,7 +76,7 @@ mod tests {
     use crate::Memory;
 
     #[test]
-    fn nothing_is_left_to_a_reader_that_is_woken_before_the_core_is_released() {
+    fn no_frames_are_left_to_a_reader_that_is_woken_before_the_core_is_released() {
         let memory = Memory::new(1 << 20);
         let mut cx = Cx::replay(&memory, 1);
         let (readers, writers) = (EventCount::new(), EventCount::new());
@@ -86,7 +86,10 @@ mod tests {
         let _reader = readers.prepare();
         assert!(cx.notify_all(&readers, true) && cx.leave_to_reader() && cx.has_left());
         cx.wake_held();
-        assert!(!cx.has_left(), "the reader may sleep again before the core is released");
+        assert!(
+            !cx.has_left(),
+            "no frames are left to a woken reader, which may sleep again before the release"
+        );
         assert!(!cx.leave_to_reader());
         cx.release_wakes();
     }

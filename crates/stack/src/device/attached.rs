@@ -1,16 +1,17 @@
-//! A device attached to its host, which can be taken down and removed while dst entries, queues and
-//! sockets refer to it.
+//! A device attached to its host, which can be taken down and removed while route entries, queues
+//! and sockets refer to it.
 //!
-//! Above: dst entries and transmit queues hold it. Below: the device. Linux: `struct net_device`
-//! with its reference count, `dst_dev_put`, `blackhole_netdev`.
+//! Above: route entries (dst) and transmit queues, which hold a reference to it. Below: the device.
+//! Linux: `struct net_device` with its reference count, `dst_dev_put`, `blackhole_netdev`.
 //!
 //! References point to this object, which holds the device itself in an RCU cell. While it is
 //! **down**, transmitted packets are dropped here with a reason. Once it is **gone**, a black hole
-//! replaces the device: entries that sockets still hold lead nowhere, and the device is freed after
-//! a grace period however long they are held. Linux changes `dst->dev` of every entry; here one
-//! pointer changes.
+//! replaces the device: packets sent through a route entry that a socket still holds are dropped,
+//! and the device is freed after a grace period, however long such entries are held. Linux changes
+//! `dst->dev` of every entry; here one pointer changes.
 //!
-//! Not here: which threads must stop first (`Host::set_device_up`, `Host::remove_device`).
+//! Not here: the order in which queues and threads stop to use a device (`Host::set_device_up`,
+//! `Host::remove_device`).
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -23,8 +24,8 @@ use sync::{RcuCell, epoch::Domain};
 use super::{Capabilities, Completed, Device, Doorbell, QueueId, RxSignal};
 use crate::{base::counters::Counter, cx::Cx};
 
-/// The device of an [`Attached`], for callers without a read section; none once it is gone. It is
-/// on cache lines of its own, because the core of a queue locks it before each sleep.
+/// The device of an [`Attached`], for callers without a read section; `None` once the device is
+/// gone. It has its own cache lines, because the core of a queue locks it before each sleep.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Unread(Mutex<Option<Arc<dyn Device>>>);
@@ -48,11 +49,11 @@ pub(crate) struct Attached {
     up: AtomicBool,
     /// Whether the device has been removed for good.
     gone: AtomicBool,
-    /// The device for callers without a read section, for each queue: for polling deadlines, which
-    /// the core of the queue does, and while the host is built.
+    /// The device for callers without a read section, for each queue: for the core of the queue,
+    /// which asks for the next deadline, and for the construction of the host.
     unread: Vec<Unread>,
-    /// Bytes per queue that were dropped here and are still to be reported as completed. Relaxed:
-    /// counts order nothing.
+    /// Bytes per queue that were dropped while the device was down, and are still to be reported as
+    /// completed. Relaxed: counts order nothing.
     dropped: Vec<AtomicUsize>,
 }
 
@@ -86,14 +87,14 @@ impl Attached {
         self.up.store(up, Ordering::Relaxed);
     }
 
-    /// Releases the device. It must be down, and no thread may poll it.
+    /// Releases the device, which must be down and must not be polled any more.
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
         self.unread.iter().for_each(|unread| *unread.lock() = None);
         self.device.replace(Arc::new(Blackhole(self.caps.clone())));
     }
 
-    /// Returns the device itself; none when it is gone.
+    /// Returns the device itself; `None` once it is gone.
     pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
         self.unread.first()?.lock().clone()
     }
@@ -137,7 +138,7 @@ impl Device for Attached {
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         let mut completed = self.with(cx, |device, cx| device.complete(queue, cx));
         // Dropped bytes are reported even if the device is up: a thread may have called `transmit`
-        // just before it came up.
+        // just before the device came up.
         let dropped = &self.dropped[usize::from(queue.0)];
         if dropped.load(Ordering::Relaxed) != 0 {
             completed.bytes += dropped.swap(0, Ordering::Relaxed);
@@ -150,7 +151,8 @@ impl Device for Attached {
     }
 
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
-        // Under the lock, without a reference: the count of references is one line for all cores.
+        // The device is used under the lock, not through a clone of its reference: all cores would
+        // write the cache line of the reference count.
         let unread = self.unread.get(usize::from(queue.0))?.lock();
         unread.as_ref().filter(|_| self.is_up())?.next_deadline(queue)
     }
@@ -234,7 +236,7 @@ mod tests {
         let device = Attached::new(&memory.rcu, Arc::new(Blackhole(caps())));
         device.set_up(false);
         let mut list = PacketList::new();
-        list.push_back(cx.pool.alloc_from(&[0; 100]).expect("memory"));
+        list.push_back(cx.pool.alloc_from(&[0; 100]).expect("the pool has memory"));
         device.transmit(QUEUE, &mut cx, &mut list);
         assert!(list.is_empty());
         device.set_up(true);

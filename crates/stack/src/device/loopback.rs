@@ -1,8 +1,8 @@
 //! The loopback device: it receives the packets that it transmits, by pointer and without
 //! checksums.
 //!
-//! Linux: drivers/net/loopback.c. As in Linux, the device has a large MTU and takes superframes. It
-//! has one queue per core of the host.
+//! Linux: drivers/net/loopback.c. As in Linux, the device has a large MTU and takes superframes
+//! (packets of several segments). It has one queue per core of the host.
 
 use std::{
     collections::VecDeque,
@@ -28,7 +28,8 @@ use crate::{
 /// IPv4 length field.
 const MTU: u32 = GSO_BYTES_MAX;
 
-/// Packets for one core, on cache lines of its own: each core writes its queue for every packet.
+/// Packets for one core. Each queue has its own cache lines, because a core writes its queue for
+/// every packet.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Queue {

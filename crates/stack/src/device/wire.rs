@@ -1,10 +1,10 @@
-//! A wire between two hosts in one process: one end receives the packets that the other transmits,
-//! by pointer.
+//! A wire: the in-process link between two hosts. Each end is a device, and receives the packets
+//! that the other end transmits, by pointer.
 //!
-//! It behaves like veth, with the impairments of netem in each direction: rate, delay, jitter (and
-//! thus reordering), loss, duplication, corruption, congestion marks, queue length, a path MTU, and
-//! delayed transmit completions. Every random choice comes from a seed and every time from the
-//! caller's `now`, so a run in virtual time repeats exactly.
+//! A wire behaves like veth, with the impairments of netem in each direction: rate, delay, jitter
+//! (and thus reordering), loss, duplication, corruption, congestion marks, queue length, a path
+//! MTU, and delayed transmit completions. Every random choice comes from a seed and every time from
+//! the caller's `now`, so a run in virtual time repeats exactly.
 //!
 //! A packet is copied only when it is corrupted or duplicated. With `checksums` off (the default) a
 //! partial checksum stays partial, as between veth ends. Corruption needs `checksums` on, because a
@@ -40,8 +40,8 @@ mod memory_map;
 mod path_mtu;
 
 /// Default limit of superframes, in bytes of IP packet. A limit of 65,536 bytes would hold 45
-/// segments of 1,448 bytes, but a write of 64 KiB fills 45.26: the remainders would leave as a
-/// packet of their own after every few writes.
+/// segments of 1,448 bytes, but a write of 64 KiB fills 45.26 segments. The rest would then need an
+/// extra packet after every few writes.
 const SUPERFRAME_SIZE: u32 = 80 << 10;
 
 /// One end of a wire.
@@ -91,8 +91,8 @@ impl Wire {
         Ok((end(0, &forward, &backward), end(1, &backward, &forward)))
     }
 
-    /// Changes the path MTU of this end's outgoing direction: packets sent from now on pass this
-    /// router, or none.
+    /// Changes the path MTU of the outgoing direction of this end: packets sent from now on pass
+    /// this router, or no router.
     pub fn set_path_mtu(&self, path_mtu: Option<PathMtu>) {
         for direction in &self.outgoing {
             direction.path_mtu.set(path_mtu);
@@ -145,7 +145,8 @@ impl Wire {
                 continue;
             }
             if packet.has_owner() {
-                // `orphan` notifies the owner; other senders need not wait for that.
+                // `orphan` notifies the owner. The sender end of the ring is released first, so
+                // that other senders need not wait meanwhile.
                 sender = None;
             }
             packet.orphan();
@@ -167,7 +168,8 @@ impl Wire {
         }
     }
 
-    /// Drops the refused packets; the sender of a packet that is too big may get a report.
+    /// Drops the refused packets. The sender of a packet that is too big for the path may get a
+    /// report.
     #[cold]
     fn refuse(
         &self,
@@ -268,8 +270,8 @@ impl Device for Wire {
                     impair(direction, &mut in_flight, cx, packet, too_big, &mut refused);
                 }
             }
-            // Packets arrive by the sender's clock: the receiver may have read its clock earlier,
-            // and would not poll again.
+            // Packets that are due by the clock of the sender become receivable now. The receiver
+            // may have read its clock earlier, would not find them due, and would not poll again.
             in_flight.arrive(cx.now);
             direction.len.store(in_flight.len(), Ordering::Release);
             rings = !in_flight.ready.is_empty();
@@ -334,8 +336,8 @@ impl Device for Wire {
         }
     }
 
-    /// Both directions must be direct, because a router's reports about one direction arrive by the
-    /// other.
+    /// A doorbell signals every arrival only if neither direction has impairments (`direct`): the
+    /// reports of a router about one direction arrive by the other.
     fn rx_signal(&self, queue: QueueId) -> RxSignal {
         let queue = usize::from(queue.0);
         if self.incoming[queue].direct && self.outgoing[queue].direct {
@@ -388,7 +390,11 @@ impl Device for Wire {
 /// valid, because memory does not corrupt packets.
 fn prepare(packet: &mut Packet, checksums: bool) {
     if checksums {
-        debug_assert_eq!(packet.meta().tx_checksum, TxChecksum::Done, "completed by ip_output");
+        debug_assert_eq!(
+            packet.meta().tx_checksum,
+            TxChecksum::Done,
+            "`ip_output` completes checksums for a device without `tx_checksum`"
+        );
         packet.meta_mut().rx_checksum = RxChecksum::None;
     } else {
         packet.meta_mut().rx_checksum = RxChecksum::Unnecessary;

@@ -4,7 +4,7 @@
 //! `transmit::link_output`, which sends it. Linux: net/ipv4/arp.c.
 //!
 //! Not here: any state, and any other pair of address families. A packet with another pair is
-//! `ArpMalformed`.
+//! dropped as `ArpMalformed`.
 
 use std::net::Ipv4Addr;
 
@@ -80,8 +80,8 @@ impl ArpPacket {
         }
     }
 
-    /// Creates an announcement of our own address to all stations (RFC 5227 §3): a request for the
-    /// sender's own address.
+    /// Creates an announcement of an address of this host to all stations (RFC 5227 §3): a request
+    /// for the sender's own address.
     #[must_use]
     pub const fn announcement(mac: MacAddr, ip: Ipv4Addr) -> Self {
         Self::request(mac, ip, ip)
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_ignored_and_truncation_is_not() {
+    fn padding_is_ignored_and_truncated_packets_are_refused() {
         let mut frame = [0; 46];
         ArpPacket::request(A, IP_A, IP_B).emit(&mut frame);
         assert!(ArpPacket::parse(&frame).is_ok());
@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(
                 ArpPacket::parse(&bytes),
                 Err(DropReason::ArpMalformed),
-                "byte {at} = {value}"
+                "a packet with the value {value} in byte {at}"
             );
         }
     }

@@ -58,7 +58,7 @@ impl MacAddr {
         matches!(self.0, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff])
     }
 
-    /// Whether the group bit is set. True for the broadcast address, too.
+    /// Whether the group bit is set. The broadcast address is a group address, too.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 0x01 != 0
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn length_fields_are_not_protocols() {
+    fn a_length_field_is_not_taken_for_a_protocol() {
         let mut bytes = [0; HEADER_LEN];
         bytes[12..].copy_from_slice(&0x05ff_u16.to_be_bytes());
         assert_eq!(EthernetHeader::parse(&bytes), Err(DropReason::EthernetType));

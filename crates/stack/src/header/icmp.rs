@@ -13,7 +13,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pkt::{DropReason, PacketType};
 
-use super::ip::{IpHeader, claimed_len, icmp_protocol};
+use super::{
+    ip::{IpHeader, claimed_len, icmp_protocol},
+    ndp,
+};
 use crate::base::counters::Counter;
 
 /// Length of the header in front of the payload or the quoted packet.
@@ -65,20 +68,21 @@ pub enum IcmpMessage {
         /// Number of the request.
         seq: u16,
     },
-    /// Error: one of our packets did not reach its destination.
+    /// Error: a packet of this host did not reach its destination.
     Unreachable(Unreachable),
-    /// Error: one of our packets was too long for a link and must not be fragmented (RFC 1191,
+    /// Error: a packet of this host was too long for a link and must not be fragmented (RFC 1191,
     /// RFC 8201).
     PacketTooBig {
         /// MTU of the next hop in bytes; 0 from a router older than RFC 1191.
         mtu: u32,
     },
-    /// Error: one of our packets exceeded its hop limit, or its fragments their reassembly time.
+    /// Error: a packet of this host exceeded its hop limit, or the time for reassembly of its
+    /// fragments ran out.
     TimeExceeded {
         /// True for reassembly, false for the hop limit.
         reassembly: bool,
     },
-    /// Error: a header field of one of our packets was invalid.
+    /// Error: a header field of a packet of this host was invalid.
     ParameterProblem {
         /// Code, as on the wire.
         code: u8,
@@ -183,7 +187,8 @@ impl IcmpMessage {
         [kind, code, 0, 0, a, b, c, d]
     }
 
-    /// Whether the message reports an error of one of our packets, which it then quotes.
+    /// Whether the message reports an error of a packet of this host; such a message quotes the
+    /// packet.
     #[must_use]
     pub const fn is_error(&self) -> bool {
         matches!(
@@ -229,33 +234,47 @@ impl Unreachable {
     }
 }
 
-/// Returns the counter of received messages of an ICMPv4 type, or `None` for types that Linux does
-/// not count separately.
+/// Returns the counter of received messages of a type, or `None` for types that are not counted
+/// separately.
 #[must_use]
-pub const fn in_counter(kind: u8) -> Option<Counter> {
-    Some(match kind {
-        v4::ECHO_REPLY => Counter::IcmpInEchoReps,
-        v4::UNREACHABLE => Counter::IcmpInDestUnreachs,
-        v4::SOURCE_QUENCH => Counter::IcmpInSrcQuenchs,
-        v4::REDIRECT => Counter::IcmpInRedirects,
-        v4::ECHO_REQUEST => Counter::IcmpInEchos,
-        v4::TIME_EXCEEDED => Counter::IcmpInTimeExcds,
-        v4::PARAMETER_PROBLEM => Counter::IcmpInParmProbs,
-        v4::TIMESTAMP => Counter::IcmpInTimestamps,
-        v4::TIMESTAMP_REPLY => Counter::IcmpInTimestampReps,
-        v4::ADDRESS_MASK => Counter::IcmpInAddrMasks,
-        v4::ADDRESS_MASK_REPLY => Counter::IcmpInAddrMaskReps,
+pub const fn in_counter<const V4: bool>(kind: u8) -> Option<Counter> {
+    Some(match (V4, kind) {
+        (true, v4::ECHO_REPLY) => Counter::IcmpInEchoReps,
+        (true, v4::UNREACHABLE) => Counter::IcmpInDestUnreachs,
+        (true, v4::SOURCE_QUENCH) => Counter::IcmpInSrcQuenchs,
+        (true, v4::REDIRECT) => Counter::IcmpInRedirects,
+        (true, v4::ECHO_REQUEST) => Counter::IcmpInEchos,
+        (true, v4::TIME_EXCEEDED) => Counter::IcmpInTimeExcds,
+        (true, v4::PARAMETER_PROBLEM) => Counter::IcmpInParmProbs,
+        (true, v4::TIMESTAMP) => Counter::IcmpInTimestamps,
+        (true, v4::TIMESTAMP_REPLY) => Counter::IcmpInTimestampReps,
+        (true, v4::ADDRESS_MASK) => Counter::IcmpInAddrMasks,
+        (true, v4::ADDRESS_MASK_REPLY) => Counter::IcmpInAddrMaskReps,
+        (false, v6::UNREACHABLE) => Counter::Icmp6InDestUnreachs,
+        (false, v6::PACKET_TOO_BIG) => Counter::Icmp6InPktTooBigs,
+        (false, v6::TIME_EXCEEDED) => Counter::Icmp6InTimeExcds,
+        (false, v6::PARAMETER_PROBLEM) => Counter::Icmp6InParmProblems,
+        (false, v6::ECHO_REQUEST) => Counter::Icmp6InEchos,
+        (false, v6::ECHO_REPLY) => Counter::Icmp6InEchoReplies,
+        (false, ndp::ROUTER_ADVERTISEMENT) => Counter::Icmp6InRouterAdvertisements,
+        (false, ndp::NEIGHBOR_SOLICITATION) => Counter::Icmp6InNeighborSolicits,
+        (false, ndp::NEIGHBOR_ADVERTISEMENT) => Counter::Icmp6InNeighborAdvertisements,
+        (false, ndp::REDIRECT) => Counter::Icmp6InRedirects,
         _ => return None,
     })
 }
 
-/// Returns the counter of sent messages of an ICMPv4 type, or `None` for types that this host never
-/// sends.
+/// Returns the counter of sent messages of a type, or `None` for types that this host never sends.
 #[must_use]
-pub const fn out_counter(kind: u8) -> Option<Counter> {
-    Some(match kind {
-        v4::ECHO_REPLY => Counter::IcmpOutEchoReps,
-        v4::UNREACHABLE => Counter::IcmpOutDestUnreachs,
+pub const fn out_counter<const V4: bool>(kind: u8) -> Option<Counter> {
+    Some(match (V4, kind) {
+        (true, v4::ECHO_REPLY) => Counter::IcmpOutEchoReps,
+        (true, v4::UNREACHABLE) => Counter::IcmpOutDestUnreachs,
+        (false, v6::ECHO_REPLY) => Counter::Icmp6OutEchoReplies,
+        (false, v6::PARAMETER_PROBLEM) => Counter::Icmp6OutParmProblems,
+        (false, ndp::ROUTER_SOLICITATION) => Counter::Icmp6OutRouterSolicits,
+        (false, ndp::NEIGHBOR_SOLICITATION) => Counter::Icmp6OutNeighborSolicits,
+        (false, ndp::NEIGHBOR_ADVERTISEMENT) => Counter::Icmp6OutNeighborAdvertisements,
         _ => return None,
     })
 }
@@ -276,24 +295,25 @@ pub fn may_answer_with_error<const V4: bool>(
         && match payload.first() {
             // An unknown type may be a future error type.
             Some(&kind) if V4 => !matches!(kind, v4::ECHO_REPLY | v4::ECHO_REQUEST | 13..=18),
-            Some(&kind) => kind < v6::ECHO_REQUEST,
+            // RFC 4443 §2.4 (e.2) forbids an error about a redirect, too.
+            Some(&kind) => kind < v6::ECHO_REQUEST || kind == ndp::REDIRECT,
             None => true,
         };
     to_one_host && from_one_host && header.fragment.offset == 0 && !about_error
 }
 
-/// Start of one of our packets, as quoted by an error message.
+/// Start of a packet of this host, as quoted by an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// Source of the quoted packet: one of our addresses, unless the quote is forged.
+    /// Source of the quoted packet: an address of this host, unless the quote is forged.
     pub src: IpAddr,
     /// Destination of the quoted packet.
     pub dst: IpAddr,
     /// Protocol of the quoted packet.
     pub protocol: u8,
-    /// Length of the quoted IP packet in bytes, by its own header.
+    /// Length of the quoted IP packet in bytes, as the quoted header gives it.
     pub total_len: u16,
-    /// First eight bytes of its payload.
+    /// First eight bytes of the payload of the quoted packet.
     pub payload: [u8; QUOTED_PAYLOAD_MIN],
 }
 

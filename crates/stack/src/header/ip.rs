@@ -4,19 +4,20 @@
 //! Above: `receive::ip_input` and `transmit::ip_output`, receive offload and segmentation. Linux:
 //! `ip_rcv_core` in net/ipv4/ip_input.c, `ip6_rcv_core` in net/ipv6/ip6_input.c.
 //!
-//! [`parse`] and [`IpHeader::emit`] take `const V4: bool`, so that the algorithm above them is
-//! written once. A parsed header is valid: lengths fit the packet, the IPv4 checksum holds, options
-//! are well formed, and both addresses are valid in a packet. A field that a version lacks has its
-//! neutral value (`id` 0, no fragment, flow label 0).
+//! [`parse`] and [`IpHeader::emit`] take `const V4: bool`, so that the callers are written once for
+//! both versions. A parsed header is valid: lengths fit the packet, the IPv4 checksum holds,
+//! options are well formed, and both addresses may occur in a packet. A field that a version lacks
+//! has its neutral value (`id` 0, no fragment, flow label 0).
 //!
-//! **BIG TCP.** Length fields have 16 bits. A longer superframe never leaves this process except
-//! through a device that accepts it, and its header has a length of 0; the length of the packet is
-//! used instead (`parse_packet`). In any other packet, a length of 0 means 0. Linux: `iph_totlen`,
+//! **BIG TCP.** Length fields have 16 bits. A superframe (a packet of several segments) that is
+//! longer has a length of 0 in its header, and leaves this process only through a device that
+//! accepts it. For such a packet, the length of the packet is used instead of the length field
+//! (`parse_packet`). In any other packet, a length of 0 means 0. Linux: `iph_totlen`,
 //! `iph_set_totlen`. Differs from Linux: a long IPv6 superframe has no jumbo payload option
 //! (RFC 2675), so that both versions are alike.
 //!
-//! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers,
-//! reassembly.
+//! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers
+//! (`extension`), reassembly.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -39,12 +40,24 @@ pub const ETHER_TYPE_IPV6: EtherType = EtherType::IPV6;
 pub mod protocol {
     /// ICMP for IPv4.
     pub const ICMP: u8 = 1;
+    /// IGMP.
+    pub const IGMP: u8 = 2;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
     /// ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
+    /// Hop-by-Hop Options header of IPv6.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// Routing header of IPv6.
+    pub const ROUTING: u8 = 43;
+    /// Fragment header of IPv6.
+    pub const FRAGMENT: u8 = 44;
+    /// No Next Header of IPv6: nothing follows.
+    pub const NO_NEXT_HEADER: u8 = 59;
+    /// Destination Options header of IPv6.
+    pub const DESTINATION_OPTIONS: u8 = 60;
 }
 
 /// Maximum value of a length field.
@@ -126,7 +139,8 @@ pub struct IpHeader {
     pub id: u16,
     /// Fragmentation fields. IPv4 only.
     pub fragment: Fragment,
-    /// Length of this header in bytes, including IPv4 options.
+    /// Length of this header in bytes, including IPv4 options and, once `extension` has read them,
+    /// IPv6 extension headers.
     pub header_len: u16,
     /// Bytes after this header. A superframe may have more than its header field can express. The
     /// packet may be longer because of the padding of a short frame.
@@ -172,15 +186,15 @@ pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
 /// In order: `PacketTooShort`, `IpVersion`, `IpHeaderLength`, `IpCsum`, `PacketTooShort` (total
 /// length beyond the packet), `IpLength`, `IpOptions`, `IpSourceInvalid`, `IpDestinationInvalid`.
 ///
-/// Inlined, with its parts: a result passed through memory is read with other widths than it was
-/// written with, which stalls store forwarding.
+/// Inlined, with its parts: a result that is passed through memory is read in units of another size
+/// than it was written in, which prevents store forwarding and costs time.
 #[inline(always)]
 pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
     parse_as::<V4, false>(linear, packet_len)
 }
 
 /// Parses the header of `packet`, which begins at offset `network` and is linear. Differs from
-/// [`parse`] for a BIG TCP superframe, whose length is that of the packet.
+/// [`parse`] for a BIG TCP superframe: its length is taken from the packet, not from the header.
 ///
 /// # Errors
 /// Those of [`parse`].
@@ -235,8 +249,8 @@ fn parse_as<const V4: bool, const WHOLE: bool>(
     Ok(header)
 }
 
-/// Checks the header by RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2, in the order of the
-/// latter.
+/// Checks the header as RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2 require, in the order of
+/// RFC 1812.
 #[inline(always)]
 fn parse_v4<const WHOLE: bool>(
     linear: &[u8],
@@ -305,8 +319,8 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
 }
 
 /// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3,
-/// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only for a host that requests its
-/// address, hence only with a broadcast destination.
+/// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only in packets of a host that requests
+/// its address, which have a broadcast destination.
 fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     let (src_ok, dst_ok) = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -317,7 +331,13 @@ fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
                 dst.octets()[0] != 0,
             )
         }
-        _ => (!src.is_multicast(), !dst.is_unspecified()),
+        // A v4-mapped address (RFC 4291 §2.5.5.2) names an IPv4 peer of a socket. In a packet it
+        // would let an IPv6 sender pass as that peer.
+        (IpAddr::V6(src), IpAddr::V6(dst)) => (
+            !src.is_multicast() && src.to_ipv4_mapped().is_none(),
+            !dst.is_unspecified() && dst.to_ipv4_mapped().is_none(),
+        ),
+        _ => (false, false),
     };
     if !src_ok {
         Err(DropReason::IpSourceInvalid)
@@ -342,15 +362,18 @@ impl IpHeader {
     /// BIG TCP superframe.
     ///
     /// # Panics
-    /// If `bytes` is shorter than [`fixed_len`], or an address is of the other family: each is an
-    /// error of the caller.
+    /// If `bytes` is shorter than [`fixed_len`], or if an address is of the other family. Both are
+    /// errors of the caller.
     #[inline]
     pub fn emit<const V4: bool>(&self, bytes: &mut [u8]) {
         match (V4, self.src, self.dst) {
             (true, IpAddr::V4(src), IpAddr::V4(dst)) => self.emit_v4(src, dst, bytes),
             (false, IpAddr::V6(src), IpAddr::V6(dst)) => self.emit_v6(src, dst, bytes),
             _ => {
-                panic!("addresses {} and {} are not of the version to be sent", self.src, self.dst)
+                panic!(
+                    "addresses {} and {} are not of the version that is written",
+                    self.src, self.dst
+                )
             }
         }
     }
@@ -392,6 +415,25 @@ impl IpHeader {
     }
 }
 
+/// Turns the header at the start of `bytes`, without options, into one with the option Router Alert
+/// (RFC 2113), which takes the four bytes after that header.
+///
+/// # Panics
+/// If `bytes` is shorter than 24 bytes, or does not start with a header without options.
+pub(crate) fn add_router_alert(bytes: &mut [u8]) {
+    const OPTION: [u8; 4] = [0x94, 4, 0, 0];
+    let (header, option) = bytes.split_at_mut(IPV4_HEADER_LEN);
+    option[..4].copy_from_slice(&OPTION);
+    let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("the slice holds 20 bytes");
+    assert_eq!(wire.version_ihl, 0x45, "the header has no options yet");
+    wire.version_ihl = 0x46;
+    wire.total_len = U16::new(wire.total_len.get() + 4);
+    wire.checksum = U16::ZERO;
+    let sum = header_checksum(&bytes[..IPV4_HEADER_LEN + 4]);
+    let (wire, _) = Ipv4Header::mut_from_prefix(bytes).expect("the slice holds 20 bytes");
+    wire.checksum = U16::new(sum);
+}
+
 /// Turns a copy of a superframe's header into the header of one of its segments: sets the payload
 /// length, adds `id_step` to the IPv4 identification and updates the checksum. Options are kept.
 ///
@@ -412,8 +454,9 @@ pub fn set_segment<const V4: bool>(bytes: &mut [u8], payload_len: u16, id_step: 
     });
 }
 
-/// Sets length and checksum in the header of a superframe's first segment, `payload_len` bytes
-/// after this header. A length that the field cannot express is written as 0 (BIG TCP).
+/// Turns the header of the first segment of a superframe into the header of the superframe: sets
+/// the length, for `payload_len` bytes after the header, and the checksum. A length that the field
+/// cannot express is written as 0 (BIG TCP).
 ///
 /// # Panics
 /// If `bytes` does not start with a header that [`parse`] accepts.
@@ -441,7 +484,7 @@ fn rewrite_ipv4(bytes: &mut [u8], change: impl FnOnce(&mut Ipv4Header, u16)) {
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Returns the length field for `bytes`, or 0 if the field cannot express them.
+/// Returns the value of a length field for `bytes`, or 0 if 16 bits cannot express the length.
 fn length_field(bytes: u32) -> U16 {
     U16::new(u16::try_from(bytes).unwrap_or(0))
 }

@@ -29,7 +29,7 @@ struct Seen {
     cipso: bool,
 }
 
-/// Checks the options, that is the header bytes after the first 20 (40 at most).
+/// Checks the options: the bytes of the header after the first 20, at most 40 bytes.
 ///
 /// # Errors
 /// The offset of the faulty byte in the header, as for the pointer of an ICMP parameter problem.
@@ -107,7 +107,8 @@ fn check_timestamp(option: &[u8]) -> Result<(), usize> {
     if full && overflow == 15 { Err(3) } else { Ok(()) }
 }
 
-/// Returns the offset from the start of the header. It fits, because options have at most 40 bytes.
+/// Returns the offset from the start of the header. The offset fits in a byte, because options have
+/// at most 40 bytes.
 fn pointer(offset: usize) -> u8 {
     FIXED_HEADER.saturating_add(u8::try_from(offset).unwrap_or(u8::MAX))
 }
@@ -118,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn padding_ends_the_options() {
+    fn bytes_after_the_end_of_the_list_are_ignored() {
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(check(&[NO_OPERATION, NO_OPERATION, NO_OPERATION, END]), Ok(()));
         assert_eq!(check(&[END, 131, 3, 4]), Ok(()), "bytes after the end of the list are padding");
@@ -131,18 +132,18 @@ mod tests {
     }
 
     #[test]
-    fn option_lengths_stay_inside_the_header() {
+    fn invalid_option_lengths_are_rejected() {
         assert_eq!(check(&[RECORD_ROUTE]), Err(21), "the length is missing");
         assert_eq!(check(&[RECORD_ROUTE, 0, 0, 0]), Err(21), "a zero length would loop");
         assert_eq!(check(&[RECORD_ROUTE, 1, 0, 0]), Err(21));
-        assert_eq!(check(&[RECORD_ROUTE, 8, 4, 0]), Err(21), "past the end");
+        assert_eq!(check(&[RECORD_ROUTE, 8, 4, 0]), Err(21), "the option ends past the header");
         assert_eq!(check(&[0x99, 2, 0x99, 3]), Err(23));
     }
 
     #[test]
     fn invalid_pointers_of_a_record_route_option_are_rejected() {
         assert_eq!(check(&[RECORD_ROUTE, 7, 4, 0, 0, 0, 0, END]), Ok(()));
-        assert_eq!(check(&[RECORD_ROUTE, 7, 8, 1, 2, 3, 4, END]), Ok(()), "full");
+        assert_eq!(check(&[RECORD_ROUTE, 7, 8, 1, 2, 3, 4, END]), Ok(()), "all slots are used");
         assert_eq!(
             check(&[RECORD_ROUTE, 7, 3, 0, 0, 0, 0, END]),
             Err(22),
@@ -165,7 +166,7 @@ mod tests {
             "a slot with address and time needs 8 bytes"
         );
         assert_eq!(check(&[TIMESTAMP, 8, 5, 2, 0, 0, 0, 0]), Err(23), "the flag is undefined");
-        assert_eq!(check(&[TIMESTAMP, 8, 9, 0x10, 0, 0, 0, 0]), Ok(()), "full");
+        assert_eq!(check(&[TIMESTAMP, 8, 9, 0x10, 0, 0, 0, 0]), Ok(()), "all slots are used");
         assert_eq!(
             check(&[TIMESTAMP, 8, 9, 0xf0, 0, 0, 0, 0]),
             Err(23),
@@ -178,7 +179,7 @@ mod tests {
     fn other_options_are_accepted() {
         assert_eq!(check(&[ROUTER_ALERT, 4, 0, 0]), Ok(()));
         assert_eq!(check(&[ROUTER_ALERT, 3, 0, 0]), Err(21));
-        assert_eq!(check(&[0x9e, 4, 1, 2]), Ok(()), "an unknown option");
+        assert_eq!(check(&[0x9e, 4, 1, 2]), Ok(()), "an unknown option is accepted");
         assert_eq!(check(&[CIPSO, 2, CIPSO, 2]), Err(22));
     }
 

@@ -1,19 +1,25 @@
-//! Fast path for packets whose IP header repeats that of the previous packet, as within a flow.
+//! Fast path for packets whose IP header repeats that of the previous packet, as is common within a
+//! flow.
 //!
-//! Between packets of one flow, the length, identification, TTL and checksum of the header may
-//! differ. If all other bytes up to the ports are equal, the packet passes every check that the
-//! previous packet has passed, except for the checks of these four fields. Any other packet is left
-//! to `header::ip::parse`, which returns the exact error. IPv4 only: for IPv6, the comparison would
-//! cover nearly twice as many bytes, 32 of them addresses. Linux has no direct counterpart, except
-//! that `inet_gro_receive` compares the same words with those of held packets.
+//! Between packets of one flow, the length, identification, TTL and checksum of an IPv4 header may
+//! differ, and the length and hop limit of an IPv6 header. If all other bytes up to the ports are
+//! equal, the packet passes every check that the previous packet has passed, except for the checks
+//! of these fields. Any other packet is left to `header::ip::parse`, which returns the exact error.
+//! Linux has no direct counterpart, except that `inet_gro_receive` compares the same words with
+//! those of held packets.
 //!
-//! Above: `receive::ip_input`, with the state of `socket::rx`, and the fuzz target `headers`.
-//! Not here: the connection of the packet (`early_demux`).
+//! Above: `receive::ip_input`, with the state of `socket::rx`, and the fuzz target `headers`. Not
+//! here: the lookup of the connection of a packet (early demux).
 
-use super::ip::{self, IPV4_HEADER_LEN, IpHeader};
+use std::net::IpAddr;
+
+use super::ip::{self, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader};
 
 /// Length of an IPv4 header without options, plus the ports.
 const BYTES: usize = IPV4_HEADER_LEN + 4;
+
+/// Length of an IPv6 header without extension headers, plus the ports.
+const BYTES_V6: usize = IPV6_HEADER_LEN + 4;
 
 /// Masks of the bits that must be equal: version, header length, type of service and fragmentation;
 /// protocol and source; destination and ports.
@@ -23,10 +29,17 @@ const MASKS: [u64; 3] = [
     !0,
 ];
 
-/// Header of a packet that went to a connection, for comparison with later packets.
+/// Mask of the first word of an IPv6 header: version, traffic class, flow label and Next Header.
+const MASK_V6: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0]);
+
+/// Words that are compared: three of an IPv4 header, six of an IPv6 header.
+type Words = [u64; 6];
+
+/// Header of a packet that was delivered to a connection, for comparison with later packets. The
+/// first byte differs between the IP versions, so no packet repeats a header of the other version.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenHeader {
-    words: [u64; 3],
+    words: Words,
     header: IpHeader,
 }
 
@@ -35,18 +48,39 @@ impl SeenHeader {
     /// later packet can repeat it.
     #[must_use]
     #[inline]
-    pub fn new(linear: &[u8], header: &IpHeader) -> Option<Self> {
-        let plain = header.src.is_ipv4() && usize::from(header.header_len) == IPV4_HEADER_LEN;
-        let words = words(linear.first_chunk()?);
-        (plain && !header.fragment.is_piece()).then_some(Self { words, header: *header })
+    pub fn new<const V4: bool>(linear: &[u8], header: &IpHeader) -> Option<Self> {
+        let plain = usize::from(header.header_len) == ip::fixed_len::<V4>()
+            && !header.fragment.is_piece()
+            && !is_scoped(header.src)
+            && !is_scoped(header.dst);
+        let mut words = [0; 6];
+        if V4 {
+            words[..3].copy_from_slice(&words_v4(linear.first_chunk()?));
+        } else {
+            words = words_v6(linear.first_chunk()?);
+        }
+        plain.then_some(Self { words, header: *header })
     }
 
     /// Returns the header of a packet of `packet_len` bytes if it repeats this one and is valid.
     #[must_use]
     #[inline]
-    pub fn repeated_in(&self, linear: &[u8], packet_len: usize) -> Option<IpHeader> {
+    pub fn repeated_in<const V4: bool>(
+        &self,
+        linear: &[u8],
+        packet_len: usize,
+    ) -> Option<IpHeader> {
+        if V4 {
+            self.repeated_in_v4(linear, packet_len)
+        } else {
+            self.repeated_in_v6(linear, packet_len)
+        }
+    }
+
+    #[inline]
+    fn repeated_in_v4(&self, linear: &[u8], packet_len: usize) -> Option<IpHeader> {
         let bytes: &[u8; BYTES] = linear.first_chunk()?;
-        let pairs = words(bytes).into_iter().zip(self.words);
+        let pairs = words_v4(bytes).into_iter().zip(self.words);
         let differs = pairs.fold(0, |differs, (word, seen)| differs | (word ^ seen));
         let total_len = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
         if differs != 0
@@ -59,18 +93,57 @@ impl SeenHeader {
         let id = u16::from_be_bytes([bytes[4], bytes[5]]);
         Some(IpHeader { id, hop_limit: bytes[8], payload_len, ..self.header })
     }
+
+    #[inline]
+    fn repeated_in_v6(&self, linear: &[u8], packet_len: usize) -> Option<IpHeader> {
+        let bytes: &[u8; BYTES_V6] = linear.first_chunk()?;
+        let pairs = words_v6(bytes).into_iter().zip(self.words);
+        let differs = pairs.fold(0, |differs, (word, seen)| differs | (word ^ seen));
+        let payload_len = u16::from_be_bytes([bytes[4], bytes[5]]);
+        // A packet with a length field of 0 may be a BIG TCP superframe, whose length is not in the
+        // header.
+        if differs != 0
+            || payload_len == 0
+            || IPV6_HEADER_LEN + usize::from(payload_len) > packet_len
+        {
+            return None;
+        }
+        let payload_len = u32::from(payload_len);
+        Some(IpHeader { hop_limit: bytes[7], payload_len, ..self.header })
+    }
+}
+
+/// Returns whether an address has another meaning on another device. The compared bytes do not
+/// contain the device.
+const fn is_scoped(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Returns the masked words for the comparison.
 #[inline]
-fn words(bytes: &[u8; BYTES]) -> [u64; 3] {
+fn words_v4(bytes: &[u8; BYTES]) -> [u64; 3] {
     let (chunks, _) = bytes.as_chunks::<8>();
     core::array::from_fn(|index| u64::from_ne_bytes(chunks[index]) & MASKS[index])
 }
 
+/// Returns the masked words for the comparison. The last word overlaps the one before.
+#[inline]
+fn words_v6(bytes: &[u8; BYTES_V6]) -> Words {
+    let (chunks, _) = bytes.as_chunks::<8>();
+    let mut words = [0; 6];
+    for (word, chunk) in words.iter_mut().zip(chunks) {
+        *word = u64::from_ne_bytes(*chunk);
+    }
+    words[0] &= MASK_V6;
+    if let Some(last) = bytes.last_chunk() {
+        words[5] = u64::from_ne_bytes(*last);
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::Ipv4Addr;
 
     use super::*;
     use crate::header::ip::{self, Fragment, protocol};
@@ -101,7 +174,7 @@ mod tests {
     #[test]
     fn a_repeated_header_equals_the_parsed_header() {
         let first = packet(&header());
-        let seen = SeenHeader::new(&first, &header()).expect("the header has no options");
+        let seen = SeenHeader::new::<true>(&first, &header()).expect("the header has no options");
         let mut recognized = 0;
         for bit in 0..8 * BYTES {
             let mut bytes = first;
@@ -113,7 +186,7 @@ mod tests {
                     bytes[10..12].copy_from_slice(&sum.to_be_bytes());
                 }
                 for packet_len in [60, 59] {
-                    let short = seen.repeated_in(&bytes[..packet_len], packet_len);
+                    let short = seen.repeated_in::<true>(&bytes[..packet_len], packet_len);
                     if let Some(short) = short {
                         recognized += 1;
                         assert_eq!(Ok(short), ip::parse::<true>(&bytes, packet_len));
@@ -127,12 +200,50 @@ mod tests {
         assert_eq!(recognized, 16 + 8 + 16 + 2 * 4);
     }
 
+    /// As above, for the 44 bytes of an IPv6 header and the ports.
+    #[test]
+    fn a_repeated_ipv6_header_equals_the_parsed_header() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("the text is an address");
+        let (src, dst) = (ip("2001:db8::1"), ip("fd00::2"));
+        let fragment = Fragment::default();
+        let header =
+            IpHeader { src, dst, flow_label: 0x12345, id: 0, fragment, header_len: 40, ..header() };
+        let mut first = [7; 80];
+        header.emit::<false>(&mut first);
+        let seen =
+            SeenHeader::new::<false>(&first, &header).expect("the header has no extension header");
+        let mut recognized = 0;
+        for bit in 0..8 * BYTES_V6 {
+            let mut bytes = first;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            for packet_len in [80, 79] {
+                let short = seen.repeated_in::<false>(&bytes[..packet_len], packet_len);
+                if let Some(short) = short {
+                    recognized += 1;
+                    assert_eq!(Ok(short), ip::parse::<false>(&bytes, packet_len));
+                    assert_eq!(bytes[IPV6_HEADER_LEN..BYTES_V6], first[IPV6_HEADER_LEN..BYTES_V6]);
+                }
+            }
+        }
+        // Recognized: every flipped bit of the hop limit, for the packet that is long enough; and
+        // the two shorter lengths 8 and 32, for both packet lengths.
+        assert_eq!(recognized, 8 + 2 * 2);
+        let link_local = IpHeader { src: ip("fe80::1"), ..header };
+        assert!(SeenHeader::new::<false>(&first, &link_local).is_none());
+        assert!(seen.repeated_in::<true>(&first, 80).is_none());
+    }
+
     #[test]
     fn fragments_and_headers_with_options_are_not_recorded() {
         let plain = packet(&header());
         let piece = IpHeader { fragment: Fragment { more: true, ..Fragment::DONT }, ..header() };
-        assert!(SeenHeader::new(&plain, &piece).is_none());
-        assert!(SeenHeader::new(&plain, &IpHeader { header_len: 24, ..header() }).is_none());
-        assert!(SeenHeader::new(&plain[..23], &header()).is_none(), "the ports are missing");
+        assert!(SeenHeader::new::<true>(&plain, &piece).is_none());
+        assert!(
+            SeenHeader::new::<true>(&plain, &IpHeader { header_len: 24, ..header() }).is_none()
+        );
+        assert!(
+            SeenHeader::new::<true>(&plain[..23], &header()).is_none(),
+            "the ports are missing"
+        );
     }
 }

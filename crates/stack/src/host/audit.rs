@@ -1,4 +1,5 @@
-//! Invariants of a host that hold between two turns, and the packet memory of its connections.
+//! Invariants of a host that hold between two turns of a core (a turn is one pass over its work),
+//! and the packet memory of its connections.
 //!
 //! Above: the simulator and tests; the data path does not use it. Below: `Connection::check`,
 //! `tcp::Tcb::check_turn`.
@@ -19,19 +20,19 @@ pub struct Audit {
     pub wmem_queued: u64,
     /// Packets in qdiscs and devices (`sk_wmem_alloc`).
     pub wmem_alloc: u64,
-    /// Memory charged to the account and not used (`sk_forward_alloc`).
+    /// Memory that is charged to the account and holds no packet (`sk_forward_alloc`).
     pub forward_alloc: u64,
     /// Number of connections in the tables.
     pub connections: usize,
-    /// True if the tables hold every connection that exists. False if one has left them and is
-    /// still referenced.
+    /// True if the tables hold every connection that exists. False if a connection has left the
+    /// tables and is still referenced.
     pub is_complete: bool,
 }
 
 impl Host {
-    /// Checks the invariants of every connection, and calls `see` with the sequence numbers of each
-    /// connection that must never decrease. The queues of all connections and their unused charges
-    /// must add up to the TCP memory account of the host, in whole pages.
+    /// Checks the invariants of every connection, and calls `see` for each connection, with those
+    /// of its sequence numbers that must never decrease. The queues of all connections and their
+    /// unused charges must add up to the TCP memory account of the host, in whole pages.
     ///
     /// # Panics
     ///
@@ -54,10 +55,17 @@ impl Host {
         let total = u64::try_from(self.tcp_memory_pages())
             .expect("pages are charged before they are released");
         let charged = audit.rmem_alloc + audit.wmem_queued + audit.forward_alloc;
-        assert_eq!(charged % u64::from(PAGE_BYTES), 0, "whole pages: {audit:?}");
+        assert_eq!(
+            charged % u64::from(PAGE_BYTES),
+            0,
+            "connections are charged in whole pages: {audit:?}"
+        );
         let charged = charged / u64::from(PAGE_BYTES);
-        assert!(charged <= total, "{total} pages for {audit:?}");
-        assert!(charged == total || !audit.is_complete, "{total} pages for {audit:?}");
+        assert!(charged <= total, "the account has {total} pages, too few for {audit:?}");
+        assert!(
+            charged == total || !audit.is_complete,
+            "the account has {total} pages for {audit:?}"
+        );
         audit
     }
 }

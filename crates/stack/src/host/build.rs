@@ -1,6 +1,7 @@
 //! Construction of a host from its configuration.
 
 use std::{
+    net::{IpAddr, Ipv6Addr},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU64, AtomicUsize},
@@ -20,22 +21,29 @@ use crate::{
     base::{
         config_error::ConfigError,
         ids::{CORES_MAX, CoreId, DeviceIndex},
+        interface_id::stable_address,
         limits::GRO_BYTES_MAX,
         tcp_memory::MemoryLimits,
     },
     core::{Core, CoreNet, DEVICE_QUEUES_MAX},
     cx::{Memory, share::HostShare},
-    device::{Device, Doorbell, Loopback, QueueId, attached::Attached},
+    device::{Device, Doorbell, LinkType, Loopback, QueueId, attached::Attached},
     receive::rps::backlog::Backlog,
     route::{
-        change, exception::Exceptions, input::InputRoutes, output::OutputRoutes, router::Router,
+        change,
+        exception::Exceptions,
+        fib::{MTU_MIN_V6, is_link_local},
+        input::InputRoutes,
+        output::OutputRoutes,
+        router::Router,
         table::RouteTable,
     },
     socket::{
         core_sockets::CoreSockets,
+        datagram::{groups::Groups, table::DatagramTable},
         demux::Demux,
         fast_open::FastOpenMemory,
-        net::{IcmpLimiter, Net, claims::Claims},
+        net::{IcmpLimiter, Net, autoconf::Autoconf, claims::Claims, igmp::Igmp},
     },
     sysctl::{Present, Sysctls},
     transmit::{
@@ -43,11 +51,14 @@ use crate::{
     },
 };
 
+/// Network of link-local addresses, fe80::/64.
+const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
+
 /// Name of the device that every host has.
 const LOOPBACK_NAME: &str = "lo";
 
 impl Host {
-    /// Builds a host: validates the configuration, attaches devices to cores.
+    /// Builds a host: validates the configuration and attaches the devices to cores.
     ///
     /// # Errors
     /// [`ConfigError`] names the field, the refused value and the allowed values.
@@ -57,9 +68,8 @@ impl Host {
         }
         check_devices(&config)?;
         let mut config = config;
-        if config.sysctls.tcp_mem == Sysctls::default().tcp_mem {
-            config.sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
-        }
+        add_link_local_addresses(&mut config);
+        set_memory_limits(&mut config.sysctls, memory);
         let secrets = config.secrets;
         let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
         let mut devices = vec![loopback];
@@ -95,6 +105,9 @@ impl Host {
             Net {
                 router,
                 demux: Demux::new(&memory.rcu, secrets.demux),
+                datagrams: DatagramTable::new(&memory.rcu),
+                groups: Groups::new(&memory.rcu),
+                igmp: Igmp::default(),
                 runners: cores.iter().map(|core| Arc::clone(core) as _).collect(),
                 core_sockets,
                 isn: IsnGenerator::new(&secrets.isn),
@@ -108,6 +121,7 @@ impl Host {
                 orphans: AtomicUsize::new(0),
                 down: Shutdown::default(),
                 claims: Claims::default(),
+                autoconf: Autoconf::new(secrets.interface_ids),
                 unfinished_checksums: AtomicU64::new(0),
             }
         });
@@ -120,7 +134,8 @@ impl Host {
     /// Distributes the queues of every device over the cores.
     fn attach_devices(&self) -> Result<(), ConfigError> {
         for (position, device) in self.devices.iter().enumerate() {
-            // The core that polls a queue holds the device itself.
+            // The core that polls a queue holds the device itself, not its `Attached`. Loopback, at
+            // position 0, has no `Attached`.
             let attached = position.checked_sub(1).and_then(|place| self.attached.get(place));
             let index = DeviceIndex::at(position);
             let device =
@@ -131,7 +146,7 @@ impl Host {
                 let (polled, tx) = (Arc::clone(device), Arc::clone(self.tx(index)));
                 let napi = core.add_queue(polled, tx, index, queue).ok_or_else(|| {
                     let limit =
-                        format!("at most {DEVICE_QUEUES_MAX} for each core, with loopback's");
+                        format!("at most {DEVICE_QUEUES_MAX} for each core, loopback's included");
                     ConfigError::new("queues", device.caps().queues, limit)
                 })?;
                 let attendance = Arc::clone(core.attendance());
@@ -157,7 +172,7 @@ fn cores_of(
     attendances: &[Arc<Attendance>],
     core_sockets: &[Arc<CoreSockets>],
 ) -> Vec<Arc<Core>> {
-    let count = u16::try_from(attendances.len()).expect("at most 64 cores");
+    let count = u16::try_from(attendances.len()).expect("a host has at most 64 cores");
     let backlogs: Arc<[_]> = attendances.iter().map(|_| Arc::new(Backlog::new(count))).collect();
     (0..)
         .map(CoreId)
@@ -170,11 +185,11 @@ fn cores_of(
         .collect()
 }
 
-/// Bytes of an IPv4 and a TCP header without options.
+/// Bytes of an IPv4 header and a TCP header without options.
 const HEADERS: u32 = 40;
 
 /// Refuses unusable devices: a device that a host already has, two devices of one name, an MTU that
-/// holds no segment.
+/// holds no segment, or is too small for IPv6 on a device with an IPv6 address.
 fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
     let mtu_min = HEADERS + u32::from(config.sysctls.tcp.tcp_min_snd_mss);
     for (place, entry) in config.devices.iter().enumerate() {
@@ -199,12 +214,46 @@ fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
             let allowed = "a name that no other device of the stack has";
             return Err(ConfigError::new("device name", &caps.name, allowed));
         }
+        let has_v6 = entry.addresses.iter().any(|address| address.addr().is_ipv6());
+        if has_v6 && caps.mtu < MTU_MIN_V6 {
+            let allowed = format!("at least {MTU_MIN_V6} for an IPv6 address (RFC 8200 §5)");
+            return Err(ConfigError::new("mtu", caps.mtu, allowed));
+        }
         if caps.mtu < mtu_min {
             let allowed = format!("at least {mtu_min}: 40 bytes of headers and tcp_min_snd_mss");
             return Err(ConfigError::new("mtu", caps.mtu, allowed));
         }
     }
     Ok(())
+}
+
+/// Computes the memory limits that are still at their default from the maximum of packet memory.
+fn set_memory_limits(sysctls: &mut Sysctls, memory: &Memory) {
+    let defaults = Sysctls::default();
+    if sysctls.tcp_mem == defaults.tcp_mem {
+        sysctls.tcp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
+    }
+    if sysctls.udp_mem == defaults.udp_mem {
+        sysctls.udp_mem = MemoryLimits::for_packets(memory.packets.max_bytes());
+    }
+}
+
+/// Gives a link-local address (RFC 4291 §2.8) to each Ethernet device that has an IPv6 address or
+/// accepts router advertisements, unless the configuration gives the device one.
+fn add_link_local_addresses(config: &mut HostConfig) {
+    for entry in &mut config.devices {
+        let caps = entry.device.caps();
+        let has = |wanted: fn(IpAddr) -> bool| {
+            entry.addresses.iter().any(|address| wanted(address.addr()))
+        };
+        let uses_v6 = config.sysctls.accept_ra || has(|ip| ip.is_ipv6());
+        let is_ethernet = matches!(caps.link, LinkType::Ethernet { .. });
+        if uses_v6 && is_ethernet && caps.mtu >= MTU_MIN_V6 && !has(is_link_local) {
+            let key = &config.secrets.interface_ids;
+            let address = stable_address(key, LINK_LOCAL, &caps.name, 0);
+            entry.addresses.push(IpNet::new_assert(IpAddr::V6(address), 64));
+        }
+    }
 }
 
 /// Attaches the configured devices to the host, which uses them exclusively from here on. Returns

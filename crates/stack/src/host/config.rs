@@ -1,4 +1,5 @@
-//! Configuration of a host. Validated here; the data path takes valid types only.
+//! Configuration of a host. [`Host::new`](super::Host::new) validates the configuration; the data
+//! path gets valid values only.
 
 use std::{io, sync::Arc};
 
@@ -22,7 +23,7 @@ impl From<ConfigError> for io::Error {
 pub struct DeviceConfig {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// Addresses with their prefix lengths; each makes its network directly reachable.
+    /// Addresses with their prefix lengths. The network of each address is directly reachable.
     pub addresses: Vec<IpNet>,
 }
 
@@ -65,7 +66,7 @@ impl HostConfig {
     }
 
     /// As [`new`](Self::new), with secrets derived from `seed`, for simulations and tests. An
-    /// attacker with the seed, or one that tries all seeds, can guess every number of this host.
+    /// attacker that knows the seed, or tries all seeds, can guess every number of this host.
     #[must_use]
     pub fn replay(seed: u64) -> Self {
         Self::new(Secrets::replay(seed))
@@ -95,12 +96,18 @@ mod tests {
                 io::ErrorKind::AlreadyExists,
             ),
             (
-                Sysctls::default().set("net.ipv4.no_such", "1").expect_err("no such name").into(),
+                Sysctls::default()
+                    .set("net.ipv4.no_such", "1")
+                    .expect_err("the setting does not exist")
+                    .into(),
                 "sysctl net.ipv4.no_such: no such setting",
                 io::ErrorKind::NotFound,
             ),
             (
-                Sysctls::default().set("net.ipv4.tcp_sack", "2").expect_err("0 or 1").into(),
+                Sysctls::default()
+                    .set("net.ipv4.tcp_sack", "2")
+                    .expect_err("only 0 and 1 are allowed")
+                    .into(),
                 "sysctl net.ipv4.tcp_sack: \"2\" is not allowed: expected a number from 0 to 1",
                 io::ErrorKind::InvalidInput,
             ),

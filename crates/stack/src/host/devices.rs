@@ -6,14 +6,14 @@
 //! A device goes down in an order in which no step creates work that an earlier step has ended:
 //!
 //! 1. The device drops the packets passed to it.
-//! 2. No route leads to the device. A new route generation makes all entries that refer to it
-//!    stale.
-//! 3. Its queues are disabled; the last poll is over.
-//! 4. Packets in its transmit queues, and those that wait for its neighbors, are dropped with a
-//!    reason.
+//! 2. No route leads to the device. A new route generation makes all cached route entries (dst)
+//!    stale, including those that refer to the device.
+//! 3. The queues of the device are disabled on every core; the last poll is over.
+//! 4. Packets in the transmit queues of the device, and packets that wait for its neighbors, are
+//!    dropped with a reason.
 //!
-//! A removed device is then replaced by a black hole, to which route entries still in use lead, and
-//! freed after a grace period.
+//! A removed device is then replaced by a black hole, which drops packets sent through route
+//! entries still in use. The device is freed after a grace period.
 //!
 //! Not supported: devices that are added while a host runs.
 
@@ -47,7 +47,8 @@ impl Host {
     ///
     /// # Panics
     ///
-    /// If called from within a turn of a core, because it would wait for the end of its own poll.
+    /// If called from within a turn of a core (one pass over its queues): the call waits for the
+    /// end of every poll of the device, and this turn may be such a poll.
     pub fn set_device_up(&self, cx: &mut Cx, index: DeviceIndex, up: bool) -> Result<(), Errno> {
         let device = self.attached(index)?;
         let entered = self.enter_change(cx);
@@ -73,11 +74,11 @@ impl Host {
         Ok(())
     }
 
-    /// Removes a device (`ip link del DEVICE`) with its addresses. Connections that used it
-    /// continue by other routes, if there are any, and if another device has their address. Sockets
-    /// whose address no device has cannot work again: connections end and listeners fail with
-    /// `ENETDOWN`, after [`Event::DeviceGone`] was reported. The device is dropped after a grace
-    /// period, when no running call can refer to it.
+    /// Removes a device (`ip link del DEVICE`) with its addresses. A connection that used the
+    /// device continues if another route leads to its peer and another device has its local
+    /// address. Sockets whose address no device has cannot work again: connections end and
+    /// listeners fail with `ENETDOWN`, after [`Event::DeviceGone`] was reported. The device is
+    /// dropped after a grace period, when no running call can refer to it.
     ///
     /// # Errors
     ///
@@ -123,11 +124,16 @@ impl Host {
         }
     }
 
+    /// Enters the host for a change of a device.
+    ///
+    /// # Panics
+    ///
+    /// From within a turn of a core.
     fn enter_change(&self, cx: &mut Cx) -> crate::cx::Entered {
         let entered = cx.enter(self);
         assert!(
             cx.running().is_none(),
-            "a device is not taken down from within a turn, which may poll it"
+            "a device must not be changed from within a turn of a core, which may be polling it"
         );
         entered
     }
@@ -143,18 +149,25 @@ impl Host {
     /// Ends the sockets that are bound to an address which only a removed device had.
     ///
     /// Differs from Linux: there a connection retransmits until it times out, because its address
-    /// may be added again. This host gets no addresses while it runs, so the connection could not
-    /// recover.
+    /// may be added again. Here a removed device does not return, and neither does its address, so
+    /// the connection could not recover.
     fn end_sockets_without_address(&self, cx: &mut Cx) {
         let (mut listeners, mut entries) = (Vec::<Arc<Listener>>::new(), Vec::<Entry>::new());
+        let mut datagrams = Vec::new();
         {
             let reader = cx.reader();
             let rcu = reader.pin();
             let fib = self.fib(&rcu);
             let is_lost = |ip: IpAddr| !ip.is_unspecified() && !fib.is_local(ip);
             self.demux.for_each_listener(&rcu, |listener| {
-                if is_lost(listener.local().ip()) {
+                if is_lost(listener.address().ip()) {
                     listeners.push(Arc::clone(listener));
+                }
+            });
+            self.datagrams.for_each(&rcu, |bound| {
+                // A socket may be bound to a multicast group, which is an address of no device.
+                if fib.local_kind(bound.local.ip()).is_none() && is_lost(bound.local.ip()) {
+                    datagrams.push(Arc::clone(&bound.socket));
                 }
             });
             self.demux.for_each_established(&rcu, |tuple, entry| {
@@ -162,6 +175,9 @@ impl Host {
                     entries.push(entry.clone());
                 }
             });
+        }
+        for socket in datagrams {
+            socket.end(self, cx);
         }
         for listener in listeners {
             listener.lose_address(self, cx);
@@ -177,6 +193,7 @@ impl Host {
         }
     }
 
+    /// Changes the administrative state of the queues of a device, on every core.
     fn power(&self, cx: &mut Cx, index: DeviceIndex, change: PowerChange) {
         for core in &self.cores {
             core.set_power(self, cx, index, change);
@@ -185,8 +202,8 @@ impl Host {
 }
 
 impl Host {
-    /// Reports that the worker of `core` has panicked. No run is handed to that worker from here
-    /// on. The owner of the worker shuts the host down.
+    /// Reports that the worker of `core` has panicked. From here on, no run of the core is handed
+    /// to that worker. The owner of the worker shuts the host down.
     #[cold]
     pub fn worker_panicked(&self, core: &Core) {
         core.lose_worker();

@@ -1,7 +1,7 @@
 //! Addresses of the structures of a host that its cores share.
 //!
 //! Above: programs whose memory accesses are traced (crates/lab). The regions of a connection are
-//! in `TcpSocket::memory_map`, those of a wire in `Wire::memory_map`.
+//! in `Connection::memory_map`, those of a wire in `Wire::memory_map`.
 
 use std::vec::Vec;
 
@@ -15,7 +15,8 @@ use crate::{
 
 impl Host {
     /// Returns the regions of this host: its settings, tables, cores, route entries and counters.
-    /// A context makes its page of counters when it first enters the host.
+    /// The counter page of a context exists from the time at which the context first enters the
+    /// host.
     #[must_use]
     pub fn memory_map(&self) -> Vec<Region> {
         let net = &*self.net;

@@ -3,10 +3,11 @@
 //! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`,
 //! `ip neigh show`. Any thread that is not in a turn of a core may call these methods.
 //!
-//! Not here: the table (`transmit::neighbor::table`), updates by ARP (`receive::arp_input`).
+//! Not here: the table (`transmit::neighbor::table`), and updates by ARP and neighbor discovery
+//! (`receive::arp_input`, `receive::ndp_input`).
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     vec::Vec,
 };
 
@@ -16,7 +17,7 @@ use crate::{
     cx::Cx,
     device::LinkType,
     header::ethernet::MacAddr,
-    route::fib::Fib,
+    route::{fib::Fib, source_address},
     transmit::{
         dst::RouteKind,
         neighbor::table::{Key, NeighborInfo},
@@ -24,16 +25,15 @@ use crate::{
 };
 
 impl Host {
-    /// Sets the permanent link address of a neighbor: no request is sent for it, no ARP packet
-    /// changes it, and the table does not collect it. Packets that waited for the address are sent.
-    /// [`delete_neighbor`](Self::delete_neighbor) removes the entry, and so does the device when it
-    /// goes down, as in Linux.
+    /// Sets the permanent link address of a neighbor: no request is sent for it, no ARP or neighbor
+    /// discovery packet changes it, and garbage collection does not remove it. Packets that waited
+    /// for the address are sent. [`delete_neighbor`](Self::delete_neighbor) removes the entry. The
+    /// entry is also removed when the device goes down, as in Linux.
     ///
     /// # Errors
     ///
-    /// If there is no such device, if its frames carry no link addresses, if `address` is not IPv4,
-    /// or if `address` or `mac` is not the address of a single other station. Nothing is changed
-    /// then.
+    /// If there is no such device, if its frames carry no link addresses, or if `address` or `mac`
+    /// is not the address of a single other station. In these cases nothing is changed.
     pub fn set_neighbor(
         &self,
         cx: &mut Cx,
@@ -53,7 +53,7 @@ impl Host {
             let rcu = reader.pin();
             let fib = self.fib(&rcu);
             check_address(fib, address)?;
-            asker(fib, device, address)
+            request_source(fib, device, address)
         };
         let entered = cx.enter(self);
         self.neighbors.set_permanent(cx, Key { device, ip: address }, source, mac);
@@ -62,8 +62,8 @@ impl Host {
         Ok(())
     }
 
-    /// Deletes a neighbor, set by hand or learned. The next packet to its address causes a request.
-    /// Packets that wait for the neighbor are dropped.
+    /// Deletes a neighbor, whether it was set by hand or learned. The next packet to its address
+    /// causes a request. Packets that wait for the neighbor are dropped.
     ///
     /// # Errors
     ///
@@ -111,25 +111,29 @@ impl Host {
 
 /// Refuses an address that cannot belong to a single other station on a link.
 fn check_address(fib: &Fib, address: IpAddr) -> Result<(), ConfigError> {
-    let IpAddr::V4(ip) = address else {
-        let allowed = "an IPv4 address: IPv6 is not supported yet";
-        return Err(ConfigError::new("neighbor", address, allowed));
+    let is_special = match address {
+        IpAddr::V4(ip) => ip.octets()[0] == 0,
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_loopback() || ip.to_ipv4_mapped().is_some(),
     };
     match fib.local_kind(address) {
         Some(RouteKind::Local) => {
             Err(ConfigError::refused("neighbor", address, "an address of this host"))
         }
-        None if ip.octets()[0] != 0 => Ok(()),
+        None if !is_special => Ok(()),
         _ => Err(ConfigError::new("neighbor", address, "an address of a single station")),
     }
 }
 
-/// Returns the source address for requests of `device` for `address`: an address of the same
-/// network, or the first address of the device.
-fn asker(fib: &Fib, device: DeviceIndex, address: IpAddr) -> IpAddr {
+/// Returns the source address of the requests (ARP, neighbor solicitation) for `address` that leave
+/// by `device`: the source that the route names, else an address of the device, else the
+/// unspecified address.
+fn request_source(fib: &Fib, device: DeviceIndex, address: IpAddr) -> IpAddr {
     let route = fib.lookup(address).filter(|route| route.device == device);
     route
         .and_then(|route| route.prefsrc)
-        .or_else(|| fib.first_address(device))
-        .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+        .or_else(|| source_address::select(fib, device, address))
+        .unwrap_or(match address {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        })
 }

@@ -26,19 +26,28 @@ impl Host {
         sums
     }
 
-    /// Returns the receive counts of each core: /proc/net/softnet_stat, one line each.
+    /// Returns the receive counts of each core, which are one line of /proc/net/softnet_stat.
     #[must_use]
     pub fn softnet_stat(&self) -> Vec<SoftnetStat> {
         self.cores.iter().map(|core| core.backlog().stat(core.id())).collect()
     }
 
-    /// Returns the memory of the queues of all connections, in pages of 4 KB: `mem` of
-    /// `/proc/net/sockstat`.
+    /// Returns the memory of the queues of all connections, in pages of 4 KB: `mem` of the line
+    /// `TCP` in `/proc/net/sockstat`.
     #[must_use]
     pub fn tcp_memory_pages(&self) -> i64 {
         let reserve = |page: &Arc<CounterPage>| page.tcp_reserve.load(Ordering::Relaxed);
         let reserves = self.with_pages(|pages| pages.iter().map(reserve).sum::<i64>());
         self.tcp_memory().pages() + reserves
+    }
+
+    /// Returns the memory of the receive queues of all datagram sockets, in pages of 4 KB: `mem` of
+    /// the line `UDP` in `/proc/net/sockstat`.
+    #[must_use]
+    pub fn udp_memory_pages(&self) -> i64 {
+        let reserve = |page: &Arc<CounterPage>| page.udp_reserve.load(Ordering::Relaxed);
+        let reserves = self.with_pages(|pages| pages.iter().map(reserve).sum::<i64>());
+        self.udp_memory().pages() + reserves
     }
 
     /// Returns the contents and counts of every transmit queue of every device, loopback first:
@@ -48,13 +57,15 @@ impl Host {
         let entered = cx.enter(self);
         let rows = self.tx.iter().flat_map(|tx| tx.stats(cx)).collect();
         cx.leave(entered);
-        // While this thread held a queue, another thread may have left packets to it. This thread
-        // has sent them, which may have raised a core.
+        // While this thread owned a queue, another thread may have left packets for it to send. If
+        // these packets went to loopback or a wire (the in-process link between two hosts), a core
+        // must run now.
         cx.do_softirq();
         rows
     }
 
-    /// Returns the dst entries in the tables, input routes first.
+    /// Returns the route entries (dst) of the host: those of received packets, then those of sent
+    /// packets.
     #[must_use]
     pub fn dst_entries(&self) -> Vec<DstInfo> {
         let generation = self.route_generation();
@@ -67,7 +78,7 @@ impl Host {
     }
 }
 
-/// Adds the counts of packet memory, which several hosts may share.
+/// Adds the counters of the packet memory. Hosts that share one memory report the same counters.
 fn add_packet_memory(sums: &mut Snapshot, packets: &pkt::Domain) {
     let stats = packets.stats();
     let bytes = |descriptors: i64| descriptors.unsigned_abs() * pkt::DESCRIPTOR_BYTES as u64;

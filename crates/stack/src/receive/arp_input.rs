@@ -1,11 +1,13 @@
 //! ARP input: replies to requests for our addresses and updates the neighbor table.
 //!
-//! The steps have the order of RFC 826: update an existing entry; then, if this host is the target,
-//! create an entry and reply. An unsolicited reply creates no entry. Linux: `arp_process`.
+//! The steps have the order of RFC 826: an existing neighbor entry is updated; then, if this host
+//! is the target of a request, an entry is created and the reply is sent. An unsolicited reply
+//! creates no entry. Linux: `arp_process`.
 //!
-//! Strict modes, in the order of the steps: `drop_gratuitous_arp` drops announcements, `arp_ignore`
-//! selects requests that get no reply, and `arp_strict` keeps the remaining packets from changing
-//! the neighbor table. Conflicts with our own addresses are detected before all three (RFC 5227).
+//! Three settings restrict these steps, in this order: `drop_gratuitous_arp` drops announcements,
+//! `arp_ignore` selects requests that get no reply, and `arp_strict` keeps the remaining packets
+//! from changing the neighbor table. Conflicts with our own addresses are detected before all three
+//! (RFC 5227).
 
 use std::net::IpAddr;
 
@@ -18,7 +20,11 @@ use crate::{
     route::fib::Fib,
     socket::rx::Rx,
     sysctl::modes::ArpIgnore,
-    transmit::{dst::RouteKind, link_output::send_arp, neighbor::Advertisement},
+    transmit::{
+        dst::RouteKind,
+        link_output::send_arp,
+        neighbor::{Advertisement, LinkChange},
+    },
 };
 
 pub(super) fn input(rx: &mut Rx<'_, '_>, mut packet: Packet) -> Verdict {
@@ -51,8 +57,8 @@ pub(super) fn input(rx: &mut Rx<'_, '_>, mut packet: Packet) -> Verdict {
     }
 }
 
-/// Whether a request received on `device` for an address of the device `owner` gets a reply. A
-/// probe (RFC 5227) has no sender address, so its subnet cannot be compared.
+/// Whether a request gets a reply if `device` has received it and its target is an address of the
+/// device `owner`. A probe (RFC 5227) has no sender address, so its subnet is not compared.
 fn is_answered(
     mode: ArpIgnore,
     fib: &Fib,
@@ -80,12 +86,12 @@ struct Treatment {
 }
 
 impl Treatment {
-    /// Decides about a packet received on `device`, by the routes and the settings.
+    /// Decides about a packet that `device` has received, by the forwarding table and the settings.
     fn of(rx: &Rx<'_, '_>, device: DeviceIndex, arp: &ArpPacket) -> Result<Self, DropReason> {
         let (fib, sysctls) = (rx.net.fib(rx.rcu), rx.cx.sysctls());
         if fib.local_kind(IpAddr::V4(arp.sender_ip)).is_some() {
             // The sender uses one of our addresses (RFC 5227), or a broadcast or multicast address.
-            // An entry for it would cut this host off.
+            // A neighbor entry for such an address would cut this host off.
             return Err(DropReason::ArpSourceInvalid);
         }
         if sysctls.drop_gratuitous_arp && arp.is_gratuitous() {
@@ -102,12 +108,12 @@ impl Treatment {
             }
             // An address that is still being probed is tentative: requests for it must not be
             // answered (RFC 5227 §2.1.1).
-            answers = !rx.net.claims().is_tentative(owner, arp.target_ip);
+            answers = !rx.net.claims().is_tentative(owner, IpAddr::V4(arp.target_ip));
         }
         Ok(Self { for_us: owner.is_some(), answers })
     }
 
-    /// Passes the sender's address pair to the neighbor table.
+    /// Passes the IP address and the link address of the sender to the neighbor table.
     fn learn(&self, rx: &mut Rx<'_, '_>, device: DeviceIndex, arp: &ArpPacket) {
         if arp.is_probe() {
             return;
@@ -115,7 +121,10 @@ impl Treatment {
         let advertisement = Advertisement {
             mac: arp.sender_mac,
             solicited: arp.operation == ArpOperation::Reply && self.for_us,
-            gratuitous: arp.is_gratuitous(),
+            change: match arp.is_gratuitous() {
+                true => LinkChange::AtOnce,
+                false => LinkChange::AfterLock,
+            },
         };
         let may_create = self.answers.then_some(IpAddr::V4(arp.target_ip));
         let sender = IpAddr::V4(arp.sender_ip);

@@ -1,35 +1,47 @@
-//! IP early demux: an established connection caches the input route of its packets, so the route
-//! lookup is skipped.
+//! IP early demux: finds the socket of a packet before the route. An established connection and a
+//! connected datagram socket cache the route entry (dst) of their received packets, so that no
+//! route lookup is needed.
 //!
-//! Linux: `tcp_v4_early_demux`, `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`. A packet of
-//! the previous packet's flow costs one comparison; a packet of another flow costs one lookup under
-//! the RCU section. A packet without a connection takes the full path through `ip_input`. If the
-//! connection has no valid cached route, only the route is looked up.
-
-use std::net::SocketAddr;
+//! Linux: `tcp_v4_early_demux`, `tcp_v6_early_demux`, `udp_v4_early_demux`,
+//! `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`, `net.ipv4.udp_early_demux`. For both IP
+//! versions, a cached route entry is valid while its generation equals the route generation of the
+//! host; Linux has a generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of the previous
+//! packet's flow costs one comparison; a packet of another flow costs one lookup in the RCU read
+//! section. If early demux finds no socket, `ip_input` looks up the route, and the protocol looks
+//! up the socket. If the socket that it finds has no valid route entry, `ip_input` looks up the
+//! route alone.
 
 use pkt::{Packet, PacketType};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
 
 use crate::{
     base::ids::DeviceIndex,
-    header::ip::{IpHeader, protocol},
-    socket::{Connection, demux::Entry, rx::Rx},
+    header::{
+        ip::{IpHeader, protocol},
+        udp::{UDP_HEADER_LEN, UdpHeader},
+    },
+    socket::{
+        Connection, DatagramSocket,
+        demux::Entry,
+        rx::{Rx, tuple_of},
+    },
 };
 
 /// Connection that a packet belongs to.
 pub(super) enum Demuxed<'s> {
-    /// Connection of the previous packet, which `flow` remembers.
+    /// Connection of the previous packet: the current one of `Rx::flow`.
     Current,
     /// Another connection.
     Stream(&'s Connection),
 }
 
-/// Returns the connection of `packet`, without a lookup if it is the current one of `rx`, or `None`
-/// if no connection may receive it. `repeats`: header and ports equal those of the previous packet
-/// ([`Flow::repeated_header`](crate::socket::rx::Flow::repeated_header)) and need not be read.
+/// Returns the connection of `packet`, or `None` if no connection may receive the packet. The
+/// current connection of `rx` is found without a lookup. `repeats` is true if the header repeats
+/// that of the last flow on this core
+/// ([`Flow::repeated_header`](crate::socket::rx::Flow::repeated_header)), so that addresses and
+/// ports need not be read.
 #[inline]
-pub(super) fn early_demux<'s>(
+pub(super) fn early_demux<'s, const V4: bool>(
     rx: &mut Rx<'_, 's>,
     header: &IpHeader,
     repeats: bool,
@@ -43,28 +55,48 @@ pub(super) fn early_demux<'s>(
     {
         return None;
     }
-    let over_loopback = rx.net.is_loopback_device(DeviceIndex(packet.meta().rx_device));
+    let device = DeviceIndex(packet.meta().rx_device);
+    let over_loopback = rx.net.is_loopback_device(device);
     if repeats && let Some(known) = rx.flow.repeated() {
         if rx.flow.is(&known.tuple, over_loopback) {
             return Some(Demuxed::Current);
         }
         return stream(rx, &known.tuple, known.hash, over_loopback);
     }
-    let (src_port, dst_port) = SegmentHeader::ports(&packet.linear()[header_len..])?;
-    let tuple = FourTuple {
-        local: SocketAddr::new(header.dst, dst_port),
-        remote: SocketAddr::new(header.src, src_port),
-    };
+    let ports = SegmentHeader::ports(&packet.linear()[header_len..])?;
+    let tuple = tuple_of::<V4>(header, device, ports);
     if rx.flow.is(&tuple, over_loopback) {
         return Some(Demuxed::Current);
     }
     let hash = rx.hash(&tuple);
     let found = stream(rx, &tuple, hash, over_loopback)?;
-    rx.flow.note_header(header, packet);
+    rx.flow.note_header::<V4>(header, packet);
     Some(found)
 }
 
-/// Looks up the connection of a tuple with this hash.
+/// Returns the connected socket of an IPv4 datagram, or `None` if there is none (Linux:
+/// `udp_v4_early_demux`).
+#[inline]
+pub(super) fn datagram<'s>(
+    rx: &mut Rx<'_, 's>,
+    header: &IpHeader,
+    packet: &mut Packet,
+) -> Option<&'s DatagramSocket> {
+    let header_len = usize::from(header.header_len);
+    if header.fragment.is_piece()
+        || packet.meta().pkt_type != PacketType::Host
+        || !packet.require_linear(header_len + UDP_HEADER_LEN)
+    {
+        return None;
+    }
+    let ports = UdpHeader::ports(&packet.linear()[header_len..])?;
+    let device = DeviceIndex(packet.meta().rx_device);
+    let tuple = tuple_of::<true>(header, device, ports);
+    let hash = rx.hash(&tuple);
+    rx.net.datagrams().connected(hash, &tuple, rx.rcu)
+}
+
+/// Returns the connection of `tuple`, whose hash is `hash`.
 #[inline]
 fn stream<'s>(
     rx: &Rx<'_, 's>,

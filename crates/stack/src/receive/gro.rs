@@ -1,8 +1,8 @@
 //! Generic receive offload (GRO): merges consecutive TCP segments before IP sees them, and delivers
 //! packets in lists.
 //!
-//! Above: `napi`, which polls. Below: `link_input::input_list`, which takes the ready packets.
-//! Linux: net/core/gro.c, net/ipv4/tcp_offload.c.
+//! Above: `napi`, which polls the device. Below: `link_input::input_list`, which takes the ready
+//! packets. Linux: net/core/gro.c, net/ipv4/tcp_offload.c.
 //!
 //! ```text
 //!             ┌─ merged ──► a held packet grows          ┌──────────┐ batch full, flush
@@ -11,22 +11,24 @@
 //!                           completed: PSH, differs, full ──► ▲
 //! ```
 //!
-//! One `Gro` belongs to one NAPI instance, and only the owner of its poll accesses it. A superframe
-//! can be segmented into exactly the segments it was merged from (the tests verify this with
-//! `gso`). Merging therefore changes only the number of packets that IP, TCP and the socket see.
+//! A `Gro` belongs to one NAPI instance (one device queue), and only the thread that polls this
+//! queue accesses the `Gro`. Merged segments form a superframe: one packet of several segments. A
+//! superframe can be segmented into exactly the segments it was merged from (the tests verify this
+//! with `gso`). Merging therefore changes only the number of packets that IP, TCP and the socket
+//! see.
 //!
 //! **Order.** At every point where the poll may end (`Gro::flush`), held packets are completed
 //! first and leave with the list. A segment that is not merged completes the held packet of its
-//! flow, even if it can never be merged, such as one with IP options. A fragment completes all held
-//! packets between its addresses. Differs from Linux, where such packets overtake held ones.
+//! flow (ends its merging), even a segment that can never be merged, such as one with IP options. A
+//! fragment completes all held packets between its addresses. Differs from Linux, where segments
+//! with IP options and fragments overtake the held packets of their flow.
 //!
-//! **Cost.** While no packet is held, a frame that can neither be merged nor be held (a pure ACK, a
-//! single segment with PSH, a superframe made by the device) is passed on after reading a few
+//! **Cost.** While no packet is held, a frame that can be neither merged nor held (a pure ACK, a
+//! single segment with PSH, a superframe made by the device) is passed on after a check of a few
 //! bytes.
 //!
-//! Not implemented: UDP and tunnels (a packet has one IP and one TCP header, so nesting needs no
-//! limit). The timer that bounds how long a held packet waits for the next poll is in
-//! `receive::napi`.
+//! Not implemented: UDP and tunnels. Not here: the timer that bounds how long a held packet waits
+//! for the next poll (`receive::napi`).
 
 use pkt::{Packet, PacketList};
 
@@ -59,15 +61,18 @@ enum FlushReason {
     Seq,
     /// The next segment has other TCP options.
     Options,
-    /// The next segment differs in its link or IP header.
+    /// The next segment differs in its link or IP header, can never be merged (`Candidate::alone`),
+    /// or is a fragment.
     Header,
-    /// The last merged segment was shorter, or the next one is longer or has no payload.
+    /// The last merged segment was shorter than the first, or the next one is longer or has no
+    /// payload.
     Len,
-    /// With the next segment, the packet would exceed the maximum size or number of fragments.
+    /// With the next segment, the packet would exceed its maximum size, or its maximum number of
+    /// frags (pieces of page memory).
     Size,
-    /// The bucket was full.
+    /// The bucket of the table was full, and another flow needed the space.
     FullBucket,
-    /// The packet was held since an earlier millisecond.
+    /// The packet has been held since an earlier millisecond.
     Age,
     /// The poll has ended.
     Complete,
@@ -120,8 +125,8 @@ impl Gro {
         }
     }
 
-    /// Handles a frame that the comparison did not recognize, for [`receive`](Self::receive). A
-    /// separate function, so that the common path needs fewer registers.
+    /// Handles a frame that the header comparison of [`receive`](Self::receive) did not recognize.
+    /// This is a separate function, so that the common case needs fewer registers.
     #[inline(never)]
     fn receive_any(&mut self, cx: &mut Cx, mode: &GroMode, network: usize, packet: Packet) {
         let received = self.table.receive(cx, network, mode, packet);
@@ -140,7 +145,8 @@ impl Gro {
         }
     }
 
-    /// Whether a frame passes unchanged in every mode if no packet is held.
+    /// Whether receive offload passes a frame on unchanged, in every mode, while it holds no
+    /// packet.
     #[inline]
     pub(crate) fn goes_alone(packet: &Packet, network: usize) -> bool {
         read::goes_alone(packet, network)
@@ -154,8 +160,8 @@ impl Gro {
         normal_list::count_list(cx, 1);
     }
 
-    /// Completes held packets, then flushes the list, in this order at every flush point. With
-    /// `old_only`, packets held in the present millisecond stay.
+    /// Completes the held packets, then flushes the list. The order is the same at every flush
+    /// point. With `old_only`, packets that arrived in the present millisecond stay held.
     pub(crate) fn flush(&mut self, cx: &Cx, mode: &GroMode, old_only: bool) {
         self.complete(cx, mode, old_only);
         self.normal_list.flush(cx);
@@ -167,8 +173,9 @@ impl Gro {
         }
     }
 
-    /// Ends a busy-poll cycle that received `received` frames and is followed by another. Linux:
-    /// `__busy_poll_stop` and `napi_busy_loop`, whose cycles complete no held packets.
+    /// Ends a busy-poll cycle that received `received` frames and is followed by another cycle.
+    /// Linux: `__busy_poll_stop`, `napi_busy_loop`, whose cycles complete no held packets, as with
+    /// `RxListPerCycle`.
     pub(crate) fn end_cycle(
         &mut self,
         cx: &Cx,
@@ -183,8 +190,8 @@ impl Gro {
         }
     }
 
-    /// Returns the packets to deliver now, oldest first. The caller takes all of them before the
-    /// next frame.
+    /// Returns the packets to deliver now, oldest first. The caller takes all of them before it
+    /// passes the next frame.
     #[inline]
     pub(crate) const fn ready(&mut self) -> &mut PacketList {
         self.normal_list.ready()
@@ -196,8 +203,8 @@ impl Gro {
     }
 }
 
-/// Receive offload of one NAPI instance with its own settings, without a host. Dropping it frees
-/// the held packets.
+/// Receive offload of one NAPI instance without a host, with separate settings. A dropped instance
+/// frees its held packets.
 #[derive(Debug)]
 pub struct Offline {
     gro: Gro,
@@ -206,9 +213,9 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Creates an instance without packets. `batch` is as `net.core.gro_normal_batch`. The IP
-    /// packet of a superframe is shorter than `max_bytes`; 0 disables merging. The IP header of a
-    /// frame begins at offset `network`.
+    /// Creates an instance without packets. `batch` has the meaning of `net.core.gro_normal_batch`.
+    /// The IP packet of a superframe is shorter than `max_bytes` bytes; 0 disables merging. The IP
+    /// header of a frame begins at offset `network`.
     #[must_use]
     pub fn new(exit: GroExit, batch: u32, max_bytes: u32, network: usize) -> Self {
         let merges = max_bytes > 0;
@@ -223,8 +230,8 @@ impl Offline {
         core::mem::take(self.gro.ready())
     }
 
-    /// Ends a poll and returns all held and waiting packets. With `old_only`, packets held in the
-    /// present millisecond stay.
+    /// Ends a poll and returns all held and waiting packets. With `old_only`, packets that arrived
+    /// in the present millisecond stay held.
     pub fn end_poll(&mut self, cx: &Cx, old_only: bool) -> PacketList {
         self.gro.flush(cx, &self.mode, old_only);
         core::mem::take(self.gro.ready())

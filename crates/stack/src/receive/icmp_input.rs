@@ -1,117 +1,192 @@
 //! ICMP input: replies to echo requests, sends errors about undeliverable packets, and passes
-//! received errors to connections.
+//! received errors to connections and datagram sockets.
 //!
-//! RFC 792, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c. The whole host sends at most 1,000
-//! errors per second with bursts of 50 (`icmp_msgs_per_sec`, `icmp_msgs_burst`). Both limits are
-//! randomized: an exact limit shared by all peers tells each of them how many errors the others
-//! have caused, and thereby which ports are open (CVE-2020-25705).
+//! RFC 792, RFC 4443, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c, net/ipv6/icmp.c. Both
+//! versions take the same steps; `V4` selects the numbers, and the checksum of IPv6 covers a
+//! pseudo-header. Neighbor discovery, which IPv6 sends as ICMP, continues in `ndp_input`.
+//!
+//! The rate of the ICMP types of `icmp_ratemask`, and of all ICMPv6 errors, is limited: for each
+//! destination (`icmp_ratelimit`), and for the whole host, both versions together
+//! (`icmp_msgs_per_sec`, `icmp_msgs_burst`). The limit of the host is randomized: an exact limit
+//! shared by all peers tells each of them how many errors the others have caused, and thereby which
+//! ports are open (CVE-2020-25705).
 
 use std::net::{IpAddr, SocketAddr};
 
-use pkt::{DropReason, Packet, PacketType, RxChecksum, TxChecksum, Verdict};
+use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, TxChecksum, Verdict};
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
+use super::ndp_input;
 use crate::{
-    base::{counters::Counter, ids::CoreId},
+    base::{
+        counters::Counter,
+        errno::Errno,
+        ids::{CoreId, DeviceIndex},
+    },
     cx::Cx,
     header::{
+        ethernet::HEADER_LEN,
         icmp::{
-            ICMP_HEADER_LEN, IcmpMessage, Quote, Unreachable, in_counter, may_answer_with_error,
-            out_counter,
+            CHECKSUM_OFFSET, ICMP_HEADER_LEN, IcmpMessage, Quote, Unreachable, in_counter,
+            may_answer_with_error, out_counter,
         },
-        ip::{ETHER_TYPE_IPV4, Fragment, IPV4_HEADER_LEN, IpHeader, protocol},
-        strip,
+        ip::{
+            self, ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN,
+            IpHeader, protocol,
+        },
+        ndp, strip,
+        udp::UDP_HEADER_LEN,
     },
-    route::exception::plateau_below,
-    socket::{demux::Entry, net::Net, rx::Rx},
+    route::{exception::plateau_below, fib::MTU_MIN_V6},
+    socket::{
+        datagram::{ErrorOrigin, QueuedError},
+        demux::Entry,
+        net::{IcmpLimits, Net},
+        rx::{Rx, scoped},
+    },
     transmit::ip_output::{self},
 };
 
-/// Maximum bytes of the offending packet that an error quotes after its ICMP header.
-/// RFC 1812 §4.3.2.3 allows 576 bytes in total; 548 leaves room for the IP and the ICMP header.
-const QUOTE_BYTES_MAX: usize = 548;
+/// Lowest type of the ICMPv6 messages that are not errors.
+const INFORMATIONAL_V6: u8 = 128;
 
-/// Handles one ICMP message, still with its IP header.
-pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
-    rx.cx.count(Counter::IcmpInMsgs, 1);
+/// Maximum bytes of the offending packet that an error quotes after its ICMP header.
+/// RFC 1812 §4.3.2.3 allows 576 bytes in total; 548 leaves room for the IP and the ICMP header. An
+/// ICMPv6 error must fit the smallest MTU (RFC 4443 §2.4 (c)).
+const fn quote_bytes_max<const V4: bool>() -> usize {
+    if V4 { 548 } else { MTU_MIN_V6 as usize - IPV6_HEADER_LEN - ICMP_HEADER_LEN }
+}
+
+/// Handles one ICMP message, which still has its IP header.
+pub(super) fn input<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    rx.cx.count(Counter::IcmpInMsgs.of::<V4>(), 1);
     strip(&mut packet, usize::from(header.header_len));
-    let message = match check_message(rx.cx, &mut packet) {
+    let message = match check_message::<V4>(rx.cx, header, &mut packet) {
         Ok(message) => message,
         Err(reason) => {
-            rx.cx.count(Counter::IcmpInErrors, 1);
+            rx.cx.count(Counter::IcmpInErrors.of::<V4>(), 1);
             return Verdict::Drop(reason, packet);
         }
     };
-    if let Some(counter) = in_counter(packet.linear()[0]) {
+    let kind = packet.linear()[0];
+    if let Some(counter) = in_counter::<V4>(kind) {
         rx.cx.count(counter, 1);
     }
     match message {
-        IcmpMessage::EchoRequest { .. } => echo_reply(rx, header, packet),
-        message if message.is_error() => report(rx, message, packet),
+        IcmpMessage::EchoRequest { .. } => echo_reply::<V4>(rx, header, packet),
+        message if message.is_error() => report::<V4>(rx, header.src, message, packet),
         IcmpMessage::EchoReply { .. } => Verdict::Drop(DropReason::IcmpNoSocket, packet),
+        _ if !V4 && matches!(kind, ndp::ROUTER_SOLICITATION..=ndp::REDIRECT) => {
+            ndp_input::input(rx, header, packet)
+        }
         _ => Verdict::Drop(DropReason::IcmpUnknownType, packet),
     }
 }
 
-fn check_message(cx: &Cx, packet: &mut Packet) -> Result<IcmpMessage, DropReason> {
+fn check_message<const V4: bool>(
+    cx: &Cx,
+    header: &IpHeader,
+    packet: &mut Packet,
+) -> Result<IcmpMessage, DropReason> {
     if !packet.require_linear(ICMP_HEADER_LEN) {
         return Err(DropReason::IcmpMalformed);
     }
     let trusted = packet.meta().rx_checksum == RxChecksum::Unnecessary;
-    if !trusted && !packet.checksum(0, packet.len()).is_valid() {
-        cx.count(Counter::IcmpInCsumErrors, 1);
+    if !trusted && !sum_of::<V4>(header.src, header.dst, packet).is_valid() {
+        cx.count(Counter::IcmpInCsumErrors.of::<V4>(), 1);
         return Err(DropReason::IcmpCsum);
     }
-    IcmpMessage::parse::<true>(packet.linear())
+    IcmpMessage::parse::<V4>(packet.linear())
 }
 
-/// Turns the request into the reply and sends it. Only the type and the addresses change, so the
-/// checksum is updated incrementally (RFC 1624).
-fn echo_reply(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
+/// Returns the sum of a message, and for IPv6 of its pseudo-header (RFC 4443 §2.3).
+fn sum_of<const V4: bool>(src: IpAddr, dst: IpAddr, message: &Packet) -> Sum {
+    let sum = message.checksum(0, message.len());
+    if V4 {
+        return sum;
+    }
+    let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let mut whole = pkt::checksum::pseudo_header(src, dst, protocol::ICMPV6, len);
+    whole.combine(sum, 0);
+    whole
+}
+
+/// Writes the checksum of a complete message whose checksum field is linear.
+fn fill_checksum<const V4: bool>(src: IpAddr, dst: IpAddr, message: &mut Packet) {
+    message.linear_mut()[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].fill(0);
+    let sum = sum_of::<V4>(src, dst, message).finish();
+    message.linear_mut()[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Converts the request to the reply and sends the reply.
+fn echo_reply<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
     let (net, cx, rcu) = (rx.net, &mut *rx.cx, rx.rcu);
     let to_us_alone = packet.meta().pkt_type == PacketType::Host && net.is_local(cx, header.dst);
-    let ignored = cx.sysctls().icmp_echo_ignore_all
-        || (!to_us_alone && cx.sysctls().icmp_echo_ignore_broadcasts);
+    let sysctls = cx.sysctls();
+    let ignored = if V4 {
+        sysctls.icmp_echo_ignore_all || (!to_us_alone && sysctls.icmp_echo_ignore_broadcasts)
+    } else {
+        sysctls.icmp6_echo_ignore_all || (!to_us_alone && sysctls.icmp6_echo_ignore_multicast)
+    };
     if ignored {
         return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
     }
+    let [kind, ..] = IcmpMessage::EchoReply { id: 0, seq: 0 }.header_bytes::<V4>();
+    if !may_send::<V4>(net, cx, kind, header.src) {
+        return Verdict::Drop(DropReason::IcmpRateLimit, packet);
+    }
     let source = to_us_alone.then_some(header.dst);
-    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), rcu) else {
-        cx.count(Counter::IpOutNoRoutes, 1);
-        cx.count(Counter::IcmpOutErrors, 1);
+    let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
+    let Ok(dst) = net.reply_path(cx, remote, source, CoreId(0), rcu) else {
+        cx.count(Counter::IpOutNoRoutes.of::<V4>(), 1);
+        cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
     };
-    {
+    let source = dst.cold().source;
+    if V4 {
+        // Only the type and the addresses change, so the checksum is updated incrementally
+        // (RFC 1624).
         let bytes = packet.linear_mut();
         let old = u16::from_be_bytes([bytes[0], bytes[1]]);
-        bytes[0] = 0;
+        bytes[0] = kind;
         let new = u16::from_be_bytes([bytes[0], bytes[1]]);
         let checksum = u16::from_be_bytes([bytes[2], bytes[3]]);
-        // A checksum of zero is written as 0xffff, which equals it in ones' complement. Plain zero
-        // is right only if all other bytes are zero, too.
+        // A checksum of zero is written as 0xffff, which has the same value in ones' complement. A
+        // zero would be right only if all other bytes were zero, too.
         let updated = match pkt::checksum::update(checksum, old, new) {
             0 => 0xffff,
             updated => updated,
         };
         bytes[2..4].copy_from_slice(&updated.to_be_bytes());
+    } else {
+        packet.linear_mut()[0] = kind;
+        fill_checksum::<V4>(source, header.src, &mut packet);
     }
-    if packet.headroom() < IPV4_HEADER_LEN + 14 {
+    if packet.headroom() < ip::fixed_len::<V4>() + HEADER_LEN {
         return Verdict::Drop(DropReason::NoMemory, packet);
     }
-    count_sent(cx, 0);
-    send(net, cx, &dst, dst.cold().source, header.src, packet);
+    count_sent::<V4>(cx, kind);
+    send::<V4>(net, cx, &dst, source, header.src, packet);
     Verdict::Consumed
 }
 
-fn count_sent(cx: &Cx, kind: u8) {
-    cx.count(Counter::IcmpOutMsgs, 1);
-    if let Some(counter) = out_counter(kind) {
+fn count_sent<const V4: bool>(cx: &Cx, kind: u8) {
+    cx.count(Counter::IcmpOutMsgs.of::<V4>(), 1);
+    if let Some(counter) = out_counter::<V4>(kind) {
         cx.count(counter, 1);
     }
 }
 
 /// Prepends the IP header to a complete ICMP message and sends it.
-fn send(
+fn send<const V4: bool>(
     net: &Net,
     cx: &mut Cx,
     dst: &crate::transmit::dst::Dst,
@@ -119,12 +194,12 @@ fn send(
     to: IpAddr,
     mut packet: Packet,
 ) {
-    let id = net.ip_ids().next(src, to, protocol::ICMP, cx.now, &mut cx.rng);
+    let id = if V4 { net.ip_ids().next(src, to, protocol::ICMP, cx.now, &mut cx.rng) } else { 0 };
     let header = IpHeader {
         src,
         dst: to,
-        protocol: protocol::ICMP,
-        hop_limit: cx.sysctls().ip_default_ttl,
+        protocol: ip::icmp_protocol::<V4>(),
+        hop_limit: ip_output::hop_limit::<V4>(cx),
         traffic_class: 0,
         flow_label: 0,
         id,
@@ -132,17 +207,22 @@ fn send(
         header_len: 0,
         payload_len: u32::try_from(packet.len()).expect("the message fits one IP packet"),
     };
-    header.emit::<true>(packet.push(IPV4_HEADER_LEN));
+    header.emit::<V4>(packet.push(ip::fixed_len::<V4>()));
     let meta = packet.meta_mut();
-    meta.protocol = ETHER_TYPE_IPV4;
+    meta.protocol = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     meta.tx_checksum = TxChecksum::Done;
     meta.gso = pkt::Gso::default();
     ip_output::send(cx, dst, packet);
 }
 
 /// Passes an error about one of our packets to the connection of the quoted packet, which validates
-/// it.
-fn report(rx: &mut Rx<'_, '_>, message: IcmpMessage, mut packet: Packet) -> Verdict {
+/// the error. An error about an IPv4 datagram goes to `report_datagram`.
+fn report<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    offender: IpAddr,
+    message: IcmpMessage,
+    mut packet: Packet,
+) -> Verdict {
     let (net, cx) = (rx.net, &mut *rx.cx);
     // Enough for a quoted IP header of maximum length and the eight payload bytes that RFC 792
     // guarantees.
@@ -150,32 +230,39 @@ fn report(rx: &mut Rx<'_, '_>, message: IcmpMessage, mut packet: Packet) -> Verd
     if !packet.require_linear(want) {
         return Verdict::Drop(DropReason::IcmpMalformed, packet);
     }
-    let quote = match Quote::parse::<true>(&packet.linear()[ICMP_HEADER_LEN..]) {
+    let quote = match Quote::parse::<V4>(&packet.linear()[ICMP_HEADER_LEN..]) {
         Ok(quote) => quote,
         Err(reason) => {
-            cx.count(Counter::IcmpInErrors, 1);
+            cx.count(Counter::IcmpInErrors.of::<V4>(), 1);
             return Verdict::Drop(reason, packet);
         }
     };
+    if V4 && quote.protocol == protocol::UDP {
+        return report_datagram(rx, offender, message, &quote, packet);
+    }
     if quote.protocol != protocol::TCP {
         return Verdict::Drop(DropReason::IcmpNoSocket, packet);
     }
     let (src_port, dst_port) = quote.ports();
+    let device = DeviceIndex(packet.meta().rx_device);
     let tuple = FourTuple {
-        local: SocketAddr::new(quote.src, src_port),
-        remote: SocketAddr::new(quote.dst, dst_port),
+        local: scoped(quote.src, src_port, device),
+        remote: scoped(quote.dst, dst_port, device),
     };
     let hash = net.demux().hash(&tuple);
     let seq = SeqNum(quote.tcp_seq());
-    let error = tcp_error(message, &quote, cx.sysctls().ip_no_pmtu_disc);
+    let error = if V4 {
+        tcp_error(message, &quote, cx.sysctls().ip_no_pmtu_disc)
+    } else {
+        tcp_error_v6(message)
+    };
     match net.demux().established(hash, &tuple, rx.rcu) {
         Some(Entry::Stream(socket)) => socket.icmp_error(net, cx, error, seq),
         Some(Entry::Request(request)) => request.icmp_error(net, cx, error, seq),
-        // A TIME-WAIT socket ignores errors: it acknowledges a repeated FIN, and sends nothing on
-        // its own.
+        // A TIME-WAIT socket ignores errors: it sends segments only in reply to received ones.
         Some(Entry::TimeWait(_)) => {}
         None => {
-            cx.count(Counter::IcmpInErrors, 1);
+            cx.count(Counter::IcmpInErrors.of::<V4>(), 1);
             return Verdict::Drop(DropReason::IcmpNoSocket, packet);
         }
     }
@@ -183,12 +270,92 @@ fn report(rx: &mut Rx<'_, '_>, message: IcmpMessage, mut packet: Packet) -> Verd
     Verdict::Consumed
 }
 
+/// Passes an error about one of our IPv4 datagrams to the socket of the datagram. The quote must be
+/// plausible: its source is an address of this host, its UDP length covers a header, and the quoted
+/// packet exceeds the MTU if the error reports one.
+fn report_datagram(
+    rx: &mut Rx<'_, '_>,
+    offender: IpAddr,
+    message: IcmpMessage,
+    quote: &Quote,
+    packet: Packet,
+) -> Verdict {
+    let (src_port, dst_port) = quote.ports();
+    let tuple = FourTuple {
+        local: SocketAddr::new(quote.src, src_port),
+        remote: SocketAddr::new(quote.dst, dst_port),
+    };
+    let len = usize::from(u16::from_be_bytes([quote.payload[4], quote.payload[5]]));
+    let (net, rcu) = (rx.net, rx.rcu);
+    let hash = net.demux().hash(&tuple);
+    let is_ours = len >= UDP_HEADER_LEN && net.is_local(rx.cx, quote.src);
+    let mut mtu = 0;
+    if let IcmpMessage::PacketTooBig { mtu: reported } = message {
+        mtu = match reported {
+            0 => plateau_below(u32::from(quote.total_len)),
+            reported => reported,
+        };
+        // RFC 5927 §7.2: an error that reports an MTU not smaller than the packet is forged.
+        if len + IPV4_HEADER_LEN <= mtu as usize || rx.cx.sysctls().ip_no_pmtu_disc == 2 {
+            rx.cx.count(Counter::IcmpInErrors, 1);
+            return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+        }
+    }
+    let error = datagram_error(message).filter(|_| is_ours).map(|(errno, permanent)| QueuedError {
+        errno,
+        origin: ErrorOrigin::Icmp { kind: packet.linear()[0], code: packet.linear()[1] },
+        mtu,
+        offender: Some(offender),
+        destination: tuple.remote,
+        permanent,
+    });
+    let known = error.and_then(|error| {
+        let found = net.report_datagram(rx.cx, hash, &tuple, error, rcu);
+        if found.is_some() && mtu != 0 {
+            learn_path_mtu(rx, quote, mtu);
+        }
+        found
+    });
+    if known.is_none() {
+        rx.cx.count(Counter::IcmpInErrors, 1);
+        return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+    }
+    rx.cx.pool.free(packet);
+    Verdict::Consumed
+}
+
+/// Records a smaller path MTU for all sockets that send to the destination of the quoted datagram.
+fn learn_path_mtu(rx: &Rx<'_, '_>, quote: &Quote, mtu: u32) {
+    let path = rx.net.reply_path(rx.cx, quote.dst, Some(quote.src), CoreId(0), rx.rcu);
+    if let Ok(dst) = path {
+        rx.net.learn_path_mtu(quote.dst, &dst, mtu, rx.cx);
+    }
+}
+
+/// Returns the error of a datagram socket for a message, and whether this error is permanent.
+/// Linux: `__udp4_lib_err`, `icmp_err_convert`.
+fn datagram_error(message: IcmpMessage) -> Option<(Errno, bool)> {
+    match message {
+        IcmpMessage::PacketTooBig { .. } => Some((Errno::EMSGSIZE, true)),
+        IcmpMessage::Unreachable(why) => {
+            let is_temporary = matches!(
+                why,
+                Unreachable::Network | Unreachable::Host | Unreachable::Other(5 | 11 | 12)
+            );
+            unreachable_error(why).map(|error| (Errno::from(error), !is_temporary))
+        }
+        IcmpMessage::TimeExceeded { .. } => Some((Errno::EHOSTUNREACH, false)),
+        IcmpMessage::ParameterProblem { .. } => Some((Errno::EPROTO, true)),
+        _ => None,
+    }
+}
+
 /// Converts a message to a TCP error: RFC 1122 §4.2.3.9, RFC 1191 §4, Linux's `icmp_err_convert`.
 /// `no_pmtu_disc` is the setting `ip_no_pmtu_disc`.
 fn tcp_error(message: IcmpMessage, quote: &Quote, no_pmtu_disc: u8) -> IcmpError {
     match message {
         IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 2 => IcmpError::Other,
-        // The reported MTU is not trusted; 0 is raised to the minimum path MTU.
+        // With this setting the reported MTU is not trusted: the path MTU becomes its minimum.
         IcmpMessage::PacketTooBig { .. } if no_pmtu_disc == 1 => IcmpError::PacketTooBig { mtu: 0 },
         IcmpMessage::PacketTooBig { mtu: 0 } => {
             IcmpError::PacketTooBig { mtu: plateau_below(u32::from(quote.total_len)) }
@@ -210,7 +377,35 @@ fn tcp_error(message: IcmpMessage, quote: &Quote, no_pmtu_disc: u8) -> IcmpError
     }
 }
 
-/// Returns the errno of each code of RFC 792 and RFC 1122 §3.2.2.1. Codes beyond 15 are undefined.
+/// Converts an ICMPv6 message to a TCP error: RFC 8201 §4, Linux's `icmpv6_err_convert`.
+fn tcp_error_v6(message: IcmpMessage) -> IcmpError {
+    match message {
+        // RFC 8201 §4: every link carries 1,280 bytes, so a report of a smaller MTU is ignored.
+        IcmpMessage::PacketTooBig { mtu } if mtu < MTU_MIN_V6 => IcmpError::Other,
+        IcmpMessage::PacketTooBig { mtu } => IcmpError::PacketTooBig { mtu },
+        IcmpMessage::Unreachable(Unreachable::Network) => {
+            IcmpError::PathBroken(TcpError::NetworkUnreachable)
+        }
+        // Code 2: the destination is beyond the scope of the source address.
+        IcmpMessage::Unreachable(Unreachable::Host | Unreachable::Other(2)) => {
+            IcmpError::PathBroken(TcpError::HostUnreachable)
+        }
+        IcmpMessage::Unreachable(Unreachable::Port) => {
+            IcmpError::Unreachable(TcpError::ConnectionRefused)
+        }
+        // Codes 5 and 6: the source address failed a policy, or the route rejects the destination.
+        IcmpMessage::Unreachable(Unreachable::Prohibited | Unreachable::Other(5 | 6)) => {
+            IcmpError::Unreachable(TcpError::Prohibited)
+        }
+        IcmpMessage::TimeExceeded { .. } => IcmpError::Unreachable(TcpError::HostUnreachable),
+        IcmpMessage::Unreachable(Unreachable::Protocol) | IcmpMessage::ParameterProblem { .. } => {
+            IcmpError::Unreachable(TcpError::Protocol)
+        }
+        _ => IcmpError::Other,
+    }
+}
+
+/// Returns the error for a code of RFC 792 or RFC 1122 §3.2.2.1. `None`: the code is undefined.
 fn unreachable_error(why: Unreachable) -> Option<TcpError> {
     Some(match why {
         Unreachable::Network => TcpError::NetworkUnreachable,
@@ -232,36 +427,73 @@ fn unreachable_error(why: Unreachable) -> Option<TcpError> {
     })
 }
 
-/// Sends a protocol unreachable error to the sender of a packet whose protocol this host does not
-/// support.
-pub(super) fn send_protocol_unreachable(rx: &mut Rx<'_, '_>, header: &IpHeader, packet: &Packet) {
+/// Returns whether the rate limits allow a message of type `kind` to the address `to`, and counts a
+/// refusal.
+fn may_send<const V4: bool>(net: &Net, cx: &mut Cx, kind: u8, to: IpAddr) -> bool {
+    let sysctls = cx.sysctls();
+    let interval = sysctls.icmp_ratelimit;
+    let limits =
+        IcmpLimits { per_second: sysctls.icmp_msgs_per_sec, burst: sysctls.icmp_msgs_burst };
+    // The types of ICMPv6 errors are below 128 (RFC 4443 §2.1).
+    let is_limited =
+        if V4 { sysctls.icmp_ratemask & (1 << kind) != 0 } else { kind < INFORMATIONAL_V6 };
+    if !is_limited {
+        return true;
+    }
+    if !net.icmp_limiter().allow(cx.now, limits, &mut cx.rng) {
+        cx.count(Counter::IcmpOutRateLimitGlobal, 1);
+        return false;
+    }
+    let end = SocketAddr::new(to, 0);
+    let hash = net.demux().hash(&FourTuple { local: end, remote: end });
+    let allowed = net.icmp_limiter().allow_to(hash, cx.now, interval);
+    if !allowed {
+        cx.count(Counter::IcmpOutRateLimitHost, 1);
+    }
+    allowed
+}
+
+/// Sends an error to the sender of `packet`, which still has its IP header, unless the rules of
+/// `may_answer_with_error` or the rate limits forbid the error.
+pub(super) fn send_error<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    message: IcmpMessage,
+    packet: &Packet,
+) {
     let (net, cx) = (rx.net, &mut *rx.cx);
     let header_len = usize::from(header.header_len);
     let payload = packet.linear().get(header_len..).unwrap_or_default();
     let link = packet.meta().pkt_type;
-    if !header.dst.is_ipv4() || !may_answer_with_error::<true>(header, link, payload) {
+    let is_ours = V4 || net.is_local(cx, header.dst);
+    if !is_ours || !may_answer_with_error::<V4>(header, link, payload) {
         return;
     }
-    if !net.icmp_limiter().allow(cx.now, &mut cx.rng) {
-        cx.count(Counter::IcmpOutRateLimitGlobal, 1);
+    let header_bytes = message.header_bytes::<V4>();
+    if !may_send::<V4>(net, cx, header_bytes[0], header.src) {
         return;
     }
     let source = Some(header.dst);
-    let Ok(dst) = net.reply_path(cx, header.src, source, CoreId(0), rx.rcu) else {
-        return cx.count(Counter::IcmpOutErrors, 1);
+    let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
+    let Ok(dst) = net.reply_path(cx, remote, source, CoreId(0), rx.rcu) else {
+        return cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
     };
-    let message = IcmpMessage::Unreachable(Unreachable::Protocol);
-    let mut bytes = [0; ICMP_HEADER_LEN + QUOTE_BYTES_MAX];
-    bytes[..ICMP_HEADER_LEN].copy_from_slice(&message.header_bytes::<true>());
-    let quoted = packet.copy_to(0, &mut bytes[ICMP_HEADER_LEN..]);
+    let mut bytes = [0; ICMP_HEADER_LEN + quote_bytes_max::<false>()];
+    bytes[..ICMP_HEADER_LEN].copy_from_slice(&header_bytes);
+    let end = ICMP_HEADER_LEN + quote_bytes_max::<V4>();
+    let quoted = packet.copy_to(0, &mut bytes[ICMP_HEADER_LEN..end]);
     let bytes = &mut bytes[..ICMP_HEADER_LEN + quoted];
-    let mut sum = pkt::Sum::default();
-    sum.add_bytes(bytes);
-    bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-    let Some(error) = cx.pool.alloc_from(bytes) else {
-        cx.count(Counter::IpOutDiscards, 1);
-        return cx.count(Counter::IcmpOutErrors, 1);
+    let len = u32::try_from(bytes.len()).expect("at most 1,240 bytes");
+    let mut sum = match V4 {
+        true => Sum::default(),
+        false => pkt::checksum::pseudo_header(header.dst, header.src, protocol::ICMPV6, len),
     };
-    count_sent(cx, bytes[0]);
-    send(net, cx, &dst, header.dst, header.src, error);
+    sum.add_bytes(bytes);
+    bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.finish().to_be_bytes());
+    let Some(error) = cx.pool.alloc_from(bytes) else {
+        cx.count(Counter::IpOutDiscards.of::<V4>(), 1);
+        return cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
+    };
+    count_sent::<V4>(cx, bytes[0]);
+    send::<V4>(net, cx, &dst, header.dst, header.src, error);
 }

@@ -1,43 +1,50 @@
-//! IP receive: checks the header, decides whether the packet is for this host, and passes it to its
-//! protocol.
+//! IP receive: checks the header, decides whether the packet is for this host, and passes the
+//! packet to its protocol.
 //!
-//! Above: `link_input`. Below: `tcp_input`, `icmp_input`. Linux: `ip_rcv`, `ip_local_deliver`,
-//! `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`, `ip_extract_route_hint`. The steps
-//! have the order of RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is
-//! a host and does not forward.
+//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`, `igmp_input`. Linux:
+//! `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`,
+//! `ip_extract_route_hint`; `ipv6_rcv`, `ip6_input_finish`. Packets of both IP versions pass the
+//! same functions; the parameter `V4` selects the header. The steps have the order of
+//! RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is a host and does
+//! not forward.
 //!
 //! ```text
 //!   packet ─► header ─► early demux ─► its connection ─► sublist of this connection
 //!                           └─► hint, or routes ─► dst ─► sublist of this dst
 //! ```
 //!
-//! A **sublist** is a run of consecutive packets to one connection or, for packets without a
-//! connection, along one dst. The packets of a sublist share the result of its first packet. For a
-//! connection, each further packet costs one comparison, and the sublist has one output, one ACK
-//! decision and one wake (`socket::rx`).
+//! A **sublist** is a sequence of consecutive packets to one connection. Packets for which early
+//! demux finds no connection form a sublist if they have the same route entry (dst). All packets of
+//! a sublist use the lookup result of its first packet. For a connection, each further packet costs
+//! one comparison, and the sublist has one output, one ACK decision and one wake (`socket::rx`).
 //!
-//! The **hint** is the route of the previous packet that early demux did not place. The next such
-//! packet reuses it without a lookup if its destination and type of service are the same. The
-//! source is checked if it differs.
+//! The **hint** is the route entry of the previous packet whose route was looked up. The next such
+//! packet uses the hint without a lookup if it has the same destination and type of service. If its
+//! source address differs, the source is checked.
 //!
-//! Differs from Linux: each packet is delivered at once, where Linux takes the whole list through
+//! Differs from Linux: each packet is delivered at once, whereas Linux takes the whole list through
 //! IP before it delivers the first packet. Keeping packets and headers in between costs 3 to 5 %
 //! more instructions per packet than it saves (`rx_list` bench), and the order of the effects is
-//! the same. A packet tries early demux even if a hint would fit, because early demux also finds
-//! the connection.
+//! the same. Early demux is tried even if the hint fits, because early demux also finds the
+//! connection.
 
 use std::net::IpAddr;
 
 use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 
 use super::{
-    early_demux::{Demuxed, early_demux},
-    icmp_input, tcp_input,
+    early_demux::{self, Demuxed, early_demux},
+    icmp_input, igmp_input, tcp_input, udp_input,
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
-    header::ip::{self, IpHeader, protocol},
+    header::{
+        extension::{self, Problem},
+        icmp::{IcmpMessage, Unreachable},
+        ip::{self, IpHeader, protocol},
+    },
+    route::fib::{Route, is_link_local},
     socket::rx::Rx,
     transmit::{
         dst::{DstHandle, RouteKind},
@@ -45,19 +52,23 @@ use crate::{
     },
 };
 
-/// Destination of the last packet that was not dropped. A dropped packet does not end a sublist
-/// (Linux: `ip_list_rcv_finish` continues with the next packet).
+/// Offset of Next Header in the fixed IPv6 header.
+const NEXT_HEADER: u16 = 6;
+
+/// Sublist of the last packet that was not dropped. A dropped packet does not end a sublist (Linux:
+/// `ip_list_rcv_finish` continues with the next packet).
 #[derive(Clone, Copy)]
-enum Place<'s> {
-    /// No packet yet, or one that carried its own dst.
-    Nowhere,
-    /// Connection of the previous packet, which `Flow` remembers.
+enum Sublist<'s> {
+    /// No sublist: there was no packet yet, or the last one carried a route entry with it
+    /// (loopback), or was a datagram for a connected socket.
+    None,
+    /// Packets of one connection: the current connection of `Rx::flow`.
     Connection,
-    /// Local delivery along this dst.
+    /// Packets with this route entry.
     Route(DstHandle<'s>),
 }
 
-/// The route of the last packet that early demux could not place (Linux: the `hint` of
+/// Route entry of the last packet whose route was looked up (Linux: the `hint` of
 /// `ip_list_rcv_finish`).
 struct Hint<'s> {
     src: IpAddr,
@@ -66,59 +77,79 @@ struct Hint<'s> {
     route: DstHandle<'s>,
 }
 
-/// State of one list in the IP layer: [`push`](Self::push) takes each packet,
+/// State of one list of packets in the IP layer. [`push`](Self::push) takes each packet, and
 /// [`finish`](Self::finish) ends the list.
 pub(crate) struct ListInput<'s> {
-    place: Place<'s>,
+    sublist: Sublist<'s>,
     hint: Option<Hint<'s>>,
-    /// Packets of the list. This count and the two below are added to the counters once per list.
+    /// Counts of the list, added to the counters once at the end of the list.
+    v4: ListCounts,
+    v6: ListCounts,
+    sublists: u64,
+}
+
+/// Packets and bytes of one IP version in a list.
+#[derive(Clone, Copy, Default)]
+struct ListCounts {
     packets: u64,
     bytes: u64,
-    sublists: u64,
 }
 
 impl<'s> ListInput<'s> {
     pub(crate) const fn new() -> Self {
-        Self { place: Place::Nowhere, hint: None, packets: 0, bytes: 0, sublists: 0 }
+        let none = ListCounts { packets: 0, bytes: 0 };
+        Self { sublist: Sublist::None, hint: None, v4: none, v6: none, sublists: 0 }
     }
 
-    /// Ends the list and adds its counts.
+    /// Ends the list and adds its counts to the counters.
     #[inline]
     pub(crate) fn finish(self, cx: &Cx) {
-        cx.count(Counter::IpInReceives, self.packets);
-        cx.count(Counter::IpExtInOctets, self.bytes);
+        cx.count(Counter::IpInReceives, self.v4.packets);
+        cx.count(Counter::IpExtInOctets, self.v4.bytes);
+        if self.v6.packets != 0 {
+            cx.count(Counter::Ip6InReceives, self.v6.packets);
+            cx.count(Counter::Ip6InOctets, self.v6.bytes);
+        }
         cx.count(Counter::RxSublists, self.sublists);
     }
 
-    /// Handles the next packet of the list, without its link header.
+    /// Handles the next packet of the list. Its link header has been removed.
     pub(crate) fn push<const V4: bool>(
         &mut self,
         rx: &mut Rx<'_, 's>,
         mut packet: Packet,
     ) -> Verdict {
-        self.packets += 1;
-        self.bytes += packet.len() as u64;
-        let repeated = if V4 { rx.flow.repeated_header(&packet) } else { None };
+        let counts = if V4 { &mut self.v4 } else { &mut self.v6 };
+        counts.packets += 1;
+        counts.bytes += packet.len() as u64;
+        let repeated = rx.flow.repeated_header::<V4>(&packet);
         let repeats = repeated.is_some();
-        let header = match repeated {
+        let mut header = match repeated {
             Some(header) => header,
             None => match check_header::<V4>(&mut packet) {
                 Ok(header) => header,
                 Err(reason) => {
-                    count_header_error(rx.cx, reason);
+                    count_header_error::<V4>(rx.cx, reason);
                     return Verdict::Drop(reason, packet);
                 }
             },
         };
         packet.truncate(header.total_len());
+        let mut protocol_at = NEXT_HEADER;
+        if !V4 && extension::is_extension(header.protocol) {
+            match read_extensions(rx, &mut header, &mut packet) {
+                Ok(at) => protocol_at = at,
+                Err(reason) => return Verdict::Drop(reason, packet),
+            }
+        }
         let ecn = Ecn::from_traffic_class(header.traffic_class);
         // Every segment of a superframe carries the same ECN mark.
-        rx.cx.count(ecn_counter(ecn), u64::from(packet.meta().gso.segs.max(1)));
+        rx.cx.count(ecn_counter(ecn).of::<V4>(), u64::from(packet.meta().gso.segs.max(1)));
         packet.meta_mut().ecn = ecn;
         let sysctls = rx.cx.sysctls();
         let demux = sysctls.ip_early_demux && sysctls.tcp_early_demux;
-        if demux && let Some(found) = early_demux(rx, &header, repeats, &mut packet) {
-            let follows = matches!(self.place, Place::Connection);
+        if demux && let Some(found) = early_demux::<V4>(rx, &header, repeats, &mut packet) {
+            let follows = matches!(self.sublist, Sublist::Connection);
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
                 Demuxed::Stream(socket) => {
@@ -126,40 +157,74 @@ impl<'s> ListInput<'s> {
                     self.sublists += 1;
                 }
             }
-            self.place = Place::Connection;
-            return established(rx, &header, packet);
+            self.sublist = Sublist::Connection;
+            return established::<V4>(rx, &header, packet);
         }
-        self.push_by_route::<V4>(rx, &header, packet)
+        if V4 && header.protocol == protocol::UDP {
+            return self.push_datagram(rx, &header, packet);
+        }
+        self.push_by_route::<V4>(rx, &header, protocol_at, packet)
     }
 
-    /// Delivers a packet that early demux did not place.
-    #[inline]
-    fn push_by_route<const V4: bool>(
+    /// Delivers an IPv4 datagram. If early demux finds a connected socket, the socket supplies the
+    /// route entry; otherwise the route is looked up.
+    fn push_datagram(
         &mut self,
         rx: &mut Rx<'_, 's>,
         header: &IpHeader,
         mut packet: Packet,
     ) -> Verdict {
+        let sysctls = rx.cx.sysctls();
+        let demux = sysctls.ip_early_demux && sysctls.udp_early_demux;
+        let found = if demux { early_demux::datagram(rx, header, &mut packet) } else { None };
+        let Some(socket) = found else {
+            return self.push_by_route::<true>(rx, header, NEXT_HEADER, packet);
+        };
+        self.sublist = Sublist::None;
+        self.sublists += u64::from(!rx.is_current_datagram_socket(socket));
+        let device = DeviceIndex(packet.meta().rx_device);
+        let brought = PacketDst::taken_from(&mut packet);
+        if !matches!(brought, PacketDst::None) {
+            socket.remember(rx.net, rx.cx, device, brought);
+        } else if socket.rx_dst(rx.net, device, rx.rcu).is_none() {
+            match route::<true>(rx, &mut packet, header) {
+                Ok(found) => socket.remember(rx.net, rx.cx, device, PacketDst::Noref(found)),
+                Err(reason) => return Verdict::Drop(reason, packet),
+            }
+        }
+        rx.cx.count(Counter::IpInDelivers, 1);
+        udp_input::connected(rx, socket, header, packet)
+    }
+
+    /// Delivers a packet for which early demux found no socket.
+    #[inline]
+    fn push_by_route<const V4: bool>(
+        &mut self,
+        rx: &mut Rx<'_, 's>,
+        header: &IpHeader,
+        protocol_at: u16,
+        mut packet: Packet,
+    ) -> Verdict {
         let dst = match PacketDst::taken_from(&mut packet) {
-            PacketDst::None => match self.route(rx, header, &mut packet) {
+            PacketDst::None => match self.route::<V4>(rx, header, &mut packet) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
             brought => {
-                self.place = Place::Nowhere;
+                self.sublist = Sublist::None;
                 self.sublists += 1;
                 brought
             }
         };
         let dst = OnceDst::new(dst);
-        let verdict = deliver::<V4>(rx, &dst, header, packet);
+        let verdict = deliver::<V4>(rx, &dst, header, protocol_at, packet);
         dst.take().release(rx.cx, rx.rcu);
         verdict
     }
 
-    /// Returns the hint's route if it fits, or the result of a route lookup. Linux:
-    /// `ip_can_use_hint`, `ip_route_use_hint`.
-    fn route(
+    /// Returns the route entry of the hint if the hint fits, or the result of a route lookup.
+    /// Linux: `ip_can_use_hint`, `ip_route_use_hint`.
+    fn route<const V4: bool>(
         &mut self,
         rx: &Rx<'_, 's>,
         header: &IpHeader,
@@ -169,43 +234,47 @@ impl<'s> ListInput<'s> {
         let found = match &self.hint {
             Some(hint) if hint.dst == dst && hint.traffic_class == traffic_class => {
                 if hint.src != src {
-                    check_source(rx, DeviceIndex(packet.meta().rx_device), header)?;
+                    check_source::<V4>(rx, DeviceIndex(packet.meta().rx_device), header)?;
                 }
-                accept(rx.cx, packet, RouteKind::Local)?;
+                accept::<V4>(rx, packet, header, RouteKind::Local)?;
                 rx.cx.count(Counter::RxRouteHints, 1);
                 hint.route
             }
-            _ => route(rx, packet, header)?,
+            _ => route::<V4>(rx, packet, header)?,
         };
-        // Only local routes become hints: broadcasts are looked up one by one, as in Linux.
+        // Only a local route becomes a hint: the route of each broadcast is looked up, as in Linux.
         self.hint = (found.tail().kind == RouteKind::Local).then_some(Hint {
             src,
             dst,
             traffic_class,
             route: found,
         });
-        let follows = matches!(self.place, Place::Route(before) if core::ptr::eq(before.tail(), found.tail()));
+        let follows = matches!(self.sublist, Sublist::Route(before) if core::ptr::eq(before.tail(), found.tail()));
         self.sublists += u64::from(!follows);
-        self.place = Place::Route(found);
+        self.sublist = Sublist::Route(found);
         Ok(found)
     }
 }
 
-/// Delivers a packet to the current connection. A packet without a dst takes the
-/// connection's cached route.
+/// Delivers a packet to the current connection. A packet that carries no route entry uses the one
+/// that the connection has cached.
 #[inline]
-pub(super) fn established(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
+pub(super) fn established<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
     let mut dst = PacketDst::taken_from(&mut packet);
     if matches!(dst, PacketDst::None) {
         dst = match rx.rx_dst(DeviceIndex(packet.meta().rx_device)) {
             Some(found) => PacketDst::Noref(found),
-            None => match route(rx, &mut packet, header) {
+            None => match route::<V4>(rx, &mut packet, header) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
             },
         };
     }
-    rx.cx.count(Counter::IpInDelivers, 1);
+    rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
     let dst = OnceDst::new(dst);
     let verdict = tcp_input::established(rx, &dst, header, packet);
     dst.take().release(rx.cx, rx.rcu);
@@ -223,13 +292,46 @@ pub(super) fn check_header<const V4: bool>(packet: &mut Packet) -> Result<IpHead
     ip::parse_packet::<V4>(packet, 0)
 }
 
-pub(super) fn count_header_error(cx: &Cx, reason: DropReason) {
+/// Reads the extension headers of an IPv6 packet and includes them in `header`, as if they were
+/// part of the fixed header. Returns the offset of the byte that holds the number of the protocol.
+#[cold]
+fn read_extensions(
+    rx: &mut Rx<'_, '_>,
+    header: &mut IpHeader,
+    packet: &mut Packet,
+) -> Result<u16, DropReason> {
+    let fixed = usize::from(header.header_len);
+    let wanted = packet.len().min(fixed + extension::CHAIN_BYTES_MAX);
+    if !packet.require_linear(wanted) {
+        count_header_error::<false>(rx.cx, DropReason::IpOptions);
+        return Err(DropReason::IpOptions);
+    }
+    match extension::read(header.protocol, &packet.linear()[fixed..wanted]) {
+        Ok(chain) => {
+            header.protocol = chain.protocol;
+            header.fragment = chain.fragment;
+            header.header_len += chain.len;
+            header.payload_len -= u32::from(chain.len);
+            Ok(chain.protocol_at)
+        }
+        Err(refusal) => {
+            count_header_error::<false>(rx.cx, refusal.reason);
+            if let Some(Problem { code, pointer }) = refusal.problem {
+                let message = IcmpMessage::ParameterProblem { code, pointer };
+                icmp_input::send_error::<false>(rx, header, message, packet);
+            }
+            Err(refusal.reason)
+        }
+    }
+}
+
+pub(super) fn count_header_error<const V4: bool>(cx: &Cx, reason: DropReason) {
     match reason {
         DropReason::IpCsum => cx.count(Counter::IpExtInCsumErrors, 1),
-        DropReason::PacketTooShort => cx.count(Counter::IpExtInTruncatedPkts, 1),
+        DropReason::PacketTooShort => cx.count(Counter::IpExtInTruncatedPkts.of::<V4>(), 1),
         _ => {}
     }
-    cx.count(Counter::IpInHdrErrors, 1);
+    cx.count(Counter::IpInHdrErrors.of::<V4>(), 1);
 }
 
 /// Returns the counter of an ECN field (RFC 3168 §5).
@@ -242,46 +344,72 @@ pub(super) const fn ecn_counter(ecn: Ecn) -> Counter {
     }
 }
 
-/// Decides by addresses and receiving device whether the packet is for this host. Linux:
-/// `ip_route_input_rcu`.
-pub(super) fn route<'s>(
+/// Decides by addresses and receiving device whether the packet is for this host, and returns the
+/// route entry. Linux: `ip_route_input_rcu`.
+pub(super) fn route<'s, const V4: bool>(
     rx: &Rx<'_, 's>,
     packet: &mut Packet,
     header: &IpHeader,
 ) -> Result<DstHandle<'s>, DropReason> {
-    check_source(rx, DeviceIndex(packet.meta().rx_device), header)?;
-    // Read before the table: a concurrent change then makes the new entry look stale, never valid
-    // for too long.
+    check_source::<V4>(rx, DeviceIndex(packet.meta().rx_device), header)?;
+    // The generation is read before the table. If the routes change in between, the new entry
+    // carries the old generation and counts as stale. In the other order, an outdated entry could
+    // count as current.
     let generation = rx.net.route_generation();
     let Some(found) = rx.net.fib(rx.rcu).lookup(header.dst) else {
-        rx.cx.count(Counter::IpExtInNoRoutes, 1);
+        rx.cx.count(Counter::IpExtInNoRoutes.of::<V4>(), 1);
         return Err(DropReason::IpNoRoute);
     };
-    accept(rx.cx, packet, found.kind)?;
+    accept::<V4>(rx, packet, header, found.kind)?;
     let device = DeviceIndex(packet.meta().rx_device);
+    if !V4 && is_of_other_link(rx, device, header, &found) {
+        rx.cx.count(Counter::Ip6InAddrErrors, 1);
+        return Err(DropReason::IpDestinationInvalid);
+    }
     let routes = rx.net.input_routes();
-    routes.entry(rx.net, rx.cx, device, found, generation, rx.rcu).ok_or_else(|| {
-        rx.cx.count(Counter::IpInDiscards, 1);
+    routes.entry(rx.net, rx.cx, device, header.dst, found, generation, rx.rcu).ok_or_else(|| {
+        rx.cx.count(Counter::IpInDiscards.of::<V4>(), 1);
         DropReason::NoMemory
     })
 }
 
-/// Decides whether a packet with a route of this kind may arrive in its link frame, and notes the
-/// packet type.
-pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<(), DropReason> {
-    let bytes = packet.len() as u64;
+/// Whether the destination is a link-local address that this host has on another link than that of
+/// the receiving `device` (RFC 4007 §9). A packet over loopback was on no link, so false is
+/// returned.
+fn is_of_other_link(
+    rx: &Rx<'_, '_>,
+    device: DeviceIndex,
+    header: &IpHeader,
+    found: &Route,
+) -> bool {
+    is_link_local(header.dst)
+        && found.kind == RouteKind::Local
+        && found.device != device
+        && !rx.net.is_loopback_device(device)
+}
+
+/// Decides whether a packet whose route is of this kind is accepted, and sets the packet type.
+pub(super) fn accept<const V4: bool>(
+    rx: &Rx<'_, '_>,
+    packet: &mut Packet,
+    header: &IpHeader,
+    kind: RouteKind,
+) -> Result<(), DropReason> {
+    let (cx, bytes) = (&*rx.cx, packet.len() as u64);
     match kind {
         RouteKind::Local => {
-            // A unicast IP address in a link broadcast is not accepted (RFC 1122 §3.3.6).
+            // A unicast IP packet in a broadcast or multicast frame is not accepted
+            // (RFC 1122 §3.3.6).
             if packet.meta().pkt_type == PacketType::Host {
                 Ok(())
             } else {
-                cx.count(Counter::IpInDiscards, 1);
+                cx.count(Counter::IpInDiscards.of::<V4>(), 1);
                 Err(DropReason::IpDestinationInvalid)
             }
         }
-        // The IP destination decides, not the link frame, which some links do not have: a
-        // broadcast never gets the reply of a unicast packet.
+        // The packet type is taken from the IP destination, because some links have no link header.
+        // A packet to a broadcast address therefore never causes a reply, such as an ICMP error,
+        // that only a unicast packet may cause.
         RouteKind::Broadcast => {
             packet.meta_mut().pkt_type = PacketType::Broadcast;
             cx.count(Counter::IpExtInBcastPkts, 1);
@@ -290,24 +418,29 @@ pub(super) fn accept(cx: &Cx, packet: &mut Packet, kind: RouteKind) -> Result<()
         }
         RouteKind::Multicast => {
             packet.meta_mut().pkt_type = PacketType::Multicast;
-            cx.count(Counter::IpExtInMcastPkts, 1);
-            cx.count(Counter::IpExtInMcastOctets, bytes);
+            cx.count(Counter::IpExtInMcastPkts.of::<V4>(), 1);
+            cx.count(Counter::IpExtInMcastOctets.of::<V4>(), bytes);
+            if !V4 && !rx.net.is_member(rx.rcu, DeviceIndex(packet.meta().rx_device), header.dst) {
+                cx.count(Counter::Ip6InAddrErrors, 1);
+                return Err(DropReason::IpDestinationInvalid);
+            }
             Ok(())
         }
         RouteKind::Unicast | RouteKind::Blackhole | RouteKind::Unreachable => {
-            cx.count(Counter::IpInAddrErrors, 1);
+            cx.count(Counter::IpInAddrErrors.of::<V4>(), 1);
             Err(DropReason::IpForwardingOff)
         }
     }
 }
 
-/// Checks the addresses of a packet received on `device`: martians, then `rp_filter`. Packets over
-/// loopback are not checked. Linux: `fib_validate_source`.
+/// Checks the addresses of a packet that `device` has received: rejects addresses that are never
+/// valid (martians), then applies `rp_filter`. Packets over loopback are not checked. Linux:
+/// `fib_validate_source`.
 ///
-/// Differs from Linux: the source is checked before the destination lookup, because martian
-/// destinations are checked here, too. A packet that is both spoofed and for another host is
-/// counted as spoofed, not as unforwardable.
-pub(super) fn check_source(
+/// Differs from Linux: the source is checked before the destination is looked up, because this
+/// function also checks martian destinations. A packet with a spoofed source that is for another
+/// host is counted as spoofed, not as a packet that would have to be forwarded.
+pub(super) fn check_source<const V4: bool>(
     rx: &Rx<'_, '_>,
     device: DeviceIndex,
     header: &IpHeader,
@@ -315,14 +448,18 @@ pub(super) fn check_source(
     if rx.net.is_loopback_device(device) {
         return Ok(());
     }
-    check_martian(rx, header).inspect_err(|_| rx.cx.count(Counter::IpInAddrErrors, 1))?;
+    check_martian::<V4>(rx, header)
+        .inspect_err(|_| rx.cx.count(Counter::IpInAddrErrors.of::<V4>(), 1))?;
+    if !V4 {
+        // As in Linux, `rp_filter` is a setting of IPv4.
+        return Ok(());
+    }
     let expected = match rx.cx.sysctls().rp_filter {
         0 => return Ok(()),
         1 => Some(device),
         _ => None,
     };
-    // A host without an address uses the source 0.0.0.0 to request one, and no route leads back
-    // there.
+    // A host without an address uses the source 0.0.0.0 to request one. No route leads to 0.0.0.0.
     if header.src.is_unspecified() || rx.net.fib(rx.rcu).has_route_back(header.src, expected) {
         return Ok(());
     }
@@ -330,41 +467,66 @@ pub(super) fn check_source(
     Err(DropReason::IpRpFilter)
 }
 
-/// Rejects addresses that are never valid from a wire: the destination 127/8 (RFC 1122 §3.2.1.3
-/// (g)), and as source one of our own addresses, a broadcast or a multicast address.
-fn check_martian(rx: &Rx<'_, '_>, header: &IpHeader) -> Result<(), DropReason> {
+/// Rejects addresses that are never valid in a packet from a link: as destination 127/8
+/// (RFC 1122 §3.2.1.3 (g)), ::1 (RFC 4291 §2.5.3), or a multicast group whose packets never leave a
+/// host (RFC 4291 §2.7); as source one of our own addresses, a broadcast or a multicast address.
+fn check_martian<const V4: bool>(rx: &Rx<'_, '_>, header: &IpHeader) -> Result<(), DropReason> {
+    let stays_inside = match header.dst {
+        IpAddr::V6(dst) if !V4 => dst.is_multicast() && dst.octets()[1] & 0x0f <= 1,
+        _ => false,
+    };
     if rx.net.fib(rx.rcu).local_kind(header.src).is_some() {
         Err(DropReason::IpSourceInvalid)
-    } else if header.dst.is_loopback() {
+    } else if header.dst.is_loopback() || stays_inside {
         Err(DropReason::IpDestinationInvalid)
     } else {
         Ok(())
     }
 }
 
+/// Passes a packet to its protocol. `protocol_at` is the offset of the byte of an IPv6 packet that
+/// holds the number of the protocol.
 pub(super) fn deliver<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
+    protocol_at: u16,
     packet: Packet,
 ) -> Verdict {
     if header.fragment.is_piece() {
-        rx.cx.count(Counter::IpReasmReqds, 1);
-        rx.cx.count(Counter::IpReasmFails, 1);
+        rx.cx.count(Counter::IpReasmReqds.of::<V4>(), 1);
+        rx.cx.count(Counter::IpReasmFails.of::<V4>(), 1);
         return Verdict::Drop(DropReason::IpFragment, packet);
     }
     match header.protocol {
         protocol::TCP => {
-            rx.cx.count(Counter::IpInDelivers, 1);
-            tcp_input::input(rx, dst, header, packet)
+            rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
+            tcp_input::input::<V4>(rx, dst, header, packet)
         }
-        protocol::ICMP if V4 => {
+        protocol::UDP if V4 => {
             rx.cx.count(Counter::IpInDelivers, 1);
-            icmp_input::input(rx, header, packet)
+            udp_input::input(rx, header, packet)
         }
-        _ => {
-            rx.cx.count(Counter::IpInUnknownProtos, 1);
-            icmp_input::send_protocol_unreachable(rx, header, &packet);
+        protocol::IGMP if V4 => {
+            rx.cx.count(Counter::IpInDelivers, 1);
+            igmp_input::input(rx, header, packet)
+        }
+        number if number == ip::icmp_protocol::<V4>() => {
+            rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
+            icmp_input::input::<V4>(rx, header, packet)
+        }
+        number => {
+            rx.cx.count(Counter::IpInUnknownProtos.of::<V4>(), 1);
+            if V4 {
+                let message = IcmpMessage::Unreachable(Unreachable::Protocol);
+                icmp_input::send_error::<V4>(rx, header, message, &packet);
+            } else if number != protocol::NO_NEXT_HEADER {
+                // RFC 8200 §4: the Next Header value is unrecognized. This includes UDP, which
+                // exists over IPv4 only.
+                let message =
+                    IcmpMessage::ParameterProblem { code: 1, pointer: u32::from(protocol_at) };
+                icmp_input::send_error::<V4>(rx, header, message, &packet);
+            }
             Verdict::Drop(DropReason::IpNoProtocol, packet)
         }
     }

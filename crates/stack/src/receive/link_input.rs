@@ -1,8 +1,8 @@
 //! Link layer input: removes the link header, drops frames for other hosts, and dispatches on the
 //! protocol.
 //!
-//! Above: `napi` and the backlog of a core. Below: `ip_input`, `arp_input`. Linux:
-//! `__netif_receive_skb_core`.
+//! Above: `napi`, and the backlog of a core (packets that other cores steered to it). Below:
+//! `ip_input`, `arp_input`. Linux: `__netif_receive_skb_core`.
 
 use pkt::{DropReason, Packet, PacketList, PacketType, Verdict};
 
@@ -25,9 +25,9 @@ pub(crate) struct FrameSource {
     pub(crate) link: LinkType,
 }
 
-/// Passes a list of frames from one device, oldest first, to their protocols and leaves the list
-/// empty. `last`: no frame follows in this poll. Consecutive IP packets reuse the connection or
-/// route found for the previous one. Linux: `netif_receive_skb_list_internal`,
+/// Passes a list of frames from one device, oldest first, to their protocols, and leaves the list
+/// empty. `last` is true if no further frame follows in this poll. An IP packet uses the connection
+/// or the route entry of the previous packet if it fits. Linux: `netif_receive_skb_list_internal`,
 /// `__netif_receive_skb_list_core`.
 pub(crate) fn input_list<'s>(
     rx: &mut Rx<'_, 's>,
@@ -44,8 +44,8 @@ pub(crate) fn input_list<'s>(
     ip.finish(rx.cx);
 }
 
-/// Passes one frame to its protocol. `last`: no frame follows in this poll. Linux:
-/// `netif_receive_skb`.
+/// Passes one frame to its protocol. `last` is true if no further frame follows in this poll.
+/// Linux: `netif_receive_skb`.
 pub(crate) fn input<'s>(rx: &mut Rx<'_, 's>, from: FrameSource, packet: Packet, last: bool) {
     let mut ip = ip_input::ListInput::new();
     rx.flow.set_last(last);
@@ -54,7 +54,7 @@ pub(crate) fn input<'s>(rx: &mut Rx<'_, 's>, from: FrameSource, packet: Packet, 
     ip.finish(rx.cx);
 }
 
-/// Passes one frame to its protocol and counts it if it is dropped.
+/// Passes one frame to its protocol, and counts and frees a dropped frame.
 fn input_on<'s>(
     rx: &mut Rx<'_, 's>,
     from: FrameSource,
@@ -65,6 +65,7 @@ fn input_on<'s>(
     let verdict = match classify(from.link, &mut packet) {
         Ok(()) => match packet.meta().protocol {
             ETHER_TYPE_IPV4 => ip.push::<true>(rx, packet),
+            ETHER_TYPE_IPV6 => ip.push::<false>(rx, packet),
             crate::header::arp::ETHER_TYPE_ARP => arp_input::input(rx, packet),
             _ => Verdict::Drop(DropReason::EthernetType, packet),
         },
@@ -75,7 +76,7 @@ fn input_on<'s>(
     }
 }
 
-/// Removes the link header, and notes the protocol and the packet type.
+/// Removes the link header, and sets the protocol and the packet type of the packet.
 #[inline]
 fn classify(link: LinkType, packet: &mut Packet) -> Result<(), DropReason> {
     match link {
@@ -102,7 +103,7 @@ fn strip_ethernet(
     Ok(())
 }
 
-/// Derives the protocol from the version nibble: the link has no header.
+/// Sets the protocol from the version field of the IP header, because the link has no header.
 fn classify_bare_ip(packet: &mut Packet) -> Result<(), DropReason> {
     if !packet.require_linear(1) {
         return Err(DropReason::PacketTooShort);

@@ -1,13 +1,16 @@
-//! NAPI: per-queue receive state of a core, and the poll.
+//! NAPI: the receive state of one device queue on its core, and the poll of this queue.
 //!
-//! Above: a turn of the core. Below: the device, which is polled; then
-//! [`gro`](crate::receive::gro), steering, and `link_input::input_list` for packets that stay on
-//! this core. Linux: `struct napi_struct`, `napi_poll`, `napi_complete_done`, `napi_busy_loop`.
+//! Above: a turn of the core (`core::turn`: one pass of its softirq work). Below: the device, which
+//! is polled; then [`gro`](crate::receive::gro), steering (`rps`), and `link_input::input_list` for
+//! packets that stay on this core. Linux: `struct napi_struct`, `napi_poll`, `napi_complete_done`,
+//! `napi_busy_loop`.
 //!
-//! Only the owner of the core accesses this state; the borrow of the core's state proves it.
-//! Unless `gro_flush_timeout` arms a timer, receive offload holds no packets while the core may be
-//! released or its thread may idle. It is flushed completely at the end of a poll that emptied the
-//! queue, and when busy polling stops. At the end of any other poll, only old packets are flushed.
+//! Only the thread that owns the core accesses this state; the borrow of the core's state proves
+//! the ownership. Unless `gro_flush_timeout` is set, receive offload holds no packets while the
+//! core may be released or its thread may sleep: held packets are delivered at the end of a poll
+//! that emptied the queue, and when busy polling stops. A poll that used its whole weight delivers
+//! only packets held since an earlier millisecond. A busy-poll cycle delivers what
+//! `net.quietline.busy_poll_flush` says.
 
 use std::sync::Arc;
 
@@ -34,11 +37,12 @@ use deferral::Deferral;
 
 mod deferral;
 
-/// Average frame length above which frames count as superframes.
+/// Average frame length in bytes above which frames count as superframes (packets of several
+/// segments).
 const SUPERFRAME_MIN: usize = 4096;
 
-/// Maximum number of polls that drain the stale frames of a queue when its device comes up. They
-/// take more frames than any device queue holds.
+/// Maximum number of polls that drain the stale frames of a queue when its device comes up. So many
+/// polls take more frames than any device queue holds.
 const STALE_POLLS_MAX: usize = 256;
 
 /// Receive state of one device queue, polled by one core.
@@ -52,22 +56,22 @@ pub(crate) struct Napi {
     weight: usize,
     /// True if the last frames were superframes.
     bulk: bool,
-    /// Ring of received frames, if the core reads the device's ring directly.
+    /// Ring of received frames, of a device that lets the core read its ring directly.
     ring: Option<ring::Receiver<Packet>>,
     /// Frames delivered by the device in one poll. Empty between polls.
     batch: Batch,
     stages: Stages,
-    /// Timer that polls the queue while its descriptor is not watched.
+    /// Timer that polls the queue while its file descriptor is not watched.
     deferral: Deferral,
 }
 
-/// Stages that a frame passes on its way to the protocols.
+/// Stages of the receive path between the device and the link layer.
 #[derive(Debug)]
 struct Stages {
     from: FrameSource,
     /// Packets held for merging, and packets ready for delivery.
     gro: Gro,
-    /// Selection of packets for other cores.
+    /// Selection of the core of each packet.
     steering: Steering,
     /// True if steering may apply in this poll.
     steers: bool,
@@ -78,7 +82,7 @@ struct Stages {
 pub(crate) enum PollEnd {
     /// The core may be released after the poll.
     Softirq,
-    /// The same thread polls again at once (Linux: `NAPI_STATE_IN_BUSY_POLL`).
+    /// The same thread polls the queue again at once (Linux: `NAPI_STATE_IN_BUSY_POLL`).
     BusyCycle,
 }
 
@@ -108,8 +112,8 @@ impl Napi {
                 let received =
                     self.batch.take_while_room(budget, || ring.pop().inspect(Packet::prefetch));
                 if received > 1 {
-                    // Several frames are most likely TCP segments; receive offload merges them by
-                    // their frags.
+                    // Several frames are most likely TCP segments, whose frags (pieces of page
+                    // memory) receive offload reads when it merges them.
                     self.batch.packets().iter().for_each(Packet::prefetch_frags);
                 }
                 received
@@ -158,13 +162,13 @@ impl Napi {
         self.tx.completes_later()
     }
 
-    /// Returns the time when the transmit queue must run even if no packet is sent.
+    /// Returns the time at which the transmit queue must run even if no packet is sent.
     pub(crate) fn transmit_deadline(&self) -> Option<Instant> {
         self.tx.deadline(self.queue)
     }
 
-    /// Completes transmitted packets, which uncharges their senders, and sends packets that waited
-    /// for room.
+    /// Completes transmitted packets, returns their charges to the sending sockets, and sends
+    /// packets that waited for room in the device.
     pub(crate) fn complete_transmissions(&self, cx: &mut Cx) {
         self.tx.complete(cx, self.queue);
     }
@@ -174,9 +178,9 @@ impl Napi {
         self.tx.run_due(cx, self.queue);
     }
 
-    /// Receives at most `weight` frames, delivers them, and returns their number. Fewer than
-    /// `weight` means that the queue was empty and the poll is complete. Exactly `weight` means
-    /// that it is not complete, even if the queue happens to be empty.
+    /// Receives at most `weight` frames, delivers them, and returns their number. A result below
+    /// `weight` means that the queue is empty and the poll is complete. A result equal to `weight`
+    /// means that the poll is not complete, even if the queue happens to be empty.
     pub(crate) fn poll(
         &mut self,
         net: &Net,
@@ -219,7 +223,8 @@ impl Napi {
         received
     }
 
-    /// Notes whether the last frames were superframes, on a device that may deliver them.
+    /// Records whether the last frames were superframes. Called for devices that may deliver
+    /// superframes.
     fn note_bulk(&mut self) {
         let frames = self.batch.packets();
         let bytes: usize = frames.iter().map(Packet::len).sum();
@@ -228,15 +233,15 @@ impl Napi {
         }
     }
 
-    /// Whether the last frames were superframes: they hold so many bytes that cache locality
+    /// Whether the last frames were superframes, which have so many bytes that cache locality
     /// matters.
     pub(crate) const fn is_bulk(&self) -> bool {
         self.bulk
     }
 
-    /// Whether the single frame of this poll can skip receive offload and the list: offload holds
-    /// no packet and would not hold this one, steering is off, and the poll ends with a flush. Then
-    /// neither the list nor the settings are needed.
+    /// Whether the single frame of this poll can skip receive offload and its list, so that the
+    /// poll need not read their settings. This is the case if offload holds no packet and would not
+    /// hold this frame, steering is off, and the poll ends with a flush.
     #[inline]
     fn goes_straight_up(&self, cx: &Cx, end: PollEnd) -> bool {
         let flushes =
@@ -262,8 +267,8 @@ impl Napi {
         self.deferral = Deferral::default();
     }
 
-    /// Starts polling the queue again. Frames received while the device was down are dropped;
-    /// [`STALE_POLLS_MAX`] bounds the loop if frames keep arriving.
+    /// Starts polling the queue again, after dropping the frames received while the device was
+    /// down. [`STALE_POLLS_MAX`] bounds the loop if frames keep arriving.
     pub(crate) fn enable(&mut self, cx: &mut Cx) {
         self.device.start(self.queue);
         let weight = self.weight.min(WEIGHT);
@@ -305,18 +310,18 @@ impl Napi {
         }
     }
 
-    /// Whether some packets are not yet delivered.
+    /// Whether receive offload has packets that are not yet delivered.
     pub(crate) const fn holds(&self) -> bool {
         !self.stages.gro.is_empty()
     }
 
-    /// Whether held packets may stay although the queue is empty: a timer will poll the queue
-    /// (`gro_flush_timeout`).
+    /// Whether packets may stay held after a poll that emptied the queue, because a timer will poll
+    /// the queue (`gro_flush_timeout`).
     fn lingers(&self, cx: &Cx) -> bool {
         !cx.sysctls().devices.of(self.index).gro_flush_timeout.is_zero()
     }
 
-    /// Reads the settings for this poll.
+    /// Begins a poll: reads the settings of steering and receive offload.
     fn begin(&mut self, net: &Net, cx: &Cx, outbox: &Outbox) -> GroMode {
         let from = DeviceQueue { device: self.index, queue: self.queue };
         self.stages.steers = self.stages.steering.begin(net, cx, outbox, from);
@@ -343,8 +348,8 @@ impl Napi {
 }
 
 impl Stages {
-    /// Delivers the ready packets here, or passes them to their core. `last`: no packet follows in
-    /// this poll.
+    /// Delivers the ready packets on this core, or passes them to the cores that steering selects.
+    /// `last` is true if no packet follows in this poll.
     fn go_up(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox, last: bool) {
         if self.steers {
             self.steer(rx, outbox);
@@ -365,7 +370,7 @@ impl Stages {
         rx.flush();
     }
 
-    /// Passes packets of other cores on; the others stay ready.
+    /// Passes the ready packets that belong to other cores to the outbox. The others stay ready.
     #[cold]
     fn steer(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox) {
         let mut kept = PacketList::new();

@@ -1,8 +1,8 @@
 //! Receive packet steering (RPS): selects the core that processes a packet.
 //!
-//! Above: `napi`, which asks for every packet that leaves a device queue. Below: the backlog of
-//! another core (`backlog`), or `link_input` on this one. Linux: `get_rps_cpu`, `set_rps_cpu`,
-//! `enqueue_to_backlog`, Documentation/networking/scaling.rst.
+//! Above: `napi`, which passes every packet that leaves receive offload. Below: the backlog of
+//! another core (`backlog`), or `link_input` on the polling core. Linux: `get_rps_cpu`,
+//! `set_rps_cpu`, `enqueue_to_backlog`, Documentation/networking/scaling.rst.
 //!
 //! ```text
 //!   hash of the flow ─┬─ RFS: core where its application reads (`sock_flows`, `rps_flow_cnt`)
@@ -12,12 +12,12 @@
 //! ```
 //!
 //! No packet overtakes another of its flow, even if settings change while the host runs. Differs
-//! from Linux, where only RFS remembers the core of a flow: here every queue that steers does, so
-//! that changing a map or disabling RPS keeps the order, too. Differs from Linux: a packet that
-//! stays on the polling core is delivered at once, not through that core's backlog.
+//! from Linux, where only RFS stores the core of a flow: here every queue with RPS or RFS stores
+//! it, so that a changed map or disabled RPS keeps the order, too. Differs from Linux: a packet
+//! that stays on the polling core is delivered at once, not through that core's backlog.
 //!
-//! The owner of the core holds all of this state. While steering is off, it costs one test of a
-//! flag per poll.
+//! Only the thread that owns the polling core accesses this state. Disabled steering costs one test
+//! of a flag per poll.
 
 use std::{boxed::Box, vec::Vec};
 
@@ -44,30 +44,32 @@ mod softnet;
 #[cfg(test)]
 mod tests;
 
-/// Minimum number of slots, which a queue without `rps_flow_cnt` has. Flows that share a slot move
-/// together. The slot is chosen by the hash bits that choose the core in a map, so flows of one
-/// slot mostly want the same core.
+/// Minimum number of slots; a queue without `rps_flow_cnt` has this number. Flows that share a slot
+/// move to another core together. The hash bits that select the slot also select the core in a map,
+/// so the flows of one slot mostly want the same core.
 const SLOTS_MIN: usize = 256;
 
 /// Current core of the flows in one slot. Linux: `struct rps_dev_flow`.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     core: u16,
-    /// On another core: number of packets sent to that core, up to and including the slot's last
-    /// one. On this core: number of the poll that delivered the slot's last packet.
+    /// If `core` is another core: number of packets sent to it, up to and including the slot's last
+    /// one. If `core` is the polling core: number of the poll that delivered the slot's last
+    /// packet.
     last_qtail: u32,
 }
 
 /// Steering state of one device queue.
 #[derive(Debug, Default)]
 pub(crate) struct Steering {
-    /// Generation of the settings that the fields below were derived from.
+    /// Generation of the settings from which `map`, `by_socket` and `slots` were derived.
     generation: u64,
     /// Existing cores of `rps_cpus`, ascending.
     map: Vec<u16>,
-    /// True if RFS applies: the queue has a table of its own.
+    /// True if RFS applies: the queue has a flow table (`rps_flow_cnt`), and the host has a socket
+    /// table.
     by_socket: bool,
-    /// Slots; their number is a power of two, or 0 while no packet is steered.
+    /// Slots of the flows; empty while no packet is steered.
     slots: Box<[Slot]>,
     /// Number of the present poll; wraps around.
     poll: u32,
@@ -89,8 +91,8 @@ impl Steering {
         self.prepare(net, cx, outbox, from)
     }
 
-    /// Applies the settings. The slots are replaced only while no packet is in flight to another
-    /// core; until then the old slots preserve the order.
+    /// Applies changed settings. The number of slots changes only while no packet is on its way to
+    /// another core; until then the old slots preserve the order.
     #[cold]
     #[inline(never)]
     fn follow(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, from: DeviceQueue) {
@@ -121,8 +123,8 @@ impl Steering {
         !self.slots.is_empty()
     }
 
-    /// Returns a packet that stays on the present core, or passes it to its own core. Must be
-    /// called only after `begin` has returned true.
+    /// Returns the packet if it stays on the polling core; otherwise passes it to the core of its
+    /// flow. Must be called only if `begin` has returned true for this poll.
     pub(crate) fn keep(
         &mut self,
         net: &Net,
@@ -155,7 +157,8 @@ impl Steering {
         None
     }
 
-    /// Returns the wanted core of a flow, or `None` if neither table names one.
+    /// Returns the wanted core of a flow, or `None` if neither the socket table nor the map names
+    /// one.
     fn wanted(&self, net: &Net, cx: &Cx, hash: u32) -> Option<CoreId> {
         let by_socket = if self.by_socket { cx.sock_flows() } else { None };
         if let Some(core) = by_socket.and_then(|flows| flows.core_of(hash))

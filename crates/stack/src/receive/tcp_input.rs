@@ -1,10 +1,8 @@
-//! TCP receive: verifies the checksum and finds the socket of the four-tuple.
+//! TCP receive: checks header length and checksum, and finds the socket of the four-tuple.
 //!
-//! Linux: `tcp_v4_rcv` up to the socket lock. Segments of established connections take
-//! [`established`]. `input` takes the others: segments for listeners, half-open connections and
-//! TIME-WAIT sockets, and segments without a socket.
-
-use std::net::SocketAddr;
+//! Linux: `tcp_v4_rcv`, `tcp_v6_rcv` up to the socket lock. A segment for which early demux has
+//! found the connection passes [`established`]. All others pass `input`: segments for listeners,
+//! half-open connections and TIME-WAIT sockets, and segments without a socket.
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, Verdict, checksum};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
@@ -18,13 +16,13 @@ use crate::{
     },
     socket::{
         demux::{Entry, FlowName},
-        rx::Rx,
+        rx::{Rx, tuple_of},
     },
     transmit::packet_dst::OnceDst,
 };
 
-/// Delivers one segment, still with its IP header, to the current connection: the fast path after
-/// early demux.
+/// Delivers one segment, which still has its IP header, to the current connection: the fast path
+/// after early demux.
 #[inline]
 pub(super) fn established(
     rx: &mut Rx<'_, '_>,
@@ -41,8 +39,8 @@ pub(super) fn established(
     }
 }
 
-/// Delivers one TCP segment, still with its IP header.
-pub(super) fn input(
+/// Delivers one TCP segment, which still has its IP header.
+pub(super) fn input<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     dst: &OnceDst<'_>,
     header: &IpHeader,
@@ -55,18 +53,16 @@ pub(super) fn input(
     if let Err(reason) = admit(rx, header, &mut packet) {
         return Verdict::Drop(reason, packet);
     }
-    let Some((src_port, dst_port)) = SegmentHeader::ports(packet.linear()) else {
+    let Some(ports) = SegmentHeader::ports(packet.linear()) else {
         return Verdict::Drop(DropReason::PacketTooShort, packet);
     };
-    let tuple = FourTuple {
-        local: SocketAddr::new(header.dst, dst_port),
-        remote: SocketAddr::new(header.src, src_port),
-    };
+    let device = DeviceIndex(packet.meta().rx_device);
+    let tuple = tuple_of::<V4>(header, device, ports);
     let hash = rx.hash(&tuple);
     packet.meta_mut().flow_hash = hash;
-    let over_loopback = rx.net.is_loopback_device(DeviceIndex(packet.meta().rx_device));
+    let over_loopback = rx.net.is_loopback_device(device);
     match rx.established(&tuple, hash) {
-        // Reached if early demux is off.
+        // This case occurs if early demux is off.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {
             rx.follow(socket);
             rx.segment(dst.take(), packet);
@@ -75,7 +71,7 @@ pub(super) fn input(
         // loopback packet a connection with another host.
         Some(Entry::Stream(_)) => return Verdict::Drop(DropReason::IpSourceInvalid, packet),
         found => {
-            // Slow path: every case below needs the parsed header.
+            // Slow path: all remaining cases need the parsed header.
             let segment = match SegmentHeader::parse(packet.linear()) {
                 Ok(segment) => segment,
                 Err(reason) => {
@@ -110,7 +106,8 @@ fn new_connection(
     }
 }
 
-/// Removes the IP header, counts the segment, and performs the checks that need no connection.
+/// Removes the IP header, counts the segment, and performs the checks that do not depend on a
+/// connection.
 #[inline]
 fn admit(rx: &Rx<'_, '_>, header: &IpHeader, packet: &mut Packet) -> Result<(), DropReason> {
     rx.cx.counters().tcp.add(tcp::Counter::TcpInSegs, 1);

@@ -1,11 +1,11 @@
-//! Routes of a host: listing, and changes while it runs.
+//! Routes of a host: lists them, and changes them while the host runs.
 //!
 //! Linux: `ip route show`, `add`, `replace`, `del`; net/ipv4/fib_frontend.c. Any thread may call
 //! these methods; changes are serialized.
 //!
-//! A change makes all cached entries stale, because they belong to an older generation. Sockets
-//! resolve their path again for their next segment, and connections cache the input route of the
-//! next received packet.
+//! A change makes all cached route entries (dst) stale, because they belong to an older generation.
+//! A socket looks its route up again before its next segment, and a connection caches the route
+//! entry of its next received packet.
 
 use std::{sync::Arc, vec::Vec};
 
@@ -26,10 +26,9 @@ impl Router {
     ///
     /// # Errors
     ///
-    /// If a field is invalid or contradicts another, or the prefix has a route with the same
-    /// metric. Nothing is changed then.
+    /// If a field is invalid or contradicts another, or if the prefix has a route with the same
+    /// metric. A refused route changes nothing.
     pub fn add_route(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
-        refuse_ipv6(spec)?;
         self.change_routes(|routes| routes.route(spec))
     }
 
@@ -37,9 +36,8 @@ impl Router {
     ///
     /// # Errors
     ///
-    /// If a field is invalid or contradicts another. Nothing is changed then.
+    /// If a field is invalid or contradicts another. A refused route changes nothing.
     pub fn replace_route(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
-        refuse_ipv6(spec)?;
         self.change_routes(|routes| routes.replace(spec))
     }
 
@@ -48,7 +46,7 @@ impl Router {
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// If no route matches `spec`.
     pub fn delete_route(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
         self.change_routes(|routes| routes.delete(spec))
     }
@@ -60,13 +58,13 @@ impl Router {
         self.routes.entries()
     }
 
-    /// Name of the device with this index; empty if there is none.
+    /// Returns the name of the device with this index, or an empty string if there is none.
     #[must_use]
     pub fn device_name(&self, index: DeviceIndex) -> &str {
         self.devices.get(index.position()).map_or("", |device| &device.caps().name)
     }
 
-    /// Index of the device with this name; loopback is 0.
+    /// Returns the index of the device with this name. The index of loopback is 0.
     #[must_use]
     pub fn device_index(&self, name: &str) -> Option<DeviceIndex> {
         let is_gone = |position: usize| match position.checked_sub(1) {
@@ -79,14 +77,14 @@ impl Router {
         found.map(|(position, _)| DeviceIndex::at(position))
     }
 
-    /// Makes every cached route stale (Linux: `rt_cache_flush`). Sockets and packets keep their
-    /// entries until they next validate them.
+    /// Makes every cached route entry stale (Linux: `rt_cache_flush`). A socket uses a stale entry
+    /// until it next checks whether the entry is valid.
     pub fn invalidate_routes(&self) {
         self.routes.bump();
         self.forget_cached_routes();
     }
 
-    /// Changes the tables, and clears the entries made from them.
+    /// Changes the forwarding table, and removes the route entries made from the old one.
     pub(crate) fn change_routes(
         &self,
         change: impl FnOnce(&mut FibBuilder) -> Result<(), ConfigError>,
@@ -96,8 +94,8 @@ impl Router {
         Ok(())
     }
 
-    /// As [`change_routes`](Self::change_routes), for changes caused by a device, which cannot
-    /// fail.
+    /// As [`change_routes`](Self::change_routes), for a change that a device causes. Such a change
+    /// cannot fail.
     pub(crate) fn change_device_routes(&self, change: impl FnOnce(&mut FibBuilder)) {
         let changed = self.change_routes(|routes| {
             change(routes);
@@ -114,7 +112,7 @@ impl Router {
     }
 }
 
-/// Returns the routing table of the configured addresses and routes.
+/// Returns the forwarding table of the configured addresses and routes, as a builder.
 pub(crate) fn builder_of(
     addresses: &[Vec<IpNet>],
     routes: &[RouteSpec],
@@ -124,32 +122,13 @@ pub(crate) fn builder_of(
     fib.loopback(LOOPBACK);
     for (index, addresses) in (1..).map(DeviceIndex).zip(addresses) {
         for address in addresses {
-            if address.addr().is_ipv6() {
-                return Err(ConfigError::new(
-                    "address",
-                    address,
-                    "an IPv4 address: IPv6 is not supported yet",
-                ));
-            }
             fib.address(index, *address)?;
         }
     }
     for route in routes {
-        refuse_ipv6(route)?;
         fib.route(route)?;
     }
     Ok(fib)
-}
-
-fn refuse_ipv6(spec: &RouteSpec) -> Result<(), ConfigError> {
-    if spec.prefix.addr().is_ipv6() {
-        return Err(ConfigError::new(
-            "route",
-            spec.prefix,
-            "an IPv4 prefix: IPv6 is not supported yet",
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,21 +1,23 @@
-//! Path MTU exceptions: MTUs of single destinations that ICMP reported, which override their
-//! routes.
+//! Path MTU exceptions: path MTUs of single destinations, learned from ICMP errors. They override
+//! the MTU of the route.
 //!
-//! Below: `Router::route` applies them to the paths it resolves. Above: connections pass reports
-//! that they have validated. RFC 1191 §6.3, RFC 8201 §4; Linux: `struct fib_nh_exception`,
-//! `update_or_create_fnhe`.
+//! Above: `Router::hop` applies the exceptions to the routes that it looks up; connections and
+//! `receive::icmp_input` (for datagrams) pass reports that they have validated. RFC 1191 §6.3,
+//! RFC 8201 §4; Linux: `struct fib_nh_exception`, `update_or_create_fnhe`.
 //!
-//! A destination for which a smaller path MTU is reported gets an entry for `route.mtu_expires`
+//! A destination for which a smaller path MTU is reported gets an exception for `route.mtu_expires`
 //! (600 s); afterwards the MTU of the route is tried again. A keyed hash selects the bucket. A
-//! bucket holds at most five entries, and the one that expires first is replaced. So a flood of
-//! reports costs memory for at most 1,280 destinations, and each report needs a connection that
-//! validates it.
+//! bucket holds at most five exceptions, and the one that expires first is replaced. So a flood of
+//! reports costs memory for at most 1,280 destinations. Each report needs a connection that
+//! validates it, or a datagram socket that could have sent the quoted datagram.
 //!
-//! Cached paths do not read entries. They store the generation of their bucket, which every change
-//! increments. A connection compares the two by one load of a rarely written cache line. After a
-//! change, all connections to a destination of the bucket resolve their paths again.
+//! A socket does not read the exceptions for each packet. It caches the generation of the bucket,
+//! which every change of the bucket increments, and compares both by one load of a rarely written
+//! cache line. After a change, all sockets whose destinations are in the bucket look their routes
+//! up again.
 //!
-//! Not here: redirects, which are useless to a host behind one router; validation of reports.
+//! Not here: the validation of reports. Not implemented: redirects, which are useless to a host
+//! behind one router.
 
 use std::{
     boxed::Box,
@@ -37,8 +39,8 @@ use crate::base::secrets::HashKey;
 
 /// Number of buckets; a power of two. Linux: FNHE_HASH_SIZE, 2,048 for each next hop.
 ///
-/// Each bucket is an allocation. A fuzzer builds a host for each run, and its hosts have few
-/// destinations.
+/// Each bucket is an allocation. A fuzzer builds a host for each run, so its hosts have few
+/// buckets.
 const BUCKETS: usize = if cfg!(fuzzing) { 4 } else { 256 };
 
 /// Maximum entries per bucket. Linux: FNHE_RECLAIM_DEPTH.
@@ -50,26 +52,26 @@ pub(crate) struct Exception {
     remote: IpAddr,
     /// Largest IP packet in bytes.
     pub(crate) mtu: u32,
-    /// Whether the report asked for less than `route.min_pmtu`: packets of `mtu` bytes are then
-    /// sent without DF, so that the router fragments them (Linux: `fnhe_mtu_locked`).
+    /// True if the reported MTU was below `route.min_pmtu`. Packets are then sent without DF, so
+    /// that a router can fragment them (Linux: `fnhe_mtu_locked`).
     pub(crate) locked: bool,
-    /// Expiry of the entry.
+    /// Time at which the exception expires.
     pub(crate) expires: Instant,
 }
 
-/// Settings that bound reports, by their Linux names.
+/// Limits of a reported MTU, by their Linux names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// `net.ipv4.route.min_pmtu`.
+    /// Smallest path MTU: `net.ipv4.route.min_pmtu`, or 1,280 for IPv6.
     pub(crate) min_pmtu: u32,
-    /// `net.ipv4.route.mtu_expires`.
+    /// Lifetime: `net.ipv4.route.mtu_expires` or `net.ipv6.route.mtu_expires`.
     pub(crate) mtu_expires: Duration,
 }
 
 #[derive(Debug)]
 struct Bucket {
-    /// Counter incremented after each change of `entries`. Release there, Acquire when a path is
-    /// resolved: a path that saw the new number was made from the new entries.
+    /// Counter incremented after each change of `entries`, with Release. A lookup loads it with
+    /// Acquire, so a lookup that reads the new number also reads the new entries.
     generation: AtomicU32,
     entries: RcuCell<Vec<Exception>>,
 }
@@ -82,7 +84,7 @@ pub(crate) struct Exceptions {
     secret: HashKey,
 }
 
-/// Bucket and generation that a path was resolved from.
+/// Bucket that a lookup has read, and the generation of the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     bucket: u32,
@@ -96,8 +98,8 @@ impl Exceptions {
         Self { buckets: (0..BUCKETS).map(|_| bucket()).collect(), secret }
     }
 
-    /// Returns the exception of `remote` at `now`, and a stamp that tells later whether the result
-    /// is still valid.
+    /// Returns the exception of `remote` at the time `now`, and a stamp with which
+    /// [`is_current`](Self::is_current) decides whether the result is still valid.
     pub(crate) fn lookup(
         &self,
         remote: IpAddr,
@@ -106,22 +108,23 @@ impl Exceptions {
     ) -> (Option<Exception>, Stamp) {
         let index = self.index(remote);
         let bucket = &self.buckets[index as usize];
-        // Loaded before the entries: with a concurrent change, the stamp may be older than the
-        // entries, never newer.
+        // The generation is loaded before the entries. If the entries change in between, the stamp
+        // is older than the entries and counts as stale. In the other order, an outdated result
+        // could count as current.
         let generation = bucket.generation.load(Ordering::Acquire);
         let entries = bucket.entries.load(rcu);
         let found = entries.iter().find(|entry| entry.remote == remote && now < entry.expires);
         (found.copied(), Stamp { bucket: index, generation })
     }
 
-    /// Returns whether the bucket is unchanged since the path was resolved.
+    /// Returns whether the bucket is unchanged since the lookup that returned `stamp`.
     #[inline]
     pub(crate) fn is_current(&self, stamp: Stamp) -> bool {
         self.buckets[stamp.bucket as usize].generation.load(Ordering::Acquire) == stamp.generation
     }
 
-    /// Records that the path to `remote`, of `present` bytes so far, carries only `mtu` bytes.
-    /// Returns whether the entry changed.
+    /// Records a report that the path to `remote`, whose MTU was `present` so far, carries only
+    /// `mtu` bytes. Returns whether the exception changed.
     ///
     /// A report never raises an MTU (RFC 1191 §6.3); only expiry does.
     pub(crate) fn learn(
@@ -167,11 +170,11 @@ impl Exceptions {
     }
 }
 
-/// Plateaus of RFC 1191 §7.1 in ascending order: MTUs of real links.
+/// Plateaus of RFC 1191 §7.1 in ascending order: MTUs of common links.
 const PLATEAUS: [u32; 11] = [68, 296, 508, 1006, 1492, 2002, 4352, 8166, 17_914, 32_000, 65_535];
 
-/// Returns the next smaller plateau. RFC 1191 §5: a router that reports no MTU carries less than
-/// the packet it returned.
+/// Returns the next smaller plateau, for a report without an MTU. RFC 1191 §5: the link of the
+/// router that sent it carries less than the quoted packet.
 pub(crate) fn plateau_below(packet_bytes: u32) -> u32 {
     let smaller = PLATEAUS.iter().rev().find(|&&plateau| plateau < packet_bytes);
     smaller.copied().unwrap_or(PLATEAUS[0])
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_counts_until_it_expires() {
+    fn an_exception_applies_until_it_expires() {
         let (domain, exceptions) = table();
         assert!(exceptions.learn(host(1), 1400, 1500, LIMITS, at(100)));
         assert_eq!(mtu(&domain, &exceptions, host(1), at(699)), Some(1400));
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_below_the_minimum_locks_the_minimum() {
+    fn a_report_below_the_minimum_sets_and_locks_the_minimum_mtu() {
         let (domain, exceptions) = table();
         assert!(exceptions.learn(host(1), 68, 1500, LIMITS, at(1)));
         let reader = domain.reader();
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_replaces_the_entry_that_expires_first() {
+    fn a_full_bucket_replaces_the_exception_that_expires_first() {
         let (domain, exceptions) = table();
         let index = exceptions.index(host(0));
         let remotes: Vec<_> =
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn plateaus_are_those_of_rfc_1191() {
+    fn the_next_smaller_plateau_of_rfc_1191_is_returned() {
         assert_eq!(plateau_below(1500), 1492);
         assert_eq!(plateau_below(1492), 1006);
         assert_eq!(plateau_below(65_535), 32_000);

@@ -1,36 +1,107 @@
 //! The forwarding table: selects the route of a packet by longest prefix match.
 //!
-//! Above: `route::router` for output, `receive::ip_input` for input; the host's configuration
-//! defines addresses and routes. Linux: net/ipv4/fib_trie.c, and the `local` and `main` tables of
-//! `ip route`.
+//! Above: `route::router` for sent packets, `receive::ip_input` for received packets. The
+//! configuration of the host and later changes define addresses and routes. Linux:
+//! net/ipv4/fib_trie.c, and the `local` and `main` tables of `ip route`.
 //!
-//! A table is immutable once built; a change of routes builds a new table (`route::table`). As in
-//! Linux the local table is searched first, so no route can redirect an address of this host. An
-//! address on a device creates three entries: the address as local, its network as directly
-//! reachable, and the network's broadcast address.
+//! A [`Fib`] is immutable once built. A change of routes builds a new one (`route::table`), which
+//! shares all but the changed nodes with the old one ([`Lpm`]). As in Linux it has a local and a
+//! main table. The local table is searched first, so that no route can redirect an address of this
+//! host. An address on a device creates up to three routes: one of kind `Local` for the address,
+//! one for its network on the link, and one of kind `Broadcast` for the network's broadcast
+//! address.
 //!
-//! Not here: devices. An entry refers to one by index.
+//! A [`Route`] does not contain its prefix, so that prefixes with equal routes share one: a table
+//! of a million prefixes has about as many routes as next hops. Routes to one prefix with different
+//! metrics form a list, the best one first.
+//!
+//! Not here: devices. A route contains the index of its device.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::Deref,
+    sync::Arc,
+};
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use prefix_trie::{Prefix, PrefixMap};
+use ipnet::IpNet;
 
+use super::lpm::{Address, Lpm};
 use crate::{base::ids::DeviceIndex, transmit::dst::RouteKind};
 
 pub use builder::{FibBuilder, RouteSpec};
+pub(crate) use builder::{MTU_MIN_V6, is_link_local};
 
 mod builder;
 mod change;
 
-/// Device index of an entry without a specific device: limited broadcast, multicast, blackhole.
+/// Device index of a route without a specific device: limited broadcast, multicast, blackhole,
+/// unreachable.
 pub const NO_DEVICE: DeviceIndex = DeviceIndex(u32::MAX);
 
-/// One entry of the table.
+/// Treatment of the packets to a prefix. Linux: `struct fib_info`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    /// Treatment of these destinations.
+    pub kind: RouteKind,
+    /// Next hop; `None` when the destination is on the link.
+    pub via: Option<IpAddr>,
+    /// Index of the device, or [`NO_DEVICE`].
+    pub device: DeviceIndex,
+    /// Source address for packets without one: always an address of this host.
+    pub prefsrc: Option<IpAddr>,
+    /// Largest packet of this route in bytes, if smaller than the device's MTU.
+    pub mtu: Option<u32>,
+    /// Metric: among routes to the same prefix the smallest wins.
+    pub metric: u32,
+    /// Route to the same prefix with the next larger metric.
+    worse: Option<Arc<Self>>,
+}
+
+impl Route {
+    /// Iterates over this route and those with larger metrics.
+    fn alternatives(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |route| route.worse.as_deref())
+    }
+}
+
+/// Result of a lookup: a route, and the length of its prefix.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// Length of the prefix that matched.
+    pub len: u8,
+    /// Route of the prefix.
+    pub route: &'a Route,
+}
+
+impl Deref for Found<'_> {
+    type Target = Route;
+
+    #[inline]
+    fn deref(&self) -> &Route {
+        self.route
+    }
+}
+
+impl Found<'_> {
+    /// Returns the prefix that matched. `dst` is the address that was looked up.
+    #[must_use]
+    pub fn prefix(&self, dst: IpAddr) -> IpNet {
+        IpNet::new_assert(dst, self.len).trunc()
+    }
+
+    /// Returns the route with its prefix, as it is listed. `dst` is the address that was looked up.
+    #[must_use]
+    pub fn entry(&self, dst: IpAddr) -> RouteEntry {
+        RouteEntry::new(self.prefix(dst), self.route)
+    }
+}
+
+/// A route with its prefix, as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// Destinations that the entry matches.
+    /// Destinations that the route matches.
     pub prefix: IpNet,
     /// Treatment of these destinations.
     pub kind: RouteKind,
@@ -47,7 +118,7 @@ pub struct RouteEntry {
 }
 
 impl fmt::Display for RouteEntry {
-    /// Prints the entry as `ip route` does, but with device indices.
+    /// Prints the route as `ip route` does, but with the index of the device instead of its name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.word())?;
         if self.prefix.prefix_len() == 0 {
@@ -76,65 +147,145 @@ impl fmt::Display for RouteEntry {
     }
 }
 
-/// Local and main table of one address family.
-#[derive(Clone)]
-struct Tables<P: Prefix> {
-    local: PrefixMap<P, RouteEntry>,
-    main: PrefixMap<P, RouteEntry>,
+impl RouteEntry {
+    fn new(prefix: IpNet, route: &Route) -> Self {
+        let Route { kind, via, device, prefsrc, mtu, metric, .. } = *route;
+        Self { prefix, kind, via, device, prefsrc, mtu, metric }
+    }
 }
 
-impl<P: Prefix> Tables<P> {
-    fn new() -> Self {
-        Self { local: PrefixMap::new(), main: PrefixMap::new() }
+/// The two tables of an address family.
+#[derive(Clone, Copy, Debug)]
+enum Table {
+    /// Routes of the addresses of this host, and of broadcast and multicast addresses.
+    Local,
+    /// Routes of the networks of its addresses, and added routes.
+    Main,
+}
+
+/// Local and main table of one address family.
+#[derive(Clone)]
+struct Tables<A> {
+    local: Lpm<A, Arc<Route>>,
+    main: Lpm<A, Arc<Route>>,
+}
+
+impl<A: Address> Tables<A> {
+    const fn new() -> Self {
+        Self { local: Lpm::new(), main: Lpm::new() }
     }
 
-    fn lookup(&self, host: &P) -> Option<&RouteEntry> {
-        let found = self.local.get_lpm(host).or_else(|| self.main.get_lpm(host));
-        found.map(|(_, entry)| entry)
+    #[inline]
+    fn lookup(&self, dst: A) -> Option<Found<'_>> {
+        let found = self.local.lookup(dst).or_else(|| self.main.lookup(dst))?;
+        Some(Found { len: found.len, route: found.value })
     }
 
-    fn iter(&self) -> impl Iterator<Item = &RouteEntry> {
-        self.local.values().chain(self.main.values())
+    #[inline]
+    fn local_kind(&self, ip: A) -> Option<RouteKind> {
+        self.local.lookup(ip).map(|found| found.value.kind)
+    }
+
+    const fn table(&self, table: Table) -> &Lpm<A, Arc<Route>> {
+        match table {
+            Table::Local => &self.local,
+            Table::Main => &self.main,
+        }
+    }
+
+    /// Sets or removes the routes of a prefix.
+    fn set(&mut self, table: Table, prefix: A, len: u8, best: Option<Arc<Route>>) {
+        let table = match table {
+            Table::Local => &mut self.local,
+            Table::Main => &mut self.main,
+        };
+        drop(match best {
+            Some(best) => table.insert(prefix, len, best),
+            None => table.remove(prefix, len),
+        });
     }
 }
 
 /// The forwarding table of a host.
 #[derive(Clone)]
 pub struct Fib {
-    v4: Tables<Ipv4Net>,
-    v6: Tables<Ipv6Net>,
+    v4: Tables<u32>,
+    v6: Tables<u128>,
     /// Addresses of this host with their prefix lengths, by device.
     addresses: Vec<(DeviceIndex, IpNet)>,
+    /// Addresses that new connections avoid (RFC 4862 §5.5.4).
+    deprecated: BTreeSet<IpAddr>,
+    /// Route to the link-local network of each device (fe80::/64), with its prefix length. Table
+    /// `v6` holds only one of these routes, because their prefixes are equal.
+    link_local: Vec<(u8, Route)>,
 }
 
 impl Fib {
-    /// Starts a table to be filled with addresses and routes, for devices with indices below
-    /// `devices`.
+    /// Returns a builder of a table for devices with indices below `devices`.
     #[must_use]
     pub fn builder(devices: u32) -> FibBuilder {
         FibBuilder::new(devices)
     }
 
-    /// Returns the entry for packets to `dst`: the longest matching prefix of the local table or,
-    /// if no local prefix matches, of the main table.
-    #[must_use]
-    pub fn lookup(&self, dst: IpAddr) -> Option<&RouteEntry> {
-        match dst {
-            IpAddr::V4(dst) => self.v4.lookup(&host_v4(dst)),
-            IpAddr::V6(dst) => self.v6.lookup(&host_v6(dst)),
+    const fn new() -> Self {
+        Self {
+            v4: Tables::new(),
+            v6: Tables::new(),
+            addresses: Vec::new(),
+            deprecated: BTreeSet::new(),
+            link_local: Vec::new(),
         }
     }
 
-    /// Returns the kind of an address in the local table: `Local` for addresses of this host,
-    /// `Broadcast` and `Multicast` for addresses of no single host, `None` for all others. A packet
-    /// whose source has any of the three kinds is forged.
+    /// Returns the route for packets to `dst`: that of the longest matching prefix of the local
+    /// table or, if no local prefix matches, of the main table.
+    #[inline]
+    #[must_use]
+    pub fn lookup(&self, dst: IpAddr) -> Option<Found<'_>> {
+        match dst {
+            IpAddr::V4(dst) => self.v4.lookup(dst.to_bits()),
+            IpAddr::V6(dst) => self.v6.lookup(dst.to_bits()),
+        }
+    }
+
+    /// Returns the route for packets to the link-local address `dst` on the link of `device`.
+    #[must_use]
+    pub fn lookup_on(&self, device: DeviceIndex, dst: IpAddr) -> Option<Found<'_>> {
+        let is_local_on =
+            |found: &Found<'_>| found.kind == RouteKind::Local && found.device == device;
+        let on_link = || {
+            let (len, route) = self.link_local.iter().find(|(_, route)| route.device == device)?;
+            Some(Found { len: *len, route })
+        };
+        self.lookup(dst).filter(is_local_on).or_else(on_link)
+    }
+
+    /// Returns the addresses of `device`, oldest first.
+    pub fn addresses_on(&self, device: DeviceIndex) -> impl Iterator<Item = IpAddr> {
+        let on_it = move |(on, _): &&(DeviceIndex, IpNet)| *on == device;
+        self.addresses.iter().filter(on_it).map(|(_, address)| address.addr())
+    }
+
+    /// Returns the addresses of this host with their devices and prefix lengths, oldest first.
+    pub(crate) fn addresses(&self) -> &[(DeviceIndex, IpNet)] {
+        &self.addresses
+    }
+
+    /// Returns whether `address` is deprecated, so that new connections avoid it as their source.
+    pub(crate) fn is_deprecated(&self, address: IpAddr) -> bool {
+        self.deprecated.contains(&address)
+    }
+
+    /// Returns the kind of an address in the local table: `Local` for an address of this host,
+    /// `Broadcast` or `Multicast` for an address of several hosts, `None` for any other address. A
+    /// packet from a link whose source address has one of these three kinds is forged.
+    #[inline]
     #[must_use]
     pub fn local_kind(&self, ip: IpAddr) -> Option<RouteKind> {
-        let found = match ip {
-            IpAddr::V4(ip) => self.v4.local.get_lpm(&host_v4(ip)).map(|(_, entry)| entry),
-            IpAddr::V6(ip) => self.v6.local.get_lpm(&host_v6(ip)).map(|(_, entry)| entry),
-        };
-        found.map(|entry| entry.kind)
+        match ip {
+            IpAddr::V4(ip) => self.v4.local_kind(ip.to_bits()),
+            IpAddr::V6(ip) => self.v6.local_kind(ip.to_bits()),
+        }
     }
 
     /// Returns whether the address belongs to this host, on any device.
@@ -143,9 +294,9 @@ impl Fib {
         self.local_kind(ip) == Some(RouteKind::Local)
     }
 
-    /// Returns whether packets to `src` would leave by a unicast route: by any route, or by
-    /// `device` if one is given. The reverse-path check of RFC 3704: strict (§2.2) with a device,
-    /// loose (§2.4) without.
+    /// Returns whether the route to `src` is a unicast route and, if `device` is given, leads
+    /// through that device: the reverse-path check of RFC 3704, strict (§2.2) with a device, loose
+    /// (§2.4) without one.
     #[must_use]
     pub fn has_route_back(&self, src: IpAddr, device: Option<DeviceIndex>) -> bool {
         self.lookup(src).is_some_and(|route| {
@@ -162,31 +313,84 @@ impl Fib {
         })
     }
 
-    /// Returns the first address given to `device`: the source of its packets unless the route
-    /// specifies another.
-    #[must_use]
-    pub fn first_address(&self, device: DeviceIndex) -> Option<IpAddr> {
-        self.addresses.iter().find(|(on, _)| *on == device).map(|(_, address)| address.addr())
+    /// Returns the device of the best unicast route to `dst` in the main table.
+    pub(crate) fn main_device(&self, dst: IpAddr) -> Option<DeviceIndex> {
+        let best = match dst {
+            IpAddr::V4(dst) => self.v4.main.lookup(dst.to_bits()).map(|found| found.value),
+            IpAddr::V6(dst) => self.v6.main.lookup(dst.to_bits()).map(|found| found.value),
+        };
+        best.filter(|route| route.kind == RouteKind::Unicast).map(|route| route.device)
     }
 
-    /// Returns every entry: IPv4 before IPv6, the local table before the main table, by prefix.
-    pub fn iter(&self) -> impl Iterator<Item = &RouteEntry> {
-        self.v4.iter().chain(self.v6.iter())
+    /// Returns the first device besides loopback that has an address of this family.
+    pub(crate) fn device_with_address(&self, is_v4: bool) -> Option<DeviceIndex> {
+        let is_of_family =
+            |(on, address): &&(DeviceIndex, IpNet)| on.0 != 0 && address.addr().is_ipv4() == is_v4;
+        self.addresses.iter().find(is_of_family).map(|(on, _)| *on)
+    }
+
+    /// Returns the oldest address of `device` in a family: IPv4 if `v4` is true, otherwise IPv6.
+    #[must_use]
+    pub fn first_address(&self, device: DeviceIndex, v4: bool) -> Option<IpAddr> {
+        self.addresses_on(device).find(|address| address.is_ipv4() == v4)
+    }
+
+    /// Returns every route, even if another route to its prefix has a smaller metric. The local
+    /// table comes before the main table, IPv4 before IPv6; then the order is that of prefixes and
+    /// metrics.
+    #[must_use]
+    pub fn entries(&self) -> Vec<RouteEntry> {
+        let mut entries = Vec::new();
+        for table in [Table::Local, Table::Main] {
+            self.for_each(table, |prefix, best| {
+                entries.extend(best.alternatives().map(|route| RouteEntry::new(prefix, route)));
+            });
+        }
+        entries
+    }
+
+    /// Returns the best route to exactly this prefix.
+    fn get(&self, table: Table, prefix: &IpNet) -> Option<&Arc<Route>> {
+        let len = prefix.prefix_len();
+        match prefix.addr() {
+            IpAddr::V4(ip) => self.v4.table(table).get(ip.to_bits(), len),
+            IpAddr::V6(ip) => self.v6.table(table).get(ip.to_bits(), len),
+        }
+    }
+
+    /// Sets or removes the routes of a prefix.
+    fn set(&mut self, table: Table, prefix: &IpNet, best: Option<Arc<Route>>) {
+        let len = prefix.prefix_len();
+        match prefix.addr() {
+            IpAddr::V4(ip) => self.v4.set(table, ip.to_bits(), len, best),
+            IpAddr::V6(ip) => self.v6.set(table, ip.to_bits(), len, best),
+        }
+    }
+
+    /// Visits the prefixes of a table with their best routes: IPv4 before IPv6, in ascending order.
+    fn for_each(&self, table: Table, mut visit: impl FnMut(IpNet, &Arc<Route>)) {
+        self.v4.table(table).for_each(|ip, len, best| {
+            visit(IpNet::new_assert(Ipv4Addr::from_bits(ip).into(), len), best);
+        });
+        self.v6.table(table).for_each(|ip, len, best| {
+            visit(IpNet::new_assert(Ipv6Addr::from_bits(ip).into(), len), best);
+        });
+    }
+
+    /// Visits the best route of each prefix of the main table that contains `dst`, in ascending
+    /// order of length.
+    fn for_each_match(&self, dst: IpAddr, mut visit: impl FnMut(&Route)) {
+        match dst {
+            IpAddr::V4(ip) => self.v4.main.for_each_match(ip.to_bits(), |_, best| visit(best)),
+            IpAddr::V6(ip) => self.v6.main.for_each_match(ip.to_bits(), |_, best| visit(best)),
+        }
     }
 }
 
 impl fmt::Debug for Fib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter().map(|entry| format!("{entry}"))).finish()
+        f.debug_list().entries(self.entries().iter().map(|entry| format!("{entry}"))).finish()
     }
-}
-
-const fn host_v4(ip: Ipv4Addr) -> Ipv4Net {
-    Ipv4Net::new_assert(ip, 32)
-}
-
-const fn host_v6(ip: Ipv6Addr) -> Ipv6Net {
-    Ipv6Net::new_assert(ip, 128)
 }
 
 #[cfg(test)]

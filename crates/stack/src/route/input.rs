@@ -1,15 +1,16 @@
-//! Input routes: one dst entry per local prefix and device, shared by all cores and flows.
+//! Route entries (dst) of received packets: one entry per receiving device and prefix of the local
+//! table, shared by all cores and flows.
 //!
-//! Below: the forwarding table classifies the address. Above: `receive::ip_input` asks for packets
-//! that early demux did not match. Linux: `ip_route_input_rcu`, `nhc_rth_input`.
+//! Below: the forwarding table, which classifies the destination. Above: `receive::ip_input`, for
+//! packets without a cached route entry. Linux: `ip_route_input_rcu`, `nhc_rth_input`.
 //!
-//! A lookup runs in a read section and writes nothing. There are at most as many entries as the
-//! local table has prefixes, times the devices that packets arrive by; a stale entry is replaced
-//! when it is found.
+//! A lookup runs in a read section and takes no lock. The number of entries is at most the number
+//! of prefixes of the local table times the number of devices. A stale entry is replaced when a
+//! lookup finds it.
 //!
 //! Not here: validation of source addresses (`receive::ip_input`).
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use sync::{
@@ -17,22 +18,22 @@ use sync::{
     epoch::{Domain, Section},
 };
 
-use super::fib::RouteEntry;
+use super::fib::Found;
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     route::router::Router,
-    transmit::dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstTail},
+    transmit::dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstTail, RouteKind},
 };
 
-/// Device and local prefix of an input route.
+/// Receiving device and local prefix of a route entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     device: DeviceIndex,
     prefix: IpNet,
 }
 
-/// Input route entries of a host.
+/// Route entries of the packets that a host receives.
 #[derive(Debug)]
 pub(crate) struct InputRoutes {
     routes: RcuMap<Key, DstOwner>,
@@ -43,19 +44,20 @@ impl InputRoutes {
         Self { routes: RcuMap::new(rcu, 16) }
     }
 
-    /// Returns the entry for packets that arrive by `device` and match `route` of `generation`, and
-    /// creates it if necessary. `None` when another thread changes the routes concurrently: the
-    /// packet is dropped and retransmitted.
+    /// Returns the entry for packets to `dst` that `device` receives, and creates it if necessary.
+    /// `route` is the route to `dst`, looked up in `generation`. Returns `None` if another thread
+    /// changes the routes at the same time; the caller drops the packet.
     pub(crate) fn entry<'s>(
         &'s self,
         router: &Router,
         cx: &Cx,
         device: DeviceIndex,
-        route: &RouteEntry,
+        dst: IpAddr,
+        route: Found<'_>,
         generation: u32,
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
-        let key = Key { device, prefix: route.prefix };
+        let key = Key { device, prefix: route.prefix(dst) };
         let hash = key.hash();
         cx.count(Counter::RxRouteLookups, 1);
         if let Some(dst) = self.routes.lookup(hash, &key, rcu)
@@ -64,7 +66,7 @@ impl InputRoutes {
             dst.stats().on_lookup(cx.now);
             return Some(dst.handle());
         }
-        self.routes.insert_or_replace(hash, key, make(router, cx, device, route, generation));
+        self.routes.insert_or_replace(hash, key, make(router, cx, key, route.kind, generation));
         self.routes.lookup(hash, &key, rcu).map(|dst| dst.handle())
     }
 
@@ -86,8 +88,8 @@ impl InputRoutes {
 fn make(
     router: &Router,
     cx: &Cx,
-    index: DeviceIndex,
-    route: &RouteEntry,
+    Key { device: index, prefix }: Key,
+    kind: RouteKind,
     generation: u32,
 ) -> DstOwner {
     let device = Arc::clone(router.device(index));
@@ -108,12 +110,13 @@ fn make(
         keeps_dst: router.is_loopback_device(index),
         device,
     };
-    let tail = DstTail { generation, device: index, kind: route.kind, is_input: true };
-    router.new_dst(cx, head, tail, DstOrigin { source: route.prefix.addr() })
+    let tail = DstTail { generation, device: index, kind, is_input: true };
+    router.new_dst(cx, head, tail, DstOrigin { source: prefix.addr() })
 }
 
 impl Key {
-    /// Hashes without a key: prefixes belong to the host, so no attacker can choose them.
+    /// Returns a hash without a secret key: the prefixes are those of the host's own addresses,
+    /// which no attacker can choose.
     fn hash(&self) -> u32 {
         super::output::fold(self.prefix.addr()).wrapping_add(self.device.0)
     }

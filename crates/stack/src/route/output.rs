@@ -1,16 +1,17 @@
-//! Output routes: dst entries by next hop and core, for the packets of sockets and for replies that
-//! no socket sends.
+//! Route entries (dst) of sent packets, by next hop and core: for the packets of sockets, and for
+//! replies that no socket sends.
 //!
-//! Below: `Router::hop` selects the next hop. Above: sockets keep a reference (`Router::route`).
-//! Resets, SYN-ACKs, cookies and ACKs of TIME-WAIT sockets, whose rate and addresses remote hosts
-//! control, find their entry in a read section without a lock, a reference count or an allocation
-//! (`Router::reply_path`). Linux: `nhc_pcpu_rth_output`.
+//! Above: `Router::route`, through which sockets get a counted reference to an entry, and
+//! `Router::reply_path`. Remote hosts control the rate and the addresses of resets, SYN-ACKs, SYN
+//! cookies and ACKs of TIME-WAIT sockets. `reply_path` therefore finds the entry for such a reply
+//! in a read section without a lock or a reference count, and allocates only for a new next hop.
+//! `Router::hop` has selected the next hop before. Linux: `nhc_pcpu_rth_output`.
 //!
-//! Each core has its own entries, so the reference counts of short-lived sockets stay on their
-//! core.
+//! Each core has a table of entries, so that the reference counts of short-lived sockets are only
+//! written on the core of these sockets.
 //!
-//! Not here: path MTU exceptions of single destinations (`exception`). Their MTU is part of the key
-//! of an entry.
+//! Not here: path MTU exceptions of single destinations (`exception`). The MTU that results from an
+//! exception is part of the key of an entry.
 
 use std::{
     net::IpAddr,
@@ -33,9 +34,9 @@ use crate::{
     transmit::dst::{DstHandle, DstOwner, DstRef},
 };
 
-/// Maximum number of entries per core. Each keeps its neighbor from being collected, so the limit
-/// is well below `gc_thresh3`. A flood from many addresses of one link replaces the entries of this
-/// table, as it replaces unused entries of the neighbor table.
+/// Maximum number of entries per core. An entry keeps its neighbor from being garbage collected, so
+/// the limit is well below `gc_thresh3`. A flood of packets from many addresses of one link
+/// replaces the entries of this table, as it replaces unused entries of the neighbor table.
 const ROUTES_MAX: usize = 64;
 
 /// Properties that identify an entry.
@@ -49,12 +50,13 @@ struct Key {
     dont_fragment: bool,
 }
 
-/// Output route entries of a host, per core.
+/// Route entries of the packets that a host sends, per core.
 #[derive(Debug)]
 pub(crate) struct OutputRoutes {
     rcu: Domain,
-    /// Whether entries were dropped to free their neighbors, and must be reclaimed as soon as no
-    /// thread reads them. Relaxed: one turn later is soon enough.
+    /// True if entries were removed to free their neighbors and must be reclaimed as soon as no
+    /// thread reads them. Relaxed: a delay by one turn (one pass of a core's softirq work) is
+    /// harmless.
     crowded: AtomicBool,
     cores: PerCore<RcuMap<Key, DstOwner>>,
 }
@@ -69,7 +71,8 @@ impl OutputRoutes {
         }
     }
 
-    /// Returns the entry of `hop` for `core`, and creates it if necessary.
+    /// Returns the entry for the result `hop` of a route lookup and for `core`, and creates it if
+    /// necessary.
     pub(crate) fn entry<'s>(
         &'s self,
         router: &Router,
@@ -89,8 +92,8 @@ impl OutputRoutes {
             return Ok(dst.handle());
         }
         let dst = router.make_dst(cx, hop).inspect_err(|error| {
-            // The neighbor table is full, perhaps of neighbors that only these entries keep; they
-            // are freed after a grace period.
+            // The neighbor table is full, perhaps because of neighbors that only these entries use.
+            // Without the entries, these neighbors are freed after a grace period.
             let is_full = *error == Errno::ENOBUFS && !routes.is_empty();
             if is_full && router.neighbor_table().may_give_up_routes(cx.now) {
                 self.clear(rcu);
@@ -101,13 +104,13 @@ impl OutputRoutes {
             clear(routes, rcu);
         }
         routes.insert_or_replace(hash, key, dst);
-        // Another thread may have cleared the table meanwhile: the packet is dropped and the peer
-        // retransmits. Another thread may also have inserted an entry made from other routes; it
-        // leads to the same next hop.
+        // Another thread may have cleared the table meanwhile; the caller then drops the packet.
+        // Another thread may also have inserted an entry made from other routes. This entry has the
+        // same key, so it leads to the same next hop.
         routes.lookup(hash, &key, rcu).map(|dst| dst.handle()).ok_or(Errno::ENOBUFS)
     }
 
-    /// Reclaims dropped entries at the end of a turn, when the running thread reads none.
+    /// Reclaims removed entries at the end of a turn, when the running thread reads no entry.
     pub(crate) fn on_quiescent(&self) {
         if self.crowded.load(Ordering::Relaxed) {
             self.crowded.store(false, Ordering::Relaxed);
@@ -136,8 +139,8 @@ fn clear(routes: &RcuMap<Key, DstOwner>, rcu: &Section<'_>) {
     }
 }
 
-/// Hashes an address. The hash needs no key: an attacker that aims many next hops at one bucket
-/// fills it with at most [`ROUTES_MAX`] entries.
+/// Returns the hash of an address. The hash needs no secret key: an attacker that selects next hops
+/// of one bucket fills the bucket with at most [`ROUTES_MAX`] entries.
 #[expect(clippy::cast_possible_truncation, reason = "the halves are folded on purpose")]
 pub(super) fn fold(next_hop: IpAddr) -> u32 {
     let bits = match next_hop {

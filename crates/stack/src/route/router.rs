@@ -1,12 +1,19 @@
-//! Router of a host: it resolves destinations to dst entries and validates cached entries.
+//! Router of a host: finds the route entry (dst) of a destination, and checks whether cached route
+//! entries are still valid.
 //!
-//! Above: `socket::net`, and the steps of receive and sockets, which look up routes. Below: the
-//! table, the neighbors, the transmit queues.
+//! Above: `socket::net`, the receive steps and sockets, which look up routes. Below: the forwarding
+//! table, the neighbor table, the transmit queues.
 //!
-//! Linux: `ip_route_output_key`, `dst_check`, `ip_rt_update_pmtu`. A lookup has two halves: the
-//! read-only result of the tables (`Hop`), and the dst entry for it, which packets share.
+//! A lookup has two steps. The first reads the tables and returns a `Hop`: device, next hop, source
+//! and MTU. The second finds or creates the route entry for the hop, which packets of many flows
+//! share. A socket caches the result of both as a `Path`. Linux: `ip_route_output_key`,
+//! `dst_check`, `ip_rt_update_pmtu`.
 
-use std::{net::IpAddr, ops::Deref, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr, SocketAddrV6},
+    ops::Deref,
+    sync::Arc,
+};
 
 use pkt::Instant;
 use sync::{
@@ -30,13 +37,18 @@ use crate::{
     },
     transmit::{
         dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstStats, DstTail, RouteKind},
-        neighbor::table::NeighborTable,
+        neighbor::table::{Key, NeighborTable},
         tx_queue::DeviceTx,
     },
 };
 
 use super::{
-    exception::Exceptions, fib::Fib, input::InputRoutes, output::OutputRoutes, table::RouteTable,
+    exception::Exceptions,
+    fib::{Fib, MTU_MIN_V6, NO_DEVICE, Route},
+    input::InputRoutes,
+    output::OutputRoutes,
+    source_address,
+    table::RouteTable,
 };
 
 /// Devices, routes and neighbors of a host.
@@ -44,7 +56,7 @@ use super::{
 pub struct Router {
     pub(crate) share: HostShare,
     pub(crate) devices: Vec<Arc<dyn Device>>,
-    /// Devices other than loopback, which can be taken down.
+    /// Devices other than loopback, with their state: they can be taken down and removed.
     pub(crate) attached: Vec<Arc<Attached>>,
     /// Transmit queues of each device.
     pub(crate) tx: Vec<Arc<DeviceTx>>,
@@ -54,9 +66,9 @@ pub struct Router {
     /// Path MTUs learned from ICMP.
     pub(crate) exceptions: Exceptions,
     pub(crate) neighbors: NeighborTable,
-    /// Entries of outgoing packets.
+    /// Route entries of sent packets.
     pub(crate) output_routes: OutputRoutes,
-    /// Entries of incoming packets.
+    /// Route entries of received packets.
     pub(crate) input_routes: InputRoutes,
     /// RCU domain of the tables.
     pub(crate) rcu: Domain,
@@ -72,7 +84,7 @@ impl Deref for Router {
 }
 
 impl Router {
-    /// Forwarding table, borrowed for the read section.
+    /// Returns the forwarding table, borrowed for the read section.
     #[inline]
     pub(crate) fn fib<'s>(&'s self, rcu: &'s Section<'_>) -> &'s Fib {
         self.routes.fib(rcu)
@@ -82,7 +94,7 @@ impl Router {
         &self.input_routes
     }
 
-    /// RCU domain of this host's tables.
+    /// Returns the RCU domain of this host's tables.
     pub(crate) const fn rcu(&self) -> &Domain {
         &self.rcu
     }
@@ -99,7 +111,7 @@ impl Router {
         &self.devices[index.position()]
     }
 
-    /// Transmit queues of a device.
+    /// Returns the transmit queues of a device.
     pub(crate) fn tx(&self, index: DeviceIndex) -> &Arc<DeviceTx> {
         &self.tx[index.position()]
     }
@@ -109,7 +121,7 @@ impl Router {
     }
 
     /// Returns the earliest time at which a device queue or transmit queue of `core` has work even
-    /// if nothing arrives.
+    /// if no packet arrives.
     pub(crate) fn queue_deadline(&self, core: CoreId) -> Option<Instant> {
         let cores = usize::from(self.core_count());
         self.devices
@@ -136,6 +148,17 @@ impl Router {
         self.fib(&cx.reader().pin()).is_local(ip)
     }
 
+    /// Returns whether the address of `end` is an address of this host. A link-local address must
+    /// be one of the device that its scope selects. A v4-mapped address is replaced by its IPv4
+    /// address.
+    #[must_use]
+    pub fn is_local_end(&self, cx: &Cx, end: SocketAddr) -> bool {
+        match Destination::from(end).device {
+            Some(device) => self.is_local_on(cx, device, end.ip()),
+            None => self.is_local(cx, end.ip().to_canonical()),
+        }
+    }
+
     /// Returns whether `ip` is an address of this host on `device`.
     pub(crate) fn is_local_on(&self, cx: &Cx, device: DeviceIndex, ip: IpAddr) -> bool {
         self.fib(&cx.reader().pin())
@@ -143,12 +166,13 @@ impl Router {
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
     }
 
-    /// Returns the core that the hash of a flow selects, for flows that are not assigned otherwise.
+    /// Returns the core that the hash of a flow selects. It applies to flows that no setting
+    /// assigns to another core.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
         CoreId::of_flow(hash, self.core_count())
     }
 
-    /// Link address of a device; `None` if its frames have no Ethernet header.
+    /// Returns the link address of a device, or `None` if its frames have no Ethernet header.
     pub(crate) fn mac_of(&self, index: DeviceIndex) -> Option<MacAddr> {
         match self.device(index).caps().link {
             LinkType::Ethernet { mac } => Some(mac),
@@ -157,15 +181,15 @@ impl Router {
     }
 }
 
-/// Route to one destination, as a socket caches it: a dst entry, and the exception of this
-/// destination. Linux: `sk_dst_cache` with the `fnhe` of its route.
+/// Route to one destination as a socket caches it: the route entry, and the state of the path MTU
+/// exception of this destination. Linux: `sk_dst_cache` with the `fnhe` of its route.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(crate) dst: DstRef,
-    /// Route generation of the lookup. The entry may be of another generation: the next hop is the
-    /// same, but another route may have selected it.
+    /// Route generation of the lookup. The route entry may have another generation: it has the same
+    /// next hop, but another route may have selected this next hop.
     pub(crate) generation: u32,
-    /// State of the exception for the destination at the lookup.
+    /// State of the path MTU exception of the destination at the lookup.
     pub(crate) exception: Stamp,
     /// Expiry of the exception (RFC 1191 §6.3); the far future without an exception.
     pub(crate) expires: Instant,
@@ -179,19 +203,50 @@ impl Deref for Path {
     }
 }
 
-/// Read-only result of a lookup, from which a path is made.
+/// Destination of a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Destination {
+    pub(crate) ip: IpAddr,
+    /// Device on whose link the address is valid: the scope of a link-local IPv6 address
+    /// (RFC 4007). `None` for any other address, and for a link-local address of unknown scope.
+    pub(crate) device: Option<DeviceIndex>,
+}
+
+impl From<IpAddr> for Destination {
+    #[inline]
+    fn from(ip: IpAddr) -> Self {
+        Self { ip, device: None }
+    }
+}
+
+impl From<SocketAddr> for Destination {
+    /// Takes the scope id of a link-local address as the index of its device, as Linux does.
+    #[inline]
+    fn from(end: SocketAddr) -> Self {
+        let device = match end {
+            SocketAddr::V6(end) if end.scope_id() != 0 && end.ip().is_unicast_link_local() => {
+                Some(DeviceIndex(end.scope_id()))
+            }
+            _ => None,
+        };
+        Self { ip: end.ip(), device }
+    }
+}
+
+/// Result of the first step of a lookup, from which a `Path` is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
     /// Output device.
     pub(crate) index: DeviceIndex,
-    /// Kind of the route: `Local` if the packet is for this host.
+    /// Kind of the route: `Local` if the destination is this host.
     kind: RouteKind,
     pub(crate) next_hop: IpAddr,
     pub(crate) source: IpAddr,
     ipv4: bool,
-    /// Largest IP packet: the minimum of the device, the route and the learned path MTU.
+    /// Largest IP packet in bytes: the minimum of the MTUs of device and route and the learned path
+    /// MTU.
     pub(crate) mtu: u32,
-    /// Largest IP packet of device and route, without the learned path MTU.
+    /// Largest IP packet in bytes by the MTUs of device and route, without the learned path MTU.
     pub(crate) receive_mtu: u32,
     pub(crate) dont_fragment: bool,
     pub(crate) generation: u32,
@@ -199,13 +254,26 @@ pub(crate) struct Hop {
     expires: Instant,
 }
 
-/// Generation that is stored beside a cached entry with `net.quietline.dst_check` at `entry`. It
-/// equals no route generation, so the comparison fails and the entry is read. The mode costs
-/// nothing while it is off. A host would have to change its routes four billion times to reach this
-/// generation.
+/// Returns the link address of a hop to a group: RFC 919 for broadcasts, RFC 1112 §6.4 for IPv4
+/// multicast.
+fn group_mac(hop: &Hop) -> Option<MacAddr> {
+    match (hop.kind, hop.next_hop) {
+        (RouteKind::Broadcast, _) => Some(MacAddr::BROADCAST),
+        (RouteKind::Multicast, IpAddr::V4(group)) => {
+            let [_, a, b, c] = group.octets();
+            Some(MacAddr([0x01, 0x00, 0x5e, a & 0x7f, b, c]))
+        }
+        _ => None,
+    }
+}
+
+/// Generation that is stored beside a cached route entry if `net.quietline.dst_check` is `entry`.
+/// No route generation has this value, so the comparison fails, and the generation in the entry is
+/// read. This mode costs nothing while it is off. A host would have to change its routes four
+/// billion times to reach this generation.
 pub(crate) const CHECK_ENTRY: u32 = u32::MAX;
 
-/// Returns the generation to store beside a cached entry of this generation.
+/// Returns the number to store beside a cached route entry of this generation.
 pub(crate) fn cached_generation(cx: &Cx, generation: u32) -> u32 {
     match cx.sysctls().dst_check {
         DstCheck::Generation => generation,
@@ -214,26 +282,27 @@ pub(crate) fn cached_generation(cx: &Cx, generation: u32) -> u32 {
 }
 
 impl Router {
-    /// Resolves the path to `remote` for a socket of `core`, with `source` if the caller has chosen
-    /// one.
+    /// Looks up the route to `remote` for a socket of `core`. `source` is the source address if the
+    /// caller has chosen one.
     ///
     /// # Errors
     ///
-    /// `ENETUNREACH` without a route and for a broadcast or multicast address, `EADDRNOTAVAIL` for
-    /// a source that is not local, `EINVAL` for blackholes, for 0.0.0.0/8 and for a loopback source
-    /// on any other device, `EHOSTUNREACH` for an unreachable route, `ENOBUFS` if the neighbor
-    /// table is full, as Linux.
+    /// The errors are those of Linux: `ENETUNREACH` without a route and for a broadcast or
+    /// multicast address; `EADDRNOTAVAIL` for a source that is not an address of this host, and if
+    /// the device has no source address for `remote`; `EINVAL` for a blackhole, for 0.0.0.0/8 and
+    /// for a loopback source on any other device; `EHOSTUNREACH` for an unreachable route;
+    /// `ENOBUFS` if the neighbor table is full.
     pub(crate) fn route(
         &self,
         cx: &Cx,
-        remote: IpAddr,
+        remote: impl Into<Destination>,
         source: Option<IpAddr>,
         core: CoreId,
     ) -> Result<Path, Errno> {
         self.path_along(cx, &self.hop(cx, remote, source)?, core)
     }
 
-    /// Resolves the path of a reply from `source` to `remote` that is sent without a socket.
+    /// Returns the route entry for a reply from `source` to `remote` that is sent without a socket.
     /// Allocates only for a next hop that no packet of `core` has used recently.
     ///
     /// # Errors
@@ -242,7 +311,7 @@ impl Router {
     pub(crate) fn reply_path<'s>(
         &'s self,
         cx: &Cx,
-        remote: IpAddr,
+        remote: impl Into<Destination>,
         source: Option<IpAddr>,
         core: CoreId,
         rcu: &'s Section<'_>,
@@ -250,13 +319,20 @@ impl Router {
         self.output_routes.entry(self, cx, &self.hop(cx, remote, source)?, core, rcu)
     }
 
-    /// Returns the source address of a connection to `remote` that has not chosen one.
+    /// Returns the source address for a connection to `remote` whose caller has not chosen one. The
+    /// port is 0, and a link-local address has its scope.
     ///
     /// # Errors
     ///
     /// As [`route`](Self::route), except `ENOBUFS`.
-    pub(crate) fn source_for(&self, cx: &Cx, remote: IpAddr) -> Result<IpAddr, Errno> {
-        self.hop(cx, remote, None).map(|hop| hop.source)
+    pub(crate) fn source_end(&self, cx: &Cx, remote: SocketAddr) -> Result<SocketAddr, Errno> {
+        let hop = self.hop(cx, remote, None)?;
+        Ok(match hop.source {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                SocketAddr::V6(SocketAddrV6::new(ip, 0, 0, hop.index.0))
+            }
+            ip => SocketAddr::new(ip, 0),
+        })
     }
 
     /// Returns whether a cached path is still the result of [`Router::route`] (Linux: `dst_check`).
@@ -267,8 +343,8 @@ impl Router {
             && cx.now < path.expires
     }
 
-    /// Reads the entry of a path whose generation is [`CHECK_ENTRY`], and returns whether the entry
-    /// is one of the present routes.
+    /// Returns whether the route entry of a path whose generation is [`CHECK_ENTRY`] has the
+    /// current generation.
     #[cold]
     fn is_entry_current(&self, cx: &Cx, path: &Path) -> bool {
         if path.generation != CHECK_ENTRY {
@@ -279,12 +355,12 @@ impl Router {
     }
 
     /// Returns whether [`Router::route`] would now return a path with the device, MTU and next hop
-    /// of `path`. A path that [`is_current`](Self::is_current) needs no such lookup.
+    /// of `path`. If [`is_current`](Self::is_current) returns true, this lookup is not needed.
     pub(crate) fn would_answer(
         &self,
         cx: &Cx,
         path: &Path,
-        remote: IpAddr,
+        remote: impl Into<Destination>,
         source: IpAddr,
     ) -> bool {
         self.hop(cx, remote, Some(source)).is_ok_and(|hop| {
@@ -295,49 +371,107 @@ impl Router {
         })
     }
 
-    /// Returns whether an entry is still the result of [`InputRoutes`] for a packet received on
+    /// Returns whether the route entry with this tail is still valid for a packet received on
     /// `device`.
     #[inline]
     pub(crate) fn is_valid_input(&self, tail: &DstTail, device: DeviceIndex) -> bool {
         tail.generation == self.route_generation() && tail.device == device && tail.is_input
     }
 
-    /// Records a validated report that the path `dst` to `remote` carries at most `mtu`. Returns
-    /// whether cached paths changed. Linux: `ip_rt_update_pmtu`.
+    /// Records a validated report that the network path to `remote` carries packets of at most
+    /// `mtu` bytes. `dst` is the present route entry. Returns whether cached paths became stale.
+    /// Linux: `ip_rt_update_pmtu`.
     pub(crate) fn learn_path_mtu(&self, remote: IpAddr, dst: &Dst, mtu: u32, cx: &Cx) -> bool {
-        let Sysctls { route_min_pmtu: min_pmtu, route_mtu_expires: mtu_expires, .. } =
+        let Sysctls { route_min_pmtu, route_mtu_expires, ip6_route_mtu_expires, .. } =
             *cx.sysctls();
+        // Every IPv6 link carries 1,280 bytes (RFC 8200 §5), and no router fragments.
+        let (min_pmtu, mtu_expires) = match remote {
+            IpAddr::V4(_) => (route_min_pmtu, route_mtu_expires),
+            IpAddr::V6(_) => (MTU_MIN_V6, ip6_route_mtu_expires),
+        };
         self.exceptions.learn(remote, mtu, dst.mtu, Limits { min_pmtu, mtu_expires }, cx.now)
     }
 
-    /// First half of `route`: the read-only lookups.
+    /// First step of `route`: looks up the route, the source address and the path MTU exception.
     pub(crate) fn hop(
+        &self,
+        cx: &Cx,
+        remote: impl Into<Destination>,
+        source: Option<IpAddr>,
+    ) -> Result<Hop, Errno> {
+        // A connection has one peer, so a group is refused (RFC 9293 §3.9.2.3). Linux:
+        // `tcp_v4_connect`.
+        self.hop_by(cx, remote.into(), source, |_, _| Err(Errno::ENETUNREACH))
+    }
+
+    /// Returns the hop of a datagram, which may also go to a group (a broadcast or multicast
+    /// address). A datagram to a group leaves through `device` if given, else through the device of
+    /// the broadcast route, else through that of the best unicast route, else through the first
+    /// device that has an address. `broadcast` is true if the socket may send to broadcast
+    /// addresses.
+    ///
+    /// # Errors
+    ///
+    /// As [`route`](Self::route), but groups are allowed; `EACCES` for a broadcast address if
+    /// `broadcast` is false, `ENETUNREACH` for a group without a device, `ENODEV` for a device that
+    /// does not exist.
+    pub(crate) fn datagram_hop(
         &self,
         cx: &Cx,
         remote: IpAddr,
         source: Option<IpAddr>,
+        broadcast: bool,
+        device: Option<DeviceIndex>,
     ) -> Result<Hop, Errno> {
+        self.hop_by(cx, remote.into(), source, |fib, route| {
+            if route.kind == RouteKind::Broadcast && !broadcast {
+                return Err(Errno::EACCES);
+            }
+            if device.is_some_and(|device| device.position() >= self.devices.len()) {
+                return Err(Errno::ENODEV);
+            }
+            let of_route = Some(route.device).filter(|device| *device != NO_DEVICE);
+            let default = || fib.main_device(remote);
+            let any = || fib.device_with_address(remote.is_ipv4());
+            device.or(of_route).or_else(default).or_else(any).ok_or(Errno::ENETUNREACH)
+        })
+    }
+
+    /// Looks up the hop to a destination. `group` returns the device of a route to a group, or
+    /// refuses the group.
+    fn hop_by(
+        &self,
+        cx: &Cx,
+        destination: Destination,
+        source: Option<IpAddr>,
+        group: impl FnOnce(&Fib, &Route) -> Result<DeviceIndex, Errno>,
+    ) -> Result<Hop, Errno> {
+        let remote = destination.ip;
         if let Some(source) = source
             && !self.is_local(cx, source)
         {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        // RFC 1122 §3.2.1.3 (a): "this host on this network" is not a valid destination.
+        // RFC 1122 §3.2.1.3 (a): 0.0.0.0/8, "this network", is not a valid destination.
         if matches!(remote, IpAddr::V4(remote) if remote.octets()[0] == 0) {
             return Err(Errno::EINVAL);
         }
-        // Read before the table: a change in between makes the path look older than it is, never
-        // newer.
+        // The generation is read before the table. If the routes change in between, the path
+        // carries the old generation and counts as stale. In the other order, an outdated path
+        // could count as current.
         let generation = self.route_generation();
         let reader = cx.reader();
         let rcu = reader.pin();
-        let route = self.fib(&rcu).lookup(remote).ok_or(Errno::ENETUNREACH)?;
+        let fib = self.fib(&rcu);
+        let route = match destination.device {
+            Some(device) => fib.lookup_on(device, remote),
+            None => fib.lookup(remote),
+        };
+        let route = route.ok_or(Errno::ENETUNREACH)?;
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
             RouteKind::Unicast => route.device,
-            // TCP has one peer (RFC 9293 §3.9.2.3). Linux: `tcp_v4_connect`; its datagram sockets
-            // return EACCES.
-            RouteKind::Broadcast | RouteKind::Multicast => return Err(Errno::ENETUNREACH),
+            RouteKind::Broadcast | RouteKind::Multicast => group(fib, &route)?,
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
         };
@@ -345,9 +479,11 @@ impl Router {
         let source = match (source.or(route.prefsrc), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
-            (None, _) => return Err(Errno::EADDRNOTAVAIL),
+            // A device has several IPv6 addresses, among which the destination selects
+            // (RFC 6724 §5).
+            (None, _) => source_address::select(fib, index, remote).ok_or(Errno::EADDRNOTAVAIL)?,
         };
-        // RFC 1122 §3.2.1.3 (g).
+        // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
         if source.is_loopback() && index != LOOPBACK {
             return Err(Errno::EINVAL);
         }
@@ -370,14 +506,14 @@ impl Router {
         })
     }
 
-    /// Second half of `route`: the dst entry.
+    /// Second step of `route`: finds or creates the route entry of a hop.
     pub(crate) fn path_along(&self, cx: &Cx, hop: &Hop, core: CoreId) -> Result<Path, Errno> {
         let reader = cx.reader();
         let rcu = reader.pin();
         let found = self.output_routes.entry(self, cx, hop, core, &rcu)?;
         let dst = match found.try_get() {
             Some(dst) => dst,
-            // The entry was replaced between the lookup and the get.
+            // The entry was removed between the lookup and `try_get`.
             None => self.make_dst(cx, hop)?.into_ref(),
         };
         cx.count(Counter::DstGet, 1);
@@ -386,17 +522,21 @@ impl Router {
         Ok(Path { dst, generation, exception, expires })
     }
 
-    /// Creates the dst entry of a hop, and its neighbor if there is none yet.
+    /// Creates the route entry of a hop, and the neighbor of the next hop if it does not exist yet.
     pub(crate) fn make_dst(&self, cx: &Cx, hop: &Hop) -> Result<DstOwner, Errno> {
         let device = Arc::clone(self.device(hop.index));
         let caps = device.caps();
         let link = caps.link;
-        let neighbor = match link {
-            LinkType::Ethernet { .. } => {
+        let neighbor = match (link, group_mac(hop)) {
+            (LinkType::Ethernet { .. }, Some(mac)) => {
+                let key = Key { device: hop.index, ip: hop.next_hop };
+                Some(self.neighbors.group_entry(key, hop.source, mac, cx.now))
+            }
+            (LinkType::Ethernet { .. }, None) => {
                 let entry = self.neighbors.entry(hop.index, hop.next_hop, hop.source, cx.now);
                 Some(entry.ok_or(Errno::ENOBUFS)?)
             }
-            LinkType::Ip => None,
+            (LinkType::Ip, _) => None,
         };
         let keeps_dst = self.is_loopback_device(hop.index);
         let tx = self.tx(hop.index);
@@ -431,12 +571,12 @@ impl Router {
         Ok(self.new_dst(cx, head, tail, DstOrigin { source: hop.source }))
     }
 
-    /// Creates a dst entry in the layout of this host, with the reference counting that `dst_ref`
-    /// currently selects.
+    /// Creates a route entry in the layout of this host, with the kind of reference counting that
+    /// the setting `dst_ref` selects now.
     pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstOwner {
         let entry = counted::Entry { head, tail, cold, stats: DstStats::default() };
-        // Reads the live settings, not those of the caller's entry, because the dst entry may
-        // belong to a newer generation.
+        // Reads the host's current settings, not those with which the caller entered the host,
+        // because the route entry may have a newer generation.
         let counting = self.sysctls().dst_ref.counting();
         cx.count(Counter::DstAllocs, 1);
         DstOwner::new(&self.rcu, self.dst_layout.into(), counting, entry)

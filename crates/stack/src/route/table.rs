@@ -1,15 +1,16 @@
-//! The forwarding table of a host, replaced under concurrent readers.
+//! The forwarding table of a host, which changes replace while other threads read it.
 //!
-//! Below: [`Fib`], immutable. Above: `Router`, whose callers look up in a read section. Linux:
-//! `fib_table_insert`, `rt_cache_flush`.
+//! Below: [`Fib`], an immutable table. Above: `Router`, whose callers look routes up in a read
+//! section. Linux: `fib_table_insert`, `rt_cache_flush`.
 //!
-//! A change builds a new table beside the old one, replaces the old one, and then starts a new
-//! **generation**. A reader that loads the generation first and the table second may combine an old
-//! generation with a new table, never the reverse. An entry made from that combination is
-//! considered stale and is made once more.
+//! A change builds a new table, which shares with the old one all nodes except those above the
+//! changed prefix. The new table replaces the old one; then a new **generation** begins. A reader
+//! that loads the generation first and the table second may combine an old generation with a new
+//! table, but never a new generation with an old table. A route entry (dst) made from an old
+//! generation and a new table counts as stale and is made again.
 //!
-//! Not here: entries made from the tables (`route::input`, `route::output`), which the host removes
-//! after a change.
+//! Not here: the route entries made from the table (`route::input`, `route::output`), which the
+//! host removes after a change.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -27,12 +28,12 @@ use crate::{base::config_error::ConfigError, transmit::dst::RouteGeneration};
 /// Current forwarding table, and its generation.
 #[derive(Debug)]
 pub(crate) struct RouteTable {
-    /// Generation of the routes, incremented by every change: a cached path or entry with another
-    /// number is made again (Linux: `rt_genid`). Release after the change, Acquire before a reader
-    /// loads the table.
+    /// Generation of the routes, incremented by every change (Linux: `rt_genid`). A cached route
+    /// entry with another number is looked up again. A change increments it with Release after it
+    /// has replaced the table; a reader loads it with Acquire before it loads the table.
     generation: Arc<RouteGeneration>,
     fib: RcuCell<Fib>,
-    /// Source that the table is built from. Locked during a change.
+    /// Builder of the table. Locked during a change.
     builder: Mutex<FibBuilder>,
 }
 
@@ -47,15 +48,15 @@ impl RouteTable {
         self.generation.current()
     }
 
-    /// Returns the table, valid for the section.
+    /// Returns the table, which stays valid during the read section.
     #[inline]
     pub(crate) fn fib<'s>(&'s self, rcu: &'s Section<'_>) -> &'s Fib {
         self.fib.load(rcu)
     }
 
-    /// Returns every route, including those hidden by another with a smaller metric.
+    /// Returns every route, even if another route to its prefix has a smaller metric.
     pub(crate) fn entries(&self) -> Vec<RouteEntry> {
-        self.builder.lock().unwrap_or_else(PoisonError::into_inner).entries().cloned().collect()
+        self.builder.lock().unwrap_or_else(PoisonError::into_inner).entries()
     }
 
     /// Applies a change. A refused change has no effect.
@@ -64,14 +65,17 @@ impl RouteTable {
         change: impl FnOnce(&mut FibBuilder) -> Result<(), ConfigError>,
     ) -> Result<(), ConfigError> {
         let mut builder = self.builder.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = builder.clone();
-        change(&mut next)?;
+        let mut next = builder.fork();
+        if let Err(refused) = change(&mut next) {
+            builder.rejoin(next);
+            return Err(refused);
+        }
         let old = self.fib.exchange(next.build());
         *builder = next;
         self.bump();
         drop(builder);
-        // Dropped outside the lock, because this also drops other objects whose grace period has
-        // ended.
+        // The old table is dropped after the lock is released, because the drop also drops other
+        // objects whose grace period has ended.
         drop(old);
         Ok(())
     }

@@ -1,14 +1,15 @@
-//! A TCP connection in the stack: the engine's `Tcb` under the socket lock, and the state that is
-//! read without it.
+//! A TCP connection in the stack: the `Tcb` of crate `tcp` under the socket lock, and the state
+//! that threads read without the lock.
 //!
-//! Softirq context enters with a packet, a timer or a flush (`softirq`). If no thread owns the
-//! socket, the work runs at once; otherwise a packet goes to the backlog and other work becomes a
-//! DEFERRED bit, both of which the owner processes before it releases the socket (`work`). Process
-//! context enters in `call`. Linux: `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
+//! Softirq context enters with a packet, a timer, or a flush at the end of a batch of packets
+//! (`softirq`). If no thread owns the socket, the work runs at once. Otherwise a packet is added to
+//! the backlog, and other work becomes a DEFERRED bit; the owner processes both before it releases
+//! the socket (`backlog`, `work`). Process context, a socket call, enters in `call`. Linux:
+//! `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
 //!
-//! After every change of the `Tcb`, [`StreamState::settle`] (`settle`) updates the state outside of
-//! it: segments are transmitted, the timer is armed, a closed connection leaves the tables, and
-//! readiness is published (`readiness`).
+//! After every change of the `Tcb`, [`StreamState::settle`] (`settle`) brings the rest of the
+//! connection up to date: it transmits segments, arms the timer, removes a closed connection from
+//! the tables, charges memory, and publishes readiness (`readiness`).
 
 use std::{
     boxed::Box,
@@ -29,6 +30,7 @@ use super::{
     demux::{BindFlags, FlowName},
     listener::source_limit::SourcePlace,
     modes::{prequeue::Prequeue, rx_dst::RxDst},
+    wmem::{SendingSocket, StreamTimer, Wmem},
 };
 use crate::{
     base::{armed_timers::ArmedTimers, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
@@ -39,7 +41,6 @@ use crate::{
     socket::net::Net,
     socket::{BusyPoll, Listener, options::SharedSettings},
 };
-use wmem::{StreamTimer, Wmem};
 
 pub(super) use work::parse;
 
@@ -54,75 +55,74 @@ pub(crate) mod recv;
 pub(crate) mod send;
 mod settle;
 pub(crate) mod softirq;
-pub(crate) mod wmem;
 mod work;
 
 /// A shared connection.
 pub type SocketRef = Arc<Connection>;
 
-/// Deferred work, as bits of the socket lock. Linux: `TCP_WRITE_TIMER_DEFERRED`,
-/// `TCP_DELACK_TIMER_DEFERRED`.
+/// A timer has fired: `TCP_WRITE_TIMER_DEFERRED`, `TCP_DELACK_TIMER_DEFERRED`. This constant and
+/// the following ones are the bits of the socket lock that stand for deferred work.
 pub(super) const DEFERRED_TIMER: u8 = 1 << 0;
-/// A batch has been received: transmit, acknowledge, wake.
+/// A batch of packets has been received: output, the ACK decision and wakes are due.
 pub(super) const DEFERRED_FLUSH: u8 = 1 << 1;
 /// An ICMP error waits in `Connection::icmp`.
 const DEFERRED_ICMP: u8 = 1 << 2;
-/// Packet memory below TCP has been completed: `TCP_TSQ_DEFERRED`.
+/// A device has completed packets, so TCP Small Queues may admit more segments: `TCP_TSQ_DEFERRED`.
 const DEFERRED_TSQ: u8 = 1 << 3;
 
-/// Packet caches are to be trimmed; no other work.
+/// The packet caches must be trimmed. There is no other work.
 const DEFERRED_TRIM: u8 = 1 << 4;
 
-/// Size of a backlog beyond the socket's own buffers: `tcp_add_backlog` adds 64 KB for headers and
-/// ACKs.
+/// Bytes that the backlog may hold beyond the sizes of the socket's buffers. Linux:
+/// `tcp_add_backlog` adds 64 KB for headers and ACKs.
 const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
 
-/// Maximum number of ICMP reports that wait for the owner of the socket; further ones are dropped.
+/// Maximum number of ICMP errors that wait for the owner of the socket. Further errors are dropped.
 const PENDING_ICMP_MAX: usize = 4;
 
 /// A TCP connection.
 ///
 /// # Layout
-/// Cache lines of 64 bytes, by reader and writer:
+/// The cache lines of 64 bytes, with the threads that write and read them:
 ///
 /// | cache lines | written by | read by |
 /// |---|---|---|
 /// | 0, 1 | no thread in the steady state | softirq: lookup, early demux; every call |
 /// | 2, `Published` | the owner, at the end of its work | softirq: backlog limit; waiting threads |
-/// | 3 | every thread that enters: word and backlog of the lock | the same |
-/// | from 4 on | the owner; after its state, threads that wait or drop | the same |
+/// | 3, lock word, backlog | threads that take the lock or leave work to its owner | the same |
+/// | from 4 on | the owner; the fields after the lock: threads that wait or drop packets | the same |
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Connection {
     /// Lookup key, and the core of the socket.
     name: FlowName,
-    /// Core that received its last packets (Linux: `sk_incoming_cpu`). Written by the receiving
-    /// thread when it changes. Relaxed: a hint.
+    /// Core that received the last packets of the connection (Linux: `sk_incoming_cpu`). The
+    /// receiving thread writes the field when the core changes. Relaxed: a hint.
     incoming: AtomicU16,
-    /// Whether both ends are this host.
+    /// Whether both ends of the connection are on this host.
     over_loopback: bool,
-    /// Flags that allow other sockets to bind its local end.
+    /// Flags that allow other sockets to bind the local address and port of this one.
     bind: BindFlags,
-    /// Packet memory of this socket in devices that complete later. Its words are on cache lines of
-    /// their own.
+    /// Accounting of the sent packets of this socket that devices still hold. It has separate cache
+    /// lines.
     wmem: Arc<Wmem>,
-    /// Input route for later packets. Written by the owner when the route changes.
+    /// Cached route entry (dst) for received packets. Written by the owner when the entry changes.
     pub(super) rx_dst: RxDst,
     published: Published,
     pub(super) lock: SocketLock<StreamState, Packet>,
     /// Number of packets that the backlog refused. Relaxed: a counter orders nothing.
     pub(super) backlog_drops: AtomicU32,
-    /// Packets emptied by reads, with `skb_recycle` set to `list_after_unlock`. The next thread
-    /// without the lock frees them. Linux: the `defer_list` of a socket.
+    /// Packets whose data has been read, if `skb_recycle` is `list_after_unlock`. A thread that
+    /// does not own the lock frees them. Linux: the `defer_list` of a socket.
     pub(super) read_packets: Llist<Packet>,
-    /// ICMP errors not yet passed to the `Tcb`, with the sequence numbers they quote: at most
-    /// [`PENDING_ICMP_MAX`].
+    /// ICMP errors not yet passed to the `Tcb`, each with the sequence number that it quotes: at
+    /// most [`PENDING_ICMP_MAX`].
     icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
     /// Options that calls read without the lock.
     settings: SharedSettings,
-    /// Threads that wait for data, or for the end of the connection.
+    /// Event count of the threads that wait for data, or for the end of the connection.
     readers: EventCount,
-    /// Threads that wait for space to write.
+    /// Event count of the threads that wait for space to write.
     writers: EventCount,
 }
 
@@ -130,8 +130,8 @@ pub struct Connection {
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Published {
-    /// `Readiness` bits since the last change, and `PREQUEUED`. Written under the lock, read by
-    /// waiting threads without it.
+    /// Present `Readiness` bits, and `PREQUEUED`. Written under the lock; waiting threads read the
+    /// bits without the lock.
     ready: Conditions,
     /// Whether our FIN is sent and unacknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the
     /// lock.
@@ -146,7 +146,7 @@ struct Published {
     armed: ArmedTimers,
 }
 
-// The groups of "Layout".
+// These assertions check the table in "Layout" of `Connection`.
 const LINE: usize = 64;
 const _: () = assert!(align_of::<Connection>() == LINE && offset_of!(Connection, name) == 0);
 const _: () = assert!(size_of::<FlowName>() <= 2 * LINE);
@@ -160,50 +160,52 @@ const _: () = assert!(offset_of!(Connection, backlog_drops).is_multiple_of(LINE)
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
     pub(super) dst: Option<Path>,
-    /// Time since which TCP Small Queues throttles the socket.
+    /// Time at which TCP Small Queues began to throttle the socket; `None` while it does not.
     throttled_since: Option<Instant>,
-    /// Device and queue that transmit its packets (Linux: `sk_tx_queue_mapping`).
+    /// Device and queue that transmit the packets of this socket (Linux: `sk_tx_queue_mapping`).
     tx_mapping: Option<DeviceQueue>,
-    /// IPv4 identification of the next segment that has one (Linux: `inet_id`).
+    /// Next IPv4 identification, for segments that carry one (Linux: `inet_id`).
     ip_id: u16,
-    /// Packets left to a waiting reader, and the reader's identity.
+    /// Prequeue: packets that a waiting reader will process, and the identity of the reader.
     pub(super) prequeue: Prequeue,
     /// Whether the four-tuple table refers to this socket.
     hashed: bool,
     /// Whether the socket is counted as an orphan of the host.
     orphan: bool,
-    /// Place among the connections of its source with its listener; returned when the connection
-    /// leaves the table.
+    /// Count of this connection in the listener's limit per source address
+    /// (`listener::source_limit`). Dropped when the connection leaves the table.
     place: Option<Box<SourcePlace>>,
-    /// Listener that counts it as open before its handshake has completed.
+    /// Listener that counts this connection while its handshake has not completed.
     early: Option<Weak<Listener>>,
-    /// Whether the handshake will have a Fast Open result to record for later connections.
+    /// Whether the handshake will have a result of Fast Open that is recorded for later
+    /// connections.
     records_fast_open: bool,
     /// Whether the connection tries Fast Open again after a suspected black hole (Linux:
     /// `tcp_fastopen_active_disable`).
     retries_fast_open: bool,
-    /// Latest `now` that this socket has seen. Contexts read the clock at different times; the time
-    /// of a connection (above all its timestamps) must not run backwards when it passes from one
-    /// context to another.
+    /// Latest time at which this socket was used. Contexts read the clock at different times, but
+    /// the time of a connection (above all its TCP timestamps) must not run backwards when another
+    /// context takes the socket.
     latest: Instant,
-    /// SND.UNA at the last confirmation of the next hop.
+    /// SND.UNA when the reachability of the next hop was last confirmed to the neighbor table.
     confirmed: SeqNum,
-    /// Bits of `Published::ready` that have become set and whose waiting threads have not been
-    /// woken yet. The thread that releases the socket takes them and passes them to
+    /// Bits of `Published::ready` that have become set while the threads that wait for them have
+    /// not been woken yet. The thread that releases the socket takes the bits and passes them to
     /// [`Connection::wake`].
     pub(super) newly_ready: NewlyReady,
-    /// Pages charged to the host's account for this socket.
+    /// Pages of TCP memory that the host's account has charged for this socket.
     charged_pages: i64,
-    /// Segments that TCP dropped. Together with those of the backlog they are Linux's `sk_drops`.
+    /// Number of segments that TCP dropped. The sum with `backlog_drops` is Linux's `sk_drops`.
     pub(super) drops: u32,
     /// Whether the current call has only taken data from the receive queue.
     pub(super) only_read: bool,
-    /// Bytes taken from the application since it last polled the core while sending.
+    /// Bytes that the application has sent since it last polled the devices of the core
+    /// (`poll_in_passing`).
     sent_unpolled: usize,
     memory: Arc<TcpMemory>,
 }
 
-/// Returns the charges when the socket is dropped.
+/// Returns the charges to the host's account.
 impl Drop for StreamState {
     fn drop(&mut self) {
         self.memory.uncharge(self.charged_pages);
@@ -228,7 +230,10 @@ impl Connection {
             incoming: AtomicU16::new(name.core.0),
             over_loopback: net.is_local(cx, name.tuple.remote.ip()),
             bind,
-            wmem: Wmem::new(this.clone(), net.core_sockets(name.core).tasklet()),
+            wmem: Wmem::new(
+                SendingSocket::Stream(this.clone()),
+                net.core_sockets(name.core).tasklet(),
+            ),
             rx_dst: RxDst::new(net.rcu()),
             published: Published {
                 ready: Conditions::new(tcb.readiness().bits()),
@@ -303,33 +308,35 @@ impl Connection {
         self.over_loopback
     }
 
-    /// Returns the local address and port.
+    /// Returns the local address and port, in the family of the socket.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
-        self.name.tuple.local
+        self.bind.family.present(self.name.tuple.local)
     }
 
-    /// Returns the address and port of the peer.
+    /// Returns the address and port of the peer, in the family of the socket.
     #[must_use]
     pub fn remote(&self) -> SocketAddr {
-        self.name.tuple.remote
+        self.bind.family.present(self.name.tuple.remote)
     }
 
-    /// Returns the home core of this connection. The connection sends by the queue of this core,
-    /// and uses its timers until packets arrive on another core.
+    /// Returns the home core of this connection. The connection sends through the device queue of
+    /// this core. The timers of the connection run on this core, too, until packets arrive on
+    /// another core.
     #[must_use]
     pub const fn core(&self) -> CoreId {
         self.name.core
     }
 
-    /// Returns the core that received its last packets (`SO_INCOMING_CPU`), which also runs its
-    /// timers.
+    /// Returns the core that received the last packets of this connection (`SO_INCOMING_CPU`). This
+    /// core also runs the timers of the connection.
     #[must_use]
     pub fn incoming_core(&self) -> CoreId {
         CoreId(self.incoming.load(Ordering::Relaxed))
     }
 
-    /// Records the core that receives its packets. Linux: `sk_incoming_cpu_update`.
+    /// Records the core that receives the packets of this connection. Linux:
+    /// `sk_incoming_cpu_update`.
     #[inline]
     pub(crate) fn note_incoming(&self, core: CoreId) {
         if self.incoming.load(Ordering::Relaxed) != core.0 {
@@ -341,8 +348,8 @@ impl Connection {
         self.name.hash
     }
 
-    /// Returns the core that polls for this connection's packets: with RFS the one where its
-    /// application ran last.
+    /// Returns the core that processes this connection's packets: with RFS, the core where the
+    /// application made its last call.
     #[must_use]
     pub fn polled_core(&self, net: &Net) -> CoreId {
         if !net.rfs_needed() {
@@ -353,16 +360,16 @@ impl Connection {
         by_socket.filter(|core| core.0 < net.core_count()).unwrap_or(self.name.core)
     }
 
-    /// Returns the bytes of packet memory in devices that complete later (`sk_wmem_alloc`, the `t`
-    /// of `ss`'s skmem).
+    /// Returns the bytes of sent packets that devices still hold (`sk_wmem_alloc`, the `t` of
+    /// `ss`'s skmem).
     #[must_use]
     pub fn wmem_alloc(&self) -> u32 {
         self.wmem.bytes()
     }
 
-    /// Starts a socket: `register` inserts it into the tables, then its first segments are
-    /// transmitted. These are already in `cx.out`, so no other thread may own the socket in
-    /// between; packets that arrive meanwhile wait in the backlog.
+    /// Starts a socket: `register` inserts it into the tables; then its first segments, which are
+    /// already in `cx.out`, are transmitted. Because of these segments, the thread owns the socket
+    /// all the time. Packets that arrive meanwhile wait in the backlog.
     pub(super) fn begin(
         &self,
         net: &Net,
@@ -379,26 +386,28 @@ impl Connection {
         Ok(())
     }
 
-    /// Records the listener that counts this connection until its handshake has completed. Called
-    /// before `begin`.
+    /// Records the listener that counts this connection until its handshake has completed. Must be
+    /// called before `begin`.
     pub(super) fn set_early(&self, listener: &Arc<Listener>) {
         self.lock.own().early = Some(Arc::downgrade(listener));
     }
 
-    /// Stores the place that the connection holds while it is in the table. Called before `begin`.
+    /// Stores the count of this connection in the limit per source address. Must be called before
+    /// `begin`.
     pub(super) fn set_place(&self, place: Option<Box<SourcePlace>>) {
         if place.is_some() {
             self.lock.own().place = place;
         }
     }
 
-    /// Marks the handshake as one with a Fast Open result to record. Called before `begin`.
+    /// Records that the result of Fast Open must be recorded after the handshake. Must be called
+    /// before `begin`.
     pub(super) fn set_records_fast_open(&self, retries_fast_open: bool) {
         let mut state = self.lock.own();
         (state.records_fast_open, state.retries_fast_open) = (true, retries_fast_open);
     }
 
-    /// Ends a connection that could not start. The caller discards the segments that it would send.
+    /// Ends a connection that could not be started. The caller discards the segments in `cx.out`.
     pub(super) fn discard(&self, cx: &mut Cx) {
         let mut state = self.lock.own();
         state.tcb.abort(&mut cx.tcp());
@@ -406,15 +415,15 @@ impl Connection {
         state.place = None;
     }
 
-    /// Returns whether an entry of the timer wheel fires in time for `deadline`. Called under the
-    /// lock.
+    /// Returns whether an armed timer of the connection fires in time for `deadline`. Must be
+    /// called under the lock.
     pub(super) fn is_armed(&self, deadline: Instant) -> bool {
         self.published.armed.covers(deadline)
     }
 
-    /// Arms the timer on the core that receives its packets. When a flow moves, its timers follow
-    /// as they are armed again; in Linux the arming CPU runs them. Entries on other cores still
-    /// fire there.
+    /// Arms a timer for `deadline` on the core that receives the connection's packets. Differs from
+    /// Linux, where the CPU that arms a timer runs it. When the flow moves to another core, timers
+    /// that are already armed still fire on the old core; later ones are armed on the new core.
     #[inline]
     pub(super) fn arm(&self, net: &Net, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
@@ -425,7 +434,7 @@ impl Connection {
         }
     }
 
-    /// Disarms the timers of a connection that has ended. Called under the lock.
+    /// Disarms the timers of a connection that has ended. Must be called under the lock.
     pub(super) fn disarm(&self, net: &Net) {
         for handle in self.published.armed.take_handles().into_iter().flatten() {
             net.core_sockets(handle.core).disarm(handle);
@@ -434,7 +443,8 @@ impl Connection {
 }
 
 impl StreamState {
-    /// Returns the largest superframe that its path accepts.
+    /// Returns the maximum bytes of a superframe (packet of several segments) on the route of the
+    /// connection; 0 without a route.
     pub(super) fn superframe_bytes(&self) -> usize {
         self.dst.as_ref().map_or(0, |dst| dst.gso_max_bytes as usize)
     }
@@ -452,7 +462,8 @@ impl StreamState {
         due
     }
 
-    /// Synchronizes the context's clock with the latest time of the socket.
+    /// Reads the clock, and ensures that neither `now` nor the latest time of the socket runs
+    /// backwards.
     #[inline]
     pub(super) fn sync_clock(&mut self, cx: &mut Cx) {
         cx.freshen();
@@ -460,8 +471,8 @@ impl StreamState {
         self.latest = cx.now;
     }
 
-    /// For calls that need no exact time: only ensures that `now` is not earlier than the socket's
-    /// latest time.
+    /// Ensures that `now` is not earlier than the socket's latest time, without reading the clock.
+    /// For calls that need no exact time.
     #[inline]
     pub(super) fn not_before_latest(&self, cx: &mut Cx) {
         cx.not_before(self.latest);

@@ -1,10 +1,10 @@
 //! State shared by the sockets of one core: the timer wheel, and the list of connections that may
 //! send again.
 //!
-//! Above: a turn of the core, which expires the timers and runs the list. Below: connections,
-//! requests and TIME-WAIT sockets, which arm timers, and completions of packets, which add to the
-//! list. Linux: the per-CPU timer base, `struct tsq_tasklet`; `mod_timer`, `timer_delete`,
-//! `__run_timers`.
+//! Above: a turn of the core (`turn::turn`: one pass of its softirq work), which expires the timers
+//! and resumes the connections in the list. Below: connections, requests and TIME-WAIT sockets,
+//! which arm timers, and completions of packets, which add to the list. Linux: the per-CPU timer
+//! base, `struct tsq_tasklet`; `mod_timer`, `timer_delete`, `__run_timers`.
 //!
 //! Not here: which thread runs the core (`core`).
 
@@ -17,9 +17,9 @@ use pkt::Instant;
 use sync::Attendance;
 
 use super::{
-    connection::wmem::{StreamTimer, Tasklet},
     listener::request::RequestSocket,
     time_wait::TimeWaitSocket,
+    wmem::{StreamTimer, Tasklet},
 };
 use crate::{
     base::{
@@ -36,23 +36,28 @@ pub(crate) enum TimerEntry {
     Request(Weak<RequestSocket>),
     TimeWait(Weak<TimeWaitSocket>),
     Neighbor(Weak<NeighborEntry>),
-    /// Addresses that the host claims (RFC 5227).
+    /// Addresses that the host claims (RFC 5227, RFC 4862).
     Claims,
+    /// Reports of multicast groups.
+    Igmp,
+    /// Routers, prefixes and addresses that a link has announced (RFC 4862).
+    Autoconf,
 }
 
-/// Timers and runnable sockets of one core.
+/// Timers of one core, and its sockets that may send again.
 #[derive(Debug)]
 pub(crate) struct CoreSockets {
     core: CoreId,
     timers: Mutex<TimerWheel<TimerEntry>>,
-    /// Attendance of the core, whose worker an earlier deadline must wake.
+    /// Record of the threads that run or watch the core. An earlier deadline must wake its worker.
     attendance: Arc<Attendance>,
     /// Sockets throttled by TCP Small Queues that may send again.
     tasklet: Arc<Tasklet>,
 }
 
 impl CoreSockets {
-    /// Creates the state of `core`. `attendance` tracks its worker and the threads that poll it.
+    /// Creates the state of `core`. `attendance` tracks the core's worker and the threads that poll
+    /// the core.
     pub(crate) fn new(core: CoreId, attendance: Arc<Attendance>) -> Self {
         Self {
             core,
@@ -73,8 +78,8 @@ impl CoreSockets {
             let key = timers.insert(deadline, entry);
             (key, self.publish_next_timer(&timers))
         };
-        // Compares with the wheel's time, until which a worker sleeps: the exact deadline is
-        // earlier and would cause a needless wakeup.
+        // A worker sleeps until the next time of the wheel, so that time is compared. The exact
+        // deadline is earlier, and a comparison with it would cause needless wakeups.
         self.attendance.wake_before(next.as_nanos());
         TimerHandle { core: self.core, key }
     }

@@ -1,9 +1,9 @@
 //! Lookup of sockets by four-tuple, in constant time and without writing shared cache lines.
 //!
-//! `established` holds every socket with both ends known: connections, half-open requests and
-//! TIME-WAIT sockets, like Linux's ehash. `listeners` is keyed by local port. The owners of a port
-//! follow from the two tables: they are searched when a port is bound, and a connection costs only
-//! an update of a count. Linux: net/ipv4/inet_hashtables.c, inet_csk_get_port.
+//! `established` holds every socket whose two ends are known: connections, half-open requests and
+//! TIME-WAIT sockets, like Linux's ehash. `listeners` is keyed by local port. No table lists the
+//! owners of a port: both tables are searched when a port is bound, so that a connection only
+//! updates a count. Linux: net/ipv4/inet_hashtables.c, inet_csk_get_port.
 //!
 //! Lookups run in an RCU section and return borrowed entries.
 
@@ -29,13 +29,14 @@ use zerocopy::FromZeros;
 
 use crate::{
     base::{errno::Errno, ids::CoreId, secrets::HashKey},
-    socket::{Connection, Listener, RequestSocket, TimeWaitSocket},
+    socket::{Connection, Listener, RequestSocket, TimeWaitSocket, family::Family},
 };
 
 /// Socket found by a four-tuple.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
-    /// A connection from SYN-SENT on, or an accepted one.
+    /// A connection: an active open from SYN-SENT on, or a passive open whose handshake is complete
+    /// or that Fast Open has opened earlier.
     Stream(Arc<Connection>),
     /// A passive open that waits for its third segment.
     Request(Arc<RequestSocket>),
@@ -43,7 +44,7 @@ pub(crate) enum Entry {
     TimeWait(Arc<TimeWaitSocket>),
 }
 
-/// Name of a flow in the tables of a host.
+/// Key of a flow in the tables of a host, and the core of the flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowName {
     pub(crate) tuple: FourTuple,
@@ -53,26 +54,29 @@ pub(crate) struct FlowName {
     pub(crate) core: CoreId,
 }
 
-/// Sockets with which a socket shares its local port.
+/// Flags that decide with which other sockets a socket shares its local port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BindFlags {
-    /// `SO_REUSEADDR`: shares with sockets that also set it and do not listen.
+    /// `SO_REUSEADDR`: the port is shared with sockets that also set this option and do not listen.
     pub(crate) reuse_address: bool,
-    /// `SO_REUSEPORT`: shares with sockets that also set it.
+    /// `SO_REUSEPORT`: the port is shared with sockets that also set this option.
     pub(crate) reuse_port: bool,
+    /// Family of the socket: a socket that listens on `[::]` may own the port for IPv4, too.
+    pub(crate) family: Family,
 }
 
 impl BindFlags {
-    /// Linux's `inet_bind_conflict` for two sockets with overlapping addresses.
-    const fn conflicts_with(self, owner: Self, listening: bool) -> bool {
+    /// Returns whether a socket with these flags cannot share its port with `owner`, a socket with
+    /// an overlapping address. `listening`: whether `owner` listens. Linux: `inet_bind_conflict`.
+    pub(super) const fn conflicts_with(self, owner: Self, listening: bool) -> bool {
         let address = self.reuse_address && owner.reuse_address && !listening;
         let port = self.reuse_port && owner.reuse_port;
         !(address || port)
     }
 }
 
-/// Number of port counters, one for each port. A fuzzer builds a host for each run with few
-/// connections: there, several ports share a counter, which only causes unnecessary searches of the
+/// Number of port counters, one for each port. In a fuzz build, which creates many hosts with few
+/// connections, several ports share a counter; the only effect is unnecessary searches of the
 /// table.
 const PORTS: usize = if cfg!(fuzzing) { 1 << 10 } else { 1 << 16 };
 
@@ -132,9 +136,11 @@ impl Demux {
         self.established.lookup(hash, tuple, rcu)
     }
 
-    /// Returns the listener of `local`: one bound to the address itself before one bound to any
-    /// address. In a group that shares the port, `hash` selects the member, among those that prefer
-    /// connections of `core` if there are any.
+    /// Returns the listener of `local`. A listener bound to the address itself is preferred to one
+    /// bound to the unspecified address; for IPv4, a listener for both families on `[::]` comes
+    /// last. In a group that shares the port (`SO_REUSEPORT`), `hash` selects a member: one of
+    /// those that prefer connections of `core` (`SO_INCOMING_CPU`), or if there are none, one of
+    /// all.
     pub(crate) fn listener<'s>(
         &'s self,
         core: CoreId,
@@ -144,15 +150,15 @@ impl Demux {
     ) -> Option<&'s Arc<Listener>> {
         let port = local.port();
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu)?;
-        let any = match local.ip() {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        let member = |ip| member(on_port, ip, hash, core);
-        member(local.ip()).or_else(|| member(any))
+        let (any_v4, any_v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
+        let member = |ip, dual| member(on_port, (ip, dual), hash, core);
+        member(local.ip(), false).or_else(|| match local.ip() {
+            IpAddr::V4(_) => member(any_v4, false).or_else(|| member(any_v6, true)),
+            IpAddr::V6(_) => member(any_v6, false),
+        })
     }
 
-    /// Inserts a socket whose four-tuple must be new.
+    /// Inserts a socket; `EADDRNOTAVAIL` if the table has an entry with the same four-tuple.
     pub(crate) fn insert(&self, hash: u32, tuple: FourTuple, entry: Entry) -> Result<(), Errno> {
         let owns = entry.owns_port();
         self.established.insert(hash, tuple, entry).map_err(|_| Errno::EADDRNOTAVAIL)?;
@@ -231,14 +237,15 @@ impl Demux {
         self.binding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether `local` is owned by a socket that does not share it with `flags`, as bind(2)
-    /// and listen(2) check.
+    /// Returns whether `local` is owned by a socket that does not share it with a socket of these
+    /// `flags`. Linux: the check of bind(2) and listen(2).
     pub(crate) fn is_in_use(&self, local: SocketAddr, flags: BindFlags, rcu: &Section<'_>) -> bool {
         let port = local.port();
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu);
         let listening = on_port.is_some_and(|list| {
             list.iter().any(|listener| {
-                overlap(local.ip(), listener.local().ip())
+                let bound = (listener.address().ip(), listener.flags().family);
+                overlap((local.ip(), flags.family), bound)
                     && flags.conflicts_with(listener.flags(), true)
             })
         });
@@ -248,8 +255,8 @@ impl Demux {
         let mut in_use = false;
         self.established.for_each(rcu, |tuple, entry| {
             if tuple.local.port() == port
-                && overlap(local.ip(), tuple.local.ip())
                 && let Some(owner) = entry.bind_flags()
+                && overlap((local.ip(), flags.family), (tuple.local.ip(), owner.family))
             {
                 in_use |= flags.conflicts_with(owner, false);
             }
@@ -293,16 +300,16 @@ impl Demux {
     /// Registers a listener; `EADDRINUSE` when another socket owns the address and port.
     pub(crate) fn listen(&self, rcu: &Reader, listener: &Arc<Listener>) -> Result<(), Errno> {
         let _binding = self.bind();
-        if self.is_in_use(listener.local(), listener.flags(), &rcu.pin()) {
+        if self.is_in_use(listener.address(), listener.flags(), &rcu.pin()) {
             return Err(Errno::EADDRINUSE);
         }
-        self.edit_listeners(rcu, listener.local().port(), |list| list.push(Arc::clone(listener)));
+        self.edit_listeners(rcu, listener.address().port(), |list| list.push(Arc::clone(listener)));
         Ok(())
     }
 
     pub(crate) fn unlisten(&self, rcu: &Reader, listener: &Arc<Listener>) {
         let _binding = self.bind();
-        self.edit_listeners(rcu, listener.local().port(), |list| {
+        self.edit_listeners(rcu, listener.address().port(), |list| {
             list.retain(|other| !Arc::ptr_eq(other, listener))
         });
     }
@@ -324,7 +331,7 @@ impl Demux {
         }
     }
 
-    /// Returns an unowned port from `candidates`; used to listen on port 0.
+    /// Returns the first port of `candidates` that no socket owns; used to listen on port 0.
     pub(crate) fn unused_port(
         &self,
         mut candidates: impl Iterator<Item = u16>,
@@ -358,26 +365,63 @@ impl Entry {
     }
 }
 
-/// Returns whether two local addresses overlap: they are equal, or one of them is unspecified.
-fn overlap(a: IpAddr, b: IpAddr) -> bool {
-    a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())
+/// One of the sockets that share a local port.
+pub(super) trait OnPort {
+    /// Address to which the socket is bound, in the form that the tables use.
+    fn local_ip(&self) -> IpAddr;
+    /// Flags with which the socket was bound.
+    fn flags(&self) -> BindFlags;
+    /// Core whose flows the socket prefers.
+    fn incoming_core(&self) -> Option<CoreId>;
 }
 
-/// Returns the listener bound to `ip`; of several, the one selected for this flow.
-fn member(
-    on_port: &[Arc<Listener>],
-    ip: IpAddr,
+impl OnPort for Arc<Listener> {
+    fn local_ip(&self) -> IpAddr {
+        self.address().ip()
+    }
+
+    fn flags(&self) -> BindFlags {
+        Listener::flags(self)
+    }
+
+    fn incoming_core(&self) -> Option<CoreId> {
+        Listener::incoming_core(self)
+    }
+}
+
+/// Returns whether the local addresses of two sockets overlap: they are equal, or one of them is
+/// unspecified. `[::]` of a socket for both families also covers every IPv4 address. Linux:
+/// `ipv6_rcv_saddr_equal`.
+pub(super) fn overlap(a: (IpAddr, Family), b: (IpAddr, Family)) -> bool {
+    let ((a, a_family), (b, b_family)) = (a, b);
+    if a.is_ipv4() == b.is_ipv4() {
+        return a == b || a.is_unspecified() || b.is_unspecified();
+    }
+    let covers = |ip: IpAddr, family| ip.is_ipv6() && ip.is_unspecified() && family == Family::Dual;
+    covers(a, a_family) || covers(b, b_family)
+}
+
+/// Returns the socket bound to the address `ip`; with `dual`, only a socket for both families. Of
+/// several sockets, `hash` selects one if they have set `SO_REUSEPORT`; otherwise the first is
+/// returned.
+pub(super) fn member<S: OnPort>(
+    on_port: &[S],
+    (ip, dual): (IpAddr, bool),
     hash: u32,
     core: CoreId,
-) -> Option<&Arc<Listener>> {
-    let bound = || on_port.iter().filter(move |listener| listener.local().ip() == ip);
+) -> Option<&S> {
+    let is_bound = move |socket: &&S| {
+        socket.local_ip() == ip && (!dual || socket.flags().family == Family::Dual)
+    };
+    let bound = || on_port.iter().filter(is_bound);
     let first = bound().next()?;
     if !first.flags().reuse_port {
         return Some(first);
     }
-    let here = || bound().filter(move |listener| listener.incoming_core() == Some(core));
+    let here = || bound().filter(move |socket| socket.incoming_core() == Some(core));
     let (mine, all) = (here().count(), bound().count());
-    // The high bits have selected the core; the hash is mixed again to select a member.
+    // The high bits of the hash have selected the core, so the hash is mixed again to select a
+    // member.
     let nth = |count: usize| {
         let spread = u64::from(hash.wrapping_mul(0x9e37_79b9));
         usize::try_from((spread * count as u64) >> 32).unwrap_or_default()
@@ -385,8 +429,8 @@ fn member(
     if mine > 0 { here().nth(nth(mine)) } else { bound().nth(nth(all)) }
 }
 
-/// Spreads ports evenly by multiplication with the golden ratio.
-fn port_hash(port: u16) -> u32 {
+/// Returns the hash of a port. Multiplication by the golden ratio spreads ports evenly.
+pub(super) fn port_hash(port: u16) -> u32 {
     u32::from(port).wrapping_mul(0x9e37_79b9)
 }
 

@@ -1,8 +1,8 @@
 //! Fast Open state of a host: cookies of servers, keys of the host's own cookies, and detection of
 //! paths that drop Fast Open segments.
 //!
-//! Below: `tcp::open::fast_open`, the protocol. Above: `connection::connect` queries it,
-//! connections report to it. RFC 7413 §4.1.3; Linux: tcp_fastopen_cache_get,
+//! Below: `tcp::open::fast_open`, the protocol. Above: `connection::connect`, which queries this
+//! state, and connections, which report results. RFC 7413 §4.1.3; Linux: tcp_fastopen_cache_get,
 //! tcp_fastopen_active_disable.
 
 use std::{
@@ -37,12 +37,13 @@ pub(crate) mod mode {
 /// Maximum number of cached servers.
 const SERVERS_MAX: usize = 1024;
 
-/// MSS of a server that has never announced one: no limit but our own, as in Linux. Only data
-/// without a cookie is sent to such a server (RFC 7413 §4.1.3 would allow 536 bytes with one).
+/// MSS assumed for a server that has never announced one: only the MSS of this host is a limit, as
+/// in Linux. Only data without a cookie is sent to such a server (RFC 7413 §4.1.3 would allow 536
+/// bytes with one).
 const MSS_UNKNOWN: u16 = u16::MAX;
 
-/// Unit of the time without Fast Open to a server: after n lost SYNs with data or cookie in a row,
-/// n at least 2, it is 2^n units.
+/// Unit of the time for which Fast Open to a server is paused. After n consecutive lost SYNs with
+/// data or cookie (n at least 2), the pause lasts 2^n units, at most 2^10.
 const LOSS_PAUSE: Duration = Duration::from_secs(60);
 
 /// Form of the cookie request to a server without a known cookie. A server that does not answer the
@@ -69,7 +70,8 @@ struct Server {
     at: Instant,
 }
 
-/// Suspicion that paths of this host drop Fast Open segments.
+/// Suspicion that paths of this host drop Fast Open segments: how often it arose, and until when it
+/// disables Fast Open.
 #[derive(Clone, Copy, Debug, Default)]
 struct Blackhole {
     times: u32,
@@ -91,7 +93,7 @@ impl FastOpenMemory {
         Self { secret, servers: Mutex::default(), blackhole: Mutex::default() }
     }
 
-    /// Returns the keys of cookies: `own`, if the listener has keys of its own, or else those of
+    /// Returns the keys of cookies: `own`, the keys of the listener, if present, or else those of
     /// the host.
     pub(crate) fn keys(&self, sysctls: &Sysctls, own: Option<FastOpenKey>) -> FastOpenKeys {
         match own.or(sysctls.tcp_fastopen_key) {
@@ -156,9 +158,9 @@ impl FastOpenMemory {
         server.losses = if result.syn_dropped { server.losses.saturating_add(1) } else { 0 };
     }
 
-    /// Disables Fast Open because a connection suspects that the path drops its segments: for
-    /// `tcp_fastopen_blackhole_timeout_sec`, doubled with each repetition. Returns false if that
-    /// setting is 0 (Linux: tcp_fastopen_active_disable).
+    /// Disables Fast Open, because a connection suspects that the path drops its segments: for
+    /// `tcp_fastopen_blackhole_timeout_sec`, doubled with each repetition up to 64 times the
+    /// setting. Returns false if the setting is 0 (Linux: tcp_fastopen_active_disable).
     pub(crate) fn suspect(&self, sysctls: &Sysctls, now: Instant) -> bool {
         let timeout = sysctls.tcp_fastopen_blackhole_timeout_sec;
         if timeout.is_zero() {
@@ -175,7 +177,7 @@ impl FastOpenMemory {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Returns whether Fast Open was disabled and the time has passed, so that a connection opened
+    /// Returns whether Fast Open was disabled and that time has passed, so that a connection opened
     /// now tests the path.
     pub(crate) fn is_retry_due(&self, now: Instant) -> bool {
         let blackhole = self.blackhole.lock().unwrap_or_else(PoisonError::into_inner);
@@ -247,11 +249,11 @@ mod tests {
     }
 
     #[test]
-    fn fast_open_to_a_server_that_loses_syns_pauses_for_increasing_times() {
+    fn two_lost_syns_pause_fast_open_to_the_server() {
         let (memory, sysctls, now) = memory();
         let lost = FastOpenResult { syn_dropped: true, ..FastOpenResult::default() };
         memory.learn(SERVER, &lost, now);
-        assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK, "one loss does not count");
+        assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK, "one loss causes no pause");
         memory.learn(SERVER, &lost, now);
         assert_eq!(memory.connect(&sysctls, SERVER, false, now), FastOpen::Off);
         assert_eq!(memory.connect(&sysctls, SERVER, false, now + LOSS_PAUSE * 4), ASK);
@@ -260,7 +262,7 @@ mod tests {
     #[test]
     fn a_blackhole_disables_fast_open_for_all_servers_temporarily() {
         let (memory, mut sysctls, now) = memory();
-        assert!(!memory.suspect(&sysctls, now), "disabled by default");
+        assert!(!memory.suspect(&sysctls, now), "the detection is off by default");
         sysctls.tcp_fastopen_blackhole_timeout_sec = Duration::from_secs(10);
         for pause in [10, 20] {
             assert!(memory.suspect(&sysctls, now));

@@ -25,6 +25,7 @@ use tcp::{SegmentHeader, SeqNum};
 use super::{
     connection::Connection,
     demux::{BindFlags, FlowName},
+    family::{self, Family},
     options::SocketSettings,
 };
 use crate::{
@@ -61,7 +62,8 @@ struct Syn<'a> {
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
-    local: SocketAddr,
+    /// Canonical address ([`family::canonical`]).
+    address: SocketAddr,
     flags: BindFlags,
     incoming_core: Option<CoreId>,
     /// Maximum number of connections that wait for `accept`. Relaxed: a bound orders nothing.
@@ -71,14 +73,14 @@ pub struct Listener {
     syn_queue: SynQueue,
     /// Limit of connections per source address, and their counts.
     source_limit: Arc<SourceLimit>,
-    /// Number of connections that are open before their handshake has completed. Relaxed: a bound
-    /// orders nothing.
+    /// Number of connections that are open before their handshake has completed (Fast Open).
+    /// Relaxed: a bound orders nothing.
     early: AtomicUsize,
     accept_queue: Mutex<AcceptQueue>,
     /// Length of `accept_queue`, to read without the lock.
     waiting: AtomicUsize,
-    /// Time of the last cookie in nanoseconds; 0 for never. Relaxed: an ACK that misses the store
-    /// is retransmitted.
+    /// Time of the last SYN cookie in nanoseconds; 0 if none was sent. Relaxed: if an ACK is
+    /// processed before the store is visible, the peer repeats the ACK.
     cookie_sent_ns: AtomicU64,
     closed: AtomicBool,
     /// Whether the host has lost the address: `accept` then fails with `ENETDOWN` instead of
@@ -105,28 +107,30 @@ impl Listener {
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` for an address that is not local, `EADDRINUSE` as for bind(2) and listen(2),
-    /// `ENETDOWN` after the shutdown of the host, `EAFNOSUPPORT` for an IPv6 address, because IPv6
-    /// is not supported.
+    /// `ENETDOWN` after the shutdown of the host, `EINVAL` for a link-local address without its
+    /// scope, and for a v4-mapped address with `IPV6_V6ONLY`.
     pub fn listen_with(
         net: &Net,
         cx: &mut Cx,
-        mut local: SocketAddr,
+        local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<Arc<Self>, Errno> {
         net.check_up()?;
-        if local.is_ipv6() {
-            return Err(Errno::EAFNOSUPPORT);
+        let sysctls = net.sysctls();
+        let flags = options.settings.bind_flags(local, &sysctls);
+        let mut local = family::canonical(local)?;
+        if local.is_ipv4() && flags.family == Family::V6Only {
+            return Err(Errno::EINVAL);
         }
-        if !local.ip().is_unspecified() && !net.is_local(cx, local.ip()) {
+        if !local.ip().is_unspecified() && !net.is_local_end(cx, local) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let any_port = local.port() == 0;
-        let sysctls = net.sysctls();
         let listener = loop {
             if any_port {
                 local.set_port(unused_port(net, cx, local, &sysctls.ip_local_port_range)?);
             }
-            let listener = Arc::new(Self::new(&sysctls, cx, local, options));
+            let listener = Arc::new(Self::new(&sysctls, cx, (local, flags), options));
             match net.demux().listen(&cx.reader(), &listener) {
                 Ok(()) => break listener,
                 // Another thread has taken the port since the search.
@@ -138,10 +142,15 @@ impl Listener {
         Ok(listener)
     }
 
-    fn new(sysctls: &Sysctls, cx: &Cx, local: SocketAddr, options: &ListenOptions) -> Self {
+    fn new(
+        sysctls: &Sysctls,
+        cx: &Cx,
+        (address, flags): (SocketAddr, BindFlags),
+        options: &ListenOptions,
+    ) -> Self {
         Self {
-            local,
-            flags: options.settings.bind_flags(),
+            address,
+            flags,
             incoming_core: options.settings.incoming_core,
             backlog: AtomicUsize::new(bounded_backlog(sysctls, options.backlog)),
             settings: RcuCell::new(cx.reader().domain(), options.settings.clone()),
@@ -157,10 +166,15 @@ impl Listener {
         }
     }
 
-    /// Returns the local address.
+    /// Returns the local address, in the family of the socket.
     #[must_use]
-    pub const fn local(&self) -> SocketAddr {
-        self.local
+    pub fn local(&self) -> SocketAddr {
+        self.flags.family.present(self.address)
+    }
+
+    /// Returns the local address as the tables know it.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Returns the flags that allow sharing the port.
@@ -187,7 +201,7 @@ impl Listener {
         self.source_limit.count(source)
     }
 
-    /// Returns the number of source addresses with such a connection.
+    /// Returns the number of source addresses with a counted connection; an IPv6 /64 counts as one.
     #[must_use]
     pub fn sources(&self) -> usize {
         self.source_limit.sources()
@@ -293,8 +307,8 @@ impl Listener {
     pub(super) fn offer(&self, net: &Net, cx: &mut Cx, socket: Arc<Connection>) {
         let refused = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);
-            // Checked under the lock that `close` takes: a connection queued after it would never
-            // be accepted.
+            // Checked under the lock that `close` takes: a connection queued after `close` has
+            // emptied the queue would never be accepted.
             if self.is_closed() {
                 Some(socket)
             } else {
@@ -324,7 +338,7 @@ fn unused_port(
     local: SocketAddr,
     range: &RangeInclusive<u16>,
 ) -> Result<u16, Errno> {
-    // The remote address only selects the port at which the search starts, so a random one is used.
+    // The remote end only selects the port at which the search starts, so its port is random.
     let port = u16::try_from(cx.rng.below(1 << 16)).unwrap_or_default();
     let remote = SocketAddr::new(local.ip(), port);
     let candidates = net.ports().candidates(local.ip(), remote, range, cx.now);
@@ -333,16 +347,16 @@ fn unused_port(
 }
 
 impl Cx {
-    /// Declares that this thread polls for the next connection of `listener`, and checks for it
-    /// after every run of a core: no other waiting thread needs to be woken for that connection.
-    /// `None` declares that the thread has stopped polling.
+    /// Declares that this thread polls for the next connection of `listener`, and checks for the
+    /// connection each time it has run a core. No other waiting thread needs to be woken for that
+    /// connection. `None` declares that the thread has stopped polling.
     pub fn polls_to_accept(&mut self, listener: Option<&Listener>) {
         self.accepts = listener.map_or(0, |listener| core::ptr::from_ref(listener).addr());
         self.is_acceptor |= listener.is_some();
     }
 
-    /// Returns whether this thread will accept the connection that `listener` has just queued; at
-    /// most one.
+    /// Returns whether this thread will accept the connection that `listener` has just queued. Each
+    /// declaration with `polls_to_accept` covers one connection.
     pub(crate) fn accepts_next_of(&mut self, listener: &Listener) -> bool {
         let accepts = self.accepts == core::ptr::from_ref(listener).addr();
         if accepts {

@@ -1,13 +1,12 @@
 //! State of a host that sockets use: devices and routes, the table of connections, ports, secrets,
 //! limits, and handles to run its cores.
 //!
-//! Above: the steps of sockets, receive and cores, which get it as an argument or in `Rx`;
+//! Above: the steps of sockets, receive and cores, which get a `Net` as an argument or in `Rx`;
 //! `host::Host` owns it. Below: the router. Linux: `struct net`.
 //!
 //! Not here: the cores themselves (`core`), how a host is built and changed (`host`).
 
 use std::{
-    net::SocketAddr,
     ops::Deref,
     sync::{
         Arc, Weak,
@@ -16,7 +15,7 @@ use std::{
 };
 
 use pkt::{Instant, Packet};
-use sync::{Shutdown, rcu_map::Place};
+use sync::{Shutdown, epoch::Section, rcu_map::Place};
 use tcp::{
     FastOpen, FourTuple, IcmpError, IsnGenerator, OpenParams, PathParams, PortSelector, SeqNum,
     SocketOptions, SynCookies, TcpError,
@@ -25,8 +24,10 @@ use tcp::{
 use super::{
     connection::SocketRef,
     core_sockets::{CoreSockets, TimerEntry},
+    datagram::{DatagramSocket, ErrorOrigin, QueuedError, groups::Groups, table::DatagramTable},
     demux::{Demux, Entry, FlowName},
     fast_open::FastOpenMemory,
+    rx::scoped,
 };
 use crate::{
     base::{
@@ -34,7 +35,10 @@ use crate::{
         ids::{CoreId, DeviceIndex},
     },
     cx::{Cx, event::Event, softirq::RunCore},
-    header::{icmp::Quote, ip::protocol},
+    header::{
+        icmp::Quote,
+        ip::{ETHER_TYPE_IPV4, protocol},
+    },
     route::router::Router,
     transmit::{
         dst::Dst,
@@ -43,12 +47,15 @@ use crate::{
     },
 };
 
+use autoconf::Autoconf;
 pub use claims::ClaimState;
 use claims::Claims;
-pub(crate) use icmp_limiter::IcmpLimiter;
+pub(crate) use icmp_limiter::{IcmpLimiter, IcmpLimits};
 
+pub(crate) mod autoconf;
 pub(crate) mod claims;
 mod icmp_limiter;
+pub(crate) mod igmp;
 
 /// Connections visited in one step of a walk that frees spare memory.
 const TRIM_PIECE: usize = 64;
@@ -58,6 +65,11 @@ const TRIM_PIECE: usize = 64;
 pub struct Net {
     pub(crate) router: Router,
     pub(crate) demux: Demux,
+    pub(crate) datagrams: DatagramTable,
+    /// Multicast groups that datagram sockets have joined.
+    pub(crate) groups: Groups,
+    /// IGMP reports of these groups to routers.
+    pub(crate) igmp: igmp::Igmp,
     /// Handles to run the cores.
     pub(crate) runners: Box<[Arc<dyn RunCore>]>,
     /// State that the sockets of each core share.
@@ -77,6 +89,8 @@ pub struct Net {
     pub(crate) down: Shutdown,
     /// Addresses that are probed, announced and defended.
     pub(crate) claims: Claims,
+    /// Routers, prefixes and addresses that the links have announced.
+    pub(crate) autoconf: Autoconf,
     /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is
     /// reported once.
     pub(crate) unfinished_checksums: AtomicU64,
@@ -93,25 +107,41 @@ impl Deref for Net {
 
 impl Upper for Net {
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
-        // Armed on the first core, because ARP is not a data path.
+        // The timer is armed on the first core, because neighbor discovery is not a data path.
         let _ = self.core_sockets(CoreId(0)).arm(at, TimerEntry::Neighbor(entry));
     }
 
-    /// Reports an unreachable neighbor to the connection of a dropped packet. Linux:
+    /// Reports an unreachable neighbor to the socket whose packet was dropped. Linux:
     /// `arp_error_report`.
-    fn unreachable(&self, cx: &mut Cx, packet: &Packet) {
-        let Ok(sent) = Quote::parse::<true>(packet.linear()) else { return };
-        if sent.protocol != protocol::TCP {
+    fn unreachable(&self, cx: &mut Cx, device: DeviceIndex, packet: &Packet) {
+        let sent = match packet.meta().protocol {
+            ETHER_TYPE_IPV4 => Quote::parse::<true>(packet.linear()),
+            _ => Quote::parse::<false>(packet.linear()),
+        };
+        let Ok(sent) = sent else { return };
+        if !matches!(sent.protocol, protocol::TCP | protocol::UDP) {
             return;
         }
         let (src_port, dst_port) = sent.ports();
         let tuple = FourTuple {
-            local: SocketAddr::new(sent.src, src_port),
-            remote: SocketAddr::new(sent.dst, dst_port),
+            local: scoped(sent.src, src_port, device),
+            remote: scoped(sent.dst, dst_port, device),
         };
         let hash = self.demux.hash(&tuple);
         let reader = cx.reader();
         let rcu = reader.pin();
+        if sent.protocol == protocol::UDP {
+            let error = QueuedError {
+                errno: Errno::EHOSTUNREACH,
+                origin: ErrorOrigin::Local,
+                mtu: 0,
+                offender: None,
+                destination: tuple.remote,
+                permanent: false,
+            };
+            let _ = self.report_datagram(cx, hash, &tuple, error, &rcu);
+            return;
+        }
         if let Some(Entry::Stream(socket)) = self.demux.established(hash, &tuple, &rcu) {
             let error = IcmpError::PathBroken(TcpError::HostUnreachable);
             socket.icmp_error(self, cx, error, SeqNum(sent.tcp_seq()));
@@ -130,8 +160,28 @@ impl Drop for Net {
 }
 
 impl Net {
-    /// Frees spare memory of some connections (`skb_recycle`) as the settings and the memory
-    /// pressure require. Returns the position of the next connections, `None` after the last.
+    /// Passes an error about a datagram to its socket: the connected one, or the unconnected one of
+    /// its source port. `None` if there is no such socket.
+    pub(crate) fn report_datagram(
+        &self,
+        cx: &mut Cx,
+        hash: u32,
+        tuple: &FourTuple,
+        error: QueuedError,
+        rcu: &Section<'_>,
+    ) -> Option<()> {
+        let core = self.core_for(cx, hash);
+        let socket = self
+            .datagrams
+            .connected(hash, tuple, rcu)
+            .or_else(|| self.datagrams.open(core, tuple.local, hash, rcu))?;
+        socket.report(cx, error);
+        Some(())
+    }
+
+    /// Frees spare memory of up to about [`TRIM_PIECE`] connections (`skb_recycle`), as the
+    /// settings and the memory pressure require. Returns the position of the next connections,
+    /// `None` after the last.
     #[cold]
     pub(crate) fn relieve_streams(&self, cx: &mut Cx, from: Place) -> Option<Place> {
         let mut streams = Vec::with_capacity(TRIM_PIECE);
@@ -161,6 +211,14 @@ impl Net {
         streams
     }
 
+    /// Returns all datagram sockets in the table.
+    pub(crate) fn datagram_sockets(&self, cx: &Cx) -> Vec<Arc<DatagramSocket>> {
+        let reader = cx.reader();
+        let mut sockets = Vec::new();
+        self.datagrams.for_each(&reader.pin(), |bound| sockets.push(Arc::clone(&bound.socket)));
+        sockets
+    }
+
     /// Returns the number of connections, half-open requests and TIME-WAIT sockets in the tables.
     #[must_use]
     pub fn established_len(&self) -> usize {
@@ -169,6 +227,14 @@ impl Net {
 
     pub(crate) const fn demux(&self) -> &Demux {
         &self.demux
+    }
+
+    pub(crate) const fn datagrams(&self) -> &DatagramTable {
+        &self.datagrams
+    }
+
+    pub(crate) const fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     pub(crate) const fn ports(&self) -> &PortSelector {
@@ -196,23 +262,24 @@ impl Net {
         &self.ip_ids
     }
 
-    /// State that the sockets of a core share.
+    /// Returns the state that the sockets of a core share.
     pub(crate) fn core_sockets(&self, id: CoreId) -> &Arc<CoreSockets> {
         &self.core_sockets[usize::from(id.0)]
     }
 
-    /// Handle to run a core.
+    /// Returns the handle to run a core.
     pub(crate) fn runner(&self, id: CoreId) -> &Arc<dyn RunCore> {
         &self.runners[usize::from(id.0)]
     }
 
-    /// Returns the core for the timers and the TSQ list of a connection: the core that has received
-    /// its first packet, or in process context the core that the hash of its flow selects.
+    /// Returns the core for the timers and the TSQ list of a new connection: in softirq context the
+    /// running core, which has received the first packet, and in process context the core that the
+    /// flow's hash selects.
     pub(crate) fn core_for(&self, cx: &Cx, hash: u32) -> CoreId {
         cx.running().unwrap_or_else(|| self.core_of_flow(hash))
     }
 
-    /// Returns the initial parameters of a connection along `dst`.
+    /// Returns the initial parameters of a connection whose route entry is `dst`.
     pub(crate) fn open_params(&self, name: &FlowName, dst: &Dst, now: Instant) -> OpenParams {
         OpenParams {
             tuple: name.tuple,
@@ -276,7 +343,7 @@ impl Net {
         self.orphans.load(Ordering::Relaxed)
     }
 
-    /// Updates the memory pressure from the use of packet memory.
+    /// Updates the state of memory pressure from the amount of packet memory in use.
     #[cold]
     pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {
         let (used, max) = (self.packets.used_bytes(), self.packets.max_bytes());

@@ -7,16 +7,16 @@
 //! `table.rs` has one row for each option: its name, level, number and form, the socket states that
 //! allow it, the check of its value, and the places that keep it. `value.rs` turns bytes into an
 //! [`OptionValue`] and back, with Linux's lengths. A socket without a connection (fresh, bound or
-//! listening) keeps its options in a [`SocketSettings`], which a listener hands to every connection
-//! it makes; a connection keeps them in its `Tcb` and its socket. Both check values by the same
+//! listening) keeps its options in a [`SocketSettings`], which a listener copies to each of its
+//! connections; a connection keeps them in its `Tcb` and its socket. Both check values by the same
 //! functions (`check.rs`): Linux's bounds, clamping and errors.
 //!
-//! Options that Linux does not have are those of [`SOL_QUIETLINE`], a level that no protocol of
+//! Options that Linux does not have belong to the level [`SOL_QUIETLINE`], which no protocol of
 //! Linux uses.
 //!
 //! To add an option, add its row, and the field that stores it.
 //!
-//! Not here: the effect of an option (`tcp::Tcb`'s setters, `socket`).
+//! Not here: the effect of an option (the setters of `tcp::Tcb`, `socket`).
 
 use core::time::Duration;
 
@@ -46,6 +46,11 @@ pub const SOL_SOCKET: i32 = 1;
 pub const IPPROTO_IP: i32 = 0;
 /// `IPPROTO_TCP`.
 pub const IPPROTO_TCP: i32 = 6;
+/// `IPPROTO_IPV6`.
+pub const IPPROTO_IPV6: i32 = 41;
+
+/// `IPPROTO_UDP`, also `SOL_UDP`.
+pub const IPPROTO_UDP: i32 = 17;
 
 /// Level of options that Linux does not have: "QL".
 pub const SOL_QUIETLINE: i32 = 0x514c;
@@ -80,7 +85,8 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the unit of a time that is an `int`; the value may then be given as a [`Duration`].
+    /// Returns the unit of a time that is an `int`, for which a [`Duration`] may also be given;
+    /// `None` for all other forms.
     const fn unit(self) -> Option<Duration> {
         match self {
             Self::Seconds => Some(Duration::from_secs(1)),
@@ -111,9 +117,21 @@ pub enum SocketState {
     Listening,
     /// A connection, from its SYN on.
     Connected,
+    /// A datagram socket, connected or not.
+    Datagram,
 }
 
 impl SocketState {
+    /// Returns the value of `SO_TYPE`: `SOCK_STREAM` or `SOCK_DGRAM`.
+    const fn kind(self) -> i32 {
+        if matches!(self, Self::Datagram) { 2 } else { 1 }
+    }
+
+    /// Returns the value of `SO_PROTOCOL`.
+    const fn protocol(self) -> i32 {
+        if matches!(self, Self::Datagram) { IPPROTO_UDP } else { IPPROTO_TCP }
+    }
+
     /// Returns the state in `struct tcp_info` of a socket without a connection.
     const fn of_tcp(self) -> tcp::State {
         match self {
@@ -124,8 +142,9 @@ impl SocketState {
 }
 
 impl SocketOption {
-    /// Returns the option of a level and number; `None` means `ENOPROTOOPT`. The numbers that C
-    /// libraries use for 64-bit times (`SO_RCVTIMEO_NEW`, `SO_SNDTIMEO_NEW`) mean the same options.
+    /// Returns the option of a level and number; `None` if there is none (`ENOPROTOOPT`).
+    /// `SO_RCVTIMEO_NEW` and `SO_SNDTIMEO_NEW`, which C libraries use for 64-bit times, select the
+    /// same options as the old numbers.
     #[must_use]
     pub fn from_number(level: i32, number: i32) -> Option<Self> {
         match (level, number) {

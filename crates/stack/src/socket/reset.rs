@@ -1,4 +1,5 @@
-//! Replies without a connection: resets, and the segments of requests and TIME-WAIT sockets.
+//! Segments sent without a connection: resets, and the replies of connection requests
+//! (SYN-RECEIVED) and of TIME-WAIT sockets.
 
 use pkt::{DropReason, Packet};
 use tcp::{FourTuple, SegmentHeader};
@@ -26,16 +27,17 @@ impl Net {
         self.reply(cx, tuple, cx.running().unwrap_or(CoreId(0)));
     }
 
-    /// Sends the segments in `cx.out` for `tuple`, which has no socket with a cached path.
+    /// Sends the segments in `cx.out` to the remote end of `tuple`. No socket caches a route entry
+    /// (dst) for `tuple`, so the entry is looked up. Without a route, the segments are dropped.
     pub(crate) fn reply(&self, cx: &mut Cx, tuple: &FourTuple, core: CoreId) {
         if cx.out.is_empty() {
             return;
         }
         let reader = cx.reader();
         let rcu = reader.pin();
-        match self.reply_path(cx, tuple.remote.ip(), Some(tuple.local.ip()), core, &rcu) {
+        match self.reply_path(cx, tuple.remote, Some(tuple.local.ip()), core, &rcu) {
             Ok(dst) => output(cx, dst, tuple, core),
-            Err(_) => discard_unroutable(cx),
+            Err(_) => discard_unroutable(cx, tuple),
         }
     }
 }

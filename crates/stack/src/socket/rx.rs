@@ -1,9 +1,12 @@
-//! Arguments of the receive steps, and the batching of consecutive packets of one connection.
+//! Arguments that all receive steps share ([`Rx`]), and batching: consecutive packets of one
+//! connection, or consecutive datagrams of one socket, are completed together.
 //!
-//! Above: the steps of the receive path, from the poll to the connection, which take one [`Rx`].
-//! Below: the connection.
+//! Above: the steps of the receive path, from the poll of a device queue to the connection. Below:
+//! the connection.
 
-use pkt::{DropReason, Packet};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use pkt::{DropReason, Packet, PacketList};
 use sync::epoch::Section;
 use tcp::{FourTuple, SegmentHeader};
 
@@ -14,7 +17,7 @@ use crate::{
         ip::{self, IpHeader},
         repeat::SeenHeader,
     },
-    socket::{connection::Connection, demux::Entry, net::Net},
+    socket::{DatagramSocket, connection::Connection, demux::Entry, net::Net},
     transmit::{dst::DstHandle, packet_dst::PacketDst},
 };
 
@@ -22,14 +25,24 @@ use crate::{
 pub(crate) struct Rx<'a, 's> {
     pub(crate) net: &'s Net,
     pub(crate) cx: &'a mut Cx,
-    /// Read section of the poll. Entries found for one packet remain valid for the next.
+    /// Read section of the poll. Table entries found for one packet remain valid for the following
+    /// packets of the poll.
     pub(crate) rcu: &'s Section<'s>,
-    /// Connection of the last packet.
+    /// Connection of the previous packet, if any ("current connection" below).
     pub(crate) flow: Flow<'s>,
+    /// Datagrams not yet delivered.
+    datagrams: Datagrams<'s>,
+}
+
+/// Consecutive datagrams of one socket. They are delivered together.
+#[derive(Debug)]
+struct Datagrams<'s> {
+    socket: Option<&'s DatagramSocket>,
+    list: PacketList,
 }
 
 impl<'a, 's> Rx<'a, 's> {
-    /// Creates the arguments of one poll. `last_flow` belongs to the running core.
+    /// Creates the arguments of one poll. `last_flow` is that of the core that polls.
     #[inline]
     pub(crate) const fn new(
         net: &'s Net,
@@ -37,7 +50,8 @@ impl<'a, 's> Rx<'a, 's> {
         rcu: &'s Section<'s>,
         last_flow: &'s mut LastFlow,
     ) -> Self {
-        Self { net, cx, rcu, flow: Flow::new(last_flow) }
+        let datagrams = Datagrams { socket: None, list: PacketList::new() };
+        Self { net, cx, rcu, flow: Flow::new(last_flow), datagrams }
     }
 
     /// Returns the hash of `tuple` in the tables of the host.
@@ -46,13 +60,14 @@ impl<'a, 's> Rx<'a, 's> {
         self.flow.last_flow.hash_of(self.net, tuple)
     }
 
-    /// Returns the entry of a four-tuple with this hash.
+    /// Returns the table entry of the four-tuple `tuple`, whose hash is `hash`.
     #[inline]
     pub(crate) fn established(&self, tuple: &FourTuple, hash: u32) -> Option<&'s Entry> {
         self.net.demux().established(hash, tuple, self.rcu)
     }
 
-    /// Returns the cached input route of the current connection for packets from `device`.
+    /// Returns the input route entry (dst) that the current connection caches, if it is valid for
+    /// packets from `device`.
     #[inline]
     pub(crate) fn rx_dst(&self, device: DeviceIndex) -> Option<DstHandle<'s>> {
         self.flow.socket?.rx_dst(self.net, device, self.rcu)
@@ -72,7 +87,8 @@ impl<'a, 's> Rx<'a, 's> {
         }
     }
 
-    /// Makes `socket` the current connection and flushes the previous one.
+    /// Makes `socket` the current connection. If another connection was current, flushes it first
+    /// ([`flush`](Self::flush)).
     pub(crate) fn follow(&mut self, socket: &'s Connection) {
         if self.flow.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
@@ -84,13 +100,72 @@ impl<'a, 's> Rx<'a, 's> {
         self.flow.socket = Some(socket);
     }
 
-    /// Runs the output and the wake of the current connection.
+    /// Adds a datagram, whose headers were removed, for `socket`. The datagram is delivered by the
+    /// next [`flush`](Self::flush), or when a datagram of another socket follows.
+    #[inline]
+    pub(crate) fn datagram(&mut self, socket: &'s DatagramSocket, packet: Packet) {
+        if !self.is_current_datagram_socket(socket) {
+            self.deliver_datagrams();
+            if let Some(here) = self.cx.running() {
+                socket.note_incoming(here);
+            }
+            self.datagrams.socket = Some(socket);
+        }
+        self.datagrams.list.push_back(packet);
+    }
+
+    /// Whether the last datagram was for `socket`.
+    #[inline]
+    pub(crate) fn is_current_datagram_socket(&self, socket: &DatagramSocket) -> bool {
+        self.datagrams.socket.is_some_and(|current| core::ptr::eq(current, socket))
+    }
+
+    fn deliver_datagrams(&mut self) {
+        if let Some(socket) = self.datagrams.socket.take() {
+            socket.deliver(self.cx, &mut self.datagrams.list);
+        }
+    }
+
+    /// Delivers the collected datagrams. Sends the output of the current connection and wakes its
+    /// waiting threads, unless this was done with its last packet.
     pub(crate) fn flush(&mut self) {
+        self.deliver_datagrams();
         if let Some(socket) = self.flow.socket.take()
             && !core::mem::take(&mut self.flow.flushed)
         {
             socket.flush(self.net, self.cx);
         }
+    }
+}
+
+/// Returns the four-tuple of a packet received by `device`. `ports` are the source port and the
+/// destination port.
+#[inline]
+pub(crate) fn tuple_of<const V4: bool>(
+    header: &IpHeader,
+    device: DeviceIndex,
+    ports: (u16, u16),
+) -> FourTuple {
+    let (src_port, dst_port) = ports;
+    if V4 {
+        let local = SocketAddr::new(header.dst, dst_port);
+        return FourTuple { local, remote: SocketAddr::new(header.src, src_port) };
+    }
+    FourTuple {
+        local: scoped(header.dst, dst_port, device),
+        remote: scoped(header.src, src_port, device),
+    }
+}
+
+/// Returns one end (address and port) of a connection over `device`. A link-local address gets the
+/// index of `device` as its scope (RFC 4007), because the same address on another link is another
+/// host.
+pub(crate) const fn scoped(ip: IpAddr, port: u16, device: DeviceIndex) -> SocketAddr {
+    match ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            SocketAddr::V6(SocketAddrV6::new(ip, port, 0, device.0))
+        }
+        _ => SocketAddr::new(ip, port),
     }
 }
 
@@ -113,7 +188,7 @@ impl LastFlow {
     }
 }
 
-/// Four-tuple with its hash, and a header of its packets.
+/// Four-tuple with its hash, and the headers of its previous packet.
 #[derive(Debug)]
 pub(crate) struct KnownFlow {
     pub(crate) tuple: FourTuple,
@@ -122,20 +197,20 @@ pub(crate) struct KnownFlow {
 }
 
 impl KnownFlow {
-    /// Whether full parsing of `packet` yields the header `short` and the tuple. Used by a debug
-    /// assertion, so that every run of tests and fuzzers checks the shortcut.
-    fn is_read_from(&self, packet: &Packet, short: &IpHeader) -> bool {
+    /// Whether a complete parse of `packet` yields the header `short` and this four-tuple. A debug
+    /// assertion calls it, so that all tests and fuzzers check [`Flow::repeated_header`].
+    fn is_read_from<const V4: bool>(&self, packet: &Packet, short: &IpHeader) -> bool {
         let linear = packet.linear();
         let ports = linear.get(usize::from(short.header_len)..).and_then(SegmentHeader::ports);
         let (local, remote) = (self.tuple.local, self.tuple.remote);
-        ip::parse::<true>(linear, packet.len()) == Ok(*short)
+        ip::parse::<V4>(linear, packet.len()) == Ok(*short)
             && (short.src, short.dst) == (remote.ip(), local.ip())
             && ports == Some((remote.port(), local.port()))
     }
 }
 
-/// Consecutive packets of one connection in a poll: they share one output, one ACK decision and one
-/// wake. The read section of the poll keeps the connection alive.
+/// Consecutive packets of one connection in a poll. They cause one output, one decision about an
+/// ACK and one wake-up. The read section of the poll keeps the connection alive.
 #[derive(Debug)]
 pub(crate) struct Flow<'s> {
     socket: Option<&'s Connection>,
@@ -144,7 +219,7 @@ pub(crate) struct Flow<'s> {
     foreign: bool,
     /// True if the current packet is the last of its poll.
     last: bool,
-    /// True if the socket has been flushed together with that packet.
+    /// True if the delivery of the previous packet has flushed the connection.
     flushed: bool,
 }
 
@@ -154,12 +229,16 @@ impl<'s> Flow<'s> {
         Self { socket: None, last_flow, foreign: false, last: false, flushed: false }
     }
 
-    /// Returns the header of `packet` if it repeats that of the last packet of the last flow.
+    /// Returns the IP header of `packet`, if the headers of `packet` match those of the previous
+    /// packet of the last flow.
     #[inline]
-    pub(crate) fn repeated_header(&self, packet: &Packet) -> Option<IpHeader> {
+    pub(crate) fn repeated_header<const V4: bool>(&self, packet: &Packet) -> Option<IpHeader> {
         let last = self.last_flow.0.as_ref()?;
-        let header = last.seen.as_ref()?.repeated_in(packet.linear(), packet.len())?;
-        debug_assert!(last.is_read_from(packet, &header), "{header:?} is no header of {last:?}");
+        let header = last.seen.as_ref()?.repeated_in::<V4>(packet.linear(), packet.len())?;
+        debug_assert!(
+            last.is_read_from::<V4>(packet, &header),
+            "{header:?} is no header of {last:?}"
+        );
         Some(header)
     }
 
@@ -169,16 +248,16 @@ impl<'s> Flow<'s> {
         self.last_flow.0.as_ref()
     }
 
-    /// Remembers the `header` of a packet whose tuple was hashed last, so that following packets
-    /// can be compared with it.
+    /// Remembers `header`, the header of `packet`, for comparison with the following packets. The
+    /// four-tuple of `packet` is the one that was hashed last.
     #[inline]
-    pub(crate) fn note_header(&mut self, header: &IpHeader, packet: &Packet) {
+    pub(crate) fn note_header<const V4: bool>(&mut self, header: &IpHeader, packet: &Packet) {
         if let Some(last) = &mut self.last_flow.0 {
-            last.seen = SeenHeader::new(packet.linear(), header);
+            last.seen = SeenHeader::new::<V4>(packet.linear(), header);
         }
     }
 
-    /// Whether `tuple` is the flow of the previous packet.
+    /// Whether the current connection has this four-tuple, over loopback or not as given.
     #[inline]
     pub(crate) fn is(&self, tuple: &FourTuple, over_loopback: bool) -> bool {
         self.socket.is_some_and(|socket| {
@@ -186,8 +265,8 @@ impl<'s> Flow<'s> {
         })
     }
 
-    /// Notes whether the next packet is the last of its poll. Its socket is then flushed as part of
-    /// its delivery.
+    /// Notes whether the next packet is the last of its poll. The delivery of the last packet
+    /// flushes its connection.
     pub(crate) const fn set_last(&mut self, last: bool) {
         self.last = last;
     }

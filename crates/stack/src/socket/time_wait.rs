@@ -1,7 +1,8 @@
-//! A connection in TIME-WAIT: only the state needed to answer old segments and to accept a new SYN.
+//! TIME-WAIT sockets: the small rest of a connection that answers old segments and accepts a new
+//! SYN.
 //!
-//! Linux: `struct inet_timewait_sock`, `tcp_timewait_state_process`. Bounded by
-//! `net.ipv4.tcp_max_tw_buckets`.
+//! Linux: `struct inet_timewait_sock`, `tcp_timewait_state_process`. `net.ipv4.tcp_max_tw_buckets`
+//! bounds their number.
 
 use std::{
     sync::{
@@ -31,9 +32,9 @@ pub(crate) struct TimeWaitSocket {
     /// Protocol state. Locked for one segment or timer only.
     time_wait: Mutex<TimeWait>,
     done: AtomicBool,
-    /// Entry in the timer wheel, encoded by `TimerHandle::to_bits`; [`NOT_ARMED`] for none. SeqCst
-    /// like `done`: either the arming thread sees that the wait has ended, or the ending thread
-    /// sees the timer.
+    /// Entry in the timer wheel, encoded by `TimerHandle::to_bits`; [`NOT_ARMED`] for none. SeqCst,
+    /// like `done`: either the thread that arms the timer sees that the wait has ended, or the
+    /// thread that ends the wait sees the timer.
     timer: AtomicU64,
 }
 
@@ -62,7 +63,7 @@ impl TimeWaitSocket {
         let handle =
             net.core_sockets(self.name.core).arm(deadline, TimerEntry::TimeWait(self.this.clone()));
         self.timer.store(handle.to_bits(), Ordering::SeqCst);
-        // A thread that has ended the wait meanwhile has found no timer to disarm.
+        // A thread that ended the wait before the store found no timer, so this thread disarms it.
         if self.done.load(Ordering::SeqCst) {
             self.disarm(net);
         }
@@ -75,9 +76,9 @@ impl TimeWaitSocket {
         }
     }
 
-    /// Softirq: processes a segment for the closed connection. A SYN that may start a new
-    /// connection goes to the listener. Without a listener it is acknowledged and the wait
-    /// continues, because a spoofed SYN must not end it (RFC 1337).
+    /// Processes a segment for the closed connection, in softirq context. A SYN that may start a
+    /// new connection goes to the listener. Without a listener, the SYN is acknowledged and the
+    /// wait continues, because a spoofed SYN must not end the wait (RFC 1337).
     pub(crate) fn segment(&self, rx: &mut Rx<'_, '_>, header: &SegmentHeader, packet: Packet) {
         let (net, cx) = (rx.net, &mut *rx.cx);
         let verdict = {
@@ -102,8 +103,9 @@ impl TimeWaitSocket {
                             let name = FlowName { tuple, hash, core };
                             listener.segment(rx, &name, Some(iss), header, packet);
                         }
-                        // Differs from Linux, which ends the wait first: the retransmitted SYN then
-                        // still finds the sequence numbers that the new connection must exceed.
+                        // Differs from Linux, which ends the wait before the listener decides. Here
+                        // the wait continues, so that a retransmission of the refused SYN is again
+                        // compared with the sequence numbers that the new connection must exceed.
                         Err(reason) => cx.drop_packet(reason, packet),
                     },
                     None => self.acknowledge(net, cx, packet),
@@ -119,8 +121,8 @@ impl TimeWaitSocket {
         cx.drop_packet(DropReason::TcpTimeWait, packet);
     }
 
-    /// Returns the state that an active open inherits with the four-tuple, if the wait may end for
-    /// it (RFC 6191 §2).
+    /// Returns the state that an active open with the same four-tuple inherits, or `None` if it
+    /// must not end the wait (RFC 6191 §2). `bound`: the opening socket has bound its port.
     pub(super) fn reuse(&self, cx: &Cx, bound: bool) -> Option<Reuse> {
         let sysctls = cx.sysctls();
         let loopback =
@@ -130,7 +132,8 @@ impl TimeWaitSocket {
             1 => true,
             _ => loopback,
         };
-        // As in Linux, a socket that has bound the port with SO_REUSEADDR need not wait.
+        // As in Linux, the delay does not apply to a socket that has bound the port (with
+        // `SO_REUSEADDR`).
         let delay = if bound { Duration::ZERO } else { sysctls.tcp_tw_reuse_delay };
         if !allowed && !bound {
             return None;
@@ -138,7 +141,8 @@ impl TimeWaitSocket {
         self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).reuse(cx.now, delay)
     }
 
-    /// Replaces this socket by `entry` in the table, unless it has ended meanwhile.
+    /// Replaces this socket by `entry` in the table. Returns false, without a change, if the wait
+    /// has ended meanwhile.
     pub(super) fn give_way(&self, net: &Net, cx: &Cx, entry: Entry) -> bool {
         let replaced = net.demux().replace_if(self.name.hash, self.name.tuple, entry, |present| {
             matches!(present, Entry::TimeWait(present) if std::ptr::eq(&raw const **present, self))
@@ -152,8 +156,8 @@ impl TimeWaitSocket {
         replaced
     }
 
-    /// Softirq: ends the wait after two maximum segment lifetimes, or arms the timer again if a
-    /// segment has restarted them.
+    /// Ends the wait after two maximum segment lifetimes, in softirq context. If a segment has
+    /// restarted this time, arms the timer again.
     pub(crate) fn on_timer(&self, net: &Net, cx: &Cx) {
         self.timer.store(NOT_ARMED, Ordering::Relaxed);
         let deadline = self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).deadline();
@@ -168,7 +172,7 @@ impl TimeWaitSocket {
         self.bind
     }
 
-    /// Ends the wait; false if it had ended before.
+    /// Ends the wait. Returns false if the wait had ended before.
     pub(crate) fn end(&self, net: &Net) -> bool {
         let ends = !self.done.swap(true, Ordering::SeqCst);
         if ends {

@@ -15,13 +15,13 @@ pub(super) use words::{
     Presets, RxContexts, RxDstModes, TsqLimitWord, TsqProtocols,
 };
 
-/// Form of value for fields of type `T`.
+/// Conversion between the text of a setting and a field of type `T`.
 pub(super) trait Codec<T> {
     /// Returns the value of `text`, or `None` if it has another form or contains a number outside
     /// `allowed`.
     fn parse(text: &str, allowed: &RangeInclusive<u64>) -> Option<T>;
 
-    /// Returns the text of a value. `parse` accepts it.
+    /// Returns the text of a value, from which `parse` returns the same value.
     fn format(value: &T) -> String;
 }
 
@@ -105,7 +105,7 @@ impl Codec<u64> for Mask {
     }
 }
 
-/// One number, or `default` for the best value of each device.
+/// One number, or `default` for the best known value of each device.
 pub(super) struct NumberOrDefault;
 
 impl NumberOrDefault {
@@ -224,7 +224,7 @@ impl Codec<RangeInclusive<u16>> for Ports {
     }
 }
 
-/// Discipline as `tc qdisc` writes it, or `default`.
+/// Queueing discipline as `tc qdisc` writes it, or `default`.
 pub(super) struct Discipline;
 
 impl Discipline {
@@ -358,7 +358,7 @@ impl Codec<Option<FastOpenKey>> for Keys {
     }
 }
 
-/// Parses a key, whose groups are numbers with the least significant byte first in memory.
+/// Parses a key. Each group is a 32-bit number, stored with its least significant byte first.
 fn parse_key(text: &str) -> Option<[u8; 16]> {
     let mut key = [0; 16];
     let mut groups = text.split('-');

@@ -7,13 +7,14 @@
 //!   net.quietline.dev.default.rps_cpus    all devices
 //! ```
 //!
-//! Linux keeps these settings in sysfs; the last word of the name is the same. The last write wins:
-//! a device or queue can get its own value after a value for all was set. Before the host is built,
-//! any device may be named; building the host then rejects names of devices it does not have.
+//! Linux keeps these settings in sysfs; the last word of the name is the same. The last write
+//! applies: a value for all devices or queues replaces the values of single ones, and a single one
+//! can get its own value afterwards. Before the host is built, any device may be named; building
+//! the host then rejects names of devices it does not have.
 //!
 //! To add a setting, add its row to a table of `settings`. The data path reads it as
 //! `cx.sysctls().devices.of(index).field` or `….of(index).rx(queue).field`, and sees changes while
-//! the host runs, as for every other setting.
+//! the host runs, as with every other setting.
 
 use super::{SysctlError, describe};
 use crate::base::{config_error::ConfigError, ids::DeviceIndex};
@@ -29,21 +30,21 @@ pub(super) const PREFIX: &str = "net.quietline.dev.";
 /// Name that means all devices.
 const DEFAULT: &str = "default";
 
-/// Device with its own settings.
+/// Device with its own settings. A superframe is a packet of several TCP segments (GRO or GSO).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
     name: String,
-    /// Number of queues; `None` until it is known.
+    /// Number of queues; `None` until the host is built.
     queues: Option<u16>,
-    /// Maximum of `gso_max_size`: the largest superframe of the device plus one. Unbounded until it
-    /// is known.
+    /// Maximum of `gso_max_size`: the length of the device's largest superframe plus one.
+    /// `u32::MAX` until the host is built.
     superframe_end: u32,
-    /// Default of `gso_ipv4_max_size` and `gro_ipv4_max_size`; `None` until it is known.
+    /// Default of `gso_ipv4_max_size` and `gro_ipv4_max_size`; `None` until the host is built.
     superframe_ipv4: Option<u32>,
     settings: DeviceSettings,
 }
 
-/// Device of the host.
+/// Device of the host, as described to [`DeviceSysctls::bind`].
 pub(crate) struct Present<'a> {
     name: &'a str,
     queues: u16,
@@ -52,8 +53,9 @@ pub(crate) struct Present<'a> {
 }
 
 impl<'a> Present<'a> {
-    /// Describes a device with `queues` queues. `superframe_end` is the largest superframe that can
-    /// be configured plus one, and `superframe_ipv4` the default bound for IPv4.
+    /// Describes a device with `queues` queues. `superframe_end` is the length of the largest
+    /// superframe that can be configured, plus one. `superframe_ipv4` is the default bound for
+    /// IPv4.
     pub(crate) const fn new(
         name: &'a str,
         queues: u16,
@@ -68,7 +70,8 @@ impl<'a> Present<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSysctls {
     default: DeviceSettings,
-    /// Devices with their own settings. Once `bound`, all devices of the host by their index.
+    /// Before `bound`, the devices that a setting names; then all devices of the host, by their
+    /// index.
     devices: Vec<Named>,
     bound: bool,
 }
@@ -147,7 +150,7 @@ impl DeviceSysctls {
         settings.read(&name).ok_or_else(unknown)
     }
 
-    /// Returns the present settings of a device, or `None` if the host has no such device or queue.
+    /// Returns the current settings of a device, or `None` if the host has no such device or queue.
     fn find(&self, name: &Name<'_>) -> Option<&DeviceSettings> {
         match self.devices.iter().find(|device| device.name == name.device) {
             Some(device) => {
@@ -159,8 +162,9 @@ impl DeviceSysctls {
         }
     }
 
-    /// Sets the devices of the host, in the order of their indices. Afterwards, names of other
-    /// devices are rejected.
+    /// Sets the devices of the host, in the order of their indices. Returns an error if an earlier
+    /// setting names another device, or a queue or a superframe size that its device does not have.
+    /// Afterwards, names of other devices are rejected.
     pub(crate) fn bind<'a>(
         &mut self,
         devices: impl Iterator<Item = Present<'a>>,
@@ -227,8 +231,8 @@ impl<'a> Name<'a> {
         })
     }
 
-    /// Returns the number of the queue or, as `Some(None)`, all queues. Returns `None` for a queue
-    /// of the other direction.
+    /// Returns the queue of `direction` that is named, or `Some(None)` for all queues. Returns
+    /// `None` if the name is that of a queue of the other direction.
     fn queue_of(&self, direction: Direction) -> Option<Option<u16>> {
         match self.queue {
             Some((other, _)) if other != direction => None,
@@ -256,7 +260,7 @@ impl Direction {
 /// Settings of the queues of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Queues<T> {
-    /// Settings of queues without their own.
+    /// Settings of the queues that have none of their own.
     all: T,
     /// Queues with their own settings.
     apart: Vec<(u16, T)>,
@@ -286,7 +290,7 @@ impl<T: Clone> Queues<T> {
         self.apart.iter().map(|(_, settings)| settings).chain([&self.all])
     }
 
-    /// Writes a setting of one queue, or of all.
+    /// Writes a setting of one queue, or of all queues if `queue` is `None`.
     fn write(&mut self, line: &Setting<T>, queue: Option<u16>, value: &str) -> Result<(), String> {
         let write = |settings| (line.write)(settings, value, &line.allowed);
         let good = match queue {
@@ -340,7 +344,7 @@ fn lines(settings: &DeviceSettings, prefix: String) -> impl Iterator<Item = (Str
     device.chain(both.flat_map(move |direction| queue_lines(settings, &prefix, direction, None)))
 }
 
-/// Returns the settings of one queue, or of all.
+/// Returns the settings of one queue, or those of all queues if `queue` is `None`.
 fn queue_lines(
     settings: &DeviceSettings,
     prefix: &str,

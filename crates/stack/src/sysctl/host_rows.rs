@@ -34,7 +34,7 @@ macro_rules! host_rows {
         $(#[doc = $doc:literal])*
         $field:ident: $type:ty = $default:expr, $codec:ident $allowed:expr, $tier:ident, $name:literal;
     )*) => {
-        /// All settings of a host, as plain values. Each call of a running host uses one set from
+        /// All settings of a host, as plain values. Each call into a running host uses one set from
         /// beginning to end.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Sysctls {
@@ -63,12 +63,14 @@ macro_rules! host_rows {
     };
 }
 
-// The preset comes first: a list of all settings in this order restores each of them.
+// The preset is the first row, because it changes other settings: if a saved list of all settings
+// is set again in this order, each setting gets its saved value.
 host_rows! {
-    /// Sets the settings that together make the data path of a version of Linux: receive contexts,
-    /// route references, receive offload's exit, busy polling, TCP Small Queues and packet
-    /// recycling. docs/mechanisms.md has their values. A setting that is set later keeps its own
-    /// value. While a host runs, `net.quietline.dst_layout` stays. Set it to compare versions.
+    /// Sets the settings that together reproduce the data path of a version of Linux: receive
+    /// contexts, references to route entries, the way out of receive offload, busy polling, TCP
+    /// Small Queues and packet recycling. docs/mechanisms.md lists the values. A setting that is
+    /// set later keeps its own value. While a host runs, a preset does not change
+    /// `net.quietline.dst_layout`. Set it to compare versions.
     preset: Preset = Preset::Default, Presets WORDS, Lab, "net.quietline.preset";
     /// Time to live of sent IP packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IP_TTL`.
@@ -92,9 +94,9 @@ host_rows! {
     arp_strict: u8 = 0, Number 0..=2, Operate, "net.quietline.arp_strict";
     /// Reverse-path filter of received packets (RFC 3704). 0: no check. 1: the best route back to
     /// the source must use the device that received the packet. 2: any unicast route back is
-    /// enough. The path of an established connection is checked again only after the routes or this
-    /// setting change. Set 1 on hosts with several devices and symmetric routes, 2 on hosts with
-    /// asymmetric ones.
+    /// enough. The source of an established connection is checked again only after the routes or
+    /// this setting change. Set 1 on hosts with several devices and symmetric routes, 2 on hosts
+    /// with asymmetric ones.
     rp_filter: u8 = 0, Number 0..=2, Operate, "net.ipv4.conf.all.rp_filter";
     /// Forwarding of packets for other hosts. It is always 0, because this stack is a host and not
     /// a router.
@@ -112,27 +114,55 @@ host_rows! {
     /// and packets of the path leave without DF. Raise it if no path of the network is that narrow:
     /// it bounds the harm of forged reports.
     route_min_pmtu: u32 = 552, Number 68..=65_535, Tune, "net.ipv4.route.min_pmtu";
+    /// Hop limit of sent IPv6 packets, in hops. Raise it if destinations are more than 64 routers
+    /// away; a socket overrides it with `IP_TTL`.
+    ip6_hop_limit: u8 = 64, Number 1..=255, Operate, "net.ipv6.conf.all.hop_limit";
+    /// Flow labels of sent IPv6 segments (RFC 6437). 1: 20 bits of a keyed hash of the four-tuple,
+    /// so that routers spread connections over equal paths. 0: no label. Set 0 if a router on the
+    /// path uses labels for another purpose.
+    ip6_auto_flowlabels: bool = true, Switch 0..=1, Operate, "net.ipv6.auto_flowlabels";
+    /// Time after which a path MTU from an ICMPv6 report expires, in seconds (RFC 8201 §4). Lower
+    /// it if paths change often.
+    ip6_route_mtu_expires: Duration = Duration::from_secs(600), Seconds 1..=INT_MAX, Tune, "net.ipv6.route.mtu_expires";
+    /// Default of `IPV6_V6ONLY`. 0: a listener on `[::]` also accepts IPv4 connections, whose peers
+    /// appear as v4-mapped addresses. 1: it accepts IPv6 only. Set 1 if other programs listen on
+    /// the same ports for IPv4.
+    bindv6only: bool = false, Switch 0..=1, Operate, "net.ipv6.bindv6only";
+    /// Number of neighbor solicitations before an IPv6 address of an Ethernet device is used
+    /// (RFC 4862 §5.4); they are `net.ipv4.neigh.default.retrans_time_ms` apart. An address that
+    /// another station has is refused. It is read when the host starts. Set 0, no probes, on links
+    /// where no address can be assigned twice: the host then starts a second or two sooner.
+    dad_transmits: u32 = 1, Number 0..=10, Operate, "net.ipv6.conf.all.dad_transmits";
+    /// Acceptance of router advertisements on Ethernet devices (RFC 4861, RFC 4862). 1: the host
+    /// solicits routers when it starts, and takes a default route, prefixes and addresses from
+    /// them; interface identifiers are stable and opaque (RFC 7217). 0: none of that. Differs from
+    /// Linux, where the default is 1: a host that names its addresses gets no others. Set 1 on
+    /// links whose routers are trusted. It is read when the host starts.
+    accept_ra: bool = false, Switch 0..=1, Operate, "net.ipv6.conf.all.accept_ra";
     /// First and last local port of connections that name none (RFC 6056). Widen it on clients that
     /// open many connections to one server.
     ip_local_port_range: RangeInclusive<u16> = 32_768..=60_999, Ports 1..=65_535, Operate, "net.ipv4.ip_local_port_range";
     /// Lookup of established connections by four-tuple before the route lookup of a received
-    /// packet. The connection remembers its input route, so the route lookup is saved. Set 0 only
-    /// on hosts that receive mostly packets without a connection.
+    /// packet. The connection caches its input route entry, which saves the route lookup. Set 0
+    /// only on hosts that receive mostly packets without a connection.
     ip_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.ip_early_demux";
     /// Early lookup of established TCP connections; it is on if this and `ip_early_demux` are both
     /// 1. Set 0 only together with `ip_early_demux`, or to measure what the early lookup saves.
     tcp_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.tcp_early_demux";
-    /// Reference counting of route entries. `cas_inc_not_zero`: packets over loopback hold a
+    /// Early lookup of connected UDP sockets; it is on if this and `ip_early_demux` are both 1. Set
+    /// 0 only together with `ip_early_demux`, or to measure what the early lookup saves.
+    udp_early_demux: bool = true, Switch 0..=1, Tune, "net.ipv4.udp_early_demux";
+    /// Reference counting of route entries (dst). `cas_inc_not_zero`: packets over loopback hold a
     /// reference, taken by a loop of compare-and-swap. `rcuref`: the same with one atomic addition.
-    /// `sharded`: the same, in a word for each CPU while the entry is in use for lookups.
-    /// `noref`: packets hold none. A change invalidates all cached routes. Change it to reproduce
-    /// the costs of older Linux versions.
+    /// `sharded`: the same, in a word for each CPU while the entry is in use for lookups. `noref`:
+    /// packets hold none. A change invalidates all cached routes. Change it to reproduce the costs
+    /// of older Linux versions.
     dst_ref: DstRefMode = DstRefMode::Noref, DstRefModes WORDS, Lab, "net.quietline.dst_ref";
     /// Source of the validity of a cached route entry, for each packet sent and received. `entry`:
     /// the entry's own generation, as in Linux. `generation`: a copy of it beside the cached entry,
     /// so that no packet reads a cache line that reference counting writes. A change invalidates
-    /// all cached routes. Change it to measure `net.quietline.dst_layout`, which has no effect
-    /// without the read.
+    /// all cached routes. Set `entry` to measure `net.quietline.dst_layout`, which matters only if
+    /// packets read the entry.
     dst_check: DstCheck = DstCheck::Generation, DstChecks WORDS, Lab, "net.quietline.dst_check";
     /// Place of a route entry's reference count. `packed`: on the cache line that every packet
     /// reads. `padded`: on a line of its own. `filled`: on a line with fields that no packet reads.
@@ -158,6 +188,27 @@ host_rows! {
     /// only for diagnosis: the answers of all hosts of a link to one forged request are an attack
     /// on its source.
     icmp_echo_ignore_broadcasts: bool = true, Switch 0..=1, Operate, "net.ipv4.icmp_echo_ignore_broadcasts";
+    /// Shortest time between two ICMP errors to one destination, in milliseconds, for the types of
+    /// `icmp_ratemask` and for all errors of ICMPv6; up to six may follow each other sooner. 0: no
+    /// limit. Lower it if many clients behind one address need the errors.
+    icmp_ratelimit: Duration = Duration::from_secs(1), Millis 0..=INT_MAX, Operate, "net.ipv4.icmp_ratelimit";
+    /// Types of ICMP messages that are limited, a sum of powers of two by type: 8 is destination
+    /// unreachable. The limits are `icmp_ratelimit` and `icmp_msgs_per_sec`. Set other bits to
+    /// limit echo replies (1), too.
+    icmp_ratemask: u32 = 6168, Number 0..=INT_MAX, Operate, "net.ipv4.icmp_ratemask";
+    /// Limited ICMP messages that the host sends to all destinations together, per second. Each
+    /// takes a random number of tokens, so that no destination can count the messages to others.
+    /// Raise it on hosts with many legitimate clients.
+    icmp_msgs_per_sec: u32 = 1000, Number 1..=1_000_000, Operate, "net.ipv4.icmp_msgs_per_sec";
+    /// Limited ICMP messages that the host sends in a burst, beyond which `icmp_msgs_per_sec`
+    /// applies. Raise it together with `icmp_msgs_per_sec`.
+    icmp_msgs_burst: u32 = 50, Number 1..=INT_MAX, Operate, "net.ipv4.icmp_msgs_burst";
+    /// Ignores all ICMPv6 echo requests. Set it if the host must not answer ping.
+    icmp6_echo_ignore_all: bool = false, Switch 0..=1, Operate, "net.ipv6.icmp.echo_ignore_all";
+    /// Ignores ICMPv6 echo requests to multicast addresses. Differs from Linux, where the default
+    /// is 0: the answers of all hosts of a link to one forged request are an attack on its source.
+    /// Set 0 for diagnosis.
+    icmp6_echo_ignore_multicast: bool = true, Switch 0..=1, Operate, "net.ipv6.icmp.echo_ignore_multicast";
     /// Largest number of half-open connections per listener; the listener's backlog bounds them as
     /// well. Beyond it, SYN cookies answer (`tcp_syncookies`), or SYNs are dropped. Raise it,
     /// `somaxconn` and the backlog on servers that accept many connections at once.
@@ -183,6 +234,16 @@ host_rows! {
     /// ends, the level above which it begins, and the limit. The default is a part of the packet
     /// memory that the host is given. Set it if this host shares packet memory with others.
     tcp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.tcp_mem";
+    /// Memory of the receive queues of all datagram sockets together, in pages of 4 KB. Datagrams
+    /// beyond the third number are dropped (`UdpMemErrors`); the first two have no effect. Set it
+    /// if this host shares packet memory with others.
+    udp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.udp_mem";
+    /// Initial receive buffer of a datagram socket, in bytes of packet memory. Raise it if
+    /// `UdpRcvbufErrors` counts and applications do not set `SO_RCVBUF`.
+    rmem_default: u32 = 212_992, Number 2304..=INT_MAX, Operate, "net.core.rmem_default";
+    /// Initial send buffer of a datagram socket, in bytes of packet memory. It bounds the datagrams
+    /// in queueing disciplines and devices. Raise it if `UdpSndbufErrors` counts on fast devices.
+    wmem_default: u32 = 212_992, Number 4608..=INT_MAX, Operate, "net.core.wmem_default";
     /// Congestion-control algorithms that `tcp_congestion_control` and `TCP_CONGESTION` accept.
     /// Read-only.
     tcp_available_congestion_control: () = (), AvailableCongestionControl WORDS, Operate, "net.ipv4.tcp_available_congestion_control";
@@ -231,8 +292,9 @@ host_rows! {
     /// their congestion windows.
     tcp_backlog_ack_defer: bool = true, Switch 0..=1, Tune, "net.ipv4.tcp_backlog_ack_defer";
     /// Number of packets that receive offload collects before it passes them to IP as one list; the
-    /// list also leaves at the end of each poll. `net.quietline.gro_exit` says whether a superframe
-    /// counts as 1 or as its segments. 1: no lists. Raise it for bulk traffic without superframes.
+    /// list also leaves at the end of each poll. `net.quietline.gro_exit` selects whether a
+    /// superframe (a packet merged from several segments) counts as 1 or as its segments. 1: no
+    /// lists. Raise it for bulk traffic without superframes.
     gro_normal_batch: u32 = 8, Number 1..=INT_MAX, Tune, "net.core.gro_normal_batch";
     /// Way in which packets leave receive offload. `immediate`: one by one, as before Linux 5.4.
     /// `normal_only_list`: packets that were not merged in a list, superframes one by one, which
@@ -245,9 +307,9 @@ host_rows! {
     /// `rx_list_and_old_gro_per_cycle`: the list, packets held since an earlier millisecond, and
     /// everything after a cycle without a packet. Change it to compare the delays.
     busy_poll_flush: BusyPollFlush = BusyPollFlush::RxListAndOldGroPerCycle, BusyPollFlushes WORDS, Lab, "net.quietline.busy_poll_flush";
-    /// Number of packets that one turn of a core receives from its devices before timers and
-    /// deferred work get their turn; the last poll may exceed it. Raise it if `SoftnetTimeSqueeze`
-    /// counts and latency of timers matters less than throughput.
+    /// Number of packets that a core receives from its devices in one turn (one pass of its softirq
+    /// work) before it runs timers and deferred work; the last poll may exceed it. Raise it if
+    /// `SoftnetTimeSqueeze` counts and latency of timers matters less than throughput.
     netdev_budget: u32 = 300, Number 1..=INT_MAX, Tune, "net.core.netdev_budget";
     /// Largest number of packets that wait for a core on their way from another (RPS), and in one
     /// queue of loopback. Beyond it, packets are dropped. Raise it if bursts are longer.
@@ -256,21 +318,23 @@ host_rows! {
     /// paced flows, `fq_codel` for slow links that interactive traffic shares;
     /// `net.quietline.dev.DEVICE.qdisc` sets it for one device.
     default_qdisc: DefaultQdisc = DefaultQdisc::PfifoFast, DefaultQdiscs WORDS, Operate, "net.core.default_qdisc";
-    /// Moment at which a packet stops counting against its socket. `completion`: when the device
-    /// has sent it. `xmit`: when the device is given it, as drivers did that called `skb_orphan`;
-    /// TCP Small Queues then have no effect. Change it to compare the queues.
+    /// Moment at which a packet no longer counts towards the send memory of its socket.
+    /// `completion`: when the device has sent it. `xmit`: when the device is given it, as drivers
+    /// did that called `skb_orphan`; TCP Small Queues then have no effect. Change it to compare the
+    /// queues.
     dev_orphan: DevOrphan = DevOrphan::Completion, DevOrphans WORDS, Lab, "net.quietline.dev_orphan";
-    /// Number of packets that may wait for their return to the core that allocated them, with
-    /// `net.quietline.skb_recycle` at `per_core_defer`; a packet that reaches this number is freed
-    /// where it is. 0: none waits. Change it to measure the batches of that mode.
+    /// Number of freed packets that may wait for their return to the core that allocated them, with
+    /// `net.quietline.skb_recycle` at `per_core_defer`. The packet that reaches this number is
+    /// freed on the core that consumed it. 0: none waits. Change it to measure the batches of that
+    /// mode.
     packet_defer_max: u32 = 64, Number 0..=INT_MAX, Lab, "net.core.skb_defer_max";
     /// Order of the steps by which TCP Small Queues stop a sender and wake it. `seed`: that of
     /// Linux 3.6, which can lose a wake-up. `robust`: that of Linux since 4.11. Set `seed` only to
     /// demonstrate the lost wake-ups.
     tsq_protocol: TsqProtocol = TsqProtocol::Robust, TsqProtocols WORDS, Lab, "net.quietline.tsq_protocol";
-    /// Cores that apply the flow limit of RPS, one bit for each: if their target's backlog is at
-    /// least half full, they drop packets of a flow that sent more than half of the recent packets.
-    /// Set it where one flow must not crowd out the others.
+    /// Cores that apply the flow limit of RPS, one bit for each. If the backlog of the target core
+    /// is at least half full, these cores drop packets of a flow that sent more than half of the
+    /// recent packets. Set it where one flow must not crowd out the others.
     flow_limit_cpu_bitmap: u64 = 0, Mask WORDS, Tune, "net.core.flow_limit_cpu_bitmap";
     /// Number of buckets in which a core with a flow limit counts flows. Raise it if many flows
     /// share a core, so that fewer of them share a bucket.
@@ -279,9 +343,9 @@ host_rows! {
     /// it is rounded up to a power of two. 0: no table, so RFS is off. Set it to a number above
     /// that of the active connections, together with `rps_flow_cnt` of the devices.
     rps_sock_flow_entries: u32 = 0, RoundedUp 0..=1 << 24, Operate, "net.core.rps_sock_flow_entries";
-    /// Time for which one turn of a core may receive from its devices, in microseconds. 2000 is two
-    /// ticks of a kernel with 1000 ticks a second. Lower it where timers must be punctual under
-    /// load.
+    /// Time for which a core may receive from its devices in one turn (one pass of its softirq
+    /// work), in microseconds. 2000 is two ticks of a kernel with 1000 ticks a second. Lower it
+    /// where timers must be punctual under load.
     netdev_budget_usecs: Duration = Duration::from_micros(2000), Micros 0..=INT_MAX, Tune, "net.core.netdev_budget_usecs";
     /// Number of packets that one poll takes from one queue. Differs from Linux, where a device's
     /// weight is the constant 64 and this is the weight of the backlog. Lower it to make queues

@@ -1,8 +1,9 @@
-//! Settings of a running host, and their change while other threads read them.
+//! Settings of a running host, which can change while other threads read them.
 //!
-//! Above: `Host::set_sysctl`. Every [`Cx`](crate::cx::Cx) keeps a reference to the set with which
-//! it entered the host, and compares one number when it enters again. Linux: `proc_dointvec_minmax`
-//! on a field that readers load with `READ_ONCE`.
+//! Above: `Host::set_sysctl`. Every [`Cx`](crate::cx::Cx) keeps a reference to the set of settings
+//! with which it entered the host. When it enters again, it compares the generation and takes the
+//! current set if the generation has changed. Linux: `proc_dointvec_minmax` on a field that readers
+//! load with `READ_ONCE`.
 //!
 //! Invariant: a published set never changes, so that a call sees one set from beginning to end. A
 //! change creates a new set with the next generation.
@@ -16,15 +17,15 @@ use std::sync::{
 
 use super::{SysctlError, Sysctls};
 
-/// Present settings of a host.
+/// Current settings of a host.
 #[derive(Debug)]
 pub(crate) struct LiveSysctls {
-    /// Generation of the present set, from 1. Written under `present` with Release after the set is
-    /// in place, read with Acquire by every context that enters the host: a reader of the number
-    /// finds at least that set.
+    /// Generation of the current set, from 1. Written with Release under the lock `present`, after
+    /// the set is in place; read with Acquire by every context that enters the host. A context that
+    /// reads a generation then finds the set of this or of a later generation.
     generation: AtomicU64,
-    /// Present set. Locked to take a reference or to replace the set; a context with the present
-    /// generation does not lock it.
+    /// Current set. Locked to take a reference or to replace the set; a context that has the
+    /// current generation does not lock it.
     present: Mutex<Arc<Sysctls>>,
 }
 
@@ -37,21 +38,21 @@ impl LiveSysctls {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the generation of the present set.
+    /// Returns the generation of the current set.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Returns the present set and its generation.
+    /// Returns the current set and its generation.
     pub(crate) fn present(&self) -> (u64, Arc<Sysctls>) {
         let present = self.lock();
         (self.generation.load(Ordering::Relaxed), Arc::clone(&present))
     }
 
-    /// Sets one value. Calls `publish` with the present and the next set, before other threads can
-    /// see the next one and before any later change. Returns the result of `publish` after the next
-    /// set is visible.
+    /// Sets one value. Calls `publish` with the current and the next set, before other threads can
+    /// see the next set and before any later change. Makes the next set visible and returns the
+    /// result of `publish`.
     pub(crate) fn set<R>(
         &self,
         name: &str,
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_in_use_does_not_change() {
+    fn a_change_does_not_affect_a_set_in_use() {
         let live = LiveSysctls::new(Sysctls::default());
         let (before, old) = live.present();
         live.set("net.ipv4.ip_default_ttl", "9", |present, next| {

@@ -1,4 +1,5 @@
-//! Settings that select one of several modes, as a closed enum each, and the settings of neighbors.
+//! Settings that select one of several modes, each as an enum, and the settings of neighbor
+//! resolution.
 //!
 //! Above: the modules that implement the modes. Not here: the text of the modes (`codec`), and the
 //! algorithms of TCP, which are enums of `tcp`.
@@ -9,7 +10,7 @@ use sync::Counting;
 
 use super::Sysctls;
 
-/// `net.quietline.preset`: the version of Linux whose data path the host has.
+/// `net.quietline.preset`: the version of Linux whose data path the host reproduces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preset {
     /// The last version before TCP Small Queues and early demultiplexing.
@@ -18,7 +19,7 @@ pub enum Preset {
     Linux3_6,
     /// The first version whose prequeue drops route references.
     Linux3_18,
-    /// The version whose sockets keep one packet for each direction.
+    /// The first version whose sockets keep one packet for each direction.
     Linux5_2,
     /// The first version with a list of packets that leave receive offload.
     Linux5_4,
@@ -31,14 +32,14 @@ pub enum Preset {
 }
 
 /// `net.quietline.gro_exit`: how packets leave GRO, one by one or in a list, and whether a
-/// superframe counts as one packet or as its segments.
+/// superframe (a packet merged from several segments) counts as one packet or as its segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GroExit {
-    /// No list: every packet is delivered by itself, as before Linux 5.4.
+    /// No list: every packet is delivered alone, as before Linux 5.4.
     Immediate,
-    /// Packets that were not merged wait in the list; completed ones are delivered by themselves.
-    /// Linux 5.4 for `napi_gro_frags`. **This mode reorders**: a completed packet overtakes waiting
-    /// packets of its flow.
+    /// Packets that were not merged wait in the list; completed superframes are delivered alone.
+    /// Linux 5.4 for `napi_gro_frags`. **This mode reorders**: a completed superframe overtakes
+    /// waiting packets of its flow.
     NormalOnlyList,
     /// All packets wait in the list, and each counts as one, as in Linux 5.5.
     UnifiedListPackets,
@@ -48,8 +49,8 @@ pub enum GroExit {
     UnifiedListSegments,
 }
 
-/// `net.quietline.busy_poll_flush`: packets that are delivered at the end of a busy-poll cycle that
-/// is followed by another. In every mode, all packets are delivered before the core is released.
+/// `net.quietline.busy_poll_flush`: packets that are delivered at the end of a busy-poll cycle, if
+/// another cycle follows. In every mode, all packets are delivered before the core is released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BusyPollFlush {
     /// No packets: they wait for a full list or for the end of busy polling, which takes long if
@@ -64,7 +65,8 @@ pub enum BusyPollFlush {
     RxListAndOldGroPerCycle,
 }
 
-/// `net.core.default_qdisc`: discipline of a device that needs one and has none configured.
+/// `net.core.default_qdisc`: queueing discipline of a device that needs one and has none
+/// configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultQdisc {
     /// Three FIFO bands with strict priority.
@@ -81,26 +83,27 @@ pub enum DefaultQdisc {
 /// `net.quietline.dev_orphan`: when a packet is uncharged from its socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DevOrphan {
-    /// When the device has sent it: packets in the device's rings count against the socket.
+    /// When the device has sent the packet: packets in the device's rings are charged to the
+    /// socket.
     #[default]
     Completion,
-    /// When it is passed to the device, as by drivers that call `skb_orphan`: then only BQL keeps
-    /// the rings short.
+    /// When the device accepts the packet, as with drivers that call `skb_orphan`. Then only byte
+    /// queue limits (BQL) keep the device's rings short.
     Xmit,
 }
 
-/// `net.quietline.dst_check`: source of the validity of a cached dst entry.
+/// `net.quietline.dst_check`: place from which the validity of a cached route entry (dst) is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstCheck {
-    /// The entry itself, as in Linux: each check reads a cache line of the entry, which with
-    /// [`DstLayout::Packed`] also has the reference count.
+    /// The entry itself, as in Linux. Each check reads a cache line of the entry; with
+    /// [`DstLayout::Packed`], this line also holds the reference count.
     Entry,
-    /// A copy of the generation beside the cached entry.
+    /// A copy of the entry's generation, kept beside the pointer to the cached entry.
     #[default]
     Generation,
 }
 
-/// `net.quietline.dst_layout`: position of the reference count in a dst entry. See
+/// `net.quietline.dst_layout`: position of the reference count in a route entry (dst). See
 /// [`dst`](crate::transmit::dst).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstLayout {
@@ -113,19 +116,20 @@ pub enum DstLayout {
     Filled,
 }
 
-/// `net.quietline.dst_ref`: how references to dst entries are counted, and which packets hold one.
+/// `net.quietline.dst_ref`: how references to route entries (dst) are counted, and which packets
+/// hold one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstRefMode {
-    /// A packet over loopback holds its dst from the sender to the receiver, as in Linux, where
-    /// loopback keeps the dst that other devices release (`IFF_XMIT_DST_RELEASE`). Taking a
-    /// reference is a compare-and-swap loop.
+    /// A packet over loopback holds a reference to its route entry from the sender to the receiver.
+    /// As in Linux, loopback keeps the entry that other devices release (`IFF_XMIT_DST_RELEASE`).
+    /// Taking a reference is a compare-and-swap loop.
     CasIncNotZero,
     /// As `CasIncNotZero`, but taking a reference is one addition.
     Rcuref,
-    /// As `Rcuref`, but while a table holds the entry, each CPU counts in a word of its own.
+    /// As `Rcuref`, but each CPU counts in its own word while a table holds the entry.
     Sharded,
-    /// Packets hold no reference, except a packet that is queued outside of a read section for a
-    /// socket without a cached dst. Sockets and caches count as in `Rcuref`.
+    /// Packets hold no reference. The only exception is a packet that is queued, outside of a read
+    /// section, for a socket without a cached route entry. Sockets and caches count as in `Rcuref`.
     #[default]
     Noref,
 }
@@ -140,23 +144,24 @@ impl DstRefMode {
         }
     }
 
-    /// Whether packets over a device that keeps their dst hold a reference.
+    /// Whether a packet holds a reference on a device that keeps its route entry (loopback).
     pub(crate) const fn counts_packets(self) -> bool {
         !matches!(self, Self::Noref)
     }
 }
 
-/// `net.quietline.rx_dst_mode`: treatment of the dst of a packet that leaves the read section for a
-/// socket's queue.
+/// `net.quietline.rx_dst_mode`: treatment of a packet's route entry (dst) when the packet is queued
+/// on a socket and so leaves the read section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxDstMode {
-    /// A reference is taken: one get on the receiving core, one put in the reading thread.
+    /// The packet takes a reference: the receiving core increments the count, the reading thread
+    /// decrements it.
     Force,
-    /// The dst is dropped if the socket has any, because its only use would be to cache it in the
-    /// socket; otherwise a reference is taken.
+    /// The packet drops its entry if the socket caches any, because the only use of the entry would
+    /// be to cache it in the socket. Otherwise the packet takes a reference.
     OptimisticDrop,
-    /// As `OptimisticDrop`, but only if the socket's dst is still valid, and for the device on
-    /// which the packet arrived.
+    /// As `OptimisticDrop`, but the entry is dropped only if the socket's entry is still valid and
+    /// belongs to the device on which the packet arrived.
     #[default]
     RcuClearThenRelease,
 }
@@ -165,12 +170,13 @@ pub enum RxDstMode {
 /// (`net.quietline.rx_context`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxContext {
-    /// The waiting thread; each packet holds a reference to its dst. Linux until 3.17.
+    /// The waiting thread; each packet holds a reference to its route entry. Linux until 3.17.
     PrequeueRef,
-    /// The waiting thread; a packet drops its dst if the socket has one. Linux from 3.18.
+    /// The waiting thread; a packet drops its route entry if the socket caches one. Linux from
+    /// 3.18.
     PrequeueDrop,
-    /// As `PrequeueDrop`, but at most 31 packets wait: the 32nd causes their processing. Linux from
-    /// 4.7 until 4.13.
+    /// As `PrequeueDrop`, but at most 31 packets wait: the arrival of the 32nd causes the
+    /// processing of all. Linux from 4.7 until 4.13.
     PrequeueDropLimited,
     /// Softirq, as segments arrive. Linux from 4.14.
     #[default]
@@ -202,13 +208,13 @@ pub enum ArpIgnore {
 /// Settings of the neighbor state machine: `net.ipv4.neigh.default.*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighborConfig {
-    /// `base_reachable_time_ms`: a reply is valid for half to one and a half times this time
-    /// (RFC 4861 §6.3.2).
+    /// `base_reachable_time_ms`: a neighbor counts as reachable for half to one and a half times
+    /// this time after a confirmation (RFC 4861 §6.3.2).
     pub base_reachable_time: Duration,
     /// `retrans_time_ms`: time between two probes.
     pub retrans_time: Duration,
-    /// `delay_first_probe_time`: time that upper layers have to confirm a stale neighbor before it
-    /// is probed.
+    /// `delay_first_probe_time`: time for which the probe of a used stale neighbor is delayed, so
+    /// that upper layers can confirm the neighbor.
     pub delay_first_probe_time: Duration,
     /// `ucast_solicit`: number of unicast probes to the old link address before the entry fails.
     pub ucast_solicit: u32,

@@ -1,18 +1,20 @@
-//! `net.quietline.preset`: the settings that together make the data path of one version of Linux.
+//! `net.quietline.preset`: the settings that together reproduce the data path of one version of
+//! Linux.
 //!
-//! Above: `Sysctls::set`. A preset sets every setting of the table, so that a change from one
-//! preset to another leaves nothing of the first. A setting that is set later keeps its own value.
+//! Above: `Sysctls::set`. A preset sets every setting of the table, so that no value of a previous
+//! preset remains. A setting that is set later keeps its own value.
 //!
-//! The comment of each row names the versions and the place in Linux' sources where they differ;
-//! docs/mechanisms.md lists the commits. A preset describes the first release of its version:
-//! stable releases of 5.4 have the merged packets' list of 5.5. A setting has the value that a
-//! fresh system of that version had, with these exceptions:
-//! - The two packet caches of `linux-5.2` are on. Linux 5.2 introduced them, and shipped them off.
+//! The comment of a row names the versions that differ, and the place in Linux's sources;
+//! docs/mechanisms.md lists the commits. A preset describes the first release of its version: later
+//! stable releases of 5.4 already deliver merged packets in the list, as 5.5 does. A setting has
+//! the default value of that version, with these exceptions:
+//! - The two packet caches of `linux-5.2` are on. Linux 5.2 introduced them, but they are off there
+//!   by default.
 //! - No preset chooses `net.quietline.tsq_protocol=seed`, which loses wake-ups, as Linux 3.6 and
 //!   3.18 did. A demonstration sets it in addition to the preset.
-//! - `cas_inc_not_zero` is the oldest way of counting here. Versions before 4.4 incremented without
-//!   a test for zero.
-//! - `prequeue_ref` takes a reference to the route of a queued packet. Versions before 3.9 took
+//! - `cas_inc_not_zero` is the oldest way of counting that this stack has. Linux before 4.4
+//!   incremented without a test for zero.
+//! - With `prequeue_ref`, a queued packet holds a reference to its route. Linux before 3.9 took
 //!   none, and could use a freed route (commit 093162553c33).
 //!
 //! Not here: the effects of the settings (docs/mechanisms.md).
@@ -78,8 +80,8 @@ const TABLE: [(&str, [&str; 6]); 19] = [
             "unified_list_segments",
         ],
     ),
-    // busy_poll_stop() and napi_busy_loop() flush the list since 5.4. Where there is no list, its
-    // flush has no effect.
+    // busy_poll_stop() and napi_busy_loop() flush the list since 5.4. In the columns without a
+    // list, the flush has no effect.
     (
         "net.quietline.busy_poll_flush",
         [
@@ -164,7 +166,7 @@ mod tests {
         ("default", Preset::Default),
     ];
 
-    /// A change from any preset to any other leaves nothing of the first.
+    /// Setting any preset after any other has the same result as setting it first.
     #[test]
     fn a_preset_replaces_all_settings_of_another_preset() {
         for (old, _) in ALL {
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_preset_is_the_default() {
+    fn the_default_preset_restores_the_default_settings() {
         let mut sysctls = Sysctls::default();
         sysctls.set(NAME, "linux-3.5").unwrap();
         assert_ne!(sysctls, Sysctls::default());
@@ -192,9 +194,10 @@ mod tests {
         assert_eq!(sysctls, Sysctls::default());
     }
 
-    /// A later setting keeps its own value, and `tsq_limit` sets its default limit in bytes.
+    /// The preset's `tsq_limit` also sets the default limit in bytes. A setting that is set later
+    /// changes alone.
     #[test]
-    fn a_setting_after_a_preset_keeps_its_own_value() {
+    fn a_setting_after_a_preset_changes_only_its_own_value() {
         let mut sysctls = Sysctls::default();
         sysctls.set(NAME, "linux-3.6").unwrap();
         assert_eq!(sysctls.get("net.ipv4.tcp_limit_output_bytes").as_deref(), Ok("131072"));
@@ -203,9 +206,9 @@ mod tests {
         assert_eq!(sysctls.get("net.quietline.tsq_limit").as_deref(), Ok("static131072_ge"));
     }
 
-    /// A running host takes a preset, but keeps the layout of its route entries.
+    /// A preset of a running host does not change the layout of route entries.
     #[test]
-    fn a_preset_of_a_running_host_keeps_the_layout() {
+    fn a_preset_of_a_running_host_keeps_the_dst_layout() {
         let mut sysctls = Sysctls::default();
         sysctls.set_live(NAME, "linux-3.18").unwrap();
         assert_eq!(sysctls.get("net.quietline.rx_context").as_deref(), Ok("prequeue_drop"));

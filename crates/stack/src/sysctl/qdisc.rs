@@ -1,4 +1,4 @@
-//! Disciplines as `tc qdisc` writes them: `tbf rate 100mbit burst 10kb latency 50ms`.
+//! Queueing disciplines as `tc qdisc` writes them: `tbf rate 100mbit burst 10kb latency 50ms`.
 //!
 //! Above: the builder and the CLI. Units are those of tc(8): rates in bits (`kbit`, `mbit`, `gbit`:
 //! powers of 1000) or bytes (`kbps`, …) per second, sizes in bytes (`kb`, `mb`: powers of 1024),
@@ -16,8 +16,8 @@ use super::modes::DefaultQdisc;
 /// Discipline of a device queue, with its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QdiscConfig {
-    /// No discipline: packets go directly to the device, and wait for a completion if it has no
-    /// room. For devices that accept all packets.
+    /// No discipline: packets go directly to the device. If the device has no room, they wait for a
+    /// completion. Meant for devices that accept all packets.
     #[default]
     NoQueue,
     /// Three FIFO bands of `txqueuelen` packets.
@@ -97,7 +97,7 @@ fn parse_tbf(mut words: SplitWhitespace<'_>) -> Result<TbfConfig, String> {
     let limit_bytes = match (limit, latency) {
         (Some(limit), None) => limit,
         (None, Some(latency)) => {
-            // As tc computes it: the bytes that leave in this time, plus the burst.
+            // As in tc, the limit is the number of bytes that leave in this time, plus the burst.
             let bytes = u128::from(rate_bps) * latency.as_nanos() / 8_000_000_000;
             u64::try_from(bytes).unwrap_or(u64::MAX).saturating_add(burst)
         }
@@ -272,9 +272,10 @@ pub struct FqConfig {
     pub limit: u32,
     /// Maximum number of waiting packets of one flow.
     pub flow_limit: u32,
-    /// Bytes that a flow may send in its turn: two frames.
+    /// Bytes that a flow may send each time it is served: two frames.
     pub quantum: u32,
-    /// Bytes that a new flow may send first: ten frames, an initial window (RFC 6928).
+    /// Bytes that a new flow may send when it is first served: ten frames, an initial window
+    /// (RFC 6928).
     pub initial_quantum: u32,
     /// Maximum time from now to the departure of a packet. Packets that depart later are dropped,
     /// or their departure time is reduced to this maximum.
@@ -305,11 +306,12 @@ pub struct FqCodelConfig {
     pub memory_limit: u64,
     /// Number of queues that flows are hashed into.
     pub flows: u32,
-    /// Acceptable standing delay.
+    /// Queueing delay that CoDel accepts.
     pub target: Duration,
-    /// Time for which the delay may exceed the target, about a round trip.
+    /// Time for which the delay may exceed the target before packets are dropped: about a round
+    /// trip.
     pub interval: Duration,
-    /// Bytes that a flow may send in its turn.
+    /// Bytes that a flow may send each time it is served.
     pub quantum: u32,
     /// True if ECN-capable packets are marked instead of dropped.
     pub ecn: bool,
@@ -332,7 +334,7 @@ impl Default for FqCodelConfig {
 /// Parameters of a token bucket filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TbfConfig {
-    /// Rate in bits per second, without the framing of the link.
+    /// Rate in bits per second. Preamble and checksum of the link's frames do not count.
     pub rate_bps: u64,
     /// Bytes that may leave at once after a pause; no packet may be larger.
     pub burst_bytes: u32,

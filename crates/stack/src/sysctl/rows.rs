@@ -1,5 +1,5 @@
-//! Settings as rows: name, tier, accepted values, description. docs/sysctl.md and `quietline
-//! sysctl` are generated from them.
+//! Settings as rows: name, tier, accepted values, description. docs/sysctl.md and the output of
+//! `quietline sysctl` are generated from these rows.
 //!
 //! Not here: values (`Sysctls::get` and `iter`), the rows themselves (`host_rows`, `tcp_rows`,
 //! `device::settings`).
@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::{Sysctls, device::DeviceSysctls};
 
-/// Readers that a setting is for.
+/// Purpose of a setting, and so its readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
     /// Settings of an administrator: addresses, limits, timeouts, security, devices.
@@ -54,9 +54,9 @@ impl fmt::Display for Tier {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Row {
-    /// Name; for a setting of devices, the name for all devices.
+    /// Name. For a setting of devices, this is the name for all devices.
     pub name: &'static str,
-    /// Readers that the setting is for.
+    /// Purpose of the setting.
     pub tier: Tier,
     /// Values that the setting accepts.
     pub accepts: String,
@@ -65,7 +65,7 @@ pub struct Row {
 }
 
 impl Sysctls {
-    /// Returns all settings, in the order of the tables; those of devices come last.
+    /// Returns all settings, in the order of the tables. Settings of devices come last.
     pub fn rows() -> impl Iterator<Item = Row> {
         let row = |entry: &'static super::Entry| Row {
             name: entry.name,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_described_by_complete_sentences() {
+    fn every_description_begins_with_a_capital_and_ends_with_a_period() {
         for Row { name, description, .. } in Sysctls::rows() {
             let begins_well = description.starts_with(|first: char| first.is_uppercase());
             assert!(begins_well && description.ends_with('.'), "{name}: {description:?}");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_are_all_settings() {
+    fn rows_and_names_list_the_same_settings() {
         let rows: Vec<_> = Sysctls::rows().map(|row| (row.name, row.accepts)).collect();
         assert_eq!(rows, Sysctls::names().collect::<Vec<_>>());
         assert!(Tier::ALL.iter().all(|tier| Sysctls::rows().any(|row| row.tier == *tier)));

@@ -5,7 +5,8 @@
 //! The comment is the text of docs/sysctl.md and of `quietline sysctl`: complete sentences with the
 //! unit, the effect and the reason to change the value.
 //!
-//! Not here: defaults (`tcp::TcpConfig`, `neighbor`), settings of the host itself (`host_rows`).
+//! Not here: defaults (`tcp::TcpConfig`, `modes::NeighborConfig`), settings of the host itself
+//! (`host_rows`).
 
 use super::{
     Entry, INT_MAX, Tier, WORDS,
@@ -81,8 +82,8 @@ part_rows! {
     /// Search for the path MTU by probe segments (RFC 4821). 0: off. 1: after a suspected black
     /// hole. 2: always. Set 1 where routers of the path filter ICMP.
     "net.ipv4.tcp_mtu_probing", tcp.tcp_mtu_probing, Number 0..=2, Operate;
-    /// Smallest segment size that a suspected black hole leads to, in bytes. Raise it if no path is
-    /// that narrow, so that a long outage does not leave tiny segments behind.
+    /// Lower bound of the segment size after a suspected black hole, in bytes. Raise it if no path
+    /// is that narrow, so that connections do not keep tiny segments after a long outage.
     "net.ipv4.tcp_mtu_probe_floor", tcp.tcp_mtu_probe_floor, Number 48..=65_535, Tune;
     /// Accuracy of the path MTU search, in bytes: it ends when the bounds are closer than this.
     /// Lower it to use the last bytes of a path, at the price of more probes.
@@ -108,8 +109,8 @@ part_rows! {
     /// Number of SYN-ACK retransmissions before a half-open connection is removed. 5 is 63 s. Lower
     /// it to clear the queue of half-open connections sooner under a flood.
     "net.ipv4.tcp_synack_retries", tcp.tcp_synack_retries, Number 0..=255, Operate;
-    /// Number of timeouts of one segment after which a connection fails that no application holds.
-    /// 0 means 8 as long as the peer may be alive. Lower it on servers where orphans hold too much
+    /// Number of timeouts of one segment after which a connection without an application fails. 0
+    /// means 8 as long as the peer may be alive. Lower it on servers where orphans hold too much
     /// memory.
     "net.ipv4.tcp_orphan_retries", tcp.tcp_orphan_retries, Number 0..=255, Operate;
     /// Idle time after which a connection with `SO_KEEPALIVE` sends its first probe, in seconds.
@@ -128,8 +129,8 @@ part_rows! {
     /// Ignores RST segments in TIME-WAIT (RFC 1337). Set it so that a late RST cannot end the state
     /// early.
     "net.ipv4.tcp_rfc1337", tcp.tcp_rfc1337, Switch 0..=1, Tune;
-    /// Segment size at which the path MTU search starts and to which a suspected black hole leads,
-    /// in bytes. Set it to the size that all paths carry for certain.
+    /// Segment size at which the path MTU search starts, and to which a suspected black hole
+    /// reduces it, in bytes. Set it to the size that all paths carry for certain.
     "net.ipv4.tcp_base_mss", tcp.tcp_base_mss, Number 48..=65_535, Tune;
     /// Smallest segment size that an MSS option or an ICMP report may set, in bytes with the
     /// options. Raise it against peers that ask for tiny segments to burn CPU time
@@ -163,8 +164,9 @@ part_rows! {
     /// Upper bound of the reordering that a connection adapts to, in segments. Lower it if losses
     /// are found too late after heavy reordering.
     "net.ipv4.tcp_max_reordering", tcp.tcp_max_reordering, Number 1..=300, Tune;
-    /// Share of the congestion window that a superframe should fill before it leaves, as a divisor:
-    /// 3 is a third. 0: it never waits. Raise it for smaller and earlier superframes.
+    /// Share of the congestion window that a superframe (a packet of several segments) should fill
+    /// before it leaves, as a divisor: 3 is a third. 0: superframes never wait to be filled. Raise
+    /// it for smaller and earlier superframes.
     "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255, Tune;
     /// Lower bound of the retransmission timeout, in microseconds. The default of 200 ms is
     /// Linux's; RFC 6298 §2.4 says one second. Lower it in data centers, but not below the peers'
@@ -198,13 +200,14 @@ part_rows! {
     /// allowance halves with every 2^N µs of round-trip time. 9 is 512 µs. 0: no allowance. Raise
     /// it for larger superframes on longer paths.
     "net.ipv4.tcp_tso_rtt_log", tcp.tcp_tso_rtt_log, Number 0..=255, Tune;
-    /// Bytes of packet memory that one connection may have below TCP, in queues and device; 0 is no
-    /// limit. `net.quietline.tsq_limit` may lower the limit further. Lower it to shorten the queues
-    /// of bulk senders on slow links.
+    /// Bytes of packet memory that one connection may have below TCP, in queueing disciplines and
+    /// devices; 0 is no limit. `net.quietline.tsq_limit` may lower the limit further. Lower it to
+    /// shorten the queues of bulk senders on slow links.
     "net.ipv4.tcp_limit_output_bytes", tcp.tcp_limit_output_bytes, Number 0..=INT_MAX, Tune;
-    /// Amount of data that a paced connection may have below TCP and put into one packet: that of
-    /// 2^-N seconds at its pace. 10 is about a millisecond, 7 about 8 ms. Set 7 for wireless
-    /// devices, which send many packets together (Linux: `sk_pacing_shift`).
+    /// Amount of data that a paced connection may have below TCP, and that it may put into one
+    /// packet: the data that its pacing rate sends in 2^-N seconds. The value is N. 10 is about a
+    /// millisecond, 7 about 8 ms. Set 7 for wireless devices, which send many packets together
+    /// (Linux: `sk_pacing_shift`).
     "net.quietline.pacing_shift", tcp.pacing_shift, Number 5..=12, Tune;
     /// Rule of the limit that TCP Small Queues put on one connection. `off`: no limit.
     /// `static131072_ge`: `tcp_limit_output_bytes` (Linux 3.6). `dyn_max`: that or a millisecond of
@@ -214,11 +217,12 @@ part_rows! {
     /// packet in flight may send (6.19). It also sets `tcp_limit_output_bytes` to that version's
     /// default. Change it to compare the queues.
     "net.quietline.tsq_limit", tcp.tsq_limit, TsqLimitWord WORDS, Lab;
-    /// Way of a packet whose data were consumed. `none`: its memory returns alone to the core that
-    /// allocated it. `socket_one`: the connection keeps one packet for its next write and one for
-    /// softirq to free (Linux 5.2). `list_after_unlock`: packets are freed after the socket is
-    /// released (5.17). `per_core_defer`: packets return whole to that core (5.19). `unified_pool`:
-    /// packets stay on the core that consumed them. Change it to compare the costs.
+    /// Reuse of a packet whose data was consumed. `none`: the consuming thread frees it at once,
+    /// and its memory returns to the core that allocated it. `socket_one`: the connection keeps one
+    /// packet for its next write and one for softirq to free (Linux 5.2). `list_after_unlock`:
+    /// packets are freed after the socket is released (5.17). `per_core_defer`: packets return
+    /// whole to that core (5.19). `unified_pool`: packets stay on the core that consumed them.
+    /// Change it to compare the costs.
     "net.quietline.skb_recycle", tcp.packet_recycle, PacketRecycles WORDS, Lab;
     /// Lets a connection keep one packet for its next write, with `net.quietline.skb_recycle` at
     /// `socket_one`. Linux 5.2 to 5.15 had this setting, off by default; here it is on. Set 0 to

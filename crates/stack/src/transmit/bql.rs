@@ -1,12 +1,13 @@
-//! Byte queue limits (BQL): measures how many bytes a device queue must hold.
+//! Byte queue limits (BQL): measures how many bytes a device queue must hold so that the device is
+//! never idle.
 //!
 //! Above: the transmit queue, which calls [`Dql::has_room`] before it passes packets to the device.
 //! Below: the device's completions. Linux: lib/dynamic_queue_limits.c (`dql_queued`,
 //! `dql_completed`).
 //!
-//! The limit grows when the queue became empty although packets were held back by the limit, and
-//! shrinks when part of it was not needed for a second. The device therefore never starves, and
-//! excess packets wait in the qdisc, where they can be ordered and dropped.
+//! The limit grows if the device's queue became empty while the limit held packets back. It shrinks
+//! if a part of it, the slack, was not needed for a second. The device therefore does not starve,
+//! and excess packets wait in the queueing discipline, which can reorder and drop them.
 //!
 //! Byte counts wrap around at 32 bits; only differences are evaluated.
 //!
@@ -18,7 +19,8 @@ use pkt::Instant;
 
 use crate::base::limits::BQL_LIMIT_MAX;
 
-/// Time for which slack must be observed before the limit shrinks (`slack_hold_time`).
+/// Time for which slack (the unneeded part of the limit) must be observed before the limit shrinks
+/// (`slack_hold_time`).
 const SLACK_HOLD: Duration = Duration::from_secs(1);
 
 /// Dynamic limit and byte counts of one device queue.
@@ -30,7 +32,8 @@ pub struct Dql {
     completed: u32,
     /// Maximum bytes that the device may hold.
     limit: u32,
-    /// Upper bound of `queued`: `limit + completed`.
+    /// `limit + completed`: another packet may be passed to the device while `queued` is at most
+    /// this.
     adjusted_limit: u32,
     /// Length of the last packet passed to the device.
     last_bytes: u32,
@@ -43,11 +46,13 @@ pub struct Dql {
     /// Minimum slack since `slack_since`.
     lowest_slack: u32,
     slack_since: Instant,
+    /// Bounds of `limit`: `limit_min` and `limit_max`.
     limits: (u32, u32),
 }
 
 impl Dql {
-    /// Creates an empty queue whose limit starts at `limit_min`.
+    /// Creates the counts of an empty queue. The limit starts at 0, and its bounds are 0 and
+    /// `BQL_LIMIT_MAX` until [`set_limits`](Self::set_limits) is called.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -74,7 +79,7 @@ impl Dql {
         self.adjusted_limit = self.limit.wrapping_add(self.completed);
     }
 
-    /// Resets to an empty queue without history (`dql_reset`).
+    /// Resets the counts to those of an empty queue and the limit to its lower bound (`dql_reset`).
     pub fn reset(&mut self, now: Instant) {
         let (min, max) = self.limits;
         *self = Self::new(now);
@@ -87,7 +92,8 @@ impl Dql {
         self.queued = self.queued.wrapping_add(bytes);
     }
 
-    /// Returns the bytes that still fit; negative if the last packet exceeded the limit.
+    /// Returns the number of bytes that the limit still allows; negative if the last packet
+    /// exceeded the limit.
     #[must_use]
     pub const fn available(&self) -> i32 {
         self.adjusted_limit.wrapping_sub(self.queued).cast_signed()
@@ -114,7 +120,7 @@ impl Dql {
     /// Counts `bytes` as completed by the device and adjusts the limit.
     ///
     /// # Panics
-    /// With debug assertions, if the device completes more bytes than it was given.
+    /// Panics with debug assertions if the device completes more bytes than it was given.
     pub fn on_completed(&mut self, bytes: u32, now: Instant) {
         debug_assert!(
             bytes <= self.in_flight(),
@@ -127,13 +133,15 @@ impl Dql {
         let previous_done = completed.wrapping_sub(self.previous_queued).cast_signed() >= 0;
         let mut limit = self.limit;
         if over > 0 && in_progress == 0 || self.previous_over > 0 && previous_done {
-            // Starved: the queue was stopped at the limit and became empty.
+            // The device starved: the queue exceeded the limit, now or at the last completion, and
+            // all bytes that it held then have completed.
             limit = limit
                 .saturating_add(beyond(completed, self.previous_queued))
                 .saturating_add(self.previous_over);
             self.reset_slack(now);
         } else if in_progress > 0 && was_in_progress > 0 && !previous_done {
-            // Busy for the whole interval: the part of the limit that was never needed is slack.
+            // The device was busy for the whole interval: the part of the limit that was not needed
+            // is slack.
             let slack = beyond(limit.wrapping_add(self.previous_over), bytes.wrapping_mul(2));
             let last_objects = match self.previous_over {
                 0 => 0,
@@ -190,9 +198,9 @@ mod tests {
         (dql.limit, dql.adjusted_limit)
     }
 
-    /// Traces a queue whose limit grows until the device never runs empty.
+    /// Follows the limit of a queue that becomes empty at its first two completions.
     #[test]
-    fn the_limit_grows_until_the_device_does_not_starve() {
+    fn the_limit_grows_while_the_device_starves() {
         let mut dql = Dql::new(START);
         assert_eq!(queue(&mut dql, 1), -1514);
         assert_eq!(complete(&mut dql, 1), (1514, 3028));
@@ -207,8 +215,9 @@ mod tests {
         assert_eq!(dql.in_flight(), 0);
     }
 
-    /// The queue exceeded the limit at one completion, and all these bytes are completed by the
-    /// next one: the limit has held packets back, although the device is busy with later ones.
+    /// At one completion the queue exceeded the limit, and the next one completes all bytes queued
+    /// until then. The limit has therefore held packets back, although the device is busy with
+    /// later packets.
     #[test]
     fn the_limit_grows_when_the_excess_bytes_complete() {
         let mut dql = Dql::new(START);
@@ -217,13 +226,13 @@ mod tests {
         queue(&mut dql, 2);
         assert_eq!(complete(&mut dql, 1), (FRAME, 3 * FRAME));
         queue(&mut dql, 2);
-        // Two more frames complete, one of which was queued since; the queue exceeded the limit by
-        // one before.
+        // Two more frames complete, one of which was queued after the last completion. At that
+        // completion, the queue exceeded the limit by one frame.
         assert_eq!(complete(&mut dql, 2), (3 * FRAME, 7 * FRAME));
         assert_eq!(dql.in_flight(), FRAME);
     }
 
-    /// The part of the last packet that was below the limit is slack, too, because one packet may
+    /// The part of the last packet that was below the limit is also slack, because one packet may
     /// always exceed the limit.
     #[test]
     fn the_part_of_a_large_packet_below_the_limit_is_slack() {
@@ -241,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn slack_that_is_unused_for_a_second_lowers_the_limit() {
+    fn a_limit_that_is_too_large_for_a_second_shrinks() {
         let mut dql = Dql::new(START);
         dql.set_limits(0, 1 << 20);
         dql.limit = 100 * FRAME;

@@ -1,15 +1,18 @@
-//! Dst entry: a resolved route, shared by all senders and receivers along it.
+//! Route entry (dst): the cached result of a route lookup, shared by all senders and receivers
+//! whose packets it matches.
 //!
-//! `route::output` and `route::input` create entries from the forwarding table and find them in a
-//! read section without a shared write. Sockets cache them. Linux: `struct dst_entry`, `struct
-//! rtable`.
+//! `route::output` and `route::input` create entries from the forwarding table, and find existing
+//! ones in a read section. A lookup writes no shared memory but the entry's statistics
+//! (`DstStats`), and those about once per 4 ms. Sockets cache entries. Linux: `struct dst_entry`,
+//! `struct rtable`.
 //!
-//! An entry never changes. It is valid while its generation is the host's (`rt_genid`). A change of
-//! routes starts a new generation, and a user of an old entry looks up again. Properties of a
-//! single destination (a reported path MTU) are in the socket's `Path`, not here.
+//! An entry never changes. It is valid while its generation equals that of the host's routes
+//! (`rt_genid`). A change of routes starts a new generation, and a holder of an older entry repeats
+//! the lookup. Properties of a single destination, such as a reported path MTU, are in the socket's
+//! `Path`, not in the entry.
 //!
-//! The parts of an entry, by their users, and their offsets in the layouts of
-//! `net.quietline.dst_layout`:
+//! An entry has four parts, grouped by how often they are read. Their offsets in the layouts of
+//! `net.quietline.dst_layout` are:
 //!
 //! ```text
 //!                0                        128                 256         384
@@ -18,13 +21,13 @@
 //!   filled  512  │ header │ Dst …         │ count │ DstOrigin │ DstTail   │ DstStats
 //! ```
 //!
-//! *packed* is the layout of Linux up to 6.3: the count shares its cache line with generation and
-//! type, which Linux reads for every packet, and so does this stack with `net.quietline.dst_check`
-//! at `entry`. By default sockets compare a copy of the generation, and no packet reads the tail of
-//! the entry of its connection, so the layouts do not differ. *padded* gives the count separate
-//! cache lines.
-//! *filled* puts rarely read fields next to the count, so that the isolation costs no memory. Lines
-//! are 128 bytes where Linux has 64, because prefetchers fetch lines in pairs.
+//! *packed* is the layout of Linux up to 6.3: the reference count shares its cache line with the
+//! generation and the type. Linux reads these fields for every packet; this stack does so with
+//! `net.quietline.dst_check` at `entry`. By default, sockets compare a copy of the generation, no
+//! packet of a connection reads the tail of the entry, and all layouts cost the same. *padded*
+//! gives the count its own cache lines. *filled* puts rarely read fields next to the count, so that
+//! the isolation costs no memory. The layouts separate fields by 128 bytes instead of Linux's 64,
+//! because prefetchers fetch cache lines in pairs.
 //!
 //! Not here: reference counting (`sync::refcount`), and finding an entry.
 
@@ -56,9 +59,10 @@ impl From<DstLayout> for Layout {
     }
 }
 
-/// Generation of the routes of a host, incremented by every change: an entry or a cached path with
-/// another number is made again (Linux: `rt_genid`). Release after the change, Acquire before a
-/// reader loads the tables.
+/// Generation of the routes of a host (Linux: `rt_genid`). Every change of routes increments it,
+/// and a route entry or cached `Path` with another generation is looked up again. The increment,
+/// after the change, is a Release; a reader loads the generation with Acquire before it reads the
+/// tables.
 #[derive(Debug, Default)]
 pub(crate) struct RouteGeneration(AtomicU32);
 
@@ -92,8 +96,8 @@ pub(crate) type DstRef = sync::Ref<DstParts>;
 /// Reference of the table that publishes an entry.
 pub(crate) type DstOwner = sync::Owner<DstParts>;
 
-/// Entry found in a read section, which it cannot leave. DST5 and, for packets, PQ4: a packet
-/// carries one of these or a reference.
+/// Entry found in a read section. The handle cannot leave the section (DST5). A packet carries such
+/// a handle or a counted reference (PQ4).
 ///
 /// ```compile_fail
 /// fn escape(slot: &sync::Slot<Sample>, reader: &sync::Reader) {
@@ -113,10 +117,10 @@ pub(crate) type DstOwner = sync::Owner<DstParts>;
 /// ```
 pub(crate) type DstHandle<'s> = sync::Handle<'s, DstParts>;
 
-/// Part that is read for every packet or batch.
+/// Part of an entry that is read for every packet or batch.
 #[derive(Debug)]
 pub struct Dst {
-    /// Device that packets leave by or arrived by.
+    /// Device on which packets leave or have arrived.
     pub(crate) device: Arc<dyn Device>,
     /// Transmit queues of the device.
     pub(crate) tx: Arc<DeviceTx>,
@@ -124,12 +128,12 @@ pub struct Dst {
     pub(crate) link: LinkType,
     /// Neighbor entry of the next hop. `None` on links without link addresses, and for input.
     pub(crate) neighbor: Option<Arc<NeighborEntry>>,
-    /// Maximum length of an IP packet on this path, in bytes.
+    /// Maximum length of an IP packet on this route, in bytes.
     pub(crate) mtu: u32,
     /// `mtu` without the reductions that ICMP reported ([`tcp::PathParams::receive_mtu`]).
     pub(crate) receive_mtu: u32,
-    /// Maximum length of a superframe that TCP may send ([`Dst::superframe_max`]). 0: single
-    /// segments.
+    /// Maximum length of a superframe (a packet of several segments) that TCP may send
+    /// ([`Dst::superframe_max`]). 0: single segments.
     pub(crate) gso_max_bytes: u32,
     /// Maximum length of a superframe that the device accepts for this address family; 0 if it
     /// accepts none.
@@ -137,46 +141,50 @@ pub struct Dst {
     /// True if the device does not complete checksums: copying from the application then sums the
     /// payload (Linux: `sk_route_caps`).
     pub(crate) sums_payload: bool,
-    /// True if packets may wait on this path after they were sent, and complete later
-    /// (`DeviceTx::completes`).
+    /// True if packets complete some time after they were sent, because the device or its queueing
+    /// discipline may hold them (`DeviceTx::completes`).
     pub(crate) completes: bool,
-    /// True if packets are held until their departure times (`DeviceTx::paces`).
+    /// True if the queueing discipline holds packets until their departure times
+    /// (`DeviceTx::paces`).
     pub(crate) paces: bool,
     /// True if the device accepts all packets at once (`DeviceTx::takes_at_once`).
     pub(crate) at_once: bool,
     /// True if TCP segments carry DF (RFC 1191 §3).
     pub(crate) dont_fragment: bool,
-    /// True if sent packets are received along this same entry: the dst then stays with the packet.
+    /// True for loopback, where a packet is sent and received by the same entry: the packet may
+    /// then keep its entry from the sender to the receiver.
     pub(crate) keeps_dst: bool,
 }
 
-/// Remaining fields that are read for every packet. In the packed layout they share a cache line
-/// with the count.
+/// Part with the other fields that Linux reads for every packet. In the packed layout, they share a
+/// cache line with the count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DstTail {
     /// Route generation of the host when the entry was created (`rt_genid`).
     pub(crate) generation: u32,
     /// Index of the device.
     pub(crate) device: DeviceIndex,
-    /// Treatment of the packets (`rt_type`).
+    /// Treatment of packets that the entry matches (`rt_type`).
     pub(crate) kind: RouteKind,
-    /// True if valid for received packets (`rt_is_input`): input routes and loopback routes.
+    /// True if the entry is valid for received packets (`rt_is_input`): entries of input lookups,
+    /// and those of local addresses over loopback.
     pub(crate) is_input: bool,
 }
 
-/// Part that is read when a connection is opened or entries are listed.
+/// Part of an entry that is read when a connection is opened or entries are listed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DstOrigin {
-    /// Source address for packets without one; for input, our own address.
+    /// Source address for packets that have chosen none. For input: the address of the local prefix
+    /// that the lookup matched.
     pub(crate) source: IpAddr,
 }
 
-/// Lookups of an entry, with the resolution of a tick. Each thread that looks it up writes at most
-/// once per tick.
+/// Number of lookups of an entry, counted once per tick. The statistics are written at most about
+/// once per tick, so that lookups on several cores seldom write the same cache line.
 #[derive(Debug, Default)]
 pub(crate) struct DstStats {
-    /// Number of ticks with a lookup. Relaxed, as is `last_use`, because a statistic orders no
-    /// other data.
+    /// Number of ticks with a lookup. Relaxed, like `last_use`, because a statistic orders no other
+    /// data.
     uses: AtomicU32,
     /// Last of these ticks.
     last_use: AtomicU64,
@@ -195,8 +203,9 @@ impl DstStats {
     }
 }
 
-/// DST1: offset of the count in each layout, and its neighbors, for any pointer width. The sizes
-/// apply to 64-bit pointers.
+/// DST1: checks, for each layout, the offset of the count and which parts share its cache lines.
+/// The checks hold for any pointer width, except those of the total size, which need 64-bit
+/// pointers.
 const _: () = {
     const fn checked(layout: Layout, size: usize) -> Offsets {
         let offsets = Offsets::of::<DstParts>(layout);
@@ -211,12 +220,15 @@ const _: () = {
     let filled = checked(Layout::Filled, 512);
     assert!(
         !packed.is_apart(packed.tail, size_of::<DstTail>()),
-        "packed shares the line on purpose"
+        "in the packed layout, the tail shares the line of the count on purpose"
     );
     assert!(padded.is_apart(padded.tail, size_of::<DstTail>()));
     assert!(padded.is_apart(padded.cold, size_of::<DstOrigin>()));
     assert!(filled.is_apart(filled.tail, size_of::<DstTail>()));
-    assert!(!filled.is_apart(filled.cold, size_of::<DstOrigin>()), "the gap is filled");
+    assert!(
+        !filled.is_apart(filled.cold, size_of::<DstOrigin>()),
+        "in the filled layout, the origin is on the line of the count"
+    );
 };
 
 impl Dst {
@@ -233,7 +245,7 @@ impl Dst {
 
     /// Returns the maximum length of a superframe that TCP may send to a device: the setting,
     /// limited to the length that the device accepts or, if it accepts none, that `gso` segments.
-    /// In either case, TCP, the socket lock and the route handle one packet for many segments.
+    /// In either case, TCP and IP handle one packet for many segments.
     pub(crate) fn superframe_max(
         caps: &Capabilities,
         max: u32,
@@ -248,7 +260,7 @@ impl Dst {
     }
 }
 
-/// One dst entry for display, as in `ip route show cache`.
+/// One route entry (dst) for display, as in `ip route show cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DstInfo {
     /// Treatment of the packets.
@@ -257,11 +269,12 @@ pub struct DstInfo {
     pub device: DeviceIndex,
     /// True for received packets.
     pub is_input: bool,
-    /// Source address of packets without one; for input, our own prefix.
+    /// Source address of packets that have chosen none. For input: the address of the local prefix
+    /// that the lookup matched.
     pub source: IpAddr,
-    /// References at this time, including the one of the table.
+    /// Number of references at this time, including the one of the table.
     pub refs: u32,
-    /// Ticks of 4 ms with a lookup.
+    /// Number of ticks of 4 ms with a lookup.
     pub uses: u32,
     /// True if the entry was created from the current routes.
     pub is_current: bool,
@@ -283,15 +296,15 @@ impl DstInfo {
 }
 
 /// Treatment of packets that an entry matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteKind {
     /// Deliver: the address belongs to this host.
     Local,
     /// Send to the next hop, or to the destination itself if the entry has none.
     Unicast,
-    /// Broadcast to a network, which includes this host.
+    /// Send to all hosts of a network, which include this host.
     Broadcast,
-    /// Multicast to a group.
+    /// Send to a multicast group.
     Multicast,
     /// Drop silently.
     Blackhole,

@@ -1,14 +1,16 @@
-//! Generic segmentation offload (GSO): segments a TCP superframe by its `gso_size`.
+//! Generic segmentation offload (GSO): cuts a TCP superframe (a packet of several segments) into
+//! segments of its `gso_size`.
 //!
-//! Above: `tx_queue`, if the device or its discipline does not accept superframes of this size.
-//! Linux: `tcp_gso_segment`, `inet_gso_segment`.
+//! Above: `tx_queue`, if the device or its queueing discipline does not accept superframes of this
+//! size. Linux: `tcp_gso_segment`, `inet_gso_segment`.
 //!
 //! Payload is not copied: every segment shares the fragments of the superframe and has its own
 //! headers. FIN and PSH stay on the last segment only, CWR on the first. The IPv4 identification
-//! increments, unless the superframe was merged from segments with equal ones. A checksum that the
-//! device does not complete is computed from the sums of headers and payload; the latter may be
-//! known from the copy into the superframe (`pkt::packet`). A superframe that GRO has merged is
-//! segmented into its original segments, bit by bit (`gro::tests`).
+//! increments from segment to segment, unless GRO merged the superframe from segments with equal
+//! identifications. If the device does not complete checksums, each checksum is computed from the
+//! sums of headers and payload; the sum of the payload may be known from the copy into the
+//! superframe (`pkt::packet`). Segmenting a superframe that GRO has merged yields its original
+//! segments, bit for bit (`gro::tests`).
 
 use std::sync::Arc;
 
@@ -42,14 +44,15 @@ const CWR: u8 = 0x80;
 /// Layer that completes the checksums of the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksums {
-    /// A later layer: checksums are partial, as that of the superframe.
+    /// A later layer (the device): segments have partial checksums, like the superframe.
     Owed,
     /// Segmentation itself; the segments leave with complete checksums.
     Completed,
 }
 
 /// Segments `packet`, whose IP header begins at offset `network`, and appends the segments to
-/// `list`. If memory is exhausted, the rest is dropped and counted, as if the link had lost it.
+/// `list`. If packet memory is exhausted, the remaining segments are dropped and counted as one
+/// packet. To TCP, they are lost on the link.
 pub(crate) fn segment(
     cx: &mut Cx,
     mut packet: Packet,
@@ -61,7 +64,7 @@ pub(crate) fn segment(
     let mss = usize::from(packet.meta().gso.size);
     let meta = packet.meta_mut();
     let completes = checksums == Checksums::Completed && meta.tx_checksum != TxChecksum::Done;
-    // Segments inherit this metadata (`Cutter::next_piece`).
+    // Segments inherit the metadata of the superframe (`Cutter::next_piece`).
     meta.gso = Gso::default();
     if completes {
         meta.tx_checksum = TxChecksum::Done;
@@ -97,9 +100,9 @@ pub(crate) fn segment(
     cx.pool.free(packet);
 }
 
-/// Charge of a superframe, divided into equal shares for its segments. The owner is uncharged as
-/// the segments complete, not at segmentation. The rest that no segment takes is uncharged when
-/// this value is dropped.
+/// Memory charged for a superframe, divided into equal shares for its segments. The owner is
+/// uncharged as the segments complete, not at segmentation. When this value is dropped, the rest
+/// that no segment has taken is uncharged.
 struct Shares {
     owner: Option<Arc<dyn PacketOwner>>,
     share: u32,
@@ -119,7 +122,8 @@ impl Shares {
 
     fn give(&mut self, piece: &mut Packet) {
         let Some(owner) = &self.owner else { return };
-        // No underflow: called once for each of the segments that `charged` was divided by.
+        // No underflow: this function is called at most once for each of the segments by whose
+        // number the charge was divided.
         self.rest -= self.share;
         // The remainder of the division is less than a share: the last segment takes it.
         let charge = if self.rest < self.share {
@@ -147,12 +151,12 @@ struct Place {
     last: bool,
 }
 
-/// Header template for all segments. It has the fields that all segments share; `id`, `seq` and
-/// `flags` are those of the superframe. The sums over constant fields are computed once, and a
-/// segment adds its own words (RFC 1624). Only the last segment has other lengths.
+/// Header template for all segments, with the fields that all segments share. `id`, `seq` and
+/// `flags` are those of the superframe. The sums over the shared fields are computed once, and each
+/// segment adds its own words (RFC 1624). Only the last segment may have another length.
 struct Headers {
     template: HeadTemplate,
-    /// Length of all headers, which are at the end of the template.
+    /// Length of all headers. They are at the end of the template.
     len: usize,
     /// Payload length that the template and the sums currently describe.
     payload: usize,
@@ -161,7 +165,7 @@ struct Headers {
     /// Length of the IP header.
     ip_len: usize,
     v4: bool,
-    /// Increment of the IPv4 identification.
+    /// Increment of the IPv4 identification from segment to segment: 0 or 1.
     id_step: u16,
     id: u16,
     seq: u32,
@@ -199,7 +203,7 @@ impl Headers {
         let whole = u32::try_from(packet.len() - network - ip_len).unwrap_or(u32::MAX);
         let mut pseudo_sum = Sum::from_folded(u16_at(tcp, CHECKSUM));
         pseudo_sum.add_u32(!whole);
-        // The length without payload; `set_payload` adds the rest.
+        // The length of the TCP header alone; `set_payload` adds that of the payload.
         pseudo_sum.add_u16(length_of(tcp));
         let seq = u32::from(u16_at(tcp, SEQ)) << 16 | u32::from(u16_at(tcp, SEQ + 2));
         let flags = tcp[FLAGS];
@@ -252,8 +256,8 @@ impl Headers {
         self.payload = len;
     }
 
-    /// Prepends the headers of the segment at `place` to its payload. With the payload's `sum`, the
-    /// checksum is complete, otherwise partial.
+    /// Prepends the headers of the segment at `place` to its payload. If `sum`, the sum of the
+    /// payload, is given, the checksum is complete, otherwise partial.
     #[inline]
     fn write(&self, piece: &mut Packet, place: &Place, sum: Option<Sum>) {
         let headers = piece.push_template(&self.template, self.len);

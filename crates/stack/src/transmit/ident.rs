@@ -1,19 +1,20 @@
 //! IPv4 identifications.
 //!
-//! RFC 6864, RFC 7739 §5; Linux: `ip_select_ident`, `ip_idents_reserve`. An identification advanced
-//! by the packets of another sender tells an outsider whether those packets were sent: pings would
-//! reveal whether a spoofed segment got a reply. Therefore no counter is shared by two senders that
-//! an outsider can distinguish:
+//! RFC 6864, RFC 7739 §5; Linux: `ip_select_ident`, `ip_idents_reserve`. If the packets of one
+//! sender advance the identifications of another, an outsider who sees the latter learns whether
+//! the former were sent. Pings would then reveal whether a spoofed segment got a reply. Therefore
+//! two senders that an outsider can distinguish do not share a counter:
 //!
 //! | packet | identification |
 //! |---|---|
-//! | with DF, no payload: SYN, ACK, challenge ACK, reset | 0, which RFC 6864 §4.1 allows for a packet that is never fragmented |
-//! | of a connection, with payload or without DF | a counter of the connection: offload numbers the segments of a superframe, and receive offload merges consecutive numbers |
-//! | TCP without a connection, without DF | random |
+//! | TCP with DF and without payload (SYN, ACK, challenge ACK, reset), or a datagram with DF to an address other than the socket's peer | 0, which RFC 6864 §4.1 allows for a packet that is never fragmented |
+//! | other TCP segments of a connection, and datagrams to the socket's peer | a counter of the socket: offload numbers the segments of a superframe (a packet of several segments), and receive offload merges consecutive numbers |
+//! | TCP without a connection, or a datagram to an address other than the peer, without DF | random |
 //! | ICMP | a counter of its bucket, which a keyed hash of protocol and both addresses selects, plus an offset from the same hash |
 //!
 //! A bucket advances by the number of packets plus a random part of the milliseconds since its last
-//! packet, so that a sender in the same bucket cannot count the packets of another one.
+//! packet, so that the recipient of one sender's packets cannot count those of another sender in
+//! the same bucket.
 //!
 //! Not here: IPv6, which has an identification only in fragments.
 
@@ -27,11 +28,11 @@ use pkt::Instant;
 use siphasher::sip::SipHasher24;
 use tcp::{FourTuple, Rng, open::isn::SECRET_BYTES};
 
-/// Number of buckets of a host, 16 KiB: Linux's minimum (`ip_idents`). A fuzzer builds a host with
-/// few destinations for each run.
+/// Number of buckets of a host: 16 KiB, Linux's minimum (`ip_idents`). A fuzzer has fewer, because
+/// it builds a host with few destinations for each input.
 const BUCKETS: usize = if cfg!(fuzzing) { 64 } else { 2048 };
 
-/// Maximum lag of one context's clock behind another's, in milliseconds.
+/// Maximum time by which the clock of one context lags behind that of another, in milliseconds.
 const CONTEXT_SKEW_MS: u32 = 60_000;
 
 /// Length of a key: version byte and address, twice, and the protocol.
@@ -41,8 +42,8 @@ const KEY_BYTES_MAX: usize = 2 * 17 + 1;
 pub(crate) struct IpIds {
     bucket: SipHasher24,
     connection: SipHasher24,
-    /// Buckets: milliseconds of the last packet in the high half, the counter in the low half.
-    /// Relaxed, because a number orders no other data.
+    /// Buckets. The high half holds the time of the last packet in milliseconds, the low half the
+    /// counter. Relaxed, because a number orders no other data.
     buckets: Box<[AtomicU64]>,
 }
 
@@ -82,7 +83,8 @@ impl IpIds {
         let random = rng.next_u32();
         let advance = |state: u64| {
             let stamp = high_half(state);
-            // The clock of another context may be slightly earlier: then no time has passed.
+            // The last packet may come from a context whose clock is slightly ahead. Then no time
+            // counts as elapsed.
             let is_earlier = stamp.wrapping_sub(ms) < CONTEXT_SKEW_MS;
             let elapsed = if is_earlier { 0 } else { ms.wrapping_sub(stamp) };
             let extra = high_half(u64::from(random) * u64::from(elapsed));

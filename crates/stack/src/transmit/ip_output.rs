@@ -1,9 +1,10 @@
-//! IP transmit: prepends the header to TCP segments and passes them on, still in the caller's
-//! context.
+//! IP transmit: prepends the IP header to TCP segments and datagrams and passes them to the link
+//! layer, in the caller's context.
 //!
-//! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every TCP segment (RFC 1191 §3),
-//! unless path MTU discovery is disabled or a report has shown a path MTU below the minimum.
-//! Superframes and checksums that the device does not support are processed later (`tx_queue`).
+//! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every packet (RFC 1191 §3), unless
+//! path MTU discovery is disabled or a report has shown a path MTU below the minimum. Superframes
+//! (packets of several segments) and checksums that the device does not support are processed later
+//! (`tx_queue`).
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
 use tcp::FourTuple;
@@ -33,10 +34,11 @@ const DATA_OFFSET: usize = 12;
 /// IP header fields that a socket sets for its segments (RFC 9293 §3.9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpFields {
-    /// `IP_TOS`: the differentiated services field (RFC 2474 §3) without the two ECN bits, which
-    /// TCP sets.
+    /// `IP_TOS`: the differentiated services field (RFC 2474 §3). For TCP, the two ECN bits are 0,
+    /// because TCP sets them.
     pub tos: u8,
-    /// `SO_PRIORITY`, also set by `IP_TOS`. Not part of the header; read by queueing disciplines.
+    /// `SO_PRIORITY`, which `IP_TOS` also sets. It is not part of the header, but queueing
+    /// disciplines read it.
     pub priority: u8,
     /// `IP_TTL`; `None` selects `ip_default_ttl`.
     pub ttl: Option<u8>,
@@ -67,8 +69,8 @@ impl MtuDiscover {
     pub const ALL: [Self; 6] =
         [Self::Dont, Self::Want, Self::Do, Self::Probe, Self::Interface, Self::Omit];
 
-    /// Whether a report changes the size of segments (Linux: `ip_sk_accept_pmtu`,
-    /// tcp_v4_mtu_reduced).
+    /// Whether an ICMP report of a path MTU changes the size of segments (Linux:
+    /// `ip_sk_accept_pmtu`, tcp_v4_mtu_reduced).
     pub(crate) const fn takes_reports(self) -> bool {
         matches!(self, Self::Want | Self::Do | Self::Probe)
     }
@@ -84,39 +86,60 @@ impl MtuDiscover {
     }
 }
 
-/// Sender of segments, with the values for their IP headers.
+/// Sender of segments or datagrams, with the values for their IP headers.
 #[derive(Debug)]
 pub(crate) struct Sender<'a> {
     /// Addresses and ports of both ends.
     pub tuple: &'a FourTuple,
+    /// Protocol of the packets.
+    pub protocol: u8,
     /// Fields that the socket sets.
     pub fields: IpFields,
     /// Next IPv4 identification of the connection; `None` for replies without a connection.
     pub ids: Option<&'a mut u16>,
 }
 
-/// Sends all segments in `cx.out` along `dst`. The segments start with their TCP header.
+/// Sends all segments in `cx.out` by the route entry `dst`. The segments begin with their TCP
+/// header.
 pub(crate) fn output(cx: &mut Cx, dst: DstHandle<'_>, tuple: &FourTuple, core: CoreId) {
     let Some(first) = cx.out.pop_front() else { return };
     let queue = dst.tx.pick_queue(cx, core, first.meta().flow_hash);
     cx.out.push_front(first);
-    let sender = Sender { tuple, fields: IpFields::default(), ids: None };
+    let fields = IpFields::default();
+    let sender = Sender { tuple, protocol: protocol::TCP, fields, ids: None };
     let _ = output_as(cx, dst, sender, queue);
 }
 
-/// Sends like [`output`], with the header fields and the queue of a socket. Returns the result for
-/// the segments.
+/// Sends like [`output`], but with the header fields and the transmit queue of a socket. Returns
+/// the combined result of all packets.
 pub(crate) fn output_as(
     cx: &mut Cx,
     dst: DstHandle<'_>,
-    mut sender: Sender<'_>,
+    sender: Sender<'_>,
     queue: QueueId,
 ) -> NetXmit {
     let mut list = PacketList::new();
     let frame = link_output::addresses(&dst);
+    add_headers(cx, dst, sender, frame, &mut list);
+    pass_on(cx, &dst, frame, queue, &mut list)
+}
+
+/// Prepends the headers to all packets in `cx.out`, and moves them to `list`. `frame` is the result
+/// of `link_output::addresses`. The caller passes the list on ([`pass_on`]), possibly together with
+/// packets of other calls that have the same `dst`, `frame` and queue.
+#[inline]
+pub(crate) fn add_headers(
+    cx: &mut Cx,
+    dst: DstHandle<'_>,
+    mut sender: Sender<'_>,
+    frame: Option<LinkAddresses>,
+    list: &mut PacketList,
+) {
+    let mut added = PacketList::new();
+    let v4 = sender.tuple.is_ipv4();
     let mut bytes = 0;
     while let Some(mut segment) = cx.out.pop_front() {
-        let len = if sender.tuple.is_ipv4() {
+        let len = if v4 {
             push_headers::<true>(cx, &dst, &mut sender, frame, &mut segment)
         } else {
             push_headers::<false>(cx, &dst, &mut sender, frame, &mut segment)
@@ -125,22 +148,36 @@ pub(crate) fn output_as(
         if segment.meta().gso.segs > 1 && len <= dst.tso_max_bytes as usize {
             cx.count(Counter::DeviceTxSuperframes, 1);
         }
-        list.push_back(segment);
+        added.push_back(segment);
     }
-    cx.count(Counter::IpOutRequests, list.len() as u64);
-    cx.count(Counter::IpExtOutOctets, bytes);
+    let count = added.len() as u64;
+    cx.count(Counter::IpOutRequests.of_version(v4), count);
+    cx.count(Counter::IpExtOutOctets.of_version(v4), bytes);
     if dst.keeps_dst && cx.sysctls().dst_ref.counts_packets() {
-        hold(cx, dst, &mut list);
+        hold(cx, dst, &mut added);
     }
-    cx.count(Counter::IpOutTransmits, list.len() as u64);
+    cx.count(Counter::IpOutTransmits.of_version(v4), count);
+    list.append(&mut added);
+}
+
+/// Passes packets on that have their headers: to the device if `frame` has given them a link
+/// header, otherwise to `link_output`.
+#[inline]
+pub(crate) fn pass_on(
+    cx: &mut Cx,
+    dst: &Dst,
+    frame: Option<LinkAddresses>,
+    queue: QueueId,
+    list: &mut PacketList,
+) -> NetXmit {
     match frame {
-        Some(_) => dst.tx.xmit(cx, queue, &mut list),
-        None => link_output::output(cx, &dst, queue, &mut list),
+        Some(_) => dst.tx.xmit(cx, queue, list),
+        None => link_output::output(cx, dst, queue, list),
     }
 }
 
-/// Attaches a counted dst to every packet, to be kept while the packet waits for its receiver
-/// (Linux: `skb_dst_force` of a device without `IFF_XMIT_DST_RELEASE`).
+/// Gives every packet a reference to its route entry, which the packet keeps until it is received
+/// over loopback (Linux: `skb_dst_force` for a device without `IFF_XMIT_DST_RELEASE`).
 fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
     let mut packets = core::mem::take(list);
     while let Some(mut packet) = packets.pop_front() {
@@ -149,16 +186,17 @@ fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
     }
 }
 
-/// Sends one complete IP packet along `dst`, such as an ICMP message. Packets above the MTU are
-/// dropped, not fragmented.
+/// Sends one complete IP packet, such as an ICMP message, by the route entry `dst`. A packet that
+/// is longer than the MTU is dropped, not fragmented.
 pub(crate) fn send(cx: &mut Cx, dst: &Dst, packet: Packet) {
-    cx.count(Counter::IpOutRequests, 1);
+    let v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
+    cx.count(Counter::IpOutRequests.of_version(v4), 1);
     if packet.len() > dst.mtu as usize {
-        cx.count(Counter::IpFragFails, 1);
+        cx.count(Counter::IpFragFails.of_version(v4), 1);
         return cx.drop_packet(DropReason::PacketTooBig, packet);
     }
-    cx.count(Counter::IpExtOutOctets, packet.len() as u64);
-    cx.count(Counter::IpOutTransmits, 1);
+    cx.count(Counter::IpExtOutOctets.of_version(v4), packet.len() as u64);
+    cx.count(Counter::IpOutTransmits.of_version(v4), 1);
     let mut list = PacketList::new();
     list.push_back(packet);
     let _ = link_output::output(cx, dst, QueueId(0), &mut list);
@@ -182,18 +220,18 @@ fn push_headers<const V4: bool>(
     let header = IpHeader {
         src: tuple.local.ip(),
         dst: tuple.remote.ip(),
-        protocol: protocol::TCP,
-        hop_limit: fields.ttl.unwrap_or_else(|| cx.sysctls().ip_default_ttl),
+        protocol: sender.protocol,
+        hop_limit: fields.ttl.unwrap_or_else(|| hop_limit::<V4>(cx)),
         traffic_class: fields.tos | segment.meta().ecn.bits(),
-        flow_label: 0,
-        id: if V4 { identification(cx, &mut sender.ids, dont, segment) } else { 0 },
+        flow_label: if V4 { 0 } else { flow_label(cx, segment) },
+        id: if V4 { identification(cx, sender, dont, segment) } else { 0 },
         fragment: Fragment { dont, ..Fragment::default() },
         header_len: len16(header_len),
         payload_len,
     };
     debug_assert!(
         header.total_len() <= GSO_BYTES_MAX as usize || segments > 1,
-        "only a superframe may be that long"
+        "an IP packet above 65,535 bytes must be a superframe"
     );
     let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     match frame {
@@ -213,16 +251,32 @@ fn push_headers<const V4: bool>(
     header.total_len()
 }
 
+/// Returns the TTL or hop limit of packets whose socket sets none.
+#[inline]
+pub(crate) fn hop_limit<const V4: bool>(cx: &Cx) -> u8 {
+    if V4 { cx.sysctls().ip_default_ttl } else { cx.sysctls().ip6_hop_limit }
+}
+
+/// Returns the flow label of a segment: 20 bits of the keyed hash of its four-tuple, so that
+/// routers spread flows evenly and an outsider learns nothing about ports (RFC 6437 §3). Returns 0,
+/// no label, for a segment whose `flow_hash` is 0, such as a reset without a socket.
+#[inline]
+fn flow_label(cx: &Cx, segment: &Packet) -> u32 {
+    if cx.sysctls().ip6_auto_flowlabels { segment.meta().flow_hash & 0x000f_ffff } else { 0 }
+}
+
 /// Returns the IPv4 identification of a segment; see [`super::ident`]. A superframe consumes one
 /// identification for each of its `gso.segs` segments.
 #[inline]
-fn identification(cx: &mut Cx, ids: &mut Option<&mut u16>, dont: bool, segment: &Packet) -> u16 {
-    let Some(next) = ids else {
+fn identification(cx: &mut Cx, sender: &mut Sender<'_>, dont: bool, segment: &Packet) -> u16 {
+    let Some(next) = &mut sender.ids else {
         return if dont { 0 } else { low_bits(cx.rng.next_u32()) };
     };
-    let header_len = segment.linear().get(DATA_OFFSET).map_or(0, |byte| usize::from(byte >> 4) * 4);
-    if dont && segment.len() <= header_len {
-        return 0;
+    if dont && sender.protocol == protocol::TCP {
+        let data_offset = segment.linear().get(DATA_OFFSET).map_or(0, |byte| byte >> 4);
+        if segment.len() <= usize::from(data_offset) * 4 {
+            return 0;
+        }
     }
     let id = **next;
     **next = id.wrapping_add(segment.meta().gso.segs.max(1));
@@ -234,11 +288,10 @@ const fn low_bits(number: u32) -> u16 {
     number as u16
 }
 
-/// Whether a segment carries DF: as its socket requests, otherwise by the path and the host's
-/// setting.
+/// Whether a packet carries DF: as its socket requests, otherwise as the route entry says.
 fn dont_fragment(cx: &Cx, dst: &Dst, fields: IpFields) -> bool {
-    // If path MTU discovery is disabled on the host, no path has DF, so its absence does not show
-    // that the path MTU is below the minimum.
+    // `dst.dont_fragment` is false if the path MTU is below the minimum, or if path MTU discovery
+    // is disabled on the host. Only the former counts as `locked`.
     let locked = !dst.dont_fragment && matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3);
     fields.mtu_discover.map_or(dst.dont_fragment, |discover| discover.dont_fragment(locked))
 }
@@ -248,16 +301,16 @@ fn len16(bytes: usize) -> u16 {
     u16::try_from(bytes).expect("a header has at most 60 bytes")
 }
 
-/// Drops and counts the segments in `cx.out`, because there is no route for them.
-pub(crate) fn discard_unroutable(cx: &mut Cx) {
+/// Drops and counts the segments of `tuple` in `cx.out`, because there is no route for them.
+pub(crate) fn discard_unroutable(cx: &mut Cx, tuple: &FourTuple) {
     while let Some(segment) = cx.out.pop_front() {
-        cx.count(Counter::IpOutNoRoutes, 1);
+        cx.count(Counter::IpOutNoRoutes.of_version(tuple.is_ipv4()), 1);
         cx.drop_packet(DropReason::IpNoRoute, segment);
     }
 }
 
-/// Frees the segments in `cx.out`, because the new socket or request that created them is
-/// discarded.
+/// Frees the segments in `cx.out`, because the new socket or connection request that created them
+/// is discarded.
 pub(crate) fn discard_output(cx: &mut Cx) {
     while let Some(segment) = cx.out.pop_front() {
         cx.pool.free(segment);

@@ -1,7 +1,8 @@
 //! Neighbor resolution: the state machine between an IP address on a link and its link address.
 //!
-//! Above: the [table], which keeps one [`Neighbor`] per address and carries out its actions. It
-//! also passes on ARP packets (RFC 826). The states are those of RFC 4861 §7.3. Linux:
+//! Above: the [table], which keeps one [`Neighbor`] per address and carries out its actions. Link
+//! addresses come from ARP packets (RFC 826) and neighbor discovery messages (RFC 4861); both
+//! protocols share this state machine. The states are those of RFC 4861 §7.3. Linux:
 //! net/core/neighbour.c; times, limits and transitions are the same.
 //!
 //! ```text
@@ -14,10 +15,10 @@
 //!                       └────────────────────────────────┘
 //! ```
 //!
-//! This module holds data only: an event is passed in with the time, the caller gets
-//! [`NeighborAction`]s to carry out, and [`Neighbor::next_deadline`] is the time of the next call.
-//! Packets wait only in INCOMPLETE, bounded in number and size. Each leaves by exactly one action,
-//! so none is lost without a reason.
+//! This module does no I/O. The caller passes an event and the time, gets [`NeighborAction`]s to
+//! carry out, and calls [`Neighbor::on_timer`] at [`Neighbor::next_deadline`]. Packets wait only in
+//! the state INCOMPLETE; their number and memory are bounded. Each leaves by exactly one action, so
+//! none is lost without a reason.
 //!
 //! Not here: sending, locks, the table, and the decision to create an entry.
 
@@ -28,8 +29,8 @@ use pkt::{DropReason, Instant, Packet, PacketList};
 
 use crate::{header::ethernet::MacAddr, sysctl::modes::NeighborConfig};
 
-/// Time for which the first of several different replies is kept (Linux's `locktime`). Of two
-/// stations that claim one address, the one that replies later does not win.
+/// Time for which a new link address is kept although a different reply arrives (Linux's
+/// `locktime`). If two stations claim one address, the first reply counts.
 const LOCK_TIME: Duration = Duration::from_secs(1);
 
 /// Neighbor states, with Linux's names (NUD_*).
@@ -37,19 +38,20 @@ const LOCK_TIME: Duration = Duration::from_secs(1);
 pub enum NudState {
     /// No link address and no pending request.
     None,
-    /// Request sent; packets wait for the reply.
+    /// A request was sent, and packets wait for the reply.
     Incomplete,
     /// The link address was confirmed within the reachable time.
     Reachable,
     /// The link address is unconfirmed, but still used for sending.
     Stale,
-    /// Used while stale: upper layers have a few seconds to confirm it.
+    /// The link address was used while stale. Upper layers have a few seconds to confirm it.
     Delay,
-    /// Not confirmed: unicast requests are sent to the old link address.
+    /// Upper layers have not confirmed the link address, and unicast requests are sent to it.
     Probe,
     /// No reply arrived.
     Failed,
-    /// Set by an administrator: never probed, never changed.
+    /// An administrator has set the link address. It is not probed, and packets from the network do
+    /// not change it.
     Permanent,
 }
 
@@ -105,16 +107,30 @@ pub enum NeighborAction {
 /// Actions of one event, in the order of execution.
 pub type NeighborActions = ArrayVec<NeighborAction, 2>;
 
-/// Content of a packet with the neighbor's link address.
+/// Link address of the neighbor in a packet from the network, and the effect of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
     /// Link address that the sender claims.
     pub mac: MacAddr,
-    /// True for a reply to our request, sent to this host alone: it proves reachability in both
+    /// True for a reply that was sent to this host alone. It proves that packets arrive in both
     /// directions.
     pub solicited: bool,
-    /// True for an unsolicited broadcast announcement: the address has moved, effective at once.
-    pub gratuitous: bool,
+    /// Effect if another link address is known.
+    pub change: LinkChange,
+}
+
+/// Effect of a packet on a known link address that differs from the address in the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkChange {
+    /// The known address is replaced, unless it was set less than a second ago: an ARP request or
+    /// reply.
+    AfterLock,
+    /// The known address is replaced at once: an ARP announcement, a solicitation that the neighbor
+    /// sends (RFC 4861 §7.2.3), or an advertisement with the Override flag.
+    AtOnce,
+    /// The known address is kept: an advertisement without the Override flag. The difference ends
+    /// the state REACHABLE (RFC 4861 §7.2.5).
+    Never,
 }
 
 /// State of one address on one link.
@@ -134,7 +150,7 @@ pub struct Neighbor {
     /// Time of the next call of `on_timer`.
     deadline: Option<Instant>,
     reachable_time: Duration,
-    /// Packets that wait. Empty unless INCOMPLETE.
+    /// Packets that wait. Empty unless the state is INCOMPLETE.
     queue: PacketList,
     /// Sum of `truesize` of the packets in `queue`.
     queue_truesize: u64,
@@ -174,8 +190,8 @@ impl Neighbor {
         actions
     }
 
-    /// Returns to NONE from any state, so that the next packet causes a request. Waiting packets
-    /// fail.
+    /// Returns to the state NONE from any state, so that the next packet causes a request. Waiting
+    /// packets are dropped ([`NeighborAction::Fail`]).
     pub fn forget(&mut self, now: Instant) -> NeighborActions {
         let actions = self.fail(now);
         self.enter(NudState::None, now);
@@ -220,15 +236,16 @@ impl Neighbor {
         self.mac
     }
 
-    /// Notes proof that packets arrive: TCP saw new data acknowledged (Linux's `dst_confirm`).
-    /// Proof older than the last change is ignored, because it is about the previous link address.
+    /// Notes a proof that packets arrive at the neighbor: at the time `at`, TCP received an
+    /// acknowledgment of new data (Linux's `dst_confirm`). A proof that is older than the last
+    /// change of the entry is ignored, because it may be about the previous link address.
     pub fn on_confirmed(&mut self, at: Instant) {
         if at > self.updated {
             self.confirmed = self.confirmed.max(Some(at));
         }
     }
 
-    /// Handles a link address in a packet that the neighbor, or an impostor, has sent.
+    /// Handles a packet with a link address of the neighbor. The sender may be an impostor.
     pub fn on_advertisement(
         &mut self,
         advertisement: Advertisement,
@@ -241,8 +258,18 @@ impl Neighbor {
         }
         let was_valid = self.state.is_valid();
         let moved = self.mac != Some(advertisement.mac);
-        if was_valid && moved && !advertisement.gratuitous && now <= self.updated + LOCK_TIME {
-            return actions;
+        if was_valid && moved {
+            match advertisement.change {
+                LinkChange::AfterLock if now <= self.updated + LOCK_TIME => return actions,
+                LinkChange::Never => {
+                    if self.state == NudState::Reachable {
+                        self.enter(NudState::Stale, now);
+                        self.deadline = None;
+                    }
+                    return actions;
+                }
+                LinkChange::AfterLock | LinkChange::AtOnce => {}
+            }
         }
         if advertisement.solicited {
             self.confirmed = Some(now);
@@ -250,7 +277,8 @@ impl Neighbor {
             self.enter(NudState::Reachable, now);
             self.deadline = Some(now + self.reachable_time);
         } else if moved {
-            // Unsolicited: the address is used for sending, but nothing proves that packets arrive.
+            // An unsolicited link address is used for sending, but it does not prove that packets
+            // arrive.
             self.confirmed = None;
             self.enter(NudState::Stale, now);
             self.deadline = None;
@@ -280,8 +308,8 @@ impl Neighbor {
         advertisement.solicited && is_pending
     }
 
-    /// Handles an expired deadline. Has no effect before [`next_deadline`](Self::next_deadline), so
-    /// a stale timer is harmless.
+    /// Handles an expired deadline. A call before [`next_deadline`](Self::next_deadline) has no
+    /// effect, so a timer that was not canceled is harmless.
     pub fn on_timer(&mut self, now: Instant, config: &NeighborConfig) -> NeighborActions {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return NeighborActions::new();
@@ -307,7 +335,7 @@ impl Neighbor {
         NeighborActions::new()
     }
 
-    /// Fails all packets and the entry, because the device is down.
+    /// Enters FAILED and drops all waiting packets, because the device is down.
     pub fn shut_down(&mut self, now: Instant) -> NeighborActions {
         self.fail(now)
     }
@@ -400,7 +428,7 @@ impl Neighbor {
         actions
     }
 
-    /// Queues `packets`; returns the oldest packets, for which the queue has no room.
+    /// Queues `packets`. Returns the oldest packets of the queue, which had to make room.
     fn enqueue(&mut self, packets: &mut PacketList, config: &NeighborConfig) -> PacketList {
         let mut overflow = PacketList::new();
         while let Some(packet) = packets.pop_front() {
@@ -420,8 +448,8 @@ impl Neighbor {
     fn pop_queue(&mut self) -> Option<Packet> {
         let packet = self.queue.pop_front()?;
         let truesize = u64::from(packet.truesize());
-        // The sum covers the queued packets, which do not change. If it wrapped around, every later
-        // packet would overflow.
+        // `queue_truesize` is the sum over the queued packets, whose sizes do not change. If the
+        // sum wrapped around, the queue would seem full forever.
         debug_assert!(self.queue_truesize >= truesize, "{} of {truesize}", self.queue_truesize);
         self.queue_truesize = self.queue_truesize.saturating_sub(truesize);
         Some(packet)

@@ -1,12 +1,13 @@
-//! Dst of a received packet, and the single function through which it leaves the read section.
+//! Route entry (dst) of a received packet, and [`leave_rcu`], the only function that takes a packet
+//! out of the read section in which its entry was found.
 //!
-//! Above: `receive::ip_input`, which finds it, and sockets, which cache one for later packets
-//! (`socket::modes::rx_dst`). Linux: `skb_dst`, `skb_dst_set_noref`, `skb_dst_force`,
+//! Above: `receive::ip_input`, which finds the entry, and sockets, which cache an entry for later
+//! packets (`socket::modes::rx_dst`). Linux: `skb_dst`, `skb_dst_set_noref`, `skb_dst_force`,
 //! `skb_dst_drop`.
 //!
-//! Most packets have a dst without a reference, valid only within the read section; the type
-//! enforces this. A packet that is queued for another thread passes [`leave_rcu`], which either
-//! drops the dst or takes a reference.
+//! Most packets have an entry without a reference. Such an entry is valid only within the read
+//! section, which the type enforces. A packet that is queued for another thread passes
+//! [`leave_rcu`], which either drops the entry or takes a reference.
 //!
 //! Not here: finding the entry, and its use by the socket.
 
@@ -18,31 +19,31 @@ use sync::epoch::Section;
 use super::dst::{DstHandle, DstRef};
 use crate::{base::counters::Counter, cx::Cx, sysctl::modes::RxDstMode};
 
-/// Dst of one received packet.
+/// Route entry of one received packet.
 #[derive(Debug, Default)]
 pub(crate) enum PacketDst<'s> {
-    /// No dst: it was not looked up, or was dropped. Every consumer handles this case.
+    /// No entry: none was looked up, or it was dropped. Every consumer handles this case.
     #[default]
     None,
-    /// Dst without a reference.
+    /// Entry without a reference.
     Noref(DstHandle<'s>),
-    /// Dst with a reference.
+    /// Entry with a reference.
     Held(DstRef),
 }
 
 impl PacketDst<'_> {
-    /// Takes the reference that the packet carries: from a queue outside of a read section, or from
-    /// the sender over loopback.
+    /// Takes the reference that the packet carries, if any. A packet got it when it was queued
+    /// outside of a read section, or from its sender over loopback.
     #[inline]
     pub(crate) fn taken_from(packet: &mut Packet) -> Self {
         match packet.take_dst().map(sync::AnyRef::downcast) {
             None => Self::None,
             Some(Ok(dst)) => Self::Held(dst),
-            Some(Err(_)) => unreachable!("a packet carries no reference but to a dst entry"),
+            Some(Err(_)) => unreachable!("a packet carries a reference only to a route entry"),
         }
     }
 
-    /// Releases the dst after its last use by the packet.
+    /// Releases the entry after its last use by the packet.
     #[inline]
     pub(crate) fn release(self, cx: &Cx, rcu: &Section<'_>) {
         if let Self::Held(dst) = self {
@@ -51,7 +52,7 @@ impl PacketDst<'_> {
         }
     }
 
-    /// Does the same as [`release`](Self::release) for a caller that has no read section at hand.
+    /// Releases the entry like [`release`](Self::release), for a caller without a read section.
     #[inline]
     pub(crate) fn release_outside(self, cx: &Cx) {
         if let Self::Held(dst) = self {
@@ -60,9 +61,9 @@ impl PacketDst<'_> {
     }
 }
 
-/// Enters a read section and puts the reference in it: one subtraction, whereas a put without a
-/// section is a loop of compare-and-swap. In softirq, and in a call that has had a section, the
-/// section costs an increment.
+/// Releases the reference within a read section of its own. The release is then one subtraction;
+/// without a section it would be a loop of compare-and-swap. In softirq, and in a call that has
+/// entered a section before, entering costs one increment.
 #[inline(never)]
 fn release_in_section(cx: &Cx, dst: DstRef) {
     cx.count(Counter::DstPut, 1);
@@ -70,13 +71,13 @@ fn release_in_section(cx: &Cx, dst: DstRef) {
     dst.release(&reader.pin());
 }
 
-/// Result of [`leave_rcu`] for a packet's dst.
+/// Result of [`leave_rcu`] for a packet's route entry (dst).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The packet had no dst.
+    /// The packet had no entry.
     #[default]
     Nothing,
-    /// The packet had a dst without a reference, which was dropped.
+    /// The packet had an entry without a reference, which was dropped.
     DroppedNoref,
     /// The packet had a reference, which was released.
     Released,
@@ -84,8 +85,8 @@ pub(crate) enum Left {
     Forced,
     /// The packet keeps the reference that it already had.
     Kept,
-    /// The entry's count had already reached zero, so no reference can be taken; the packet has no
-    /// dst.
+    /// The entry's count had already reached zero, so no reference could be taken. The packet has
+    /// no entry now.
     Dead,
 }
 
@@ -105,9 +106,9 @@ impl Left {
     }
 }
 
-/// Removes `packet` from the read section, before it is queued. **All queued packets pass here.**
-/// Drops the dst if `socket_holds_dst`, otherwise takes a reference that stays with the packet
-/// until [`PacketDst::taken_from`].
+/// Takes `packet` out of the read section before it is queued. **All queued packets pass this
+/// function.** If `socket_holds_dst`, drops the packet's entry. Otherwise takes a reference, which
+/// stays with the packet until [`PacketDst::taken_from`].
 ///
 /// `socket_holds_dst` is the result of `RxDst::serves`, which also considers `rx_dst_mode`.
 pub(crate) fn leave_rcu(packet: &mut Packet, dst: PacketDst<'_>, socket_holds_dst: bool) -> Left {
@@ -129,8 +130,8 @@ pub(crate) fn leave_rcu(packet: &mut Packet, dst: PacketDst<'_>, socket_holds_ds
     }
 }
 
-/// Dst of a packet that passes the receive steps, taken exactly once: by the step that delivers the
-/// packet to a connection, or by the IP layer, which releases it, if no step has taken it.
+/// Route entry of a packet that passes the receive steps. The step that delivers the packet to a
+/// connection takes the entry. If no step has taken it, the IP layer takes and releases it.
 #[derive(Default)]
 pub(crate) struct OnceDst<'s>(Cell<PacketDst<'s>>);
 
@@ -146,8 +147,8 @@ impl<'s> OnceDst<'s> {
 }
 
 impl RxDstMode {
-    /// Whether a packet may drop its dst when it is queued. `any`: the socket caches a dst.
-    /// `valid`: that dst is valid for the packet.
+    /// Whether a packet may drop its route entry when it is queued. `any`: the socket caches an
+    /// entry. `valid`: the cached entry is valid for the packet.
     #[inline]
     pub(crate) fn drops(self, any: bool, valid: impl FnOnce() -> bool) -> bool {
         match self {

@@ -1,12 +1,12 @@
-//! Queueing disciplines: packets wait here for a busy device, and the discipline selects the next
-//! one.
+//! Queueing disciplines: packets wait in a discipline for a busy device, and the discipline selects
+//! the packet to send next.
 //!
-//! Above: `tx_queue`, which runs them. Below: the device queue and its byte limit (`bql`). Linux:
-//! net/sched; the names, parameters and defaults are those of `tc qdisc`.
+//! Above: `tx_queue`, which runs the disciplines. Below: the device queue and its byte limit
+//! (`bql`). Linux: net/sched; the names, parameters and defaults are those of `tc qdisc`.
 //!
-//! A discipline orders packets, drops them, and counts both. It returns dropped packets in a list;
-//! the owner of the queue counts the reason and frees them, so that no packet's destructor runs
-//! inside a discipline.
+//! A discipline orders and drops packets, and keeps the counters of `tc -s qdisc`. It returns
+//! dropped packets in a list. The owner of the queue counts the drop reason and frees the packets,
+//! so that no packet's destructor runs inside a discipline.
 //!
 //! Not here: running a queue (`tx_queue`), segmentation of superframes, checksums.
 
@@ -43,22 +43,22 @@ pub enum Dequeued {
     Empty,
 }
 
-/// Result of sending packets. Linux: `NET_XMIT_*`.
+/// Result of sending packets, with Linux's names (`NET_XMIT_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub enum NetXmit {
-    /// The packets are with the device, or wait for it.
+    /// The device has the packets, or they wait for it.
     #[default]
     Success,
-    /// The packet waits, but another packet of its flow was dropped for it.
+    /// The packet was enqueued, but the discipline then dropped packets of the same queue to stay
+    /// within its limits.
     Cn,
-    /// Some packets were dropped. All of them were to depart at this time or later
-    /// (`meta.timestamp`).
+    /// Some packets were dropped. Their departure times (`meta.timestamp`) are this time or later.
     Drop(Instant),
 }
 
 impl NetXmit {
-    /// Combines the results of two packets of one flow: returns the worse one, and of two drops the
+    /// Combines the results of two packets of one flow. Returns the worse result; of two drops, the
     /// one with the earlier time.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -80,14 +80,15 @@ impl NetXmit {
 /// Counters that `tc -s qdisc` shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QdiscStats {
-    /// Bytes that left towards the device, as on the wire: a superframe counts the headers of all
-    /// its segments.
+    /// Bytes that left for the device, as on the link: a superframe (a packet of several segments)
+    /// counts the headers of all its segments.
     pub bytes: u64,
-    /// Packets that left; a superframe counts its segments.
+    /// Packets that left for the device; a superframe counts as its segments.
     pub packets: u64,
     /// Packets dropped.
     pub drops: u64,
-    /// Times that packets waited only because of a rate.
+    /// Number of dequeues that returned no packet although packets waited, because of a rate or of
+    /// departure times.
     pub overlimits: u64,
     /// Packets marked CE instead of dropped (`ecn_mark`).
     pub ecn_marks: u64,
@@ -103,7 +104,7 @@ impl QdiscStats {
         self.qlen += 1;
     }
 
-    /// Accounts for a packet that leaves the queue, to the device or dropped.
+    /// Accounts for a packet that leaves the queue because it is sent or dropped.
     fn on_leave(&mut self, bytes: u32) {
         self.backlog_bytes -= u64::from(bytes);
         self.qlen -= 1;
@@ -153,8 +154,8 @@ impl Qdisc {
         })
     }
 
-    /// Enqueues `packet`, whose link header is `link_header` bytes long. Adds all packets dropped
-    /// because of it, possibly including `packet`, to `dropped`.
+    /// Enqueues `packet`, whose link header is `link_header` bytes long. Adds all packets that are
+    /// dropped because of it to `dropped`; `packet` may be one of them.
     pub fn enqueue(
         &mut self,
         packet: Packet,
@@ -187,8 +188,8 @@ impl Qdisc {
         }
     }
 
-    /// Whether a packet may bypass the empty discipline (Linux: `TCQ_F_CAN_BYPASS`), because it
-    /// would be dequeued at once and before all others.
+    /// Whether a packet may bypass the discipline (Linux: `TCQ_F_CAN_BYPASS`): the discipline is
+    /// empty and would return the packet at once.
     #[must_use]
     pub const fn can_bypass(&self) -> bool {
         match self {
@@ -199,7 +200,7 @@ impl Qdisc {
         }
     }
 
-    /// Accounts for a packet that bypasses the discipline.
+    /// Counts a packet that bypasses the discipline as sent.
     pub fn on_bypass(&mut self, packet: &Packet, link_header: usize) {
         let stats = match self {
             Self::PfifoFast(qdisc) => qdisc.stats_mut(),

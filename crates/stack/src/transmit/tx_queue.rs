@@ -1,5 +1,5 @@
 //! Transmit queues of a device: packets pass from the link layer to the device, and wait here while
-//! it has no room or a discipline holds them.
+//! the device has no room or a queueing discipline holds them.
 //!
 //! Above: `link_output`, for every sender. Below: a discipline ([`qdisc`](crate::transmit::qdisc))
 //! or none, then the device. Linux: `__dev_queue_xmit`, `__qdisc_run`, `sch_direct_xmit`,
@@ -12,14 +12,16 @@
 //!                              └─────────────────────────────────┴─────────────────────┘
 //! ```
 //!
-//! Without a discipline, and while no packet waits, sending threads pass packets directly to the
-//! device, concurrently. Otherwise one thread at a time runs a queue: its owner (`sync::CoreLock`,
-//! in Linux the bits `__QDISC_STATE_RUNNING` and `MISSED`). A thread that finds the queue owned
-//! adds its packets to `incoming` and continues; the owner takes them before it releases the queue.
-//! No lock is held while the device is called.
+//! Without a discipline, and until the device is full for the first time, sending threads pass
+//! packets directly to the device, concurrently. Otherwise one thread at a time runs a queue: the
+//! owner of the queue (`sync::CoreLock`, in Linux the bits `__QDISC_STATE_RUNNING` and `MISSED`). A
+//! thread that finds the queue owned by another adds its packets to `incoming` and continues. The
+//! owner takes these packets before it releases the queue. No lock is held while the device is
+//! called.
 //!
-//! A queue waits for completions of its device, or for a time (`wake_ns`) that a discipline has set
-//! exactly. The core that the queue belongs to handles both in its turn.
+//! A queue with packets waits for completions of its device, or for a time (`wake_ns`): the exact
+//! time that its discipline has returned, or that of a retry. The core that the queue belongs to
+//! handles both in its turns (`core::turn`: one pass of its softirq work).
 
 use std::{
     boxed::Box,
@@ -60,8 +62,8 @@ const QUOTA: usize = 64;
 /// Delay before a retry if the device had no room and does not report completions.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Delay before a retry if the device had no room, reports completions, but has reported none: it
-/// has failed or lost one. Linux: `watchdog_timeo`.
+/// Delay before a retry if the device had no room and reports completions, but has reported none
+/// meanwhile: the device has failed or has lost a completion. Linux: `watchdog_timeo`.
 const WATCHDOG: Duration = Duration::from_secs(5);
 
 /// Transmit side of one device.
@@ -73,12 +75,13 @@ pub(crate) struct DeviceTx {
     offload: Offload,
     /// True if the device keeps packets after `transmit` returns.
     async_completion: bool,
-    /// True if packets may wait in a discipline. Relaxed: a route created concurrently with a
+    /// True if packets may wait in a discipline. Relaxed: a route entry that is created during a
     /// change may see the previous value.
     has_qdisc: AtomicBool,
     /// True if the discipline releases packets at their departure times.
     paces: AtomicBool,
-    /// Generation of the host's cached routes, which hold the superframe limit of the device.
+    /// Generation of the host's route entries (dst), which contain the length of the largest
+    /// superframe (packet of several segments) that the device accepts.
     routes: Arc<RouteGeneration>,
     /// True if a queue restricts the cores that use it (Linux: `xps_needed`).
     mapped: AtomicBool,
@@ -88,19 +91,20 @@ pub(crate) struct DeviceTx {
 #[derive(Debug)]
 struct TxQueue {
     id: QueueId,
-    /// Attendance of the core that runs the queue at its deadline.
+    /// Attendance of the core that runs the queue at its deadline: wakes the core's worker.
     attendance: Arc<Attendance>,
-    /// True if packets pass through the owner, in order of arrival: there is a discipline, or the
-    /// device once had no room. Relaxed: the socket lock orders consecutive packets of a flow.
+    /// True if packets must pass through the owner of the queue, in the order of arrival, because
+    /// there is a discipline or the device once had no room. Relaxed: the socket lock orders
+    /// consecutive packets of a flow.
     queued: AtomicBool,
     state: CoreLock<TxState>,
     /// Packets of threads that found the queue owned.
     incoming: Llist<Packet>,
-    /// Bytes that the device has completed but the owner has not processed. Written by the core,
-    /// taken by the owner; accesses of `state` order it.
+    /// Bytes that the device has completed and the owner has not processed yet. The core adds to
+    /// them, the owner takes them; acquiring and releasing `state` orders the accesses.
     completed: AtomicUsize,
-    /// Time in nanoseconds at which the queue's core runs it even without a completion; `u64::MAX`
-    /// if there is none.
+    /// Time, in nanoseconds, at which the queue's core runs the queue even without a completion;
+    /// `u64::MAX` for none.
     wake_ns: AtomicU64,
 }
 
@@ -133,8 +137,8 @@ impl DeviceTx {
         this
     }
 
-    /// Applies changed settings: the owner of each queue adopts them when it next runs, and drops
-    /// the packets of the previous discipline.
+    /// Applies changed settings. The next owner of each queue creates the new discipline and drops
+    /// the packets of the previous one (`TxState::follow`).
     pub(crate) fn configure(&self, sysctls: &Sysctls) {
         let config = self.qdisc_config(sysctls);
         self.has_qdisc.store(config != QdiscConfig::NoQueue, Ordering::Relaxed);
@@ -156,8 +160,8 @@ impl DeviceTx {
         }
     }
 
-    /// Whether packets complete some time after they were sent, because they wait in the device or
-    /// before it.
+    /// Whether packets complete some time after they were sent, because they wait in a discipline
+    /// or in the device.
     pub(crate) fn completes(&self) -> bool {
         self.async_completion || self.has_qdisc.load(Ordering::Relaxed)
     }
@@ -173,8 +177,8 @@ impl DeviceTx {
         self.async_completion
     }
 
-    /// Whether packets are held until their departure times, so that their senders need not hold
-    /// them.
+    /// Whether the discipline holds packets until their departure times, so that senders need not
+    /// do so.
     pub(crate) fn paces(&self) -> bool {
         self.paces.load(Ordering::Relaxed)
     }
@@ -183,7 +187,7 @@ impl DeviceTx {
     /// `netdev_pick_tx`.
     #[inline]
     pub(crate) fn pick_queue(&self, cx: &Cx, core: CoreId, hash: u32) -> QueueId {
-        // Nearly all devices have one queue; the shortcut saves the division.
+        // Nearly all devices have one queue. For them, this saves the division below.
         if self.queues.len() == 1 {
             return QueueId(0);
         }
@@ -195,8 +199,8 @@ impl DeviceTx {
         QueueId(core.0 % self.queue_count())
     }
 
-    /// Returns the queue that `core` may use (`xps_cpus`), selected by flow if there are several.
-    /// `None` if no mask contains the core. Linux: `get_xps_queue`.
+    /// Returns the queue that `core` may use (`xps_cpus`). The hash of the flow selects among
+    /// several such queues. Returns `None` if no mask contains the core. Linux: `get_xps_queue`.
     #[cold]
     fn mapped_queue(&self, cx: &Cx, core: CoreId, hash: u32) -> Option<QueueId> {
         let settings = cx.sysctls().devices.of(self.index);
@@ -204,7 +208,8 @@ impl DeviceTx {
         let mut mine =
             (0..self.queue_count()).filter(|queue| settings.tx(*queue).xps_cpus & bit != 0);
         let count = mine.clone().count() as u64;
-        // Uses other bits than the selection of the core, because those are equal in all its flows.
+        // The high bits of the hash have selected the core and are similar in all its flows. The
+        // rotation makes other bits select the queue.
         let chosen = usize::try_from((u64::from(hash.rotate_left(16)) * count) >> 32).ok()?;
         mine.nth(chosen).map(QueueId)
     }
@@ -253,8 +258,8 @@ impl DeviceTx {
         NetXmit::Success
     }
 
-    /// Processes completions of the device and sends waiting packets, in the turn of the queue's
-    /// core. Linux: `net_tx_action`.
+    /// Processes completions of the device and sends waiting packets. Called in a turn of the
+    /// queue's core. Linux: `net_tx_action`.
     pub(crate) fn complete(&self, cx: &mut Cx, queue: QueueId) {
         if !self.async_completion {
             return;
@@ -270,8 +275,8 @@ impl DeviceTx {
         }
     }
 
-    /// Runs the queue if its time has come, in the turn of the queue's core. Linux:
-    /// `qdisc_watchdog`.
+    /// Runs the queue if its time (`wake_ns`) has come. Called in a turn of the queue's core.
+    /// Linux: `qdisc_watchdog`.
     pub(crate) fn run_due(&self, cx: &mut Cx, queue: QueueId) {
         let queue = &self.queues[usize::from(queue.0)];
         if queue.wake_ns.load(Ordering::Relaxed) <= cx.now.as_nanos() {
@@ -308,24 +313,25 @@ impl DeviceTx {
         }
     }
 
-    /// Runs the queue, or makes its owner run it once more.
+    /// Runs the queue. If another thread owns it, makes that owner run it once more.
     fn run_if_idle(&self, cx: &mut Cx, queue: &TxQueue) {
         if let Some(guard) = queue.state.try_own() {
             self.run(cx, queue, guard);
         }
     }
 
-    /// Sends packets until none may leave and no request to run was missed. Linux: `qdisc_run`.
+    /// Sends packets until no packet may leave and no thread has requested another run meanwhile.
+    /// Linux: `qdisc_run`.
     fn run(&self, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
         let mut quota = QUOTA;
         loop {
-            // From here on the owner handles the queue, so its core need not wake.
+            // From here on the owner handles the queue, so the queue's core need not wake for it.
             queue.wake_ns.store(u64::MAX, Ordering::Relaxed);
             let next = self.serve(cx, queue, &mut guard, &mut quota);
             if next == Next::More {
                 drop(guard);
-                // The wake comes last, so that the core finds the queue idle when it is due. It
-                // also covers requests missed since.
+                // The wake comes after the release, so that the woken core finds the queue without
+                // an owner. The core's run also serves requests made since the last pass.
                 return queue.wake_at(Instant::ZERO);
             }
             if let Next::At(at) = next {
@@ -388,8 +394,8 @@ impl DeviceTx {
         loop {
             let (packets, bytes) = (list.len(), list.bytes());
             self.device.transmit(queue.id, cx, list);
-            // Saturating, because a device of the application could return more packets than it was
-            // given.
+            // The subtractions saturate, because a device of the application could return more
+            // packets than it was given.
             handed.packets += packets.saturating_sub(list.len());
             handed.bytes += bytes.saturating_sub(list.bytes());
             if list.is_empty() || !self.cut_refused(cx, list) {
@@ -398,9 +404,9 @@ impl DeviceTx {
         }
     }
 
-    /// Handles packets that the device has not accepted. If the first is a superframe that is too
-    /// large for it, segments all such packets in the list and returns true. Returns false if the
-    /// device has no room. Linux: `gso_features_check`.
+    /// Handles packets that the device has not accepted. If the first one is a superframe that is
+    /// too large for the device, segments all such packets in the list and returns true. Otherwise
+    /// the device has no room, and the result is false. Linux: `gso_features_check`.
     #[cold]
     fn cut_refused(&self, cx: &mut Cx, list: &mut PacketList) -> bool {
         let Some(first) = list.pop_front() else { return false };
@@ -421,8 +427,8 @@ impl DeviceTx {
         self.offload.superframe_max()
     }
 
-    /// Applies a changed superframe limit of the device. Routes are invalidated, so that senders
-    /// read the new limit.
+    /// Applies a changed superframe limit of the device. Route entries (dst) become invalid, so
+    /// that senders read the new limit.
     pub(crate) fn follow_superframe_max(&self) {
         let max = self.device.superframe_max();
         if self.offload.set_superframe_max(self.device.caps(), max) {
@@ -453,7 +459,8 @@ impl TxQueue {
     }
 }
 
-/// Uncharges the senders. Linux: `skb_orphan` in a driver's `ndo_start_xmit`.
+/// Uncharges the packets from the sockets that sent them. Linux: `skb_orphan` in a driver's
+/// `ndo_start_xmit`.
 fn orphan(list: &mut PacketList) {
     let mut packets = core::mem::take(list);
     while let Some(mut packet) = packets.pop_front() {

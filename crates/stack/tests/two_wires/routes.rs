@@ -156,8 +156,8 @@ fn a_refused_route_change_has_no_effect() {
     assert!(net.client.replace_route(&stranger).is_err());
     assert!(net.client.delete_route(&stranger).is_err(), "there is none");
     assert!(net.client.delete_route(&via("10.1.0.2")).is_err(), "another next hop");
-    let ipv6 = RouteSpec::on_link("2001:db8::/32".parse().expect("a prefix"), DeviceIndex(1));
-    assert!(net.client.add_route(&ipv6).is_err());
+    let ipv6 = RouteSpec { prefix: "2001:db8::/32".parse().expect("a prefix"), ..via("10.1.0.2") };
+    assert!(net.client.add_route(&ipv6).is_err(), "a next hop of the other family");
     net.send(&client, b"as before");
     assert_eq!(net.client.counters().since(&before).get("DstMiss"), Some(0));
     assert_eq!(net.client.routes(), routes);

@@ -17,6 +17,8 @@ pub enum TcpError {
     HostUnreachable,
     /// ENETUNREACH: an ICMP error reported that the peer's network is unreachable.
     NetworkUnreachable,
+    /// EACCES: a filter on the path forbids the packets.
+    Prohibited,
     /// ENOPROTOOPT: an ICMP error reported that the peer's host does not implement TCP.
     ProtocolUnreachable,
     /// EHOSTDOWN: an ICMP error reported that the peer's host is unknown.

@@ -23,7 +23,9 @@ impl Process {
     pub(super) fn begin_send(&self, file: &File, args: &[Arg]) -> Result<Progress, String> {
         let flags = number_or(args.get(3), 0)?;
         let to = match args.get(4) {
-            Some(to) if flags & MSG_FASTOPEN != 0 => Some(address(Some(to), self.peer)?),
+            Some(to) if flags & MSG_FASTOPEN != 0 => {
+                Some(self.family.of_process(address(Some(to), self.peer)?))
+            }
             _ => None,
         };
         let bytes = stream_bytes(file.written, size(args.get(2))?);

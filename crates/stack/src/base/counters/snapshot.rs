@@ -6,7 +6,7 @@ use pkt::DropReason;
 
 use super::{Counter, CounterPage};
 
-/// Sums over pages. Not a consistent cut: each counter is read once, while its writer continues.
+/// Sums over pages. The counters are not read at one instant: their writers continue meanwhile.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Snapshot {
     stack: [u64; Counter::COUNT],
@@ -83,7 +83,7 @@ impl Snapshot {
     }
 
     /// Returns every counter with its printed name: Linux's groups in the order of `nstat -az`,
-    /// then the stack's own, then drop reasons.
+    /// then the stack's own counters, then drop reasons.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let stack = || Counter::ALL.iter().map(|&counter| (counter.name(), self.stack(counter)));
         let tcp = tcp::Counter::ALL.iter().map(|&counter| (counter.name(), self.tcp(counter)));
@@ -91,8 +91,8 @@ impl Snapshot {
         stack().take(Self::BEFORE_TCP).chain(tcp).chain(stack().skip(Self::BEFORE_TCP)).chain(drops)
     }
 
-    /// Number of the stack's counters printed before those of TCP: Linux prints `Ip*` and `Icmp*`,
-    /// then the TCP groups, then `IpExt*`.
+    /// Number of the stack's counters printed before those of TCP: the groups `Ip*`, `Icmp*` and
+    /// `Udp*`. The TCP groups follow, then `IpExt*`.
     const BEFORE_TCP: usize = Counter::IpExtInNoRoutes as usize;
 
     fn values(&self) -> impl Iterator<Item = u64> + '_ {
@@ -139,7 +139,7 @@ mod tests {
     use crate::base::counters::NOT_COUNTED;
 
     #[test]
-    fn pages_add_up() {
+    fn a_snapshot_is_the_sum_of_its_pages() {
         let (a, b) = (CounterPage::new(), CounterPage::new());
         a.stack.add(Counter::IpInReceives, 3);
         b.stack.add(Counter::IpInReceives, 4);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn since_is_the_change_and_gauges_may_fall() {
+    fn since_returns_the_change_and_a_gauge_may_fall() {
         let page = CounterPage::new();
         page.stack.add(Counter::IpOutRequests, 10);
         page.tcp.add(tcp::Counter::TcpCurrEstab, 2);
@@ -190,7 +190,7 @@ mod tests {
             at("SoftnetProcessed"),
             at("PKT_TOO_SMALL"),
         ];
-        assert!(order.is_sorted(), "{order:?}");
+        assert!(order.is_sorted(), "positions of the groups: {order:?}");
     }
 
     /// The kernel's own lists are the reference where they are readable. An older kernel may lack a
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn names_are_those_of_the_kernel() {
         for (file, groups) in
-            [("/proc/net/snmp", ["Ip", "Icmp"]), ("/proc/net/netstat", ["IpExt", "IpExt"])]
+            [("/proc/net/snmp", ["Ip", "Icmp", "Udp"]), ("/proc/net/netstat", ["IpExt"; 3])]
         {
             let Ok(text) = std::fs::read_to_string(file) else { continue };
             for group in groups {
@@ -218,7 +218,7 @@ mod tests {
                     .collect();
                 let shared: Vec<_> =
                     known.iter().filter(|name| ours.contains(&name.as_str())).collect();
-                assert_eq!(shared, ours, "the order of {file}");
+                assert_eq!(shared, ours, "the names of {group} are in the order of {file}");
                 let explained = |name: &&String| NOT_COUNTED.iter().any(|(not, _)| not == name);
                 let known = known.iter().filter(|name| !shared.contains(name));
                 let missing: Vec<_> = known.filter(|name| !explained(name)).collect();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn prints_in_the_columns_of_nstat() {
+    fn a_snapshot_prints_in_the_columns_of_nstat() {
         let page = CounterPage::new();
         page.stack.add(Counter::IpInReceives, 12);
         let text = Snapshot::sum([&page]).to_string();

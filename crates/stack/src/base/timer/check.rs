@@ -14,7 +14,7 @@ impl<T> TimerWheel<T> {
         for (at, level) in self.levels.iter().enumerate() {
             for (slot, list) in level.slots.iter().enumerate() {
                 let occupied = level.occupied & (1 << slot) != 0;
-                assert_eq!(occupied, list.head != NIL, "level {at} slot {slot}");
+                assert_eq!(occupied, list.head != NIL, "occupancy bit of level {at}, slot {slot}");
                 seen += self.check_list(list, |tick| {
                     tick > self.elapsed
                         && level_of(tick, self.elapsed) == at

@@ -28,7 +28,7 @@ fn empty_wheel_has_no_deadline() {
 }
 
 #[test]
-fn an_entry_expires_neither_early_nor_later_than_a_tick() {
+fn an_entry_expires_never_early_and_at_most_a_tick_late() {
     let deadline = at(10 * TICK + 1);
     let mut wheel = TimerWheel::new(Instant::ZERO);
     wheel.insert(deadline, ());
@@ -77,7 +77,7 @@ fn far_deadlines_cascade_and_stay_exact() {
 }
 
 #[test]
-fn the_end_of_time_never_expires() {
+fn an_entry_at_the_end_of_time_never_expires() {
     let mut wheel = TimerWheel::new(Instant::ZERO);
     wheel.insert(Instant::FAR_FUTURE, ());
     assert_eq!(wheel.next_deadline(), Some(Instant::FAR_FUTURE));
@@ -123,7 +123,7 @@ fn entries_may_be_armed_while_others_expire() {
 }
 
 #[test]
-fn nodes_are_reused() {
+fn nodes_of_expired_entries_are_reused() {
     let mut wheel = TimerWheel::new(Instant::ZERO);
     for round in 1..1_000 {
         wheel.insert(at(round * TICK), round);
@@ -140,7 +140,7 @@ fn removed_entries_do_not_expire_and_their_nodes_are_reused() {
     for round in 0..1_000_u64 {
         let [one, two, three] = [0, 1, 2].map(|number| wheel.insert(hours, 10 * round + number));
         assert_eq!(wheel.remove(two), Some(10 * round + 1));
-        assert_eq!(wheel.remove(two), None, "already removed");
+        assert_eq!(wheel.remove(two), None, "the entry was removed before");
         wheel.check();
         assert_eq!(wheel.remove(three), Some(10 * round + 2));
         assert_eq!(wheel.remove(one), Some(10 * round));
@@ -149,7 +149,7 @@ fn removed_entries_do_not_expire_and_their_nodes_are_reused() {
     assert_eq!((wheel.nodes.len(), wheel.len(), wheel.next_deadline()), (3, 0, None));
     let key = wheel.insert(at(TICK), 7);
     assert_eq!(expired(&mut wheel, at(TICK)), [7]);
-    assert_eq!(wheel.remove(key), None, "already expired");
+    assert_eq!(wheel.remove(key), None, "the entry has expired before");
 }
 
 /// After the first entry of a slot is removed, `next_deadline` returns its time at most once.
@@ -240,7 +240,12 @@ proptest! {
             // Possibly too early after a removal, but never too late.
             let found = wheel.next_deadline();
             prop_assert_eq!(found.is_some(), next.is_some());
-            prop_assert!(found <= next && (removed || found == next), "{:?} for {:?}", found, next);
+            prop_assert!(
+                found <= next && (removed || found == next),
+                "next_deadline is {:?}, but the heap has {:?}",
+                found,
+                next
+            );
         }
     }
 }

@@ -28,18 +28,18 @@ pub struct Impairment {
     /// Fraction of ECN-capable packets that are marked CE.
     pub mark: f64,
     /// Queueing delay above which ECN-capable packets are marked CE (the `ce_threshold` of Linux's
-    /// `fq_codel`). `None` marks none.
+    /// `fq_codel`). `None` marks no packet.
     pub mark_above: Option<Duration>,
     /// Maximum number of packets in this direction; further ones are dropped. Default 5,000: the
     /// largest default receive window (6 MB) at MTU 1,500. Linux's `txqueuelen` is 1,000.
     pub queue_packets: usize,
-    /// Time from a packet's departure to its completion. With zero it completes at once or, if
-    /// there is a transmit ring, at its departure.
+    /// Time from a packet's departure to its completion. With zero, a packet completes at once or,
+    /// if there is a transmit ring, at its departure.
     pub completion_delay: Duration,
     /// Size of the sender's transmit ring: the number of packets that may be uncompleted. Further
     /// packets stay with the host. `None` (the default) is unlimited.
     pub ring_packets: Option<usize>,
-    /// A router on the path that passes only packets up to a size; `None` (the default) is no
+    /// A router on the path that passes only packets up to a size; `None` (the default) means no
     /// router. [`Wire::set_path_mtu`](super::Wire::set_path_mtu) changes it at run time.
     pub path_mtu: Option<PathMtu>,
 }
@@ -77,7 +77,7 @@ impl Impairment {
             && !self.completes_later()
     }
 
-    /// Whether packets can pass through a ring.
+    /// Whether the packets of the direction can pass through a ring (`sync::Ring`).
     pub(super) fn is_straight(&self) -> bool {
         self.is_none() && self.queue_packets <= RING_MAX
     }
@@ -129,7 +129,7 @@ pub struct WireConfig {
     pub name: String,
     /// Largest IP packet in bytes. Default 1,500.
     pub mtu: u32,
-    /// Whether superframes pass unsegmented. Default true.
+    /// Whether superframes (packets of several segments) pass unsegmented. Default true.
     pub tso: bool,
     /// Largest superframe that passes, in bytes. Default [`BIG_TCP_BYTES_MAX`]; the size that TCP
     /// makes is a setting of the device (`gso_max_size`, `gso_ipv4_max_size`).

@@ -1,4 +1,5 @@
-//! One direction of a wire: packets in flight, and packets not yet completed to their sender.
+//! One direction of a wire (the in-process link between two hosts): packets in flight, and packets
+//! not yet completed to their sender.
 //!
 //! Not here: the impairments of a packet in flight (`impair`).
 
@@ -17,17 +18,18 @@ use sync::Ring;
 use super::{Impairment, path_mtu::PathMtuCell};
 use crate::{cx::Cx, device::Doorbell};
 
-/// Upper limit of the ring that holds the packets of a direction.
+/// Maximum number of packets in the ring of a direction.
 pub(super) const RING_MAX: usize = 1 << 16;
 
-/// One direction of one queue pair. Without a ring, the sender locks it to push a list and the
-/// receiver to take a batch.
+/// One direction of one queue pair. Without a ring, both ends lock `in_flight`: the sender to push
+/// a list, the receiver to take a batch.
 #[derive(Debug)]
 pub(super) struct Direction {
     pub(super) impairment: Impairment,
+    /// Whether the direction has no impairments except a queue limit and a path MTU.
     pub(super) direct: bool,
-    /// Ring of all packets, present if neither direction has impairments; `in_flight` then stays
-    /// empty.
+    /// Ring of all packets, present if neither direction has impairments and the queue limit is at
+    /// most [`RING_MAX`]; `in_flight` then stays empty.
     pub(super) ring: Option<Arc<Ring<Packet>>>,
     /// Number of packets ready or in flight, to find an empty direction without the lock. Written
     /// under the lock. A core whose doorbell rings after a push sees the new number, because the

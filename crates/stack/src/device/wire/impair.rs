@@ -1,4 +1,5 @@
-//! Impairments of a packet in flight: rate, delay and random events. Linux: net/sched/sch_netem.c.
+//! Impairments of a packet in flight on a wire: rate, delay and random events. Linux:
+//! net/sched/sch_netem.c.
 
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ pub(super) fn impair(
     let waiting = in_flight.ready.len() + in_flight.timed.len();
     if waiting >= direction.room() {
         if impairment.completes_later() {
-            // The packet was taken and is dropped; it must complete, or it would count as in flight
-            // forever.
+            // The packet was taken and is dropped. It must complete, or the sender would count it
+            // as in flight forever.
             let due = in_flight.completions.back().map_or(cx.now, |last| last.due.max(cx.now));
             let bytes = packet.len();
             in_flight.completions.push_back(Completion { due, bytes, owner: None, _mark: None });

@@ -54,8 +54,8 @@ pub struct PathMtu {
 #[derive(Debug)]
 pub(super) struct PathMtuCell {
     /// Bytes in the low half, report in the high half; 0 means no router. Written by
-    /// `Wire::set_path_mtu`, read by senders. Relaxed: a packet sent concurrently is judged by
-    /// either value.
+    /// `Wire::set_path_mtu`, read by senders. Relaxed: either value may apply to a packet sent
+    /// concurrently.
     packed: AtomicU64,
     /// IP identification of the reports. Relaxed: a counter orders nothing.
     ip_id: AtomicU32,
@@ -148,7 +148,8 @@ impl PathMtuCell {
 }
 
 impl PathMtu {
-    /// Whether the router forwards the packet. A superframe is judged by its segments.
+    /// Whether the router forwards the packet. For a superframe (a packet of several segments), the
+    /// size of a segment decides.
     pub(super) fn carries(&self, packet: &Packet) -> bool {
         segment_bytes(packet) <= self.bytes as usize
     }

@@ -111,7 +111,7 @@ fn number_of(packet: &Packet) -> u32 {
 }
 
 #[test]
-fn a_perfect_wire_delivers_at_once_by_pointer() {
+fn a_wire_without_impairments_delivers_at_once_by_pointer() {
     let mut bench = Bench::forward(Impairment::default());
     let mut list = PacketList::new();
     list.push_back(frame(&mut bench.cx, 7));
@@ -145,7 +145,7 @@ fn the_two_directions_are_independent() {
 }
 
 #[test]
-fn rate_spaces_frames_by_their_time_on_the_link() {
+fn a_rate_spaces_frames_by_their_time_on_the_link() {
     let rate = Impairment { rate_bps: Some(8_000_000), ..Impairment::default() };
     let mut bench = Bench::forward(rate);
     bench.send(3);
@@ -182,7 +182,7 @@ fn ecn_of_arrivals(bench: &mut Bench) -> Vec<u8> {
         bench.right.receive(QUEUE, &mut bench.cx, 64, &mut batch);
         for packet in batch.drain() {
             let header = parse::<true>(&packet.linear()[14..], packet.len() - 14);
-            fields.push(header.expect("a sound header").traffic_class & 3);
+            fields.push(header.expect("the IP header is valid").traffic_class & 3);
             bench.cx.pool.free(packet);
         }
         match bench.right.next_deadline(QUEUE) {
@@ -215,7 +215,7 @@ fn ecn_capable_packets_are_marked_once_the_queue_is_long() {
         ..Impairment::default()
     };
     let mut bench = Bench::forward(impairment);
-    // A frame takes a millisecond: the first four wait no longer than the limit.
+    // A frame takes a millisecond, so the first four frames wait no longer than the limit of 3 ms.
     send_with_ecn(&mut bench, 6, 2);
     assert_eq!(ecn_of_arrivals(&mut bench), [2, 2, 2, 2, 3, 3]);
     send_with_ecn(&mut bench, 6, 0);
@@ -229,13 +229,13 @@ fn a_fraction_of_ecn_capable_packets_is_marked() {
     send_with_ecn(&mut bench, 1000, 1);
     let fields = ecn_of_arrivals(&mut bench);
     let marked = fields.iter().filter(|&&ecn| ecn == 3).count();
-    assert!((200..300).contains(&marked), "{marked} of 1,000");
+    assert!((200..300).contains(&marked), "{marked} of 1,000 packets are marked");
     assert!(fields.iter().all(|&ecn| ecn == 3 || ecn == 1));
     bench.finish();
 }
 
 #[test]
-fn delay_keeps_the_order() {
+fn a_delay_keeps_the_order_of_frames() {
     let delay = Duration::from_millis(30);
     let mut bench = Bench::forward(Impairment { delay, ..Impairment::default() });
     bench.send(3);
@@ -256,10 +256,10 @@ fn reordered_frames_are_overtaken() {
     bench.send(1000);
     let numbers = bench.numbers();
     let late = numbers.windows(2).filter(|pair| pair[0] > pair[1]).count();
-    assert!((50..150).contains(&late), "{late} of 1,000");
+    assert!((50..150).contains(&late), "{late} of 1,000 frames are overtaken");
     let mut sorted = numbers;
     sorted.sort_unstable();
-    assert!(sorted.iter().copied().eq(0..1000), "none is lost");
+    assert!(sorted.iter().copied().eq(0..1000), "no frame is lost");
     bench.finish();
 }
 
@@ -270,7 +270,7 @@ fn lost_frames_are_counted() {
     let numbers = bench.numbers();
     assert!(numbers.is_sorted());
     let lost = 1000 - numbers.len() as u64;
-    assert!((200..300).contains(&lost), "{lost} of 1,000");
+    assert!((200..300).contains(&lost), "{lost} of 1,000 frames are lost");
     assert_eq!(bench.drops(DropReason::WireLoss), lost);
     bench.finish();
 }
@@ -281,7 +281,7 @@ fn duplicates_are_equal_copies() {
     bench.send(1000);
     let numbers = bench.numbers();
     let twice = numbers.len() - 1000;
-    assert!((200..300).contains(&twice), "{twice} of 1,000");
+    assert!((200..300).contains(&twice), "{twice} of 1,000 frames arrive twice");
     let mut distinct = numbers;
     distinct.dedup();
     assert!(distinct.iter().copied().eq(0..1000), "each copy follows its original");
@@ -289,7 +289,7 @@ fn duplicates_are_equal_copies() {
 }
 
 #[test]
-fn corruption_flips_one_bit() {
+fn corruption_flips_one_bit_of_a_frame() {
     let forward = Impairment { corrupt: 0.25, ..Impairment::default() };
     let mut bench = Bench::new(&WireConfig { checksums: true, forward, ..WireConfig::default() });
     let sent: Vec<_> = (0..200).map(|number| frame(&mut bench.cx, number).to_vec()).collect();
@@ -302,14 +302,18 @@ fn corruption_flips_one_bit() {
             let pairs = packet.to_vec().into_iter().zip(&sent[arrived]);
             let flipped: u32 = pairs.map(|(is, was)| (is ^ was).count_ones()).sum();
             assert!(flipped <= 1);
-            assert_eq!(packet.meta().rx_checksum, RxChecksum::None, "the receiver must verify");
+            assert_eq!(
+                packet.meta().rx_checksum,
+                RxChecksum::None,
+                "the receiver must verify the checksum"
+            );
             damaged += flipped;
             arrived += 1;
             bench.cx.pool.free(packet);
         }
     }
     assert_eq!(arrived, 200);
-    assert!((30..70).contains(&damaged), "{damaged} of 200");
+    assert!((30..70).contains(&damaged), "{damaged} of 200 frames are corrupted");
     bench.finish();
 }
 
@@ -381,10 +385,10 @@ fn a_transmit_ring_takes_packets_up_to_its_size_and_leaves_the_others() {
     let mut list: PacketList = (0..5).map(|number| frame(&mut bench.cx, number)).collect();
     bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
     assert_eq!(list.len(), 3);
-    // A frame occupies the link, and its place in the ring, for 1,038 microseconds.
+    // A frame occupies the link, and a place in the ring, for 1,038 microseconds.
     bench.cx.now += Duration::from_micros(1038);
     bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
-    assert_eq!(list.len(), 3, "the place is freed by `complete`");
+    assert_eq!(list.len(), 3, "only `complete` frees the place of a sent frame");
     let completed = bench.left.complete(QUEUE, &mut bench.cx);
     assert_eq!((completed.packets, completed.bytes), (1, list.bytes() / 3));
     bench.left.transmit(QUEUE, &mut bench.cx, &mut list);
@@ -416,7 +420,7 @@ fn a_sleeping_worker_is_woken_for_the_completions_of_its_queue() {
     let devices = vec![DeviceConfig { device: Arc::clone(&bench.left) as _, addresses: vec![] }];
     let name = "host".to_string();
     let config = HostConfig { name, devices, cores: 1, ..HostConfig::replay(0) };
-    let host = Host::new(&bench.memory, config).expect("valid");
+    let host = Host::new(&bench.memory, config).expect("the configuration is valid");
     let (core, kicks) = (host.core_of_queue(QUEUE), Arc::new(Kicks::default()));
     core.set_kick(Arc::clone(&kicks) as Arc<dyn Kick>);
     assert_eq!(core.prepare_sleep(START, false), None);
@@ -468,7 +472,7 @@ fn without_a_completion_delay_packets_complete_at_once() {
 }
 
 #[test]
-fn one_seed_gives_one_outcome() {
+fn the_same_seed_gives_the_same_outcome() {
     let run = |seed| {
         let forward = Impairment {
             rate_bps: Some(100_000_000),
@@ -492,7 +496,7 @@ fn one_seed_gives_one_outcome() {
 }
 
 #[test]
-fn impossible_wires_are_refused() {
+fn invalid_configurations_of_a_wire_are_refused() {
     let field = |config: &WireConfig| Wire::pair(config).unwrap_err().field;
     let base = WireConfig::default;
     let bent = |forward| WireConfig { forward, ..base() };
@@ -529,7 +533,7 @@ fn a_packet_too_big_for_the_path_is_dropped_and_reported() {
         core::mem::swap(&mut bench.left, &mut bench.right);
         bench.left.set_path_mtu(Some(PathMtu { bytes: 1000, report }));
         bench.send(1);
-        assert_eq!(bench.numbers(), [0], "the largest packet that passes");
+        assert_eq!(bench.numbers(), [0], "a packet of exactly the path MTU passes");
         bench.finish();
     }
 }

@@ -39,7 +39,7 @@ fn message_bytes_are_those_of_rfc_792_and_1191() {
 }
 
 #[test]
-fn other_codes_and_types_are_kept() {
+fn unknown_codes_and_types_are_kept() {
     let odd = IcmpMessage::parse::<true>(&[3, 12, 0, 0, 0, 0, 0, 0]).unwrap();
     assert_eq!(odd, IcmpMessage::Unreachable(Unreachable::Other(12)));
     assert!(odd.is_error());
@@ -62,10 +62,12 @@ fn short_messages_are_malformed() {
 
 #[test]
 fn the_counter_depends_on_the_type() {
-    assert_eq!(in_counter(8), Some(Counter::IcmpInEchos));
-    assert_eq!(in_counter(3), Some(Counter::IcmpInDestUnreachs));
-    assert_eq!(in_counter(42), None);
-    assert_eq!(out_counter(0), Some(Counter::IcmpOutEchoReps));
+    assert_eq!(in_counter::<true>(8), Some(Counter::IcmpInEchos));
+    assert_eq!(in_counter::<true>(3), Some(Counter::IcmpInDestUnreachs));
+    assert_eq!(in_counter::<true>(42), None);
+    assert_eq!(out_counter::<true>(0), Some(Counter::IcmpOutEchoReps));
+    assert_eq!(in_counter::<false>(2), Some(Counter::Icmp6InPktTooBigs));
+    assert_eq!(out_counter::<false>(129), Some(Counter::Icmp6OutEchoReplies));
 }
 
 fn offending(protocol: u8) -> IpHeader {
@@ -105,12 +107,15 @@ fn an_error_needs_single_hosts_as_source_and_destination() {
 }
 
 #[test]
-fn an_error_causes_no_error() {
+fn an_icmp_error_is_not_answered_with_an_icmp_error() {
     let icmp = offending(protocol::ICMP);
     let allowed = |kind: u8| may_answer_with_error::<true>(&icmp, PacketType::Host, &[kind]);
     assert!(allowed(8) && allowed(0) && allowed(13));
     assert!(!allowed(3) && !allowed(11) && !allowed(12) && !allowed(5) && !allowed(99));
-    assert!(!may_answer_with_error::<true>(&icmp, PacketType::Host, &[]), "the type is not linear");
+    assert!(
+        !may_answer_with_error::<true>(&icmp, PacketType::Host, &[]),
+        "the type is unknown, because it is not linear"
+    );
     let six = IpHeader {
         src: "2001:db8::1".parse().unwrap(),
         dst: "2001:db8::2".parse().unwrap(),
@@ -135,7 +140,7 @@ fn a_quote_identifies_the_connection() {
     assert_eq!(
         Quote::parse::<true>(&packet),
         Err(DropReason::IcmpMalformed),
-        "not the first fragment"
+        "the quote is not of a first fragment"
     );
 
     let mut packet = [0; 48];

@@ -86,16 +86,24 @@ fn v6_bytes_are_those_of_rfc_8200() {
 fn every_truncation_is_too_short() {
     let four = bytes_of::<true>(&sample_v4());
     for len in 0..four.len() {
-        assert_eq!(parse::<true>(&four[..len], len), Err(DropReason::PacketTooShort), "{len}");
+        assert_eq!(
+            parse::<true>(&four[..len], len),
+            Err(DropReason::PacketTooShort),
+            "the first {len} bytes"
+        );
     }
     let six = bytes_of::<false>(&sample_v6());
     for len in 0..six.len() {
-        assert_eq!(parse::<false>(&six[..len], len), Err(DropReason::PacketTooShort), "{len}");
+        assert_eq!(
+            parse::<false>(&six[..len], len),
+            Err(DropReason::PacketTooShort),
+            "the first {len} bytes"
+        );
     }
 }
 
 #[test]
-fn the_linear_part_may_end_with_the_header() {
+fn a_packet_whose_linear_part_ends_with_the_header_is_parsed() {
     let bytes = bytes_of::<true>(&sample_v4());
     assert!(parse::<true>(&bytes[..20], bytes.len()).is_ok());
 }
@@ -133,7 +141,11 @@ fn any_flipped_bit_breaks_the_checksum() {
     for bit in 8..160 {
         let mut bytes = good.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(parse::<true>(&bytes, bytes.len()), Err(DropReason::IpCsum), "bit {bit}");
+        assert_eq!(
+            parse::<true>(&bytes, bytes.len()),
+            Err(DropReason::IpCsum),
+            "bit {bit} is flipped"
+        );
     }
 }
 
@@ -166,7 +178,7 @@ fn invalid_addresses_are_rejected() {
     assert_eq!(src([255, 255, 255, 255]), Err(DropReason::IpSourceInvalid));
     assert_eq!(src([0, 0, 0, 0]), Err(DropReason::IpSourceInvalid));
     assert_eq!(src([0, 1, 2, 3]), Err(DropReason::IpSourceInvalid));
-    assert_eq!(src([127, 0, 0, 1]), Ok(()), "valid on the loopback device");
+    assert_eq!(src([127, 0, 0, 1]), Ok(()), "a loopback source is valid on the loopback device");
     let dst = |a: [u8; 4]| edited(|b| b[16..20].copy_from_slice(&a)).map(|_| ());
     assert_eq!(dst([0, 0, 0, 0]), Err(DropReason::IpDestinationInvalid));
     assert_eq!(dst([224, 0, 0, 1]), Ok(()));
@@ -234,7 +246,7 @@ fn a_superframe_beyond_64_kb_has_the_length_of_its_packet() {
                 (false, true) => Err(DropReason::IpLength),
                 (false, false) => Ok(IpHeader { payload_len: 0, ..sample }),
             };
-            assert_eq!(read, expected, "{bytes} bytes of {kind:?}");
+            assert_eq!(read, expected, "a payload of {bytes} bytes in a packet of kind {kind:?}");
             cx.pool.free(packet);
         }
     }

@@ -1,5 +1,5 @@
-//! Held packet: consecutive segments of one flow, merged so far, and the rules for merging further
-//! segments.
+//! Held packet: the consecutive segments of one flow that are merged so far (the aggregate), and
+//! the rules for merging further segments.
 //!
 //! Linux: `struct napi_gro_cb`, `tcp_gro_receive`, `skb_gro_receive`, `inet_gro_flush`,
 //! `tcp4_gro_complete`.
@@ -38,7 +38,8 @@ enum Ids {
     Counting,
 }
 
-/// Packet held for merging. It belongs to one flow.
+/// Packet held for merging, with segments of one flow. `network`, `transport` and `headers` are the
+/// offsets of its IP header, TCP header and payload.
 #[derive(Debug)]
 pub(super) struct Held {
     packet: Packet,
@@ -47,7 +48,7 @@ pub(super) struct Held {
     network: u16,
     transport: u16,
     headers: u16,
-    /// Sum of the pseudo-header without the segment length.
+    /// Checksum sum of the pseudo-header without the segment length.
     pseudo_sum: Sum,
     /// Header bits that all segments share.
     common: Common,
@@ -95,9 +96,9 @@ impl Held {
         self.key.src == between.src && self.key.dst == between.dst
     }
 
-    /// Whether `new`, a segment of the same flow at the start of `packet`, may be merged. The IP
-    /// packet must stay shorter than `max_bytes`. Segments of other flows that arrived in between
-    /// do not matter.
+    /// Returns the reason if `new`, a segment of the same flow whose headers begin `packet`, must
+    /// not be merged. The IP packet of the aggregate must stay shorter than `max_bytes`. Segments
+    /// of other flows that arrived in between do not matter.
     pub(super) fn accepts(
         &self,
         new: &Candidate,
@@ -120,8 +121,8 @@ impl Held {
         Ok(())
     }
 
-    /// Whether the payload length fits. The unsigned subtraction also refuses a segment without
-    /// payload, such as a pure ACK.
+    /// Whether the payload length fits: 1 byte to that of the first segment. The wrapping
+    /// subtraction refuses length 0, such as that of a pure ACK.
     const fn accepts_len(&self, payload: u32) -> bool {
         payload.wrapping_sub(1) < self.mss
     }
@@ -141,10 +142,10 @@ impl Held {
         let network = usize::from(self.network);
         let (held_ip, new_ip) = (&held[network..], &bytes[network..]);
         let same_ip = if self.v4 {
-            // TOS; DF; TTL.
+            // Type of service, DF and TTL.
             held_ip[1] == new_ip[1] && held_ip[6] == new_ip[6] && held_ip[8] == new_ip[8]
         } else {
-            // Traffic class and flow label; hop limit.
+            // Traffic class, flow label and hop limit.
             held_ip[..4] == new_ip[..4] && held_ip[7] == new_ip[7]
         };
         if !same_ip {
@@ -155,7 +156,8 @@ impl Held {
         same_tcp(held_tcp, new_tcp)
     }
 
-    /// Whether the identification fits. IPv6 has none in its fixed header; there it is always 0.
+    /// Whether the IPv4 identification continues the pattern of the aggregate. The fixed IPv6
+    /// header has no identification, so the parsed value is 0.
     fn continues_ids(&self, id: u16) -> bool {
         let step = id.wrapping_sub(self.first_id);
         match self.ids {
@@ -173,7 +175,7 @@ impl Held {
     }
 
     /// Appends the payload of an accepted segment: frags are moved, linear bytes are copied.
-    /// Returns the segment with its headers if the packet cannot take as many frags.
+    /// Returns the segment with its headers if the held packet has no room for these frags.
     pub(super) fn merge(
         &mut self,
         pool: &mut Pool,
@@ -183,7 +185,7 @@ impl Held {
         let pulled = packet.pull(usize::from(new.headers));
         debug_assert!(pulled, "the headers of a candidate are linear");
         if let Err(mut packet) = self.packet.append_packet(pool, packet) {
-            // The headers are still in the head, in front of the payload.
+            // The headers are still in the linear part of the packet, in front of the payload.
             packet.push(usize::from(new.headers));
             return Err(packet);
         }
@@ -199,8 +201,7 @@ impl Held {
         Ok(())
     }
 
-    /// Returns the reason why the aggregate must not grow after `new` was merged, or `None` if it
-    /// may.
+    /// Returns the reason if the aggregate must not grow further after `new` was merged.
     pub(super) const fn ends_with(&self, new: &Next) -> Option<FlushReason> {
         if is_final(new.flags) {
             Some(FlushReason::Psh)
@@ -224,9 +225,9 @@ impl Held {
         self.packet
     }
 
-    /// Sets lengths and checksums of the superframe, and the fields that `gso` needs to segment it
-    /// again. The checksums of the data are verified, so the TCP checksum field holds the
-    /// pseudo-header sum only.
+    /// Sets the lengths and checksums of the superframe, and the fields that `gso` needs to segment
+    /// it again. The checksum of every merged segment has been verified, so the TCP checksum field
+    /// holds only the sum of the pseudo-header.
     fn finish_headers<const V4: bool>(&mut self) {
         let ip_len = self.transport - self.network;
         let segment_bytes = self.ip_bytes() - u32::from(ip_len);
@@ -252,13 +253,14 @@ impl Held {
 }
 
 /// Compares the fields that all segments of a superframe share. CWR may be set on the first segment
-/// only, FIN and PSH on the last only. An aggregate is completed as soon as its last segment is
-/// merged.
+/// only. FIN and PSH may be set on the last one only: an aggregate is completed as soon as a
+/// segment with one of them is merged.
 fn same_tcp(held: &[u8], new: &[u8]) -> Result<(), FlushReason> {
     const LAST: u8 = Flags::FIN.union(Flags::PSH).bits();
     const FIRST: u8 = Flags::CWR.bits();
     let flags_differ = (held[FLAGS] ^ new[FLAGS]) & !(LAST | FIRST) != 0;
-    // Acknowledgment number; data offset and reserved bits; window; urgent pointer.
+    // `same` covers the acknowledgment number, data offset, reserved bits and window; the last
+    // comparison covers the urgent pointer.
     let same = held[8..FLAGS] == new[8..FLAGS] && held[14..16] == new[14..16];
     if new[FLAGS] & FIRST != 0 || flags_differ || !same || held[18..20] != new[18..20] {
         return Err(FlushReason::Flags);

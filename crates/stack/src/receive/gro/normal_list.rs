@@ -1,11 +1,12 @@
-//! The normal list: packets leave receive offload one by one, or in lists.
+//! The normal list: gathers the packets that leave receive offload, so that they are delivered in
+//! lists.
 //!
 //! Below: `link_input::input_list`. Linux: `gro_normal_one`, `gro_normal_list`.
 //!
-//! Within a flow, the order of delivery must be the order of arrival. A packet that passed
-//! unchanged and a held packet may belong to the same flow, so both must leave through the same
-//! list. The unified modes do this. The mode of Linux 5.4 delivers completed packets directly, so
-//! they overtake packets that wait in the list.
+//! Within a flow, the order of delivery must be the order of arrival. An unchanged packet and a
+//! held packet may belong to the same flow, so both must leave through the same list. The unified
+//! modes ([`GroExit`]) do this. `GroExit::NormalOnlyList`, the mode of Linux 5.4, delivers
+//! completed packets directly, so that they overtake unchanged packets in the list.
 
 use pkt::{Instant, Packet, PacketList};
 
@@ -21,7 +22,7 @@ use crate::{
 pub(crate) struct GroMode {
     /// How packets leave receive offload, `net.quietline.gro_exit`.
     pub(crate) exit: GroExit,
-    /// List length that causes a flush, `net.core.gro_normal_batch`; at least 1.
+    /// Count of the list that causes a flush, `net.core.gro_normal_batch`; at least 1.
     pub(crate) batch: u32,
     /// True if segments are merged.
     pub(crate) merges: bool,
@@ -53,57 +54,57 @@ impl GroMode {
     }
 }
 
-/// List of packets that leave receive offload, and the packets that have left it.
+/// Packets that wait in the list, and packets that have left receive offload.
 #[derive(Debug, Default)]
 pub(crate) struct NormalList {
-    /// Packets that wait for more (Linux: `rx_list`).
+    /// Packets that wait until the list is flushed (Linux: `rx_list`).
     list: PacketList,
     /// Packets or segments in the list, depending on the mode (`rx_count`).
     count: u32,
     /// Arrival time of the list's first packet.
     since: Instant,
-    /// Packets that have left, for the caller to deliver now.
+    /// Packets that the caller delivers now.
     ready: PacketList,
 }
 
 impl NormalList {
-    /// Passes a completed packet on, directly or by the list.
+    /// Passes a completed packet on, directly or through the list.
     pub(super) fn completed(&mut self, cx: &Cx, mode: &GroMode, completed: Completed) {
         let packet = completed.into_packet(cx);
         let segments = u32::from(packet.meta().gso.segs.max(1));
         match mode.exit {
             GroExit::Immediate => self.pass_at_once(cx, packet),
-            // Overtakes the list, as in Linux 5.4.
+            // The packet overtakes those in the list, as in Linux 5.4.
             GroExit::NormalOnlyList => self.pass(cx, packet),
             GroExit::UnifiedListPackets => self.wait(cx, mode, packet, 1),
             GroExit::UnifiedListSegments => self.wait(cx, mode, packet, segments),
         }
     }
 
-    /// Passes an unchanged packet on, directly or by the list.
+    /// Passes an unchanged packet on, directly or through the list.
     pub(super) fn normal(&mut self, cx: &Cx, mode: &GroMode, packet: Packet) {
         cx.count(Counter::GroNormal, 1);
         match mode.exit {
             GroExit::Immediate => self.pass_at_once(cx, packet),
-            // Each packet counts one, even a superframe made by the device, as in Linux.
+            // Each packet counts as 1, even a superframe made by the device, as in Linux.
             _ => self.wait(cx, mode, packet, 1),
         }
     }
 
-    /// Makes a single packet ready, after all packets that wait. They have waited since another
-    /// mode was set, and may belong to the same flow.
+    /// Makes a single packet ready, after all packets in the list. The list has packets only if the
+    /// mode has just changed, and they may belong to the same flow.
     fn pass_at_once(&mut self, cx: &Cx, packet: Packet) {
         self.flush(cx);
         self.pass(cx, packet);
     }
 
-    /// Makes a single packet ready, before all packets that wait.
+    /// Makes a single packet ready, before the packets in the list.
     pub(super) fn pass(&mut self, cx: &Cx, packet: Packet) {
         count_list(cx, 1);
         self.ready.push_back(packet);
     }
 
-    /// Puts a packet that counts as `weight` into the list, which is flushed if it is full.
+    /// Adds a packet that counts as `weight` to the list, and flushes the list if it is full.
     pub(super) fn wait(&mut self, cx: &Cx, mode: &GroMode, packet: Packet, weight: u32) {
         if self.list.is_empty() {
             self.since = cx.now;
@@ -138,7 +139,7 @@ impl NormalList {
     }
 }
 
-/// Counts a list in the histogram of list lengths, in powers of two.
+/// Adds a list of `len` packets to the histogram of list lengths, whose classes are powers of two.
 #[inline]
 pub(super) fn count_list(cx: &Cx, len: usize) {
     cx.count(Counter::RxListFlushes, 1);

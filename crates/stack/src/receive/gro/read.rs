@@ -4,8 +4,8 @@
 //! packets. Both families share one algorithm: `ip::parse` has checked the IP header, and the TCP
 //! header follows it.
 //!
-//! Only this module makes headers linear. A frame shorter than its headers claim is no candidate;
-//! it passes unchanged, and the layer that drops it counts it.
+//! Within GRO, only this module makes headers linear. A frame shorter than its headers claim is no
+//! candidate: it is passed on unchanged, and the layer that drops it counts the drop.
 
 use std::net::IpAddr;
 
@@ -37,8 +37,8 @@ pub(super) struct FlowKey {
 }
 
 impl FlowKey {
-    /// Returns the bucket of this flow, below `1 << bits`. Collisions only affect how many packets
-    /// can be held at a time.
+    /// Returns the bucket of this flow, below `1 << bits`. Flows in one bucket only compete for the
+    /// packets that the bucket can hold.
     #[inline]
     pub(super) fn bucket(&self, bits: u32) -> usize {
         let (src, dst) = (fold(self.src), fold(self.dst));
@@ -68,7 +68,7 @@ fn fold(address: IpAddr) -> u32 {
 pub(super) struct Candidate {
     pub(super) key: FlowKey,
     pub(super) v4: bool,
-    /// Offset of the IP header, that is length of the link header.
+    /// Offset of the IP header: the length of the link header.
     pub(super) network: u16,
     /// Offset of the TCP header.
     pub(super) transport: u16,
@@ -80,8 +80,8 @@ pub(super) struct Candidate {
     pub(super) flags: Flags,
     /// IPv4 identification.
     pub(super) id: u16,
-    /// True if the segment is neither merged nor held, whatever its TCP header contains: it has IP
-    /// options, a trailer after the datagram, or is a superframe made by the device.
+    /// True if the segment is neither merged nor held, regardless of its TCP header: because it has
+    /// IP options, or a trailer after the IP packet, or is a superframe made by the device.
     ///
     /// Differs from Linux: a superframe is not merged with others. Superframes of this stack end
     /// with PSH, so Linux would not merge them either.
@@ -115,8 +115,9 @@ impl Candidate {
     }
 }
 
-/// Whether a frame can neither be merged nor be held, so that it passes without further reading
-/// while no packet is held. Reads linear bytes only; a wrong answer only costs a merge.
+/// Whether a frame can be neither merged nor held, so that it needs no further reading while no
+/// packet is held. Reads linear bytes only. The header is unchecked: for a malformed frame the
+/// answer may be wrong, which only prevents or delays a merge.
 #[inline]
 pub(super) fn goes_alone(packet: &Packet, network: usize) -> bool {
     if packet.meta().gso.kind != GsoKind::None {
@@ -146,7 +147,7 @@ pub(super) fn goes_alone(packet: &Packet, network: usize) -> bool {
 }
 
 /// Reads the headers of a frame whose IP header begins at offset `network`. Returns `None` unless
-/// the frame holds a whole TCP segment: the stream position of a fragment is unknown.
+/// the frame holds a whole TCP segment. A fragment is none: its position in the stream is unknown.
 pub(super) fn read(packet: &mut Packet, network: usize) -> Option<Candidate> {
     match ether_type(packet, network)? {
         EtherType::IPV4 => read_ip::<true>(packet, network),
@@ -162,8 +163,8 @@ pub(super) struct Between {
     pub(super) dst: IpAddr,
 }
 
-/// Returns the addresses of an IPv4 fragment of a segment. Its stream position is unknown; except
-/// for the first fragment, so are its ports.
+/// Returns the addresses of a frame that is an IPv4 fragment of a TCP segment. The position of a
+/// fragment in the stream is unknown. Only the first fragment has the ports.
 #[cold]
 pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<Between> {
     if ether_type(packet, network)? != EtherType::IPV4
@@ -196,7 +197,8 @@ fn ether_type(packet: &mut Packet, network: usize) -> Option<EtherType> {
 
 #[inline]
 fn read_ip<const V4: bool>(packet: &mut Packet, network: usize) -> Option<Candidate> {
-    // For a header without options, nearly the only case, one copy out of the pages suffices.
+    // Nearly every IP header has no options; its bytes and the TCP header are then made linear by
+    // one copy.
     if !packet.require_linear(network + ip::fixed_len::<V4>() + HEADER_BYTES_MIN) {
         return None;
     }
@@ -256,8 +258,9 @@ pub(super) struct Layout {
     pub(super) transport: u16,
 }
 
-/// Whether the transport checksum is valid, as reported by the device or by summing. A valid
-/// checksum is marked, so that no later layer sums again. Linux: `skb_gro_checksum_validate`.
+/// Whether the TCP checksum is valid, according to the device or by summing the segment. A valid
+/// checksum is marked in the packet, so that no later layer verifies it again. Linux:
+/// `skb_gro_checksum_validate`.
 #[inline]
 pub(super) fn checksum_holds(
     cx: &Cx,
@@ -285,8 +288,8 @@ pub(super) fn checksum_holds(
     holds
 }
 
-/// Returns the checksum from the device's sum. That sum covers the IP header, too, which is
-/// subtracted by adding its complement.
+/// Returns the sum of pseudo-header and segment, from the device's sum `folded`. The device's sum
+/// includes the IP header, which is subtracted by adding its complement.
 #[cold]
 fn complete_sum(mut sum: Sum, layout: Layout, packet: &Packet, folded: u16) -> Sum {
     let ip = &packet.linear()[usize::from(layout.network)..usize::from(layout.transport)];

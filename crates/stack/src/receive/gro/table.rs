@@ -4,8 +4,8 @@
 //! accesses the table.
 //!
 //! Each bucket is ordered by arrival, and packets leave it oldest first. At most one packet of a
-//! flow is held, and it leaves before its successor. Packets of one flow can therefore never
-//! overtake each other here.
+//! flow is held, and it leaves before the next packet of the flow is held or passed on. Packets of
+//! one flow can therefore never overtake each other here.
 
 use arrayvec::ArrayVec;
 use pkt::Packet;
@@ -24,8 +24,8 @@ const BUCKET_BITS: u32 = 3;
 /// Maximum number of packets in one bucket, as in Linux (`MAX_GRO_SKBS`): the search is linear.
 const HELD_MAX: usize = 8;
 
-/// Result for one frame. Linux: `gro_result_t`, whose `GRO_CONSUMED` has no counterpart, because no
-/// layer here takes a frame and returns it later.
+/// Result for one frame. Linux: `gro_result_t`. Its `GRO_CONSUMED` has no counterpart here, because
+/// no layer keeps a frame and delivers it later.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Outcome {
@@ -37,21 +37,24 @@ pub(super) enum Outcome {
     Held,
     /// The frame passes unchanged.
     Normal(Packet),
-    /// The frame passes unchanged, after all packets held between these addresses.
+    /// The frame is a fragment and passes unchanged, after all packets held between these
+    /// addresses.
     Fragment(Packet, Between),
 }
 
-/// Result of comparing one frame with the packet that last grew or was last held.
+/// Result of comparing one frame with the last packet: the held packet that last grew or was last
+/// added.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Continued {
-    /// The frame continued it: its payload moved there, and its descriptor is free.
+    /// The frame continued the last packet: the payload moved to it, and the frame's descriptor is
+    /// free.
     Merged,
-    /// As `Merged`, and the packet must not grow further.
+    /// As `Merged`, and the last packet must not grow further, for this reason.
     Ended(FlushReason),
-    /// The frame would continue it, but its checksum is wrong.
+    /// The frame would continue the last packet, but the frame's checksum is wrong.
     Damaged(Packet),
-    /// The frame does not continue it, or that is unknown.
+    /// The comparison did not recognize the frame, or the last packet has no room for its frags.
     Not(Packet),
 }
 
@@ -78,7 +81,8 @@ pub(super) struct Completed {
 }
 
 impl Completed {
-    /// Counts the packet and returns it in the form for delivery.
+    /// Counts the packet, and returns it with the headers of a superframe if it has several
+    /// segments.
     pub(super) fn into_packet(self, cx: &Cx) -> Packet {
         cx.count(self.reason.counter(), 1);
         let held_for = cx.now - self.held.since;
@@ -93,7 +97,7 @@ impl Completed {
     }
 }
 
-/// Place of a held packet: its bucket, and its position there.
+/// Bucket of a held packet, and the position of the packet in the bucket.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     bucket: usize,
@@ -107,7 +111,7 @@ pub(super) struct Table {
     buckets: [ArrayVec<Held, HELD_MAX>; BUCKETS],
     /// Bit set of nonempty buckets.
     mask: u8,
-    /// Bucket and position of the packet that last grew or was last held: the next frame most
+    /// Bucket and position of the packet that last grew or was last added: the next frame most
     /// likely continues it.
     last: Option<(u8, u8)>,
 }
@@ -121,9 +125,10 @@ impl Table {
         self.mask == 0
     }
 
-    /// Merges one frame, whose IP header begins at offset `network`, if the comparison recognizes
-    /// it as the next segment of the packet that last grew or was last held. This holds for nearly
-    /// every frame of a stream. The result is small, and no held packet moves in memory.
+    /// Merges one frame, whose IP header begins at offset `network`, if the header comparison
+    /// recognizes it as the next segment of the packet that last grew or was last added. It
+    /// recognizes nearly every frame of a bulk transfer. The result is small, and no held packet
+    /// moves in memory.
     #[inline]
     pub(super) fn receive_next(
         &mut self,
@@ -151,7 +156,7 @@ impl Table {
         }
     }
 
-    /// Completes the packet that the last frame continued, for this reason.
+    /// Completes the packet that the last frame continued; `reason` is counted.
     pub(super) fn complete_last(&mut self, reason: FlushReason) -> Option<Completed> {
         self.last().map(|place| self.remove(place, reason))
     }
@@ -195,7 +200,7 @@ impl Table {
             && !read::checksum_holds(cx, new.layout(), &mut packet, || read::pseudo_header(new))
         {
             // With a wrong checksum, no header field can be trusted. The packet passes unchanged,
-            // and the layer that drops it counts it.
+            // completes no held packet, and is counted by the layer that drops it.
             return Received::normal(packet);
         }
         let Some(at) = found else { return self.begin(cx, index, new, packet) };
@@ -216,7 +221,7 @@ impl Table {
         self.joined(place, &next, outcome)
     }
 
-    /// Completes a packet if the segment just merged was its last.
+    /// Completes the packet at `place` if the segment just merged was its last one.
     #[inline]
     fn joined(&mut self, place: Place, next: &Next, outcome: Outcome) -> Received {
         let ended = self.held(place).ends_with(next);
@@ -225,7 +230,8 @@ impl Table {
         Received { completed, outcome }
     }
 
-    /// Completes the packet of this flow, which `new` does not continue; `new` may take its place.
+    /// Completes the held packet of this flow, which `new` does not continue. `new` is then held if
+    /// it may be.
     fn replace(
         &mut self,
         cx: &Cx,
@@ -243,7 +249,7 @@ impl Table {
         Received { completed, outcome: rest.outcome }
     }
 
-    /// Holds the first segment of its flow, if it may be held.
+    /// Holds a segment of a flow that has no held packet, if the segment may be held.
     fn begin(&mut self, cx: &Cx, index: usize, new: &Candidate, packet: Packet) -> Received {
         if !new.may_be_held() {
             return Received::normal(packet);
@@ -259,7 +265,7 @@ impl Table {
 
     fn remove(&mut self, place: Place, reason: FlushReason) -> Completed {
         let held = self.buckets[place.bucket].remove(place.at);
-        // The packets behind it move.
+        // The removal changes the positions of the packets after it.
         self.last = None;
         if self.buckets[place.bucket].is_empty() {
             self.mask &= !(1 << place.bucket);
@@ -282,8 +288,8 @@ impl Table {
         self.last = Some((place.bucket as u8, place.at as u8));
     }
 
-    /// Completes all held packets or, with `old_only`, those held before the present millisecond
-    /// (Linux: jiffy).
+    /// Completes all held packets or, with `old_only`, those that arrived before the present
+    /// millisecond (Linux: jiffy).
     pub(super) fn flush(
         &mut self,
         cx: &Cx,
@@ -306,8 +312,8 @@ impl Table {
         }
     }
 
-    /// Completes the packets held between these addresses, because a fragment of one of their
-    /// segments is passed on.
+    /// Completes the packets held between these addresses, because a fragment between them is
+    /// passed on, and its flow is unknown.
     #[cold]
     pub(super) fn flush_between(
         &mut self,
@@ -337,7 +343,10 @@ impl Table {
     pub(super) fn check(&self) {
         for (index, bucket) in self.buckets.iter().enumerate() {
             assert_eq!(self.mask & (1 << index) != 0, !bucket.is_empty(), "bucket {index}");
-            assert!(bucket.iter().is_sorted_by_key(|held| held.since), "oldest first");
+            assert!(
+                bucket.iter().is_sorted_by_key(|held| held.since),
+                "a bucket is not sorted by age"
+            );
         }
     }
 }

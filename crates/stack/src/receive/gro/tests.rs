@@ -1,6 +1,6 @@
-//! Receive offload tests on frames built from bytes. `rules` tests which segments merge, `next`
-//! that the memory layout of a frame does not matter, `scenarios` the order in which packets leave,
-//! and `oracle` that a superframe is segmented into its original segments.
+//! Receive offload tests on frames built from bytes. `rules` tests which segments merge; `next`,
+//! that header comparison and parsing have the same result; `scenarios`, the order in which packets
+//! leave; and `oracle`, that a superframe is segmented into its original segments.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -45,7 +45,8 @@ struct Frame {
 }
 
 impl Frame {
-    /// Returns a frame of `len` bytes of flow `src_port`, starting at `seq`.
+    /// Returns a frame with `len` payload bytes from sequence number `seq` on, of the flow with
+    /// this source port.
     fn new(src_port: u16, seq: u32, len: u32) -> Self {
         Self {
             v4: true,
@@ -92,7 +93,7 @@ impl Frame {
         };
         let mut segment = vec![0; tcp.header_bytes()];
         tcp.emit(&mut segment);
-        // The value of a byte follows from its stream position.
+        // The value of a payload byte is a function of its sequence number.
         segment.extend((0..self.len).map(|at| stream_byte(self.seq.wrapping_add(at))));
         let (src, dst) = self.addresses();
         let len = u32::try_from(segment.len()).unwrap();
@@ -171,7 +172,7 @@ impl Bench {
         self.receive_bytes(&frame.bytes());
     }
 
-    /// Ends a poll that emptied the queue.
+    /// Ends a poll that emptied the queue: flushes everything.
     fn complete(&mut self) {
         self.gro.flush(&self.cx, &self.mode, false);
         self.drain();
@@ -222,7 +223,8 @@ fn seen(packet: &Packet) -> (u32, u32, u16) {
     (seq, payload, packet.meta().gso.segs.max(1))
 }
 
-/// Whether a byte of the flow was delivered after a later one, which TCP would queue out of order.
+/// Whether a packet does not begin where the previous one ended, so that TCP would queue it out of
+/// order.
 fn is_reordered(delivered: &[(u32, u32, u16)]) -> bool {
     let mut next = None;
     delivered.iter().any(|&(seq, len, _)| {

@@ -1,8 +1,9 @@
 //! Deferral of interrupts: `napi_defer_hard_irqs` and `gro_flush_timeout` of one queue.
 //!
-//! Linux: the second half of `napi_complete_done`, and its watchdog. A queue that has just received
-//! frames is polled by timer a few more times before its descriptor is watched again, and receive
-//! offload may hold packets for that long.
+//! Linux: the second half of `napi_complete_done`, and its watchdog. An interrupt of Linux
+//! corresponds to a watched file descriptor here: a worker that sleeps watches the descriptor of
+//! the queue. A queue that has just received frames is polled by a timer a few more times before
+//! its descriptor is watched again, and receive offload may hold packets until such a poll.
 
 use std::time::Duration;
 
@@ -13,16 +14,16 @@ use crate::sysctl::DeviceSettings;
 /// State of one queue's deferred interrupts.
 #[derive(Debug, Default)]
 pub(crate) struct Deferral {
-    /// Number of empty polls before the descriptor is watched again.
+    /// Number of empty polls that are left before the descriptor is watched again.
     left: u32,
-    /// Time of the next poll without a watched descriptor.
+    /// Time of the next timed poll; `None` if none is scheduled.
     timer: Option<Instant>,
 }
 
 impl Deferral {
-    /// Ends a sequence of polls: the last one received `received` frames and emptied the queue, and
-    /// receive offload `holds` packets. Returns true if the descriptor must be watched. While the
-    /// timer is armed, held packets are flushed only once they are old.
+    /// Ends a sequence of polls, of which the last one received `received` frames and emptied the
+    /// queue. `holds` is true if receive offload holds packets. Returns true if the descriptor must
+    /// be watched. A timed poll that finds no frame delivers the held packets.
     pub(crate) fn complete(
         &mut self,
         settings: &DeviceSettings,
@@ -57,7 +58,7 @@ impl Deferral {
         self.timer
     }
 
-    /// Whether the timer has expired; clears it if so.
+    /// Returns whether the timer has expired, and clears an expired timer.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         self.timer.take_if(|timer| *timer <= now).is_some()
     }

@@ -58,10 +58,11 @@ impl Backlog {
     }
 }
 
-/// Owner's part of the backlog: packets taken from the lanes but not yet processed.
+/// Part of the backlog that only the owner of the core accesses: packets taken from the lanes but
+/// not yet processed.
 #[derive(Debug, Default)]
 pub(crate) struct BacklogPoll {
-    /// Bit set of nonempty lanes that follow the present one.
+    /// Bit set of ready lanes that are taken after the lane of `sender`.
     ready: u64,
     /// Lane that `rest` was taken from: the number of the sending core.
     sender: usize,
@@ -75,8 +76,8 @@ impl BacklogPoll {
         !self.rest.is_empty() || self.ready != 0 || backlog.lanes.is_ready()
     }
 
-    /// Processes at most `weight` packets and returns their number. Fewer than `weight` means that
-    /// the backlog is empty. Linux: `process_backlog`.
+    /// Processes at most `weight` packets and returns their number. A result below `weight` means
+    /// that the backlog is empty. Linux: `process_backlog`.
     pub(crate) fn poll(
         &mut self,
         net: &Net,
@@ -97,7 +98,8 @@ impl BacklogPoll {
             let rx = &mut Rx::new(net, cx, &rcu, last_flow);
             carry(rx, packets);
             rx.flush();
-            // The packets are processed; the sender may now move their flows to another core.
+            // The packets are processed, so the sending core may now move their flows to another
+            // core.
             backlog.lanes.finish(
                 self.sender,
                 u32::try_from(count).expect("a poll takes at most `weight` packets"),
@@ -108,7 +110,7 @@ impl BacklogPoll {
         taken
     }
 
-    /// Frees all waiting packets: this core will not poll again.
+    /// Frees all waiting packets. Called when this core will not poll again.
     pub(crate) fn clear(&mut self, backlog: &Backlog) {
         for sender in 0..backlog.lanes.senders() {
             drop(backlog.lanes.take(sender));
@@ -125,8 +127,8 @@ impl BacklogPoll {
     }
 
     fn next_lane(&mut self, backlog: &Backlog) {
-        // A ready bit may belong to an empty lane: its packets were taken together with earlier
-        // ones.
+        // A lane whose ready bit is set may be empty, because its packets were taken together with
+        // earlier ones.
         while self.rest.is_empty() {
             if self.ready == 0 {
                 self.ready = backlog.lanes.take_ready();
@@ -172,10 +174,10 @@ mod tests {
     use super::*;
     use crate::cx::Memory;
 
-    /// Regression: a lane whose bit was set again, although its packets had been taken already, hid
-    /// the lanes after it.
+    /// Regression: a lane whose ready bit was set, although its packets had already been taken,
+    /// kept the poll from the lanes after it.
     #[test]
-    fn an_empty_lane_with_a_ready_bit_hides_no_other_lane() {
+    fn the_poll_continues_after_an_empty_lane_with_a_ready_bit() {
         let memory = Memory::new(1 << 20);
         let mut cx = Cx::replay(&memory, 1);
         let backlog = Backlog::new(4);

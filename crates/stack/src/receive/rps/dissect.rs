@@ -1,4 +1,4 @@
-//! Flow hash of an unchecked frame.
+//! Flow hash of a frame whose headers are not checked yet.
 //!
 //! Linux: `__skb_get_hash`, `skb_flow_dissect`. The hash is also the key of the connection lookup
 //! (`demux`) and of the RFS socket table. Frames other than IP have no hash. A fragment, which may
@@ -18,13 +18,13 @@ use crate::{
 /// Length of both ports in bytes.
 const PORTS_LEN: usize = 4;
 
-/// UDP: its ports are at the offsets of TCP's.
+/// Protocol number of UDP, whose header has the ports at the same offsets as that of TCP.
 const UDP: u8 = 17;
 
-/// Returns the flow hash of a frame with its link header.
+/// Returns the flow hash of a frame that still has its link header.
 pub(super) fn flow_hash(net: &Net, link: LinkType, packet: &mut Packet) -> Option<u32> {
     let start = link.header_bytes();
-    // Every later step needs the headers linear, too.
+    // Every later step of the receive path needs linear headers, too.
     let wanted = (start + IPV6_HEADER_LEN + PORTS_LEN).min(packet.len());
     if !packet.require_linear(wanted) {
         return None;
@@ -72,7 +72,7 @@ const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | UDP)
 }
 
-/// Builds the tuple of a received packet: the local address is the destination.
+/// Returns the four-tuple of a received packet: its destination is the local address.
 fn tuple(src: IpAddr, dst: IpAddr, transport: Option<&[u8]>) -> FourTuple {
     let ports = transport.and_then(|bytes| bytes.first_chunk::<PORTS_LEN>()).unwrap_or(&[0; 4]);
     let [a, b, c, d] = *ports;

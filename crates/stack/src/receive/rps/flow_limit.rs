@@ -1,15 +1,16 @@
 //! Flow limit: drops packets of a flow that floods a queue.
 //!
-//! Linux: `skb_flow_limit`, `net.core.flow_limit_cpu_bitmap`, `net.core.flow_limit_table_len`. One
-//! flow may own 128 of the last 256 packets that met a queue at least half full. Further packets of
-//! this flow are dropped, and small flows still get through.
+//! Linux: `skb_flow_limit`, `net.core.flow_limit_cpu_bitmap`, `net.core.flow_limit_table_len`. A
+//! history records the flows of the last 256 packets that found the queue at least half full. One
+//! flow may have 128 of them. Further packets of this flow are dropped, so that packets of other
+//! flows still find room.
 
 use std::{boxed::Box, vec};
 
 /// Number of recorded packets. Linux: `FLOW_LIMIT_HISTORY`.
 const HISTORY: usize = 256;
 
-/// History of the packets that one core has steered to others.
+/// History of the packets that one core has steered to other cores.
 #[derive(Debug)]
 pub(super) struct FlowLimit {
     /// Number of recorded packets in each bucket. The number of buckets is a power of two.
@@ -37,8 +38,8 @@ impl FlowLimit {
         u32::try_from(self.counts.len()).unwrap_or(u32::MAX)
     }
 
-    /// Records a packet of the flow of `hash` for a queue of `qlen` packets and limit `max`.
-    /// Returns true if the flow exceeds its share and the packet must be dropped.
+    /// Records a packet of the flow with this hash, for a queue with `qlen` of at most `max`
+    /// packets. Returns true if the flow exceeds its share and the packet must be dropped.
     pub(super) fn exceeds(&mut self, hash: u32, qlen: u32, max: u32) -> bool {
         if qlen < max >> 1 {
             return false;
@@ -71,7 +72,8 @@ mod tests {
         assert_eq!(dropped(&mut limit, 7, 128), 0);
         assert_eq!(dropped(&mut limit, 7, 10), 10, "the 129th and later packets");
         assert_eq!(dropped(&mut limit, 8, 100), 0, "another flow gets through");
-        // After 128 more packets of another flow, enough of the first flow has left the history.
+        // After 128 packets of a third flow, enough packets of the first flow have left the
+        // history.
         assert_eq!(dropped(&mut limit, 9, 128), 0);
         assert_eq!(dropped(&mut limit, 7, 1), 0);
     }

@@ -1,5 +1,6 @@
-//! Packets for other cores: gathered during a poll and pushed at its end. The receiving cores are
-//! kicked at the end of the turn.
+//! Packets for other cores, gathered during a poll and pushed to the backlogs at its end. At the
+//! end of the turn (one pass of a core's softirq work) the receiving cores are kicked: scheduled to
+//! run.
 //!
 //! Linux: `enqueue_to_backlog`, `net_rps_action_and_irq_enable`. A kick corresponds to an IPI and
 //! is as expensive.
@@ -21,13 +22,14 @@ use crate::{
 struct Outgoing {
     packets: Chain<Packet>,
     count: u32,
-    /// Length of that core's backlog when the first of `packets` was added.
+    /// Length of the target's backlog when the first of `packets` was added.
     qlen: u32,
-    /// Number of packets for that core so far, including `packets`; wraps around.
+    /// Number of packets for the target so far, including `packets`; wraps around.
     sent: u32,
 }
 
-/// Packets of this core for all others. Only the owner of the core accesses the outbox.
+/// Packets that one core has for all others. Only the thread that owns this core accesses the
+/// outbox.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     core: CoreId,
@@ -39,7 +41,7 @@ pub(crate) struct Outbox {
     /// Bit set of targets to be kicked. Linux: `rps_ipi_list`.
     kicks: u64,
     limit: Option<FlowLimit>,
-    /// Packets added since the last `take_handed_on`.
+    /// Number of packets added since the last `take_handed_on`.
     handed_on: u64,
 }
 
@@ -80,8 +82,8 @@ impl Outbox {
             .all(|(target, outgoing)| self.has_finished(CoreId(target), outgoing.sent))
     }
 
-    /// Adds a packet for `target`. Returns the number of packets for it so far, or `None` if this
-    /// one was dropped.
+    /// Adds a packet for `target`. Returns the number of packets for `target` so far, including
+    /// this one, or `None` if the packet was dropped.
     pub(super) fn put(
         &mut self,
         cx: &mut Cx,
@@ -92,8 +94,8 @@ impl Outbox {
         let backlog = &self.backlogs[usize::from(target.0)];
         let outgoing = &mut self.targets[usize::from(target.0)];
         if outgoing.count == 0 {
-            // Other cores may push concurrently; each may exceed the limit by the packets of one
-            // poll.
+            // The length is read once per poll. Other cores may push concurrently, so each of them
+            // may exceed the limit by the packets of one poll.
             outgoing.qlen = backlog.lanes().len();
         }
         let (qlen, max) = (outgoing.qlen + outgoing.count, cx.sysctls().netdev_max_backlog);
@@ -133,13 +135,14 @@ impl Outbox {
                 self.kicks |= 1 << target;
             }
         }
-        // Outside of a turn, no later step would kick the targets.
+        // Outside a turn of a core, no later step kicks the targets.
         if self.kicks != 0 && cx.running().is_none() {
             self.kick(net, cx);
         }
     }
 
-    /// Kicks the cores whose empty backlog has received packets, at the end of the turn.
+    /// Kicks the cores whose backlogs were empty before this turn pushed packets to them. Called at
+    /// the end of the turn.
     #[inline]
     pub(crate) fn kick(&mut self, net: &Net, cx: &mut Cx) {
         if self.kicks != 0 {
@@ -163,7 +166,8 @@ impl Outbox {
     }
 }
 
-/// Applies the flow limit, on cores that have one.
+/// Returns whether the flow limit drops the packet. Only the cores in `flow_limit_cpu_bitmap` have
+/// a flow limit.
 #[inline]
 fn exceeds_its_half(
     limit: &mut Option<FlowLimit>,

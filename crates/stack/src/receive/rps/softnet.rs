@@ -39,20 +39,20 @@ impl SoftnetCounts {
     }
 }
 
-/// Columns of one core.
+/// Counters of one core, as in one line of /proc/net/softnet_stat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftnetStat {
     /// Packets processed on this core: from its backlog, and from its device queues unless steered
     /// to another core.
     pub processed: u64,
-    /// Packets for this core dropped because its backlog was full or their flow exceeded the flow
-    /// limit.
+    /// Packets for this core that were dropped because its backlog was full or their flow exceeded
+    /// the flow limit.
     pub dropped: u64,
-    /// Turns that used up their budget with work left.
+    /// Turns (passes of the softirq work) that used up their budget while work was left.
     pub time_squeeze: u64,
     /// Kicks of this core by other cores for its backlog.
     pub received_rps: u64,
-    /// Packets that this core dropped by the flow limit while steering.
+    /// Packets that the flow limit of this core dropped when this core steered them to others.
     pub flow_limit: u64,
     /// Packets in the backlog that this core has not taken yet.
     pub input_qlen: u64,
@@ -63,7 +63,7 @@ pub struct SoftnetStat {
 }
 
 impl fmt::Display for SoftnetStat {
-    /// Writes the fifteen columns of Linux in hexadecimal, the low 32 bits of each.
+    /// Writes the fifteen columns of Linux in hexadecimal: the low 32 bits of each number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unused = 0;
         let columns = [

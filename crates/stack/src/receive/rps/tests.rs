@@ -20,7 +20,7 @@ use crate::{
 
 const CORES: u16 = 4;
 
-/// Core 0 polls a queue; all other cores process their backlogs.
+/// Host whose core 0 polls a device queue, while the other cores process their backlogs.
 struct Bench {
     host: Arc<Host>,
     cx: Cx,
@@ -60,7 +60,8 @@ impl Bench {
     fn set(&mut self, name: &str, value: &str) {
         self.host.set_sysctl(name, value).unwrap();
         let entered = self.cx.enter(&self.host);
-        // The guard can be dropped, because every step of this bench belongs to this host.
+        // Entering applies the settings to `cx`. The context stays entered, because every step of
+        // this bench belongs to this host.
         drop(entered);
     }
 
@@ -68,7 +69,8 @@ impl Bench {
         self.set(&format!("net.quietline.dev.wire0.{word}"), value);
     }
 
-    /// Returns an IP packet of `flow` that carries its number.
+    /// Returns an IP packet of `flow`, whose payload is the packet's number in the flow, and the
+    /// flow.
     fn packet(&mut self, flow: usize) -> Packet {
         let number = self.arrived[flow];
         self.arrived[flow] += 1;
@@ -90,7 +92,7 @@ impl Bench {
     }
 
     /// Runs one poll with a packet for each entry of `flows`. Returns the flows of the packets that
-    /// stayed on this core.
+    /// stayed on core 0.
     fn poll(&mut self, flows: &[usize]) -> Vec<usize> {
         let packets: Vec<_> = flows.iter().map(|&flow| self.packet(flow)).collect();
         let host = Arc::clone(&self.host);
@@ -149,8 +151,8 @@ impl Bench {
     }
 }
 
-/// Property: no packet overtakes another of its flow, and every loss is counted, for any order of
-/// settings, records, polls and backlog runs.
+/// Property: for any order of changed settings, recorded reads, polls and backlog polls, no packet
+/// overtakes another of its flow, and every lost packet is counted.
 #[test]
 fn no_packet_overtakes_one_of_its_flow_under_any_schedule() {
     const FLOWS: usize = 12;
@@ -199,7 +201,7 @@ fn no_packet_overtakes_one_of_its_flow_under_any_schedule() {
 }
 
 #[test]
-fn disabled_steering_has_no_table_and_touches_no_packet() {
+fn disabled_steering_has_no_slots_and_keeps_all_packets() {
     let mut bench = Bench::new(1);
     bench.set("net.core.rps_sock_flow_entries", "64");
     assert_eq!(bench.poll(&[0, 0]), [0, 0]);
@@ -258,7 +260,7 @@ fn the_flow_limit_drops_a_flooding_flow_and_spares_a_small_one() {
     for _ in 0..100 {
         bench.poll(&[0; 10]);
     }
-    // 500 packets until the backlog is half full, then half of the history.
+    // 500 packets pass until the backlog is half full, then 128, which are half of the history.
     assert_eq!(bench.drops(), 1000 - 500 - 128);
     bench.poll(&[1; 5]);
     assert_eq!(bench.drops(), 372, "the small flow gets through");
@@ -266,7 +268,11 @@ fn the_flow_limit_drops_a_flooding_flow_and_spares_a_small_one() {
     assert_eq!((stats[0].flow_limit, stats[1].dropped, stats[1].input_qlen), (372, 372, 633));
     bench.set("net.core.flow_limit_cpu_bitmap", "2");
     bench.poll(&[0; 10]);
-    assert_eq!(bench.drops(), 372, "the setting of the steering core applies");
+    assert_eq!(
+        bench.drops(),
+        372,
+        "the flow limit of core 1 does not apply to packets that core 0 steers"
+    );
 }
 
 #[test]
@@ -287,7 +293,7 @@ fn a_flow_moves_only_after_its_packets_are_processed() {
     assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (0, 1), "the flow has moved");
 }
 
-/// The old slots preserve the order until then.
+/// Until the steered packets are processed, the old slots preserve the order.
 #[test]
 fn disabled_steering_stays_in_effect_until_steered_packets_are_processed() {
     let mut bench = Bench::new(2);
@@ -316,7 +322,11 @@ fn rfs_moves_a_flow_to_the_core_where_its_application_reads() {
     bench.cx.set_home(&bench.host, CoreId(2));
     bench.cx.record_flow(hash);
     bench.poll(&[0]);
-    assert_eq!(bench.run(3, 64), [0, 0], "its packet on core 3 was not processed yet");
+    assert_eq!(
+        bench.run(3, 64),
+        [0, 0],
+        "the flow stays on core 3 until its packet there is processed"
+    );
     bench.poll(&[0]);
     assert_eq!((bench.run(2, 64), bench.run(3, 64)), (vec![0], vec![]));
     bench.set_dev("rps_flow_cnt", "0");
@@ -324,7 +334,7 @@ fn rfs_moves_a_flow_to_the_core_where_its_application_reads() {
 }
 
 #[test]
-fn a_packet_without_a_flow_stays_on_its_core() {
+fn a_packet_without_a_flow_hash_stays_on_the_polling_core() {
     let mut bench = Bench::new(1);
     bench.set_dev("rps_cpus", "2");
     bench.poll(&[]);

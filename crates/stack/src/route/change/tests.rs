@@ -1,4 +1,4 @@
-//! Tests of lookups during which a change of the routes happens.
+//! Tests of route lookups during which the routes or the settings change.
 
 use std::{net::IpAddr, sync::Arc, vec};
 
@@ -18,7 +18,8 @@ use crate::{
 
 const CORE: CoreId = CoreId(0);
 
-/// A host with 10.0.0.1/24 on a wire, and routes to 192.0.2.0/24 and 198.51.100.0/24 via 10.0.0.2.
+/// Returns a host with 10.0.0.1/24 on a wire (the in-process link between two hosts), and routes to
+/// 192.0.2.0/24 and 198.51.100.0/24 via 10.0.0.2.
 fn bench() -> (Arc<Host>, Cx) {
     let memory = Memory::new(16 << 20);
     let (device, _peer) = Wire::pair(&WireConfig::default()).expect("valid");
@@ -40,10 +41,11 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// The hop of a path is looked up; then the route changes, and another caller makes an entry of the
-/// new routes for the same next hop. The path gets that entry, but is stale.
+/// The route of a path is looked up. Then the route changes, and another caller creates a route
+/// entry from the new routes for the same next hop. The path gets this entry, which is current, but
+/// the path itself is stale.
 #[test]
-fn a_path_whose_lookup_precedes_a_change_is_stale_with_any_entry() {
+fn a_path_from_a_lookup_before_a_route_change_is_stale() {
     let (host, mut cx) = bench();
     let entered = cx.enter(&host);
     let hop = host.hop(&cx, ip("192.0.2.9"), None).expect("a route");
@@ -58,9 +60,9 @@ fn a_path_whose_lookup_precedes_a_change_is_stale_with_any_entry() {
     cx.leave(entered);
 }
 
-/// A thread that has entered with the earlier settings makes an entry of the present generation.
+/// A thread that entered the host before the setting changed creates a route entry afterwards.
 #[test]
-fn an_entry_is_counted_by_the_settings_of_its_generation() {
+fn a_route_entry_uses_the_current_kind_of_reference_counting() {
     let (host, mut cx) = bench();
     let entered = cx.enter(&host);
     host.set_sysctl("net.quietline.dst_ref", "cas_inc_not_zero").expect("a word");

@@ -1,14 +1,15 @@
 //! Builds a forwarding table from addresses and routes, or refuses them with a [`ConfigError`].
 //!
-//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c,
-//! including their refusals.
+//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c, which
+//! refuse the same input.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{Fib, NO_DEVICE, RouteEntry, Tables};
+use super::{Fib, NO_DEVICE, Route, RouteEntry, Table};
 use crate::{
     base::{config_error::ConfigError, ids::DeviceIndex},
     transmit::dst::RouteKind,
@@ -16,23 +17,26 @@ use crate::{
 
 /// Smallest MTU of a route: RFC 791 for IPv4, RFC 8200 §5 for IPv6.
 const MTU_MIN_V4: u32 = 68;
-const MTU_MIN_V6: u32 = 1280;
+pub(crate) const MTU_MIN_V6: u32 = 1280;
 /// Largest value of the length fields of both IP versions.
 const MTU_MAX: u32 = 65_535;
 
 /// Specification of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// Destinations; no bits may be set after the prefix.
+    /// Destinations. The address must have no bits set beyond the prefix length.
     pub prefix: IpNet,
-    /// `Unicast`, `Blackhole` or `Unreachable`; other kinds are created with addresses.
+    /// `Unicast`, `Blackhole` or `Unreachable`. Routes of the other kinds are created with
+    /// addresses.
     pub kind: RouteKind,
-    /// Next hop: an address in the network of one of this host's addresses.
+    /// Next hop: an address that an on-link route matches, or a link-local IPv6 address together
+    /// with `device`.
     pub via: Option<IpAddr>,
-    /// Device index. Optional if `via` determines it.
+    /// Device index. May be omitted if `via` determines the device.
     pub device: Option<DeviceIndex>,
-    /// Source address: one of this host's. The default is this host's address in the next hop's
-    /// network.
+    /// Source address: an address of this host. The default for IPv4 is the source of the on-link
+    /// route to the next hop, or the oldest address of the device. For IPv6, each destination
+    /// selects an address (`route::source_address`).
     pub prefsrc: Option<IpAddr>,
     /// Largest packet in bytes.
     pub mtu: Option<u32>,
@@ -41,73 +45,100 @@ pub struct RouteSpec {
 }
 
 impl RouteSpec {
-    /// `ip route add PREFIX via NEXT_HOP`.
+    /// Returns the specification of `ip route add PREFIX via NEXT_HOP`.
     #[must_use]
     pub const fn via(prefix: IpNet, next_hop: IpAddr) -> Self {
         Self { via: Some(next_hop), ..Self::of(prefix, RouteKind::Unicast) }
     }
 
-    /// `ip route add PREFIX dev DEVICE`: destinations on the link itself.
+    /// Returns the specification of `ip route add PREFIX dev DEVICE`: the destinations are on the
+    /// link itself.
     #[must_use]
     pub const fn on_link(prefix: IpNet, device: DeviceIndex) -> Self {
         Self { device: Some(device), ..Self::of(prefix, RouteKind::Unicast) }
     }
 
-    /// `ip route add blackhole PREFIX` or `unreachable`.
+    /// Returns the specification of `ip route add blackhole PREFIX`, `ip route add unreachable
+    /// PREFIX`, or a `Unicast` route without next hop and device, which the caller adds.
     #[must_use]
     pub const fn of(prefix: IpNet, kind: RouteKind) -> Self {
         Self { prefix, kind, via: None, device: None, prefsrc: None, mtu: None, metric: 0 }
     }
 }
 
-/// Collects addresses and routes. Addresses must be added first, because routes are checked against
-/// them.
+/// Forwarding table under construction. Addresses must be added before routes, because routes are
+/// checked against them.
 #[derive(Clone, Debug)]
 pub struct FibBuilder {
     devices: u32,
-    pub(super) addresses: Vec<(DeviceIndex, IpNet)>,
-    pub(super) local: BTreeMap<IpNet, RouteEntry>,
-    pub(super) main: BTreeMap<(IpNet, u32), RouteEntry>,
-    /// Devices that are down: no route may use them.
+    /// Table that was built so far.
+    pub(super) fib: Fib,
+    /// Devices that are down. No route may use them.
     pub(super) down: BTreeSet<DeviceIndex>,
+    shared: SharedRoutes,
+}
+
+/// Set of the routes of a table, so that equal routes of different prefixes share one allocation.
+/// Linux: `fib_find_info`.
+#[derive(Clone, Debug, Default)]
+struct SharedRoutes {
+    routes: BTreeSet<Arc<Route>>,
+    /// Size of the set at which a sweep removes the routes that no prefix uses.
+    sweep_at: usize,
+}
+
+impl SharedRoutes {
+    /// Smallest size at which the set is swept.
+    const SWEEP_MIN: usize = 64;
+
+    /// Returns the shared copy of `route`.
+    fn share(&mut self, route: Route) -> Arc<Route> {
+        if let Some(shared) = self.routes.get(&route) {
+            return Arc::clone(shared);
+        }
+        if self.routes.len() >= self.sweep_at.max(Self::SWEEP_MIN) {
+            // A route that only this set refers to is used by no prefix of any table.
+            self.routes.retain(|route| Arc::strong_count(route) > 1);
+            self.sweep_at = 2 * self.routes.len();
+        }
+        let route = Arc::new(route);
+        self.routes.insert(Arc::clone(&route));
+        route
+    }
 }
 
 impl FibBuilder {
     pub(super) fn new(devices: u32) -> Self {
-        let mut builder = Self {
-            devices,
-            addresses: Vec::new(),
-            local: BTreeMap::new(),
-            main: BTreeMap::new(),
-            down: BTreeSet::new(),
-        };
+        let (fib, down, shared) = (Fib::new(), BTreeSet::new(), SharedRoutes::default());
+        let mut builder = Self { devices, fib, down, shared };
         let everywhere = [
             (v4_net(Ipv4Addr::BROADCAST, 32), RouteKind::Broadcast),
             (v4_net(Ipv4Addr::new(224, 0, 0, 0), 4), RouteKind::Multicast),
             (v6_net(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8), RouteKind::Multicast),
         ];
         for (prefix, kind) in everywhere {
-            builder.local.insert(prefix, entry(prefix, kind, NO_DEVICE, None));
+            builder.add(Table::Local, prefix, route(kind, NO_DEVICE, None));
         }
         builder
     }
 
-    /// Makes `device` the loopback device: 127.0.0.0/8 and ::1 become local.
+    /// Makes `device` the loopback device: 127.0.0.0/8 and ::1 become addresses of this host.
     pub fn loopback(&mut self, device: DeviceIndex) {
         let v4 = (v4_net(Ipv4Addr::new(127, 0, 0, 0), 8), IpAddr::V4(Ipv4Addr::LOCALHOST));
         let v6 = (v6_net(Ipv6Addr::LOCALHOST, 128), IpAddr::V6(Ipv6Addr::LOCALHOST));
         for (prefix, source) in [v4, v6] {
-            self.local.insert(prefix, entry(prefix, RouteKind::Local, device, Some(source)));
+            self.add(Table::Local, prefix, route(RouteKind::Local, device, Some(source)));
         }
         let broadcast = v4_net(Ipv4Addr::new(127, 255, 255, 255), 32);
-        self.local.insert(broadcast, entry(broadcast, RouteKind::Broadcast, device, None));
+        self.add(Table::Local, broadcast, route(RouteKind::Broadcast, device, None));
     }
 
-    /// Assigns an address to a device, and makes the network of its prefix length reachable there.
+    /// Assigns an address to a device, and makes the network of the address reachable through the
+    /// device.
     ///
     /// # Errors
-    /// If the address cannot belong to a host, is its network's own or broadcast address, or is
-    /// taken, or if the device does not exist.
+    /// If the address cannot belong to a host, is the first or the broadcast address of its
+    /// network, or is assigned already; if the prefix length is 0; or if the device does not exist.
     pub fn address(&mut self, device: DeviceIndex, address: IpNet) -> Result<(), ConfigError> {
         let refuse = |allowed: &str| Err(ConfigError::new("address", address, allowed));
         if device.0 >= self.devices {
@@ -125,50 +156,111 @@ impl FibBuilder {
             return refuse("an address inside its network, neither the first nor the last");
         }
         let ours = IpNet::from(address.addr());
-        if self.local.contains_key(&ours) {
+        if self.fib.get(Table::Local, &ours).is_some() {
             let reason = "a device of this host has the address already";
             return Err(ConfigError::exists("address", address, reason));
         }
         let source = Some(address.addr());
-        self.local.insert(ours, entry(ours, RouteKind::Local, device, source));
+        self.add(Table::Local, ours, route(RouteKind::Local, device, source));
         if has_broadcast(&address) {
             let broadcast = IpNet::from(address.broadcast());
-            self.local
-                .entry(broadcast)
-                .or_insert_with(|| entry(broadcast, RouteKind::Broadcast, device, source));
+            self.add_first(Table::Local, broadcast, route(RouteKind::Broadcast, device, source));
         }
         if address.prefix_len() < address.max_prefix_len() {
-            // A second address in the same network is secondary: the first remains the source.
+            // A second address in the same network is secondary: the first one remains the source
+            // of the network's route.
             let network = address.trunc();
-            self.main
-                .entry((network, 0))
-                .or_insert_with(|| entry(network, RouteKind::Unicast, device, source));
+            self.add_first(Table::Main, network, network_route(device, source));
         }
-        self.addresses.push((device, address));
+        self.fib.addresses.push((device, address));
         Ok(())
     }
 
     /// Adds a route.
     ///
     /// # Errors
-    /// If a field is impossible or contradicts another, or if the prefix has a route with the same
+    /// If a field is invalid or contradicts another, or if the prefix has a route with the same
     /// metric.
     pub fn route(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
         let added = self.resolve(spec)?;
-        if self.main.contains_key(&(spec.prefix, spec.metric)) {
+        if self.has_metric(&spec.prefix, spec.metric) {
             let reason = "there is a route with this prefix and metric";
-            return Err(ConfigError::exists("route", added, reason));
+            return Err(ConfigError::exists("route", RouteEntry::new(spec.prefix, &added), reason));
         }
-        self.main.insert((spec.prefix, spec.metric), added);
+        self.add(Table::Main, spec.prefix, added);
         Ok(())
     }
 
-    /// Converts a specification to an entry.
-    pub(super) fn resolve(&self, spec: &RouteSpec) -> Result<RouteEntry, ConfigError> {
+    fn has_metric(&self, prefix: &IpNet, metric: u32) -> bool {
+        let best = self.fib.get(Table::Main, prefix);
+        best.is_some_and(|best| best.alternatives().any(|route| route.metric == metric))
+    }
+
+    /// Adds a route to a prefix. It replaces a route to this prefix with the same metric.
+    pub(super) fn add(&mut self, table: Table, prefix: IpNet, added: Route) {
+        let metric = added.metric;
+        let others = self.fib.get(table, &prefix).map(Arc::clone);
+        let others = others.iter().flat_map(|best| best.alternatives());
+        let mut routes: Vec<_> = others.filter(|route| route.metric != metric).cloned().collect();
+        let at = routes.partition_point(|route| route.metric < metric);
+        routes.insert(at, added);
+        self.set(table, &prefix, routes);
+    }
+
+    /// As [`add`](Self::add), but changes nothing if the prefix has a route with the same metric.
+    pub(super) fn add_first(&mut self, table: Table, prefix: IpNet, added: Route) {
+        let best = self.fib.get(table, &prefix);
+        if best.is_none_or(|best| best.alternatives().all(|route| route.metric != added.metric)) {
+            self.add(table, prefix, added);
+        }
+    }
+
+    /// Replaces all routes to a prefix by `routes`, which must be in ascending order of metric.
+    pub(super) fn set(&mut self, table: Table, prefix: &IpNet, routes: Vec<Route>) {
+        let chained = |worse, route| Some(self.shared.share(Route { worse, ..route }));
+        let best = routes.into_iter().rev().fold(None, chained);
+        self.fib.set(table, prefix, best);
+    }
+
+    /// Removes the routes for which `keep` returns false. Returns the prefixes of the removed
+    /// routes.
+    pub(super) fn retain(
+        &mut self,
+        table: Table,
+        mut keep: impl FnMut(&Route) -> bool,
+    ) -> Vec<IpNet> {
+        let mut changed = Vec::new();
+        self.fib.for_each(table, |prefix, best| {
+            let kept: Vec<_> = best.alternatives().filter(|route| keep(route)).cloned().collect();
+            if kept.len() < best.alternatives().count() {
+                changed.push((prefix, kept));
+            }
+        });
+        for (prefix, kept) in &changed {
+            self.set(table, prefix, kept.clone());
+        }
+        changed.into_iter().map(|(prefix, _)| prefix).collect()
+    }
+
+    /// Returns a copy for a change that may be refused. The set of shared routes moves to the copy
+    /// instead of being cloned, because cloning it would cost time proportional to the number of
+    /// routes.
+    pub(crate) fn fork(&mut self) -> Self {
+        let shared = std::mem::take(&mut self.shared);
+        Self { devices: self.devices, fib: self.fib.clone(), down: self.down.clone(), shared }
+    }
+
+    /// Takes the set of shared routes back from a copy whose change was refused.
+    pub(crate) fn rejoin(&mut self, refused: Self) {
+        self.shared = refused.shared;
+    }
+
+    /// Checks a specification and converts it to a route.
+    pub(super) fn resolve(&self, spec: &RouteSpec) -> Result<Route, ConfigError> {
         self.check_prefix(spec)?;
         check_mtu(spec)?;
         if let Some(source) = spec.prefsrc
-            && !self.addresses.iter().any(|(_, address)| address.addr() == source)
+            && !self.fib.addresses.iter().any(|(_, address)| address.addr() == source)
         {
             return Err(ConfigError::missing("route src", source, "no address of this host"));
         }
@@ -176,36 +268,32 @@ impl FibBuilder {
         if self.down.contains(&device) {
             return Err(ConfigError::refused("route dev", device, "the device is down"));
         }
-        Ok(RouteEntry {
-            prefix: spec.prefix,
+        Ok(Route {
             kind: spec.kind,
             via: spec.via,
             device,
             prefsrc: spec.prefsrc.or(source),
             mtu: spec.mtu,
             metric: spec.metric,
+            worse: None,
         })
     }
 
-    /// Builds the table.
+    /// Returns the table, which shares its memory with the builder.
     #[must_use]
     pub fn build(&self) -> Fib {
-        let mut fib =
-            Fib { v4: Tables::new(), v6: Tables::new(), addresses: self.addresses.clone() };
-        for (prefix, entry) in &self.local {
-            match prefix {
-                IpNet::V4(prefix) => drop(fib.v4.local.insert(*prefix, entry.clone())),
-                IpNet::V6(prefix) => drop(fib.v6.local.insert(*prefix, entry.clone())),
-            }
-        }
-        // In descending order of metric, so that the best entry is inserted last and remains.
-        for ((prefix, _), entry) in self.main.iter().rev() {
-            match prefix {
-                IpNet::V4(prefix) => drop(fib.v4.main.insert(*prefix, entry.clone())),
-                IpNet::V6(prefix) => drop(fib.v6.main.insert(*prefix, entry.clone())),
-            }
-        }
-        fib
+        Fib { link_local: self.link_local(), ..self.fib.clone() }
+    }
+
+    /// Returns the routes to the link-local addresses of each device that is up, with their prefix
+    /// lengths.
+    fn link_local(&self) -> Vec<(u8, Route)> {
+        let on_link = |(device, address): &(DeviceIndex, IpNet)| {
+            let is_up = !self.down.contains(device);
+            let route = || network_route(*device, Some(address.addr()));
+            (is_link_local(address.addr()) && is_up).then(|| (address.prefix_len(), route()))
+        };
+        self.fib.addresses.iter().filter_map(on_link).collect()
     }
 
     fn check_prefix(&self, spec: &RouteSpec) -> Result<(), ConfigError> {
@@ -227,7 +315,8 @@ impl FibBuilder {
         Ok(())
     }
 
-    /// Returns the device of a route, and this host's address in the network of its next hop.
+    /// Returns the device of a route, and the source address that follows from the on-link route to
+    /// its next hop.
     fn output_device(
         &self,
         spec: &RouteSpec,
@@ -246,33 +335,44 @@ impl FibBuilder {
             let Some(device) = spec.device else {
                 return Err(ConfigError::new("route", spec.prefix, "a next hop or a device"));
             };
-            return Ok((device, self.first_address(device, spec.prefix.addr().is_ipv4())));
+            let source = self.fib.first_address(device, spec.prefix.addr().is_ipv4());
+            return Ok((device, source.filter(IpAddr::is_ipv4)));
         };
         if via.is_ipv4() != spec.prefix.addr().is_ipv4() {
             return Err(ConfigError::new("route via", via, "a next hop of the prefix's family"));
         }
-        // The longest prefix decides between overlapping networks, as in any lookup.
-        let on_link = self.main.values().filter(|entry| {
-            entry.kind == RouteKind::Unicast
-                && entry.via.is_none()
-                && entry.prefix.contains(&via)
-                && spec.device.is_none_or(|wanted| wanted == entry.device)
+        if is_link_local(via) {
+            // Several links may have a router with this address, so the specification must name the
+            // device.
+            let Some(device) = spec.device else {
+                return Err(ConfigError::new(
+                    "route via",
+                    via,
+                    "a device beside a link-local address",
+                ));
+            };
+            return Ok((device, None));
+        }
+        // If several networks contain the next hop, that with the longest prefix decides, as in any
+        // lookup.
+        let mut found = None;
+        self.fib.for_each_match(via, |best| {
+            let mut on_link = best.alternatives().filter(|route| {
+                route.kind == RouteKind::Unicast
+                    && route.via.is_none()
+                    && spec.device.is_none_or(|wanted| wanted == route.device)
+            });
+            found = on_link.next().map(|route| (route.device, route.prefsrc)).or(found);
         });
-        let found = on_link.max_by_key(|entry| entry.prefix.prefix_len());
-        match found.filter(|_| !self.local.contains_key(&IpNet::from(via))) {
-            Some(entry) => Ok((entry.device, entry.prefsrc)),
+        let is_ours = self.fib.get(Table::Local, &IpNet::from(via)).is_some();
+        match found.filter(|_| !is_ours) {
+            Some(found) => Ok(found),
             None => Err(ConfigError::new(
                 "route via",
                 via,
                 "a neighbor in the network of one of this host's addresses",
             )),
         }
-    }
-
-    fn first_address(&self, device: DeviceIndex, is_v4: bool) -> Option<IpAddr> {
-        let mut ours = self.addresses.iter().filter(|(on, _)| *on == device);
-        ours.find(|(_, address)| address.addr().is_ipv4() == is_v4)
-            .map(|(_, address)| address.addr())
     }
 }
 
@@ -286,23 +386,34 @@ fn check_mtu(spec: &RouteSpec) -> Result<(), ConfigError> {
     }
 }
 
-pub(super) const fn entry(
-    prefix: IpNet,
-    kind: RouteKind,
-    device: DeviceIndex,
-    prefsrc: Option<IpAddr>,
-) -> RouteEntry {
-    RouteEntry { prefix, kind, via: None, device, prefsrc, mtu: None, metric: 0 }
+/// Returns a route without next hop, MTU and metric, as it is created with an address.
+pub(super) const fn route(kind: RouteKind, device: DeviceIndex, prefsrc: Option<IpAddr>) -> Route {
+    Route { kind, via: None, device, prefsrc, mtu: None, metric: 0, worse: None }
+}
+
+/// Returns the route to the network of an address of `device`. An IPv6 route has no source address:
+/// for each destination, one of the device's addresses is selected (`route::source_address`).
+pub(super) fn network_route(device: DeviceIndex, source: Option<IpAddr>) -> Route {
+    route(RouteKind::Unicast, device, source.filter(IpAddr::is_ipv4))
+}
+
+/// Whether an address is valid on one link only (RFC 4291 §2.5.6).
+pub(crate) const fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Returns whether a host on some link may have the address.
 fn is_unicast(ip: IpAddr) -> bool {
     let special = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
-    let reserved = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast() || ip.octets()[0] == 0);
+    let reserved = match ip {
+        IpAddr::V4(ip) => ip.is_broadcast() || ip.octets()[0] == 0,
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().is_some(),
+    };
     !special && !reserved
 }
 
-/// RFC 3021: networks of one or two hosts have no broadcast address. IPv6 has none at all.
+/// Whether the network of an address has a broadcast address. An IPv4 network of length 31
+/// (RFC 3021) or 32 has none, and an IPv6 network has none.
 pub(super) const fn has_broadcast(address: &IpNet) -> bool {
     matches!(address, IpNet::V4(address) if address.prefix_len() <= 30)
 }

@@ -1,15 +1,15 @@
-//! Changes of the tables while a host runs: routes are added and deleted, devices go down, up and
-//! away.
+//! Changes of the forwarding table while a host runs: routes are replaced and deleted, addresses
+//! are removed, and devices are taken down, brought up and removed.
 //!
 //! Linux: `ip route replace`, `ip route del`, `ip link set down`; net/ipv4/fib_frontend.c
 //! (`fib_table_delete`, `fib_disable_ip`, `fib_sync_down_addr`). Each change is made to the
-//! builder, and a new table is built from it.
+//! builder; then the table that the builder returns replaces the old one.
 
-use std::vec::Vec;
+use std::{net::IpAddr, sync::Arc, vec::Vec};
 
 use ipnet::IpNet;
 
-use super::{FibBuilder, RouteEntry, RouteSpec, builder};
+use super::{FibBuilder, Route, RouteEntry, RouteSpec, Table, builder};
 use crate::{
     base::{config_error::ConfigError, ids::DeviceIndex},
     transmit::dst::RouteKind,
@@ -21,96 +21,135 @@ impl FibBuilder {
     /// # Errors
     /// If a field is invalid or contradicts another.
     pub fn replace(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
-        let entry = self.resolve(spec)?;
-        self.main.insert((spec.prefix, spec.metric), entry);
+        let route = self.resolve(spec)?;
+        self.add(Table::Main, spec.prefix, route);
         Ok(())
     }
 
-    /// Deletes the best route with this prefix that matches `spec`. A metric of 0, the kind
-    /// `Unicast`, and a missing next hop, device, source or MTU match any value. A device's own
-    /// network can be deleted; local addresses cannot. `ip route del`.
+    /// Deletes the best route to the prefix of `spec` that also matches its other fields (`ip route
+    /// del`). A metric of 0, the kind `Unicast`, and a missing next hop, device, source or MTU
+    /// match any value. The route to the network of an address can be deleted; routes of the local
+    /// table cannot.
     ///
     /// # Errors
     /// If no route matches.
     pub fn delete(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
-        let named = |entry: &RouteEntry| {
-            (spec.kind == RouteKind::Unicast || spec.kind == entry.kind)
-                && (spec.metric == 0 || spec.metric == entry.metric)
-                && (spec.via.is_none() || spec.via == entry.via)
-                && spec.device.is_none_or(|device| device == entry.device)
-                && (spec.prefsrc.is_none() || spec.prefsrc == entry.prefsrc)
-                && (spec.mtu.is_none() || spec.mtu == entry.mtu)
+        let named = |route: &Route| {
+            (spec.kind == RouteKind::Unicast || spec.kind == route.kind)
+                && (spec.metric == 0 || spec.metric == route.metric)
+                && (spec.via.is_none() || spec.via == route.via)
+                && spec.device.is_none_or(|device| device == route.device)
+                && (spec.prefsrc.is_none() || spec.prefsrc == route.prefsrc)
+                && (spec.mtu.is_none() || spec.mtu == route.mtu)
         };
-        // In ascending order of metric.
-        let mut same = self.main.range((spec.prefix, 0)..=(spec.prefix, u32::MAX));
-        let Some(key) = same.find(|(_, entry)| named(entry)).map(|(key, _)| *key) else {
+        let best = self.fib.get(Table::Main, &spec.prefix).map(Arc::clone);
+        let mut routes: Vec<_> =
+            best.iter().flat_map(|best| best.alternatives()).cloned().collect();
+        let Some(at) = routes.iter().position(named) else {
             return Err(ConfigError::missing("route", spec.prefix, "no such route"));
         };
-        self.main.remove(&key);
+        routes.remove(at);
+        self.set(Table::Main, &spec.prefix, routes);
         Ok(())
     }
 
-    /// Returns every entry: the local table, then the main table by prefix and metric.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &RouteEntry> {
-        self.local.values().chain(self.main.values())
+    /// Returns every route: the local table, then the main table, each by prefix and metric.
+    pub(crate) fn entries(&self) -> Vec<RouteEntry> {
+        self.fib.entries()
     }
 
-    /// Takes `device` down: removes the routes through it. Its addresses stay local, and packets to
-    /// them are accepted by other devices (RFC 1122 §3.3.4.2, the weak model).
+    /// Takes `device` down: removes the routes through it. Its addresses remain addresses of this
+    /// host, and packets to them are accepted on other devices (the weak model of
+    /// RFC 1122 §3.3.4.2).
     pub fn device_down(&mut self, device: DeviceIndex) {
         self.down.insert(device);
-        let mut networks = Vec::new();
-        self.main.retain(|(prefix, _), entry| {
-            let stays = entry.device != device;
-            if !stays {
-                networks.push(*prefix);
-            }
-            stays
-        });
-        // If two devices are in one network, the other one takes over.
+        let networks = self.retain(Table::Main, |route| route.device != device);
+        // If another device has an address in the same network, the route to the network now leads
+        // through that device.
         self.connect(|network| networks.contains(&network));
     }
 
-    /// Brings `device` up: restores the networks of its addresses. Routes added to them earlier are
-    /// not restored, as in Linux.
+    /// Brings `device` up: restores the routes to the networks of its addresses. As in Linux, other
+    /// routes through the device are not restored.
     pub fn device_up(&mut self, device: DeviceIndex) {
         if self.down.remove(&device) {
             let on_it =
                 |(on, address): &(DeviceIndex, IpNet)| (*on == device).then(|| address.trunc());
-            let networks: Vec<_> = self.addresses.iter().filter_map(on_it).collect();
+            let networks: Vec<_> = self.fib.addresses.iter().filter_map(on_it).collect();
             self.connect(|network| networks.contains(&network));
         }
     }
 
-    /// Removes `device`, its addresses, and every route with one of them as its source.
+    /// Removes `device`: its addresses, the routes through it, and every route whose source is one
+    /// of these addresses.
     pub fn device_gone(&mut self, device: DeviceIndex) {
-        let gone: Vec<_> = self.addresses.iter().filter(|(on, _)| *on == device).copied().collect();
-        self.addresses.retain(|(on, _)| *on != device);
-        self.local.retain(|_, entry| entry.device != device);
-        for (on, address) in &self.addresses {
-            if builder::has_broadcast(address) {
-                let broadcast = IpNet::from(address.broadcast());
-                self.local.entry(broadcast).or_insert_with(|| {
-                    builder::entry(broadcast, RouteKind::Broadcast, *on, Some(address.addr()))
-                });
-            }
-        }
-        self.main.retain(|_, entry| {
-            !gone.iter().any(|(_, address)| entry.prefsrc == Some(address.addr()))
-        });
+        let on_it = |&(on, _): &(DeviceIndex, IpNet)| on == device;
+        let gone: Vec<_> =
+            self.fib.addresses.iter().filter(|at| on_it(at)).map(|(_, ip)| ip.addr()).collect();
+        self.fib.addresses.retain(|at| !on_it(at));
+        self.fib.deprecated.retain(|address| !gone.contains(address));
+        self.retain(Table::Local, |route| route.device != device);
+        self.add_broadcasts();
+        self.retain(Table::Main, |route| route.prefsrc.is_none_or(|ip| !gone.contains(&ip)));
         self.device_down(device);
     }
 
-    /// Makes each network for which `wanted` returns true reachable by the first device that is up
-    /// and has an address in it.
+    /// Removes an address (`ip address del`), every route with this source, and the route to its
+    /// network unless the device has another address in the network.
+    pub fn remove_address(&mut self, device: DeviceIndex, address: IpAddr) {
+        let is_it = |at: &(DeviceIndex, IpNet)| at.0 == device && at.1.addr() == address;
+        let Some((_, gone)) = self.fib.addresses.iter().find(|at| is_it(at)).copied() else {
+            return;
+        };
+        self.fib.addresses.retain(|at| !is_it(at));
+        self.fib.deprecated.remove(&address);
+        for table in [Table::Local, Table::Main] {
+            self.retain(table, |route| route.prefsrc != Some(address));
+        }
+        self.add_broadcasts();
+        let network = gone.trunc();
+        let is_in_network =
+            |(on, net): &(DeviceIndex, IpNet)| *on == device && net.trunc() == network;
+        if !self.fib.addresses.iter().any(is_in_network) {
+            let is_other =
+                |route: &&Route| route.metric != 0 || route.via.is_some() || route.device != device;
+            let best = self.fib.get(Table::Main, &network).map(Arc::clone);
+            let routes = best.iter().flat_map(|best| best.alternatives());
+            let others = routes.filter(is_other).cloned().collect();
+            self.set(Table::Main, &network, others);
+        }
+        self.connect(|other| other == network);
+    }
+
+    /// Sets whether an address is deprecated, so that new connections avoid it as their source.
+    pub fn set_deprecated(&mut self, address: IpAddr, deprecated: bool) {
+        if deprecated {
+            self.fib.deprecated.insert(address);
+        } else {
+            self.fib.deprecated.remove(&address);
+        }
+    }
+
+    /// Adds the missing broadcast routes of all addresses: a removed broadcast route may belong to
+    /// the network of a remaining address, too.
+    fn add_broadcasts(&mut self) {
+        for (on, address) in self.fib.addresses.clone() {
+            if builder::has_broadcast(&address) {
+                let broadcast = IpNet::from(address.broadcast());
+                let route = builder::route(RouteKind::Broadcast, on, Some(address.addr()));
+                self.add_first(Table::Local, broadcast, route);
+            }
+        }
+    }
+
+    /// Adds the missing routes to the networks for which `wanted` returns true. Such a route leads
+    /// through the first device that is up and has an address in the network.
     fn connect(&mut self, wanted: impl Fn(IpNet) -> bool) {
-        for (device, address) in &self.addresses {
+        for (device, address) in self.fib.addresses.clone() {
             let (network, source) = (address.trunc(), Some(address.addr()));
             let is_network = address.prefix_len() < address.max_prefix_len();
-            if is_network && !self.down.contains(device) && wanted(network) {
-                self.main.entry((network, 0)).or_insert_with(|| {
-                    builder::entry(network, RouteKind::Unicast, *device, source)
-                });
+            if is_network && !self.down.contains(&device) && wanted(network) {
+                self.add_first(Table::Main, network, builder::network_route(device, source));
             }
         }
     }

@@ -1,3 +1,4 @@
+use ipnet::Ipv4Net;
 use proptest::prelude::*;
 
 use super::*;
@@ -11,8 +12,13 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// Returns a table with loopback as device 0, 10.0.0.1/24 and 2001:db8::1/64 on device 1, and
-/// 192.168.1.2/30 on device 2.
+/// Returns the route to `dst` with its prefix.
+fn found(fib: &Fib, dst: &str) -> Option<RouteEntry> {
+    fib.lookup(ip(dst)).map(|found| found.entry(ip(dst)))
+}
+
+/// Returns the builder of a table with loopback as device 0, 10.0.0.1/24 and 2001:db8::1/64 on
+/// device 1, and 192.168.1.2/30 on device 2.
 fn sample() -> FibBuilder {
     let mut builder = Fib::builder(3);
     builder.loopback(DeviceIndex(0));
@@ -28,9 +34,9 @@ fn refused(result: Result<(), ConfigError>) -> (&'static str, String) {
 }
 
 #[test]
-fn each_address_creates_its_entries() {
+fn each_address_creates_its_routes() {
     let fib = sample().build();
-    let found = |text: &str| fib.lookup(ip(text)).map(ToString::to_string);
+    let found = |text: &str| found(&fib, text).map(|entry| entry.to_string());
     assert_eq!(found("10.0.0.1").unwrap(), "local 10.0.0.1 dev 1 src 10.0.0.1");
     assert_eq!(found("10.0.0.9").unwrap(), "10.0.0.0/24 dev 1 src 10.0.0.1");
     assert_eq!(found("10.0.0.255").unwrap(), "broadcast 10.0.0.255 dev 1 src 10.0.0.1");
@@ -41,13 +47,13 @@ fn each_address_creates_its_entries() {
     assert_eq!(found("255.255.255.255").unwrap(), "broadcast 255.255.255.255");
     assert_eq!(found("224.0.0.251").unwrap(), "multicast 224.0.0.0/4");
     assert_eq!(found("::1").unwrap(), "local ::1 dev 0 src ::1");
-    assert_eq!(found("2001:db8::7").unwrap(), "2001:db8::/64 dev 1 src 2001:db8::1");
+    assert_eq!(found("2001:db8::7").unwrap(), "2001:db8::/64 dev 1");
     assert_eq!(found("ff02::1").unwrap(), "multicast ff00::/8");
     assert_eq!(found("8.8.8.8"), None);
 }
 
 #[test]
-fn a_route_back_is_a_unicast_route_by_the_device_if_one_is_given() {
+fn the_reverse_path_check_requires_a_unicast_route_through_the_given_device() {
     let mut builder = sample();
     builder.route(&RouteSpec::via(net("10.9.0.0/16"), ip("192.168.1.1"))).unwrap();
     builder.route(&RouteSpec::of(net("10.9.1.0/24"), RouteKind::Blackhole)).unwrap();
@@ -62,28 +68,31 @@ fn a_route_back_is_a_unicast_route_by_the_device_if_one_is_given() {
 }
 
 #[test]
-fn a_subnet_is_that_of_an_address_on_its_device() {
+fn share_subnet_compares_only_the_addresses_of_the_given_device() {
     let mut builder = sample();
     builder.address(DeviceIndex(2), net("10.0.0.2/30")).unwrap();
     builder.route(&RouteSpec::on_link(net("10.9.0.0/16"), DeviceIndex(1))).unwrap();
     let fib = builder.build();
     let share = |device, local, other| fib.share_subnet(DeviceIndex(device), ip(local), ip(other));
     assert!(share(1, "10.0.0.1", "10.0.0.9"));
-    assert!(!share(1, "10.0.0.1", "10.9.0.9"), "a route is no subnet");
-    assert!(!share(2, "10.0.0.1", "10.0.0.9"), "another device's address");
-    assert!(!share(2, "10.0.0.2", "10.0.0.9"), "its own subnet is smaller");
-    assert!(!share(1, "10.0.0.9", "10.0.0.8"), "not an address of this host");
+    assert!(
+        !share(1, "10.0.0.1", "10.9.0.9"),
+        "a network with a route but without an address is no subnet"
+    );
+    assert!(!share(2, "10.0.0.1", "10.0.0.9"), "10.0.0.1 is an address of device 1");
+    assert!(!share(2, "10.0.0.2", "10.0.0.9"), "10.0.0.9 is outside the /30 of device 2");
+    assert!(!share(1, "10.0.0.9", "10.0.0.8"), "10.0.0.9 is not an address of this host");
 }
 
 #[test]
-fn small_networks_have_no_broadcast() {
+fn networks_of_length_31_and_32_have_no_broadcast_address() {
     let mut builder = Fib::builder(1);
     builder.address(DeviceIndex(0), net("10.1.0.0/31")).unwrap();
     builder.address(DeviceIndex(0), net("10.2.0.7/32")).unwrap();
     let fib = builder.build();
-    assert_eq!(fib.lookup(ip("10.1.0.1")).unwrap().kind, RouteKind::Unicast);
+    assert_eq!(found(&fib, "10.1.0.1").unwrap().kind, RouteKind::Unicast);
     assert!(fib.is_local(ip("10.2.0.7")));
-    assert_eq!(fib.lookup(ip("10.2.0.8")), None);
+    assert_eq!(found(&fib, "10.2.0.8"), None);
 }
 
 #[test]
@@ -92,23 +101,23 @@ fn the_default_route_matches_all_other_destinations() {
     builder.route(&RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.254"))).unwrap();
     builder.route(&RouteSpec::via(net("10.20.0.0/16"), ip("192.168.1.1"))).unwrap();
     let fib = builder.build();
-    let default = fib.lookup(ip("8.8.8.8")).unwrap();
+    let default = found(&fib, "8.8.8.8").unwrap();
     assert_eq!(default.to_string(), "default via 10.0.0.254 dev 1 src 10.0.0.1");
-    let longer = fib.lookup(ip("10.20.3.4")).unwrap();
+    let longer = found(&fib, "10.20.3.4").unwrap();
     assert_eq!(longer.to_string(), "10.20.0.0/16 via 192.168.1.1 dev 2 src 192.168.1.2");
-    assert_eq!(fib.lookup(ip("10.0.0.7")).unwrap().via, None);
-    assert_eq!(fib.lookup(ip("2001:db8:1::1")), None, "no IPv6 default was given");
+    assert_eq!(found(&fib, "10.0.0.7").unwrap().via, None);
+    assert_eq!(found(&fib, "2001:db8:1::1"), None, "there is no IPv6 default route");
 }
 
 #[test]
-fn no_route_redirects_our_addresses() {
+fn no_route_redirects_an_address_of_this_host() {
     let mut builder = sample();
     let host = RouteSpec::via(net("10.0.0.1/32"), ip("192.168.1.1"));
     builder.route(&host).unwrap();
     builder.route(&RouteSpec::of(net("127.0.0.0/16"), RouteKind::Blackhole)).unwrap();
     let fib = builder.build();
-    assert_eq!(fib.lookup(ip("10.0.0.1")).unwrap().kind, RouteKind::Local);
-    assert_eq!(fib.lookup(ip("127.0.0.1")).unwrap().kind, RouteKind::Local);
+    assert_eq!(found(&fib, "10.0.0.1").unwrap().kind, RouteKind::Local);
+    assert_eq!(found(&fib, "127.0.0.1").unwrap().kind, RouteKind::Local);
 }
 
 #[test]
@@ -118,11 +127,11 @@ fn the_smallest_metric_wins() {
         let spec = RouteSpec { metric, ..RouteSpec::via(net("0.0.0.0/0"), ip(next_hop)) };
         builder.route(&spec).unwrap();
     }
-    assert_eq!(builder.build().lookup(ip("1.1.1.1")).unwrap().via, Some(ip("10.0.0.5")));
+    assert_eq!(found(&builder.build(), "1.1.1.1").unwrap().via, Some(ip("10.0.0.5")));
 }
 
 #[test]
-fn the_local_table_tells_which_addresses_cannot_be_a_source() {
+fn local_kind_identifies_addresses_that_no_remote_host_can_have() {
     let fib = sample().build();
     assert_eq!(fib.local_kind(ip("10.0.0.255")), Some(RouteKind::Broadcast));
     assert_eq!(fib.local_kind(ip("10.0.0.1")), Some(RouteKind::Local));
@@ -131,29 +140,80 @@ fn the_local_table_tells_which_addresses_cannot_be_a_source() {
 }
 
 #[test]
-fn secondary_addresses_share_the_network() {
+fn the_first_address_of_a_network_remains_its_source() {
     let mut builder = sample();
     builder.address(DeviceIndex(1), net("10.0.0.2/24")).unwrap();
     let fib = builder.build();
     assert!(fib.is_local(ip("10.0.0.2")));
-    assert_eq!(fib.lookup(ip("10.0.0.9")).unwrap().prefsrc, Some(ip("10.0.0.1")));
+    assert_eq!(found(&fib, "10.0.0.9").unwrap().prefsrc, Some(ip("10.0.0.1")));
 }
 
-/// A provider assigns a single address: the gateway is on the link because of a route.
+/// Every link has the network fe80::/64, so the device of the destination selects the link.
 #[test]
-fn a_gateway_may_be_on_link_by_a_route() {
+fn each_device_has_its_own_link_local_network() {
+    let mut builder = sample();
+    builder.address(DeviceIndex(1), net("fe80::1/64")).unwrap();
+    builder.address(DeviceIndex(2), net("fe80::2/64")).unwrap();
+    let on = |builder: &FibBuilder, device, dst: &str| {
+        let fib = builder.build();
+        let found = fib.lookup_on(DeviceIndex(device), ip(dst));
+        found.map(|found| found.entry(ip(dst)).to_string())
+    };
+    assert_eq!(on(&builder, 1, "fe80::9").unwrap(), "fe80::/64 dev 1");
+    assert_eq!(on(&builder, 2, "fe80::9").unwrap(), "fe80::/64 dev 2");
+    assert_eq!(on(&builder, 1, "fe80::1").unwrap(), "local fe80::1 dev 1 src fe80::1");
+    assert_eq!(
+        on(&builder, 1, "fe80::2").unwrap(),
+        "fe80::/64 dev 1",
+        "on the link of device 1, fe80::2 is another host"
+    );
+    builder.device_down(DeviceIndex(2));
+    assert_eq!(on(&builder, 2, "fe80::9"), None);
+    builder.device_up(DeviceIndex(2));
+    assert_eq!(on(&builder, 2, "fe80::9").unwrap(), "fe80::/64 dev 2");
+}
+
+#[test]
+fn removing_an_address_removes_its_network_and_the_routes_with_this_source() {
+    let mut builder = sample();
+    builder.address(DeviceIndex(1), net("10.0.0.2/24")).unwrap();
+    builder.address(DeviceIndex(2), net("10.0.0.3/24")).unwrap();
+    builder.route(&RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.254"))).unwrap();
+    let shown = |builder: &FibBuilder, dst: &str| {
+        found(&builder.build(), dst).map(|entry| entry.to_string())
+    };
+    assert_eq!(shown(&builder, "8.8.8.8").unwrap(), "default via 10.0.0.254 dev 1 src 10.0.0.1");
+    builder.remove_address(DeviceIndex(1), ip("10.0.0.1"));
+    assert_eq!(shown(&builder, "10.0.0.1").unwrap(), "10.0.0.0/24 dev 1 src 10.0.0.2");
+    let broadcast = shown(&builder, "10.0.0.255").unwrap();
+    assert_eq!(broadcast, "broadcast 10.0.0.255 dev 1 src 10.0.0.2");
+    assert_eq!(shown(&builder, "8.8.8.8"), None, "the route had the removed address as its source");
+    builder.remove_address(DeviceIndex(1), ip("10.0.0.2"));
+    let other = shown(&builder, "10.0.0.9").unwrap();
+    assert_eq!(
+        other, "10.0.0.0/24 dev 2 src 10.0.0.3",
+        "the network is reachable through the other device"
+    );
+    builder.remove_address(DeviceIndex(1), ip("2001:db8::1"));
+    assert_eq!(shown(&builder, "2001:db8::7"), None);
+}
+
+/// A provider assigns a single address (/32), so only an added route makes the gateway an on-link
+/// neighbor.
+#[test]
+fn an_on_link_route_makes_its_destination_a_valid_gateway() {
     let mut builder = Fib::builder(1);
     builder.address(DeviceIndex(0), net("203.0.113.7/32")).unwrap();
     let default = RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.1"));
     assert_eq!(refused(builder.route(&default)).0, "route via");
     builder.route(&RouteSpec::on_link(net("10.0.0.1/32"), DeviceIndex(0))).unwrap();
     builder.route(&default).unwrap();
-    let entry = builder.build().lookup(ip("8.8.8.8")).map(ToString::to_string);
+    let entry = found(&builder.build(), "8.8.8.8").map(|entry| entry.to_string());
     assert_eq!(entry.unwrap(), "default via 10.0.0.1 dev 0 src 203.0.113.7");
 }
 
 #[test]
-fn routes_may_be_on_link_or_drop_packets() {
+fn routes_may_be_on_link_unreachable_or_limited_by_an_mtu() {
     let mut builder = sample();
     builder.route(&RouteSpec::on_link(net("172.16.0.9/32"), DeviceIndex(2))).unwrap();
     builder.route(&RouteSpec::of(net("172.16.0.0/12"), RouteKind::Unreachable)).unwrap();
@@ -164,12 +224,9 @@ fn routes_may_be_on_link_or_drop_packets() {
     };
     builder.route(&mtu).unwrap();
     let fib = builder.build();
-    assert_eq!(
-        fib.lookup(ip("172.16.0.9")).unwrap().to_string(),
-        "172.16.0.9 dev 2 src 192.168.1.2"
-    );
-    assert_eq!(fib.lookup(ip("172.16.0.8")).unwrap().to_string(), "unreachable 172.16.0.0/12");
-    let limited = fib.lookup(ip("9.9.9.9")).unwrap();
+    assert_eq!(found(&fib, "172.16.0.9").unwrap().to_string(), "172.16.0.9 dev 2 src 192.168.1.2");
+    assert_eq!(found(&fib, "172.16.0.8").unwrap().to_string(), "unreachable 172.16.0.0/12");
+    let limited = found(&fib, "9.9.9.9").unwrap();
     assert_eq!(limited.to_string(), "9.0.0.0/8 via 192.168.1.1 dev 2 src 10.0.0.1 mtu 1400");
 }
 
@@ -204,14 +261,14 @@ fn impossible_routes_are_refused() {
     assert_eq!(
         route(RouteSpec { via: Some(ip("10.0.0.1")), ..default() }).0,
         "route via",
-        "an address of this host"
+        "the next hop is an address of this host"
     );
     assert_eq!(route(RouteSpec { via: Some(ip("10.0.0.255")), ..default() }).0, "route via");
     assert_eq!(route(RouteSpec { via: Some(ip("2001:db8::2")), ..default() }).0, "route via");
     assert_eq!(
         route(RouteSpec { device: Some(DeviceIndex(2)), ..default() }).0,
         "route via",
-        "not on that device"
+        "the next hop is not on the link of this device"
     );
     assert_eq!(route(RouteSpec { device: Some(DeviceIndex(7)), ..default() }).0, "route dev");
     assert_eq!(route(RouteSpec { via: None, ..default() }).0, "route");
@@ -224,7 +281,7 @@ fn impossible_routes_are_refused() {
     assert_eq!(
         route(RouteSpec::on_link(net("10.0.0.0/24"), DeviceIndex(2))).0,
         "route",
-        "connected already"
+        "the prefix already has a route with this metric"
     );
 
     let mut builder = sample();
@@ -234,7 +291,7 @@ fn impossible_routes_are_refused() {
 }
 
 proptest! {
-    /// A linear scan over all prefixes must agree with the trie.
+    /// The table must return the prefix that a linear scan over all prefixes finds.
     #[test]
     fn lookup_returns_the_longest_matching_prefix(
         prefixes in proptest::collection::vec((any::<u32>(), 0_u8..=32), 0..40),
@@ -258,11 +315,11 @@ proptest! {
             },
         };
         let dst = IpAddr::V4(dst);
-        let found = fib.lookup(dst);
-        if found.is_some_and(|entry| entry.kind != RouteKind::Unicast) {
+        let found = fib.lookup(dst).map(|found| found.entry(dst));
+        if found.as_ref().is_some_and(|entry| entry.kind != RouteKind::Unicast) {
             return Ok(());
         }
         let expected = all.iter().filter(|prefix| prefix.contains(&dst)).max_by_key(|prefix| prefix.prefix_len());
-        prop_assert_eq!(found.map(|entry| &entry.prefix), expected);
+        prop_assert_eq!(found.as_ref().map(|entry| &entry.prefix), expected);
     }
 }

@@ -1,20 +1,21 @@
 //! The owner's side of the backlog: packets that softirq context queued while an application thread
 //! owned the socket.
 //!
-//! Below: `sync::SocketLock`, which admits packets by their memory and returns them in order of
-//! arrival. Linux: `tcp_add_backlog`, `__release_sock`, `tcp_release_cb`.
+//! Below: `sync::SocketLock`, which limits the memory of the queued packets and returns them in
+//! order of arrival. Linux: `tcp_add_backlog`, `__release_sock`, `tcp_release_cb`.
 //!
-//! The owner finds many segments at once, and can do some work once for all of them:
+//! The owner takes many segments at once, and does some work once for all of them:
 //!
 //! - **Coalescing.** A segment that continues the previous one is joined to it ([`Segment::join`]),
-//!   and TCP processes one superframe. Differs from Linux, where softirq context joins on append:
-//!   here the list has many writers and no lock, so the owner joins neighboring segments after it
-//!   has taken them.
-//! - **One ACK** (`net.ipv4.tcp_backlog_ack_defer`). No segments are sent before the end of the
-//!   backlog.
+//!   and TCP processes one superframe (packet of several segments). Differs from Linux, where
+//!   softirq context joins a segment when it adds it to the backlog: here many threads add to the
+//!   list without a lock, so the owner joins consecutive segments after it has taken them.
+//! - **One ACK** (`net.ipv4.tcp_backlog_ack_defer`). An acknowledgment that is due is sent once,
+//!   after all segments of the backlog.
 //!
-//! Order: packets in the receive queue, the prequeue and the backlog are each older than those in
-//! the next. So the prequeue is emptied before the first packet of the backlog is processed.
+//! Order: packets in the receive queue are older than those in the prequeue, and these are older
+//! than those in the backlog. So the prequeue is emptied before the first packet of the backlog is
+//! processed.
 
 use pkt::{Gso, GsoKind, Packet, Pool};
 use sync::Work;
@@ -28,13 +29,14 @@ use crate::{
     transmit::packet_dst::PacketDst,
 };
 
-/// Maximum payload of joined segments, as for an IPv4 packet.
+/// Maximum payload bytes of joined segments: the maximum length of an IPv4 packet.
 const JOINED_BYTES_MAX: usize = 65_535;
 
-/// Maximum payload that is joined by a copy if it is not in pages, as in the receive queue.
+/// Maximum payload bytes that are copied to join a segment whose payload is not in pages. The limit
+/// is that of the receive queue.
 const COPY_BYTES_MAX: usize = 512;
 
-/// Processes the backlog; returns true if there was any.
+/// Processes the backlog and deferred work. Returns false if there was none.
 pub(super) fn work_off(
     socket: &Connection,
     state: &mut Holder<'_>,
@@ -44,8 +46,8 @@ pub(super) fn work_off(
     work_off_to(socket, state, net, cx, &mut []).is_some()
 }
 
-/// Like `work_off`, for a reader that takes the next bytes of the stream into `user`. Returns the
-/// number of these bytes, or `None` if there was nothing to process.
+/// Does the same as `work_off`, for a reader: the next bytes of the stream are copied directly to
+/// `user`. Returns the number of these bytes, or `None` if there was nothing to process.
 pub(crate) fn work_off_to(
     socket: &Connection,
     state: &mut Holder<'_>,
@@ -88,8 +90,8 @@ pub(super) fn release(socket: &Connection, mut state: Holder<'_>, net: &Net, cx:
     socket.wake(cx, newly_ready);
 }
 
-/// Processes a packet that arrives during the release: it is not joined, but shares one ACK as
-/// well.
+/// Processes a packet or deferred work that arrives during the release. Such a packet is not joined
+/// to others, but its ACK is deferred in the same way.
 #[cold]
 fn work_late(
     socket: &Connection,
@@ -112,14 +114,15 @@ fn work_late(
     }
 }
 
-/// Counts an immediate ACK that waits for the end of the backlog.
+/// Counts an immediate ACK that is deferred to the end of the backlog.
 fn count_deferred(state: &StreamState, cx: &Cx) {
     if state.tcb.owes_ack_now() {
         cx.count(Counter::SocketBacklogAckDeferred, 1);
     }
 }
 
-/// Counts a delayed-ACK timer that fired meanwhile, before the owner sends and thereby replaces it.
+/// Counts a delayed-ACK timer that fired while the socket was owned. Must be called before the
+/// owner sends a segment, because the acknowledgment in that segment cancels the timer.
 #[inline]
 pub(super) fn note_locked_timer(state: &Holder<'_>, cx: &Cx) {
     if state.tcb.is_delack_due(cx.now) {
@@ -127,7 +130,7 @@ pub(super) fn note_locked_timer(state: &Holder<'_>, cx: &Cx) {
     }
 }
 
-/// Counts a delayed-ACK timer that fired while the socket was owned.
+/// Counts a delayed-ACK timer that fired while the socket was owned. `bits` is the deferred work.
 fn count_locked_timer(state: &StreamState, cx: &Cx, bits: u8) {
     if bits & DEFERRED_TIMER != 0 && state.tcb.is_delack_due(cx.now) {
         cx.counters().tcp.add(tcp::Counter::TcpExtDelayedACKLocked, 1);
@@ -138,7 +141,7 @@ fn count_locked_timer(state: &StreamState, cx: &Cx, bits: u8) {
 struct Drain<'a> {
     socket: &'a Connection,
     net: &'a Net,
-    /// Youngest segment, to which the next one may be joined.
+    /// Last segment taken, which is not processed yet: the next one may be joined to it.
     tail: Option<Segment>,
     user: &'a mut [u8],
     /// Number of bytes filled in `user`.
@@ -181,7 +184,8 @@ impl Drain<'_> {
             state.input_to_user(cx, &header, packet, self.user.split_at_mut(self.copied).1);
         if cx.sysctls().tcp_backlog_ack_defer {
             count_deferred(state, cx);
-            // Transmit now: a duplicate ACK or a reset must not be merged with the next one.
+            // Segments that TCP has already queued are transmitted now, because a duplicate ACK or
+            // a reset must not be merged with a later one.
             state.transmit(self.socket, self.net, cx);
         } else {
             state.settle(self.socket, self.net, cx);
@@ -189,18 +193,20 @@ impl Drain<'_> {
     }
 }
 
-/// A segment whose header is parsed; the packet holds only the payload.
+/// A segment whose header is parsed. Its packet contains only the payload.
 struct Segment {
     header: SegmentHeader,
     packet: Packet,
 }
 
 impl Segment {
-    /// Joins `next`, which continues this segment, or returns it unchanged. Both must have no flags
-    /// but ACK, PSH, equal ECE and CWR, and a FIN at the end; equal options and ECN marks; and
-    /// acknowledgments of which none is lost by joining. Both checksums have been verified.
+    /// Appends `next` to this segment if `next` continues it, or returns `next` unchanged. Both
+    /// segments must carry ACK and may carry PSH; ECE and CWR, options and ECN marks must be equal;
+    /// only `next` may carry FIN; and no acknowledgment may get lost by joining. The checksums of
+    /// both segments have been verified.
     ///
-    /// Differs from Linux: a duplicate ACK is not joined, because it counts (RFC 5681 §3.2).
+    /// Differs from Linux: a duplicate ACK is not joined, because TCP counts duplicate ACKs
+    /// (RFC 5681 §3.2).
     fn join(&mut self, pool: &mut Pool, next: Self) -> Result<(), Self> {
         if !self.may_join(&next) {
             return Err(next);
@@ -255,7 +261,8 @@ fn append(pool: &mut Pool, tail: &mut Packet, next: Packet) -> Result<(), Packet
     Err(next)
 }
 
-/// Returns the segmentation of the joined payload: segments of the larger of both sizes.
+/// Returns the superframe metadata of the joined payload, whose segment size is the larger one of
+/// both.
 fn joined_gso(tail: &Packet, next: &Packet) -> Gso {
     let (a, b) = (cut(tail), cut(next));
     let kind = match tail.meta().protocol {
@@ -271,7 +278,8 @@ fn joined_gso(tail: &Packet, next: &Packet) -> Gso {
     }
 }
 
-/// Returns the segmentation of a superframe, or the equivalent for one segment.
+/// Returns the superframe metadata of a packet, which for a single segment describes a superframe
+/// of one segment.
 fn cut(packet: &Packet) -> Gso {
     let gso = packet.meta().gso;
     if gso.kind != GsoKind::None {

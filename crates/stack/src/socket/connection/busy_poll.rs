@@ -1,5 +1,5 @@
-//! Busy polling of a thread that waits for a socket: the three options and the settings behind
-//! them.
+//! Busy polling by a thread that waits for a socket: the three socket options, and the settings
+//! that apply where no option is set.
 //!
 //! Linux: `sk_ll_usec`, `sk_prefer_busy_poll` and `sk_busy_poll_budget`; `napi_busy_loop`. Above:
 //! the waiting threads. Below: `core::Core::busy_poll`.
@@ -11,8 +11,8 @@ use core::{
 
 use crate::sysctl::Sysctls;
 
-/// Default number of frames that one cycle takes before it checks whether it is done
-/// (`BUSY_POLL_BUDGET`).
+/// Default number of frames that a thread polls in one cycle, before it checks whether the awaited
+/// event has occurred (`BUSY_POLL_BUDGET`).
 pub const BUSY_POLL_BUDGET: u16 = 8;
 
 /// Busy polling options that the application has set on a socket.
@@ -21,8 +21,9 @@ pub struct BusyPoll {
     /// `SO_BUSY_POLL`: time that a read polls before it sleeps, in microseconds. `None` selects
     /// `net.core.busy_read`.
     pub usecs: Option<u32>,
-    /// `SO_PREFER_BUSY_POLL`: a thread that stops polling will poll again soon. Until then, the
-    /// descriptors of its core are not watched, for at most `gro_flush_timeout`.
+    /// `SO_PREFER_BUSY_POLL`: the application promises that a thread that stops polling will poll
+    /// again soon. Until then, the file descriptors of the core's queues are not watched, for at
+    /// most `gro_flush_timeout`.
     pub prefer: bool,
     /// `SO_BUSY_POLL_BUDGET`: frames per cycle. `None` is [`BUSY_POLL_BUDGET`].
     pub budget: Option<u16>,
@@ -31,7 +32,7 @@ pub struct BusyPoll {
 /// Parameters of one wait: the options, or the settings where no option is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPollParams {
-    /// Maximum polling time; zero sleeps at once.
+    /// Maximum polling time; with zero, the thread sleeps without polling.
     pub time: Duration,
     /// True if the thread will poll again soon after it stops polling.
     pub prefer: bool,
@@ -46,7 +47,8 @@ impl BusyPoll {
         self.params(self.usecs.unwrap_or(sysctls.busy_read))
     }
 
-    /// Returns the parameters of a wait for another event: space to send, a connection, its end.
+    /// Returns the parameters of a wait for another event: space to send, an incoming connection,
+    /// or the end of a connection.
     #[must_use]
     pub fn for_event(self, sysctls: &Sysctls) -> BusyPollParams {
         self.params(sysctls.busy_poll)
@@ -61,13 +63,13 @@ impl BusyPoll {
     }
 }
 
-/// Marker of an unset `usecs`.
+/// Value of `usecs` if the option is not set.
 const USECS_NONE: u32 = u32::MAX;
-/// Marker of an unset `budget`; a budget of zero counts as unset.
+/// Value of `budget` if the option is not set. A budget of zero counts as not set.
 const BUDGET_NONE: u16 = 0;
 
-/// Options of a connection, which calls read without owning the socket. Relaxed, because the
-/// options order no other data.
+/// Busy polling options of a connection, which calls read without owning the socket. The accesses
+/// are relaxed, because the options order no other data.
 #[derive(Debug)]
 pub(crate) struct BusyPollCell {
     usecs: AtomicU32,

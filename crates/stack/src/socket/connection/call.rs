@@ -1,13 +1,16 @@
-//! The frame of a socket call: an application thread owns the socket from `begin_call` to `end`.
+//! Begin and end of a socket call: an application thread owns the socket from `begin_call` to
+//! `end`.
 //!
 //! Above: every call on a connection (`send`, `recv`, `calls`, `modes::reader`). Below: `settle`,
 //! `backlog`. Linux: `lock_sock`, `release_sock`.
 //!
-//! Softirq context that finds the socket owned puts packets on the backlog and defers the rest;
-//! `end` processes both before it releases the lock. The thread also runs the cores whose doorbells
-//! its own packets have rung (`Cx::do_softirq`), so that a peer in this process answers at once.
+//! While the socket is owned, softirq context adds packets to the backlog and defers other work;
+//! `end` processes both before it releases the lock. If packets of the call have reached another
+//! socket of this process, over loopback or a wire (the in-process link between two hosts), `end`
+//! also runs the receiving cores (`Cx::do_softirq`), so that the peer answers at once.
 //!
-//! Not here: waiting. A call that would have to wait returns `EAGAIN`, and crate `quietline` waits.
+//! Not here: waiting. A call that would have to wait returns `EAGAIN`; crate `quietline` then waits
+//! and repeats the call.
 
 use pkt::Packet;
 use sync::Owned;
@@ -18,16 +21,17 @@ use crate::{
     socket::net::Net,
 };
 
-/// Payload bytes that `send` queues before it transmits, and after which a sending thread polls its
-/// own core: one superframe, or a larger one with BIG TCP. The payload is then still in the cache
-/// when the device reads it, and acknowledgments are processed in between.
+/// Payload bytes that `send` queues before it transmits them, and after which a sending thread
+/// polls the connection's core: one superframe (packet of several segments), or part of a larger
+/// one with BIG TCP. The payload is then still in the cache when the device reads it, and
+/// acknowledgments are processed in between.
 pub(super) const SEND_STEP_BYTES: usize = 64 * 1024;
 
-/// The socket, owned by the calling thread.
+/// State of a socket that the calling thread owns.
 pub(in crate::socket) type Holder<'a> = Owned<'a, StreamState, Packet>;
 
-/// A call under way.
-#[must_use = "a call settles the connection and wakes its waiters in `end`"]
+/// A socket call between `begin_call` and `end`.
+#[must_use = "`end` must be called: it transmits, releases the lock and wakes waiting threads"]
 pub(in crate::socket) struct Call<'a> {
     pub(in crate::socket) socket: &'a Connection,
     pub(in crate::socket) net: &'a Net,
@@ -45,9 +49,9 @@ impl Connection {
         call
     }
 
-    /// Like [`begin_call`](Self::begin_call), for work that needs no exact time. `cx.now` may be
-    /// stale, but is not earlier than the latest time that the socket has seen. `settle` reads the
-    /// clock itself if it has work.
+    /// Begins a call whose work needs no exact time: as [`begin_call`](Self::begin_call), but
+    /// without reading the clock. `cx.now` may be stale, but is not earlier than the latest time of
+    /// the socket. `settle` reads the clock itself if it has work.
     #[inline]
     pub(in crate::socket) fn begin_untimed_call<'a>(
         &'a self,
@@ -64,8 +68,8 @@ impl Connection {
 }
 
 impl Call<'_> {
-    /// Ends the call: transmits, runs the cores that were raised, processes the backlog, releases
-    /// the lock, and wakes the waiting threads.
+    /// Ends the call: transmits, runs the cores that packets of this call have reached, processes
+    /// the backlog, releases the lock, and wakes the waiting threads.
     #[inline]
     pub(in crate::socket) fn end(mut self, cx: &mut Cx) {
         let (socket, net) = (self.socket, self.net);
@@ -73,8 +77,8 @@ impl Call<'_> {
         self.state.settle_call(socket, net, cx);
         cx.do_softirq();
         self.poll_in_passing(cx);
-        // These packets are queued before the lock is released, so that softirq context can free
-        // them first.
+        // Packets whose data was read are queued before the lock is released, so that softirq
+        // context may free them before this thread does.
         while let Some(packet) = cx.read.pop_front() {
             socket.read_packets.push(packet);
         }
@@ -84,8 +88,9 @@ impl Call<'_> {
         cx.leave(self.entered);
     }
 
-    /// Polls the devices of the connection's core, about once per superframe sent, because a thread
-    /// that sends in bulk delays the core's worker. Packets for this connection go to its backlog.
+    /// Polls the devices of the connection's core about once per superframe sent, because a thread
+    /// that sends in bulk keeps the core's worker from running. Received packets of this connection
+    /// are added to its backlog.
     pub(super) fn poll_in_passing(&mut self, cx: &mut Cx) {
         if self.state.take_poll_due(SEND_STEP_BYTES) {
             cx.freshen();

@@ -1,6 +1,6 @@
-//! The calls on a connection that move no data: shutdown, close, errors, options, and checks.
+//! Calls on a connection that transfer no data: shutdown, close, errors, options, and checks.
 //!
-//! Above: crate `quietline`, the simulator. Below: `call`, the frame of each of them. Linux:
+//! Above: crate `quietline`, the simulator. Below: `call`, which begins and ends each call. Linux:
 //! `inet_shutdown`, `tcp_close`, `sock_error`.
 //!
 //! Not here: `send` and `recv` (`send`, `recv`), options that need no lock (`options`).
@@ -35,7 +35,7 @@ impl Connection {
         let tcb = &mut call.state.tcb;
         let result = match tcb.state() {
             State::Close | State::Listen => Err(Errno::ENOTCONN),
-            // The attempt ends, whichever half is meant (Linux: inet_shutdown).
+            // The connection attempt ends, whichever half is closed (Linux: inet_shutdown).
             State::SynSent => {
                 tcb.shutdown_write(&mut cx.tcp());
                 Ok(())
@@ -55,17 +55,17 @@ impl Connection {
     }
 
     /// Ends the application's use of the connection. Queued data is still sent, unless `SO_LINGER`
-    /// forbids it; the socket exists until TCP is done.
+    /// forbids it. The socket exists until TCP has closed the connection.
     pub fn close(&self, net: &Net, cx: &mut Cx) {
         let mut call = self.begin_call(net, cx);
         call.state.drain_prequeue(self, net, cx);
         call.state.tcb.close(&mut cx.tcp());
         call.end(cx);
-        // The thread may not poll this core again, so the worker must watch the queues.
+        // The thread possibly never polls this core again, so the worker must watch the queues.
         cx.leave_polling();
     }
 
-    /// Aborts: sends RST and drops all queued data.
+    /// Aborts the connection: sends RST and drops all queued data.
     pub fn abort(&self, net: &Net, cx: &mut Cx) {
         let mut call = self.begin_call(net, cx);
         call.state.tcb.abort(&mut cx.tcp());
@@ -79,7 +79,7 @@ impl Connection {
         call.end(cx);
     }
 
-    /// Takes the pending error, as `SO_ERROR` does.
+    /// Returns the pending error and clears it, as `SO_ERROR` does.
     pub fn take_error(&self, net: &Net, cx: &mut Cx) -> Option<Errno> {
         let mut call = self.begin_call(net, cx);
         let error = call.state.tcb.take_error();
@@ -108,14 +108,15 @@ impl Connection {
         info
     }
 
-    /// Returns how long `close` should wait for queued data (`SO_LINGER`), if it should.
+    /// Returns how long `close` should wait until queued data is sent (`SO_LINGER`), or `None` if
+    /// it should not wait.
     pub fn linger(&self, net: &Net, cx: &mut Cx) -> Option<Duration> {
         self.with_tcb(net, cx, |tcb, _| tcb.linger())
     }
 
-    /// Checks the invariants of the connection and of the state around it without running TCP, so
-    /// that a forgotten action stays visible. For the simulator, between two turns. See
-    /// [`tcp::Tcb::check_turn`].
+    /// Checks the invariants of the connection and of the state around it. The check performs no
+    /// overdue action of TCP, so that a forgotten action is detected. For the simulator, between
+    /// two turns of a core. See [`tcp::Tcb::check_turn`].
     ///
     /// # Panics
     ///
@@ -127,7 +128,7 @@ impl Connection {
     /// As [`check`](Self::check); also returns the memory that the connection holds.
     pub(crate) fn check_memory(&self, net: &Net, cx: &mut Cx) -> (Option<tcp::Edges>, MemoryInfo) {
         let mut state = self.lock.own();
-        // The wheel may fire one tick late.
+        // The timer wheel may fire one tick late.
         let edges = state.tcb.check_turn(cx.now - TICK);
         if let Some(deadline) = state.tcb.next_deadline() {
             assert!(self.is_armed(deadline), "no timer is armed for {deadline:?}");

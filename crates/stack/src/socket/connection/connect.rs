@@ -4,7 +4,7 @@
 //! writable when the handshake is complete, or gets a pending error.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -20,6 +20,7 @@ use crate::{
     socket::{
         TimeWaitSocket,
         demux::{BindFlags, Entry, FlowName},
+        family::{Family, canonical},
         fast_open::mode,
         options::SocketSettings,
     },
@@ -32,16 +33,16 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "options do nothing until a socket connects with them"]
 pub struct ConnectOptions {
-    /// Local address and port. Address 0.0.0.0 lets the route choose the address. With port 0, the
-    /// port is chosen when the destination is known, as with `IP_BIND_ADDRESS_NO_PORT`, so that
-    /// connections to different destinations may share a port.
+    /// Local address and port. If the address is unspecified (0.0.0.0 or `[::]`), the route
+    /// determines it. If the port is 0, the call chooses the port for the destination, as with
+    /// `IP_BIND_ADDRESS_NO_PORT`: connections to different destinations may share a port.
     pub local: Option<SocketAddr>,
     /// Initial options of the connection.
     pub settings: SocketSettings,
 }
 
 impl ConnectOptions {
-    /// Connects from this address and port; see [`local`](Self::local).
+    /// Sets the local address and port ([`local`](Self::local)).
     pub const fn bind(mut self, local: SocketAddr) -> Self {
         self.local = Some(local);
         self
@@ -65,9 +66,12 @@ impl Connection {
     /// Starts to connect to `remote`.
     ///
     /// # Errors
-    /// Errors that are known at once: no route, no free port, `EADDRINUSE` for a bound port that
-    /// another socket owns, `EADDRNOTAVAIL` for an address that this host does not have or a
-    /// four-tuple in use, `EAFNOSUPPORT` for an IPv6 address, because IPv6 is not supported yet.
+    /// `EADDRINUSE` for a bound port that another socket owns; `EADDRNOTAVAIL` for an address that
+    /// this host does not have, for a four-tuple in use, and if no port is free; `ECONNREFUSED` for
+    /// remote port 0; `EAFNOSUPPORT` for ends of two families; `EINVAL` for a link-local address
+    /// without its scope; `ENETUNREACH` for a v4-mapped address with `IPV6_V6ONLY`; `ENETDOWN`
+    /// after the shutdown of the host, `ECONNABORTED` if it is shut down during the call; and the
+    /// errors of the route.
     pub fn connect_with(
         net: &Net,
         cx: &mut Cx,
@@ -105,7 +109,7 @@ impl Connection {
         Ok((socket, sent))
     }
 
-    /// Sends the SYN of a connection that held it for the first write
+    /// Sends the SYN of a connection that has held its SYN for the first write
     /// ([`ConnectOptions::fast_open_connect`]), with as much of `bufs` as it can carry. Returns the
     /// number of bytes taken; `None` if no SYN is held.
     pub fn send_with_syn<P: Payload>(&self, net: &Net, cx: &mut Cx, bufs: &[P]) -> Option<usize> {
@@ -127,43 +131,34 @@ fn open(
     remote: SocketAddr,
     options: &ConnectOptions,
 ) -> Result<Arc<Connection>, Errno> {
-    let local = options.local;
     net.check_up()?;
-    if remote.is_ipv6() {
-        return Err(Errno::EAFNOSUPPORT);
+    let bind = options.settings.bind_flags(remote, cx.sysctls());
+    let (mut remote, mut local) = ends(remote, options.local, bind.family)?;
+    let is_scoped = matches!(remote, SocketAddr::V6(end) if end.scope_id() != 0);
+    if is_scoped && net.is_local_end(cx, remote) {
+        // A packet over loopback arrives on no link, so its addresses have no scope.
+        remote = unscoped(remote);
+        local = local.map(unscoped);
     }
-    // As in Linux, the unspecified address stands for this host.
-    let remote = match remote.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => {
-            SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), remote.port())
-        }
-        _ => remote,
-    };
     if remote.port() == 0 {
         return Err(Errno::ECONNREFUSED);
     }
-    if let Some(local) = local
-        && local.is_ipv4() != remote.is_ipv4()
-    {
-        return Err(Errno::EAFNOSUPPORT);
-    }
-    let source = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
-    let source = match source {
+    let source = match local.filter(|local| !local.ip().is_unspecified()) {
         Some(source) => source,
-        None => net.source_for(cx, remote.ip())?,
+        None => net.source_end(cx, remote)?,
     };
     let wanted = local.map_or(0, |local| local.port());
     if wanted != 0 {
-        let tuple = FourTuple { local: SocketAddr::new(source, wanted), remote };
-        return start(net, cx, tuple, options);
+        let tuple = FourTuple { local: with_port(source, wanted), remote };
+        return start(net, cx, tuple, bind, options);
     }
     let range = cx.sysctls().ip_local_port_range.clone();
-    for port in net.ports().candidates(source, remote, &range, cx.now) {
+    for port in net.ports().candidates(source.ip(), remote, &range, cx.now) {
         if !net.demux().may_connect_from(port, &cx.reader().pin()) {
             continue;
         }
-        let tuple = FourTuple { local: SocketAddr::new(source, port), remote };
-        match start(net, cx, tuple, options) {
+        let tuple = FourTuple { local: with_port(source, port), remote };
+        match start(net, cx, tuple, bind, options) {
             Err(Errno::EADDRNOTAVAIL) => {}
             result => return result,
         }
@@ -171,20 +166,64 @@ fn open(
     Err(Errno::EADDRNOTAVAIL)
 }
 
+/// Returns both ends in the form that the tables use (`canonical`), for a socket of this family.
+fn ends(
+    remote: SocketAddr,
+    local: Option<SocketAddr>,
+    family: Family,
+) -> Result<(SocketAddr, Option<SocketAddr>), Errno> {
+    if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
+        return Err(Errno::EAFNOSUPPORT);
+    }
+    let mut remote = canonical(remote)?;
+    // As in Linux, the unspecified address stands for this host.
+    if remote.ip().is_unspecified() {
+        remote.set_ip(match remote.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        });
+    }
+    if remote.is_ipv4() && family == Family::V6Only {
+        return Err(Errno::ENETUNREACH);
+    }
+    let Some(mut local) = local.map(canonical).transpose()? else { return Ok((remote, None)) };
+    // With `[::]`, the route determines the address: for a v4-mapped peer, an IPv4 address.
+    if local.ip().is_unspecified() && remote.is_ipv4() {
+        local.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    }
+    // A v4-mapped local address has no route to an IPv6 peer, and an IPv6 address has none to a
+    // v4-mapped peer (Linux: the route lookup fails).
+    match local.is_ipv4() == remote.is_ipv4() {
+        true => Ok((remote, Some(local))),
+        false => Err(Errno::ENETUNREACH),
+    }
+}
+
+/// Returns `end` without the scope of a link-local address.
+fn unscoped(end: SocketAddr) -> SocketAddr {
+    SocketAddr::new(end.ip(), end.port())
+}
+
+/// Returns `end` with another port.
+fn with_port(mut end: SocketAddr, port: u16) -> SocketAddr {
+    end.set_port(port);
+    end
+}
+
 /// Sends the SYN if the four-tuple is free.
 fn start(
     net: &Net,
     cx: &mut Cx,
     tuple: FourTuple,
+    bind: BindFlags,
     options: &ConnectOptions,
 ) -> Result<Arc<Connection>, Errno> {
     let hash = net.demux().hash(&tuple);
     let name = FlowName { tuple, hash, core: net.core_of_flow(hash) };
-    let bind = options.settings.bind_flags();
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
     let time_wait = time_wait_of(net, cx, &name, bound)?;
-    let path = net.route(cx, tuple.remote.ip(), Some(tuple.local.ip()), name.core)?;
+    let path = net.route(cx, tuple.remote, Some(tuple.local.ip()), name.core)?;
     let reuse = time_wait.as_ref().map(|(_, reuse)| *reuse);
     let params = open_params(net, cx, &name, &path, &options.settings, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
@@ -203,8 +242,8 @@ fn start(
         ip_output::discard_output(cx);
         return Err(errno);
     }
-    // The host was shut down meanwhile: the connection ends like those that the shutdown found in
-    // the tables.
+    // If the host was shut down meanwhile, the connection is aborted, like those that the shutdown
+    // found in the tables.
     if net.check_up().is_err() {
         socket.abort(net, cx);
         return Err(Errno::ECONNABORTED);
@@ -212,9 +251,9 @@ fn start(
     Ok(socket)
 }
 
-/// Returns the TIME-WAIT socket of the four-tuple, if a new connection may replace it, and the
-/// values that the new connection takes over. `None` if the four-tuple is free. `bound` is present
-/// if the application has chosen the port.
+/// Returns `None` if the four-tuple is free. If the four-tuple belongs to a TIME-WAIT socket that a
+/// new connection may replace, returns that socket and the values that the connection inherits.
+/// `bound` is present if the application has chosen the port.
 fn time_wait_of(
     net: &Net,
     cx: &Cx,
@@ -229,14 +268,14 @@ fn time_wait_of(
         Some(_) => return Err(Errno::EADDRNOTAVAIL),
     };
     if bound.is_some_and(|bind| net.demux().is_in_use(name.tuple.local, bind, &rcu)) {
-        // As bind(2) would have said.
+        // In Linux, bind(2) returns this error.
         return Err(Errno::EADDRINUSE);
     }
     let reuse = time_wait.reuse(cx, bound.is_some()).ok_or(Errno::EADDRNOTAVAIL)?;
     Ok(Some((time_wait, reuse)))
 }
 
-/// Returns the parameters of the connection for the engine.
+/// Returns the parameters with which the engine (crate `tcp`) opens the connection.
 fn open_params(
     net: &Net,
     cx: &Cx,

@@ -1,4 +1,4 @@
-//! Addresses of the parts of a connection (`base::memory_map`).
+//! Memory regions of a connection and its parts (`base::memory_map`).
 
 use std::{sync::Arc, vec::Vec};
 

@@ -1,7 +1,8 @@
-//! Readiness of a connection, published to threads that do not own it, and wakeups when it changes.
+//! Readiness of a connection, published to threads that do not own the socket, and wakeups when the
+//! readiness changes.
 //!
-//! Above: `settle`, which publishes it; threads that wait. Linux: `tcp_poll`, `sk_data_ready`,
-//! `sk_stream_write_space`.
+//! Above: `settle`, which publishes the readiness, and waiting threads. Linux: `tcp_poll`,
+//! `sk_data_ready`, `sk_stream_write_space`.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +12,8 @@ use tcp::{Readiness, State, Tcb};
 use super::{BACKLOG_EXTRA_BYTES, Connection, StreamState};
 use crate::{base::counters::Counter, cx::Cx};
 
-/// Bit of `Published::ready` beside those of [`Readiness`]: packets wait for the reader.
+/// Bit of `Published::ready` in addition to those of [`Readiness`]: packets wait in the prequeue
+/// for the reader (`modes::prequeue`).
 const PREQUEUED: u8 = 1 << 7;
 const _: () = assert!(Readiness::all().bits() & PREQUEUED == 0);
 
@@ -29,16 +31,17 @@ impl Connection {
         if interest.contains(Readiness::WRITE) { &self.writers } else { &self.readers }
     }
 
-    /// Orders a waiting thread with the owner: a thread registered at [`waiters`](Self::waiters)
-    /// calls this before each check of its condition, so that a change after the check wakes it.
-    /// Without this call, the thread may miss both the change and the wake.
+    /// Synchronizes a waiting thread with the owner of the socket. A thread registered at
+    /// [`waiters`](Self::waiters) calls this before each check of its condition, so that a change
+    /// after the check wakes the thread. Without this call, the thread may miss both the change and
+    /// the wake.
     pub fn pass_as_waiter(&self) {
         self.lock.pass();
     }
 
-    /// Returns whether our FIN is sent and unacknowledged: a lingering close waits for its
-    /// acknowledgment (`sk_stream_wait_close`). HUP is set earlier, as soon as both directions are
-    /// shut down.
+    /// Returns whether the FIN of this side is sent and unacknowledged: a lingering close waits for
+    /// its acknowledgment (`sk_stream_wait_close`). HUP is set earlier, as soon as both directions
+    /// are shut down.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
         self.published.finishing.load(Ordering::Acquire)
@@ -60,8 +63,9 @@ impl Connection {
     #[inline]
     pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, newly_ready: &mut NewlyReady) {
         self.published.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
-        // Linux: `sk_rcvqueues_full`, which instead adds `sk_rmem_alloc` to the backlog. While a
-        // thread owns the socket, the value is that of the last settling.
+        // The backlog may hold the limit less the unread data. Linux (`sk_rcvqueues_full`) instead
+        // compares the limit with the sum of backlog and `sk_rmem_alloc`. While a thread owns the
+        // socket, the published value is that of the last `settle`.
         let limit = tcb
             .rcvbuf()
             .saturating_mul(2)
@@ -82,10 +86,10 @@ impl Connection {
         }
     }
 
-    /// Wakes the threads that wait for the bits in `newly_ready`, taken from the state. Called
-    /// outside the lock: a wake is a system call, and the woken thread wants the socket. A thread
-    /// that finds its condition true does not sleep, so conditions that were true before need no
-    /// second wake.
+    /// Wakes the threads that wait for the conditions in `newly_ready`, which the caller has taken
+    /// from the state. Called without the lock, because a wake is a system call and the woken
+    /// thread takes the lock. A thread that finds its condition true does not sleep, so conditions
+    /// that were true before need no second wake.
     #[inline]
     pub(in crate::socket) fn wake(&self, cx: &mut Cx, newly_ready: u8) {
         if newly_ready != 0 {
@@ -117,7 +121,7 @@ impl StreamState {
         socket.published.ready.announce(PREQUEUED, &mut self.newly_ready);
     }
 
-    /// Records that no packet waits for the reader, so that it need not be woken.
+    /// Records that no packet waits for the reader, so that the reader is not woken.
     pub(in crate::socket) const fn retract_prequeued(&mut self) {
         self.newly_ready.retract(PREQUEUED);
     }

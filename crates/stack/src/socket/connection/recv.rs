@@ -1,9 +1,10 @@
-//! `recv` without waiting: received data from the receive queue into the application's buffers.
+//! `recv` without waiting: copies received data from the receive queue to the application's
+//! buffers.
 //!
 //! Above: crate `quietline` (`stream::recv`). Below: `tcp::Tcb::recv`. Linux: `tcp_recvmsg_locked`.
 //!
-//! A call that only reads changes little. It sets `only_read`, and the end of the call takes the
-//! short form of `settle` (`StreamState::settle_call`).
+//! A call that only reads sets `only_read`. Such a call changes little, so its end takes the short
+//! form of `settle` (`StreamState::settle_call`).
 //!
 //! Not here: a `recv` that waits (`modes::reader`).
 
@@ -16,7 +17,7 @@ use crate::{base::errno::Errno, cx::Cx, socket::net::Net};
 
 impl Connection {
     /// Copies received bytes into `buf`; 0 is the end of the stream. `EAGAIN` if nothing has
-    /// arrived. `cx.now` may be of an earlier call ([`Cx::rest`]).
+    /// arrived. `cx.now` may be the time of an earlier call ([`Cx::rest`]).
     pub fn recv(&self, net: &Net, cx: &mut Cx, buf: &mut [u8], peek: bool) -> Result<usize, Errno> {
         let mut call = self.begin_untimed_call(net, cx);
         let received = if buf.is_empty() {
@@ -53,7 +54,8 @@ impl Connection {
     }
 
     /// Takes the urgent byte (`MSG_OOB`); `None` is the end of the stream. `EINVAL` if there is no
-    /// urgent byte, `EAGAIN` if it was announced and has not arrived; neither waits, as in Linux.
+    /// urgent byte, `EAGAIN` if it was announced and has not arrived. The call waits in neither
+    /// case, as in Linux.
     pub fn recv_oob(&self, net: &Net, cx: &mut Cx, peek: bool) -> Result<Option<u8>, Errno> {
         let mut call = self.begin_call(net, cx);
         let received = call.state.tcb.recv_oob(peek).map_err(errno);
@@ -77,9 +79,9 @@ pub(in crate::socket) fn recv_step(
     state.tcb.recv(&mut cx.tcp(), buf, peek).map_err(errno)
 }
 
-/// Continues a read that has copied `copied` bytes with the buffers that follow. An error behind
-/// the data stays for the next call, because the call that reports it also clears it. A read stops
-/// before urgent data.
+/// Continues a read, which has copied `copied` bytes, into the following buffers. An error behind
+/// the data is left to the next call, because the call that reports an error also clears it. A read
+/// stops before urgent data.
 pub(in crate::socket) fn recv_more(
     state: &mut Holder<'_>,
     cx: &mut Cx,

@@ -1,14 +1,14 @@
-//! `send`: application data from the buffer to the device, in the calling thread.
+//! `send`: passes application data from the buffer to the device, in the calling thread.
 //!
-//! Above: crate `quietline` (`stream::send`). Below: `tcp::Tcb::send`, then `settle` down to the
-//! device. Linux: `tcp_sendmsg_locked`, `tcp_push`.
+//! Above: crate `quietline` (`stream::send`). Below: `tcp::Tcb::send`, then `settle`, which
+//! transmits. Linux: `tcp_sendmsg_locked`, `tcp_push`.
 //!
-//! One call is a sequence of steps of one superframe: copy into the send queue, transmit
-//! ([`StreamState::settle`](super::StreamState::settle)), run the peer's core if it is in this
-//! process, and process the acknowledgments on the backlog. The last step leaves all but the copy
-//! to the end of the call.
+//! A call handles one superframe (a packet of several segments, GSO) per step: it copies the data
+//! into the send queue, transmits ([`StreamState::settle`](super::StreamState::settle)), runs the
+//! peer's core if that core is in this process, and processes the acknowledgments on the backlog.
+//! The last step only copies, and the end of the call does the rest.
 //!
-//! Not here: waiting for space in the send buffer; `EAGAIN` is the answer.
+//! Not here: waiting for space in the send buffer. A call returns `EAGAIN` instead.
 
 use std::io::IoSlice;
 
@@ -29,14 +29,15 @@ bitflags! {
         /// Another write follows soon: the last small segment waits for it, as under `TCP_CORK`
         /// (`MSG_MORE`).
         const MORE = 1;
-        /// A record ends here: no later byte is put into the packet of its last byte (`MSG_EOR`).
+        /// A record ends with this write: later bytes are not put into the packet that holds the
+        /// record's last byte (`MSG_EOR`).
         const EOR = 1 << 1;
     }
 }
 
 impl Connection {
-    /// Queues and sends from `bufs`; returns the bytes taken, at least one. `EAGAIN` if the send
-    /// buffer is full.
+    /// Queues and sends from `bufs`; returns the number of bytes taken, at least one unless `bufs`
+    /// is empty. `EAGAIN` if the send buffer is full.
     pub fn send(&self, net: &Net, cx: &mut Cx, bufs: &[IoSlice<'_>]) -> Result<usize, Errno> {
         if let [buf] = bufs {
             // The common case: one buffer needs no list.
@@ -78,7 +79,8 @@ impl Connection {
         let total = parts.clone().map(|part| part.byte_len()).sum();
         let sent = call.send_all(cx, parts, total, flags);
         call.state.tcb.set_mid_write(false);
-        // The record ends with the last byte of the write, so only if all bytes were taken.
+        // The record ends with the last byte of the write, so it has ended only if all bytes were
+        // taken.
         if flags.contains(SendFlags::EOR) && sent == Ok(total) {
             call.state.tcb.end_record();
         }
@@ -86,8 +88,8 @@ impl Connection {
         sent
     }
 
-    /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`); returns the bytes taken. `EAGAIN`
-    /// if the send buffer is full.
+    /// Sends `buf`, the last byte of which is urgent (`MSG_OOB`); returns the number of bytes
+    /// taken. `EAGAIN` if the send buffer is full.
     pub fn send_oob(&self, net: &Net, cx: &mut Cx, buf: &[u8]) -> Result<usize, Errno> {
         let mut call = self.begin_call(net, cx);
         let sent = call.state.tcb.send_oob(&mut cx.tcp(), buf).map_err(errno);
@@ -156,8 +158,8 @@ impl Call<'_> {
         }
     }
 
-    /// Transmits queued data down to the device, runs the cores that this raised, and processes the
-    /// backlog. Returns whether the backlog had any work.
+    /// Transmits queued data to the device, runs the cores whose doorbells the packets have rung
+    /// (`Cx::do_softirq`), and processes the backlog. Returns whether the backlog held any work.
     fn transmit(&mut self, cx: &mut Cx) -> bool {
         backlog::note_locked_timer(&self.state, cx);
         self.state.settle(self.socket, self.net, cx);

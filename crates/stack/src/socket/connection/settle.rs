@@ -1,28 +1,28 @@
-//! Updates after a change of a connection's `Tcb`: brings all state outside the `Tcb` up to date.
+//! `settle`: after a change of a connection's `Tcb`, brings all state outside the `Tcb` up to date.
 //!
-//! Segments are transmitted along the socket's path, the timer is armed, a closed connection leaves
-//! the tables, memory is charged, and readiness is published. Linux: `tcp_push_pending_frames`,
-//! `__ip_queue_xmit` down to the route, `inet_csk_destroy_sock`, `tcp_time_wait`.
+//! Segments are transmitted with the socket's route entry (dst), the timer is armed, a closed
+//! connection leaves the tables, memory is charged, and readiness is published. Linux:
+//! `tcp_push_pending_frames`, `__ip_queue_xmit` down to the route, `inet_csk_destroy_sock`,
+//! `tcp_time_wait`.
 //!
 //! Not here: causes of the change (`softirq`, `send`, `recv`, `calls`), wakes (`Connection::wake`).
 
 use std::sync::Arc;
 
 use pkt::Instant;
-use tcp::{HostQueue, State, TimeWait};
+use tcp::{FourTuple, HostQueue, State, TimeWait};
 
-use super::{
-    Connection, StreamState,
-    wmem::{self, Wmem},
-};
+use super::{Connection, StreamState};
 use crate::{
     base::{counters::Counter, tcp_memory::PAGE_BYTES},
     cx::Cx,
     device::{DeviceQueue, QueueId},
+    header::ip::protocol,
     socket::net::Net,
     socket::{
         TimeWaitSocket,
         demux::{Entry, FlowName},
+        wmem::{self, Wmem},
     },
     transmit::{
         ip_output::{self, MtuDiscover},
@@ -32,10 +32,10 @@ use crate::{
 };
 
 impl StreamState {
-    /// Settles at the end of a call. A call that has only read changes little and has no segments
-    /// to send. A full `settle` could send data that pacing or the host queue holds, a little too
-    /// early; an armed timer or a completion resumes that data anyway (Linux: tcp_cleanup_rbuf
-    /// sends only an ACK).
+    /// Settles the connection at the end of a call. A call that has only read data, and owes no ACK
+    /// now, has no segments to send and only publishes the state. A full `settle` could send,
+    /// slightly too early, data that pacing or TCP Small Queues hold back; an armed timer or a
+    /// completion sends that data anyway (Linux: `tcp_cleanup_rbuf` sends only an ACK).
     #[inline]
     pub(in crate::socket) fn settle_call(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         let only_read = core::mem::take(&mut self.only_read);
@@ -49,7 +49,7 @@ impl StreamState {
     /// Brings all state outside the `Tcb` up to date.
     pub(in crate::socket) fn settle(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         self.sync_clock(cx);
-        // `cx.out` may hold segments sent by a timer.
+        // A timer may have left segments in `cx.out`, which must be transmitted.
         let rests = self.is_plain() && cx.out.is_empty();
         if rests && tcp::output_nothing(&mut self.tcb, cx.now) {
             self.confirm_neighbor(cx.now);
@@ -57,7 +57,8 @@ impl StreamState {
             self.settle_state(socket, net, cx);
         }
         if !self.prequeue.is_empty() {
-            // An ACK sent just now has canceled the timer that stands in for the reader.
+            // If an ACK was sent above, it has canceled the delayed-ACK timer, which limits the
+            // time that packets wait for the reader. The timer is armed again.
             self.tcb.watch_reader(&cx.tcp());
         }
         debug_assert!(cx.out.is_empty(), "segments were not transmitted");
@@ -65,8 +66,8 @@ impl StreamState {
         self.publish(socket, cx);
     }
 
-    /// Returns whether the connection is in the tables, is owned by the application, and has no
-    /// handshake to report.
+    /// Returns whether the connection is in the tables, is not an orphan (a connection that the
+    /// application has closed), and has no Fast Open handshake to report.
     const fn is_plain(&self) -> bool {
         self.hashed && !self.orphan && !self.records_fast_open && self.early.is_none()
     }
@@ -77,7 +78,7 @@ impl StreamState {
         if self.tcb.take_route_doubt() {
             self.dst = None;
         }
-        // The path is checked before segmentation, because the path MTU may have changed.
+        // The route entry is checked before segmentation, because the path MTU may have changed.
         if self.hashed {
             self.check_path(socket, net, cx);
         }
@@ -102,9 +103,9 @@ impl StreamState {
         self.charge(cx);
     }
 
-    /// Sends the segments that are allowed. If TCP Small Queues stops the connection, a completion
-    /// resumes it. If enough packets have completed by the time the stop is announced, the
-    /// connection continues at once.
+    /// Sends the segments that the windows, pacing and TCP Small Queues allow. If TCP Small Queues
+    /// throttles the connection, the completion of packets resumes it. If enough packets have
+    /// completed before the throttling is recorded, the loop continues at once.
     fn output(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         loop {
             let host_queue = self.host_queue(socket);
@@ -116,7 +117,7 @@ impl StreamState {
             }
             tcp::output(&mut self.tcb, &mut tcp::Cx { host_queue, ..cx.tcp() });
             if self.hashed && self.dst.is_some() && !cx.out.is_empty() {
-                // The path has just been checked.
+                // `settle_state` has just checked the route entry.
                 self.hand_down(socket, cx, true);
             } else {
                 self.transmit(socket, net, cx);
@@ -130,7 +131,8 @@ impl StreamState {
         }
     }
 
-    /// Returns the connection's uncompleted packet memory below TCP.
+    /// Returns the memory of the connection's packets below TCP that have not completed, and the
+    /// properties of the device that TCP Small Queues and pacing need.
     #[inline]
     fn host_queue(&self, socket: &Connection) -> HostQueue {
         let bytes = socket.wmem.bytes();
@@ -143,8 +145,8 @@ impl StreamState {
         }
     }
 
-    /// Charges the content of the queues to the host's account (`sk_forward_alloc`): in whole
-    /// pages, once per batch.
+    /// Charges the memory of the queues to the host's TCP memory account: in whole pages, once per
+    /// `settle` (`sk_forward_alloc`).
     #[inline]
     fn charge(&mut self, cx: &Cx) {
         let pages = i64::from(self.tcb.memory_bytes().div_ceil(PAGE_BYTES));
@@ -155,36 +157,37 @@ impl StreamState {
         }
     }
 
-    /// Returns the bytes charged to the host's account beyond the content of the queues: the rest
-    /// of the last page, once settled (`sk_forward_alloc`).
+    /// Returns the bytes charged to the host's account beyond the content of the queues: after
+    /// `settle`, the rest of the last page (`sk_forward_alloc`).
     pub(in crate::socket) fn forward_alloc(&self) -> u32 {
         let charged = u64::try_from(self.charged_pages).unwrap_or(0) * u64::from(PAGE_BYTES);
         u32::try_from(charged.saturating_sub(self.tcb.memory_bytes().into())).unwrap_or(u32::MAX)
     }
 
-    /// Verifies that the charged pages cover the queues exactly, and that the published state is
-    /// current.
+    /// Verifies that the charged pages cover the queues exactly, that the backlog is empty, and
+    /// that the published readiness is current.
     ///
     /// # Panics
-    /// If either does not hold.
+    /// If one of these conditions does not hold.
     pub(in crate::socket) fn check_account(&self, socket: &Connection) {
         let memory = self.tcb.memory_bytes();
         let pages = i64::from(memory.div_ceil(PAGE_BYTES));
-        assert_eq!(self.charged_pages, pages, "pages charged for {memory} bytes");
-        assert!(self.forward_alloc() < PAGE_BYTES, "forward_alloc is the rest of a page");
-        assert_eq!(socket.lock.backlog_bytes(), 0, "the backlog is empty");
-        assert_eq!(socket.readiness(), self.tcb.readiness(), "published readiness");
+        assert_eq!(self.charged_pages, pages, "the charged pages must cover {memory} bytes");
+        assert!(self.forward_alloc() < PAGE_BYTES, "`forward_alloc` must be below a page");
+        assert_eq!(socket.lock.backlog_bytes(), 0, "the backlog must be empty");
+        assert_eq!(socket.readiness(), self.tcb.readiness(), "the published readiness is stale");
     }
 
-    /// Ends the listener's count of this connection as early.
+    /// Subtracts this connection from the listener's count of early connections, which are open
+    /// before their handshake has completed.
     pub(super) fn end_early(&mut self) {
         if let Some(listener) = self.early.take().and_then(|listener| listener.upgrade()) {
             listener.early_done();
         }
     }
 
-    /// Reports the result of a handshake with Fast Open to the listener, or records it for later
-    /// connects.
+    /// Reports to the listener that the handshake of an early connection has ended. For an active
+    /// open, records the result of Fast Open for later connects.
     fn follow_fast_open(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
         let state = self.tcb.state();
         if self.early.is_some() && state != State::SynRecv {
@@ -209,8 +212,9 @@ impl StreamState {
         }
     }
 
-    /// Counts a closed connection that has not finished against `tcp_max_orphans`; beyond the limit
-    /// it is reset (Linux: `tcp_check_oom`).
+    /// Counts an orphan (a connection that the application has closed and that has not ended)
+    /// against `tcp_max_orphans`. If the limit is reached, or without memory, the orphan is reset
+    /// (Linux: `tcp_check_oom`).
     fn count_orphan(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         let is_orphan =
             self.tcb.is_orphan() && !matches!(self.tcb.state(), State::Close | State::TimeWait);
@@ -229,8 +233,8 @@ impl StreamState {
         self.orphan = is_orphan;
     }
 
-    /// Confirms the next hop when new data was acknowledged, because the data has passed it
-    /// (`dst_confirm`).
+    /// Confirms that the next hop is reachable when new data was acknowledged, because that data
+    /// has passed through the next hop (`dst_confirm`).
     #[inline]
     fn confirm_neighbor(&mut self, now: Instant) {
         let snd_una = self.tcb.snd_una();
@@ -241,7 +245,7 @@ impl StreamState {
         }
     }
 
-    /// Passes the segments in `cx.out` to IP along the socket's cached path.
+    /// Passes the segments in `cx.out` to IP, with the socket's route entry.
     pub(in crate::socket) fn transmit(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if cx.out.is_empty() {
             return;
@@ -250,8 +254,8 @@ impl StreamState {
         self.hand_down(socket, cx, current);
     }
 
-    /// Like [`transmit`](Self::transmit), without a check of the path. `current` is true if the
-    /// path was cached.
+    /// Like [`transmit`](Self::transmit), without a check of the route entry. `current` is true if
+    /// the cached entry was valid, which is counted.
     fn hand_down(&mut self, socket: &Connection, cx: &mut Cx, current: bool) {
         if current {
             cx.count(Counter::DstHit, 1);
@@ -264,6 +268,7 @@ impl StreamState {
                 }
                 let sender = ip_output::Sender {
                     tuple: &socket.name.tuple,
+                    protocol: protocol::TCP,
                     fields: socket.settings.ip_fields(),
                     ids: Some(&mut self.ip_id),
                 };
@@ -274,13 +279,13 @@ impl StreamState {
                     NetXmit::Cn | NetXmit::Drop(_) => self.tcb.on_local_congestion(),
                 }
             }
-            None => ip_output::discard_unroutable(cx),
+            None => ip_output::discard_unroutable(cx, &socket.name.tuple),
         }
     }
 
-    /// Returns the transmit queue of the socket's packets. The queue is kept while it or its device
-    /// holds data of the connection, because packets in another queue could overtake that data.
-    /// Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
+    /// Returns the transmit queue of the socket's packets. The socket keeps its queue while that
+    /// queue or its device holds data of the connection, because packets in another queue could
+    /// overtake that data. Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
     fn tx_queue(&mut self, socket: &Connection, cx: &Cx) -> QueueId {
         let Some(path) = &self.dst else { return QueueId(0) };
         let queue = path.tx.pick_queue(cx, socket.name.core, socket.name.hash);
@@ -296,7 +301,7 @@ impl StreamState {
     fn change_tx_queue(&mut self, socket: &Connection, cx: &Cx, to: DeviceQueue) -> QueueId {
         match self.tx_mapping {
             Some(DeviceQueue { device, queue }) if device == to.device => {
-                // An entry of the tasklet's list counts as one byte.
+                // The socket's entry in the tasklet's list counts as one byte.
                 if socket.wmem.bytes() > 1 {
                     cx.count(Counter::TxQueueKept, 1);
                     return queue;
@@ -309,8 +314,9 @@ impl StreamState {
         to.queue
     }
 
-    /// Resolves the socket's path if it has none or the cached one is stale. Returns true if the
-    /// cached path was current. Passes the current MTU to TCP (Linux: `tcp_current_mss`).
+    /// Looks up the route entry if the socket has none or its cached one is stale, and passes the
+    /// MTU of a new entry to TCP (Linux: `tcp_current_mss`). Returns whether the cached entry was
+    /// current.
     #[inline]
     pub(in crate::socket) fn check_path(
         &mut self,
@@ -328,31 +334,34 @@ impl StreamState {
     #[cold]
     fn resolve_path(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
-        // The new path may not use TCP Small Queues.
+        // The device of the new route entry may not use TCP Small Queues.
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }
-        let local = Some(socket.name.tuple.local.ip());
-        self.dst = net.route(cx, socket.name.tuple.remote.ip(), local, socket.name.core).ok();
+        let FourTuple { local, remote } = socket.name.tuple;
+        self.dst = net.route(cx, remote, Some(local.ip()), socket.name.core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
-            // A socket that ignores reports uses the device's MTU.
+            // A socket that ignores reports of the path MTU uses the device's MTU.
             let mtu = if takes_reports(socket) { dst.mtu } else { dst.device.caps().mtu };
             self.tcb.set_path_mtu(mtu);
         }
     }
 
-    /// Verifies DST4 and DST3: a path that counts as current equals the one that the routes yield
-    /// now, and a held entry has a reference count above 0.
+    /// Verifies the invariants DST4 and DST3 (docs/invariants.md): a cached route entry that counts
+    /// as current equals the result of a lookup now, and a held entry has references.
     ///
     /// # Panics
     /// If either does not hold.
     pub(in crate::socket) fn check_dst(&self, socket: &Connection, net: &Net, cx: &Cx) {
         let Some(path) = &self.dst else { return };
-        assert!(path.dst.refs() > 0, "a path without references: {path:?}");
+        assert!(path.dst.refs() > 0, "a held route entry without references: {path:?}");
         if net.is_current(cx, path) {
-            let (local, remote) = (socket.name.tuple.local.ip(), socket.name.tuple.remote.ip());
-            assert!(net.would_answer(cx, path, remote, local), "a stale path: {path:?}");
+            let FourTuple { local, remote } = socket.name.tuple;
+            assert!(
+                net.would_answer(cx, path, remote, local.ip()),
+                "a stale entry counts as current: {path:?}"
+            );
         }
     }
 
@@ -380,7 +389,8 @@ impl StreamState {
 
     #[cold]
     pub(super) fn unhash(&mut self, socket: &Connection, net: &Net) {
-        // A table may keep the socket for a while; it must not keep the device.
+        // The table may keep the socket until the end of a grace period. The socket must not keep
+        // the device for that time.
         self.dst = None;
         socket.rx_dst.end();
         socket.disarm(net);
@@ -393,7 +403,7 @@ impl StreamState {
     }
 }
 
-/// Returns whether reports about the path affect the socket's segments (`IP_MTU_DISCOVER`).
+/// Returns whether reports of the path MTU affect the socket's segments (`IP_MTU_DISCOVER`).
 pub(super) fn takes_reports(socket: &Connection) -> bool {
     socket.settings().ip_fields().mtu_discover.is_none_or(MtuDiscover::takes_reports)
 }

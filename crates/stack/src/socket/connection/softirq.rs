@@ -29,9 +29,9 @@ use crate::{
 
 impl Connection {
     /// Softirq: processes one segment for this connection, or queues it for the thread that owns
-    /// the socket. `flush` must follow at the end of the batch. For the last packet of a poll, and
-    /// if no thread owns the socket, the flush is done at once under the same lock. Returns whether
-    /// it was.
+    /// the socket. If this is the last packet of a poll and no thread owns the socket, also flushes
+    /// under the same lock, and returns true. Otherwise returns false: the caller must call `flush`
+    /// at the end of the batch.
     pub(crate) fn segment(&self, rx: &mut Rx<'_, '_>, dst: PacketDst<'_>, packet: Packet) -> bool {
         self.free_read_packets(rx.cx);
         let limit = self.published.backlog_limit.load(Ordering::Relaxed);
@@ -65,8 +65,8 @@ impl Connection {
             state.flush(self, net, rx.cx);
             newly_ready = state.newly_ready.take();
         }
-        // If this call does not flush, the flush at the end of the batch decides about waking the
-        // reader.
+        // Without a flush here, the flush at the end of the batch decides whether the reader is
+        // woken.
         state.leave(&mut |state, work| {
             state.softirq(self, net, rx.cx, work);
             if last {
@@ -81,8 +81,8 @@ impl Connection {
         last
     }
 
-    /// Queues a segment for the thread that owns the socket. The segment leaves the read section,
-    /// so it may keep its dst only with a reference.
+    /// Queues a segment for the thread that owns the socket. The segment outlives the read section,
+    /// so it may keep its route entry (dst) only with a reference.
     #[cold]
     pub(super) fn queue(
         &self,
@@ -102,7 +102,7 @@ impl Connection {
         false
     }
 
-    /// Drops a segment that the backlog has no room for.
+    /// Drops a segment for which the backlog has no space.
     #[cold]
     fn refuse(&self, rx: &mut Rx<'_, '_>, dst: PacketDst<'_>, packet: Packet) -> bool {
         dst.release(rx.cx, rx.rcu);
@@ -112,8 +112,8 @@ impl Connection {
         false
     }
 
-    /// Returns the input route for a packet that arrived by `device`, if this connection has a
-    /// valid one cached, for early demux to attach.
+    /// Returns the cached input route entry, if it is valid for a packet that arrived on `device`.
+    /// Early demux attaches the entry to the packet.
     #[inline]
     pub(crate) fn rx_dst<'s>(
         &'s self,
@@ -125,12 +125,12 @@ impl Connection {
     }
 
     /// Softirq: ends the batch. Sends the segments that new acknowledgments allow, or one ACK, and
-    /// wakes once.
+    /// wakes the waiting threads once.
     pub(crate) fn flush(&self, net: &Net, cx: &mut Cx) {
         let _ = self.deferred(net, cx, DEFERRED_FLUSH);
     }
 
-    /// Softirq: processes the firing of a timer entry of this socket.
+    /// Softirq: handles an expired timer entry of this socket.
     pub(crate) fn on_timer(&self, net: &Net, cx: &mut Cx) {
         self.published.armed.fired(cx.now);
         let _ = self.deferred(net, cx, DEFERRED_TIMER);
@@ -190,7 +190,7 @@ impl Connection {
 }
 
 impl StreamState {
-    /// Performs work of the backlog, or deferred work, in softirq context.
+    /// Processes one item of the backlog, or deferred work, in softirq context.
     #[inline]
     pub(super) fn softirq(
         &mut self,

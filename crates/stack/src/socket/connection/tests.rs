@@ -1,4 +1,4 @@
-//! Concurrent access to one socket at its lock.
+//! Tests of concurrent access to one socket through its lock.
 
 use std::{io::IoSlice, net::SocketAddr};
 
@@ -16,10 +16,11 @@ use crate::{
     transmit::packet_dst::PacketDst,
 };
 
-/// The last packet of a poll was queued for an owner that has released the socket meanwhile.
-/// Processing it is not a flush, so the ACK that it requires must not wait for the next packet.
+/// The last packet of a poll is queued for an owner that has released the socket meanwhile. The
+/// packet is processed at once, but without a flush, and `queue` must report that: the caller then
+/// flushes, and the required ACK does not wait for the next packet.
 #[test]
-fn a_segment_queued_for_an_owner_is_flushed_nevertheless() {
+fn a_segment_queued_for_an_owner_is_not_reported_as_flushed() {
     let memory = Memory::new(1 << 24);
     let config = HostConfig { cores: 1, ..HostConfig::replay(7) };
     let host = Host::new(&memory, config).unwrap();
@@ -38,7 +39,7 @@ fn a_segment_queued_for_an_owner_is_flushed_nevertheless() {
     let server = listener.accept().unwrap();
     assert_eq!(client.send(&host, &mut cx, &[IoSlice::new(b"data")]), Ok(4));
     poll(&mut cx);
-    // Duplicate data is acknowledged at once, each time.
+    // Each segment with duplicate data requires an immediate ACK.
     let repeated = SegmentHeader {
         seq: SeqNum(client.lock.own().tcb.snd_una().0.wrapping_sub(4)),
         ack: server.lock.own().tcb.snd_una(),
@@ -67,7 +68,7 @@ fn a_segment_queued_for_an_owner_is_flushed_nevertheless() {
         } else {
             server.segment(rx, PacketDst::None, packet)
         };
-        assert_eq!(server.lock.backlog_bytes(), 0, "the packet was processed");
+        assert_eq!(server.lock.backlog_bytes(), 0, "the packet is still on the backlog");
         assert_eq!(flushed, is_answered(), "meets an owner: {meets_owner}, last: {last}");
         assert_eq!(flushed, last && !meets_owner);
         // The receive path does the same after the last packet of a connection.

@@ -21,8 +21,9 @@ use crate::{
 };
 
 impl StreamState {
-    /// Softirq: ends a batch. Sends the segments that new acknowledgments allow, or one ACK, and
-    /// notifies.
+    /// Softirq: ends a batch. `settle` sends the segments that new acknowledgments allow, or one
+    /// ACK, and publishes the readiness. If a reader is installed (`modes::prequeue`), this may be
+    /// left to the reader.
     #[inline]
     pub(super) fn flush(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.prequeue.has_reader() {
@@ -48,7 +49,8 @@ impl StreamState {
             Work::Deferred(DEFERRED_TRIM) => self.relieve(socket, net, cx),
             Work::Deferred(bits) => {
                 self.sync_clock(cx);
-                // `settle` checks the path before it sends; other work checks it here.
+                // `settle` checks the route entry before it sends. Other work may send segments
+                // before `settle`, so the entry is checked here.
                 if self.hashed && bits != DEFERRED_FLUSH {
                     self.check_path(socket, net, cx);
                 }
@@ -74,8 +76,8 @@ impl StreamState {
         }
     }
 
-    /// Processes one packet. `dst` is from its receive step, or the reference that a queued packet
-    /// holds.
+    /// Processes one packet. `dst` is the packet's route entry: borrowed from the receive step, or
+    /// the reference that a queued packet holds.
     #[inline]
     pub(in crate::socket) fn packet(
         &mut self,
@@ -91,13 +93,13 @@ impl StreamState {
         if let Some(packet) = parse(cx, packet, &mut header) {
             self.input(cx, &header, packet);
         }
-        // A duplicate ACK or a reset is sent now: another thread may own the socket before the
-        // flush.
+        // A duplicate ACK or a reset is transmitted now, because another thread may take the socket
+        // before the flush.
         self.transmit(socket, net, cx);
     }
 
-    /// Releases the dst of a packet that arrived by `device`; an established connection without a
-    /// valid input route stores it.
+    /// Stores the route entry (dst) of a packet that arrived on `device`, if the connection is
+    /// established and has no valid input route entry; otherwise releases the entry.
     #[inline]
     pub(in crate::socket) fn remember(
         &self,

@@ -50,7 +50,7 @@ impl Bench {
 }
 
 #[test]
-fn the_more_specific_listener_wins() {
+fn a_syn_reaches_the_listener_on_its_address_or_on_the_unspecified_address() {
     let mut bench = Bench::new();
     assert_eq!(bench.found(OURS, 80), None);
     let specific = bench.listen(OURS, 80).unwrap();
@@ -69,7 +69,7 @@ fn the_more_specific_listener_wins() {
 }
 
 #[test]
-fn an_address_and_port_has_one_listener() {
+fn a_second_listener_on_an_overlapping_address_and_port_is_refused() {
     let mut bench = Bench::new();
     let first = bench.listen(OURS, 80).unwrap();
     assert_eq!(bench.listen(OURS, 80).unwrap_err(), Errno::EADDRINUSE);
@@ -95,7 +95,7 @@ fn port_zero_takes_a_free_port_of_the_range() {
     let mut ports: Vec<_> = listeners.iter().map(|listener| listener.local().port()).collect();
     ports.sort_unstable();
     ports.dedup();
-    assert_eq!(ports.len(), 200, "all ports are different");
+    assert_eq!(ports.len(), 200, "two listeners have the same port");
     let range = bench.host.sysctls().ip_local_port_range.clone();
     assert!(ports.iter().all(|port| range.contains(port)));
     for listener in listeners {
@@ -126,8 +126,8 @@ fn connect_with(
     Connection::connect_with(&bench.host, &mut bench.cx, to, options)
 }
 
-const ADDRESS: BindFlags = BindFlags { reuse_address: true, reuse_port: false };
-const PORT: BindFlags = BindFlags { reuse_address: false, reuse_port: true };
+const ADDRESS: BindFlags = BindFlags { reuse_address: true, reuse_port: false, family: Family::V4 };
+const PORT: BindFlags = BindFlags { reuse_address: false, reuse_port: true, family: Family::V4 };
 
 #[test]
 fn a_bound_port_belongs_to_one_connection() {
@@ -142,7 +142,9 @@ fn a_bound_port_belongs_to_one_connection() {
         socket.abort(&bench.host, &mut bench.cx);
     }
     assert_eq!(bench.host.established_len(), 0);
-    connect(&mut bench, local, 80).expect("free again").abort(&bench.host, &mut bench.cx);
+    connect(&mut bench, local, 80)
+        .expect("the port is free again")
+        .abort(&bench.host, &mut bench.cx);
 }
 
 #[test]
@@ -161,11 +163,11 @@ fn connections_that_allow_reuse_share_a_port_to_different_peers_only() {
 }
 
 /// The table of inet_bind_conflict: flags of the first socket, flags of the second, and whether the
-/// second may listen.
+/// second may listen on the port of the first if that is a connection, and if it is a listener.
 #[test]
-fn listening_on_an_owned_port_follows_linuxs_table() {
+fn listening_on_an_owned_port_succeeds_as_in_linux() {
     let none = BindFlags::default();
-    let both = BindFlags { reuse_address: true, reuse_port: true };
+    let both = BindFlags { reuse_address: true, reuse_port: true, family: Family::V4 };
     for (first, second, beside_connection, beside_listener) in [
         (none, none, false, false),
         (none, ADDRESS, false, false),
@@ -185,8 +187,8 @@ fn listening_on_an_owned_port_follows_linuxs_table() {
             Listener::listen_with(&bench.host, &mut bench.cx, local, &options(flags))
         };
         let connection =
-            connect_with(&mut bench, 80, &bound(Some((OURS, 4000)), first)).expect("free");
-        let listener = listen(&mut bench, OURS, 5000, first).expect("free");
+            connect_with(&mut bench, 80, &bound(Some((OURS, 4000)), first)).expect("a free port");
+        let listener = listen(&mut bench, OURS, 5000, first).expect("a free port");
         for ip in [OURS, ANY] {
             for (port, allowed) in [(4000, beside_connection), (5000, beside_listener)] {
                 let result = listen(&mut bench, ip, port, second);
@@ -205,7 +207,7 @@ fn listening_on_an_owned_port_follows_linuxs_table() {
 }
 
 #[test]
-fn a_group_shares_its_connections_by_their_flow() {
+fn the_flow_hash_spreads_connections_over_the_listeners_of_a_group() {
     let mut bench = Bench::new();
     let options = ListenOptions::default().reuse_port(true);
     let members: Vec<_> = (0..4)
@@ -225,7 +227,7 @@ fn a_group_shares_its_connections_by_their_flow() {
     for _ in 0..4000 {
         let hash = rng.next_u32();
         let chosen = pick(&bench, hash);
-        assert!(Arc::ptr_eq(&chosen, &pick(&bench, hash)), "a flow has one listener");
+        assert!(Arc::ptr_eq(&chosen, &pick(&bench, hash)), "a flow selects two listeners");
         counts[members.iter().position(|member| Arc::ptr_eq(member, &chosen)).unwrap()] += 1;
     }
     assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
@@ -245,7 +247,7 @@ fn a_group_shares_its_connections_by_their_flow() {
 }
 
 #[test]
-fn chosen_ports_have_no_listener() {
+fn connections_choose_different_ports_without_a_listener() {
     let mut bench = Bench::new();
     let sockets: Vec<_> = (0..100).map(|_| connect(&mut bench, None, 80).unwrap()).collect();
     let mut ports: Vec<_> = sockets.iter().map(|socket| socket.local().port()).collect();
@@ -265,7 +267,7 @@ fn chosen_ports_have_no_listener() {
 }
 
 #[test]
-fn ports_of_the_range_run_out() {
+fn a_connect_fails_when_all_ports_of_the_range_are_used_to_the_peer() {
     let memory = Memory::new(4 << 20);
     let mut cx = Cx::replay(&memory, 1);
     let mut sysctls = crate::sysctl::Sysctls::default();
@@ -285,7 +287,7 @@ fn ports_of_the_range_run_out() {
 }
 
 #[test]
-fn the_hash_depends_on_each_part_and_on_the_secret() {
+fn the_hash_depends_on_each_part_of_the_four_tuple_and_on_the_secret() {
     let rcu = Domain::new();
     let demux = Demux::new(&rcu, HashKey([1; 16]));
     let at = |tail, port| SocketAddr::new(Ipv4Addr::new(10, 0, 0, tail).into(), port);

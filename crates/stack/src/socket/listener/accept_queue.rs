@@ -9,11 +9,12 @@ use std::{collections::VecDeque, sync::Arc};
 
 use crate::{base::ids::CoreId, socket::connection::Connection};
 
-/// Maximum times in a row that the oldest connection is passed over. A thread that accepts as fast
-/// as connections arrive then still takes one in 17 from another core.
+/// Maximum number of times in a row that the oldest connection is passed over. A thread that
+/// accepts as fast as connections arrive then still takes one in 17 from another core.
 const PASSED_OVER_MAX: u32 = 16;
 
-/// Maximum connections searched for one of the caller's core. The queue is locked meanwhile.
+/// Maximum number of connections that are searched for one of the caller's core. The queue is
+/// locked during the search.
 const LOOK_MAX: usize = 32;
 
 /// The queue, oldest connection first.
@@ -33,7 +34,8 @@ impl AcceptQueue {
         self.sockets.len()
     }
 
-    /// Takes the oldest connection of core `near`, or the oldest of all.
+    /// Takes the oldest connection of core `near` among the first [`LOOK_MAX`]. Takes the oldest of
+    /// all if there is none, or if the oldest was passed over too often.
     pub(super) fn take(&mut self, near: Option<CoreId>) -> Option<Arc<Connection>> {
         let is_near = |socket: &Arc<Connection>| near.is_none_or(|core| socket.core() == core);
         let index = match self.sockets.iter().take(LOOK_MAX).position(is_near) {

@@ -3,11 +3,12 @@
 //! Below: `tcp::open::fast_open`. RFC 7413 §4.2.2; Linux: tcp_try_fastopen,
 //! tcp_fastopen_queue_check.
 //!
-//! Connections that are open before their handshake has completed wait in the accept queue like
-//! others, and have their own bound (`TCP_FASTOPEN`), so a flood with stolen cookies costs a
-//! bounded number of control blocks.
+//! An early connection is open before its handshake has completed. Early connections wait in the
+//! accept queue like others. Their number has a separate bound (`TCP_FASTOPEN`), so a flood with
+//! stolen cookies costs a bounded number of control blocks.
 //!
-//! Differs from Linux: a connection ended by a reset leaves the count at once, not after a minute.
+//! Differs from Linux: an early connection that a reset ends leaves the count at once, not after a
+//! minute.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -26,7 +27,8 @@ use crate::{
 enum Early {
     /// The SYN starts an ordinary handshake, with this option in its SYN-ACK.
     Handshake(FastOpen),
-    /// The data is accepted; a client whose cookie is outdated gets this one.
+    /// The data of the SYN is accepted. A client whose cookie was made with the backup key gets
+    /// this new cookie.
     Accept(Option<Cookie>),
 }
 
@@ -97,8 +99,8 @@ impl Listener {
         Policy { limit, no_cookie: settings.fast_open_no_cookie, key: settings.fast_open_key }
     }
 
-    /// Creates the connection before the handshake has completed: its data can be read, and it
-    /// waits to be accepted.
+    /// Creates the connection before the handshake has completed: the data of the SYN can be read,
+    /// and the connection waits for `accept`.
     fn accept_early(self: &Arc<Self>, rx: &mut Rx<'_, '_>, syn: Syn<'_>, cookie: Option<Cookie>) {
         let Syn { name, iss_min, header, packet } = syn;
         let place = match self.claim_place(rx.cx, &name.tuple) {
@@ -126,8 +128,8 @@ impl Listener {
         self.offer(net, cx, socket);
     }
 
-    /// Removes a connection from the count of early ones, because its handshake has completed or it
-    /// has ended.
+    /// Removes a connection from the count of early connections, because its handshake has
+    /// completed or the connection has ended.
     pub(crate) fn early_done(&self) {
         self.early().fetch_sub(1, Ordering::Relaxed);
     }

@@ -51,14 +51,15 @@ impl Listener {
         }
     }
 
-    /// Drops a SYN or a returned cookie, and counts it as Linux counts every refusal of a listener.
+    /// Drops a SYN or a returned cookie, and counts the drop, as Linux does for every refusal of a
+    /// listener.
     pub(in crate::socket) fn refuse(cx: &mut Cx, reason: DropReason, packet: Packet) {
         cx.counters().tcp.add(TcpCounter::TcpExtListenDrops, 1);
         cx.drop_packet(reason, packet);
     }
 
-    /// Returns whether the listener answers the SYN `header` with a request, which replaces a
-    /// connection in TIME-WAIT. A refusal is counted like that of any SYN.
+    /// Checks whether the listener may answer the SYN `header` with a request that replaces a
+    /// TIME-WAIT socket. A refusal is counted like that of any SYN.
     pub(crate) fn admit_reopening(
         &self,
         cx: &Cx,
@@ -104,8 +105,8 @@ impl Listener {
         Ok(answer)
     }
 
-    /// Claims a place among the connections of the peer's address for a new request or connection;
-    /// `None` without a limit. On an error the caller drops the segment.
+    /// Counts a new request or connection against the limit of the peer's address, and returns its
+    /// place ([`SourcePlace`]); `None` without a limit. On an error the caller drops the segment.
     pub(in crate::socket) fn claim_place(
         &self,
         cx: &Cx,
@@ -130,7 +131,8 @@ impl Listener {
         ip_output::output(cx, dst, &name.tuple, name.core);
     }
 
-    /// Records the time of a cookie, at most once a second, because the cache line is shared.
+    /// Records the time of a cookie. The time is written at most once a second, because all cores
+    /// share its cache line.
     fn note_cookie(&self, now: Instant) {
         let sent = Instant::from_nanos(self.cookie_sent_ns.load(Ordering::Relaxed));
         if now.checked_duration_since(sent).is_some_and(|age| age >= Duration::from_secs(1)) {
@@ -168,8 +170,8 @@ impl Listener {
         RequestSocket::open_from_cookie(rx, self, name, request, header, packet);
     }
 
-    /// Returns the initial parameters of a connection to this listener and the path to its peer;
-    /// `None` without a route.
+    /// Returns the initial parameters of a connection to this listener, and the route entry (dst)
+    /// to its peer; `None` without a route.
     pub(in crate::socket) fn open_params<'s>(
         &self,
         rx: &Rx<'_, 's>,
@@ -177,8 +179,9 @@ impl Listener {
         iss_min: Option<SeqNum>,
     ) -> Option<(DstHandle<'s>, OpenParams)> {
         let (net, cx, rcu) = (rx.net, &*rx.cx, rx.rcu);
-        let (local, remote) = (name.tuple.local.ip(), name.tuple.remote.ip());
-        let dst = net.reply_path(cx, remote, Some(local), net.core_of_flow(name.hash), rcu).ok()?;
+        let FourTuple { local, remote } = name.tuple;
+        let core = net.core_of_flow(name.hash);
+        let dst = net.reply_path(cx, remote, Some(local.ip()), core, rcu).ok()?;
         let options = self.settings(rcu).tcp.clone();
         let mut params = OpenParams { options, ..net.open_params(name, &dst, cx.now) };
         if let Some(iss_min) = iss_min

@@ -27,7 +27,7 @@ pub struct ListenOptions {
     /// as in `std::net`.
     pub backlog: u32,
     /// Options of the listener and initial options of its connections. By default `SO_REUSEADDR` is
-    /// on, as in `std::net`, and everything else as in [`SocketSettings::default`].
+    /// on, as in `std::net`, and all other options are as in [`SocketSettings::default`].
     pub settings: SocketSettings,
 }
 
@@ -47,7 +47,7 @@ impl ListenOptions {
 }
 
 impl Listener {
-    /// Sets an option. Connections whose handshake completes later start with it.
+    /// Sets an option. Connections whose handshake completes later start with the option.
     ///
     /// # Errors
     /// As [`SocketSettings::set`].
@@ -62,7 +62,8 @@ impl Listener {
         self.settings.update(|settings| {
             let mut next = settings.clone();
             result = next.set_in(SocketState::Listening, option, value, &sysctls);
-            // Under the lock of `settings`, so that the later of two calls decides both values.
+            // Set under the lock of `settings`, so that both values are those of the same call if
+            // two threads set options at the same time.
             self.source_limit.set_max(next.max_per_source);
             next
         });
@@ -94,7 +95,8 @@ impl Listener {
         self.settings(&cx.reader().pin()).busy_poll
     }
 
-    /// Sets the options that a connection inherits besides those of the engine.
+    /// Sets the options that `socket` inherits, except those of the engine (crate `tcp`), which its
+    /// `Tcb` already has.
     pub(in crate::socket) fn settle_options(&self, cx: &Cx, socket: &Connection) {
         let reader = cx.reader();
         let rcu = reader.pin();

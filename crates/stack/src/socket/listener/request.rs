@@ -1,9 +1,10 @@
-//! A passive open in SYN-RECEIVED. It is small, because a peer can create many at no cost.
+//! A passive open in SYN-RECEIVED. The object is small, because a peer can cause many of them at no
+//! cost.
 //!
 //! A request is in the established table under its four-tuple until the third segment, a reset or
-//! the last SYN-ACK timeout arrives, or until its listener closes. The thread that sets `done` ends
-//! it, exactly once: it removes the request from the listener's SYN queue and replaces or removes
-//! its table entry. Linux: `struct request_sock`, `tcp_check_req`.
+//! an ICMP error ends it, the last SYN-ACK times out, or its listener is closed. Exactly one thread
+//! sets `done`. That thread removes the request from the listener's SYN queue, and replaces or
+//! removes its table entry. Linux: `struct request_sock`, `tcp_check_req`.
 //!
 //! Not here: SYNs that are answered with a cookie (`listener`).
 
@@ -28,8 +29,8 @@ use crate::{
     transmit::ip_output,
 };
 
-/// Value of a request that is not in the SYN queue, because it was made from a cookie and exists
-/// for one segment only.
+/// Value of `slot` for a request that is not in the SYN queue, because the request was made from a
+/// cookie and exists for one segment only.
 const NO_SLOT: usize = usize::MAX;
 
 /// A half-open connection.
@@ -39,11 +40,11 @@ pub(crate) struct RequestSocket {
     this: Weak<Self>,
     listener: Arc<Listener>,
     /// Index in the listener's SYN queue. Written once, before the table refers to this object.
-    /// Relaxed: the table orders it.
+    /// Relaxed: the insertion into the table orders the store.
     slot: AtomicUsize,
-    /// Place among the connections of its source, until the request ends or passes the place to the
-    /// connection. Only the thread that sets `done` takes the place, so the lock is uncontended.
-    /// `None` without a limit, which then costs no lock.
+    /// Place of the request in the limit of its source address, until the request ends or passes
+    /// the place to the connection. Only the thread that sets `done` takes the place, so the lock
+    /// is uncontended. `None` without a limit: then no lock is taken.
     place: Option<Mutex<Option<Box<SourcePlace>>>>,
     /// State of the handshake. Locked for one segment or timer only, and never during transmission.
     request: Mutex<Request>,
@@ -53,7 +54,7 @@ pub(crate) struct RequestSocket {
 
 impl RequestSocket {
     /// Answers a SYN: adds a request to the table, sends a SYN-ACK, and arms the timer that repeats
-    /// it.
+    /// the SYN-ACK.
     pub(super) fn open(
         rx: &mut Rx<'_, '_>,
         listener: &Arc<Listener>,
@@ -146,8 +147,8 @@ impl RequestSocket {
         }
         if self.done.load(Ordering::Acquire) {
             // The listener was closed meanwhile, perhaps before the entry was inserted. The lock of
-            // the table orders both: either `Listener::close` finds the entry, or `done` is visible
-            // here.
+            // the table orders the insertion and `give_up`, which `Listener::close` calls: either
+            // `give_up` finds the entry, or `done` is visible here.
             self.remove_entry(net);
             return Err(DropReason::TcpClosed);
         }
@@ -174,8 +175,8 @@ impl RequestSocket {
             let mut tcx = cx.tcp();
             let verdict = request.on_segment(&mut tcx, header, packet, has_room);
             match verdict {
-                // The timer, or the listener on another core, may have given the request up
-                // meanwhile.
+                // Another core may have given up the request meanwhile, for the timer or for a
+                // closed listener.
                 RequestVerdict::Establish(packet) if self.done.swap(true, Ordering::AcqRel) => {
                     Err(RequestVerdict::Drop(DropReason::TcpClosed, packet))
                 }
@@ -194,7 +195,8 @@ impl RequestSocket {
         }
     }
 
-    /// Completes the handshake: the connection replaces the request, and this segment is its first.
+    /// Completes the handshake: the connection replaces the request, and this segment is the
+    /// connection's first.
     fn establish(
         &self,
         net: &Net,

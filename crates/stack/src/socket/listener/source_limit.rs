@@ -1,31 +1,33 @@
-//! Connections per source address with one listener, and their limit (`max_per_source`).
+//! Counts of the connections of each source address to one listener, and their limit
+//! (`max_per_source`).
 //!
-//! A place is claimed when a SYN becomes a request or an early connection, and when a SYN cookie
-//! returns. The request passes its place to the connection, which returns the place when it leaves
-//! the table of connections: a TIME-WAIT socket has none. Check and count are one step under one
-//! lock, so the limit holds on any number of cores. Linux's TCP has no such setting; the
-//! counterpart is `connlimit` of iptables with a dropping rule.
+//! A place (`SourcePlace`) stands for one counted connection. A place is claimed when a SYN becomes
+//! a request or an early connection (Fast Open), and when a SYN cookie returns. The request passes
+//! its place to the connection, which returns the place when it leaves the table of connections: a
+//! TIME-WAIT socket has none. Check and count are one step under one lock, so the limit holds on
+//! any number of cores. Linux's TCP has no such setting; the counterpart is `connlimit` of iptables
+//! with a dropping rule.
 //!
-//! Without a limit no connection is counted, and a SYN costs one load. An entry exists only while
-//! its count is above 0, so there are never more entries than places. A tree holds them, so no
-//! choice of addresses makes lookups slow.
+//! Without a limit no connection is counted, and a SYN costs one load. An address has an entry only
+//! while its count is above 0, so there are never more entries than places. The entries are in a
+//! tree, so no choice of addresses makes lookups slow.
 //!
-//! Addresses are counted individually, as /32. A limit per prefix would mask `source` in
-//! [`SourceLimit::claim`] and [`SourceLimit::is_reached`] and change nothing else.
+//! IPv4 addresses are counted one by one, IPv6 addresses by their /64: a site gives each host or
+//! link a whole /64 (RFC 8504 §7.1), so that one host may have any number of addresses in it.
 //!
 //! Not here: treatment of a refused segment (`listener/input`).
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
 };
 
-/// The limit of one listener with its counts. The connections of the listener keep it alive after
-/// the listener is dropped.
+/// The limit of one listener with its counts. The places of connections keep this object alive
+/// after the listener is dropped.
 #[derive(Debug)]
 pub(super) struct SourceLimit {
     /// Maximum places of one address; 0 is no limit. Written by `set_option` of the listener, read
@@ -52,7 +54,7 @@ impl SourceLimit {
         Arc::new(Self { max: AtomicU32::new(max), counts: Mutex::default() })
     }
 
-    /// Changes the limit. Claimed places stay claimed, even if they exceed `max`.
+    /// Changes the limit. Claimed places stay claimed, even if there are more than `max`.
     pub(super) fn set_max(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
     }
@@ -73,6 +75,7 @@ impl SourceLimit {
         source: IpAddr,
     ) -> Result<Option<Box<SourcePlace>>, Reached> {
         let Some(max) = self.max() else { return Ok(None) };
+        let source = network_of(source);
         {
             let mut counts = self.lock();
             let count = counts.get(&source).copied().unwrap_or(0);
@@ -86,7 +89,7 @@ impl SourceLimit {
 
     /// Returns the number of places of `source`.
     pub(super) fn count(&self, source: IpAddr) -> u32 {
-        self.lock().get(&source).copied().unwrap_or(0)
+        self.lock().get(&network_of(source)).copied().unwrap_or(0)
     }
 
     /// Returns the number of addresses that have a place.
@@ -96,6 +99,15 @@ impl SourceLimit {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u32>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the address under which `source` is counted: an IPv4 address itself, or the first
+/// address of an IPv6 /64.
+fn network_of(source: IpAddr) -> IpAddr {
+    match source {
+        IpAddr::V4(_) => source,
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (!0 << 64))),
     }
 }
 
@@ -121,7 +133,7 @@ mod tests {
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
     #[test]
-    fn each_source_has_its_places_and_an_entry_only_while_it_holds_one() {
+    fn each_source_has_a_separate_limit_and_an_entry_only_while_it_has_places() {
         let limit = SourceLimit::new(2);
         let first = limit.claim(ONE).unwrap();
         let second = limit.claim(ONE).unwrap();
@@ -134,6 +146,16 @@ mod tests {
         let third = limit.claim(ONE).unwrap();
         drop((second, third, other));
         assert_eq!((limit.count(ONE), limit.sources()), (0, 0));
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_share_their_places() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let limit = SourceLimit::new(1);
+        let place = limit.claim(ip("2001:db8::1")).unwrap();
+        assert!(limit.is_reached(ip("2001:db8::2:3")) && !limit.is_reached(ip("2001:db8:0:1::1")));
+        drop(place);
+        assert_eq!(limit.sources(), 0);
     }
 
     #[test]
@@ -158,10 +180,9 @@ mod tests {
         assert_eq!(limit.sources(), 0);
     }
 
-    /// Four threads claim and return places of one address as fast as they can: the limit is never
-    /// exceeded.
+    /// Four threads claim and return places of one address as fast as they can.
     #[test]
-    fn the_limit_is_exact_under_concurrency() {
+    fn the_limit_is_never_exceeded_under_concurrency() {
         const MAX: u32 = 3;
         let limit = SourceLimit::new(MAX);
         let granted: usize = thread::scope(|scope| {
@@ -181,6 +202,6 @@ mod tests {
             claimers.into_iter().map(|claimer| claimer.join().unwrap()).sum()
         });
         assert!(granted > 0);
-        assert_eq!(limit.sources(), 0, "every place was returned");
+        assert_eq!(limit.sources(), 0, "a place was not returned");
     }
 }

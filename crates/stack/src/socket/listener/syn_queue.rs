@@ -1,9 +1,9 @@
-//! The requests of one listener: their number, and the list by which closing the listener ends them
+//! The requests of one listener: their number, and the list from which `Listener::close` ends them
 //! all.
 //!
-//! Linux: `struct request_sock_queue` keeps only the count (`qlen`); its requests notice a closed
-//! listener themselves. Here a request is admitted under the lock that `close` takes, so a SYN
-//! processed on another core cannot leave a request whose listener is closed.
+//! Linux: `struct request_sock_queue` keeps only the count (`qlen`); there, each request checks for
+//! itself whether its listener is closed. Here a request is admitted under the lock that `close`
+//! takes, so a SYN processed on another core cannot leave a request whose listener is closed.
 //!
 //! Not here: the lookup of a request by its four-tuple (`demux`), the accept queue (`listener`).
 
@@ -54,8 +54,8 @@ impl SynQueue {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Adds a request if there are fewer than `limit`. It counts until [`remove`](Self::remove), or
-    /// until the queue is closed.
+    /// Adds a request if there are fewer than `limit`. The request counts until
+    /// [`remove`](Self::remove), or until the queue is closed.
     pub(super) fn add(&self, request: Weak<RequestSocket>, limit: usize) -> Result<Slot, Refused> {
         let mut slots = self.lock();
         if slots.closed {
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_holds_and_slots_are_reused() {
+    fn the_number_of_requests_is_bounded_and_slots_are_reused() {
         let queue = SynQueue::new();
         let first = queue.add(Weak::new(), 2).expect("room");
         let second = queue.add(Weak::new(), 2).expect("room");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_is_added_after_close_or_counted_twice() {
+    fn after_close_no_request_is_added_and_a_removal_changes_nothing() {
         let queue = SynQueue::new();
         let slot = queue.add(Weak::new(), 2).expect("room");
         assert_eq!(queue.close().len(), 1);

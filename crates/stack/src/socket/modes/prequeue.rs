@@ -4,20 +4,21 @@
 //! `tcp_prequeue`, `tcp_prequeue_process`, `struct ucopy`.
 //!
 //! The waiting thread has CPU time to spare: it runs TCP itself, copies payload from the packet
-//! directly into its buffer, and acknowledges. Softirq context only queues and wakes.
-//! `net.quietline.rx_context` enables it, and selects the treatment of the dst of a packet that
-//! outlives the RCU section in which it was received ([`RxContext`]).
+//! directly into its buffer, and acknowledges. Softirq context only queues the packets and wakes
+//! the thread. `net.quietline.rx_context` enables the prequeue. The setting also selects the
+//! treatment of a packet's route entry (dst), because a queued packet outlives the RCU section in
+//! which it was received ([`RxContext`]).
 //!
-//! - Receive queue, prequeue, backlog: packets in each are older than packets in the next, and are
-//!   processed first.
-//! - Packets are queued here only for an installed reader, which is woken for the first of them. A
-//!   timer limits the wait: the delayed-ACK timer processes them if the reader does not.
-//! - Their memory is bounded by the receive buffer, separately from the receive queue. Packets
-//!   beyond the bound are processed in softirq, so none is lost.
+//! - In the order receive queue, prequeue, backlog, the packets of each are older than those of the
+//!   next, and are processed first.
+//! - Packets are queued here only for an installed reader, which is woken for the first of them. If
+//!   the reader does not process them in time, the delayed-ACK timer does.
+//! - The size of the receive buffer bounds their memory: with `PrequeueDropLimited` together with
+//!   the receive queue, otherwise apart from it. At the bound, softirq context processes all of
+//!   them, so none is lost.
 //!
 //! All functions here run under the socket lock. With `bh`, the default, there is never a reader,
-//! and the only cost is the test of `has_reader` in `Connection::process` and
-//! `StreamState::softirq`.
+//! and the only cost is a few tests of `has_reader` and `is_empty`.
 
 use std::num::NonZeroU64;
 
@@ -34,9 +35,9 @@ use crate::{
     transmit::packet_dst::{PacketDst, leave_rcu},
 };
 
-/// Number of packets that ends the wait with [`RxContext::PrequeueDropLimited`]: about 60 µs of
-/// work. A receive buffer of megabytes would let thousands of packets wait, which softirq context
-/// would then process at once.
+/// Number of packets at which softirq context processes the queue with
+/// [`RxContext::PrequeueDropLimited`]: about 60 µs of work. A receive buffer of megabytes would let
+/// thousands of packets wait, which softirq context would then process at once.
 const LIMIT_PACKETS: usize = 32;
 
 /// Identifier of a waiting thread.
@@ -80,7 +81,7 @@ impl Prequeue {
         self.reader
     }
 
-    /// Removes the reader, which has emptied the queue before.
+    /// Removes the reader. The queue must be empty.
     pub(super) fn remove_reader(&mut self) {
         debug_assert!(self.is_empty(), "packets wait without a reader");
         self.reader = None;
@@ -108,13 +109,14 @@ impl Prequeue {
             memory += packet.truesize();
             self.packets.push_back(packet);
         }
-        assert_eq!(memory, self.memory, "PQ3: memory is the sum of truesize");
+        assert_eq!(memory, self.memory, "PQ3: `memory` must be the sum of truesize");
         assert!(self.is_empty() || self.has_reader(), "PQ2: packets wait without a reader");
     }
 }
 
 impl StreamState {
-    /// Softirq: queues a segment for the reader, or processes it if it is not for the reader.
+    /// Softirq: queues a segment for the reader, or processes the segment if it need not wait for
+    /// the reader.
     #[cold]
     pub(crate) fn segment_with_reader(
         &mut self,
@@ -136,7 +138,7 @@ impl StreamState {
         self.enqueue(socket, net, rx.cx, packet);
     }
 
-    /// Softirq: performs work of the backlog, or deferred work, on a connection with a reader.
+    /// Softirq: processes one item of the backlog, or deferred work, on a connection with a reader.
     #[cold]
     pub(crate) fn softirq_with_reader(
         &mut self,
@@ -149,7 +151,7 @@ impl StreamState {
             Work::Item(packet) => {
                 self.sync_clock(cx);
                 if self.is_for_reader(socket, net, cx, &packet) {
-                    // A packet of the backlog has left its read section already.
+                    // A packet of the backlog has left its read section before.
                     self.enqueue(socket, net, cx, packet);
                 } else {
                     self.prequeue.touched = true;
@@ -166,8 +168,8 @@ impl StreamState {
         }
     }
 
-    /// Returns whether `packet` must wait for the reader. Removes the reader if the setting was
-    /// changed and does not allow one.
+    /// Returns whether `packet` must wait for the reader. If the setting was changed and allows no
+    /// reader, processes the queue and removes the reader.
     fn is_for_reader(
         &mut self,
         socket: &Connection,
@@ -200,7 +202,7 @@ impl StreamState {
         }
     }
 
-    /// Returns whether the packet queued last exceeds the limit.
+    /// Returns whether the queue has reached its limit of packets or exceeds its limit of memory.
     fn is_prequeue_full(&self, context: RxContext) -> bool {
         let Prequeue { packets, memory, .. } = &self.prequeue;
         if context == RxContext::PrequeueDropLimited {
@@ -211,8 +213,8 @@ impl StreamState {
         }
     }
 
-    /// Processes the queued packets and returns their number. Any owner of the socket may call it
-    /// before it processes younger packets, and must settle afterwards.
+    /// Processes the queued packets and returns their number. Any owner of the socket may call this
+    /// before it processes younger packets, and must call `settle` afterwards.
     pub(crate) fn drain_prequeue(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) -> usize {
         if self.prequeue.is_empty() {
             return 0;
@@ -220,9 +222,9 @@ impl StreamState {
         self.process_prequeue(socket, net, cx, &mut []).0
     }
 
-    /// Processes the queue when the delayed-ACK timer finds it unprocessed, and removes the reader
-    /// until it waits again. Differs from Linux, which keeps the reader: a reader that has ended
-    /// would then delay every later packet.
+    /// Processes the queue if the delayed-ACK timer expires before the reader has done so, and
+    /// removes the reader, which is installed again when it waits next. Differs from Linux, which
+    /// keeps the reader: a reader that has stopped waiting would then delay every later packet.
     pub(crate) fn fetch_prequeue(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.prequeue.is_empty() || !self.tcb.is_delack_due(cx.now) {
             return;
@@ -276,7 +278,8 @@ impl StreamState {
             if let Some(packet) = parse(cx, packet, &mut header) {
                 copied += self.input_to_user(cx, &header, packet, &mut user[copied..]);
             }
-            // Transmit now: a duplicate ACK or a reset must not be merged with the next one.
+            // Transmit now: a duplicate ACK or a reset must not be merged with the output of the
+            // next packet.
             self.transmit(socket, net, cx);
         }
         (count, copied)

@@ -1,9 +1,10 @@
-//! A blocking `recv`, in steps: the counterpart of Linux's `tcp_recvmsg` between two sleeps.
+//! A blocking `recv`, divided into steps: each corresponds to the part of Linux's `tcp_recvmsg`
+//! between two sleeps.
 //!
 //! Above: crate `quietline`, whose threads sleep, and the simulator, which simulates such threads.
 //! Below: `prequeue.rs`, `backlog.rs`. The stack itself never sleeps: a step that finds no data
 //! returns `EAGAIN`, and has made its thread the socket's reader if
-//! [`RxContext`](crate::sysctl::modes::RxContext) uses readers. Then
+//! [`RxContext`](crate::sysctl::modes::RxContext) uses readers. The caller continues as follows:
 //!
 //! ```text
 //!   recv_or_wait ── bytes, end, error ──► done: the reader is removed
@@ -48,8 +49,8 @@ impl Reader {
         Self::default()
     }
 
-    /// Whether packets may wait for this thread, so that it must call `recv_and_leave` when it
-    /// stops.
+    /// Returns whether packets may wait for this thread. If so, the thread must call
+    /// `recv_and_leave` when it stops waiting.
     #[must_use]
     pub const fn is_installed(&self) -> bool {
         self.id.is_some()
@@ -71,8 +72,8 @@ impl Connection {
     }
 
     /// Like [`recv_or_wait`](Self::recv_or_wait), but calls `interrupt` as soon as the thread owns
-    /// the socket. For the simulator, which has one thread: packets that arrive in `interrupt` go
-    /// to the backlog.
+    /// the socket. The simulator, which has one thread, uses this: packets that arrive in
+    /// `interrupt` go to the backlog.
     pub fn recv_interrupted(
         &self,
         net: &Net,
@@ -86,7 +87,7 @@ impl Connection {
         let was_reader = reader.is_installed();
         let result = Step { socket: self, net, reader }.read_all(&mut call.state, cx, bufs, true);
         let waits = result == Err(Errno::EAGAIN);
-        // Only a reader processes packets itself.
+        // A reader also processes packets itself, so its call has not only read.
         let is_reader = was_reader || reader.is_installed();
         call.state.only_read = !is_reader && (waits || result.is_ok());
         if waits && reader.waits {
@@ -112,15 +113,15 @@ impl Connection {
         result
     }
 
-    /// Whether packets wait for this thread.
+    /// Returns whether packets wait for this thread.
     #[must_use]
     pub fn is_due(&self, reader: &Reader) -> bool {
         reader.is_installed() && self.has_prequeued()
     }
 }
 
-/// Reads more after `copied` bytes that were copied directly: a segment that filled a gap has made
-/// later data in the receive queue readable.
+/// Reads more after `copied` bytes that were copied directly: a segment that filled a gap may have
+/// made later data in the receive queue readable.
 fn read_rest(state: &mut Holder<'_>, cx: &mut Cx, copied: usize, buf: &mut [u8]) -> usize {
     recv_more(state, cx, copied, &mut [IoSliceMut::new(&mut buf[copied..])])
 }
@@ -133,7 +134,8 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Uses the first buffer for direct copies; data for the other buffers has been queued by then.
+    /// Reads into `bufs`. Packets are copied directly only into the first buffer; data for the
+    /// other buffers is in the receive queue by then.
     fn read_all(
         &mut self,
         state: &mut Holder<'_>,
@@ -223,7 +225,8 @@ impl Step<'_> {
         self.reader.is_installed()
     }
 
-    /// Ends the call: processes packets that still wait for this reader, into the rest of `buf`.
+    /// Ends the wait: processes packets that still wait for this reader, into `buf`, and removes
+    /// the reader. Returns the number of bytes copied.
     fn leave(&mut self, state: &mut Holder<'_>, cx: &mut Cx, buf: &mut [u8]) -> usize {
         let id = self.reader.id.take();
         if !state.prequeue.is_reader(id) {

@@ -1,16 +1,18 @@
-//! The input route cached by a connection, which early demux attaches to its next packets.
+//! The input route entry (dst) that a socket caches. Early demux attaches the entry to the socket's
+//! next packets.
 //!
 //! Linux: `sk_rx_dst`, `sk_rx_dst_ifindex`, `sk_rx_dst_cookie`, `inet_sk_rx_dst_set`. Written by
 //! the owner of the socket, read in a read section by the receiving context.
 //!
-//! The entry is published with its own reference, taken by a conditional get, and the slot is
-//! **cleared before that reference is put**: a reader that still finds the entry is protected by
-//! its read section. In the other order it could find a freed entry.
+//! The cache holds a reference of its own to the published entry, taken by a conditional get. The
+//! slot is **cleared before that reference is put**: a reader that still finds the entry is
+//! protected by its read section. In the other order a reader could find a freed entry.
 //!
-//! Differs from Linux: device and cookie are the entry's own, because each input route belongs to
-//! one device here. A reader never combines one entry with the device of another.
+//! Differs from Linux: readers take device and generation (Linux's cookie) from the entry itself,
+//! because each input route entry belongs to one device here. A reader therefore never combines one
+//! entry with the device of another.
 //!
-//! Not here: lookup of the route (`receive::ip_input`), release of a packet's reference
+//! Not here: lookup of the entry (`receive::ip_input`), release of a packet's reference
 //! (`transmit::packet_dst`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,7 +34,7 @@ use crate::{
     },
 };
 
-/// Cached input route, as readers see it.
+/// Cache for one input route entry.
 #[derive(Debug)]
 pub(crate) struct RxDst {
     slot: Slot<DstParts>,
@@ -48,7 +50,7 @@ impl RxDst {
         Self { slot: Slot::new(rcu), generation: AtomicU32::new(0), device: AtomicU32::new(0) }
     }
 
-    /// Returns the route for a packet that arrived by `device`, if the socket has a valid one.
+    /// Returns the cached entry, if it is valid for a packet that arrived on `device`.
     #[inline]
     pub(crate) fn check<'s>(
         &'s self,
@@ -60,7 +62,7 @@ impl RxDst {
         net.is_valid_input(dst.tail(), device).then_some(dst)
     }
 
-    /// Returns whether a packet that arrived by `device` may be queued without its dst, because the
+    /// Returns whether a packet that arrived on `device` may be queued without its dst, because the
     /// cached entry replaces it; passed to [`leave_rcu`](crate::transmit::packet_dst::leave_rcu).
     #[inline]
     pub(crate) fn serves(
@@ -73,9 +75,9 @@ impl RxDst {
         mode.drops(!self.slot.is_empty(), || self.check(net, device, rcu).is_some())
     }
 
-    /// Updates the cache for a packet of an established connection that arrived by `device`: drops
-    /// the cached entry if it is stale or of another device, and stores the packet's entry if none
-    /// is cached. Called by the owner of the socket.
+    /// Updates the cache for a packet that arrived on `device`, of an established connection or a
+    /// connected datagram socket: drops the cached entry if it is stale or of another device, and
+    /// stores the packet's entry if none is cached. Called by the owner of the socket.
     #[inline]
     pub(crate) fn on_packet(&self, net: &Net, cx: &Cx, device: DeviceIndex, dst: PacketDst<'_>) {
         if !self.slot.is_empty() {
@@ -132,7 +134,7 @@ impl RxDst {
         }
     }
 
-    /// Drops the cached route: clears the slot first, then releases the reference.
+    /// Drops the cached entry: clears the slot first, then releases the reference.
     #[cold]
     pub(super) fn clear(&self, cx: &Cx) {
         if let Some(dst) = self.slot.take() {
@@ -142,7 +144,7 @@ impl RxDst {
         }
     }
 
-    /// Drops the cached route after the connection has left the tables.
+    /// Drops the cached entry after the socket has left the tables, or has got another peer.
     pub(crate) fn end(&self) {
         drop(self.slot.take());
     }

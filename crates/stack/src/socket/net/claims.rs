@@ -1,34 +1,39 @@
-//! Address conflict detection for IPv4 (RFC 5227): probes before an address is used, announcements
-//! after, and the defense.
+//! Address conflict detection (RFC 5227) and duplicate address detection (RFC 4862 §5.4): an
+//! address is probed before it is used, an IPv4 address is then announced, and a used address is
+//! defended. Both protocols share one state machine; they differ in packets and times.
 //!
-//! Below: ARP (`receive::arp_input`). Above: the code that starts a host, by
-//! [`Net::claim_addresses`]. Linux leaves this to user space (systemd-networkd, NetworkManager,
-//! arping -D); its kernel has only `arp_notify`.
+//! Below: ARP (`receive::arp_input`), neighbor discovery (`receive::ndp_input`). Above: the code
+//! that starts a host, by [`Net::claim_addresses`]. Linux: net/ipv6/addrconf.c
+//! (`addrconf_dad_work`). Linux leaves RFC 5227 to user space (systemd-networkd, NetworkManager,
+//! arping -D); the kernel has only `arp_notify`.
 //!
 //! ```text
 //!  random wait ─► probe ─► ... ─► probe ─► wait ─► announcement ─► wait ─► announcement
 //!  0..1           1..2     1..2            2       in use from here        2
 //! ```
 //!
-//! Times are multiples of `net.quietline.acd_interval_ms`.
+//! The numbers are the times for IPv4, in multiples of `net.quietline.acd_interval_ms`. An IPv6
+//! address is probed `net.ipv6.conf.all.dad_transmits` times, at intervals of the retransmission
+//! time of neighbor discovery, and then used without announcements.
 //!
-//! While an address is probed the host answers no ARP request for it, so no station begins to send
-//! to it. Off by default (`net.quietline.acd_probes` is 0): two hosts on one wire in one process
-//! need no such check.
+//! While an address is probed, the host answers no request for it, so no station begins to send to
+//! it. For IPv4 the probes are off by default (`net.quietline.acd_probes` is 0): two hosts of one
+//! process on one wire (the in-process link between two hosts) need no such check.
 //!
 //! Differs from RFC 5227 §2.1: an address is not probed again when its device comes up again; it is
 //! announced.
 //!
-//! Not here: the choice of another address, IPv6.
+//! Not here: the choice of another address.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
     vec::Vec,
 };
 
 use pkt::Instant;
+use sync::epoch::Section;
 
 use super::Net;
 use crate::{
@@ -40,9 +45,14 @@ use crate::{
     header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
+        ndp::{self, NdpMessage},
     },
     socket::core_sockets::TimerEntry,
-    transmit::{dst::RouteKind, link_output::send_arp},
+    transmit::{
+        dst::RouteKind,
+        link_output::send_arp,
+        ndp_output::{self, NdpEnds},
+    },
 };
 
 /// ANNOUNCE_NUM of RFC 5227 §1.1.
@@ -52,7 +62,7 @@ const ANNOUNCEMENTS: u32 = 2;
 /// address.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The timer runs on the first core: ARP is not a data path.
+/// The timer runs on the first core, because claims are not a data path.
 const CORE: CoreId = CoreId(0);
 
 /// Addresses that a host has claimed.
@@ -62,9 +72,12 @@ pub(crate) struct Claims(Mutex<Vec<Claim>>);
 #[derive(Debug)]
 struct Claim {
     device: DeviceIndex,
-    address: Ipv4Addr,
+    address: IpAddr,
+    /// True for an address formed from a router's prefix. Such an address is probed before the host
+    /// has it.
+    is_auto: bool,
     phase: Phase,
-    /// Time at which the address was last announced in answer to a conflict.
+    /// Time at which the address was last defended, that is, announced because of a conflict.
     defended: Option<Instant>,
 }
 
@@ -91,16 +104,71 @@ pub enum ClaimState {
     /// Another station has this address, so this host must not use it.
     Refused {
         /// The address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Link address of the other station.
         mac: MacAddr,
     },
 }
 
-/// Packet to send for a claim, and event to report.
+/// Packet to send for a claim, with the event to report.
 enum Step {
-    Probe { device: DeviceIndex, address: Ipv4Addr },
-    Announce { device: DeviceIndex, address: Ipv4Addr, ready: bool },
+    Probe { device: DeviceIndex, address: IpAddr },
+    Announce { device: DeviceIndex, address: IpAddr, ready: bool, is_auto: bool },
+}
+
+/// Sign that another station has an address, or is about to take it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sighting {
+    pub(crate) address: IpAddr,
+    /// Link address of the station.
+    pub(crate) mac: MacAddr,
+    /// True if the station probes for the address, as this host may do at the same time.
+    pub(crate) probes: bool,
+}
+
+impl Sighting {
+    /// Returns the sign in an ARP packet, or `None` if there is none.
+    pub(crate) fn of_arp(arp: &ArpPacket) -> Option<Self> {
+        let probes = arp.is_probe();
+        let address = IpAddr::V4(if probes { arp.target_ip } else { arp.sender_ip });
+        let is_sign = !probes || arp.operation == ArpOperation::Request;
+        is_sign.then_some(Self { address, mac: arp.sender_mac, probes })
+    }
+}
+
+/// Number of probes and times of a claim.
+struct Timing {
+    probes: u32,
+    /// Time between two probes.
+    interval: Duration,
+    /// Largest random time added to `interval`.
+    jitter: Duration,
+    /// Time from the last probe to the use of the address.
+    wait: Duration,
+    announcements: u32,
+}
+
+impl Timing {
+    fn of(cx: &Cx, address: IpAddr) -> Self {
+        let sysctls = cx.sysctls();
+        let (interval, retrans) = (sysctls.acd_interval, sysctls.neigh.retrans_time);
+        match address {
+            IpAddr::V4(_) => Self {
+                probes: sysctls.acd_probes,
+                interval,
+                jitter: interval,
+                wait: 2 * interval,
+                announcements: ANNOUNCEMENTS,
+            },
+            IpAddr::V6(_) => Self {
+                probes: sysctls.dad_transmits,
+                interval: retrans,
+                jitter: Duration::ZERO,
+                wait: retrans,
+                announcements: 0,
+            },
+        }
+    }
 }
 
 impl Claims {
@@ -108,9 +176,9 @@ impl Claims {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether no request for the address is answered, because it is still probed or
-    /// belongs to another station.
-    pub(crate) fn is_tentative(&self, device: DeviceIndex, address: Ipv4Addr) -> bool {
+    /// Returns whether requests for the address stay unanswered, because the address is still
+    /// probed or belongs to another station.
+    pub(crate) fn is_tentative(&self, device: DeviceIndex, address: IpAddr) -> bool {
         self.lock().iter().any(|claim| {
             claim.device == device
                 && claim.address == address
@@ -127,48 +195,55 @@ impl Claim {
         }
     }
 
-    /// Takes the next step, if it is due.
-    fn advance(&mut self, cx: &mut Cx, probes: u32, interval: Duration) -> Option<Step> {
+    /// Moves to the next phase or probe, if it is due, and returns the packet to send.
+    fn advance(&mut self, cx: &mut Cx) -> Option<Step> {
         if self.due()? > cx.now {
             return None;
         }
         let Self { device, address, .. } = *self;
-        let pause = cx.now + 2 * interval;
+        let timing = Timing::of(cx, address);
+        let pause = cx.now + 2 * timing.interval;
         match self.phase {
-            Phase::Probing { sent, .. } if sent < probes => {
-                let last = sent + 1 == probes;
-                let wait = if last { 2 * interval } else { interval + random(cx, interval) };
+            Phase::Probing { sent, .. } if sent < timing.probes => {
+                let last = sent + 1 == timing.probes;
+                let wait = match last {
+                    true => timing.wait,
+                    false => timing.interval + random(cx, timing.jitter),
+                };
                 self.phase = Phase::Probing { sent: sent + 1, due: cx.now + wait };
                 Some(Step::Probe { device, address })
             }
             Phase::Probing { .. } => {
-                self.phase = Phase::Announcing { sent: 1, due: pause };
-                Some(Step::Announce { device, address, ready: true })
+                self.phase = match timing.announcements {
+                    0 => Phase::Held,
+                    _ => Phase::Announcing { sent: 1, due: pause },
+                };
+                Some(Step::Announce { device, address, ready: true, is_auto: self.is_auto })
             }
             Phase::Announcing { sent, .. } => {
-                self.phase = match sent + 1 < ANNOUNCEMENTS {
+                self.phase = match sent + 1 < timing.announcements {
                     true => Phase::Announcing { sent: sent + 1, due: pause },
                     false => Phase::Held,
                 };
-                Some(Step::Announce { device, address, ready: false })
+                Some(Step::Announce { device, address, ready: false, is_auto: self.is_auto })
             }
             Phase::Held | Phase::Refused { .. } => None,
         }
     }
 
-    /// Updates the claim after an ARP packet of another station.
-    fn hear(&mut self, cx: &Cx, arp: &ArpPacket) -> Heard {
-        let uses = arp.sender_ip == self.address;
-        // RFC 5227 §2.1.1: the other station probes for the same address at the same time.
-        let wants = arp.is_probe()
-            && arp.operation == ArpOperation::Request
-            && arp.target_ip == self.address;
+    /// Updates the claim after a sign of another station.
+    fn hear(&mut self, cx: &Cx, seen: Sighting) -> Heard {
+        if seen.address != self.address {
+            return Heard::Nothing;
+        }
         match self.phase {
-            Phase::Probing { .. } if uses || wants => {
-                self.phase = Phase::Refused { mac: arp.sender_mac };
+            // RFC 5227 §2.1.1, RFC 4862 §5.4.3: the claim is also refused if the other station
+            // probes for the same address at the same time.
+            Phase::Probing { .. } => {
+                self.phase = Phase::Refused { mac: seen.mac };
                 Heard::Refused
             }
-            Phase::Announcing { .. } | Phase::Held if uses => {
+            Phase::Announcing { .. } | Phase::Held if !seen.probes => {
                 if self.defended.is_some_and(|at| cx.now < at + DEFEND_INTERVAL) {
                     return Heard::Again;
                 }
@@ -180,7 +255,7 @@ impl Claim {
     }
 }
 
-/// Result of an ARP packet of another station for a claim.
+/// Result of a sign of another station for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     Nothing,
@@ -189,7 +264,7 @@ enum Heard {
     /// The address is announced, so that the other station detects the conflict (RFC 5227 §2.4
     /// (c)).
     Defend,
-    /// The address was announced less than `DEFEND_INTERVAL` ago.
+    /// The address was defended less than `DEFEND_INTERVAL` ago, so it is not announced.
     Again,
 }
 
@@ -200,39 +275,75 @@ fn random(cx: &mut Cx, limit: Duration) -> Duration {
 }
 
 impl Net {
-    /// Begins to claim every IPv4 address of this host on an Ethernet device: probes, then
-    /// announcements (RFC 5227), as configured by `net.quietline.acd_probes` and
-    /// `net.quietline.acd_interval_ms`. Without probes it does nothing. Called once, when the host
-    /// can be polled. [`claim_state`](Self::claim_state) returns the outcome, and the host reports
-    /// it as events.
+    /// Begins to claim every address of this host on an Ethernet device: probes, then announcements
+    /// (RFC 5227), as configured by `net.quietline.acd_probes` and `net.quietline.acd_interval_ms`;
+    /// for IPv6 `net.ipv6.conf.all.dad_transmits` probes (RFC 4862). If a setting is 0, no address
+    /// of its family is claimed. Also begins to solicit routers (`autoconf`), if `accept_ra` is on.
+    /// Called once, when the host can be polled. [`claim_state`](Self::claim_state) returns the
+    /// outcome, and the host reports it as events.
     pub fn claim_addresses(&self, cx: &mut Cx) {
         let entered = cx.enter(self);
-        let (probes, interval) = (cx.sysctls().acd_probes, cx.sysctls().acd_interval);
-        if probes > 0 {
-            let claims: Vec<_> = self
-                .claimable()
-                .map(|(device, address)| {
-                    let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
-                    Claim { device, address, phase, defended: None }
+        let claims: Vec<_> = self
+            .claimable()
+            .filter_map(|(device, address)| {
+                let Timing { probes, interval, .. } = Timing::of(cx, address);
+                let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
+                (probes > 0).then_some(Claim {
+                    device,
+                    address,
+                    is_auto: false,
+                    phase,
+                    defended: None,
                 })
-                .collect();
+            })
+            .collect();
+        if !claims.is_empty() {
             *self.claims.lock() = claims;
             self.arm_claims();
         }
+        self.start_autoconf(cx);
         cx.leave(entered);
     }
 
-    /// Iterates over the addresses that other stations can also have, each with its device.
-    fn claimable(&self) -> impl Iterator<Item = (DeviceIndex, Ipv4Addr)> {
-        self.routes().into_iter().filter_map(move |route| match route.prefix.addr() {
-            IpAddr::V4(address)
-                if route.kind == RouteKind::Local
-                    && route.device != LOOPBACK
-                    && self.mac_of(route.device).is_some() =>
-            {
-                Some((route.device, address))
-            }
-            _ => None,
+    /// Begins to probe for an address that is formed from a router's prefix.
+    /// [`on_auto_address`](Self::on_auto_address) gets the result: at once, if no probes are
+    /// configured.
+    pub(super) fn claim_auto(&self, cx: &mut Cx, device: DeviceIndex, address: IpAddr) {
+        let Timing { probes, interval, .. } = Timing::of(cx, address);
+        if probes == 0 {
+            return self.on_auto_address(cx, device, address, true);
+        }
+        let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
+        let claim = Claim { device, address, is_auto: true, phase, defended: None };
+        self.claims.lock().push(claim);
+        self.arm_claims();
+    }
+
+    /// Removes the claim of an address that this host gives up.
+    pub(super) fn forget_claim(&self, device: DeviceIndex, address: IpAddr) {
+        self.claims.lock().retain(|claim| claim.device != device || claim.address != address);
+    }
+
+    /// Returns whether packets to the IPv6 group `group` that arrive on `device` are for this host:
+    /// the group of all nodes, and the solicited-node groups of its addresses, including addresses
+    /// that are still probed.
+    #[cold]
+    pub(crate) fn is_member(&self, rcu: &Section<'_>, device: DeviceIndex, group: IpAddr) -> bool {
+        let IpAddr::V6(group) = group else { return false };
+        let is_of = |address| matches!(address, IpAddr::V6(ip) if ndp::solicited_node(ip) == group);
+        group == ndp::ALL_NODES
+            || self.fib(rcu).addresses_on(device).any(is_of)
+            || self.claims.lock().iter().any(|claim| claim.device == device && is_of(claim.address))
+    }
+
+    /// Iterates over the addresses that another station can also have, each with its device: those
+    /// on Ethernet devices.
+    fn claimable(&self) -> impl Iterator<Item = (DeviceIndex, IpAddr)> {
+        self.routes().into_iter().filter_map(move |route| {
+            let is_claimable = route.kind == RouteKind::Local
+                && route.device != LOOPBACK
+                && self.mac_of(route.device).is_some();
+            is_claimable.then_some((route.device, route.prefix.addr()))
         })
     }
 
@@ -259,22 +370,30 @@ impl Net {
         }
     }
 
-    /// Takes the due steps of all claims. Called in softirq context.
+    /// Softirq: performs the due steps of all claims.
     pub(crate) fn on_claim_timer(&self, cx: &mut Cx) {
-        let (probes, interval) = (cx.sysctls().acd_probes, cx.sysctls().acd_interval);
         let steps: Vec<_> = {
             let mut claims = self.claims.lock();
-            claims.iter_mut().filter_map(|claim| claim.advance(cx, probes, interval)).collect()
+            claims.iter_mut().filter_map(|claim| claim.advance(cx)).collect()
         };
         for step in steps {
             match step {
-                Step::Probe { device, address } => {
+                Step::Probe { device, address: IpAddr::V4(address) } => {
                     self.broadcast_arp(cx, device, |mac| {
                         ArpPacket::request(mac, Ipv4Addr::UNSPECIFIED, address)
                     });
                 }
-                Step::Announce { device, address, ready } => {
-                    self.announce(cx, device, address);
+                Step::Probe { device, address: IpAddr::V6(address) } => {
+                    let source = Ipv6Addr::UNSPECIFIED;
+                    ndp_output::solicit(self.tx(device), cx, source, address, None);
+                }
+                Step::Announce { device, address, ready, is_auto } => {
+                    if is_auto {
+                        self.on_auto_address(cx, device, address, true);
+                    }
+                    if address.is_ipv4() {
+                        self.announce(cx, device, address);
+                    }
                     if ready {
                         let device = self.device_name(device).into();
                         self.report(Event::AddressReady { device, address });
@@ -300,32 +419,59 @@ impl Net {
         }
     }
 
-    /// Handles an ARP packet of another station, in softirq context. Conflicts are counted whether
-    /// or not addresses were claimed; only claimed addresses are given up or defended.
+    /// Softirq: handles an ARP packet of another station. Conflicts are counted whether or not
+    /// addresses were claimed; only claimed addresses are given up or defended.
     pub(crate) fn hear_arp(&self, cx: &mut Cx, device: DeviceIndex, arp: &ArpPacket) {
-        let mut outcome = None;
-        for claim in self.claims.lock().iter_mut().filter(|claim| claim.device == device) {
-            match claim.hear(cx, arp) {
-                Heard::Nothing => {}
-                heard => outcome = Some((heard, claim.address)),
-            }
-        }
-        let uses_ours = self.is_local_on(cx, device, IpAddr::V4(arp.sender_ip));
-        if uses_ours || outcome.is_some() {
+        let heard = Sighting::of_arp(arp).is_some_and(|seen| self.hear_claim(cx, device, seen));
+        if heard || self.is_local_on(cx, device, IpAddr::V4(arp.sender_ip)) {
             cx.count(Counter::ArpConflicts, 1);
-        }
-        let Some((heard, address)) = outcome else { return };
-        if heard == Heard::Defend {
-            self.announce(cx, device, address);
-        }
-        if heard != Heard::Again {
-            let device = self.device_name(device).into();
-            self.report(Event::AddressConflict { device, address, mac: arp.sender_mac });
         }
     }
 
-    fn announce(&self, cx: &mut Cx, device: DeviceIndex, address: Ipv4Addr) {
-        self.broadcast_arp(cx, device, |mac| ArpPacket::announcement(mac, address));
+    /// Passes a sign of another station to the claims of `device`. Returns whether the sign
+    /// conflicts with one of them.
+    pub(crate) fn hear_claim(&self, cx: &mut Cx, device: DeviceIndex, seen: Sighting) -> bool {
+        let mut outcome = Heard::Nothing;
+        for claim in self.claims.lock().iter_mut().filter(|claim| claim.device == device) {
+            match claim.hear(cx, seen) {
+                Heard::Nothing => {}
+                heard => outcome = heard,
+            }
+        }
+        let Sighting { address, mac, .. } = seen;
+        if outcome == Heard::Defend {
+            self.announce(cx, device, address);
+        }
+        if matches!(outcome, Heard::Defend | Heard::Refused) {
+            let device = self.device_name(device).into();
+            self.report(Event::AddressConflict { device, address, mac });
+        }
+        let is_auto = |claim: &Claim| claim.is_auto && claim.address == address;
+        if outcome == Heard::Refused && self.claims.lock().iter().any(is_auto) {
+            self.on_auto_address(cx, device, address, false);
+        }
+        outcome != Heard::Nothing
+    }
+
+    /// Announces an address to all stations of a link: an ARP announcement, or an unsolicited
+    /// advertisement (RFC 4861 §7.2.6).
+    fn announce(&self, cx: &mut Cx, device: DeviceIndex, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => {
+                self.broadcast_arp(cx, device, |mac| ArpPacket::announcement(mac, address));
+            }
+            IpAddr::V6(target) => {
+                let message = NdpMessage::NeighborAdvertisement {
+                    target,
+                    target_mac: self.mac_of(device),
+                    router: false,
+                    solicited: false,
+                    replaces: true,
+                };
+                let ends = NdpEnds { src: target, dst: ndp::ALL_NODES, mac: None };
+                ndp_output::send(self.tx(device), cx, ends, &message);
+            }
+        }
     }
 
     fn broadcast_arp(

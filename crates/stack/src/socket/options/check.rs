@@ -1,8 +1,9 @@
 //! Bounds of option values, as Linux has them.
 //!
-//! A function of an [`OptionValue`] returns the typed value that the socket keeps, or the errno: it
-//! serves `setsockopt`. A function `…_of` brings a typed value within the same bounds: it serves
-//! the typed setters. A function `show…` returns the value for `getsockopt`.
+//! There are three kinds of functions. Those for `setsockopt` take an [`OptionValue`] and return
+//! the typed value that the socket keeps, or the errno; their comments begin with the option. Those
+//! for the typed setters (`…_of`) limit a typed value to the same bounds. Those for `getsockopt`
+//! (`show…`) return an [`OptionValue`].
 
 use core::{ops::RangeInclusive, time::Duration};
 
@@ -19,7 +20,7 @@ use crate::{
 /// Smallest send buffer (`SOCK_MIN_SNDBUF`): two of the smallest packets with their descriptors.
 const SNDBUF_MIN: u32 = 4608;
 
-/// Smallest receive buffer (`SOCK_MIN_RCVBUF`): one such packet.
+/// Smallest receive buffer (`SOCK_MIN_RCVBUF`): one of the smallest packets with its descriptor.
 const RCVBUF_MIN: u32 = 2304;
 
 /// Largest value of an `int`.
@@ -93,8 +94,8 @@ pub(super) fn switch(value: &OptionValue) -> Result<bool, Errno> {
 }
 
 /// `TCP_FASTOPEN`, `QUIETLINE_MAX_PER_SOURCE`, `SO_BUSY_POLL`: a number that is not negative.
-/// Differs from Linux, where raising `SO_BUSY_POLL` takes `CAP_NET_ADMIN`: this stack belongs to
-/// its application.
+/// Differs from Linux, where raising `SO_BUSY_POLL` requires `CAP_NET_ADMIN`, because this stack
+/// belongs to its application.
 pub(super) fn natural(value: &OptionValue) -> Result<u32, Errno> {
     u32::try_from(int(value)?).map_err(|_| Errno::EINVAL)
 }
@@ -137,7 +138,7 @@ pub(super) fn time(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     }
 }
 
-/// `None` for zero.
+/// Returns the limit; `None` for zero.
 pub(super) fn not_zero(limit: Option<Duration>) -> Option<Duration> {
     limit.filter(|limit| !limit.is_zero())
 }
@@ -149,9 +150,9 @@ pub(super) const fn linger(value: &OptionValue) -> Result<Option<Duration>, Errn
     }
 }
 
-/// Returns twice the number, because Linux counts descriptors too. With the bound `max` of a
-/// sysctl, a negative number counts as a large unsigned one. `SO_*BUFFORCE` has no bound, and a
-/// negative number counts as 0.
+/// Returns twice the number, because the size also covers descriptors, as in Linux. With the bound
+/// `max` of a sysctl, a negative number counts as a large unsigned one. `SO_*BUFFORCE` has no
+/// bound, and a negative number counts as 0.
 fn buffer(value: &OptionValue, max: Option<u32>, min: u32) -> Result<u32, Errno> {
     let number = int(value)?;
     let wanted = match max {
@@ -214,7 +215,8 @@ pub(super) fn count_of(count: u8) -> u8 {
     u8::try_from(within(count.into(), COUNT)).unwrap_or(u8::MAX)
 }
 
-/// `TCP_LINGER2`: `None`, the time of the sysctl, for 0; zero for a negative number.
+/// `TCP_LINGER2`. 0 becomes `None`, which selects the time of the sysctl; a negative number becomes
+/// zero.
 pub(super) fn linger2(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     let seconds = int(value)?;
     let kept = Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LINGER2_MAX);
@@ -252,7 +254,8 @@ pub(super) fn user_timeout(value: &OptionValue) -> Result<Option<Duration>, Errn
     Ok((ms > 0).then(|| Duration::from_millis(ms)))
 }
 
-/// `QUIETLINE_IDLE_TIMEOUT`, seconds. 0: no limit. -1: `None`, the time of the sysctl.
+/// `QUIETLINE_IDLE_TIMEOUT`, seconds. 0 means no limit; -1 becomes `None`, which selects the time
+/// of the sysctl.
 pub(super) fn idle_timeout(value: &OptionValue) -> Result<Option<Duration>, Errno> {
     match int(value)? {
         -1 => Ok(None),
@@ -290,8 +293,8 @@ pub(super) fn show_max_pacing_rate(rate: Option<u64>) -> OptionValue {
     OptionValue::Long(rate.unwrap_or(u64::MAX))
 }
 
-/// `TCP_WINDOW_CLAMP`, at least half of the smallest buffer. `None`, no limit, for 0, which only a
-/// fresh socket accepts.
+/// `TCP_WINDOW_CLAMP`, at least half of the smallest receive buffer. 0 becomes `None`, no limit;
+/// only a fresh socket accepts 0.
 pub(super) fn window_clamp(value: &OptionValue, state: SocketState) -> Result<Option<u32>, Errno> {
     match int(value)? {
         0 if state != SocketState::Fresh => Err(Errno::EINVAL),
@@ -309,7 +312,8 @@ pub(super) fn rcvlowat(value: &OptionValue) -> Result<u32, Errno> {
     Ok(u32::try_from(int(value)?).unwrap_or(i32::MAX as u32).max(1))
 }
 
-/// `TCP_NOTSENT_LOWAT`, an unsigned number; `None`, the number of the sysctl, for 0.
+/// `TCP_NOTSENT_LOWAT`, an unsigned number. 0 becomes `None`, which selects the number of the
+/// sysctl.
 pub(super) fn notsent_lowat(value: &OptionValue) -> Result<Option<u32>, Errno> {
     let bytes = int(value)?.cast_unsigned();
     Ok((bytes != 0).then_some(bytes))
@@ -326,14 +330,27 @@ pub(super) fn rto_max_of(time: Duration) -> Duration {
     Duration::from_millis(within(ms, RTO_MAX_MS).into())
 }
 
-/// `IP_TOS`: the low byte, without the two ECN bits.
-pub(super) fn tos(value: &OptionValue) -> Result<u8, Errno> {
+/// `IP_TOS`: for a datagram socket the low byte, otherwise the low byte without the two ECN bits.
+pub(super) fn tos(value: &OptionValue, state: SocketState) -> Result<u8, Errno> {
     let [low, ..] = int(value)?.to_le_bytes();
-    Ok(low & TOS_MASK)
+    Ok(if state == SocketState::Datagram { low } else { low & TOS_MASK })
 }
 
-/// Returns the priority of a differentiated services field (Linux: `rt_tos2priority`). It follows
-/// from the bits that RFC 791 defined as delay and throughput.
+/// `IP_MULTICAST_TTL`; -1 selects the default of 1.
+pub(super) fn multicast_ttl(value: &OptionValue) -> Result<u8, Errno> {
+    match int(value)? {
+        -1 => Ok(1),
+        hops => u8::try_from(hops).map_err(|_| Errno::EINVAL),
+    }
+}
+
+/// `UDP_SEGMENT`: payload bytes of a datagram, or 0 for no segmentation.
+pub(super) fn segment(value: &OptionValue) -> Result<u16, Errno> {
+    u16::try_from(int(value)?).map_err(|_| Errno::EINVAL)
+}
+
+/// Returns the priority of a differentiated services field (Linux: `rt_tos2priority`). The priority
+/// follows from the bits that RFC 791 defined as delay and throughput.
 const fn priority_of_tos(tos: u8) -> u8 {
     match tos >> 3 & 3 {
         0b10 => 6,
@@ -343,7 +360,7 @@ const fn priority_of_tos(tos: u8) -> u8 {
     }
 }
 
-/// Sets the differentiated services field and its priority.
+/// Sets the differentiated services field and the priority that follows from it.
 pub(super) const fn set_tos(ip: &mut IpFields, tos: u8) {
     ip.tos = tos;
     ip.priority = priority_of_tos(tos);
@@ -357,7 +374,7 @@ pub(super) fn priority(value: &OptionValue) -> Result<u8, Errno> {
     }
 }
 
-/// `IP_TTL`; `None`, the TTL of the sysctl, for -1.
+/// `IP_TTL`; -1 becomes `None`, which selects the TTL of the sysctl.
 pub(super) fn ttl(value: &OptionValue) -> Result<Option<u8>, Errno> {
     match int(value)? {
         -1 => Ok(None),
@@ -371,7 +388,8 @@ pub(super) fn mtu_discover(value: &OptionValue) -> Result<Option<MtuDiscover>, E
     MtuDiscover::ALL.get(index).copied().map(Some).ok_or(Errno::EINVAL)
 }
 
-/// Returns `IP_MTU_DISCOVER`, for `None` the mode of `ip_no_pmtu_disc`.
+/// Returns the value of `IP_MTU_DISCOVER`. For `None` that is the mode that `ip_no_pmtu_disc`
+/// selects.
 pub(super) fn show_mtu_discover(discover: Option<MtuDiscover>, sysctls: &Sysctls) -> OptionValue {
     let default = match sysctls.ip_no_pmtu_disc {
         0 | 3 => MtuDiscover::Want,

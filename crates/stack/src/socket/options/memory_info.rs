@@ -3,7 +3,7 @@
 //! Below: the counters of `Tcb` (queues), `wmem` (packets in qdiscs and devices), `settle` (the
 //! host's account), `sync::SocketLock` (the backlog). Linux: `sk_get_meminfo`, `SK_MEMINFO_*`.
 //!
-//! Four counters that are easily confused; each has its own writer and purpose:
+//! Four counters are easily confused. They differ in writer and purpose:
 //!
 //! | counter | counts | writer | purpose |
 //! |---|---|---|---|
@@ -12,7 +12,7 @@
 //! | `rmem_alloc` | unread data, in order or not | the owner | window and drops, compared with `rcvbuf` |
 //! | `forward_alloc` | charge to the host's account beyond the two queues | the owner | none: the rest of a page |
 //!
-//! Packets in a prequeue are charged to none of them.
+//! Packets in a prequeue are counted in none of them.
 
 use std::{fmt, sync::atomic::Ordering};
 
@@ -37,13 +37,15 @@ pub struct MemoryInfo {
     pub wmem_alloc: u32,
     /// `tb`: limit of the send queue (`SK_MEMINFO_SNDBUF`).
     pub sndbuf: u32,
-    /// `f`: charged to the host's account and unused, less than a page (`SK_MEMINFO_FWD_ALLOC`).
+    /// `f`: charged to the host's account and unused (`SK_MEMINFO_FWD_ALLOC`). For a connection
+    /// less than a page.
     pub forward_alloc: u32,
-    /// `w`: the send queue (`SK_MEMINFO_WMEM_QUEUED`).
+    /// `w`: the send queue (`SK_MEMINFO_WMEM_QUEUED`). Always 0 for a datagram socket, which has
+    /// none.
     pub wmem_queued: u32,
     /// `bl`: packets that wait for the owner of the socket (`SK_MEMINFO_BACKLOG`).
     pub backlog: u32,
-    /// `d`: segments that the connection dropped, for lack of space or other reasons
+    /// `d`: segments or datagrams that the socket dropped, for lack of space or other reasons
     /// (`SK_MEMINFO_DROPS`).
     pub drops: u32,
 }
@@ -63,7 +65,7 @@ impl MemoryInfo {
         }
     }
 
-    /// Describes a socket without a connection, which holds no memory.
+    /// Returns the description of a socket without a connection, which holds no memory.
     pub(super) fn of_none(options: &tcp::SocketOptions, sysctls: &Sysctls) -> Self {
         Self {
             rcvbuf: options.rcvbuf.unwrap_or(sysctls.tcp.tcp_rmem.default),

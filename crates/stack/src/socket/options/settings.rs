@@ -1,17 +1,18 @@
 //! Options of a socket without a connection: fresh, bound or listening.
 //!
-//! Linux keeps them in the same `struct sock` that becomes the connection. Here a connection is
-//! made from them, and those of a listener are copied into each connection that it accepts, as
-//! `sk_clone` does.
+//! Linux keeps these options in the `struct sock` that becomes the connection. Here a connection is
+//! created with the options of its socket, and the options of a listener are copied to each of its
+//! connections, as `sk_clone` does.
 //!
 //! Not here: the options themselves and the typed setters (`table.rs`).
 
 use core::time::Duration;
+use std::net::SocketAddr;
 
 use super::{Access, OptionValue, SocketOption, SocketState};
 use crate::{
     base::{errno::Errno, ids::CoreId},
-    socket::{BusyPoll, demux::BindFlags},
+    socket::{BusyPoll, demux::BindFlags, family::Family},
     sysctl::{FastOpenKey, Sysctls},
     transmit::ip_output::IpFields,
 };
@@ -20,9 +21,9 @@ use crate::{
 ///
 /// A socket without a connection, fresh, bound or listening, keeps its options in this type.
 /// [`ConnectOptions`](crate::socket::ConnectOptions) and
-/// [`ListenOptions`](crate::socket::ListenOptions) contain one, and every connection of a listener
-/// starts with the listener's. [`set`](Self::set) changes an option by Linux's rules and errors.
-/// The typed setters cannot fail.
+/// [`ListenOptions`](crate::socket::ListenOptions) contain such settings, and every connection of a
+/// listener starts with those of the listener. [`set`](Self::set) changes an option by Linux's
+/// rules and errors. The typed setters cannot fail.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "settings do nothing until a socket connects or listens with them"]
 pub struct SocketSettings {
@@ -32,6 +33,8 @@ pub struct SocketSettings {
     pub(in crate::socket) reuse_address: bool,
     /// `SO_REUSEPORT`.
     pub(in crate::socket) reuse_port: bool,
+    /// `IPV6_V6ONLY`; `None` is the host's setting.
+    pub(in crate::socket) v6_only: Option<bool>,
     /// `SO_RCVTIMEO`; `None` is no limit.
     pub(in crate::socket) receive_timeout: Option<Duration>,
     /// `SO_SNDTIMEO`; `None` is no limit.
@@ -52,6 +55,41 @@ pub struct SocketSettings {
     pub(in crate::socket) fast_open_no_cookie: bool,
     /// `TCP_FASTOPEN_KEY`; `None` is the host's key.
     pub(in crate::socket) fast_open_key: Option<FastOpenKey>,
+    /// Options that only datagram sockets have.
+    pub(in crate::socket) datagram: DatagramSettings,
+}
+
+/// Options that only datagram sockets have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::socket) struct DatagramSettings {
+    /// `SO_BROADCAST`.
+    pub(in crate::socket) broadcast: bool,
+    /// `SO_NO_CHECK`.
+    pub(in crate::socket) no_check: bool,
+    /// `IP_MULTICAST_TTL`.
+    pub(in crate::socket) multicast_ttl: u8,
+    /// `IP_MULTICAST_LOOP`.
+    pub(in crate::socket) multicast_loop: bool,
+    /// `IP_MULTICAST_ALL`.
+    pub(in crate::socket) multicast_all: bool,
+    /// `UDP_SEGMENT`; 0 is off.
+    pub(in crate::socket) segment: u16,
+    /// `UDP_GRO`.
+    pub(in crate::socket) gro: bool,
+}
+
+impl Default for DatagramSettings {
+    fn default() -> Self {
+        Self {
+            broadcast: false,
+            no_check: false,
+            multicast_ttl: 1,
+            multicast_loop: true,
+            multicast_all: true,
+            segment: 0,
+            gro: false,
+        }
+    }
 }
 
 impl SocketSettings {
@@ -118,8 +156,17 @@ impl SocketSettings {
         self.send_timeout
     }
 
-    /// Returns the options that decide which other sockets may share the port.
-    pub(in crate::socket) const fn bind_flags(&self) -> BindFlags {
-        BindFlags { reuse_address: self.reuse_address, reuse_port: self.reuse_port }
+    /// Returns the options that decide which other sockets may share the port of a socket whose
+    /// address, local or remote, is of the family of `address`.
+    pub(in crate::socket) fn bind_flags(
+        &self,
+        address: SocketAddr,
+        sysctls: &Sysctls,
+    ) -> BindFlags {
+        BindFlags {
+            reuse_address: self.reuse_address,
+            reuse_port: self.reuse_port,
+            family: Family::of(address, self.v6_only.unwrap_or(sysctls.bindv6only)),
+        }
     }
 }

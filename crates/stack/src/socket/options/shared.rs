@@ -1,4 +1,4 @@
-//! Options of a connection that are read by calls which do not own the socket.
+//! Options of a connection or datagram socket that are read without owning the socket.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -14,16 +14,16 @@ use crate::{
     transmit::ip_output::{IpFields, MtuDiscover},
 };
 
-/// Options written by `setsockopt` and read by every call that may wait. Relaxed: an option orders
-/// nothing.
+/// Options written by `setsockopt`, and read by calls that may wait and by sends. Relaxed: an
+/// option orders nothing.
 #[derive(Debug, Default)]
 pub(in crate::socket) struct SharedSettings {
     /// `SO_RCVTIMEO` in nanoseconds; 0 is unlimited.
     receive_timeout_ns: AtomicU64,
     /// `SO_SNDTIMEO` in nanoseconds; 0 is unlimited.
     send_timeout_ns: AtomicU64,
-    /// `SO_REUSEADDR`. Whether the port is shared was decided when it was bound; a later change is
-    /// only visible to `getsockopt`.
+    /// `SO_REUSEADDR`. The sharing of the port is decided when the port is bound; a later change of
+    /// the option is only visible to `getsockopt`.
     reuse_address: AtomicBool,
     /// `SO_REUSEPORT`.
     reuse_port: AtomicBool,
@@ -58,7 +58,14 @@ impl SharedSettings {
         }
     }
 
-    /// Takes over the settings of the socket or the listener that the connection comes from.
+    /// Copies the settings of a datagram socket.
+    pub(in crate::socket) fn follow(&self, settings: &SocketSettings) {
+        self.inherit(settings);
+        self.set_reuse_address(settings.reuse_address);
+        self.set_reuse_port(settings.reuse_port);
+    }
+
+    /// Copies the settings of the socket or listener from which the connection originates.
     pub(in crate::socket) fn inherit(&self, settings: &SocketSettings) {
         self.set_receive_timeout(settings.receive_timeout);
         self.set_send_timeout(settings.send_timeout);

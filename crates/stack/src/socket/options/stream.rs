@@ -1,4 +1,4 @@
-//! Options of a connection, kept in its `Tcb` and its socket.
+//! Reading and setting the options of a connection. Their values are in its `Tcb` and its socket.
 //!
 //! Linux: `sk_setsockopt`, `do_tcp_setsockopt` on a socket that is not in TCP_CLOSE or TCP_LISTEN.
 
@@ -9,10 +9,10 @@ impl Connection {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only read, `EINVAL` for a value that is not allowed and
-    /// for an option that a connection does not allow ([`SocketOption::settable_in`]), `ENOENT` for
-    /// an unknown congestion control, `EPERM` for a priority above 6. The connection does not
-    /// change then.
+    /// `ENOPROTOOPT` for a read-only option, `EINVAL` for a value that is not allowed and for an
+    /// option that cannot be set on a connection ([`SocketOption::settable_in`]), `ENOENT` for an
+    /// unknown congestion control, `EPERM` for a priority above 6. After an error, the connection
+    /// is unchanged.
     pub fn set_option(
         &self,
         net: &Net,
@@ -30,7 +30,7 @@ impl Connection {
     /// Returns an option. Reading `SO_ERROR` clears the error.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only set.
+    /// `ENOPROTOOPT` for a write-only option.
     pub fn option(
         &self,
         net: &Net,

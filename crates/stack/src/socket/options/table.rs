@@ -8,9 +8,9 @@
 //!    `with SETTER(ARGUMENTS) { VALUE }`: the typed setter of [`SocketSettings`], [`ListenOptions`]
 //!    and [`ConnectOptions`]. It returns no error: `VALUE` is `new` within Linux's bounds.
 //! 3. The places that keep `new`: `settings { … }` before the connection exists; then `tcb { … }`
-//!    (the engine, under the socket's lock), `socket { … }` (`SharedSettings`, without the lock) or
-//!    `nowhere`.
-//! 4. `get settings { … } tcb { … }`: the same two places, read.
+//!    (the TCP engine, under the socket's lock), `socket { … }` (`SharedSettings`, without the
+//!    lock) or `nowhere`.
+//! 4. `get settings { … } tcb { … }`: the expressions that read the value from these two places.
 //!
 //! A row without `set` is read-only, and a row without `get` is write-only. The line `names` binds
 //! the identifiers that the rows use.
@@ -23,20 +23,19 @@ use core::time::Duration;
 use tcp::{Algorithm, Keepalive};
 
 use super::{
-    Access, Form, IPPROTO_IP, IPPROTO_TCP, MemoryInfo, OptionValue, SOL_QUIETLINE, SOL_SOCKET,
-    SocketSettings, SocketState, check, tcp_info,
+    Access, Form, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPPROTO_UDP, MemoryInfo, OptionValue,
+    SOL_QUIETLINE, SOL_SOCKET, SocketSettings, SocketState, check, tcp_info,
 };
 use crate::{
     base::{errno::Errno, ids::CoreId},
     cx::Cx,
+    socket::family::Family,
     socket::net::Net,
     socket::{ConnectOptions, Connection, ListenOptions},
     sysctl::{FastOpenKey, Sysctls},
     transmit::ip_output::MtuDiscover,
 };
 
-/// Value of `SO_TYPE`: `SOCK_STREAM`.
-const SOCK_STREAM: i32 = 1;
 /// Value of `SO_DOMAIN`: `AF_INET`.
 const AF_INET: i32 = 2;
 /// Value of `SO_DOMAIN`: `AF_INET6`.
@@ -44,10 +43,13 @@ const AF_INET6: i32 = 10;
 /// Value of `TCP_MAXSEG` without a connection and without a limit (`TCP_MSS_DEFAULT`).
 const MSS_DEFAULT: u64 = 536;
 
-/// States that allow an option: all of them.
-const ANY: &[SocketState] = &[SocketState::Fresh, SocketState::Listening, SocketState::Connected];
-/// States without a connection.
+/// All states: the option can always be set.
+const ANY: &[SocketState] =
+    &[SocketState::Fresh, SocketState::Listening, SocketState::Connected, SocketState::Datagram];
+/// States of a stream socket without a connection.
 const BEFORE: &[SocketState] = &[SocketState::Fresh, SocketState::Listening];
+/// The state of datagram sockets.
+const DATAGRAM: &[SocketState] = &[SocketState::Datagram];
 /// The state before `connect` and `listen`.
 const FRESH: &[SocketState] = &[SocketState::Fresh];
 
@@ -64,8 +66,9 @@ macro_rules! access {
     };
 }
 
-/// Typed setter of a row, if it has one: of the settings, or forwarded from the options that
-/// contain them.
+/// Expands to the typed setter of a row, if the row has one: with `settings`, the setter of
+/// [`SocketSettings`]; with `options`, a setter of [`ListenOptions`] or [`ConnectOptions`] that
+/// calls it.
 macro_rules! setter {
     ($target:tt $docs:tt $name:literal) => {};
     ((settings $kept:ident $new:ident) ($($doc:tt)*) $name:literal
@@ -92,7 +95,8 @@ macro_rules! setter {
     };
 }
 
-/// Stores the value of a connection's option in its place.
+/// Evaluates the expression of a row in the place that keeps the option of a connection: with the
+/// locked `Tcb`, with the socket alone, or not at all.
 macro_rules! store {
     (nowhere ($socket:ident $net:ident $cx:ident $tcb:ident) $store:expr) => {};
     (socket ($socket:ident $net:ident $cx:ident $tcb:ident) $store:expr) => {
@@ -132,7 +136,8 @@ macro_rules! options {
             /// All options.
             pub const ALL: &[Self] = &[$(Self::$option),*];
 
-            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_TCP`] or [`SOL_QUIETLINE`].
+            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_IPV6`], [`IPPROTO_TCP`],
+            /// [`IPPROTO_UDP`] or [`SOL_QUIETLINE`].
             #[must_use]
             pub const fn level(self) -> i32 {
                 match self { $(Self::$option => $level,)* }
@@ -164,8 +169,8 @@ macro_rules! options {
                 }
             }
 
-            /// The socket states in which it can be set. In another state setting fails with
-            /// `EINVAL`; an option that is only read has none, and setting it fails with
+            /// The socket states in which it can be set. In another state, setting fails with
+            /// `EINVAL`. A read-only option has no such states, and setting it fails with
             /// `ENOPROTOOPT`.
             #[must_use]
             pub const fn settable_in(self) -> &'static [SocketState] {
@@ -194,7 +199,7 @@ macro_rules! options {
                 Ok(())
             }
 
-            /// The value in the settings of a socket without a connection.
+            /// Returns the value from the settings of a socket without a connection.
             pub(super) fn kept(
                 self,
                 $state: SocketState,
@@ -229,7 +234,7 @@ macro_rules! options {
                 Ok(())
             }
 
-            /// The value of a connection.
+            /// Returns the value from a connection.
             #[expect(unused_variables, reason = "a row uses some of the names")]
             pub(super) fn load(
                 self,
@@ -276,27 +281,36 @@ macro_rules! options {
 options! {
     names(new state kept socket tcb net cx given sysctls);
 
-    /// Binds an address although connections from it are in TIME-WAIT. A bound port is shared with
-    /// connections that set the option too, as long as the peers differ. Default off, but on in
-    /// [`ListenOptions`], as in `std::net`.
+    /// Allows binding an address while connections from it are in TIME-WAIT. A bound port is shared
+    /// with other connections that set the option, as long as the peers differ. Default off, but on
+    /// in [`ListenOptions`], as in `std::net`.
     ReuseAddress = SOL_SOCKET 2, "SO_REUSEADDR", Int,
         set ANY { check::flag(given)? } with reuse_address(on: bool) { on }
         settings { kept.reuse_address = new } socket { socket.settings().set_reuse_address(new) },
         get settings { kept.reuse_address.into() }
         socket { socket.settings().reuse_address().into() };
 
-    /// The kind of socket: 1, a stream.
+    /// The kind of socket: 1, a stream, or 2, datagrams.
     Type = SOL_SOCKET 3, "SO_TYPE", Int,
-        get settings { OptionValue::Int(SOCK_STREAM) } socket { OptionValue::Int(SOCK_STREAM) };
+        get settings { OptionValue::Int(state.kind()) }
+        socket { OptionValue::Int(SocketState::Connected.kind()) };
 
     /// The pending error. Reading it clears it.
     Error = SOL_SOCKET 4, "SO_ERROR", Int,
         get settings { OptionValue::Int(0) }
         socket { OptionValue::Int(socket.take_error(net, cx).map_or(0, Errno::raw)) };
 
-    /// Size of the send buffer in bytes; it ends autotuning. As in Linux the stack keeps twice the
-    /// number, for its overhead. `SO_SNDBUF` is at most `net.core.wmem_max`; the typed setter has
-    /// no such limit, as `SO_SNDBUFFORCE`. Default `net.ipv4.tcp_wmem`.
+    /// Allows a datagram socket to send to broadcast addresses, which fails with `EACCES`
+    /// otherwise. Default off.
+    Broadcast = SOL_SOCKET 6, "SO_BROADCAST", Int,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.broadcast = new } nowhere { () },
+        get settings { kept.datagram.broadcast.into() } socket { false.into() };
+
+    /// Size of the send buffer in bytes; setting it ends autotuning. As in Linux, the buffer is
+    /// twice the number, which leaves room for the overhead of packets. `SO_SNDBUF` is at most
+    /// `net.core.wmem_max`; the typed setter has no such limit, as `SO_SNDBUFFORCE`. Default
+    /// `net.ipv4.tcp_wmem`.
     SendBuffer = SOL_SOCKET 7, "SO_SNDBUF", Size,
         set ANY { check::sndbuf(given, Some(sysctls.tcp.wmem_max))? }
         with send_buffer(bytes: u32) { check::sndbuf_of(bytes) }
@@ -304,10 +318,10 @@ options! {
         get settings { check::show(kept.tcp.sndbuf.unwrap_or(sysctls.tcp.tcp_wmem.default)) }
         tcb { check::show(tcb.sndbuf()) };
 
-    /// Size of the receive buffer in bytes; it ends autotuning and sets the window scale of the
-    /// SYN. As in Linux the stack keeps twice the number, for its overhead. `SO_RCVBUF` is at most
-    /// `net.core.rmem_max`; the typed setter has no such limit, as `SO_RCVBUFFORCE`. Default
-    /// `net.ipv4.tcp_rmem`.
+    /// Size of the receive buffer in bytes; setting it ends autotuning and determines the window
+    /// scale of the SYN. As in Linux, the buffer is twice the number, which leaves room for the
+    /// overhead of packets. `SO_RCVBUF` is at most `net.core.rmem_max`; the typed setter has no
+    /// such limit, as `SO_RCVBUFFORCE`. Default `net.ipv4.tcp_rmem`.
     ReceiveBuffer = SOL_SOCKET 8, "SO_RCVBUF", Size,
         set ANY { check::rcvbuf(given, Some(sysctls.tcp.rmem_max))? }
         with receive_buffer(bytes: u32) { check::rcvbuf_of(bytes) }
@@ -322,14 +336,20 @@ options! {
         tcb { tcb.set_keepalive(cx, new.then(|| tcb.keepalive_times())) },
         get settings { kept.tcp.keepalive.into() } tcb { tcb.keepalive().into() };
 
-    /// Reads urgent data with the stream. Default off.
+    /// Delivers urgent data within the stream. Default off.
     OobInline = SOL_SOCKET 10, "SO_OOBINLINE", Int,
         set ANY { check::flag(given)? } with oob_inline(on: bool) { on }
         settings { kept.tcp.oob_inline = new } tcb { tcb.set_oob_inline(new) },
         get settings { kept.tcp.oob_inline.into() } tcb { tcb.oob_inline().into() };
 
-    /// Priority of sent packets, 0 to 6: queueing disciplines of several bands choose the band by
-    /// it. `IP_TOS` sets it too. Other numbers are `EPERM`. Default 0.
+    /// Sends datagrams over IPv4 without a checksum. Default off.
+    NoCheck = SOL_SOCKET 11, "SO_NO_CHECK", Int,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.no_check = new } nowhere { () },
+        get settings { kept.datagram.no_check.into() } socket { false.into() };
+
+    /// Priority of sent packets, 0 to 6, by which a queueing discipline with several bands chooses
+    /// the band. `IP_TOS` also sets the priority. Other numbers are `EPERM`. Default 0.
     Priority = SOL_SOCKET 12, "SO_PRIORITY", Int,
         set ANY { check::priority(given)? }
         with priority(priority: u8) { priority.min(check::PRIORITY_MAX) }
@@ -338,15 +358,16 @@ options! {
         get settings { check::show(kept.ip.priority) }
         socket { check::show(socket.settings().ip_fields().priority) };
 
-    /// How the last drop treats unsent data: `None`, the default, sends it in the background, zero
-    /// resets the connection, any other time is the longest that the drop waits.
+    /// Treatment of unsent data when the last handle of the socket is dropped. `None`, the default:
+    /// the data is sent in the background. Zero: the connection is reset. Any other time: the drop
+    /// waits for the data, at most that long.
     Linger = SOL_SOCKET 13, "SO_LINGER", Linger,
         set ANY { check::linger(given)? } with linger(time: Option<Duration>) { time }
         settings { kept.tcp.linger = new } tcb { tcb.set_linger(new) },
         get settings { OptionValue::Linger(kept.tcp.linger) }
         tcb { OptionValue::Linger(tcb.linger()) };
 
-    /// Shares the port with sockets that set the option too. The hash of a connection's flow
+    /// Shares the port with other sockets that set the option. The hash of a connection's flow
     /// selects one of several listeners. A listener that closes resets the connections it has not
     /// accepted. Default off.
     ReusePort = SOL_SOCKET 15, "SO_REUSEPORT", Int,
@@ -354,8 +375,8 @@ options! {
         settings { kept.reuse_port = new } socket { socket.settings().set_reuse_port(new) },
         get settings { kept.reuse_port.into() } socket { socket.settings().reuse_port().into() };
 
-    /// Number of bytes that make a socket readable, at most half of the largest receive buffer.
-    /// Default 1.
+    /// Number of bytes that make a socket readable, at most half of the largest receive buffer
+    /// (`SO_RCVBUF`, or the last number of `net.ipv4.tcp_rmem`). Default 1.
     ReceiveLowWater = SOL_SOCKET 18, "SO_RCVLOWAT", Size,
         set ANY { check::rcvlowat(given)? } with receive_low_water(bytes: u32) { bytes.max(1) }
         settings { kept.tcp.rcvlowat = Some(new) } tcb { tcb.set_rcvlowat(cx, new) },
@@ -366,7 +387,7 @@ options! {
     SendLowWater = SOL_SOCKET 19, "SO_SNDLOWAT", Int,
         get settings { OptionValue::Int(1) } socket { OptionValue::Int(1) };
 
-    /// Longest wait of a call that receives or accepts. `None` and zero are no limit, the default.
+    /// Longest wait of a call that receives or accepts. `None`, the default, and zero set no limit.
     ReceiveTimeout = SOL_SOCKET 20, "SO_RCVTIMEO", Time,
         set ANY { check::time(given)? }
         with receive_timeout(limit: Option<Duration>) { check::not_zero(limit) }
@@ -375,7 +396,7 @@ options! {
         get settings { OptionValue::Time(kept.receive_timeout) }
         socket { OptionValue::Time(socket.settings().receive_timeout()) };
 
-    /// Longest wait of a call that sends or connects. `None` and zero are no limit, the default.
+    /// Longest wait of a call that sends or connects. `None`, the default, and zero set no limit.
     SendTimeout = SOL_SOCKET 21, "SO_SNDTIMEO", Time,
         set ANY { check::time(given)? }
         with send_timeout(limit: Option<Duration>) { check::not_zero(limit) }
@@ -397,16 +418,18 @@ options! {
         set ANY { check::rcvbuf(given, None)? }
         settings { kept.tcp.rcvbuf = Some(new) } tcb { tcb.set_rcvbuf(new) };
 
-    /// The protocol: 6, TCP.
+    /// The protocol: 6, TCP, or 17, UDP.
     Protocol = SOL_SOCKET 38, "SO_PROTOCOL", Int,
-        get settings { OptionValue::Int(IPPROTO_TCP) } socket { OptionValue::Int(IPPROTO_TCP) };
+        get settings { OptionValue::Int(state.protocol()) }
+        socket { OptionValue::Int(SocketState::Connected.protocol()) };
 
     /// The address family: 2 for IPv4, 10 for IPv6.
     Domain = SOL_SOCKET 39, "SO_DOMAIN", Int,
         get settings { OptionValue::Int(AF_INET) }
         socket { OptionValue::Int(if socket.local().is_ipv4() { AF_INET } else { AF_INET6 }) };
 
-    /// Microseconds that a read polls its core before it sleeps. Default `net.core.busy_read`.
+    /// Time for which a reading thread polls the socket's core before it sleeps, in microseconds.
+    /// Default `net.core.busy_read`.
     BusyPoll = SOL_SOCKET 46, "SO_BUSY_POLL", Microseconds,
         set ANY { check::natural(given)? }
         with busy_poll(microseconds: u32) { microseconds.min(check::INT_MAX) }
@@ -416,7 +439,7 @@ options! {
         socket { check::show(socket.busy_poll().usecs.unwrap_or_else(|| cx.sysctls_of(net).busy_read)) };
 
     /// Upper bound of the rate at which segments are sent, in bytes per second. `None`, the
-    /// default, is no bound; as a number, all ones in 32 or 64 bits are no bound.
+    /// default, sets no bound; as a number, all ones in 32 or 64 bits set none.
     MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", IntOrLong,
         set ANY { check::max_pacing_rate(given)? }
         with max_pacing_rate(rate: Option<u64>) { check::pacing_rate(rate.unwrap_or(u64::MAX)) }
@@ -424,10 +447,10 @@ options! {
         get settings { check::show_max_pacing_rate(kept.tcp.max_pacing_rate) }
         tcb { check::show_max_pacing_rate(tcb.max_pacing_rate()) };
 
-    /// Number of a core: of the listeners that share a port, this one receives the connections of
-    /// the core. With one listener and one accepting thread per core, the threads share no state.
-    /// Default none. Setting the option on a connection has no effect; reading it returns the core
-    /// that receives the segments.
+    /// Number of a core. Among the listeners that share a port, the one with this number receives
+    /// the connections whose segments this core processes. With one listener and one accepting
+    /// thread per core, the threads share no state. Default none. Setting the option on a
+    /// connection has no effect; reading it returns the core that received the last segments.
     IncomingCpu = SOL_SOCKET 49, "SO_INCOMING_CPU", Int,
         set ANY { check::core(given)? } with incoming_core(core: u16) { Some(CoreId(core)) }
         settings { kept.incoming_core = new } nowhere { () },
@@ -439,32 +462,33 @@ options! {
         get settings { MemoryInfo::of_none(&kept.tcp, sysctls).into() }
         socket { socket.memory_info(net, cx).into() };
 
-    /// A thread that stops polling polls again soon: the interrupts of the device's queue stay off
-    /// meanwhile, at most for its `gro_flush_timeout`. Default off.
+    /// States that a thread which stops polling will poll again soon. Until then, the interrupts of
+    /// the device's queue stay off, for at most the device's `gro_flush_timeout`. Default off.
     PreferBusyPoll = SOL_SOCKET 69, "SO_PREFER_BUSY_POLL", Int,
         set ANY { check::flag(given)? } with prefer_busy_poll(on: bool) { on }
         settings { kept.busy_poll.prefer = new }
         socket { socket.settings().change_busy_poll(|poll| poll.prefer = new) },
         get settings { kept.busy_poll.prefer.into() } socket { socket.busy_poll().prefer.into() };
 
-    /// Number of frames that one cycle of polling takes. Default 8, also for 0.
+    /// Number of frames that one cycle of polling receives at most. 0 selects the default, 8.
     BusyPollBudget = SOL_SOCKET 70, "SO_BUSY_POLL_BUDGET", Int,
         set ANY { check::frames(given)? }
         with busy_poll_budget(frames: u16) { (frames != 0).then_some(frames) }
         settings { kept.busy_poll.budget = new }
         socket { socket.settings().change_busy_poll(|poll| poll.budget = new) };
 
-    /// The differentiated services field of sent packets (RFC 2474 §3). The two ECN bits are
-    /// ignored, because TCP sets them. It also sets the priority. Default 0.
+    /// The differentiated services field of sent packets (RFC 2474 §3). On a datagram socket, the
+    /// number includes the two ECN bits; on other sockets these bits are ignored, because TCP sets
+    /// them. The option also sets the priority. Default 0.
     TypeOfService = IPPROTO_IP 1, "IP_TOS", ByteOrInt,
-        set ANY { check::tos(given)? } with tos(tos: u8) { tos & check::TOS_MASK }
+        set ANY { check::tos(given, state)? } with tos(tos: u8) { tos & check::TOS_MASK }
         settings { check::set_tos(&mut kept.ip, new) }
         socket { socket.settings().change_ip(|ip| check::set_tos(ip, new)) },
         get settings { check::show(kept.ip.tos) }
         socket { check::show(socket.settings().ip_fields().tos) };
 
-    /// The TTL of sent packets, 1 to 255. Default `net.ipv4.ip_default_ttl`, for `IP_TTL` also by
-    /// -1.
+    /// The TTL of sent packets, 1 to 255. Default `net.ipv4.ip_default_ttl`, which -1 as `IP_TTL`
+    /// restores.
     TimeToLive = IPPROTO_IP 2, "IP_TTL", ByteOrInt,
         set ANY { check::ttl(given)? } with ttl(hops: u8) { Some(hops.max(1)) }
         settings { kept.ip.ttl = new }
@@ -475,8 +499,8 @@ options! {
             check::show(ttl.unwrap_or_else(|| cx.sysctls_of(net).ip_default_ttl))
         } };
 
-    /// Path MTU discovery, `IP_PMTUDISC_DONT` to `IP_PMTUDISC_OMIT`. Default by
-    /// `net.ipv4.ip_no_pmtu_disc`.
+    /// Mode of path MTU discovery, `IP_PMTUDISC_DONT` to `IP_PMTUDISC_OMIT`.
+    /// `net.ipv4.ip_no_pmtu_disc` selects the default.
     MtuDiscover = IPPROTO_IP 10, "IP_MTU_DISCOVER", ByteOrInt,
         set ANY { check::mtu_discover(given)? } with mtu_discover(mode: MtuDiscover) { Some(mode) }
         settings { kept.ip.mtu_discover = new }
@@ -487,16 +511,45 @@ options! {
             check::show_mtu_discover(mode, cx.sysctls_of(net))
         } };
 
-    /// Reports an ICMP error of an open connection at once. Otherwise, the default, the error
-    /// becomes the reason when a timer ends the connection.
+    /// Reports an ICMP error of an open connection at once. If off, the default, the error is
+    /// stored, and reported if a timer ends the connection.
     ReceiveError = IPPROTO_IP 11, "IP_RECVERR", ByteOrInt,
         set ANY { check::flag(given)? } with receive_error(on: bool) { on }
         settings { kept.tcp.receive_error = new } tcb { tcb.set_receive_error(new) },
         get settings { kept.tcp.receive_error.into() } tcb { tcb.receive_error().into() };
 
-    /// The path MTU that a connection knows, in bytes. Without a connection it is `ENOTCONN`.
+    /// Path MTU that a connection currently assumes, in bytes. Without a connection, reading fails
+    /// with `ENOTCONN`.
     PathMtu = IPPROTO_IP 14, "IP_MTU", Int,
         get settings { return Err(Errno::ENOTCONN) } tcb { check::show(tcb.path_mtu()) };
+
+    /// TTL of datagrams to multicast groups, 0 to 255. Default 1: the datagrams stay on the link.
+    MulticastTtl = IPPROTO_IP 33, "IP_MULTICAST_TTL", ByteOrInt,
+        set DATAGRAM { check::multicast_ttl(given)? }
+        settings { kept.datagram.multicast_ttl = new } nowhere { () },
+        get settings { check::show(kept.datagram.multicast_ttl) } socket { OptionValue::Int(1) };
+
+    /// Delivers datagrams sent to a group also to the members of the group on this host. Default
+    /// on.
+    MulticastLoop = IPPROTO_IP 34, "IP_MULTICAST_LOOP", ByteOrInt,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.multicast_loop = new } nowhere { () },
+        get settings { kept.datagram.multicast_loop.into() } socket { true.into() };
+
+    /// Delivers the datagrams of every group that any socket of this host has joined; if off, only
+    /// those of the groups that this socket has joined. Default on.
+    MulticastAll = IPPROTO_IP 49, "IP_MULTICAST_ALL", Int,
+        set DATAGRAM { check::switch(given)? }
+        settings { kept.datagram.multicast_all = new } nowhere { () },
+        get settings { kept.datagram.multicast_all.into() } socket { true.into() };
+
+    /// Limits an IPv6 socket to IPv6 peers. If off, IPv4 peers connect too, and have v4-mapped
+    /// addresses. Default `net.ipv6.bindv6only`.
+    V6Only = IPPROTO_IPV6 26, "IPV6_V6ONLY", Int,
+        set FRESH { check::flag(given)? } with v6_only(on: bool) { on }
+        settings { kept.v6_only = Some(new) } nowhere { () },
+        get settings { kept.v6_only.unwrap_or(sysctls.bindv6only).into() }
+        socket { (socket.bind_flags().family == Family::V6Only).into() };
 
     /// Sends small segments at once: Nagle's algorithm is off. Default off.
     NoDelay = IPPROTO_TCP 1, "TCP_NODELAY", Int,
@@ -504,8 +557,9 @@ options! {
         settings { kept.tcp.nodelay = new } tcb { tcb.set_nodelay(new) },
         get settings { kept.tcp.nodelay.into() } tcb { tcb.nodelay().into() };
 
-    /// Largest payload of a segment in bytes, 88 to 32,767: the MSS option announces it, and sent
-    /// segments respect it. As a number 0 removes the limit. Default: the MTU of the route decides.
+    /// Largest payload of a segment in bytes, 88 to 32,767. The MSS option announces it, and sent
+    /// segments do not exceed it. As a number, 0 removes the limit. Default: the MTU of the route
+    /// decides.
     MaxSegment = IPPROTO_TCP 2, "TCP_MAXSEG", Int,
         set ANY { check::maxseg(given)? }
         with max_segment(bytes: u16) { Some(check::maxseg_of(bytes)) }
@@ -549,17 +603,17 @@ options! {
         get settings { check::show(kept.tcp.keepalive_times.or_config(&sysctls.tcp).probes) }
         tcb { check::show(tcb.keepalive_times().or_config(cx.config).probes) };
 
-    /// Number of SYN retransmissions, 1 to 127, besides the linear ones. Default
-    /// `net.ipv4.tcp_syn_retries`.
+    /// Number of SYN retransmissions, 1 to 127, after those of `net.ipv4.tcp_syn_linear_timeouts`.
+    /// Default `net.ipv4.tcp_syn_retries`.
     SynCount = IPPROTO_TCP 7, "TCP_SYNCNT", Int,
         set ANY { check::count(given)? } with syn_retries(retries: u8) { check::count_of(retries) }
         settings { kept.tcp.syn_retries = Some(new) } tcb { tcb.set_syn_retries(Some(new)) },
         get settings { check::show(kept.tcp.syn_retries.unwrap_or(sysctls.tcp.tcp_syn_retries)) }
         tcb { check::show(tcb.syn_retries().unwrap_or(cx.config.tcp_syn_retries)) };
 
-    /// Time that a closed socket stays in FIN-WAIT-2, at most 120 seconds; zero ends it at once. As
-    /// a number 0 is the sysctl's time, and a negative number ends it at once. Default
-    /// `net.ipv4.tcp_fin_timeout`.
+    /// Time that a closed socket stays in FIN-WAIT-2, at most 120 seconds; with zero, the state
+    /// ends at once. As a number, 0 selects the sysctl's time, and a negative number ends the state
+    /// at once. Default `net.ipv4.tcp_fin_timeout`.
     Linger2 = IPPROTO_TCP 8, "TCP_LINGER2", Seconds,
         set ANY { check::linger2(given)? }
         with linger2(time: Duration) { Some(time.min(check::LINGER2_MAX)) }
@@ -568,8 +622,8 @@ options! {
         tcb { check::show_linger2(tcb.linger2(), cx.config) };
 
     /// Time that a listener's handshakes wait for data before `accept` returns them, in whole
-    /// seconds. As in Linux it is rounded up to the time of a SYN-ACK: 1, 3, 7 seconds and so on.
-    /// Default zero: they do not wait.
+    /// seconds. As in Linux, the time is rounded up to that of a SYN-ACK retransmission: 1, 3, 7
+    /// seconds and so on. Default zero: handshakes do not wait for data.
     DeferAccept = IPPROTO_TCP 9, "TCP_DEFER_ACCEPT", Seconds,
         set BEFORE { check::defer_accept(given)? }
         with defer_accept(time: Duration) { check::defer_accept_of(time.as_secs()) }
@@ -586,12 +640,13 @@ options! {
         get settings { check::show(kept.tcp.window_clamp.unwrap_or(0)) }
         tcb { check::show(tcb.window_clamp()) };
 
-    /// The figures of the connection, as `struct tcp_info`.
+    /// State and counters of the connection, as `struct tcp_info`.
     Info = IPPROTO_TCP 11, "TCP_INFO", Bytes,
         get settings { OptionValue::Bytes(tcp_info::without_connection(state.of_tcp())) }
         tcb { OptionValue::Bytes(tcp_info::encode(&tcb.info_at(cx.now))) };
 
-    /// Sends ACKs at once. Off lets them wait for outgoing data from the start. Default on.
+    /// Sends ACKs at once. If off, ACKs wait for outgoing data from the beginning of the
+    /// connection. Default on.
     QuickAck = IPPROTO_TCP 12, "TCP_QUICKACK", Int,
         set ANY { check::flag(given)? } with quickack(on: bool) { on }
         settings { kept.tcp.pingpong = !new } tcb { tcb.set_quickack(new) },
@@ -612,8 +667,9 @@ options! {
         get settings { kept.tcp.thin_linear_timeouts.into() }
         tcb { tcb.thin_linear_timeouts().into() };
 
-    /// Time that sent data may stay unacknowledged (RFC 5482), in milliseconds. Zero, the default,
-    /// selects `net.ipv4.tcp_retries2`.
+    /// Time that sent data may stay unacknowledged before the connection fails (RFC 5482), in
+    /// milliseconds. With zero, the default, `net.ipv4.tcp_retries2` bounds the retransmissions
+    /// instead.
     UserTimeout = IPPROTO_TCP 18, "TCP_USER_TIMEOUT", Milliseconds,
         set ANY { check::user_timeout(given)? }
         with user_timeout(time: Duration) { check::not_zero(Some(time)) }
@@ -645,7 +701,7 @@ options! {
     /// If the peer has sent a cookie before, `connect` returns at once and the SYN carries the
     /// first write (RFC 7413). Only for requests that may be executed twice: the network may repeat
     /// a SYN, and with it the data. `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not allow clients.
-    /// Without effect on a listener. Default off.
+    /// The option has no effect on a listener. Default off.
     FastOpenConnect = IPPROTO_TCP 30, "TCP_FASTOPEN_CONNECT", Int,
         set FRESH { check::fast_open_connect(given, sysctls)? }
         with fast_open_connect(on: bool) { on }
@@ -676,6 +732,20 @@ options! {
         get settings { check::show_ms(kept.tcp.rto_max.unwrap_or(sysctls.tcp.tcp_rto_max)) }
         tcb { check::show_ms(tcb.rto_max()) };
 
+    /// Payload bytes of each of the datagrams into which one send is cut; the last datagram may be
+    /// shorter. With 0, the default, one send is one datagram.
+    Segment = IPPROTO_UDP 103, "UDP_SEGMENT", Int,
+        set DATAGRAM { check::segment(given)? }
+        settings { kept.datagram.segment = new } nowhere { () },
+        get settings { check::show(kept.datagram.segment) } socket { OptionValue::Int(0) };
+
+    /// Joins waiting datagrams of one sender and of equal size, so that one receive returns several
+    /// datagrams and their size. Default off.
+    ReceiveOffload = IPPROTO_UDP 104, "UDP_GRO", Int,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.gro = new } nowhere { () },
+        get settings { kept.datagram.gro.into() } socket { false.into() };
+
     /// Limit of the connections that one source address may have with a listener, including
     /// half-open connections and those that wait for `accept`. The stack drops a SYN above the
     /// limit without an answer (`SOURCE_LIMIT`, `ListenSourceLimit`). A connection counts until it
@@ -688,8 +758,8 @@ options! {
         settings { kept.max_per_source = new } nowhere { () },
         get settings { check::show(kept.max_per_source) } socket { OptionValue::Int(0) };
 
-    /// Time without progress after which a connection is reset, in whole seconds; zero is no limit.
-    /// As a number -1 is the sysctl's time. Default `net.quietline.tcp_idle_timeout`.
+    /// Time without progress after which a connection is reset, in whole seconds; zero sets no
+    /// limit. As a number, -1 selects the sysctl's time. Default `net.quietline.tcp_idle_timeout`.
     IdleTimeout = SOL_QUIETLINE 2, "QUIETLINE_IDLE_TIMEOUT", Seconds,
         set ANY { check::idle_timeout(given)? }
         with idle_timeout(time: Duration) { Some(Duration::from_secs(time.as_secs())) }

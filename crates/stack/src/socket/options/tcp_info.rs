@@ -1,7 +1,7 @@
 //! `TCP_INFO` in the kernel's layout.
 //!
-//! Linux: struct tcp_info in include/uapi/linux/tcp.h, tcp_get_info. A reader takes as many bytes
-//! as it knows; fields are only added at the end.
+//! Linux: struct tcp_info in include/uapi/linux/tcp.h, tcp_get_info. A program reads as many bytes
+//! as its version of the structure has; new fields are added only at the end.
 //!
 //! Times are in microseconds unless the field says otherwise. Windows and queues of the sender are
 //! in segments, those of the receiver in bytes. An unlimited rate is all ones. Three fields are

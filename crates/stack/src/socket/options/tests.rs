@@ -1,5 +1,5 @@
-//! Checks the table against Linux's numbers, values against Linux's bounds, and both kinds of
-//! sockets against the table.
+//! Tests of the option table: numbers and names, bounds of values, and the behavior of stream
+//! sockets before and after they connect.
 
 use core::time::Duration;
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
@@ -71,7 +71,7 @@ fn sample(option: O) -> OptionValue {
         O::RtoMax => OptionValue::Int(2000),
         O::ThinLinearTimeouts => OptionValue::Int(1),
         O::TypeOfService => OptionValue::Int(0xb8),
-        // The priority that belongs to the `IP_TOS` sample.
+        // The priority that the sample of `IP_TOS` sets.
         O::Priority => OptionValue::Int(4),
         O::FastOpenConnect | O::FastOpenNoCookie => OptionValue::Int(1),
         O::FastOpenKey => OptionValue::Bytes(vec![7; 32]),
@@ -84,7 +84,7 @@ fn sample(option: O) -> OptionValue {
     }
 }
 
-/// Whether only `listen` or `connect` uses the option, so that a connection refuses it.
+/// Whether only `listen` or `connect` uses the option. A connection refuses such an option.
 fn precedes_connection(option: O) -> bool {
     matches!(
         option,
@@ -94,11 +94,17 @@ fn precedes_connection(option: O) -> bool {
             | O::FastOpenKey
             | O::FastOpenNoCookie
             | O::MaxPerSource
+            | O::V6Only
     )
 }
 
+/// Whether only a datagram socket has the option.
+fn is_of_datagrams(option: O) -> bool {
+    option.settable_in() == [SocketState::Datagram]
+}
+
 #[test]
-fn numbers_and_names_are_linuxs() {
+fn options_are_found_by_number_and_by_name() {
     let numbers: BTreeSet<_> =
         O::ALL.iter().map(|option| (option.level(), option.number())).collect();
     assert_eq!(numbers.len(), O::ALL.len(), "no two options have the same number");
@@ -107,16 +113,20 @@ fn numbers_and_names_are_linuxs() {
         assert_eq!(O::from_name(option.name()), Some(option));
     }
     assert_eq!(O::from_number(IPPROTO_TCP, 18), Some(O::UserTimeout));
-    assert_eq!(O::from_number(SOL_SOCKET, 66), Some(O::ReceiveTimeout), "the 64-bit number");
+    assert_eq!(
+        O::from_number(SOL_SOCKET, 66),
+        Some(O::ReceiveTimeout),
+        "the number of the option with 64-bit times"
+    );
     assert_eq!(O::from_number(IPPROTO_TCP, 99), None);
     assert_eq!(O::from_name("SO_NONSENSE"), None);
 }
 
 #[test]
-fn every_row_works_on_both_kinds_of_socket() {
+fn every_stream_option_works_before_and_after_connect() {
     let sysctls = Sysctls::default();
     let mut bench = Bench::new();
-    for &option in O::ALL {
+    for &option in O::ALL.iter().filter(|option| !is_of_datagrams(**option)) {
         let mut settings = SocketSettings::default();
         let (set, get) = match option.access() {
             Access::Read => (Err(Errno::ENOPROTOOPT), true),
@@ -207,15 +217,21 @@ fn setting_the_type_of_service_sets_the_priority() {
     bench.finish();
 }
 
+/// Options of connections that can be set and read.
+fn of_connections() -> impl Iterator<Item = O> {
+    let both = |option: &O| option.access() == Access::Both && !is_of_datagrams(*option);
+    O::ALL.iter().copied().filter(both)
+}
+
 #[test]
 fn options_set_before_connect_apply_to_the_connection() {
     let sysctls = Sysctls::default();
     let mut settings = SocketSettings::default();
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         settings.set(option, &sample(option), &sysctls).unwrap();
     }
     let mut bench = Bench::with(&settings, &SocketSettings::default());
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu)
             || precedes_connection(option)
         {
@@ -232,17 +248,17 @@ fn options_set_before_connect_apply_to_the_connection() {
 fn an_accepted_connection_has_its_listeners_options() {
     let sysctls = Sysctls::default();
     let mut settings = SocketSettings::default();
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         if matches!(option, O::DeferAccept | O::FastOpenConnect) {
-            // `TCP_DEFER_ACCEPT` would wait for data, and a listener does not allow the other
-            // option.
+            // With `TCP_DEFER_ACCEPT` the connection would wait for data, and a listener refuses
+            // `TCP_FASTOPEN_CONNECT`.
             continue;
         }
         settings.set(option, &sample(option), &sysctls).unwrap();
     }
     let mut bench = Bench::with(&SocketSettings::default(), &settings);
     let accepted = bench._listener.accept().unwrap();
-    for &option in O::ALL.iter().filter(|option| option.access() == Access::Both) {
+    for option in of_connections() {
         if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu)
             || precedes_connection(option)
         {
@@ -255,7 +271,7 @@ fn an_accepted_connection_has_its_listeners_options() {
 }
 
 #[test]
-fn a_listener_takes_options_while_it_listens() {
+fn options_of_a_listener_can_be_set_while_it_listens() {
     let mut bench = Bench::new();
     let listener = Arc::clone(&bench._listener);
     let nodelay = OptionValue::from(true);
@@ -284,14 +300,18 @@ fn buffers_are_doubled_and_bounded_by_the_sysctls() {
     assert_eq!(bench.int(O::SendBuffer), 4608);
     bench.set(O::SendBuffer, -1).unwrap();
     let wmem_max = bench.host.sysctls().tcp.wmem_max;
-    assert_eq!(bench.int(O::SendBuffer).cast_unsigned(), 2 * wmem_max, "unsigned, as Linux");
+    assert_eq!(
+        bench.int(O::SendBuffer).cast_unsigned(),
+        2 * wmem_max,
+        "a negative number is taken as unsigned, as in Linux"
+    );
     bench.set(O::SendBufferForce, 64 << 20).unwrap();
     assert_eq!(bench.int(O::SendBuffer), 128 << 20);
     bench.set(O::ReceiveBufferForce, i32::MAX).unwrap();
     assert_eq!(bench.int(O::ReceiveBuffer), i32::MAX - 1);
     bench.host.set_sysctl("net.core.rmem_max", "5000").unwrap();
     bench.set(O::ReceiveBuffer, 1 << 20).unwrap();
-    assert_eq!(bench.int(O::ReceiveBuffer), 10_000, "the current value of the sysctl");
+    assert_eq!(bench.int(O::ReceiveBuffer), 10_000, "the bound is the current value of the sysctl");
     bench.finish();
 }
 
@@ -344,7 +364,11 @@ fn options_return_the_sysctl_until_the_socket_has_its_own_value() {
     assert_eq!(bench.set(O::IdleTimeout, -2), Err(Errno::EINVAL));
     assert_eq!(bench.int(O::IdleTimeout), 7);
     bench.set(O::WindowClamp, 1).unwrap();
-    assert_eq!(bench.int(O::WindowClamp), 1152, "half of the smallest buffer");
+    assert_eq!(
+        bench.int(O::WindowClamp),
+        1152,
+        "the clamp is at least half of the smallest buffer"
+    );
     bench.finish();
 }
 
@@ -428,7 +452,7 @@ fn read_only_options_describe_the_socket() {
 }
 
 #[test]
-fn values_have_linuxs_lengths() {
+fn setsockopt_values_are_decoded_by_linuxs_length_rules() {
     let decode = OptionValue::decode;
     let five = 5i32.to_ne_bytes();
     assert_eq!(decode(O::NoDelay, &five), Ok(OptionValue::Int(5)));
@@ -482,8 +506,8 @@ fn results_are_truncated_to_the_buffer() {
     }
 }
 
-/// `SO_BUSY_POLL` and its related options, before and after there is a connection: the sysctls
-/// apply where no option was set.
+/// `SO_BUSY_POLL` and its related options, before and after the socket connects. The sysctls apply
+/// where no option was set.
 #[test]
 fn busy_polling_is_set_by_options_or_sysctls() {
     let sysctls = Sysctls { busy_read: 20, busy_poll: 30, ..Sysctls::default() };
@@ -559,14 +583,15 @@ fn a_duration_is_a_number_in_the_unit_of_its_option() {
 }
 
 #[test]
-fn unsigned_numbers_are_accepted_or_clamped() {
+fn unsigned_numbers_are_accepted_clamped_or_rejected() {
     let mut bench = Bench::new();
     let large = 3_000_000_000_u32;
     bench.set(O::MaxPacingRate, large).unwrap();
     assert_eq!(bench.get(O::MaxPacingRate).unwrap(), OptionValue::Long(large.into()));
     bench.set(O::NotSentLowWater, u32::MAX).unwrap();
     assert_eq!(bench.int(O::NotSentLowWater).cast_unsigned(), u32::MAX);
-    // Clamped like any number that is too large, not wrapped to a negative one.
+    // A number above `i32::MAX` is clamped like any number that is too large, and does not become
+    // negative.
     for option in [O::SendBuffer, O::ReceiveBuffer, O::ReceiveLowWater, O::WindowClamp] {
         bench.set(option, large).unwrap();
         let bounded = bench.int(option);

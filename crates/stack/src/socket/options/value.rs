@@ -1,8 +1,8 @@
 //! Values of socket options, and their bytes in `setsockopt` and `getsockopt`.
 //!
 //! Linux: the length checks of `sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt` and their
-//! counterparts: a value that is too short is `EINVAL`, bytes behind it are ignored, and an answer
-//! is cut to the size of the buffer.
+//! counterparts: a value that is too short is `EINVAL`, bytes after the value are ignored, and the
+//! result of `getsockopt` is cut to the size of the buffer.
 
 use core::time::Duration;
 use std::borrow::Cow;
@@ -16,12 +16,12 @@ const NAME_BYTES_MAX: usize = 16;
 /// Microseconds of a second.
 const MICROS: i64 = 1_000_000;
 
-/// Value of a socket option. Rust's integers, `bool`, `Duration`, strings and bytes convert into
-/// one, so that `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works: a time becomes
-/// a number in the option's own unit.
+/// Value of a socket option. Rust's integers, `bool`, `Duration`, strings and bytes convert into an
+/// `OptionValue`, so that `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works. A
+/// `Duration` becomes a number in the option's own unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionValue {
-    /// A number, or a switch that is on unless 0.
+    /// A number, or a switch: 0 is off, any other number is on.
     Int(i32),
     /// A number of 64 bits.
     Long(u64),
@@ -124,8 +124,8 @@ impl OptionValue {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there are too few bytes, `EDOM` for a time whose microseconds are not below a
-    /// second.
+    /// `EINVAL` if there are too few bytes, `EDOM` for a time whose microseconds are negative or
+    /// reach a second.
     pub fn decode(option: SocketOption, bytes: &[u8]) -> Result<Self, Errno> {
         Ok(match option.form() {
             Form::Int
@@ -145,7 +145,8 @@ impl OptionValue {
             },
             Form::Linger => {
                 let (on, seconds) = (int(bytes, 0)?, int(bytes, 4)?);
-                // Linux casts a negative time to a large one: the longest wait.
+                // Linux casts a negative number of seconds to a large one, which is the longest
+                // wait.
                 let seconds = u64::try_from(seconds).unwrap_or(i32::MAX as u64);
                 Self::Linger((on != 0).then(|| Duration::from_secs(seconds)))
             }
@@ -166,7 +167,8 @@ impl OptionValue {
     /// bytes written.
     pub fn encode(&self, option: SocketOption, room: &mut [u8]) -> usize {
         let bytes = match self {
-            // If the buffer is shorter than an `int`, options of IP return one byte.
+            // If the buffer is shorter than an `int`, options of IP return one byte, unless the
+            // number does not fit in a byte.
             Self::Int(number) if option.form() == Form::ByteOrInt && room.len() < 4 => {
                 match u8::try_from(*number) {
                     Ok(byte) => vec![byte],
@@ -200,7 +202,7 @@ impl OptionValue {
     }
 
     /// Returns the value in the form of `option`. A time becomes a linger time or a whole number of
-    /// the option's unit, and no time becomes 0; a size too large for an `int` becomes the largest
+    /// the option's unit, in which no time is 0. A size too large for an `int` becomes the largest
     /// size.
     ///
     /// # Errors
@@ -223,8 +225,8 @@ impl OptionValue {
         })
     }
 
-    /// Returns the value if it is a number. A 64-bit number is limited to 32 bits, which are
-    /// returned as an `int`.
+    /// Returns the value if it is a number. A 64-bit number is limited to the largest unsigned
+    /// 32-bit number, whose bits are returned as an `int`.
     #[must_use]
     pub fn as_int(&self) -> Option<i32> {
         match self {
@@ -235,7 +237,7 @@ impl OptionValue {
     }
 }
 
-/// The time as a whole number of `unit`.
+/// Returns the time as a whole number of `unit`, or `EINVAL` if it is none.
 fn in_units(time: Duration, unit: Duration) -> Result<i32, Errno> {
     let (ns, unit_ns) = (time.as_nanos(), unit.as_nanos());
     if ns % unit_ns != 0 {
@@ -244,8 +246,8 @@ fn in_units(time: Duration, unit: Duration) -> Result<i32, Errno> {
     i32::try_from(ns / unit_ns).map_err(|_| Errno::EINVAL)
 }
 
-/// Linux: `sock_set_timeout`. A negative time means no wait, and becomes the shortest limit; zero
-/// means no limit.
+/// Returns the limit for a `timeval`, as `sock_set_timeout` in Linux. A negative time means that a
+/// call must not wait, and becomes the shortest limit. Zero means no limit.
 fn time(seconds: i64, micros: i64) -> Result<OptionValue, Errno> {
     if !(0..MICROS).contains(&micros) {
         return Err(Errno::EDOM);

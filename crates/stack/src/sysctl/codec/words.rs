@@ -1,4 +1,5 @@
-//! Formats of settings whose value is a word: closed enums, and values with names.
+//! Formats of settings whose value is one word: enums, limits of TCP Small Queues and
+//! congestion-control algorithms.
 
 use std::ops::RangeInclusive;
 
@@ -40,7 +41,7 @@ macro_rules! words {
 }
 
 words! {
-    /// ARP requests that get a reply, with Linux's numbers and the gaps between them.
+    /// ARP requests that get a reply, by Linux's numbers. Linux's numbers 3 to 7 are not accepted.
     ArpIgnores: ArpIgnore {
         AnyDevice = "0",
         OwnDevice = "1",
@@ -50,7 +51,7 @@ words! {
 }
 
 words! {
-    /// Version of Linux whose data path the host has.
+    /// Version of Linux whose data path the host reproduces.
     Presets: Preset {
         Linux3_5 = "linux-3.5",
         Linux3_6 = "linux-3.6",
@@ -63,7 +64,7 @@ words! {
 }
 
 words! {
-    /// How packets leave receive offload.
+    /// Way in which packets leave receive offload.
     GroExits: GroExit {
         Immediate = "immediate",
         NormalOnlyList = "normal_only_list",
@@ -73,7 +74,7 @@ words! {
 }
 
 words! {
-    /// Packets that a busy-poll cycle delivers.
+    /// Packets that a cycle of busy polling delivers at its end.
     BusyPollFlushes: BusyPollFlush {
         None = "none",
         RxListPerCycle = "rx_list_per_cycle",
@@ -100,7 +101,7 @@ words! {
 }
 
 words! {
-    /// Discipline without parameters.
+    /// Queueing discipline without parameters.
     DefaultQdiscs: DefaultQdisc {
         PfifoFast = "pfifo_fast",
         Fq = "fq",
@@ -110,7 +111,7 @@ words! {
 }
 
 words! {
-    /// Reference counting of dst entries.
+    /// Reference counting of route entries (dst).
     DstRefModes: DstRefMode {
         CasIncNotZero = "cas_inc_not_zero",
         Rcuref = "rcuref",
@@ -120,7 +121,7 @@ words! {
 }
 
 words! {
-    /// Source of the validity of a cached dst entry.
+    /// Place from which the validity of a cached route entry (dst) is read.
     DstChecks: DstCheck {
         Entry = "entry",
         Generation = "generation",
@@ -128,7 +129,7 @@ words! {
 }
 
 words! {
-    /// Position of the reference count in a dst entry.
+    /// Position of the reference count in a route entry (dst).
     DstLayouts: DstLayout {
         Packed = "packed",
         Padded = "padded",
@@ -137,7 +138,7 @@ words! {
 }
 
 words! {
-    /// Treatment of the dst of a queued packet.
+    /// Treatment of a packet's route entry (dst) when the packet is queued.
     RxDstModes: RxDstMode {
         Force = "force",
         OptimisticDrop = "optimistic_drop",
@@ -146,7 +147,7 @@ words! {
 }
 
 words! {
-    /// Event that ends CUBIC's first slow start.
+    /// Event, besides a loss, that ends CUBIC's first slow start.
     HystartDetects: HystartDetect {
         Off = "off",
         Train = "train",
@@ -156,7 +157,7 @@ words! {
 }
 
 words! {
-    /// How freed packets are recycled.
+    /// Way in which freed packets are recycled.
     PacketRecycles: PacketRecycle {
         None = "none",
         SocketOne = "socket_one",
@@ -167,7 +168,7 @@ words! {
 }
 
 words! {
-    /// Order of steps of TCP Small Queues.
+    /// Order of the steps by which TCP Small Queues stop and resume a sender.
     TsqProtocols: TsqProtocol {
         Seed = "seed",
         Robust = "robust",

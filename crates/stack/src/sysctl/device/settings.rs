@@ -55,7 +55,7 @@ impl DeviceSysctls {
     }
 }
 
-/// Expands the table below into the three structs of settings and their tables of rows.
+/// Expands the table below into three structs of settings, each with its table of rows.
 macro_rules! device_sysctls {
     (
         device { $($(#[doc = $doc:literal])* $field:ident: $type:ty = $default:expr, $codec:ident $allowed:expr, $tier:ident;)* }
@@ -131,9 +131,9 @@ macro_rules! device_sysctls {
 device_sysctls! {
     device {
         /// Time for which receive offload may hold segments to merge them with later ones, in
-        /// nanoseconds; it is also the interval of polls while `napi_defer_hard_irqs` holds the
-        /// descriptor back. 0: segments are held until the end of the poll. Set it, for example to
-        /// 20000, if segments of a flow arrive in many small polls.
+        /// nanoseconds; it is also the interval of polls while `napi_defer_hard_irqs` keeps the
+        /// descriptor unwatched. 0: segments are held until the end of the poll. Set it, for
+        /// example to 20000, if segments of a flow arrive in many small polls.
         gro_flush_timeout: Duration = Duration::ZERO, Nanos 0..=1_000_000_000, Tune;
         /// Number of polls in a row that must find a queue empty, `gro_flush_timeout` apart, before
         /// its descriptor is watched again. 0: after the first. Set it to trade CPU time for fewer
@@ -162,17 +162,17 @@ device_sysctls! {
         gso_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
         /// Size of IPv4 packet that a transmitted superframe stays below, in bytes (`ip link set
         /// DEVICE gso_ipv4_max_size`). `default` is the best known value of the device: 196608 for
-        /// a tap or tun with `vnet_hdr` if the kernel accepts it (Linux 6.6), 81920 for a wire in
-        /// memory, 65536 for others. Differs from Linux, where it is 65536. After the kernel had no
-        /// memory for a larger one (`DeviceTxRefused`), superframes stay below 65536 until the
-        /// device is taken down and up. Set 65536 if programs look into packets and read the length
-        /// field, which is 0 in larger ones.
+        /// a tap or tun with `vnet_hdr` if the kernel accepts it (Linux 6.6), 81920 for a wire (the
+        /// in-process link between two hosts), 65536 for others. Differs from Linux, where it is
+        /// 65536. After the kernel had no memory for a larger one (`DeviceTxRefused`), superframes
+        /// stay below 65536 until the device is taken down and up. Set 65536 if programs look into
+        /// packets and read the length field, which is 0 in larger ones.
         gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
         /// Queueing discipline of every transmit queue, written as for `tc qdisc replace dev DEVICE
         /// root ...`, for example `tbf rate 100mbit burst 10kb latency 50ms`. `default` is
         /// `net.core.default_qdisc` for a device with queues of its own, and `noqueue` for one that
         /// never refuses a packet. A change drops the packets that wait in the old one. Set it to
-        /// shape, to pace, or to keep queues short.
+        /// limit the rate, to pace flows, or to keep queues short.
         qdisc: Option<QdiscConfig> = None, Discipline WORDS, Operate;
         /// Number of packets that one band of `pfifo_fast` holds, or that wait without a discipline
         /// for a device that has no room (`ip link set DEVICE txqueuelen`). The bands keep their
@@ -231,7 +231,8 @@ impl DeviceSettings {
         of_ipv4(self.gro_max_size, self.gro_ipv4_max_size.unwrap_or(GRO_BYTES_MAX))
     }
 
-    /// Returns the length of the largest superframe that TCP builds for this family, or 0 for none.
+    /// Returns the length of the largest superframe that TCP builds for this address family, in
+    /// bytes. 0: TCP builds no superframes.
     #[must_use]
     pub fn gso_bytes_max(&self, v4: bool) -> u32 {
         let end = match v4 {
@@ -252,15 +253,16 @@ impl DeviceSettings {
         self.gso_ipv4_max_size.unwrap_or(GRO_BYTES_MAX)
     }
 
-    /// Limits the sizes of transmitted superframes to `end`, for values set for all devices. Sizes
-    /// for IPv4 that are not set become `ipv4`, the device's best size, if it is known.
+    /// Limits the sizes of transmitted superframes to `end`, because a value for all devices may
+    /// exceed it. Sizes for IPv4 that are not set become `ipv4`, the device's best size, if it is
+    /// known.
     pub(super) fn bound_superframes(&mut self, end: u32, ipv4: Option<u32>) {
         self.gso_max_size = end.min(self.gso_max_size);
         self.gso_ipv4_max_size = self.gso_ipv4_max_size.or(ipv4).map(|size| end.min(size));
         self.gro_ipv4_max_size = self.gro_ipv4_max_size.or(ipv4);
     }
 
-    /// Whether a queue may be polled by timer.
+    /// Whether a timer may poll the queues of this device.
     #[inline]
     pub(crate) fn defers(&self) -> bool {
         self.napi_defer_hard_irqs != 0 || !self.gro_flush_timeout.is_zero()
@@ -315,9 +317,10 @@ fn find<T>(table: &'static [Setting<T>], name: &Name<'_>) -> Option<&'static Set
     table.iter().find(|line| line.word() == name.setting)
 }
 
-/// Returns the effective size for IPv4. The size for both families applies if it is the smaller one
-/// and one that every device supports. Differs from Linux, which copies that size into the IPv4
-/// size when it is written: here the smaller one applies in any order of writes.
+/// Returns the effective size for IPv4. The size for both families applies if it is smaller than
+/// the one for IPv4 and every device supports it. Differs from Linux, which copies the size for
+/// both families into the one for IPv4 when the former is written: here the smaller one applies,
+/// whichever was written last.
 const fn of_ipv4(both: u32, ipv4: u32) -> u32 {
     if both < ipv4 && both < GRO_BYTES_MAX { both } else { ipv4 }
 }

@@ -1,4 +1,4 @@
-//! Device setting tests: names, scope of a value, and rejected values.
+//! Tests of device settings: names, scope of a value, and rejected values.
 
 use super::*;
 use crate::{
@@ -6,7 +6,8 @@ use crate::{
     sysctl::Sysctls,
 };
 
-/// Default bound of IPv4 superframes on a device that works best with large ones.
+/// Default bound of IPv4 superframes on the loopback device of these tests, which accepts larger
+/// ones.
 const BEST: u32 = 196_608;
 
 fn present(devices: &'static [(&str, u16)]) -> impl Iterator<Item = Present<'static>> {
@@ -61,7 +62,7 @@ fn the_last_written_value_applies() {
 }
 
 #[test]
-fn packets_may_change_core_only_while_a_setting_steers_them() {
+fn packets_may_change_their_core_only_with_an_rps_or_rfs_setting() {
     let mut sysctls = bound();
     assert!(!sysctls.devices.steers(true));
     sysctls.set("net.quietline.dev.tap0.rx-1.rps_flow_cnt", "64").unwrap();
@@ -99,7 +100,7 @@ fn unknown_names_and_invalid_values_change_nothing() {
 }
 
 #[test]
-fn a_device_may_be_named_before_the_host_is_built_and_must_exist_then() {
+fn building_a_host_rejects_settings_of_absent_devices_and_queues() {
     let mut sysctls = Sysctls::default();
     sysctls.set("net.quietline.dev.tap0.rx-1.rps_cpus", "2").unwrap();
     let mut good = sysctls.clone();
@@ -117,7 +118,7 @@ fn a_device_may_be_named_before_the_host_is_built_and_must_exist_then() {
 /// BIG TCP: a size above the limit of a named device is rejected, before and after the host is
 /// built. A size for all devices is reduced to the limit of each.
 #[test]
-fn superframes_are_no_larger_than_the_device_accepts() {
+fn transmitted_superframes_are_no_larger_than_the_device_accepts() {
     let mut sysctls = bound();
     let sizes = |sysctls: &Sysctls, device, v4| {
         let settings = sysctls.devices.of(DeviceIndex(device));
@@ -126,7 +127,8 @@ fn superframes_are_no_larger_than_the_device_accepts() {
             if v4 { settings.gro_ipv4_bytes() } else { settings.gro_max_size },
         )
     };
-    // Without a setting, the bound is the device's best for IPv4, and the common default for IPv6.
+    // Without a setting, the bound for IPv4 is the device's best size, and the bound for IPv6 is
+    // the common default.
     assert_eq!(
         [0, 1].map(|device| sizes(&sysctls, device, true)),
         [(BEST - 1, BEST), (65_535, 65_536)]
@@ -179,7 +181,7 @@ fn superframes_are_no_larger_than_the_device_accepts() {
 }
 
 #[test]
-fn a_device_keeps_its_default_size_when_other_settings_were_set_early() {
+fn settings_made_before_the_host_is_built_keep_the_default_size_of_the_device() {
     let mut early = Sysctls::default();
     for (name, value) in
         [("lo.rps_cpus", "1"), ("lo.rps_flow_cnt", "64"), ("default.napi_defer_hard_irqs", "2")]

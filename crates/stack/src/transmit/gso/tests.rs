@@ -23,7 +23,7 @@ struct Case {
     flags: Flags,
     options: Options,
     id: u16,
-    /// True if the copy into the superframe has computed the sums.
+    /// True if the copy of the payload into the superframe has computed the sum of each segment.
     summed: bool,
 }
 
@@ -112,9 +112,9 @@ impl Case {
         packet
     }
 
-    /// Segments the superframe and compares every byte of every segment with the RFCs: with
-    /// checksums that the device completes, and with checksums that segmentation completes, with
-    /// and without precomputed sums.
+    /// Segments the superframe and checks headers, checksum and payload of every segment, in three
+    /// ways: the device completes checksums, or segmentation completes them, without or with
+    /// precomputed sums.
     fn check(&mut self) {
         for (checksums, summed) in
             [(Checksums::Owed, false), (Checksums::Completed, false), (Checksums::Completed, true)]
@@ -157,7 +157,7 @@ impl Case {
         } else {
             ip::parse::<false>(&bytes, bytes.len())
         };
-        let ip = parsed.expect("lengths and IPv4 checksum are right");
+        let ip = parsed.expect("the lengths and the IPv4 checksum of a segment are valid");
         assert_eq!(ip.total_len(), bytes.len());
         assert_eq!((ip.src, ip.dst), self.addresses());
         assert_eq!(ip.id, if self.v4 { self.id.wrapping_add(index) } else { 0 });
@@ -200,17 +200,17 @@ fn completed(packet: &Packet) -> Vec<u8> {
 }
 
 #[test]
-fn a_superframe_is_cut_into_the_segments_it_represents() {
+fn a_superframe_is_cut_into_segments_of_its_gso_size() {
     for v4 in [true, false] {
         for (payload, mss) in [(2, 1), (2920, 1460), (2921, 1460), (4379, 1460), (64_000, 1448)] {
             Case::new(v4, payload, mss).check();
         }
         Case::new(v4, 30_000, 537).check();
-        // BIG TCP: lengths beyond a length field, up to the maximum.
+        // BIG TCP: superframes longer than a 16-bit length field can express, up to the maximum.
         for (payload, mss) in [(65_496, 1448), (65_536, 1448), (200_001, 8948), (524_200, 1448)] {
             Case::new(v4, payload, mss).check();
         }
-        // The superframe has shrunk to one segment after an acknowledgment.
+        // An acknowledgment has shortened the superframe to less than one segment.
         Case::new(v4, 100, 1460).check();
     }
 }
@@ -236,7 +236,7 @@ fn fin_and_psh_are_on_the_last_segment_and_cwr_on_the_first() {
 }
 
 #[test]
-fn checksums_hold_for_every_length_of_the_last_segment() {
+fn checksums_are_valid_for_any_length_of_the_last_segment() {
     for payload in 1001..=1100 {
         Case::new(true, payload, 1000).check();
         Case::new(false, payload, 50).check();
@@ -245,7 +245,7 @@ fn checksums_hold_for_every_length_of_the_last_segment() {
 
 #[test]
 fn the_rest_is_dropped_and_counted_when_memory_is_exhausted() {
-    // Enough for one slab of descriptors and one of pages.
+    // The memory is enough for one slab of descriptors and one of pages.
     let memory = Memory::new(340 << 10);
     let mut cx = Cx::replay(&memory, 1);
     let superframe = Case::new(true, 60_000, 500).superframe(&mut cx);

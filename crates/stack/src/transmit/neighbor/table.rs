@@ -1,12 +1,12 @@
-//! Neighbor table of a host: one entry per address and device. The table carries out the actions of
-//! the entries' state machines.
+//! Neighbor table of a host: one entry per address and device. The table carries out the actions
+//! that the state machine of an entry returns.
 //!
-//! Below: [`crate::transmit::neighbor`], which decides. Above: `link_output::output`, which reads
-//! `NeighborEntry::resolved` for every list of packets. Linux: net/core/neighbour.c,
-//! net/ipv4/arp.c (`arp_solicit`, `arp_error_report`).
+//! Below: [`crate::transmit::neighbor`], the state machine. Above: `link_output::output`, which
+//! reads `NeighborEntry::resolved` for every list of packets. Linux: net/core/neighbour.c,
+//! net/ipv4/arp.c (`arp_solicit`, `arp_error_report`), net/ipv6/ndisc.c (`ndisc_solicit`).
 //!
-//! An entry publishes its link address in one word, so that sending to a reachable neighbor takes
-//! no lock.
+//! An entry publishes its link address in one atomic word, so that a sender to a reachable neighbor
+//! takes no lock.
 //!
 //! Not here: entries that an administrator sets (`admin`).
 
@@ -34,18 +34,20 @@ use crate::{
     device::{LinkType, QueueId},
     header::{arp::ArpPacket, ethernet::MacAddr},
     sysctl::modes::NeighborConfig,
-    transmit::{link_output, tx_queue::DeviceTx},
+    transmit::{link_output, ndp_output, tx_queue::DeviceTx},
 };
 
 mod admin;
 
 pub use admin::NeighborInfo;
 
-/// Bit of `NeighborEntry::published`, above the 48 address bits: the address is valid.
+/// Bit of `NeighborEntry::published`, above the 48 bits of the link address. It is set if the
+/// address may be used.
 const RESOLVED: u64 = 1 << 48;
 
-/// Factor by which the entries in use may exceed `gc_thresh3`. Differs from Linux, which refuses at
-/// `gc_thresh3`, because a host may have connections to more neighbors than the default of 1,024.
+/// Factor by which the entries in use may exceed `gc_thresh3`. Differs from Linux, which refuses
+/// new entries at `gc_thresh3`: a host may have connections to more neighbors than the default of
+/// 1,024.
 const OVERFLOW: usize = 8;
 
 /// Maximum number of entries examined for a new entry in a full table. The bound is needed because
@@ -57,8 +59,8 @@ const LOOKED_AT_MAX: usize = 16;
 /// flushes of cached routes that keep neighbors in use.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Granularity of progress reports by connections. All connections share the cache line, and the
-/// decisions based on it take seconds.
+/// Minimum interval between two writes of `confirmed_ns`. All connections through a neighbor share
+/// its cache line, and the decisions that use it concern seconds.
 const CONFIRM_GRANULARITY: Duration = Duration::from_millis(500);
 
 /// Neighbor entry: one address on one device.
@@ -70,7 +72,7 @@ pub(crate) struct NeighborEntry {
     /// Number of cores of the host.
     cores: u16,
     ip: IpAddr,
-    /// Source address of our requests.
+    /// Source address of the requests for the link address.
     source: IpAddr,
     this: Weak<Self>,
     /// [`RESOLVED`] with the link address, or 0. Written under `state`, read by every sender.
@@ -78,21 +80,22 @@ pub(crate) struct NeighborEntry {
     /// State machine. The lock is held for one event; its actions are carried out after it is
     /// released.
     state: Mutex<Neighbor>,
-    /// Time of the last progress of a connection through this neighbor. Written by the holders of
-    /// connections, read by the next event. Relaxed, because it is a hint.
+    /// Time of the last progress of a connection through this neighbor. Connections write it, and
+    /// the next event reads it. Relaxed, because it is a hint.
     confirmed_ns: AtomicU64,
-    /// Entries in the timer wheel. Every event may need a timer, and a remote station can cause any
-    /// number of events. Without this bound, it could exhaust memory by one timer for each event.
+    /// Bound of this neighbor's entries in the timer wheel. Every event may need a timer, and a
+    /// remote station can cause any number of events. Without the bound, the station could exhaust
+    /// memory.
     armed: ArmedTimers,
 }
 
-/// Services of the layers above that a neighbor needs.
+/// Services that a neighbor needs from the layers above.
 pub(crate) trait Upper: Send + Sync {
     /// Arms a timer that calls [`NeighborEntry::on_timer`] of `entry` at `at`.
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant);
 
-    /// Reports a host unreachable error to the connection that sent `packet`.
-    fn unreachable(&self, cx: &mut Cx, packet: &Packet);
+    /// Reports a host unreachable error to the connection that sent `packet` over `device`.
+    fn unreachable(&self, cx: &mut Cx, device: DeviceIndex, packet: &Packet);
 }
 
 /// Neighbor table of a host.
@@ -101,7 +104,7 @@ pub(crate) struct NeighborTable {
     entries: Mutex<Entries>,
 }
 
-/// Device and address.
+/// Key of an entry: device and address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) device: DeviceIndex,
@@ -165,8 +168,8 @@ impl Entries {
     }
 
     /// Makes room for a new entry in a full table: removes unused entries until one more fits into
-    /// `limit`, examining at most [`LOOKED_AT_MAX`] entries. Linux bounds `neigh_forced_gc` by time
-    /// instead.
+    /// `limit`, but examines at most [`LOOKED_AT_MAX`] entries. Linux bounds the time of
+    /// `neigh_forced_gc` instead.
     fn make_room(&mut self, limit: usize) {
         let behind = self.hand.map_or(Bound::Unbounded, Bound::Excluded);
         let (mut spare, mut looked_at, mut last) =
@@ -242,9 +245,10 @@ impl NeighborTable {
         Self { entries: Mutex::new(entries) }
     }
 
-    /// Whether the caller may flush cached routes, to release neighbors that only these routes keep
-    /// in use. If so, the next new entry scans all entries. Limited to once per [`SCAN_INTERVAL`],
-    /// so that remote hosts cannot make every packet pay for a flush and a scan.
+    /// Whether the caller may flush the cached route entries (dst), to release neighbors that only
+    /// these entries keep in use. If so, the next new neighbor scans the whole table. Limited to
+    /// once per [`SCAN_INTERVAL`], so that remote hosts cannot make every packet pay for a flush
+    /// and a scan.
     #[must_use]
     pub(crate) fn may_give_up_routes(&self, now: Instant) -> bool {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -262,8 +266,8 @@ impl NeighborTable {
     }
 
     /// Returns the entry of `ip`, and creates it if necessary. A full table removes unused entries.
-    /// If all are in use, it exceeds `gc_thresh3` rather than interrupt a connection, up to
-    /// [`OVERFLOW`] times as many. Returns `None` beyond that.
+    /// If all entries are in use, the table may grow to [`OVERFLOW`] times `gc_thresh3`, because a
+    /// refusal would interrupt a connection. Returns `None` beyond that.
     pub(crate) fn entry(
         &self,
         device: DeviceIndex,
@@ -315,9 +319,10 @@ impl NeighborTable {
         sums.add_stack(Counter::NeighTableFulls, entries.table_fulls);
     }
 
-    /// Handles a link address reported by a neighbor. A missing entry is created only if
-    /// `may_create` has a source address for its requests. In strict mode, no entry is created, and
-    /// an entry changes only by the reply that it waits for.
+    /// Handles a packet with the link address of the neighbor `ip`. A missing entry is created only
+    /// if `may_create` is given: the source address of the entry's later requests. With
+    /// `arp_strict` at 1, no entry is created, and only a reply that an entry awaits changes it; at
+    /// 2, no packet changes an entry.
     pub(crate) fn learn(
         &self,
         cx: &mut Cx,
@@ -363,7 +368,7 @@ impl NeighborEntry {
         (published & RESOLVED != 0).then(|| MacAddr::from_bits(published & (RESOLVED - 1)))
     }
 
-    /// Notes an upper layer's proof that packets arrive through this neighbor.
+    /// Notes that an upper layer has a proof that packets arrive through this neighbor.
     #[inline]
     pub(crate) fn confirm(&self, now: Instant) {
         let confirmed = Instant::from_nanos(self.confirmed_ns.load(Ordering::Relaxed));
@@ -379,7 +384,8 @@ impl NeighborEntry {
             && self.state.lock().unwrap_or_else(PoisonError::into_inner).may_collect()
     }
 
-    /// Sends IP packets to this neighbor by `queue`, or queues them until it is resolved.
+    /// Sends IP packets to this neighbor by the transmit queue `queue`. Until the neighbor is
+    /// resolved, the packets wait in the entry.
     pub(crate) fn send(&self, cx: &mut Cx, queue: QueueId, list: &mut PacketList) {
         self.event(cx, Some(queue), |state, cx, config| state.output(list, cx.now, config));
     }
@@ -389,7 +395,8 @@ impl NeighborEntry {
         self.event(cx, None, |state, cx, config| state.on_timer(cx.now, config));
     }
 
-    /// Fails the entry. Paths that still refer to it find it failed.
+    /// Enters FAILED and drops the waiting packets. Route entries that still refer to this neighbor
+    /// then find it failed.
     fn shut_down(&self, cx: &mut Cx) {
         let actions = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -406,7 +413,7 @@ impl NeighborEntry {
     }
 
     /// Applies one event, publishes the result, then carries out the actions. `queue`: transmit
-    /// queue of the packets that the event is about.
+    /// queue for packets that the event releases; `None` to choose a queue for each packet.
     fn event(
         &self,
         cx: &mut Cx,
@@ -432,7 +439,7 @@ impl NeighborEntry {
         self.carry_out(cx, queue, actions);
     }
 
-    /// Publishes the link address of `state`, which the caller has locked, to senders.
+    /// Publishes the link address of `state` to senders. The caller has locked `state`.
     fn publish(&self, state: &Neighbor) {
         let published = state.published().map_or(0, |mac| RESOLVED | mac.to_bits());
         self.published.store(published, Ordering::Relaxed);
@@ -451,15 +458,23 @@ impl NeighborEntry {
 
     fn probe(&self, cx: &mut Cx, unicast: Option<MacAddr>) {
         let LinkType::Ethernet { mac } = self.tx.link() else { return };
-        if let (IpAddr::V4(source), IpAddr::V4(ip)) = (self.source, self.ip) {
-            let to = unicast.unwrap_or(MacAddr::BROADCAST);
-            link_output::send_arp(&self.tx, cx, to, &ArpPacket::request(mac, source, ip));
+        match (self.source, self.ip) {
+            (IpAddr::V4(source), IpAddr::V4(ip)) => {
+                let to = unicast.unwrap_or(MacAddr::BROADCAST);
+                link_output::send_arp(&self.tx, cx, to, &ArpPacket::request(mac, source, ip));
+            }
+            (IpAddr::V6(source), IpAddr::V6(ip)) => {
+                ndp_output::solicit(&self.tx, cx, source, ip, unicast);
+            }
+            // A neighbor and the source of its requests have the same address family.
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {}
         }
     }
 
-    /// Sends packets that have waited. Without a `queue`, each takes the queue of its flow, because
+    /// Sends packets that have waited. Without a `queue`, each packet takes the queue of its flow:
     /// the queue may decide on which core the peer receives the first packet of a connection, and
-    /// that core then owns the peer's side. Linux calls `netdev_pick_tx` at this point, too.
+    /// this core then owns the connection on the peer. Linux calls `netdev_pick_tx` at this point,
+    /// too.
     fn flush(
         &self,
         cx: &mut Cx,
@@ -480,8 +495,8 @@ impl NeighborEntry {
         }
     }
 
-    /// Drops packets that could not be sent. Their senders get a host unreachable error, as from
-    /// `arp_error_report`.
+    /// Drops packets that could not be sent. If resolution failed, their senders get a host
+    /// unreachable error, as from `arp_error_report`.
     fn fail(&self, cx: &mut Cx, reason: DropReason, mut packets: PacketList) {
         if reason == DropReason::NeighborQueueFull {
             cx.count(Counter::NeighUnresolvedDiscards, packets.len() as u64);
@@ -490,7 +505,7 @@ impl NeighborEntry {
             if reason == DropReason::NeighborFailed
                 && let Some(upper) = self.upper.upgrade()
             {
-                upper.unreachable(cx, &packet);
+                upper.unreachable(cx, self.tx.device_index(), &packet);
             }
             cx.drop_packet(reason, packet);
         }

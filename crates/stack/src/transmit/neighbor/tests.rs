@@ -9,18 +9,19 @@ const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const REACHABLE: Duration = Duration::from_secs(30);
 
-const GRATUITOUS_B: Advertisement = Advertisement { mac: B, solicited: false, gratuitous: true };
+const GRATUITOUS_B: Advertisement =
+    Advertisement { mac: B, solicited: false, change: LinkChange::AtOnce };
 
 const fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
 const fn reply(mac: MacAddr) -> Advertisement {
-    Advertisement { mac, solicited: true, gratuitous: false }
+    Advertisement { mac, solicited: true, change: LinkChange::AfterLock }
 }
 
 const fn unsolicited(mac: MacAddr) -> Advertisement {
-    Advertisement { mac, solicited: false, gratuitous: false }
+    Advertisement { mac, solicited: false, change: LinkChange::AfterLock }
 }
 
 /// Neighbor with its settings and packet memory.
@@ -60,11 +61,15 @@ impl Bench {
         described(self.neighbor.on_advertisement(advertisement, now, &self.config))
     }
 
-    /// Fires the timer at its own deadline, which must be `expected`.
+    /// Fires the timer at its deadline, which must be `expected`.
     fn timer(&mut self, expected: Instant) -> Vec<String> {
         assert_eq!(self.neighbor.next_deadline(), Some(expected));
         let early = expected - Duration::from_nanos(1);
-        assert_eq!(described(self.neighbor.on_timer(early, &self.config)), [""; 0], "too early");
+        assert_eq!(
+            described(self.neighbor.on_timer(early, &self.config)),
+            [""; 0],
+            "a call before the deadline has no effect"
+        );
         described(self.neighbor.on_timer(expected, &self.config))
     }
 }
@@ -151,7 +156,7 @@ fn a_reachable_neighbor_becomes_stale_when_unused() {
 }
 
 #[test]
-fn a_confirmation_extends_reachable_without_a_probe() {
+fn a_confirmation_extends_the_reachable_time_without_a_probe() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
     bench.receive(reply(A), at(0));
@@ -163,7 +168,7 @@ fn a_confirmation_extends_reachable_without_a_probe() {
 }
 
 #[test]
-fn a_stale_neighbor_is_used_then_delayed_then_probed() {
+fn a_stale_neighbor_is_used_at_once_and_probed_after_a_delay() {
     let mut bench = Bench::new();
     assert_eq!(bench.receive(unsolicited(A), at(0)), [""; 0]);
     assert_eq!(bench.neighbor.state(), NudState::Stale);
@@ -225,7 +230,7 @@ fn the_first_of_two_different_replies_is_kept_for_a_second() {
 }
 
 #[test]
-fn a_reply_is_awaited_by_an_unresolved_address_and_by_a_probe_of_the_known_one() {
+fn a_reply_is_awaited_while_incomplete_and_in_probe_from_the_known_link_address() {
     let mut bench = Bench::new();
     assert!(!bench.neighbor.awaits(reply(A)), "no request was sent");
     bench.send(1, at(0));
@@ -242,7 +247,7 @@ fn a_reply_is_awaited_by_an_unresolved_address_and_by_a_probe_of_the_known_one()
 }
 
 #[test]
-fn an_announcement_moves_an_address_at_once() {
+fn an_announcement_replaces_the_link_address_at_once() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
     bench.receive(reply(A), at(10));
@@ -267,7 +272,7 @@ fn an_unsolicited_packet_with_the_same_address_changes_nothing() {
 }
 
 #[test]
-fn an_unsolicited_address_releases_waiting_packets_and_starts_the_delay() {
+fn an_unsolicited_link_address_sends_waiting_packets_and_starts_the_delay() {
     let mut bench = Bench::new();
     bench.send(1, at(0));
     assert_eq!(bench.receive(unsolicited(A), at(10)), ["send 02:00:00:00:00:01: 0"]);
@@ -275,7 +280,7 @@ fn an_unsolicited_address_releases_waiting_packets_and_starts_the_delay() {
 }
 
 #[test]
-fn permanent_entries_never_change() {
+fn advertisements_and_use_do_not_change_a_permanent_entry() {
     let mut bench = Bench::new();
     assert_eq!(described(bench.neighbor.set_permanent(A, at(0))), [""; 0]);
     for advertisement in [reply(B), unsolicited(B), GRATUITOUS_B] {
@@ -288,7 +293,7 @@ fn permanent_entries_never_change() {
 }
 
 #[test]
-fn a_permanent_link_address_releases_waiting_packets_in_any_state() {
+fn setting_a_permanent_link_address_sends_waiting_packets() {
     let mut bench = Bench::new();
     bench.send(2, at(0));
     assert_eq!(described(bench.neighbor.set_permanent(A, at(1))), ["send 02:00:00:00:00:01: 0 1"]);
@@ -296,18 +301,22 @@ fn a_permanent_link_address_releases_waiting_packets_in_any_state() {
         (bench.neighbor.state(), bench.neighbor.next_deadline()),
         (NudState::Permanent, None)
     );
-    assert_eq!(described(bench.neighbor.set_permanent(B, at(2))), [""; 0], "another link address");
+    assert_eq!(
+        described(bench.neighbor.set_permanent(B, at(2))),
+        [""; 0],
+        "no packet waits for the second address"
+    );
     assert_eq!(bench.send(1, at(3)), ["send 02:00:00:00:00:02: 0"]);
     assert_eq!(described(bench.neighbor.forget(at(4))), [""; 0]);
     assert_eq!((bench.neighbor.state(), bench.neighbor.published()), (NudState::None, None));
     assert!(bench.neighbor.may_collect());
-    assert_eq!(bench.send(1, at(5)), ["request to all"], "resolved by ARP again");
+    assert_eq!(bench.send(1, at(5)), ["request to all"], "a forgotten address is requested again");
     assert_eq!(described(bench.neighbor.forget(at(6))), ["NEIGH_FAILED: 0"]);
     assert_eq!(bench.domain.balance(), 0);
 }
 
 #[test]
-fn shut_down_fails_the_waiting_packets() {
+fn shutting_down_drops_the_waiting_packets() {
     let mut bench = Bench::new();
     bench.send(2, at(0));
     assert_eq!(described(bench.neighbor.shut_down(at(1))), ["NEIGH_FAILED: 0 1"]);
@@ -320,6 +329,33 @@ fn reachable_times_are_spread_around_the_base() {
     assert_eq!(config.reachable_time(0), Duration::from_secs(15));
     assert_eq!(config.reachable_time(1 << 31), Duration::from_secs(30));
     assert!(config.reachable_time(u32::MAX) < Duration::from_secs(45));
+}
+
+/// RFC 4861 §7.2.5: advertisements without and with the Override flag.
+#[test]
+fn an_advertisement_without_override_never_replaces_a_link_address() {
+    let mut bench = Bench::new();
+    let ndp = |mac, solicited, replaces| {
+        let change = if replaces { LinkChange::AtOnce } else { LinkChange::Never };
+        Advertisement { mac, solicited, change }
+    };
+    let _ = bench.send(1, at(0));
+    assert_eq!(bench.receive(ndp(A, true, false), at(1)), [format!("send {A}: 0")]);
+    assert_eq!(bench.neighbor.state(), NudState::Reachable);
+    // Another link address only ends the state REACHABLE.
+    let _ = bench.receive(ndp(B, true, false), at(5000));
+    assert_eq!(bench.neighbor.state(), NudState::Stale);
+    assert_eq!(bench.neighbor.link_address(), Some(A));
+    let _ = bench.receive(ndp(B, true, false), at(6000));
+    assert_eq!(bench.neighbor.link_address(), Some(A));
+    // With Override, another link address applies at once, whether the advertisement is solicited
+    // or not.
+    let _ = bench.receive(ndp(B, false, true), at(6001));
+    assert_eq!(bench.neighbor.state(), NudState::Stale);
+    assert_eq!(bench.neighbor.link_address(), Some(B));
+    let _ = bench.receive(ndp(A, true, true), at(6002));
+    assert_eq!(bench.neighbor.state(), NudState::Reachable);
+    assert_eq!(bench.neighbor.link_address(), Some(A));
 }
 
 #[derive(Clone, Debug)]
@@ -335,8 +371,9 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let advertisement =
-        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(first, solicited, gratuitous)| {
-            Event::Receive(Advertisement { mac: if first { A } else { B }, solicited, gratuitous })
+        (any::<bool>(), any::<bool>(), 0..3_usize).prop_map(|(first, solicited, change)| {
+            let change = [LinkChange::AfterLock, LinkChange::AtOnce, LinkChange::Never][change];
+            Event::Receive(Advertisement { mac: if first { A } else { B }, solicited, change })
         });
     let event = prop_oneof![
         3 => (1_u8..8).prop_map(Event::Send),
@@ -351,10 +388,10 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// For any events, every packet waits or leaves by one action, and the invariants of each state
-    /// hold.
+    /// For any sequence of events, every packet either waits or has left by exactly one action, and
+    /// the invariants of each state hold.
     #[test]
-    fn no_packet_is_lost(events in events()) {
+    fn every_packet_waits_or_leaves_by_one_action(events in events()) {
         let mut bench = Bench::new();
         bench.config.unres_qlen = 5;
         let (mut now, mut sent, mut left) = (at(0), 0, 0);

@@ -11,24 +11,26 @@ use pkt::{Instant, Packet};
 /// Parameters of the controller (RFC 8289 §4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CodelParams {
-    /// Acceptable standing delay.
+    /// Queueing delay that is acceptable for longer than an interval.
     pub(super) target: Duration,
-    /// Time, about a round trip, for which the delay may exceed the target before it counts as
-    /// standing.
+    /// Time, about a round trip, for which the delay may exceed the target before packets are
+    /// dropped.
     pub(super) interval: Duration,
-    /// Queue length in bytes that is never too long.
+    /// Number of waiting bytes up to which no packet is dropped.
     pub(super) mtu: u32,
 }
 
 /// State of one queue (RFC 8289 §5.3).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Codel {
-    /// Drops since the dropping state was entered; determines the interval to the next drop.
+    /// Number of drops that determines the interval to the next drop. It starts at 1, or near the
+    /// last drop rate, when the dropping state is entered.
     count: u32,
     /// `count` when the dropping state was last entered.
     last_count: u32,
     dropping: bool,
-    /// Time at which the delay will have exceeded the target for an interval.
+    /// Time at which the delay will have exceeded the target for an interval; `None` while the
+    /// delay is below the target.
     first_above: Option<Instant>,
     drop_next: Instant,
 }
@@ -38,19 +40,19 @@ pub(super) struct Codel {
 pub(super) enum CodelVerdict {
     /// Forward the packet.
     Forward,
-    /// Drop the packet and judge the next one, or mark the packet and forward it.
+    /// Drop the packet and ask for the next one, or mark the packet with CE and forward it.
     Drop,
 }
 
 impl Codel {
-    /// Notes that the queue is empty, so that no delay is standing.
+    /// Notes that the queue is empty: the delay is no longer above the target.
     pub(super) fn on_empty(&mut self) {
         self.first_above = None;
         self.dropping = false;
     }
 
-    /// Judges the packet taken from the front, with `backlog_bytes` behind it. After a drop, the
-    /// next packet must be judged, too (RFC 8289 §5.5).
+    /// Decides about the packet taken from the front of the queue, in which `backlog_bytes` remain.
+    /// After a drop, the caller must also ask for the next packet (RFC 8289 §5.5).
     pub(super) fn judge(
         &mut self,
         packet: &Packet,
@@ -76,7 +78,7 @@ impl Codel {
         CodelVerdict::Drop
     }
 
-    /// Whether the delay has exceeded the target for an interval (`codel_should_drop`).
+    /// Whether the delay has exceeded the target for a whole interval (`codel_should_drop`).
     fn ok_to_drop(
         &mut self,
         packet: &Packet,
@@ -98,7 +100,7 @@ impl Codel {
         }
     }
 
-    /// Enters the dropping state. Starts near the last drop rate if that state was left recently.
+    /// Enters the dropping state. If this state was left recently, starts near its last drop rate.
     fn enter_dropping(&mut self, params: &CodelParams, now: Instant) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.last_count);

@@ -1,11 +1,13 @@
-//! `fq`: fair queueing. Flows take turns, and a packet leaves no earlier than its departure time.
+//! `fq`: fair queueing. Flows are served in turns, and a packet leaves no earlier than its
+//! departure time.
 //!
-//! Linux: net/sched/sch_fq.c, tc-fq(8). Deficit round robin: a flow may send `quantum` bytes a
-//! round. A new flow starts with a larger credit and goes first, so that short exchanges do not
-//! wait behind bulk data. While the departure time of its first packet (`meta.timestamp`, set by
-//! TCP's pacing) is in the future, a flow waits in a heap ordered by time.
+//! Linux: net/sched/sch_fq.c, tc-fq(8). Deficit round robin: each time a flow is served, it may
+//! send `quantum` bytes. A new flow has a larger credit and is served first, so that short
+//! exchanges do not wait behind bulk data. While the departure time of its first packet
+//! (`meta.timestamp`, set by TCP's pacing) is in the future, a flow waits in a heap ordered by
+//! time.
 //!
-//! Flows are distinguished by the whole `flow_hash`. Two flows with the same hash are treated as
+//! `flow_hash`, with all its bits, identifies a flow. Two flows with the same hash are treated as
 //! one.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration, vec::Vec};
@@ -49,16 +51,17 @@ pub struct Fq {
     buckets: Vec<Option<u32>>,
     flows: Vec<Flow>,
     free: Vec<u32>,
-    /// Packets of [`PRIORITY_CONTROL`], exempt from pacing and flow limits. Linux: `internal`.
+    /// Packets of [`PRIORITY_CONTROL`]. Pacing and flow limits do not apply to them. Linux:
+    /// `internal`.
     control: PacketList,
     turns: Turns,
-    /// Throttled flows, by departure time of the first packet.
+    /// Throttled flows, ordered by the departure time of their first packets.
     throttled: BinaryHeap<Reverse<(Instant, u32)>>,
     stats: QdiscStats,
 }
 
-/// Time after which an idle flow's entry, with its credit, may be reused. Ignored while there are
-/// more than [`FLOWS_MAX`] flows.
+/// Time after which the entry of an idle flow, and with it the flow's credit, may be removed. While
+/// there are more than [`FLOWS_MAX`] flows, an idle flow may be removed at once.
 const FLOW_IDLE: Duration = Duration::from_secs(3);
 
 /// Number of flows above which idle ones are removed at once: two per chain.
@@ -112,7 +115,8 @@ impl Fq {
             return NetXmit::dropped(packet, &mut self.stats, dropped);
         }
         if flow.place == Place::Detached {
-            // A flow that was detached starts with a full quantum, not with its remaining credit.
+            // A flow that was idle gets at least a full quantum, even if less of its credit
+            // remains.
             flow.credit = flow.credit.max(i64::from(self.config.quantum));
             flow.place = Place::Active;
             self.turns.begin(index);
@@ -169,7 +173,7 @@ impl Fq {
         &mut self.stats
     }
 
-    /// Reactivates flows whose departure time has come.
+    /// Moves throttled flows whose departure time has come back to the round-robin lists.
     fn release(&mut self, now: Instant) {
         while let Some(&Reverse((due, index))) = self.throttled.peek() {
             if due > now {
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_take_turns_of_one_quantum() {
+    fn each_flow_sends_one_quantum_in_turn() {
         let config = FqConfig { quantum: 2000, initial_quantum: 2000, ..FqConfig::default() };
         let mut bench = fq(config);
         for number in 0..6 {
@@ -276,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_flow_goes_before_a_bulk_flow() {
+    fn a_new_flow_is_served_before_a_bulk_flow() {
         let mut bench = fq(FqConfig::default());
         for number in 0..40 {
             bench.enqueue(Spec { number, flow: 1, bytes: 1514, ..Spec::default() });
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn control_packets_go_first_without_pacing_or_flow_limit() {
+    fn control_packets_leave_first_without_pacing_or_flow_limit() {
         let mut bench = fq(FqConfig { flow_limit: 1, ..FqConfig::default() });
         bench.enqueue(Spec { number: 1, ..Spec::default() });
         let delay = Duration::from_secs(20);
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_flows_does_not_grow_the_table() {
+    fn the_flow_table_is_bounded_under_a_flood_of_flows() {
         let mut bench = fq(FqConfig::default());
         for flow in 0..20_000 {
             bench.enqueue(Spec { number: flow, flow, ..Spec::default() });

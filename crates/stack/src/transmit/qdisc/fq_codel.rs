@@ -1,9 +1,12 @@
-//! `fq_codel`: flows take turns, and CoDel limits the delay of each (RFC 8290).
+//! `fq_codel`: flows are served in turns, and CoDel limits the queueing delay of each flow
+//! (RFC 8290).
 //!
 //! Linux: net/sched/sch_fq_codel.c, tc-fq_codel(8). Flows are hashed into a fixed number of queues.
-//! When the total exceeds the limit, the longest queue loses half of its bytes from the front.
+//! If the packets of all queues exceed the limit, the longest queue drops half of its bytes from
+//! its front, but at most [`DROP_BATCH`] packets.
 //!
-//! `meta.timestamp` holds the time of enqueueing, so departure times are ignored.
+//! CoDel needs the time at which a packet was enqueued, which replaces the departure time in
+//! `meta.timestamp`. Departure times are therefore ignored.
 
 use std::vec::Vec;
 
@@ -23,7 +26,7 @@ const DROP_BATCH: usize = 64;
 #[derive(Debug, Default)]
 struct Flow {
     queue: PacketList,
-    /// Bytes in `queue`, as on the wire.
+    /// Bytes in `queue`, as on the link ([`wire_bytes`]).
     bytes: u32,
     deficit: i64,
     active: bool,
@@ -160,8 +163,8 @@ impl FqCodel {
         }
     }
 
-    /// Drops half of the longest queue from its front, but at most a batch (RFC 8290 §4.1). Returns
-    /// the index of the queue.
+    /// Drops half of the bytes of the longest queue from its front, but at most [`DROP_BATCH`]
+    /// packets (RFC 8290 §4.1). Returns the index of the queue.
     fn drop_from_longest(&mut self, dropped: &mut PacketList) -> Option<u32> {
         let (index, flow) = (0..).zip(&mut self.flows).max_by_key(|(_, flow)| flow.bytes)?;
         let enough = flow.bytes / 2;
@@ -182,8 +185,9 @@ impl FqCodel {
     }
 }
 
-/// Accounts for `packet` of `bytes` leaving a queue. Both sums are over packets that do not change
-/// while they wait; a sum that wrapped around would look like an endless queue.
+/// Subtracts a packet that leaves its queue from the sums of bytes and memory. Packets do not
+/// change while they wait, so the sums cannot become negative. If one did and wrapped around, the
+/// queue would seem full forever; therefore the subtraction saturates.
 fn leave(queue_bytes: &mut u32, bytes: u32, memory: &mut u64, packet: &Packet) {
     let truesize = u64::from(packet.truesize());
     debug_assert!(*queue_bytes >= bytes && *memory >= truesize, "{queue_bytes} and {memory}");
@@ -207,8 +211,8 @@ mod tests {
         Bench::new(Qdisc::FqCodel(Box::new(FqCodel::new(config, LINK_HEADER))))
     }
 
-    /// Sends two packets per millisecond over a link of one packet per millisecond, so that the
-    /// delay settles near the target.
+    /// Sends two packets per millisecond over a link of one packet per millisecond, for four
+    /// seconds. Returns the waiting time of the last packet.
     fn overload(bench: &mut Bench, ect: bool) -> Duration {
         let mut number = 0;
         let mut last_wait = Duration::ZERO;
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standing_queue_loses_packets_until_it_is_short() {
+    fn codel_drops_packets_of_a_standing_queue() {
         let mut bench = fq_codel(FqCodelConfig::default());
         overload(&mut bench, false);
         let stats = *bench.qdisc.stats();
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_queue_loses_no_packets() {
+    fn codel_drops_no_packets_of_a_short_queue() {
         let mut bench = fq_codel(FqCodelConfig::default());
         for number in 0..1000 {
             bench.enqueue(Spec { number, bytes: 1000, ..Spec::default() });
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_flow_loses_half_when_the_limit_is_exceeded() {
+    fn the_longest_queue_drops_half_of_its_bytes_when_the_limit_is_exceeded() {
         let mut bench = fq_codel(FqCodelConfig { limit: 100, ..Default::default() });
         for number in 0..10 {
             bench.enqueue(Spec { number, flow: u32::MAX, bytes: 100, ..Spec::default() });

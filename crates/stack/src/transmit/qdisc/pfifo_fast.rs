@@ -1,8 +1,8 @@
 //! `pfifo_fast`: three FIFO bands with strict priority.
 //!
 //! Linux: net/sched/sch_generic.c. A band holds as many packets as the device's `txqueuelen`. A
-//! superframe counts as one, so a band of 1,000 packets may hold 64 MB. Packets that do not fit are
-//! dropped at the tail.
+//! superframe (a packet of several segments) counts as one packet, so a band of 1,000 superframes
+//! of 64 KB holds 64 MB. A packet that arrives at a full band is dropped.
 
 use pkt::{Packet, PacketList};
 

@@ -1,8 +1,9 @@
 //! `tbf`: token bucket filter in front of one queue.
 //!
-//! Linux: net/sched/sch_tbf.c, tc-tbf(8). Tokens are time: the bucket gains one nanosecond per
-//! nanosecond, and a packet takes the transmission time of its bytes at the rate. The discipline
-//! can thus emulate a link of 100 Mbit/s on a faster one, with the queue on this host.
+//! Linux: net/sched/sch_tbf.c, tc-tbf(8). Tokens are measured in time: the bucket gains one
+//! nanosecond per nanosecond, and a packet takes the time that its transmission needs at the
+//! configured rate. With the discipline, a fast link behaves like one of, for example, 100 Mbit/s,
+//! and the queue is on this host.
 
 use std::time::Duration;
 
@@ -59,13 +60,13 @@ impl Tbf {
         let Some(packet) = self.queue.pop_front() else { return Dequeued::Empty };
         let bytes = wire_bytes(&packet, link_header);
         let cost = transmission_time(bytes, self.config.rate_bps);
-        // The clock of an owner may be behind that of the previous one; time already credited is
-        // not credited again.
+        // The thread that owns the queue may have a clock behind that of the previous owner. Time
+        // that was credited before is not credited again.
         let now = now.max(self.as_of);
         let filled = self.tokens + now.saturating_duration_since(self.as_of);
         let tokens = filled.min(self.depth);
-        // A superframe of exactly the burst size may cost more than the bucket's capacity, because
-        // its segments have headers. It then takes all tokens.
+        // A superframe as long as the burst may cost more than the bucket's capacity, because the
+        // headers of its segments count too. It then takes all tokens.
         let Some(left) = tokens.checked_sub(cost.min(self.depth)) else {
             self.queue.push_front(packet);
             self.stats.overlimits += 1;
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_with_a_clock_behind_gains_no_tokens() {
+    fn a_queue_owner_whose_clock_is_behind_gains_no_tokens() {
         let mut bench = tbf(1000, 1_000_000);
         for number in 0..4 {
             bench.enqueue(Spec { number, bytes: 1000, ..Spec::default() });

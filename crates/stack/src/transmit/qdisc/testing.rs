@@ -1,4 +1,5 @@
-//! Test bench of the disciplines: numbered packets, a clock, and the dequeued and dropped numbers.
+//! Test bench of the queueing disciplines. It enqueues numbered packets, has a clock, and returns
+//! the numbers of dequeued and dropped packets.
 
 use std::{net::Ipv4Addr, time::Duration, vec::Vec};
 
@@ -22,7 +23,7 @@ pub(crate) struct Spec {
     pub(crate) flow: u32,
     pub(crate) priority: u8,
     pub(crate) bytes: u16,
-    /// Delay from now to the departure time.
+    /// Time from the enqueue to the departure time.
     pub(crate) delay: Duration,
     pub(crate) ect: bool,
 }
@@ -63,7 +64,7 @@ impl Bench {
         self.next().map(|(number, _)| number)
     }
 
-    /// Dequeues the next packet that may leave now and returns its waiting time since `timestamp`.
+    /// Dequeues the next packet that may leave now and returns the time since its `meta.timestamp`.
     pub(crate) fn dequeue_waited(&mut self) -> Option<Duration> {
         self.next().map(|(_, waited)| waited)
     }
@@ -108,7 +109,8 @@ impl Bench {
         core::mem::take(&mut self.dropped).map(|packet| number_of(&packet)).collect()
     }
 
-    /// Checks that every packet is freed, in any state of the discipline.
+    /// Checks that the discipline is empty after all packets were dequeued, and that every packet
+    /// was freed.
     pub(crate) fn finish(mut self) {
         self.drain();
         self.dropped();

@@ -1,11 +1,13 @@
-//! Order of flows that share a link: deficit round robin over new and old flows.
+//! Order in which the flows of a discipline are served: deficit round robin over new and old flows.
+//! A turn of a flow is its chance to send one quantum of bytes (not a turn of a core).
 //!
 //! RFC 8290 §4.2; Linux: `new_flows` and `old_flows` of sch_fq and sch_fq_codel. A flow that
-//! becomes active goes once before the flows that have had their turn.
+//! becomes active gets its first turn before the old flows, which have had one.
 
 use std::collections::VecDeque;
 
-/// Indices of the flows with packets, in the order of their turns.
+/// Indices of the active flows. New flows are served before old ones; each list is in the order of
+/// the turns.
 #[derive(Debug)]
 pub(super) struct Turns {
     new_flows: VecDeque<u32>,
@@ -24,7 +26,7 @@ impl Turns {
         self.new_flows.push_back(flow);
     }
 
-    /// Adds a flow whose departure time has come, behind all others.
+    /// Adds a flow whose departure time has come, behind all other flows.
     pub(super) fn resume(&mut self, flow: u32) {
         self.old_flows.push_back(flow);
     }
@@ -41,9 +43,9 @@ impl Turns {
         }
     }
 
-    /// Handles the first flow, which has no packets. Returns true if the flow leaves the lists. A
-    /// new flow stays for one more round if old flows wait; otherwise it would starve them by
-    /// becoming new again with each packet.
+    /// Handles the first flow, which has no packets. Returns true if the flow leaves the lists. If
+    /// old flows wait, a new flow becomes an old one instead. If it left the lists, it would be new
+    /// again with its next packet, and could starve the old flows.
     pub(super) fn end(&mut self) -> bool {
         let goes_round = !self.new_flows.is_empty() && !self.old_flows.is_empty();
         match self.remove_first() {

@@ -3,8 +3,9 @@
 //! without completions, has accepted it.
 //!
 //! Above: `state`, which reports the bytes passed to the device and the completed bytes. The
-//! histogram covers samples, not all packets: a mark on each packet would cost as much as the delay
-//! that it measures. Devices complete in order, so a byte count identifies the packet.
+//! histogram covers these samples, not all packets: to mark each packet would cost about as much
+//! time as the delays to be measured. Devices complete packets in order, so a count of bytes
+//! identifies the observed packet.
 //!
 //! Linux has no such counter; `tc -s qdisc` shows the backlog at one point in time.
 
@@ -15,7 +16,7 @@ use crate::{base::counters::Counter, cx::Cx};
 /// Delay measurement of one transmit queue.
 #[derive(Debug, Default)]
 pub(super) struct DelayProbe {
-    /// Total bytes that the device has accepted.
+    /// Total number of bytes that the device has accepted.
     handed: u64,
     completed: u64,
     watched: Option<Watched>,
@@ -24,18 +25,18 @@ pub(super) struct DelayProbe {
 /// Packet under observation.
 #[derive(Debug)]
 struct Watched {
-    /// Value of `completed` at which the packet has completed.
+    /// Value that `completed` has once the packet has completed.
     end: u64,
     /// Departure time that the sender has chosen.
     departs: Instant,
 }
 
 impl DelayProbe {
-    /// Starts observing a packet that became ready for the device. `ready`: bytes up to and
-    /// including this packet that the device has not accepted yet.
+    /// Starts to observe a packet that became ready for the device, unless another one is observed.
+    /// `ready`: bytes that the device has not accepted yet, up to and including this packet.
     #[inline]
     pub(super) fn watch(&mut self, ready: usize, departs: Instant) {
-        // Packets that no socket has sent carry no departure time.
+        // A packet that was sent without a socket has no departure time.
         if self.watched.is_none() && departs != Instant::ZERO {
             self.watched = Some(Watched { end: self.handed + ready as u64, departs });
         }
@@ -53,22 +54,23 @@ impl DelayProbe {
     /// Counts `bytes` as completed by the device.
     #[inline]
     pub(super) fn on_completed(&mut self, cx: &Cx, bytes: usize) {
-        // Bytes that the device accepted before this measurement began are not in `handed`.
+        // Completed bytes may include some that are not in `handed`, because the device accepted
+        // them before this measurement began.
         self.completed = (self.completed + bytes as u64).min(self.handed);
         if let Some(watched) = self.watched.take_if(|watched| watched.end <= self.completed) {
             count_delay(cx, watched.departs);
         }
     }
 
-    /// Drops the observation: the device will report no completions for its bytes, and waiting
-    /// packets were dropped.
+    /// Ends the observation without a sample: the device will not report completions for the bytes
+    /// that it has, or the waiting packets were dropped.
     pub(super) fn forget(&mut self) {
         self.completed = self.handed;
         self.watched = None;
     }
 }
 
-/// Counts a delay in the histogram, in powers of ten.
+/// Counts the delay since `departs` in a histogram whose bounds are powers of ten.
 fn count_delay(cx: &Cx, departs: Instant) {
     let micros = u64::try_from((cx.now - departs).as_micros()).unwrap_or(u64::MAX);
     cx.count(Counter::HostQueueDelayMicros, micros);

@@ -1,9 +1,11 @@
-//! Software fallback for offloads: superframes are segmented and checksums completed for a device
-//! that does not support these offloads.
+//! Software fallback for offloads: superframes (packets of several segments) are segmented, and
+//! checksums completed, for a device that does not support these offloads.
 //!
 //! Above: `tx_queue`. Linux: `validate_xmit_skb`, `skb_checksum_help`, `tbf_segment`.
 //!
-//! The fallback runs after the discipline, so that one packet waits there for many segments.
+//! The fallback runs after the queueing discipline, so that a superframe waits in the discipline as
+//! one packet. Only a superframe that is too large for the discipline (`Qdisc::packet_bytes_max`)
+//! is segmented before.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -13,26 +15,28 @@ use crate::{
     base::{counters::Counter, limits::BIG_TCP_BYTES_MAX},
     cx::Cx,
     device::Capabilities,
-    header::ip::ETHER_TYPE_IPV4,
+    header::{ip::ETHER_TYPE_IPV4, udp},
     transmit::{
         dst::Dst,
         gso::{self, Checksums},
     },
 };
 
-/// Offloads that a device supports. The limits are relaxed: a packet that passes an outdated limit
-/// is refused by the device.
+/// Offloads that a device supports. The accesses of the limits are Relaxed: if a packet passes an
+/// outdated limit, the device refuses it.
 #[derive(Debug)]
 pub(super) struct Offload {
     /// Length of the link header.
     pub(super) link_header: usize,
     tx_checksum: bool,
-    /// Maximum superframe that the device currently accepts
+    /// Length of the largest superframe that the device currently accepts
     /// ([`Device::superframe_max`](crate::device::Device::superframe_max)).
     superframe_max: AtomicU32,
-    /// Maximum IPv4 superframe in bytes of IP packet; 0 if the device accepts none.
+    /// Length of the largest IPv4 superframe, in bytes of its IP packet; 0 if the device accepts
+    /// none.
     tso_v4: AtomicUsize,
-    /// Maximum IPv6 superframe in bytes of IP packet; 0 if the device accepts none.
+    /// Length of the largest IPv6 superframe, in bytes of its IP packet; 0 if the device accepts
+    /// none.
     tso_v6: AtomicUsize,
     /// True if the device supports all offloads, so that no packet needs a check.
     all: AtomicBool,
@@ -52,12 +56,13 @@ impl Offload {
         this
     }
 
-    /// Returns the maximum superframe that the device currently accepts.
+    /// Returns the length of the largest superframe that the device currently accepts.
     pub(super) fn superframe_max(&self) -> u32 {
         self.superframe_max.load(Ordering::Relaxed)
     }
 
-    /// Sets the maximum superframe of the device to `max` bytes. Returns true if it has changed.
+    /// Sets the length of the largest superframe of the device to `max` bytes. Returns true if the
+    /// length has changed.
     pub(super) fn set_superframe_max(&self, caps: &Capabilities, max: u32) -> bool {
         let [v4, v6] = [true, false].map(|v4| Dst::tso_limit(caps, max, v4) as usize);
         self.tso_v4.store(v4, Ordering::Relaxed);
@@ -67,7 +72,8 @@ impl Offload {
         self.superframe_max.swap(max, Ordering::Relaxed) != max
     }
 
-    /// Converts the packets of `list` to ones that the device accepts.
+    /// Replaces packets of `list` that the device does not accept: segments superframes and
+    /// completes checksums.
     #[inline]
     pub(super) fn fit_list(&self, cx: &mut Cx, list: &mut PacketList) {
         if self.all.load(Ordering::Relaxed) {
@@ -128,7 +134,12 @@ fn complete_checksum(cx: &Cx, packet: &mut Packet, link_header: usize) {
         }
         None => packet.checksum(start, packet.len() - start),
     };
-    packet.linear_mut()[field..field + 2].copy_from_slice(&sum.finish().to_be_bytes());
+    let sum = match sum.finish() {
+        // In UDP a field of zero means that there is no checksum (RFC 768).
+        0 if offset == udp::CHECKSUM_OFFSET => 0xffff,
+        sum => sum,
+    };
+    packet.linear_mut()[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     packet.meta_mut().tx_checksum = TxChecksum::Done;
     cx.count(Counter::TxChecksumSoftware, 1);
 }

@@ -1,8 +1,8 @@
-//! Owner's state of a transmit queue: the discipline, packets ready for the device, and the byte
-//! queue limit.
+//! State of a transmit queue that its owner changes: the discipline, packets that are ready for the
+//! device, and the byte queue limit.
 //!
-//! Above: `tx_queue`, which decides when to run. Linux: `dequeue_skb`, `try_bulk_dequeue_skb`,
-//! `netdev_tx_sent_queue`.
+//! Above: `tx_queue`, which decides when a queue runs and which thread owns it. Linux:
+//! `dequeue_skb`, `try_bulk_dequeue_skb`, `netdev_tx_sent_queue`.
 
 use std::sync::atomic::Ordering;
 
@@ -38,29 +38,31 @@ pub(super) struct TxState {
     generation: u64,
     config: QdiscConfig,
     pub(super) qdisc: Option<Qdisc>,
-    /// Next packets, ready for the device. Packets that it had no room for stay in front. Linux:
-    /// `gso_skb`, `skb_bad_txq`.
+    /// Packets that are ready for the device. Those for which the device had no room stay in front.
+    /// Linux: `gso_skb`, `skb_bad_txq`.
     pub(super) ready: PacketList,
-    /// Set if the device had no room: the queue is retried after a completion, or at this time.
-    /// Linux: `__QUEUE_STATE_DRV_XOFF`.
+    /// Time of a retry. Set if the device had no room; a completion causes an earlier retry. Linux:
+    /// `__QUEUE_STATE_DRV_XOFF`.
     pub(super) stopped_until: Option<Instant>,
-    /// Set while packets wait for the byte limit: the time at which the device's completions count
-    /// as lost.
+    /// Time at which the device's completions count as lost. Set while packets wait because of the
+    /// byte limit.
     overdue_at: Option<Instant>,
-    /// Result of the discipline when it had no more packets, so that it is not called again in the
-    /// same pass.
+    /// Event to wait for, set when the discipline has returned no packet, so that it is not called
+    /// again in the same pass.
     pub(super) spent: Option<Next>,
-    /// Byte queue limit; only with a discipline and a device that reports completions.
+    /// Byte queue limit. `None` without a discipline, or if the device does not report completions.
     pub(super) dql: Option<Dql>,
     pub(super) delay: DelayProbe,
     /// Length of the packet that was last added to `ready`.
     last_bytes: u32,
-    /// Number of packets that the device returned for lack of room, counted each time.
+    /// Number of packets that the device has returned for lack of room. A packet counts each time
+    /// that it is returned.
     pub(super) requeues: u64,
 }
 
 impl TxState {
-    /// Applies changed settings. A caller with older settings does not revert a newer change.
+    /// Applies changed settings. If the caller has older settings than those in use, nothing
+    /// changes.
     pub(super) fn follow(&mut self, tx: &DeviceTx, cx: &mut Cx) {
         if cx.generation() <= self.generation {
             return;
@@ -97,7 +99,8 @@ impl TxState {
         (self.stopped_until, self.overdue_at) = (None, None);
         self.delay.on_completed(cx, bytes);
         if let Some(dql) = &mut self.dql {
-            // Bytes sent before this limit existed are not in its count.
+            // The completed bytes may include some that were sent before this limit existed and are
+            // not in its count.
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(dql.in_flight());
             dql.on_completed(bytes, cx.now);
         }
@@ -123,7 +126,8 @@ impl TxState {
         self.delay.forget();
     }
 
-    /// Sends packets that other threads have left, before those of the owner.
+    /// Sends the packets that other threads have left in `incoming`. They go before the packets of
+    /// the owner.
     pub(super) fn take_incoming(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
         if queue.incoming.is_empty() {
             return;
@@ -137,7 +141,8 @@ impl TxState {
         let _ = self.send(tx, cx, &mut list);
     }
 
-    /// Enqueues packets to the discipline, or bypasses it if it is empty and permits that.
+    /// Enqueues packets to the discipline, or bypasses the discipline if it permits that and the
+    /// device has room. Without a discipline, adds the packets to `ready`.
     pub(super) fn send(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
         let header = tx.offload.link_header;
         let may_bypass = self.ready.is_empty() && self.has_room(list.len());
@@ -170,8 +175,9 @@ impl TxState {
         result
     }
 
-    /// Adds packets to `ready`, without a discipline. While packets wait there or the device has no
-    /// room, `ready` takes at most `tx_queue_len` packets; the others are dropped.
+    /// Adds packets to `ready`, for a queue without a discipline. While packets wait in `ready`, or
+    /// the device has no room, `ready` takes at most `tx_queue_len` packets; the others are
+    /// dropped.
     fn send_unqueued(&mut self, tx: &DeviceTx, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
         let max = if self.ready.is_empty() && self.has_room(list.len()) {
             usize::MAX
@@ -190,8 +196,9 @@ impl TxState {
         NetXmit::Success
     }
 
-    /// Whether a list of `packets` packets may go to the device directly. Only a single packet may
-    /// exceed the byte limit; for longer lists the bytes must be counted.
+    /// Whether a list of `packets` packets may go to the device directly. With a byte limit, only a
+    /// single packet may: it may exceed the limit, but the bytes of a longer list must be counted
+    /// first.
     fn has_room(&self, packets: usize) -> bool {
         match &self.dql {
             Some(dql) => packets == 1 && dql.has_room(),
@@ -199,9 +206,9 @@ impl TxState {
         }
     }
 
-    /// Returns the event to wait for while the device holds as many bytes as it may. A device
-    /// without completions for too long has failed or lost them: the byte limit is reset. Linux:
-    /// `dev_watchdog`, `netdev_tx_reset_queue`.
+    /// Returns the event to wait for if the device holds as many bytes as it may, otherwise `None`.
+    /// If the device reports no completion for too long, it has failed or has lost one; then the
+    /// byte limit is reset. Linux: `dev_watchdog`, `netdev_tx_reset_queue`.
     fn wait_for_completions(&mut self, cx: &Cx) -> Option<Next> {
         let dql = self.dql.as_mut().filter(|dql| !dql.has_room())?;
         if self.ready.is_empty() && self.qdisc.as_ref().is_none_or(|it| it.stats().qlen == 0) {
@@ -219,7 +226,8 @@ impl TxState {
     }
 
     /// Moves packets from the discipline to `ready`: at most `quota` packets, and as many bytes as
-    /// the device may hold. Returns `More` if packets are ready.
+    /// the device may hold. Returns [`Next::More`] if packets are ready, otherwise the event to
+    /// wait for.
     pub(super) fn fill(&mut self, tx: &DeviceTx, cx: &mut Cx, quota: usize) -> Next {
         if let Some(wait) = self.wait_for_completions(cx) {
             return wait;
@@ -266,8 +274,8 @@ impl TxState {
         }
     }
 
-    /// Takes the packets to pass to the device now: as many bytes as it may hold, but at least one
-    /// packet. The segments of one superframe may be divided.
+    /// Takes the packets that can be passed to the device now: as many bytes as the device may
+    /// hold, but at least one packet. Some segments of a superframe may be taken and others left.
     pub(super) fn take_portion(&mut self) -> PacketList {
         let mut room = match &self.dql {
             Some(dql) => i64::from(dql.available()),
@@ -287,7 +295,7 @@ impl TxState {
         portion
     }
 
-    /// Puts packets that the device had no room for back in front.
+    /// Puts packets for which the device had no room back to the front of `ready`.
     pub(super) fn put_back(&mut self, mut list: PacketList) {
         list.append(&mut self.ready);
         self.ready = list;
@@ -297,8 +305,8 @@ impl TxState {
     pub(super) fn on_handed(&mut self, packets: usize, bytes: usize) {
         let Some(dql) = self.dql.as_mut().filter(|_| packets > 0) else { return };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        // The limit needs the length of the last packet. If the device did not take all packets,
-        // the mean replaces it.
+        // The limit needs the length of the last packet. If the device did not accept all packets,
+        // this length is unknown, and the mean length is used instead.
         let mean = bytes / u32::try_from(packets).unwrap_or(u32::MAX);
         let last = if self.ready.is_empty() { self.last_bytes.min(bytes) } else { mean };
         if bytes > last {

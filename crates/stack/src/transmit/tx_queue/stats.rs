@@ -1,7 +1,8 @@
 //! Statistics of transmit queues: the counters of `tc -s qdisc`, and the byte queue limits of
 //! sysfs.
 //!
-//! A reader owns the queue for a short time, as a sender does, and runs it before releasing it.
+//! A thread that reads the statistics owns the queue for a short time, as a sender does, and runs
+//! the queue before it releases it.
 
 use std::{fmt, string::String, vec::Vec};
 
@@ -20,12 +21,14 @@ pub struct TxQueueStats {
     /// Counters of the discipline. As in Linux, the backlog includes packets that have left the
     /// discipline and wait for room in the device.
     pub stats: QdiscStats,
-    /// Number of packets that the device returned for lack of room, counted each time.
+    /// Number of packets that the device has returned for lack of room. A packet counts each time
+    /// that it is returned.
     pub requeues: u64,
-    /// Maximum bytes that the device may hold (`byte_queue_limits/limit`); `None` without
-    /// completions.
+    /// Maximum number of bytes that the device may hold (`byte_queue_limits/limit`). `None` without
+    /// a discipline, or if the device does not report completions.
     pub bql_limit: Option<u32>,
-    /// Bytes that the device holds (`byte_queue_limits/inflight`).
+    /// Number of bytes that the device holds (`byte_queue_limits/inflight`); `None` like
+    /// `bql_limit`.
     pub bql_inflight: Option<u32>,
 }
 
@@ -54,8 +57,8 @@ impl DeviceTx {
         let mut rows = Vec::with_capacity(self.queues.len());
         for queue in &self.queues {
             let mut guard = loop {
-                // This loop must not request another run: repeated requests would keep the owner
-                // running forever.
+                // This loop must not use `try_own`, which requests another run from the owner:
+                // repeated requests would keep the owner running forever.
                 match queue.state.own_if_idle() {
                     Some(guard) => break guard,
                     None => sync::yield_now(),

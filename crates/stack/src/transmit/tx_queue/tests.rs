@@ -1,4 +1,4 @@
-//! Transmit queue tests with a device that has little room.
+//! Tests of transmit queues with a device that has little room.
 
 use std::{
     string::ToString,
@@ -25,16 +25,16 @@ mod refused;
 const DEVICE: DeviceIndex = DeviceIndex(1);
 const QUEUE: QueueId = QueueId(0);
 
-/// Device with room for `room` packets. Its packets complete when the test says so.
+/// Device that accepts `Held::room` packets. A test reports their completion (`Bench::complete`).
 #[derive(Debug)]
 struct Few {
     caps: Capabilities,
     state: Mutex<Held>,
-    /// Packets that another thread sends while the device is called.
+    /// Packets that a simulated second thread sends during the next call of `transmit`.
     meanwhile: Mutex<Option<Other>>,
 }
 
-/// Host, memory and packet numbers of the other thread.
+/// Host, memory and packet numbers of the second thread.
 type Other = (Arc<Host>, Memory, Vec<u8>);
 
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ struct Held {
     calls: usize,
     sent: Vec<u8>,
     done: Completed,
-    /// Length above which superframes are refused.
+    /// Length above which the device refuses superframes.
     refuses_above: Option<u32>,
     superframe_max: Option<u32>,
 }
@@ -116,7 +116,7 @@ fn send_list(host: &Host, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
     let entered = cx.enter(host);
     let sent = host.tx(DEVICE).xmit(cx, QUEUE, list);
     cx.leave(entered);
-    assert!(list.is_empty(), "no packet stays with the caller");
+    assert!(list.is_empty(), "`xmit` must take all packets of the list");
     sent
 }
 
@@ -160,7 +160,8 @@ impl Bench {
         send(&self.host, &mut self.cx, numbers, self.bytes)
     }
 
-    /// Reports `packets` as completed by the device and runs the core.
+    /// Reports `packets` as completed by the device, gives the device room for as many, and polls
+    /// the host.
     fn complete(&mut self, packets: usize) {
         self.device.held().done = Completed { packets, bytes: self.bytes * packets };
         self.room(packets);
@@ -174,7 +175,7 @@ impl Bench {
     }
 
     fn stats(&mut self) -> TxQueueStats {
-        self.host.tx_queue_stats(&mut self.cx).pop().expect("the last device")
+        self.host.tx_queue_stats(&mut self.cx).pop().expect("the host has a device")
     }
 
     fn dropped(&self, reason: DropReason) -> u64 {
@@ -189,7 +190,7 @@ impl Bench {
 }
 
 #[test]
-fn a_list_takes_one_transmit_call() {
+fn a_list_of_packets_is_passed_to_the_device_in_one_call() {
     let mut bench = Bench::new(true, "noqueue");
     bench.room(5);
     let _ = bench.xmit(0..5);
@@ -199,13 +200,13 @@ fn a_list_takes_one_transmit_call() {
 }
 
 #[test]
-fn packets_without_room_in_the_device_go_first_once_it_has_room() {
+fn packets_that_found_no_room_in_the_device_are_sent_before_later_ones() {
     let mut bench = Bench::new(true, "noqueue");
     bench.room(2);
     let _ = bench.xmit(0..5);
     assert_eq!(bench.sent().0, [0, 1]);
     let _ = bench.xmit(5..7);
-    assert_eq!(bench.sent().0, [0; 0], "the device is known to be full");
+    assert_eq!(bench.sent().0, [0; 0], "a full device is not called again");
     bench.complete(2);
     assert_eq!(bench.sent().0, [2, 3]);
     bench.complete(4);
@@ -265,8 +266,8 @@ fn waiting_packets_are_freed_with_their_host() {
     }
 }
 
-/// A second thread finds the queue owned. It does not wait, and the owner sends its packets at
-/// once.
+/// A second thread that finds the queue owned does not wait. The owner sends the packets of this
+/// thread at once.
 #[test]
 fn the_owner_sends_the_packets_of_other_threads() {
     for qdisc in ["pfifo_fast", "fq", "fq_codel", "tbf rate 1gbit burst 10kb limit 10kb"] {

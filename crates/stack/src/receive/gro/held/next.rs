@@ -1,9 +1,9 @@
 //! Recognition of the next segment of a flow, by comparing its headers with the held ones word by
 //! word.
 //!
-//! Nearly every frame of a stream is recognized. The result must equal that of `read::read` and
-//! `Held::accepts`, which handle all packets that are not recognized. Debug assertions compare both
-//! for recognized packets, too (`Table::receive_next`). Linux compares in the same way after
+//! Nearly every frame of a bulk transfer is recognized. All other frames are handled by
+//! `read::read` and `Held::accepts`, which must give the same result for a recognized frame: a
+//! debug assertion in `Table::receive_next` compares both. Linux compares in the same way after
 //! `skb_gro_header_fast`, but each layer separately.
 
 use core::ops::RangeInclusive;
@@ -37,8 +37,9 @@ pub(in crate::receive::gro) struct Next {
     pub(in crate::receive::gro) flags: Flags,
 }
 
-/// Lengths of headers that can be compared. TCP over IPv4 without link header and options has 40
-/// bytes; Ethernet, IPv6 and TCP with timestamps have 86. Longer headers are parsed.
+/// Total lengths of headers that can be compared. The headers of TCP over IPv4 without link header
+/// and options have 40 bytes; Ethernet, IPv6 and TCP with timestamps have 86. A frame with longer
+/// headers is parsed.
 const COMPARED: RangeInclusive<usize> = 40..=COMPARED_MAX;
 const COMPARED_MAX: usize = 96;
 
@@ -47,7 +48,7 @@ const TOTAL_LEN: usize = 2;
 const ID: usize = 4;
 const IP_CHECKSUM: usize = 10;
 
-/// Offsets in the IPv6 and the TCP header.
+/// Offset of the payload length in the IPv6 header, and of the sequence number in the TCP header.
 const PAYLOAD_LEN: usize = 4;
 const SEQ: usize = 4;
 
@@ -56,10 +57,10 @@ const SEQ: usize = 4;
 pub(super) struct Common {
     /// Mask of the header bits that must equal those of the first frame.
     mask: [u8; COMPARED_MAX],
-    /// Sum of the IPv4 header without length, identification and checksum.
+    /// Checksum sum of the IPv4 header without length, identification and checksum.
     ip_sum: Sum,
-    /// Sum of the pseudo-header without length, and of the TCP header without sequence number,
-    /// control bits and checksum.
+    /// Checksum sum of the pseudo-header without length, and of the TCP header without sequence
+    /// number, control bits and checksum.
     tcp_sum: Sum,
 }
 
@@ -94,8 +95,8 @@ impl Common {
         }
     }
 
-    /// Whether the headers `new` equal the headers `held` under the mask. Both have the same
-    /// length.
+    /// Whether the headers `new` and `held`, which have the same length, are equal in all bits of
+    /// the mask.
     #[inline]
     fn is_in(&self, held: &[u8], new: &[u8]) -> bool {
         match self.mask.get(..new.len()) {
@@ -106,8 +107,9 @@ impl Common {
     }
 }
 
-/// Whether all bits of `mask` are equal, in slices of `N` to 2 × `N` bytes. Compares the first and
-/// the last `N` bytes, which may overlap: a constant length is compared as words, without a loop.
+/// Whether two slices of `N` to 2 × `N` bytes are equal in all bits of `mask`. Compares the first
+/// and the last `N` bytes, which may overlap. Because the length is constant, the compiler compares
+/// words without a loop.
 #[inline(always)]
 fn is_same<const N: usize>(held: &[u8], new: &[u8], mask: &[u8]) -> bool {
     let first = (held.first_chunk::<N>(), new.first_chunk(), mask.first_chunk());
@@ -120,7 +122,7 @@ fn is_same<const N: usize>(held: &[u8], new: &[u8], mask: &[u8]) -> bool {
     }
 }
 
-/// Returns the bits of `mask` that differ.
+/// Returns nonzero if `held` and `new` differ in a bit of `mask`.
 #[inline(always)]
 fn differ<const N: usize>(held: &[u8; N], new: &[u8; N], mask: &[u8; N]) -> u64 {
     let words = held.as_chunks::<8>().0.iter().zip(new.as_chunks::<8>().0);
@@ -130,7 +132,7 @@ fn differ<const N: usize>(held: &[u8; N], new: &[u8; N], mask: &[u8; N]) -> u64 
     })
 }
 
-/// Subtracts `part` by adding its complement.
+/// Subtracts `part` from a checksum sum by adding its complement.
 fn without(mut sum: Sum, part: Sum) -> Sum {
     sum.add_u16(!part.fold());
     sum
@@ -167,9 +169,9 @@ fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
 }
 
 impl Held {
-    /// Recognizes a frame, whose IP header begins at offset `network`, as the next segment of this
-    /// flow that may be merged. After `None` the caller must parse the frame, which may still be
-    /// the next segment.
+    /// Returns the fields of a frame, whose IP header begins at offset `network`, if the frame is
+    /// recognized as the next segment of this flow and may be merged. After `None` the caller must
+    /// parse the frame, which may still be the next segment.
     #[inline]
     pub(in crate::receive::gro) fn next_of(
         &self,
@@ -203,7 +205,7 @@ impl Held {
         let tcp = new.get(usize::from(self.transport)..)?.first_chunk()?;
         let flags = Flags::from_bits_retain(tcp[FLAGS]);
         let payload = u32::try_from(len - headers).ok()?;
-        // The packet must end with the datagram.
+        // `network + ip_bytes == len`: the frame has no trailer after the IP packet.
         let joins = network + ip_bytes == len
             && SeqNum(seq_of(tcp)) == self.next_seq
             && !flags.contains(Flags::CWR)
@@ -213,8 +215,8 @@ impl Held {
         joins.then_some(Next { headers: self.headers, id, payload, flags })
     }
 
-    /// As [`next_of`](Self::next_of), by parsing the frame: for the debug assertion that compares
-    /// both.
+    /// Does the same as [`next_of`](Self::next_of) by parsing the frame, for the debug assertion
+    /// that compares both results.
     pub(in crate::receive::gro) fn read_next(
         &self,
         packet: &mut Packet,

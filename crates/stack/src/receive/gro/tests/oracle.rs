@@ -1,4 +1,4 @@
-//! GRO1, GRO2, GRO6: random trains of segments are delivered completely and in order, and
+//! GRO1, GRO2, GRO6: random sequences of segments are delivered completely and in order, and
 //! superframes are segmented into their original segments.
 
 use pkt::PacketList;
@@ -7,33 +7,33 @@ use proptest::prelude::*;
 use super::*;
 use crate::{sysctl::modes::GroExit, transmit::gso};
 
-/// One segment of a train: flow, length and an optional anomaly.
+/// One arriving segment: flow, payload length and an optional anomaly.
 #[derive(Clone, Debug)]
-struct Car {
+struct Arrival {
     flow: u16,
     len: u32,
-    oddity: u8,
+    anomaly: u8,
     /// True if the poll ends after this segment.
     ends: bool,
 }
 
-fn train() -> impl Strategy<Value = Vec<Car>> {
+fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     let len = prop_oneof![6 => Just(500u32), 1 => Just(0), 2 => 1..900u32, 1 => Just(1)];
-    let car = (0..4u16, len, 0..24u8, prop::bool::weighted(0.1))
-        .prop_map(|(flow, len, oddity, ends)| Car { flow, len, oddity, ends });
-    prop::collection::vec(car, 1..60)
+    let arrival = (0..4u16, len, 0..24u8, prop::bool::weighted(0.1))
+        .prop_map(|(flow, len, anomaly, ends)| Arrival { flow, len, anomaly, ends });
+    prop::collection::vec(arrival, 1..60)
 }
 
-/// Builds the frames of a train. Flows with an even number increment their identifications; the
-/// others keep them constant.
-fn frames(train: &[Car], v4: bool) -> Vec<Frame> {
+/// Builds the frames of a sequence of arrivals. Flows with an even number increment their IPv4
+/// identifications; the others keep them constant.
+fn frames(arrivals: &[Arrival], v4: bool) -> Vec<Frame> {
     let mut next = [0u32, 0xffff_fe00, 5, 70_000];
     let mut ids = [0xfff8u16, 9, 100, 200];
-    let make = |car: &Car| {
-        let flow = usize::from(car.flow);
-        let mut frame = Frame { v4, ..Frame::new(car.flow, next[flow], car.len) };
+    let make = |arrival: &Arrival| {
+        let flow = usize::from(arrival.flow);
+        let mut frame = Frame { v4, ..Frame::new(arrival.flow, next[flow], arrival.len) };
         frame.id = if v4 { ids[flow] } else { 0 };
-        match car.oddity {
+        match arrival.anomaly {
             0 => frame = frame.with(Flags::PSH),
             1 => frame = frame.with(Flags::FIN),
             2 => frame = frame.with(Flags::CWR),
@@ -46,16 +46,16 @@ fn frames(train: &[Car], v4: bool) -> Vec<Frame> {
             9 => frame.timestamps = None,
             _ => {}
         }
-        next[flow] = next[flow].wrapping_add(car.len);
+        next[flow] = next[flow].wrapping_add(arrival.len);
         if flow % 2 == 0 {
             ids[flow] = ids[flow].wrapping_add(1);
         }
         frame
     };
-    train.iter().map(make).collect()
+    arrivals.iter().map(make).collect()
 }
 
-/// Segments the packet, completes the checksums and restores the link header, so that the frames
+/// Segments a superframe, completes the checksums and restores the link headers, so that the frames
 /// can be compared with those that were merged.
 pub(super) fn cut(cx: &mut Cx, mut packet: Packet) -> Vec<Vec<u8>> {
     let link = packet.linear()[..LINK.min(packet.linear().len())].to_vec();
@@ -89,16 +89,16 @@ fn flow_of(bytes: &[u8]) -> u16 {
     u16::from_be_bytes([bytes[transport], bytes[transport + 1]])
 }
 
-/// Runs a train and checks that the frames of each flow are delivered unchanged and, with
-/// `in_order`, in order.
-fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
+/// Passes a sequence of arrivals through GRO, and checks that the frames of each flow are delivered
+/// unchanged and, with `in_order`, in order.
+fn check(arrivals: &[Arrival], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
     let mut bench = Bench::new(exit);
     bench.mode.batch = batch;
-    let frames: Vec<Vec<u8>> = frames(train, v4).iter().map(Frame::bytes).collect();
-    for (car, bytes) in train.iter().zip(&frames) {
+    let frames: Vec<Vec<u8>> = frames(arrivals, v4).iter().map(Frame::bytes).collect();
+    for (arrival, bytes) in arrivals.iter().zip(&frames) {
         bench.receive_bytes(bytes);
         assert!(bench.gro.table.len() <= 64, "GRO5: at most 64 packets are held");
-        if car.ends {
+        if arrival.ends {
             bench.complete();
             bench.cx.now += std::time::Duration::from_micros(700);
         }
@@ -130,13 +130,15 @@ fn check(train: &[Car], v4: bool, exit: GroExit, batch: u32, in_order: bool) {
 
 proptest! {
     #[test]
-    fn superframes_are_segmented_into_their_original_segments(train in train(), v4: bool, batch in 1..20u32) {
+    fn superframes_are_segmented_into_their_original_segments(
+        arrivals in arrivals(), v4: bool, batch in 1..20u32,
+    ) {
         for exit in
             [GroExit::Immediate, GroExit::UnifiedListPackets, GroExit::UnifiedListSegments]
         {
-            check(&train, v4, exit, batch, true);
+            check(&arrivals, v4, exit, batch, true);
         }
-        // `NormalOnlyList` loses no packet, but not the order of packets.
-        check(&train, v4, GroExit::NormalOnlyList, batch, false);
+        // `NormalOnlyList` loses no packet, but does not keep the order.
+        check(&arrivals, v4, GroExit::NormalOnlyList, batch, false);
     }
 }

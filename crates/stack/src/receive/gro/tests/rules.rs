@@ -14,7 +14,8 @@ fn lengths(frames: &[Frame]) -> Vec<u32> {
     delivered.iter().map(|(_, len, _)| *len).collect()
 }
 
-/// Delivers two consecutive segments, for each family; `change` modifies the second.
+/// Returns the delivered payload lengths of two consecutive segments, for IPv4 and for IPv6.
+/// `change` modifies the second segment.
 fn second(change: impl Fn(Frame) -> Frame) -> [Vec<u32>; 2] {
     [true, false].map(|v4| {
         let first = Frame { v4, ..Frame::new(1, 0, 100) };
@@ -49,10 +50,14 @@ fn segments_with_different_shared_header_fields_do_not_merge() {
     assert_eq!(second(|frame| Frame { timestamps: Some((1001, 2000)), ..frame }), APART);
     assert_eq!(second(|frame| Frame { timestamps: None, ..frame }), APART);
     assert_eq!(second(|frame| Frame { hop_limit: 63, ..frame }), APART);
-    assert_eq!(second(|frame| Frame { traffic_class: 4, ..frame }), APART, "DSCP");
-    assert_eq!(second(|frame| Frame { traffic_class: 3, ..frame }), APART, "ECN");
+    assert_eq!(second(|frame| Frame { traffic_class: 4, ..frame }), APART, "the DSCP differs");
+    assert_eq!(second(|frame| Frame { traffic_class: 3, ..frame }), APART, "the ECN mark differs");
     assert_eq!(second(|frame| Frame { seq: 90_000, ..frame }), APART);
-    assert_eq!(second(|frame| Frame { src_port: 2, seq: 90_000, ..frame }), APART, "another flow");
+    assert_eq!(
+        second(|frame| Frame { src_port: 2, seq: 90_000, ..frame }),
+        APART,
+        "segments of two flows are not merged"
+    );
 }
 
 #[test]
@@ -67,7 +72,7 @@ fn the_first_segment_may_carry_cwr() {
 }
 
 #[test]
-fn payload_lengths_decide_about_merging() {
+fn segments_of_equal_length_and_a_shorter_last_one_merge() {
     let row = |lens: &[u32]| {
         let mut seq = 0;
         let frames: Vec<Frame> = (0..)
@@ -81,18 +86,19 @@ fn payload_lengths_decide_about_merging() {
         lengths(&frames)
     };
     assert_eq!(row(&[100, 100, 100]), [300]);
-    assert_eq!(row(&[100, 60]), [160], "a long segment, then a shorter one");
+    assert_eq!(row(&[100, 60]), [160], "a shorter segment is merged");
     assert_eq!(row(&[100, 60, 60]), [160, 60], "the shorter segment ends the aggregate");
-    assert_eq!(row(&[60, 100]), [60, 100], "a short segment, then a longer one");
-    assert_eq!(row(&[0, 0]), [0, 0], "pure and duplicate ACKs");
+    assert_eq!(row(&[60, 100]), [60, 100], "a longer segment is not merged");
+    assert_eq!(row(&[0, 0]), [0, 0], "pure ACKs are not merged");
     assert_eq!(row(&[100, 0, 100]), [100, 0, 100]);
     assert_eq!(row(&[1, 1, 1]), [3]);
 }
 
-/// The second segment decides whether identifications are constant or increment, and the third must
-/// follow. The rule is the same with and without DF, which must be equal in all segments.
+/// The second segment decides whether the identifications of an aggregate are constant or
+/// increment, and the third must follow. The rule is the same with and without DF. DF must be equal
+/// in all segments.
 #[test]
-fn identifications_are_constant_or_increment() {
+fn ipv4_identifications_of_merged_segments_are_constant_or_increment() {
     for dont_fragment in [true, false] {
         let row = |ids: &[u16]| {
             let frames: Vec<Frame> = (0..)
@@ -104,16 +110,16 @@ fn identifications_are_constant_or_increment() {
         assert_eq!(row(&[7, 8, 9]), [300]);
         assert_eq!(row(&[7, 7, 7]), [300]);
         assert_eq!(row(&[0xffff, 0, 1]), [300], "the field wraps");
-        assert_eq!(row(&[7, 8, 8]), [200, 100], "two that increment and one that is constant");
-        assert_eq!(row(&[7, 7, 8]), [200, 100], "two that are constant and one that increments");
+        assert_eq!(row(&[7, 8, 8]), [200, 100], "the third identification does not increment");
+        assert_eq!(row(&[7, 7, 8]), [200, 100], "the third identification is not constant");
         assert_eq!(row(&[7, 9]), [100, 100]);
     }
     let without_df = Frame { dont_fragment: false, id: 1, ..Frame::new(1, 100, 100) };
     assert_eq!(lengths(&[Frame::new(1, 0, 100), without_df]), [100, 100], "DF differs");
 }
 
-/// The fields of the link header matter, too. A packet of the flow that cannot be merged still
-/// completes the held packet.
+/// A packet with another link header, with a trailer or with IP options cannot be merged, but
+/// completes the held packet of its flow.
 #[test]
 fn packets_that_cannot_be_merged_keep_their_order() {
     for change in 0..3 {
@@ -142,8 +148,8 @@ fn packets_that_cannot_be_merged_keep_their_order() {
     }
 }
 
-/// A wrong checksum of TCP or IP, another protocol, or a wrong version: the packet is not merged
-/// and the held packet stays.
+/// A packet with a wrong checksum of TCP or IP, another protocol, or a wrong version is not merged,
+/// and the held packet stays held.
 #[test]
 fn an_invalid_segment_is_passed_on_unchanged() {
     for place in [LINK + 10, LINK + 9, LINK + 40 + 20, LINK] {
@@ -161,10 +167,10 @@ fn an_invalid_segment_is_passed_on_unchanged() {
     }
 }
 
-/// A fragment of a segment completes all packets held between its addresses, with any ports,
-/// because only the first fragment has ports. No packet of its flow waits behind it.
+/// A fragment completes the held packets of all flows between its addresses, because only the first
+/// fragment has ports. So no earlier packet of its flow is delivered after it.
 #[test]
-fn a_fragment_completes_the_held_packets_of_its_flow() {
+fn a_fragment_completes_all_packets_held_between_its_addresses() {
     for offset in [0u16, 100] {
         let mut bench = Bench::new(GroExit::UnifiedListSegments);
         for port in [1, 2] {
@@ -203,7 +209,8 @@ fn fix_ip_checksum(bytes: &mut [u8]) {
     bytes[LINK + 10..LINK + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Every truncation of a frame, and every value of data offset and header length, is harmless.
+/// The test passes every truncation of a frame, and every value of the bytes with the IP header
+/// length and the TCP data offset.
 #[test]
 fn frames_with_wrong_header_lengths_are_passed_on_unchanged() {
     for v4 in [true, false] {
@@ -228,8 +235,8 @@ fn frames_with_wrong_header_lengths_are_passed_on_unchanged() {
     }
 }
 
-/// GRO7: a segment that would make a superframe 64 KB long begins a new one. Clones of one packet
-/// share its pages, so the number of frags is no limit here.
+/// GRO7: a segment with which a superframe would reach 64 KB begins a new one. The segments are
+/// clones of one packet and share its pages, so the number of frags sets no limit here.
 #[test]
 fn superframes_stay_below_their_limit() {
     for v4 in [true, false] {
@@ -239,7 +246,8 @@ fn superframes_stay_below_their_limit() {
 }
 
 /// GRO6, GRO7: for a device with BIG TCP, a superframe may exceed 64 KB, up to the setting. The
-/// length field of its IP header is then 0, and it is segmented into its original segments.
+/// length field of its IP header is then 0, and the superframe is still segmented into its original
+/// segments.
 #[test]
 fn a_big_tcp_device_receives_superframes_beyond_64_kb() {
     for v4 in [true, false] {
@@ -261,8 +269,8 @@ fn each_family_has_its_own_size_limit() {
     }
 }
 
-/// Merges `count` full segments, contiguous in memory, and checks that superframes have at most
-/// `largest` segments.
+/// Merges `count` full segments, which are contiguous in memory, and checks that the first
+/// superframe has `largest` segments.
 fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
     let mut bench = Bench::new(GroExit::Immediate);
     (bench.mode.ipv4_max_bytes, bench.mode.max_bytes) = (max_bytes, max_bytes);
@@ -296,11 +304,14 @@ fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
     for packet in std::mem::take(&mut bench.up) {
         segments.extend(oracle::cut(&mut bench.cx, packet));
     }
-    assert!(arrived == segments, "GRO6: the original segments");
+    assert!(
+        arrived == segments,
+        "GRO6: the superframes are not segmented into the original segments"
+    );
 }
 
-/// Delivers `count` full segments of one flow, clones of one packet, in one poll. Returns the
-/// frames.
+/// Passes `count` full segments of one flow to GRO in one poll. The segments are clones of one
+/// packet. Returns the frames.
 fn arrive(bench: &mut Bench, v4: bool, count: u32) -> Vec<Vec<u8>> {
     let stream: Vec<u8> = (0..count * MSS).map(stream_byte).collect();
     let mut whole = bench.cx.pool.alloc().unwrap();
@@ -351,10 +362,10 @@ fn a_checksum_verdict_of_the_device_is_trusted_and_its_sum_is_verified() {
     assert_eq!(verdict(partial, false), (1, 0));
 }
 
-/// While no packet is held, a frame that can be neither merged nor held is passed on before its
-/// checksum is verified.
+/// While no packet is held, GRO passes on a frame that can be neither merged nor held without
+/// verifying its checksum.
 #[test]
-fn frames_that_can_be_neither_merged_nor_held_are_not_verified() {
+fn the_checksum_of_a_frame_that_can_be_neither_merged_nor_held_is_not_verified() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     for frame in [Frame::new(1, 0, 10).with(Flags::PSH), Frame::new(1, 10, 0)] {
         for v4 in [true, false] {

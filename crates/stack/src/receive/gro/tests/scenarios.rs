@@ -11,12 +11,13 @@ const EXITS: [GroExit; 4] = [
     GroExit::UnifiedListSegments,
 ];
 
-/// Whether completed packets wait in the list.
+/// Whether completed packets wait in the list in this mode.
 fn is_unified(exit: GroExit) -> bool {
     matches!(exit, GroExit::UnifiedListPackets | GroExit::UnifiedListSegments)
 }
 
-/// Returns three segments: p0 with PSH passes unchanged, p1 is held, and p2 with PSH completes it.
+/// Returns three segments: the first, with PSH, passes unchanged; the second is held; the third,
+/// with PSH, is merged and completes it.
 fn three() -> [Frame; 3] {
     [
         Frame::new(1, 0, MSS).with(P),
@@ -25,8 +26,8 @@ fn three() -> [Frame; 3] {
     ]
 }
 
-/// With `NormalOnlyList`, packets that were not merged wait in the list while merged packets are
-/// delivered directly, which inverts their order.
+/// With `NormalOnlyList`, unchanged packets wait in the list while completed packets are delivered
+/// directly, which inverts their order.
 #[test]
 fn only_the_mode_normal_only_list_reorders_packets() {
     for (exit, reorders) in [
@@ -48,11 +49,11 @@ fn only_the_mode_normal_only_list_reorders_packets() {
     }
 }
 
-/// GRO1: a change of `gro_exit` while packets wait in the list and another packet is held reorders
-/// nothing, unless the new mode is the one that reorders. `poll_ends`: the held packet is completed
-/// by the end of the poll, and not by its last segment.
+/// GRO1: a change of `gro_exit`, while one packet waits in the list and another is held, reorders
+/// no packets unless the new mode is `NormalOnlyList`. With `poll_ends`, the end of the poll
+/// completes the held packet; otherwise the third segment does.
 #[test]
-fn a_change_of_mode_reorders_no_packets() {
+fn a_change_of_mode_reorders_packets_only_if_the_new_mode_does() {
     for (old, new) in EXITS.iter().flat_map(|old| EXITS.map(|new| (*old, new))) {
         for poll_ends in [false, true] {
             let mut bench = Bench::new(old);
@@ -84,9 +85,9 @@ fn two() -> [Frame; 2] {
     [Frame::new(1, 0, MSS), other.with(P)]
 }
 
-/// The inverse error: only completed packets wait in the list, and a packet that passes unchanged
-/// is delivered directly, as in Linux 5.4.18 for drivers that call `napi_gro_receive`. This stack
-/// has no such mode, so that the test joins the table and the list in this way itself.
+/// The opposite of `NormalOnlyList`: only completed packets wait in the list, and unchanged packets
+/// are delivered directly, as in Linux 5.4.18 for drivers that call `napi_gro_receive`. This stack
+/// has no such mode, so the test itself connects the table and the list in this way.
 #[test]
 fn a_list_for_completed_packets_alone_reorders_packets() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
@@ -111,10 +112,10 @@ fn a_list_for_completed_packets_alone_reorders_packets() {
     assert!(is_reordered(&bench.delivered()));
 }
 
-/// GRO1: no mode lets a packet that passes unchanged overtake the packet that it completes, not
-/// even `NormalOnlyList`.
+/// GRO1: in every mode, even `NormalOnlyList`, an unchanged packet follows the held packet that it
+/// completes.
 #[test]
-fn no_mode_lets_a_packet_overtake_the_one_it_completes() {
+fn an_unchanged_packet_follows_the_held_packet_that_it_completes() {
     let [first, other] = two();
     for exit in EXITS {
         let mut bench = Bench::new(exit);
@@ -126,19 +127,25 @@ fn no_mode_lets_a_packet_overtake_the_one_it_completes() {
         assert_eq!(bench.delivered(), [(0, MSS, 1), (MSS, MSS, 1)], "{exit:?}");
     }
 
-    // The order is kept even if the completed packet leaves in one mode and the packet behind it in
-    // any other.
+    // The order is kept even if the mode changes between the completed packet and the packet after
+    // it.
     for (old, new) in EXITS.iter().flat_map(|old| EXITS.map(|new| (*old, new))) {
         let mut bench = Bench::new(old);
         bench.receive(&first);
         let packet = bench.packet(&other.bytes());
         let Bench { cx, gro, mode, .. } = &mut bench;
         let received = gro.table.receive(cx, LINK, mode, packet);
-        let completed = received.completed.expect("the held packet");
+        let completed = received.completed.expect("the second segment completes the held packet");
         gro.normal_list.completed(cx, mode, completed);
-        assert_eq!(gro.normal_list.is_empty(), !is_unified(old), "{old:?}: it waits in the list");
+        assert_eq!(
+            gro.normal_list.is_empty(),
+            !is_unified(old),
+            "{old:?}: whether the packet waits in the list"
+        );
         mode.exit = new;
-        let Outcome::Normal(packet) = received.outcome else { panic!("it is not held") };
+        let Outcome::Normal(packet) = received.outcome else {
+            panic!("a segment with PSH must not be held")
+        };
         gro.normal_list.normal(cx, mode, packet);
         bench.complete();
         let delivered = bench.delivered();
@@ -146,9 +153,10 @@ fn no_mode_lets_a_packet_overtake_the_one_it_completes() {
     }
 }
 
-/// Three superframes of three segments each count as three packets or as nine segments.
+/// Three superframes of three segments each count as three packets or as nine segments. The batch
+/// is eight.
 #[test]
-fn superframes_count_as_one_packet_or_as_their_segments() {
+fn a_superframe_counts_as_one_packet_or_as_its_segments() {
     for (exit, lists) in
         [(GroExit::UnifiedListPackets, vec![3]), (GroExit::UnifiedListSegments, vec![3])]
     {
@@ -161,7 +169,7 @@ fn superframes_count_as_one_packet_or_as_their_segments() {
             }
         }
         let at_once = usize::from(exit == GroExit::UnifiedListSegments);
-        assert_eq!(bench.lists.len(), at_once, "{exit:?}: the ninth segment fills the list");
+        assert_eq!(bench.lists.len(), at_once, "{exit:?}: nine segments fill the list of eight");
         bench.complete();
         assert_eq!(bench.lists, lists, "{exit:?}");
         assert_eq!(bench.count(Counter::GroSuperframeSegments), 9);
@@ -169,8 +177,9 @@ fn superframes_count_as_one_packet_or_as_their_segments() {
     }
 }
 
-/// A poll that used its whole weight flushes the list and keeps only packets held in this
-/// millisecond. The next poll, which finds the queue empty, completes those, too.
+/// A poll that used its whole weight flushes the list, and completes the packets that arrived
+/// before the present millisecond. The next poll, which finds the queue empty, completes the
+/// others, too.
 #[test]
 fn a_full_poll_flushes_the_list_and_the_next_poll_the_held_packets() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
@@ -185,7 +194,7 @@ fn a_full_poll_flushes_the_list_and_the_next_poll_the_held_packets() {
     assert_eq!(
         (bench.gro.table.len(), bench.up.len()),
         (5, 0),
-        "all packets are held since this millisecond"
+        "packets of the present millisecond stay held"
     );
     bench.cx.now = Instant::from_millis(1);
     bench.gro.flush(&bench.cx, &bench.mode, true);
@@ -196,7 +205,7 @@ fn a_full_poll_flushes_the_list_and_the_next_poll_the_held_packets() {
     assert_eq!(segments, 64);
 }
 
-/// GRO5: of nine flows in one bucket, the ninth completes the packet of the oldest.
+/// GRO5: the first packet of a ninth flow in one bucket completes the oldest held packet.
 #[test]
 fn a_full_bucket_completes_its_oldest_packet() {
     let mut bench = Bench::new(GroExit::Immediate);
@@ -220,7 +229,7 @@ fn a_full_bucket_completes_its_oldest_packet() {
     assert_eq!(order, ports.iter().map(|port| u32::from(*port)).collect::<Vec<_>>());
 }
 
-/// The unsigned length test refuses a pure ACK, which is delivered after the packet it completes.
+/// A pure ACK is not merged, and is delivered after the held packet that it completes.
 #[test]
 fn a_pure_ack_completes_the_held_packet_and_follows_it() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
@@ -231,7 +240,8 @@ fn a_pure_ack_completes_the_held_packet_and_follows_it() {
     assert_eq!(bench.delivered(), [(0, MSS, 1), (MSS, 0, 1)]);
 }
 
-/// A small aggregate of a slow flow is delivered at the end of the poll, not after eight packets.
+/// An aggregate of a slow flow is delivered at the end of the poll, and does not wait until the
+/// list has eight packets.
 #[test]
 fn no_packet_waits_for_a_full_list_beyond_its_poll() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
@@ -243,10 +253,11 @@ fn no_packet_waits_for_a_full_list_beyond_its_poll() {
     assert_eq!(bench.delivered(), [(MSS, 2 * MSS, 2)]);
 }
 
-/// Data without PSH, held during busy polling, is delivered by the first cycle that receives no
-/// frame, or after a millisecond. With the behavior of Linux, it waits until busy polling stops.
+/// With `RxListAndOldGroPerCycle`, a segment held during busy polling is delivered by the first
+/// cycle that receives no frame, or after a millisecond. With the other modes, such as that of
+/// Linux (`RxListPerCycle`), the segment waits until busy polling stops.
 #[test]
-fn busy_cycles_bound_how_long_data_is_held() {
+fn a_busy_poll_cycle_without_frames_delivers_held_packets() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     bench.receive(&Frame::new(1, 0, MSS));
     for (flush, received, up) in [
@@ -270,7 +281,7 @@ fn busy_cycles_bound_how_long_data_is_held() {
 
 /// GRO8: the list is flushed as soon as its count reaches the batch.
 #[test]
-fn a_list_is_as_long_as_the_batch() {
+fn a_list_is_flushed_when_its_count_reaches_the_batch() {
     for batch in [1, 8, 64] {
         let mut bench = Bench::new(GroExit::UnifiedListSegments);
         bench.mode.batch = batch;
@@ -302,7 +313,7 @@ fn a_batch_of_one_delivers_packets_one_by_one() {
         assert_eq!(list, packets, "{exit:?}");
         assert!(
             lists.iter().all(|len| *len <= 2),
-            "a list is one packet and the packet it completed: {lists:?}"
+            "a list has at most a packet and the packet it completed: {lists:?}"
         );
     }
 }
@@ -317,7 +328,8 @@ fn held_packets_of_a_dropped_instance_are_freed() {
     assert_eq!(bench.memory.packets.balance(), 0);
 }
 
-/// With merging disabled, no segment is merged, and packets held before are delivered first.
+/// With merging disabled, no segment is merged, and a packet that was held before is delivered
+/// first.
 #[test]
 fn disabled_receive_offload_merges_no_segments() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);

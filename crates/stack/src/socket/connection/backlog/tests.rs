@@ -1,4 +1,5 @@
-//! Conditions under which segments are joined, and the resulting segments.
+//! Tests of the conditions under which segments of the backlog are joined, and of the resulting
+//! segments.
 
 use pkt::{Domain, DomainConfig, Ecn};
 use tcp::{Options, SeqNum};
@@ -24,7 +25,7 @@ fn segment(pool: &mut Pool, seq: u32, payload: &[u8]) -> Segment {
 }
 
 #[test]
-fn the_newer_acknowledgment_and_window_are_kept() {
+fn joining_keeps_the_newer_acknowledgment_and_window() {
     let mut pool = pool();
     for (ack, expected) in [(700, (700, 9)), (500, (500, 9)), (300, (500, 100))] {
         let mut tail = segment(&mut pool, 1000, b"abc");
@@ -40,7 +41,7 @@ fn the_newer_acknowledgment_and_window_are_kept() {
 }
 
 #[test]
-fn a_joined_segment_records_its_segmentation() {
+fn a_joined_segment_has_the_size_and_number_of_its_segments() {
     let mut pool = pool();
     let mut tail = segment(&mut pool, 0, &[1; 1400]);
     for number in 1..4 {
@@ -65,7 +66,7 @@ fn segments_that_differ_are_not_joined() {
         ("a reset", |next| next.header.flags |= Flags::RST),
         ("a SYN", |next| next.header.flags |= Flags::SYN),
         ("urgent data", |next| next.header.flags |= Flags::URG),
-        ("no acknowledgment", |next| next.header.flags -= Flags::ACK),
+        ("a segment without ACK", |next| next.header.flags -= Flags::ACK),
         ("an ECN echo", |next| next.header.flags |= Flags::ECE),
         ("another timestamp", |next| next.header.options.timestamps = Some((1, 2))),
         ("a congestion mark", |next| next.packet.meta_mut().ecn = Ecn::Ce),
@@ -111,17 +112,22 @@ fn a_duplicate_ack_is_not_joined() {
     let again = segment(&mut pool, 1000, b"");
     assert!(tail.join(&mut pool, again).is_err());
     let data = segment(&mut pool, 1000, b"data");
-    assert!(tail.join(&mut pool, data).is_err(), "the bare ACK may be a duplicate, which counts");
+    assert!(
+        tail.join(&mut pool, data).is_err(),
+        "the segment without data may be a duplicate ACK, which TCP must count"
+    );
     let mut newer = segment(&mut pool, 1000, b"");
     newer.header.ack = SeqNum(600);
     assert!(tail.join(&mut pool, newer).is_ok());
 }
 
 #[test]
-fn joined_segments_are_limited_to_a_superframe() {
+fn joined_segments_have_at_most_65_535_bytes() {
     let mut pool = pool();
     let mut tail = segment(&mut pool, 0, &[1; 40_000]);
     let next = segment(&mut pool, 40_000, &[1; 30_000]);
-    let Err(next) = tail.join(&mut pool, next) else { panic!("70,000 bytes in one segment") };
+    let Err(next) = tail.join(&mut pool, next) else {
+        panic!("70,000 bytes were joined to one segment")
+    };
     assert_eq!((tail.packet.len(), next.packet.len()), (40_000, 30_000));
 }

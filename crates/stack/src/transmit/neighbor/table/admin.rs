@@ -14,6 +14,8 @@ use std::{
     vec::Vec,
 };
 
+use pkt::Instant;
+
 use super::{Key, NeighborEntry, NeighborTable};
 use crate::{
     base::ids::DeviceIndex,
@@ -36,8 +38,8 @@ pub struct NeighborInfo {
 }
 
 impl NeighborTable {
-    /// Makes the entry of `key` permanent, and creates it if necessary; `source` is then the source
-    /// address of later requests. Waiting packets are sent.
+    /// Makes the entry of `key` permanent and sends its waiting packets. If there is no entry,
+    /// creates one, with `source` as the source address of later requests.
     pub(crate) fn set_permanent(&self, cx: &mut Cx, key: Key, source: IpAddr, mac: MacAddr) {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,8 +54,28 @@ impl NeighborTable {
         entry.carry_out(cx, None, actions);
     }
 
-    /// Forgets the link address of `key`, whether it was set or learned. Returns false if the
-    /// address has no entry or one in state NONE. Waiting packets are dropped.
+    /// Returns the entry of a broadcast or multicast address, whose link address is known without
+    /// resolution (Linux: NUD_NOARP).
+    pub(crate) fn group_entry(
+        &self,
+        key: Key,
+        source: IpAddr,
+        mac: MacAddr,
+        now: Instant,
+    ) -> Arc<NeighborEntry> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.map.get(&key) {
+            return Arc::clone(entry);
+        }
+        let entry = entries.insert(key, source);
+        entries.permanent += 1;
+        // No packet waits in a new entry, so there is nothing to carry out.
+        drop(entry.change(|state| state.set_permanent(mac, now)));
+        entry
+    }
+
+    /// Forgets the link address of `key`, whether an administrator or a packet has set it, and
+    /// drops waiting packets. Returns false if there is no entry, or if the entry is in state NONE.
     ///
     /// Differs from Linux, which unlinks the entry: here it stays in state NONE until it is
     /// collected, because cached routes refer to it and use it to resolve the address again.
@@ -70,12 +92,21 @@ impl NeighborTable {
         true
     }
 
-    /// Returns all entries except those in state NONE, by device and address. `ip neigh show` omits
-    /// these, too.
+    /// Returns the link address of `ip`, if it is known.
+    pub(crate) fn link_address(&self, device: DeviceIndex, ip: IpAddr) -> Option<MacAddr> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.map.get(&Key { device, ip }).and_then(|entry| entry.info().mac)
+    }
+
+    /// Returns all entries except those in state NONE and those of groups, by device and address.
+    /// `ip neigh show` omits the same entries.
     pub(crate) fn list(&self) -> Vec<NeighborInfo> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let infos = entries.map.values().map(|entry| entry.info());
-        infos.filter(|info| info.state != NudState::None).collect()
+        let is_group = |mac: MacAddr| !mac.is_unicast();
+        infos
+            .filter(|info| info.state != NudState::None && !info.mac.is_some_and(is_group))
+            .collect()
     }
 }
 

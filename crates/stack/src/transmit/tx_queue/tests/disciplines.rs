@@ -1,4 +1,4 @@
-//! Transmit queue tests with a discipline.
+//! Tests of transmit queues with a queueing discipline.
 
 use super::*;
 
@@ -64,9 +64,10 @@ fn packets_that_bypass_an_empty_discipline_are_counted() {
     bench.finish();
 }
 
-/// A context that entered the host before a change sends after a context that has seen the change.
+/// A context (`Cx`) that entered the host before a change of the settings sends after a context
+/// that entered after the change.
 #[test]
-fn a_context_with_older_settings_does_not_restore_a_discipline() {
+fn a_context_with_older_settings_does_not_restore_the_old_discipline() {
     let mut bench = Bench::new(true, "pfifo_fast");
     let mut old = Cx::replay(&bench.memory, 2);
     old.now = bench.cx.now;
@@ -80,7 +81,7 @@ fn a_context_with_older_settings_does_not_restore_a_discipline() {
     bench.finish();
 }
 
-/// Deadlines of a discipline are exact, not rounded by a timer wheel.
+/// The times at which a discipline wakes its core are exact, not rounded by a timer wheel.
 #[test]
 fn a_token_bucket_wakes_its_core_at_the_exact_time() {
     // 100 bytes take 100 µs.
@@ -133,9 +134,9 @@ fn packets_in_a_replaced_discipline_are_dropped() {
     }
 }
 
-/// Traces a queue whose limit grows until the device never runs empty.
+/// Follows the limit of a queue that becomes empty at its first two completions.
 #[test]
-fn the_byte_limit_grows_until_the_device_does_not_starve() {
+fn the_byte_limit_grows_while_the_device_starves() {
     let mut bench = Bench::new(true, "pfifo_fast");
     bench.bytes = 1514;
     bench.room(99);
@@ -164,7 +165,7 @@ fn the_byte_limit_grows_until_the_device_does_not_starve() {
     bench.finish();
 }
 
-/// Lost completions time out. Linux: `dev_watchdog`.
+/// The watchdog assumes after five seconds that completions are lost. Linux: `dev_watchdog`.
 #[test]
 fn a_byte_limit_is_reset_after_lost_completions() {
     let mut bench = Bench::new(true, "pfifo_fast");

@@ -1,4 +1,4 @@
-//! Superframes that a device refuses for their size.
+//! Tests of superframes (packets of several segments) that a device refuses for their size.
 
 use pkt::{Gso, GsoKind, TxChecksum};
 
@@ -33,7 +33,7 @@ impl Bench {
         meta.gso = Gso { kind: GsoKind::TcpV4, size: 1000, segs, ..Gso::default() };
         let mut list = PacketList::from_iter([packet]);
         assert_eq!(send_list(&self.host, &mut self.cx, &mut list), NetXmit::Success);
-        // Packets beyond the quota of the caller are left to the core.
+        // The core sends the packets beyond the quota of the caller.
         let _ = self.host.poll(&mut self.cx);
     }
 
@@ -53,14 +53,15 @@ fn a_superframe_refused_for_its_size_is_sent_in_segments() {
         let generation = bench.host.route_generation();
         bench.xmit_superframe(SEGMENTS);
         assert_eq!(bench.outcome(), [segments, 1, segments], "{qdisc}");
-        // Senders are notified once, by a new route generation.
+        // One new route generation makes senders read the new limit.
         assert_eq!(bench.host.tx(DEVICE).superframe_max(), GSO_BYTES_MAX);
         assert_eq!(bench.host.route_generation(), generation + 1);
-        // An older superframe above the new limit is segmented without another attempt.
+        // A superframe above the new limit is segmented at once, without an attempt to pass it to
+        // the device.
         bench.xmit_superframe(SEGMENTS);
         assert_eq!(bench.outcome(), [segments, 1, 2 * segments], "{qdisc}");
         assert_eq!(bench.host.route_generation(), generation + 1);
-        // A superframe of 64 KB is sent unchanged.
+        // A superframe below the new limit of 64 KB is sent unchanged.
         bench.xmit_superframe(65);
         assert_eq!(bench.outcome(), [1, 1, 2 * segments], "{qdisc}");
         assert_eq!(bench.dropped(DropReason::NoMemory), 0);
@@ -70,7 +71,7 @@ fn a_superframe_refused_for_its_size_is_sent_in_segments() {
 
 /// The byte limit counts the segments of a refused superframe.
 #[test]
-fn a_completed_refused_superframe_leaves_no_bytes_in_flight() {
+fn the_byte_limit_counts_the_segments_of_a_refused_superframe() {
     let mut bench = Bench::refusing(true, "pfifo_fast");
     bench.xmit_superframe(SEGMENTS);
     let bytes = SEGMENTS * (1000 + HEADER_BYTES);

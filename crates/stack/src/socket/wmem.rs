@@ -1,16 +1,18 @@
-//! `sk_wmem_alloc`: packet memory of a socket that has been passed below TCP and has not completed,
-//! and resumption of the sender on completion.
+//! `sk_wmem_alloc`: memory of a socket's packets that were passed below TCP and have not completed,
+//! and resumption of the sender when they complete.
 //!
-//! Above: `settle`, which charges transmitted packets. Below: devices and qdiscs, which complete
-//! packets on any core. A completion accesses only atomics and the list of the socket's core,
-//! because its caller may hold any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
+//! Above: `settle` (which sends the output of a connection) and `datagram::send`; both charge the
+//! packets that they pass on. Below: devices and qdiscs, which complete packets on any core. A
+//! completion accesses only atomics and the list of the socket's core, because its caller may hold
+//! any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
 //!
-//! Differs from Linux: the list belongs to the connection's core, not to the completing core, so
-//! that no single core becomes the sender for all.
+//! Differs from Linux: the list belongs to the socket's core, not to the completing core, so that
+//! the core that completes packets does not send for all sockets. A datagram socket also resumes
+//! through this list; Linux wakes its writers in the completion itself.
 //!
 //! Lifetime: packets refer to this object and not to the socket, which may be freed before its last
-//! packet completes. This object is freed with the later of the two, as `struct sock` is with the
-//! last of `sk_wmem_alloc`.
+//! packet completes. This object is freed with the socket or with its last packet, whichever is
+//! later. Linux keeps the whole `struct sock` until `sk_wmem_alloc` is released.
 //!
 //! Not here: the protocol between the sender and completions (`sync::small_queue`), the limit
 //! (`tcp::TsqLimit`).
@@ -23,25 +25,53 @@ use std::sync::{
 use pkt::{Instant, PacketList, PacketOwner};
 use sync::{Attendance, Hook, Listed, Llist, SmallQueue, TsqProtocol};
 
-use crate::{base::counters::Counter, cx::Cx, socket::Connection, socket::net::Net};
+use crate::{
+    base::counters::Counter,
+    cx::Cx,
+    socket::{Connection, datagram::DatagramSocket, net::Net},
+};
+
+/// Socket that sends packets.
+#[derive(Clone, Debug)]
+pub(super) enum SendingSocket {
+    /// A connection.
+    Stream(Weak<Connection>),
+    /// A datagram socket.
+    Datagram(Weak<DatagramSocket>),
+}
+
+/// [`SendingSocket`] with a strong reference.
+enum Upgraded {
+    Stream(Arc<Connection>),
+    Datagram(Arc<DatagramSocket>),
+}
+
+impl SendingSocket {
+    fn upgrade(&self) -> Option<Upgraded> {
+        match self {
+            Self::Stream(socket) => socket.upgrade().map(Upgraded::Stream),
+            Self::Datagram(socket) => socket.upgrade().map(Upgraded::Datagram),
+        }
+    }
+}
 
 /// Uncompleted packet memory of one socket.
 #[derive(Debug)]
 pub(super) struct Wmem {
     queue: SmallQueue,
-    /// `net.quietline.tsq_protocol` when the socket was last throttled. Relaxed: completions of
-    /// either protocol work for either kind of sender.
+    /// True if `net.quietline.tsq_protocol` was `seed` when the socket was last throttled. Relaxed:
+    /// completions of either protocol work for either kind of sender.
     seed: AtomicBool,
-    socket: Weak<Connection>,
-    /// Tasklet of the socket's core; gone once the host is gone.
+    socket: SendingSocket,
+    /// Tasklet of the socket's core. It is freed with the host.
     tasklet: Weak<Tasklet>,
     /// Entry for the core's list. Allocated when the socket is first throttled, because a
     /// completion must not allocate.
-    entry: OnceLock<Arc<Listed<Weak<Connection>>>>,
+    entry: OnceLock<Arc<Listed<SendingSocket>>>,
 }
 
 impl Wmem {
-    pub(super) fn new(socket: Weak<Connection>, tasklet: &Arc<Tasklet>) -> Arc<Self> {
+    pub(super) fn new(socket: SendingSocket, tasklet: &Arc<Tasklet>) -> Arc<Self> {
         Arc::new(Self {
             queue: SmallQueue::new(),
             seed: AtomicBool::new(false),
@@ -71,8 +101,23 @@ impl Wmem {
             }
             list.push_back(packet);
         }
-        // Once for all packets, and before the first is passed on: no packet completes before it is
-        // charged.
+        // The bytes of all packets are charged at once, before the caller passes the first one on.
+        // No packet can therefore complete before it is charged.
+        if bytes > 0 {
+            this.queue.charge(bytes);
+        }
+    }
+
+    /// Charges every packet of `list` to the socket until their device completes them.
+    pub(super) fn charge_all(this: &Arc<Self>, list: &mut PacketList) {
+        let mut packets = core::mem::take(list);
+        let mut bytes = 0;
+        while let Some(mut packet) = packets.pop_front() {
+            bytes += packet.truesize();
+            packet.set_owner(Arc::clone(this) as Arc<dyn PacketOwner>);
+            list.push_back(packet);
+        }
+        // As in `charge`, before the caller passes the first packet on.
         if bytes > 0 {
             this.queue.charge(bytes);
         }
@@ -81,7 +126,8 @@ impl Wmem {
     /// Records that the sender stops because more than `limit` bytes are uncompleted. Returns false
     /// if enough has completed meanwhile; the sender then continues.
     pub(super) fn throttle(&self, protocol: TsqProtocol, limit: u32) -> bool {
-        // Completions on other cores read the line, so it is written only for a change.
+        // Completions on other cores read this cache line, so it is written only if the value
+        // changes.
         if self.protocol() != protocol {
             self.seed.store(protocol == TsqProtocol::Seed, Ordering::Relaxed);
         }
@@ -89,7 +135,8 @@ impl Wmem {
         self.queue.throttle(protocol, |bytes| bytes > limit)
     }
 
-    /// Runs the work of a list entry.
+    /// Calls `run`, which resumes a sender that was on the tasklet's list, between `begin` and
+    /// `end` of the protocol.
     pub(super) fn handle(&self, run: impl FnOnce()) {
         let protocol = self.protocol();
         self.queue.begin(protocol);
@@ -102,8 +149,8 @@ impl Wmem {
     }
 }
 
-/// A timer of a socket. A forgotten entry stays in the wheel until it fires, and keeps only this
-/// small object allocated, not the socket.
+/// Timer of a socket. An entry that was not canceled stays in the timer wheel until it fires. Until
+/// then it keeps only this small object allocated, not the socket.
 #[derive(Debug)]
 pub(crate) struct StreamTimer(Weak<Wmem>);
 
@@ -114,7 +161,10 @@ impl StreamTimer {
 
     /// Returns the socket, if it still exists.
     pub(crate) fn upgrade(&self) -> Option<Arc<Connection>> {
-        self.0.upgrade()?.socket.upgrade()
+        match &self.0.upgrade()?.socket {
+            SendingSocket::Stream(socket) => socket.upgrade(),
+            SendingSocket::Datagram(_) => None,
+        }
     }
 }
 
@@ -133,10 +183,10 @@ impl PacketOwner for Wmem {
     }
 }
 
-/// Counts the uncompleted bytes of a socket in a histogram with steps of four.
+/// Counts the uncompleted bytes of a socket in a histogram whose bounds grow by a factor of four.
 pub(super) fn count_bytes(cx: &Cx, bytes: u32) {
     let bucket = match bytes >> 10 {
-        // An entry of the tasklet's list counts as one byte.
+        // While the socket is on the tasklet's list, one byte stays charged.
         0 if bytes <= 1 => Counter::HostQueueBytes0,
         0..4 => Counter::HostQueueBytesTo4K,
         4..16 => Counter::HostQueueBytesTo16K,
@@ -148,18 +198,19 @@ pub(super) fn count_bytes(cx: &Cx, bytes: u32) {
     cx.count(bucket, 1);
 }
 
-/// Counts the time since which the sender was throttled, when it resumes or checks whether it may.
+/// Counts the time from `since`, when the sender was throttled, until now, when it resumes or
+/// checks whether it may.
 pub(super) fn count_throttled(cx: &Cx, since: Instant) {
     let micros = u64::try_from((cx.now - since).as_micros()).unwrap_or(u64::MAX);
     cx.count(Counter::TsqThrottledMicros, micros);
 }
 
-/// Sockets of one core that may send again. Any core adds sockets without a lock. Linux: `struct
-/// tsq_tasklet`.
+/// List of the sockets of one core that may send again. Completions on any core add sockets,
+/// without a lock. Linux: `struct tsq_tasklet`.
 #[derive(Debug)]
 pub(crate) struct Tasklet {
-    sockets: Llist<Hook<Weak<Connection>>>,
-    /// Attendance of the core whose turns run the tasklet.
+    sockets: Llist<Hook<SendingSocket>>,
+    /// Attendance of the core that runs the tasklet: wakes the core's worker.
     attendance: Arc<Attendance>,
 }
 
@@ -169,32 +220,35 @@ impl Tasklet {
         Self { sockets: Llist::new(), attendance }
     }
 
-    /// Schedules the owner of `hook` for the next turn of the core; the first entry wakes the
-    /// core's worker.
-    fn schedule(&self, hook: Hook<Weak<Connection>>) {
+    /// Schedules the socket of `hook` for the core's next turn (one pass of its softirq work). The
+    /// first entry wakes the core's worker.
+    fn schedule(&self, hook: Hook<SendingSocket>) {
         if self.sockets.push(hook) {
             self.attendance.wake_before(Instant::ZERO.as_nanos());
         }
     }
 
-    /// Returns whether a socket waits. A worker checks this after it has announced its sleep
-    /// (`Attendance::prepare_sleep`).
+    /// Returns whether a socket is on the list. A worker checks this after it has announced that it
+    /// will sleep (`Attendance::prepare_sleep`).
     pub(crate) fn is_pending(&self) -> bool {
         !self.sockets.is_empty()
     }
 
-    /// Lets every socket send that was scheduled before. Sockets scheduled meanwhile wait for the
-    /// next turn.
+    /// Resumes every socket that is on the list at the call. Sockets scheduled meanwhile wait for
+    /// the next turn.
     pub(crate) fn run(&self, net: &Net, cx: &mut Cx) {
         if !self.is_pending() {
             return;
         }
         for hook in self.sockets.take_all() {
             let socket = hook.upgrade();
-            // Dropped before the handler runs: from then on a completion adds the socket again.
+            // The hook is dropped before the handler runs, so that a completion during the handler
+            // can add the socket again.
             drop(hook);
-            if let Some(socket) = socket {
-                socket.on_tasklet(net, cx);
+            match socket {
+                Some(Upgraded::Stream(socket)) => socket.on_tasklet(net, cx),
+                Some(Upgraded::Datagram(socket)) => socket.on_tasklet(cx),
+                None => {}
             }
         }
     }

@@ -1,0 +1,177 @@
+//! Datagrams across impaired wires: what arrives is what was sent, every loss is counted, and a
+//! full send buffer is writable again when packets complete.
+
+#[cfg(test)]
+mod tests {
+    use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+    use sim::{World, apps::Pattern};
+    use stack::{
+        Errno, Readiness,
+        base::counters::Counter,
+        device::{Impairment, WireConfig},
+        socket::{
+            DatagramSocket,
+            datagram::{ReceiveMessage, SendMessage},
+            options::{OptionValue, SocketOption, SocketSettings},
+        },
+    };
+
+    const PORT: u16 = 7;
+
+    fn at(host: u8, port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, host], port))
+    }
+
+    fn bind(world: &mut World, host: usize, local: SocketAddr) -> Arc<DatagramSocket> {
+        let this = Arc::clone(&world.hosts[host]);
+        let settings = SocketSettings::default();
+        DatagramSocket::bind(&this, world.app(host), local, &settings).expect("a free port")
+    }
+
+    /// The payload of datagram `number`: the number, then bytes that follow from it.
+    fn payload(number: u32, len: usize) -> Vec<u8> {
+        let pattern = Pattern(u64::from(number));
+        let bytes = (0..len as u64).map(|at| pattern.byte(at));
+        number.to_be_bytes().into_iter().chain(bytes).collect()
+    }
+
+    fn close(mut world: World, sockets: [Arc<DatagramSocket>; 2]) {
+        for (host, socket) in sockets.into_iter().enumerate() {
+            let this = Arc::clone(&world.hosts[host]);
+            socket.close(&this, world.app(host));
+            assert_eq!(this.udp_memory_pages(), 0);
+        }
+        world.pass(Duration::from_secs(60));
+        for host in world.hosts.clone() {
+            host.shut_down(&mut world.cx);
+        }
+        world.pass(Duration::from_secs(60));
+        world.hosts.clear();
+        assert_eq!(world.packets_alive(), 0, "packets leaked");
+    }
+
+    fn impaired(seed: u64) -> WireConfig {
+        let mut rng = tcp::Rng::new(seed);
+        let checksums = rng.below(2) == 0;
+        let mut fraction = |max: f64| f64::from(rng.below(1000)) / 1000.0 * max;
+        let impairment = Impairment {
+            delay: Duration::from_micros(500),
+            loss: fraction(0.1),
+            reorder: fraction(0.2),
+            reorder_delay: Duration::from_millis(2),
+            duplicate: fraction(0.1),
+            corrupt: if checksums { fraction(0.1) } else { 0.0 },
+            ..Impairment::default()
+        };
+        let tso = rng.below(2) == 0;
+        WireConfig {
+            tso,
+            checksums,
+            forward: impairment,
+            backward: impairment,
+            seed,
+            ..WireConfig::default()
+        }
+    }
+
+    /// Sends numbered datagrams of any size in batches, and checks all that arrive.
+    fn exchange(seed: u64, early_demux: bool) {
+        const COUNT: u32 = 400;
+        let mut world = World::pair(seed, &impaired(seed)).expect("a valid wire");
+        world.set(1, &[("net.ipv4.udp_early_demux", if early_demux { "1" } else { "0" })]);
+        let client = bind(&mut world, 0, at(1, 1000));
+        let server = bind(&mut world, 1, at(2, PORT));
+        let hosts = world.hosts.clone();
+        if early_demux {
+            server.connect(&hosts[1], world.app(1), at(1, 1000)).expect("a route");
+        }
+        let mut rng = tcp::Rng::new(seed);
+        let (mut next, mut seen, mut received) = (0, vec![0_u32; COUNT as usize], 0_u64);
+        let mut bufs = vec![vec![0; 1472]; 8];
+        let mut drain = |world: &mut World| {
+            let mut messages: Vec<_> =
+                bufs.iter_mut().map(|buf| ReceiveMessage::new(buf)).collect();
+            while let Ok(count) = server.recv_batch(&hosts[1], world.app(1), &mut messages) {
+                for message in &mut messages[..count] {
+                    let got = message.received.take().expect("a datagram");
+                    let bytes = &message.buf[..got.len];
+                    let number = u32::from_be_bytes(bytes[..4].try_into().expect("four bytes"));
+                    assert_eq!(bytes, payload(number, bytes.len() - 4), "seed {seed}: {number}");
+                    assert_eq!(got.source, at(1, 1000));
+                    seen[number as usize] += 1;
+                    received += 1;
+                }
+            }
+        };
+        while next < COUNT {
+            let batch: Vec<_> = (next..COUNT.min(next + 1 + rng.below(8)))
+                .map(|number| payload(number, rng.below(1469) as usize))
+                .collect();
+            let messages: Vec<_> =
+                batch.iter().map(|bytes| SendMessage::to(bytes, at(2, PORT))).collect();
+            let sent = client.send_batch(&hosts[0], world.app(0), &messages).expect("room");
+            next += u32::try_from(sent).expect("a batch");
+            world.pass(Duration::from_micros(u64::from(rng.below(1000))));
+            drain(&mut world);
+        }
+        world.pass(Duration::from_secs(5));
+        drain(&mut world);
+        let different = seen.iter().filter(|count| **count > 0).count();
+        assert!(different > COUNT as usize / 2, "seed {seed}: {different} arrived");
+        let counters = hosts[1].counters();
+        assert_eq!(counters.stack(Counter::UdpInDatagrams), received);
+        let errors = [Counter::UdpInCsumErrors, Counter::UdpRcvbufErrors, Counter::UdpMemErrors];
+        let named: u64 = errors.iter().map(|counter| counters.stack(*counter)).sum();
+        assert!(counters.stack(Counter::UdpInErrors) >= named);
+        assert_eq!(hosts[0].counters().stack(Counter::UdpOutDatagrams), u64::from(COUNT));
+        drop(hosts);
+        close(world, [client, server]);
+    }
+
+    #[test]
+    fn datagrams_cross_impaired_wires_unchanged() {
+        for seed in 1..=12 {
+            exchange(seed, seed % 2 == 0);
+        }
+    }
+
+    #[test]
+    fn a_full_send_buffer_is_writable_when_packets_complete() {
+        let forward = Impairment {
+            rate_bps: Some(10_000_000),
+            completion_delay: Duration::from_millis(1),
+            ..Impairment::default()
+        };
+        let wire = WireConfig { forward, ..WireConfig::default() };
+        let mut world = World::pair(1, &wire).expect("a valid wire");
+        let client = bind(&mut world, 0, at(1, 1000));
+        let server = bind(&mut world, 1, at(2, PORT));
+        let hosts = world.hosts.clone();
+        client.connect(&hosts[0], world.app(0), at(2, PORT)).expect("a route");
+        // Resolves the neighbor.
+        client.send(&hosts[0], world.app(0), &SendMessage::new(b"first")).expect("room");
+        world.pass(Duration::from_secs(1));
+        let size = OptionValue::Int(20_000);
+        client.set_option(&hosts[0], world.app(0), SocketOption::SendBuffer, &size).expect("valid");
+        let message = [7; 1000];
+        let mut sent = 0;
+        let refused = loop {
+            match client.send(&hosts[0], world.app(0), &SendMessage::new(&message)) {
+                Ok(()) => sent += 1,
+                Err(errno) => break errno,
+            }
+            assert!(sent < 1000, "the buffer is never full");
+        };
+        assert_eq!(refused, Errno::EAGAIN);
+        assert_eq!(hosts[0].counters().stack(Counter::UdpSndbufErrors), 1);
+        assert!(!client.readiness().contains(Readiness::WRITE));
+        world.pass(Duration::from_secs(1));
+        assert!(client.readiness().contains(Readiness::WRITE), "the packets have completed");
+        client.send(&hosts[0], world.app(0), &SendMessage::new(&message)).expect("room");
+        world.pass(Duration::from_secs(1));
+        assert_eq!(client.memory_info(&hosts[0], world.app(0)).wmem_alloc, 0);
+        drop(hosts);
+        close(world, [client, server]);
+    }
+}

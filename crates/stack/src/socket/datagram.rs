@@ -1,0 +1,371 @@
+//! UDP sockets. They use the same lock, options and waiting as connections.
+//!
+//! Above: `receive::udp_input`, which passes datagrams, and crate `quietline`, which makes calls.
+//! Below: `route`, `transmit`. Linux: net/ipv4/udp.c, net/ipv4/datagram.c.
+//!
+//! Softirq context enters with the datagrams of one batch, an ICMP report or a completion
+//! (`softirq`). If no thread owns the socket, the datagrams are queued at once, under a single
+//! acquisition of the lock, and readers are woken once; otherwise a datagram goes to the backlog
+//! and other work becomes a DEFERRED bit. Process context owns the socket for a call (`call`). A
+//! receive takes datagrams under the lock and copies them after it has released the lock. A send
+//! builds packets in the calling thread, and passes consecutive packets with one route entry (dst)
+//! to the device as one list.
+//!
+//! Invariant: `ReceiveQueue::rmem` is the sum of the `truesize` of the datagrams in the receive
+//! queue, and the charged pages cover this sum.
+//!
+//! Differs from Linux in two points. Linux has a separate lock for the receive queue; here the
+//! socket lock protects it. Linux verifies a UDP checksum while it copies the data, unless the
+//! socket has a filter; this stack verifies every checksum on arrival, so that a corrupt datagram
+//! never makes a socket readable.
+//!
+//! Not here: IPv6, and fragments. A datagram larger than the path MTU is refused with `EMSGSIZE`.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU16, AtomicU32, Ordering},
+    },
+    time::Duration,
+    vec::Vec,
+};
+
+use pkt::Packet;
+use sync::{Conditions, EventCount, NewlyReady, RcuCell, SocketLock, epoch::Section};
+use tcp::Readiness;
+
+use super::{
+    BusyPoll,
+    modes::rx_dst::RxDst,
+    options::{SharedSettings, SocketSettings},
+    wmem::{SendingSocket, Wmem},
+};
+use crate::{
+    base::{
+        errno::Errno,
+        ids::{CoreId, DeviceIndex},
+        tcp_memory::PAGE_BYTES,
+        udp_memory::UdpMemory,
+    },
+    cx::Cx,
+    route::Path,
+    socket::net::Net,
+    transmit::dst::DstHandle,
+};
+use flags::DatagramFlags;
+use groups::Membership;
+use queue::ReceiveQueue;
+pub use recv::{ReceiveMessage, Received};
+pub use report::{ErrorOrigin, QueuedError};
+pub use send::{SendControl, SendMessage};
+
+mod bind;
+mod call;
+mod flags;
+pub(crate) mod groups;
+mod options;
+mod queue;
+mod recv;
+pub(crate) mod report;
+mod send;
+mod softirq;
+pub(crate) mod table;
+
+/// An ICMP report waits in `DatagramSocket::reports`.
+const DEFERRED_REPORT: u8 = 1 << 0;
+/// Packets of this socket have completed, so that the socket may be writable again.
+const DEFERRED_TSQ: u8 = 1 << 1;
+
+/// A UDP socket.
+///
+/// In the steady state, no thread writes the fields from `core` to `kept`, except `incoming` when
+/// the flow moves to another core.
+#[derive(Debug)]
+pub struct DatagramSocket {
+    /// Core of the socket: selects the transmit queue, and resumes the socket after completions.
+    core: CoreId,
+    /// Core that received the socket's last datagrams. Relaxed: a hint.
+    incoming: AtomicU16,
+    /// Packet memory of this socket in devices that complete later.
+    wmem: Arc<Wmem>,
+    /// Input route entry (dst) for later datagrams, while the socket is connected. Written by the
+    /// owner of the lock.
+    rx_dst: RxDst,
+    /// Options that softirq context and every send read without the lock.
+    flags: DatagramFlags,
+    /// Multicast groups that the socket has joined.
+    memberships: RcuCell<Vec<Membership>>,
+    /// Options shared with connections, read without the lock.
+    settings: SharedSettings,
+    /// All options as set. This lock is held during a call that reads or sets an option.
+    kept: Mutex<SocketSettings>,
+    /// `Readiness` bits. Written under the lock, read by waiting threads without it.
+    ready: Conditions,
+    /// Maximum bytes in the backlog: the free space in the receive buffer when the state was last
+    /// published. Relaxed: a limit orders nothing.
+    backlog_limit: AtomicU32,
+    lock: SocketLock<DatagramState, Packet>,
+    /// Datagrams that the backlog refused. Relaxed: a counter orders nothing.
+    backlog_drops: AtomicU32,
+    /// ICMP reports that no owner of the lock has processed yet.
+    reports: Mutex<Vec<QueuedError>>,
+    /// Threads that wait for a datagram.
+    readers: EventCount,
+    /// Threads that wait for space to send.
+    writers: EventCount,
+}
+
+/// State that only the owner of the socket lock may access.
+#[derive(Debug)]
+struct DatagramState {
+    /// Local end; the address may be unspecified.
+    local: SocketAddr,
+    /// Source address of the socket's datagrams; `None` if the route determines it.
+    source: Option<IpAddr>,
+    /// Peer of a connected socket.
+    remote: Option<SocketAddr>,
+    queue: ReceiveQueue,
+    /// Limit of the memory of `queue` in bytes (`sk_rcvbuf`). The last datagram may exceed the
+    /// limit.
+    rcvbuf: u32,
+    /// Limit of the packets in devices, in bytes (`sk_sndbuf`).
+    sndbuf: u32,
+    /// Pages charged to the host's account.
+    charged_pages: i64,
+    memory: Arc<UdpMemory>,
+    /// Pending error (`SO_ERROR`).
+    error: Option<Errno>,
+    /// Reports of `IP_RECVERR`, oldest first: at most [`report::ERRORS_MAX`].
+    errors: Vec<QueuedError>,
+    /// Route entry (dst) of the last destination, if the destination was used twice in a row or the
+    /// socket is connected.
+    path: Option<CachedPath>,
+    /// Last destination for which no valid route entry was cached.
+    last_remote: Option<IpAddr>,
+    /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
+    ip_id: u16,
+    /// Bits of `ready` whose waiting threads have not been woken yet.
+    newly_ready: NewlyReady,
+    /// Datagrams dropped because the receive buffer was full or the host had no memory for
+    /// datagrams (`sk_drops`).
+    drops: u32,
+    /// True once the socket has been closed: by a call, by the shutdown of the host, or because the
+    /// host has lost the address.
+    closed: bool,
+    /// Bytes sent since a sending thread last polled the core of the socket.
+    sent_unpolled: usize,
+}
+
+/// Route entry (dst), with the addresses for which it was looked up.
+#[derive(Debug)]
+struct CachedPath {
+    remote: IpAddr,
+    source: Option<IpAddr>,
+    path: Path,
+}
+
+/// Returns the charges when the socket is dropped.
+impl Drop for DatagramState {
+    fn drop(&mut self) {
+        self.memory.uncharge(self.charged_pages);
+    }
+}
+
+impl DatagramSocket {
+    fn new(net: &Net, cx: &Cx, local: SocketAddr, core: CoreId, kept: SocketSettings) -> Arc<Self> {
+        let sysctls = cx.sysctls();
+        let rcvbuf = kept.tcp.rcvbuf.unwrap_or(sysctls.rmem_default);
+        let sndbuf = kept.tcp.sndbuf.unwrap_or(sysctls.wmem_default);
+        let settings = SharedSettings::new(kept.bind_flags(local, sysctls));
+        settings.follow(&kept);
+        Arc::new_cyclic(|this| Self {
+            core,
+            incoming: AtomicU16::new(core.0),
+            wmem: Wmem::new(
+                SendingSocket::Datagram(this.clone()),
+                net.core_sockets(core).tasklet(),
+            ),
+            rx_dst: RxDst::new(net.rcu()),
+            flags: DatagramFlags::new(&kept),
+            memberships: RcuCell::new(net.rcu(), Vec::new()),
+            settings,
+            kept: Mutex::new(kept),
+            ready: Conditions::new(Readiness::WRITE.bits()),
+            backlog_limit: AtomicU32::new(rcvbuf),
+            lock: SocketLock::new(DatagramState {
+                local,
+                source: Some(local.ip()).filter(|ip| net.is_local(cx, *ip)),
+                remote: None,
+                queue: ReceiveQueue::default(),
+                rcvbuf,
+                sndbuf,
+                charged_pages: 0,
+                memory: Arc::clone(net.udp_memory()),
+                error: None,
+                errors: Vec::new(),
+                path: None,
+                last_remote: None,
+                ip_id: 0,
+                newly_ready: NewlyReady::default(),
+                drops: 0,
+                closed: false,
+                sent_unpolled: 0,
+            }),
+            backlog_drops: AtomicU32::new(0),
+            reports: Mutex::default(),
+            readers: EventCount::new(),
+            writers: EventCount::new(),
+        })
+    }
+
+    /// Returns the core of the socket, which selects the transmit queue.
+    #[must_use]
+    pub const fn core(&self) -> CoreId {
+        self.core
+    }
+
+    /// Returns the core that received the socket's last datagrams (`SO_INCOMING_CPU`). A waiting
+    /// thread polls this core.
+    #[must_use]
+    pub fn incoming_core(&self) -> CoreId {
+        CoreId(self.incoming.load(Ordering::Relaxed))
+    }
+
+    /// Records the core that receives the socket's datagrams.
+    #[inline]
+    pub(crate) fn note_incoming(&self, core: CoreId) {
+        if self.incoming.load(Ordering::Relaxed) != core.0 {
+            self.incoming.store(core.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the readiness without owning the socket.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        Readiness::from_bits_truncate(self.ready.load())
+    }
+
+    /// Returns the event count of threads that wait for a datagram, or for space to send.
+    #[must_use]
+    pub const fn waiters(&self, interest: Readiness) -> &EventCount {
+        if interest.contains(Readiness::WRITE) { &self.writers } else { &self.readers }
+    }
+
+    /// Synchronizes a waiting thread with the owner, as for a connection
+    /// ([`Connection::pass_as_waiter`](super::Connection::pass_as_waiter)).
+    pub fn pass_as_waiter(&self) {
+        self.lock.pass();
+    }
+
+    /// Returns the maximum time that a receive waits (`SO_RCVTIMEO`); `None` is unlimited.
+    #[must_use]
+    pub fn receive_timeout(&self) -> Option<Duration> {
+        self.settings.receive_timeout()
+    }
+
+    /// Returns the maximum time that a send waits (`SO_SNDTIMEO`); `None` is unlimited.
+    #[must_use]
+    pub fn send_timeout(&self) -> Option<Duration> {
+        self.settings.send_timeout()
+    }
+
+    /// Returns the busy polling options.
+    #[must_use]
+    pub fn busy_poll(&self) -> BusyPoll {
+        self.settings.busy_poll()
+    }
+
+    /// Returns the cached input route entry, if the socket is connected and the entry is valid for
+    /// a datagram that arrived on `device`.
+    #[inline]
+    pub(crate) fn rx_dst<'s>(
+        &'s self,
+        net: &Net,
+        device: DeviceIndex,
+        rcu: &'s Section<'_>,
+    ) -> Option<DstHandle<'s>> {
+        self.rx_dst.check(net, device, rcu)
+    }
+
+    /// Wakes the threads that wait for the conditions in `newly_ready`. Called without the lock.
+    #[inline]
+    fn wake(&self, cx: &mut Cx, newly_ready: u8) {
+        if newly_ready == 0 {
+            return;
+        }
+        let newly_ready = Readiness::from_bits_truncate(newly_ready);
+        let ended = Readiness::HUP | Readiness::ERROR;
+        for (bits, waiters, read) in [
+            (Readiness::READ | ended, &self.readers, true),
+            (Readiness::WRITE | ended, &self.writers, false),
+        ] {
+            if newly_ready.intersects(bits) && cx.notify_all(waiters, read) {
+                cx.count(crate::base::counters::Counter::SocketWakes, 1);
+            }
+        }
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, SocketSettings> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DatagramState {
+    /// Publishes the state that is read without the lock, and notes the conditions that have become
+    /// true. Linux: `datagram_poll`.
+    fn publish(&mut self, socket: &DatagramSocket, cx: &Cx) {
+        let mut ready = Readiness::empty();
+        if !self.queue.is_empty() || self.error.is_some() || self.closed {
+            ready |= Readiness::READ;
+        }
+        if self.error.is_some() || !self.errors.is_empty() {
+            ready |= Readiness::ERROR;
+        }
+        if self.closed {
+            ready |= Readiness::HUP;
+        }
+        if self.is_writable(socket, cx) {
+            ready |= Readiness::WRITE;
+        }
+        let room = self.rcvbuf.saturating_sub(self.queue.rmem());
+        if socket.backlog_limit.load(Ordering::Relaxed) != room {
+            socket.backlog_limit.store(room, Ordering::Relaxed);
+        }
+        socket.ready.publish(ready.bits(), &mut self.newly_ready);
+    }
+
+    /// Returns whether at most half of the send buffer is in devices (`sock_writeable`). If more
+    /// is, a completion publishes the state again.
+    fn is_writable(&self, socket: &DatagramSocket, cx: &Cx) -> bool {
+        let limit = self.sndbuf / 2;
+        socket.wmem.bytes() <= limit || !socket.wmem.throttle(cx.sysctls().tsq_protocol, limit)
+    }
+
+    /// Charges pages for the receive queue, which has grown by one datagram. Returns false, and
+    /// charges nothing, if the host has no more pages for datagrams.
+    #[inline]
+    fn charge(&mut self, cx: &Cx, rmem: u32) -> bool {
+        let more = i64::from(rmem.div_ceil(PAGE_BYTES)) - self.charged_pages;
+        if more <= 0 {
+            return true;
+        }
+        let charged = cx.charge_udp(&self.memory, more);
+        if charged {
+            self.charged_pages += more;
+        }
+        charged
+    }
+
+    /// Uncharges unused pages after reads, once they exceed a quarter of the receive buffer or the
+    /// queue is empty (Linux: `udp_rmem_release`).
+    #[inline]
+    fn uncharge(&mut self, cx: &Cx) {
+        let spare = self.charged_pages - i64::from(self.queue.rmem().div_ceil(PAGE_BYTES));
+        let enough = i64::from(self.rcvbuf / 4 / PAGE_BYTES).max(1);
+        if spare > enough || (spare > 0 && self.queue.is_empty()) {
+            self.charged_pages -= spare;
+            let _ = cx.charge_udp(&self.memory, -spare);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The receive queue of a datagram socket.
+//!
+//! Above: `softirq`, which adds, and `recv`, which takes. Linux: `__udp_enqueue_schedule_skb`,
+//! `udp_gro_receive_segment`.
+//!
+//! A datagram in the queue is a packet without headers; the headers stay readable in front of it
+//! (`Packet::network_header`). With `UDP_GRO`, a datagram is joined to the packet before it if both
+//! have the same source, destination, device, TOS and TTL, the datagrams of that packet have one
+//! size, and the new datagram is not larger. Differs from Linux: datagrams are joined here and not
+//! in receive offload, because devices deliver them one by one.
+
+use pkt::{Packet, PacketList, Pool};
+
+/// Largest number of datagrams that are joined (`UDP_GRO_CNT_MAX`).
+const JOINED_MAX: u16 = 64;
+
+/// Largest payload of joined datagrams: that of one datagram of the largest IPv4 packet.
+const JOINED_BYTES_MAX: usize = 65_535 - 28;
+
+/// Datagrams that wait for the application, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct ReceiveQueue {
+    list: PacketList,
+    /// Last datagram added with `UDP_GRO`, to which the next one may be joined. `None` if the queue
+    /// is empty, or if the last datagram was added without `UDP_GRO`.
+    newest: Option<Packet>,
+    /// Sum of the `truesize` of all datagrams (`sk_rmem_alloc`).
+    rmem: u32,
+}
+
+impl ReceiveQueue {
+    pub(super) const fn rmem(&self) -> u32 {
+        self.rmem
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.newest.is_none()
+    }
+
+    /// Adds a datagram at the end. `joins` is the option `UDP_GRO`.
+    #[inline]
+    pub(super) fn push(&mut self, pool: &mut Pool, packet: Packet, joins: bool) {
+        if !joins {
+            self.rmem += packet.truesize();
+            self.list.extend(self.newest.take());
+            return self.list.push_back(packet);
+        }
+        self.push_joined(pool, packet);
+    }
+
+    fn push_joined(&mut self, pool: &mut Pool, packet: Packet) {
+        let mut packet = packet;
+        if let Some(newest) = &mut self.newest
+            && may_join(newest, &packet)
+        {
+            let before = newest.truesize();
+            match join(pool, newest, packet) {
+                Ok(()) => return self.rmem += newest.truesize() - before,
+                Err(refused) => packet = refused,
+            }
+        }
+        self.rmem += packet.truesize();
+        self.list.extend(self.newest.replace(packet));
+    }
+
+    /// Takes the oldest datagram.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Packet> {
+        let packet = self.list.pop_front().or_else(|| self.newest.take())?;
+        self.rmem -= packet.truesize();
+        Some(packet)
+    }
+
+    /// Returns a datagram, which was taken from the queue, to the front.
+    pub(super) fn put_back(&mut self, packet: Packet) {
+        self.rmem += packet.truesize();
+        self.list.push_front(packet);
+    }
+}
+
+/// Returns the size of the joined datagrams of a packet, and their number.
+fn segments(packet: &Packet) -> (usize, u16) {
+    match packet.meta().gso.segs {
+        0 | 1 => (packet.len(), 1),
+        segs => (usize::from(packet.meta().gso.size), segs),
+    }
+}
+
+/// Returns whether the datagram `next` may be joined to `newest` (module head).
+fn may_join(newest: &Packet, next: &Packet) -> bool {
+    let (size, segs) = segments(newest);
+    let (ip, next_ip) = (newest.network_header(), next.network_header());
+    let (udp, next_udp) = (newest.transport_header(), next.transport_header());
+    size > 0
+        && !next.is_empty()
+        && next.len() <= size
+        && newest.len() == size * usize::from(segs)
+        && segs < JOINED_MAX
+        && newest.len() + next.len() <= JOINED_BYTES_MAX
+        && newest.meta().rx_device == next.meta().rx_device
+        && ip.get(1) == next_ip.get(1)
+        && ip.get(8) == next_ip.get(8)
+        && ip.get(12..20) == next_ip.get(12..20)
+        && udp.get(..4) == next_udp.get(..4)
+}
+
+fn join(pool: &mut Pool, newest: &mut Packet, next: Packet) -> Result<(), Packet> {
+    let (size, segs) = segments(newest);
+    newest.append_packet(pool, next)?;
+    let gso = &mut newest.meta_mut().gso;
+    gso.size = u16::try_from(size).expect("a datagram has a 16-bit length");
+    gso.segs = segs + 1;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use pkt::{Domain, DomainConfig};
+
+    use super::*;
+
+    /// Returns a received datagram from `port`, with its headers in front of the payload.
+    fn datagram(pool: &mut Pool, port: u8, payload: &[u8]) -> Packet {
+        let mut packet = pool.alloc().expect("memory");
+        let mut headers = [0; 28];
+        (headers[12], headers[21]) = (10, port);
+        assert_eq!(packet.append(pool, &headers), 28);
+        assert_eq!(packet.append(pool, payload), payload.len());
+        packet.set_network_header();
+        assert!(packet.pull(20));
+        packet.set_transport_header();
+        assert!(packet.pull(8));
+        packet
+    }
+
+    fn take_all(queue: &mut ReceiveQueue, pool: &mut Pool) -> Vec<(Vec<u8>, u16)> {
+        let mut taken = Vec::new();
+        while let Some(packet) = queue.pop() {
+            taken.push((packet.to_vec(), segments(&packet).1));
+            pool.free(packet);
+        }
+        taken
+    }
+
+    #[test]
+    fn datagrams_of_one_size_and_a_shorter_one_are_joined() {
+        let domain = Domain::new(DomainConfig::default());
+        let mut pool = domain.pool();
+        for len in [3, 700] {
+            let mut queue = ReceiveQueue::default();
+            let payload = |byte, len| vec![byte; len];
+            let sent = [(1, len), (1, len), (1, len - 1), (1, len), (2, len), (2, len + 1)];
+            for (number, (port, len)) in (0..).zip(sent) {
+                let packet = datagram(&mut pool, port, &payload(number, len));
+                queue.push(&mut pool, packet, true);
+            }
+            let first = [payload(0, len), payload(1, len), payload(2, len - 1)].concat();
+            let expected =
+                [(first, 3), (payload(3, len), 1), (payload(4, len), 1), (payload(5, len + 1), 1)];
+            assert_eq!(take_all(&mut queue, &mut pool), expected);
+            assert_eq!(queue.rmem(), 0);
+        }
+        drop(pool);
+        assert_eq!(domain.balance(), 0);
+    }
+
+    #[test]
+    fn datagrams_are_not_joined_if_empty_or_without_the_option() {
+        let domain = Domain::new(DomainConfig::default());
+        let mut pool = domain.pool();
+        let mut queue = ReceiveQueue::default();
+        for joins in [true, false, false] {
+            let packet = datagram(&mut pool, 1, b"abc");
+            queue.push(&mut pool, packet, joins);
+        }
+        for _ in 0..2 {
+            let packet = datagram(&mut pool, 1, b"");
+            queue.push(&mut pool, packet, true);
+        }
+        let first = queue.pop().expect("a datagram");
+        queue.put_back(first);
+        let lengths: Vec<_> = take_all(&mut queue, &mut pool)
+            .iter()
+            .map(|(bytes, segs)| (bytes.len(), *segs))
+            .collect();
+        assert_eq!(lengths, [(3, 1), (3, 1), (3, 1), (0, 1), (0, 1)]);
+        assert_eq!(queue.rmem(), 0);
+    }
+
+    #[test]
+    fn at_most_64_datagrams_are_joined() {
+        let domain = Domain::new(DomainConfig::default());
+        let mut pool = domain.pool();
+        let mut queue = ReceiveQueue::default();
+        for _ in 0..65 {
+            let packet = datagram(&mut pool, 1, &[7; 1000]);
+            queue.push(&mut pool, packet, true);
+        }
+        let joined: Vec<_> = take_all(&mut queue, &mut pool).iter().map(|taken| taken.1).collect();
+        assert_eq!(joined, [64, 1]);
+    }
+}

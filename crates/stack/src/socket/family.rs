@@ -1,0 +1,93 @@
+//! Address family of a socket, and the addresses that its application sees.
+//!
+//! Above: `connect`, `listen` and the calls that return an address. Below: the tables of
+//! connections and listeners, which hold canonical addresses only (`canonical`).
+//! RFC 3493 §3.7 and §5.3; Linux: `ipv6_only_sock`, `ipv6_mapped`.
+//!
+//! An IPv6 socket reaches IPv4 peers by v4-mapped addresses (::ffff:192.0.2.1). Inside the stack
+//! such a connection **is** an IPv4 connection: its four-tuple holds IPv4 addresses, so that it has
+//! one hash and one entry, independent of the socket's family. The family is kept beside the tuple
+//! and read only where an address is given to the application.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use crate::base::errno::Errno;
+
+/// Family of a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// `AF_INET`.
+    #[default]
+    V4,
+    /// `AF_INET6`, for peers of both families.
+    Dual,
+    /// `AF_INET6` with `IPV6_V6ONLY`.
+    V6Only,
+}
+
+impl Family {
+    /// Returns the family of a socket with this address. `v6_only` is the option `IPV6_V6ONLY`.
+    pub(crate) const fn of(address: SocketAddr, v6_only: bool) -> Self {
+        match (address, v6_only) {
+            (SocketAddr::V4(_), _) => Self::V4,
+            (SocketAddr::V6(_), false) => Self::Dual,
+            (SocketAddr::V6(_), true) => Self::V6Only,
+        }
+    }
+
+    /// Returns the address that the application sees for an end of a connection.
+    pub(crate) fn present(self, end: SocketAddr) -> SocketAddr {
+        match (self, end) {
+            (Self::Dual | Self::V6Only, SocketAddr::V4(end)) => {
+                SocketAddr::new(IpAddr::V6(end.ip().to_ipv6_mapped()), end.port())
+            }
+            _ => end,
+        }
+    }
+}
+
+/// Returns the form of `end` that the tables use: a v4-mapped address becomes an IPv4 address, only
+/// a link-local address keeps its scope, and the flow label is removed.
+///
+/// # Errors
+/// `EINVAL` for a link-local address without its scope, as in Linux.
+pub(crate) fn canonical(end: SocketAddr) -> Result<SocketAddr, Errno> {
+    let SocketAddr::V6(v6) = end else { return Ok(end) };
+    if let Some(ip) = v6.ip().to_ipv4_mapped() {
+        return Ok(SocketAddr::new(IpAddr::V4(ip), v6.port()));
+    }
+    let scope = if v6.ip().is_unicast_link_local() { v6.scope_id() } else { 0 };
+    if scope == 0 && v6.ip().is_unicast_link_local() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(SocketAddr::V6(SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_v4_mapped_address_becomes_an_ipv4_address_and_back() {
+        assert_eq!(canonical(end("[::ffff:192.0.2.1]:80")), Ok(end("192.0.2.1:80")));
+        assert_eq!(canonical(end("192.0.2.1:80")), Ok(end("192.0.2.1:80")));
+        for family in [Family::Dual, Family::V6Only] {
+            assert_eq!(family.present(end("192.0.2.1:80")), end("[::ffff:192.0.2.1]:80"));
+            assert_eq!(family.present(end("[2001:db8::1]:80")), end("[2001:db8::1]:80"));
+        }
+        assert_eq!(Family::V4.present(end("192.0.2.1:80")), end("192.0.2.1:80"));
+    }
+
+    #[test]
+    fn only_a_link_local_address_keeps_its_scope_and_it_needs_one() {
+        assert_eq!(canonical(end("[fe80::1%3]:80")), Ok(end("[fe80::1%3]:80")));
+        assert_eq!(canonical(end("[fe80::1]:80")), Err(Errno::EINVAL));
+        assert_eq!(canonical(end("[2001:db8::1%3]:80")), Ok(end("[2001:db8::1]:80")));
+        let labeled = SocketAddrV6::new("2001:db8::1".parse().unwrap(), 80, 7, 0);
+        assert_eq!(canonical(SocketAddr::V6(labeled)), Ok(end("[2001:db8::1]:80")));
+    }
+}
