@@ -14,6 +14,7 @@
 
 pub mod bottleneck;
 mod content;
+mod dnsmasq;
 mod echo;
 mod impaired;
 mod lab;
@@ -24,6 +25,7 @@ mod report;
 mod veth;
 
 pub use content::{Content, sha256};
+pub use dnsmasq::Dnsmasq;
 pub use echo::talk;
 pub use impaired::{FAR, Impaired, Passed, WirePath};
 pub use lab::{KERNEL, Lab, STACK};
