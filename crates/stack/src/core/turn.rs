@@ -134,8 +134,8 @@ fn receive(
         let bulk = guard.descriptors >> index & 1 != 0 && guard.napis[index].is_bulk();
         // A queue whose descriptor may be watched needs no bit: a polling thread or the worker
         // finds it again.
-        let told = if bulk { guard.descriptors & !core.attendance.masked() } else { 0 };
-        if bulk && due & !told == 0 && cx.leave_to_reader() {
+        let watchable = if bulk { guard.descriptors & !core.attendance.masked() } else { 0 };
+        if bulk && due & !watchable == 0 && cx.leave_to_reader() {
             return PollReport::AllDone;
         }
         let over = budget == 0 || received == weight && (is_cycle && bulk || is_late(cx, begin));
@@ -148,7 +148,7 @@ fn receive(
             // busy-polling cycle stops after as many superframes as fit in the caches of its CPU.
             // The remaining superframes need no bit either, because their descriptor stays
             // readable.
-            let found = guard.unannounced | if is_cycle { told } else { 0 };
+            let found = guard.unannounced | if is_cycle { watchable } else { 0 };
             guard.put_back(due & !found);
             return PollReport::Pending;
         }
