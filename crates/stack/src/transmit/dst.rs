@@ -60,8 +60,9 @@ impl From<DstLayout> for Layout {
 }
 
 /// Generation of the routes of a host (Linux: `rt_genid`). Every change of routes increments it,
-/// and a route entry or `CachedDst` with another generation is looked up again. The increment, after
-/// the change, is a Release; a reader loads the generation with Acquire before reading the tables.
+/// and a route entry or `CachedDst` with another generation is looked up again. The increment,
+/// after the change, is a Release; a reader loads the generation with Acquire before it reads the
+/// tables.
 #[derive(Debug, Default)]
 pub(crate) struct RouteGeneration(AtomicU32);
 
