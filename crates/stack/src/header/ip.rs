@@ -115,7 +115,7 @@ impl Fragment {
 
     /// Whether the packet is a fragment rather than a whole datagram.
     #[must_use]
-    pub const fn is_piece(self) -> bool {
+    pub const fn is_fragment(self) -> bool {
         self.more || self.offset != 0
     }
 }

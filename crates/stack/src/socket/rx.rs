@@ -89,7 +89,7 @@ impl<'a, 's> Rx<'a, 's> {
 
     /// Makes `socket` the current connection. If another connection was current, flushes it first
     /// ([`flush`](Self::flush)).
-    pub(crate) fn follow(&mut self, socket: &'s Connection) {
+    pub(crate) fn switch_to(&mut self, socket: &'s Connection) {
         if self.flow.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
         }
