@@ -367,7 +367,7 @@ pub(super) fn route<'s, const V4: bool>(
         return Err(DropReason::IpDestinationInvalid);
     }
     let routes = rx.net.input_routes();
-    routes.entry(rx.net, rx.cx, device, header.dst, found, generation, rx.rcu).ok_or_else(|| {
+    routes.entry(rx.net, rx.cx, device, header.dst, (found, generation), rx.rcu).ok_or_else(|| {
         rx.cx.count(Counter::IpInDiscards.of::<V4>(), 1);
         DropReason::NoMemory
     })
