@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeSet,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -332,7 +332,8 @@ impl OpenLink {
         let is_configured = !config.servers.is_empty();
         for (_, lease) in leases {
             if !is_configured {
-                config.servers.extend(lease.dns.iter().map(|ip| (*ip, dns::PORT).into()));
+                let servers = lease.dns.iter().map(|ip| SocketAddr::new(*ip, dns::PORT));
+                config.servers.extend(servers);
             }
             config.search.extend(lease.search.into_iter().chain(lease.domain));
         }

@@ -45,16 +45,15 @@ impl InputRoutes {
     }
 
     /// Returns the entry for packets to `dst` that `device` receives, and creates it if necessary.
-    /// `route` is the route to `dst`, looked up in `generation`. Returns `None` if another thread
-    /// changes the routes at the same time; the caller drops the packet.
+    /// `route` is the route to `dst`, with the generation in which it was looked up. Returns `None`
+    /// if another thread changes the routes at the same time; the caller drops the packet.
     pub(crate) fn entry<'s>(
         &'s self,
         router: &Router,
         cx: &Cx,
         device: DeviceIndex,
         dst: IpAddr,
-        route: Found<'_>,
-        generation: u32,
+        (route, generation): (Found<'_>, u32),
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
         let key = Key { device, prefix: route.prefix(dst) };

@@ -88,7 +88,6 @@ macro_rules! address {
             }
 
             #[inline]
-            #[expect(clippy::cast_possible_truncation, reason = "at most six bits remain")]
             #[allow(clippy::cast_lossless, reason = "one of the two types is lossless")]
             fn chunk(self, skip: u8, drop: u8) -> usize {
                 (self.wrapping_shl(skip.into()).wrapping_shr(drop.into())) as usize & 63
