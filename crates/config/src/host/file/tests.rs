@@ -84,80 +84,72 @@ fn an_empty_file_is_a_host_with_loopback_alone() {
     assert_eq!(Host::parse(""), Ok(Host::default()));
 }
 
-#[test]
-fn errors_name_the_line_and_the_field() {
+/// Fails unless each text is refused in one line that contains the expected part.
+fn ensure_refused<'a>(cases: impl IntoIterator<Item = (&'a str, &'a str)>) {
     let mut wrong = Vec::new();
-    for (text, expected) in [
-        ("cores = 0", "host file:1: cores: expected a number from 1 to 64"),
-        ("\ncores = \"x\"", "host file:2: cores: invalid type: string \"x\", expected u16"),
-        (&link("mtuu = 5"), "host file:4: link.mtuu: unknown field `mtuu`, expected one of"),
-        (&link("mtu = 5"), "host file:4: link.mtu: mtu \"5\" is not allowed: 68 to 65521"),
-        (&link("mtu = -1"), "host file:4: link.mtu: invalid value: integer `-1`"),
-        (&link("qdisc = \"magic\""), "host file:4: link.qdisc: \"magic\": "),
-        (
-            &link("dhcp = 7"),
-            "host file:4: link.dhcp: invalid type: integer `7`, expected true, false or a table",
-        ),
-        (&link("dhcp = { host = \"a\" }"), "host file:4: link.dhcp: unknown field `host`"),
-        (&link("dhcp = { hostname = \"a b\" }"), "host file:4: link.dhcp: expected a host name"),
-        (
-            &link("dhcp = { client-id = \"0\" }"),
-            "host file:4: link.dhcp: \"0\": expected link-address",
-        ),
-        (
-            &link("[link.sysctl]\nrps_cpu = 3"),
-            "host file:5: link.sysctl.rps_cpu: sysctl net.quietline.dev.default.rps_cpu: no such setting",
-        ),
-        (
-            &link("[[link.neighbor]]\naddress = \"10.0.0.3\"\nmac = \"x\""),
-            "host file:6: link.neighbor.mac: \"x\": ",
-        ),
-        (
-            &link("[sysctl]\n\"net.ipv4.tcp_sack\" = 2"),
-            "host file:5: sysctl.net.ipv4.tcp_sack: sysctl net.ipv4.tcp_sack: \"2\" is not allowed",
-        ),
-        (
-            "[[link]]\ndevice = \"bridge:x\"",
-            "host file:2: link.device: \"bridge:x\": expected tap:NAME",
-        ),
-        ("[[link]]\naddresses = []", "missing field `device`"),
-        ("[[link]]\ndevice = \"tap:a\"", "host file:2: link.device: the link has no address"),
-        (
-            "[[link]]\ndevice = \"tap:a\"\naddresses = [\n\"10.0.0.1/24\",\n\"10.0.0.0/24\"]",
-            "host file:5: link.addresses: \"10.0.0.0/24\": it is the network's address",
-        ),
-        (
-            "[[link]]\ndevice = \"tun:a\"\ndhcp = true",
-            "host file:3: link.dhcp: DHCP needs a link with Ethernet frames",
-        ),
-        (
-            "[[link]]\ndevice = \"af_packet:e\"\ndhcp = true\npeer = \"10.0.0.1/24\"",
-            "host file:4: link.peer: has no use with af_packet",
-        ),
-        (
-            "[[link]]\ndevice = \"af_xdp:e\"\ndhcp = true\nvnet-hdr = true",
-            "host file:4: link.vnet-hdr: has no use with af_xdp",
-        ),
-        (
-            "routes = [\"default via\"]",
-            "host file:1: routes: \"default via\": route default via: expected",
-        ),
-        (
-            "routes = [\"default via 10.0.0.1 dev x\"]",
-            "host file:1: routes: no link has the device x",
-        ),
-        ("[dns]\nservers = [\"a\"]", "host file:2: dns.servers: \"a\": expected an IP address"),
-        ("[dns]\ntimeout-ms = 0", "host file:2: dns.timeout-ms: expected a number from 1 to 60000"),
-        ("[dns]\nattempts = 11", "host file:2: dns.attempts: expected a number from 1 to 10"),
-        ("[hosts]\na = [\"b\"]", "host file:2: hosts.a: "),
-        ("a = [", "host file:1: "),
-    ] {
+    for (text, expected) in cases {
         let refused = refusal(text);
         if !refused.contains(expected) || refused.contains('\n') {
             wrong.push(format!("{text}\n=> {refused}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn errors_of_a_field_name_its_line() {
+    for (fields, expected) in [
+        ("mtuu = 5", "4: link.mtuu: unknown field `mtuu`, expected one of"),
+        ("mtu = 5", "4: link.mtu: mtu \"5\" is not allowed: 68 to 65521"),
+        ("mtu = -1", "4: link.mtu: invalid value: integer `-1`"),
+        ("qdisc = \"magic\"", "4: link.qdisc: \"magic\": "),
+        ("dhcp = 7", "4: link.dhcp: invalid type: integer `7`, expected true, false or a table"),
+        ("dhcp = { host = \"a\" }", "4: link.dhcp: unknown field `host`"),
+        ("dhcp = { hostname = \"a b\" }", "4: link.dhcp: expected a host name"),
+        ("dhcp = { client-id = \"0\" }", "4: link.dhcp: \"0\": expected link-address"),
+        ("[link.sysctl]\nrps_cpu = 3", "5: link.sysctl.rps_cpu: sysctl "),
+        ("[[link.neighbor]]\naddress = \"10.0.0.3\"\nmac = \"x\"", "6: link.neighbor.mac: \"x\": "),
+        (
+            "[sysctl]\n\"net.ipv4.tcp_sack\" = 2",
+            "5: sysctl.net.ipv4.tcp_sack: sysctl net.ipv4.tcp_sack: \"2\" is not allowed",
+        ),
+    ] {
+        ensure_refused([(&*link(fields), &*format!("host file:{expected}"))]);
+    }
+}
+
+#[test]
+fn errors_name_the_line_and_the_field() {
+    ensure_refused([
+        ("cores = 0", "host file:1: cores: expected a number from 1 to 64"),
+        ("\ncores = \"x\"", "host file:2: cores: invalid type: string \"x\", expected u16"),
+        ("[[link]]\ndevice = \"bridge:x\"", "file:2: link.device: \"bridge:x\": expected tap:NAME"),
+        ("[[link]]\naddresses = []", "missing field `device`"),
+        ("[[link]]\ndevice = \"tap:a\"", "file:2: link.device: the link has no address"),
+        (
+            "[[link]]\ndevice = \"tap:a\"\naddresses = [\n\"10.0.0.1/24\",\n\"10.0.0.0/24\"]",
+            "file:5: link.addresses: \"10.0.0.0/24\": it is the network's address",
+        ),
+        (
+            "[[link]]\ndevice = \"tun:a\"\ndhcp = true",
+            "file:3: link.dhcp: DHCP needs a link with Ethernet frames",
+        ),
+        (
+            "[[link]]\ndevice = \"af_packet:e\"\ndhcp = true\npeer = \"10.0.0.1/24\"",
+            "file:4: link.peer: has no use with af_packet",
+        ),
+        (
+            "[[link]]\ndevice = \"af_xdp:e\"\ndhcp = true\nvnet-hdr = true",
+            "file:4: link.vnet-hdr: has no use with af_xdp",
+        ),
+        ("routes = [\"default via\"]", "file:1: routes: \"default via\": route "),
+        ("routes = [\"default via 10.0.0.1 dev x\"]", "file:1: routes: no link has the device x"),
+        ("[dns]\nservers = [\"a\"]", "file:2: dns.servers: \"a\": expected an IP address"),
+        ("[dns]\ntimeout-ms = 0", "file:2: dns.timeout-ms: expected a number from 1 to 60000"),
+        ("[dns]\nattempts = 11", "file:2: dns.attempts: expected a number from 1 to 10"),
+        ("[hosts]\na = [\"b\"]", "file:2: hosts.a: "),
+        ("a = [", "file:1: "),
+    ]);
 }
 
 #[test]
