@@ -372,8 +372,9 @@ impl Runner {
             self.note(held, &format!("route {route}"), added);
         }
         held.applied = Some(lease.clone());
-        self.shared.set(&held.name, Some(lease.clone()));
-        self.report(Change::Configured { device: held.name.clone(), lease });
+        self.report(Change::Configured { device: held.name.clone(), lease: lease.clone() });
+        // After the report, so that it is complete when `wait` returns.
+        self.shared.set(&held.name, Some(lease));
     }
 
     /// Removes the address of the device; its routes go with it.
