@@ -153,7 +153,7 @@ impl<'s> ListInput<'s> {
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
                 Demuxed::Stream(socket) => {
-                    rx.follow(socket);
+                    rx.switch_to(socket);
                     self.sublists += 1;
                 }
             }
@@ -185,10 +185,10 @@ impl<'s> ListInput<'s> {
         let device = DeviceIndex(packet.meta().rx_device);
         let brought = PacketDst::taken_from(&mut packet);
         if !matches!(brought, PacketDst::None) {
-            socket.remember(rx.net, rx.cx, device, brought);
+            socket.cache_rx_dst(rx.net, rx.cx, device, brought);
         } else if socket.rx_dst(rx.net, device, rx.rcu).is_none() {
             match route::<true>(rx, &mut packet, header) {
-                Ok(found) => socket.remember(rx.net, rx.cx, device, PacketDst::Noref(found)),
+                Ok(found) => socket.cache_rx_dst(rx.net, rx.cx, device, PacketDst::Noref(found)),
                 Err(reason) => return Verdict::Drop(reason, packet),
             }
         }
@@ -493,7 +493,7 @@ pub(super) fn deliver<const V4: bool>(
     protocol_at: u16,
     packet: Packet,
 ) -> Verdict {
-    if header.fragment.is_piece() {
+    if header.fragment.is_fragment() {
         rx.cx.count(Counter::IpReasmReqds.of::<V4>(), 1);
         rx.cx.count(Counter::IpReasmFails.of::<V4>(), 1);
         return Verdict::Drop(DropReason::IpFragment, packet);

@@ -35,7 +35,7 @@ impl Net {
         }
         let reader = cx.reader();
         let rcu = reader.pin();
-        match self.reply_path(cx, tuple.remote, Some(tuple.local.ip()), core, &rcu) {
+        match self.reply_dst(cx, tuple.remote, Some(tuple.local.ip()), core, &rcu) {
             Ok(dst) => output(cx, dst, tuple, core),
             Err(_) => discard_unroutable(cx, tuple),
         }
