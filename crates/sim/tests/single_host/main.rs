@@ -6,6 +6,8 @@ mod arp;
 #[cfg(test)]
 mod arp_strict;
 #[cfg(test)]
+mod attacks;
+#[cfg(test)]
 mod connect;
 #[cfg(test)]
 mod core;
