@@ -29,6 +29,7 @@ mod blocking;
 mod builder;
 mod clock;
 pub mod device;
+mod device_info;
 mod entropy;
 mod events;
 mod handle;
@@ -50,6 +51,7 @@ mod worker;
 
 pub use attachments::{Attachment, PollFd};
 pub use builder::{EcnMode, MtuProbing, StackBuilder};
+pub use device_info::DeviceInfo;
 pub use events::Events;
 pub use handle::Stack;
 pub use listener::{Incoming, IntoIncoming, TcpListener};

@@ -15,6 +15,7 @@
 mod any_link;
 pub mod bottleneck;
 mod content;
+mod dnsmasq;
 mod echo;
 mod impaired;
 mod lab;
@@ -26,6 +27,7 @@ mod veth;
 
 pub use any_link::{AnyLink, KERNEL_V6, Kind, STACK_V6, Version, host};
 pub use content::{Content, sha256};
+pub use dnsmasq::Dnsmasq;
 pub use echo::talk;
 pub use impaired::{FAR, Impaired, Passed, WirePath};
 pub use lab::{KERNEL, Lab, STACK};

@@ -145,6 +145,11 @@ impl Quietline {
         self.running.stderr_so_far()
     }
 
+    /// Waits until the standard error output contains `text`.
+    pub fn wait_for_stderr(&mut self, text: &str, limit: Duration) -> Result<()> {
+        self.running.wait_for_stderr(text, limit)
+    }
+
     /// Fails if the server has ended by itself.
     pub fn assert_alive(&mut self) -> Result<()> {
         let ended = self.running.has_ended()?;

@@ -2,6 +2,8 @@
 //! checks the frames that the host sends for the frames it receives.
 
 #[cfg(test)]
+mod addresses;
+#[cfg(test)]
 mod arp;
 #[cfg(test)]
 mod arp_strict;

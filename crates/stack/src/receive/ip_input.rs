@@ -28,7 +28,7 @@
 //! the same. Early demux is tried even if the hint fits, because early demux also finds the
 //! connection.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 
@@ -461,6 +461,13 @@ pub(super) fn check_source<const V4: bool>(
     };
     // A host without an address uses the source 0.0.0.0 to request one. No route leads to 0.0.0.0.
     if header.src.is_unspecified() || rx.net.fib(rx.rcu).has_route_back(header.src, expected) {
+        return Ok(());
+    }
+    // Differs from Linux, where a DHCP client reads packets before this check: as long as a device
+    // has no IPv4 address, no route leads to the server that offers one by broadcast.
+    if header.dst == IpAddr::V4(Ipv4Addr::BROADCAST)
+        && rx.net.fib(rx.rcu).first_address(device, true).is_none()
+    {
         return Ok(());
     }
     rx.cx.counters().tcp.add(tcp::Counter::TcpExtIPReversePathFilter, 1);

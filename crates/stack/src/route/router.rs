@@ -10,7 +10,7 @@
 //! `dst_check`, `ip_rt_update_pmtu`.
 
 use std::{
-    net::{IpAddr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
     ops::Deref,
     sync::Arc,
 };
@@ -267,6 +267,13 @@ fn group_mac(hop: &Hop) -> Option<MacAddr> {
     }
 }
 
+/// Returns the source address of a broadcast from a device without an address: 0.0.0.0, by which a
+/// host requests an address (RFC 1122 §3.2.1.3 (a)). Linux: `inet_select_addr`.
+fn initial_source(kind: RouteKind, remote: IpAddr) -> Option<IpAddr> {
+    let is_limited = remote == IpAddr::V4(Ipv4Addr::BROADCAST);
+    (kind == RouteKind::Broadcast && is_limited).then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
 /// Generation that is stored beside a cached route entry if `net.quietline.dst_check` is `entry`.
 /// No route generation has this value, so the comparison fails, and the generation in the entry is
 /// read. This mode costs nothing while it is off. A host would have to change its routes four
@@ -408,7 +415,7 @@ impl Router {
     /// address). A datagram to a group leaves through `device` if given, else through the device of
     /// the broadcast route, else through that of the best unicast route, else through the first
     /// device that has an address. `broadcast` is true if the socket may send to broadcast
-    /// addresses.
+    /// addresses. The source of a limited broadcast from a device without an address is 0.0.0.0.
     ///
     /// # Errors
     ///
@@ -481,7 +488,9 @@ impl Router {
             (None, RouteKind::Local) => remote,
             // A device has several IPv6 addresses, among which the destination selects
             // (RFC 6724 §5).
-            (None, _) => source_address::select(fib, index, remote).ok_or(Errno::EADDRNOTAVAIL)?,
+            (None, kind) => source_address::select(fib, index, remote)
+                .or_else(|| initial_source(kind, remote))
+                .ok_or(Errno::EADDRNOTAVAIL)?,
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
         if source.is_loopback() && index != LOOPBACK {

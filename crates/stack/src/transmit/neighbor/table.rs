@@ -296,17 +296,36 @@ impl NeighborTable {
     /// Removes all neighbors of `device`, including permanent ones, and drops their waiting
     /// packets, because the device is down. Linux: `neigh_ifdown`.
     pub(crate) fn device_down(&self, cx: &mut Cx, device: DeviceIndex) {
+        self.remove(cx, DropReason::DeviceDown, |key, _| key.device == device);
+    }
+
+    /// Removes the neighbors of `device` whose requests have the source address `source`, and drops
+    /// their waiting packets, because the host has given that address up. Permanent neighbors stay.
+    pub(crate) fn source_gone(&self, cx: &mut Cx, device: DeviceIndex, source: IpAddr) {
+        self.remove(cx, DropReason::NeighborFailed, |key, entry| {
+            key.device == device && entry.source == source && !entry.is_permanent()
+        });
+    }
+
+    /// Removes the entries for which `is_gone` returns true, and drops their waiting packets for
+    /// `reason`.
+    fn remove(
+        &self,
+        cx: &mut Cx,
+        reason: DropReason,
+        is_gone: impl Fn(&Key, &NeighborEntry) -> bool,
+    ) {
         let gone: Vec<_> = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-            let keys: Vec<_> =
-                entries.map.keys().filter(|key| key.device == device).copied().collect();
+            let gone = entries.map.iter().filter(|(key, entry)| is_gone(key, entry));
+            let keys: Vec<_> = gone.map(|(key, _)| *key).collect();
             entries.destroys += keys.len() as u64;
             let gone: Vec<_> = keys.iter().filter_map(|key| entries.map.remove(key)).collect();
             entries.permanent -= gone.iter().filter(|entry| entry.is_permanent()).count();
             gone
         };
         for entry in gone {
-            entry.shut_down(cx);
+            entry.shut_down(cx, reason);
         }
     }
 
@@ -395,9 +414,9 @@ impl NeighborEntry {
         self.event(cx, None, |state, cx, config| state.on_timer(cx.now, config));
     }
 
-    /// Enters FAILED and drops the waiting packets. Route entries that still refer to this neighbor
-    /// then find it failed.
-    fn shut_down(&self, cx: &mut Cx) {
+    /// Enters FAILED and drops the waiting packets for `reason`. Route entries that still refer to
+    /// this neighbor then find it failed.
+    fn shut_down(&self, cx: &mut Cx, reason: DropReason) {
         let actions = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             self.published.store(0, Ordering::Relaxed);
@@ -406,7 +425,7 @@ impl NeighborEntry {
         for action in actions {
             if let NeighborAction::Fail { packets, .. } = action {
                 for packet in packets {
-                    cx.drop_packet(DropReason::DeviceDown, packet);
+                    cx.drop_packet(reason, packet);
                 }
             }
         }
