@@ -19,8 +19,8 @@ use crate::source::root;
 use crate::steps::{self, Outcome, Tally, missing};
 use crate::suite::number;
 
-/// Default seconds of a target, unless QUIETLINE_FUZZ_SECONDS is set: nine targets in the minute
-/// and a half that CI has for them.
+/// Default seconds of a target, unless QUIETLINE_FUZZ_SECONDS is set: ten targets in the two
+/// minutes that CI has for them.
 const SECONDS: u32 = 10;
 
 /// Largest number of processes that run one target at once; fewer if there are fewer CPUs.
