@@ -418,7 +418,7 @@ fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
         || flags.contains(Flags::URG);
     // RFC 1191 §3: DF is set, except on a path narrower than `net.ipv4.route.min_pmtu`.
     let may_be_cut = ip.src.is_ipv4() && !ip.fragment.dont && ip.total_len() > 552;
-    if contradicts || may_be_cut || ip.fragment.is_piece() {
+    if contradicts || may_be_cut || ip.fragment.is_fragment() {
         return Err(format!("{header}, {} bytes, {:?}", payload.len(), ip.fragment));
     }
     Ok(Seen::Tcp(ip, header, payload))
@@ -429,7 +429,7 @@ fn judge_udp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
     if header.checksum != 0 && pseudo_checksum(ip.src, ip.dst, protocol::UDP, bytes) != 0 {
         return Err(format!("UDP checksum: {header:?}"));
     }
-    if usize::from(header.len) != bytes.len() || ip.fragment.is_piece() {
+    if usize::from(header.len) != bytes.len() || ip.fragment.is_fragment() {
         return Err(format!("{header:?}, {} bytes, {:?}", bytes.len(), ip.fragment));
     }
     Ok(Seen::Udp(ip, header, bytes[UDP_HEADER_LEN..].to_vec()))

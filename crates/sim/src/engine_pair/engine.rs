@@ -249,7 +249,7 @@ impl Engine {
     }
 
     pub(super) fn check(&self, now: Instant) -> Option<Edges> {
-        self.tcb.as_ref().and_then(|tcb| tcb.check_turn(now))
+        self.tcb.as_ref().and_then(|tcb| tcb.check_after_output(now))
     }
 
     pub(super) fn state(&self) -> Option<State> {

@@ -169,7 +169,7 @@ pub fn read(first: u8, bytes: &[u8]) -> Result<Chain, Refusal> {
         chain.protocol = fixed[0];
         chain.protocol_at = offset16(IPV6_HEADER_LEN + at);
         chain.len = offset16(at + len);
-        if chain.fragment.is_piece() {
+        if chain.fragment.is_fragment() {
             // The bytes after a Fragment header belong to the original packet.
             return Ok(chain);
         }
@@ -288,7 +288,7 @@ mod tests {
         .concat();
         let chain = read(protocol::HOP_BY_HOP, &bytes).expect("the chain is valid");
         assert_eq!((chain.protocol, chain.len, chain.protocol_at), (protocol::TCP, 32, 40 + 24));
-        assert!(!chain.fragment.is_piece(), "an atomic fragment counts as a whole packet");
+        assert!(!chain.fragment.is_fragment(), "an atomic fragment counts as a whole packet");
         for len in 0..bytes.len() {
             assert_eq!(
                 read(protocol::HOP_BY_HOP, &bytes[..len]),

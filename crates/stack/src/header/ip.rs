@@ -115,7 +115,7 @@ impl Fragment {
 
     /// Whether the packet is a fragment rather than a whole datagram.
     #[must_use]
-    pub const fn is_piece(self) -> bool {
+    pub const fn is_fragment(self) -> bool {
         self.more || self.offset != 0
     }
 }
@@ -321,6 +321,7 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
 /// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3,
 /// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only in packets of a host that requests
 /// its address, which have a broadcast destination.
+#[inline]
 fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     let (src_ok, dst_ok) = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -378,6 +379,7 @@ impl IpHeader {
         }
     }
 
+    #[inline]
     fn emit_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, bytes: &mut [u8]) {
         let fragment = self.fragment;
         let mut wire = Ipv4Header {

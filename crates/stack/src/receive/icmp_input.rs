@@ -146,7 +146,7 @@ fn echo_reply<const V4: bool>(
     }
     let source = to_us_alone.then_some(header.dst);
     let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
-    let Ok(dst) = net.reply_path(cx, remote, source, None, CoreId(0), rcu) else {
+    let Ok(dst) = net.reply_dst(cx, remote, source, None, CoreId(0), rcu) else {
         cx.count(Counter::IpOutNoRoutes.of::<V4>(), 1);
         cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
@@ -327,8 +327,8 @@ fn report_datagram(
 
 /// Records a smaller path MTU for all sockets that send to the destination of the quoted datagram.
 fn learn_path_mtu(rx: &Rx<'_, '_>, quote: &Quote, mtu: u32) {
-    let path = rx.net.reply_path(rx.cx, quote.dst, Some(quote.src), None, CoreId(0), rx.rcu);
-    if let Ok(dst) = path {
+    let dst = rx.net.reply_dst(rx.cx, quote.dst, Some(quote.src), None, CoreId(0), rx.rcu);
+    if let Ok(dst) = dst {
         rx.net.learn_path_mtu(quote.dst, &dst, mtu, rx.cx);
     }
 }
@@ -487,7 +487,7 @@ pub(super) fn report_to_sender<const V4: bool>(
     }
     let source = Some(header.dst);
     let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
-    let Ok(dst) = net.reply_path(cx, remote, source, None, CoreId(0), rcu) else {
+    let Ok(dst) = net.reply_dst(cx, remote, source, None, CoreId(0), rcu) else {
         return cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
     };
     let mut bytes = [0; ICMP_HEADER_LEN + quote_bytes_max::<false>()];

@@ -154,7 +154,7 @@ impl<'s> ListInput<'s> {
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
                 Demuxed::Stream(socket) => {
-                    rx.follow(socket);
+                    rx.switch_to(socket);
                     self.sublists += 1;
                 }
             }
@@ -186,10 +186,10 @@ impl<'s> ListInput<'s> {
         let device = DeviceIndex(packet.meta().rx_device);
         let brought = PacketDst::taken_from(&mut packet);
         if !matches!(brought, PacketDst::None) {
-            socket.remember(rx.net, rx.cx, device, brought);
+            socket.cache_rx_dst(rx.net, rx.cx, device, brought);
         } else if socket.rx_dst(rx.net, device, rx.rcu).is_none() {
             match route::<true>(rx, &mut packet, header) {
-                Ok(found) => socket.remember(rx.net, rx.cx, device, PacketDst::Noref(found)),
+                Ok(found) => socket.cache_rx_dst(rx.net, rx.cx, device, PacketDst::Noref(found)),
                 Err(reason) => return Verdict::Drop(reason, packet),
             }
         }
@@ -506,7 +506,7 @@ pub(super) fn deliver<const V4: bool>(
     protocol_at: u16,
     packet: Packet,
 ) -> Verdict {
-    if header.fragment.is_piece() {
+    if header.fragment.is_fragment() {
         return deliver_fragment::<V4>(rx, dst, header, packet);
     }
     match header.protocol {

@@ -6,7 +6,7 @@
 //!
 //! A lookup has two steps. The first reads the tables and returns a `Hop`: device, next hop, source
 //! and MTU. The second finds or creates the route entry for the hop, which packets of many flows
-//! share. A socket caches the result of both as a `Path`. Linux: `ip_route_output_key`,
+//! share. A socket caches the result of both as a `CachedDst`. Linux: `ip_route_output_key`,
 //! `dst_check`, `ip_rt_update_pmtu`.
 
 use std::{
@@ -185,7 +185,7 @@ impl Router {
 /// Route to one destination as a socket caches it: the route entry, and the state of the path MTU
 /// exception of this destination. Linux: `sk_dst_cache` with the `fnhe` of its route.
 #[derive(Clone, Debug)]
-pub(crate) struct Path {
+pub(crate) struct CachedDst {
     pub(crate) dst: DstRef,
     /// Route generation of the lookup. The route entry may have another generation: it has the same
     /// next hop, but another route may have selected this next hop.
@@ -196,7 +196,7 @@ pub(crate) struct Path {
     pub(crate) expires: Instant,
 }
 
-impl Deref for Path {
+impl Deref for CachedDst {
     type Target = Dst;
 
     fn deref(&self) -> &Dst {
@@ -243,7 +243,7 @@ impl From<SocketAddr> for Destination {
     }
 }
 
-/// Result of the first step of a lookup, from which a `Path` is made.
+/// Result of the first step of a lookup, from which a `CachedDst` is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
     /// Output device.
@@ -310,8 +310,8 @@ impl Router {
         source: Option<IpAddr>,
         flow: Option<u32>,
         core: CoreId,
-    ) -> Result<Path, Errno> {
-        self.path_along(cx, &self.hop(cx, remote, source, flow)?, core)
+    ) -> Result<CachedDst, Errno> {
+        self.dst_of_hop(cx, &self.hop(cx, remote, source, flow)?, core)
     }
 
     /// Returns the route entry for a reply from `source` to `remote` that is sent without a socket.
@@ -320,7 +320,7 @@ impl Router {
     /// # Errors
     ///
     /// As [`route`](Self::route).
-    pub(crate) fn reply_path<'s>(
+    pub(crate) fn reply_dst<'s>(
         &'s self,
         cx: &Cx,
         remote: impl Into<Destination>,
@@ -348,39 +348,39 @@ impl Router {
         })
     }
 
-    /// Returns whether a cached path is still the result of [`Router::route`] (Linux: `dst_check`).
+    /// Returns whether `dst` is still the result of [`Router::route`] (Linux: `dst_check`).
     #[inline]
-    pub(crate) fn is_current(&self, cx: &Cx, path: &Path) -> bool {
-        (path.generation == self.route_generation() || self.is_entry_current(cx, path))
-            && self.exceptions.is_current(path.exception)
-            && cx.now < path.expires
+    pub(crate) fn is_current(&self, cx: &Cx, dst: &CachedDst) -> bool {
+        (dst.generation == self.route_generation() || self.is_entry_current(cx, dst))
+            && self.exceptions.is_current(dst.exception)
+            && cx.now < dst.expires
     }
 
-    /// Returns whether the route entry of a path whose generation is [`CHECK_ENTRY`] has the
+    /// Returns whether the route entry of a `dst` whose generation is [`CHECK_ENTRY`] has the
     /// current generation.
     #[cold]
-    fn is_entry_current(&self, cx: &Cx, path: &Path) -> bool {
-        if path.generation != CHECK_ENTRY {
+    fn is_entry_current(&self, cx: &Cx, dst: &CachedDst) -> bool {
+        if dst.generation != CHECK_ENTRY {
             return false;
         }
         cx.count(Counter::DstCheckEntry, 1);
-        path.dst.tail().generation == self.route_generation()
+        dst.dst.tail().generation == self.route_generation()
     }
 
-    /// Returns whether [`Router::route`] would now return a path with the device, MTU and next hop
-    /// of `path`. If [`is_current`](Self::is_current) returns true, this lookup is not needed.
-    pub(crate) fn would_answer(
+    /// Returns whether [`Router::route`] would now return the device, MTU and next hop of `dst`.
+    /// If [`is_current`](Self::is_current) returns true, this lookup is not needed.
+    pub(crate) fn agrees_with_lookup(
         &self,
         cx: &Cx,
-        path: &Path,
+        dst: &CachedDst,
         remote: impl Into<Destination>,
         source: IpAddr,
         flow: Option<u32>,
     ) -> bool {
         self.hop(cx, remote, Some(source), flow).is_ok_and(|hop| {
-            let next_hop = path.neighbor.as_ref().map(|neighbor| neighbor.ip());
-            hop.index == path.dst.tail().device
-                && hop.mtu == path.mtu
+            let next_hop = dst.neighbor.as_ref().map(|neighbor| neighbor.ip());
+            hop.index == dst.dst.tail().device
+                && hop.mtu == dst.mtu
                 && hop.metrics == path.metrics
                 && next_hop.is_none_or(|ip| ip == hop.next_hop)
         })
@@ -394,7 +394,7 @@ impl Router {
     }
 
     /// Records a validated report that the network path to `remote` carries packets of at most
-    /// `mtu` bytes. `dst` is the present route entry. Returns whether cached paths became stale.
+    /// `mtu` bytes. `dst` is the present route entry. Returns whether cached entries became stale.
     /// Linux: `ip_rt_update_pmtu`.
     pub(crate) fn learn_path_mtu(&self, remote: IpAddr, dst: &Dst, mtu: u32, cx: &Cx) -> bool {
         let Sysctls { route_min_pmtu, route_mtu_expires, ip6_route_mtu_expires, .. } =
@@ -473,8 +473,8 @@ impl Router {
         if matches!(remote, IpAddr::V4(remote) if remote.octets()[0] == 0) {
             return Err(Errno::EINVAL);
         }
-        // The generation is read before the table. If the routes change in between, the path
-        // carries the old generation and counts as stale. In the other order, an outdated path
+        // The generation is read before the table. If the routes change in between, the entry
+        // carries the old generation and counts as stale. In the other order, an outdated entry
         // could count as current.
         let generation = self.route_generation();
         let reader = cx.reader();
@@ -543,7 +543,7 @@ impl Router {
     }
 
     /// Second step of `route`: finds or creates the route entry of a hop.
-    pub(crate) fn path_along(&self, cx: &Cx, hop: &Hop, core: CoreId) -> Result<Path, Errno> {
+    pub(crate) fn dst_of_hop(&self, cx: &Cx, hop: &Hop, core: CoreId) -> Result<CachedDst, Errno> {
         let reader = cx.reader();
         let rcu = reader.pin();
         let found = self.output_routes.entry(self, cx, hop, core, &rcu)?;
@@ -555,7 +555,7 @@ impl Router {
         cx.count(Counter::DstGet, 1);
         let Hop { exception, expires, .. } = *hop;
         let generation = cached_generation(cx, hop.generation);
-        Ok(Path { dst, generation, exception, expires })
+        Ok(CachedDst { dst, generation, exception, expires })
     }
 
     /// Creates the route entry of a hop, and the neighbor of the next hop if it does not exist yet.

@@ -49,7 +49,7 @@ use crate::{
         udp_memory::UdpMemory,
     },
     cx::Cx,
-    route::Path,
+    route::CachedDst,
     socket::net::Net,
     transmit::dst::DstHandle,
 };
@@ -140,7 +140,7 @@ struct DatagramState {
     errors: Vec<QueuedError>,
     /// Route entry (dst) of the last destination, if the destination was used twice in a row or the
     /// socket is connected.
-    path: Option<CachedPath>,
+    dst: Option<DatagramDst>,
     /// Last destination for which no valid route entry was cached.
     last_remote: Option<IpAddr>,
     /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
@@ -159,10 +159,10 @@ struct DatagramState {
 
 /// Route entry (dst), with the addresses for which it was looked up.
 #[derive(Debug)]
-struct CachedPath {
+struct DatagramDst {
     remote: IpAddr,
     source: Option<IpAddr>,
-    path: Path,
+    dst: CachedDst,
 }
 
 /// Returns the charges when the socket is dropped.
@@ -178,7 +178,7 @@ impl DatagramSocket {
         let rcvbuf = kept.tcp.rcvbuf.unwrap_or(sysctls.rmem_default);
         let sndbuf = kept.tcp.sndbuf.unwrap_or(sysctls.wmem_default);
         let settings = SharedSettings::new(kept.bind_flags(local, sysctls));
-        settings.follow(&kept);
+        settings.copy_from(&kept);
         Arc::new_cyclic(|this| Self {
             core,
             incoming: AtomicU16::new(core.0),
@@ -204,7 +204,7 @@ impl DatagramSocket {
                 memory: Arc::clone(net.udp_memory()),
                 error: None,
                 errors: Vec::new(),
-                path: None,
+                dst: None,
                 last_remote: None,
                 ip_id: 0,
                 newly_ready: NewlyReady::default(),
@@ -253,8 +253,8 @@ impl DatagramSocket {
     }
 
     /// Synchronizes a waiting thread with the owner, as for a connection
-    /// ([`Connection::pass_as_waiter`](super::Connection::pass_as_waiter)).
-    pub fn pass_as_waiter(&self) {
+    /// ([`Connection::sync_with_owner`](super::Connection::sync_with_owner)).
+    pub fn sync_with_owner(&self) {
         self.lock.pass();
     }
 

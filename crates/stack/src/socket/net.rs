@@ -188,7 +188,7 @@ impl Net {
     /// settings and the memory pressure require. Returns the position of the next connections,
     /// `None` after the last.
     #[cold]
-    pub(crate) fn relieve_streams(&self, cx: &mut Cx, from: Place) -> Option<Place> {
+    pub(crate) fn reclaim_stream_memory(&self, cx: &mut Cx, from: Place) -> Option<Place> {
         let mut streams = Vec::with_capacity(TRIM_PIECE);
         let reader = cx.reader();
         let visit = |entry: &Entry| {
@@ -198,7 +198,7 @@ impl Net {
         };
         let rest = self.demux.for_each_established_from(&reader.pin(), from, TRIM_PIECE, visit);
         for socket in streams {
-            socket.relieve(self, cx);
+            socket.reclaim_memory(self, cx);
         }
         rest
     }
@@ -339,12 +339,12 @@ impl Net {
     pub(crate) fn orphan_admit(&self, limit: u32) -> bool {
         let admitted = self.orphans.fetch_add(1, Ordering::Relaxed) < limit as usize;
         if !admitted {
-            self.orphan_gone();
+            self.orphan_release();
         }
         admitted
     }
 
-    pub(crate) fn orphan_gone(&self) {
+    pub(crate) fn orphan_release(&self) {
         self.orphans.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -357,7 +357,7 @@ impl Net {
 
     /// Updates the state of memory pressure from the amount of packet memory in use.
     #[cold]
-    pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {
+    pub(crate) fn check_packet_memory(&self, cx: &Cx) {
         let (used, max) = (self.packets.used_bytes(), self.packets.max_bytes());
         self.tcp_memory().note_packets(used, max, &cx.counters().tcp, cx.now);
     }

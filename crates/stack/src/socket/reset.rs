@@ -37,7 +37,7 @@ impl Net {
         let rcu = reader.pin();
         let (remote, local) = (tuple.remote, Some(tuple.local.ip()));
         let flow = Some(self.demux().hash(tuple));
-        match self.reply_path(cx, remote, local, flow, core, &rcu) {
+        match self.reply_dst(cx, remote, local, flow, core, &rcu) {
             Ok(dst) => output(cx, dst, tuple, core),
             Err(_) => discard_unroutable(cx, tuple),
         }

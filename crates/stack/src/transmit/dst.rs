@@ -9,7 +9,7 @@
 //! An entry never changes. It is valid while its generation equals that of the host's routes
 //! (`rt_genid`). A change of routes starts a new generation, and a holder of an older entry repeats
 //! the lookup. Properties of a single destination, such as a reported path MTU, are in the socket's
-//! `Path`, not in the entry.
+//! `CachedDst`, not in the entry.
 //!
 //! An entry has four parts, grouped by how often they are read. Their offsets in the layouts of
 //! `net.quietline.dst_layout` are:
@@ -61,7 +61,7 @@ impl From<DstLayout> for Layout {
 }
 
 /// Generation of the routes of a host (Linux: `rt_genid`). Every change of routes increments it,
-/// and a route entry or cached `Path` with another generation is looked up again. The increment,
+/// and a route entry or `CachedDst` with another generation is looked up again. The increment,
 /// after the change, is a Release; a reader loads the generation with Acquire before it reads the
 /// tables.
 #[derive(Debug, Default)]

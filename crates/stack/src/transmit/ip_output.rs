@@ -133,33 +133,45 @@ pub(crate) fn output_as(
 pub(crate) fn add_headers(
     cx: &mut Cx,
     dst: DstHandle<'_>,
+    sender: Sender<'_>,
+    frame: Option<LinkAddresses>,
+    list: &mut PacketList,
+) {
+    if sender.tuple.is_ipv4() {
+        add_headers_of::<true>(cx, dst, sender, frame, list);
+    } else {
+        add_headers_of::<false>(cx, dst, sender, frame, list);
+    }
+}
+
+/// [`add_headers`] of one IP version.
+#[inline]
+fn add_headers_of<const V4: bool>(
+    cx: &mut Cx,
+    dst: DstHandle<'_>,
     mut sender: Sender<'_>,
     frame: Option<LinkAddresses>,
     list: &mut PacketList,
 ) {
-    let mut added = PacketList::new();
-    let v4 = sender.tuple.is_ipv4();
+    // Linux: `skb_dst_force` for a device without `IFF_XMIT_DST_RELEASE`, which loopback is.
+    let keeps_dst = dst.keeps_dst && cx.sysctls().dst_ref.counts_packets();
+    let before = list.len();
     let mut bytes = 0;
     while let Some(mut segment) = cx.out.pop_front() {
-        let len = if v4 {
-            push_headers::<true>(cx, &dst, &mut sender, frame, &mut segment)
-        } else {
-            push_headers::<false>(cx, &dst, &mut sender, frame, &mut segment)
-        };
+        let len = push_headers::<V4>(cx, &dst, &mut sender, frame, &mut segment);
         bytes += len as u64;
         if segment.meta().gso.segs > 1 && len <= dst.tso_max_bytes as usize {
             cx.count(Counter::DeviceTxSuperframes, 1);
         }
-        added.push_back(segment);
+        if keeps_dst {
+            leave_rcu(&mut segment, PacketDst::Noref(dst), false).count(cx);
+        }
+        list.push_back(segment);
     }
-    let count = added.len() as u64;
-    cx.count(Counter::IpOutRequests.of_version(v4), count);
-    cx.count(Counter::IpExtOutOctets.of_version(v4), bytes);
-    if dst.keeps_dst && cx.sysctls().dst_ref.counts_packets() {
-        hold(cx, dst, &mut added);
-    }
-    cx.count(Counter::IpOutTransmits.of_version(v4), count);
-    list.append(&mut added);
+    let count = (list.len() - before) as u64;
+    cx.count(Counter::IpOutRequests.of::<V4>(), count);
+    cx.count(Counter::IpExtOutOctets.of::<V4>(), bytes);
+    cx.count(Counter::IpOutTransmits.of::<V4>(), count);
 }
 
 /// Passes packets on that have their headers: to the device if `frame` has given them a link
@@ -175,16 +187,6 @@ pub(crate) fn pass_on(
     match frame {
         Some(_) => dst.tx.xmit(cx, queue, list),
         None => link_output::output(cx, dst, queue, list),
-    }
-}
-
-/// Gives every packet a reference to its route entry, which the packet keeps until it is received
-/// over loopback (Linux: `skb_dst_force` for a device without `IFF_XMIT_DST_RELEASE`).
-fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
-    let mut packets = core::mem::take(list);
-    while let Some(mut packet) = packets.pop_front() {
-        leave_rcu(&mut packet, PacketDst::Noref(dst), false).count(cx);
-        list.push_back(packet);
     }
 }
 
@@ -325,8 +327,8 @@ const fn low_bits(number: u32) -> u16 {
 fn dont_fragment(cx: &Cx, dst: &Dst, fields: IpFields) -> bool {
     // `dst.dont_fragment` is false if the path MTU is below the minimum, or if path MTU discovery
     // is disabled on the host. Only the former counts as `locked`.
-    let locked = !dst.dont_fragment && matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3);
-    fields.mtu_discover.map_or(dst.dont_fragment, |discover| discover.dont_fragment(locked))
+    let locked = || !dst.dont_fragment && matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3);
+    fields.mtu_discover.map_or(dst.dont_fragment, |discover| discover.dont_fragment(locked()))
 }
 
 /// Converts the length of a header.

@@ -277,7 +277,7 @@ impl Request {
             self.challenge(cx, Self::send_ack);
             return Err(DropReason::TcpPaws);
         }
-        if !rst && self.is_echo_invented(cx, header) {
+        if !rst && self.has_invalid_tsecr(cx, header) {
             cx.count(Counter::TcpExtTSEcrRejected);
             self.challenge(cx, Self::send_ack);
             return Err(DropReason::TcpTsEcr);
@@ -316,7 +316,7 @@ impl Request {
     /// Returns whether the segment echoes a timestamp from before the first SYN-ACK or from the
     /// future. A blind attacker may guess the sequence number, but not the timestamp as well
     /// (Linux: tcp_check_req).
-    fn is_echo_invented(&self, cx: &Cx<'_>, header: &SegmentHeader) -> bool {
+    fn has_invalid_tsecr(&self, cx: &Cx<'_>, header: &SegmentHeader) -> bool {
         let Some((_, echo)) = header.options.timestamps.filter(|_| self.timestamps) else {
             return false;
         };

@@ -21,7 +21,7 @@ use pkt::{Packet, PacketList, Sum, TxChecksum, checksum};
 use sync::epoch::Section;
 use tcp::FourTuple;
 
-use super::{CachedPath, DatagramSocket, bind::this_host, call::Call};
+use super::{DatagramDst, DatagramSocket, bind::this_host, call::Call};
 use crate::{
     base::{
         counters::Counter,
@@ -131,7 +131,7 @@ struct Destination {
 /// Packets of consecutive messages with one route entry, not yet passed to the device.
 struct TxBatch<'p> {
     list: PacketList,
-    path: Option<(DstHandle<'p>, Option<LinkAddresses>, QueueId)>,
+    dst: Option<(DstHandle<'p>, Option<LinkAddresses>, QueueId)>,
 }
 
 impl Call<'_> {
@@ -147,8 +147,8 @@ impl Call<'_> {
         let rcu = reader.pin();
         // The route entry is taken out of the socket, so that the socket's state can change while
         // packets refer to the entry.
-        let cached = self.take_path(cx, first)?;
-        let mut batch = TxBatch { list: PacketList::new(), path: None };
+        let cached = self.take_dst(cx, first)?;
+        let mut batch = TxBatch { list: PacketList::new(), dst: None };
         let mut sent = 0;
         let mut result = Ok(());
         for message in messages {
@@ -160,7 +160,7 @@ impl Call<'_> {
         }
         batch.flush(cx);
         drop(batch);
-        self.state.path = cached;
+        self.state.dst = cached;
         match result {
             Err(errno) if sent == 0 => Err(errno),
             _ => Ok(sent),
@@ -170,18 +170,18 @@ impl Call<'_> {
     /// Returns the route entry that the socket caches for the destination of `message`, looked up
     /// again if it is stale. An unconnected socket caches the entry of a destination from the
     /// second consecutive call on.
-    fn take_path(
+    fn take_dst(
         &mut self,
         cx: &Cx,
         message: &SendMessage<'_>,
-    ) -> Result<Option<CachedPath>, Errno> {
+    ) -> Result<Option<DatagramDst>, Errno> {
         let destination = self.destination(message)?;
         let (net, socket) = (self.net, self.socket);
         let state = &mut *self.state;
         let remote = destination.remote.ip();
-        if let Some(cached) = state.path.take() {
+        if let Some(cached) = state.dst.take() {
             let fits = cached.remote == remote && cached.source == destination.source;
-            if fits && net.is_current(cx, &cached.path) {
+            if fits && net.is_current(cx, &cached.dst) {
                 cx.count(Counter::DstHit, 1);
                 return Ok(Some(cached));
             }
@@ -195,8 +195,8 @@ impl Call<'_> {
         }
         let hop =
             net.datagram_hop(cx, remote, destination.source, socket.flags.broadcast(), None)?;
-        let path = net.path_along(cx, &hop, socket.core)?;
-        Ok(Some(CachedPath { remote, source: destination.source, path }))
+        let dst = net.dst_of_hop(cx, &hop, socket.core)?;
+        Ok(Some(DatagramDst { remote, source: destination.source, dst }))
     }
 
     fn destination(&self, message: &SendMessage<'_>) -> Result<Destination, Errno> {
@@ -217,7 +217,7 @@ impl Call<'_> {
         &mut self,
         cx: &mut Cx,
         message: &SendMessage<'_>,
-        cached: Option<&'p CachedPath>,
+        cached: Option<&'p DatagramDst>,
         rcu: &'p Section<'_>,
         batch: &mut TxBatch<'p>,
     ) -> Result<(), Errno>
@@ -226,7 +226,7 @@ impl Call<'_> {
     {
         let destination = self.destination(message)?;
         self.check_room(cx)?;
-        let dst = self.path_to(cx, message, &destination, cached, rcu)?;
+        let dst = self.dst_to(cx, message, &destination, cached, rcu)?;
         let size = self.segment_size(message, &dst)?;
         let source = destination.source.unwrap_or_else(|| dst.cold().source);
         let local = SocketAddr::new(source, self.state.local.port());
@@ -267,12 +267,12 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn path_to<'p>(
+    fn dst_to<'p>(
         &self,
         cx: &Cx,
         message: &SendMessage<'_>,
         to: &Destination,
-        cached: Option<&'p CachedPath>,
+        cached: Option<&'p DatagramDst>,
         rcu: &'p Section<'_>,
     ) -> Result<DstHandle<'p>, Errno>
     where
@@ -284,7 +284,7 @@ impl Call<'_> {
             && cached.source == to.source
             && message.control.device.is_none()
         {
-            return Ok(cached.path.dst.handle());
+            return Ok(cached.dst.dst.handle());
         }
         let (net, socket) = (self.net, self.socket);
         let broadcast = socket.flags.broadcast();
@@ -353,7 +353,7 @@ impl Call<'_> {
             return;
         }
         let frame = link_output::addresses(&dst);
-        batch.follow(cx, dst, frame, queue);
+        batch.switch_to(cx, dst, frame, queue);
         ip_output::add_headers(cx, dst, sender, frame, &mut batch.list);
     }
 
@@ -432,24 +432,24 @@ fn loop_back(net: &Net, cx: &mut Cx, list: &mut PacketList) {
 impl<'p> TxBatch<'p> {
     /// Transmits the batch, unless the next packets have the same route entry, link addresses and
     /// queue.
-    fn follow(
+    fn switch_to(
         &mut self,
         cx: &mut Cx,
         dst: DstHandle<'p>,
         frame: Option<LinkAddresses>,
         queue: QueueId,
     ) {
-        let same = self.path.as_ref().is_some_and(|(before, link, from)| {
+        let same = self.dst.as_ref().is_some_and(|(before, link, from)| {
             core::ptr::eq(before.tail(), dst.tail()) && *link == frame && *from == queue
         });
         if !same {
             self.flush(cx);
-            self.path = Some((dst, frame, queue));
+            self.dst = Some((dst, frame, queue));
         }
     }
 
     fn flush(&mut self, cx: &mut Cx) {
-        if let Some((dst, frame, queue)) = self.path.take()
+        if let Some((dst, frame, queue)) = self.dst.take()
             && !self.list.is_empty()
         {
             let _ = ip_output::pass_on(cx, &dst, frame, queue, &mut self.list);
