@@ -289,7 +289,7 @@ fn extension_headers_are_skipped_and_unknown_ones_reported() {
     // Nothing follows, and nothing is reported.
     assert_eq!(problem(&mut rig, protocol::NO_NEXT_HEADER, &[]), None);
     // A first fragment without a header of its protocol.
-    assert_eq!(problem(&mut rig, protocol::FRAGMENT, &[58, 0, 0, 1, 0, 0, 0, 7]), Some((3, 0)));
+    assert_eq!(problem(&mut rig, protocol::FRAGMENT, &[17, 0, 0, 1, 0, 0, 0, 7]), Some((3, 0)));
     assert_eq!(rig.drops(DropReason::FragmentMalformed), 1);
     rig.finish();
 }
