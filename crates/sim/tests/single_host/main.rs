@@ -16,6 +16,8 @@ mod core;
 #[cfg(test)]
 mod fast_open;
 #[cfg(test)]
+mod fragments;
+#[cfg(test)]
 mod icmp;
 #[cfg(test)]
 mod idle;
