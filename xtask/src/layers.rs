@@ -98,8 +98,8 @@ const LAYERS: &[Layer] = &[
         inner: &["quietline-posix", "quietline-stack", "quietline-pkt"],
         outer: Some(&["arrayvec", "ipnet", "libc", "rustix"]),
     },
-    // One test runs an experiment of the lab on a link of the kernel.
-    Layer { package: "netns-tests", inner: &["quietline-lab"], outer: None },
+    // Tests use the sockets of a stack, and one runs an experiment of the lab.
+    Layer { package: "netns-tests", inner: &["quietline", "quietline-lab"], outer: None },
     Layer { package: "instructions", inner: &["quietline"], outer: Some(&[]) },
     Layer { package: "xtask", inner: &[], outer: None },
 ];

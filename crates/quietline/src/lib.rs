@@ -58,7 +58,7 @@ pub use listener::{Incoming, IntoIncoming, TcpListener};
 pub use memory::decide_packet_memory;
 pub use neighbor::{Neighbor, NudState};
 pub use pkt::DomainStats as MemoryStats;
-pub use route::{Route, RouteKind};
+pub use route::{NextHop, Route, RouteKind, RouteMetrics};
 pub use send_buffer::SendBuffer;
 pub use socket::TcpSocket;
 pub use stack::{

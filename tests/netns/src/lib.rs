@@ -12,6 +12,7 @@
 //! on a loaded machine.
 #![forbid(unsafe_code)]
 
+mod any_link;
 pub mod bottleneck;
 mod content;
 mod dnsmasq;
@@ -24,6 +25,7 @@ mod quietline;
 mod report;
 mod veth;
 
+pub use any_link::{AnyLink, KERNEL_V6, Kind, STACK_V6, Version, host};
 pub use content::{Content, sha256};
 pub use dnsmasq::Dnsmasq;
 pub use echo::talk;

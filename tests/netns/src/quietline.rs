@@ -54,7 +54,7 @@ impl Link {
     pub const NAME: &str = "ql0";
 
     /// Returns the number of cores. Modes that steer packets between cores need two.
-    fn cores(&self) -> u16 {
+    pub(crate) fn cores(&self) -> u16 {
         self.cores.max(cores_of_modes())
     }
 

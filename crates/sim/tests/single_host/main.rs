@@ -8,11 +8,15 @@ mod arp;
 #[cfg(test)]
 mod arp_strict;
 #[cfg(test)]
+mod attacks;
+#[cfg(test)]
 mod connect;
 #[cfg(test)]
 mod core;
 #[cfg(test)]
 mod fast_open;
+#[cfg(test)]
+mod fragments;
 #[cfg(test)]
 mod icmp;
 #[cfg(test)]

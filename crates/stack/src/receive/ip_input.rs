@@ -1,12 +1,12 @@
 //! IP receive: checks the header, decides whether the packet is for this host, and passes the
 //! packet to its protocol.
 //!
-//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`, `igmp_input`. Linux:
-//! `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`,
-//! `ip_extract_route_hint`; `ipv6_rcv`, `ip6_input_finish`. Packets of both IP versions pass the
-//! same functions; the parameter `V4` selects the header. The steps have the order of
-//! RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is a host and does
-//! not forward.
+//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`, `igmp_input`; for fragments,
+//! `reassembly`. Linux: `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`,
+//! `ip_sublist_rcv_finish`, `ip_extract_route_hint`; `ipv6_rcv`, `ip6_input_finish`. Packets of
+//! both IP versions pass the same functions; the parameter `V4` selects the header. The steps have
+//! the order of RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is a
+//! host and does not forward.
 //!
 //! ```text
 //!   packet ─► header ─► early demux ─► its connection ─► sublist of this connection
@@ -34,7 +34,7 @@ use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 
 use super::{
     early_demux::{self, Demuxed, early_demux},
-    icmp_input, igmp_input, tcp_input, udp_input,
+    icmp_input, igmp_input, reassembly, tcp_input, udp_input,
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
@@ -43,6 +43,7 @@ use crate::{
         extension::{self, Problem},
         icmp::{IcmpMessage, Unreachable},
         ip::{self, IpHeader, protocol},
+        ndp,
     },
     route::fib::{Route, is_link_local},
     socket::rx::Rx,
@@ -312,6 +313,13 @@ fn read_extensions(
             header.fragment = chain.fragment;
             header.header_len += chain.len;
             header.payload_len -= u32::from(chain.len);
+            if chain.has_fragment && !chain.fragment.is_fragment() {
+                // An atomic fragment is processed at once, whatever other fragments have its
+                // identification (RFC 6946).
+                rx.cx.count(Counter::Ip6ReasmReqds, 1);
+                rx.cx.count(Counter::Ip6ReasmOKs, 1);
+                check_not_discovery(header, packet)?;
+            }
             Ok(chain.protocol_at)
         }
         Err(refusal) => {
@@ -426,7 +434,12 @@ pub(super) fn accept<const V4: bool>(
             }
             Ok(())
         }
-        RouteKind::Unicast | RouteKind::Blackhole | RouteKind::Unreachable => {
+        // A host reports nothing to the sender, not even for unreachable and prohibited
+        // destinations (Linux: `ip_error` without forwarding).
+        RouteKind::Unicast
+        | RouteKind::Blackhole
+        | RouteKind::Unreachable
+        | RouteKind::Prohibit => {
             cx.count(Counter::IpInAddrErrors.of::<V4>(), 1);
             Err(DropReason::IpForwardingOff)
         }
@@ -501,9 +514,7 @@ pub(super) fn deliver<const V4: bool>(
     packet: Packet,
 ) -> Verdict {
     if header.fragment.is_fragment() {
-        rx.cx.count(Counter::IpReasmReqds.of::<V4>(), 1);
-        rx.cx.count(Counter::IpReasmFails.of::<V4>(), 1);
-        return Verdict::Drop(DropReason::IpFragment, packet);
+        return deliver_fragment::<V4>(rx, dst, header, packet);
     }
     match header.protocol {
         protocol::TCP => {
@@ -537,4 +548,57 @@ pub(super) fn deliver<const V4: bool>(
             Verdict::Drop(DropReason::IpNoProtocol, packet)
         }
     }
+}
+
+/// Adds a fragment to its datagram, and delivers the datagram if the fragment completes it.
+#[cold]
+fn deliver_fragment<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    dst: &OnceDst<'_>,
+    header: &IpHeader,
+    packet: Packet,
+) -> Verdict {
+    let mut whole = match reassembly::input::<V4>(rx, header, packet) {
+        Ok(Some(whole)) => whole,
+        Ok(None) => return Verdict::Consumed,
+        Err((reason, packet)) => return Verdict::Drop(reason, packet),
+    };
+    match read_whole::<V4>(rx, &mut whole) {
+        Ok((header, protocol_at)) => deliver::<V4>(rx, dst, &header, protocol_at, whole),
+        Err(reason) => Verdict::Drop(reason, whole),
+    }
+}
+
+/// Reads the headers of a reassembled datagram.
+fn read_whole<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    whole: &mut Packet,
+) -> Result<(IpHeader, u16), DropReason> {
+    let mut header =
+        check_header::<V4>(whole).inspect_err(|reason| count_header_error::<V4>(rx.cx, *reason))?;
+    let mut protocol_at = NEXT_HEADER;
+    if !V4 && extension::is_extension(header.protocol) {
+        protocol_at = read_extensions(rx, &mut header, whole)?;
+    }
+    if header.fragment.is_fragment() {
+        // A datagram in fragments that is a fragment itself. Each datagram could complete another
+        // one in turn, as deep as a sender likes.
+        count_header_error::<V4>(rx.cx, DropReason::IpOptions);
+        return Err(DropReason::IpOptions);
+    }
+    if !V4 {
+        check_not_discovery(&header, whole)?;
+    }
+    Ok((header, protocol_at))
+}
+
+/// Rejects a neighbor discovery message that had a Fragment header (RFC 6980 §5).
+fn check_not_discovery(header: &IpHeader, packet: &Packet) -> Result<(), DropReason> {
+    let mut kind = [0];
+    packet.copy_to(usize::from(header.header_len), &mut kind);
+    let is_discovery = matches!(kind[0], ndp::ROUTER_SOLICITATION..=ndp::REDIRECT);
+    if header.protocol == protocol::ICMPV6 && is_discovery {
+        return Err(DropReason::NdpFragment);
+    }
+    Ok(())
 }

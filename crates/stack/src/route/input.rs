@@ -17,6 +17,7 @@ use sync::{
     RcuMap,
     epoch::{Domain, Section},
 };
+use tcp::PathMetrics;
 
 use super::fib::Found;
 use crate::{
@@ -106,6 +107,7 @@ fn make(
         paces: false,
         at_once: false,
         dont_fragment: false,
+        metrics: PathMetrics::default(),
         keeps_dst: router.is_loopback_device(index),
         device,
     };
