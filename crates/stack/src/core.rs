@@ -176,7 +176,7 @@ impl CoreNet {
     /// Sets the host, once, while it is built.
     pub(crate) fn set(&self, net: &Arc<Net>) {
         let set = self.0.set(Arc::clone(net));
-        debug_assert!(set.is_ok(), "a core has one host");
+        debug_assert!(set.is_ok(), "the core already has a host");
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
         cx.wake_held();
         assert!(
             !cx.has_left(),
-            "no frames are left to a woken reader, which may sleep again before the release"
+            "frames were left to a woken reader, which may sleep again before the release"
         );
         assert!(!cx.leave_to_reader());
         cx.release_wakes();

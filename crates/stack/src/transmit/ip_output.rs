@@ -233,7 +233,7 @@ fn push_headers<const V4: bool>(
     };
     debug_assert!(
         header.total_len() <= GSO_BYTES_MAX as usize || segments > 1,
-        "an IP packet above 65,535 bytes must be a superframe"
+        "an IP packet above 65,535 bytes is no superframe"
     );
     let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     match frame {

@@ -183,7 +183,7 @@ impl Held {
         new: &Next,
     ) -> Result<(), Packet> {
         let pulled = packet.pull(usize::from(new.headers));
-        debug_assert!(pulled, "the headers of a candidate are linear");
+        debug_assert!(pulled, "the headers of a candidate are not linear");
         if let Err(mut packet) = self.packet.append_packet(pool, packet) {
             // The headers are still in the linear part of the packet, in front of the payload.
             packet.push(usize::from(new.headers));

@@ -116,7 +116,8 @@ pub(super) struct Table {
     last: Option<(u8, u8)>,
 }
 
-const _: () = assert!(BUCKETS <= u8::BITS as usize, "the mask has a bit for every bucket");
+const _: () =
+    assert!(BUCKETS <= u8::BITS as usize, "the mask has fewer bits than the table has buckets");
 
 impl Table {
     /// Whether no packet is held.
@@ -244,7 +245,7 @@ impl Table {
         let rest = self.begin(cx, place.bucket, new, packet);
         debug_assert!(
             rest.completed.is_none(),
-            "the bucket is not full, because a packet has just left it"
+            "the bucket is full, although a packet has just left it"
         );
         Received { completed, outcome: rest.outcome }
     }

@@ -176,7 +176,7 @@ impl Bench {
     fn complete(&mut self) {
         self.gro.flush(&self.cx, &self.mode, false);
         self.drain();
-        assert!(self.gro.is_empty(), "GRO3: a completed poll holds no packet");
+        assert!(self.gro.is_empty(), "GRO3: a packet is held after a completed poll");
     }
 
     fn drain(&mut self) {
@@ -206,7 +206,7 @@ impl Drop for Bench {
         self.up.clear();
         self.gro = Gro::default();
         if !std::thread::panicking() {
-            assert_eq!(self.memory.packets.balance(), 0, "every packet was freed");
+            assert_eq!(self.memory.packets.balance(), 0, "some packets were not freed");
         }
     }
 }

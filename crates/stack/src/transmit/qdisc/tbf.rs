@@ -156,7 +156,11 @@ mod tests {
         assert_eq!(throttled_until(&mut bench, START), None);
         assert_eq!(throttled_until(&mut bench, ahead), None);
         let next = Some(START + Duration::from_micros(160));
-        assert_eq!(throttled_until(&mut bench, START), next, "the clock of this owner is behind");
+        assert_eq!(
+            throttled_until(&mut bench, START),
+            next,
+            "an owner whose clock is behind gained tokens"
+        );
         assert_eq!(throttled_until(&mut bench, ahead), next);
         bench.finish();
     }
