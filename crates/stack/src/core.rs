@@ -13,10 +13,10 @@
 //! runs another turn before it releases the core. Therefore no frame waits for a second doorbell,
 //! and a turn need not poll queues that could signal and did not.
 //!
-//! ```text
-//! doorbell ──own_or_schedule()──► idle?  yes: the caller owns it; Cx::do_softirq runs it
-//!                                     no: MISSED; the owner's release fails, another turn
-//! ```
+//! | core at a doorbell (`own_or_schedule`) | effect |
+//! |---|---|
+//! | not owned | The ringing thread owns the core and runs it in `Cx::do_softirq`. |
+//! | owned | MISSED is set, so that the owner's release fails and the owner runs another turn. |
 
 use std::{
     ops::Deref,

@@ -4,12 +4,15 @@
 //! Above: `napi`, which polls the device. Below: `link_input::input_list`, which takes the ready
 //! packets. Linux: net/core/gro.c, net/ipv4/tcp_offload.c.
 //!
-//! ```text
-//!             ┌─ merged ──► a held packet grows          ┌──────────┐ batch full, flush
-//!   frame ────┼─ held ────► table: 8 buckets of 8        │   list   ├───► ready ─► input_list
-//!             └─ normal ───────────────────────────────► └──────────┘
-//!                           completed: PSH, differs, full ──► ▲
-//! ```
+//! | frame | effect |
+//! |---|---|
+//! | *merged*: the next segment of a held packet (a packet that waits for further segments) | It is appended to the held packet. |
+//! | *held*: the first segment of a flow that may be merged | It becomes a held packet in the table: 8 buckets of 8 packets. |
+//! | *normal*: any other | It goes unchanged into the list. |
+//!
+//! A held packet is completed, and enters the list, when its last segment had PSH, when the next
+//! frame of its flow does not continue it, when it is full, or at a flush. The list is delivered
+//! (`ready`) when the batch is full or at a flush. `net.quietline.gro_exit` can omit the list.
 //!
 //! A `Gro` belongs to one NAPI instance (one device queue), and only the thread that polls this
 //! queue accesses the `Gro`. Merged segments form a superframe: one packet of several segments. A

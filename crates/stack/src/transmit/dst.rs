@@ -180,7 +180,8 @@ pub(crate) struct DstOrigin {
     pub(crate) source: IpAddr,
 }
 
-/// Statistics of an entry's lookups. They are written at most about once per tick, so that lookups on several cores seldom write the same cache line.
+/// Statistics of an entry's lookups. They are written at most about once per tick, so that lookups
+/// on several cores seldom write the same cache line.
 #[derive(Debug, Default)]
 pub(crate) struct DstStats {
     /// Number of ticks in which the entry was looked up. Relaxed, like `last_use`, because a
@@ -203,8 +204,8 @@ impl DstStats {
     }
 }
 
-/// Invariant DST1: checks, for each layout, the offset of the count and which parts share its cache lines.
-/// The checks hold for any pointer width, except those of the total size, which need 64-bit
+/// Invariant DST1: checks, for each layout, the offset of the count and which parts share its cache
+/// lines. The checks hold for any pointer width, except those of the total size, which need 64-bit
 /// pointers.
 const _: () = {
     const fn checked(layout: Layout, size: usize) -> Offsets {

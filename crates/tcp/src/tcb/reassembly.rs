@@ -271,8 +271,8 @@ impl Reassembly {
         Some((start, seq + 1))
     }
 
-    /// Returns the queued ranges before `rcv_nxt`, in order: in-order data has brought these bytes a
-    /// second time (the D-SACK range).
+    /// Returns the queued ranges before `rcv_nxt`, in order: in-order data has brought these bytes
+    /// a second time (the D-SACK range).
     pub fn ranges_before(&self, rcv_nxt: SeqNum) -> impl Iterator<Item = (SeqNum, SeqNum)> + '_ {
         let reached = self.blocks().take_while(move |(start, _)| start.lt(rcv_nxt));
         reached.map(move |(start, end)| (start, end.min(rcv_nxt)))

@@ -101,8 +101,8 @@ impl Codel {
         }
     }
 
-    /// Enters the dropping state. Soon after the last dropping state, `count` starts at the number of
-    /// drops in it.
+    /// Enters the dropping state. Soon after the last dropping state, `count` starts at the number
+    /// of drops in it.
     fn enter_dropping(&mut self, params: &CodelParams, now: Instant) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.last_count);

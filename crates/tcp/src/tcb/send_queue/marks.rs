@@ -76,8 +76,8 @@ impl SendQueue {
     }
 
     /// Whether the queue exceeds the send buffer by so much that entries in flight are no longer
-    /// split. Each split costs more memory than the data that it separates. A peer could exhaust the
-    /// memory of this host with SACK blocks or a very small MSS that require many splits
+    /// split. Each split costs more memory than the data that it separates. A peer could exhaust
+    /// the memory of this host with SACK blocks or a very small MSS that require many splits
     /// (CVE-2019-11478). Sending a part of the data twice is cheaper (Linux tcp_fragment).
     pub(crate) fn is_too_big(&self, sndbuf: u32) -> bool {
         self.wmem_queued / 2 > sndbuf.saturating_add(SPLIT_SLACK)
