@@ -22,8 +22,9 @@
 //!
 //! **Order.** At every point where the poll may end (`Gro::flush`), held packets are completed
 //! first and leave with the list. A segment that is not merged completes the held packet of its
-//! flow (ends its merging), even a segment that can never be merged, such as one with IP options. A
-//! fragment completes all held packets between its addresses. Differs from Linux, where segments
+//! flow (ends its merging), even a segment that can never be merged, such as one with IP options.
+//! Only a segment with a wrong TCP checksum, which TCP drops, completes none. An IPv4 fragment of a
+//! TCP segment completes all held packets between its addresses. Differs from Linux, where segments
 //! with IP options and fragments overtake the held packets of their flow.
 //!
 //! **Cost.** While no packet is held, a frame that can be neither merged nor held (a pure ACK, a
@@ -56,9 +57,10 @@ mod tests;
 /// Reason why a held packet was completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FlushReason {
-    /// The last merged segment carried PSH, FIN, URG, SYN or RST.
+    /// The last merged segment carried PSH or FIN.
     Psh,
-    /// The next segment differs in control bits, acknowledgment, window or urgent pointer.
+    /// The next segment carries CWR, or differs in the acknowledgment, the window, the urgent
+    /// pointer, or a control bit other than FIN and PSH.
     Flags,
     /// The next segment does not continue the sequence.
     Seq,

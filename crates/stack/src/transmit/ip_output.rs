@@ -95,7 +95,8 @@ pub(crate) struct Sender<'a> {
     pub protocol: u8,
     /// Fields that the socket sets.
     pub fields: IpFields,
-    /// Next IPv4 identification of the connection; `None` for replies without a connection.
+    /// Next IPv4 identification of the socket. `None` for replies without a socket, and for
+    /// datagrams to an address other than the socket's peer.
     pub ids: Option<&'a mut u16>,
 }
 

@@ -5,7 +5,8 @@
 //!
 //! Each bucket is ordered by arrival, and packets leave it oldest first. At most one packet of a
 //! flow is held, and it leaves before the next packet of the flow is held or passed on. Packets of
-//! one flow can therefore never overtake each other here.
+//! one flow can therefore never overtake each other here, except one with a wrong checksum, which
+//! TCP drops.
 
 use arrayvec::ArrayVec;
 use pkt::Packet;
