@@ -83,7 +83,7 @@ enum Scope {
 pub enum PollReport {
     /// The budget was used up; another turn has work at once.
     Pending,
-    /// Every queue was found empty.
+    /// Every queue was found empty, or its frames are left to a woken reader.
     AllDone,
 }
 
