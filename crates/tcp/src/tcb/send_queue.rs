@@ -4,11 +4,10 @@
 //! them. Linux: sk_write_queue and tcp_rtx_queue; here both are one queue, divided by the index
 //! `sent`.
 //!
-//! ```text
-//!    snd_una                     snd_nxt                      write_seq
-//!       | entry 0 | entry 1 |  …    | entry `sent` |  …  | tail |
-//!       '---- transmitted: retransmit from here ---'--- not yet sent; only the tail grows
-//! ```
+//! | entries | sequence numbers | state |
+//! |---|---|---|
+//! | before index `sent` | SND.UNA to SND.NXT | sent at least once, kept for retransmission |
+//! | from index `sent` on | SND.NXT to `write_seq` | not sent yet; only the last entry grows |
 //!
 //! Entries are contiguous in sequence space and hold at least one sequence number each. An entry is
 //! transmitted whole or split first (`split`), so that data in flight, lost, retransmitted or
