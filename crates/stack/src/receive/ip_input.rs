@@ -142,7 +142,7 @@ impl<'s> ListInput<'s> {
             }
         }
         let ecn = Ecn::from_traffic_class(header.traffic_class);
-        // Every segment of a superframe carries the same ECN mark.
+        // Every segment of a superframe (a packet of several segments) carries the same ECN mark.
         rx.cx.count(ecn_counter(ecn).of::<V4>(), u64::from(packet.meta().gso.segs.max(1)));
         packet.meta_mut().ecn = ecn;
         let sysctls = rx.cx.sysctls();

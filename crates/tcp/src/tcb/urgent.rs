@@ -15,7 +15,8 @@
 //! A read stops in front of the urgent byte, and the next read starts after it.
 //!
 //! While the peer has not acknowledged the mark (urgent mode), segments are sent one by one,
-//! without Nagle's algorithm and without superframes, so that each can carry its own pointer.
+//! without Nagle's algorithm and without superframes (packets of several segments), so that each
+//! can carry its own pointer.
 //!
 //! Differs from Linux: no process gets a SIGURG; [`Readiness::PRI`](crate::Readiness::PRI) reports
 //! urgent data.

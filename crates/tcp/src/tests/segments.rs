@@ -1,5 +1,5 @@
-//! Single segments that are old, invalid, too large or hostile; superframes, a lower path MTU, and
-//! record ends.
+//! Single segments that are old, invalid, too large or hostile; superframes (packets of several
+//! segments), a lower path MTU, and record ends.
 
 use core::time::Duration;
 

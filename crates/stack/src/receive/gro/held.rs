@@ -4,10 +4,10 @@
 //! Linux: `struct napi_gro_cb`, `tcp_gro_receive`, `skb_gro_receive`, `inet_gro_flush`,
 //! `tcp4_gro_complete`.
 //!
-//! The rules ensure that [`gso::segment`](crate::transmit::gso) of the completed superframe
-//! restores exactly the segments it was merged from. Header fields that all segments of a
-//! superframe share must therefore be equal, including the window and the urgent pointer. The other
-//! fields must differ in the way segmentation makes them differ.
+//! The rules ensure that [`gso::segment`](crate::transmit::gso) of the completed superframe (a
+//! packet of several segments) restores exactly the segments it was merged from. Header fields that
+//! all segments of a superframe share must therefore be equal, including the window and the urgent
+//! pointer. The other fields must differ in the way segmentation makes them differ.
 
 use pkt::{Gso, GsoKind, Instant, Packet, Pool, RxChecksum, Sum, checksum};
 use tcp::{Flags, SeqNum, wire::header::CHECKSUM_OFFSET};

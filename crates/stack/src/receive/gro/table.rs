@@ -1,4 +1,5 @@
-//! Table of the held packets of one NAPI instance: buckets by flow, and the handling of one frame.
+//! Table of the held packets (packets that wait for the next segment of their flow) of one NAPI
+//! instance: buckets by flow, and the handling of one frame.
 //!
 //! Linux: `struct gro_node`, `dev_gro_receive`, `napi_gro_flush`. Only the owner of the poll
 //! accesses the table.
@@ -82,8 +83,8 @@ pub(super) struct Completed {
 }
 
 impl Completed {
-    /// Counts the packet, and returns it with the headers of a superframe if it has several
-    /// segments.
+    /// Counts the packet, and returns it with the headers of a superframe (a packet of several
+    /// segments) if it has several segments.
     pub(super) fn into_packet(self, cx: &Cx) -> Packet {
         cx.count(self.reason.counter(), 1);
         let held_for = cx.now - self.held.since;

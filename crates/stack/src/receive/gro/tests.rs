@@ -1,6 +1,7 @@
 //! Receive offload tests on frames built from bytes. `rules` tests which segments merge; `next`,
 //! that header comparison and parsing have the same result; `scenarios`, the order in which packets
-//! leave; and `oracle`, that a superframe is segmented into its original segments.
+//! leave; and `oracle`, that a superframe (a packet of several segments) is segmented into its
+//! original segments.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -43,7 +43,7 @@ struct Held {
     calls: usize,
     sent: Vec<u8>,
     done: Completed,
-    /// Length above which the device refuses superframes.
+    /// Length above which the device refuses superframes (packets of several segments).
     refuses_above: Option<u32>,
     superframe_max: Option<u32>,
 }

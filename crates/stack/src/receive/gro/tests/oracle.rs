@@ -1,5 +1,5 @@
 //! GRO1, GRO2, GRO6: random sequences of segments are delivered completely and in order, and
-//! superframes are segmented into their original segments.
+//! superframes (packets of several segments) are segmented into their original segments.
 
 use pkt::PacketList;
 use proptest::prelude::*;

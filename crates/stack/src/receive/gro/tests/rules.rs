@@ -255,8 +255,9 @@ fn frames_with_wrong_header_lengths_are_passed_on_unchanged() {
     }
 }
 
-/// GRO7: a segment with which a superframe would reach 64 KB begins a new one. The segments are
-/// clones of one packet and share its pages, so the number of frags sets no limit here.
+/// GRO7: a segment with which a superframe (a packet of several segments) would reach 64 KB begins
+/// a new one. The segments are clones of one packet and share its pages, so the number of frags
+/// sets no limit here.
 #[test]
 fn superframes_stay_below_their_limit() {
     for v4 in [true, false] {

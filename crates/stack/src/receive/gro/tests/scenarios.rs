@@ -153,8 +153,8 @@ fn an_unchanged_packet_follows_the_held_packet_that_it_completes() {
     }
 }
 
-/// Three superframes of three segments each count as three packets or as nine segments. The batch
-/// is eight.
+/// Three superframes (packets of several segments) of three segments each count as three packets or
+/// as nine segments. The batch is eight.
 #[test]
 fn a_superframe_counts_as_one_packet_or_as_its_segments() {
     for (exit, lists) in
