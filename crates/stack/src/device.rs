@@ -63,7 +63,7 @@ pub enum LinkType {
 }
 
 impl LinkType {
-    /// Bytes of the link header in front of the IP header.
+    /// Returns the number of bytes of the link header in front of the IP header.
     #[must_use]
     pub const fn header_bytes(self) -> usize {
         match self {

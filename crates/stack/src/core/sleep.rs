@@ -59,9 +59,8 @@ impl Core {
         self.attendance.has_descriptors()
     }
 
-    /// Returns whether superframes reach this core through
-    /// descriptors. Then the CPU of the application should read them, so that they are in its
-    /// caches afterwards.
+    /// Returns whether superframes reach this core through descriptors. Then the CPU of the
+    /// application should read them, so that they are in its caches afterwards.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
         self.attendance.is_bulk()
