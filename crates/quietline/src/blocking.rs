@@ -176,7 +176,7 @@ pub(crate) fn blocking<R>(
 pub(crate) fn poll_ready(
     socket: &impl Awaited,
     interest: Readiness,
-    task: &mut Context<'_>,
+    task: &Context<'_>,
 ) -> Poll<Readiness> {
     let wanted = wanted(interest);
     let ready = socket.readiness();

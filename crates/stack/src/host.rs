@@ -20,6 +20,7 @@ use crate::{
     sysctl::SysctlError,
 };
 
+mod addresses;
 mod audit;
 mod build;
 pub mod config;

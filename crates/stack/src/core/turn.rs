@@ -13,7 +13,7 @@ use super::{BACKLOG, Core, CoreState, PollReport, Scope, admin_state, queues_in}
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    receive::{napi::PollEnd, rps::SoftnetCounts},
+    receive::{napi::PollEnd, reassembly, rps::SoftnetCounts},
     socket::core_sockets::TimerEntry,
     socket::net::Net,
 };
@@ -331,6 +331,8 @@ fn on_timer(net: &Net, entry: TimerEntry, cx: &mut Cx) {
             }
         }
         TimerEntry::Claims => net.on_claim_timer(cx),
+        TimerEntry::Fragments(true) => reassembly::on_timer::<true>(net, cx),
+        TimerEntry::Fragments(false) => reassembly::on_timer::<false>(net, cx),
         TimerEntry::Igmp => net.on_igmp_timer(cx),
         TimerEntry::Autoconf => net.on_autoconf_timer(cx),
     }

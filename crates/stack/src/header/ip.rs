@@ -17,11 +17,11 @@
 //! (RFC 2675), so that both versions are alike.
 //!
 //! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers
-//! (`extension`), reassembly.
+//! (`extension`), reassembly (`receive::reassembly`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use pkt::{DropReason, EtherType, GsoKind, Packet};
+use pkt::{DropReason, Ecn, EtherType, GsoKind, Packet};
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -471,6 +471,31 @@ pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32)
     }
     rewrite_ipv4(bytes, |wire, header_len| {
         wire.total_len = length_field(payload_len + u32::from(header_len));
+    });
+}
+
+/// Turns the header of a first fragment into that of the whole datagram, with `payload_len` bytes
+/// after it. For IPv6, the extension headers count as payload.
+///
+/// # Panics
+/// If `bytes` does not start with a header that [`parse`] accepts, or an IPv4 packet would exceed
+/// 65,535 bytes.
+pub(crate) fn set_whole<const V4: bool>(
+    bytes: &mut [u8],
+    payload_len: u16,
+    ecn: Ecn,
+    dont_fragment: bool,
+) {
+    if !V4 {
+        set_segment::<V4>(bytes, payload_len, 0);
+        bytes[1] = bytes[1] & !0x30 | ecn.bits() << 4;
+        return;
+    }
+    rewrite_ipv4(bytes, |wire, header_len| {
+        let total_len = payload_len.checked_add(header_len);
+        wire.total_len = U16::new(total_len.expect("a datagram has at most 65,535 bytes"));
+        wire.flags_fragment = U16::new(if dont_fragment { DONT_FRAGMENT } else { 0 });
+        wire.tos = wire.tos & !3 | ecn.bits();
     });
 }
 

@@ -31,7 +31,7 @@ use crate::{
     },
     core::{AdminState, Core},
     cx::{Cx, event::Event},
-    device::{Device as _, attached::Attached},
+    device::{Capabilities, Device as _, attached::Attached},
     socket::{Listener, demux::Entry},
 };
 
@@ -115,6 +115,13 @@ impl Host {
     #[must_use]
     pub fn is_device_up(&self, index: DeviceIndex) -> bool {
         index == LOOPBACK || self.attached(index).is_ok_and(|device| device.is_up())
+    }
+
+    /// Iterates over the devices besides loopback that were not removed, with their capabilities.
+    pub fn present_devices(&self) -> impl Iterator<Item = (DeviceIndex, &Capabilities)> {
+        let attached = (1..).map(DeviceIndex).zip(&self.attached);
+        let present = attached.filter(|(_, device)| !device.is_gone());
+        present.map(|(index, device)| (index, device.caps()))
     }
 
     pub(super) fn attached(&self, index: DeviceIndex) -> Result<&Attached, Errno> {

@@ -23,6 +23,7 @@ use sync::{
     PerCore, RcuMap,
     epoch::{Domain, Section},
 };
+use tcp::PathMetrics;
 
 use crate::{
     base::{
@@ -48,6 +49,7 @@ struct Key {
     mtu: u32,
     receive_mtu: u32,
     dont_fragment: bool,
+    metrics: PathMetrics,
 }
 
 /// Route entries of the packets that a host sends, per core.
@@ -81,8 +83,10 @@ impl OutputRoutes {
         core: CoreId,
         rcu: &'s Section<'_>,
     ) -> Result<DstHandle<'s>, Errno> {
-        let Hop { index: device, next_hop, source, mtu, receive_mtu, dont_fragment, .. } = *hop;
-        let key = Key { device, next_hop, source, mtu, receive_mtu, dont_fragment };
+        let Hop {
+            index: device, next_hop, source, mtu, receive_mtu, dont_fragment, metrics, ..
+        } = *hop;
+        let key = Key { device, next_hop, source, mtu, receive_mtu, dont_fragment, metrics };
         let hash = fold(next_hop);
         let routes = &self.cores[usize::from(core.0)];
         if let Some(dst) = routes.lookup(hash, &key, rcu)

@@ -19,7 +19,7 @@
 //! socket has a filter; this stack verifies every checksum on arrival, so that a corrupt datagram
 //! never makes a socket readable.
 //!
-//! Not here: IPv6, and fragments. A datagram larger than the path MTU is refused with `EMSGSIZE`.
+//! Not here: IPv6.
 
 use std::{
     net::{IpAddr, SocketAddr},

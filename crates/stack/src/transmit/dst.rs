@@ -42,6 +42,7 @@ use std::{
 
 use pkt::Instant;
 use sync::counted::{Layout, Offsets, Parts};
+use tcp::PathMetrics;
 
 use super::{neighbor::table::NeighborEntry, tx_queue::DeviceTx};
 use crate::{
@@ -155,6 +156,8 @@ pub struct Dst {
     /// True for loopback, where a packet is sent and received by the same entry: the packet may
     /// then keep its entry from the sender to the receiver.
     pub(crate) keeps_dst: bool,
+    /// Metrics of the route that concern TCP.
+    pub(crate) metrics: PathMetrics,
 }
 
 /// Part with the other fields that Linux reads for every packet. In the packed layout, they share a
@@ -310,13 +313,16 @@ pub enum RouteKind {
     Multicast,
     /// Drop silently.
     Blackhole,
-    /// Drop and report the error to the sender.
+    /// Drop and report an unreachable host to the sender.
     Unreachable,
+    /// Drop and report to the sender that it may not send there.
+    Prohibit,
 }
 
 impl RouteKind {
     /// Returns the keyword that `ip route` prints in front of the prefix; empty for unicast.
-    pub(crate) const fn word(self) -> &'static str {
+    #[must_use]
+    pub const fn word(self) -> &'static str {
         match self {
             Self::Local => "local ",
             Self::Unicast => "",
@@ -324,6 +330,7 @@ impl RouteKind {
             Self::Multicast => "multicast ",
             Self::Blackhole => "blackhole ",
             Self::Unreachable => "unreachable ",
+            Self::Prohibit => "prohibit ",
         }
     }
 }

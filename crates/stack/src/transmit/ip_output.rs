@@ -4,13 +4,15 @@
 //! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every packet (RFC 1191 §3), unless
 //! path MTU discovery is disabled or a report has shown a path MTU below the minimum. Superframes
 //! (packets of several segments) and checksums that the device does not support are processed later
-//! (`tx_queue`).
+//! (`tx_queue`). A packet that is longer than the MTU is sent in fragments (`fragment`), unless it
+//! has DF.
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
 use tcp::FourTuple;
 
 use super::{
     dst::{Dst, DstHandle},
+    fragment::fragment,
     link_output::{self, LinkAddresses},
     packet_dst::{PacketDst, leave_rcu},
     qdisc::NetXmit,
@@ -190,19 +192,50 @@ pub(crate) fn pass_on(
 }
 
 /// Sends one complete IP packet, such as an ICMP message, by the route entry `dst`. A packet that
-/// is longer than the MTU is dropped, not fragmented.
+/// is longer than the MTU is sent in fragments, or dropped if it has DF. Linux: `ip_finish_output`.
 pub(crate) fn send(cx: &mut Cx, dst: &Dst, packet: Packet) {
+    let mut list = PacketList::new();
+    cut(cx, dst, packet, &mut list);
+    let _ = link_output::output(cx, dst, QueueId(0), &mut list);
+}
+
+/// Prepends the IP header to the datagrams in `cx.out`, some of which are longer than the MTU, and
+/// moves them to `list`, as fragments if necessary. The caller clears DF (`fields.mtu_discover`).
+pub(crate) fn add_headers_and_cut(
+    cx: &mut Cx,
+    dst: &Dst,
+    mut sender: Sender<'_>,
+    list: &mut PacketList,
+) {
+    let v4 = sender.tuple.is_ipv4();
+    while let Some(mut datagram) = cx.out.pop_front() {
+        if v4 {
+            push_headers::<true>(cx, dst, &mut sender, None, &mut datagram);
+        } else {
+            push_headers::<false>(cx, dst, &mut sender, None, &mut datagram);
+        }
+        cut(cx, dst, datagram, list);
+    }
+}
+
+/// Moves a complete IP packet to `list`, as fragments if it is longer than the MTU, and counts it.
+fn cut(cx: &mut Cx, dst: &Dst, packet: Packet, list: &mut PacketList) {
     let v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
     cx.count(Counter::IpOutRequests.of_version(v4), 1);
+    let (mut bytes, mut count) = (packet.len(), 1);
     if packet.len() > dst.mtu as usize {
-        cx.count(Counter::IpFragFails.of_version(v4), 1);
-        return cx.drop_packet(DropReason::PacketTooBig, packet);
+        match fragment(cx, packet, dst.mtu) {
+            Ok(mut fragments) => {
+                (bytes, count) = (fragments.bytes(), fragments.len());
+                list.append(&mut fragments);
+            }
+            Err((reason, packet)) => return cx.drop_packet(reason, packet),
+        }
+    } else {
+        list.push_back(packet);
     }
-    cx.count(Counter::IpExtOutOctets.of_version(v4), packet.len() as u64);
-    cx.count(Counter::IpOutTransmits.of_version(v4), 1);
-    let mut list = PacketList::new();
-    list.push_back(packet);
-    let _ = link_output::output(cx, dst, QueueId(0), &mut list);
+    cx.count(Counter::IpExtOutOctets.of_version(v4), bytes as u64);
+    cx.count(Counter::IpOutTransmits.of_version(v4), count as u64);
 }
 
 /// Prepends the IP header and, if the link addresses are known, the link header. Returns the length
@@ -233,8 +266,8 @@ fn push_headers<const V4: bool>(
         payload_len,
     };
     debug_assert!(
-        header.total_len() <= GSO_BYTES_MAX as usize || segments > 1,
-        "an IP packet above 65,535 bytes is no superframe"
+        payload_len <= GSO_BYTES_MAX || segments > 1,
+        "a payload above 65,535 bytes is no superframe's"
     );
     let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     match frame {

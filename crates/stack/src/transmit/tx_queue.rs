@@ -53,7 +53,7 @@ use state::{Next, TxState};
 pub use stats::TxQueueStats;
 
 mod delay;
-mod offload;
+pub(super) mod offload;
 mod state;
 mod stats;
 

@@ -149,7 +149,7 @@ impl Request {
 
     /// Agrees on ECN with the sender of `syn`, whose IP header has the ECN field `codepoint`.
     fn take_ecn(&mut self, cx: &Cx<'_>, params: &OpenParams, syn: &SegmentHeader, codepoint: Ecn) {
-        let algorithm = params.options.congestion(cx.config);
+        let algorithm = params.options.congestion(cx.config, &params.path.metrics);
         self.ecn = ecn::accepts(cx.config, algorithm, syn, codepoint);
     }
 
@@ -174,7 +174,7 @@ impl Request {
         let OpenParams { tuple, iss, ts_offset, path, options, .. } = params;
         let offered = &header.options;
         let mss = PathMss::new(cx.config, *tuple, path, options);
-        let buffer = ReceiveBuffer::new(cx.config, options, mss.advertised());
+        let buffer = ReceiveBuffer::new(cx.config, options, &path.metrics, mss.advertised());
         let snd_wscale = offered.window_scale.filter(|_| cx.config.tcp_window_scaling);
         let timestamps = offered.timestamps.filter(|_| cx.config.tcp_timestamps);
         Self {

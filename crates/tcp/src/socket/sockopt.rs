@@ -259,6 +259,11 @@ impl Tcb {
         self.congestion.algorithm()
     }
 
+    /// Sets `quickack` of a new route, the metric that counts for open connections.
+    pub fn set_route_quickack(&mut self, on: bool) {
+        self.ack.set_never_delays(on);
+    }
+
     /// Sets the values of a new route's device: `PathParams::gso_bytes_max` and
     /// `PathParams::sums_payload`.
     pub fn set_device(&mut self, gso_bytes_max: u32, sums_payload: bool) {

@@ -48,13 +48,14 @@ fn ip(text: &str) -> IpAddr {
 fn an_entry_from_a_lookup_before_a_route_change_is_stale() {
     let (host, mut cx) = bench();
     let entered = cx.enter(&host);
-    let hop = host.hop(&cx, ip("192.0.2.9"), None).expect("the host has a route");
+    let hop = host.hop(&cx, ip("192.0.2.9"), None, None).expect("the host has a route");
     host.replace_route(&via("192.0.2.0/24", "10.0.0.3")).expect("valid");
-    let other = host.route(&cx, ip("198.51.100.9"), None, CORE).expect("the host has a route");
+    let other =
+        host.route(&cx, ip("198.51.100.9"), None, None, CORE).expect("the host has a route");
     let dst = host.dst_of_hop(&cx, &hop, CORE).expect("the route has an entry");
     assert!(!host.is_current(&cx, &dst), "{dst:?}");
     assert!(host.is_current(&cx, &other));
-    let again = host.route(&cx, ip("192.0.2.9"), None, CORE).expect("the host has a route");
+    let again = host.route(&cx, ip("192.0.2.9"), None, None, CORE).expect("the host has a route");
     assert!(host.is_current(&cx, &again));
     assert_eq!(again.neighbor.as_ref().map(|neighbor| neighbor.ip()), Some(ip("10.0.0.3")));
     cx.leave(entered);
@@ -67,7 +68,7 @@ fn a_route_entry_uses_the_current_kind_of_reference_counting() {
     let entered = cx.enter(&host);
     host.set_sysctl("net.quietline.dst_ref", "cas_inc_not_zero")
         .expect("the setting has this value");
-    let dst = host.route(&cx, ip("192.0.2.9"), None, CORE).expect("the host has a route");
+    let dst = host.route(&cx, ip("192.0.2.9"), None, None, CORE).expect("the host has a route");
     assert!(host.is_current(&cx, &dst));
     assert_eq!(dst.dst.counting(), Counting::CasIncNotZero);
     cx.leave(entered);

@@ -223,7 +223,8 @@ fn start(
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
     let time_wait = time_wait_of(net, cx, &name, bound)?;
-    let dst = net.route(cx, tuple.remote, Some(tuple.local.ip()), name.core)?;
+    let source = Some(tuple.local.ip());
+    let dst = net.route(cx, tuple.remote, source, Some(hash), name.core)?;
     let reuse = time_wait.as_ref().map(|(_, reuse)| *reuse);
     let params = open_params(net, cx, &name, &dst, &options.settings, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);

@@ -338,10 +338,11 @@ impl StreamState {
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }
-        let FourTuple { local, remote } = socket.name.tuple;
-        self.dst = net.route(cx, remote, Some(local.ip()), socket.name.core).ok();
+        let FlowName { tuple: FourTuple { local, remote }, hash, core } = socket.name;
+        self.dst = net.route(cx, remote, Some(local.ip()), Some(hash), core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
+            self.tcb.set_route_quickack(dst.metrics.quickack);
             // A socket that ignores reports of the path MTU uses the device's MTU.
             let mtu = if takes_reports(socket) { dst.mtu } else { dst.device.caps().mtu };
             self.tcb.set_path_mtu(mtu);
@@ -359,7 +360,7 @@ impl StreamState {
         if net.is_current(cx, dst) {
             let FourTuple { local, remote } = socket.name.tuple;
             assert!(
-                net.agrees_with_lookup(cx, dst, remote, local.ip()),
+                net.agrees_with_lookup(cx, dst, remote, local.ip(), Some(socket.name.hash)),
                 "a stale entry counts as current: {dst:?}"
             );
         }

@@ -180,8 +180,8 @@ impl Listener {
     ) -> Option<(DstHandle<'s>, OpenParams)> {
         let (net, cx, rcu) = (rx.net, &*rx.cx, rx.rcu);
         let FourTuple { local, remote } = name.tuple;
-        let core = net.core_of_flow(name.hash);
-        let dst = net.reply_dst(cx, remote, Some(local.ip()), core, rcu).ok()?;
+        let (core, flow) = (net.core_of_flow(name.hash), Some(name.hash));
+        let dst = net.reply_dst(cx, remote, Some(local.ip()), flow, core, rcu).ok()?;
         let options = self.settings(rcu).tcp.clone();
         let mut params = OpenParams { options, ..net.open_params(name, &dst, cx.now) };
         if let Some(iss_min) = iss_min

@@ -321,8 +321,21 @@ impl Net {
         self.arm_claims();
     }
 
+    /// Begins to claim an address that this host has just got. Nothing happens on a device without
+    /// link addresses, and if no probes are configured for the family of the address.
+    pub(crate) fn claim_address(&self, cx: &mut Cx, device: DeviceIndex, address: IpAddr) {
+        let Timing { probes, interval, .. } = Timing::of(cx, address);
+        if probes == 0 || self.mac_of(device).is_none() {
+            return;
+        }
+        let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
+        let claim = Claim { device, address, is_auto: false, phase, defended: None };
+        self.claims.lock().push(claim);
+        self.arm_claims();
+    }
+
     /// Removes the claim of an address that this host gives up.
-    pub(super) fn forget_claim(&self, device: DeviceIndex, address: IpAddr) {
+    pub(crate) fn forget_claim(&self, device: DeviceIndex, address: IpAddr) {
         self.claims.lock().retain(|claim| claim.device != device || claim.address != address);
     }
 
@@ -352,12 +365,24 @@ impl Net {
     /// Returns the state of the claims that [`claim_addresses`](Self::claim_addresses) has begun.
     #[must_use]
     pub fn claim_state(&self) -> ClaimState {
+        self.claim_state_where(|_| true)
+    }
+
+    /// Returns the state of the claim of `address` on `device`.
+    #[must_use]
+    pub fn claim_state_of(&self, device: DeviceIndex, address: IpAddr) -> ClaimState {
+        self.claim_state_where(|claim| claim.device == device && claim.address == address)
+    }
+
+    fn claim_state_where(&self, is_meant: impl Fn(&Claim) -> bool) -> ClaimState {
         let claims = self.claims.lock();
-        let refused = claims.iter().find_map(|claim| match claim.phase {
-            Phase::Refused { mac } => Some(ClaimState::Refused { address: claim.address, mac }),
-            _ => None,
+        let refused = claims.iter().filter(|claim| is_meant(claim)).find_map(|claim| {
+            let Phase::Refused { mac } = claim.phase else { return None };
+            Some(ClaimState::Refused { address: claim.address, mac })
         });
-        let probing = claims.iter().any(|claim| matches!(claim.phase, Phase::Probing { .. }));
+        let is_probing =
+            |claim: &Claim| is_meant(claim) && matches!(claim.phase, Phase::Probing { .. });
+        let probing = claims.iter().any(is_probing);
         refused.unwrap_or(if probing { ClaimState::Probing } else { ClaimState::Ready })
     }
 
