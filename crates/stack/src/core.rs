@@ -13,10 +13,10 @@
 //! runs another turn before it releases the core. Therefore no frame waits for a second doorbell,
 //! and a turn need not poll queues that could signal and did not.
 //!
-//! ```text
-//! doorbell ──own_or_schedule()──► idle?  yes: the caller owns it; Cx::do_softirq runs it
-//!                                     no: MISSED; the owner's release fails, another turn
-//! ```
+//! | core at a doorbell (`own_or_schedule`) | effect |
+//! |---|---|
+//! | not owned | The ringing thread owns the core and runs it in `Cx::do_softirq`. |
+//! | owned | MISSED is set, so that the owner's release fails and the owner runs another turn. |
 
 use std::{
     ops::Deref,
@@ -83,7 +83,7 @@ enum Scope {
 pub enum PollReport {
     /// The budget was used up; another turn has work at once.
     Pending,
-    /// Every queue was found empty.
+    /// Every queue was found empty, or its frames are left to a woken reader.
     AllDone,
 }
 
@@ -176,7 +176,7 @@ impl CoreNet {
     /// Sets the host, once, while it is built.
     pub(crate) fn set(&self, net: &Arc<Net>) {
         let set = self.0.set(Arc::clone(net));
-        debug_assert!(set.is_ok(), "a core has one host");
+        debug_assert!(set.is_ok(), "the core already has a host");
     }
 }
 

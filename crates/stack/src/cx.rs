@@ -109,9 +109,9 @@ pub struct Cx {
     alloc_failed: u64,
     /// Random numbers: challenge limits, ports, identifications.
     pub rng: tcp::Rng,
-    /// Segments made by TCP and not yet handed to IP. Empty whenever no socket is held.
+    /// Segments made by TCP and not yet handed to IP. Empty while this context owns no socket.
     pub(crate) out: PacketList,
-    /// Packets that a read has emptied. Empty whenever no socket is held.
+    /// Packets that a read has emptied. Empty while this context owns no socket.
     pub(crate) read: PacketList,
     reader: Rc<epoch::Reader>,
     /// Softirq pending mask: cores to run.

@@ -63,7 +63,7 @@ pub enum LinkType {
 }
 
 impl LinkType {
-    /// Bytes of the link header in front of the IP header.
+    /// Returns the number of bytes of the link header in front of the IP header.
     #[must_use]
     pub const fn header_bytes(self) -> usize {
         match self {
@@ -81,7 +81,8 @@ pub enum RxSignal {
     /// after a ring, so if a ring is missing, the frame stays in the device until the next ring.
     Doorbell,
     /// A descriptor becomes readable and stays so until the queue is empty. The worker of the core
-    /// watches it. Other threads that run the core poll the queue in every turn.
+    /// watches it. Other threads that run the core poll the queue in every turn (one pass of a
+    /// core's softirq work).
     Descriptor,
     /// The device has no signal, or does not signal every arrival. Every turn polls the queue; the
     /// device requests a turn with [`Doorbell::wake`], [`Doorbell::ring_at`] or
@@ -283,8 +284,8 @@ pub trait Device: Send + Sync + Debug {
         RxSignal::None
     }
 
-    /// Gives the device the doorbell of the core that polls `queue`. A device that signals arrivals
-    /// must keep the doorbell.
+    /// Gives the device the doorbell (the arrival signal of a device in this process) of the core
+    /// that polls `queue`. A device that signals arrivals must keep the doorbell.
     fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
 
     /// Returns whether [`attach`](Self::attach) was called. A device belongs to one host for its

@@ -23,7 +23,7 @@ pub mod udp;
 /// head of the packet).
 pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {
     let stripped = packet.pull(header_bytes);
-    debug_assert!(stripped, "a checked header is linear");
+    debug_assert!(stripped, "a checked header is not linear");
 }
 
 /// Offset of the data offset field in the TCP header.

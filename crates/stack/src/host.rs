@@ -89,8 +89,9 @@ impl Host {
     }
 
     /// Sets a value by its Linux name while the host runs, as `sysctl -w NAME=VALUE` does. Each
-    /// thread uses the new value from its next socket call, or its next turn of a core, on. Values
-    /// that a socket copied when it was created, such as buffer sizes, do not change.
+    /// thread uses the new value from its next socket call, or its next turn of a core (one pass of
+    /// its softirq work), on. Values that a socket copied when it was created, such as buffer
+    /// sizes, do not change.
     ///
     /// # Errors
     ///

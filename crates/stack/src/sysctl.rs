@@ -285,7 +285,7 @@ mod tests {
         // two.
         let unknown: Vec<_> =
             unknown.into_iter().filter(|name| !GONE_FROM_LINUX.contains(name)).collect();
-        assert!(unknown.len() <= 2, "not in this kernel: {unknown:?}");
+        assert!(unknown.len() <= 2, "this kernel lacks the settings {unknown:?}");
     }
 
     /// Returns the field names of a struct, from its `Debug` text.
@@ -307,7 +307,7 @@ mod tests {
         let known: BTreeSet<_> =
             table().map(|entry| entry.field.replace(char::is_whitespace, "")).collect();
         let missing: Vec<_> = expected.iter().filter(|field| !known.contains(*field)).collect();
-        assert!(missing.is_empty(), "no sysctl name: {missing:?}");
+        assert!(missing.is_empty(), "fields without a sysctl name: {missing:?}");
     }
 
     #[test]

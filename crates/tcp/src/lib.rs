@@ -18,16 +18,10 @@
 //! bytes.
 //!
 //! *Objects.* A connection is one [`Tcb`]. The thread that holds its socket lock calls the engine
-//! with a [`Cx`]. A passive open is a [`Request`] until its handshake completes, and a connection
-//! whose two FINs are acknowledged is a [`TimeWait`]. Both are small, because a peer can create
-//! many of them at no cost. `send` writes payload into packets, `recv` reads payload from packets,
-//! and no other step copies it.
-//!
-//! ```text
-//!                   Request ── Establish ──► Tcb ── state TIME_WAIT ──► TimeWait
-//!                      ▲                      ▲
-//!          SYN to a listener            Tcb::connect
-//! ```
+//! with a [`Cx`]. An active open is a [`Tcb`] from its SYN on; a passive open is a [`Request`]
+//! until its handshake completes. In the state TIME-WAIT a connection is a [`TimeWait`]. Requests
+//! and TIME-WAIT connections are small, because a peer can create many of them at no cost. `send`
+//! writes payload into packets, `recv` reads payload from packets, and no other step copies it.
 //!
 //! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`socket::api`];
 //! then [`output()`] once for the batch; then the caller hands `cx.out` to IP, and reads `state`,

@@ -117,7 +117,7 @@ fn send_owed_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 }
 
 /// Arms the RTO if data is in flight. Arms the persist timer if nothing is in flight and unsent
-/// data is held back for any reason (Linux: tcp_check_probe_timer).
+/// data is held back for any reason but pacing (Linux: tcp_check_probe_timer).
 fn arm_timers(tcb: &mut Tcb, cx: &Cx<'_>) {
     if tcb.send_queue.sent_count() > 0 {
         if !tcb.timers.is_flight_timer_armed() {

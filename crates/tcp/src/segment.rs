@@ -114,7 +114,8 @@ pub(crate) fn send_duplicate_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
 
 /// Sends a segment that the peer cannot accept and must answer: SEG.SEQ is one before SND.UNA
 /// (keepalive and window probe). In urgent mode a segment that carries the urgent pointer is sent
-/// before it, so that the peer receives the mark although its window is closed (RFC 9293 §3.8.5).
+/// before the probe, so that the peer receives the mark although its window is closed
+/// (RFC 9293 §3.8.5).
 pub(crate) fn send_probe(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if urgent::wants_probe(tcb) {
         send_bare(tcb, cx, tcb.snd_una, Flags::ACK, select_window);

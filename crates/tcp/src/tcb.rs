@@ -269,7 +269,7 @@ pub struct Tcb {
     pub(crate) linger_ms: u32,
     /// `TCP_LINGER2` in milliseconds; `LINGER2_DEFAULT` means `tcp_fin_timeout`.
     pub(crate) linger2_ms: u32,
-    /// State of Fast Open; `Some` if a SYN carried data or a cookie.
+    /// State of Fast Open; `Some` if this connection tries or uses it.
     pub(crate) fast_open: Option<Box<FastOpenState>>,
     /// Time of the last ACK that answered an unacceptable segment, for the rate limit of such ACKs.
     pub(crate) last_challenge_at: Option<Instant>,

@@ -155,7 +155,10 @@ mod tests {
         let armed = ArmedTimers::new();
         assert!(armed.must_arm(at(7_200_000)) && armed.must_arm(at(200)) && armed.must_arm(at(40)));
         armed.fired(at(40));
-        assert!(!armed.must_arm(at(7_300_000)), "the farther entry fires before this deadline");
+        assert!(
+            !armed.must_arm(at(7_300_000)),
+            "an entry is armed although the farther entry fires before this deadline"
+        );
         // The entry at 200 ms was forgotten: its firing changes nothing.
         armed.fired(at(200));
         assert!(!armed.must_arm(at(7_300_000)));

@@ -354,7 +354,7 @@ impl Counter {
     }
 }
 
-const _: () = assert!(Counter::COUNT <= 256, "a `Counter` is a u8");
+const _: () = assert!(Counter::COUNT <= 256, "a `Counter` does not fit a u8");
 
 /// Counters with one writer and any number of readers.
 ///

@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(
             charge(-40, 3000),
             MemoryPressure::Pressure,
-            "pressure lasts while pages are above the first threshold"
+            "pressure ended while pages were above the first threshold"
         );
         assert_eq!(charge(140, 4000), MemoryPressure::Exhausted);
         assert_eq!(charge(-100, 5000), MemoryPressure::Pressure);
@@ -378,7 +378,7 @@ mod tests {
         charge(400);
         assert!(
             memory.take_trim() && !memory.take_trim(),
-            "each start of pressure requests one visit"
+            "a start of pressure did not request exactly one visit"
         );
     }
 
@@ -413,26 +413,34 @@ mod tests {
             !memory.is_check_due(Instant::from_millis(1009))
                 && memory.is_check_due(Instant::from_millis(1010))
         );
-        assert_eq!(look(51, 2000), (MemoryPressure::Pressure, true), "connections are visited");
+        assert_eq!(
+            look(51, 2000),
+            (MemoryPressure::Pressure, true),
+            "connections were not visited"
+        );
         assert_eq!(
             look(60, 2010),
             (MemoryPressure::Pressure, false),
-            "connections are visited once"
+            "connections were visited twice"
         );
         assert_eq!(look(76, 2020), (MemoryPressure::Exhausted, true));
         assert_eq!(
             look(76, 2030),
             (MemoryPressure::Exhausted, true),
-            "connections are visited again while memory is exhausted"
+            "connections were not visited again while memory was exhausted"
         );
         assert_eq!(
             look(40, 2040),
             (MemoryPressure::Pressure, false),
-            "pressure lasts while usage is above three eighths"
+            "pressure ended while usage was above three eighths"
         );
         let reserve = AtomicI64::new(0);
         memory.charge(&reserve, 400, &LIMITS, &counters, Instant::from_millis(2050));
-        assert_eq!(pressure(&memory), MemoryPressure::Exhausted, "the account has the worse level");
+        assert_eq!(
+            pressure(&memory),
+            MemoryPressure::Exhausted,
+            "the account does not have the worse level"
+        );
         assert_eq!(look(30, 2060), (MemoryPressure::Exhausted, false));
         memory.charge(&reserve, -400, &LIMITS, &counters, Instant::from_millis(3000));
         assert_eq!(pressure(&memory), MemoryPressure::None);

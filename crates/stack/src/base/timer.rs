@@ -8,11 +8,11 @@
 //! at the level above. When the wheel reaches a slot of a higher level, the slot's entries move
 //! down. An entry moves at most seven times; an entry that is due within 67 ms moves at most once.
 //!
-//! ```text
-//!   level 0   64 slots of   1 tick  (1.05 ms)   ▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
-//!   level 1   64 slots of  64 ticks (67 ms)     ▕        ▏       ▏
-//!   level 2   64 slots of 64² ticks (4.3 s)     ▕                        …
-//! ```
+//! | level | length of each of its 64 slots |
+//! |---|---|
+//! | 0 | 1 tick (1.05 ms) |
+//! | 1 | 64 ticks (67 ms) |
+//! | 2 | 64² ticks (4.3 s) |
 //!
 //! Unlike Linux's wheel since 4.8, which rounds far deadlines to coarse slots, this wheel expires
 //! an entry in its own tick.

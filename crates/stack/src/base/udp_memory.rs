@@ -70,7 +70,10 @@ mod tests {
         let (memory, reserve) = (UdpMemory::default(), AtomicI64::new(0));
         assert!(memory.charge(&reserve, 299, &LIMITS));
         assert!(!memory.charge(&reserve, 2, &LIMITS));
-        assert!(memory.charge(&reserve, 1, &LIMITS), "the account may reach exactly the limit");
+        assert!(
+            memory.charge(&reserve, 1, &LIMITS),
+            "a charge that reaches exactly the limit was refused"
+        );
         assert!(!memory.charge(&reserve, 1, &LIMITS));
         assert!(memory.charge(&reserve, -100, &LIMITS));
         assert!(memory.charge(&reserve, 100, &LIMITS));

@@ -221,7 +221,8 @@ impl RunCore for Core {
         }
         let Some(net) = self.net.upgrade() else { return };
         let Some(mut guard) = self.lock.own_if_idle() else { return };
-        // The caller read the clock before it sent a superframe, so its reading is stale.
+        // The caller read the clock before it sent a superframe (a packet of several segments), so
+        // its reading is stale.
         cx.now = cx.read_clock();
         let report = turn(&net, self, &mut guard, cx, Scope::All);
         self.note_poll(cx);

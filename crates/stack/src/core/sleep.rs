@@ -43,8 +43,8 @@ impl Core {
         self.attendance.note_sleeper(polls);
     }
 
-    /// Returns whether a woken worker would have nothing to do: superframes arrive, an application
-    /// thread polls for them, no run is owed and no timer is due.
+    /// Returns whether a woken worker would have nothing to do: superframes (packets of several
+    /// segments) arrive, an application thread polls for them, no run is owed and no timer is due.
     #[must_use]
     pub fn needs_no_worker(&self, now: Instant) -> bool {
         self.is_bulk()
@@ -59,9 +59,8 @@ impl Core {
         self.attendance.has_descriptors()
     }
 
-    /// Returns whether superframes (packets of several segments) reach this core through
-    /// descriptors. Then the CPU of the application should read them, so that they are in its
-    /// caches afterwards.
+    /// Returns whether superframes reach this core through descriptors. Then the CPU of the
+    /// application should read them, so that they are in its caches afterwards.
     #[must_use]
     pub fn is_bulk(&self) -> bool {
         self.attendance.is_bulk()
@@ -176,7 +175,8 @@ impl Core {
     /// the core or has polled it recently, and is kicked when that thread releases the core.
     ///
     /// The worker need not poll again after this call: frames from in-process devices ring the
-    /// doorbell on their sender's thread, and the caller watches the descriptors.
+    /// doorbell (the arrival signal of a device in this process) on their sender's thread, and the
+    /// caller watches the descriptors.
     #[must_use]
     pub fn prepare_sleep(&self, now: Instant, yielding: bool) -> Option<Instant> {
         let sleep = match yielding {

@@ -145,9 +145,9 @@ fn receive(
                 SoftnetCounts::add(&core.backlog().counts().time_squeeze, 1);
             }
             // Queues without an arrival signal are polled in every turn and need no bit. A
-            // busy-polling cycle stops after as many superframes as fit in the caches of its CPU.
-            // The remaining superframes need no bit either, because their descriptor stays
-            // readable.
+            // busy-polling cycle stops after as many superframes (packets of several segments) as
+            // fit in the caches of its CPU. The remaining superframes need no bit either, because
+            // their descriptor stays readable.
             let found = guard.unannounced | if is_cycle { watchable } else { 0 };
             guard.put_back(due & !found);
             return PollReport::Pending;

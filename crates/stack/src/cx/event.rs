@@ -34,8 +34,8 @@ pub enum Event {
         device: String,
     },
     /// The kernel drops frames for the device because they are longer than its MTU allows: the
-    /// other end sends superframes. The first drop is reported; all are counted with the reason
-    /// `DEV_RX_TRUNCATED`.
+    /// other end sends superframes (packets of several segments). The first drop is reported; all
+    /// are counted with the reason `DEV_RX_TRUNCATED`.
     FramesTooLong {
         /// Name of the device.
         device: String,

@@ -74,31 +74,31 @@ impl HostShare {
         }
     }
 
-    /// Number of this host in the process.
+    /// Returns the number of this host in the process.
     #[must_use]
     pub const fn id(&self) -> u64 {
         self.id
     }
 
-    /// Name given at construction.
+    /// Returns the name given at construction.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Number of cores.
+    /// Returns the number of cores.
     pub(crate) const fn core_count(&self) -> u16 {
         self.cores
     }
 
-    /// The present settings. Takes a lock; contexts that run the host use
+    /// Returns the present settings. Takes a lock; contexts that run the host use
     /// [`Cx::sysctls`](super::Cx::sysctls), which takes none.
     #[must_use]
     pub fn sysctls(&self) -> Arc<Sysctls> {
         self.sysctls.present().1
     }
 
-    /// The settings with their generation, for a context that enters.
+    /// Returns the settings with their generation, for a context that enters.
     pub(crate) const fn live_sysctls(&self) -> &LiveSysctls {
         &self.sysctls
     }

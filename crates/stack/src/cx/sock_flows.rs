@@ -56,7 +56,7 @@ impl SockFlows {
     #[inline]
     pub(crate) fn core_of(&self, hash: u32) -> Option<CoreId> {
         let value = self.entry(hash).load(Ordering::Relaxed);
-        let core = u16::try_from(value & CORE_MASK).expect("a core number has six bits");
+        let core = u16::try_from(value & CORE_MASK).expect("a core number is at most 63");
         ((value ^ hash) & !CORE_MASK == 0).then_some(CoreId(core))
     }
 }

@@ -12,8 +12,9 @@ use sync::{Claim, Poller};
 use super::{Cx, event::Event};
 use crate::base::ids::NapiId;
 
-/// Core, as seen by code that raises or runs it: doorbells, the hand-over of packets to the backlog
-/// of another core, and contexts. A raise is one virtual call; no virtual call is made per packet.
+/// Core, as seen by code that raises or runs it: doorbells (arrival signals of devices in this
+/// process), the hand-over of packets to the backlog of another core, and contexts. A raise is one
+/// virtual call; no virtual call is made per packet.
 pub(crate) trait RunCore: Debug + Send + Sync {
     /// Signals a frame on `napi`. If no thread owned the core, the caller owns it now and raises it
     /// in its context.
@@ -39,8 +40,8 @@ pub(crate) trait RunCore: Debug + Send + Sync {
     /// worker runs the core, or the next thread that rings its doorbell.
     fn disown(&self, owed: Owed);
 
-    /// Runs a turn, and more if that turn leaves work, if no other thread owns the core and the
-    /// core has queues with descriptors.
+    /// Runs a turn (one pass of a core's softirq work), and more if that turn leaves work, if no
+    /// other thread owns the core and the core has queues with descriptors.
     fn poll_in_passing(&self, cx: &mut Cx);
 
     /// Ends the polling of `poller`: the worker watches the queues again, unless another thread has

@@ -27,10 +27,10 @@ pub(super) struct HostView {
     pub(super) rps_needed: bool,
     /// RFS table, if the settings enable it (Linux: `rfs_needed`).
     pub(super) sock_flows: Option<Arc<SockFlows>>,
-    /// Core that this context runs in a turn.
+    /// Core that this context runs in a turn (one pass of a core's softirq work).
     pub(super) running: Option<CoreId>,
     /// Home core of the thread: the core that this context last ran on its own initiative, not
-    /// because it rang the doorbell of that core.
+    /// because it rang the doorbell (the arrival signal of a device in this process) of that core.
     pub(super) home: Option<CoreId>,
     pub(super) challenges: Arc<tcp::ChallengeBudget>,
     /// TCP memory account of the host.

@@ -1,8 +1,9 @@
 //! Threads that a worker wakes only after it has released the core.
 //!
 //! Wakes are deferred because the first thing a woken thread does is try to own the core. If such a
-//! thread waits to read superframes, the worker also leaves it the frames that arrive meanwhile, so
-//! that these are loaded into the caches of the reader's CPU (`Core::run_as_worker`).
+//! thread waits to read superframes (packets of several segments), the worker also leaves it the
+//! frames that arrive meanwhile, so that these are loaded into the caches of the reader's CPU
+//! (`Core::run_as_worker`).
 //!
 //! Not here: when to defer wakes (`core::run`), and which thread fetches the frames left to a
 //! reader (`core::sleep`).
@@ -88,7 +89,7 @@ mod tests {
         cx.wake_held();
         assert!(
             !cx.has_left(),
-            "no frames are left to a woken reader, which may sleep again before the release"
+            "frames were left to a woken reader, which may sleep again before the release"
         );
         assert!(!cx.leave_to_reader());
         cx.release_wakes();

@@ -34,8 +34,8 @@ const MTU: u32 = GSO_BYTES_MAX;
 #[repr(align(128))]
 struct Queue {
     /// Length of `packets`, to find an empty queue without the lock. Written under the lock. A core
-    /// whose doorbell rings after a push sees the new length, because the doorbell orders the store
-    /// before the core's load.
+    /// whose doorbell (the arrival signal of a device in this process) rings after a push sees the
+    /// new length, because the doorbell orders the store before the core's load.
     len: AtomicUsize,
     packets: Mutex<VecDeque<Packet>>,
     doorbell: OnceLock<Doorbell>,

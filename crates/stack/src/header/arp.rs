@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(
                 ArpPacket::parse(&bytes),
                 Err(DropReason::ArpMalformed),
-                "a packet with the value {value} in byte {at}"
+                "a packet with the value {value} in byte {at} was not refused"
             );
         }
     }

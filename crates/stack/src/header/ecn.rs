@@ -101,7 +101,7 @@ mod tests {
         let before = bytes;
         assert!(!set_ce(&mut bytes));
         assert_eq!(bytes, before);
-        assert!(!set_ce(&mut []), "an empty slice holds no packet");
-        assert!(!set_ce(&mut [0x45, 3]), "two bytes hold no header");
+        assert!(!set_ce(&mut []), "an empty slice was marked");
+        assert!(!set_ce(&mut [0x45, 3]), "a slice of two bytes was marked");
     }
 }

@@ -288,12 +288,12 @@ mod tests {
         .concat();
         let chain = read(protocol::HOP_BY_HOP, &bytes).expect("the chain is valid");
         assert_eq!((chain.protocol, chain.len, chain.protocol_at), (protocol::TCP, 32, 40 + 24));
-        assert!(!chain.fragment.is_fragment(), "an atomic fragment counts as a whole packet");
+        assert!(!chain.fragment.is_fragment(), "an atomic fragment counts as a part of a packet");
         for len in 0..bytes.len() {
             assert_eq!(
                 read(protocol::HOP_BY_HOP, &bytes[..len]),
                 Err(SILENT),
-                "the first {len} bytes of the chain"
+                "the first {len} bytes of the chain were not refused"
             );
         }
     }
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(
             long(&[0x1e, 4, 0, 0, 0, 0, 1, 5, 0, 0, 0, 0, 0, 0x1e]),
             Err(SILENT),
-            "the last option has no length"
+            "an option without a length was accepted"
         );
         assert_eq!(long(&[PADN, 6, 0, 0, 0, 0, 0, 0]), Err(SILENT));
         let headers = [pad(protocol::DESTINATION_OPTIONS).repeat(8), pad(protocol::TCP)].concat();

@@ -427,7 +427,7 @@ pub(crate) fn add_router_alert(bytes: &mut [u8]) {
     let (header, option) = bytes.split_at_mut(IPV4_HEADER_LEN);
     option[..4].copy_from_slice(&OPTION);
     let (wire, _) = Ipv4Header::mut_from_prefix(header).expect("the slice holds 20 bytes");
-    assert_eq!(wire.version_ihl, 0x45, "the header has no options yet");
+    assert_eq!(wire.version_ihl, 0x45, "the header has options");
     wire.version_ihl = 0x46;
     wire.total_len = U16::new(wire.total_len.get() + 4);
     wire.checksum = U16::ZERO;

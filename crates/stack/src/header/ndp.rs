@@ -397,13 +397,13 @@ mod tests {
         assert_eq!(
             NdpMessage::parse(&bytes),
             Err(DropReason::NdpOptions),
-            "an option has length 0"
+            "an option of length 0 was accepted"
         );
         bytes[25] = 2;
         assert_eq!(
             NdpMessage::parse(&bytes),
             Err(DropReason::NdpOptions),
-            "an option ends beyond the message"
+            "an option that ends beyond the message was accepted"
         );
         bytes[25] = 1;
         assert!(NdpMessage::parse(&bytes).is_ok());

@@ -122,7 +122,11 @@ mod tests {
     fn bytes_after_the_end_of_the_list_are_ignored() {
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(check(&[NO_OPERATION, NO_OPERATION, NO_OPERATION, END]), Ok(()));
-        assert_eq!(check(&[END, 131, 3, 4]), Ok(()), "bytes after the end of the list are padding");
+        assert_eq!(
+            check(&[END, 131, 3, 4]),
+            Ok(()),
+            "bytes after the end of the list were not ignored"
+        );
     }
 
     #[test]
@@ -133,10 +137,18 @@ mod tests {
 
     #[test]
     fn invalid_option_lengths_are_rejected() {
-        assert_eq!(check(&[RECORD_ROUTE]), Err(21), "the length is missing");
-        assert_eq!(check(&[RECORD_ROUTE, 0, 0, 0]), Err(21), "a zero length would loop");
+        assert_eq!(check(&[RECORD_ROUTE]), Err(21), "an option without a length was not refused");
+        assert_eq!(
+            check(&[RECORD_ROUTE, 0, 0, 0]),
+            Err(21),
+            "an option of length 0 was not refused"
+        );
         assert_eq!(check(&[RECORD_ROUTE, 1, 0, 0]), Err(21));
-        assert_eq!(check(&[RECORD_ROUTE, 8, 4, 0]), Err(21), "the option ends past the header");
+        assert_eq!(
+            check(&[RECORD_ROUTE, 8, 4, 0]),
+            Err(21),
+            "an option that ends past the header was not refused"
+        );
         assert_eq!(check(&[0x99, 2, 0x99, 3]), Err(23));
     }
 
@@ -147,13 +159,17 @@ mod tests {
         assert_eq!(
             check(&[RECORD_ROUTE, 7, 3, 0, 0, 0, 0, END]),
             Err(22),
-            "the pointer is inside the option's own header"
+            "a pointer into the option's own header was not refused"
         );
-        assert_eq!(check(&[RECORD_ROUTE, 7, 5, 0, 0, 0, 0, END]), Err(22), "the slot is cut off");
+        assert_eq!(
+            check(&[RECORD_ROUTE, 7, 5, 0, 0, 0, 0, END]),
+            Err(22),
+            "a slot that is cut off was not refused"
+        );
         assert_eq!(
             check(&[RECORD_ROUTE, 3, 4, RECORD_ROUTE, 3, 4, 0, 0]),
             Err(23),
-            "the option appears twice"
+            "an option that appears twice was not refused"
         );
     }
 
@@ -163,14 +179,18 @@ mod tests {
         assert_eq!(
             check(&[TIMESTAMP, 8, 5, 1, 0, 0, 0, 0]),
             Err(22),
-            "a slot with address and time needs 8 bytes"
+            "a slot of 4 bytes with address and time was not refused"
         );
-        assert_eq!(check(&[TIMESTAMP, 8, 5, 2, 0, 0, 0, 0]), Err(23), "the flag is undefined");
+        assert_eq!(
+            check(&[TIMESTAMP, 8, 5, 2, 0, 0, 0, 0]),
+            Err(23),
+            "an undefined flag was not refused"
+        );
         assert_eq!(check(&[TIMESTAMP, 8, 9, 0x10, 0, 0, 0, 0]), Ok(()), "all slots are used");
         assert_eq!(
             check(&[TIMESTAMP, 8, 9, 0xf0, 0, 0, 0, 0]),
             Err(23),
-            "the overflow count would wrap"
+            "an overflow count that would wrap was not refused"
         );
         assert_eq!(check(&[TIMESTAMP, 3, 5, 0]), Err(21));
     }
@@ -179,7 +199,7 @@ mod tests {
     fn other_options_are_accepted() {
         assert_eq!(check(&[ROUTER_ALERT, 4, 0, 0]), Ok(()));
         assert_eq!(check(&[ROUTER_ALERT, 3, 0, 0]), Err(21));
-        assert_eq!(check(&[0x9e, 4, 1, 2]), Ok(()), "an unknown option is accepted");
+        assert_eq!(check(&[0x9e, 4, 1, 2]), Ok(()), "an unknown option was refused");
         assert_eq!(check(&[CIPSO, 2, CIPSO, 2]), Err(22));
     }
 

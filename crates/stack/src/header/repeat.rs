@@ -6,7 +6,7 @@
 //! equal, the packet passes every check that the previous packet has passed, except for the checks
 //! of these fields. Any other packet is left to `header::ip::parse`, which returns the exact error.
 //! Linux has no direct counterpart, except that `inet_gro_receive` compares the same words with
-//! those of held packets.
+//! those of held packets (packets that wait for the next segment of their flow).
 //!
 //! Above: `receive::ip_input`, with the state of `socket::rx`, and the fuzz target `headers`. Not
 //! here: the lookup of the connection of a packet (early demux).
@@ -100,8 +100,8 @@ impl SeenHeader {
         let pairs = words_v6(bytes).into_iter().zip(self.words);
         let differs = pairs.fold(0, |differs, (word, seen)| differs | (word ^ seen));
         let payload_len = u16::from_be_bytes([bytes[4], bytes[5]]);
-        // A packet with a length field of 0 may be a BIG TCP superframe, whose length is not in the
-        // header.
+        // A packet with a length field of 0 may be a BIG TCP superframe (a packet of several
+        // segments), whose length is not in the header.
         if differs != 0
             || payload_len == 0
             || IPV6_HEADER_LEN + usize::from(payload_len) > packet_len
@@ -243,7 +243,7 @@ mod tests {
         );
         assert!(
             SeenHeader::new::<true>(&plain[..23], &header()).is_none(),
-            "the ports are missing"
+            "a header without ports was accepted"
         );
     }
 }

@@ -287,8 +287,8 @@ fn transmit_sides(
 /// Returns the properties of a device that bound its settings.
 fn present(device: &dyn Device) -> Present<'_> {
     let caps = device.caps();
-    // For a device without segmentation offload, software segments superframes of any length that
-    // an IPv4 header can express.
+    // For a device without segmentation offload, software segments superframes (packets of several
+    // segments) of any length that an IPv4 header can express.
     let superframe_end = (caps.gso_max_bytes + 1).max(GRO_BYTES_MAX);
     Present::new(&caps.name, caps.queues, superframe_end, device.gso_ipv4_size())
 }

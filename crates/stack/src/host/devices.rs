@@ -140,7 +140,7 @@ impl Host {
         let entered = cx.enter(self);
         assert!(
             cx.running().is_none(),
-            "a device must not be changed from within a turn of a core, which may be polling it"
+            "a device was changed from within a turn of a core, which may be polling it"
         );
         entered
     }

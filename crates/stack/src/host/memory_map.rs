@@ -1,7 +1,8 @@
 //! Addresses of the structures of a host that its cores share.
 //!
 //! Above: programs whose memory accesses are traced (crates/lab). The regions of a connection are
-//! in `Connection::memory_map`, those of a wire in `Wire::memory_map`.
+//! in `Connection::memory_map`, those of a wire (the in-process link between two hosts) in
+//! `Wire::memory_map`.
 
 use std::vec::Vec;
 

@@ -4,12 +4,15 @@
 //! Above: `napi`, which polls the device. Below: `link_input::input_list`, which takes the ready
 //! packets. Linux: net/core/gro.c, net/ipv4/tcp_offload.c.
 //!
-//! ```text
-//!             ┌─ merged ──► a held packet grows          ┌──────────┐ batch full, flush
-//!   frame ────┼─ held ────► table: 8 buckets of 8        │   list   ├───► ready ─► input_list
-//!             └─ normal ───────────────────────────────► └──────────┘
-//!                           completed: PSH, differs, full ──► ▲
-//! ```
+//! | frame | effect |
+//! |---|---|
+//! | *merged*: the next segment of a held packet (a packet that waits for further segments) | It is appended to the held packet. |
+//! | *held*: the first segment of a flow that may be merged | It becomes a held packet in the table: 8 buckets of 8 packets. |
+//! | *normal*: any other | It goes unchanged into the list. |
+//!
+//! A held packet is completed, and enters the list, when its last segment had PSH, when the next
+//! frame of its flow does not continue it, when it is full, or at a flush. The list is delivered
+//! (`ready`) when the batch is full or at a flush. `net.quietline.gro_exit` can omit the list.
 //!
 //! A `Gro` belongs to one NAPI instance (one device queue), and only the thread that polls this
 //! queue accesses the `Gro`. Merged segments form a superframe: one packet of several segments. A
@@ -19,8 +22,9 @@
 //!
 //! **Order.** At every point where the poll may end (`Gro::flush`), held packets are completed
 //! first and leave with the list. A segment that is not merged completes the held packet of its
-//! flow (ends its merging), even a segment that can never be merged, such as one with IP options. A
-//! fragment completes all held packets between its addresses. Differs from Linux, where segments
+//! flow (ends its merging), even a segment that can never be merged, such as one with IP options.
+//! Only a segment with a wrong TCP checksum, which TCP drops, completes none. An IPv4 fragment of a
+//! TCP segment completes all held packets between its addresses. Differs from Linux, where segments
 //! with IP options and fragments overtake the held packets of their flow.
 //!
 //! **Cost.** While no packet is held, a frame that can be neither merged nor held (a pure ACK, a
@@ -53,9 +57,10 @@ mod tests;
 /// Reason why a held packet was completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FlushReason {
-    /// The last merged segment carried PSH, FIN, URG, SYN or RST.
+    /// The last merged segment carried PSH or FIN.
     Psh,
-    /// The next segment differs in control bits, acknowledgment, window or urgent pointer.
+    /// The next segment carries CWR, or differs in the acknowledgment, the window, the urgent
+    /// pointer, or a control bit other than FIN and PSH.
     Flags,
     /// The next segment does not continue the sequence.
     Seq,

@@ -495,7 +495,7 @@ pub(super) fn report_to_sender<const V4: bool>(
     let end = ICMP_HEADER_LEN + quote_bytes_max::<V4>();
     let quoted = packet.copy_to(0, &mut bytes[ICMP_HEADER_LEN..end]);
     let bytes = &mut bytes[..ICMP_HEADER_LEN + quoted];
-    let len = u32::try_from(bytes.len()).expect("at most 1,240 bytes");
+    let len = u32::try_from(bytes.len()).expect("an error message has at most 1,240 bytes");
     let mut sum = match V4 {
         true => Sum::default(),
         false => pkt::checksum::pseudo_header(header.dst, header.src, protocol::ICMPV6, len),

@@ -8,13 +8,12 @@
 //! the order of RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is a
 //! host and does not forward.
 //!
-//! ```text
-//!   packet ─► header ─► early demux ─► its connection ─► sublist of this connection
-//!                           └─► hint, or routes ─► dst ─► sublist of this dst
-//! ```
+//! After its header is checked, a packet takes one of two ways. If early demux finds its
+//! connection, the packet joins the sublist of this connection. Otherwise its route entry (dst) is
+//! that of the hint or the result of a lookup, and the packet joins the sublist of this entry.
 //!
 //! A **sublist** is a sequence of consecutive packets to one connection. Packets for which early
-//! demux finds no connection form a sublist if they have the same route entry (dst). All packets of
+//! demux finds no connection form a sublist if they have the same route entry. All packets of
 //! a sublist use the lookup result of its first packet. For a connection, each further packet costs
 //! one comparison, and the sublist has one output, one ACK decision and one wake (`socket::rx`).
 //!
@@ -144,7 +143,7 @@ impl<'s> ListInput<'s> {
             }
         }
         let ecn = Ecn::from_traffic_class(header.traffic_class);
-        // Every segment of a superframe carries the same ECN mark.
+        // Every segment of a superframe (a packet of several segments) carries the same ECN mark.
         rx.cx.count(ecn_counter(ecn).of::<V4>(), u64::from(packet.meta().gso.segs.max(1)));
         packet.meta_mut().ecn = ecn;
         let sysctls = rx.cx.sysctls();

@@ -8,7 +8,7 @@
 //! Only the thread that owns the core accesses this state; the borrow of the core's state proves
 //! the ownership. Unless `gro_flush_timeout` is set, receive offload holds no packets while the
 //! core may be released or its thread may sleep: held packets are delivered at the end of a poll
-//! that emptied the queue, and when busy polling stops. A poll that used its whole weight delivers
+//! that emptied the queue, and when busy polling stops. A poll that used its whole weight completes
 //! only packets held since an earlier millisecond. A busy-poll cycle delivers what
 //! `net.quietline.busy_poll_flush` says.
 

@@ -4,12 +4,13 @@
 //! another core (`backlog`), or `link_input` on the polling core. Linux: `get_rps_cpu`,
 //! `set_rps_cpu`, `enqueue_to_backlog`, Documentation/networking/scaling.rst.
 //!
-//! ```text
-//!   hash of the flow ─┬─ RFS: core where its application reads (`sock_flows`, `rps_flow_cnt`)
-//!                     └─ RPS: the map of the queue, scaled     (`rps_cpus`)
-//!                             │ the wanted core
-//!   slot of the flow ── moves there once all its packets on the old core are processed, not before
-//! ```
+//! 1. The hash of the packet's flow selects the wanted core. With receive flow steering (RFS) that
+//!    is the core where the application reads (`sock_flows`, `rps_flow_cnt`). If RFS knows no core,
+//!    the hash selects one from the map of the queue (`rps_cpus`). Without a map, the packet stays
+//!    on the polling core.
+//! 2. The hash also selects a slot, which stores the current core of its flows. The slot changes to
+//!    the wanted core only when all its packets on the current core are processed.
+//! 3. The packet goes to the core of the slot.
 //!
 //! No packet overtakes another of its flow, even if settings change while the host runs. Differs
 //! from Linux, where only RFS stores the core of a flow: here every queue with RPS or RFS stores

@@ -117,7 +117,7 @@ pub(crate) fn builder_of(
     addresses: &[Vec<IpNet>],
     routes: &[RouteSpec],
 ) -> Result<FibBuilder, ConfigError> {
-    let devices = u32::try_from(addresses.len()).expect("a handful of devices");
+    let devices = u32::try_from(addresses.len()).expect("a host has fewer than 2^32 devices");
     let mut fib = Fib::builder(1 + devices);
     fib.loopback(LOOPBACK);
     for (index, addresses) in (1..).map(DeviceIndex).zip(addresses) {

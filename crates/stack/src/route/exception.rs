@@ -246,7 +246,7 @@ mod tests {
         let reader = domain.reader();
         let section = reader.pin();
         let (found, _) = exceptions.lookup(host(1), at(2), &section);
-        let found = found.expect("an entry");
+        let found = found.expect("the entry was just learned");
         assert_eq!((found.mtu, found.locked), (552, true));
     }
 
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(
             mtu(&domain, &exceptions, remotes[0], at(9)),
             None,
-            "the oldest entry was replaced"
+            "the oldest entry was not replaced"
         );
     }
 

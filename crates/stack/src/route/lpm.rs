@@ -364,7 +364,7 @@ fn insert<A: Address, V: Clone>(
 ) -> Option<V> {
     let home = level(len);
     let shared = prefix.common(slot.key).min(u32::from(slot.skip));
-    let shared = level(u8::try_from(shared).expect("at most 128"));
+    let shared = level(u8::try_from(shared).expect("a prefix has at most 128 bits"));
     if home < slot.level || shared < slot.level {
         let mut parent = Node::new(prefix, home.min(shared));
         let chunk = parent.chunk(slot.key);

@@ -100,16 +100,18 @@ mod tests {
     fn table(addresses: &[&str], deprecated: &[&str]) -> Fib {
         let mut builder = Fib::builder(2);
         for address in addresses {
-            builder.address(DEVICE, address.parse().expect("a prefix")).expect("an address");
+            builder
+                .address(DEVICE, address.parse().expect("the text is a prefix"))
+                .expect("the text is an address");
         }
         for address in deprecated {
-            builder.set_deprecated(address.parse().expect("an address"), true);
+            builder.set_deprecated(address.parse().expect("the text is an address"), true);
         }
         builder.build()
     }
 
     fn chosen(fib: &Fib, remote: &str) -> String {
-        let chosen = select(fib, DEVICE, remote.parse().expect("an address"));
+        let chosen = select(fib, DEVICE, remote.parse().expect("the text is an address"));
         chosen.map_or_else(String::new, |ip| ip.to_string())
     }
 
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(
             chosen(&fib, "10.1.0.9"),
             "10.0.0.1",
-            "the oldest IPv4 address is selected for every destination"
+            "the oldest IPv4 address is not selected for another destination"
         );
     }
 }

@@ -70,7 +70,7 @@ const DEFERRED_ICMP: u8 = 1 << 2;
 /// A device has completed packets, so TCP Small Queues may admit more segments: `TCP_TSQ_DEFERRED`.
 const DEFERRED_TSQ: u8 = 1 << 3;
 
-/// The packet caches must be trimmed. There is no other work.
+/// The packet caches must be trimmed. If no other bit is set, nothing else is done.
 const DEFERRED_TRIM: u8 = 1 << 4;
 
 /// Bytes that the backlog may hold beyond the sizes of the socket's buffers. Linux:
@@ -368,8 +368,9 @@ impl Connection {
     }
 
     /// Starts a socket: `register` inserts it into the tables; then its first segments, which are
-    /// already in `cx.out`, are transmitted. Because of these segments, the thread owns the socket
-    /// all the time. Packets that arrive meanwhile wait in the backlog.
+    /// already in `cx.out`, are transmitted. The thread owns the socket from before the
+    /// registration on, so that packets that arrive before these segments are sent wait in the
+    /// backlog.
     pub(super) fn begin(
         &self,
         net: &Net,

@@ -104,7 +104,8 @@ impl Demux {
             established: RcuMap::new(rcu, ROOM[0]),
             listeners: RcuMap::new(rcu, ROOM[1]),
             // The system provides zeroed pages; pages of unused ports are never touched.
-            owners: <[AtomicU32]>::new_box_zeroed_with_elems(PORTS).expect("memory for a host"),
+            owners: <[AtomicU32]>::new_box_zeroed_with_elems(PORTS)
+                .expect("the host has memory for its tables"),
             binding: Mutex::default(),
             secret,
         }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn end(text: &str) -> SocketAddr {
-        text.parse().expect("an address")
+        text.parse().expect("the text is an address")
     }
 
     #[test]

@@ -253,7 +253,7 @@ mod tests {
         let (memory, sysctls, now) = memory();
         let lost = FastOpenResult { syn_dropped: true, ..FastOpenResult::default() };
         memory.learn(SERVER, &lost, now);
-        assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK, "one loss causes no pause");
+        assert_eq!(memory.connect(&sysctls, SERVER, false, now), ASK, "one loss caused a pause");
         memory.learn(SERVER, &lost, now);
         assert_eq!(memory.connect(&sysctls, SERVER, false, now), FastOpen::Off);
         assert_eq!(memory.connect(&sysctls, SERVER, false, now + LOSS_PAUSE * 4), ASK);
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn a_blackhole_disables_fast_open_for_all_servers_temporarily() {
         let (memory, mut sysctls, now) = memory();
-        assert!(!memory.suspect(&sysctls, now), "the detection is off by default");
+        assert!(!memory.suspect(&sysctls, now), "the detection is on by default");
         sysctls.tcp_fastopen_blackhole_timeout_sec = Duration::from_secs(10);
         for pause in [10, 20] {
             assert!(memory.suspect(&sysctls, now));
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(
             memory.connect(&sysctls, SERVER, false, at),
             ASK,
-            "the timeout starts at its initial value again"
+            "the timeout did not return to its initial value"
         );
     }
 

@@ -156,8 +156,8 @@ impl Upper for Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        // Breaks a reference cycle: devices hold their doorbells, a doorbell its core, and a core
-        // the devices it polls.
+        // Breaks a reference cycle: devices hold their doorbells (arrival signals of devices in
+        // this process), a doorbell its core, and a core the devices it polls.
         for core in &self.runners {
             core.remove_queues();
         }

@@ -32,9 +32,9 @@ pub(crate) struct TimeWaitSocket {
     /// Protocol state. Locked for one segment or timer only.
     time_wait: Mutex<TimeWait>,
     done: AtomicBool,
-    /// Entry in the timer wheel, encoded by `TimerHandle::to_bits`; [`NOT_ARMED`] for none. SeqCst,
-    /// like `done`: either the thread that arms the timer sees that the wait has ended, or the
-    /// thread that ends the wait sees the timer.
+    /// Entry in the timer wheel, encoded by `TimerHandle::to_bits`; [`NOT_ARMED`] for none. Arming
+    /// and disarming are SeqCst, like the end of the wait (`done`): either the thread that arms the
+    /// timer sees that the wait has ended, or the thread that ends the wait sees the timer.
     timer: AtomicU64,
 }
 

@@ -90,7 +90,7 @@ mod tests {
     fn a_rejected_value_creates_no_new_set() {
         let live = LiveSysctls::new(Sysctls::default());
         let refused = live
-            .set("net.ipv4.ip_default_ttl", "999", |_, _| panic!("a rejected value is published"));
+            .set("net.ipv4.ip_default_ttl", "999", |_, _| panic!("a rejected value was published"));
         assert!(refused.is_err());
         assert_eq!(live.generation(), 1);
         assert_eq!(*live.present().1, Sysctls::default());

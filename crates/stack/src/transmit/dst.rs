@@ -2,24 +2,25 @@
 //! whose packets it matches.
 //!
 //! `route::output` and `route::input` create entries from the forwarding table, and find existing
-//! ones in a read section. A lookup writes no shared memory but the entry's statistics
+//! ones in an RCU read section. A lookup writes no shared memory but the entry's statistics
 //! (`DstStats`), and those about once per 4 ms. Sockets cache entries. Linux: `struct dst_entry`,
 //! `struct rtable`.
 //!
-//! An entry never changes. It is valid while its generation equals that of the host's routes
-//! (`rt_genid`). A change of routes starts a new generation, and a holder of an older entry repeats
-//! the lookup. Properties of a single destination, such as a reported path MTU, are in the socket's
-//! `CachedDst`, not in the entry.
+//! Apart from its count and statistics, an entry never changes. It is valid while its generation
+//! equals that of the host's routes (`rt_genid`). A change of routes starts a new generation, and a
+//! holder of an older entry repeats the lookup. A path MTU that ICMP reported for one destination
+//! selects another entry, with a smaller `mtu`; the state and expiry of that report are in the
+//! socket's `CachedDst`.
 //!
-//! An entry has four parts, grouped by how often they are read. Their offsets in the layouts of
-//! `net.quietline.dst_layout` are:
+//! An entry has four parts (`Dst`, `DstTail`, `DstOrigin`, `DstStats`), grouped by how often they
+//! are read. The memory of an entry also contains a header (`sync::counted`) and the reference
+//! count. Its size and the contents at each offset, in bytes, depend on `net.quietline.dst_layout`:
 //!
-//! ```text
-//!                0                        128                 256         384
-//!   packed  512  │ header │ Dst …         │ count │ DstTail   │ DstOrigin │ DstStats
-//!   padded  640  │ header │ Dst …         │ count │ (nothing) │ DstTail   │ DstOrigin │ DstStats
-//!   filled  512  │ header │ Dst …         │ count │ DstOrigin │ DstTail   │ DstStats
-//! ```
+//! | layout | size | 0 | 128 | 256 | 384 | 512 |
+//! |---|---|---|---|---|---|---|
+//! | packed | 512 | header, `Dst` | count, `DstTail` | `DstOrigin` | `DstStats` | |
+//! | padded | 640 | header, `Dst` | count | `DstTail` | `DstOrigin` | `DstStats` |
+//! | filled | 512 | header, `Dst` | count, `DstOrigin` | `DstTail` | `DstStats` | |
 //!
 //! *packed* is the layout of Linux up to 6.3: the reference count shares its cache line with the
 //! generation and the type. Linux reads these fields for every packet; this stack does so with
@@ -97,8 +98,8 @@ pub(crate) type DstRef = sync::Ref<DstParts>;
 /// Reference of the table that publishes an entry.
 pub(crate) type DstOwner = sync::Owner<DstParts>;
 
-/// Entry found in a read section. The handle cannot leave the section (DST5). A packet carries such
-/// a handle or a counted reference (PQ4).
+/// Entry found in an RCU read section. The handle cannot leave the section (DST5 in
+/// docs/invariants.md). A packet carries such a handle or a counted reference (PQ4, same file).
 ///
 /// ```compile_fail
 /// fn escape(slot: &sync::Slot<Sample>, reader: &sync::Reader) {
@@ -182,12 +183,12 @@ pub(crate) struct DstOrigin {
     pub(crate) source: IpAddr,
 }
 
-/// Number of lookups of an entry, counted once per tick. The statistics are written at most about
-/// once per tick, so that lookups on several cores seldom write the same cache line.
+/// Statistics of an entry's lookups. They are written at most about once per tick, so that lookups
+/// on several cores seldom write the same cache line.
 #[derive(Debug, Default)]
 pub(crate) struct DstStats {
-    /// Number of ticks with a lookup. Relaxed, like `last_use`, because a statistic orders no other
-    /// data.
+    /// Number of ticks in which the entry was looked up. Relaxed, like `last_use`, because a
+    /// statistic orders no other data.
     uses: AtomicU32,
     /// Last of these ticks.
     last_use: AtomicU64,
@@ -206,8 +207,8 @@ impl DstStats {
     }
 }
 
-/// DST1: checks, for each layout, the offset of the count and which parts share its cache lines.
-/// The checks hold for any pointer width, except those of the total size, which need 64-bit
+/// Invariant DST1: checks, for each layout, the offset of the count and which parts share its cache
+/// lines. The checks hold for any pointer width, except those of the total size, which need 64-bit
 /// pointers.
 const _: () = {
     const fn checked(layout: Layout, size: usize) -> Offsets {
@@ -223,14 +224,14 @@ const _: () = {
     let filled = checked(Layout::Filled, 512);
     assert!(
         !packed.is_apart(packed.tail, size_of::<DstTail>()),
-        "in the packed layout, the tail shares the line of the count on purpose"
+        "in the packed layout, the tail does not share the line of the count"
     );
     assert!(padded.is_apart(padded.tail, size_of::<DstTail>()));
     assert!(padded.is_apart(padded.cold, size_of::<DstOrigin>()));
     assert!(filled.is_apart(filled.tail, size_of::<DstTail>()));
     assert!(
         !filled.is_apart(filled.cold, size_of::<DstOrigin>()),
-        "in the filled layout, the origin is on the line of the count"
+        "in the filled layout, the origin is not on the line of the count"
     );
 };
 
@@ -247,7 +248,8 @@ impl Dst {
     }
 
     /// Returns the maximum length of a superframe that TCP may send to a device: the setting,
-    /// limited to the length that the device accepts or, if it accepts none, that `gso` segments.
+    /// limited to the length that the device accepts or, if it accepts none, to the length that
+    /// software segmentation (`gso`) accepts.
     /// In either case, TCP and IP handle one packet for many segments.
     pub(crate) fn superframe_max(
         caps: &Capabilities,

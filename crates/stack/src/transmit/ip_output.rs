@@ -97,7 +97,8 @@ pub(crate) struct Sender<'a> {
     pub protocol: u8,
     /// Fields that the socket sets.
     pub fields: IpFields,
-    /// Next IPv4 identification of the connection; `None` for replies without a connection.
+    /// Next IPv4 identification of the socket. `None` for replies without a socket, and for
+    /// datagrams to an address other than the socket's peer.
     pub ids: Option<&'a mut u16>,
 }
 
@@ -266,7 +267,7 @@ fn push_headers<const V4: bool>(
     };
     debug_assert!(
         payload_len <= GSO_BYTES_MAX || segments > 1,
-        "a payload above 65,535 bytes must be that of a superframe"
+        "a payload above 65,535 bytes is no superframe's"
     );
     let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     match frame {

@@ -1,19 +1,29 @@
-//! Neighbor resolution: the state machine between an IP address on a link and its link address.
+//! Neighbor resolution: the state machine that finds and checks the link address of an IP address.
 //!
 //! Above: the [table], which keeps one [`Neighbor`] per address and carries out its actions. Link
 //! addresses come from ARP packets (RFC 826) and neighbor discovery messages (RFC 4861); both
 //! protocols share this state machine. The states are those of RFC 4861 §7.3. Linux:
 //! net/core/neighbour.c; times, limits and transitions are the same.
 //!
-//! ```text
-//!             packet            reply                  reachable time over
-//!      NONE ─────────► INCOMPLETE ───────► REACHABLE ───────────┬─────────► STALE
-//!                       │ probes      ▲  ▲  ▲                used since?      │ packet
-//!                       ▼ unanswered  │  │  └── confirmed ──┐    └─────► DELAY ◄┘
-//!                     FAILED ─────────┘  └── reply ─── PROBE ◄─────────┘ not confirmed
-//!                       ▲ packet: INCOMPLETE             │ probes unanswered
-//!                       └────────────────────────────────┘
-//! ```
+//! | state | event | next state |
+//! |---|---|---|
+//! | NONE, FAILED | A packet is to be sent | INCOMPLETE |
+//! | INCOMPLETE, PROBE | The last probe is not answered | FAILED |
+//! | REACHABLE | The reachable time is over, confirmed meanwhile | REACHABLE |
+//! | REACHABLE | The reachable time is over, used recently | DELAY |
+//! | REACHABLE | The reachable time is over, otherwise | STALE |
+//! | REACHABLE | Another link address arrives that must not replace the known one | STALE |
+//! | STALE | A packet is to be sent | DELAY |
+//! | DELAY | `delay_first_probe_time` is over, confirmed within it | REACHABLE |
+//! | DELAY | `delay_first_probe_time` is over, otherwise | PROBE |
+//! | all but PERMANENT | A reply to this host arrives | REACHABLE |
+//! | all but PERMANENT | An unsolicited new link address arrives | STALE |
+//! | all | An administrator sets the link address | PERMANENT |
+//! | all | The entry is deleted by an administrator | NONE |
+//! | all | The device goes down | FAILED |
+//!
+//! *Confirmed* means that packets arrive at the neighbor ([`Neighbor::on_confirmed`]). A reply with
+//! another link address than the known one may be ignored ([`LinkChange`]).
 //!
 //! This module does no I/O. The caller passes an event and the time, gets [`NeighborAction`]s to
 //! carry out, and calls [`Neighbor::on_timer`] at [`Neighbor::next_deadline`]. Packets wait only in
@@ -29,8 +39,8 @@ use pkt::{DropReason, Instant, Packet, PacketList};
 
 use crate::{header::ethernet::MacAddr, sysctl::modes::NeighborConfig};
 
-/// Time for which a new link address is kept although a different reply arrives (Linux's
-/// `locktime`). If two stations claim one address, the first reply counts.
+/// Time after a change of state or link address for which the address is kept although a different
+/// reply arrives (Linux's `locktime`). If two stations claim one address, the first reply counts.
 const LOCK_TIME: Duration = Duration::from_secs(1);
 
 /// Neighbor states, with Linux's names (NUD_*).
@@ -84,7 +94,8 @@ impl NudState {
 pub enum NeighborAction {
     /// Send a request for the link address.
     SendProbe {
-        /// Destination of the request; `None` means broadcast.
+        /// Destination of the request. `None`: the broadcast address (ARP) or the solicited-node
+        /// multicast group (neighbor discovery).
         unicast: Option<MacAddr>,
     },
     /// Send these packets, in order.
@@ -122,8 +133,8 @@ pub struct Advertisement {
 /// Effect of a packet on a known link address that differs from the address in the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkChange {
-    /// The known address is replaced, unless it was set less than a second ago: an ARP request or
-    /// reply.
+    /// The known address is replaced, unless the entry changed its state or link address within the
+    /// last second: an ARP request or reply.
     AfterLock,
     /// The known address is replaced at once: an ARP announcement, a solicitation that the neighbor
     /// sends (RFC 4861 §7.2.3), or an advertisement with the Override flag.
@@ -139,13 +150,14 @@ pub struct Neighbor {
     state: NudState,
     /// Link address; `Some` exactly while the state is valid.
     mac: Option<MacAddr>,
-    /// Probes sent since the last reply.
+    /// Probes sent since INCOMPLETE or PROBE was entered.
     probes: u32,
     /// Time of the last proof that packets arrive at `mac`; `None` without any.
     confirmed: Option<Instant>,
-    /// Time of the last packet sent.
+    /// Time of the last use: a packet was sent or queued.
     used: Instant,
-    /// Time of the last change of state or link address.
+    /// Time of the last change of state or link address, except changes of state that a packet to
+    /// be sent causes (to INCOMPLETE, and from STALE to DELAY).
     updated: Instant,
     /// Time of the next call of `on_timer`.
     deadline: Option<Instant>,
@@ -401,8 +413,8 @@ impl Neighbor {
         }
     }
 
-    /// Leaves REACHABLE after the reachable time, depending on whether the neighbor was confirmed
-    /// or used meanwhile.
+    /// Handles the end of the reachable time: stays REACHABLE if the neighbor was confirmed
+    /// meanwhile, enters DELAY if it was used recently, and STALE otherwise.
     fn reconsider(&mut self, now: Instant, config: &NeighborConfig) {
         let confirmed_until = self.confirmed.map(|at| at + self.reachable_time);
         if confirmed_until.is_some_and(|until| now < until) {
@@ -461,7 +473,11 @@ impl Neighbor {
         let truesize = u64::from(packet.truesize());
         // `queue_truesize` is the sum over the queued packets, whose sizes do not change. If the
         // sum wrapped around, the queue would seem full forever.
-        debug_assert!(self.queue_truesize >= truesize, "{} of {truesize}", self.queue_truesize);
+        debug_assert!(
+            self.queue_truesize >= truesize,
+            "a packet of {truesize} bytes leaves a queue of {}",
+            self.queue_truesize
+        );
         self.queue_truesize = self.queue_truesize.saturating_sub(truesize);
         Some(packet)
     }

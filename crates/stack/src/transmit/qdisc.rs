@@ -8,7 +8,8 @@
 //! dropped packets in a list. The owner of the queue counts the drop reason and frees the packets,
 //! so that no packet's destructor runs inside a discipline.
 //!
-//! Not here: running a queue (`tx_queue`), segmentation of superframes, checksums.
+//! Not here: running a queue (`tx_queue`), segmentation of superframes (packets of several
+//! segments), checksums.
 
 use pkt::{Instant, Packet, PacketList};
 

@@ -5,12 +5,14 @@
 //! or none, then the device. Linux: `__dev_queue_xmit`, `__qdisc_run`, `sch_direct_xmit`,
 //! `dev_requeue_skb`, `net_tx_action`.
 //!
-//! ```text
-//!   xmit ─► discipline ─► byte queue limit ─► gso, checksum ─► ready ─► device ─► completions
-//!                              ▲                                 ▲ no room: the rest   │
-//!                              │                                 │ stays               │
-//!                              └─────────────────────────────────┴─────────────────────┘
-//! ```
+//! The way of a packet:
+//!
+//! 1. `xmit` takes it from the sender, and the discipline enqueues it.
+//! 2. The owner of the queue dequeues as many bytes as the byte queue limit allows.
+//! 3. Software performs the segmentation and checksums that the device lacks, and the packet enters
+//!    the list `ready`.
+//! 4. The device takes packets from `ready`; those for which it has no room stay there.
+//! 5. The completion of the packet makes room in the byte queue limit, and steps 2 to 4 run again.
 //!
 //! Without a discipline, and until the device is full for the first time, sending threads pass
 //! packets directly to the device, concurrently. Otherwise one thread at a time runs a queue: the

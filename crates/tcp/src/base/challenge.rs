@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(
             taken(&budget, Instant::from_secs(1019), 100, &mut rng),
             0,
-            "the budget of this second is spent"
+            "a spent budget allowed another challenge ACK"
         );
     }
 

@@ -3,11 +3,14 @@
 //! Above: `stack` accounts for the memory of the host (`net.ipv4.tcp_mem`) and puts the result into
 //! `Cx`. Linux: __sk_mem_raise_allocated, tcp_under_memory_pressure.
 //!
-//! ```text
-//!   pages of all connections    0 ------- low ------- pressure ------- high -------
-//!   degree while usage rises        None       None          Pressure     Exhausted
-//!   degree while usage falls        None     Pressure        Pressure     Exhausted
-//! ```
+//! The degree of pressure depends on the pages of all connections and on the previous degree:
+//!
+//! | pages | after `None` | after `Pressure` or `Exhausted` |
+//! |---|---|---|
+//! | below `tcp_mem[0]` | `None` | `None` |
+//! | `tcp_mem[0]` to `tcp_mem[1]` | `None` | `Pressure` |
+//! | `tcp_mem[1]` to `tcp_mem[2]` | `Pressure` | `Pressure` |
+//! | above `tcp_mem[2]` | `Exhausted` | `Exhausted` |
 //!
 //! Not here: the reaction of a connection to pressure (`tcb::memory`).
 

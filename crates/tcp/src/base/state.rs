@@ -52,7 +52,7 @@ impl State {
         Self::Closing,
     ];
 
-    /// Name as netstat prints it.
+    /// Returns the name as netstat prints it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -4,11 +4,16 @@
 //! Above: `congestion`, which passes every ACK with its delivery-rate sample. draft-ietf-ccwg-bbr
 //! (BBRv3); Linux: tcp_bbr.c.
 //!
-//! ```text
-//!   Startup ──► Drain ──► Down ──► Cruise ──► Refill ──► Up ──┐      every 5 s: ProbeRTT, and back
-//!    2.77×       0.5×   ▲ 0.9×      1×          1×     1.25×  │
-//!                       └─────────────────────────────────────┘
-//! ```
+//! | phase | pacing gain | event | next phase |
+//! |---|---|---|---|
+//! | Startup | 2.77 | The bandwidth stops growing, or too much is lost or marked | Drain |
+//! | Drain | 0.5 | The queue of Startup is drained | Down |
+//! | Down | 0.9 | The queue of the last probe is drained | Cruise |
+//! | Down, Cruise | 0.9, 1 | The next probe is due | Refill |
+//! | Refill | 1 | A round trip is over | Up |
+//! | Up | 1.25 | The bandwidth stops growing, or too much is lost or marked | Down |
+//! | all | | The minimum of the round-trip time was not measured for 5 s | ProbeRTT |
+//! | ProbeRTT | 1 | 200 ms and a round trip are over | Cruise, or Startup if it had not ended |
 //!
 //! The algorithm keeps two kinds of bounds beside the model, and none of them reacts to a single
 //! loss. `inflight_hi` comes from probing: it is set when more than LossThresh of the data in

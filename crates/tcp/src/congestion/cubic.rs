@@ -228,7 +228,7 @@ mod tests {
         }
         assert!(
             (950 * MSS..1001 * MSS).contains(&half),
-            "the curve is concave: most of the growth comes early"
+            "the curve is not concave: most of the growth does not come early"
         );
         assert!((990 * MSS..1005 * MSS).contains(&window.cwnd), "the window is {}", window.cwnd);
     }

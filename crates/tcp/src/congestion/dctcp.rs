@@ -116,7 +116,7 @@ mod tests {
         let ssthresh = dctcp.on_mark(&window(100));
         assert!(
             (88 * MSS..92 * MSS).contains(&ssthresh),
-            "ssthresh {ssthresh} must be a tenth below the window"
+            "ssthresh {ssthresh} is not a tenth below the window"
         );
     }
 

@@ -254,7 +254,11 @@ mod tests {
     fn a_growing_round_trip_ends_slow_start_after_five_conservative_rounds() {
         let mut hystart = HyStart::default();
         assert_eq!(round(&mut hystart, 0, 40), Verdict::Grow(1));
-        assert_eq!(round(&mut hystart, 1, 44), Verdict::Grow(1), "a rise is an eighth of 40 ms");
+        assert_eq!(
+            round(&mut hystart, 1, 44),
+            Verdict::Grow(1),
+            "a rise is not an eighth of 40 ms"
+        );
         assert_eq!(round(&mut hystart, 2, 50), Verdict::Grow(4));
         for number in 3..7 {
             assert_eq!(round(&mut hystart, number, 52), Verdict::Grow(4));
@@ -295,7 +299,7 @@ mod tests {
             };
             hystart.on_ack(&sample, 40 * MSS, MSS)
         };
-        assert_eq!(superframe(0, 5), Verdict::Grow(1), "a rise is at least 4 ms");
+        assert_eq!(superframe(0, 5), Verdict::Grow(1), "less than 4 ms counts as a rise");
         assert_eq!(superframe(2, 6), Verdict::Stop(SlowStartEnd::Delay));
     }
 
@@ -350,7 +354,7 @@ mod tests {
         assert_eq!(
             micros(250_000_000, 0, false),
             520,
-            "pacing at twice 1 Gbit/s: the bound is 1 ms"
+            "at twice 1 Gbit/s of pacing, the bound is not 1 ms"
         );
         assert_eq!(micros(2_500_000_000, 1448, false), (40 + 104) / 2, "pacing at twice 10 Gbit/s");
         assert_eq!(micros(2_500_000_000, 1448, true), 40 + 104);

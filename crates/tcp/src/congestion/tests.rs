@@ -151,7 +151,7 @@ fn the_threshold_is_half_the_window_and_at_least_two_segments() {
     assert_eq!(
         congestion.ssthresh(),
         5 * MSS,
-        "half of the window of ten, although one segment is in flight"
+        "ssthresh is not half of the window of ten (one segment is in flight)"
     );
     congestion.on_rto(false);
     assert_eq!(congestion.cwnd(), MSS);
@@ -311,7 +311,7 @@ fn prr_sends_in_proportion_to_the_delivered_bytes() {
     let ssthresh = congestion.ssthresh();
     assert_eq!(ssthresh, 10 * MSS);
     congestion.on_recovery_ack(MSS, 18 * MSS, false);
-    assert_eq!(congestion.cwnd(), 19 * MSS, "the window has room for the fast retransmission");
+    assert_eq!(congestion.cwnd(), 19 * MSS, "the window has no room for the fast retransmission");
     congestion.on_transmitted(MSS);
     let mut pipe = 19 * MSS;
     let mut out = MSS;
@@ -321,7 +321,7 @@ fn prr_sends_in_proportion_to_the_delivered_bytes() {
         let room = congestion.cwnd().saturating_sub(pipe) / MSS * MSS;
         congestion.on_transmitted(room);
         (pipe, out) = (pipe + room, out + room);
-        assert!(out <= MSS + arrived * MSS, "at most one segment more is sent than delivered");
+        assert!(out <= MSS + arrived * MSS, "more than one segment more was sent than delivered");
     }
     assert!(pipe.abs_diff(ssthresh) <= MSS, "the flight {pipe} is not near ssthresh");
     congestion.on_recovery_complete();

@@ -4,16 +4,22 @@
 //! RFC 5681 §3.2, RFC 6582 (NewReno), RFC 3042 (limited transmit), RFC 5827 (early retransmit);
 //! Linux: tcp_fastretrans_alert, tcp_enter_loss.
 //!
-//! ```text
-//!            dup ACK             third dup ACK               ACK of `recover`
-//!    Open ------------> Disorder --------------> Recovery -------------------> Open
-//!      |                    |                        |
-//!      '---- RTO -----------'------------------------'--> Loss --- ACK of `recover` ---> Open
-//! ```
+//! | state | event | next state |
+//! |---|---|---|
+//! | Open | A duplicate ACK or a SACK block reports data behind a hole | Disorder |
+//! | Disorder | The hole is filled | Open |
+//! | Open, Disorder | An ECN echo arrives, or a queue of this host drops a packet | CWR |
+//! | Open, Disorder, CWR | A loss is detected | Recovery |
+//! | Open, Disorder, CWR | Only a path MTU probe, or only packets above the path MTU are lost | Loss |
+//! | all | The retransmission timer expires | Loss |
+//! | CWR, Recovery, Loss | All data in flight at the entry (`recover`) is acknowledged | Open |
+//! | Recovery, Loss | The loss proves wrong | Open |
+//!
+//! With SACK, Disorder takes the place of the next state Open while the peer reports a hole.
 //!
 //! A detected loss marks entries of the send queue as lost; `retransmit` sends marked entries as
-//! the window allows. With SACK, RACK marks them (`recovery/sack.rs`); duplicate ACKs are counted
-//! only without SACK.
+//! the window allows. With SACK, RACK marks them (`recovery/sack.rs`). Without SACK, as many
+//! duplicate ACKs as the reordering degree of the path (at first 3) indicate a loss.
 //!
 //! An ECN echo lowers the window without a loss: the state is CWR until the data in flight is
 //! acknowledged (RFC 3168 §6.1.2). A loss during CWR moves to Recovery or Loss without a second

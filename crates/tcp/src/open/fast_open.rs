@@ -1,7 +1,7 @@
 //! TCP Fast Open: data in the SYN of a peer whose address an earlier handshake has validated.
 //!
-//! Above: `stack::socket`, which keeps the client's cookies and the server's queue. RFC 7413;
-//! Linux: net/ipv4/tcp_fastopen.c.
+//! Above: `stack::socket`, which keeps the client's cookies and the listener's queue of Fast Open
+//! connections whose handshake is incomplete. RFC 7413; Linux: net/ipv4/tcp_fastopen.c.
 //!
 //! A server gives every client address a cookie: a keyed hash that only this server can compute.
 //! When a client sends its cookie and data in the SYN, the server proceeds as if the handshake were
@@ -77,8 +77,8 @@ pub(crate) fn on_syn_ack(tcb: &mut Tcb, cx: &Cx<'_>, header: &SegmentHeader) {
     });
 }
 
-/// Accepts the data of a SYN: the connection may send and receive from now on. `cookie` is set if
-/// the client's cookie is outdated; the SYN-ACK carries it.
+/// Accepts the data of a SYN: the connection may send and receive from now on. `cookie` is the new
+/// cookie for a client whose cookie is outdated; the SYN-ACK carries the new one.
 pub(crate) fn accept(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,

@@ -255,7 +255,10 @@ mod tests {
         assert!(kinds.iter().all(|step| (1..=8).contains(step)), "the steps are {kinds:?}");
         assert_eq!(kinds.len(), 8, "the steps are {kinds:?}");
         let twice = |pair: &&[u16]| pair[0] == pair[1];
-        assert!(steps.windows(2).filter(twice).count() < 100, "two equal steps in a row are rare");
+        assert!(
+            steps.windows(2).filter(twice).count() < 100,
+            "100 or more steps are equal to the previous one"
+        );
     }
 
     /// CVE-2022-1012: with a key that never changes, the ports of a destination could be compared
@@ -271,7 +274,7 @@ mod tests {
             let second = port_at(&selector, to, now + Duration::from_secs(9));
             assert!(
                 (1..=8).contains(&second.wrapping_sub(first)),
-                "within a period a port follows the previous one by a step of 1 to 8"
+                "within a period a port did not follow the previous one by a step of 1 to 8"
             );
             starts.insert(first);
         }

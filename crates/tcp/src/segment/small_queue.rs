@@ -242,7 +242,7 @@ mod tests {
             assert_eq!(
                 stops_at(mode, Retransmission),
                 2 * two_packets,
-                "{mode:?}: a retransmission is limited to four packets"
+                "{mode:?}: the limit of a retransmission is not four packets"
             );
         }
     }

@@ -58,18 +58,18 @@ impl Tcb {
     ///
     /// If an invariant does not hold: the engine has a bug.
     pub fn check(&self) {
-        assert!(self.snd_una.le(self.snd_nxt), "SND.UNA is at most SND.NXT");
+        assert!(self.snd_una.le(self.snd_nxt), "SND.UNA is beyond SND.NXT");
         assert!(
             self.rcv_wup.le(self.rcv_nxt),
-            "the last window was announced at or before RCV.NXT"
+            "RCV.WUP (RCV.NXT at the last window announcement) is beyond RCV.NXT"
         );
         self.receive_queue.check();
         self.packet_cache.check();
         self.reassembly.check(self.rcv_nxt);
         self.congestion.check();
         if self.state == State::Close {
-            assert!(self.send_queue.is_empty(), "a closed connection has an empty send queue");
-            assert_eq!(self.next_deadline(), None, "a closed connection has no timer");
+            assert!(self.send_queue.is_empty(), "a closed connection has data in its send queue");
+            assert_eq!(self.next_deadline(), None, "a closed connection has a timer");
             return;
         }
         let syn_acked = self.snd_una != self.iss;
@@ -80,18 +80,18 @@ impl Tcb {
         if self.state.is_synchronized() {
             assert!(
                 self.rcv_nxt.le(window_end + fin),
-                "RCV.NXT is at most the end of the announced window"
+                "RCV.NXT is beyond the end of the announced window"
             );
         }
         assert!(
             self.snd_wnd <= self.mss.max_window(),
-            "MAX.WND is at least the current window of the peer"
+            "the current window of the peer is larger than MAX.WND"
         );
         let waits = self.next_deadline().is_some();
         let outstanding = !self.send_queue.is_empty() || !syn_acked;
         assert!(
             !outstanding || waits || self.state == State::SynRecv || self.is_syn_held(),
-            "an unacknowledged SYN and queued data have an armed timer"
+            "an unacknowledged SYN or queued data has no timer"
         );
     }
 
@@ -111,8 +111,8 @@ impl Tcb {
             assert!(deadline >= now, "a timer was due {:?} ago", now - deadline);
         }
         if self.state.may_transmit() {
-            // RFC 6298 §5.1: data in flight has a timer. RFC 9293 §3.8.6.1: probes are sent while
-            // data is held.
+            // RFC 6298 §5.1: data in flight has a timer. RFC 9293 §3.8.6.1: a closed window is
+            // probed while unsent data waits.
             let unsent = self.send_queue.first_unsent().is_some();
             assert!(
                 self.send_queue.sent_count() == 0 || self.timers.is_flight_timer_armed(),
@@ -120,11 +120,11 @@ impl Tcb {
                 self.timers
             );
             let waits = self.timers.rtx().is_some() || self.timers.is_pacing();
-            assert!(!unsent || waits, "unsent data is held without a timer");
+            assert!(!unsent || waits, "unsent data waits without a timer");
         }
         if self.state.may_receive() && self.receive_queue.is_empty() && self.reassembly.is_empty() {
-            // RFC 9293 §3.8.6.2.2: an empty buffer has room for a segment, and the peer's window is
-            // open.
+            // RFC 9293 §3.8.6.2.2: an empty buffer has room for a segment, and the window announced
+            // to the peer is open, or an ACK that opens it is pending.
             let (wanted, least) = (wanted_window(self), least_window(self));
             assert!(
                 wanted >= least,
@@ -132,7 +132,7 @@ impl Tcb {
             );
             assert!(
                 receive_window(self) > 0 || self.ack.is_pending(),
-                "the buffer is empty, and the announced window is closed: {:?}",
+                "the buffer is empty, the announced window is closed, and no ACK is pending: {:?}",
                 self.receive_buffer
             );
         }

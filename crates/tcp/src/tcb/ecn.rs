@@ -4,10 +4,13 @@
 //! Above: the handshake (`open::syn`, `open::request`), `input::ecn`, and `segment`, which sends
 //! the bits. RFC 3168 §6.1, RFC 8257 §3.2; Linux: tcp_ecn.h.
 //!
-//! ```text
-//!   data, ECT ──► router marks CE ──► receiver: ECE on every ACK ──► sender: window reduced once,
-//!        ◄─────────────────── CWR on the next new data ends the echo ◄───────┘
-//! ```
+//! 1. The sender marks packets with data as ECN-capable (ECT).
+//! 2. A congested router changes the mark to CE.
+//! 3. The receiver sets ECE on every ACK: the echo.
+//! 4. The sender reduces its window once, and sets CWR on the next new data.
+//! 5. The receiver ends the echo when CWR arrives.
+//!
+//! With DCTCP, ECE on an ACK says instead whether the acknowledged packets were marked.
 //!
 //! ECN does not rely on a cooperative network path or peer. A peer that echoes without end causes
 //! one reduction per window. A path that clears marks makes ECN useless and does no other harm. A

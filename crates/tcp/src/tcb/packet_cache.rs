@@ -5,10 +5,10 @@
 //! Below: `pkt::Pool`. Linux: sk_tx_skb_cache and sk_rx_skb_cache (5.2 to 5.15: sk_wmem_free_skb,
 //! sk_stream_alloc_skb, sk_eat_skb, tcp_v4_rcv), the defer_list of a socket (5.17 and 5.18).
 //!
-//! ```text
-//!   write ──alloc──► send queue ──ACK, on another core──► tx ──► the next write
-//!   receive, on another core ──► receive queue ──read──► rx ──► freed by the next segment's core
-//! ```
+//! | slot | packet that enters | use |
+//! |---|---|---|
+//! | `tx` | The application wrote it, and its ACK was processed on another core | The next write |
+//! | `rx` | Another core received it, and the application has read it | The core that processes the next segment frees it |
 //!
 //! Without the caches a request costs its server two frees on a core other than the allocating one:
 //! softirq frees packets that the application allocated, and the application frees packets that

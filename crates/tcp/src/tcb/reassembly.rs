@@ -119,8 +119,9 @@ impl Reassembly {
         }
     }
 
-    /// Queues a packet that consists only of data, whose first byte is `seq`, trimmed to the
-    /// window. `fin` says whether its segment carried a FIN.
+    /// Queues a packet without headers, already trimmed to the window. `seq` is the sequence number
+    /// of its first byte. `fin` says whether its segment carried a FIN; the packet may then be
+    /// empty.
     ///
     /// `limit_bytes` bounds the memory of all queued packets. A packet that would exceed it is
     /// refused, as is one that would exceed the number of runs.
@@ -270,8 +271,8 @@ impl Reassembly {
         Some((start, seq + 1))
     }
 
-    /// Returns the queued ranges before `rcv_nxt`, in order: in-order data has delivered them a
-    /// second time.
+    /// Returns the queued ranges before `rcv_nxt`, in order: in-order data has brought these bytes
+    /// a second time (the D-SACK range).
     pub fn ranges_before(&self, rcv_nxt: SeqNum) -> impl Iterator<Item = (SeqNum, SeqNum)> + '_ {
         let reached = self.blocks().take_while(move |(start, _)| start.lt(rcv_nxt));
         reached.map(move |(start, end)| (start, end.min(rcv_nxt)))
@@ -286,7 +287,11 @@ impl Reassembly {
         let mut before = rcv_nxt;
         let mut total = 0;
         for run in &self.runs {
-            assert!(run.start.gt(before), "{:?} touches {before}", (run.start, run.end));
+            assert!(
+                run.start.gt(before),
+                "run {:?} begins before or at {before}, the end of the previous one",
+                (run.start, run.end)
+            );
             assert!(run.end.gt(run.start));
             let bytes = usize::try_from(run.end.since(run.start)).unwrap_or(usize::MAX);
             assert_eq!(run.packets.bytes(), bytes);

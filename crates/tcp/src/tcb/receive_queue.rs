@@ -49,7 +49,7 @@ impl ReceiveQueue {
 
     /// Appends a segment's payload; returns `true` when it was copied into the tail.
     pub(crate) fn push(&mut self, pool: &mut Pool, packet: Packet) -> bool {
-        self.bytes += u32::try_from(packet.len()).expect("a packet is shorter than 2^32");
+        self.bytes += u32::try_from(packet.len()).expect("a packet is shorter than 2^32 bytes");
         if packet.len() <= COALESCE_BYTES_MAX && self.coalesce(pool, &packet) {
             pool.free(packet);
             return true;
@@ -98,7 +98,7 @@ impl ReceiveQueue {
             if offset + n == front.len() {
                 self.pop_front(release);
             } else {
-                self.read_offset += u32::try_from(n).expect("a packet is shorter than 2^32");
+                self.read_offset += u32::try_from(n).expect("a packet is shorter than 2^32 bytes");
             }
         }
         self.bytes -= u32::try_from(copied).expect("a read copies at most the queued bytes");
@@ -114,7 +114,8 @@ impl ReceiveQueue {
         {
             let left = front.len() - self.read_offset as usize;
             if rest < left {
-                self.read_offset += u32::try_from(rest).expect("a packet is shorter than 2^32");
+                self.read_offset +=
+                    u32::try_from(rest).expect("a packet is shorter than 2^32 bytes");
                 break;
             }
             rest -= left;

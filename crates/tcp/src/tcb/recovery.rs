@@ -25,11 +25,13 @@ pub(crate) enum CaState {
     Open = 0,
     /// Duplicate ACKs or SACK blocks, too few to indicate a loss.
     Disorder = 1,
-    /// The congestion window is being reduced after a congestion mark, once per window.
+    /// The congestion window is being reduced after a congestion mark, or a drop in a queue of this
+    /// host, once per window.
     Cwr = 2,
     /// Fast recovery.
     Recovery = 3,
-    /// Slow start after a retransmission timeout.
+    /// Slow start after a retransmission timeout, or retransmission of segments that exceeded the
+    /// path MTU, without a reduction.
     Loss = 4,
 }
 

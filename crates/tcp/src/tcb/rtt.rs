@@ -87,7 +87,7 @@ pub struct RttEstimator {
     rto_max_us: u32,
     /// Round-trip time that the route says; 0 if it says none.
     expected_us: u32,
-    /// Timeouts since the last sample; each doubled the timeout.
+    /// Doublings of the timeout since the last sample, without the reverted ones.
     backoff: u8,
 }
 
@@ -225,7 +225,7 @@ impl RttEstimator {
         Duration::from_micros(u64::from(self.rto_max_us))
     }
 
-    /// Returns the timeout to arm: doubled for each expiry since the last sample, within the upper
+    /// Returns the timeout to arm: with all doublings since the last sample, within the upper
     /// bound.
     #[must_use]
     pub fn rto(&self) -> Duration {
@@ -246,7 +246,7 @@ impl RttEstimator {
         Duration::from_micros(u64::from(self.rto_us))
     }
 
-    /// Returns the expiries since the last sample.
+    /// Returns the number of doublings of the timeout since the last sample.
     #[must_use]
     pub const fn backoff(&self) -> u8 {
         self.backoff

@@ -4,11 +4,10 @@
 //! them. Linux: sk_write_queue and tcp_rtx_queue; here both are one queue, divided by the index
 //! `sent`.
 //!
-//! ```text
-//!    snd_una                     snd_nxt                      write_seq
-//!       | entry 0 | entry 1 |  …    | entry `sent` |  …  | tail |
-//!       '---- transmitted: retransmit from here ---'--- not yet sent; only the tail grows
-//! ```
+//! | entries | sequence numbers | state |
+//! |---|---|---|
+//! | before index `sent` | SND.UNA to SND.NXT | sent at least once, kept for retransmission |
+//! | from index `sent` on | SND.NXT to `write_seq` | not sent yet; only the last entry grows |
 //!
 //! Entries are contiguous in sequence space and hold at least one sequence number each. An entry is
 //! transmitted whole or split first (`split`), so that data in flight, lost, retransmitted or
@@ -164,7 +163,7 @@ impl SendQueue {
         let Some(packet) = entry.packet.as_mut() else { return 0 };
         let room = bytes.byte_len().min((size_goal - entry.len) as usize);
         let taken = bytes.split(room).0.append_in_pieces(packet, pool, piece);
-        let grown = u32::try_from(taken).expect("a packet is shorter than 2^32");
+        let grown = u32::try_from(taken).expect("a packet is shorter than 2^32 bytes");
         entry.len += grown;
         let charge = packet.truesize();
         self.wmem_queued = self.wmem_queued - entry.charge + charge;
@@ -190,7 +189,7 @@ impl SendQueue {
             return 0;
         }
         let charge = packet.truesize();
-        let len = u32::try_from(taken).expect("a packet is shorter than 2^32");
+        let len = u32::try_from(taken).expect("a packet is shorter than 2^32 bytes");
         self.wmem_queued += charge;
         self.push_entry(Some(packet), (len, charge), EntryFlags::empty());
         taken
@@ -307,7 +306,7 @@ impl SendQueue {
         if index < self.sent {
             self.note_retransmission(index);
         } else {
-            debug_assert_eq!(index, self.sent, "entries are sent in order");
+            debug_assert_eq!(index, self.sent, "entries were not sent in order");
             self.sent += 1;
         }
     }

@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(
             chrono.read(at(501)).busy,
             Duration::from_millis(11),
-            "the time of the current limit is included"
+            "the time of the current limit is missing"
         );
     }
 

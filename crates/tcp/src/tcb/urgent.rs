@@ -12,13 +12,11 @@
 //! and others should read it in line. Middleboxes clear pointers (RFC 6093 §3.4), so a mark may be
 //! lost while its byte arrives as plain data.
 //!
-//! ```text
-//!   stream     ... a b c [!] d e ...        copied_seq --> next byte to read
-//!                         ^ `seq`           a read stops before it, the next read starts after it
-//! ```
+//! A read stops in front of the urgent byte, and the next read starts after it.
 //!
 //! While the peer has not acknowledged the mark (urgent mode), segments are sent one by one,
-//! without Nagle's algorithm and without superframes, so that each can carry its own pointer.
+//! without Nagle's algorithm and without superframes (packets of several segments), so that each
+//! can carry its own pointer.
 //!
 //! Differs from Linux: no process gets a SIGURG; [`Readiness::PRI`](crate::Readiness::PRI) reports
 //! urgent data.

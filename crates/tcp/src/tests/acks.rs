@@ -235,7 +235,7 @@ fn data_that_cannot_advance_the_window_is_acknowledged_when_it_is_read() {
     assert_eq!(tail, [0; 4], "{acks:?}");
     let before = net.log.len();
     net.recv(Side::B);
-    assert!(!net.sent_by(Side::B, before).is_empty(), "reading sends an ACK that opens the window");
+    assert!(!net.sent_by(Side::B, before).is_empty(), "reading sent no ACK that opens the window");
     net.finish_clean();
 }
 
@@ -270,7 +270,7 @@ fn duplicate_acks_after_the_third_are_compressed() {
     assert_eq!(
         sent[3..],
         [Duration::from_micros(50)],
-        "the delay is a twentieth of the round-trip time, which is 1 ms by the timestamp echoes"
+        "the delay is not a twentieth of the round-trip time, which is 1 ms by the timestamp echoes"
     );
     assert_eq!(net.count(Side::B, Counter::TcpExtTCPAckCompressed), 6);
     let last = &net.log.last().unwrap().header;

@@ -159,7 +159,7 @@ fn a_new_syn_reopens_time_wait_with_a_later_iss() {
     assert_eq!(
         net.count(Side::A, Counter::TcpExtTWRecycled),
         0,
-        "Linux counts TWRecycled only for active opens"
+        "TWRecycled was counted, which Linux does only for active opens"
     );
     net.finish_clean();
 }

@@ -54,7 +54,7 @@ fn ecn_is_negotiated_if_one_side_requests_and_the_other_accepts_it() {
         );
         assert!(
             net.log.iter().all(|sent| sent.ecn == Ecn::NotEct),
-            "no packet of a handshake is ECN-capable"
+            "a packet of the handshake is ECN-capable"
         );
         net.finish_clean();
     }
@@ -94,21 +94,25 @@ fn a_mark_reduces_the_window_once_and_is_echoed_until_cwr() {
     let ssthresh = net.tcb(Side::A).info().ssthresh;
     net.send(Side::A, &[1; 20_000]);
     net.run_for(Duration::from_millis(100));
-    assert_eq!(net.tcb(Side::A).info().ssthresh, ssthresh, "the window was reduced only once");
+    assert_eq!(
+        net.tcb(Side::A).info().ssthresh,
+        ssthresh,
+        "the window was not reduced exactly once"
+    );
     let data = net.sent_by(Side::A, from);
     let with_cwr: std::vec::Vec<_> =
         data.iter().filter(|sent| sent.header.has(Flags::CWR)).collect();
-    assert_eq!(with_cwr.len(), 1, "exactly one segment carries CWR");
+    assert_eq!(with_cwr.len(), 1, "not exactly one segment carries CWR");
     let cwr_at = with_cwr[0].at;
     for ack in net.sent_by(Side::B, from) {
         let after_cwr = ack.at > cwr_at + Duration::from_millis(10);
         assert!(
             !after_cwr || !ack.header.has(Flags::ECE),
-            "no ACK carries ECE after CWR has arrived"
+            "an ACK carries ECE after CWR has arrived"
         );
     }
     let echoes = net.sent_by(Side::B, from).iter().filter(|ack| ack.header.has(Flags::ECE)).count();
-    assert!(echoes > 2, "ACKs carry ECE until CWR arrives: {echoes}");
+    assert!(echoes > 2, "only {echoes} ACKs carry ECE before CWR arrives");
     assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);
     assert!(net.count(Side::A, Counter::TcpExtTCPDeliveredCE) > 0);
     net.finish_clean();
@@ -146,7 +150,7 @@ fn a_loss_sets_cwr_in_the_next_new_segment() {
     net.send(Side::A, &[1; 40_000]);
     net.run_for(Duration::from_secs(1));
     let with_cwr = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();
-    assert_eq!(with_cwr, 0, "no new data was left, and retransmissions carry no CWR");
+    assert_eq!(with_cwr, 0, "a segment carries CWR, although only retransmissions were sent");
     net.send(Side::A, &[1; 3000]);
     net.run_for(Duration::from_secs(1));
     let with_cwr = net.sent_by(Side::A, from).iter().filter(|s| s.header.has(Flags::CWR)).count();

@@ -245,7 +245,7 @@ fn a_handshake_deferred_by_tcp_defer_accept_completes_after_its_timeout() {
     assert_eq!(
         syn_acks(&net),
         1,
-        "the peer has answered the SYN-ACK, so the first retransmission is suppressed"
+        "the first retransmission was not suppressed, although the peer has answered the SYN-ACK"
     );
     net.run_for(Duration::from_secs(2));
     assert_eq!(syn_acks(&net), 2);

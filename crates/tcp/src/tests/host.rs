@@ -120,7 +120,7 @@ impl Host {
     }
 
     pub(super) fn receive(&mut self, now: Instant, mut packet: Packet) {
-        let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
+        let header = SegmentHeader::parse(packet.linear()).expect("the host sends valid headers");
         assert!(packet.pull(usize::from(header.header_len)));
         if self.time_wait.is_some() {
             return self.receive_in_time_wait(now, &header, packet);
@@ -148,7 +148,7 @@ impl Host {
         let len = u32::try_from(packet.len()).unwrap();
         let Self { time_wait, .. } = self;
         let mut cx = lend!(self, now);
-        let small = time_wait.as_mut().expect("checked by the caller");
+        let small = time_wait.as_mut().expect("the caller has checked that the connection exists");
         match small.on_segment(&mut cx, header, len) {
             TimeWaitVerdict::Keep => self.drops.push(DropReason::TcpTimeWait),
             TimeWaitVerdict::Closed => self.time_wait = None,
@@ -166,7 +166,7 @@ impl Host {
     fn receive_in_request(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
         let Self { request, .. } = self;
         let mut cx = lend!(self, now);
-        let pending = request.as_mut().expect("checked by the caller");
+        let pending = request.as_mut().expect("the caller has checked that the connection exists");
         match pending.on_segment(&mut cx, header, packet, self.accept_room) {
             RequestVerdict::Drop(reason, _) => self.drops.push(reason),
             RequestVerdict::Closed(reason, _) => {
@@ -225,7 +225,7 @@ impl Host {
             }
             tcb.check();
         });
-        let tcb = self.tcb.as_ref().expect("checked above");
+        let tcb = self.tcb.as_ref().expect("the connection was checked above");
         if tcb.state() == State::TimeWait {
             self.time_wait = Some(TimeWait::from_tcb(tcb, now));
             self.enter(now, |tcb, cx| tcb.release_time_wait(cx));

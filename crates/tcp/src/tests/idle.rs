@@ -24,7 +24,7 @@ fn assert_timed_out(mut net: Net) {
     let counters = [Counter::IdleTimeouts, Counter::TcpExtTCPAbortOnTimeout, Counter::TcpOutRsts];
     assert_eq!(counters.map(|counter| net.count(Side::A, counter)), [1, 1, 1]);
     net.run_for(Duration::from_secs(1));
-    assert_eq!(net.state(Side::B), State::Close, "the reset reached B");
+    assert_eq!(net.state(Side::B), State::Close, "the reset did not close B");
     net.finish_clean();
 }
 
@@ -43,7 +43,7 @@ fn an_idle_connection_is_reset_exactly_at_its_timeout() {
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert_eq!(net.now - last, TIMEOUT);
     let sent = net.sent_by(Side::A, before);
-    assert_eq!(sent.len(), 1, "A sends a reset and no probe");
+    assert_eq!(sent.len(), 1, "A did not send exactly one reset");
     assert!(sent[0].header.flags.contains(Flags::RST));
     assert_timed_out(net);
 }
@@ -67,7 +67,7 @@ fn without_the_setting_an_idle_connection_is_kept_forever() {
     let mut net = with_timeout(3, Duration::ZERO);
     net.run_for(Duration::from_secs(30 * 24 * 3600));
     assert_eq!(net.state(Side::A), State::Established);
-    assert_eq!(net.tcb(Side::A).next_deadline(), None, "an idle connection has no timer");
+    assert_eq!(net.tcb(Side::A).next_deadline(), None, "an idle connection has a timer");
     net.finish_clean();
 }
 
@@ -84,7 +84,7 @@ fn a_peer_that_keeps_its_window_closed_is_reset_although_it_answers_probes() {
         ) {}
         net.run_for(Duration::from_millis(50));
     }
-    assert_eq!(net.tcb(Side::A).info().snd_wnd, 0, "the window is closed");
+    assert_eq!(net.tcb(Side::A).info().snd_wnd, 0, "the window is not closed");
     let last = net.tcb(Side::A).rate.delivered_at();
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert!(net.count(Side::A, Counter::TcpExtTCPWinProbe) >= 5);
@@ -128,7 +128,7 @@ fn retransmissions_do_not_extend_the_timeout() {
     let start = net.now;
     net.send(Side::A, b"lost");
     net.run_until(|net| net.state(Side::A) == State::Close);
-    assert_eq!(net.now - start, TIMEOUT, "the idle timeout ends it long before tcp_retries2");
+    assert_eq!(net.now - start, TIMEOUT, "the connection did not end at the idle timeout");
     assert_eq!(net.count(Side::A, Counter::IdleTimeouts), 1);
     net.finish_clean();
 }
@@ -139,18 +139,14 @@ fn a_socket_can_set_or_disable_its_own_timeout() {
     net.call(Side::A, |tcb, cx| tcb.set_idle_timeout(cx, Some(Duration::ZERO)));
     assert_eq!(net.tcb(Side::A).idle_timeout(), Some(Duration::ZERO));
     net.run_for(TIMEOUT * 100);
-    assert_eq!(net.state(Side::A), State::Established, "zero disables the timeout");
+    assert_eq!(net.state(Side::A), State::Established, "the timeout of zero ended the connection");
     // The timeout starts at the call, however long the connection has been idle.
     net.call(Side::A, |tcb, cx| tcb.set_idle_timeout(cx, Some(Duration::from_secs(7))));
     let set = net.now;
     net.run_for(Duration::from_secs(3));
     net.call(Side::A, |tcb, cx| tcb.set_keepalive_times(cx, Keepalive::default()));
     net.run_until(|net| net.state(Side::A) == State::Close);
-    assert_eq!(
-        (net.now - set).as_secs(),
-        7,
-        "setting the keepalive times does not move the idle timeout"
-    );
+    assert_eq!((net.now - set).as_secs(), 7, "setting the keepalive times moved the idle timeout");
     assert_timed_out(net);
 }
 

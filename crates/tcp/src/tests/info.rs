@@ -47,7 +47,7 @@ fn a_timeout_and_its_retransmissions_are_counted() {
     let later = info(&mut net, Side::A);
     assert_eq!(
         later.total_rto_time, after.total_rto_time,
-        "the series of timeouts ended when data was acknowledged"
+        "the series of timeouts did not end when data was acknowledged"
     );
     assert_eq!(net.recv(Side::B).len(), 1448);
     net.finish_clean();
@@ -95,7 +95,7 @@ fn time_limited_by_the_receive_window_is_counted() {
     assert_eq!(
         info(&mut net, Side::A).sender_time,
         idle,
-        "an empty queue is neither busy nor limited"
+        "an empty queue counts as busy or limited"
     );
     net.finish_clean();
 }

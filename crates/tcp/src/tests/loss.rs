@@ -57,7 +57,7 @@ fn fast_retransmit_repairs_a_single_loss() {
     assert_eq!(
         took,
         Duration::from_millis(30),
-        "half a round trip for the data, and one round trip for the repair"
+        "the data and its repair did not take one and a half round trips"
     );
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPRenoRecovery), 1);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPFastRetrans), 1);

@@ -43,7 +43,7 @@ fn a_search_starts_at_tcp_base_mss_and_finds_the_mtu_without_icmp() {
     for (seed, gso) in [(1, 0), (2, 65_535)] {
         for mtu in [1500, 1400, 1280] {
             let mut net = searching(seed, mtu, gso);
-            assert_eq!(net.tcb(Side::A).mss(), 1024, "the search starts at tcp_base_mss");
+            assert_eq!(net.tcb(Side::A).mss(), 1024, "the search did not start at tcp_base_mss");
             transfer(&mut net, 2_000_000);
             let found = net.tcb(Side::A).mss() + 52;
             assert!(found <= mtu && found + 8 > mtu, "{found} of {mtu}, gso {gso}");
@@ -73,7 +73,7 @@ fn a_lost_probe_does_not_reduce_the_window() {
         net.count(Side::A, Counter::TcpExtTCPMTUPFail) >= 2
     });
     let tcb = net.tcb(Side::A);
-    assert_eq!(tcb.congestion.ssthresh(), u32::MAX, "no loss counts as congestion");
+    assert_eq!(tcb.congestion.ssthresh(), u32::MAX, "a loss counted as congestion");
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 0);
     net.finish_clean();
 }
@@ -94,7 +94,7 @@ fn a_probe_lost_together_with_segments_indicates_congestion() {
     assert_eq!(
         net.count(Side::A, Counter::TcpExtTCPMTUPFail),
         0,
-        "a probe lost with its successor does not count as failed: RFC 4821 §7.6.2"
+        "a probe lost with its successor counted as failed (RFC 4821 §7.6.2)"
     );
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPSackRecovery), 1);
     net.finish_clean();
@@ -125,7 +125,7 @@ fn without_probing_a_black_hole_stalls_the_connection() {
     net.path_mtu = Some(700);
     net.send(Side::A, &vec![1; 5000]);
     net.run_for(Duration::from_secs(120));
-    assert!(net.recv(Side::B).is_empty(), "only the last, small segment passes the path");
+    assert!(net.recv(Side::B).is_empty(), "data before a large, lost segment was delivered");
     net.finish_clean();
 }
 
@@ -150,10 +150,10 @@ fn a_finished_search_restarts_after_its_interval() {
     assert!(net.tcb(Side::A).mss() + 52 <= 1280);
     net.path_mtu = None;
     transfer(&mut net, 1_000_000);
-    assert!(net.tcb(Side::A).mss() + 52 <= 1280, "no search before the interval");
+    assert!(net.tcb(Side::A).mss() + 52 <= 1280, "the search restarted before the interval");
     net.run_for(Duration::from_secs(600));
     transfer(&mut net, 1_000_000);
-    assert!(net.tcb(Side::A).mss() > 1430, "the search restarts after tcp_probe_interval");
+    assert!(net.tcb(Side::A).mss() > 1430, "the search did not restart after tcp_probe_interval");
     net.finish_clean();
 }
 
@@ -161,7 +161,7 @@ fn a_finished_search_restarts_after_its_interval() {
 fn an_icmp_report_below_the_found_mtu_lowers_the_mss() {
     let mut net = searching(9, 1500, 0);
     transfer(&mut net, 1_000_000);
-    assert!(net.tcb(Side::A).mss() > 1300, "the search has found a larger MSS than its first");
+    assert!(net.tcb(Side::A).mss() > 1300, "the search found no larger MSS than its first");
     net.path_mtu = Some(800);
     net.call(Side::A, |tcb, _| tcb.set_path_mtu(800));
     transfer(&mut net, 300_000);

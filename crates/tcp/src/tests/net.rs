@@ -251,7 +251,7 @@ impl Net {
     }
 
     fn transmit(&mut self, from: Side, mut packet: Packet) {
-        let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
+        let header = SegmentHeader::parse(packet.linear()).expect("the engine sends valid headers");
         let len = u32::try_from(packet.len()).unwrap() - u32::from(header.header_len);
         let gso = packet.meta().gso;
         let (ecn, departs) = (packet.meta().ecn, packet.meta().timestamp);
@@ -281,7 +281,7 @@ impl Net {
 
     /// Splits a superframe into segments, as GSO does.
     fn segments(&mut self, from: Side, packet: Packet) -> Vec<Packet> {
-        let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
+        let header = SegmentHeader::parse(packet.linear()).expect("the engine sends valid headers");
         let header_len = usize::from(header.header_len);
         let size = usize::from(packet.meta().gso.size);
         let total = packet.len() - header_len;
@@ -418,7 +418,7 @@ impl Net {
 /// Returns the size of the IPv4 packet around a segment, or around the largest segment of a
 /// superframe.
 fn ip_bytes(packet: &Packet) -> u32 {
-    let header = SegmentHeader::parse(packet.linear()).expect("a valid header");
+    let header = SegmentHeader::parse(packet.linear()).expect("the engine sends valid headers");
     let gso = packet.meta().gso;
     let segment = match gso.kind {
         GsoKind::None => packet.len(),

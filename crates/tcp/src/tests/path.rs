@@ -76,7 +76,11 @@ fn an_icmp_error_is_accepted_only_for_a_sequence_number_in_flight() {
     assert_eq!(net.tcb(Side::A).soft_error, None);
     for seq in [una, nxt - 1] {
         let mtu = report(&mut net, IcmpError::PacketTooBig { mtu: 600 }, seq);
-        assert_eq!(mtu, Some(600), "a sequence number in flight: RFC 5927 §4.1");
+        assert_eq!(
+            mtu,
+            Some(600),
+            "a report about a sequence number in flight was not accepted (RFC 5927 §4.1)"
+        );
     }
     net.finish_clean();
 }
@@ -90,7 +94,7 @@ fn a_connection_that_times_out_ends_with_its_soft_error() {
     assert_eq!(
         net.state(Side::A),
         State::Established,
-        "RFC 5927 §5.2: a hard error is treated as a soft error"
+        "a hard error ended the connection (RFC 5927 §5.2 treats it as a soft error)"
     );
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::ConnectionRefused));
@@ -103,7 +107,7 @@ fn take_error_returns_a_soft_error() {
     let una = net.tcb(Side::A).snd_una;
     report(&mut net, PORT, una);
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::ConnectionRefused));
-    assert_eq!(net.tcb(Side::A).take_error(), None, "taking the error clears it");
+    assert_eq!(net.tcb(Side::A).take_error(), None, "taking the error did not clear it");
     assert_eq!(net.state(Side::A), State::Established);
     net.finish_clean();
 }
@@ -132,14 +136,18 @@ fn an_unreachable_error_reverts_one_backoff() {
     report(&mut net, HOST, una);
     assert_eq!(net.tcb(Side::A).rtt.backoff(), backoff - 1);
     net.run_for(Duration::from_millis(100));
-    assert_eq!(gaps(&net, before)[4..], [1760], "the timeout is not doubled to 3520");
+    assert_eq!(
+        gaps(&net, before)[4..],
+        [1760],
+        "the timeout is not 1760 ms; it must not double to 3520"
+    );
     net.run_for(Duration::from_millis(2000));
     assert_eq!(gaps(&net, before).len(), 5);
     report(&mut net, HOST, una);
     assert_eq!(
         gaps(&net, before).len(),
         6,
-        "the reverted timeout has passed, so the segment is sent at once"
+        "the segment was not sent at once, although the reverted timeout has passed"
     );
     net.finish_clean();
 }
@@ -184,7 +192,7 @@ fn tcp_syncnt_limits_the_retransmissions_of_a_syn() {
     assert_eq!(
         net.sent_by(Side::A, 0).len(),
         1 + 2 + 4,
-        "the SYN, TCP_SYNCNT, and tcp_syn_linear_timeouts"
+        "not one SYN, TCP_SYNCNT and tcp_syn_linear_timeouts retransmissions"
     );
     net.finish_clean();
 }
@@ -241,7 +249,7 @@ fn thin_linear_timeouts_do_not_double_the_rto() {
         .collect();
     assert!(
         (repeats[1].at - repeats[0].at).as_millis() >= 440,
-        "the RTO of a stream that is not thin doubles"
+        "the RTO of a stream that is not thin did not double"
     );
     net.finish_clean();
 }
@@ -252,8 +260,11 @@ fn after_tcp_retries1_timeouts_another_route_is_requested() {
     net.run_for(Duration::from_secs(2));
     assert!(!net.tcb(Side::A).take_negative_advice());
     net.run_for(Duration::from_secs(3));
-    assert!(net.tcb(Side::A).take_negative_advice(), "the timeouts exceed tcp_retries1");
-    assert!(!net.tcb(Side::A).take_negative_advice(), "each timeout is reported only once");
+    assert!(
+        net.tcb(Side::A).take_negative_advice(),
+        "no advice came, although the timeouts exceed tcp_retries1"
+    );
+    assert!(!net.tcb(Side::A).take_negative_advice(), "a timeout was reported twice");
     net.finish_clean();
 }
 
@@ -282,7 +293,11 @@ fn a_challenged_syn_reveals_a_half_open_connection() {
     net.host(Side::B).iss = SeqNum(77);
     net.connect(Side::B);
     net.run_for(Duration::from_millis(15));
-    assert_eq!(net.state(Side::A), State::Established, "the SYN is challenged (RFC 5961 §4.2)");
+    assert_eq!(
+        net.state(Side::A),
+        State::Established,
+        "the SYN was not challenged (RFC 5961 §4.2)"
+    );
     net.run_for(Duration::from_millis(20));
     assert_eq!(net.state(Side::A), State::Close);
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::ConnectionReset));
@@ -323,7 +338,7 @@ fn data_in_a_syn_is_not_acknowledged_without_fast_open() {
     net.inject(Side::B, &syn, b"early");
     let answer = net.log.last().expect("B has sent a SYN-ACK").clone();
     assert_eq!(answer.header.flags, Flags::SYN | Flags::ACK);
-    assert_eq!(answer.header.ack, SeqNum(5001), "the SYN-ACK does not acknowledge the data");
+    assert_eq!(answer.header.ack, SeqNum(5001), "the SYN-ACK acknowledges not only the SYN");
     let ack = SegmentHeader {
         seq: SeqNum(5001),
         ack: answer.header.seq + 1,

@@ -61,7 +61,7 @@ fn adjacent_tiny_segments_have_a_bounded_cost() {
     assert_eq!(
         net.count(Side::B, Counter::TcpExtTCPOFODrop),
         0,
-        "all segments fit into the buffer after they are copied together"
+        "segments were dropped that fit into the buffer after they are copied together"
     );
     // The queued data is delivered together with the byte before it.
     give(&mut net, start, 0, 2);
@@ -130,9 +130,9 @@ fn pruning_drops_the_highest_sequence_numbers_and_keeps_the_lowest() {
     assert!(net.count(Side::B, Counter::TcpExtOfoPruned) > 0);
     assert!(net.count(Side::B, Counter::TcpExtPruneCalled) > 0);
     let after = net.tcb(Side::B).reassembly.highest_end().unwrap();
-    assert!(after.lt(before), "the highest sequence numbers were dropped");
+    assert!(after.lt(before), "the highest sequence numbers were not dropped");
     let first = net.tcb(Side::B).reassembly.blocks().next().unwrap();
-    assert_eq!(first, (start + 2, start + 22), "the lowest sequence numbers are kept");
+    assert_eq!(first, (start + 2, start + 22), "the lowest sequence numbers were not kept");
     net.finish_clean();
 }
 
@@ -143,7 +143,7 @@ fn a_segment_beyond_all_others_displaces_none_of_them() {
     while memory::rmem_alloc(net.tcb(Side::B)) <= 40_000 {
         give(&mut net, start, offset, 300);
         offset += 301;
-        assert!(offset < 20_000, "the window ends before the buffer is full");
+        assert!(offset < 20_000, "the window ended before the buffer was full");
     }
     let held = net.tcb(Side::B).reassembly.blocks().len();
     net.host(Side::B).drops.clear();
@@ -164,7 +164,7 @@ fn tiny_mss(seed: u64, sndbuf: u32) -> Net {
     net.host(Side::A).config.tcp_slow_start_after_idle = false;
     net.host(Side::B).options.maxseg = Some(48);
     net.open();
-    assert_eq!(net.tcb(Side::A).mss(), 36, "48 bytes less those of the timestamps");
+    assert_eq!(net.tcb(Side::A).mss(), 36, "the MSS is not 48 bytes less those of the timestamps");
     let start = net.now;
     while net.tcb(Side::A).info().cwnd < 120_000 {
         let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[7; 60_000][..]], false));
@@ -239,7 +239,7 @@ fn a_tiny_mss_does_not_overflow_the_segment_count_of_a_packet() {
         net.run_for(Duration::from_secs(5));
         assert!(
             net.sent_by(Side::A, first).iter().any(|sent| sent.len > 0),
-            "the data is retransmitted"
+            "the data was not retransmitted"
         );
         for sent in net.sent_by(Side::A, before) {
             let segments = sent.len.div_ceil(36);

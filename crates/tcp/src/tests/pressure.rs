@@ -45,7 +45,7 @@ fn under_pressure_no_buffer_grows() {
     assert_eq!(
         net.tcb(Side::B).info().rcv_ssthresh,
         4 * 1460,
-        "the window is limited to four segments"
+        "the window is not limited to four segments"
     );
     for side in [Side::A, Side::B] {
         net.host(side).memory = MemoryState::PLENTY;
@@ -86,7 +86,7 @@ fn under_exhaustion_a_writer_gets_only_the_minimum_of_tcp_wmem() {
     assert!((2000..12_000).contains(&written), "{written}");
     assert!(
         net.tcb(Side::A).send_queue.wmem_queued() >= 4096,
-        "a writer gets at least tcp_wmem[0]"
+        "a writer got less than tcp_wmem[0]"
     );
     assert!(!net.tcb(Side::A).readiness().contains(Readiness::WRITE));
     // After the acknowledgment the same amount may be written again.
@@ -107,7 +107,7 @@ fn a_fixed_send_buffer_is_kept_and_not_writable_under_exhaustion() {
     assert_eq!(net.tcb(Side::A).sndbuf(), 200_000);
     assert!(
         !net.tcb(Side::A).readiness().contains(Readiness::WRITE),
-        "a writable socket would make a writer spin"
+        "the socket is writable, so that a writer would spin"
     );
     net.host(Side::A).memory = MemoryState::PLENTY;
     net.call(Side::A, |_, _| ());
@@ -145,7 +145,7 @@ fn under_exhaustion_out_of_order_data_is_dropped_first() {
     net.inject(Side::B, &first, &[7; 1000]);
     assert!(net.tcb(Side::B).reassembly.is_empty());
     assert_eq!(net.count(Side::B, Counter::TcpExtOfoPruned), 1);
-    assert_eq!(net.recv(Side::B).len(), 1000, "data in order is kept");
+    assert_eq!(net.recv(Side::B).len(), 1000, "data in order was dropped");
     net.finish_clean();
 }
 

@@ -154,7 +154,7 @@ fn a_window_clamp_bounds_the_announced_window() {
     net.open();
     stream(&mut net, Duration::from_secs(2), true);
     let shift = net.tcb(Side::B).info().window_scales.1;
-    assert_eq!(shift, 0, "a window of 20,000 bytes needs no scale");
+    assert_eq!(shift, 0, "a window of 20,000 bytes is scaled");
     let largest = net.sent_by(Side::B, 0).iter().map(|sent| sent.header.window).max();
     assert!(largest.unwrap() <= 20_000, "{largest:?}");
     net.finish_clean();
@@ -222,7 +222,10 @@ fn shrinking(shrink: bool) -> (u64, u64) {
     net.run_for(Duration::from_secs(1));
     assert_eq!(net.recv(Side::B).len(), 20 * 1448);
     let moved_back = edges(&net, shift).windows(2).any(|pair| pair[1].lt(pair[0]));
-    assert_eq!(moved_back, shrink, "the edge moves back if and only if tcp_shrink_window");
+    assert_eq!(
+        moved_back, shrink,
+        "the edge moved back without tcp_shrink_window, or stayed with it"
+    );
     assert_eq!(net.tcb(Side::A).info().total_retrans, 0, "{:?}", net.sent_by(Side::B, before));
     let dropped = net.count(Side::B, Counter::TcpExtTCPZeroWindowDrop);
     let beyond = net.count(Side::B, Counter::TcpExtBeyondWindow);
@@ -251,14 +254,20 @@ fn a_retracted_edge_is_remembered_until_rcv_nxt_passes_it() {
     let tcb = net.tcb(Side::B);
     assert!(tcb.flags.contains(TcbFlags::RETRACTED | TcbFlags::HAS_RETRACTED));
     let (low, high) = (tcb.retracted_to, tcb.retracted_edge);
-    assert!(low.lt(high) && low.ge(tcb.rcv_nxt), "RCV.NXT has not passed the new edge yet");
+    assert!(
+        low.lt(high) && low.ge(tcb.rcv_nxt),
+        "the edge did not move back, or moved before RCV.NXT"
+    );
     // RCV.NXT passes the new edge, but not the old one.
     while net.tcb(Side::B).rcv_nxt.le(low) {
         net.send(Side::A, &[7; 1448]);
         net.run_for(Duration::from_millis(100));
         net.recv(Side::B);
     }
-    assert!(net.tcb(Side::B).rcv_nxt.lt(high), "the test needs data between both edges");
+    assert!(
+        net.tcb(Side::B).rcv_nxt.lt(high),
+        "no data is left between both edges, which the test needs"
+    );
     assert!(net.tcb(Side::B).flags.contains(TcbFlags::HAS_RETRACTED));
     assert_eq!(net.tcb(Side::B).retracted_to, low);
     stream(&mut net, Duration::from_secs(10), true);
@@ -286,7 +295,7 @@ fn a_window_that_the_peer_has_shrunk_is_respected_without_data_loss() {
     assert!(net.tcb(Side::A).info().snd_wnd < 2000);
     let before = net.log.len();
     let _ = net.call(Side::A, |tcb, cx| tcb.send(cx, &[&[8; 1448][..]], false));
-    assert!(net.sent_by(Side::A, before).is_empty(), "new data is sent beyond the window");
+    assert!(net.sent_by(Side::A, before).is_empty(), "new data was sent beyond the window");
     net.run_for(Duration::from_secs(20));
     assert_eq!(net.recv(Side::B).len(), 9 * 1448);
     net.finish_clean();
@@ -309,7 +318,7 @@ fn rcvlowat_delays_readability_until_enough_data_arrived() {
     net.run_for(Duration::from_millis(100));
     assert!(
         net.tcb(Side::B).readiness().contains(Readiness::READ),
-        "the end of the stream makes the socket readable"
+        "the end of the stream did not make the socket readable"
     );
     net.finish_clean();
 }

@@ -1,5 +1,5 @@
-//! Single segments that are old, invalid, too large or hostile; superframes, a lower path MTU, and
-//! record ends.
+//! Single segments that are old, invalid, too large or hostile; superframes (packets of several
+//! segments), a lower path MTU, and record ends.
 
 use core::time::Duration;
 
@@ -188,11 +188,14 @@ fn superframes_are_sent_and_received_whole() {
     assert_eq!(got, body);
     // A superframe is a packet of several segments.
     let largest = net.sent_by(Side::A, 0).into_iter().max_by_key(|sent| sent.len).unwrap().clone();
-    assert_eq!(largest.len, 65_160, "45 segments of 1448 bytes fit into 64 KB");
+    assert_eq!(
+        largest.len, 65_160,
+        "the largest superframe is not the 45 segments of 1448 bytes that fit into 64 KB"
+    );
     assert_eq!(largest.gso.kind, GsoKind::TcpV4);
     assert_eq!((largest.gso.size, largest.gso.segs), (1448, 45));
     let acks = net.sent_by(Side::B, 0).len();
-    assert!(acks < 150, "a superframe causes one ACK, not one per segment: {acks}");
+    assert!(acks < 150, "superframes caused {acks} ACKs, more than one each");
     net.finish_clean();
 }
 

@@ -194,7 +194,11 @@ fn maxseg_before_connect_is_announced_and_used() {
         net.send(from, &[7; 5000]);
         net.run_for(Duration::from_millis(200));
         let largest = net.sent_by(from, before).iter().map(|sent| sent.len).max();
-        assert_eq!(largest, Some(588), "600 bytes less those of the timestamps");
+        assert_eq!(
+            largest,
+            Some(588),
+            "the largest segment is not 600 bytes less those of the timestamps"
+        );
         net.recv(side);
     }
     net.finish_clean();
@@ -232,10 +236,14 @@ fn a_silly_window_is_not_used_before_the_override_timer() {
     assert!((1..=300).contains(&net.tcb(Side::A).info().snd_wnd));
     let (before, now) = (net.log.len(), net.now);
     net.send(Side::A, &[7; 1000]);
-    assert!(net.sent_by(Side::A, before).is_empty(), "no segment is sent into the small window");
+    assert!(net.sent_by(Side::A, before).is_empty(), "a segment was sent into the small window");
     net.run_for(Duration::from_millis(200));
     let sent = net.sent_by(Side::A, before);
-    assert_eq!(sent[0].at - now, Duration::from_millis(200), "the override timer sends data");
+    assert_eq!(
+        sent[0].at - now,
+        Duration::from_millis(200),
+        "the override timer did not send data after 200 ms"
+    );
     assert!((1..=300).contains(&sent[0].len));
     net.finish_clean();
 }
@@ -276,7 +284,7 @@ fn a_writer_fills_the_last_packet_and_exceeds_the_buffer_by_at_most_one_packet()
         assert!(*last <= size);
         let tcb = net.tcb(Side::A);
         let (goal, queued) = (tcb.mss.size_goal(), tcb.send_queue.wmem_queued());
-        assert_eq!(tcb.send_queue.tail_room(goal), 0, "the last packet is full or was sent");
+        assert_eq!(tcb.send_queue.tail_room(goal), 0, "the last packet has room and was not sent");
         assert!((sndbuf..sndbuf + goal + 1024).contains(&queued), "{queued} of {sndbuf}");
         net.finish_clean();
     }

@@ -165,7 +165,7 @@ fn an_ack_during_a_write_releases_no_small_segment() {
     assert_eq!(
         data_lens(&net, before).iter().sum::<u32>(),
         2 * 1448,
-        "all data except the tail is sent"
+        "not all data except the tail was sent"
     );
     net.tcb(Side::A).set_mid_write(false);
     net.send(Side::A, b"tail");

@@ -57,7 +57,7 @@ impl Flow {
             let to = self.from.other();
             match net.call(to, |tcb, cx| tcb.recv(cx, &mut buf[..most], false)) {
                 Ok(0) => {
-                    assert_eq!(self.read, self.total, "the stream ends after its last byte");
+                    assert_eq!(self.read, self.total, "the stream did not end after its last byte");
                     self.ended = true;
                     return;
                 }

@@ -68,7 +68,7 @@ fn a_second_segment_is_acknowledged_at_once_and_a_single_one_within_40_ms() {
     let before = net.log.len();
     net.run_for(Duration::from_millis(10));
     let acks = net.sent_by(Side::B, before);
-    assert_eq!(acks.len(), 1, "only the second of three segments is acknowledged at once");
+    assert_eq!(acks.len(), 1, "not exactly one ACK was sent at once for three segments");
     assert_eq!(acks[0].at, net.now);
     net.finish_clean();
 }
@@ -91,7 +91,7 @@ fn a_response_carries_the_ack() {
     net.recv(Side::B);
     net.send(Side::B, b"answer");
     net.run_for(Duration::from_millis(10));
-    assert_eq!(net.log.len() - before, 2, "one segment is sent in each direction");
+    assert_eq!(net.log.len() - before, 2, "not exactly one segment was sent in each direction");
     net.finish_clean();
 }
 
@@ -175,7 +175,7 @@ fn keepalive_detects_a_dead_peer() {
     net.run_until(|net| net.state(Side::A) == State::Close);
     assert_eq!((net.now - start).as_secs(), 7200 + 9 * 75);
     let sent = net.sent_by(Side::A, before);
-    assert_eq!(sent.len(), 10, "A sends nine probes and a reset");
+    assert_eq!(sent.len(), 10, "A did not send nine probes and a reset");
     assert!(sent[9].header.flags.contains(Flags::RST));
     assert_eq!(net.tcb(Side::A).take_error(), Some(TcpError::TimedOut));
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPKeepAlive), 9);
@@ -287,7 +287,7 @@ fn a_segment_still_in_the_host_queue_is_not_retransmitted() {
     assert_eq!(
         net.sent_by(Side::A, before).len(),
         1,
-        "neither a probe nor a timeout retransmits the segment"
+        "a probe or a timeout retransmitted the segment"
     );
     assert!(net.count(Side::A, Counter::TcpExtTCPSpuriousRtxHostQueues) >= 2);
     assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);

@@ -56,13 +56,13 @@ fn the_urgent_byte_is_removed_from_the_stream() {
     assert_eq!(
         net.tcb(Side::B).readable_bytes(),
         6,
-        "SIOCINQ counts only the bytes before the mark"
+        "SIOCINQ does not count exactly the bytes before the mark"
     );
     assert!(!net.tcb(Side::B).at_mark());
     assert_eq!(recv_oob(&mut net), Ok(Some(b'!')));
     assert!(!is_urgent(&mut net));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::NoUrgentData), "the byte is read once");
-    assert_eq!(read(&mut net), Ok(b"before".to_vec()), "a read stops at the mark");
+    assert_eq!(recv_oob(&mut net), Err(RecvError::NoUrgentData), "the urgent byte was read twice");
+    assert_eq!(read(&mut net), Ok(b"before".to_vec()), "a read did not stop at the mark");
     assert!(net.tcb(Side::B).at_mark());
     assert_eq!(read(&mut net), Ok(b"after".to_vec()));
     assert!(!net.tcb(Side::B).at_mark());
@@ -81,7 +81,7 @@ fn a_read_stops_at_the_mark_if_the_urgent_byte_was_not_read() {
     assert_eq!(
         recv_oob(&mut net),
         Err(RecvError::NoUrgentData),
-        "the stream was read past the byte"
+        "the urgent byte was read after the stream was read past it"
     );
     net.finish_clean();
 }
@@ -130,7 +130,7 @@ fn a_peek_leaves_the_urgent_byte_and_the_stream_unchanged() {
         assert_eq!(
             (peeked, &buf[..3]),
             (Ok(3), &b"abc"[..]),
-            "a peek at the stream skips the urgent byte"
+            "a peek at the stream did not skip the urgent byte"
         );
         assert!(net.tcb(Side::B).at_mark());
     }
@@ -147,7 +147,11 @@ fn an_urgent_pointer_may_arrive_before_its_byte() {
     header.urgent = 6;
     net.inject(Side::B, &header, b"ab");
     assert!(!is_urgent(&mut net));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "the byte has not arrived yet");
+    assert_eq!(
+        recv_oob(&mut net),
+        Err(RecvError::WouldBlock),
+        "an urgent byte was read that has not arrived yet"
+    );
     // Later segments need no urgent pointer of their own.
     let header = net.forge(Side::B);
     net.inject(Side::B, &header, b"cde!f");
@@ -203,7 +207,11 @@ fn only_the_newest_mark_is_kept_and_an_older_pointer_is_ignored() {
     stale.urgent = 2;
     net.inject(Side::B, &stale, b"a1b2");
     assert_eq!(recv_oob(&mut net), Ok(Some(b'2')));
-    assert_eq!(read(&mut net), Ok(b"a1b".to_vec()), "the older byte has become normal data");
+    assert_eq!(
+        read(&mut net),
+        Ok(b"a1b".to_vec()),
+        "the older urgent byte did not become normal data"
+    );
     net.finish_clean();
 }
 
@@ -216,7 +224,7 @@ fn a_second_mark_keeps_the_first_urgent_byte_out_of_the_stream() {
     assert_eq!(recv_oob(&mut net), Ok(Some(b'1')));
     send_oob(&mut net, b"x2");
     net.run_for(Duration::from_millis(100));
-    assert_eq!(read(&mut net), Ok(b"x".to_vec()), "the stream does not contain the urgent byte");
+    assert_eq!(read(&mut net), Ok(b"x".to_vec()), "the stream contains the urgent byte");
     assert_eq!(recv_oob(&mut net), Ok(Some(b'2')));
     net.finish_clean();
 }
@@ -279,7 +287,7 @@ fn urgent_data_is_sent_without_superframes() {
     net.send(Side::A, &[7; 5 * 1448]);
     let sent = net.sent_by(Side::A, before);
     assert!(sent.iter().all(|sent| !sent.header.has(Flags::URG) && sent.header.urgent == 0));
-    assert!(sent[0].len > 1448, "the packet is a superframe again");
+    assert!(sent[0].len > 1448, "no superframe is sent after the mark");
     assert_eq!(net.count(Side::A, Counter::TcpRetransSegs), 0);
     net.finish_clean();
 }
@@ -310,7 +318,11 @@ fn the_pointer_to_a_mark_beyond_sixteen_bits_is_clamped() {
     send_oob(&mut net, &[7; 100_000]);
     let first = net.sent_by(Side::A, before)[0].header.clone();
     assert!(first.has(Flags::URG));
-    assert_eq!(first.urgent, u16::MAX, "the mark is 100,000 bytes away");
+    assert_eq!(
+        first.urgent,
+        u16::MAX,
+        "the pointer to a mark 100,000 bytes away is not the largest"
+    );
     let mut got = 0;
     while got < 99_999 {
         assert!(net.step());
@@ -341,7 +353,11 @@ fn window_probes_announce_the_urgent_mark() {
     let unread = net.tcb(Side::A).unacked_bytes();
     assert!(unread < 65_000, "{unread}");
     net.run_for(Duration::from_secs(30));
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "a probe has announced the byte");
+    assert_eq!(
+        recv_oob(&mut net),
+        Err(RecvError::WouldBlock),
+        "the urgent byte that a probe announced is not awaited"
+    );
     while net.tcb(Side::A).unacked_bytes() > 0 || !is_urgent(&mut net) {
         let _ = read(&mut net);
         net.run_for(Duration::from_millis(20));
@@ -383,7 +399,11 @@ fn an_urgent_byte_that_has_not_arrived_is_not_skipped() {
     let header = net.forge(Side::B);
     let header = SegmentHeader { flags: header.flags | Flags::URG, urgent: 1, ..header };
     net.inject(Side::B, &header, b"");
-    assert_eq!(recv_oob(&mut net), Err(RecvError::WouldBlock), "the byte has not arrived yet");
+    assert_eq!(
+        recv_oob(&mut net),
+        Err(RecvError::WouldBlock),
+        "an urgent byte was read that has not arrived yet"
+    );
     assert!(net.tcb(Side::B).at_mark());
     assert!(!net.tcb(Side::B).readiness().intersects(Readiness::READ | Readiness::PRI));
     assert_eq!(read(&mut net), Err(RecvError::WouldBlock));

@@ -29,7 +29,7 @@ fn stalled(seed: u64) -> (Net, usize) {
         written += fill(&mut net);
         net.run_for(Duration::from_millis(50));
     }
-    assert_eq!(net.tcb(Side::A).info().snd_wnd, 0, "the window is closed");
+    assert_eq!(net.tcb(Side::A).info().snd_wnd, 0, "the window is not closed");
     (net, written)
 }
 
@@ -105,7 +105,7 @@ fn the_announced_edge_never_moves_back_and_small_reads_send_no_ack() {
         let read = net.call(Side::B, |tcb, cx| tcb.recv(cx, &mut byte, false));
         assert_eq!(read, Ok(1));
     }
-    assert!(net.sent_by(Side::B, before).is_empty(), "reads of single bytes announce no window");
+    assert!(net.sent_by(Side::B, before).is_empty(), "reads of single bytes announced a window");
     let mut edge = None;
     let scale = net.tcb(Side::B).info().window_scales.1;
     for sent in net.log.iter().filter(|sent| sent.from == Side::B).skip(1) {

@@ -218,7 +218,7 @@ mod tests {
                     .collect();
                 let shared: Vec<_> =
                     known.iter().filter(|name| ours.contains(&name.as_str())).collect();
-                assert_eq!(shared, ours, "the names of {group} are in the order of {file}");
+                assert_eq!(shared, ours, "the names of {group} are not in the order of {file}");
                 let explained = |name: &&String| NOT_COUNTED.iter().any(|(not, _)| not == name);
                 let known = known.iter().filter(|name| !shared.contains(name));
                 let missing: Vec<_> = known.filter(|name| !explained(name)).collect();

@@ -14,7 +14,11 @@ impl<T> TimerWheel<T> {
         for (at, level) in self.levels.iter().enumerate() {
             for (slot, list) in level.slots.iter().enumerate() {
                 let occupied = level.occupied & (1 << slot) != 0;
-                assert_eq!(occupied, list.head != NIL, "occupancy bit of level {at}, slot {slot}");
+                assert_eq!(
+                    occupied,
+                    list.head != NIL,
+                    "the occupancy bit of level {at}, slot {slot} is wrong"
+                );
                 seen += self.check_list(list, |tick| {
                     tick > self.elapsed
                         && level_of(tick, self.elapsed) == at
@@ -22,7 +26,7 @@ impl<T> TimerWheel<T> {
                 });
             }
         }
-        assert_eq!(seen, self.len, "every entry is in one list");
+        assert_eq!(seen, self.len, "an entry is in no list or in two");
     }
 
     fn check_list(&self, list: &List, belongs: impl Fn(u64) -> bool) -> usize {

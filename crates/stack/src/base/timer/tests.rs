@@ -32,7 +32,11 @@ fn an_entry_expires_never_early_and_at_most_a_tick_late() {
     let deadline = at(10 * TICK + 1);
     let mut wheel = TimerWheel::new(Instant::ZERO);
     wheel.insert(deadline, ());
-    assert_eq!(expired(&mut wheel, deadline), [], "the tick started before the deadline");
+    assert_eq!(
+        expired(&mut wheel, deadline),
+        [],
+        "an entry of a tick that started before the deadline expired"
+    );
     assert_eq!(wheel.next_deadline(), Some(at(11 * TICK)));
     assert_eq!(expired(&mut wheel, at(11 * TICK - 1)), []);
     assert_eq!(expired(&mut wheel, at(11 * TICK)), [()]);
@@ -140,7 +144,7 @@ fn removed_entries_do_not_expire_and_their_nodes_are_reused() {
     for round in 0..1_000_u64 {
         let [one, two, three] = [0, 1, 2].map(|number| wheel.insert(hours, 10 * round + number));
         assert_eq!(wheel.remove(two), Some(10 * round + 1));
-        assert_eq!(wheel.remove(two), None, "the entry was removed before");
+        assert_eq!(wheel.remove(two), None, "an entry was removed twice");
         wheel.check();
         assert_eq!(wheel.remove(three), Some(10 * round + 2));
         assert_eq!(wheel.remove(one), Some(10 * round));
@@ -149,7 +153,7 @@ fn removed_entries_do_not_expire_and_their_nodes_are_reused() {
     assert_eq!((wheel.nodes.len(), wheel.len(), wheel.next_deadline()), (3, 0, None));
     let key = wheel.insert(at(TICK), 7);
     assert_eq!(expired(&mut wheel, at(TICK)), [7]);
-    assert_eq!(wheel.remove(key), None, "the entry has expired before");
+    assert_eq!(wheel.remove(key), None, "an expired entry was removed");
 }
 
 /// After the first entry of a slot is removed, `next_deadline` returns its time at most once.

@@ -1,4 +1,5 @@
-//! Configuration of a wire and the impairments of each direction.
+//! Configuration of a wire (the in-process link between two hosts) and the impairments of each
+//! direction.
 //!
 //! Above: `wire`.
 

@@ -32,8 +32,9 @@ pub(super) struct Direction {
     /// most [`RING_MAX`]; `in_flight` then stays empty.
     pub(super) ring: Option<Arc<Ring<Packet>>>,
     /// Number of packets ready or in flight, to find an empty direction without the lock. Written
-    /// under the lock. A core whose doorbell rings after a push sees the new number, because the
-    /// doorbell orders the store before the core's load.
+    /// under the lock. A core whose doorbell (the arrival signal of a device in this process) rings
+    /// after a push sees the new number, because the doorbell orders the store before the core's
+    /// load.
     pub(super) len: AtomicUsize,
     pub(super) path_mtu: PathMtuCell,
     /// Whether the receiving device is down: the direction then takes no packets. Relaxed: a packet

@@ -1,5 +1,5 @@
-//! Impairments of a packet in flight on a wire: rate, delay and random events. Linux:
-//! net/sched/sch_netem.c.
+//! Impairments of a packet in flight on a wire (the in-process link between two hosts): rate, delay
+//! and random events. Linux: net/sched/sch_netem.c.
 
 use std::time::Duration;
 
@@ -113,8 +113,8 @@ fn chance(rng: &mut tcp::Rng, fraction: f64) -> bool {
     fraction > 0.0 && f64::from(rng.next_u32()) < fraction * 4_294_967_296.0
 }
 
-/// Returns the time for which the packet occupies the link. A superframe occupies it as long as its
-/// segments would.
+/// Returns the time for which the packet occupies the link. A superframe (a packet of several
+/// segments) occupies it as long as its segments would.
 pub(super) fn transmission_time(rate_bps: Option<u64>, packet: &Packet) -> Duration {
     let Some(rate_bps) = rate_bps else { return Duration::ZERO };
     let frames = u64::from(packet.meta().gso.segs.max(1));

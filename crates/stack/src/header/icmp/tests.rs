@@ -114,7 +114,7 @@ fn an_icmp_error_is_not_answered_with_an_icmp_error() {
     assert!(!allowed(3) && !allowed(11) && !allowed(12) && !allowed(5) && !allowed(99));
     assert!(
         !may_answer_with_error::<true>(&icmp, PacketType::Host, &[]),
-        "the type is unknown, because it is not linear"
+        "a message whose type is not linear was answered"
     );
     let six = IpHeader {
         src: "2001:db8::1".parse().unwrap(),
@@ -140,7 +140,7 @@ fn a_quote_identifies_the_connection() {
     assert_eq!(
         Quote::parse::<true>(&packet),
         Err(DropReason::IcmpMalformed),
-        "the quote is not of a first fragment"
+        "a quote that is not of a first fragment was not refused"
     );
 
     let mut packet = [0; 48];

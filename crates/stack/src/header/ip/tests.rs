@@ -89,7 +89,7 @@ fn every_truncation_is_too_short() {
         assert_eq!(
             parse::<true>(&four[..len], len),
             Err(DropReason::PacketTooShort),
-            "the first {len} bytes"
+            "the first {len} bytes were not refused as too short"
         );
     }
     let six = bytes_of::<false>(&sample_v6());
@@ -97,7 +97,7 @@ fn every_truncation_is_too_short() {
         assert_eq!(
             parse::<false>(&six[..len], len),
             Err(DropReason::PacketTooShort),
-            "the first {len} bytes"
+            "the first {len} bytes were not refused as too short"
         );
     }
 }
@@ -144,7 +144,7 @@ fn any_flipped_bit_breaks_the_checksum() {
         assert_eq!(
             parse::<true>(&bytes, bytes.len()),
             Err(DropReason::IpCsum),
-            "bit {bit} is flipped"
+            "a header with bit {bit} flipped was not refused"
         );
     }
 }
@@ -178,7 +178,7 @@ fn invalid_addresses_are_rejected() {
     assert_eq!(src([255, 255, 255, 255]), Err(DropReason::IpSourceInvalid));
     assert_eq!(src([0, 0, 0, 0]), Err(DropReason::IpSourceInvalid));
     assert_eq!(src([0, 1, 2, 3]), Err(DropReason::IpSourceInvalid));
-    assert_eq!(src([127, 0, 0, 1]), Ok(()), "a loopback source is valid on the loopback device");
+    assert_eq!(src([127, 0, 0, 1]), Ok(()), "a loopback source was refused on the loopback device");
     let dst = |a: [u8; 4]| edited(|b| b[16..20].copy_from_slice(&a)).map(|_| ());
     assert_eq!(dst([0, 0, 0, 0]), Err(DropReason::IpDestinationInvalid));
     assert_eq!(dst([224, 0, 0, 1]), Ok(()));
@@ -186,7 +186,7 @@ fn invalid_addresses_are_rejected() {
         b[12..16].fill(0);
         b[16..20].fill(255);
     });
-    assert!(asks.is_ok(), "a host without an address may request one");
+    assert!(asks.is_ok(), "a request of a host without an address was refused");
 
     let group = IpHeader { src: "ff02::1".parse().unwrap(), ..sample_v6() };
     let bytes = bytes_of::<false>(&group);
@@ -246,7 +246,10 @@ fn a_superframe_beyond_64_kb_has_the_length_of_its_packet() {
                 (false, true) => Err(DropReason::IpLength),
                 (false, false) => Ok(IpHeader { payload_len: 0, ..sample }),
             };
-            assert_eq!(read, expected, "a payload of {bytes} bytes in a packet of kind {kind:?}");
+            assert_eq!(
+                read, expected,
+                "a payload of {bytes} bytes in a packet of kind {kind:?} was not read as expected"
+            );
             cx.pool.free(packet);
         }
     }

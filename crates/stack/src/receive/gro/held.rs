@@ -4,10 +4,10 @@
 //! Linux: `struct napi_gro_cb`, `tcp_gro_receive`, `skb_gro_receive`, `inet_gro_flush`,
 //! `tcp4_gro_complete`.
 //!
-//! The rules ensure that [`gso::segment`](crate::transmit::gso) of the completed superframe
-//! restores exactly the segments it was merged from. Header fields that all segments of a
-//! superframe share must therefore be equal, including the window and the urgent pointer. The other
-//! fields must differ in the way segmentation makes them differ.
+//! The rules ensure that [`gso::segment`](crate::transmit::gso) of the completed superframe (a
+//! packet of several segments) restores exactly the segments it was merged from. Header fields that
+//! all segments of a superframe share must therefore be equal, including the window and the urgent
+//! pointer. The other fields must differ in the way segmentation makes them differ.
 
 use pkt::{Gso, GsoKind, Instant, Packet, Pool, RxChecksum, Sum, checksum};
 use tcp::{Flags, SeqNum, wire::header::CHECKSUM_OFFSET};
@@ -183,7 +183,7 @@ impl Held {
         new: &Next,
     ) -> Result<(), Packet> {
         let pulled = packet.pull(usize::from(new.headers));
-        debug_assert!(pulled, "the headers of a candidate are linear");
+        debug_assert!(pulled, "the headers of a candidate are not linear");
         if let Err(mut packet) = self.packet.append_packet(pool, packet) {
             // The headers are still in the linear part of the packet, in front of the payload.
             packet.push(usize::from(new.headers));

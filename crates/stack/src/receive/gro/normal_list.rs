@@ -4,9 +4,10 @@
 //! Below: `link_input::input_list`. Linux: `gro_normal_one`, `gro_normal_list`.
 //!
 //! Within a flow, the order of delivery must be the order of arrival. An unchanged packet and a
-//! held packet may belong to the same flow, so both must leave through the same list. The unified
-//! modes ([`GroExit`]) do this. `GroExit::NormalOnlyList`, the mode of Linux 5.4, delivers
-//! completed packets directly, so that they overtake unchanged packets in the list.
+//! held packet (a packet that waits for the next segment of its flow) may belong to the same flow,
+//! so both must leave through the same list. The unified modes ([`GroExit`]) do this.
+//! `GroExit::NormalOnlyList`, the mode of Linux 5.4, delivers completed packets directly, so that
+//! they overtake unchanged packets in the list.
 
 use pkt::{Instant, Packet, PacketList};
 

@@ -81,7 +81,8 @@ pub(super) struct Candidate {
     /// IPv4 identification.
     pub(super) id: u16,
     /// True if the segment is neither merged nor held, regardless of its TCP header: because it has
-    /// IP options, or a trailer after the IP packet, or is a superframe made by the device.
+    /// IP options, or a trailer after the IP packet, or is a superframe (a packet of several
+    /// segments) made by the device.
     ///
     /// Differs from Linux: a superframe is not merged with others. Superframes of this stack end
     /// with PSH, so Linux would not merge them either.

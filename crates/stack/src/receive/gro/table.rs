@@ -1,11 +1,13 @@
-//! Table of the held packets of one NAPI instance: buckets by flow, and the handling of one frame.
+//! Table of the held packets (packets that wait for the next segment of their flow) of one NAPI
+//! instance: buckets by flow, and the handling of one frame.
 //!
 //! Linux: `struct gro_node`, `dev_gro_receive`, `napi_gro_flush`. Only the owner of the poll
 //! accesses the table.
 //!
 //! Each bucket is ordered by arrival, and packets leave it oldest first. At most one packet of a
 //! flow is held, and it leaves before the next packet of the flow is held or passed on. Packets of
-//! one flow can therefore never overtake each other here.
+//! one flow can therefore never overtake each other here, except one with a wrong checksum, which
+//! TCP drops.
 
 use arrayvec::ArrayVec;
 use pkt::Packet;
@@ -81,8 +83,8 @@ pub(super) struct Completed {
 }
 
 impl Completed {
-    /// Counts the packet, and returns it with the headers of a superframe if it has several
-    /// segments.
+    /// Counts the packet, and returns it with the headers of a superframe (a packet of several
+    /// segments) if it has several segments.
     pub(super) fn into_packet(self, cx: &Cx) -> Packet {
         cx.count(self.reason.counter(), 1);
         let held_for = cx.now - self.held.since;
@@ -116,7 +118,8 @@ pub(super) struct Table {
     last: Option<(u8, u8)>,
 }
 
-const _: () = assert!(BUCKETS <= u8::BITS as usize, "the mask has a bit for every bucket");
+const _: () =
+    assert!(BUCKETS <= u8::BITS as usize, "the mask has fewer bits than the table has buckets");
 
 impl Table {
     /// Whether no packet is held.
@@ -244,7 +247,7 @@ impl Table {
         let rest = self.begin(cx, place.bucket, new, packet);
         debug_assert!(
             rest.completed.is_none(),
-            "the bucket is not full, because a packet has just left it"
+            "the bucket is full, although a packet has just left it"
         );
         Received { completed, outcome: rest.outcome }
     }

@@ -1,6 +1,7 @@
 //! Receive offload tests on frames built from bytes. `rules` tests which segments merge; `next`,
 //! that header comparison and parsing have the same result; `scenarios`, the order in which packets
-//! leave; and `oracle`, that a superframe is segmented into its original segments.
+//! leave; and `oracle`, that a superframe (a packet of several segments) is segmented into its
+//! original segments.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -176,7 +177,7 @@ impl Bench {
     fn complete(&mut self) {
         self.gro.flush(&self.cx, &self.mode, false);
         self.drain();
-        assert!(self.gro.is_empty(), "GRO3: a completed poll holds no packet");
+        assert!(self.gro.is_empty(), "GRO3: a packet is held after a completed poll");
     }
 
     fn drain(&mut self) {
@@ -206,7 +207,7 @@ impl Drop for Bench {
         self.up.clear();
         self.gro = Gro::default();
         if !std::thread::panicking() {
-            assert_eq!(self.memory.packets.balance(), 0, "every packet was freed");
+            assert_eq!(self.memory.packets.balance(), 0, "some packets were not freed");
         }
     }
 }

@@ -23,7 +23,8 @@ pub(crate) struct Deferral {
 impl Deferral {
     /// Ends a sequence of polls, of which the last one received `received` frames and emptied the
     /// queue. `holds` is true if receive offload holds packets. Returns true if the descriptor must
-    /// be watched. A timed poll that finds no frame delivers the held packets.
+    /// be watched. A timed poll that finds no frame delivers the held packets (packets that wait
+    /// for the next segment of their flow).
     pub(crate) fn complete(
         &mut self,
         settings: &DeviceSettings,

@@ -194,10 +194,14 @@ mod tests {
         assert_eq!(
             poll.take(&backlog, 64).len(),
             2,
-            "packets pushed before the poll, from both senders"
+            "the poll did not take the packets of both senders"
         );
         push(2);
-        assert_eq!(poll.take(&backlog, 64).len(), 1, "sender 2");
+        assert_eq!(
+            poll.take(&backlog, 64).len(),
+            1,
+            "the poll did not take the packet of sender 2"
+        );
         assert!(!poll.is_pending(&backlog));
     }
 }

@@ -61,7 +61,7 @@ fn ipv4(ip: &[u8]) -> Option<FourTuple> {
 fn ipv6(ip: &[u8]) -> Option<FourTuple> {
     let header: &[u8; IPV6_HEADER_LEN] = ip.first_chunk()?;
     let address = |at: usize| {
-        let bytes: [u8; 16] = header[at..at + 16].try_into().expect("16 bytes of the header");
+        let bytes: [u8; 16] = header[at..at + 16].try_into().expect("the slice has 16 bytes");
         IpAddr::V6(Ipv6Addr::from(bytes))
     };
     let ports = if has_ports(header[6]) { ip.get(IPV6_HEADER_LEN..) } else { None };

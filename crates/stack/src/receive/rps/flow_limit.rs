@@ -70,8 +70,12 @@ mod tests {
             (0..n).filter(|_| limit.exceeds(hash, 500, 1000)).count()
         };
         assert_eq!(dropped(&mut limit, 7, 128), 0);
-        assert_eq!(dropped(&mut limit, 7, 10), 10, "the 129th and later packets");
-        assert_eq!(dropped(&mut limit, 8, 100), 0, "another flow gets through");
+        assert_eq!(
+            dropped(&mut limit, 7, 10),
+            10,
+            "not exactly the 129th and later packets were dropped"
+        );
+        assert_eq!(dropped(&mut limit, 8, 100), 0, "packets of another flow were dropped");
         // After 128 packets of a third flow, enough packets of the first flow have left the
         // history.
         assert_eq!(dropped(&mut limit, 9, 128), 0);
@@ -82,7 +86,7 @@ mod tests {
     fn a_queue_less_than_half_full_has_no_flow_limit() {
         let mut limit = FlowLimit::new(1);
         assert!((0..1000).all(|_| !limit.exceeds(7, 499, 1000)));
-        assert!(!limit.exceeds(7, 500, 1000), "no packet was recorded");
+        assert!(!limit.exceeds(7, 500, 1000), "an empty record exceeds the limit");
     }
 
     #[test]

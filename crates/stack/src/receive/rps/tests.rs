@@ -230,7 +230,7 @@ fn cores_that_do_not_exist_are_ignored_in_a_map() {
     let mut bench = Bench::new(8);
     let all: Vec<_> = (0..8).collect();
     bench.set_dev("rps_cpus", "f0");
-    assert_eq!(bench.poll(&all), all, "the map has no existing core");
+    assert_eq!(bench.poll(&all), all, "packets were steered by a map without an existing core");
     bench.set_dev("rps_cpus", "f4");
     assert_eq!((bench.poll(&all).len(), bench.run(2, 64).len()), (0, 8));
 }
@@ -246,7 +246,11 @@ fn a_full_backlog_drops_packets_and_counts_them() {
     assert_eq!((stat.dropped, stat.input_qlen, bench.drops()), (2, 10, 2));
     assert_eq!(bench.run(1, 64).len(), 10);
     bench.poll(&[0]);
-    assert_eq!(bench.host.softnet_stat()[1].input_qlen, 1, "the backlog has room again");
+    assert_eq!(
+        bench.host.softnet_stat()[1].input_qlen,
+        1,
+        "the backlog did not accept a packet, although it has room again"
+    );
     bench.set("net.core.netdev_max_backlog", "0");
     bench.poll(&[0]);
     assert_eq!(bench.drops(), 3);
@@ -263,7 +267,7 @@ fn the_flow_limit_drops_a_flooding_flow_and_spares_a_small_one() {
     // 500 packets pass until the backlog is half full, then 128, which are half of the history.
     assert_eq!(bench.drops(), 1000 - 500 - 128);
     bench.poll(&[1; 5]);
-    assert_eq!(bench.drops(), 372, "the small flow gets through");
+    assert_eq!(bench.drops(), 372, "packets of the small flow were dropped");
     let stats = bench.host.softnet_stat();
     assert_eq!((stats[0].flow_limit, stats[1].dropped, stats[1].input_qlen), (372, 372, 633));
     bench.set("net.core.flow_limit_cpu_bitmap", "2");
@@ -271,7 +275,7 @@ fn the_flow_limit_drops_a_flooding_flow_and_spares_a_small_one() {
     assert_eq!(
         bench.drops(),
         372,
-        "the flow limit of core 1 does not apply to packets that core 0 steers"
+        "the flow limit of core 1 was applied to packets that core 0 steers"
     );
 }
 
@@ -285,12 +289,12 @@ fn a_flow_moves_only_after_its_packets_are_processed() {
     assert_eq!(
         (bench.run(1, 3).len(), bench.run(2, 64).len()),
         (3, 0),
-        "the flow stays behind its earlier packets"
+        "the flow left the core of its earlier packets"
     );
     bench.poll(&[0]);
     assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (2, 0));
     bench.poll(&[0]);
-    assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (0, 1), "the flow has moved");
+    assert_eq!((bench.run(1, 64).len(), bench.run(2, 64).len()), (0, 1), "the flow did not move");
 }
 
 /// Until the steered packets are processed, the old slots preserve the order.
@@ -300,11 +304,11 @@ fn disabled_steering_stays_in_effect_until_steered_packets_are_processed() {
     bench.set_dev("rps_cpus", "2");
     bench.poll(&[0, 0]);
     bench.set_dev("rps_cpus", "0");
-    assert_eq!(bench.poll(&[0, 1]), [1], "only flow 0 has packets on another core");
+    assert_eq!(bench.poll(&[0, 1]), [1], "not only flow 0 was steered");
     assert!(!bench.steering.slots.is_empty());
     bench.drain();
     assert_eq!(bench.poll(&[0, 1]), [0, 1]);
-    assert!(bench.steering.slots.is_empty(), "the slots are freed");
+    assert!(bench.steering.slots.is_empty(), "the slots were not freed");
     bench.set_dev("rps_cpus", "2");
     assert_eq!(bench.poll(&[0, 1]), []);
 }
@@ -315,7 +319,11 @@ fn rfs_moves_a_flow_to_the_core_where_its_application_reads() {
     bench.set("net.core.rps_sock_flow_entries", "1024");
     bench.set_dev("rps_flow_cnt", "64");
     let hash = bench.hash(0);
-    assert_eq!(bench.poll(&[0]), [0], "no read was recorded, and there is no map");
+    assert_eq!(
+        bench.poll(&[0]),
+        [0],
+        "a packet was steered without a recorded read and without a map"
+    );
     bench.cx.set_home(&bench.host, CoreId(3));
     bench.cx.record_flow(hash);
     assert_eq!(bench.poll(&[0, 1]), [1]);
@@ -325,12 +333,12 @@ fn rfs_moves_a_flow_to_the_core_where_its_application_reads() {
     assert_eq!(
         bench.run(3, 64),
         [0, 0],
-        "the flow stays on core 3 until its packet there is processed"
+        "the flow left core 3 before its packet there was processed"
     );
     bench.poll(&[0]);
     assert_eq!((bench.run(2, 64), bench.run(3, 64)), (vec![0], vec![]));
     bench.set_dev("rps_flow_cnt", "0");
-    assert_eq!(bench.poll(&[0]), [0], "a queue without a table ignores RFS");
+    assert_eq!(bench.poll(&[0]), [0], "RFS steered a packet of a queue without a table");
 }
 
 #[test]

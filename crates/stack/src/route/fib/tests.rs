@@ -77,11 +77,17 @@ fn share_subnet_compares_only_the_addresses_of_the_given_device() {
     assert!(share(1, "10.0.0.1", "10.0.0.9"));
     assert!(
         !share(1, "10.0.0.1", "10.9.0.9"),
-        "a network with a route but without an address is no subnet"
+        "a network with a route but without an address counts as subnet"
     );
-    assert!(!share(2, "10.0.0.1", "10.0.0.9"), "10.0.0.1 is an address of device 1");
-    assert!(!share(2, "10.0.0.2", "10.0.0.9"), "10.0.0.9 is outside the /30 of device 2");
-    assert!(!share(1, "10.0.0.9", "10.0.0.8"), "10.0.0.9 is not an address of this host");
+    assert!(!share(2, "10.0.0.1", "10.0.0.9"), "an address of device 1 counts as one of device 2");
+    assert!(
+        !share(2, "10.0.0.2", "10.0.0.9"),
+        "an address outside the /30 of device 2 counts as its neighbor"
+    );
+    assert!(
+        !share(1, "10.0.0.9", "10.0.0.8"),
+        "an address of another host counts as one of this host"
+    );
 }
 
 #[test]
@@ -106,7 +112,11 @@ fn the_default_route_matches_all_other_destinations() {
     let longer = found(&fib, "10.20.3.4").unwrap();
     assert_eq!(longer.to_string(), "10.20.0.0/16 via 192.168.1.1 dev 2 src 192.168.1.2");
     assert_eq!(found(&fib, "10.0.0.7").unwrap().via, None);
-    assert_eq!(found(&fib, "2001:db8:1::1"), None, "there is no IPv6 default route");
+    assert_eq!(
+        found(&fib, "2001:db8:1::1"),
+        None,
+        "an IPv6 route was found, although none matches"
+    );
 }
 
 #[test]
@@ -165,7 +175,7 @@ fn each_device_has_its_own_link_local_network() {
     assert_eq!(
         on(&builder, 1, "fe80::2").unwrap(),
         "fe80::/64 dev 1",
-        "on the link of device 1, fe80::2 is another host"
+        "fe80::2 counts as local on the link of device 1, where it is another host"
     );
     builder.device_down(DeviceIndex(2));
     assert_eq!(on(&builder, 2, "fe80::9"), None);
@@ -187,12 +197,16 @@ fn removing_an_address_removes_its_network_and_the_routes_with_this_source() {
     assert_eq!(shown(&builder, "10.0.0.1").unwrap(), "10.0.0.0/24 dev 1 src 10.0.0.2");
     let broadcast = shown(&builder, "10.0.0.255").unwrap();
     assert_eq!(broadcast, "broadcast 10.0.0.255 dev 1 src 10.0.0.2");
-    assert_eq!(shown(&builder, "8.8.8.8"), None, "the route had the removed address as its source");
+    assert_eq!(
+        shown(&builder, "8.8.8.8"),
+        None,
+        "a route outlived the address that was its source"
+    );
     builder.remove_address(DeviceIndex(1), ip("10.0.0.2"));
     let other = shown(&builder, "10.0.0.9").unwrap();
     assert_eq!(
         other, "10.0.0.0/24 dev 2 src 10.0.0.3",
-        "the network is reachable through the other device"
+        "the network is not reachable through the other device"
     );
     builder.remove_address(DeviceIndex(1), ip("2001:db8::1"));
     assert_eq!(shown(&builder, "2001:db8::7"), None);
@@ -261,14 +275,14 @@ fn impossible_routes_are_refused() {
     assert_eq!(
         route(RouteSpec { via: Some(ip("10.0.0.1")), ..default() }).0,
         "route via",
-        "the next hop is an address of this host"
+        "an address of this host was accepted as next hop"
     );
     assert_eq!(route(RouteSpec { via: Some(ip("10.0.0.255")), ..default() }).0, "route via");
     assert_eq!(route(RouteSpec { via: Some(ip("2001:db8::2")), ..default() }).0, "route via");
     assert_eq!(
         route(RouteSpec { device: Some(DeviceIndex(2)), ..default() }).0,
         "route via",
-        "the next hop is not on the link of this device"
+        "a next hop on another link was accepted"
     );
     assert_eq!(route(RouteSpec { device: Some(DeviceIndex(7)), ..default() }).0, "route dev");
     assert_eq!(route(RouteSpec { via: None, ..default() }).0, "route");
@@ -281,7 +295,7 @@ fn impossible_routes_are_refused() {
     assert_eq!(
         route(RouteSpec::on_link(net("10.0.0.0/24"), DeviceIndex(2))).0,
         "route",
-        "the prefix already has a route with this metric"
+        "a second route with this prefix and metric was accepted"
     );
 
     let mut builder = sample();

@@ -78,7 +78,7 @@ fn check_all<A: Address + Ord>(lpm: &Lpm<A, u32>, model: &Model<A>) {
     for (&(prefix, len), &value) in model.iter().rev() {
         fresh.insert(prefix, len, value);
     }
-    assert_eq!(fresh.memory(), lpm.memory(), "removal leaves no node behind");
+    assert_eq!(fresh.memory(), lpm.memory(), "removal left nodes behind");
 }
 
 fn play<A: Address + Ord>(steps: Vec<Step<A>>) {
@@ -219,7 +219,10 @@ fn a_change_beside_a_clone_copies_one_child_of_the_root() {
     let clone = lpm.clone();
     lpm.insert(0x0a01_0203, 32, 1);
     let shared = |a: &Arc<Node<u32, u32>>, b: &Arc<Node<u32, u32>>| Arc::ptr_eq(a, b);
-    let (old, new) = (clone.root.as_ref().expect("a root"), lpm.root.as_ref().expect("a root"));
+    let (old, new) = (
+        clone.root.as_ref().expect("the table has a root"),
+        lpm.root.as_ref().expect("the table has a root"),
+    );
     assert!(!shared(old, new));
     let copied = new.children.iter().filter(|child| !old.children.iter().any(|c| shared(c, child)));
     assert_eq!(copied.count(), 1);

@@ -51,7 +51,7 @@ impl Connection {
 
     /// Begins a call whose work needs no exact time: as [`begin_call`](Self::begin_call), but
     /// without reading the clock. `cx.now` may be stale, but is not earlier than the latest time of
-    /// the socket. `settle` reads the clock itself if it has work.
+    /// the socket. `settle` reads the clock, if the call has done more than read data.
     #[inline]
     pub(in crate::socket) fn begin_untimed_call<'a>(
         &'a self,

@@ -172,9 +172,9 @@ impl StreamState {
     pub(in crate::socket) fn check_account(&self, socket: &Connection) {
         let memory = self.tcb.memory_bytes();
         let pages = i64::from(memory.div_ceil(PAGE_BYTES));
-        assert_eq!(self.charged_pages, pages, "the charged pages must cover {memory} bytes");
-        assert!(self.forward_alloc() < PAGE_BYTES, "`forward_alloc` must be below a page");
-        assert_eq!(socket.lock.backlog_bytes(), 0, "the backlog must be empty");
+        assert_eq!(self.charged_pages, pages, "the charged pages are not those of {memory} bytes");
+        assert!(self.forward_alloc() < PAGE_BYTES, "`forward_alloc` has a whole page or more");
+        assert_eq!(socket.lock.backlog_bytes(), 0, "the backlog is not empty");
         assert_eq!(socket.readiness(), self.tcb.readiness(), "the published readiness is stale");
     }
 

@@ -114,7 +114,7 @@ impl Connection {
     }
 
     /// Returns the cached input route entry, if it is valid for a packet that arrived on `device`.
-    /// Early demux attaches the entry to the packet.
+    /// IP input uses the entry if early demux has found this connection.
     #[inline]
     pub(crate) fn rx_dst<'s>(
         &'s self,
@@ -160,8 +160,8 @@ impl Connection {
         let _ = self.deferred(net, cx, DEFERRED_ICMP);
     }
 
-    /// Softirq: makes the connection free cached or held packets, because memory is scarce or the
-    /// setting has changed.
+    /// Softirq: makes the connection free cached packets and packets that reads have emptied,
+    /// because memory is scarce or the setting has changed.
     pub(crate) fn reclaim_memory(&self, net: &Net, cx: &mut Cx) {
         self.free_read_packets(cx);
         let _ = self.deferred(net, cx, DEFERRED_TRIM);

@@ -2,8 +2,8 @@
 //! `end`.
 //!
 //! Linux: `lock_sock`, `release_sock`. As for a connection (`connection::call`), the backlog is
-//! processed before the lock is released, and the thread runs the cores whose doorbells its packets
-//! have rung.
+//! processed before the lock is released, and the thread runs the cores whose doorbells (arrival
+//! signals of devices in this process) its packets have rung.
 
 use pkt::Packet;
 use sync::Owned;

@@ -177,7 +177,7 @@ mod tests {
             let packet = datagram(&mut pool, 1, b"");
             queue.push(&mut pool, packet, true);
         }
-        let first = queue.pop().expect("a datagram");
+        let first = queue.pop().expect("the queue has a datagram");
         queue.put_back(first);
         let lengths: Vec<_> = take_all(&mut queue, &mut pool)
             .iter()

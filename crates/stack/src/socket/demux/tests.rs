@@ -76,7 +76,7 @@ fn a_second_listener_on_an_overlapping_address_and_port_is_refused() {
     assert_eq!(
         bench.listen(ANY, 80).unwrap_err(),
         Errno::EADDRINUSE,
-        "the unspecified address includes this one"
+        "a second listener was accepted on an address that includes the first one"
     );
     let any = bench.listen(ANY, 81).unwrap();
     assert_eq!(bench.listen(OURS, 81).unwrap_err(), Errno::EADDRINUSE);
@@ -186,9 +186,9 @@ fn listening_on_an_owned_port_succeeds_as_in_linux() {
             let local = SocketAddr::from((ip, port));
             Listener::listen_with(&bench.host, &mut bench.cx, local, &options(flags))
         };
-        let connection =
-            connect_with(&mut bench, 80, &bound(Some((OURS, 4000)), first)).expect("a free port");
-        let listener = listen(&mut bench, OURS, 5000, first).expect("a free port");
+        let connection = connect_with(&mut bench, 80, &bound(Some((OURS, 4000)), first))
+            .expect("the port is free");
+        let listener = listen(&mut bench, OURS, 5000, first).expect("the port is free");
         for ip in [OURS, ANY] {
             for (port, allowed) in [(4000, beside_connection), (5000, beside_listener)] {
                 let result = listen(&mut bench, ip, port, second);
@@ -198,7 +198,8 @@ fn listening_on_an_owned_port_succeeds_as_in_linux() {
                 }
             }
         }
-        let elsewhere = listen(&mut bench, SECOND, 5000, second).expect("another address");
+        let elsewhere =
+            listen(&mut bench, SECOND, 5000, second).expect("the port is free on another address");
         for listener in [listener, elsewhere] {
             listener.close(&bench.host, &mut bench.cx);
         }

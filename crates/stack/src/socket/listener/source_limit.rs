@@ -172,7 +172,7 @@ mod tests {
         limit.set_max(1);
         assert!(limit.is_reached(ONE));
         limit.set_max(0);
-        assert!(limit.claim(ONE).unwrap().is_none(), "no limit, so no permit is counted");
+        assert!(limit.claim(ONE).unwrap().is_none(), "a permit was counted without a limit");
         limit.set_max(4);
         let fourth = limit.claim(ONE).unwrap();
         assert!(limit.is_reached(ONE));

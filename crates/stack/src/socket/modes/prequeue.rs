@@ -109,7 +109,7 @@ impl Prequeue {
             memory += packet.truesize();
             self.packets.push_back(packet);
         }
-        assert_eq!(memory, self.memory, "PQ3: `memory` must be the sum of truesize");
+        assert_eq!(memory, self.memory, "PQ3: `memory` is not the sum of truesize");
         assert!(self.is_empty() || self.has_reader(), "PQ2: packets wait without a reader");
     }
 }

@@ -6,13 +6,12 @@
 //! returns `EAGAIN`, and has made its thread the socket's reader if
 //! [`RxContext`](crate::sysctl::modes::RxContext) uses readers. The caller continues as follows:
 //!
-//! ```text
-//!   recv_or_wait ── bytes, end, error ──► done: the reader is removed
-//!        │ EAGAIN: reader                            ▲
-//!        ▼                                           │
-//!   sleep until readable or `is_due` ── woken ──► recv_or_wait
-//!        └────────────── timeout ──► recv_and_leave
-//! ```
+//! | step | result | next step |
+//! |---|---|---|
+//! | `recv_or_wait` | bytes, end of the stream, error | none; the reader was removed |
+//! | `recv_or_wait` | `EAGAIN` | sleep |
+//! | sleep | The socket is readable or [`is_due`](Connection::is_due) | `recv_or_wait` |
+//! | sleep | The caller stops waiting, for example after a timeout | `recv_and_leave`, the last step |
 //!
 //! Packets are copied directly to the reader's buffer, bypassing the receive queue, once the reader
 //! has read all older data. A call that peeks is not a reader and uses [`Connection::recv`].

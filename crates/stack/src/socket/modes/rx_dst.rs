@@ -1,5 +1,5 @@
-//! The input route entry (dst) that a socket caches. Early demux attaches the entry to the socket's
-//! next packets.
+//! The input route entry (dst) that a socket caches. The next packets for which early demux finds
+//! the socket use this entry.
 //!
 //! Linux: `sk_rx_dst`, `sk_rx_dst_ifindex`, `sk_rx_dst_cookie`, `inet_sk_rx_dst_set`. Written by
 //! the owner of the socket, read in a read section by the receiving context.

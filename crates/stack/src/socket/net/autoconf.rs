@@ -495,7 +495,7 @@ mod tests {
     }
 
     fn prefix(text: &str, valid_s: u32, preferred_s: u32) -> PrefixInfo {
-        let net: Ipv6Net = text.parse().expect("a prefix");
+        let net: Ipv6Net = text.parse().expect("the text is a prefix");
         let (prefix, len) = (net.addr(), net.prefix_len());
         PrefixInfo { prefix, len, on_link: true, autonomous: true, valid_s, preferred_s }
     }
@@ -522,14 +522,14 @@ mod tests {
         assert_eq!(advertise(&mut link, at(0), &ra), [address]);
         assert_eq!(link.next_solicitation, None);
         assert_eq!(routes(&link, at(0)), ["2001:db8::/64", "::/0"]);
-        assert_eq!(link.wanted(at(0)).addresses, [], "the address is still probed");
+        assert_eq!(link.wanted(at(0)).addresses, [], "an address was usable while it was probed");
         link.addresses[0].is_ready = true;
         assert_eq!(link.wanted(at(0)).addresses, [(address, false)]);
-        assert!(advertise(&mut link, at(1), &ra).is_empty(), "the address is known");
+        assert!(advertise(&mut link, at(1), &ra).is_empty(), "a known address was added again");
         // Preferred for half an hour, valid for an hour.
         assert_eq!(link.wanted(at(1801)).addresses, [(address, true)]);
         assert!(link.expire(at(1801)).is_empty());
-        assert_eq!(routes(&link, at(1801)), ["2001:db8::/64"], "the router's lifetime is over");
+        assert_eq!(routes(&link, at(1801)), ["2001:db8::/64"], "a route outlived its router");
         assert_eq!(link.expire(at(3601)), [address]);
         assert_eq!(link.wanted(at(3601)), Wanted::default());
     }
@@ -542,9 +542,13 @@ mod tests {
         advertise(&mut link, at(0), &ra(0, &[prefix("2001:db8::/64", day, day)]));
         advertise(&mut link, at(0), &ra(0, &[prefix("2001:db8::/64", 1, 0)]));
         assert_eq!(link.addresses[0].valid_until, at(7200));
-        assert_eq!(link.addresses[0].preferred_until, at(0), "the address is deprecated at once");
+        assert_eq!(
+            link.addresses[0].preferred_until,
+            at(0),
+            "the address was not deprecated at once"
+        );
         advertise(&mut link, at(100), &ra(0, &[prefix("2001:db8::/64", 1, 0)]));
-        assert_eq!(link.addresses[0].valid_until, at(7200), "the end stays the same");
+        assert_eq!(link.addresses[0].valid_until, at(7200), "the end of the valid lifetime moved");
         advertise(&mut link, at(100), &ra(0, &[prefix("2001:db8::/64", u32::MAX, 9)]));
         assert_eq!(link.addresses[0].valid_until, Instant::FAR_FUTURE);
     }

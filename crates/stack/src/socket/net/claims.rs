@@ -7,14 +7,16 @@
 //! (`addrconf_dad_work`). Linux leaves RFC 5227 to user space (systemd-networkd, NetworkManager,
 //! arping -D); the kernel has only `arp_notify`.
 //!
-//! ```text
-//!  random wait ─► probe ─► ... ─► probe ─► wait ─► announcement ─► wait ─► announcement
-//!  0..1           1..2     1..2            2       in use from here        2
-//! ```
+//! | step | time since the previous step, IPv4 | the same, IPv6 |
+//! |---|---|---|
+//! | first probe | 0 to 1, random | 0 to 1, random |
+//! | each other probe | 1 to 2, random | 1 |
+//! | use of the address, for IPv4 with an announcement | 2 | 1 |
+//! | second announcement | 2 | none |
 //!
-//! The numbers are the times for IPv4, in multiples of `net.quietline.acd_interval_ms`. An IPv6
-//! address is probed `net.ipv6.conf.all.dad_transmits` times, at intervals of the retransmission
-//! time of neighbor discovery, and then used without announcements.
+//! The unit for IPv4 is `net.quietline.acd_interval_ms`, and that for IPv6 the retransmission time
+//! of neighbor discovery. `net.quietline.acd_probes` and `net.ipv6.conf.all.dad_transmits` are the
+//! numbers of probes.
 //!
 //! While an address is probed, the host answers no request for it, so no station begins to send to
 //! it. For IPv4 the probes are off by default (`net.quietline.acd_probes` is 0): two hosts of one

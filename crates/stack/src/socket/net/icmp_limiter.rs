@@ -126,12 +126,16 @@ mod tests {
             (0..100).map(|_| u64::from(limiter.allow_to(hash, now, second))).sum::<u64>()
         };
         assert_eq!(count(1, now), HOST_BURST);
-        assert_eq!(count(2, now), HOST_BURST, "the second destination has a separate limit");
+        assert_eq!(
+            count(2, now),
+            HOST_BURST,
+            "the second destination shares the limit of the first"
+        );
         now += second;
         assert_eq!(count(1, now), 1);
         assert!(
             (0..100).all(|_| limiter.allow_to(1, now, Duration::ZERO)),
-            "interval 0 means no limit"
+            "interval 0 limited the errors"
         );
     }
 }

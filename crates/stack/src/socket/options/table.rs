@@ -133,32 +133,32 @@ macro_rules! options {
             /// All options.
             pub const ALL: &[Self] = &[$(Self::$option),*];
 
-            /// The level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_IPV6`], [`IPPROTO_TCP`],
-            /// [`IPPROTO_UDP`] or [`SOL_QUIETLINE`].
+            /// Returns the level: [`SOL_SOCKET`], [`IPPROTO_IP`], [`IPPROTO_IPV6`],
+            /// [`IPPROTO_TCP`], [`IPPROTO_UDP`] or [`SOL_QUIETLINE`].
             #[must_use]
             pub const fn level(self) -> i32 {
                 match self { $(Self::$option => $level,)* }
             }
 
-            /// The number within its level.
+            /// Returns the number within its level.
             #[must_use]
             pub const fn number(self) -> i32 {
                 match self { $(Self::$option => $number,)* }
             }
 
-            /// The name in Linux's headers, or one that begins with `QUIETLINE_`.
+            /// Returns the name in Linux's headers, or one that begins with `QUIETLINE_`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$option => $name,)* }
             }
 
-            /// The form of its value in memory.
+            /// Returns the form of its value in memory.
             #[must_use]
             pub const fn form(self) -> Form {
                 match self { $(Self::$option => Form::$form,)* }
             }
 
-            /// Whether it can be read, written or both.
+            /// Returns whether it can be read, written or both.
             #[must_use]
             pub const fn access(self) -> Access {
                 match self {
@@ -166,8 +166,8 @@ macro_rules! options {
                 }
             }
 
-            /// The socket states in which it can be set. In another state, setting fails with
-            /// `EINVAL`. A read-only option has no such states, and setting it fails with
+            /// Returns the socket states in which it can be set. In another state, setting fails
+            /// with `EINVAL`. A read-only option has no such states, and setting it fails with
             /// `ENOPROTOOPT`.
             #[must_use]
             pub const fn settable_in(self) -> &'static [SocketState] {

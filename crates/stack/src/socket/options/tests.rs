@@ -107,7 +107,7 @@ fn is_of_datagrams(option: O) -> bool {
 fn options_are_found_by_number_and_by_name() {
     let numbers: BTreeSet<_> =
         O::ALL.iter().map(|option| (option.level(), option.number())).collect();
-    assert_eq!(numbers.len(), O::ALL.len(), "no two options have the same number");
+    assert_eq!(numbers.len(), O::ALL.len(), "two options have the same number");
     for &option in O::ALL {
         assert_eq!(O::from_number(option.level(), option.number()), Some(option));
         assert_eq!(O::from_name(option.name()), Some(option));
@@ -116,7 +116,7 @@ fn options_are_found_by_number_and_by_name() {
     assert_eq!(
         O::from_number(SOL_SOCKET, 66),
         Some(O::ReceiveTimeout),
-        "the number of the option with 64-bit times"
+        "the number with 64-bit times is not that of the option"
     );
     assert_eq!(O::from_number(IPPROTO_TCP, 99), None);
     assert_eq!(O::from_name("SO_NONSENSE"), None);
@@ -303,7 +303,7 @@ fn buffers_are_doubled_and_bounded_by_the_sysctls() {
     assert_eq!(
         bench.int(O::SendBuffer).cast_unsigned(),
         2 * wmem_max,
-        "a negative number is taken as unsigned, as in Linux"
+        "a negative number was not taken as unsigned"
     );
     bench.set(O::SendBufferForce, 64 << 20).unwrap();
     assert_eq!(bench.int(O::SendBuffer), 128 << 20);
@@ -311,7 +311,11 @@ fn buffers_are_doubled_and_bounded_by_the_sysctls() {
     assert_eq!(bench.int(O::ReceiveBuffer), i32::MAX - 1);
     bench.host.set_sysctl("net.core.rmem_max", "5000").unwrap();
     bench.set(O::ReceiveBuffer, 1 << 20).unwrap();
-    assert_eq!(bench.int(O::ReceiveBuffer), 10_000, "the bound is the current value of the sysctl");
+    assert_eq!(
+        bench.int(O::ReceiveBuffer),
+        10_000,
+        "the bound is not the current value of the sysctl"
+    );
     bench.finish();
 }
 
@@ -335,8 +339,8 @@ fn values_out_of_bounds_are_einval_and_change_nothing() {
         assert_eq!(bench.get(option), before, "{}", option.name());
     }
     assert_eq!(bench.set(O::Congestion, "nonsense"), Err(Errno::ENOENT));
-    assert_eq!(bench.set(O::Congestion, 1), Err(Errno::EINVAL), "not a name");
-    assert_eq!(bench.set(O::NoDelay, "on"), Err(Errno::EINVAL), "not a number");
+    assert_eq!(bench.set(O::Congestion, 1), Err(Errno::EINVAL), "a number was accepted as name");
+    assert_eq!(bench.set(O::NoDelay, "on"), Err(Errno::EINVAL), "a name was accepted as number");
     bench.finish();
 }
 
@@ -346,7 +350,7 @@ fn options_return_the_sysctl_until_the_socket_has_its_own_value() {
     assert_eq!(bench.int(O::KeepIdle), 7200);
     bench.host.set_sysctl("net.ipv4.tcp_keepalive_time", "600").unwrap();
     bench.host.set_sysctl("net.ipv4.tcp_fin_timeout", "30").unwrap();
-    assert_eq!(bench.int(O::KeepIdle), 600, "the sysctl is read when it is needed");
+    assert_eq!(bench.int(O::KeepIdle), 600, "a change of the sysctl has no effect");
     bench.set(O::KeepIdle, 20).unwrap();
     bench.host.set_sysctl("net.ipv4.tcp_keepalive_time", "300").unwrap();
     assert_eq!(bench.int(O::KeepIdle), 20);
@@ -367,7 +371,7 @@ fn options_return_the_sysctl_until_the_socket_has_its_own_value() {
     assert_eq!(
         bench.int(O::WindowClamp),
         1152,
-        "the clamp is at least half of the smallest buffer"
+        "the clamp is not limited to half of the smallest buffer"
     );
     bench.finish();
 }
@@ -425,8 +429,8 @@ fn tcp_info_has_the_kernels_layout() {
     assert_eq!(word(&sender, 80), 10, "cwnd in segments");
     assert_eq!(word(&sender, 76), i32::MAX.cast_unsigned(), "ssthresh before any loss");
     assert_eq!((word(&sender, 24), word(&sender, 144)), (0, 0), "unacked, not sent");
-    assert_eq!(word(&sender, 228), word(&receiver, 232), "the window, seen from both ends");
-    assert_eq!(long(&sender, 112), u64::MAX, "no pacing limit");
+    assert_eq!(word(&sender, 228), word(&receiver, 232), "the ends disagree about the window");
+    assert_eq!(long(&sender, 112), u64::MAX, "a pacing limit is reported");
     let fresh = info(SocketSettings::default().get(O::Info, &Sysctls::default()).unwrap());
     assert_eq!((fresh[0], fresh.len()), (7, 248), "CLOSE");
     drop(accepted);
@@ -459,7 +463,7 @@ fn setsockopt_values_are_decoded_by_linuxs_length_rules() {
     assert_eq!(
         decode(O::NoDelay, &[five, five].concat()),
         Ok(OptionValue::Int(5)),
-        "extra bytes are ignored"
+        "extra bytes were not ignored"
     );
     assert_eq!(decode(O::NoDelay, &five[..3]), Err(Errno::EINVAL));
     let linger = [1i32.to_ne_bytes(), five].concat();
@@ -528,7 +532,11 @@ fn busy_polling_is_set_by_options_or_sysctls() {
     let params = wanted.for_read(&sysctls);
     assert_eq!((params.time.as_micros(), params.budget, params.prefer), (70, 16, true));
     assert_eq!(wanted.for_event(&sysctls).budget, 16);
-    assert_eq!(wanted.for_event(&sysctls).time.as_micros(), 30, "the option applies to reads only");
+    assert_eq!(
+        wanted.for_event(&sysctls).time.as_micros(),
+        30,
+        "the option does not apply only to reads"
+    );
     let mut bench = Bench::with(&settings, &SocketSettings::default());
     assert_eq!(bench.socket.busy_poll(), wanted);
     assert_eq!((bench.int(O::BusyPoll), bench.int(O::PreferBusyPoll)), (70, 1));

@@ -33,7 +33,11 @@ fn a_setting_applies_to_a_queue_a_device_or_all_devices() {
     sysctls.set("net/quietline/dev/eth0.100/rx-0/rps_flow_cnt", "1000").unwrap();
     let cpus = |device, queue| sysctls.devices.of(DeviceIndex(device)).rx(queue).rps_cpus;
     assert_eq!([cpus(0, 0), cpus(1, 0), cpus(1, 1), cpus(2, 0), cpus(2, 1)], [1, 3, 0xff, 1, 1]);
-    assert_eq!(sysctls.devices.of(DeviceIndex(2)).rx(0).rps_flow_cnt, 1024, "rounded up");
+    assert_eq!(
+        sysctls.devices.of(DeviceIndex(2)).rx(0).rps_flow_cnt,
+        1024,
+        "the size was not rounded up"
+    );
     assert_eq!(sysctls.devices.of(DeviceIndex(2)).rx(1).rps_flow_cnt, 0);
     assert_eq!(sysctls.get("net.quietline.dev.tap0.rx-1.rps_cpus").unwrap(), "ff");
     assert_eq!(sysctls.get("net.quietline.dev.tap0.rx-0.rps_cpus").unwrap(), "3");

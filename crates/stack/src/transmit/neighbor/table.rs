@@ -41,8 +41,8 @@ mod admin;
 
 pub use admin::NeighborInfo;
 
-/// Bit of `NeighborEntry::published`, above the 48 bits of the link address. It is set if the
-/// address may be used.
+/// Bit of `NeighborEntry::published`, above the 48 bits of the link address. It is set if senders
+/// may use the address without an event of the state machine.
 const RESOLVED: u64 = 1 << 48;
 
 /// Factor by which the entries in use may exceed `gc_thresh3`. Differs from Linux, which refuses
@@ -129,7 +129,7 @@ struct Entries {
     /// (`exempt_from_gc`).
     permanent: usize,
     /// Entry that was examined last for a new entry in a full table. The next search continues
-    /// after it.
+    /// after it, or begins at the start of the table if there is none.
     hand: Option<Key>,
     /// Time of the last scan of all entries.
     scanned_at: Option<Instant>,
@@ -403,7 +403,7 @@ impl NeighborTable {
     }
 
     /// Handles a packet with the link address of the neighbor `ip`. A missing entry is created only
-    /// if `may_create` is given: the source address of the entry's later requests. With
+    /// if `may_create` is given, which is the source address of the entry's later requests. With
     /// `arp_strict` at 1, no entry is created, and only a reply that an entry awaits changes it; at
     /// 2, no packet changes an entry.
     pub(crate) fn learn(

@@ -16,21 +16,22 @@ pub(super) struct CodelParams {
     /// Time, about a round trip, for which the delay may exceed the target before packets are
     /// dropped.
     pub(super) interval: Duration,
-    /// Number of waiting bytes up to which no packet is dropped.
+    /// Number of waiting bytes up to which no packet is dropped: about one packet.
     pub(super) mtu: u32,
 }
 
 /// State of one queue (RFC 8289 §5.3).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Codel {
-    /// Number of drops that determines the interval to the next drop. It starts at 1, or near the
-    /// last drop rate, when the dropping state is entered.
+    /// Number of drops, which determines the interval to the next drop. When the dropping state is
+    /// entered, the number starts at 1 or, soon after the last dropping state, at the number of
+    /// drops in it.
     count: u32,
     /// `count` when the dropping state was last entered.
     last_count: u32,
     dropping: bool,
     /// Time at which the delay will have exceeded the target for an interval; `None` while the
-    /// delay is below the target.
+    /// delay is below the target or at most `mtu` bytes wait.
     first_above: Option<Instant>,
     drop_next: Instant,
 }
@@ -100,7 +101,8 @@ impl Codel {
         }
     }
 
-    /// Enters the dropping state. If this state was left recently, starts near its last drop rate.
+    /// Enters the dropping state. Soon after the last dropping state, `count` starts at the number
+    /// of drops in it.
     fn enter_dropping(&mut self, params: &CodelParams, now: Instant) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.last_count);

@@ -190,7 +190,10 @@ impl FqCodel {
 /// queue would seem full forever; therefore the subtraction saturates.
 fn leave(queue_bytes: &mut u32, bytes: u32, memory: &mut u64, packet: &Packet) {
     let truesize = u64::from(packet.truesize());
-    debug_assert!(*queue_bytes >= bytes && *memory >= truesize, "{queue_bytes} and {memory}");
+    debug_assert!(
+        *queue_bytes >= bytes && *memory >= truesize,
+        "a packet of {bytes} bytes ({truesize} of memory) leaves {queue_bytes} ({memory})"
+    );
     *queue_bytes = queue_bytes.saturating_sub(bytes);
     *memory = memory.saturating_sub(truesize);
 }

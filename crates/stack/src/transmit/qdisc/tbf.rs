@@ -1,9 +1,9 @@
-//! `tbf`: token bucket filter in front of one queue.
+//! `tbf`: token bucket filter behind one queue.
 //!
 //! Linux: net/sched/sch_tbf.c, tc-tbf(8). Tokens are measured in time: the bucket gains one
 //! nanosecond per nanosecond, and a packet takes the time that its transmission needs at the
-//! configured rate. With the discipline, a fast link behaves like one of, for example, 100 Mbit/s,
-//! and the queue is on this host.
+//! configured rate. The discipline makes a fast link behave like a slower one (for example
+//! 100 Mbit/s), so that packets queue on this host and not in a later device.
 
 use std::time::Duration;
 
@@ -65,8 +65,9 @@ impl Tbf {
         let now = now.max(self.as_of);
         let filled = self.tokens + now.saturating_duration_since(self.as_of);
         let tokens = filled.min(self.depth);
-        // A superframe as long as the burst may cost more than the bucket's capacity, because the
-        // headers of its segments count too. It then takes all tokens.
+        // A superframe (a packet of several segments) as long as the burst may cost more than the
+        // bucket's capacity, because the headers of its segments count too. It then takes all
+        // tokens.
         let Some(left) = tokens.checked_sub(cost.min(self.depth)) else {
             self.queue.push_front(packet);
             self.stats.overlimits += 1;
@@ -146,16 +147,21 @@ mod tests {
         }
         let ahead = START + Duration::from_micros(80);
         let mut dropped = PacketList::new();
-        let mut goes = |bench: &mut Bench, at| match bench.qdisc.dequeue(0, at, &mut dropped) {
-            Dequeued::Packet(packet) => bench.free(packet),
-            Dequeued::Throttled(at) => Some(at),
-            Dequeued::Empty => unreachable!("four packets wait"),
-        };
-        assert_eq!(goes(&mut bench, START), None);
-        assert_eq!(goes(&mut bench, ahead), None);
+        let mut throttled_until =
+            |bench: &mut Bench, at| match bench.qdisc.dequeue(0, at, &mut dropped) {
+                Dequeued::Packet(packet) => bench.free(packet),
+                Dequeued::Throttled(at) => Some(at),
+                Dequeued::Empty => unreachable!("four packets wait"),
+            };
+        assert_eq!(throttled_until(&mut bench, START), None);
+        assert_eq!(throttled_until(&mut bench, ahead), None);
         let next = Some(START + Duration::from_micros(160));
-        assert_eq!(goes(&mut bench, START), next, "the clock of this owner is behind");
-        assert_eq!(goes(&mut bench, ahead), next);
+        assert_eq!(
+            throttled_until(&mut bench, START),
+            next,
+            "an owner whose clock is behind gained tokens"
+        );
+        assert_eq!(throttled_until(&mut bench, ahead), next);
         bench.finish();
     }
 

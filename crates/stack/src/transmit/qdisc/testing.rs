@@ -92,7 +92,10 @@ impl Bench {
                     self.cx.pool.free(packet);
                 }
                 Dequeued::Throttled(at) => {
-                    assert!(at > self.cx.now, "a throttled discipline must name a later time");
+                    assert!(
+                        at > self.cx.now,
+                        "a throttled discipline names a time that has passed"
+                    );
                     self.cx.now = at;
                 }
                 Dequeued::Empty => return out,
@@ -118,7 +121,8 @@ impl Bench {
         assert_eq!((self.qdisc.stats().qlen, self.qdisc.stats().backlog_bytes), (0, 0));
     }
 
-    /// Frees a packet that a test has dequeued itself.
+    /// Frees a packet that a test has dequeued itself. Returns `None`, for use as the value of a
+    /// match arm.
     pub(crate) fn free<T>(&mut self, packet: Packet) -> Option<T> {
         self.cx.pool.free(packet);
         None

@@ -275,7 +275,8 @@ impl TxState {
     }
 
     /// Takes the packets that can be passed to the device now: as many bytes as the device may
-    /// hold, but at least one packet. Some segments of a superframe may be taken and others left.
+    /// hold, but at least one packet. Some segments of a superframe (a packet of several segments)
+    /// may be taken and others left.
     pub(super) fn take_portion(&mut self) -> PacketList {
         let mut room = match &self.dql {
             Some(dql) => i64::from(dql.available()),

@@ -43,7 +43,7 @@ struct Held {
     calls: usize,
     sent: Vec<u8>,
     done: Completed,
-    /// Length above which the device refuses superframes.
+    /// Length above which the device refuses superframes (packets of several segments).
     refuses_above: Option<u32>,
     superframe_max: Option<u32>,
 }
@@ -116,7 +116,7 @@ fn send_list(host: &Host, cx: &mut Cx, list: &mut PacketList) -> NetXmit {
     let entered = cx.enter(host);
     let sent = host.tx(DEVICE).xmit(cx, QUEUE, list);
     cx.leave(entered);
-    assert!(list.is_empty(), "`xmit` must take all packets of the list");
+    assert!(list.is_empty(), "`xmit` left packets on the list");
     sent
 }
 
@@ -206,7 +206,7 @@ fn packets_that_found_no_room_in_the_device_are_sent_before_later_ones() {
     let _ = bench.xmit(0..5);
     assert_eq!(bench.sent().0, [0, 1]);
     let _ = bench.xmit(5..7);
-    assert_eq!(bench.sent().0, [0; 0], "a full device is not called again");
+    assert_eq!(bench.sent().0, [0; 0], "a full device was called again");
     bench.complete(2);
     assert_eq!(bench.sent().0, [2, 3]);
     bench.complete(4);

@@ -140,7 +140,7 @@ fn the_pacing_rate_is_one_percent_below_the_bandwidth() {
     assert_eq!(
         path.bbr.pacing_rate(),
         Some(12_375_000),
-        "the rate is one percent below the bandwidth"
+        "the rate is not one percent below the bandwidth"
     );
     let bdp = path.bdp();
     assert!(
@@ -196,7 +196,7 @@ fn probe_rtt_measures_with_a_small_flight_every_five_seconds() {
         assert!(small || path.bbr.phase != Phase::ProbeRtt);
         assert!(rounds < 20, "ProbeRTT does not end");
     }
-    assert!(rounds >= 5, "ProbeRTT must last 200 ms, but {rounds} rounds are shorter");
+    assert!(rounds >= 5, "ProbeRTT lasted {rounds} rounds, less than 200 ms");
     assert_eq!(path.bbr.phase, Phase::Cruise);
 }
 
@@ -237,7 +237,7 @@ fn a_probe_with_excessive_loss_bounds_the_flight() {
     assert!(!path.bbr.probing);
     assert!(path.bbr.inflight_hi < INFINITE);
     let headroom = path.bbr.inflight_with_headroom(&path.window);
-    assert!(headroom < path.bbr.inflight_hi, "Cruise leaves headroom to other flows");
+    assert!(headroom < path.bbr.inflight_hi, "Cruise left no headroom to other flows");
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn the_bandwidth_filter_covers_two_cycles() {
     filter.advance();
     assert_eq!(filter.value(), 5);
     filter.advance();
-    assert_eq!(filter.value(), 5, "a cycle without a sample keeps the previous value");
+    assert_eq!(filter.value(), 5, "a cycle without a sample changed the value");
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn the_flight_at_a_loss_is_interpolated_to_two_percent_lost() {
     assert_eq!(
         inflight_at_loss(&loss, THRESH),
         99 * MSS,
-        "the losses reached the threshold before the last segment"
+        "the losses did not reach the threshold before the last segment"
     );
     let loss = LossSample { tx_in_flight: 100 * MSS, lost: 20 * MSS, len: 20 * MSS };
     // The last twenty segments are lost together. The losses reach 2 % of the flight at 80 segments

@@ -110,7 +110,7 @@ fn application_limited_samples_are_marked_until_their_flight_is_delivered() {
     flight.send(2);
     assert!(
         !flight.deliver(20, 1).is_app_limited,
-        "the first packet was sent before the application limit"
+        "the first packet, sent before the application limit, counts as limited"
     );
     assert!(flight.deliver(21, 1).is_app_limited);
     flight.send(22);

@@ -3,15 +3,20 @@
 //! Above: the files of `loss` set and read the marks. RFC 6675 §4; Linux: TCPCB_* flags and
 //! the counters sacked_out, lost_out, retrans_out.
 //!
-//! ```text
-//!   in flight ── SACK ──► SACKED
-//!     │    ▲                ▲
-//!     │    '── undo ──.     │ SACK
-//!     └─ lost ──► LOST ── sent again ──► LOST | RETRANSMITTED ── lost ──► LOST
-//! ```
+//! | marks | event | next marks |
+//! |---|---|---|
+//! | any | A SACK block covers the entry | `SACKED` |
+//! | none | The entry is detected as lost | `LOST` |
+//! | none | A tail loss probe retransmits the entry | `RETRANSMITTED` |
+//! | `LOST` | The entry is retransmitted | `LOST`, `RETRANSMITTED` |
+//! | `RETRANSMITTED`, with or without `LOST` | The retransmission is detected as lost | `LOST` |
+//! | `LOST`, with or without `RETRANSMITTED` | The loss proves wrong | without `LOST` |
+//! | `LOST`, `RETRANSMITTED` or both | Recovery ends or is undone | none |
+//! | `SACKED` | The peer reneges: it has discarded data that it had reported | none |
 //!
 //! A `SACKED` entry has neither of the other marks. `RETRANSMITTED` alone marks an entry that a
-//! tail loss probe has retransmitted: original and copy may both be in flight.
+//! tail loss probe has retransmitted, or whose `LOST` mark was undone: original and copy may both
+//! be in flight.
 
 use pkt::{Instant, Pool};
 
@@ -70,9 +75,9 @@ impl SendQueue {
         cuts
     }
 
-    /// Whether the queue exceeds the send buffer so far that entries in flight are no longer split.
-    /// Each split costs more memory than the data that it separates. A peer could exhaust the
-    /// memory of this host with SACK blocks or a very small MSS that require many splits
+    /// Whether the queue exceeds the send buffer by so much that entries in flight are no longer
+    /// split. Each split costs more memory than the data that it separates. A peer could exhaust
+    /// the memory of this host with SACK blocks or a very small MSS that require many splits
     /// (CVE-2019-11478). Sending a part of the data twice is cheaper (Linux tcp_fragment).
     pub(crate) fn is_too_big(&self, sndbuf: u32) -> bool {
         self.wmem_queued / 2 > sndbuf.saturating_add(SPLIT_SLACK)
@@ -254,7 +259,7 @@ impl SendQueue {
     }
 
     /// Adds entry `index`, the second part of an entry that was split, to the list of
-    /// retransmissions if the entry is in flight as one.
+    /// retransmissions if that part is a retransmission in flight.
     pub(super) fn note_split(&mut self, index: usize) {
         let entry = &self.entries[index];
         if entry.flags.contains(EntryFlags::RETRANSMITTED) {
@@ -322,12 +327,12 @@ impl SendQueue {
         self.lost_bytes
     }
 
-    /// Returns the first loss since the last call that exceeded BBR's LossThresh.
+    /// Returns and clears the first loss that exceeded BBR's LossThresh.
     pub(crate) fn take_excessive_loss(&mut self) -> Option<LossSample> {
         self.excessive_loss.take()
     }
 
-    /// Returns the fraction of the flight that may be lost.
+    /// Returns BBR's LossThresh: the fraction of the flight whose loss is tolerated.
     pub(crate) fn loss_thresh(&self) -> LossThresh {
         self.loss_thresh
     }

@@ -6,9 +6,10 @@ use super::*;
 /// Payload length: odd, and longer than the linear part of a packet.
 const LEN: u32 = 501;
 
-/// Returns bytes, checksum state and superframe metadata of the packets delivered when `frames`
-/// arrive in one poll. With `apart`, headers are linear and the payload is in pages, as from a
-/// device with header split. The word comparison recognizes only such frames; others are parsed.
+/// Returns bytes, checksum state, and number and size of the segments of the
+/// packets delivered when `frames` arrive in one poll. With `apart`, headers are linear and the
+/// payload is in pages, as from a device with header split. The word comparison recognizes only
+/// such frames; others are parsed.
 fn judged(
     bench: &mut Bench,
     frames: [&[u8]; 2],

@@ -1,5 +1,5 @@
 //! GRO1, GRO2, GRO6: random sequences of segments are delivered completely and in order, and
-//! superframes are segmented into their original segments.
+//! superframes (packets of several segments) are segmented into their original segments.
 
 use pkt::PacketList;
 use proptest::prelude::*;
@@ -64,7 +64,7 @@ pub(super) fn cut(cx: &mut Cx, mut packet: Packet) -> Vec<Vec<u8>> {
     }
     assert!(packet.pull(LINK));
     let RxChecksum::Partial { start, offset } = packet.meta().rx_checksum else {
-        panic!("a superframe must have a partial checksum")
+        panic!("a superframe has no partial checksum")
     };
     let v4 = packet.linear()[0] >> 4 == 4;
     let meta = packet.meta_mut();
@@ -97,7 +97,7 @@ fn check(arrivals: &[Arrival], v4: bool, exit: GroExit, batch: u32, in_order: bo
     let frames: Vec<Vec<u8>> = frames(arrivals, v4).iter().map(Frame::bytes).collect();
     for (arrival, bytes) in arrivals.iter().zip(&frames) {
         bench.receive_bytes(bytes);
-        assert!(bench.gro.table.len() <= 64, "GRO5: at most 64 packets are held");
+        assert!(bench.gro.table.len() <= 64, "GRO5: more than 64 packets are held");
         if arrival.ends {
             bench.complete();
             bench.cx.now += std::time::Duration::from_micros(700);
@@ -111,7 +111,7 @@ fn check(arrivals: &[Arrival], v4: bool, exit: GroExit, batch: u32, in_order: bo
     let merged = bench.count(Counter::GroMerged) + bench.count(Counter::GroMergedFree);
     let mut out = Vec::new();
     for packet in std::mem::take(&mut bench.up) {
-        assert!(packet.len() - LINK < 65_536, "GRO7: a superframe stays below the limit");
+        assert!(packet.len() - LINK < 65_536, "GRO7: a superframe exceeds the limit");
         out.extend(cut(&mut bench.cx, packet));
     }
     assert_eq!(out.len(), frames.len(), "GRO2: {merged} merged");

@@ -43,20 +43,28 @@ fn segments_with_different_shared_header_fields_do_not_merge() {
     assert_eq!(
         second(|frame| frame.with(Flags::CWR)),
         APART,
-        "only the first segment may carry CWR"
+        "a second segment with CWR was merged"
     );
     assert_eq!(second(|frame| Frame { ack: 78, ..frame }), APART);
     assert_eq!(second(|frame| Frame { window: 501, ..frame }), APART);
     assert_eq!(second(|frame| Frame { timestamps: Some((1001, 2000)), ..frame }), APART);
     assert_eq!(second(|frame| Frame { timestamps: None, ..frame }), APART);
     assert_eq!(second(|frame| Frame { hop_limit: 63, ..frame }), APART);
-    assert_eq!(second(|frame| Frame { traffic_class: 4, ..frame }), APART, "the DSCP differs");
-    assert_eq!(second(|frame| Frame { traffic_class: 3, ..frame }), APART, "the ECN mark differs");
+    assert_eq!(
+        second(|frame| Frame { traffic_class: 4, ..frame }),
+        APART,
+        "a segment with another DSCP was merged"
+    );
+    assert_eq!(
+        second(|frame| Frame { traffic_class: 3, ..frame }),
+        APART,
+        "a segment with another ECN mark was merged"
+    );
     assert_eq!(second(|frame| Frame { seq: 90_000, ..frame }), APART);
     assert_eq!(
         second(|frame| Frame { src_port: 2, seq: 90_000, ..frame }),
         APART,
-        "segments of two flows are not merged"
+        "segments of two flows were merged"
     );
 }
 
@@ -86,10 +94,10 @@ fn segments_of_equal_length_and_a_shorter_last_one_merge() {
         lengths(&frames)
     };
     assert_eq!(row(&[100, 100, 100]), [300]);
-    assert_eq!(row(&[100, 60]), [160], "a shorter segment is merged");
-    assert_eq!(row(&[100, 60, 60]), [160, 60], "the shorter segment ends the aggregate");
-    assert_eq!(row(&[60, 100]), [60, 100], "a longer segment is not merged");
-    assert_eq!(row(&[0, 0]), [0, 0], "pure ACKs are not merged");
+    assert_eq!(row(&[100, 60]), [160], "a shorter segment was not merged");
+    assert_eq!(row(&[100, 60, 60]), [160, 60], "a shorter segment did not end the aggregate");
+    assert_eq!(row(&[60, 100]), [60, 100], "a longer segment was merged");
+    assert_eq!(row(&[0, 0]), [0, 0], "pure ACKs were merged");
     assert_eq!(row(&[100, 0, 100]), [100, 0, 100]);
     assert_eq!(row(&[1, 1, 1]), [3]);
 }
@@ -109,13 +117,25 @@ fn ipv4_identifications_of_merged_segments_are_constant_or_increment() {
         };
         assert_eq!(row(&[7, 8, 9]), [300]);
         assert_eq!(row(&[7, 7, 7]), [300]);
-        assert_eq!(row(&[0xffff, 0, 1]), [300], "the field wraps");
-        assert_eq!(row(&[7, 8, 8]), [200, 100], "the third identification does not increment");
-        assert_eq!(row(&[7, 7, 8]), [200, 100], "the third identification is not constant");
+        assert_eq!(row(&[0xffff, 0, 1]), [300], "an identification that wraps was not merged");
+        assert_eq!(
+            row(&[7, 8, 8]),
+            [200, 100],
+            "a third identification that does not increment was merged"
+        );
+        assert_eq!(
+            row(&[7, 7, 8]),
+            [200, 100],
+            "a third identification that is not constant was merged"
+        );
         assert_eq!(row(&[7, 9]), [100, 100]);
     }
     let without_df = Frame { dont_fragment: false, id: 1, ..Frame::new(1, 100, 100) };
-    assert_eq!(lengths(&[Frame::new(1, 0, 100), without_df]), [100, 100], "DF differs");
+    assert_eq!(
+        lengths(&[Frame::new(1, 0, 100), without_df]),
+        [100, 100],
+        "a segment with another DF was merged"
+    );
 }
 
 /// A packet with another link header, with a trailer or with IP options cannot be merged, but
@@ -189,7 +209,7 @@ fn a_fragment_completes_all_packets_held_between_its_addresses() {
         piece[LINK + 6..LINK + 8].copy_from_slice(&(more | (offset / 8)).to_be_bytes());
         fix_ip_checksum(&mut piece);
         bench.receive_bytes(&piece);
-        assert_eq!(bench.gro.table.len(), 1, "the packet of another host stays");
+        assert_eq!(bench.gro.table.len(), 1, "the packet of another host was completed");
         assert_eq!(bench.count(Counter::GroFlushHeader), 2);
         bench.complete();
         let delivered = bench.delivered();
@@ -197,7 +217,7 @@ fn a_fragment_completes_all_packets_held_between_its_addresses() {
         assert_eq!(
             (delivered[2].2, delivered.len()),
             (1, 4),
-            "the fragment, then the packet of the other host"
+            "the fragment and the packet of the other host are not last"
         );
     }
 }
@@ -235,8 +255,9 @@ fn frames_with_wrong_header_lengths_are_passed_on_unchanged() {
     }
 }
 
-/// GRO7: a segment with which a superframe would reach 64 KB begins a new one. The segments are
-/// clones of one packet and share its pages, so the number of frags sets no limit here.
+/// GRO7: a segment with which a superframe (a packet of several segments) would reach 64 KB begins
+/// a new one. The segments are clones of one packet and share its pages, so the number of frags
+/// sets no limit here.
 #[test]
 fn superframes_stay_below_their_limit() {
     for v4 in [true, false] {
@@ -284,12 +305,12 @@ fn grow(v4: bool, max_bytes: u32, count: u32, largest: u16) {
     assert_eq!(
         delivered.iter().map(|(_, len, _)| len).sum::<u32>(),
         count * MSS,
-        "GRO2: every byte is delivered once"
+        "GRO2: a byte was lost or delivered twice"
     );
     assert_eq!(delivered[0], (0, u32::from(largest) * MSS, largest), "{delivered:?}");
     assert!(
         bench.up.iter().all(|packet| packet.len() - LINK < max_bytes as usize),
-        "GRO7: a superframe stays below the limit"
+        "GRO7: a superframe exceeds the limit"
     );
     assert!(!is_reordered(&delivered));
     for packet in &bench.up {
@@ -355,7 +376,11 @@ fn a_checksum_verdict_of_the_device_is_trusted_and_its_sum_is_verified() {
     };
     assert_eq!(verdict(RxChecksum::None, false), (1, 2));
     assert_eq!(verdict(RxChecksum::None, true), (2, 2));
-    assert_eq!(verdict(RxChecksum::Complete(0), false), (1, 0), "the sum of the device is used");
+    assert_eq!(
+        verdict(RxChecksum::Complete(0), false),
+        (1, 0),
+        "the sum of the device was not used"
+    );
     assert_eq!(verdict(RxChecksum::Complete(0), true), (2, 2));
     assert_eq!(verdict(RxChecksum::Unnecessary, false), (1, 0));
     let partial = RxChecksum::Partial { start: 20, offset: 16 };

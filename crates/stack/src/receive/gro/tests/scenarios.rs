@@ -61,7 +61,7 @@ fn a_change_of_mode_reorders_packets_only_if_the_new_mode_does() {
             bench.receive(&first);
             bench.receive(&second);
             assert_eq!(bench.gro.normal_list.is_empty(), old == GroExit::Immediate, "{old:?}");
-            assert!(!bench.gro.table.is_empty(), "{old:?}: the second segment is held");
+            assert!(!bench.gro.table.is_empty(), "{old:?}: the second segment is not held");
             bench.mode.exit = new;
             if !poll_ends {
                 bench.receive(&third);
@@ -106,7 +106,7 @@ fn a_list_for_completed_packets_alone_reorders_packets() {
         bench.drain();
     }
     assert_eq!(bench.count(Counter::GroFlushOptions), 1);
-    assert_eq!(bench.delivered(), [(MSS, MSS, 1)], "the second packet overtakes the first");
+    assert_eq!(bench.delivered(), [(MSS, MSS, 1)], "the second packet did not overtake the first");
     bench.complete();
     assert_eq!(bench.delivered(), [(MSS, MSS, 1), (0, MSS, 1)]);
     assert!(is_reordered(&bench.delivered()));
@@ -140,11 +140,11 @@ fn an_unchanged_packet_follows_the_held_packet_that_it_completes() {
         assert_eq!(
             gro.normal_list.is_empty(),
             !is_unified(old),
-            "{old:?}: whether the packet waits in the list"
+            "{old:?}: the completed packet is wrongly in the list, or missing there"
         );
         mode.exit = new;
         let Outcome::Normal(packet) = received.outcome else {
-            panic!("a segment with PSH must not be held")
+            panic!("a segment with PSH was held")
         };
         gro.normal_list.normal(cx, mode, packet);
         bench.complete();
@@ -153,8 +153,8 @@ fn an_unchanged_packet_follows_the_held_packet_that_it_completes() {
     }
 }
 
-/// Three superframes of three segments each count as three packets or as nine segments. The batch
-/// is eight.
+/// Three superframes (packets of several segments) of three segments each count as three packets or
+/// as nine segments. The batch is eight.
 #[test]
 fn a_superframe_counts_as_one_packet_or_as_its_segments() {
     for (exit, lists) in
@@ -169,7 +169,11 @@ fn a_superframe_counts_as_one_packet_or_as_its_segments() {
             }
         }
         let at_once = usize::from(exit == GroExit::UnifiedListSegments);
-        assert_eq!(bench.lists.len(), at_once, "{exit:?}: nine segments fill the list of eight");
+        assert_eq!(
+            bench.lists.len(),
+            at_once,
+            "{exit:?}: nine segments did not fill the list of eight"
+        );
         bench.complete();
         assert_eq!(bench.lists, lists, "{exit:?}");
         assert_eq!(bench.count(Counter::GroSuperframeSegments), 9);
@@ -194,7 +198,7 @@ fn a_full_poll_flushes_the_list_and_the_next_poll_the_held_packets() {
     assert_eq!(
         (bench.gro.table.len(), bench.up.len()),
         (5, 0),
-        "packets of the present millisecond stay held"
+        "packets of the present millisecond were completed"
     );
     bench.cx.now = Instant::from_millis(1);
     bench.gro.flush(&bench.cx, &bench.mode, true);
@@ -219,11 +223,15 @@ fn a_full_bucket_completes_its_oldest_packet() {
         assert_eq!(
             bench.gro.table.len(),
             (index + 1).min(8),
-            "GRO5: a bucket holds at most 8 packets"
+            "GRO5: the bucket does not hold the 8 newest packets"
         );
     }
     assert_eq!(bench.count(Counter::GroFlushFullBucket), 1);
-    assert_eq!(bench.delivered(), [(u32::from(ports[0]), MSS, 1)], "the oldest packet");
+    assert_eq!(
+        bench.delivered(),
+        [(u32::from(ports[0]), MSS, 1)],
+        "the bucket did not complete its oldest packet"
+    );
     bench.complete();
     let order: Vec<u32> = bench.delivered().iter().map(|seen| seen.0).collect();
     assert_eq!(order, ports.iter().map(|port| u32::from(*port)).collect::<Vec<_>>());
@@ -313,7 +321,7 @@ fn a_batch_of_one_delivers_packets_one_by_one() {
         assert_eq!(list, packets, "{exit:?}");
         assert!(
             lists.iter().all(|len| *len <= 2),
-            "a list has at most a packet and the packet it completed: {lists:?}"
+            "a list has more than a packet and the packet it completed: {lists:?}"
         );
     }
 }

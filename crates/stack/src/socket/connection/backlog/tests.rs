@@ -114,7 +114,7 @@ fn a_duplicate_ack_is_not_joined() {
     let data = segment(&mut pool, 1000, b"data");
     assert!(
         tail.join(&mut pool, data).is_err(),
-        "the segment without data may be a duplicate ACK, which TCP must count"
+        "a segment without data was joined, which may be a duplicate ACK"
     );
     let mut newer = segment(&mut pool, 1000, b"");
     newer.header.ack = SeqNum(600);

@@ -127,7 +127,7 @@ fn an_insertion_adds_exactly_the_missing_bytes_of_every_range() {
                 assert_eq!(after, present, "queued {present:b}, range {start}..{end}");
                 bench.pool.free(packet);
             }
-            Insert::FinNoted(_) => panic!("no packet carries a FIN"),
+            Insert::FinNoted(_) => panic!("a FIN was noted, although no packet carries one"),
         }
         let expected: Vec<_> =
             ranges(after).iter().map(|&(start, end)| (start + 38, end + 38)).collect();
