@@ -69,14 +69,16 @@ impl Lab {
         Finished::of(&mut command)
     }
 
-    /// Lets the kernel in the namespace speak IPv6. Returns false if the kernel has none.
+    /// Lets the kernel in the namespace speak IPv6, without duplicate address detection. Returns
+    /// false if the kernel has no IPv6.
     pub fn enable_ipv6(&self) -> Result<bool> {
         if !Path::new("/proc/sys/net/ipv6").exists() {
             return Ok(false);
         }
-        let line =
-            "for conf in all default; do echo 0 >/proc/sys/net/ipv6/conf/$conf/disable_ipv6; done";
-        self.shell(line)?;
+        self.shell(
+            "for conf in all default; do cd /proc/sys/net/ipv6/conf/$conf; \
+             echo 0 >accept_dad; echo 0 >disable_ipv6; done",
+        )?;
         Ok(true)
     }
 
