@@ -515,8 +515,13 @@ fn a_router_gives_an_address_and_a_default_route() {
     rig.host().claim_addresses(&mut rig.world.cx);
     rig.pass(Duration::from_secs(20));
     let asked = rig.take().into_iter().filter(|seen| {
-        matches!(seen, Seen::Ndp(ip, NdpMessage::RouterSolicitation { .. })
-            if ip.dst == IpAddr::V6(ndp::ALL_ROUTERS))
+        let Seen::Ndp(ip, NdpMessage::RouterSolicitation { source_mac }) = seen else {
+            return false;
+        };
+        // The first one waits until the link-local address is probed.
+        assert_eq!(*source_mac, Some(HOST_MAC));
+        assert!(matches!(ip.src, IpAddr::V6(src) if src.is_unicast_link_local()), "{ip:?}");
+        ip.dst == IpAddr::V6(ndp::ALL_ROUTERS)
     });
     assert_eq!(asked.count(), 3);
     let outside: SocketAddr = "[2001:db8:ffff::9]:80".parse().unwrap();

@@ -49,6 +49,9 @@ const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
 /// MAX_RTR_SOLICITATION_DELAY of RFC 4861 §10, in microseconds.
 const SOLICITATION_DELAY_US: u32 = 1_000_000;
 
+/// Time between two checks whether the link-local address of a solicitation is still probed.
+const PROBE_CHECK: Duration = Duration::from_millis(100);
+
 /// Maximum numbers of routers, prefixes and addresses of one link. Linux allows 16 addresses
 /// (`max_addresses`).
 const ROUTERS_MAX: usize = 4;
@@ -390,10 +393,13 @@ impl Net {
     /// routing table.
     fn run_autoconf(&self, cx: &mut Cx) {
         let (mut solicits, mut ended) = (Vec::new(), Vec::new());
+        let early = self.early_solicitations(cx.now);
         {
             let mut links = self.autoconf.lock();
             for link in links.iter_mut() {
-                if link.next_solicitation.is_some_and(|at| at <= cx.now) {
+                if early.contains(&link.device) {
+                    link.next_solicitation = Some(cx.now + PROBE_CHECK);
+                } else if link.next_solicitation.is_some_and(|at| at <= cx.now) {
                     link.solicited += 1;
                     let more = link.solicited < SOLICITATIONS;
                     link.next_solicitation = more.then(|| cx.now + SOLICITATION_INTERVAL);
@@ -448,13 +454,30 @@ impl Net {
         });
     }
 
+    /// Returns the devices whose solicitation is due while their link-local address is still
+    /// probed. Their solicitation waits for the result, as in Linux. RFC 4861 §6.3.7 allows one
+    /// without a source address before, but radvd sends its answer to that source.
+    fn early_solicitations(&self, now: Instant) -> Vec<DeviceIndex> {
+        let is_due = |link: &&Link| link.next_solicitation.is_some_and(|at| at <= now);
+        let mut early: Vec<_> =
+            self.autoconf.lock().iter().filter(is_due).map(|link| link.device).collect();
+        early.retain(|device| {
+            let address = self.link_local(*device);
+            address.is_some_and(|address| self.claims.is_tentative(*device, address))
+        });
+        early
+    }
+
+    /// Returns the link-local address of a device, tentative or not.
+    fn link_local(&self, device: DeviceIndex) -> Option<IpAddr> {
+        let reader = self.rcu.reader();
+        let rcu = reader.pin();
+        let mut addresses = self.fib(&rcu).addresses_on(device);
+        addresses.find(|address| is_link_local(*address))
+    }
+
     fn solicit_routers(&self, cx: &mut Cx, device: DeviceIndex) {
-        let source = {
-            let reader = self.rcu.reader();
-            let rcu = reader.pin();
-            let mut addresses = self.fib(&rcu).addresses_on(device);
-            addresses.find(|address| is_link_local(*address))
-        };
+        let source = self.link_local(device);
         let source = source.filter(|address| !self.claims.is_tentative(device, *address));
         // RFC 4861 §4.1: a host without an address solicits without its link address.
         let (src, source_mac) = match source {
