@@ -471,15 +471,7 @@ impl Router {
         group: impl FnOnce(&Fib, &Route) -> Result<DeviceIndex, Errno>,
     ) -> Result<Hop, Errno> {
         let remote = destination.ip;
-        if let Some(source) = source
-            && !self.is_local(cx, source)
-        {
-            return Err(Errno::EADDRNOTAVAIL);
-        }
-        // RFC 1122 §3.2.1.3 (a): 0.0.0.0/8, "this network", is not a valid destination.
-        if matches!(remote, IpAddr::V4(remote) if remote.octets()[0] == 0) {
-            return Err(Errno::EINVAL);
-        }
+        self.check_ends(cx, source, remote)?;
         // The generation is read before the table. If the routes change in between, the entry
         // carries the old generation and counts as stale. In the other order, an outdated entry
         // could count as current.
@@ -532,6 +524,20 @@ impl Router {
             exception: stamp,
             expires: exception.map_or(Instant::FAR_FUTURE, |exception| exception.expires),
         })
+    }
+
+    /// Refuses a source that is not an address of this host, and an invalid destination.
+    fn check_ends(&self, cx: &Cx, source: Option<IpAddr>, remote: IpAddr) -> Result<(), Errno> {
+        if let Some(source) = source
+            && !self.is_local(cx, source)
+        {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        // RFC 1122 §3.2.1.3 (a): 0.0.0.0/8, "this network", is not a valid destination.
+        if matches!(remote, IpAddr::V4(remote) if remote.octets()[0] == 0) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
     }
 
     /// Returns the hash by which a route with several next hops selects one: of the addresses, or
