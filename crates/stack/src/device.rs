@@ -213,6 +213,9 @@ pub trait Device: Send + Sync + Debug {
     /// `cx.pool` has no memory therefore needs a signal that is repeated: a readable descriptor, or
     /// [`RxSignal::None`].
     ///
+    /// `cx.now` is never earlier than in the previous poll of the queue, which another thread may
+    /// have made.
+    ///
     /// A frame starts with its link header. The device sets `meta().timestamp` to `cx.now`,
     /// `meta().rx_checksum` to the known state of the transport checksum, and `meta().gso` if the
     /// frame is a superframe.
