@@ -27,8 +27,9 @@ fn metric(observed: &Observation, name: &str) -> f64 {
     observed.metrics[place.expect("a metric")]
 }
 
-/// mechanisms.md §5.9: 61 packets of 1,538 bytes are 0.75 ms at 1 Gbit/s and 7.5 ms at 100 Mbit/s.
-/// A packet that is admitted last waits for 60 others.
+/// 61 packets of 2,152 bytes of memory reach the limit. They are frames of 1,538 bytes, which take
+/// 0.75 ms at 1 Gbit/s and 7.5 ms at 100 Mbit/s. The packet that is admitted last waits for 60
+/// others.
 #[test]
 fn single_segments_wait_as_long_as_the_limit_admits() {
     for (rate_mbit, limit_ms) in [(1000, 1.0), (100, 8.0)] {
@@ -43,7 +44,7 @@ fn single_segments_wait_as_long_as_the_limit_admits() {
     }
 }
 
-/// §5.9: two superframes of 64 KB are 1.09 ms at 1 Gbit/s and 10.9 ms at 100 Mbit/s until the last
+/// Two superframes of 64 KB are 1.09 ms at 1 Gbit/s and 10.9 ms at 100 Mbit/s until the last
 /// bit of the second, so that the mean to the first bit stays below 1 ms and 8 ms.
 #[test]
 fn two_superframes_wait_for_one_another() {
@@ -56,7 +57,7 @@ fn two_superframes_wait_for_one_another() {
     }
 }
 
-/// §5.9: 1,000 packets of pfifo_fast are 123 ms at 100 Mbit/s; 132 ms were published.
+/// 1,000 packets of pfifo_fast are 123 ms at 100 Mbit/s; 132 ms were published.
 #[test]
 fn without_a_limit_the_whole_queue_fills() {
     let observed = observe("off", 100, false);
