@@ -30,7 +30,7 @@ table,tbody,tr,td{display:block}thead{display:none}\
 tr{border-bottom:1px solid var(--rule);padding:.5rem 0}\
 td,td:first-child{border:0;padding:.1rem 0}td:first-child{font-weight:600}\
 td[data-name],.text td[data-name]{display:grid;grid-template-columns:7rem 1fr;text-align:left;white-space:normal;overflow-wrap:anywhere}\
-td[data-name]::before{content:attr(data-name);color:var(--soft)}td small{display:block}td small br{display:inline}td br{display:none}}";
+td[data-name]::before{content:attr(data-name);color:var(--soft)}td small{display:block}td br{display:none}td small br,.text td br{display:inline}}";
 
 /// End of a page.
 pub(crate) const END: &str = "</body></html>\n";

@@ -13,7 +13,6 @@ pub mod recycle;
 pub mod selftest;
 pub mod tsq;
 
-mod copy_link;
 mod delay_meter;
 mod generator;
 mod link_meter;

@@ -12,3 +12,5 @@ pub mod coherence;
 pub mod experiment;
 pub mod experiments;
 pub mod statistics;
+
+mod copy_link;

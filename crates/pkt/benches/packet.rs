@@ -12,7 +12,8 @@ use pkt::checksum::{Kernel, Sum, copy_and_sum};
 use pkt::{Domain, DomainConfig, Packet, Pool};
 
 fn main() {
-    let bench = Bench { runs: if std::env::args().any(|arg| arg == "--test") { 1 } else { 15 } };
+    let smoke = std::env::args().any(|arg| arg == "--smoke" || arg == "--test");
+    let bench = Bench { runs: if smoke { 1 } else { 15 } };
     let domain = Domain::new(DomainConfig::default());
     let mut pool = domain.pool();
     local(&bench, &mut pool);

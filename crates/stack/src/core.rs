@@ -24,6 +24,7 @@ use std::{
     vec::Vec,
 };
 
+use pkt::Instant;
 pub use sync::Kick;
 use sync::{Attendance, CoreLock, QUEUES_MAX};
 
@@ -131,6 +132,9 @@ pub(crate) struct CoreState {
     trim: turn::TrimWalk,
     /// Result of the last four-tuple lookup on this core.
     last_flow: LastFlow,
+    /// Time at the end of the last turn. Each owner reads the clock for itself, and one that loses
+    /// its CPU before it owns the core has an earlier time than the owner before it.
+    latest: Instant,
 }
 
 impl CoreState {
@@ -246,6 +250,7 @@ impl Core {
             backlog: BacklogPoll::default(),
             outbox: Outbox::new(id, Arc::clone(&backlogs)),
             last_flow: LastFlow::default(),
+            latest: Instant::ZERO,
         };
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             id,

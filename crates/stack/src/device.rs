@@ -205,6 +205,12 @@ pub trait Device: Send + Sync + Debug {
     /// Returns the device's capabilities: the same value in every call.
     fn caps(&self) -> &Capabilities;
 
+    /// Returns the device that this one wraps. The methods below that have a default forward to the
+    /// other device, except `take_receiver`: the wrapper must see every frame. Default: none.
+    fn wrapped(&self) -> Option<&dyn Device> {
+        None
+    }
+
     /// Moves up to `budget` frames that have arrived on `queue` into `out`, and returns the number
     /// of frames taken, dropped ones included. The number is at most `budget`, and `out` has space
     /// for as many.
@@ -213,6 +219,9 @@ pub trait Device: Send + Sync + Debug {
     /// next signal ([`rx_signal`](Self::rx_signal)). A device that leaves frames behind because
     /// `cx.pool` has no memory therefore needs a signal that is repeated: a readable descriptor, or
     /// [`RxSignal::None`].
+    ///
+    /// `cx.now` is never earlier than in the previous poll of the queue, which another thread may
+    /// have made.
     ///
     /// A frame starts with its link header. The device sets `meta().timestamp` to `cx.now`,
     /// `meta().rx_checksum` to the known state of the transport checksum, and `meta().gso` if the
@@ -230,13 +239,13 @@ pub trait Device: Send + Sync + Debug {
     /// superframes returns less, so that the frames of one poll fit into the cache. Linux:
     /// `netif_napi_add_weight`.
     fn weight(&self) -> usize {
-        WEIGHT
+        self.wrapped().map_or(WEIGHT, |device| device.weight())
     }
 
     /// Returns the default of `gso_ipv4_max_size` and `gro_ipv4_max_size`, in bytes of IP packet:
     /// the superframe size over IPv4 at which the device is fastest.
     fn gso_ipv4_size(&self) -> u32 {
-        GRO_BYTES_MAX
+        self.wrapped().map_or(GRO_BYTES_MAX, |device| device.gso_ipv4_size())
     }
 
     /// Returns the largest superframe that the device accepts now, in bytes of IP packet:
@@ -246,7 +255,7 @@ pub trait Device: Send + Sync + Debug {
     /// ones. [`start`](Self::start) resets the value. Linux: `netif_set_tso_max_size`, which a
     /// driver may call at any time.
     fn superframe_max(&self) -> u32 {
-        self.caps().gso_max_bytes
+        self.wrapped().map_or_else(|| self.caps().gso_max_bytes, |device| device.superframe_max())
     }
 
     /// Takes packets from the front of `list` while the device has space, and leaves the others in
@@ -263,44 +272,56 @@ pub trait Device: Send + Sync + Debug {
     /// returns their number and bytes: every packet taken by `transmit` counts exactly once, sent
     /// or dropped. Called at the start of every turn. A device without `async_completion` returns
     /// [`Completed::NONE`].
-    fn complete(&self, _queue: QueueId, _cx: &mut Cx) -> Completed {
-        Completed::NONE
+    fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
+        self.wrapped().map_or(Completed::NONE, |device| device.complete(queue, cx))
     }
 
     /// Returns whether the device gets a queueing discipline by default, because packets may have
     /// to wait for it. False for a device that takes every packet at once. Linux: `IFF_NO_QUEUE`.
     fn needs_qdisc(&self) -> bool {
-        self.caps().async_completion
+        self.wrapped().map_or_else(|| self.caps().async_completion, |device| device.needs_qdisc())
     }
 
     /// Returns the next time at which `receive` or `complete` has work without a signal: an arrival
     /// that is due, or a completion. A worker sleeps no longer than that. Default: none.
-    fn next_deadline(&self, _queue: QueueId) -> Option<Instant> {
-        None
+    fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
+        self.wrapped().and_then(|device| device.next_deadline(queue))
     }
 
     /// Returns the arrival signal of `queue`. Read once.
-    fn rx_signal(&self, _queue: QueueId) -> RxSignal {
-        RxSignal::None
+    fn rx_signal(&self, queue: QueueId) -> RxSignal {
+        self.wrapped().map_or(RxSignal::None, |device| device.rx_signal(queue))
     }
 
     /// Gives the device the doorbell (the arrival signal of a device in this process) of the core
     /// that polls `queue`. A device that signals arrivals must keep the doorbell.
-    fn attach(&self, _queue: QueueId, _doorbell: Doorbell) {}
+    fn attach(&self, queue: QueueId, doorbell: Doorbell) {
+        if let Some(device) = self.wrapped() {
+            device.attach(queue, doorbell);
+        }
+    }
 
     /// Returns whether [`attach`](Self::attach) was called. A device belongs to one host for its
     /// lifetime; building a host with the device of another one fails.
     fn is_attached(&self) -> bool {
-        false
+        self.wrapped().is_some_and(|device| device.is_attached())
     }
 
     /// Brings `queue` up again after [`stop`](Self::stop). Not called before the first frame: an
     /// attached device is up. Linux: `ndo_open`.
-    fn start(&self, _queue: QueueId) {}
+    fn start(&self, queue: QueueId) {
+        if let Some(device) = self.wrapped() {
+            device.start(queue);
+        }
+    }
 
     /// Takes `queue` down. The device drops the frames that have arrived
     /// (`DropReason::DeviceDown`), and frees the packets not yet sent. Linux: `ndo_stop`.
-    fn stop(&self, _queue: QueueId, _cx: &mut Cx) {}
+    fn stop(&self, queue: QueueId, cx: &mut Cx) {
+        if let Some(device) = self.wrapped() {
+            device.stop(queue, cx);
+        }
+    }
 }
 
 /// Signal of a device to the core that polls one of its queues. Clones ring the same core. A

@@ -7,7 +7,7 @@ mod tests {
         io::IoSlice,
         net::SocketAddr,
         sync::{
-            Arc, OnceLock, Weak,
+            Arc, Mutex, OnceLock, Weak,
             atomic::{AtomicBool, AtomicUsize, Ordering},
         },
         time::Duration,
@@ -138,6 +138,49 @@ mod tests {
         let sent = sent + more.expect("room");
         let mut buf = vec![0; 200_000];
         assert_eq!(accepted.recv(&server, &mut second, &mut buf, false), Ok(sent));
+    }
+
+    /// A device that notes the time of each poll.
+    #[derive(Debug)]
+    struct Timed {
+        caps: Capabilities,
+        polls: Mutex<Vec<Instant>>,
+    }
+
+    impl Device for Timed {
+        fn caps(&self) -> &Capabilities {
+            &self.caps
+        }
+
+        fn receive(&self, _queue: QueueId, cx: &mut Cx, _budget: usize, _out: &mut Batch) -> usize {
+            self.polls.lock().expect("no panic").push(cx.now);
+            0
+        }
+
+        fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
+            while let Some(packet) = list.pop_front() {
+                cx.pool.free(packet);
+            }
+        }
+    }
+
+    /// A thread reads the clock, loses its CPU, and polls after another thread that has read the
+    /// clock later.
+    #[test]
+    fn the_time_of_a_core_does_not_run_backwards() {
+        let caps = Capabilities::plain("timed", 1500, LinkType::Ip);
+        let timed = Arc::new(Timed { caps, polls: Mutex::default() });
+        let devices = vec![DeviceConfig { device: Arc::clone(&timed) as _, addresses: Vec::new() }];
+        let memory = Memory::new(1 << 20);
+        let host = Host::new(&memory, HostConfig { devices, cores: 1, ..HostConfig::replay(0) });
+        let host = host.expect("valid");
+        let (mut early, mut late) = (context(&memory), context(&memory));
+        late.now += Duration::from_millis(10);
+        let end = late.now;
+        let _ = host.poll(&mut late);
+        let _ = host.poll(&mut early);
+        let polls = timed.polls.lock().expect("no panic");
+        assert!(polls.len() >= 2 && polls.iter().all(|&at| at == end), "{polls:?}");
     }
 
     #[test]

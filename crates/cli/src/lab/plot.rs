@@ -20,13 +20,12 @@ use crate::plot::{FONT, GRAY, PALETTE, color, compact, index, label, log_ticks, 
 
 /// Widths of plots with a row for each name: for a page, and for a phone.
 const WIDTHS: [u32; 2] = [900, 370];
-/// Width of the names of rows in each.
-const NAME_WIDTHS: [u32; 2] = [240, 124];
-/// Width of the numbers of comparisons, with their names on a page only, and their characters.
-const NUMBER_WIDTHS: [u32; 2] = [290, 40];
-const NUMBER_CHARS: [usize; 2] = [40, 2];
-/// Characters of a name that fit these widths.
-const NAME_CHARS: [usize; 2] = [32, 16];
+/// Width of a character in the names of rows, and of the space around a name. Letters of a plot are
+/// 10 pixels high; a wide font has 6 pixels for each.
+const CHAR_WIDTH: u32 = 6;
+const NAME_FRAME: u32 = 16;
+/// Characters of a name: more would leave too little of a phone to the data.
+const NAME_CHARS: usize = 48;
 /// Labels of the horizontal axis in each.
 const LABELS: [usize; 2] = [8, 4];
 /// Heights: of a row, and of everything around the rows.
@@ -40,23 +39,26 @@ const SIZE: (u32, u32) = (384, 260);
 const LOG_FROM: f64 = 40.0;
 
 /// Plots the ratio of each comparison with its interval on a logarithmic axis, in each width. Rows
-/// have the numbers of the table.
-pub(super) fn ratios(comparisons: &[ComparisonRecord]) -> Result<Option<[String; 2]>> {
+/// have the numbers of the table, on a page also the metric and the arm.
+pub(super) fn ratios(comparisons: &[(usize, &ComparisonRecord)]) -> Result<Option<[String; 2]>> {
     let ratios: Vec<_> = comparisons
         .iter()
-        .enumerate()
-        .filter_map(|(place, record)| Some((named(place + 1, record), record.ratio?)))
-        .filter(|(_, ratio)| ratio.low > 0.0 && ratio.high.is_finite())
+        .filter_map(|(number, record)| Some((*number, *record, record.ratio?)))
+        .filter(|(.., ratio)| ratio.low > 0.0 && ratio.high.is_finite())
         // The vertical axis starts at the bottom.
         .rev()
         .collect();
     if ratios.is_empty() {
         return Ok(None);
     }
-    let low = ratios.iter().map(|(_, ratio)| ratio.low).fold(0.9, f64::min) / 1.05;
-    let high = ratios.iter().map(|(_, ratio)| ratio.high).fold(1.1, f64::max) * 1.05;
-    let names: Vec<String> = ratios.iter().map(|(name, _)| name.clone()).collect();
+    let low = ratios.iter().map(|(.., ratio)| ratio.low).fold(0.9, f64::min) / 1.05;
+    let high = ratios.iter().map(|(.., ratio)| ratio.high).fold(1.1, f64::max) * 1.05;
     let plot = |place: usize| {
+        let name = |(number, record, _): &(usize, &ComparisonRecord, _)| match place {
+            0 => format!("{number}  {}: {}", record.metric.replace('_', " "), record.arm),
+            _ => number.to_string(),
+        };
+        let names: Vec<String> = ratios.iter().map(name).collect();
         let size = (WIDTHS[place], height(names.len(), ROW));
         let ticks = log_ticks(low, high, LABELS[place]);
         svg("Ratio of each comparison with its interval", size, |area| {
@@ -64,7 +66,7 @@ pub(super) fn ratios(comparisons: &[ComparisonRecord]) -> Result<Option<[String;
                 .margin(10)
                 .margin_right(24)
                 .x_label_area_size(44)
-                .y_label_area_size(NUMBER_WIDTHS[place])
+                .y_label_area_size(name_width(&names))
                 .build_cartesian_2d(
                     (low..high).log_scale().with_key_points(ticks),
                     names.as_slice().into_segmented(),
@@ -78,13 +80,13 @@ pub(super) fn ratios(comparisons: &[ComparisonRecord]) -> Result<Option<[String;
                 .x_labels(6)
                 .x_desc("arm / baseline")
                 .y_labels(names.len())
-                .y_label_formatter(&|name| segment(name, NUMBER_CHARS[place]))
+                .y_label_formatter(&segment)
                 .x_label_formatter(&|value| format!("{}", (value * 1000.0).round() / 1000.0))
                 .draw()?;
             let ends = [SegmentValue::Exact(&names[0]), SegmentValue::Last];
             let line = ends.map(|y| (1.0, y)).to_vec();
             chart.draw_series([PathElement::new(line, GRAY.stroke_width(2))])?;
-            chart.draw_series(ratios.iter().zip(&names).map(|((_, ratio), name)| {
+            chart.draw_series(ratios.iter().zip(&names).map(|((.., ratio), name)| {
                 let y = SegmentValue::CenterOf(name);
                 let style = PALETTE[0].filled();
                 ErrorBar::new_horizontal(y, ratio.low, ratio.estimate, ratio.high, style, 10)
@@ -124,7 +126,7 @@ pub(super) fn runs(arms: &[ArmRecord], metric: usize, name: &str) -> Result<Opti
                 .margin(10)
                 .margin_right(24)
                 .x_label_area_size(44)
-                .y_label_area_size(NAME_WIDTHS[place])
+                .y_label_area_size(name_width(&names))
                 .build_cartesian_2d(range, names.as_slice().into_segmented())?;
             chart
                 .configure_mesh()
@@ -135,7 +137,7 @@ pub(super) fn runs(arms: &[ArmRecord], metric: usize, name: &str) -> Result<Opti
                 .x_labels(LABELS[place])
                 .x_desc(name)
                 .y_labels(names.len())
-                .y_label_formatter(&|name| segment(name, NAME_CHARS[place]))
+                .y_label_formatter(&segment)
                 .x_label_formatter(&|value| label(*value, step))
                 .draw()?;
             for ((arm, _, summary, values), name) in rows.iter().zip(&names) {
@@ -224,23 +226,21 @@ where
     })
 }
 
-/// Number, arm and condition of a comparison.
-fn named(number: usize, record: &ComparisonRecord) -> String {
-    format!("{number}  {}, {}", record.arm, record.condition)
-}
-
 fn height(rows: usize, row: u32) -> u32 {
     u32::try_from(rows).unwrap_or(1) * row + FRAME
 }
 
-/// The label of a row, shortened to `chars`.
-fn segment(name: &SegmentValue<&String>, chars: usize) -> String {
+/// Width of the longest of these names, and at least of a number.
+fn name_width(names: &[String]) -> u32 {
+    let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    NAME_FRAME + CHAR_WIDTH * u32::try_from(longest.clamp(4, NAME_CHARS)).unwrap_or(0)
+}
+
+/// The label of a row.
+fn segment(name: &SegmentValue<&String>) -> String {
     match name {
         SegmentValue::Exact(name) | SegmentValue::CenterOf(name) => {
-            let short: String = name.chars().take(chars).collect();
-            if chars == NUMBER_CHARS[1] {
-                return short.trim_end().to_owned();
-            }
+            let short: String = name.chars().take(NAME_CHARS).collect();
             if short.len() < name.len() { format!("{}…", short.trim_end()) } else { short }
         }
         SegmentValue::Last => String::new(),

@@ -14,6 +14,9 @@ use crate::{
     plot::css,
 };
 
+/// Arms whose settings are shown without a click.
+const ARMS_SHOWN: usize = 8;
+
 /// Returns the whole page.
 pub(super) fn page(record: &LabRecord) -> Result<String> {
     let mut page = page::begin("quietline lab");
@@ -105,14 +108,6 @@ pub(crate) fn section(page: &mut String, experiment: &ExperimentRecord) -> Resul
             let _ = writeln!(page, "<p>{}</p>", escape(&table::censored(record, estimates)));
         }
     }
-    if let Some(plots) = plot::ratios(&experiment.comparisons)? {
-        both(
-            page,
-            &plots,
-            "Ratio of the means, arm / baseline, with its 95 % bootstrap interval, by the number of the \
-             comparison.",
-        );
-    }
     for (place, condition) in experiment.conditions.iter().enumerate() {
         details(page, experiment, condition, place == 0)?;
     }
@@ -132,6 +127,12 @@ fn both(page: &mut String, [wide, narrow]: &[String; 2], caption: &str) {
 /// The arms with their colors and settings.
 fn arms(page: &mut String, experiment: &ExperimentRecord) {
     let Some(condition) = experiment.conditions.first() else { return };
+    // A long table can be folded.
+    let count = condition.arms.len();
+    let is_long = count > ARMS_SHOWN;
+    if is_long {
+        let _ = write!(page, "<details><summary>{count} arms and their settings</summary>");
+    }
     page.push_str(
         "<table class=\"text\"><thead><tr><th>arm</th><th>settings</th></tr></thead><tbody>\n",
     );
@@ -147,7 +148,7 @@ fn arms(page: &mut String, experiment: &ExperimentRecord) {
             settings.join("<br>"),
         );
     }
-    page.push_str("</tbody></table>\n");
+    page.push_str(if is_long { "</tbody></table></details>\n" } else { "</tbody></table>\n" });
 }
 
 /// A square of the color of an arm.
@@ -228,6 +229,16 @@ fn details(
     page.push_str("</p>\n");
     if let Some(error) = &condition.error {
         let _ = writeln!(page, "<p class=\"bad\">Failed: {}</p>", escape(error));
+    }
+    let numbered = experiment.comparisons.iter().enumerate().map(|(place, own)| (place + 1, own));
+    let own: Vec<_> = numbered.filter(|(_, own)| own.condition == condition.name).collect();
+    if let Some(plots) = plot::ratios(&own)? {
+        both(
+            page,
+            &plots,
+            "Ratio of the means, arm / baseline, with its 95 % bootstrap interval, by the number of the \
+             comparison.",
+        );
     }
     for (place, metric) in experiment.metrics.iter().enumerate() {
         let is_compared = experiment.comparisons.iter().any(|record| record.metric == metric.name);

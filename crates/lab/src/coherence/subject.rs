@@ -24,7 +24,6 @@ use quietline::sans_io::{Cx, Errno, Reader, Region};
 use crate::experiment::Error;
 use world::{MESSAGE, World};
 
-mod device;
 mod world;
 
 /// Rounds before the traced ones: pools, tables and congestion windows settle.

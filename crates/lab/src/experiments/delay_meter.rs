@@ -14,9 +14,7 @@ use std::{
     time::{Duration, Instant as Clock},
 };
 
-use quietline::sans_io::{
-    Batch, Capabilities, Completed, Cx, Device, Doorbell, Instant, PacketList, QueueId, RxSignal,
-};
+use quietline::sans_io::{Batch, Capabilities, Completed, Cx, Device, PacketList, QueueId};
 
 /// A packet that the device has completed.
 #[derive(Clone, Copy, Debug)]
@@ -82,20 +80,12 @@ impl Device for DelayMeter {
         self.device.caps()
     }
 
+    fn wrapped(&self) -> Option<&dyn Device> {
+        Some(&*self.device)
+    }
+
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         self.device.receive(queue, cx, budget, out)
-    }
-
-    fn weight(&self) -> usize {
-        self.device.weight()
-    }
-
-    fn gso_ipv4_size(&self) -> u32 {
-        self.device.gso_ipv4_size()
-    }
-
-    fn superframe_max(&self) -> u32 {
-        self.device.superframe_max()
     }
 
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
@@ -116,34 +106,6 @@ impl Device for DelayMeter {
             self.with(|notes| notes.complete(Clock::now(), completed.packets));
         }
         completed
-    }
-
-    fn needs_qdisc(&self) -> bool {
-        self.device.needs_qdisc()
-    }
-
-    fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
-        self.device.next_deadline(queue)
-    }
-
-    fn rx_signal(&self, queue: QueueId) -> RxSignal {
-        self.device.rx_signal(queue)
-    }
-
-    fn attach(&self, queue: QueueId, doorbell: Doorbell) {
-        self.device.attach(queue, doorbell);
-    }
-
-    fn is_attached(&self) -> bool {
-        self.device.is_attached()
-    }
-
-    fn start(&self, queue: QueueId) {
-        self.device.start(queue);
-    }
-
-    fn stop(&self, queue: QueueId, cx: &mut Cx) {
-        self.device.stop(queue, cx);
     }
 }
 

@@ -9,7 +9,8 @@
 //! CPU nothing; the checksums count as verified. It reads acknowledgments, windows and lengths of
 //! the packets that the host sends, and frees them. There is no loss, so that nothing is sent
 //! twice; bytes in flight are bounded by the window and by a setting, so that the host has room for
-//! small packets, too.
+//! small packets, too. Timestamps are the times of polls, which never run backwards
+//! (`Device::receive`).
 //!
 //! `receive` runs on the thread that polls the device. It measures its own time, which the results
 //! state apart; reading an acknowledgment takes no longer than reading the clock would.

@@ -13,8 +13,7 @@ use std::{
 };
 
 use quietline::sans_io::{
-    Batch, Capabilities, Completed, Cx, Device, Doorbell, Instant, Packet, PacketList, QueueId,
-    RxSignal, Wire,
+    Batch, Capabilities, Cx, Device, Instant, Packet, PacketList, QueueId, Wire,
 };
 
 /// Bytes that a frame occupies on a link besides the IP packet: Ethernet header and FCS, preamble
@@ -67,12 +66,12 @@ impl Device for LinkMeter {
         self.wire.caps()
     }
 
-    fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
-        self.wire.receive(queue, cx, budget, out)
+    fn wrapped(&self) -> Option<&dyn Device> {
+        Some(&*self.wire)
     }
 
-    fn gso_ipv4_size(&self) -> u32 {
-        self.wire.gso_ipv4_size()
+    fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
+        self.wire.receive(queue, cx, budget, out)
     }
 
     fn transmit(&self, queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
@@ -95,33 +94,5 @@ impl Device for LinkMeter {
                 departures.push(Departure { at: cx.now, first_bit, last_bit, bytes });
             }
         }
-    }
-
-    fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
-        self.wire.complete(queue, cx)
-    }
-
-    fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
-        self.wire.next_deadline(queue)
-    }
-
-    fn rx_signal(&self, queue: QueueId) -> RxSignal {
-        self.wire.rx_signal(queue)
-    }
-
-    fn start(&self, queue: QueueId) {
-        self.wire.start(queue);
-    }
-
-    fn stop(&self, queue: QueueId, cx: &mut Cx) {
-        self.wire.stop(queue, cx);
-    }
-
-    fn attach(&self, queue: QueueId, doorbell: Doorbell) {
-        self.wire.attach(queue, doorbell);
-    }
-
-    fn is_attached(&self) -> bool {
-        self.wire.is_attached()
     }
 }

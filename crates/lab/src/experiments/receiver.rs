@@ -188,7 +188,11 @@ pub(super) fn measure(
         receiver.generator.end();
         let mut application_s = 0.0;
         for thread in application {
-            application_s += thread.join().map_err(|_| Error::from("a reader panicked"))??;
+            let result = thread.join().map_err(|_| Error::from("a reader panicked"))?;
+            application_s += result.map_err(|error| {
+                let drops = drops(&receiver.stack.counters());
+                Error::from(format!("{error}; dropped packets: {drops}"))
+            })?;
         }
         Ok::<_, Error>(([before, after], application_s))
     })?;
@@ -211,6 +215,15 @@ pub(super) fn measure(
         application_ns: per_frame(application_s),
         generator_ns: per_frame(generator_s),
     })
+}
+
+/// Names the packets that the host has dropped: the generator sends nothing twice, so that a
+/// connection that has lost a segment waits until its read times out.
+fn drops(counters: &Snapshot) -> String {
+    let is_reason = |name: &str| !name.contains(|letter: char| letter.is_ascii_lowercase());
+    let drops = counters.iter().filter(|(name, count)| *count > 0 && is_reason(name));
+    let drops: Vec<_> = drops.map(|(name, count)| format!("{name} {count}")).collect();
+    drops.join(", ")
 }
 
 fn read(mut stream: TcpStream, receiver: &Receiver) -> io::Result<()> {

@@ -48,7 +48,8 @@ impl Traffic {
             (self.senders, if self.superframes { "superframes" } else { "segments" });
         let plural = if senders == 1 { "" } else { "s" };
         let description = format!(
-            "{senders} bulk sender{plural} on a link of {rate}bit/s, which takes {packets}"
+            "{senders} bulk sender{plural} on a link of {} Mbit/s, which takes {packets}",
+            self.rate_bps / MBIT
         );
         let name = format!("{rate}, {senders} sender{plural}, {packets}");
         // The simulation of a packet takes about a microsecond at either host.

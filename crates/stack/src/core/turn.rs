@@ -31,6 +31,9 @@ pub(super) fn turn(
     // The request to trim (free spare memory of connections) is taken before the settings are read
     // (`enter`), so that this turn also sees the setting whose change caused the request.
     let trims = net.tcp_memory().take_trim();
+    // Time must not run backwards between two owners: the timestamps of a handshake, and those
+    // that a device derives from the time of a poll, would be rejected as old.
+    cx.advance_clock_to(state.latest);
     let entered = cx.enter(net);
     cx.count(Counter::CoreTurns, 1);
     if net.tcp_memory().is_check_due(cx.now) || cx.take_alloc_failure() {
@@ -58,6 +61,7 @@ pub(super) fn turn(
     }
     cx.set_running(around);
     cx.leave(entered);
+    state.latest = cx.now;
     report
 }
 

@@ -101,7 +101,9 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
     let sysctl = cx.config.tcp_limit_output_bytes;
     let limit = mode.bytes(sysctl, truesize, pace, pacing::is_needed(tcb) || cx.host_queue.paces);
     let limit = if kind == Kind::Retransmission { limit.saturating_mul(2) } else { limit };
-    throttle_above(tcb, cx, u32::try_from(mode.throttles_above(limit)).unwrap_or(u32::MAX))
+    // 0 is the wait of a retransmission for its copy (`wait_for_completion`).
+    let limit = mode.throttles_above(limit).max(1);
+    throttle_above(tcb, cx, u32::try_from(limit).unwrap_or(u32::MAX))
 }
 
 /// Throttles the connection if more than `limit` bytes are below TCP.
@@ -157,8 +159,9 @@ pub(crate) fn autocorks(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32) -> b
 
 impl Tcb {
     /// Returns, if `output` was throttled since the last call, the number of bytes above which the
-    /// connection stays throttled. The caller must publish it (`sync::SmallQueue::throttle`) or run
-    /// `output` again.
+    /// connection stays throttled: 0 if it waits for the copy of a segment that has to be
+    /// retransmitted, and more if it has reached a limit. The caller must publish it
+    /// (`sync::SmallQueue::throttle`) or run `output` again.
     pub fn take_throttled(&mut self) -> Option<u32> {
         let throttled = self.flags.contains(TcbFlags::THROTTLED);
         self.flags -= TcbFlags::THROTTLED;

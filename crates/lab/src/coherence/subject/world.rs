@@ -1,6 +1,6 @@
 //! The hosts and connections of a subject.
 //!
-//! Above: [`Subject`]. Below: [`CopyWire`], `quietline::sans_io`.
+//! Above: [`Subject`]. Below: [`CopyLink`], `quietline::sans_io`.
 
 use std::{cell::Cell, io::IoSlice, sync::Arc, time::Duration};
 
@@ -8,8 +8,8 @@ use quietline::sans_io::{
     Connection, Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Region,
 };
 
-use super::{OWN, Step, Subject, Work, device::CopyWire};
-use crate::experiment::Error;
+use super::{OWN, Step, Subject, Work};
+use crate::{copy_link::CopyLink, experiment::Error};
 
 /// Two hosts, or one for loopback, and their connections.
 pub(super) struct World {
@@ -22,7 +22,7 @@ pub(super) struct World {
     /// Whether both ends of a connection are ends of the traced host.
     is_loopback: bool,
     /// The traced host's device.
-    wire: Arc<CopyWire>,
+    link: Arc<CopyLink>,
 }
 
 const START: Instant = Instant::from_secs(1000);
@@ -33,8 +33,8 @@ const CONNECTIONS_MAX: usize = 32;
 impl World {
     pub(super) fn new(subject: &Subject) -> Result<Self, Error> {
         let memory = Memory::new(64 << 20);
-        let (left, right) = CopyWire::pair(2);
-        let host = |device: Arc<CopyWire>, last: u64, settings: &[(&str, &str)]| {
+        let (left, right) = CopyLink::pair(2);
+        let host = |device: Arc<CopyLink>, last: u64, settings: &[(&str, &str)]| {
             let addresses = vec![format!("10.0.0.{last}/24").parse().expect("an address")];
             let devices = vec![DeviceConfig { device, addresses }];
             let mut config = HostConfig { devices, cores: 2, ..HostConfig::replay(last) };
@@ -43,10 +43,10 @@ impl World {
             }
             Ok::<_, Error>(Host::new(&memory, config)?)
         };
-        let wire = Arc::clone(&right);
+        let link = Arc::clone(&right);
         let (peer, host) = (host(left, 1, &[])?, host(right, 2, subject.settings)?);
         let is_loopback = subject.work == Work::Loopback;
-        let mut world = Self { memory, host, peer, ends: Vec::new(), is_loopback, wire };
+        let mut world = Self { memory, host, peer, ends: Vec::new(), is_loopback, link };
         let mut cx = world.context(9);
         world.open(subject.work, &mut cx)?;
         Ok(world)
@@ -107,7 +107,7 @@ impl World {
     pub(super) fn regions(&self, cx: &mut Cx) -> Vec<Region> {
         let mut regions = self.host.memory_map();
         regions.extend(own_regions());
-        regions.extend(self.wire.memory_map());
+        regions.extend(self.link.memory_map());
         for (near, far) in &self.ends {
             regions.extend(far.memory_map(&self.host, cx));
             if self.is_loopback {

@@ -23,11 +23,9 @@ use quietline::{
 
 use super::COUNTERS;
 use crate::{
+    copy_link::CopyLink,
     experiment::{Error, Observation, Setup},
-    experiments::{
-        copy_link::CopyLink,
-        threads::{self, Pinned, STALL_MAX},
-    },
+    experiments::threads::{self, Pinned, STALL_MAX},
 };
 
 /// Bytes of a request and of its response.
@@ -108,7 +106,7 @@ impl Front {
 /// Makes one run.
 pub(super) fn run(connections: usize, setup: &Setup<'_>) -> Result<Observation, Error> {
     let _pinned = Pinned::to(0);
-    let (left, right) = CopyLink::pair();
+    let (left, right) = CopyLink::pair(1);
     let (client_memory, client) = host(left, "10.0.0.1/24", setup.seed, &[])?;
     let (server_memory, server) =
         host(right, "10.0.0.2/24", setup.seed.wrapping_add(1), &setup.arm.settings)?;

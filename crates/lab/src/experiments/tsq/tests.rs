@@ -6,12 +6,19 @@ use crate::experiment::{
 };
 
 fn observe(arm: &str, rate_mbit: u64, superframes: bool) -> Observation {
+    observe_senders(arm, Traffic { rate_bps: rate_mbit * MBIT, senders: 1, superframes })
+}
+
+fn observe_senders(arm: &str, traffic: Traffic) -> Observation {
     let experiment = experiment(false);
     let arm = experiment.arms.iter().find(|own| own.name == arm).expect("an arm");
     let setup =
         Setup { condition: 0, arm, seed: 7, warm_up: Duration::ZERO, measure: Duration::ZERO };
-    let traffic = Traffic { rate_bps: rate_mbit * MBIT, senders: 1, superframes };
     run(traffic, &setup).expect("a run")
+}
+
+fn counter(observed: &Observation, name: &str) -> f64 {
+    observed.counters.iter().find(|(own, _)| *own == name).expect("a counter").1
 }
 
 fn metric(observed: &Observation, name: &str) -> f64 {
@@ -20,8 +27,9 @@ fn metric(observed: &Observation, name: &str) -> f64 {
     observed.metrics[place.expect("a metric")]
 }
 
-/// mechanisms.md §5.9: 61 packets of 1,538 bytes are 0.75 ms at 1 Gbit/s and 7.5 ms at 100 Mbit/s.
-/// A packet that is admitted last waits for 60 others.
+/// 61 packets of 2,152 bytes of memory reach the limit. They are frames of 1,538 bytes, which take
+/// 0.75 ms at 1 Gbit/s and 7.5 ms at 100 Mbit/s. The packet that is admitted last waits for 60
+/// others.
 #[test]
 fn single_segments_wait_as_long_as_the_limit_admits() {
     for (rate_mbit, limit_ms) in [(1000, 1.0), (100, 8.0)] {
@@ -36,7 +44,7 @@ fn single_segments_wait_as_long_as_the_limit_admits() {
     }
 }
 
-/// §5.9: two superframes of 64 KB are 1.09 ms at 1 Gbit/s and 10.9 ms at 100 Mbit/s until the last
+/// Two superframes of 64 KB are 1.09 ms at 1 Gbit/s and 10.9 ms at 100 Mbit/s until the last
 /// bit of the second, so that the mean to the first bit stays below 1 ms and 8 ms.
 #[test]
 fn two_superframes_wait_for_one_another() {
@@ -49,7 +57,7 @@ fn two_superframes_wait_for_one_another() {
     }
 }
 
-/// §5.9: 1,000 packets of pfifo_fast are 123 ms at 100 Mbit/s; 132 ms were published.
+/// 1,000 packets of pfifo_fast are 123 ms at 100 Mbit/s; 132 ms were published.
 #[test]
 fn without_a_limit_the_whole_queue_fills() {
     let observed = observe("off", 100, false);
@@ -59,6 +67,21 @@ fn without_a_limit_the_whole_queue_fills() {
     assert!(metric(&observed, "ping_rtt") > 5.0 * metric(&with, "ping_rtt"));
     let loss = metric(&observed, "utilization") - metric(&with, "utilization");
     assert!(loss < 1.0, "throughput lost: {loss} %");
+}
+
+/// At 10 Mbit/s the queue of several senders is longer than their retransmission timeout. Without a
+/// limit a retransmission still waits for its copy in that queue, which is no stop by the limit.
+#[test]
+fn a_retransmission_that_waits_for_its_copy_is_not_counted_as_a_stop_by_the_limit() {
+    for senders in [2, 4] {
+        let traffic = Traffic { rate_bps: 10 * MBIT, senders, superframes: true };
+        let observed = observe_senders("off", traffic);
+        assert!(counter(&observed, "TcpExtTCPSpuriousRtxHostQueues") > 0.0, "{observed:?}");
+        assert_eq!(counter(&observed, "TsqThrottled"), 0.0, "{observed:?}");
+        assert_eq!(counter(&observed, "TcpRetransSegs"), 0.0, "{observed:?}");
+        let limited = observe_senders("static131072_ge", traffic);
+        assert!(counter(&limited, "TsqThrottled") > 0.0, "{limited:?}");
+    }
 }
 
 #[test]

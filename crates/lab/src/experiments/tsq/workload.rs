@@ -95,7 +95,13 @@ pub(super) fn run(traffic: Traffic, setup: &Setup<'_>) -> Result<Observation, Er
     let change = world.client.counters().since(&counted);
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     let packets = notes.departures.len() as f64;
-    let names = ["TsqThrottled", "TsqRuns", "TsqRecheck", "TcpRetransSegs"];
+    let names = [
+        "TsqThrottled",
+        "TsqRuns",
+        "TsqRecheck",
+        "TcpRetransSegs",
+        "TcpExtTCPSpuriousRtxHostQueues",
+    ];
     let counters = threads::per_operation(&change, &names, packets);
     Ok(Observation { counters, ..summarize(traffic, &notes, received, time - part)? })
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pkt::{Batch, Instant, Packet, PacketList};
+use pkt::{Batch, Packet, PacketList};
 use stack::cx::Cx;
-use stack::device::{Capabilities, Completed, Device, Doorbell, LinkType, QueueId, RxSignal};
+use stack::device::{Capabilities, Device, LinkType, QueueId};
 
 use super::{Capture, CaptureInterface, CaptureLink, Direction};
 
@@ -41,6 +41,10 @@ impl Device for CaptureDevice {
         self.device.caps()
     }
 
+    fn wrapped(&self) -> Option<&dyn Device> {
+        Some(&*self.device)
+    }
+
     fn receive(&self, queue: QueueId, cx: &mut Cx, budget: usize, out: &mut Batch) -> usize {
         let before = out.len();
         let taken = self.device.receive(queue, cx, budget, out);
@@ -63,50 +67,6 @@ impl Device for CaptureDevice {
         let mut left = 0;
         for_each_packet(list, |packet| left += segments(packet));
         left_over.store(left, Ordering::Relaxed);
-    }
-
-    fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
-        self.device.complete(queue, cx)
-    }
-
-    fn start(&self, queue: QueueId) {
-        self.device.start(queue);
-    }
-
-    fn stop(&self, queue: QueueId, cx: &mut Cx) {
-        self.device.stop(queue, cx);
-    }
-
-    fn weight(&self) -> usize {
-        self.device.weight()
-    }
-
-    fn superframe_max(&self) -> u32 {
-        self.device.superframe_max()
-    }
-
-    fn gso_ipv4_size(&self) -> u32 {
-        self.device.gso_ipv4_size()
-    }
-
-    fn needs_qdisc(&self) -> bool {
-        self.device.needs_qdisc()
-    }
-
-    fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
-        self.device.next_deadline(queue)
-    }
-
-    fn rx_signal(&self, queue: QueueId) -> RxSignal {
-        self.device.rx_signal(queue)
-    }
-
-    fn attach(&self, queue: QueueId, doorbell: Doorbell) {
-        self.device.attach(queue, doorbell);
-    }
-
-    fn is_attached(&self) -> bool {
-        self.device.is_attached()
     }
 }
 

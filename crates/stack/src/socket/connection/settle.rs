@@ -124,8 +124,13 @@ impl StreamState {
             }
             let Some(limit) = self.tcb.take_throttled() else { return };
             if socket.wmem.throttle(cx.sysctls().tsq_protocol, limit) {
-                self.throttled_since = Some(cx.now);
-                return cx.count(Counter::TsqThrottled, 1);
+                // 0: a retransmission waits for its first copy, whatever the limit
+                // (`TCPSpuriousRtxHostQueues`).
+                if limit > 0 {
+                    self.throttled_since = Some(cx.now);
+                    cx.count(Counter::TsqThrottled, 1);
+                }
+                return;
             }
             cx.count(Counter::TsqRecheck, 1);
         }
