@@ -18,7 +18,7 @@ use sync::{Watch, WatchKey, Watchers};
 pub(crate) trait Observed: Send + Sync {
     fn readiness(&self) -> Readiness;
     fn watchers(&self) -> &Watchers;
-    fn pass_as_waiter(&self);
+    fn sync_with_owner(&self);
     /// Registers an event loop; returns false if it is registered already.
     fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool;
 }
@@ -32,8 +32,8 @@ impl Observed for Connection {
         Self::watchers(self)
     }
 
-    fn pass_as_waiter(&self) {
-        Self::pass_as_waiter(self);
+    fn sync_with_owner(&self) {
+        Self::sync_with_owner(self);
     }
 
     fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
@@ -50,8 +50,8 @@ impl Observed for DatagramSocket {
         Self::watchers(self)
     }
 
-    fn pass_as_waiter(&self) {
-        Self::pass_as_waiter(self);
+    fn sync_with_owner(&self) {
+        Self::sync_with_owner(self);
     }
 
     fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
@@ -68,13 +68,13 @@ impl Observed for Listener {
         Self::watchers(self)
     }
 
-    fn pass_as_waiter(&self) {
-        Self::pass_as_waiter(self);
+    fn sync_with_owner(&self) {
+        Self::sync_with_owner(self);
     }
 
     fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
         let added = self.watchers().add(key, watch);
-        self.pass_as_waiter();
+        self.sync_with_owner();
         added
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn poll_ready(
     socket: &(impl Observed + ?Sized),
     key: WatchKey,
     interest: Readiness,
-    task: &mut Context<'_>,
+    task: &Context<'_>,
 ) -> Poll<Readiness> {
     let wanted = wanted(interest);
     let ready = socket.readiness();
@@ -103,7 +103,7 @@ pub(crate) fn poll_ready(
     }
     socket.watchers().set_task(key, wanted.bits(), task.waker());
     // Check again after the registration: any later change finds the waker.
-    socket.pass_as_waiter();
+    socket.sync_with_owner();
     let ready = socket.readiness();
     if ready.intersects(wanted) { Poll::Ready(ready) } else { Poll::Pending }
 }

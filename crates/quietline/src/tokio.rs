@@ -81,7 +81,7 @@ fn poll_io<R>(
     if result.is_pending() {
         socket.watchers().set_task(key(), wanted.bits(), task.waker());
         // Any change after this finds the waker.
-        socket.pass_as_waiter();
+        socket.sync_with_owner();
         result = attempt();
     }
     if result.is_ready() {

@@ -6,8 +6,7 @@
 //! net/core/{dev,gro}.c, net/ipv4/{ip_input,tcp_ipv4,udp,icmp,igmp,arp}.c, net/ipv6/ndisc.c.
 //!
 //! Both IP versions share one algorithm: their common steps take `const V4: bool`. UDP exists over
-//! IPv4 only. Not implemented: reassembly of fragments. Fragments are dropped with a counted
-//! reason.
+//! IPv4 only.
 
 pub(crate) mod arp_input;
 pub(crate) mod early_demux;
@@ -18,6 +17,7 @@ pub(crate) mod ip_input;
 pub(crate) mod link_input;
 pub(crate) mod napi;
 pub(crate) mod ndp_input;
+pub(crate) mod reassembly;
 pub mod rps;
 pub(crate) mod tcp_input;
 pub(crate) mod udp_input;

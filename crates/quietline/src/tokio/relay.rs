@@ -277,12 +277,12 @@ impl<'a> Watch<'a> {
 
 impl TcpStream {
     /// Returns the error of a connection that has failed, or registers the task of the relay.
-    fn poll_error(&self, task: &mut Context<'_>) -> Poll<io::Error> {
+    fn poll_error(&self, task: &Context<'_>) -> Poll<io::Error> {
         let socket = &**self.as_nonblocking().socket();
         let failed = || socket.readiness().contains(Readiness::ERROR);
         if !failed() {
             socket.watchers().set_task(self.relay_key(), Readiness::ERROR.bits(), task.waker());
-            socket.pass_as_waiter();
+            socket.sync_with_owner();
             if !failed() {
                 return Poll::Pending;
             }

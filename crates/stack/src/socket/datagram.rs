@@ -19,7 +19,7 @@
 //! socket has a filter; this stack verifies every checksum on arrival, so that a corrupt datagram
 //! never makes a socket readable.
 //!
-//! Not here: IPv6, and fragments. A datagram larger than the path MTU is refused with `EMSGSIZE`.
+//! Not here: IPv6.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -53,7 +53,7 @@ use crate::{
         udp_memory::UdpMemory,
     },
     cx::Cx,
-    route::Path,
+    route::CachedDst,
     socket::net::Net,
     transmit::dst::DstHandle,
 };
@@ -149,7 +149,7 @@ struct DatagramState {
     errors: Vec<QueuedError>,
     /// Route entry (dst) of the last destination, if the destination was used twice in a row or the
     /// socket is connected.
-    path: Option<CachedPath>,
+    dst: Option<DatagramDst>,
     /// Last destination for which no valid route entry was cached.
     last_remote: Option<IpAddr>,
     /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
@@ -168,10 +168,10 @@ struct DatagramState {
 
 /// Route entry (dst), with the addresses for which it was looked up.
 #[derive(Debug)]
-struct CachedPath {
+struct DatagramDst {
     remote: IpAddr,
     source: Option<IpAddr>,
-    path: Path,
+    dst: CachedDst,
 }
 
 /// Returns the charges when the socket is dropped.
@@ -187,7 +187,7 @@ impl DatagramSocket {
         let rcvbuf = kept.tcp.rcvbuf.unwrap_or(sysctls.rmem_default);
         let sndbuf = kept.tcp.sndbuf.unwrap_or(sysctls.wmem_default);
         let settings = SharedSettings::new(kept.bind_flags(local, sysctls));
-        settings.follow(&kept);
+        settings.copy_from(&kept);
         Arc::new_cyclic(|this| Self {
             core,
             incoming: AtomicU16::new(core.0),
@@ -214,7 +214,7 @@ impl DatagramSocket {
                 memory: Arc::clone(net.udp_memory()),
                 error: None,
                 errors: Vec::new(),
-                path: None,
+                dst: None,
                 last_remote: None,
                 ip_id: 0,
                 newly_ready: NewlyReady::default(),
@@ -264,8 +264,8 @@ impl DatagramSocket {
     }
 
     /// Synchronizes a waiting thread with the owner, as for a connection
-    /// ([`Connection::pass_as_waiter`](super::Connection::pass_as_waiter)).
-    pub fn pass_as_waiter(&self) {
+    /// ([`Connection::sync_with_owner`](super::Connection::sync_with_owner)).
+    pub fn sync_with_owner(&self) {
         self.lock.pass();
     }
 
@@ -281,7 +281,7 @@ impl DatagramSocket {
     pub fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
         let added = self.watchers.add(key, watch);
         self.watched.store(true, Ordering::Relaxed);
-        self.pass_as_waiter();
+        self.sync_with_owner();
         added
     }
 

@@ -248,7 +248,7 @@ impl Listener {
     }
 
     /// Returns the tasks and event loops that the listener notifies of every connection. The caller
-    /// that has registered calls [`pass_as_waiter`](Self::pass_as_waiter) and then checks
+    /// that has registered calls [`sync_with_owner`](Self::sync_with_owner) and then checks
     /// [`readiness`](Self::readiness).
     #[must_use]
     pub const fn watchers(&self) -> &Watchers {
@@ -256,8 +256,8 @@ impl Listener {
     }
 
     /// Synchronizes a task with the contexts that queue connections, as
-    /// [`Connection::pass_as_waiter`].
-    pub fn pass_as_waiter(&self) {
+    /// [`Connection::sync_with_owner`].
+    pub fn sync_with_owner(&self) {
         drop(self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -312,7 +312,7 @@ impl Listener {
         self.backlog.load(Ordering::Relaxed)
     }
 
-    pub(super) const fn early(&self) -> &AtomicUsize {
+    pub(super) const fn early_count(&self) -> &AtomicUsize {
         &self.early
     }
 

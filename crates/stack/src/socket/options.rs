@@ -19,6 +19,7 @@
 //! Not here: the effect of an option (the setters of `tcp::Tcb`, `socket`).
 
 use core::time::Duration;
+use std::net::SocketAddr;
 
 mod check;
 mod memory_info;
@@ -51,6 +52,11 @@ pub const IPPROTO_IPV6: i32 = 41;
 
 /// `IPPROTO_UDP`, also `SOL_UDP`.
 pub const IPPROTO_UDP: i32 = 17;
+
+/// Value of `SO_DOMAIN`: `AF_INET`.
+pub(super) const AF_INET: i32 = 2;
+/// Value of `SO_DOMAIN`: `AF_INET6`.
+pub(super) const AF_INET6: i32 = 10;
 
 /// Level of options that Linux does not have: "QL".
 pub const SOL_QUIETLINE: i32 = 0x514c;
@@ -106,6 +112,13 @@ pub enum Access {
     Write,
     /// Both.
     Both,
+}
+
+/// Returns the value of `SO_DOMAIN` of a socket whose local address is shown as `local`. A socket
+/// for both IP versions shows IPv6 addresses only.
+#[must_use]
+pub const fn domain_of(local: SocketAddr) -> OptionValue {
+    OptionValue::Int(if local.is_ipv4() { AF_INET } else { AF_INET6 })
 }
 
 /// States of a socket that differ in the options they allow.

@@ -25,7 +25,7 @@ impl Connection {
     }
 
     /// Returns the event count of threads that wait for data (or the end of the stream), or for
-    /// space to write. See [`pass_as_waiter`](Self::pass_as_waiter).
+    /// space to write. See [`sync_with_owner`](Self::sync_with_owner).
     #[must_use]
     pub const fn waiters(&self, interest: Readiness) -> &EventCount {
         if interest.contains(Readiness::WRITE) { &self.writers } else { &self.readers }
@@ -35,13 +35,13 @@ impl Connection {
     /// [`waiters`](Self::waiters) calls this before each check of its condition, so that a change
     /// after the check wakes the thread. Without this call, the thread may miss both the change and
     /// the wake.
-    pub fn pass_as_waiter(&self) {
+    pub fn sync_with_owner(&self) {
         self.lock.pass();
     }
 
     /// Returns the tasks and event loops that the socket notifies, for all calls except the
     /// registration of an event loop ([`watch`](Self::watch)). A task that has registered calls
-    /// [`pass_as_waiter`](Self::pass_as_waiter) and then checks the readiness.
+    /// [`sync_with_owner`](Self::sync_with_owner) and then checks the readiness.
     #[must_use]
     pub const fn watchers(&self) -> &Watchers {
         &self.watchers
@@ -53,7 +53,7 @@ impl Connection {
     pub fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
         let added = self.watchers.add(key, watch);
         self.published.watched.store(true, Ordering::Relaxed);
-        self.pass_as_waiter();
+        self.sync_with_owner();
         added
     }
 

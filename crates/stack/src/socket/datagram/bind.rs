@@ -10,7 +10,7 @@ use std::{
 
 use pkt::DropReason;
 
-use super::{CachedPath, DatagramSocket, table::Bound};
+use super::{DatagramDst, DatagramSocket, table::Bound};
 use crate::{
     base::errno::Errno,
     cx::Cx,
@@ -118,7 +118,7 @@ impl DatagramSocket {
             net.datagrams().unbind(net.demux(), &cx.reader(), self, port);
             // The table may keep the socket until the end of a grace period. The socket must not
             // keep devices for that time.
-            state.path = None;
+            state.dst = None;
             self.rx_dst.end();
             while let Some(packet) = state.queue.pop() {
                 cx.drop_packet(DropReason::SocketClosed, packet);
@@ -196,9 +196,9 @@ impl super::call::Call<'_> {
         let broadcast = socket.flags.broadcast();
         let hop = net.datagram_hop(cx, remote.ip(), state.source, broadcast, None)?;
         let source = hop.source;
-        let path = net.path_along(cx, &hop, socket.core)?;
+        let dst = net.dst_of_hop(cx, &hop, socket.core)?;
         let local = SocketAddr::new(source, state.local.port());
-        state.path = Some(CachedPath { remote: remote.ip(), source: Some(source), path });
+        state.dst = Some(DatagramDst { remote: remote.ip(), source: Some(source), dst });
         (state.local, state.source, state.remote) = (local, Some(source), Some(remote));
         let tuple = tcp::FourTuple { local, remote };
         state.ip_id = net.ip_ids().of_connection(&tuple);

@@ -35,8 +35,8 @@ impl DatagramSocket {
         let mut kept = self.kept();
         let mut next = kept.clone();
         next.set_in(SocketState::Datagram, option, value, &sysctls)?;
-        self.settings.follow(&next);
-        self.flags.follow(&next);
+        self.settings.copy_from(&next);
+        self.flags.copy_from(&next);
         let mut call = self.begin_untimed_call(net, cx);
         call.state.rcvbuf = next.tcp.rcvbuf.unwrap_or(call.state.rcvbuf);
         call.state.sndbuf = next.tcp.sndbuf.unwrap_or(call.state.sndbuf);

@@ -10,9 +10,10 @@
 //! destination that the first messages of two consecutive calls name, and otherwise finds the entry
 //! in a read section, without a shared write.
 //!
-//! Differs from Linux: `UDP_SEGMENT` cuts the payload here, not at the device. A datagram larger
-//! than the path MTU is refused with `EMSGSIZE` even with `IP_PMTUDISC_DONT`, because this stack
-//! sends no fragments.
+//! A datagram that is longer than the path MTU is sent in fragments, or refused with `EMSGSIZE` if
+//! `IP_MTU_DISCOVER` asks for DF.
+//!
+//! Differs from Linux: `UDP_SEGMENT` cuts the payload here, not at the device.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +21,7 @@ use pkt::{Packet, PacketList, Sum, TxChecksum, checksum};
 use sync::epoch::Section;
 use tcp::FourTuple;
 
-use super::{CachedPath, DatagramSocket, bind::this_host, call::Call};
+use super::{DatagramDst, DatagramSocket, bind::this_host, call::Call};
 use crate::{
     base::{
         counters::Counter,
@@ -36,7 +37,7 @@ use crate::{
     socket::{net::Net, wmem::Wmem},
     transmit::{
         dst::{DstHandle, RouteKind},
-        ip_output::{self, Sender},
+        ip_output::{self, IpFields, MtuDiscover, Sender},
         link_output::{self, LinkAddresses},
     },
 };
@@ -95,8 +96,9 @@ impl DatagramSocket {
     ///
     /// # Errors
     /// A pending error of an earlier datagram; `EDESTADDRREQ` without a destination, `EMSGSIZE` for
-    /// a datagram larger than the path MTU, `EAGAIN` if the send buffer is full, `EACCES` for a
-    /// broadcast address without `SO_BROADCAST`, `EINVAL` for port 0 and for too many segments,
+    /// a datagram above 65,507 bytes, or above the path MTU if it may not be fragmented, `EAGAIN`
+    /// if the send buffer is full, `EACCES` for a broadcast address without `SO_BROADCAST`,
+    /// `EINVAL` for port 0 and for too many segments,
     /// `ENOBUFS` without memory, `EAFNOSUPPORT` for another family, `ENETDOWN` for a closed socket,
     /// and errors of the route.
     pub fn send_batch(
@@ -129,7 +131,7 @@ struct Destination {
 /// Packets of consecutive messages with one route entry, not yet passed to the device.
 struct TxBatch<'p> {
     list: PacketList,
-    path: Option<(DstHandle<'p>, Option<LinkAddresses>, QueueId)>,
+    dst: Option<(DstHandle<'p>, Option<LinkAddresses>, QueueId)>,
 }
 
 impl Call<'_> {
@@ -145,8 +147,8 @@ impl Call<'_> {
         let rcu = reader.pin();
         // The route entry is taken out of the socket, so that the socket's state can change while
         // packets refer to the entry.
-        let cached = self.take_path(cx, first)?;
-        let mut batch = TxBatch { list: PacketList::new(), path: None };
+        let cached = self.take_dst(cx, first)?;
+        let mut batch = TxBatch { list: PacketList::new(), dst: None };
         let mut sent = 0;
         let mut result = Ok(());
         for message in messages {
@@ -158,7 +160,7 @@ impl Call<'_> {
         }
         batch.flush(cx);
         drop(batch);
-        self.state.path = cached;
+        self.state.dst = cached;
         match result {
             Err(errno) if sent == 0 => Err(errno),
             _ => Ok(sent),
@@ -168,18 +170,18 @@ impl Call<'_> {
     /// Returns the route entry that the socket caches for the destination of `message`, looked up
     /// again if it is stale. An unconnected socket caches the entry of a destination from the
     /// second consecutive call on.
-    fn take_path(
+    fn take_dst(
         &mut self,
         cx: &Cx,
         message: &SendMessage<'_>,
-    ) -> Result<Option<CachedPath>, Errno> {
+    ) -> Result<Option<DatagramDst>, Errno> {
         let destination = self.destination(message)?;
         let (net, socket) = (self.net, self.socket);
         let state = &mut *self.state;
         let remote = destination.remote.ip();
-        if let Some(cached) = state.path.take() {
+        if let Some(cached) = state.dst.take() {
             let fits = cached.remote == remote && cached.source == destination.source;
-            if fits && net.is_current(cx, &cached.path) {
+            if fits && net.is_current(cx, &cached.dst) {
                 cx.count(Counter::DstHit, 1);
                 return Ok(Some(cached));
             }
@@ -193,8 +195,8 @@ impl Call<'_> {
         }
         let hop =
             net.datagram_hop(cx, remote, destination.source, socket.flags.broadcast(), None)?;
-        let path = net.path_along(cx, &hop, socket.core)?;
-        Ok(Some(CachedPath { remote, source: destination.source, path }))
+        let dst = net.dst_of_hop(cx, &hop, socket.core)?;
+        Ok(Some(DatagramDst { remote, source: destination.source, dst }))
     }
 
     fn destination(&self, message: &SendMessage<'_>) -> Result<Destination, Errno> {
@@ -215,7 +217,7 @@ impl Call<'_> {
         &mut self,
         cx: &mut Cx,
         message: &SendMessage<'_>,
-        cached: Option<&'p CachedPath>,
+        cached: Option<&'p DatagramDst>,
         rcu: &'p Section<'_>,
         batch: &mut TxBatch<'p>,
     ) -> Result<(), Errno>
@@ -224,7 +226,7 @@ impl Call<'_> {
     {
         let destination = self.destination(message)?;
         self.check_room(cx)?;
-        let dst = self.path_to(cx, message, &destination, cached, rcu)?;
+        let dst = self.dst_to(cx, message, &destination, cached, rcu)?;
         let size = self.segment_size(message, &dst)?;
         let source = destination.source.unwrap_or_else(|| dst.cold().source);
         let local = SocketAddr::new(source, self.state.local.port());
@@ -266,12 +268,12 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn path_to<'p>(
+    fn dst_to<'p>(
         &self,
         cx: &Cx,
         message: &SendMessage<'_>,
         to: &Destination,
-        cached: Option<&'p CachedPath>,
+        cached: Option<&'p DatagramDst>,
         rcu: &'p Section<'_>,
     ) -> Result<DstHandle<'p>, Errno>
     where
@@ -283,7 +285,7 @@ impl Call<'_> {
             && cached.source == to.source
             && message.control.device.is_none()
         {
-            return Ok(cached.path.dst.handle());
+            return Ok(cached.dst.dst.handle());
         }
         let (net, socket) = (self.net, self.socket);
         let broadcast = socket.flags.broadcast();
@@ -299,13 +301,21 @@ impl Call<'_> {
         let segment = usize::from(segment);
         let size = if segment == 0 || segment >= len { len } else { segment };
         let room = (dst.mtu as usize).saturating_sub(IPV4_HEADER_LEN + UDP_HEADER_LEN);
-        if size > room.min(PAYLOAD_BYTES_MAX) || len > PAYLOAD_BYTES_MAX {
+        let is_refused = size > room && (size < len || !self.may_fragment());
+        if is_refused || len > PAYLOAD_BYTES_MAX {
             return Err(Errno::EMSGSIZE);
         }
         if size > 0 && len.div_ceil(size) > SEGMENTS_MAX {
             return Err(Errno::EINVAL);
         }
         Ok(size)
+    }
+
+    /// Whether datagrams that are longer than the path MTU are sent in fragments. Linux:
+    /// `ip_sk_ignore_df`.
+    fn may_fragment(&self) -> bool {
+        let discover = self.socket.settings.ip_fields().mtu_discover;
+        !matches!(discover, Some(MtuDiscover::Do | MtuDiscover::Probe | MtuDiscover::Interface))
     }
 
     /// Adds headers to the packets in `cx.out`, and adds the packets to the batch.
@@ -318,18 +328,17 @@ impl Call<'_> {
         hash: u32,
         batch: &mut TxBatch<'p>,
     ) {
-        let (net, socket) = (self.net, self.socket);
+        // `segment_size` allows a datagram above the MTU only if it is the whole message.
+        if cx.out.len() == 1 && cx.out.bytes() + IPV4_HEADER_LEN > dst.mtu as usize {
+            batch.flush(cx);
+            return self.hand_down_long(cx, message, &dst, tuple, hash);
+        }
+        let socket = self.socket;
         if dst.completes {
             Wmem::charge_all(&socket.wmem, &mut cx.out);
         }
         let kind = dst.tail().kind;
-        let is_group = matches!(kind, RouteKind::Broadcast | RouteKind::Multicast);
-        let mut fields = socket.settings.ip_fields();
-        fields.tos = message.control.tos.unwrap_or(fields.tos);
-        if kind == RouteKind::Multicast {
-            fields.ttl = Some(socket.flags.multicast_ttl());
-        }
-        fields.ttl = message.control.ttl.or(fields.ttl);
+        let fields = self.fields(message, kind);
         // A counter shared by several peers would tell one peer how many datagrams the others got
         // (`transmit::ident`), so only datagrams to the connected peer use the socket's counter.
         // Other datagrams need no identification with DF, and get a random one without.
@@ -337,21 +346,65 @@ impl Call<'_> {
         let ids = is_peer.then_some(&mut self.state.ip_id);
         let sender = Sender { tuple, protocol: protocol::UDP, fields, ids };
         let queue = dst.tx.pick_queue(cx, socket.core, hash);
-        if is_group {
+        if matches!(kind, RouteKind::Broadcast | RouteKind::Multicast) {
             batch.flush(cx);
             let mut list = PacketList::new();
             ip_output::add_headers(cx, dst, sender, None, &mut list);
-            count_group(cx, kind, &list);
-            let loops = kind == RouteKind::Broadcast || socket.flags.multicast_loop();
-            if loops && !net.is_loopback_device(dst.tail().device) {
-                loop_back(net, cx, &mut list);
-            }
-            let _ = link_output::output(cx, &dst, queue, &mut list);
+            self.output(cx, &dst, queue, list);
             return;
         }
         let frame = link_output::addresses(&dst);
-        batch.follow(cx, dst, frame, queue);
+        batch.switch_to(cx, dst, frame, queue);
         ip_output::add_headers(cx, dst, sender, frame, &mut batch.list);
+    }
+
+    /// Sends the datagram in `cx.out`, which is longer than the MTU, in fragments. Fragments need
+    /// an identification that is not reused soon, so the counters of `transmit::ident` supply it.
+    #[cold]
+    fn hand_down_long(
+        &self,
+        cx: &mut Cx,
+        message: &SendMessage<'_>,
+        dst: &DstHandle<'_>,
+        tuple: &FourTuple,
+        hash: u32,
+    ) {
+        let (src, to) = (tuple.local.ip(), tuple.remote.ip());
+        let mut id = self.net.ip_ids().next(src, to, protocol::UDP, cx.now, &mut cx.rng);
+        let fields = self.fields(message, dst.tail().kind);
+        let fields = IpFields { mtu_discover: Some(MtuDiscover::Dont), ..fields };
+        let sender = Sender { tuple, protocol: protocol::UDP, fields, ids: Some(&mut id) };
+        let queue = dst.tx.pick_queue(cx, self.socket.core, hash);
+        let mut list = PacketList::new();
+        ip_output::add_headers_and_cut(cx, dst, sender, &mut list);
+        if dst.completes {
+            Wmem::charge_all(&self.socket.wmem, &mut list);
+        }
+        self.output(cx, dst, queue, list);
+    }
+
+    /// Returns the IP header fields of a message whose route has this kind.
+    fn fields(&self, message: &SendMessage<'_>, kind: RouteKind) -> IpFields {
+        let mut fields = self.socket.settings.ip_fields();
+        fields.tos = message.control.tos.unwrap_or(fields.tos);
+        if kind == RouteKind::Multicast {
+            fields.ttl = Some(self.socket.flags.multicast_ttl());
+        }
+        fields.ttl = message.control.ttl.or(fields.ttl);
+        fields
+    }
+
+    /// Passes IP packets to the link layer. Those to a group are also delivered to this host.
+    fn output(&self, cx: &mut Cx, dst: &DstHandle<'_>, queue: QueueId, mut list: PacketList) {
+        let kind = dst.tail().kind;
+        if matches!(kind, RouteKind::Broadcast | RouteKind::Multicast) {
+            count_group(cx, kind, &list);
+            let loops = kind == RouteKind::Broadcast || self.socket.flags.multicast_loop();
+            if loops && !self.net.is_loopback_device(dst.tail().device) {
+                loop_back(self.net, cx, &mut list);
+            }
+        }
+        let _ = link_output::output(cx, dst, queue, &mut list);
     }
 }
 
@@ -380,24 +433,24 @@ fn loop_back(net: &Net, cx: &mut Cx, list: &mut PacketList) {
 impl<'p> TxBatch<'p> {
     /// Transmits the batch, unless the next packets have the same route entry, link addresses and
     /// queue.
-    fn follow(
+    fn switch_to(
         &mut self,
         cx: &mut Cx,
         dst: DstHandle<'p>,
         frame: Option<LinkAddresses>,
         queue: QueueId,
     ) {
-        let same = self.path.as_ref().is_some_and(|(before, link, from)| {
+        let same = self.dst.as_ref().is_some_and(|(before, link, from)| {
             core::ptr::eq(before.tail(), dst.tail()) && *link == frame && *from == queue
         });
         if !same {
             self.flush(cx);
-            self.path = Some((dst, frame, queue));
+            self.dst = Some((dst, frame, queue));
         }
     }
 
     fn flush(&mut self, cx: &mut Cx) {
-        if let Some((dst, frame, queue)) = self.path.take()
+        if let Some((dst, frame, queue)) = self.dst.take()
             && !self.list.is_empty()
         {
             let _ = ip_output::pass_on(cx, &dst, frame, queue, &mut self.list);

@@ -23,8 +23,9 @@ use core::time::Duration;
 use tcp::{Algorithm, Keepalive};
 
 use super::{
-    Access, Form, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPPROTO_UDP, MemoryInfo, OptionValue,
-    SOL_QUIETLINE, SOL_SOCKET, SocketSettings, SocketState, check, tcp_info,
+    AF_INET, Access, Form, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPPROTO_UDP, MemoryInfo,
+    OptionValue, SOL_QUIETLINE, SOL_SOCKET, SocketSettings, SocketState, check, domain_of,
+    tcp_info,
 };
 use crate::{
     base::{errno::Errno, ids::CoreId},
@@ -36,10 +37,6 @@ use crate::{
     transmit::ip_output::MtuDiscover,
 };
 
-/// Value of `SO_DOMAIN`: `AF_INET`.
-const AF_INET: i32 = 2;
-/// Value of `SO_DOMAIN`: `AF_INET6`.
-const AF_INET6: i32 = 10;
 /// Value of `TCP_MAXSEG` without a connection and without a limit (`TCP_MSS_DEFAULT`).
 const MSS_DEFAULT: u64 = 536;
 
@@ -423,10 +420,10 @@ options! {
         get settings { OptionValue::Int(state.protocol()) }
         socket { OptionValue::Int(SocketState::Connected.protocol()) };
 
-    /// The address family: 2 for IPv4, 10 for IPv6.
+    /// The address family: 2 for IPv4, 10 for IPv6. Settings without a socket have that of IPv4.
     Domain = SOL_SOCKET 39, "SO_DOMAIN", Int,
         get settings { OptionValue::Int(AF_INET) }
-        socket { OptionValue::Int(if socket.local().is_ipv4() { AF_INET } else { AF_INET6 }) };
+        socket { domain_of(socket.local()) };
 
     /// Time for which a reading thread polls the socket's core before it sleeps, in microseconds.
     /// Default `net.core.busy_read`.
