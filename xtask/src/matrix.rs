@@ -105,8 +105,9 @@ fn value_of(commit: &str, rows: usize) -> usize {
 
 /// Runs every script, many seeds, the corpora of the fuzzers and the data-path tests against the
 /// kernel in every pairwise row; the whole suite against the kernel in the default row and in every
-/// row of values. If the tests against the kernel cannot run, the rest runs, and the step reports
-/// it. A failed row does not stop the others; an interrupted matrix continues where it stopped.
+/// row of values; the relay with 10 GB. If the tests against the kernel cannot run, the rest runs,
+/// and the step reports it. A failed row does not stop the others; an interrupted matrix continues
+/// where it stopped.
 pub(crate) fn everything() -> Result<Outcome> {
     let seeds = number(SEEDS)?.unwrap_or(MATRIX_SEEDS).to_string();
     let pairs = rows("pairwise")?;
@@ -121,7 +122,7 @@ pub(crate) fn everything() -> Result<Outcome> {
     let progress = Progress::resume(
         root().join("target/matrix.txt"),
         head,
-        wanted.len() * suites + values.len() + sanitize::STEPS.len(),
+        wanted.len() * suites + values.len() + 1 + sanitize::STEPS.len(),
     );
     let mut sum = Sum { progress: Some(progress), ..Sum::default() };
     for number in wanted {
@@ -136,6 +137,7 @@ pub(crate) fn everything() -> Result<Outcome> {
         println!("\n== value row {number} of {}: {VARIABLE}={row}", values.len());
         sum.run(&format!("value row {number}, kernel"), row, || netns(row, &[]));
     }
+    sum.run("relay of 10 GB", "", relay);
     if let Some(outcome) = no_kernel {
         sum.run("every row, kernel", "", || Ok(outcome));
     }
@@ -168,6 +170,13 @@ fn simulated(row: &str, seeds: &str) -> Result<Outcome> {
         command.args(["--test", suite]);
     }
     steps::run_tests_within(LIMIT, command.env(VARIABLE, row).env("SEEDS", seeds))
+}
+
+/// Runs the tests of the relay, with ten times the bytes of `cargo test`.
+fn relay() -> Result<Outcome> {
+    let mut command = cargo();
+    command.args(["test", "--profile", "ci", "-p", "quietline", "--test", "relay"]);
+    steps::run_tests_within(LIMIT, command.env("QUIETLINE_RELAY_BYTES", "10000000000"))
 }
 
 /// Runs the tests against the kernel in this mode: these binaries, or all.

@@ -19,9 +19,9 @@ use crate::suite::{self, Step};
 const STEPS: [Step; 2] = [("unit and integration tests", tests), ("network namespaces", netns)];
 
 /// Integration tests that run, in each crate that has one of the name: the examples, sockets and
-/// their parity with `std::net`, the data path of two hosts, every packet script in the default
-/// modes, and networks of the simulator.
-const INTEGRATION: [&str; 10] = [
+/// their parity with `std::net`, those for tokio, the data path of two hosts, every packet script
+/// in the default modes, and networks of the simulator.
+const INTEGRATION: [&str; 11] = [
     "examples",
     "like_std",
     "network",
@@ -30,6 +30,7 @@ const INTEGRATION: [&str; 10] = [
     "single_host",
     "sockets",
     "std_parity",
+    "tokio_sockets",
     "transfer",
     "two_wires",
 ];

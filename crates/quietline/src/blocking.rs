@@ -5,7 +5,6 @@
 use std::{
     io,
     sync::atomic::{AtomicBool, Ordering},
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -22,6 +21,7 @@ use sync::EventCount;
 use crate::{
     clock,
     handle::Stack,
+    observed::wanted,
     wait::{Wait, wait_until},
 };
 
@@ -119,15 +119,6 @@ pub(crate) fn how_to_wait<'a>(
     }
 }
 
-/// Returns the readiness that ends a wait for `interest`: also an error, or the end of the socket.
-fn wanted(interest: Readiness) -> Readiness {
-    let mut wanted = interest | Readiness::HUP | Readiness::ERROR;
-    if interest.contains(Readiness::READ) {
-        wanted |= Readiness::RDHUP;
-    }
-    wanted
-}
-
 /// Waits until the socket is ready for `interest`, or has ended. Returns false at the deadline.
 pub(crate) fn wait_ready(
     stack: &Stack,
@@ -169,27 +160,4 @@ pub(crate) fn blocking<R>(
             return Err(Errno::EAGAIN.into());
         }
     }
-}
-
-/// Returns the readiness of the socket if it includes a part of `interest`, an error or the end.
-/// Otherwise registers the waker of `task`.
-pub(crate) fn poll_ready(
-    socket: &impl Awaited,
-    interest: Readiness,
-    task: &Context<'_>,
-) -> Poll<Readiness> {
-    let wanted = wanted(interest);
-    let ready = socket.readiness();
-    if ready.intersects(wanted) {
-        return Poll::Ready(ready);
-    }
-    for queue in [Readiness::READ, Readiness::WRITE] {
-        if interest.contains(queue) {
-            socket.waiters(queue).register(task.waker());
-        }
-    }
-    // Check again after the registration: any later change finds the waker.
-    socket.sync_with_owner();
-    let ready = socket.readiness();
-    if ready.intersects(wanted) { Poll::Ready(ready) } else { Poll::Pending }
 }

@@ -8,10 +8,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
 };
 
 use stack::{
-    Errno,
+    Errno, Readiness,
     base::ids::CoreId,
     socket::{
         ListenOptions, Listener,
@@ -19,11 +20,13 @@ use stack::{
     },
     sysctl::Sysctls,
 };
+use sync::WatchKey;
 
 use crate::{
     addresses::first_of,
     clock::{self, with_cx},
     handle::Stack,
+    observed,
     stream::TcpStream,
     wait::{Wait, poll_first, sleep_until},
 };
@@ -232,6 +235,23 @@ impl TcpListener {
         Ok(with_cx(|cx| listener.option(stack.host(), cx, option))?)
     }
 
+    /// Returns READ if a connection waits to be accepted, and HUP once the listener is closed.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        self.shared.listener.readiness()
+    }
+
+    /// Returns the readiness if a connection waits or the listener is closed, and otherwise
+    /// registers the waker of `task`, as
+    /// [`TcpStream::poll_ready`](crate::TcpStream::poll_ready).
+    pub fn poll_ready(&self, task: &mut Context<'_>) -> Poll<Readiness> {
+        observed::poll_ready(&*self.shared.listener, WatchKey::BY_WAKER, Readiness::READ, task)
+    }
+
+    pub(crate) fn socket(&self) -> &Arc<Listener> {
+        &self.shared.listener
+    }
+
     /// Returns another handle to the same listener.
     ///
     /// # Errors
@@ -254,6 +274,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.listener.watchers().clear();
         self.close();
     }
 }

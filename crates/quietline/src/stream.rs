@@ -350,6 +350,17 @@ impl TcpStream {
         Ok(with_cx(|cx| socket.shutdown(stack.host(), cx, how))?)
     }
 
+    /// Ends the connection at once: sends RST and drops all queued data (as a close with a linger
+    /// time of zero). Calls of other threads fail with `ECONNABORTED`.
+    pub fn abort(&self) {
+        let Shared { stack, socket, .. } = &*self.shared;
+        with_cx(|cx| socket.abort(stack.host(), cx));
+    }
+
+    pub(crate) fn socket(&self) -> &Arc<Connection> {
+        &self.shared.socket
+    }
+
     /// Returns another handle to the same connection.
     ///
     /// # Errors
@@ -418,6 +429,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.socket.watchers().clear();
         let host = self.stack.host();
         let linger = with_cx(|cx| {
             let linger = self.socket.linger(host, cx);

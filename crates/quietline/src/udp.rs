@@ -20,12 +20,14 @@ use stack::{
         options::{OptionValue, SocketOption, SocketSettings},
     },
 };
+use sync::WatchKey;
 
 use crate::{
     addresses::first_of,
     blocking,
     clock::{with_cx, with_cx_untimed},
     handle::Stack,
+    observed,
 };
 
 mod options;
@@ -223,6 +225,10 @@ impl UdpSocket {
         blocking::blocking(stack, &**socket, nonblocking, interest, call)
     }
 
+    pub(crate) fn socket(&self) -> &Arc<DatagramSocket> {
+        &self.shared.socket
+    }
+
     /// Returns another handle to the same socket.
     ///
     /// # Errors
@@ -290,7 +296,7 @@ impl UdpSocket {
     /// registers the waker of `task`, as
     /// [`TcpStream::poll_ready`](crate::TcpStream::poll_ready).
     pub fn poll_ready(&self, interest: Readiness, task: &mut Context<'_>) -> Poll<Readiness> {
-        blocking::poll_ready(&*self.shared.socket, interest, task)
+        observed::poll_ready(&*self.shared.socket, WatchKey::BY_WAKER, interest, task)
     }
 
     /// Joins a multicast group on the device with the address `interface`, or for 0.0.0.0 on the
@@ -381,6 +387,7 @@ impl UdpSocket {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.socket.watchers().clear();
         with_cx(|cx| self.socket.close(self.stack.host(), cx));
     }
 }

@@ -61,6 +61,11 @@ impl Conditions {
         self.bits.store(self.bits.load(Ordering::Relaxed) | bits, Ordering::Release);
         newly_ready.note(bits);
     }
+
+    /// Clears `bits`, so that the next publication of them is news. Under the lock.
+    pub fn retract(&self, bits: u8) {
+        self.bits.store(self.bits.load(Ordering::Relaxed) & !bits, Ordering::Release);
+    }
 }
 
 /// Bits that have become true and for which no thread was woken.

@@ -16,12 +16,9 @@
 //! waiter leaves the queue at the moment it is notified, so a burst of notifications makes one
 //! system call, not many.
 //!
-//! A task waits without a thread: [`EventCount::register`] queues its waker, which the next
-//! notification calls once.
-//!
-//! Not here: spinning before sleeping, and the conditions themselves.
+//! Not here: spinning before sleeping, the conditions themselves, and tasks, which wait without a
+//! thread ([`crate::watchers`]).
 
-use core::task::Waker;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -68,21 +65,6 @@ impl EventCount {
         // of the condition.
         fence(Ordering::SeqCst);
         Token { event: self, waiter, done: false }
-    }
-
-    /// Queues `waker`, which the next notification calls, unless it is queued already. The caller
-    /// then checks the condition: if it is already true, there may be no notification. A waker
-    /// whose task has ended meanwhile takes up a notification, so events that choose one waiter
-    /// ([`notify_one`](Self::notify_one)) must not have wakers.
-    pub fn register(&self, waker: &Waker) {
-        let mut queue = self.queue.lock();
-        if !queue.iter().any(|waiter| waiter.is_task(waker)) {
-            queue.push_back(Waiter::of_task(waker));
-            self.waiting.store(queue.len(), Ordering::Relaxed);
-        }
-        drop(queue);
-        // As in `prepare`.
-        fence(Ordering::SeqCst);
     }
 
     /// Sleeps until notified or until `timeout` has passed; `None` sleeps without limit.
@@ -270,31 +252,12 @@ struct Waiter {
     /// Whether the waiter was notified: set once by the notifier that removed it from the queue.
     /// Release and Acquire: the notifier's earlier writes are visible to the woken thread.
     notified: AtomicBool,
-    sleeper: Sleeper,
-}
-
-/// The thread or task to wake.
-#[derive(Debug)]
-enum Sleeper {
-    Thread(Thread),
-    Task(Waker),
+    thread: Thread,
 }
 
 impl Waiter {
     fn new() -> Arc<Self> {
-        Self::of(Sleeper::Thread(shim::current()))
-    }
-
-    fn of(sleeper: Sleeper) -> Arc<Self> {
-        Arc::new(Self { notified: AtomicBool::new(false), sleeper })
-    }
-
-    fn of_task(waker: &Waker) -> Arc<Self> {
-        Self::of(Sleeper::Task(waker.clone()))
-    }
-
-    fn is_task(&self, waker: &Waker) -> bool {
-        matches!(&self.sleeper, Sleeper::Task(task) if task.will_wake(waker))
+        Arc::new(Self { notified: AtomicBool::new(false), thread: shim::current() })
     }
 
     /// Returns a waiter that no other thread refers to: the last one, if its notifier has dropped
@@ -333,9 +296,6 @@ impl Waiter {
 
     fn wake(&self) {
         self.notified.store(true, Ordering::Release);
-        match &self.sleeper {
-            Sleeper::Thread(thread) => thread.unpark(),
-            Sleeper::Task(waker) => waker.wake_by_ref(),
-        }
+        self.thread.unpark();
     }
 }

@@ -25,6 +25,8 @@
 //! | [`attendance`] | which thread polls a core's queues, and how its worker sleeps | ksoftirqd, NAPI's PREFER_BUSY_POLL |
 //! | [`shutdown`] | the end of a host finds what is registered meanwhile | `check_net` |
 //! | [`eventcount`] | sleeping without losing a wake-up | wait queues |
+//! | [`watchers`] | tasks and event loops that a socket notifies | entries of a wait queue with a function |
+//! | [`ready_list`] | the sockets of an event loop that have news | epoll's ready list |
 //! | [`epoch`] | when unreachable memory may be freed | RCU grace periods |
 //! | [`rcu`], [`rcu_map`] | reading without a shared write | `rcu_dereference`, rhashtable |
 //! | [`refcount`] | a reference to an object that may have none left | `rcuref_t`, `atomic_inc_not_zero` |
@@ -48,11 +50,13 @@ pub mod percore;
 pub mod prefetch;
 pub mod rcu;
 pub mod rcu_map;
+pub mod ready_list;
 pub mod refcount;
 pub mod ring;
 pub mod shutdown;
 pub mod small_queue;
 pub mod socket_lock;
+pub mod watchers;
 
 mod shim;
 #[cfg(test)]
@@ -72,11 +76,13 @@ pub use percore::PerCore;
 pub use prefetch::fetch_for_writing;
 pub use rcu::RcuCell;
 pub use rcu_map::RcuMap;
+pub use ready_list::{Bell, Item, Listing, ReadyList};
 pub use refcount::{Counting, RefCount};
 pub use ring::Ring;
 pub use shutdown::Shutdown;
 pub use small_queue::{SmallQueue, TsqProtocol};
 pub use socket_lock::{Admitted, Entry, Owned, Queued, SocketLock, Softirq, Work};
+pub use watchers::{Watch, WatchKey, Watchers};
 
 /// Lets other threads run: for a caller that waits for another thread, off the data path.
 pub fn yield_now() {

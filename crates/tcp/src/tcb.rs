@@ -507,6 +507,13 @@ impl Tcb {
         self.snd_una
     }
 
+    /// Returns RCV.NXT, which advances when data or a FIN has arrived in order.
+    #[inline]
+    #[must_use]
+    pub fn rcv_nxt(&self) -> SeqNum {
+        self.rcv_nxt
+    }
+
     /// Returns our millisecond timestamp clock at `now`, as sent in TSval.
     pub(crate) fn ts_now(&self, now: Instant) -> u32 {
         option::ts_clock(now, self.ts_offset)

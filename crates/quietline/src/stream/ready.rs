@@ -5,9 +5,10 @@
 use std::task::{Context, Poll};
 
 use stack::Readiness;
+use sync::WatchKey;
 
 use super::TcpStream;
-use crate::blocking;
+use crate::observed;
 
 impl TcpStream {
     /// Returns the readiness of the stream if it includes a part of `interest`, an error or the end
@@ -19,6 +20,6 @@ impl TcpStream {
     /// thread. Until the stream is dropped, a task may be woken although it is not interested any
     /// more.
     pub fn poll_ready(&self, interest: Readiness, task: &mut Context<'_>) -> Poll<Readiness> {
-        blocking::poll_ready(&*self.shared.socket, interest, task)
+        observed::poll_ready(&*self.shared.socket, WatchKey::BY_WAKER, interest, task)
     }
 }

@@ -160,6 +160,7 @@ tcp::counters! {
     CoreKicks: "Times a parked worker was woken (kicked).",
     ListenSourceLimit: "SYNs and returned SYN cookies dropped because their source had reached the listener's limit of connections.",
     SocketWakes: "Wake-ups of application threads that waited on a socket.",
+    SocketWatchCalls: "Tasks woken and event loops called by a socket because of news.",
     SocketWakesSpurious: "Wake-ups of readers that then found nothing to read.",
     SocketBacklogQueued: "Packets queued on the backlog of a socket that another thread owned.",
     SocketBacklogAckDeferred: "Backlog packets whose immediate ACK waited for the one ACK at the end of the backlog.",

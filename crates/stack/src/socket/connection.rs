@@ -23,7 +23,7 @@ use std::{
 };
 
 use pkt::{Instant, Packet};
-use sync::{Conditions, EventCount, Llist, NewlyReady, SocketLock};
+use sync::{Conditions, EventCount, Llist, NewlyReady, SocketLock, Watchers};
 use tcp::{FourTuple, IcmpError, SeqNum, Tcb};
 
 use super::{
@@ -50,7 +50,7 @@ pub(crate) mod call;
 pub(crate) mod calls;
 pub(crate) mod connect;
 mod memory_map;
-mod readiness;
+pub(super) mod readiness;
 pub(crate) mod recv;
 pub(crate) mod send;
 mod settle;
@@ -124,6 +124,8 @@ pub struct Connection {
     readers: EventCount,
     /// Event count of the threads that wait for space to write.
     writers: EventCount,
+    /// Tasks and event loops.
+    watchers: Watchers,
 }
 
 /// State that the owner of the lock publishes for threads that do not own it.
@@ -136,6 +138,9 @@ struct Published {
     /// Whether our FIN is sent and unacknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the
     /// lock.
     finishing: AtomicBool,
+    /// Whether an event loop must learn of data behind data that is already readable. Written by
+    /// the loop, read under the lock. Relaxed: the loop passes the lock after it has registered.
+    watched: AtomicBool,
     /// Maximum bytes in the backlog: a limit derived from the buffers, minus unread data. Relaxed:
     /// a limit orders nothing.
     backlog_limit: AtomicU32,
@@ -189,6 +194,8 @@ pub(crate) struct StreamState {
     latest: Instant,
     /// SND.UNA when the reachability of the next hop was last confirmed to the neighbor table.
     confirmed: SeqNum,
+    /// RCV.NXT when readiness was last published, while `Published::watched` is set.
+    watched_nxt: SeqNum,
     /// Bits of `Published::ready` that have become set while the threads that wait for them have
     /// not been woken yet. The thread that releases the socket takes the bits and passes them to
     /// [`Connection::wake`].
@@ -238,6 +245,7 @@ impl Connection {
             published: Published {
                 ready: Conditions::new(tcb.readiness().bits()),
                 finishing: AtomicBool::new(false),
+                watched: AtomicBool::new(false),
                 backlog_limit: AtomicU32::new(u32::MAX),
                 rcvlowat: AtomicU32::new(tcb.rcvlowat()),
                 armed: ArmedTimers::new(),
@@ -257,6 +265,7 @@ impl Connection {
                 retries_fast_open: false,
                 latest,
                 confirmed,
+                watched_nxt: SeqNum(0),
                 newly_ready: NewlyReady::default(),
                 charged_pages: 0,
                 drops: 0,
@@ -270,6 +279,7 @@ impl Connection {
             settings: SharedSettings::new(bind),
             readers: EventCount::new(),
             writers: EventCount::new(),
+            watchers: Watchers::new(),
         })
     }
 

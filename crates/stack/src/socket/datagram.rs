@@ -25,18 +25,22 @@ use std::{
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU16, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering},
     },
     time::Duration,
     vec::Vec,
 };
 
 use pkt::Packet;
-use sync::{Conditions, EventCount, NewlyReady, RcuCell, SocketLock, epoch::Section};
+use sync::{
+    Conditions, EventCount, NewlyReady, RcuCell, SocketLock, Watch, WatchKey, Watchers,
+    epoch::Section,
+};
 use tcp::Readiness;
 
 use super::{
     BusyPoll,
+    connection::readiness::notify_watchers,
     modes::rx_dst::RxDst,
     options::{SharedSettings, SocketSettings},
     wmem::{SendingSocket, Wmem},
@@ -102,6 +106,9 @@ pub struct DatagramSocket {
     kept: Mutex<SocketSettings>,
     /// `Readiness` bits. Written under the lock, read by waiting threads without it.
     ready: Conditions,
+    /// Whether an event loop must learn of datagrams behind others. Written by the loop, read under
+    /// the lock. Relaxed: the loop passes the lock after it has registered.
+    watched: AtomicBool,
     /// Maximum bytes in the backlog: the free space in the receive buffer when the state was last
     /// published. Relaxed: a limit orders nothing.
     backlog_limit: AtomicU32,
@@ -114,6 +121,8 @@ pub struct DatagramSocket {
     readers: EventCount,
     /// Threads that wait for space to send.
     writers: EventCount,
+    /// Tasks and event loops.
+    watchers: Watchers,
 }
 
 /// State that only the owner of the socket lock may access.
@@ -192,6 +201,7 @@ impl DatagramSocket {
             settings,
             kept: Mutex::new(kept),
             ready: Conditions::new(Readiness::WRITE.bits()),
+            watched: AtomicBool::new(false),
             backlog_limit: AtomicU32::new(rcvbuf),
             lock: SocketLock::new(DatagramState {
                 local,
@@ -216,6 +226,7 @@ impl DatagramSocket {
             reports: Mutex::default(),
             readers: EventCount::new(),
             writers: EventCount::new(),
+            watchers: Watchers::new(),
         })
     }
 
@@ -256,6 +267,28 @@ impl DatagramSocket {
     /// ([`Connection::sync_with_owner`](super::Connection::sync_with_owner)).
     pub fn sync_with_owner(&self) {
         self.lock.pass();
+    }
+
+    /// Returns the tasks and event loops that the socket notifies, as
+    /// [`Connection::watchers`](super::Connection::watchers).
+    #[must_use]
+    pub const fn watchers(&self) -> &Watchers {
+        &self.watchers
+    }
+
+    /// Registers an event loop, as [`Connection::watch`](super::Connection::watch): it is called
+    /// for every batch of datagrams.
+    pub fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
+        let added = self.watchers.add(key, watch);
+        self.watched.store(true, Ordering::Relaxed);
+        self.sync_with_owner();
+        added
+    }
+
+    /// Records that a send has found no space, so that space is news. Under the lock.
+    #[cold]
+    fn note_full(&self) {
+        self.ready.retract(Readiness::WRITE.bits());
     }
 
     /// Returns the maximum time that a receive waits (`SO_RCVTIMEO`); `None` is unlimited.
@@ -304,6 +337,7 @@ impl DatagramSocket {
                 cx.count(crate::base::counters::Counter::SocketWakes, 1);
             }
         }
+        notify_watchers(&self.watchers, cx, newly_ready & self.readiness());
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, SocketSettings> {

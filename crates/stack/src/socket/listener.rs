@@ -19,11 +19,11 @@ use std::{
 };
 
 use pkt::Packet;
-use sync::{EventCount, RcuCell};
-use tcp::{SegmentHeader, SeqNum};
+use sync::{EventCount, RcuCell, Watchers};
+use tcp::{Readiness, SegmentHeader, SeqNum};
 
 use super::{
-    connection::Connection,
+    connection::{Connection, readiness::notify_watchers},
     demux::{BindFlags, FlowName},
     family::{self, Family},
     options::SocketSettings,
@@ -87,6 +87,8 @@ pub struct Listener {
     /// `EINVAL`. Written before `closed`, read after it.
     address_lost: AtomicBool,
     acceptors: EventCount,
+    /// Tasks and event loops.
+    watchers: Watchers,
 }
 
 impl Listener {
@@ -163,6 +165,7 @@ impl Listener {
             closed: AtomicBool::new(false),
             address_lost: AtomicBool::new(false),
             acceptors: EventCount::new(),
+            watchers: Watchers::new(),
         }
     }
 
@@ -244,6 +247,29 @@ impl Listener {
         &self.acceptors
     }
 
+    /// Returns the tasks and event loops that the listener notifies of every connection. The caller
+    /// that has registered calls [`sync_with_owner`](Self::sync_with_owner) and then checks
+    /// [`readiness`](Self::readiness).
+    #[must_use]
+    pub const fn watchers(&self) -> &Watchers {
+        &self.watchers
+    }
+
+    /// Synchronizes a task with the contexts that queue connections, as
+    /// [`Connection::sync_with_owner`].
+    pub fn sync_with_owner(&self) {
+        drop(self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Returns READ if a connection waits, and READ and HUP once the listener is closed.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let mut ready = Readiness::empty();
+        ready.set(Readiness::READ, self.is_ready());
+        ready.set(Readiness::HUP, self.is_closed());
+        ready
+    }
+
     /// Stops listening. Half-open connections are dropped, and connections not yet accepted are
     /// reset, as in Linux.
     pub fn close(self: &Arc<Self>, net: &Net, cx: &mut Cx) {
@@ -265,6 +291,7 @@ impl Listener {
             socket.close(net, cx);
         }
         self.acceptors.notify_all();
+        notify_watchers(&self.watchers, cx, Readiness::READ | Readiness::HUP);
         cx.leave_polling();
     }
 
@@ -324,6 +351,7 @@ impl Listener {
         if !cx.accepts_next_of(self) && self.acceptors.notify_one() {
             cx.count(Counter::SocketWakes, 1);
         }
+        notify_watchers(&self.watchers, cx, Readiness::READ);
     }
 }
 

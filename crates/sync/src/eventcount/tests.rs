@@ -31,31 +31,6 @@ mod threads {
         assert_eq!(event.wait(fourth, Some(Duration::from_millis(1))), WaitResult::TimedOut);
     }
 
-    struct Count(AtomicU32);
-
-    impl std::task::Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    #[test]
-    fn a_task_is_woken_once_for_each_registration() {
-        let event = EventCount::new();
-        let count = Arc::new(Count(AtomicU32::new(0)));
-        let waker = Waker::from(Arc::clone(&count));
-        event.register(&waker);
-        event.register(&waker);
-        assert!(event.notify_all() && !event.notify_all());
-        assert_eq!(count.0.load(Ordering::Relaxed), 1, "the waker was queued once and called once");
-        event.register(&waker);
-        let mut wakes = Wakes::new();
-        assert!(event.notify_all_later(&mut wakes));
-        assert_eq!(count.0.load(Ordering::Relaxed), 1, "the waker was only chosen");
-        wakes.wake();
-        assert_eq!(count.0.load(Ordering::Relaxed), 2);
-    }
-
     #[test]
     fn without_waiters_a_notification_does_nothing() {
         let event = EventCount::new();

@@ -4,10 +4,10 @@
 //! Above: `settle`, which publishes the readiness, and waiting threads. Linux: `tcp_poll`,
 //! `sk_data_ready`, `sk_stream_write_space`.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
-use sync::{EventCount, NewlyReady};
-use tcp::{Readiness, State, Tcb};
+use sync::{EventCount, NewlyReady, Watch, WatchKey, Watchers};
+use tcp::{Readiness, SeqNum, State, Tcb};
 
 use super::{BACKLOG_EXTRA_BYTES, Connection, StreamState};
 use crate::{base::counters::Counter, cx::Cx};
@@ -39,6 +39,24 @@ impl Connection {
         self.lock.pass();
     }
 
+    /// Returns the tasks and event loops that the socket notifies, for all calls except the
+    /// registration of an event loop ([`watch`](Self::watch)). A task that has registered calls
+    /// [`sync_with_owner`](Self::sync_with_owner) and then checks the readiness.
+    #[must_use]
+    pub const fn watchers(&self) -> &Watchers {
+        &self.watchers
+    }
+
+    /// Registers an event loop. It is called when a condition becomes true, when data arrives while
+    /// other data is readable, and when there is space again after a write that found none.
+    /// Afterwards the caller checks the readiness. Returns false if a loop has this key already.
+    pub fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
+        let added = self.watchers.add(key, watch);
+        self.published.watched.store(true, Ordering::Relaxed);
+        self.sync_with_owner();
+        added
+    }
+
     /// Returns whether the FIN of this side is sent and unacknowledged: a lingering close waits for
     /// its acknowledgment (`sk_stream_wait_close`). HUP is set earlier, as soon as both directions
     /// are shut down.
@@ -61,7 +79,8 @@ impl Connection {
     /// Publishes the state that is read without the lock, and notes the conditions that have become
     /// true.
     #[inline]
-    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, newly_ready: &mut NewlyReady) {
+    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, news: News<'_>) {
+        let News { newly_ready, watched_nxt } = news;
         self.published.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
         // The backlog may hold the limit less the unread data. Linux (`sk_rcvqueues_full`) instead
         // compares the limit with the sum of backlog and `sk_rmem_alloc`. While a thread owns the
@@ -75,7 +94,15 @@ impl Connection {
             .backlog_limit
             .store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
-        self.published.ready.publish(tcb.readiness().bits() | prequeued, newly_ready);
+        let ready = tcb.readiness();
+        self.published.ready.publish(ready.bits() | prequeued, newly_ready);
+        if self.published.watched.load(Ordering::Relaxed) {
+            // Data behind data that was readable before is news for an event loop.
+            let arrived = core::mem::replace(watched_nxt, tcb.rcv_nxt()) != tcb.rcv_nxt();
+            if arrived && ready.contains(Readiness::READ) {
+                newly_ready.note(Readiness::READ.bits());
+            }
+        }
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         if self.published.finishing.load(Ordering::Relaxed) != finishing {
             if !finishing {
@@ -84,6 +111,13 @@ impl Connection {
             }
             self.published.finishing.store(finishing, Ordering::Release);
         }
+    }
+
+    /// Records that a write has found no space, so that space is news, even if it appears before
+    /// the end of the call. Under the lock.
+    #[cold]
+    pub(super) fn note_full(&self) {
+        self.published.ready.retract(Readiness::WRITE.bits());
     }
 
     /// Wakes the threads that wait for the conditions in `newly_ready`, which the caller has taken
@@ -111,7 +145,24 @@ impl Connection {
         if newly_ready.intersects(Readiness::WRITE | ended) && cx.notify_all(&self.writers, false) {
             cx.count(Counter::SocketWakes, 1);
         }
+        notify_watchers(&self.watchers, cx, newly_ready & self.readiness());
     }
+}
+
+/// Notifies the tasks and event loops of a socket of conditions that have become true and are still
+/// true. Called without the lock.
+#[inline]
+pub(in crate::socket) fn notify_watchers(watchers: &Watchers, cx: &Cx, ready: Readiness) {
+    let notified = watchers.notify(ready.bits());
+    if notified > 0 {
+        cx.count(Counter::SocketWatchCalls, notified as u64);
+    }
+}
+
+/// State of a connection that [`Connection::publish`] changes.
+pub(super) struct News<'a> {
+    pub(super) newly_ready: &'a mut NewlyReady,
+    pub(super) watched_nxt: &'a mut SeqNum,
 }
 
 impl StreamState {

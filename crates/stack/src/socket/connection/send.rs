@@ -79,6 +79,9 @@ impl Connection {
         let total = parts.clone().map(|part| part.byte_len()).sum();
         let sent = call.send_all(cx, parts, total, flags);
         call.state.tcb.set_mid_write(false);
+        if sent == Err(Errno::EAGAIN) {
+            self.note_full();
+        }
         // The record ends with the last byte of the write, so it has ended only if all bytes were
         // taken.
         if flags.contains(SendFlags::EOR) && sent == Ok(total) {
@@ -93,6 +96,9 @@ impl Connection {
     pub fn send_oob(&self, net: &Net, cx: &mut Cx, buf: &[u8]) -> Result<usize, Errno> {
         let mut call = self.begin_call(net, cx);
         let sent = call.state.tcb.send_oob(&mut cx.tcp(), buf).map_err(errno);
+        if sent == Err(Errno::EAGAIN) {
+            self.note_full();
+        }
         call.end(cx);
         sent
     }

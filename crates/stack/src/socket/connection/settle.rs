@@ -12,7 +12,7 @@ use std::sync::Arc;
 use pkt::Instant;
 use tcp::{FourTuple, HostQueue, State, TimeWait};
 
-use super::{Connection, StreamState};
+use super::{Connection, StreamState, readiness::News};
 use crate::{
     base::{counters::Counter, tcp_memory::PAGE_BYTES},
     cx::Cx,
@@ -96,7 +96,9 @@ impl StreamState {
     /// Publishes readiness to lock-free readers and charges the TCP memory account.
     #[inline]
     fn publish(&mut self, socket: &Connection, cx: &mut Cx) {
-        socket.publish(&self.tcb, !self.prequeue.is_empty(), &mut self.newly_ready);
+        let (newly_ready, watched_nxt) = (&mut self.newly_ready, &mut self.watched_nxt);
+        let news = News { newly_ready, watched_nxt };
+        socket.publish(&self.tcb, !self.prequeue.is_empty(), news);
         if self.tcb.keeps_packets() {
             self.tcb.trim_packet_cache(&mut cx.tcp());
         }

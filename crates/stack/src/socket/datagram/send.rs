@@ -262,6 +262,7 @@ impl Call<'_> {
         let (wmem, limit) = (&self.socket.wmem, self.state.sndbuf.saturating_sub(1));
         if wmem.bytes() > limit && wmem.throttle(cx.sysctls().tsq_protocol, limit) {
             cx.count(Counter::UdpSndbufErrors, 1);
+            self.socket.note_full();
             return Err(Errno::EAGAIN);
         }
         Ok(())

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use pkt::{DropReason, Packet, PacketList};
 use sync::{Entry, Softirq, Work};
+use tcp::Readiness;
 
 use super::{DEFERRED_REPORT, DEFERRED_TSQ, DatagramSocket, DatagramState};
 use crate::{
@@ -142,6 +143,9 @@ impl DatagramState {
             return cx.drop_packet(DropReason::NoMemory, packet);
         }
         self.queue.push(&mut cx.pool, packet, socket.flags.gro());
+        if socket.watched.load(Ordering::Relaxed) {
+            self.newly_ready.note(Readiness::READ.bits());
+        }
     }
 }
 

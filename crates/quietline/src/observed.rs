@@ -1,0 +1,109 @@
+//! A socket of the stack as tasks and event loops see it.
+//!
+//! Below: `sync::watchers`. Above: `blocking`, which serves `poll_ready`, `poll`, and module
+//! `tokio`.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use stack::{
+    Readiness,
+    socket::{Connection, DatagramSocket, Listener},
+};
+use sync::{Watch, WatchKey, Watchers};
+
+/// A socket that notifies tasks and event loops.
+pub(crate) trait Observed: Send + Sync {
+    fn readiness(&self) -> Readiness;
+    fn watchers(&self) -> &Watchers;
+    fn sync_with_owner(&self);
+    /// Registers an event loop; returns false if it is registered already.
+    fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool;
+}
+
+impl Observed for Connection {
+    fn readiness(&self) -> Readiness {
+        Self::readiness(self)
+    }
+
+    fn watchers(&self) -> &Watchers {
+        Self::watchers(self)
+    }
+
+    fn sync_with_owner(&self) {
+        Self::sync_with_owner(self);
+    }
+
+    fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
+        Self::watch(self, key, watch)
+    }
+}
+
+impl Observed for DatagramSocket {
+    fn readiness(&self) -> Readiness {
+        Self::readiness(self)
+    }
+
+    fn watchers(&self) -> &Watchers {
+        Self::watchers(self)
+    }
+
+    fn sync_with_owner(&self) {
+        Self::sync_with_owner(self);
+    }
+
+    fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
+        Self::watch(self, key, watch)
+    }
+}
+
+impl Observed for Listener {
+    fn readiness(&self) -> Readiness {
+        Self::readiness(self)
+    }
+
+    fn watchers(&self) -> &Watchers {
+        Self::watchers(self)
+    }
+
+    fn sync_with_owner(&self) {
+        Self::sync_with_owner(self);
+    }
+
+    fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
+        let added = self.watchers().add(key, watch);
+        self.sync_with_owner();
+        added
+    }
+}
+
+/// Returns the readiness that ends a wait for `interest`: also an error, or the end of the socket.
+pub(crate) fn wanted(interest: Readiness) -> Readiness {
+    let mut wanted = interest | Readiness::HUP | Readiness::ERROR;
+    if interest.contains(Readiness::READ) {
+        wanted |= Readiness::RDHUP;
+    }
+    wanted
+}
+
+/// Returns the readiness of the socket if it includes a part of `interest`, an error or the end.
+/// Otherwise registers the waker of `task`, in place of the last one with the same key.
+pub(crate) fn poll_ready(
+    socket: &(impl Observed + ?Sized),
+    key: WatchKey,
+    interest: Readiness,
+    task: &Context<'_>,
+) -> Poll<Readiness> {
+    let wanted = wanted(interest);
+    let ready = socket.readiness();
+    if ready.intersects(wanted) {
+        return Poll::Ready(ready);
+    }
+    socket.watchers().set_task(key, wanted.bits(), task.waker());
+    // Check again after the registration: any later change finds the waker.
+    socket.sync_with_owner();
+    let ready = socket.readiness();
+    if ready.intersects(wanted) { Poll::Ready(ready) } else { Poll::Pending }
+}
