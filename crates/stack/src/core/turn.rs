@@ -331,7 +331,7 @@ fn on_timer(net: &Net, entry: TimerEntry, cx: &mut Cx) {
             }
         }
         TimerEntry::Claims => net.on_claim_timer(cx),
-        TimerEntry::Igmp => net.on_igmp_timer(cx),
+        TimerEntry::GroupReports => net.on_group_timer(cx),
         TimerEntry::Autoconf => net.on_autoconf_timer(cx),
     }
 }

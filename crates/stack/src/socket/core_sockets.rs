@@ -39,7 +39,7 @@ pub(crate) enum TimerEntry {
     /// Addresses that the host claims (RFC 5227, RFC 4862).
     Claims,
     /// Reports of multicast groups.
-    Igmp,
+    GroupReports,
     /// Routers, prefixes and addresses that a link has announced (RFC 4862).
     Autoconf,
 }

@@ -34,6 +34,7 @@ mod tests;
 
 pub use memory_info::MemoryInfo;
 pub use settings::SocketSettings;
+pub(super) use settings::VersionSettings;
 pub(super) use shared::SharedSettings;
 pub use table::SocketOption;
 pub use value::OptionValue;
@@ -51,6 +52,11 @@ pub const IPPROTO_IPV6: i32 = 41;
 
 /// `IPPROTO_UDP`, also `SOL_UDP`.
 pub const IPPROTO_UDP: i32 = 17;
+
+/// Value of `SO_DOMAIN`: `AF_INET`.
+pub(super) const AF_INET: i32 = 2;
+/// Value of `SO_DOMAIN`: `AF_INET6`.
+pub(super) const AF_INET6: i32 = 10;
 
 /// Level of options that Linux does not have: "QL".
 pub const SOL_QUIETLINE: i32 = 0x514c;

@@ -1,7 +1,8 @@
 //! Sends datagrams: passes them from the application's buffer to the device, in the calling thread.
 //!
 //! Above: crate `quietline`. Below: `route::router`, which finds the route entry, and
-//! `transmit::ip_output`. Linux: `udp_sendmsg`, `udp_send_skb`.
+//! `transmit::ip_output`. Linux: `udp_sendmsg`, `udpv6_sendmsg`, `ping_v4_sendmsg`,
+//! `ping_v6_sendmsg`.
 //!
 //! One call sends a batch of messages. Packets of consecutive messages with the same route entry
 //! (dst), link addresses and transmit queue reach the device as one list. The payload is copied
@@ -16,11 +17,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use pkt::{Packet, PacketList, Sum, TxChecksum, checksum};
+use pkt::PacketList;
 use sync::epoch::Section;
 use tcp::FourTuple;
 
-use super::{CachedPath, DatagramSocket, bind::this_host, call::Call};
+use super::{
+    CachedPath, DatagramSocket, SocketKind,
+    build::{Checks, check_echo, datagram, echo},
+    call::Call,
+    target::Target,
+};
 use crate::{
     base::{
         counters::Counter,
@@ -30,12 +36,13 @@ use crate::{
     cx::Cx,
     device::QueueId,
     header::{
-        ip::{IPV4_HEADER_LEN, protocol},
-        udp::{CHECKSUM_OFFSET, UDP_HEADER_LEN, UdpHeader},
+        icmp,
+        ip::{IPV4_HEADER_LEN, IPV6_HEADER_LEN},
+        udp::UDP_HEADER_LEN,
     },
     socket::{net::Net, wmem::Wmem},
     transmit::{
-        dst::{DstHandle, RouteKind},
+        dst::{DstHandle, DstTail, RouteKind},
         ip_output::{self, Sender},
         link_output::{self, LinkAddresses},
     },
@@ -44,19 +51,20 @@ use crate::{
 /// Largest number of datagrams into which one message is cut (`UDP_MAX_SEGMENTS`).
 const SEGMENTS_MAX: usize = 128;
 
-/// Largest payload of an IPv4 datagram.
-const PAYLOAD_BYTES_MAX: usize = 65_535 - IPV4_HEADER_LEN - UDP_HEADER_LEN;
+/// Largest number of bytes that a length field of IP or UDP expresses.
+const LENGTH_MAX: usize = 65_535;
 
 /// Values of one message that replace those of the socket (control messages of `sendmsg`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendControl {
-    /// Source address (`IP_PKTINFO`), which must be an address of this host.
+    /// Source address (`IP_PKTINFO`, `IPV6_PKTINFO`), which must be an address of this host.
     pub source: Option<IpAddr>,
-    /// Device for a multicast or limited broadcast destination (`IP_PKTINFO`, `IP_MULTICAST_IF`).
+    /// Device for a multicast or limited broadcast destination, and scope of a link-local one
+    /// (`IP_PKTINFO`, `IPV6_PKTINFO`).
     pub device: Option<DeviceIndex>,
-    /// Type of service with the ECN bits (`IP_TOS`).
+    /// Type of service or traffic class, with the ECN bits (`IP_TOS`, `IPV6_TCLASS`).
     pub tos: Option<u8>,
-    /// TTL (`IP_TTL`).
+    /// TTL or hop limit (`IP_TTL`, `IPV6_HOPLIMIT`).
     pub ttl: Option<u8>,
     /// Payload bytes of each datagram into which the message is cut (`UDP_SEGMENT`).
     pub segment: Option<u16>,
@@ -96,9 +104,10 @@ impl DatagramSocket {
     /// # Errors
     /// A pending error of an earlier datagram; `EDESTADDRREQ` without a destination, `EMSGSIZE` for
     /// a datagram larger than the path MTU, `EAGAIN` if the send buffer is full, `EACCES` for a
-    /// broadcast address without `SO_BROADCAST`, `EINVAL` for port 0 and for too many segments,
-    /// `ENOBUFS` without memory, `EAFNOSUPPORT` for another family, `ENETDOWN` for a closed socket,
-    /// and errors of the route.
+    /// broadcast address without `SO_BROADCAST`, `EINVAL` for port 0, for too many segments, for a
+    /// link-local address without its scope and for a message of a ping socket that is no echo
+    /// request, `ENOBUFS` without memory, `EAFNOSUPPORT` for an IPv6 address on an IPv4 socket,
+    /// `ENETDOWN` for a closed socket, and errors of the route.
     pub fn send_batch(
         &self,
         net: &Net,
@@ -118,12 +127,6 @@ impl DatagramSocket {
     pub fn send(&self, net: &Net, cx: &mut Cx, message: &SendMessage<'_>) -> Result<(), Errno> {
         self.send_batch(net, cx, core::slice::from_ref(message)).map(drop)
     }
-}
-
-/// Destination of a message, and its source address unless the route determines it.
-struct Destination {
-    remote: SocketAddr,
-    source: Option<IpAddr>,
 }
 
 /// Packets of consecutive messages with one route entry, not yet passed to the device.
@@ -173,41 +176,26 @@ impl Call<'_> {
         cx: &Cx,
         message: &SendMessage<'_>,
     ) -> Result<Option<CachedPath>, Errno> {
-        let destination = self.destination(message)?;
         let (net, socket) = (self.net, self.socket);
         let state = &mut *self.state;
-        let remote = destination.remote.ip();
+        let Target { remote, lookup } =
+            state.target(socket, net, cx, message.to, &message.control)?;
         if let Some(cached) = state.path.take() {
-            let fits = cached.remote == remote && cached.source == destination.source;
-            if fits && net.is_current(cx, &cached.path) {
+            if cached.lookup == lookup && net.is_current(cx, &cached.path) {
                 cx.count(Counter::DstHit, 1);
                 return Ok(Some(cached));
             }
         }
         cx.count(Counter::DstMiss, 1);
-        let is_peer = state.remote.is_some_and(|peer| peer.ip() == remote);
-        let is_again = state.last_remote == Some(remote);
-        state.last_remote = Some(remote);
-        if message.control.device.is_some() || !(is_peer || is_again) {
+        let is_peer = state.remote.is_some_and(|peer| peer.ip() == remote.ip());
+        let is_again = state.last_lookup == Some(lookup);
+        state.last_lookup = Some(lookup);
+        if !(is_peer || is_again) {
             return Ok(None);
         }
-        let hop =
-            net.datagram_hop(cx, remote, destination.source, socket.flags.broadcast(), None)?;
+        let hop = lookup.hop(net, cx, socket.flags.broadcast())?;
         let path = net.path_along(cx, &hop, socket.core)?;
-        Ok(Some(CachedPath { remote, source: destination.source, path }))
-    }
-
-    fn destination(&self, message: &SendMessage<'_>) -> Result<Destination, Errno> {
-        let state = &*self.state;
-        let remote = message.to.or(state.remote).ok_or(Errno::EDESTADDRREQ)?;
-        if remote.is_ipv6() != state.local.is_ipv6() {
-            return Err(Errno::EAFNOSUPPORT);
-        }
-        if remote.port() == 0 {
-            return Err(Errno::EINVAL);
-        }
-        let remote = SocketAddr::new(this_host(remote.ip()), remote.port());
-        Ok(Destination { remote, source: message.control.source.or(state.source) })
+        Ok(Some(CachedPath { lookup, path }))
     }
 
     /// Makes the packets of one message and adds them to the batch.
@@ -222,15 +210,43 @@ impl Call<'_> {
     where
         Self: 'p,
     {
-        let destination = self.destination(message)?;
-        self.check_room(cx)?;
-        let dst = self.path_to(cx, message, &destination, cached, rcu)?;
-        let size = self.segment_size(message, &dst)?;
-        let source = destination.source.unwrap_or_else(|| dst.cold().source);
+        let (net, socket) = (self.net, self.socket);
+        let target = self.state.target(socket, net, cx, message.to, &message.control)?;
+        let v4 = target.remote.is_ipv4();
+        self.check_room(cx, v4)?;
+        let dst = self.path_to(cx, &target, cached, rcu)?;
+        let source = target.lookup.source.unwrap_or_else(|| dst.cold().source);
         let local = SocketAddr::new(source, self.state.local.port());
-        let tuple = FourTuple { local, remote: destination.remote };
-        let hash = self.net.demux().hash(&tuple);
-        let checks = if self.socket.flags.no_check() {
+        let tuple = FourTuple { local, remote: target.remote };
+        let hash = net.demux().hash(&tuple);
+        let made = match socket.kind {
+            SocketKind::Udp => self.make_datagrams(cx, message, &dst, &tuple, hash),
+            SocketKind::Ping => make_echo(cx, message, &dst, &tuple, hash),
+        };
+        made.inspect_err(|errno| {
+            ip_output::discard_output(cx);
+            if *errno == Errno::ENOBUFS {
+                self.count_refused(cx, v4);
+            }
+        })?;
+        self.state.sent_unpolled += message.payload.len();
+        self.hand_down(cx, message, dst, &tuple, hash, batch);
+        Ok(())
+    }
+
+    /// Makes the datagrams of one message, in `cx.out`.
+    fn make_datagrams(
+        &self,
+        cx: &mut Cx,
+        message: &SendMessage<'_>,
+        dst: &DstHandle<'_>,
+        tuple: &FourTuple,
+        hash: u32,
+    ) -> Result<(), Errno> {
+        let v4 = tuple.is_ipv4();
+        let size = self.segment_size(message, dst, v4)?;
+        // Over IPv6 a checksum is mandatory (RFC 8200 §8.1).
+        let checks = if v4 && self.socket.flags.no_check() {
             Checks::Nothing
         } else if dst.sums_payload {
             Checks::Here
@@ -241,64 +257,64 @@ impl Call<'_> {
         let first = chunks.next().unwrap_or_default();
         let mut count = 0;
         for payload in core::iter::once(first).chain(chunks) {
-            let Some(packet) = datagram(cx, payload, &tuple, hash, checks) else {
-                ip_output::discard_output(cx);
-                cx.count(Counter::UdpSndbufErrors, 1);
-                return Err(Errno::ENOBUFS);
-            };
+            let packet = datagram(cx, payload, tuple, hash, checks).ok_or(Errno::ENOBUFS)?;
             cx.out.push_back(packet);
             count += 1;
         }
-        cx.count(Counter::UdpOutDatagrams, count);
-        self.state.sent_unpolled += message.payload.len();
-        self.hand_down(cx, message, dst, &tuple, hash, batch);
+        cx.count(Counter::UdpOutDatagrams.of_version(v4), count);
         Ok(())
     }
 
     /// Fails with `EAGAIN` if packets in devices fill the send buffer.
-    fn check_room(&self, cx: &Cx) -> Result<(), Errno> {
+    fn check_room(&self, cx: &Cx, v4: bool) -> Result<(), Errno> {
         let (wmem, limit) = (&self.socket.wmem, self.state.sndbuf.saturating_sub(1));
         if wmem.bytes() > limit && wmem.throttle(cx.sysctls().tsq_protocol, limit) {
-            cx.count(Counter::UdpSndbufErrors, 1);
+            self.count_refused(cx, v4);
             return Err(Errno::EAGAIN);
         }
         Ok(())
     }
 
+    /// Counts a send that failed for lack of memory.
+    fn count_refused(&self, cx: &Cx, v4: bool) {
+        if self.socket.kind == SocketKind::Udp {
+            cx.count(Counter::UdpSndbufErrors.of_version(v4), 1);
+        }
+    }
+
     fn path_to<'p>(
         &self,
         cx: &Cx,
-        message: &SendMessage<'_>,
-        to: &Destination,
+        target: &Target,
         cached: Option<&'p CachedPath>,
         rcu: &'p Section<'_>,
     ) -> Result<DstHandle<'p>, Errno>
     where
         Self: 'p,
     {
-        let remote = to.remote.ip();
         if let Some(cached) = cached
-            && cached.remote == remote
-            && cached.source == to.source
-            && message.control.device.is_none()
+            && cached.lookup == target.lookup
         {
             return Ok(cached.path.dst.handle());
         }
         let (net, socket) = (self.net, self.socket);
-        let broadcast = socket.flags.broadcast();
-        let device = message.control.device;
-        let hop = net.datagram_hop(cx, remote, to.source, broadcast, device)?;
+        let hop = target.lookup.hop(net, cx, socket.flags.broadcast())?;
         net.output_routes().entry(net, cx, &hop, socket.core, rcu)
     }
 
     /// Returns the payload bytes of each datagram of a message.
-    fn segment_size(&self, message: &SendMessage<'_>, dst: &DstHandle<'_>) -> Result<usize, Errno> {
+    fn segment_size(
+        &self,
+        message: &SendMessage<'_>,
+        dst: &DstHandle<'_>,
+        v4: bool,
+    ) -> Result<usize, Errno> {
         let len = message.payload.len();
         let segment = message.control.segment.unwrap_or_else(|| self.socket.flags.segment());
         let segment = usize::from(segment);
         let size = if segment == 0 || segment >= len { len } else { segment };
-        let room = (dst.mtu as usize).saturating_sub(IPV4_HEADER_LEN + UDP_HEADER_LEN);
-        if size > room.min(PAYLOAD_BYTES_MAX) || len > PAYLOAD_BYTES_MAX {
+        let (room, max) = (room_in(dst.mtu, v4), room_in(u32::MAX, v4));
+        if size + UDP_HEADER_LEN > room || len + UDP_HEADER_LEN > max {
             return Err(Errno::EMSGSIZE);
         }
         if size > 0 && len.div_ceil(size) > SEGMENTS_MAX {
@@ -324,26 +340,34 @@ impl Call<'_> {
         let kind = dst.tail().kind;
         let is_group = matches!(kind, RouteKind::Broadcast | RouteKind::Multicast);
         let mut fields = socket.settings.ip_fields();
-        fields.tos = message.control.tos.unwrap_or(fields.tos);
-        if kind == RouteKind::Multicast {
-            fields.ttl = Some(socket.flags.multicast_ttl());
+        let v4 = tuple.is_ipv4();
+        if let Some(class) = message.control.tos {
+            fields.set_class(class);
         }
-        fields.ttl = message.control.ttl.or(fields.ttl);
+        let multicast = (kind == RouteKind::Multicast).then(|| socket.flags.multicast_hops(v4));
+        if let Some(hops) = message.control.ttl.or(multicast) {
+            fields.set_hops(hops);
+        }
         // A counter shared by several peers would tell one peer how many datagrams the others got
         // (`transmit::ident`), so only datagrams to the connected peer use the socket's counter.
         // Other datagrams need no identification with DF, and get a random one without.
         let is_peer = self.state.remote == Some(tuple.remote);
         let ids = is_peer.then_some(&mut self.state.ip_id);
-        let sender = Sender { tuple, protocol: protocol::UDP, fields, ids };
+        let sender = Sender { tuple, protocol: socket.protocol(), fields, ids };
         let queue = dst.tx.pick_queue(cx, socket.core, hash);
         if is_group {
             batch.flush(cx);
             let mut list = PacketList::new();
             ip_output::add_headers(cx, dst, sender, None, &mut list);
-            count_group(cx, kind, &list);
-            let loops = kind == RouteKind::Broadcast || socket.flags.multicast_loop();
-            if loops && !net.is_loopback_device(dst.tail().device) {
+            count_group(cx, kind, v4, &list);
+            if loops_back(net, cx, socket, dst.tail(), tuple.remote.ip()) {
                 loop_back(net, cx, &mut list);
+            }
+            if stays_here(tuple.remote.ip(), multicast.and(message.control.ttl.or(multicast))) {
+                while let Some(packet) = list.pop_front() {
+                    cx.pool.free(packet);
+                }
+                return;
             }
             let _ = link_output::output(cx, &dst, queue, &mut list);
             return;
@@ -355,13 +379,66 @@ impl Call<'_> {
 }
 
 /// Counts packets to a multicast or broadcast address. The packets include their IP header.
-fn count_group(cx: &Cx, kind: RouteKind, list: &PacketList) {
+fn count_group(cx: &Cx, kind: RouteKind, v4: bool, list: &PacketList) {
     let (packets, octets) = match kind {
         RouteKind::Broadcast => (Counter::IpExtOutBcastPkts, Counter::IpExtOutBcastOctets),
         _ => (Counter::IpExtOutMcastPkts, Counter::IpExtOutMcastOctets),
     };
-    cx.count(packets, list.len() as u64);
-    cx.count(octets, list.bytes() as u64);
+    cx.count(packets.of_version(v4), list.len() as u64);
+    cx.count(octets.of_version(v4), list.bytes() as u64);
+}
+
+/// Whether a datagram to `group` never leaves this host: with a TTL or hop limit `hops` of zero,
+/// and to an IPv6 group whose scope is the interface (RFC 4291 §2.7). Linux: `ip_mc_output`,
+/// `ip6_finish_output2`.
+fn stays_here(group: IpAddr, hops: Option<u8>) -> bool {
+    let inside = matches!(group, IpAddr::V6(ip) if ip.is_multicast() && ip.octets()[1] & 0x0f <= 1);
+    inside || hops == Some(0)
+}
+
+/// Returns the largest number of bytes after the IP header of a packet with this MTU. The length
+/// field of IPv4 includes the IP header.
+fn room_in(mtu: u32, v4: bool) -> usize {
+    let header = if v4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
+    let max = if v4 { LENGTH_MAX - IPV4_HEADER_LEN } else { LENGTH_MAX };
+    (mtu as usize).saturating_sub(header).min(max)
+}
+
+/// Makes the echo request of one message, in `cx.out`.
+fn make_echo(
+    cx: &mut Cx,
+    message: &SendMessage<'_>,
+    dst: &DstHandle<'_>,
+    tuple: &FourTuple,
+    hash: u32,
+) -> Result<(), Errno> {
+    let v4 = tuple.is_ipv4();
+    check_echo(message.payload, v4)?;
+    if message.payload.len() > room_in(dst.mtu, v4) {
+        return Err(Errno::EMSGSIZE);
+    }
+    let packet = echo(cx, message.payload, tuple, hash).ok_or(Errno::ENOBUFS)?;
+    cx.out.push_back(packet);
+    cx.count(Counter::IcmpOutMsgs.of_version(v4), 1);
+    let kind = message.payload[0];
+    let counter =
+        if v4 { icmp::out_counter::<true>(kind) } else { icmp::out_counter::<false>(kind) };
+    if let Some(counter) = counter {
+        cx.count(counter, 1);
+    }
+    Ok(())
+}
+
+/// Whether sockets of this host hear a datagram to a group or broadcast address that leaves by the
+/// device of the route entry `tail`. A group needs a member on the device, and the option of the
+/// sender. Linux: `ip_mc_output`, `ip6_finish_output2`.
+fn loops_back(net: &Net, cx: &Cx, socket: &DatagramSocket, tail: &DstTail, group: IpAddr) -> bool {
+    if net.is_loopback_device(tail.device) {
+        return false;
+    }
+    let is_member = || net.is_member(&cx.reader().pin(), tail.device, group);
+    tail.kind == RouteKind::Broadcast
+        || (socket.flags.multicast_loop(group.is_ipv4()) && is_member())
 }
 
 /// Delivers copies of packets to a multicast or broadcast address to the sockets of this host.
@@ -402,66 +479,4 @@ impl<'p> TxBatch<'p> {
             let _ = ip_output::pass_on(cx, &dst, frame, queue, &mut self.list);
         }
     }
-}
-
-/// Place where the checksum of a datagram is computed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Checks {
-    /// Nowhere: the field is zero (`SO_NO_CHECK`).
-    Nothing,
-    /// While the payload is copied.
-    Here,
-    /// In the device.
-    Device,
-}
-
-/// Makes the packet of one datagram, without an IP header. `None` if there is no memory.
-fn datagram(
-    cx: &mut Cx,
-    payload: &[u8],
-    tuple: &FourTuple,
-    hash: u32,
-    checks: Checks,
-) -> Option<Packet> {
-    let mut packet = cx.pool.alloc()?;
-    let (taken, sum) = if checks == Checks::Here {
-        packet.append_and_sum(&mut cx.pool, payload)
-    } else {
-        (packet.append(&mut cx.pool, payload), Sum::ZERO)
-    };
-    if taken < payload.len() {
-        cx.pool.free(packet);
-        return None;
-    }
-    let len =
-        u16::try_from(UDP_HEADER_LEN + payload.len()).expect("`segment_size` bounds the payload");
-    let (src_port, dst_port) = (tuple.local.port(), tuple.remote.port());
-    let header = UdpHeader { src_port, dst_port, len, checksum: 0 };
-    let bytes = packet.push(UDP_HEADER_LEN);
-    header.emit(bytes);
-    let pseudo = || {
-        checksum::pseudo_header(tuple.local.ip(), tuple.remote.ip(), protocol::UDP, u32::from(len))
-    };
-    let field = usize::from(CHECKSUM_OFFSET);
-    match checks {
-        Checks::Nothing => {}
-        Checks::Here => {
-            let mut whole = pseudo();
-            whole.add_bytes(bytes);
-            whole.combine(sum, UDP_HEADER_LEN);
-            // A field of zero means that there is no checksum (RFC 768).
-            let value = match whole.finish() {
-                0 => 0xffff,
-                value => value,
-            };
-            bytes[field..].copy_from_slice(&value.to_be_bytes());
-        }
-        Checks::Device => {
-            bytes[field..].copy_from_slice(&pseudo().fold().to_be_bytes());
-            packet.meta_mut().tx_checksum =
-                TxChecksum::Partial { start: 0, offset: CHECKSUM_OFFSET };
-        }
-    }
-    packet.meta_mut().flow_hash = hash;
-    Some(packet)
 }
