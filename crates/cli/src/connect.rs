@@ -3,6 +3,7 @@
 //! The end of stdin closes the local side only. The command ends when the peer closes its side,
 //! when the reader of stdout closes its pipe, or by a signal. After the peer has closed its side,
 //! the command still sends the rest of a file or pipe on stdin; it does not wait for a terminal.
+//! `--udp` selects datagrams ([`datagrams`]).
 //!
 //! The system's resolver looks up a host name over the machine's own network, before the link is
 //! opened.
@@ -30,6 +31,8 @@ use crate::{
     sandbox::Files,
     signal::{Signals, Wake, Waker},
 };
+
+mod datagrams;
 
 /// Largest number of bytes that one read or write moves.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -117,14 +120,18 @@ fn connect<H: Host>(
     report: impl FnMut() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let ending: Ending = Arc::default();
-    let waker = signals.waker()?;
+    let (waker, udp) = (signals.waker()?, args.udp);
     {
         let (ending, moved) = (Arc::clone(&ending), Arc::clone(moved));
         // Neither this thread nor the sender thread is joined: both may block in a call that a
         // signal does not interrupt.
         thread::Builder::new().name("receiver".to_owned()).spawn(move || {
-            let outcome =
-                connect_to_any(&host, &remotes, &moved).and_then(|stream| exchange(stream, &moved));
+            let outcome = if udp {
+                datagrams::connect_to_any(&host, &remotes, &moved)
+                    .and_then(|socket| datagrams::exchange(socket, &moved))
+            } else {
+                connect_to_any(&host, &remotes, &moved).and_then(|stream| exchange(stream, &moved))
+            };
             end(&ending, &waker, outcome);
         })?;
     }
